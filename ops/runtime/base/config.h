@@ -1,0 +1,41 @@
+#ifndef TFRING_OPS_RUNTIME_BASE_CONFIG_H_
+#define TFRING_OPS_RUNTIME_BASE_CONFIG_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+
+namespace tfring {
+
+// Every setting of the runtime, with its default. Python reads the environment (TFRING_X, or
+// HOROVOD_X as an alias) and hands it over as strings: the runtime itself never calls getenv. A
+// value type, constant after init.
+struct Config {
+  int64_t fusion_threshold_bytes = 128LL << 20;  // FUSION_THRESHOLD; 0 disables fusion
+  int64_t cache_capacity = 1024;                 // CACHE_CAPACITY; 0 disables the response cache
+  bool disable_group_fusion = false;             // DISABLE_GROUP_FUSION
+  int64_t max_plans_in_flight = 2;               // MAX_PLANS_IN_FLIGHT, then batch while busy
+  Duration stall_warning = 60 * kSecond;         // STALL_CHECK_TIME_SECONDS; 0 disables the check
+  Duration stall_shutdown = 0;                   // STALL_SHUTDOWN_TIME_SECONDS; 0 is never
+  Duration heartbeat_interval = 5 * kSecond;     // HEARTBEAT_SECONDS; 0 disables heartbeats
+  Duration heartbeat_timeout = 30 * kSecond;     // HEARTBEAT_TIMEOUT_SECONDS
+  int64_t direct_max_bytes = 32 << 10;           // DIRECT_MAX_BYTES: direct exchange up to this size
+  int64_t tree_max_bytes = 256 << 10;            // TREE_MAX_BYTES: binomial tree up to this size
+  int64_t piece_bytes = 512 << 10;               // PIECE_BYTES: pipelining unit of large collectives
+  bool deterministic = false;                    // DETERMINISTIC: canonical order only
+  int64_t log_level = 2;                         // LOG_LEVEL: 0 trace 1 debug 2 info 3 warning 4 error
+};
+
+// Parses {"FUSION_THRESHOLD": "1048576", ...}. InvalidArgument names the variable, its value and
+// what is allowed. Unknown names are an error too: a typo must not be ignored.
+Result<Config> ParseConfig(const std::map<std::string, std::string>& values);
+
+// Name, default and meaning of every setting, for `tfring doctor` and the documentation.
+std::string DescribeConfig();
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BASE_CONFIG_H_

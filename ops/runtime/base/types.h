@@ -1,0 +1,65 @@
+#ifndef TFRING_OPS_RUNTIME_BASE_TYPES_H_
+#define TFRING_OPS_RUNTIME_BASE_TYPES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ops/runtime/base/status.h"
+
+namespace tfring {
+
+using Rank = int32_t;
+using ProcessSetId = int32_t;
+using Shape = std::vector<int64_t>;
+// Nanoseconds on some Clock; only differences and comparisons mean anything.
+using TimePoint = int64_t;
+using Duration = int64_t;
+
+inline constexpr Rank kNoRank = -1;
+inline constexpr ProcessSetId kGlobalProcessSet = 0;
+inline constexpr TimePoint kNever = INT64_MAX;
+inline constexpr Duration kMillisecond = 1'000'000;
+inline constexpr Duration kSecond = 1'000'000'000;
+
+// Values are part of the wire format.
+enum class DataType : uint8_t {
+  kBool = 0,
+  kUint8,
+  kInt8,
+  kUint16,
+  kInt16,
+  kUint32,
+  kInt32,
+  kUint64,
+  kInt64,
+  kFloat16,
+  kBfloat16,
+  kFloat32,
+  kFloat64,
+  kComplex64,
+  kComplex128,
+};
+inline constexpr int kNumDataTypes = 15;
+
+// Horovod's numbers: scripts pass them as integers. Values are part of the wire format.
+enum class ReduceOp : uint8_t { kAverage = 0, kSum = 1, kAdasum = 2, kMin = 3, kMax = 4, kProduct = 5 };
+inline constexpr int kNumReduceOps = 6;
+
+// Values are part of the wire format.
+enum class CollectiveKind : uint8_t { kAllreduce = 0, kAllgather = 1, kBroadcast = 2, kBarrier = 3 };
+inline constexpr int kNumCollectiveKinds = 4;
+
+int64_t DataTypeSize(DataType dtype);
+const char* DataTypeName(DataType dtype);        // "float32"
+const char* ReduceOpName(ReduceOp op);           // "Sum"
+const char* CollectiveKindName(CollectiveKind);  // "allreduce"
+bool IsReducible(DataType dtype);                // has Sum, Min, Max and Product here
+
+int64_t NumElements(const Shape& shape);
+std::string ShapeString(const Shape& shape);               // "[2, 3]"
+std::string RanksString(const std::vector<Rank>& ranks);   // "0, 2-5"
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BASE_TYPES_H_

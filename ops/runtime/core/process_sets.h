@@ -1,0 +1,33 @@
+#ifndef TFRING_OPS_RUNTIME_CORE_PROCESS_SETS_H_
+#define TFRING_OPS_RUNTIME_CORE_PROCESS_SETS_H_
+
+#include <map>
+#include <vector>
+
+#include "ops/runtime/base/types.h"
+
+namespace tfring {
+
+// Which ranks belong to which process set. Id 0 is all ranks. The same on every rank at the same
+// point of the plan stream. Owned by the engine; control thread only.
+class ProcessSets {
+ public:
+  explicit ProcessSets(int size);
+
+  // InvalidArgument if a rank is out of range or named twice, or the id is taken.
+  Status Add(ProcessSetId id, std::vector<Rank> ranks);
+
+  // Members in ascending order, or null for an unknown id.
+  const std::vector<Rank>* Find(ProcessSetId id) const;
+
+  // Position of `rank` in the set, or -1.
+  int PositionOf(ProcessSetId id, Rank rank) const;
+
+ private:
+  int size_;
+  std::map<ProcessSetId, std::vector<Rank>> sets_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_CORE_PROCESS_SETS_H_

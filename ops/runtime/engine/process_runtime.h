@@ -1,0 +1,84 @@
+#ifndef TFRING_OPS_RUNTIME_ENGINE_PROCESS_RUNTIME_H_
+#define TFRING_OPS_RUNTIME_ENGINE_PROCESS_RUNTIME_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/runtime/base/export.h"
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/core/request.h"
+#include "ops/runtime/interfaces/collective_backend.h"
+
+namespace tfring {
+
+// One call as the framework glue hands it over. `buffers` has one element per shape of the Request.
+// For allgather the outputs are unknown until the plan is: `allocate` is called once per tensor
+// with its final shape and returns the memory. `done` is called exactly once, whatever happens, on
+// a thread that the runtime does not need to make progress, with no lock held; it may call Enqueue.
+struct Entry {
+  std::vector<TensorBuffer> buffers;
+  std::function<Result<void*>(int tensor, const Shape& shape)> allocate;
+  std::function<void(const Status&)> done;
+};
+
+struct Topology {
+  Rank rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  int local_size = 1;
+  int cross_rank = 0;
+  int cross_size = 1;
+};
+
+// Everything that init needs, found out by Python. Descriptors are connected, authenticated stream
+// sockets; Init takes them over and closes them, also when it fails.
+struct InitOptions {
+  Topology topology;
+  std::vector<std::string> hosts;            // host name by rank, size elements
+  std::map<Rank, int> control_fds;           // rank 0: to everybody; others: to rank 0
+  std::map<Rank, int> data_fds;              // to the connected data peers
+  std::map<Rank, int64_t> local_pids;        // ranks of this host, besides ourselves: process id
+  std::map<std::string, std::string> config; // see base/config.h
+};
+
+// The process-wide runtime: the only global. Created on first use, never destroyed. Init, Shutdown
+// and init again may follow each other any number of times. Thread-safe.
+class TFRING_EXPORT ProcessRuntime {
+ public:
+  static ProcessRuntime& Get();
+
+  // FailedPrecondition if it is initialized already.
+  Status Init(InitOptions options);
+
+  // Stops admission, lets plans that are running end, completes all else with Cancelled, says
+  // goodbye to the peers, joins the threads. Does nothing when not initialized.
+  void Shutdown();
+
+  bool initialized() const;
+
+  // FailedPrecondition "call init() first" when not initialized.
+  Result<Topology> topology() const;
+
+  // Never blocks. Refusals (not initialized, duplicate name in flight, bad request) come through
+  // entry.done as well, possibly before Enqueue returns.
+  void Enqueue(Request request, Entry entry);
+
+  // "bytes_sent", "control_wakeups", "data_wakeups", "completion_wakeups", "plans", "collectives",
+  // "cache_hits", "forwarded" ... since Init. Empty when not initialized.
+  std::map<std::string, int64_t> Counters() const;
+
+ private:
+  ProcessRuntime();
+  ~ProcessRuntime() = delete;
+  struct Impl;
+  Impl* impl_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_ENGINE_PROCESS_RUNTIME_H_

@@ -1,0 +1,70 @@
+#ifndef TFRING_OPS_RUNTIME_INTERFACES_COLLECTIVE_BACKEND_H_
+#define TFRING_OPS_RUNTIME_INTERFACES_COLLECTIVE_BACKEND_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+
+namespace tfring {
+
+// One tensor of a collective on this rank. `input` and `output` may be the same address (a
+// forwarded buffer); they never overlap otherwise. The memory stays valid until the completion.
+struct TensorBuffer {
+  const void* input = nullptr;
+  void* output = nullptr;
+  int64_t input_bytes = 0;
+  int64_t output_bytes = 0;
+};
+
+// What a backend is asked to do: a Plan together with this rank's buffers.
+struct Collective {
+  uint64_t sequence = 0;
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  DataType dtype = DataType::kUint8;
+  ReduceOp op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int root = 0;                // broadcast: position of the root in `members`
+  int self = 0;                // position of this rank in `members`
+  std::vector<Rank> members;   // world ranks, ascending
+  std::vector<TensorBuffer> buffers;
+  // Allgather: block_bytes[t][m] is what member m contributes to buffer t.
+  std::vector<std::vector<int64_t>> block_bytes;
+};
+
+// How a submitted collective ended.
+struct Completion {
+  uint64_t sequence = 0;
+  Status status;
+  Rank suspect = kNoRank;  // the peer whose stream broke, where that is the cause
+};
+// Called exactly once for every submitted collective, on a thread of the backend; must not block.
+using CompletionSink = std::function<void(Completion)>;
+
+// Moves data. Collectives run in the order of Submit. Submit and Abort return at once and may be
+// called from the control thread while the backend works; both are thread-safe. Lives from init to
+// shutdown; the destructor joins its threads and requires that Abort was called or nothing is in
+// flight.
+class CollectiveBackend {
+ public:
+  virtual ~CollectiveBackend() = default;
+  virtual const char* name() const = 0;
+
+  // Takes the collective; the completion comes through the sink given at construction.
+  virtual void Submit(Collective collective) = 0;
+
+  // Ends everything in flight, and everything submitted later, with `why`. Asynchronous.
+  virtual void Abort(Status why) = 0;
+
+  // Bytes sent to peers so far.
+  virtual int64_t bytes_sent() const = 0;
+  // How often a thread of the backend woke from sleep.
+  virtual int64_t wakeups() const = 0;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_INTERFACES_COLLECTIVE_BACKEND_H_
