@@ -25,6 +25,12 @@ class DataTransport {
   virtual Result<int64_t> TrySend(Rank to, const struct iovec* iov, int count) = 0;
   virtual Result<int64_t> TryRecv(Rank from, const struct iovec* iov, int count) = 0;
 
+  // Where a transport can show what has arrived without copying it: CanPeek tells; Peek gives a
+  // contiguous view, empty when nothing is there; Consume hands back its first `bytes`.
+  virtual bool CanPeek(Rank) const { return false; }
+  virtual Result<struct iovec> Peek(Rank) { return iovec{nullptr, 0}; }
+  virtual void Consume(Rank, int64_t) {}
+
   // Sleeps until one of `readable` can be received from, or one of `writable` sent to, or
   // Interrupt() has been called. May return early for no reason.
   virtual void Wait(const std::vector<Rank>& readable, const std::vector<Rank>& writable) = 0;
