@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "ops/runtime/base/export.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
 
@@ -22,19 +23,19 @@ struct Config {
   Duration stall_shutdown = 0;                   // STALL_SHUTDOWN_TIME_SECONDS; 0 is never
   Duration heartbeat_interval = 5 * kSecond;     // HEARTBEAT_SECONDS; 0 disables heartbeats
   Duration heartbeat_timeout = 30 * kSecond;     // HEARTBEAT_TIMEOUT_SECONDS
-  int64_t direct_max_bytes = 32 << 10;           // DIRECT_MAX_BYTES: direct exchange up to this size
-  int64_t tree_max_bytes = 256 << 10;            // TREE_MAX_BYTES: binomial tree up to this size
-  int64_t piece_bytes = 512 << 10;               // PIECE_BYTES: pipelining unit of large collectives
-  bool deterministic = false;                    // DETERMINISTIC: canonical order only
-  int64_t log_level = 2;                         // LOG_LEVEL: 0 trace 1 debug 2 info 3 warning 4 error
+  int64_t direct_max_bytes = 32 << 10;  // DIRECT_MAX_BYTES: direct exchange up to this size
+  int64_t tree_max_bytes = 256 << 10;   // TREE_MAX_BYTES: binomial tree up to this size
+  int64_t piece_bytes = 512 << 10;      // PIECE_BYTES: pipelining unit of large collectives
+  bool deterministic = false;           // DETERMINISTIC: canonical order only
+  int64_t log_level = 2;                // LOG_LEVEL: 0 trace 1 debug 2 info 3 warning 4 error
 };
 
 // Parses {"FUSION_THRESHOLD": "1048576", ...}. InvalidArgument names the variable, its value and
 // what is allowed. Unknown names are an error too: a typo must not be ignored.
-Result<Config> ParseConfig(const std::map<std::string, std::string>& values);
+TFRING_EXPORT Result<Config> ParseConfig(const std::map<std::string, std::string>& values);
 
 // Name, default and meaning of every setting, for `tfring doctor` and the documentation.
-std::string DescribeConfig();
+TFRING_EXPORT std::string DescribeConfig();
 
 }  // namespace tfring
 

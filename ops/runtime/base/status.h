@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "ops/runtime/base/export.h"
+
 namespace tfring {
 
 // The error classes that users see. Each has one meaning, whatever layer it comes from, and maps to
@@ -21,7 +23,7 @@ enum class StatusCode : uint8_t {
   kUnavailable = 14,  // a peer was lost
 };
 
-const char* StatusCodeName(StatusCode code);
+TFRING_EXPORT const char* StatusCodeName(StatusCode code);
 
 // Outcome of an operation: a code and, for failures, one sentence for the user. A value type, safe
 // to copy between threads.
@@ -33,7 +35,7 @@ class [[nodiscard]] Status {
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
-  std::string ToString() const;
+  TFRING_EXPORT std::string ToString() const;
 
  private:
   StatusCode code_ = StatusCode::kOk;
@@ -42,9 +44,15 @@ class [[nodiscard]] Status {
 
 inline Status OkStatus() { return Status(); }
 inline Status Cancelled(std::string m) { return {StatusCode::kCancelled, std::move(m)}; }
-inline Status InvalidArgument(std::string m) { return {StatusCode::kInvalidArgument, std::move(m)}; }
-inline Status DeadlineExceeded(std::string m) { return {StatusCode::kDeadlineExceeded, std::move(m)}; }
-inline Status FailedPrecondition(std::string m) { return {StatusCode::kFailedPrecondition, std::move(m)}; }
+inline Status InvalidArgument(std::string m) {
+  return {StatusCode::kInvalidArgument, std::move(m)};
+}
+inline Status DeadlineExceeded(std::string m) {
+  return {StatusCode::kDeadlineExceeded, std::move(m)};
+}
+inline Status FailedPrecondition(std::string m) {
+  return {StatusCode::kFailedPrecondition, std::move(m)};
+}
 inline Status Unimplemented(std::string m) { return {StatusCode::kUnimplemented, std::move(m)}; }
 inline Status Internal(std::string m) { return {StatusCode::kInternal, std::move(m)}; }
 inline Status Unavailable(std::string m) { return {StatusCode::kUnavailable, std::move(m)}; }
@@ -53,8 +61,8 @@ inline Status Unavailable(std::string m) { return {StatusCode::kUnavailable, std
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}               // NOLINT(google-explicit-constructor)
-  Result(Status status) : status_(std::move(status)) {}       // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}          // NOLINT(google-explicit-constructor)
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
@@ -72,9 +80,9 @@ class [[nodiscard]] Result {
 
 }  // namespace tfring
 
-#define TFRING_RETURN_IF_ERROR(expr)                \
-  do {                                              \
-    ::tfring::Status tfring_status_ = (expr);       \
+#define TFRING_RETURN_IF_ERROR(expr)                 \
+  do {                                               \
+    ::tfring::Status tfring_status_ = (expr);        \
     if (!tfring_status_.ok()) return tfring_status_; \
   } while (0)
 

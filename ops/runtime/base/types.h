@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/runtime/base/export.h"
 #include "ops/runtime/base/status.h"
 
 namespace tfring {
@@ -43,22 +44,34 @@ enum class DataType : uint8_t {
 inline constexpr int kNumDataTypes = 15;
 
 // Horovod's numbers: scripts pass them as integers. Values are part of the wire format.
-enum class ReduceOp : uint8_t { kAverage = 0, kSum = 1, kAdasum = 2, kMin = 3, kMax = 4, kProduct = 5 };
+enum class ReduceOp : uint8_t {
+  kAverage = 0,
+  kSum = 1,
+  kAdasum = 2,
+  kMin = 3,
+  kMax = 4,
+  kProduct = 5
+};
 inline constexpr int kNumReduceOps = 6;
 
 // Values are part of the wire format.
-enum class CollectiveKind : uint8_t { kAllreduce = 0, kAllgather = 1, kBroadcast = 2, kBarrier = 3 };
+enum class CollectiveKind : uint8_t {
+  kAllreduce = 0,
+  kAllgather = 1,
+  kBroadcast = 2,
+  kBarrier = 3
+};
 inline constexpr int kNumCollectiveKinds = 4;
 
-int64_t DataTypeSize(DataType dtype);
-const char* DataTypeName(DataType dtype);        // "float32"
-const char* ReduceOpName(ReduceOp op);           // "Sum"
-const char* CollectiveKindName(CollectiveKind);  // "allreduce"
-bool IsReducible(DataType dtype);                // has Sum, Min, Max and Product here
+TFRING_EXPORT int64_t DataTypeSize(DataType dtype);
+TFRING_EXPORT const char* DataTypeName(DataType dtype);        // "float32"
+TFRING_EXPORT const char* ReduceOpName(ReduceOp op);           // "Sum"
+TFRING_EXPORT const char* CollectiveKindName(CollectiveKind);  // "allreduce"
+TFRING_EXPORT bool IsReducible(DataType dtype);                // has Sum, Min, Max and Product here
 
-int64_t NumElements(const Shape& shape);
-std::string ShapeString(const Shape& shape);               // "[2, 3]"
-std::string RanksString(const std::vector<Rank>& ranks);   // "0, 2-5"
+TFRING_EXPORT int64_t NumElements(const Shape& shape);      // INT64_MAX when it does not fit
+TFRING_EXPORT std::string ShapeString(const Shape& shape);  // "[2, 3]"
+TFRING_EXPORT std::string RanksString(const std::vector<Rank>& ranks);  // "0, 2-5"
 
 }  // namespace tfring
 

@@ -1,0 +1,191 @@
+#include "ops/runtime/base/config.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <optional>
+#include <sstream>
+
+namespace tfring {
+namespace {
+
+enum class Unit { kCount, kBytes, kSeconds, kFlag, kLevel };
+
+// One row per setting: the only place that knows its name, bounds and meaning. Bounds are in the
+// unit that the user writes.
+struct Setting {
+  const char* name;
+  Unit unit;
+  int64_t Config::* number;  // null for flags
+  bool Config::* flag;
+  int64_t min;
+  int64_t max;
+  const char* meaning;
+};
+
+constexpr int64_t kMaxBytes = int64_t{1} << 40;
+constexpr int64_t kMaxSeconds = 365 * 86400;
+
+constexpr Setting kSettings[] = {
+    {"FUSION_THRESHOLD", Unit::kBytes, &Config::fusion_threshold_bytes, nullptr, 0, kMaxBytes,
+     "small tensors are fused into one collective up to this size; 0 disables fusion"},
+    {"CACHE_CAPACITY", Unit::kCount, &Config::cache_capacity, nullptr, 0, 1 << 20,
+     "how many requests the response cache remembers; 0 disables it"},
+    {"DISABLE_GROUP_FUSION", Unit::kFlag, nullptr, &Config::disable_group_fusion, 0, 1,
+     "never fuse a grouped collective with others"},
+    {"MAX_PLANS_IN_FLIGHT", Unit::kCount, &Config::max_plans_in_flight, nullptr, 1, 1 << 20,
+     "fused collectives under way before what becomes ready is held back and fused"},
+    {"STALL_CHECK_TIME_SECONDS", Unit::kSeconds, &Config::stall_warning, nullptr, 0, kMaxSeconds,
+     "warn about a tensor that some ranks have waited for this long; 0 disables the check"},
+    {"STALL_SHUTDOWN_TIME_SECONDS", Unit::kSeconds, &Config::stall_shutdown, nullptr, 0,
+     kMaxSeconds, "end the job when a tensor has stalled this long; 0 is never"},
+    {"HEARTBEAT_SECONDS", Unit::kSeconds, &Config::heartbeat_interval, nullptr, 0, kMaxSeconds,
+     "how often idle ranks show that they are alive; 0 disables heartbeats"},
+    {"HEARTBEAT_TIMEOUT_SECONDS", Unit::kSeconds, &Config::heartbeat_timeout, nullptr, 0,
+     kMaxSeconds, "silence after which a rank counts as lost"},
+    {"DIRECT_MAX_BYTES", Unit::kBytes, &Config::direct_max_bytes, nullptr, 0, kMaxBytes,
+     "allreduces up to this size go by direct exchange"},
+    {"TREE_MAX_BYTES", Unit::kBytes, &Config::tree_max_bytes, nullptr, 0, kMaxBytes,
+     "allreduces up to this size go along a binomial tree, larger ones around the ring"},
+    {"PIECE_BYTES", Unit::kBytes, &Config::piece_bytes, nullptr, 64, kMaxBytes,
+     "unit in which large collectives are pipelined"},
+    {"DETERMINISTIC", Unit::kFlag, nullptr, &Config::deterministic, 0, 1,
+     "use only algorithms that sum in one canonical order"},
+    {"LOG_LEVEL", Unit::kLevel, &Config::log_level, nullptr, 0, 4,
+     "trace, debug, info, warning or error, or 0 to 4"},
+};
+
+constexpr const char* kLevels[] = {"trace", "debug", "info", "warning", "error"};
+
+const Setting* FindSetting(const std::string& name) {
+  for (const Setting& setting : kSettings) {
+    if (name == setting.name) return &setting;
+  }
+  return nullptr;
+}
+
+std::string Lower(const std::string& text) {
+  std::string lower = text;
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return lower;
+}
+
+std::optional<bool> ParseFlag(const std::string& text) {
+  const std::string lower = Lower(text);
+  if (lower == "1" || lower == "true" || lower == "yes" || lower == "on") return true;
+  if (lower == "0" || lower == "false" || lower == "no" || lower == "off") return false;
+  return std::nullopt;
+}
+
+std::optional<int64_t> ParseInteger(const std::string& text) {
+  char* end = nullptr;
+  errno = 0;
+  const long long value = std::strtoll(text.c_str(), &end, 10);
+  if (text.empty() || errno != 0 || end != text.c_str() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<double> ParseSeconds(const std::string& text) {
+  char* end = nullptr;
+  errno = 0;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || errno != 0 || end != text.c_str() + text.size() || !std::isfinite(value)) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+std::optional<int64_t> ParseLevel(const std::string& text) {
+  const std::string lower = Lower(text);
+  for (int64_t level = 0; level < 5; ++level) {
+    if (lower == kLevels[level]) return level;
+  }
+  if (lower == "fatal") return 4;  // Horovod's name for what is above error
+  return ParseInteger(text);
+}
+
+// Stores `text` if it is a valid value.
+bool Apply(const Setting& setting, const std::string& text, Config* config) {
+  if (setting.unit == Unit::kFlag) {
+    const std::optional<bool> flag = ParseFlag(text);
+    if (flag) config->*setting.flag = *flag;
+    return flag.has_value();
+  }
+  if (setting.unit == Unit::kSeconds) {
+    const std::optional<double> seconds = ParseSeconds(text);
+    if (!seconds || *seconds < setting.min || *seconds > setting.max) return false;
+    config->*setting.number = std::llround(*seconds * static_cast<double>(kSecond));
+    return true;
+  }
+  const std::optional<int64_t> number =
+      setting.unit == Unit::kLevel ? ParseLevel(text) : ParseInteger(text);
+  if (!number || *number < setting.min || *number > setting.max) return false;
+  config->*setting.number = *number;
+  return true;
+}
+
+std::string Allowed(const Setting& setting) {
+  const std::string range =
+      "from " + std::to_string(setting.min) + " to " + std::to_string(setting.max);
+  switch (setting.unit) {
+    case Unit::kFlag:
+      return "0 or 1";
+    case Unit::kLevel:
+      return setting.meaning;
+    case Unit::kSeconds:
+      return "a number of seconds " + range;
+    case Unit::kBytes:
+      return "a whole number of bytes " + range;
+    case Unit::kCount:
+      return "a whole number " + range;
+  }
+  return range;
+}
+
+std::string DefaultText(const Setting& setting, const Config& defaults) {
+  if (setting.unit == Unit::kFlag) return defaults.*setting.flag ? "1" : "0";
+  const int64_t number = defaults.*setting.number;
+  if (setting.unit == Unit::kLevel) return kLevels[number];
+  if (setting.unit != Unit::kSeconds) return std::to_string(number);
+  std::ostringstream text;
+  text << static_cast<double>(number) / static_cast<double>(kSecond);
+  return text.str();
+}
+
+}  // namespace
+
+Result<Config> ParseConfig(const std::map<std::string, std::string>& values) {
+  Config config;
+  for (const auto& [name, text] : values) {
+    const Setting* setting = FindSetting(name);
+    if (setting == nullptr) {
+      std::string known;
+      for (const Setting& s : kSettings) known += std::string(known.empty() ? "" : ", ") + s.name;
+      return InvalidArgument("TFRING_" + name + " is not a setting; known are " + known);
+    }
+    if (!Apply(*setting, text, &config)) {
+      return InvalidArgument("TFRING_" + name + " is \"" + text + "\" and has to be " +
+                             Allowed(*setting));
+    }
+  }
+  if (config.heartbeat_interval > 0 && config.heartbeat_timeout <= config.heartbeat_interval) {
+    return InvalidArgument(
+        "TFRING_HEARTBEAT_TIMEOUT_SECONDS has to be larger than TFRING_HEARTBEAT_SECONDS, or "
+        "healthy ranks would count as lost");
+  }
+  return config;
+}
+
+std::string DescribeConfig() {
+  const Config defaults;
+  std::string text;
+  for (const Setting& setting : kSettings) {
+    text += std::string("TFRING_") + setting.name + " (default " + DefaultText(setting, defaults) +
+            "): " + setting.meaning + "\n";
+  }
+  return text;
+}
+
+}  // namespace tfring

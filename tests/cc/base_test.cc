@@ -1,0 +1,187 @@
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "ops/runtime/base/config.h"
+#include "ops/runtime/base/half.h"
+#include "ops/runtime/base/log.h"
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+// An independent definition of what a 16-bit pattern means, in double arithmetic.
+double HalfValue(uint16_t half) {
+  const int exponent = (half >> 10) & 31;
+  const int mantissa = half & 1023;
+  const double sign = half & 0x8000 ? -1.0 : 1.0;
+  if (exponent == 31) return mantissa ? NAN : sign * INFINITY;
+  if (exponent == 0) return sign * std::ldexp(mantissa, -24);
+  return sign * std::ldexp(1024 + mantissa, exponent - 25);
+}
+
+// The nearest half by search over neighbours, ties to the even pattern.
+uint16_t NearestHalf(float value, uint16_t guess) {
+  uint16_t best = guess;
+  double best_error = INFINITY;
+  for (int delta = -2; delta <= 2; ++delta) {
+    const int magnitude = (guess & 0x7fff) + delta;
+    if (magnitude < 0 || magnitude >= 0x7c00) continue;
+    const auto pattern = static_cast<uint16_t>((guess & 0x8000) | magnitude);
+    const double error = std::fabs(HalfValue(pattern) - static_cast<double>(value));
+    if (error < best_error || (error == best_error && (pattern & 1) == 0)) {
+      best = pattern;
+      best_error = error;
+    }
+  }
+  return best;
+}
+
+TEST(HalfToFloatIsExactForEveryPattern) {
+  for (uint32_t pattern = 0; pattern < 65536; ++pattern) {
+    const auto half = static_cast<uint16_t>(pattern);
+    const double expected = HalfValue(half);
+    const float got = HalfToFloat(half);
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(got));
+    } else if (static_cast<double>(got) != expected || std::signbit(got) != (pattern >= 0x8000)) {
+      EXPECT_EQ(static_cast<double>(got), expected);
+    }
+    // NaN patterns come back quiet, everything else unchanged.
+    const uint16_t back = FloatToHalf(got);
+    EXPECT_EQ(back, std::isnan(expected) ? static_cast<uint16_t>(half | 0x200) : half);
+  }
+}
+
+TEST(FloatToHalfRoundsToNearestEven) {
+  for (uint32_t i = 0; i < 4'000'000; ++i) {
+    const float value = FloatFromBits(i * 1073u);  // strides over all exponents and both signs
+    const uint16_t got = FloatToHalf(value);
+    if (std::isnan(value)) {
+      if ((got & 0x7fff) <= 0x7c00) EXPECT_EQ(got, 0x7e00);
+    } else if (std::fabs(value) >= 65520.0f) {
+      if ((got & 0x7fff) != 0x7c00) EXPECT_EQ(got, 0x7c00);
+    } else if (got != NearestHalf(value, got)) {
+      EXPECT_EQ(got, NearestHalf(value, got));
+    }
+    if (std::signbit(value) != (got >= 0x8000)) EXPECT_EQ(got >= 0x8000, std::signbit(value));
+  }
+}
+
+TEST(FloatToHalfTies) {
+  EXPECT_EQ(FloatToHalf(1.0f + std::ldexp(1.0f, -11)), 0x3c00);      // tie, down to even
+  EXPECT_EQ(FloatToHalf(1.0f + 3 * std::ldexp(1.0f, -11)), 0x3c02);  // tie, up to even
+  EXPECT_EQ(FloatToHalf(std::ldexp(1.0f, -25)), 0x0000);             // half of the smallest
+  EXPECT_EQ(FloatToHalf(std::ldexp(1.5f, -25)), 0x0001);
+  EXPECT_EQ(FloatToHalf(std::ldexp(3.0f, -25)), 0x0002);
+  EXPECT_EQ(FloatToHalf(65504.0f), 0x7bff);
+  EXPECT_EQ(FloatToHalf(65519.996f), 0x7bff);
+  EXPECT_EQ(FloatToHalf(65520.0f), 0x7c00);
+  EXPECT_EQ(FloatToHalf(-INFINITY), 0xfc00);
+  EXPECT_EQ(FloatToHalf(std::numeric_limits<float>::denorm_min()), 0x0000);
+  EXPECT_EQ(FloatToHalf(-0.0f), 0x8000);
+}
+
+TEST(BfloatRoundsToNearestEven) {
+  EXPECT_EQ(FloatToBfloat(FloatFromBits(0x3f808000u)), 0x3f80);  // tie, down to even
+  EXPECT_EQ(FloatToBfloat(FloatFromBits(0x3f818000u)), 0x3f82);  // tie, up to even
+  EXPECT_EQ(FloatToBfloat(FloatFromBits(0x3f808001u)), 0x3f81);
+  EXPECT_EQ(FloatToBfloat(FloatFromBits(0x7f7fffffu)), 0x7f80);  // the largest float: infinity
+  EXPECT_EQ(FloatToBfloat(FloatFromBits(0x00008000u)), 0x0000);  // subnormal tie
+  EXPECT_EQ(FloatToBfloat(FloatFromBits(0x00018000u)), 0x0002);
+  EXPECT_EQ(FloatToBfloat(FloatFromBits(0x7f800001u)), 0x7fc0);  // NaN whose payload is cut off
+  EXPECT_EQ(FloatToBfloat(FloatFromBits(0xff800000u)), 0xff80);
+  for (uint32_t pattern = 0; pattern < 65536; ++pattern) {
+    const auto bfloat = static_cast<uint16_t>(pattern);
+    const float value = BfloatToFloat(bfloat);
+    const uint16_t expected = std::isnan(value) ? static_cast<uint16_t>(bfloat | 0x40) : bfloat;
+    if (FloatToBfloat(value) != expected) EXPECT_EQ(FloatToBfloat(value), expected);
+  }
+}
+
+TEST(TypesHaveNamesAndSizes) {
+  EXPECT_EQ(std::string(DataTypeName(DataType::kBfloat16)), "bfloat16");
+  EXPECT_EQ(DataTypeSize(DataType::kComplex128), 16);
+  EXPECT_EQ(DataTypeSize(static_cast<DataType>(200)), 0);
+  EXPECT_EQ(std::string(ReduceOpName(ReduceOp::kProduct)), "Product");
+  EXPECT_EQ(std::string(ReduceOpName(static_cast<ReduceOp>(77))), "unknown");
+  EXPECT_EQ(std::string(CollectiveKindName(CollectiveKind::kBarrier)), "barrier");
+  EXPECT_TRUE(IsReducible(DataType::kFloat16));
+  EXPECT_TRUE(!IsReducible(DataType::kBool));
+}
+
+TEST(ShapesAndRanks) {
+  EXPECT_EQ(NumElements({}), 1);
+  EXPECT_EQ(NumElements({2, 3, 4}), 24);
+  EXPECT_EQ(NumElements({int64_t{1} << 40, int64_t{1} << 40}), INT64_MAX);
+  EXPECT_EQ(NumElements({int64_t{1} << 40, int64_t{1} << 40, 0}), 0);
+  EXPECT_EQ(ShapeString({2, 3}), "[2, 3]");
+  EXPECT_EQ(ShapeString({}), "[]");
+  EXPECT_EQ(RanksString({0, 2, 3, 4, 5}), "0, 2-5");
+  EXPECT_EQ(RanksString({1, 2, 7}), "1, 2, 7");
+  EXPECT_EQ(RanksString({}), "");
+}
+
+TEST(StatusSpeaks) {
+  EXPECT_EQ(OkStatus().ToString(), "Ok");
+  EXPECT_EQ(Unavailable("rank 2 was lost").ToString(), "Unavailable: rank 2 was lost");
+}
+
+TEST(ConfigParses) {
+  const Result<Config> config = ParseConfig({{"FUSION_THRESHOLD", "1048576"},
+                                             {"STALL_CHECK_TIME_SECONDS", "0.5"},
+                                             {"DISABLE_GROUP_FUSION", "True"},
+                                             {"LOG_LEVEL", "WARNING"}});
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(config->fusion_threshold_bytes, 1048576);
+  EXPECT_EQ(config->stall_warning, kSecond / 2);
+  EXPECT_TRUE(config->disable_group_fusion);
+  EXPECT_EQ(config->log_level, 3);
+  EXPECT_EQ(config->cache_capacity, Config().cache_capacity);
+}
+
+TEST(ConfigRefusesWithNameValueAndRange) {
+  const auto refused = [](const std::string& name, const std::string& text) {
+    const Result<Config> config = ParseConfig({{name, text}});
+    EXPECT_TRUE(!config.ok());
+    EXPECT_EQ(config.status().code() == StatusCode::kInvalidArgument, true);
+    EXPECT_CONTAINS(config.status().message(), "TFRING_" + name);
+    return config.status().message();
+  };
+  EXPECT_CONTAINS(refused("FUSION_THRESHOLD", "64MB"), "\"64MB\"");
+  EXPECT_CONTAINS(refused("FUSION_THRESHOLD", "-1"), "from 0 to");
+  EXPECT_CONTAINS(refused("FUSION_TRESHOLD", "1"), "FUSION_THRESHOLD");
+  refused("STALL_CHECK_TIME_SECONDS", "nan");
+  refused("STALL_CHECK_TIME_SECONDS", "");
+  refused("CACHE_CAPACITY", "99999999999999999999");
+  refused("MAX_PLANS_IN_FLIGHT", "0");
+  refused("DETERMINISTIC", "maybe");
+  refused("LOG_LEVEL", "7");
+  refused("HEARTBEAT_TIMEOUT_SECONDS", "5");
+}
+
+TEST(ConfigDescribesEverySetting) {
+  const std::string text = DescribeConfig();
+  EXPECT_CONTAINS(text, "TFRING_FUSION_THRESHOLD (default 134217728)");
+  EXPECT_CONTAINS(text, "TFRING_STALL_CHECK_TIME_SECONDS (default 60)");
+  EXPECT_CONTAINS(text, "TFRING_LOG_LEVEL (default info)");
+}
+
+TEST(LogLinesCarryRankAndLevel) {
+  EXPECT_EQ(FormatLogLine(LogLevel::kWarning, 3, "slow"), "[tfring rank 3] warning: slow\n");
+  EXPECT_EQ(FormatLogLine(LogLevel::kInfo, kNoRank, "x"), "[tfring] info: x\n");
+  SetLogLevel(LogLevel::kError);
+  EXPECT_TRUE(!LogEnabled(LogLevel::kWarning));
+  EXPECT_TRUE(LogEnabled(LogLevel::kError));
+  bool evaluated = false;
+  TFRING_LOG(kInfo) << (evaluated = true);
+  EXPECT_TRUE(!evaluated);
+  SetLogLevel(LogLevel::kInfo);
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()
