@@ -81,33 +81,32 @@ inline int Main(int argc, char** argv) {
 
 }  // namespace tfring::testing
 
-#define TEST(name)                                                                     \
-  static void Test##name();                                                            \
-  static const ::tfring::testing::Registrar registrar_##name(#name, Test##name);       \
+#define TEST(name)                                                               \
+  static void Test##name();                                                      \
+  static const ::tfring::testing::Registrar registrar_##name(#name, Test##name); \
   static void Test##name()
 
 // The checks of a case go on after a failure; the ASSERT forms return from the case.
-#define EXPECT_TRUE(cond)                                                     \
-  do {                                                                        \
+#define EXPECT_TRUE(cond)                                                         \
+  do {                                                                            \
     if (!(cond)) ::tfring::testing::Fail(__FILE__, __LINE__, "not true: " #cond); \
   } while (0)
-#define EXPECT_EQ(a, b) \
-  (void)::tfring::testing::CheckEq((a), (b), #a " == " #b, __FILE__, __LINE__)
-#define ASSERT_TRUE(cond)                                                   \
-  do {                                                                      \
-    if (!(cond)) {                                                          \
-      ::tfring::testing::Fail(__FILE__, __LINE__, "not true: " #cond);      \
-      return;                                                               \
-    }                                                                       \
+#define EXPECT_EQ(a, b) (void)::tfring::testing::CheckEq((a), (b), #a " == " #b, __FILE__, __LINE__)
+#define ASSERT_TRUE(cond)                                              \
+  do {                                                                 \
+    if (!(cond)) {                                                     \
+      ::tfring::testing::Fail(__FILE__, __LINE__, "not true: " #cond); \
+      return;                                                          \
+    }                                                                  \
   } while (0)
 #define ASSERT_EQ(a, b)                                                                  \
   do {                                                                                   \
     if (!::tfring::testing::CheckEq((a), (b), #a " == " #b, __FILE__, __LINE__)) return; \
   } while (0)
-#define EXPECT_CONTAINS(text, part)                                                     \
-  do {                                                                                  \
-    if (std::string(text).find(part) == std::string::npos)                              \
-      ::tfring::testing::Fail(__FILE__, __LINE__,                                       \
+#define EXPECT_CONTAINS(text, part)                                                      \
+  do {                                                                                   \
+    if (std::string(text).find(part) == std::string::npos)                               \
+      ::tfring::testing::Fail(__FILE__, __LINE__,                                        \
                               "\"" + std::string(text) + "\" lacks \"" + (part) + "\""); \
   } while (0)
 #define TFRING_TEST_MAIN() \

@@ -1,0 +1,255 @@
+#include "ops/runtime/transport/shm_data.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace tfring {
+namespace {
+
+// Enough to keep both sides busy; small enough to stay in a second-level cache.
+constexpr uint64_t kMaxRingBytes = 1 << 20;
+constexpr uint64_t kMinRingBytes = 64 << 10;
+constexpr uint64_t kSegmentBudget = 32 << 20;
+
+// A sleep beside sockets is this short, because a futex and a descriptor cannot be waited for
+// together; every other sleep ends by itself after kMaxSleep, in case a wake-up is lost with its
+// sender.
+constexpr Duration kMixedSleep = kMillisecond / 10;
+constexpr Duration kMaxSleep = 50 * kMillisecond;
+
+uint64_t RingBytesFor(size_t peers) {
+  uint64_t bytes = kMaxRingBytes;
+  while (bytes > kMinRingBytes && bytes * peers > kSegmentBudget) bytes /= 2;
+  return bytes;
+}
+
+}  // namespace
+
+// The ring we write lies in the peer's segment, the ring we read in our own. Positions are cached
+// so that the other side's cache line is read only when it has to be.
+struct ShmDataTransport::Pair {
+  Rank rank = kNoRank;
+  std::unique_ptr<ShmSegment> theirs;
+  ShmRing* out = nullptr;
+  uint8_t* out_data = nullptr;
+  uint64_t out_bytes = 0;
+  uint64_t out_written = 0;
+  uint64_t out_read_seen = 0;
+  ShmRing* in = nullptr;
+  const uint8_t* in_data = nullptr;
+  uint64_t in_bytes = 0;
+  uint64_t in_read = 0;
+  uint64_t in_written_seen = 0;
+
+  uint64_t Room() {
+    if (out_written - out_read_seen == out_bytes) {
+      out_read_seen = out->read.load(std::memory_order_acquire);
+    }
+    return out_bytes - (out_written - out_read_seen);
+  }
+
+  uint64_t Arrived() {
+    if (in_written_seen == in_read) in_written_seen = in->written.load(std::memory_order_acquire);
+    return in_written_seen - in_read;
+  }
+
+  bool CanReceive() const {
+    return in->written.load(std::memory_order_seq_cst) != in_read ||
+           in->producer_closed.load(std::memory_order_seq_cst) != 0;
+  }
+
+  bool CanSend() const {
+    return out_written - out->read.load(std::memory_order_seq_cst) != out_bytes ||
+           theirs->header()->owner_closed.load(std::memory_order_seq_cst) != 0;
+  }
+
+  Status Broken(const char* during) const {
+    return Unavailable("rank " + std::to_string(rank) +
+                       " closed its shared memory while this rank was " + during + " it");
+  }
+};
+
+Result<std::unique_ptr<DataTransport>> ShmDataTransport::Connect(
+    const std::vector<ShmPeer>& peers, std::unique_ptr<DataTransport> base, TimePoint deadline) {
+  if (peers.empty()) return base;
+  Result<std::unique_ptr<ShmSegment>> created =
+      ShmSegment::Create(static_cast<uint32_t>(peers.size()), RingBytesFor(peers.size()));
+  std::unique_ptr<ShmSegment> own = created.ok() ? std::move(*created) : nullptr;
+  Result<std::vector<ShmAgreement>> agreed = AgreeOnSharedMemory(own.get(), peers, deadline);
+  if (!agreed.ok()) return agreed.status();
+  if (own == nullptr) return base;
+  std::unique_ptr<ShmDataTransport> transport(
+      new ShmDataTransport(std::move(own), std::move(base)));
+  for (ShmAgreement& agreement : *agreed) {
+    if (agreement.theirs != nullptr) transport->AddPair(std::move(agreement));
+  }
+  return std::unique_ptr<DataTransport>(std::move(transport));
+}
+
+void ShmDataTransport::AddPair(ShmAgreement agreement) {
+  auto pair = std::make_unique<Pair>();
+  pair->rank = agreement.rank;
+  pair->theirs = std::move(agreement.theirs);
+  pair->out = pair->theirs->ring(agreement.our_ring);
+  pair->out_data = pair->theirs->data(agreement.our_ring);
+  pair->out_bytes = pair->theirs->header()->ring_bytes;
+  pair->in = own_->ring(agreement.their_ring);
+  pair->in_data = own_->data(agreement.their_ring);
+  pair->in_bytes = own_->header()->ring_bytes;
+  const auto index = static_cast<size_t>(agreement.rank);
+  if (pairs_.size() <= index) pairs_.resize(index + 1);
+  pairs_[index] = std::move(pair);
+  shared_.push_back(agreement.rank);
+}
+
+ShmDataTransport::ShmDataTransport(std::unique_ptr<ShmSegment> own,
+                                   std::unique_ptr<DataTransport> base)
+    : own_(std::move(own)), base_(std::move(base)) {}
+
+ShmDataTransport::~ShmDataTransport() = default;
+
+ShmDataTransport::Pair* ShmDataTransport::Find(Rank peer) const {
+  if (peer < 0 || static_cast<size_t>(peer) >= pairs_.size()) return nullptr;
+  return pairs_[static_cast<size_t>(peer)].get();
+}
+
+bool ShmDataTransport::Connected(Rank peer) const {
+  return Find(peer) != nullptr || base_->Connected(peer);
+}
+
+Result<int64_t> ShmDataTransport::TrySend(Rank to, const struct iovec* iov, int count) {
+  Pair* pair = Find(to);
+  if (pair == nullptr) return base_->TrySend(to, iov, count);
+  if (pair->theirs->header()->owner_closed.load(std::memory_order_acquire) != 0) {
+    return pair->Broken("sending to");
+  }
+  uint64_t room = pair->Room();
+  uint64_t moved = 0;
+  for (int i = 0; i < count && room > 0; ++i) {
+    const auto* from = static_cast<const uint8_t*>(iov[i].iov_base);
+    uint64_t left = std::min<uint64_t>(iov[i].iov_len, room);
+    room -= left;
+    while (left > 0) {
+      const uint64_t at = (pair->out_written + moved) & (pair->out_bytes - 1);
+      const uint64_t n = std::min(left, pair->out_bytes - at);
+      std::memcpy(pair->out_data + at, from, n);
+      from += n;
+      left -= n;
+      moved += n;
+    }
+  }
+  if (moved > 0) {
+    pair->out_written += moved;
+    pair->out->written.store(pair->out_written, std::memory_order_seq_cst);
+    pair->theirs->Ring();
+    bytes_sent_.fetch_add(static_cast<int64_t>(moved), std::memory_order_relaxed);
+  }
+  return static_cast<int64_t>(moved);
+}
+
+Result<int64_t> ShmDataTransport::TryRecv(Rank from, const struct iovec* iov, int count) {
+  if (Find(from) == nullptr) return base_->TryRecv(from, iov, count);
+  int64_t moved = 0;
+  for (int i = 0; i < count; ++i) {
+    auto* to = static_cast<uint8_t*>(iov[i].iov_base);
+    uint64_t left = iov[i].iov_len;
+    while (left > 0) {
+      Result<struct iovec> view = Peek(from);
+      if (!view.ok()) return moved > 0 ? Result<int64_t>(moved) : Result<int64_t>(view.status());
+      const uint64_t n = std::min<uint64_t>(left, view->iov_len);
+      if (n == 0) return moved;
+      std::memcpy(to, view->iov_base, n);
+      Consume(from, static_cast<int64_t>(n));
+      to += n;
+      left -= n;
+      moved += static_cast<int64_t>(n);
+    }
+  }
+  return moved;
+}
+
+bool ShmDataTransport::CanPeek(Rank from) const {
+  return Find(from) != nullptr || base_->CanPeek(from);
+}
+
+Result<struct iovec> ShmDataTransport::Peek(Rank from) {
+  Pair* pair = Find(from);
+  if (pair == nullptr) return base_->Peek(from);
+  // Read the flag first: what was written before closing must still be delivered.
+  const bool closed = pair->in->producer_closed.load(std::memory_order_acquire) != 0;
+  const uint64_t arrived = pair->Arrived();
+  if (arrived == 0 && closed) return pair->Broken("receiving from");
+  const uint64_t at = pair->in_read & (pair->in_bytes - 1);
+  const uint64_t n = std::min(arrived, pair->in_bytes - at);
+  return iovec{const_cast<uint8_t*>(pair->in_data + at), n};
+}
+
+void ShmDataTransport::Consume(Rank from, int64_t bytes) {
+  Pair* pair = Find(from);
+  if (pair == nullptr) return base_->Consume(from, bytes);
+  pair->in_read += static_cast<uint64_t>(bytes);
+  pair->in->read.store(pair->in_read, std::memory_order_seq_cst);
+  pair->theirs->Ring();
+}
+
+bool ShmDataTransport::Ready(const std::vector<Rank>& readable,
+                             const std::vector<Rank>& writable) const {
+  if (interrupted_.load(std::memory_order_seq_cst)) return true;
+  for (Rank r : readable) {
+    const Pair* pair = Find(r);
+    if (pair != nullptr && pair->CanReceive()) return true;
+  }
+  for (Rank r : writable) {
+    const Pair* pair = Find(r);
+    if (pair != nullptr && pair->CanSend()) return true;
+  }
+  return false;
+}
+
+void ShmDataTransport::Wait(const std::vector<Rank>& readable, const std::vector<Rank>& writable) {
+  size_t through_memory = 0;
+  for (Rank r : readable) through_memory += Find(r) != nullptr ? 1 : 0;
+  for (Rank r : writable) through_memory += Find(r) != nullptr ? 1 : 0;
+  if (through_memory == 0) return base_->Wait(readable, writable);
+  ShmHeader* header = own_->header();
+  const uint32_t seen = header->doorbell.load(std::memory_order_seq_cst);
+  if (Ready(readable, writable)) return;
+  header->sleeping.store(1, std::memory_order_seq_cst);
+  // Once more: whoever changed a ring before it could see that we sleep did not wake us.
+  if (!Ready(readable, writable)) {
+    Sleep(seen, through_memory < readable.size() + writable.size());
+  }
+  header->sleeping.store(0, std::memory_order_seq_cst);
+}
+
+void ShmDataTransport::Sleep(uint32_t doorbell_seen, bool sockets_too) const {
+  const timespec limit{0, sockets_too ? kMixedSleep : kMaxSleep};
+  syscall(SYS_futex, &own_->header()->doorbell, FUTEX_WAIT, doorbell_seen, &limit, nullptr, 0);
+}
+
+void ShmDataTransport::Interrupt() {
+  interrupted_.store(true, std::memory_order_seq_cst);
+  own_->Ring();
+  base_->Interrupt();
+}
+
+int64_t ShmDataTransport::bytes_sent() const { return bytes_sent_ + base_->bytes_sent(); }
+
+void ShmDataTransport::Close(TimePoint deadline) {
+  own_->header()->owner_closed.store(1, std::memory_order_seq_cst);
+  for (const std::unique_ptr<Pair>& pair : pairs_) {
+    if (pair == nullptr) continue;
+    pair->out->producer_closed.store(1, std::memory_order_seq_cst);
+    pair->theirs->Ring();
+  }
+  base_->Close(deadline);
+}
+
+}  // namespace tfring

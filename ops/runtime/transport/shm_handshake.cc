@@ -1,0 +1,137 @@
+#include "ops/runtime/transport/shm_handshake.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace tfring {
+namespace {
+
+constexpr uint32_t kMagic = 0x53524654;  // "TFRS"
+constexpr uint64_t kMaxRingBytes = 1ULL << 30;
+constexpr uint32_t kMaxRings = 4096;
+
+// Both processes run on one machine, so it travels as it lies in memory.
+struct Offer {
+  uint32_t magic = kMagic;
+  uint32_t usable = 0;
+  int64_t pid = 0;
+  int32_t fd = -1;
+  uint32_t rings = 0;
+  uint64_t ring_bytes = 0;
+  uint32_t your_ring = 0;
+  uint32_t padding = 0;
+  ShmNonce nonce{};
+};
+static_assert(std::is_trivially_copyable_v<Offer> && sizeof(Offer) == 56, "sent as bytes");
+
+TimePoint Now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * kSecond + t.tv_nsec;
+}
+
+Status PeerError(Rank rank, const std::string& what) {
+  return Unavailable("setting up shared memory with rank " + std::to_string(rank) + ": " + what);
+}
+
+// Moves exactly `bytes` with send or recv on a non-blocking socket.
+template <typename Move>
+Status MoveAll(const ShmPeer& peer, uint8_t* data, size_t bytes, short event, TimePoint deadline,
+               Move move) {
+  while (bytes > 0) {
+    const ssize_t n = move(data, bytes);
+    if (n > 0) {
+      data += n;
+      bytes -= static_cast<size_t>(n);
+      continue;
+    }
+    if (n == 0) return PeerError(peer.rank, "it closed the connection");
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) return PeerError(peer.rank, std::strerror(errno));
+    const TimePoint now = Now();
+    if (now >= deadline) return PeerError(peer.rank, "no answer in time");
+    pollfd wait{peer.fd, event, 0};
+    poll(&wait, 1, static_cast<int>((deadline - now) / kMillisecond) + 1);
+  }
+  return OkStatus();
+}
+
+template <typename T>
+Status SendAll(const ShmPeer& peer, T value, TimePoint deadline) {
+  return MoveAll(peer, reinterpret_cast<uint8_t*>(&value), sizeof(T), POLLOUT, deadline,
+                 [&](uint8_t* data, size_t bytes) {
+                   return send(peer.fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+                 });
+}
+
+template <typename T>
+Status RecvAll(const ShmPeer& peer, T* value, TimePoint deadline) {
+  return MoveAll(
+      peer, reinterpret_cast<uint8_t*>(value), sizeof(T), POLLIN, deadline,
+      [&](uint8_t* data, size_t bytes) { return recv(peer.fd, data, bytes, MSG_DONTWAIT); });
+}
+
+Offer MakeOffer(const ShmSegment* own, uint32_t ring) {
+  Offer offer;
+  if (own == nullptr) return offer;
+  offer.usable = 1;
+  offer.pid = getpid();
+  offer.fd = own->fd();
+  offer.rings = own->header()->rings;
+  offer.ring_bytes = own->header()->ring_bytes;
+  offer.your_ring = ring;
+  offer.nonce = own->header()->nonce;
+  return offer;
+}
+
+// Null where the offer cannot be taken up: the pair then uses sockets.
+std::unique_ptr<ShmSegment> TakeUp(const Offer& offer) {
+  const bool sane = offer.usable == 1 && offer.pid > 0 && offer.fd >= 0 && offer.rings > 0 &&
+                    offer.rings <= kMaxRings && offer.your_ring < offer.rings &&
+                    offer.ring_bytes > 0 && offer.ring_bytes <= kMaxRingBytes &&
+                    (offer.ring_bytes & (offer.ring_bytes - 1)) == 0;
+  if (!sane) return nullptr;
+  Result<std::unique_ptr<ShmSegment>> segment = ShmSegment::Open(
+      static_cast<pid_t>(offer.pid), offer.fd, offer.nonce, offer.rings, offer.ring_bytes);
+  return segment.ok() ? std::move(*segment) : nullptr;
+}
+
+}  // namespace
+
+Result<std::vector<ShmAgreement>> AgreeOnSharedMemory(const ShmSegment* own,
+                                                      const std::vector<ShmPeer>& peers,
+                                                      TimePoint deadline) {
+  std::vector<ShmAgreement> agreements(peers.size());
+  // Everybody sends to all before it reads from any, so nobody waits in a circle.
+  for (size_t i = 0; i < peers.size(); ++i) {
+    TFRING_RETURN_IF_ERROR(SendAll(peers[i], MakeOffer(own, static_cast<uint32_t>(i)), deadline));
+  }
+  for (size_t i = 0; i < peers.size(); ++i) {
+    Offer offer;
+    TFRING_RETURN_IF_ERROR(RecvAll(peers[i], &offer, deadline));
+    if (offer.magic != kMagic) return PeerError(peers[i].rank, "it speaks another protocol");
+    agreements[i].rank = peers[i].rank;
+    agreements[i].our_ring = offer.your_ring;
+    agreements[i].their_ring = static_cast<uint32_t>(i);
+    if (own != nullptr) agreements[i].theirs = TakeUp(offer);
+    TFRING_RETURN_IF_ERROR(
+        SendAll(peers[i], static_cast<uint8_t>(agreements[i].theirs != nullptr), deadline));
+  }
+  for (size_t i = 0; i < peers.size(); ++i) {
+    uint8_t they_mapped = 0;
+    TFRING_RETURN_IF_ERROR(RecvAll(peers[i], &they_mapped, deadline));
+    if (they_mapped != 1) agreements[i].theirs = nullptr;
+  }
+  return agreements;
+}
+
+}  // namespace tfring

@@ -1,0 +1,38 @@
+#ifndef TFRING_OPS_RUNTIME_TRANSPORT_SHM_HANDSHAKE_H_
+#define TFRING_OPS_RUNTIME_TRANSPORT_SHM_HANDSHAKE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/transport/shm_segment.h"
+
+namespace tfring {
+
+// How to reach a rank of this host while shared memory is set up.
+struct ShmPeer {
+  Rank rank = kNoRank;
+  int fd = -1;  // the connected data socket; borrowed, nothing else may be under way on it
+};
+
+// What was agreed with one peer: its mapped segment, or null where the pair has to use sockets.
+struct ShmAgreement {
+  Rank rank = kNoRank;
+  std::unique_ptr<ShmSegment> theirs;
+  uint32_t our_ring = 0;    // in their segment: what we write
+  uint32_t their_ring = 0;  // in our segment: what we read
+};
+
+// Offers `own` (null: none could be had) to every peer and maps theirs; memory is used by a pair
+// only if both could map the other's, which the nonce proves, whatever the hosts are called. All
+// peers must call this at the same time. Unavailable names a peer that does not answer until
+// `deadline` (CLOCK_MONOTONIC) or answers nonsense.
+Result<std::vector<ShmAgreement>> AgreeOnSharedMemory(const ShmSegment* own,
+                                                      const std::vector<ShmPeer>& peers,
+                                                      TimePoint deadline);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_TRANSPORT_SHM_HANDSHAKE_H_

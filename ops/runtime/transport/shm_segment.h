@@ -1,0 +1,76 @@
+#ifndef TFRING_OPS_RUNTIME_TRANSPORT_SHM_SEGMENT_H_
+#define TFRING_OPS_RUNTIME_TRANSPORT_SHM_SEGMENT_H_
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "ops/runtime/base/status.h"
+
+namespace tfring {
+
+// Proves that two processes look at the same memory.
+using ShmNonce = std::array<uint8_t, 16>;
+
+// One direction between two ranks: a single producer, single consumer byte ring. Positions only
+// grow. Producer and consumer own a cache line each; the bytes follow the headers of all rings.
+struct ShmRing {
+  alignas(64) std::atomic<uint64_t> written{0};
+  std::atomic<uint32_t> producer_closed{0};
+  alignas(64) std::atomic<uint64_t> read{0};
+};
+static_assert(sizeof(ShmRing) == 128, "two cache lines");
+
+// First page of a segment. `doorbell` is the futex that the owner sleeps on; whoever changes a ring
+// that the owner may wait for rings it.
+struct ShmHeader {
+  ShmNonce nonce;
+  uint32_t rings = 0;
+  uint64_t ring_bytes = 0;
+  alignas(64) std::atomic<uint32_t> doorbell{0};
+  std::atomic<uint32_t> sleeping{0};
+  std::atomic<uint32_t> owner_closed{0};
+};
+
+// What one rank receives through, shared with the ranks of its host: a memfd with a header and one
+// ring per sender. It has no name in the file system, so nothing is left behind after a kill -9; it
+// is allocated and sealed at its final size, so nobody's access can fault. A plain value holder:
+// the transport decides who uses which ring from which thread. Unmaps when destroyed.
+class ShmSegment {
+ public:
+  // Allocates a segment with `rings` rings of `ring_bytes` (a power of two). Unavailable if the
+  // memory cannot be had, also where a memory cgroup leaves too little.
+  static Result<std::unique_ptr<ShmSegment>> Create(uint32_t rings, uint64_t ring_bytes);
+
+  // Maps the segment that process `pid` holds as descriptor `fd`, if it can be opened, is sealed,
+  // has this shape and carries this nonce.
+  static Result<std::unique_ptr<ShmSegment>> Open(pid_t pid, int fd, const ShmNonce& nonce,
+                                                  uint32_t rings, uint64_t ring_bytes);
+
+  ~ShmSegment();
+  ShmSegment(const ShmSegment&) = delete;
+  ShmSegment& operator=(const ShmSegment&) = delete;
+
+  ShmHeader* header() const { return static_cast<ShmHeader*>(base_); }
+  ShmRing* ring(uint32_t index) const;
+  uint8_t* data(uint32_t index) const;
+  int fd() const { return fd_; }
+
+  // Wakes the owner if it sleeps, and makes its next sleep return at once.
+  void Ring() const;
+
+ private:
+  ShmSegment(int fd, void* base, uint64_t bytes) : fd_(fd), base_(base), bytes_(bytes) {}
+  static Result<std::unique_ptr<ShmSegment>> Map(int fd, uint64_t bytes);
+
+  int fd_;  // the owner's; -1 in a peer
+  void* base_;
+  uint64_t bytes_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_TRANSPORT_SHM_SEGMENT_H_

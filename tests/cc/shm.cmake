@@ -1,0 +1,1 @@
+add_cc_test(transport_shm transport_shm.cc)
