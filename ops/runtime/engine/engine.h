@@ -50,8 +50,8 @@ struct PlanRun {
 struct EngineEffects {
   std::vector<std::pair<Rank, std::string>> frames;
   std::vector<PlanRun> runs;
-  std::optional<Status> abort;                          // abort the backend
-  std::vector<std::pair<EntryId, Status>> results;      // every entry appears exactly once, ever
+  std::optional<Status> abort;                      // abort the backend
+  std::vector<std::pair<EntryId, Status>> results;  // every entry appears exactly once, ever
   std::vector<std::string> warnings;
   bool finished = false;  // after a shutdown: nothing is in flight any more
 };

@@ -1,0 +1,60 @@
+#include "ops/runtime/engine/engine_entries.h"
+
+namespace tfring {
+
+bool EntryTable::Add(uint64_t id, const Request& request) {
+  Key key{request.process_set, request.name};
+  if (!by_name_.emplace(key, id).second) return false;
+  entries_.emplace(id, Open{std::move(key), false});
+  return true;
+}
+
+std::optional<uint64_t> EntryTable::FindWaiting(ProcessSetId set, const std::string& name) const {
+  auto it = by_name_.find(Key{set, name});
+  if (it == by_name_.end() || entries_.at(it->second).running) return std::nullopt;
+  return it->second;
+}
+
+void EntryTable::Remove(uint64_t id) {
+  auto it = entries_.find(id);
+  if (it == entries_.end()) return;
+  by_name_.erase(it->second.key);
+  entries_.erase(it);
+}
+
+void EntryTable::HandOver(uint64_t sequence, std::vector<uint64_t> ids) {
+  for (uint64_t id : ids) entries_.at(id).running = true;
+  running_.emplace(sequence, std::move(ids));
+}
+
+std::vector<uint64_t> EntryTable::TakeRunning(uint64_t sequence) {
+  auto it = running_.find(sequence);
+  if (it == running_.end()) return {};
+  std::vector<uint64_t> ids = std::move(it->second);
+  running_.erase(it);
+  for (uint64_t id : ids) Remove(id);
+  return ids;
+}
+
+std::vector<uint64_t> EntryTable::TakeWaiting() {
+  std::vector<uint64_t> ids;
+  for (const auto& [id, open] : entries_) {
+    if (!open.running) ids.push_back(id);
+  }
+  for (uint64_t id : ids) Remove(id);
+  return ids;
+}
+
+std::string EntryTable::Describe(uint64_t sequence) const {
+  auto it = running_.find(sequence);
+  if (it == running_.end() || it->second.empty()) return "a collective";
+  std::string text = "'" + entries_.at(it->second.front()).key.second + "'";
+  if (it->second.size() > 1) text += " and " + std::to_string(it->second.size() - 1) + " more";
+  return text;
+}
+
+std::string EntryTable::DescribeOldest() const {
+  return Describe(running_.empty() ? 0 : running_.begin()->first);
+}
+
+}  // namespace tfring
