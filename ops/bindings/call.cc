@@ -1,0 +1,82 @@
+#include "ops/bindings/call.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "ops/runtime/engine/process_runtime.h"
+
+namespace tfring {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+Status OutOfMemory(const std::string& name, int64_t bytes) {
+  return Internal("tensor " + name + ": cannot allocate " + std::to_string(bytes) +
+                  " bytes of host memory");
+}
+
+}  // namespace
+
+Memory AllocateMemory(int64_t bytes) {
+  size_t size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  size = (size + kAlignment - 1) / kAlignment * kAlignment;
+  return Memory(std::aligned_alloc(kAlignment, size));
+}
+
+std::shared_ptr<Call> Call::Start(Request request, const void* input, int64_t bytes) {
+  std::shared_ptr<Call> call(new Call);
+  if (!request.shapes.empty()) call->shape_ = request.shapes[0];
+  Memory copy = AllocateMemory(bytes);
+  if (!copy) {
+    call->Finish(OutOfMemory(request.name, bytes));
+    return call;
+  }
+  if (bytes > 0) std::memcpy(copy.get(), input, static_cast<size_t>(bytes));
+  call->Submit(std::move(request), std::move(copy), bytes);
+  return call;
+}
+
+void Call::Submit(Request request, Memory copy, int64_t bytes) {
+  Entry entry;
+  const std::shared_ptr<Call> self = shared_from_this();
+  if (request.kind == CollectiveKind::kAllgather) {
+    entry.buffers.push_back({copy.get(), nullptr, bytes, 0});
+    input_ = std::move(copy);
+    const int64_t element_bytes = DataTypeSize(request.dtype);
+    entry.allocate = [self, element_bytes](int, const Shape& shape) {
+      return self->AllocateResult(shape, element_bytes);
+    };
+  } else if (request.kind != CollectiveKind::kBarrier) {
+    entry.buffers.push_back({copy.get(), copy.get(), bytes, bytes});
+    result_ = std::move(copy);
+  }
+  entry.done = [self](const Status& status) { self->Finish(status); };
+  ProcessRuntime::Get().Enqueue(std::move(request), std::move(entry));
+}
+
+Result<void*> Call::AllocateResult(const Shape& shape, int64_t element_bytes) {
+  const int64_t bytes = NumElements(shape) * element_bytes;
+  result_ = AllocateMemory(bytes);
+  if (!result_) return OutOfMemory("of an allgather", bytes);
+  shape_ = shape;
+  return result_.get();
+}
+
+void Call::Finish(const Status& status) {
+  status_ = status;
+  input_.reset();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    finished_ = true;
+  }
+  changed_.notify_all();
+}
+
+bool Call::WaitFor(std::chrono::milliseconds limit) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_for(lock, limit, [this] { return finished_; });
+}
+
+}  // namespace tfring
