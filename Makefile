@@ -1,0 +1,106 @@
+# `make demo` and `make test` do all the set-up they need; every other target builds on the same.
+# Needs python3 (3.10 or newer, with venv), make and a C++17 compiler. `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= $(CURDIR)/.venv
+BUILD ?= $(CURDIR)/build
+JOBS ?= 2
+RANKS ?= 1 2 3 4
+
+# The environment's own programs come first: its mpirun, cmake and formatters are the tested ones.
+export PATH := $(VENV)/bin:$(PATH)
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet
+READY := $(VENV)/.tfring-ready
+CXX_FILES = $$(git ls-files 'ops/*.cc' 'ops/*.h' 'tests/cc/*.cc' 'tests/cc/*.h')
+PY_FILES := tfring tests benchmarks examples tools setup.py
+
+.PHONY: help setup build demo test test-cc test-python test-parallel wheel wheel-test lint lint-cc \
+	lint-python format tidy sanitize fuzz bazel bench clean distclean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml tools/requirements.py
+	test -x "$(PY)" || $(PYTHON) -m venv "$(VENV)"
+	$(PIP) --upgrade pip tomli
+	$(PY) tools/requirements.py > "$(VENV)/requirements.txt"
+	$(PIP) -r "$(VENV)/requirements.txt"
+	touch "$@"
+
+setup: $(READY) ## Make the virtual environment .venv with everything that is needed
+
+# The first build installs the package in place; later ones only compile what changed.
+$(VENV)/.tfring-installed: $(READY) setup.py
+	$(PIP) --no-build-isolation --no-deps -e .
+	touch "$@"
+
+build: $(VENV)/.tfring-installed ## Compile the libraries and the C++ tests in place
+	@mkdir -p "$(BUILD)"
+	cmake -S . -B "$(BUILD)" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTFRING_BUILD_TESTS=ON \
+	  "-DTFRING_OUTPUT_DIR=$(CURDIR)/tfring/_lib" "-DPython_EXECUTABLE=$(PY)" >"$(BUILD)/configure.log"
+	cmake --build "$(BUILD)" -j $(JOBS)
+
+demo: build ## Train a Keras model on two ranks under mpirun
+	tools/mpi_run.sh 2 $(PY) examples/keras_fit.py
+
+test: test-cc test-python test-parallel ## All tests
+
+test-cc: build ## C++ tests
+	ctest --test-dir "$(BUILD)" --output-on-failure --timeout 300
+
+test-python: build ## Python tests of one process
+	$(PY) -m pytest -q tests/python -m "not wheel"
+
+test-parallel: build ## Python tests under mpirun with 1, 2, 3 and 4 ranks (RANKS="2 3")
+	tools/parallel_tests.sh $(RANKS)
+
+wheel: $(READY) ## Make a wheel in dist/
+	rm -rf dist
+	$(PY) -m pip wheel --no-build-isolation --no-deps --wheel-dir dist .
+	@ls -l dist
+
+wheel-test: wheel ## Install the wheel into a clean environment without a compiler and use it
+	TFRING_TEST_WHEEL="$$(ls $(CURDIR)/dist/*.whl)" $(PY) -m pytest -q -m wheel tests/python
+
+lint: lint-python lint-cc tidy ## All linters
+
+lint-python: $(READY) ## ruff and mypy
+	$(VENV)/bin/ruff check $(PY_FILES)
+	$(VENV)/bin/ruff format --check $(PY_FILES)
+	$(VENV)/bin/mypy
+
+lint-cc: $(READY) ## clang-format
+	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
+
+tidy: build ## clang-tidy on the runtime, where the program is installed
+	tools/tidy.sh "$(BUILD)"
+
+format: $(READY) ## Reformat all sources
+	$(VENV)/bin/clang-format -i $(CXX_FILES)
+	$(VENV)/bin/ruff format $(PY_FILES)
+	$(VENV)/bin/ruff check --fix $(PY_FILES)
+
+sanitize: $(READY) ## C++ tests with the address, undefined-behaviour and thread sanitizers
+	tools/sanitize.sh "$(BUILD)-sanitize"
+
+fuzz: $(READY) ## Feed the wire decoder with hostile bytes (SECONDS_TO_FUZZ, default 60)
+	tools/fuzz.sh "$(BUILD)-sanitize" $${SECONDS_TO_FUZZ:-60}
+
+bazel: ## Build and test the runtime with Bazel, without a network
+	tools/bazel_offline.sh
+
+bench: build ## Benchmarks on two ranks beside raw Open MPI; JSON in build/bench
+	tools/bench.sh "$(BUILD)/bench"
+
+clean: ## Remove what was built
+	rm -rf build build-* dist tfring/_lib/*.so *.egg-info
+
+distclean: clean ## Also remove the virtual environment
+	rm -rf "$(VENV)"

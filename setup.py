@@ -1,0 +1,74 @@
+"""Builds the three libraries with CMake and puts them into tfring/_lib.
+
+`pip install .` comes here through pyproject.toml, which also names what the build needs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+
+
+def read_version() -> str:
+    text = (ROOT / "tfring" / "version.py").read_text(encoding="utf-8")
+    match = re.search(r'__version__ = "([^"]+)"', text)
+    if match is None:
+        raise RuntimeError("tfring/version.py has no __version__")
+    return match.group(1)
+
+
+class CMakeBuild(build_ext):
+    """Runs CMake once for all libraries; setuptools only has to know where they went."""
+
+    def run(self) -> None:
+        in_place = self.inplace or getattr(self, "editable_mode", False)
+        if in_place:
+            output = ROOT / "tfring" / "_lib"
+            build = ROOT / "build"
+        else:
+            output = Path(self.build_lib).resolve() / "tfring" / "_lib"
+            build = Path(self.build_temp).resolve() / "cmake"
+        output.mkdir(parents=True, exist_ok=True)
+        jobs = self.parallel or int(os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", "2"))
+        subprocess.check_call(
+            [
+                "cmake",
+                "-S",
+                str(ROOT),
+                "-B",
+                str(build),
+                "-G",
+                "Ninja",
+                "-DCMAKE_BUILD_TYPE=Release",
+                f"-DTFRING_BUILD_TESTS={'ON' if in_place else 'OFF'}",
+                f"-DTFRING_OUTPUT_DIR={output}",
+                f"-DPython_EXECUTABLE={sys.executable}",
+            ]
+        )
+        # In place the C++ tests are `make build`'s business.
+        targets = ["tfring_runtime", "_core", "_tfring_ops"]
+        subprocess.check_call(
+            ["cmake", "--build", str(build), "-j", str(jobs), "--target", *targets]
+        )
+
+    def get_outputs(self) -> list[str]:
+        return [str(path) for path in Path(self.build_lib, "tfring", "_lib").glob("*.so")]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return {}
+
+
+setup(
+    version=read_version(),
+    # One nominal extension: it makes the wheel a platform wheel and calls CMakeBuild.
+    ext_modules=[Extension("tfring._lib", sources=[])],
+    cmdclass={"build_ext": CMakeBuild},
+)

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# fuzz.sh BUILD SECONDS: the wire decoder under the address and undefined-behaviour sanitizers, fed
+# with mutated frames for SECONDS from a seed that it prints.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+folder="$1-address"
+mkdir -p "$folder"
+cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+  -DTFRING_SANITIZE=address,undefined -DTFRING_BUILD_OPS=OFF -DTFRING_BUILD_BINDINGS=OFF \
+  >"$folder/configure.log"
+cmake --build "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --target wire_fuzz
+UBSAN_OPTIONS=halt_on_error=1 "$folder/tests/cc/wire_fuzz" --seconds "$2"

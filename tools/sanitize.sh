@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# sanitize.sh BUILD: the C++ tests with address and undefined, then those with threads in them with
+# thread. Each in its own folder beside BUILD.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+run() {
+  local folder=$1 kinds=$2
+  shift 2
+  mkdir -p "$folder"
+  cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DTFRING_SANITIZE=$kinds" \
+    -DTFRING_BUILD_OPS=OFF -DTFRING_BUILD_BINDINGS=OFF >"$folder/configure.log" || {
+    cat "$folder/configure.log"
+    return 1
+  }
+  cmake --build "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}"
+  ctest --test-dir "$folder" --output-on-failure --timeout 600 --no-tests=error "$@"
+}
+
+export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+echo "== address, undefined"
+run "$1-address" address,undefined
+echo "== thread"
+run "$1-thread" thread -R '^(engine|transport|backend)'
