@@ -1,0 +1,179 @@
+"""Which host this is, and its addresses."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import ipaddress
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from tfring.bootstrap.errors import BootstrapError
+
+_SIOCGIFFLAGS = 0x8913
+_SIOCGIFADDR = 0x8915
+_SIOCGIFNETMASK = 0x891B
+_IFF_UP = 0x1
+_IFF_LOOPBACK = 0x8
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class InterfaceAddress:
+    """One address of one network interface that is up."""
+
+    interface: str
+    address: str
+    prefix: int
+    loopback: bool
+
+    @property
+    def network(self) -> str:
+        """The network that the address belongs to, as 10.1.0.0/16."""
+        return str(ipaddress.ip_network(f"{self.address}/{self.prefix}", strict=False))
+
+    def to_json(self) -> list[Any]:
+        """As a JSON value."""
+        return [self.interface, self.address, self.prefix, self.loopback]
+
+    @staticmethod
+    def from_json(value: Any) -> InterfaceAddress:
+        """From what another rank sent.
+
+        Raises:
+            BootstrapError: It is not an address.
+        """
+        try:
+            name, address, prefix, loopback = value
+            checked = str(ipaddress.ip_address(address))
+            return InterfaceAddress(str(name), checked, int(prefix), bool(loopback))
+        except (TypeError, ValueError):
+            raise BootstrapError(f"a rank sent {value!r}, which is not an address") from None
+
+
+def host_name() -> str:
+    """This host's name, for messages."""
+    return socket.gethostname()
+
+
+def host_identity() -> str:
+    """Equal for two processes that see the same loopback interface and process ids.
+
+    The boot id tells machines apart, the namespaces containers on one machine, the name virtual
+    machines that were cloned while running.
+    """
+    parts = [socket.gethostname()]
+    for path in ("/proc/sys/kernel/random/boot_id",):
+        with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
+            parts.append(file.read().strip())
+    for namespace in ("net", "pid"):
+        with contextlib.suppress(OSError):
+            parts.append(os.readlink(f"/proc/self/ns/{namespace}"))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def interface_addresses() -> list[InterfaceAddress]:
+    """The addresses of all interfaces that are up, IPv4 first, in the kernel's order."""
+    return [*_ipv4_addresses(), *_ipv6_addresses()]
+
+
+def _ipv4_addresses() -> list[InterfaceAddress]:
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for _, name in socket.if_nameindex():
+            try:
+                request = struct.pack("256s", name.encode()[:15])
+                flags = fcntl.ioctl(sock.fileno(), _SIOCGIFFLAGS, request)
+                (bits,) = struct.unpack("H", flags[16:18])
+                if not bits & _IFF_UP:
+                    continue
+                address = fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, request)[20:24]
+                mask = fcntl.ioctl(sock.fileno(), _SIOCGIFNETMASK, request)[20:24]
+            except OSError:
+                continue  # an interface without an IPv4 address
+            prefix = int.from_bytes(mask, "big").bit_count()
+            loopback = bool(bits & _IFF_LOOPBACK)
+            found.append(InterfaceAddress(name, socket.inet_ntoa(address), prefix, loopback))
+    return found
+
+
+def _ipv6_addresses() -> list[InterfaceAddress]:
+    try:
+        with open("/proc/net/if_inet6", encoding="ascii") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        digits, _, prefix, scope, _, name = line.split()
+        if int(scope, 16) not in (0x00, 0x10):  # global and host only: others need a zone
+            continue
+        address = str(ipaddress.IPv6Address(bytes.fromhex(digits)))
+        found.append(InterfaceAddress(name, address, int(prefix, 16), scope == "10"))
+    return found
+
+
+def chosen_interface(
+    wanted: tuple[str, ...], addresses: list[InterfaceAddress]
+) -> InterfaceAddress:
+    """The address of the first wanted interface that is up.
+
+    Args:
+        wanted: Names of interfaces, best first.
+        addresses: What this host has.
+
+    Raises:
+        BootstrapError: None of them is there; names those that are.
+    """
+    for name in wanted:
+        for candidate in addresses:
+            if candidate.interface == name:
+                return candidate
+    present = sorted({a.interface for a in addresses})
+    raise BootstrapError(
+        f"TFRING_INTERFACE asks for {', '.join(wanted)}, and host {host_name()} has no such "
+        f"interface that is up; it has {', '.join(present)}"
+    )
+
+
+def common_network(by_host: list[list[InterfaceAddress]]) -> str | None:
+    """A network in which every host has an address of its own, or None.
+
+    Bridges like docker0 look the same everywhere and connect nobody: a network in which two hosts
+    have the same address is none.
+
+    Args:
+        by_host: The addresses of every host, each in its own order of preference.
+    """
+    if not by_host:
+        return None
+    for candidate in by_host[0]:
+        if candidate.loopback:
+            continue
+        network = candidate.network
+        members = [[a.address for a in host if a.network == network] for host in by_host]
+        firsts = [m[0] for m in members if m]
+        if len(firsts) == len(by_host) == len(set(firsts)):
+            return network
+    return None
+
+
+def route_address(towards: list[InterfaceAddress]) -> str | None:
+    """Our address on the way to another host; nothing is sent.
+
+    Args:
+        towards: The other host's addresses.
+    """
+    for target in towards:
+        if target.loopback:
+            continue
+        family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((target.address, 9))
+            return str(probe.getsockname()[0])
+    return None

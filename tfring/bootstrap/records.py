@@ -1,0 +1,136 @@
+"""What every rank tells the others about itself, and what follows from it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from tfring.bootstrap.errors import BootstrapError
+from tfring.bootstrap.hosts import (
+    InterfaceAddress,
+    host_identity,
+    host_name,
+    interface_addresses,
+)
+from tfring.config import Settings
+
+
+@dataclass(frozen=True)
+class Record:
+    """One rank's description of itself.
+
+    It came from a peer that proved the secret, and its types are checked nevertheless.
+    """
+
+    rank: int
+    host: str
+    host_id: str
+    pid: int
+    version: str
+    local_rank: int | None
+    local_size: int | None
+    mesh_limit: int
+    nonce: str
+    addresses: list[InterfaceAddress]
+    settings: dict[str, str]
+
+    @staticmethod
+    def of_this_process(
+        rank: int, local_rank: int | None, local_size: int | None, settings: Settings, nonce: str
+    ) -> Record:
+        """Describes this process."""
+        from tfring.version import __version__
+
+        return Record(
+            rank=rank,
+            host=host_name(),
+            host_id=host_identity(),
+            pid=os.getpid(),
+            version=__version__,
+            local_rank=local_rank,
+            local_size=local_size,
+            mesh_limit=settings.mesh_limit,
+            # Only rank 0's is used.
+            nonce=nonce if rank == 0 else "",
+            addresses=interface_addresses(),
+            settings=dict(settings.runtime),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON value."""
+        return {**self.__dict__, "addresses": [a.to_json() for a in self.addresses]}
+
+    @staticmethod
+    def from_json(value: Any, rank: int) -> Record:
+        """From what rank ``rank`` sent.
+
+        Raises:
+            BootstrapError: It is not a record of that rank.
+        """
+        try:
+            record = Record(
+                rank=int(value["rank"]),
+                host=str(value["host"]),
+                host_id=str(value["host_id"]),
+                pid=int(value["pid"]),
+                version=str(value["version"]),
+                local_rank=_optional(value["local_rank"]),
+                local_size=_optional(value["local_size"]),
+                mesh_limit=int(value["mesh_limit"]),
+                nonce=str(value["nonce"]),
+                addresses=[InterfaceAddress.from_json(a) for a in value["addresses"]],
+                settings={str(k): str(v) for k, v in value["settings"].items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise BootstrapError(f"rank {rank} sent a malformed record") from None
+        if record.rank != rank:
+            raise BootstrapError(f"rank {rank} describes itself as rank {record.rank}")
+        return record
+
+
+def _optional(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank stands on its host and across hosts."""
+
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    homogeneous: bool
+
+
+def topology_of(records: list[Record], rank: int) -> Place:
+    """Computes a rank's place.
+
+    Local ranks are the environment's if it gave them to everybody, else the order of ranks on each
+    host. A rank's cross peers are the ranks with the same local rank.
+
+    Args:
+        records: Every rank's record, by rank.
+        rank: The rank in question.
+    """
+    by_host: dict[str, list[int]] = {}
+    for record in records:
+        by_host.setdefault(record.host_id, []).append(record.rank)
+    local_ranks, local_sizes = [], []
+    for record in records:
+        neighbours = by_host[record.host_id]
+        local_ranks.append(neighbours.index(record.rank))
+        local_sizes.append(len(neighbours))
+    given_ranks = [r.local_rank for r in records if r.local_rank is not None]
+    given_sizes = [r.local_size for r in records if r.local_size is not None]
+    if len(given_ranks) == len(given_sizes) == len(records):
+        local_ranks, local_sizes = given_ranks, given_sizes
+    cross = [r for r, local in enumerate(local_ranks) if local == local_ranks[rank]]
+    return Place(
+        local_rank=local_ranks[rank],
+        local_size=local_sizes[rank],
+        cross_rank=cross.index(rank),
+        cross_size=len(cross),
+        homogeneous=len(set(local_sizes)) == 1,
+    )

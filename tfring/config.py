@@ -1,0 +1,178 @@
+"""Settings from the environment: ``TFRING_X``, or ``HOROVOD_X`` where both make sense.
+
+The runtime never reads the environment. It gets its own settings from here as strings and checks
+them itself (ops/runtime/base/config.h); what Python needs is checked here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+# What the runtime understands. A test compares this list with the runtime's own.
+RUNTIME_SETTINGS = (
+    "FUSION_THRESHOLD",
+    "CACHE_CAPACITY",
+    "DISABLE_GROUP_FUSION",
+    "MAX_PLANS_IN_FLIGHT",
+    "STALL_CHECK_TIME_SECONDS",
+    "STALL_SHUTDOWN_TIME_SECONDS",
+    "HEARTBEAT_SECONDS",
+    "HEARTBEAT_TIMEOUT_SECONDS",
+    "DIRECT_MAX_BYTES",
+    "TREE_MAX_BYTES",
+    "PIECE_BYTES",
+    "DETERMINISTIC",
+    "LOG_LEVEL",
+)
+
+PYTHON_SETTINGS = {
+    "INTERFACE": "network interfaces to use, as eth0 or eth0,eth1: the first that is up counts",
+    "START_TIMEOUT": "seconds that init waits for all ranks (default 60)",
+    "SECRET": "per-job secret; the launcher makes a fresh one for every job",
+    "JOB_ID": "keeps the ranks of different jobs apart",
+    "MESH_LIMIT": "up to this many ranks everybody connects to everybody, beyond it to its ring "
+    "neighbours only (default 64)",
+    "RENDEZVOUS_ADDR": "where rank 0 listens while the job starts",
+    "RENDEZVOUS_PORT": "the port belonging to RENDEZVOUS_ADDR",
+    "LIB_DIR": "folder of the compiled libraries (for developers)",
+}
+
+# Set by the launcher, one value per rank. See environments/launched.py.
+LAUNCHER_SETTINGS = (
+    "RANK",
+    "SIZE",
+    "LOCAL_RANK",
+    "LOCAL_SIZE",
+    "CROSS_RANK",
+    "CROSS_SIZE",
+    "RENDEZVOUS_FD",
+)
+
+# Horovod's name for the same thing. TFRING_X wins over its alias.
+_ALIASES = {
+    "HOROVOD_FUSION_THRESHOLD": "FUSION_THRESHOLD",
+    "HOROVOD_CACHE_CAPACITY": "CACHE_CAPACITY",
+    "HOROVOD_DISABLE_GROUP_FUSION": "DISABLE_GROUP_FUSION",
+    "HOROVOD_STALL_CHECK_TIME_SECONDS": "STALL_CHECK_TIME_SECONDS",
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "STALL_SHUTDOWN_TIME_SECONDS",
+    "HOROVOD_LOG_LEVEL": "LOG_LEVEL",
+    "HOROVOD_GLOO_IFACE": "INTERFACE",
+    "HOROVOD_START_TIMEOUT": "START_TIMEOUT",
+}
+
+# Settings that may differ between ranks; rank 0's value of the others counts for the whole job.
+LOCAL_SETTINGS = frozenset({"LOG_LEVEL"})
+
+DEFAULT_START_TIMEOUT = 60.0
+DEFAULT_MESH_LIMIT = 64
+
+
+class SettingError(ValueError):
+    """A variable has a value that it cannot have. The message names both and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment asks for.
+
+    Attributes:
+        runtime: Settings of the compiled runtime that are set, by name without prefix.
+        interfaces: Network interfaces to choose from, in order; empty means any.
+        start_timeout: Seconds that init waits for the other ranks.
+        mesh_limit: Largest number of ranks that are all connected with each other.
+        rendezvous_addr: Where rank 0 listens, or None: the environment decides.
+        rendezvous_port: The port for it, or None.
+        secret: The job's secret as given, or None.
+        job_id: Keeps jobs apart, or None: the environment decides.
+        unknown: One warning for every ``TFRING_X`` that nobody knows.
+    """
+
+    runtime: dict[str, str] = field(default_factory=dict)
+    interfaces: tuple[str, ...] = ()
+    start_timeout: float = DEFAULT_START_TIMEOUT
+    mesh_limit: int = DEFAULT_MESH_LIMIT
+    rendezvous_addr: str | None = None
+    rendezvous_port: int | None = None
+    secret: str | None = field(default=None, repr=False)
+    job_id: str | None = None
+    unknown: tuple[str, ...] = ()
+
+
+def read_settings(environ: Mapping[str, str]) -> Settings:
+    """Reads every setting from the environment.
+
+    Args:
+        environ: The variables, usually ``os.environ``.
+
+    Returns:
+        The settings; those of the runtime are not checked yet.
+
+    Raises:
+        SettingError: A Python setting has an impossible value.
+    """
+    values = _collect(environ)
+    port = values.get("RENDEZVOUS_PORT")
+    return Settings(
+        runtime={name: values[name] for name in RUNTIME_SETTINGS if name in values},
+        interfaces=tuple(i.strip() for i in values.get("INTERFACE", "").split(",") if i.strip()),
+        start_timeout=_seconds("START_TIMEOUT", values, DEFAULT_START_TIMEOUT),
+        mesh_limit=_integer("MESH_LIMIT", values.get("MESH_LIMIT"), DEFAULT_MESH_LIMIT, 2, 4096),
+        rendezvous_addr=values.get("RENDEZVOUS_ADDR") or None,
+        rendezvous_port=_integer("RENDEZVOUS_PORT", port, 0, 1, 65535) if port else None,
+        secret=values.get("SECRET") or None,
+        job_id=values.get("JOB_ID") or None,
+        unknown=tuple(_unknown_warnings(environ)),
+    )
+
+
+def _collect(environ: Mapping[str, str]) -> dict[str, str]:
+    values = {ours: environ[theirs] for theirs, ours in _ALIASES.items() if theirs in environ}
+    if environ.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0", "false", "False"):
+        values["STALL_CHECK_TIME_SECONDS"] = "0"
+    for name in (*RUNTIME_SETTINGS, *PYTHON_SETTINGS, *LAUNCHER_SETTINGS):
+        if f"TFRING_{name}" in environ:
+            values[name] = environ[f"TFRING_{name}"]
+    return values
+
+
+def _unknown_warnings(environ: Mapping[str, str]) -> list[str]:
+    known = [f"TFRING_{n}" for n in (*RUNTIME_SETTINGS, *PYTHON_SETTINGS, *LAUNCHER_SETTINGS)]
+    warnings = []
+    for name in sorted(environ):
+        if not name.startswith("TFRING_") or name in known:
+            continue
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.7)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`tfring doctor` lists all of them"
+        warnings.append(f"the variable {name} is unknown and has no effect: {hint}")
+    return warnings
+
+
+def _seconds(name: str, values: Mapping[str, str], default: float) -> float:
+    text = values.get(name)
+    if text is None or text == "":
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 < number <= 86400:
+        raise SettingError(
+            f'TFRING_{name} is "{text}" and has to be a number of seconds above 0, at most 86400'
+        )
+    return number
+
+
+def _integer(name: str, text: str | None, default: int, low: int, high: int) -> int:
+    if text is None or text == "":
+        return default
+    try:
+        number = int(text)
+    except ValueError:
+        number = low - 1
+    if not low <= number <= high:
+        raise SettingError(
+            f'TFRING_{name} is "{text}" and has to be a whole number from {low} to {high}'
+        )
+    return number

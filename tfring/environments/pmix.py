@@ -1,0 +1,36 @@
+"""Processes started by a PMIx launcher that sets nothing else (prterun, srun --mpi=pmix)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tfring.environments.identity import (
+    Identity,
+    Meeting,
+    check_rank,
+    read_int,
+    read_optional_int,
+    require_all,
+)
+
+_SOURCE = "PMIx"
+
+
+def detect(environ: Mapping[str, str]) -> Identity | None:
+    """The identity that a PMIx server gave us, or None if there was none.
+
+    PMIx variables do not tell the number of ranks: under Slurm the step's does, elsewhere MPI.
+    """
+    if not environ.get("PMIX_RANK"):
+        return None
+    require_all(environ, ("PMIX_RANK", "PMIX_NAMESPACE"), _SOURCE)
+    rank = read_int(environ, "PMIX_RANK")
+    size = read_optional_int(environ, "SLURM_STEP_NUM_TASKS", low=1)
+    check_rank(_SOURCE, rank, size)
+    return Identity(
+        source=_SOURCE,
+        rank=rank,
+        size=size,
+        meeting=Meeting.MPI,
+        local_rank=read_optional_int(environ, "SLURM_LOCALID") if size else None,
+    )
