@@ -36,6 +36,9 @@ class ControlTransport {
   // Sends what is queued, shuts down writing and reads to end of file from every peer, until
   // `deadline`; then closes. Nothing may be called afterwards.
   virtual void Close(TimePoint deadline) = 0;
+
+  // How often Wait() woke from sleep. Any thread.
+  virtual int64_t wakeups() const { return 0; }
 };
 
 }  // namespace tfring

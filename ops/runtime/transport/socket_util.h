@@ -1,0 +1,38 @@
+#ifndef TFRING_OPS_RUNTIME_TRANSPORT_SOCKET_UTIL_H_
+#define TFRING_OPS_RUNTIME_TRANSPORT_SOCKET_UTIL_H_
+
+#include <string>
+
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/transport/unique_fd.h"
+
+namespace tfring {
+
+// CLOCK_MONOTONIC.
+TimePoint MonotonicNow();
+
+// For poll and epoll: rounded up, so that a wait does not end before its deadline; -1 for kNever.
+int MillisecondsUntil(TimePoint deadline, TimePoint now);
+
+// "Connection reset by peer (ECONNRESET)" without the static buffer of strerror.
+std::string ErrnoText(int error);
+
+// Makes a connected stream socket non-blocking, closed on exec and, for TCP, without Nagle's delay.
+// InvalidArgument if the descriptor is not a socket.
+Status PrepareSocket(int fd);
+
+// Larger buffers, where the system allows at least `bytes`. A smaller fixed size would be worse
+// than the kernel's own tuning, which ends when a size is set.
+void WidenBuffers(int fd, int bytes);
+
+// A non-blocking eventfd.
+Result<UniqueFd> NewEventFd();
+void SignalEventFd(const UniqueFd& fd);
+
+// A readable descriptor when the process ends; not valid where the kernel refuses.
+UniqueFd OpenPidFd(int64_t pid);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_TRANSPORT_SOCKET_UTIL_H_

@@ -1,0 +1,68 @@
+#ifndef TFRING_OPS_RUNTIME_TRANSPORT_TCP_CONTROL_H_
+#define TFRING_OPS_RUNTIME_TRANSPORT_TCP_CONTROL_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/runtime/interfaces/control_transport.h"
+#include "ops/runtime/transport/framing.h"
+#include "ops/runtime/transport/unique_fd.h"
+
+namespace tfring {
+
+// Control frames over connected stream sockets: one epoll for the sockets, for the end of local
+// peer processes (a forked child may hold a dead peer's socket open) and for Wake. Threads as
+// ControlTransport says; lives for one epoch. Destroying it without Close drops the connections
+// at once.
+class TcpControlTransport final : public ControlTransport {
+ public:
+  struct Peer {
+    Rank rank = kNoRank;
+    UniqueFd socket;
+    int64_t pid = 0;  // of a peer on this host; 0 where unknown
+  };
+
+  // InvalidArgument names the rank whose descriptor is not a socket.
+  static Result<std::unique_ptr<TcpControlTransport>> Create(std::vector<Peer> peers);
+
+  ~TcpControlTransport() override;
+
+  void Send(Rank to, std::string frame) override;
+  void Wait(TimePoint deadline, std::vector<ControlEvent>* events) override;
+  void Wake() override;
+  void Close(TimePoint deadline) override;
+  int64_t wakeups() const override { return wakeups_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Link;
+  enum class Reading { kFull, kPart, kBlocked, kEnded };
+
+  TcpControlTransport(UniqueFd epoll, UniqueFd wake);
+  Status AddLink(Peer peer);
+  Status Register(int fd, uint32_t events, uint64_t tag);
+  Link* Find(Rank rank) const;
+
+  Reading ReadOnce(Link* link, std::vector<ControlEvent>* events, std::string* reason);
+  void ReadSome(Link* link, std::vector<ControlEvent>* events);
+  void ReadToEnd(Link* link, std::string reason, std::vector<ControlEvent>* events);
+  void Lose(Link* link, std::string reason, std::vector<ControlEvent>* events);
+  void Flush(Link* link);
+  void WatchWritable(Link* link, bool on);
+  void FailWriting(Link* link, std::string reason);
+  void ReportFailedWrites(std::vector<ControlEvent>* events);
+  void DrainForClose(TimePoint deadline);
+
+  UniqueFd epoll_;
+  UniqueFd wake_;
+  std::vector<std::unique_ptr<Link>> links_;
+  std::vector<Link*> by_rank_;
+  std::vector<Link*> failed_writes_;
+  std::vector<char> buffer_;
+  std::atomic<int64_t> wakeups_{0};
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_TRANSPORT_TCP_CONTROL_H_

@@ -1,0 +1,50 @@
+#ifndef TFRING_OPS_RUNTIME_TRANSPORT_TCP_DATA_H_
+#define TFRING_OPS_RUNTIME_TRANSPORT_TCP_DATA_H_
+
+#include <poll.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "ops/runtime/interfaces/data_transport.h"
+#include "ops/runtime/transport/unique_fd.h"
+
+namespace tfring {
+
+// Bulk data over connected, non-blocking stream sockets, one per peer. Threads as DataTransport
+// says; lives for one epoch. Destroying it without Close drops the connections at once.
+class TcpDataTransport final : public DataTransport {
+ public:
+  // InvalidArgument names the rank whose descriptor is not a socket.
+  static Result<std::unique_ptr<TcpDataTransport>> Create(std::map<Rank, UniqueFd> sockets);
+
+  bool Connected(Rank peer) const override { return SocketOf(peer) >= 0; }
+  Result<int64_t> TrySend(Rank to, const struct iovec* iov, int count) override;
+  Result<int64_t> TryRecv(Rank from, const struct iovec* iov, int count) override;
+  void Wait(const std::vector<Rank>& readable, const std::vector<Rank>& writable) override;
+  void Interrupt() override;
+  int64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
+
+  // Ends early for a peer whose kernel has acknowledged all that we sent: closing cannot lose
+  // anything then, even if the peer itself goes on for hours.
+  void Close(TimePoint deadline) override;
+
+ private:
+  TcpDataTransport(std::map<Rank, UniqueFd> sockets, UniqueFd interrupt);
+  int SocketOf(Rank peer) const {
+    return peer >= 0 && static_cast<size_t>(peer) < fds_.size() ? fds_[static_cast<size_t>(peer)]
+                                                                : -1;
+  }
+
+  std::map<Rank, UniqueFd> sockets_;
+  std::vector<int> fds_;  // by rank; -1 where there is no stream
+  UniqueFd interrupt_;    // never read back: it stays readable
+  std::vector<struct pollfd> polled_;
+  std::atomic<int64_t> bytes_sent_{0};
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_TRANSPORT_TCP_DATA_H_

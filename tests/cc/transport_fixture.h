@@ -1,0 +1,66 @@
+#ifndef TFRING_TESTS_CC_TRANSPORT_FIXTURE_H_
+#define TFRING_TESTS_CC_TRANSPORT_FIXTURE_H_
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "ops/runtime/transport/tcp_control.h"
+#include "ops/runtime/transport/tcp_data.h"
+
+// Connected sockets and transports over them, for tests.
+namespace tfring {
+
+enum class Link { kInProcess, kUnix, kTcp };
+
+// Two ends of one connection, or {-1, -1}.
+inline std::pair<int, int> ConnectedSockets(Link link) {
+  int fds[2] = {-1, -1};
+  if (link == Link::kUnix) {
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) return {-1, -1};
+    return {fds[0], fds[1]};
+  }
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  if (bind(listener, any, length) == 0 && listen(listener, 1) == 0 &&
+      getsockname(listener, any, &length) == 0) {
+    fds[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(fds[0], any, length) == 0) {
+      fds[1] = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    }
+  }
+  close(listener);
+  return {fds[0], fds[1]};
+}
+
+// Null if a descriptor is no socket.
+inline std::unique_ptr<TcpControlTransport> ControlOver(std::map<Rank, int> fds,
+                                                        std::map<Rank, int64_t> pids = {}) {
+  std::vector<TcpControlTransport::Peer> peers;
+  for (auto [rank, fd] : fds) {
+    peers.push_back({rank, UniqueFd(fd), pids.count(rank) != 0 ? pids[rank] : 0});
+  }
+  auto made = TcpControlTransport::Create(std::move(peers));
+  return made.ok() ? std::move(*made) : nullptr;
+}
+
+inline std::unique_ptr<TcpDataTransport> DataOver(std::map<Rank, int> fds) {
+  std::map<Rank, UniqueFd> sockets;
+  for (auto [rank, fd] : fds) sockets.emplace(rank, UniqueFd(fd));
+  auto made = TcpDataTransport::Create(std::move(sockets));
+  return made.ok() ? std::move(*made) : nullptr;
+}
+
+}  // namespace tfring
+
+#endif  // TFRING_TESTS_CC_TRANSPORT_FIXTURE_H_
