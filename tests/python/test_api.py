@@ -1,0 +1,81 @@
+"""The names that scripts import, and what importing them costs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+HOROVOD_NAMES = """init shutdown is_initialized rank size local_rank local_size cross_rank cross_size
+    allreduce grouped_allreduce allgather broadcast broadcast_variables broadcast_object
+    broadcast_object_fn allgather_object barrier Compression DistributedGradientTape
+    DistributedOptimizer ProcessSet global_process_set Average Sum Adasum Min Max Product""".split()
+
+KERAS_NAMES = """init shutdown is_initialized rank size local_rank local_size cross_rank cross_size
+    allreduce allgather broadcast Compression DistributedOptimizer callbacks Average Sum Adasum
+    ProcessSet global_process_set""".split()
+
+CALLBACKS = """BroadcastGlobalVariablesCallback MetricAverageCallback LearningRateScheduleCallback
+    LearningRateWarmupCallback""".split()
+
+
+def imported_by(statement: str) -> set[str]:
+    """Runs the statement in a new interpreter and returns the modules that it imported."""
+    code = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(out.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import tfring",
+        "import tfring.keras",
+        "import tfring as hvd; hvd.Average; hvd.rank; dir(hvd)",
+    ],
+)
+def test_importing_does_not_import_tensorflow(statement: str) -> None:
+    modules = imported_by(statement)
+    assert "tfring" in modules
+    assert not {"tensorflow", "keras", "mpi4py"} & modules
+
+
+@pytest.mark.parametrize("module", ["tfring", "tfring.keras"])
+def test_all_and_dir_agree_with_what_is_there(module: str) -> None:
+    hvd = importlib.import_module(module)
+    assert sorted(hvd.__all__) == hvd.__all__
+    assert set(hvd.__all__) <= set(dir(hvd))
+    for name in hvd.__all__:
+        assert getattr(hvd, name) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        getattr(hvd, "no_such_name")  # noqa: B009
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("tfring", HOROVOD_NAMES),
+        ("tfring.keras", KERAS_NAMES),
+        ("tfring.keras.callbacks", CALLBACKS),
+    ],
+)
+def test_horovods_names_are_there(module: str, names: list[str]) -> None:
+    hvd = importlib.import_module(module)
+    assert [name for name in names if not hasattr(hvd, name)] == []
+
+
+def test_the_numbers_of_the_operations_are_horovods() -> None:
+    import tfring as hvd
+
+    assert [hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product] == [0, 1, 2, 3, 4, 5]
+
+
+def test_both_modules_give_the_same_objects() -> None:
+    import tfring
+    import tfring.keras
+
+    for name in ("DistributedOptimizer", "Compression", "callbacks", "rank", "broadcast_object"):
+        assert getattr(tfring, name) is getattr(tfring.keras, name)

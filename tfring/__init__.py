@@ -1,0 +1,143 @@
+"""tfring: synchronous data-parallel training for TensorFlow 2 and Keras 3, on many processes.
+
+    import tfring as hvd
+    hvd.init()
+    tape = hvd.DistributedGradientTape(tape)
+
+The names are Horovod's. They are loaded when they are first used: importing tfring imports neither
+TensorFlow nor the compiled runtime.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tfring.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+from tfring.version import __version__
+
+if TYPE_CHECKING:
+    from tfring.collectives import (
+        allgather,
+        allreduce,
+        broadcast,
+        cross_rank_op,
+        cross_size_op,
+        grouped_allreduce,
+        local_rank_op,
+        local_size_op,
+        process_set_included_op,
+        rank_op,
+        size_op,
+    )
+    from tfring.compression import Compression, Compressor
+    from tfring.gradient_tape import DistributedGradientTape
+    from tfring.keras import callbacks
+    from tfring.keras.optimizer import DistributedOptimizer
+    from tfring.objects import allgather_object, broadcast_object, broadcast_object_fn
+    from tfring.variables import broadcast_variables
+    from tfring.world import (
+        ProcessSet,
+        barrier,
+        cross_rank,
+        cross_size,
+        global_process_set,
+        init,
+        is_initialized,
+        local_rank,
+        local_size,
+        rank,
+        shutdown,
+        size,
+    )
+
+_HOME = {
+    "tfring.collectives": (
+        "allgather",
+        "allreduce",
+        "broadcast",
+        "cross_rank_op",
+        "cross_size_op",
+        "grouped_allreduce",
+        "local_rank_op",
+        "local_size_op",
+        "process_set_included_op",
+        "rank_op",
+        "size_op",
+    ),
+    "tfring.compression": ("Compression", "Compressor"),
+    "tfring.gradient_tape": ("DistributedGradientTape",),
+    "tfring.keras": ("callbacks",),
+    "tfring.keras.optimizer": ("DistributedOptimizer",),
+    "tfring.objects": ("allgather_object", "broadcast_object", "broadcast_object_fn"),
+    "tfring.variables": ("broadcast_variables",),
+    "tfring.world": (
+        "ProcessSet",
+        "barrier",
+        "cross_rank",
+        "cross_size",
+        "global_process_set",
+        "init",
+        "is_initialized",
+        "local_rank",
+        "local_size",
+        "rank",
+        "shutdown",
+        "size",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "Compressor",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "__version__",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "barrier",
+    "broadcast",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+    "callbacks",
+    "cross_rank",
+    "cross_rank_op",
+    "cross_size",
+    "cross_size_op",
+    "global_process_set",
+    "grouped_allreduce",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_rank_op",
+    "local_size",
+    "local_size_op",
+    "process_set_included_op",
+    "rank",
+    "rank_op",
+    "shutdown",
+    "size",
+    "size_op",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'tfring' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

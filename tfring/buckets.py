@@ -1,0 +1,137 @@
+"""Cuts the list of gradients into buckets: pure functions of dtypes and sizes.
+
+One bucket is one collective. Buckets are cut when a function is traced, in reverse variable order,
+because backward computes the last layer's gradients first: the first bucket is small so that
+communication starts early, the others are large so that a step costs a handful of operations.
+
+The cut never looks at which gradients exist. So a bucket has the same number on every rank even
+where ranks disagree about a None gradient, the ranks meet in it, and `layout_hash` tells them
+apart: a typed error instead of a wait without end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+from collections.abc import Sequence
+
+FIRST_BUCKET_BYTES = 1 << 20
+BUCKET_BYTES = 25 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+    """What the cut needs to know of one variable."""
+
+    dtype: str
+    nbytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """Positions, in the list of variables, whose gradients travel together; one dtype."""
+
+    index: int
+    dtype: str
+    positions: tuple[int, ...]
+
+
+Groups = int | tuple[tuple[int, ...], ...] | None
+
+
+@functools.lru_cache(maxsize=256)
+def cut_buckets(
+    specs: tuple[TensorSpec, ...],
+    groups: Groups = None,
+    first_bytes: int = FIRST_BUCKET_BYTES,
+    bucket_bytes: int = BUCKET_BYTES,
+) -> tuple[Bucket, ...]:
+    """Cuts the variables into buckets, which are numbered in the order in which they should leave.
+
+    Args:
+        specs: one per variable, in variable order.
+        groups: None cuts by size; a number makes that many groups of consecutive variables; a tuple
+            of tuples of positions makes these groups, and what is in none of them is cut by size. A
+            group becomes one bucket per dtype in it.
+        first_bytes: where the first bucket is closed when cutting by size.
+        bucket_bytes: where every other one is.
+
+    Raises:
+        ValueError: a group names a position twice or one that does not exist.
+    """
+    backwards = range(len(specs) - 1, -1, -1)
+    if isinstance(groups, int):
+        chunks = _split_evenly(list(backwards), groups)
+        return _number(specs, [part for chunk in chunks for part in _by_dtype(specs, chunk)])
+    grouped = _check_groups(groups or (), len(specs))
+    parts = _cut_by_size(
+        specs, [p for p in backwards if p not in grouped], first_bytes, bucket_bytes
+    )
+    for group in groups or ():
+        parts.extend(_by_dtype(specs, sorted(group, reverse=True)))
+    # Buckets leave in the order in which backward completes them: by their lowest position, last.
+    parts.sort(key=min, reverse=True)
+    return _number(specs, parts)
+
+
+def layout_hash(buckets: Sequence[Bucket], kinds: Sequence[str]) -> int:
+    """Returns a number in [1, 2**63) that is equal on two ranks only if they cut alike.
+
+    Args:
+        buckets: what `cut_buckets` returned.
+        kinds: one letter per variable: how its gradient travels here ("D" dense, "S" sparse, "N"
+            there is none).
+    """
+    text = ";".join(f"{b.index}:{b.dtype}:{','.join(map(str, b.positions))}" for b in buckets)
+    digest = hashlib.blake2b(f"{text}|{''.join(kinds)}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "little") >> 1) or 1
+
+
+def _number(specs: Sequence[TensorSpec], parts: list[list[int]]) -> tuple[Bucket, ...]:
+    return tuple(
+        Bucket(index, specs[part[0]].dtype, tuple(part)) for index, part in enumerate(parts)
+    )
+
+
+def _by_dtype(specs: Sequence[TensorSpec], positions: Sequence[int]) -> list[list[int]]:
+    parts: dict[str, list[int]] = {}
+    for position in positions:
+        parts.setdefault(specs[position].dtype, []).append(position)
+    return list(parts.values())
+
+
+def _split_evenly(positions: list[int], count: int) -> list[list[int]]:
+    if count < 1:
+        raise ValueError(f"the number of groups must be positive, not {count}")
+    count = min(count, len(positions))
+    bounds = [len(positions) * i // count for i in range(count + 1)] if count else [0]
+    return [positions[a:b] for a, b in itertools.pairwise(bounds)]
+
+
+def _check_groups(groups: tuple[tuple[int, ...], ...], count: int) -> set[int]:
+    seen: set[int] = set()
+    for position in (p for group in groups for p in group):
+        if not 0 <= position < count:
+            raise ValueError(f"a group names variable {position} of {count}")
+        if position in seen:
+            raise ValueError(f"variable {position} is in two groups, or twice in one")
+        seen.add(position)
+    return seen
+
+
+def _cut_by_size(
+    specs: Sequence[TensorSpec], positions: Sequence[int], first_bytes: int, bucket_bytes: int
+) -> list[list[int]]:
+    parts: list[list[int]] = []
+    open_parts: dict[str, tuple[list[int], int, int]] = {}  # dtype -> positions, bytes, limit
+    for position in positions:
+        spec = specs[position]
+        part, used, limit = open_parts.get(spec.dtype, ([], 0, 0))
+        if not part or used + spec.nbytes > limit:
+            part, used, limit = [], 0, bucket_bytes if parts else first_bytes
+            parts.append(part)
+        part.append(position)
+        open_parts[spec.dtype] = (part, used + spec.nbytes, limit)
+    return parts

@@ -1,0 +1,89 @@
+"""What is done to a gradient before it travels, and undone after.
+
+A compression is a class with two static methods, so users can write their own: subclass
+`Compressor` and pass the class as `compression=`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+class Compressor:
+    """Interface of a compression. Stateless: all that `decompress` needs travels in the context.
+
+    The choice of what to do must follow from dtype and shape alone: it is made once, when a
+    function is traced, and must come out the same on every rank.
+    """
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """Returns the tensor to send, of any reducible dtype, and a context for `decompress`."""
+        raise NotImplementedError("a Compressor must define compress(tensor)")
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """Returns the reduced tensor in the dtype and shape that `compress` was given."""
+        raise NotImplementedError("a Compressor must define decompress(tensor, ctx)")
+
+
+class NoneCompressor(Compressor):
+    """Sends the tensor as it is."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """As in Compressor."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """As in Compressor."""
+        return tensor
+
+
+def _cast_floating(tensor: Any, dtype: Any) -> tuple[Any, Any]:
+    if not tensor.dtype.is_floating or tensor.dtype == dtype:
+        return tensor, None
+    return tf.cast(tensor, dtype), tensor.dtype
+
+
+def _cast_back(tensor: Any, dtype: Any) -> Any:
+    return tensor if dtype is None else tf.cast(tensor, dtype)
+
+
+class FP16Compressor(Compressor):
+    """Sends floating point tensors as float16: half the bytes, values up to 65504."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """As in Compressor."""
+        return _cast_floating(tensor, tf.float16)
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """As in Compressor."""
+        return _cast_back(tensor, ctx)
+
+
+class BF16Compressor(Compressor):
+    """Sends floating point tensors as bfloat16: half the bytes, the range of float32."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """As in Compressor."""
+        return _cast_floating(tensor, tf.bfloat16)
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """As in Compressor."""
+        return _cast_back(tensor, ctx)
+
+
+class Compression:
+    """The compressions that come with tfring, under the names that scripts use."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

@@ -1,0 +1,95 @@
+"""What Keras users import: `import tfring.keras as hvd`.
+
+Nothing here imports TensorFlow before it is needed, so `hvd.init()` can still set up what
+TensorFlow reads when it starts.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfring import (
+        Adasum,
+        Average,
+        Compression,
+        Max,
+        Min,
+        ProcessSet,
+        Product,
+        Sum,
+        allgather_object,
+        barrier,
+        broadcast_object,
+        broadcast_object_fn,
+        broadcast_variables,
+        cross_rank,
+        cross_size,
+        global_process_set,
+        init,
+        is_initialized,
+        local_rank,
+        local_size,
+        rank,
+        shutdown,
+        size,
+    )
+    from tfring.keras import callbacks
+    from tfring.keras.collectives import allgather, allreduce, broadcast
+    from tfring.keras.optimizer import DistributedOptimizer
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "barrier",
+    "broadcast",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+    "callbacks",
+    "cross_rank",
+    "cross_size",
+    "global_process_set",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "shutdown",
+    "size",
+]
+
+_OWN = {
+    "DistributedOptimizer": "tfring.keras.optimizer",
+    "allgather": "tfring.keras.collectives",
+    "allreduce": "tfring.keras.collectives",
+    "broadcast": "tfring.keras.collectives",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "callbacks":
+        return importlib.import_module("tfring.keras.callbacks")
+    if name in _OWN:
+        value = getattr(importlib.import_module(_OWN[name]), name)
+    elif name in __all__:
+        value = getattr(importlib.import_module("tfring"), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,98 @@
+"""Notices training that would not reduce gradients, and repairs it where that can be done.
+
+The callbacks call this. Without any callback of tfring a plain optimizer cannot be noticed.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from typing import Any
+
+import keras
+
+from tfring import world
+from tfring.keras.hook import find_hook
+from tfring.reducer import GradientReducer
+
+# For every model: the train function that was made while the hook was in place, and the hook.
+_verified: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+def before_train_function(model: Any) -> None:
+    """Called when a callback is given its model: before `fit` makes or reuses the train function.
+
+    A train function that was traced before the optimizer was wrapped would go on without reducing;
+    it is dropped, and `fit` makes another.
+    """
+    if model is None or getattr(model, "optimizer", None) is None:
+        return
+    if _needs_reduction(model) and model.jit_compile:
+        warnings.warn(
+            "tfring: this model was compiled with jit_compile=True, and this version's collectives "
+            "cannot be compiled by XLA; training goes on with jit_compile=False. Compile the model "
+            "with jit_compile=False to avoid this message.",
+            stacklevel=2,
+        )
+        model.jit_compile = False
+        model.train_function = None
+    known = _verified.get(model)
+    if known is None or known[0] is not model.train_function or known[1] is not _hook_of(model):
+        model.train_function = None
+
+
+def at_train_begin(model: Any) -> None:
+    """Raises RuntimeError when `fit` is about to train with an optimizer that does not reduce."""
+    hook = _hook_of(model)
+    if hook is None and not _has_own_train_step(model) and world.size() > 1:
+        optimizer = model.optimizer
+        raise RuntimeError(
+            f"rank {world.rank()}: the model's optimizer {optimizer.name!r} "
+            f"({type(optimizer).__name__}) does not reduce gradients over the {world.size()} "
+            "ranks: each would train a model of its own. Give compile() the optimizer that "
+            "DistributedOptimizer returned. (load_model, clone, deepcopy, pickle and from_config "
+            "make plain optimizers: wrap those again.)"
+        )
+    if hook is not None:
+        _verified[model] = (model.train_function, hook)
+
+
+class ReductionWatch:
+    """Sees whether a model with a train_step of its own reduced gradients in its first batch.
+
+    Such a model may use a DistributedGradientTape, so its plain optimizer proves nothing.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._wanted = (
+            _hook_of(model) is None
+            and _has_own_train_step(model)
+            and world.size() > 1
+            and model not in _verified  # then nothing is traced, and so nothing built
+        )
+        self._before = GradientReducer.built
+
+    def after_first_batch(self) -> None:
+        """Raises RuntimeError when nothing was reduced since the watch was made."""
+        if self._wanted and GradientReducer.built == self._before:
+            raise RuntimeError(
+                f"rank {world.rank()}: the model's own train_step ran and no gradient was reduced "
+                "over the ranks: wrap the optimizer in DistributedOptimizer, or the tape in "
+                "DistributedGradientTape"
+            )
+        if self._wanted:
+            _verified[self._model] = (self._model.train_function, None)
+        self._wanted = False
+
+
+def _hook_of(model: Any) -> Any:
+    return find_hook(model.optimizer) if model.optimizer is not None else None
+
+
+def _needs_reduction(model: Any) -> bool:
+    return _hook_of(model) is not None or _has_own_train_step(model)
+
+
+def _has_own_train_step(model: Any) -> bool:
+    return type(model).train_step is not keras.Model.train_step

@@ -1,0 +1,54 @@
+"""Collectives on values, with the parameters of horovod.tensorflow.keras."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfring import collectives
+from tfring.compression import Compression
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: Any = Compression.none,
+) -> Any:
+    """Returns the reduction of `value` over the ranks, as a tensor; Average by default.
+
+    Args:
+        value: array, number or tensor of a reducible dtype, of the same shape on every rank.
+        name: the same on every rank; made up by default.
+        average: deprecated, use op.
+        prescale_factor: multiplies before the sum.
+        postscale_factor: multiplies after it.
+        op: Average, Sum, Min, Max or Product.
+        compression: what is done to the value on the wire.
+
+    Raises:
+        tf.errors.FailedPreconditionError: ranks disagree on dtype, shape, op or factors.
+    """
+    return collectives.allreduce(
+        tf.convert_to_tensor(value),
+        average=average,
+        name=name,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=compression,
+    )
+
+
+def allgather(value: Any, name: str | None = None) -> Any:
+    """Returns the ranks' values joined along the first dimension, which may differ."""
+    return collectives.allgather(tf.convert_to_tensor(value), name=name)
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
+    """Returns the root's value."""
+    return collectives.broadcast(tf.convert_to_tensor(value), root_rank, name=name)

@@ -1,0 +1,252 @@
+"""GradientHook: what is attached to a user's own Keras optimizer so that it reduces gradients.
+
+Attached as INSTANCE attributes, not as a subclass: saving, `serialize`, pickle and deepcopy see the
+plain class, so a saved model loads without tfring and a custom optimizer keeps its registered name.
+(A copy made that way is a plain optimizer again; the callbacks notice it.)
+
+Where gradients are reduced:
+  without accumulation    in `apply`, before anything looks at them.
+  with accumulation       in `_clip_gradients`, which runs once per real update, before clipping,
+                          with what was accumulated; `apply` runs for every micro-step.
+Gradients of `overwrite_with_gradient` variables (float8 scales) become the variable's next value
+without an update step; they are reduced by Max, as Keras itself accumulates them, so that every
+rank goes on with the same value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfring import reduce_ops
+from tfring.reducer import GradientReducer, is_reduced
+
+_ATTRIBUTE = "_tfring_hook"
+
+
+def innermost(optimizer: Any) -> Any:
+    """Returns the optimizer inside any LossScaleOptimizer."""
+    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
+        optimizer = inner
+    return optimizer
+
+
+def find_hook(optimizer: Any) -> GradientHook | None:
+    """Returns the hook of an optimizer, or of the one inside a LossScaleOptimizer, or None."""
+    inner = innermost(optimizer)
+    hook = getattr(inner, _ATTRIBUTE, None)
+    # An attribute copied to another object along with __dict__ would work on the wrong optimizer.
+    return hook if isinstance(hook, GradientHook) and hook.optimizer is inner else None
+
+
+@dataclasses.dataclass
+class _Call:
+    """One call of `apply` that is under way."""
+
+    variables: list[Any]
+    live: list[int]  # positions whose gradient reaches `_clip_gradients`, in its order
+    reduced: bool
+
+
+class GradientHook:
+    """Reduces the gradients that pass through one optimizer.
+
+    Used by the thread that traces or runs the training step. Lives and dies with the optimizer:
+    they refer to each other.
+    """
+
+    def __init__(
+        self, optimizer: Any, reducer: GradientReducer, name: str, update_factor: float = 1.0
+    ) -> None:
+        """Prepares the hook; `attach` puts it in place.
+
+        Args:
+            optimizer: the innermost optimizer.
+            reducer: reduces lists of gradients.
+            name: the collectives' names start with it; the same on every rank.
+            update_factor: factor for the reduced gradients of an accumulated update.
+        """
+        self.optimizer = optimizer
+        self._reducer = reducer
+        self._name = name
+        self._update_factor = update_factor
+        self._calls: list[_Call] = []
+        self._outer_reduced = False
+        self._apply = optimizer.apply
+        self._clip_gradients = optimizer._clip_gradients
+        self._update_step = optimizer._backend_update_step
+
+    def attach(self) -> None:
+        """Puts the hook in place. Past Keras' attribute tracking, which would save it."""
+        for name, value in {
+            _ATTRIBUTE: self,
+            "apply": self.apply,
+            "_clip_gradients": self.clip_gradients,
+            "_backend_update_step": self.update_step,
+        }.items():
+            object.__setattr__(self.optimizer, name, value)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether `apply` only accumulates, most of the time."""
+        return bool(self.optimizer.gradient_accumulation_steps)
+
+    @property
+    def in_reduced_call(self) -> bool:
+        """Whether a LossScaleOptimizer around this one has reduced already."""
+        return self._outer_reduced
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        """Stands in for `optimizer.apply`."""
+        grads = list(grads)
+        variables = self._variables_of(grads, trainable_variables)
+        if not variables:
+            return self._apply(grads, trainable_variables)
+        self._check_accumulation_inside()
+        if self._outer_reduced:
+            reduced, done = grads, True
+        elif self.accumulates:
+            refuse_reduced(grads)
+            reduced, done = self._reduce_overwrites(grads, variables), False
+        else:
+            scale = self.optimizer.loss_scale_factor
+            reduced, done = self.reduce(grads, variables, unscale=scale), True
+        live = [
+            i
+            for i, (gradient, variable) in enumerate(zip(grads, variables, strict=True))
+            if gradient is not None and not _overwrites(variable)
+        ]
+        with self._call(_Call(variables, live, done)):
+            return self._apply(reduced, trainable_variables)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def clip_gradients(self, grads: Any) -> Any:
+        """Stands in for `optimizer._clip_gradients`."""
+        call = self._calls[-1] if self._calls else None
+        if call is None or call.reduced:
+            return self._clip_gradients(grads)
+        if len(grads) != len(call.live):
+            raise RuntimeError(
+                f"optimizer {self.optimizer.name!r} clips {len(grads)} gradients where "
+                f"{len(call.live)} were accumulated; tfring cannot tell which is which"
+            )
+        full: list[Any] = [None] * len(call.variables)
+        for position, gradient in zip(call.live, grads, strict=True):
+            full[position] = gradient
+        reduced = self._reducer.reduce(
+            full,
+            call.variables,
+            name=self._call_name(call.variables),
+            postscale=self._update_factor,
+        )
+        call.reduced = True
+        return self._clip_gradients([reduced[position] for position in call.live])
+
+    def update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> Any:
+        """Stands in for `optimizer._backend_update_step`: the last place to notice a bypass."""
+        if not self._calls or not self._calls[-1].reduced:
+            raise RuntimeError(
+                f"optimizer {self.optimizer.name!r} ({type(self.optimizer).__name__}) is about to "
+                "update weights with gradients that were not reduced over the ranks: something "
+                "called past the `apply` that DistributedOptimizer attached. Call "
+                "optimizer.apply(...) or optimizer.apply_gradients(...) of the wrapped object"
+            )
+        return self._update_step(grads, trainable_variables, learning_rate)
+
+    def reduce(self, grads: Sequence[Any], variables: Sequence[Any], unscale: Any) -> list[Any]:
+        """Reduces one step's gradients; `unscale` is the loss scale that they carry, or None."""
+        refuse_reduced(grads)
+        plain = [None if _overwrites(v) else g for g, v in zip(grads, variables, strict=True)]
+        reduced = self._reducer.reduce(
+            plain, variables, name=self._call_name(variables), unscale=unscale
+        )
+        overwrites = self._reduce_overwrites(grads, variables)
+        return [
+            o if _overwrites(v) else r
+            for r, o, v in zip(reduced, overwrites, variables, strict=True)
+        ]
+
+    def agree_finite(self, finite: Any) -> Any:
+        """Returns whether `finite` holds on every rank, as a bool tensor."""
+        flag = tf.cast(finite, tf.int32)
+        reducer = self._reducer.exact(reduce_ops.Min)
+        (agreed,) = reducer.reduce([flag], [flag], name=f"{self._name}.finite")
+        return tf.cast(agreed, tf.bool)
+
+    @contextlib.contextmanager
+    def outer_reduced(self) -> Iterator[None]:
+        """While a LossScaleOptimizer applies gradients that it has reduced."""
+        before, self._outer_reduced = self._outer_reduced, True
+        try:
+            yield
+        finally:
+            self._outer_reduced = before
+
+    def variables_or_known(self, trainable_variables: Any) -> list[Any]:
+        """Returns the variables given to `apply`, or those the optimizer was built with."""
+        if trainable_variables is not None:
+            return list(trainable_variables)
+        return list(self.optimizer._trainable_variables)
+
+    def _variables_of(self, grads: list[Any], trainable_variables: Any) -> list[Any]:
+        """Returns [] where `apply` has nothing to do or will refuse the call by itself."""
+        variables = self.variables_or_known(trainable_variables)
+        if not grads or len(grads) != len(variables):
+            return []
+        if self.optimizer.built:
+            self.optimizer._check_variables_are_known(variables)
+        return variables
+
+    def _check_accumulation_inside(self) -> None:
+        for inner in getattr(self.optimizer, "optimizers", ()):  # a MultiOptimizer
+            if inner.gradient_accumulation_steps:
+                raise NotImplementedError(
+                    "gradient_accumulation_steps inside a MultiOptimizer cannot be reduced once "
+                    f"per update: optimizer {inner.name!r} accumulates. Train without "
+                    "accumulation, or with a single optimizer"
+                )
+
+    def _reduce_overwrites(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        positions = [i for i, v in enumerate(variables) if _overwrites(v)]
+        result = list(grads)
+        if not positions:
+            return result
+        reduced = self._reducer.exact(reduce_ops.Max).reduce(
+            [grads[i] for i in positions],
+            [variables[i] for i in positions],
+            name=f"{self._call_name(variables)}.overwrite",
+        )
+        for i, gradient in zip(positions, reduced, strict=True):
+            result[i] = gradient
+        return result
+
+    def _call_name(self, variables: Sequence[Any]) -> str:
+        """Tells apart calls of `apply` with parts of the variables, by the first one's position."""
+        first = self.optimizer._get_variable_index(variables[0]) if self.optimizer.built else 0
+        return f"{self._name}.{first}"
+
+    @contextlib.contextmanager
+    def _call(self, call: _Call) -> Iterator[None]:
+        self._calls.append(call)
+        try:
+            yield
+        finally:
+            self._calls.pop()
+
+
+def refuse_reduced(grads: Sequence[Any]) -> None:
+    """Raises ValueError for gradients that a DistributedGradientTape has reduced."""
+    if any(is_reduced(gradient) for gradient in grads):
+        raise ValueError(
+            "these gradients were reduced by a DistributedGradientTape already and would be "
+            "reduced again by the DistributedOptimizer: wrap the tape or the optimizer, not both"
+        )
+
+
+def _overwrites(variable: Any) -> bool:
+    return bool(getattr(variable, "overwrite_with_gradient", False))

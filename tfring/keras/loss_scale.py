@@ -1,0 +1,54 @@
+"""Makes Keras' LossScaleOptimizer decide alike on every rank.
+
+Under mixed_float16 `compile` puts a LossScaleOptimizer around the optimizer. It looks for inf in
+the gradients and skips the update when it finds one: on that rank alone, while the others wait in a
+collective. So
+  without accumulation    the gradients are reduced before it looks: an inf anywhere is an inf
+                          everywhere.
+  with accumulation       it looks at local gradients in every micro-step, and its verdict is
+                          reduced by Min: all accumulate, or all skip.
+The methods are replaced on the class, because `compile` makes the object; optimizers without a hook
+are not touched.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfring.keras.hook import find_hook
+
+_original_apply = keras.optimizers.LossScaleOptimizer.apply
+_original_check_finite = keras.optimizers.LossScaleOptimizer.check_finite
+
+
+def install() -> None:
+    """Replaces the two methods; does nothing when that was done before."""
+    keras.optimizers.LossScaleOptimizer.apply = _apply
+    keras.optimizers.LossScaleOptimizer.check_finite = _check_finite
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def _apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+    hook = find_hook(self)
+    grads = list(grads)
+    if hook is None or hook.accumulates or hook.in_reduced_call or not grads:
+        return _original_apply(self, grads, trainable_variables)
+    if trainable_variables is None and not self.built:
+        return _original_apply(self, grads, trainable_variables)  # which raises
+    variables = list(trainable_variables or self._trainable_variables)
+    scale = self.dynamic_scale if self.built else self.initial_scale
+    reduced = hook.reduce(grads, variables, unscale=scale)
+    with hook.outer_reduced():
+        return _original_apply(self, reduced, trainable_variables)
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def _check_finite(self: Any, grads: Any) -> Any:
+    finite = _original_check_finite(self, grads)
+    hook = find_hook(self)
+    if hook is None or not hook.accumulates:
+        return finite
+    return hook.agree_finite(finite)

@@ -1,0 +1,101 @@
+"""Sends Python objects between ranks.
+
+Objects are pickled, and unpickled by the ranks that receive them: as everywhere with pickle, the
+ranks of a job must trust each other. Blocking, and outside of any graph.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from tfring import world
+from tfring._native import core
+from tfring.exceptions import tf_errors
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: Any = None,
+) -> Any:
+    """Returns the root's `obj` on every rank; the root gets its own object back.
+
+    Args:
+        obj: anything that cloudpickle can pickle; ignored on the other ranks.
+        root_rank: whose object all get.
+        session: a TF1 session; must be None.
+        name: what the collectives are named after; by default the type of the object is not looked
+            at and all calls share one name.
+        process_set: the ranks that take part; None is all.
+
+    Raises:
+        tf.errors.FailedPreconditionError: tfring is not initialized, or ranks name other roots.
+    """
+    _check(session, process_set)
+    name = name or "tfring.broadcast_object"
+    mine = core.rank() == root_rank if core.is_initialized() else False
+    payload = _pickled(obj) if mine else np.empty(0, dtype=np.uint8)
+    with tf_errors():
+        length = np.array([payload.size], dtype=np.int64)
+        size = int(core.broadcast(length, name=f"{name}.size", root=root_rank)[0])
+        if not mine:
+            payload = np.empty(size, dtype=np.uint8)
+        received = core.broadcast(payload, name=f"{name}.data", root=root_rank)
+    return obj if mine else pickle.loads(received.tobytes())
+
+
+def broadcast_object_fn(
+    root_rank: int = 0, session: Any = None, name: str | None = None, process_set: Any = None
+) -> Callable[[Any], Any]:
+    """Returns a function of one object that calls `broadcast_object` with these arguments."""
+    _check(session, process_set)
+
+    def broadcast(obj: Any) -> Any:
+        return broadcast_object(obj, root_rank, name=name, process_set=process_set)
+
+    return broadcast
+
+
+def allgather_object(
+    obj: Any, session: Any = None, name: str | None = None, process_set: Any = None
+) -> list[Any]:
+    """Returns the list of every rank's `obj`, in rank order.
+
+    Args:
+        obj: anything that cloudpickle can pickle.
+        session: a TF1 session; must be None.
+        name: what the collectives are named after.
+        process_set: the ranks that take part; None is all.
+
+    Raises:
+        tf.errors.FailedPreconditionError: tfring is not initialized.
+    """
+    _check(session, process_set)
+    name = name or "tfring.allgather_object"
+    payload = _pickled(obj)
+    with tf_errors():
+        length = np.array([payload.size], dtype=np.int64)
+        sizes = core.allgather(length, name=f"{name}.size").tolist()
+        data = core.allgather(payload, name=f"{name}.data")
+    ends = np.cumsum(sizes)
+    return [pickle.loads(data[end - n : end].tobytes()) for n, end in zip(sizes, ends, strict=True)]
+
+
+def _pickled(obj: Any) -> Any:
+    return np.frombuffer(cloudpickle.dumps(obj), dtype=np.uint8)
+
+
+def _check(session: Any, process_set: Any) -> None:
+    if session is not None:
+        raise NotImplementedError("objects cannot be sent through a TF1 session; omit session=")
+    if process_set is not None and process_set is not world.global_process_set:
+        raise NotImplementedError(
+            "this version sends objects among all ranks only; omit process_set="
+        )
