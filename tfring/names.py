@@ -1,0 +1,75 @@
+"""Names of collectives: what makes the n-th call on one rank the n-th call on another.
+
+A collective has a name, and ranks meet by it; so a name must come out the same on every rank and in
+every trace, whatever else a rank did before. It is, in this order:
+
+- the user's, below the current name scope unless `ignore_name_scope` says otherwise. A scope of
+  Keras layers contains process-wide counters: a rank that built one model more has other scopes;
+- in a tf.function: the function's name, the kind, and a counter that belongs to this trace of this
+  function. A retrace starts at zero again, on one rank only as well as on all. The bodies of loops
+  and the branches of conditions count with the function that they are in, because their own names
+  are made unique by process-wide counters;
+- in a TF1 graph: the kind and a counter of the graph;
+- in eager mode: the kind and a counter of the process. The call blocks until it is done, so the
+  ranks are at the same count, and one that is not is found out as a stall. The counter starts again
+  after EAGER_NAMES calls, because TensorFlow keeps a kernel for each name that it has seen.
+
+Two collectives of one name in one tf.function run one after the other (see tf_library.channel).
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import func_graph
+from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
+
+EAGER_NAMES = 16
+
+_CONTROL_FLOW_GRAPHS = (
+    control_flow.CondBranchFuncGraph,
+    control_flow.WhileBodyFuncGraph,
+    control_flow.WhileCondFuncGraph,
+)
+_COUNTERS = "_tfring_counters"
+
+_lock = threading.Lock()  # guards _eager_counters and the counters of every graph
+_eager_counters: dict[str, int] = {}
+
+
+def collective_name(kind: str, name: str | None, ignore_name_scope: bool = False) -> str:
+    """Returns the name under which the ranks meet.
+
+    Args:
+        kind: what the call is, as "allreduce"; part of default names.
+        name: the user's name, or None or "" for a default name, which uses up a count.
+        ignore_name_scope: leave out the current name scope.
+    """
+    if name:
+        scope = "" if ignore_name_scope else tf.get_current_name_scope()
+        return f"{scope}/{name}" if scope else name
+    if tf.executing_eagerly():
+        return f"eager.{kind}.{_next(_eager_counters, kind) % EAGER_NAMES}"
+    graph = _owner(tf.compat.v1.get_default_graph())
+    owner = graph.name if isinstance(graph, func_graph.FuncGraph) else "graph"
+    counters: dict[str, int] | None = getattr(graph, _COUNTERS, None)
+    if counters is None:
+        counters = {}
+        setattr(graph, _COUNTERS, counters)
+    return f"{owner}.{kind}.{_next(counters, kind)}"
+
+
+def _next(counters: dict[str, int], kind: str) -> int:
+    with _lock:
+        count = counters.get(kind, 0)
+        counters[kind] = count + 1
+    return count
+
+
+def _owner(graph: Any) -> Any:
+    """Climbs from the body of a loop or condition to the function that it is in."""
+    while isinstance(graph, _CONTROL_FLOW_GRAPHS) and graph.outer_graph is not None:
+        graph = graph.outer_graph
+    return graph

@@ -1,0 +1,196 @@
+"""The TensorFlow op library: loading it, and calling its ops.
+
+`_tfring_ops.so` works with the minor version of TensorFlow that it was built for and with no other,
+so the version is looked at before the library is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as eager_context
+
+from tfring import _native
+
+OPS_LIBRARY = "_tfring_ops.so"
+BUILD_FILE = "build.json"
+
+REDUCIBLE = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
+MOVABLE = (
+    *REDUCIBLE,
+    *("bool", "int16", "uint16", "uint32", "uint64", "complex64", "complex128"),
+)
+
+_CHANNELS = "_tfring_channels"
+# All eager calls share one channel: they run one after another anyway, and their names are many.
+_EAGER_CHANNEL = "tfring.eager"
+
+_lock = threading.RLock()  # guards _library and _eager_channels
+_library: Any = None
+_eager_channels: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+
+def library() -> Any:
+    """Returns the module of generated op wrappers; loads the library at the first call.
+
+    Raises:
+        ImportError: the library is missing, or was built for another TensorFlow.
+    """
+    global _library
+    if _library is None:
+        with _lock:
+            if _library is None:
+                _library = _load(_native.library_dir())
+    return _library
+
+
+def _load(folder: pathlib.Path) -> Any:
+    check_tensorflow_version(built_for(folder), tf.__version__)
+    loaded = tf.load_op_library(str(folder / OPS_LIBRARY))
+    from tfring import gradients
+
+    gradients.register()
+    return loaded
+
+
+def built_for(folder: pathlib.Path) -> str:
+    """Returns the TensorFlow version that the op library in `folder` was built for.
+
+    Raises:
+        ImportError: `folder` holds no complete build.
+    """
+    try:
+        version = json.loads((folder / BUILD_FILE).read_text())["tensorflow"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ImportError(
+            f"tfring's op library in {folder} is incomplete ({error}): install tfring again, or "
+            "build it (see CONTRIBUTING.md)"
+        ) from error
+    return str(version)
+
+
+def check_tensorflow_version(built: str, installed: str) -> None:
+    """Raises ImportError unless both are of one minor version."""
+    wanted = ".".join(built.split(".")[:2])
+    if installed.split(".")[:2] == wanted.split("."):
+        return
+    raise ImportError(
+        f"this tfring was built for TensorFlow {wanted} (exactly {built}), but TensorFlow "
+        f"{installed} is installed: install TensorFlow {wanted} "
+        f'(pip install "tensorflow=={wanted}.*"), or reinstall tfring from source so that it is '
+        "built for yours (pip install --force-reinstall --no-binary tfring tfring)"
+    )
+
+
+def channel(name: str) -> Any:
+    """Returns the resource handle that goes with a collective name.
+
+    Automatic control dependencies order stateful ops by the resources that they touch: ops of one
+    name run one after another in program order, ops of different names do not wait for each other.
+    The handle is made outside of any tf.function, or in the TF1 graph that is being built.
+    """
+    if tf.executing_eagerly():
+        name = _EAGER_CHANNEL
+    with tf.init_scope(), _lock:
+        if tf.executing_eagerly():
+            known = _eager_channels.setdefault(eager_context.context(), {})
+        else:
+            known = tf.compat.v1.get_default_graph().__dict__.setdefault(_CHANNELS, {})
+        handle = known.get(name)
+        if handle is None:
+            with tf.device("CPU:0"):
+                handle = tf.raw_ops.MutexV2(shared_name=f"tfring/{name}")
+            known[name] = handle
+    return handle
+
+
+def check_dtype(tensor: Any, name: str, supported: Sequence[str], kind: str) -> None:
+    """Raises TypeError naming tensor, dtype and what is supported."""
+    if tensor.dtype.name not in supported:
+        raise TypeError(
+            f"tensor {name} has dtype {tensor.dtype.name}, which {kind} does not support; "
+            f"supported are {', '.join(supported)}"
+        )
+
+
+def allreduce_op(
+    tensors: Sequence[Any],
+    *,
+    name: str,
+    op: int,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    process_set_id: int = 0,
+    layout_hash: int = 0,
+    group: bool = False,
+) -> list[Any]:
+    """Builds one TfringAllreduce of tensors of one dtype; returns tensors of the same shapes."""
+    for tensor in tensors:
+        check_dtype(tensor, name, REDUCIBLE, "allreduce")
+    reduced: list[Any] = library().tfring_allreduce(
+        tensors=list(tensors),
+        channel=channel(name),
+        tensor_name=name,
+        reduce_op=op,
+        prescale_factor=_as_text(prescale),
+        postscale_factor=_as_text(postscale),
+        process_set_id=process_set_id,
+        layout_hash=_as_int64(layout_hash),
+        group=group,
+        name=_node_name("TfringAllreduce", name),
+    )
+    return reduced
+
+
+def allgather_op(tensor: Any, *, name: str, process_set_id: int = 0) -> Any:
+    """Builds one TfringAllgather; the result's first dimension is the sum over the ranks."""
+    check_dtype(tensor, name, MOVABLE, "allgather")
+    return library().tfring_allgather(
+        tensor=tensor,
+        channel=channel(name),
+        tensor_name=name,
+        process_set_id=process_set_id,
+        name=_node_name("TfringAllgather", name),
+    )
+
+
+def broadcast_op(
+    tensors: Sequence[Any], *, name: str, root_rank: int, process_set_id: int = 0
+) -> list[Any]:
+    """Builds one TfringBroadcast of tensors of one dtype; returns tensors of the same shapes."""
+    for tensor in tensors:
+        check_dtype(tensor, name, MOVABLE, "broadcast")
+    values: list[Any] = library().tfring_broadcast(
+        tensors=list(tensors),
+        channel=channel(name),
+        tensor_name=name,
+        root_rank=root_rank,
+        process_set_id=process_set_id,
+        name=_node_name("TfringBroadcast", name),
+    )
+    return values
+
+
+def _as_text(factor: float) -> str:
+    """The shortest text that gives the same double again."""
+    return repr(float(factor))
+
+
+def _as_int64(value: int) -> int:
+    """The signed number with the same 64 bits."""
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _node_name(kind: str, name: str) -> str | None:
+    """A node name for people who look at graphs; means nothing to the ranks."""
+    if tf.executing_eagerly():
+        return None
+    return f"{kind}_{re.sub('[^A-Za-z0-9_.-]', '_', name)}"
