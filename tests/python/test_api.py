@@ -9,17 +9,67 @@ import sys
 
 import pytest
 
-HOROVOD_NAMES = """init shutdown is_initialized rank size local_rank local_size cross_rank cross_size
-    allreduce grouped_allreduce allgather broadcast broadcast_variables broadcast_object
-    broadcast_object_fn allgather_object barrier Compression DistributedGradientTape
-    DistributedOptimizer ProcessSet global_process_set Average Sum Adasum Min Max Product""".split()
+HOROVOD_NAMES = [
+    "init",
+    "shutdown",
+    "is_initialized",
+    "rank",
+    "size",
+    "local_rank",
+    "local_size",
+    "cross_rank",
+    "cross_size",
+    "allreduce",
+    "grouped_allreduce",
+    "allgather",
+    "broadcast",
+    "broadcast_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "allgather_object",
+    "barrier",
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "ProcessSet",
+    "global_process_set",
+    "Average",
+    "Sum",
+    "Adasum",
+    "Min",
+    "Max",
+    "Product",
+]
 
-KERAS_NAMES = """init shutdown is_initialized rank size local_rank local_size cross_rank cross_size
-    allreduce allgather broadcast Compression DistributedOptimizer callbacks Average Sum Adasum
-    ProcessSet global_process_set""".split()
+KERAS_NAMES = [
+    "init",
+    "shutdown",
+    "is_initialized",
+    "rank",
+    "size",
+    "local_rank",
+    "local_size",
+    "cross_rank",
+    "cross_size",
+    "allreduce",
+    "allgather",
+    "broadcast",
+    "Compression",
+    "DistributedOptimizer",
+    "callbacks",
+    "Average",
+    "Sum",
+    "Adasum",
+    "ProcessSet",
+    "global_process_set",
+]
 
-CALLBACKS = """BroadcastGlobalVariablesCallback MetricAverageCallback LearningRateScheduleCallback
-    LearningRateWarmupCallback""".split()
+CALLBACKS = [
+    "BroadcastGlobalVariablesCallback",
+    "MetricAverageCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+]
 
 
 def imported_by(statement: str) -> set[str]:

@@ -1,0 +1,395 @@
+"""Where the optimizer hook reduces, what it is called, and what a wrapped optimizer still is.
+
+The collectives are replaced by a recording that hands the tensors back: what reaches the ranks, and
+when, is the subject here; tests/parallel has the real ones.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import pickle
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfring import collectives, reduce_ops, world
+from tfring.compression import Compression
+from tfring.keras import optimizer as wrapping
+from tfring.keras.hook import find_hook
+from tfring.keras.optimizer import DistributedOptimizer
+
+X = np.random.default_rng(0).random((32, 4), dtype=np.float32)
+Y = X.sum(axis=1, keepdims=True)
+
+
+@dataclasses.dataclass
+class Reduction:
+    """One collective that was built, and how often it ran."""
+
+    name: str
+    op: int
+    dtypes: list[str]
+    prescale: float
+    postscale: float
+    layout: int
+
+
+class Recorder:
+    """Stands in for bucket_allreduce: `built` per trace, `ran` per execution."""
+
+    def __init__(self) -> None:
+        self.built: list[Reduction] = []
+        self.ran: list[str] = []
+
+    def bucket_allreduce(self, tensors: list[Any], **kwargs: Any) -> list[Any]:
+        name = kwargs["name"]
+        self.built.append(
+            Reduction(
+                name,
+                kwargs["op"],
+                [t.dtype.name for t in tensors],
+                kwargs["prescale_factor"],
+                kwargs["postscale_factor"],
+                kwargs["layout_hash"],
+            )
+        )
+
+        def run(*values: Any) -> list[Any]:
+            self.ran.append(name)
+            factor = kwargs["postscale_factor"] * kwargs["prescale_factor"]
+            return [v if factor == 1.0 else v * factor for v in values]
+
+        return list(tf.py_function(run, tensors, [t.dtype for t in tensors]))
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+    recorder = Recorder()
+    monkeypatch.setattr(collectives, "bucket_allreduce", recorder.bucket_allreduce)
+    monkeypatch.setattr(world, "is_initialized", lambda: True)
+    monkeypatch.setattr(wrapping, "_wrapped", 0)
+    yield recorder
+    keras.mixed_precision.set_global_policy("float32")
+
+
+def build_model(dtype: Any = None) -> Any:
+    return keras.Sequential(
+        [
+            keras.layers.Input((4,)),
+            keras.layers.Dense(8, dtype=dtype),
+            keras.layers.Dense(1, dtype=dtype),
+        ]
+    )
+
+
+def fit(optimizer: Any, x: Any = X, **compile_kwargs: Any) -> Any:
+    """Four batches of eight."""
+    model = build_model()
+    model.compile(optimizer=optimizer, loss="mse", **compile_kwargs)
+    model.fit(x, Y, batch_size=8, epochs=1, verbose=0, shuffle=False)
+    return model
+
+
+HOW_TO_COMPILE = [{}, {"run_eagerly": True}, {"steps_per_execution": 2}]
+
+
+@pytest.mark.parametrize("how", HOW_TO_COMPILE)
+@pytest.mark.parametrize("kwargs", [{}, {"use_ema": True, "clipnorm": 1.0}, {"weight_decay": 0.1}])
+def test_one_reduction_per_step(recorder: Recorder, how: Any, kwargs: Any) -> None:
+    fit(DistributedOptimizer(keras.optimizers.Adam(1e-2, **kwargs)), **how)
+    assert recorder.ran == ["tfring.optimizer.0.0.0"] * 4
+
+
+@pytest.mark.parametrize("how", HOW_TO_COMPILE)
+def test_accumulation_reduces_once_per_update(recorder: Recorder, how: Any) -> None:
+    optimizer = keras.optimizers.SGD(1e-2, gradient_accumulation_steps=2)
+    fit(DistributedOptimizer(optimizer), **how)
+    assert recorder.ran == ["tfring.optimizer.0.0.0"] * 2
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_backward_passes_sum_or_average(recorder: Recorder, average: bool) -> None:
+    def weights(optimizer: Any) -> list[Any]:
+        keras.utils.set_random_seed(1)
+        return list(fit(optimizer).get_weights())
+
+    wrapped = DistributedOptimizer(
+        keras.optimizers.SGD(1e-2), backward_passes_per_step=2, average_aggregated_gradients=average
+    )
+    rate = 1e-2 if average else 2e-2
+    plain = keras.optimizers.SGD(rate, gradient_accumulation_steps=2)
+    for ours, theirs in zip(weights(wrapped), weights(plain), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert len(recorder.ran) == 2
+
+
+def test_a_retrace_gives_the_same_names(recorder: Recorder) -> None:
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1e-2))
+    model = fit(optimizer)
+    build_model()  # moves Keras' name counters
+    (first,) = recorder.built
+    recorder.built.clear()
+    model.train_function = None
+    model.fit(X[:7], Y[:7], batch_size=4, verbose=0)
+    assert recorder.built and all(again == first for again in recorder.built)
+
+
+def test_names_are_counted_or_given(recorder: Recorder) -> None:
+    fit(DistributedOptimizer(keras.optimizers.SGD(1e-2)))
+    fit(DistributedOptimizer(keras.optimizers.SGD(1e-2)))
+    fit(DistributedOptimizer(keras.optimizers.SGD(1e-2), name="critic"))
+    assert sorted(set(recorder.ran)) == [
+        "tfring.optimizer.0.0.0",
+        "tfring.optimizer.1.0.0",
+        "tfring.optimizer.critic.0.0",
+    ]
+
+
+def test_saving_sees_a_plain_optimizer(recorder: Recorder, tmp_path: Any) -> None:
+    model = fit(DistributedOptimizer(keras.optimizers.Adam(1e-2)))
+    path = tmp_path / "m.keras"
+    model.save(path)
+    config = json.loads(zipfile.ZipFile(path).read("config.json"))
+    assert "tfring" not in json.dumps(config)
+    assert config["compile_config"]["optimizer"]["class_name"] == "Adam"
+    loaded = keras.models.load_model(path)
+    assert find_hook(loaded.optimizer) is None
+    for ours, theirs in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    model.export(str(tmp_path / "exported"), verbose=False)
+
+
+@pytest.mark.parametrize(
+    "make_copy",
+    [
+        copy.deepcopy,
+        lambda o: pickle.loads(pickle.dumps(o)),
+        lambda o: type(o).from_config(o.get_config()),
+        lambda o: keras.optimizers.deserialize(keras.optimizers.serialize(o)),
+    ],
+)
+def test_copies_are_plain_and_can_be_wrapped(recorder: Recorder, make_copy: Any) -> None:
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.5, momentum=0.5))
+    again = make_copy(optimizer)
+    assert type(again) is keras.optimizers.SGD
+    assert find_hook(again) is None
+    assert find_hook(DistributedOptimizer(again)) is not find_hook(optimizer)
+
+
+def test_wrapping_twice_is_refused(recorder: Recorder) -> None:
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1))
+    with pytest.raises(ValueError, match="already"):
+        DistributedOptimizer(optimizer)
+    with pytest.raises(ValueError, match="already"):
+        DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))
+
+
+def test_wrapping_what_is_no_optimizer_is_refused() -> None:
+    with pytest.raises(TypeError, match="Keras 3 optimizer"):
+        DistributedOptimizer("sgd")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error"),
+    [
+        ({"op": reduce_ops.Adasum}, NotImplementedError),
+        ({"op": 17}, ValueError),
+        ({"gradient_predivide_factor": 2.0, "op": reduce_ops.Sum}, ValueError),
+        ({"gradient_predivide_factor": 0.0}, ValueError),
+        ({"num_groups": 2, "groups": 3}, ValueError),
+        ({"groups": -1}, ValueError),
+        ({"backward_passes_per_step": 0}, ValueError),
+    ],
+)
+def test_impossible_parameters_are_refused(kwargs: Any, error: type[Exception]) -> None:
+    optimizer = keras.optimizers.SGD(0.1)
+    with pytest.raises(error):
+        DistributedOptimizer(optimizer, **kwargs)
+    assert find_hook(optimizer) is None
+
+
+def test_accumulation_asked_for_twice_or_too_late_is_refused() -> None:
+    with pytest.raises(ValueError, match="gradient_accumulation_steps"):
+        DistributedOptimizer(
+            keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), backward_passes_per_step=2
+        )
+    built = keras.optimizers.SGD(0.1)
+    built.build([keras.Variable([1.0])])
+    with pytest.raises(ValueError, match="built"):
+        DistributedOptimizer(built, backward_passes_per_step=2)
+
+
+def test_going_past_the_hook_is_refused(recorder: Recorder) -> None:
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1))
+    variable = keras.Variable([1.0])
+    optimizer.build([variable])
+    with pytest.raises(RuntimeError, match="not reduced"):
+        keras.optimizers.SGD.apply(optimizer, [tf.constant([1.0])], [variable])
+    np.testing.assert_array_equal(variable, [1.0])
+
+
+def test_before_init_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world, "is_initialized", lambda: False)
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1))
+    with pytest.raises(tf.errors.FailedPreconditionError, match="init"):
+        optimizer.apply([tf.constant([1.0])], [keras.Variable([1.0])])
+
+
+def test_a_missing_gradient_keeps_positions_and_changes_the_layout(recorder: Recorder) -> None:
+    variables = [keras.Variable([1.0]), keras.Variable([2.0])]
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.apply([tf.constant([1.0]), tf.constant([1.0])], variables)
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
+        optimizer.apply([None, tf.constant([1.0])], variables)
+    both, one = recorder.built
+    assert both.name == one.name
+    assert both.layout != one.layout
+    np.testing.assert_array_equal([v.numpy()[0] for v in variables], [0.0, 0.0])
+
+
+def test_no_gradient_at_all_still_meets_the_others(recorder: Recorder) -> None:
+    variables = [keras.Variable([1.0])]
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0))
+    with pytest.raises(ValueError, match="No gradients"):
+        optimizer.apply([None], variables)
+    assert recorder.ran == ["tfring.optimizer.0.0.0"]
+
+
+def test_overwrite_variables_travel_apart_and_by_max(recorder: Recorder) -> None:
+    plain, scale = keras.Variable([1.0]), keras.Variable([5.0])
+    scale.overwrite_with_gradient = True
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), compression=Compression.fp16)
+    optimizer.apply([tf.constant([0.5]), tf.constant([7.0])], [plain, scale])
+    np.testing.assert_array_equal([plain.numpy()[0], scale.numpy()[0]], [0.5, 7.0])
+    assert [(r.name, r.op, r.dtypes) for r in recorder.built] == [
+        ("tfring.optimizer.0.0.0", reduce_ops.Average, ["float16"]),
+        ("tfring.optimizer.0.0.overwrite.0", reduce_ops.Max, ["float32"]),
+    ]
+
+
+def test_options_reach_the_collective(recorder: Recorder) -> None:
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), gradient_predivide_factor=4.0)
+    optimizer.apply([tf.constant([1.0])], [keras.Variable([1.0])])
+    summing = DistributedOptimizer(keras.optimizers.SGD(1.0), op=reduce_ops.Sum)
+    summing.apply([tf.constant([1.0])], [keras.Variable([1.0])])
+    assert [(r.op, r.prescale, r.postscale) for r in recorder.built] == [
+        (reduce_ops.Average, 0.25, 4.0),
+        (reduce_ops.Sum, 1.0, 1.0),
+    ]
+
+
+@pytest.mark.parametrize("groups", [2, "lists"])
+def test_groups_become_collectives(recorder: Recorder, groups: Any) -> None:
+    variables = [keras.Variable([float(i)]) for i in range(4)]
+    if groups == "lists":
+        groups = [[variables[0], variables[2]]]
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), groups=groups)
+    optimizer.apply([tf.constant([1.0])] * 4, variables)
+    assert [len(r.dtypes) for r in recorder.built] == [2, 2]
+    stranger = DistributedOptimizer(keras.optimizers.SGD(1.0), groups=[[keras.Variable([1.0])]])
+    with pytest.raises(ValueError, match="groups"):
+        stranger.apply([tf.constant([1.0])] * 4, variables)
+
+
+def test_a_reduced_gradient_is_not_reduced_again(recorder: Recorder) -> None:
+    from tfring.gradient_tape import DistributedGradientTape
+
+    variable = keras.Variable([1.0])
+    with tf.GradientTape() as tape:
+        loss = variable * 2.0
+    gradients = DistributedGradientTape(tape).gradient(loss, [variable])
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0))
+    with pytest.raises(ValueError, match="not both"):
+        optimizer.apply(gradients, [variable])
+
+
+@pytest.mark.parametrize("how", [{}, {"run_eagerly": True}])
+def test_loss_scaling_looks_at_reduced_gradients(recorder: Recorder, how: Any) -> None:
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    model = fit(DistributedOptimizer(keras.optimizers.SGD(1e-2)), **how)
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert recorder.ran == ["tfring.optimizer.0.0.0"] * 4
+    before = model.get_weights()
+    recorder.ran.clear()
+    model.fit(X * 1e30, Y, batch_size=8, verbose=0)  # overflows: nothing is applied
+    assert recorder.ran == ["tfring.optimizer.0.0.0"] * 4
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_loss_scaling_with_accumulation_agrees_on_finiteness(recorder: Recorder) -> None:
+    keras.mixed_precision.set_global_policy("mixed_float16")
+
+    def accumulating() -> Any:
+        inner = keras.optimizers.SGD(1e-2, gradient_accumulation_steps=2)
+        wrapped = DistributedOptimizer(inner)
+        return keras.optimizers.LossScaleOptimizer(wrapped, initial_scale=1.0)
+
+    fit(accumulating())
+    assert recorder.ran.count("tfring.optimizer.0.finite.0") == 4
+    assert recorder.ran.count("tfring.optimizer.0.0.0") == 2
+    recorder.ran.clear()
+    fit(accumulating(), X * 1e30)
+    assert recorder.ran == ["tfring.optimizer.1.finite.0"] * 4
+
+
+def test_compression_sees_gradients_without_the_loss_scale(recorder: Recorder) -> None:
+    variable = keras.Variable([1.0])
+    optimizer = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(1.0), initial_scale=2.0**15
+    )
+    DistributedOptimizer(optimizer, compression=Compression.fp16)
+    optimizer.apply([tf.constant([3.0 * 2.0**15])], [variable])  # beyond float16 as it comes
+    np.testing.assert_array_equal(variable, [-2.0])
+    assert recorder.built[0].dtypes == ["float16"]
+
+
+def test_a_plain_optimizer_under_loss_scaling_is_left_alone(recorder: Recorder) -> None:
+    DistributedOptimizer(keras.optimizers.SGD(1.0))  # installs the class-level hook
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    fit(keras.optimizers.SGD(1e-2))
+    assert recorder.built == []
+
+
+def test_multi_optimizer(recorder: Recorder) -> None:
+    optimizer = keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.1))
+    )
+    fit(DistributedOptimizer(optimizer))
+    assert recorder.ran == ["tfring.optimizer.0.0.0"] * 4
+    accumulating = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+    optimizer = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(accumulating))
+    with pytest.raises(NotImplementedError, match="MultiOptimizer"):
+        fit(DistributedOptimizer(optimizer))
+
+
+def test_the_parts_of_keras_that_are_used_are_still_there() -> None:
+    """Keras may rename what is private to it; this says so before a training run does."""
+    optimizer = keras.optimizers.SGD(0.1)
+    for name in (
+        "apply",
+        "_clip_gradients",
+        "_backend_update_step",
+        "_get_variable_index",
+        "_check_variables_are_known",
+        "_trainable_variables",
+        "gradient_accumulation_steps",
+        "loss_scale_factor",
+        "built",
+    ):
+        assert hasattr(optimizer, name), name
+    scaling = keras.optimizers.LossScaleOptimizer(optimizer)
+    for name in ("apply", "check_finite", "inner_optimizer", "initial_scale"):
+        assert hasattr(scaling, name), name
+    scaling.build([keras.Variable([1.0])])
+    assert hasattr(scaling, "dynamic_scale")
+    source = __import__("inspect").getsource(keras.optimizers.Optimizer._backend_apply_gradients)
+    assert source.count("self._clip_gradients(") == 2
+    assert source.count("self._backend_update_step(") == 2
