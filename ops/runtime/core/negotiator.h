@@ -55,11 +55,20 @@ class Negotiator {
 
   TimePoint next_deadline() const;
 
-  // Requests submitted here and not yet planned, for the bounded-queue invariant and the stall report.
+  // Requests submitted here and not yet planned, for the bounded-queue invariant and the stall
+  // report.
   size_t unplanned() const;
+
+  // Requests that went out as a cache id, since the beginning of the epoch.
+  int64_t cache_hits() const;
 
  private:
   struct Local;
+  void Fail(Status status);
+  void FailPeer(Rank from, const Status& why);
+  void PassOwnRequests();
+  void DrainToSequencer();
+  void DrainToMembers();
   std::unique_ptr<Local> local_;
   std::unique_ptr<Sequencer> sequencer_;  // rank 0 only
 };

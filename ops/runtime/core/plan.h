@@ -29,8 +29,8 @@ struct Plan {
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
-  Rank root = 0;            // broadcast: world rank
-  Status error;             // not ok: nothing runs, the items end with this
+  Rank root = 0;  // broadcast: world rank
+  Status error;   // not ok: nothing runs, the items end with this
   std::vector<PlanItem> items;
   std::vector<uint32_t> evicted;  // cache ids that mean nothing from here on
 };

@@ -20,14 +20,18 @@ struct Request {
   double prescale = 1.0;         // allreduce only
   double postscale = 1.0;        // allreduce only
   ProcessSetId process_set = kGlobalProcessSet;
-  Rank root = 0;                 // broadcast only: world rank
-  uint64_t layout_hash = 0;      // of the bucket layout, where Python cut buckets; else 0
-  bool group = false;            // planned alone when group fusion is disabled
-  std::vector<Shape> shapes;     // one per tensor
+  Rank root = 0;              // broadcast only: world rank
+  uint64_t layout_hash = 0;   // of the bucket layout, where Python cut buckets; else 0
+  bool group = false;         // planned alone when group fusion is disabled
+  std::vector<Shape> shapes;  // one per tensor
 };
 
 bool operator==(const Request& a, const Request& b);
 
+// "allreduce of tensor 'x'", the beginning of error messages.
+std::string Describe(const Request& request);
+
+// Of all tensors together; INT64_MAX when that does not fit.
 int64_t TotalBytes(const Request& request);
 
 // Checks what needs no other rank: known enums, a reducible dtype, no negative dimension, a root

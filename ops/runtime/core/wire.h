@@ -31,8 +31,8 @@ struct Frame {
   std::vector<Request> requests;    // kRequests
   std::vector<uint32_t> cache_ids;  // kRequests, kResend
   std::vector<Plan> plans;          // kPlans
-  Rank rank = kNoRank;              // kAbort: the lost rank; kGoodbye: who left; kFault: the suspect
-  Status status;                    // kAbort, kFault
+  Rank rank = kNoRank;  // kAbort: the lost rank; kGoodbye: who left; kFault: the suspect
+  Status status;        // kAbort, kFault
 };
 
 std::string EncodeFrame(const Frame& frame);
@@ -42,6 +42,10 @@ std::string EncodeFrame(const Frame& frame);
 Result<Frame> DecodeFrame(std::string_view bytes);
 
 inline constexpr size_t kMaxFrameBytes = 64u << 20;
+
+// Upper bounds of what these take in a frame, to keep batches below kMaxFrameBytes.
+size_t MaxEncodedBytes(const Request& request);
+size_t MaxEncodedBytes(const Plan& plan);
 
 }  // namespace tfring
 

@@ -1,0 +1,50 @@
+#include "ops/runtime/core/fusion_planner.h"
+
+#include <utility>
+
+namespace tfring {
+namespace {
+
+// Bounds the frame of one plan, whatever the tensors hold.
+constexpr size_t kMaxItems = 4096;
+
+}  // namespace
+
+FusionPlanner::FusionPlanner(const Config& config)
+    : threshold_(config.fusion_threshold_bytes), groups_alone_(config.disable_group_fusion) {}
+
+bool FusionPlanner::Alone(const Request& request) const {
+  if (threshold_ <= 0 || (request.group && groups_alone_)) return true;
+  return request.kind != CollectiveKind::kAllreduce && request.kind != CollectiveKind::kBroadcast;
+}
+
+void FusionPlanner::Add(uint64_t handle, const Request& request) {
+  const int64_t bytes = TotalBytes(request);
+  if (Alone(request) || bytes > threshold_) {
+    batches_.push_back({{handle}, bytes, false, {}});
+    return;
+  }
+  const bool reduces = request.kind == CollectiveKind::kAllreduce;
+  const Like like(request.process_set, request.kind, request.dtype,
+                  reduces ? request.op : ReduceOp::kSum, reduces ? request.prescale : 1.0,
+                  reduces ? request.postscale : 1.0, reduces ? 0 : request.root);
+  Batch*& open = open_[like];
+  if (open == nullptr || bytes > threshold_ - open->bytes || open->handles.size() >= kMaxItems) {
+    if (open != nullptr) open->open = false;
+    batches_.push_back({{}, 0, true, like});
+    open = &batches_.back();
+  }
+  open->handles.push_back(handle);
+  open->bytes += bytes;
+}
+
+std::vector<uint64_t> FusionPlanner::Take() {
+  if (batches_.empty()) return {};
+  Batch& batch = batches_.front();
+  if (batch.open) open_.erase(batch.like);
+  std::vector<uint64_t> handles = std::move(batch.handles);
+  batches_.pop_front();
+  return handles;
+}
+
+}  // namespace tfring

@@ -1,0 +1,67 @@
+#ifndef TFRING_OPS_RUNTIME_CORE_READINESS_H_
+#define TFRING_OPS_RUNTIME_CORE_READINESS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/core/name_table.h"
+#include "ops/runtime/core/request.h"
+#include "ops/runtime/core/response_cache.h"
+#include "ops/runtime/core/stall_inspector.h"
+
+namespace tfring {
+
+// How one member asked for a tensor: by cache id or in full. Exactly one is set.
+struct Ask {
+  std::shared_ptr<const Agreement> cached;
+  std::unique_ptr<Request> full;
+  uint64_t order = 0;  // ascends over all asks of the epoch; 0: has not asked
+
+  const Request& common() const { return full ? *full : cached->request; }
+};
+
+// A tensor that at least one member of a process set has asked for and that is not planned yet.
+struct Pending {
+  uint64_t handle = 0;
+  ProcessSetId process_set = kGlobalProcessSet;
+  std::string name;
+  std::vector<Rank> members;
+  std::vector<Ask> asks;  // by position in the set
+  size_t asked = 0;
+  TimePoint since = 0;
+  bool watched = false;
+  StallInspector::Token watch;
+
+  bool complete() const { return asked == asks.size(); }
+  const Request& AnyRequest() const;
+  std::vector<Rank> AskedBy() const;
+};
+
+// Who has asked for what, in every process set. Control thread of rank 0; lives for one epoch.
+class Readiness {
+ public:
+  // Notes that the member at `position` asked; null if it had asked for this name already.
+  Pending* Add(ProcessSetId set, const std::string& name, const std::vector<Rank>& members,
+               int position, Ask ask, TimePoint now);
+
+  // Null once it was erased.
+  Pending* Find(uint64_t handle);
+  void Erase(uint64_t handle);
+
+  // All, the oldest first.
+  const std::map<uint64_t, Pending>& all() const { return pending_; }
+
+ private:
+  std::map<uint64_t, Pending> pending_;
+  NameTable<Pending*> by_name_;
+  uint64_t last_handle_ = 0;
+  uint64_t last_order_ = 0;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_CORE_READINESS_H_

@@ -1,0 +1,90 @@
+#ifndef TFRING_OPS_RUNTIME_CORE_SEQUENCER_H_
+#define TFRING_OPS_RUNTIME_CORE_SEQUENCER_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ops/runtime/base/config.h"
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/core/fusion_planner.h"
+#include "ops/runtime/core/plan.h"
+#include "ops/runtime/core/process_sets.h"
+#include "ops/runtime/core/readiness.h"
+#include "ops/runtime/core/request.h"
+#include "ops/runtime/core/response_cache.h"
+#include "ops/runtime/core/stall_inspector.h"
+
+namespace tfring {
+
+// The one place where plans of all process sets get their order: counts readiness, validates,
+// fuses, stamps. Plans are compact: an item whose id all members know has neither name nor
+// dimensions. Holds plans back while max_plans_in_flight of those that rank 0 takes part in are
+// unfinished, so that what becomes ready meanwhile is fused; plans of other sets never wait, as
+// nobody here sees them end. Rank 0's control thread; lives for one epoch.
+class Sequencer {
+ public:
+  struct Stamped {
+    Plan plan;
+    std::vector<Rank> recipients;
+  };
+  struct Outgoing {
+    std::vector<Stamped> plans;  // by sequence
+    std::map<Rank, std::vector<uint32_t>> resend;
+  };
+
+  Sequencer(const Config& config, const ProcessSets* process_sets);
+
+  // Internal when `from` cannot have meant it.
+  Status OnRequests(Rank from, std::vector<Request> requests,
+                    const std::vector<uint32_t>& cache_ids, TimePoint now);
+
+  void OnPlanDone(uint64_t sequence);
+  void OnDeparted(Rank rank);
+
+  // Appends stall reports that are due. DeadlineExceeded when a tensor has stalled for too long.
+  Status OnTime(TimePoint now, std::vector<std::string>* warnings);
+
+  // Stamps what may go now.
+  Outgoing Take();
+
+  TimePoint next_deadline() const { return stalls_.next_deadline(); }
+
+ private:
+  Status OnRequest(Rank from, Request request, TimePoint now);
+  Status OnCacheId(Rank from, uint32_t id, TimePoint now);
+  Status Note(Rank from, ProcessSetId set, const std::string& name,
+              const std::vector<Rank>& members, int position, Ask ask, TimePoint now);
+  void Complete(Pending* pending);
+  Status Validate(const Pending& pending) const;
+  std::vector<Rank> DepartedOf(const std::vector<Rank>& members) const;
+  void Cancel(Pending* pending, const std::vector<Rank>& departed);
+  void End(Pending* pending, Status error, const std::vector<Rank>& recipients);
+  void Unwatch(Pending* pending);
+  bool StampNext(FusionPlanner* planner, Outgoing* out);
+  void AddItem(const Pending& pending, Plan* plan);
+  std::map<Rank, const Pending*> OldestWaits() const;
+  std::string StallReport(const Pending& pending, TimePoint now,
+                          const std::map<Rank, const Pending*>& waits) const;
+
+  const ProcessSets* const process_sets_;
+  const size_t max_in_flight_;
+  const Duration stall_shutdown_;
+  Readiness readiness_;
+  ResponseCache cache_;
+  StallInspector stalls_;
+  FusionPlanner windowed_;       // sets with rank 0
+  FusionPlanner free_;           // all other sets
+  std::vector<Stamped> errors_;  // not stamped yet
+  std::map<Rank, std::vector<uint32_t>> resend_;
+  std::map<ProcessSetId, std::vector<uint32_t>> evicted_;  // not announced to the set yet
+  std::set<uint64_t> in_flight_;                           // plans that rank 0 is executing
+  std::set<Rank> departed_;
+  uint64_t last_sequence_ = 0;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_CORE_SEQUENCER_H_

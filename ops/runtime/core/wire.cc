@@ -1,0 +1,267 @@
+#include "ops/runtime/core/wire.h"
+
+#include <utility>
+
+#include "ops/runtime/core/wire_io.h"
+
+namespace tfring {
+namespace {
+
+// Flags that say which optional parts of a Request or a Plan follow.
+constexpr uint8_t kHasPrescale = 1;
+constexpr uint8_t kHasPostscale = 2;
+constexpr uint8_t kHasLayoutHash = 4;
+constexpr uint8_t kIsGroup = 8;
+constexpr uint8_t kHasError = 16;
+constexpr uint8_t kHasEvicted = 32;
+constexpr uint8_t kRequestFlags = kHasPrescale | kHasPostscale | kHasLayoutHash | kIsGroup;
+constexpr uint8_t kPlanFlags = kHasPrescale | kHasPostscale | kHasError | kHasEvicted;
+
+// The fewest bytes that one element takes: bounds counts, and so allocation.
+constexpr size_t kMinRequestBytes = 8;
+constexpr size_t kMinPlanBytes = 8;
+constexpr size_t kMinItemBytes = 3;
+
+void WriteIds(const std::vector<uint32_t>& ids, WireWriter* out) {
+  out->Unsigned(ids.size());
+  for (uint32_t id : ids) out->Unsigned(id);
+}
+
+std::vector<uint32_t> ReadIds(WireReader* in) {
+  std::vector<uint32_t> ids;
+  const size_t count = in->Count(1);
+  ids.reserve(count);
+  for (size_t i = 0; i < count && in->ok(); ++i) ids.push_back(in->Unsigned32());
+  return ids;
+}
+
+void WriteNumbers(const std::vector<int64_t>& numbers, WireWriter* out) {
+  out->Unsigned(numbers.size());
+  for (int64_t number : numbers) out->Signed(number);
+}
+
+std::vector<int64_t> ReadNumbers(WireReader* in) {
+  std::vector<int64_t> numbers;
+  const size_t count = in->Count(1);
+  numbers.reserve(count);
+  for (size_t i = 0; i < count && in->ok(); ++i) numbers.push_back(in->Signed());
+  return numbers;
+}
+
+void WriteStatus(const Status& status, WireWriter* out) {
+  out->Byte(static_cast<uint8_t>(status.code()));
+  out->String(status.message());
+}
+
+Status ReadStatus(WireReader* in) {
+  const auto code = static_cast<StatusCode>(in->Byte());
+  std::string message = in->String();
+  switch (code) {
+    case StatusCode::kOk:
+    case StatusCode::kCancelled:
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kDeadlineExceeded:
+    case StatusCode::kFailedPrecondition:
+    case StatusCode::kUnimplemented:
+    case StatusCode::kInternal:
+    case StatusCode::kUnavailable:
+      return Status(code, std::move(message));
+  }
+  in->Fail();
+  return OkStatus();
+}
+
+void WriteScales(uint8_t flags, double prescale, double postscale, WireWriter* out) {
+  if (flags & kHasPrescale) out->Double(prescale);
+  if (flags & kHasPostscale) out->Double(postscale);
+}
+
+uint8_t ScaleFlags(double prescale, double postscale) {
+  return static_cast<uint8_t>((prescale != 1.0 ? kHasPrescale : 0) |
+                              (postscale != 1.0 ? kHasPostscale : 0));
+}
+
+uint8_t ReadFlags(uint8_t known, WireReader* in) {
+  const uint8_t flags = in->Byte();
+  if (flags & ~known) in->Fail();
+  return flags;
+}
+
+void WriteRequest(const Request& request, WireWriter* out) {
+  auto flags = ScaleFlags(request.prescale, request.postscale);
+  if (request.layout_hash != 0) flags |= kHasLayoutHash;
+  if (request.group) flags |= kIsGroup;
+  out->String(request.name);
+  out->Byte(static_cast<uint8_t>(request.kind));
+  out->Byte(static_cast<uint8_t>(request.dtype));
+  out->Byte(static_cast<uint8_t>(request.op));
+  out->Byte(flags);
+  out->Signed(request.process_set);
+  out->Signed(request.root);
+  WriteScales(flags, request.prescale, request.postscale, out);
+  if (flags & kHasLayoutHash) out->Word(request.layout_hash);
+  out->Unsigned(request.shapes.size());
+  for (const Shape& shape : request.shapes) WriteNumbers(shape, out);
+}
+
+Request ReadRequest(WireReader* in) {
+  Request request;
+  request.name = in->String();
+  request.kind = static_cast<CollectiveKind>(in->Enum(kNumCollectiveKinds));
+  request.dtype = static_cast<DataType>(in->Enum(kNumDataTypes));
+  request.op = static_cast<ReduceOp>(in->Enum(kNumReduceOps));
+  const uint8_t flags = ReadFlags(kRequestFlags, in);
+  request.group = (flags & kIsGroup) != 0;
+  request.process_set = in->Signed32();
+  request.root = in->Signed32();
+  if (flags & kHasPrescale) request.prescale = in->Double();
+  if (flags & kHasPostscale) request.postscale = in->Double();
+  if (flags & kHasLayoutHash) request.layout_hash = in->Word();
+  const size_t shapes = in->Count(1);
+  request.shapes.reserve(shapes);
+  for (size_t i = 0; i < shapes && in->ok(); ++i) request.shapes.push_back(ReadNumbers(in));
+  return request;
+}
+
+void WritePlan(const Plan& plan, WireWriter* out) {
+  auto flags = ScaleFlags(plan.prescale, plan.postscale);
+  if (!plan.error.ok()) flags |= kHasError;
+  if (!plan.evicted.empty()) flags |= kHasEvicted;
+  out->Unsigned(plan.sequence);
+  out->Signed(plan.process_set);
+  out->Byte(static_cast<uint8_t>(plan.kind));
+  out->Byte(static_cast<uint8_t>(plan.dtype));
+  out->Byte(static_cast<uint8_t>(plan.op));
+  out->Byte(flags);
+  out->Signed(plan.root);
+  WriteScales(flags, plan.prescale, plan.postscale, out);
+  if (flags & kHasError) WriteStatus(plan.error, out);
+  if (flags & kHasEvicted) WriteIds(plan.evicted, out);
+  out->Unsigned(plan.items.size());
+  for (const PlanItem& item : plan.items) {
+    out->String(item.name);
+    out->Unsigned(item.cache_id);
+    WriteNumbers(item.first_dims, out);
+  }
+}
+
+Plan ReadPlan(WireReader* in) {
+  Plan plan;
+  plan.sequence = in->Unsigned();
+  plan.process_set = in->Signed32();
+  plan.kind = static_cast<CollectiveKind>(in->Enum(kNumCollectiveKinds));
+  plan.dtype = static_cast<DataType>(in->Enum(kNumDataTypes));
+  plan.op = static_cast<ReduceOp>(in->Enum(kNumReduceOps));
+  const uint8_t flags = ReadFlags(kPlanFlags, in);
+  plan.root = in->Signed32();
+  if (flags & kHasPrescale) plan.prescale = in->Double();
+  if (flags & kHasPostscale) plan.postscale = in->Double();
+  if (flags & kHasError) plan.error = ReadStatus(in);
+  if (flags & kHasEvicted) plan.evicted = ReadIds(in);
+  const size_t items = in->Count(kMinItemBytes);
+  plan.items.reserve(items);
+  for (size_t i = 0; i < items && in->ok(); ++i) {
+    PlanItem item;
+    item.name = in->String();
+    item.cache_id = in->Unsigned32();
+    item.first_dims = ReadNumbers(in);
+    plan.items.push_back(std::move(item));
+  }
+  return plan;
+}
+
+void ReadRequests(WireReader* in, Frame* frame) {
+  const size_t count = in->Count(kMinRequestBytes);
+  frame->requests.reserve(count);
+  for (size_t i = 0; i < count && in->ok(); ++i) frame->requests.push_back(ReadRequest(in));
+  frame->cache_ids = ReadIds(in);
+}
+
+void ReadPlans(WireReader* in, Frame* frame) {
+  const size_t count = in->Count(kMinPlanBytes);
+  frame->plans.reserve(count);
+  for (size_t i = 0; i < count && in->ok(); ++i) frame->plans.push_back(ReadPlan(in));
+}
+
+}  // namespace
+
+std::string EncodeFrame(const Frame& frame) {
+  WireWriter out;
+  out.Byte(static_cast<uint8_t>(frame.type));
+  switch (frame.type) {
+    case FrameType::kRequests:
+      out.Unsigned(frame.requests.size());
+      for (const Request& request : frame.requests) WriteRequest(request, &out);
+      WriteIds(frame.cache_ids, &out);
+      break;
+    case FrameType::kPlans:
+      out.Unsigned(frame.plans.size());
+      for (const Plan& plan : frame.plans) WritePlan(plan, &out);
+      break;
+    case FrameType::kResend:
+      WriteIds(frame.cache_ids, &out);
+      break;
+    case FrameType::kHeartbeat:
+      break;
+    case FrameType::kAbort:
+    case FrameType::kFault:
+      out.Signed(frame.rank);
+      WriteStatus(frame.status, &out);
+      break;
+    case FrameType::kGoodbye:
+      out.Signed(frame.rank);
+      break;
+  }
+  return out.Take();
+}
+
+Result<Frame> DecodeFrame(std::string_view bytes) {
+  WireReader in(bytes);
+  Frame frame;
+  frame.type = static_cast<FrameType>(in.Byte());
+  switch (frame.type) {
+    case FrameType::kRequests:
+      ReadRequests(&in, &frame);
+      break;
+    case FrameType::kPlans:
+      ReadPlans(&in, &frame);
+      break;
+    case FrameType::kResend:
+      frame.cache_ids = ReadIds(&in);
+      break;
+    case FrameType::kHeartbeat:
+      break;
+    case FrameType::kAbort:
+    case FrameType::kFault:
+      frame.rank = in.Signed32();
+      frame.status = ReadStatus(&in);
+      break;
+    case FrameType::kGoodbye:
+      frame.rank = in.Signed32();
+      break;
+    default:
+      in.Fail();
+  }
+  if (!in.ok() || in.remaining() != 0) {
+    const int type = bytes.empty() ? 0 : static_cast<uint8_t>(bytes.front());
+    return Internal("a control frame of " + std::to_string(bytes.size()) + " bytes and type " +
+                    std::to_string(type) + " cannot be read; do all ranks run the same version?");
+  }
+  return frame;
+}
+
+size_t MaxEncodedBytes(const Request& request) {
+  size_t bytes = 64 + request.name.size();
+  for (const Shape& shape : request.shapes) bytes += 5 + 10 * shape.size();
+  return bytes;
+}
+
+size_t MaxEncodedBytes(const Plan& plan) {
+  size_t bytes = 64 + plan.error.message().size() + 5 * plan.evicted.size();
+  for (const PlanItem& item : plan.items) {
+    bytes += 15 + item.name.size() + 10 * item.first_dims.size();
+  }
+  return bytes;
+}
+
+}  // namespace tfring
