@@ -102,7 +102,9 @@ def channel(name: str) -> Any:
         if tf.executing_eagerly():
             known = _eager_channels.setdefault(eager_context.context(), {})
         else:
-            known = tf.compat.v1.get_default_graph().__dict__.setdefault(_CHANNELS, {})
+            graph = tf.compat.v1.get_default_graph()
+            known = getattr(graph, _CHANNELS, {})
+            setattr(graph, _CHANNELS, known)
         handle = known.get(name)
         if handle is None:
             with tf.device("CPU:0"):
