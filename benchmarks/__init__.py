@@ -1,0 +1,1 @@
+"""Benchmarks of tfring, side by side with raw Open MPI; `make bench` runs them all."""

