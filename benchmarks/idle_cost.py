@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0)
     arguments = parser.parse_args()
 
-    # Open MPI starts threads of its own, which must be there before ours are counted: import it now.
+    # Open MPI starts threads of its own: imported first, they are not counted as ours.
     from mpi4py import MPI
 
     import tfring as hvd
