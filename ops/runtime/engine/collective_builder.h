@@ -1,0 +1,24 @@
+#ifndef TFRING_OPS_RUNTIME_ENGINE_COLLECTIVE_BUILDER_H_
+#define TFRING_OPS_RUNTIME_ENGINE_COLLECTIVE_BUILDER_H_
+
+#include <vector>
+
+#include "ops/runtime/engine/engine.h"
+#include "ops/runtime/engine/tensor_table.h"
+#include "ops/runtime/interfaces/collective_backend.h"
+
+namespace tfring {
+
+// What the plan asks of this rank's backend: the buffers of its calls, one after another. Allgather
+// outputs are allocated here. Where the framework has no memory for one, the call is marked as
+// failed and scratch memory stands in, because the other ranks count on us. Internal if the plan
+// does not fit the calls, or if there is not even scratch memory. Control thread.
+Result<Collective> BuildCollective(const PlanRun& run, Rank self,
+                                   const std::vector<RunningCall*>& calls);
+
+// InvalidArgument if the buffers do not belong to the shapes of the request. Any thread.
+Status CheckBuffers(const Request& request, const Entry& entry);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_ENGINE_COLLECTIVE_BUILDER_H_

@@ -1,0 +1,63 @@
+#ifndef TFRING_OPS_RUNTIME_ENGINE_RANK_RUNTIME_H_
+#define TFRING_OPS_RUNTIME_ENGINE_RANK_RUNTIME_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "ops/runtime/core/process_sets.h"
+#include "ops/runtime/engine/engine.h"
+#include "ops/runtime/engine/process_runtime.h"
+#include "ops/runtime/engine/worker_thread.h"
+#include "ops/runtime/interfaces/collective_backend.h"
+#include "ops/runtime/interfaces/control_transport.h"
+
+namespace tfring {
+
+// What a RankRuntime is made of; the factory chooses, tests choose otherwise.
+struct RankRuntimeParts {
+  EngineOptions engine;
+  std::unique_ptr<ControlTransport> control;
+  std::function<std::unique_ptr<CollectiveBackend>(CompletionSink)> make_backend;
+};
+
+// One rank at work: tensor table, control thread, backend and completion thread. A process has one,
+// owned by ProcessRuntime; tests have several. Every call that Enqueue takes ends exactly once,
+// also when the runtime is shut down with work in flight. Thread-safe. Lives for one epoch.
+class RankRuntime {
+ public:
+  // Starts the threads. Internal if the system refuses one.
+  static Result<std::unique_ptr<RankRuntime>> Start(RankRuntimeParts parts);
+  ~RankRuntime();
+
+  // As ProcessRuntime::Enqueue.
+  void Enqueue(Request request, Entry entry);
+
+  // Refuses new calls, lets running plans end for 2 s, cancels all else, says goodbye and joins the
+  // threads, in 5 s at most. A second call waits for the first. Not from a `done`.
+  void Shutdown();
+
+  // True inside a `done`.
+  bool OnCompletionThread() const;
+
+  std::map<std::string, int64_t> Counters() const;
+
+ private:
+  struct Core;
+  RankRuntime(std::shared_ptr<Core> core, const EngineOptions& options);
+  Status Check(const Request& request, const Entry& entry) const;
+
+  const Rank rank_;
+  ProcessSets sets_;                  // constant
+  const std::shared_ptr<Core> core_;  // shared with the control thread
+  WorkerThread control_thread_;
+  std::mutex shutdown_mutex_;  // held by whoever shuts down; guards shut_down_
+  bool shut_down_ = false;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_ENGINE_RANK_RUNTIME_H_
