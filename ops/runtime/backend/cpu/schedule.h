@@ -22,21 +22,27 @@ enum class StepKind : uint8_t {
   kSend,        // src to peer
   kRecv,        // from peer into dst
   kRecvReduce,  // from peer; dst = src (op) received
-  kReduce,      // dst = dst (op) src
+  kReduce,      // dst = src (op) src2; dst may be one of them
   kCopy,        // dst = src
-  kScale,       // dst = dst * scale, once, at the owner of the slice
+  kJoin,        // nothing: waits for more steps than one `after` holds
 };
 
 inline constexpr int kNoStep = -1;
+inline constexpr int kMaxAfter = 3;
 
 // One move of a schedule. It may start when the steps named in `after` have ended and, for sends
-// and receives, all earlier sends to (receives from) the same peer have.
+// and receives, all earlier sends to (receives from) the same peer have. The k-th send from a to b
+// and the k-th receive of b from a have the same size. No step is empty except kJoin.
 struct Step {
-  StepKind kind = StepKind::kCopy;
+  StepKind kind = StepKind::kJoin;
+  // What dst gets is complete: it is multiplied by the final scale of the collective. Exactly once
+  // per element of the result.
+  bool finish = false;
   int peer = 0;  // position in the process set
   Range src;
+  Range src2;
   Range dst;
-  int after[2] = {kNoStep, kNoStep};
+  int after[kMaxAfter] = {kNoStep, kNoStep, kNoStep};
 };
 
 // All that one rank does for one collective: pure data, so that the runner can execute it, a

@@ -1,0 +1,87 @@
+#include "ops/runtime/backend/cpu/schedule_builder.h"
+
+#include <algorithm>
+
+namespace tfring {
+
+int ScheduleBuilder::Add(Step step, After after) {
+  int i = 0;
+  for (int earlier : after) {
+    if (earlier != kNoStep) step.after[i++] = earlier;
+  }
+  schedule_.steps.push_back(step);
+  return static_cast<int>(schedule_.steps.size()) - 1;
+}
+
+int ScheduleBuilder::Send(int peer, Range src, After after) {
+  Step step;
+  step.kind = StepKind::kSend;
+  step.peer = peer;
+  step.src = src;
+  return Add(step, after);
+}
+
+int ScheduleBuilder::Recv(int peer, Range dst, After after) {
+  Step step;
+  step.kind = StepKind::kRecv;
+  step.peer = peer;
+  step.dst = dst;
+  return Add(step, after);
+}
+
+int ScheduleBuilder::RecvReduce(int peer, Range src, Range dst, bool finish, After after) {
+  Step step;
+  step.kind = StepKind::kRecvReduce;
+  step.finish = finish;
+  step.peer = peer;
+  step.src = src;
+  step.dst = dst;
+  return Add(step, after);
+}
+
+int ScheduleBuilder::Reduce(Range src, Range src2, Range dst, bool finish, After after) {
+  Step step;
+  step.kind = StepKind::kReduce;
+  step.finish = finish;
+  step.src = src;
+  step.src2 = src2;
+  step.dst = dst;
+  return Add(step, after);
+}
+
+int ScheduleBuilder::Copy(Range src, Range dst, bool finish, After after) {
+  Step step;
+  step.kind = StepKind::kCopy;
+  step.finish = finish;
+  step.src = src;
+  step.dst = dst;
+  return Add(step, after);
+}
+
+int ScheduleBuilder::Join(const std::vector<int>& steps) {
+  if (steps.empty()) return kNoStep;
+  int joined = steps[0];
+  for (size_t i = 1; i < steps.size(); i += kMaxAfter - 1) {
+    joined = Add(Step(), {joined, steps[i], i + 1 < steps.size() ? steps[i + 1] : kNoStep});
+  }
+  return joined;
+}
+
+int64_t ScheduleBuilder::AddScratch(int64_t bytes) {
+  int64_t offset = schedule_.scratch_bytes;
+  schedule_.scratch_bytes += bytes;
+  return offset;
+}
+
+int64_t Slices::Begin(int part) const {
+  int64_t base = elements / parts;
+  int64_t larger = std::min<int64_t>(part, elements % parts);
+  return (part * base + larger) * element_bytes;
+}
+
+Pieces::Pieces(int64_t bytes, int64_t element_bytes, int64_t piece_bytes)
+    : total(bytes), piece(std::max(piece_bytes / element_bytes, int64_t{1}) * element_bytes) {
+  count = (total + piece - 1) / piece;
+}
+
+}  // namespace tfring

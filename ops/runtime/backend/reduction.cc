@@ -1,0 +1,44 @@
+#include "ops/runtime/backend/reduction.h"
+
+#include <string>
+
+namespace tfring {
+namespace {
+
+bool IsFloating(DataType dtype) {
+  return dtype == DataType::kFloat16 || dtype == DataType::kBfloat16 ||
+         dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
+}
+
+bool IsLinear(ReduceOp op) { return op == ReduceOp::kSum || op == ReduceOp::kAverage; }
+
+}  // namespace
+
+Result<Reduction> ResolveReduction(const Collective& collective) {
+  Reduction reduction;
+  reduction.kernels = FindReduceKernels(collective.dtype);
+  if (reduction.kernels != nullptr) reduction.combine = reduction.kernels->For(collective.op);
+  if (reduction.combine == nullptr) {
+    return Internal("allreduce number " + std::to_string(collective.sequence) + ": no " +
+                    ReduceOpName(collective.op) + " of " + DataTypeName(collective.dtype));
+  }
+  reduction.before.factor = collective.prescale;
+  reduction.after.factor = collective.postscale;
+  const bool wide =
+      collective.dtype == DataType::kFloat32 || collective.dtype == DataType::kFloat64;
+  if (wide && IsLinear(collective.op)) {
+    reduction.after.factor *= reduction.before.factor;
+    reduction.before.factor = 1.0;
+  }
+  if (collective.op == ReduceOp::kAverage) {
+    const int64_t size = static_cast<int64_t>(collective.members.size());
+    if (IsFloating(collective.dtype)) {
+      reduction.after.factor /= static_cast<double>(size);
+    } else {
+      reduction.after.divisor = size;
+    }
+  }
+  return reduction;
+}
+
+}  // namespace tfring
