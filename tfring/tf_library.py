@@ -6,6 +6,7 @@ so the version is looked at before the library is touched.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import pathlib
 import re
@@ -87,6 +88,22 @@ def check_tensorflow_version(built: str, installed: str) -> None:
         f'(pip install "tensorflow=={wanted}.*"), or reinstall tfring from source so that it is '
         "built for yours (pip install --force-reinstall --no-binary tfring tfring)"
     )
+
+
+def output_counters() -> dict[str, int]:
+    """Returns how many outputs took over an input's buffer ("forwarded") or not ("allocated").
+
+    Counts all ops of this process since the library was loaded.
+    """
+    library()
+    functions = ctypes.CDLL(str(_native.library_dir() / OPS_LIBRARY))
+    counters = {
+        "forwarded": functions.TfringForwardedOutputs,
+        "allocated": functions.TfringAllocatedOutputs,
+    }
+    for function in counters.values():
+        function.restype = ctypes.c_int64
+    return {name: int(function()) for name, function in counters.items()}
 
 
 def channel(name: str) -> Any:

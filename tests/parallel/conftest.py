@@ -1,0 +1,94 @@
+"""One job for all parallel tests: `mpirun -np N python -m pytest tests/parallel`, for any N.
+
+Every rank runs the same tests in the same order. A rank whose test fails says so, stops, and leaves
+the job; the others, which may wait for it, get an error and stop, too. A watchdog ends what hangs.
+Only rank 0 reports progress.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import pytest
+
+import tfring
+from tfring._native import core
+
+# No test takes as long; a hang does.
+WATCHDOG_SECONDS = 180.0
+
+_failed = False
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Joins the job; silences all ranks but the first."""
+    tfring.init()
+    if tfring.rank() == 0:
+        return
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter._tw._file = open(os.devnull, "w")  # noqa: SIM115
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Ends the session of a rank at its first failure: the ranks' collectives no longer match."""
+    global _failed
+    report: Any = yield
+    if report.failed:
+        _failed = True
+        item.session.shouldfail = f"stopping at the first failure: {item.nodeid}"
+        if core.is_initialized() and core.rank() != 0:
+            text = f"\n[rank {core.rank()}] {item.nodeid} ({report.when})\n{report.longreprtext}\n"
+            os.write(2, text.encode())
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Bounds every test, its fixtures included."""
+    faulthandler.dump_traceback_later(WATCHDOG_SECONDS, exit=True, file=sys.__stderr__)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_sessionfinish() -> None:
+    """Leaves the job, so that nobody waits for this rank."""
+    tfring.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def in_step(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Lets the ranks begin the next test together, unless this rank has failed."""
+    yield
+    if not _failed and core.is_initialized():
+        core.barrier(name=f"tests.{request.node.nodeid}")
+
+
+@pytest.fixture
+def rank() -> int:
+    """This process's rank."""
+    return tfring.rank()
+
+
+@pytest.fixture
+def size() -> int:
+    """The number of ranks."""
+    return tfring.size()
+
+
+@pytest.fixture
+def several(size: int) -> int:
+    """The number of ranks, for tests that need two."""
+    if size < 2:
+        pytest.skip("needs two ranks")
+    return size

@@ -1,0 +1,151 @@
+"""Registered gradients: each is the derivative of the loss that its docstring names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfring
+
+
+def gradient_of(call: Callable[[Any], Any], x: Any, weights: Any, in_graph: bool) -> Any:
+    """Gradient of sum(call(x) * weights) on this rank."""
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(call(x) * weights)
+        return tape.gradient(loss, x)
+
+    return (tf.function(step) if in_graph else step)(x)
+
+
+both = pytest.mark.parametrize("in_graph", [False, True])
+
+
+@both
+def test_sum(in_graph: bool, rank: int, size: int) -> None:
+    """Of the sum of all ranks' losses: every rank's weight counts."""
+    got = gradient_of(
+        lambda x: tfring.allreduce(x, op=tfring.Sum, prescale_factor=2.0, postscale_factor=3.0),
+        tf.constant([1.0, 2.0]),
+        rank + 1.0,
+        in_graph,
+    )
+    np.testing.assert_allclose(got, 6.0 * size * (size + 1) / 2, rtol=1e-6)
+
+
+@both
+def test_average(in_graph: bool, rank: int, size: int) -> None:
+    got = gradient_of(tfring.allreduce, tf.constant([1.0, 2.0]), rank + 1.0, in_graph)
+    np.testing.assert_allclose(got, (size + 1) / 2, rtol=1e-6)
+
+
+@both
+@pytest.mark.parametrize("factor", [1.0, 0.5, -3.0])
+@pytest.mark.parametrize("op", [tfring.Min, tfring.Max])
+def test_extremum(op: int, factor: float, in_graph: bool, rank: int, size: int) -> None:
+    """One element differs by rank; the other is everybody's, who share its gradient."""
+    got = gradient_of(
+        lambda x: tfring.allreduce(x, op=op, prescale_factor=factor),
+        tf.constant([float(rank), 5.0]),
+        tf.constant([1.0, 2.0]),
+        in_graph,
+    )
+    largest = (op == tfring.Max) == (factor > 0)
+    holds = rank == (size - 1 if largest else 0)
+    np.testing.assert_allclose(got, [factor * size * holds, 2.0 * factor], rtol=1e-6)
+
+
+@both
+def test_product(in_graph: bool, rank: int, size: int) -> None:
+    """Exact with no zero, with one and with several."""
+    mine = [rank + 1.0, float(rank != 0), 0.0]
+    got = gradient_of(
+        lambda x: tfring.allreduce(x, op=tfring.Product, prescale_factor=2.0, postscale_factor=0.5),
+        tf.constant(mine, tf.float64),
+        rank + tf.constant([1.0, 2.0, 3.0], tf.float64),
+        in_graph,
+    )
+    others = [
+        np.prod([2.0 * (r + 1) for r in range(size) if r != rank]),
+        np.prod([2.0 * (r != 0) for r in range(size) if r != rank]),
+        0.0 if size > 1 else 1.0,
+    ]
+    weights = size * (size - 1) / 2 + size * np.array([1.0, 2.0, 3.0])
+    np.testing.assert_allclose(got, weights * others * 2.0 * 0.5, rtol=1e-12)
+
+
+@both
+def test_allgather(in_graph: bool, rank: int, size: int) -> None:
+    """Of the mean of all ranks' losses: own rows of the averaged weights."""
+    rows = [r + 1 for r in range(size)]
+    weights = tf.range(float(sum(rows)))[:, tf.newaxis] * (rank + 1.0)
+    got = gradient_of(tfring.allgather, tf.ones([rows[rank], 2]), weights, in_graph)
+    start = sum(rows[:rank])
+    want = np.arange(start, start + rows[rank]) * (size + 1) / 2
+    np.testing.assert_allclose(got, np.stack([want, want], 1), rtol=1e-6)
+
+
+@both
+def test_broadcast(in_graph: bool, rank: int, size: int) -> None:
+    """Of the mean of all ranks' losses, which the root's tensor alone determines."""
+    root = size - 1
+    got = gradient_of(lambda x: tfring.broadcast(x, root), tf.ones([3]), rank + 1.0, in_graph)
+    np.testing.assert_allclose(got, (size + 1) / 2 if rank == root else 0.0, rtol=1e-6)
+
+
+@both
+def test_complex_gradients(in_graph: bool, rank: int, size: int) -> None:
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.math.real(tfring.allgather(x)) * (rank + 1.0))
+        return tape.gradient(loss, x)
+
+    got = (tf.function(step) if in_graph else step)(tf.constant([1 + 2j, 3j]))
+    np.testing.assert_allclose(got, (size + 1) / 2, rtol=1e-6)
+
+
+@both
+def test_a_list_with_unused_outputs(in_graph: bool, rank: int, size: int) -> None:
+    def step(a: Any, b: Any, c: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([a, b, c])
+            first, _, third = tfring.grouped_allreduce([a, b, c], op=tfring.Sum)
+            loss = tf.reduce_sum(first) + 2.0 * tf.reduce_sum(third)
+        return tape.gradient(loss, [a, b, c])
+
+    got = (tf.function(step) if in_graph else step)(tf.ones(2), tf.ones(3), tf.ones(4))
+    for gradient, shape, factor in zip(got, (2, 3, 4), (1, 0, 2), strict=True):
+        np.testing.assert_array_equal(gradient, np.full(shape, factor * size))
+
+
+@both
+def test_a_second_derivative(in_graph: bool, rank: int, size: int) -> None:
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = tf.reduce_sum(tfring.allreduce(x, op=tfring.Sum) ** 2)
+            first = inner.gradient(y, x)
+        return first, outer.gradient(first, x)
+
+    first, second = (tf.function(step) if in_graph else step)(tf.constant([1.0, 3.0]))
+    np.testing.assert_allclose(first, 2.0 * size * size * np.array([1.0, 3.0]), rtol=1e-6)
+    np.testing.assert_allclose(second, 2.0 * size**3, rtol=1e-6)
+
+
+def test_indexed_slices_of_an_embedding(rank: int, size: int) -> None:
+    table = tf.Variable(tf.ones([size + 1, 2]))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(table, [0, rank + 1]))
+    local = tape.gradient(loss, table)
+    assert isinstance(local, tf.IndexedSlices)
+    got = tf.convert_to_tensor(tfring.allreduce(local, op=tfring.Sum))
+    np.testing.assert_array_equal(got[:, 0], [size] + [1] * size)

@@ -1,0 +1,239 @@
+"""What TensorFlow must not do to a collective: fold, merge, prune or needlessly order it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tfring
+from tfring._native import core
+
+
+def collectives_run_by(call: Any) -> int:
+    before = core.counters()["collectives"]
+    call()
+    return int(core.counters()["collectives"] - before)
+
+
+def test_a_constant_is_reduced_each_time(size: int) -> None:
+    @tf.function
+    def step() -> Any:
+        return tfring.allreduce(tf.constant([1.0, 2.0]), op=tfring.Sum) * 2
+
+    step()
+    for _ in range(2):
+        assert collectives_run_by(step) == 1
+    np.testing.assert_array_equal(step(), [2.0 * size, 4.0 * size])
+
+
+def test_equal_collectives_are_not_merged(size: int) -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        return tfring.allreduce(x, op=tfring.Sum) + tfring.allreduce(x, op=tfring.Sum)
+
+    np.testing.assert_array_equal(step(tf.ones(2)), 2 * size)
+    assert collectives_run_by(lambda: step(tf.ones(2))) in (1, 2)  # two requests, maybe fused
+    names = [op.name for op in step.get_concrete_function(tf.ones(2)).graph.get_operations()]
+    assert sum(name.startswith("TfringAllreduce") for name in names) == 2
+
+
+def test_an_unused_output_is_reduced_all_the_same() -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        tfring.allreduce(x, name="unused")
+        return x
+
+    step(tf.ones(2))
+    assert collectives_run_by(lambda: step(tf.ones(2))) == 1
+
+
+def test_one_tensor_twice_in_a_list(rank: int, size: int) -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        y = x * 2
+        return [*tfring.grouped_allreduce([y, y, y], op=tfring.Sum), y]
+
+    *reduced, local = step(tf.fill([3], float(rank)))
+    for got in reduced:
+        np.testing.assert_array_equal(got, size * (size - 1))
+    np.testing.assert_array_equal(local, 2 * rank)
+
+
+def test_arguments_and_variables_are_not_overwritten(rank: int, size: int) -> None:
+    variable = tf.Variable(tf.fill([4], float(rank)))
+
+    @tf.function
+    def step(x: Any) -> Any:
+        return tfring.grouped_allreduce([x, variable], op=tfring.Sum)
+
+    argument = tf.fill([4], float(rank))
+    total = size * (size - 1) / 2
+    for _ in range(2):
+        for got in step(argument):
+            np.testing.assert_array_equal(got, total)
+    np.testing.assert_array_equal(argument, rank)
+    np.testing.assert_array_equal(variable, rank)
+
+
+def test_two_collectives_overlap_in_time(rank: int, several: int) -> None:
+    """No rank but 0 submits A before it has B's result: serial execution would never end."""
+
+    @tf.function
+    def step(x: Any) -> Any:
+        if rank == 0:
+            a = tfring.allreduce(x, name="overlap.a", op=tfring.Sum)
+            return a, tfring.allreduce(x * 2, name="overlap.b", op=tfring.Sum)
+        b = tfring.allreduce(x * 2, name="overlap.b", op=tfring.Sum)
+        with tf.control_dependencies([b]):
+            return tfring.allreduce(tf.identity(x), name="overlap.a", op=tfring.Sum), b
+
+    for _ in range(20):
+        a, b = step(tf.ones(3))
+        np.testing.assert_array_equal(a, several)
+        np.testing.assert_array_equal(b, 2 * several)
+
+
+def test_ranks_may_trace_in_different_orders(rank: int, size: int) -> None:
+    count = 20
+
+    @tf.function
+    def step(x: Any) -> Any:
+        order = range(count) if rank % 2 else reversed(range(count))
+        return {i: tfring.allreduce(x + i, name=f"order.{i}", op=tfring.Sum) for i in order}
+
+    for _ in range(5):
+        for i, got in step(tf.zeros(2)).items():
+            np.testing.assert_array_equal(got, i * size)
+
+
+def test_a_name_used_twice_runs_one_after_the_other(size: int) -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        first = tfring.allreduce(x, name="again", op=tfring.Sum)
+        return first, tfring.allreduce(x * 2, name="again", op=tfring.Sum)
+
+    for _ in range(10):
+        first, second = step(tf.ones(2))
+        np.testing.assert_array_equal(first, size)
+        np.testing.assert_array_equal(second, 2 * size)
+
+
+def test_while_loop_with_parallel_iterations(rank: int, size: int) -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        def body(i: Any, out: Any) -> Any:
+            got = tfring.allreduce(x + tf.cast(i, tf.float32), name="loop", op=tfring.Sum)
+            return i + 1, out.write(i, got)
+
+        out = tf.TensorArray(tf.float32, 6)
+        return tf.while_loop(lambda i, _: i < 6, body, [0, out], parallel_iterations=6)[1].stack()
+
+    base = size * (size - 1) / 2
+    got = step(tf.fill([2], float(rank)))
+    np.testing.assert_array_equal(got[:, 0], base + size * np.arange(6))
+
+
+def test_autograph_loops_and_conditions(rank: int, size: int) -> None:
+    @tf.function
+    def step(x: Any, times: Any) -> Any:
+        for i in tf.range(times):
+            if i % 2 == 0:
+                x = tfring.allreduce(x, op=tfring.Max)
+            else:
+                x = tfring.allreduce(x, op=tfring.Sum)
+        return x
+
+    got = step(tf.fill([2], rank + 1.0), tf.constant(3))
+    np.testing.assert_array_equal(got, size * size)
+
+
+def test_nested_functions(rank: int, size: int) -> None:
+    @tf.function
+    def inner(x: Any, name: str | None) -> Any:
+        return tfring.allreduce(x, name=name, op=tfring.Sum)
+
+    @tf.function
+    def outer(x: Any) -> Any:
+        return inner(x, "inner.a"), inner(x * 2, "inner.b"), inner(x, None), inner(x * 3, None)
+
+    total = size * (size - 1) / 2
+    for _ in range(3):
+        got = outer(tf.fill([2], float(rank)))
+        for result, factor in zip(got, (1, 2, 1, 3), strict=True):
+            np.testing.assert_array_equal(result, factor * total)
+
+
+def test_a_retrace_on_one_rank_meets_the_others(rank: int, size: int) -> None:
+    @tf.function
+    def inner(x: Any) -> Any:
+        return tfring.allreduce(x, op=tfring.Sum)
+
+    @tf.function
+    def step(x: Any, flavour: Any) -> Any:
+        del flavour
+        y = tfring.allreduce(tf.reduce_sum(x), op=tfring.Sum)
+        return inner(y) + tfring.allreduce(tf.reduce_sum(x), op=tfring.Max)
+
+    for flavour in range(4):
+        # A new Python value is a new trace.
+        got = step(tf.ones(2), flavour if rank == 0 else 0)
+        assert float(got) == 2 * size * size + 2
+
+
+def test_tf1_session(rank: int, size: int) -> None:
+    for _ in range(2):  # a second graph counts from zero again
+        with tf.Graph().as_default():
+            x = tf.compat.v1.placeholder(tf.float32, [2])
+            y = tfring.allreduce(x, op=tfring.Sum)
+            z = tfring.allgather(x * 2)
+            w = tfring.broadcast(x, size - 1, name="session")
+            gradient = tf.gradients(tf.reduce_sum(y), x)[0]
+            with tf.compat.v1.Session() as session:
+                for _ in range(2):
+                    got = session.run([y, z, w, gradient], {x: [rank, 1.0]})
+                    np.testing.assert_array_equal(got[0], [size * (size - 1) / 2, size])
+                    np.testing.assert_array_equal(got[1][::2], 2.0 * np.arange(size))
+                    np.testing.assert_array_equal(got[2], [size - 1, 1.0])
+                    np.testing.assert_array_equal(got[3], size)
+
+
+def test_200_tensors_in_random_orders_inside_one_function(rank: int, size: int) -> None:
+    count = 200
+
+    @tf.function
+    def step(x: Any) -> Any:
+        order = np.random.default_rng(1000 + rank).permutation(count)
+        results = {}
+        for lane in range(4):  # each lane submits in its order; the lanes race each other
+            before: list[Any] = []
+            for i in order[lane::4]:
+                # What is submitted next waits for the input of what was submitted before.
+                with tf.control_dependencies(before):
+                    tensor = tf.identity(x) + float(i)
+                results[int(i)] = tfring.allreduce(tensor, name=f"random.{i}", op=tfring.Sum)
+                before = [tensor]
+        return [results[i] for i in range(count)]
+
+    base = size * (size - 1) / 2
+    for _ in range(20):
+        got = step(tf.fill([3], float(rank)))
+        for i, tensor in enumerate(got):
+            np.testing.assert_array_equal(tensor, base + i * size)
+
+
+def test_buffers_are_forwarded_where_nobody_else_reads_them(size: int) -> None:
+    from tfring import tf_library
+
+    @tf.function
+    def step(x: Any) -> Any:
+        return tfring.grouped_allreduce([x * 2, x * 3, x], op=tfring.Sum)
+
+    x = tf.ones(1000)
+    step(x)
+    before = tf_library.output_counters()
+    step(x)
+    after = tf_library.output_counters()
+    assert after["forwarded"] - before["forwarded"] == 2
+    assert after["allocated"] - before["allocated"] == 1
