@@ -1,0 +1,8 @@
+"""``python -m tfring``: the same as the ``tfring`` command."""
+
+import sys
+
+from tfring.launcher.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

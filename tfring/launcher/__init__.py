@@ -1,0 +1,1 @@
+"""`tfring run` and `tfring doctor`."""

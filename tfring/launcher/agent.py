@@ -1,0 +1,220 @@
+"""Watches over one rank: starts it, passes signals on, and leaves nothing behind.
+
+The launcher runs one of these per rank, on the rank's host, as a plain file with nothing but the
+standard library, so that it starts in milliseconds. It reads one line of JSON (what to run) from
+standard input and then ``signal N`` lines. End of file means that the launcher, or the connection
+to it, is gone: then the rank and everything that it started is ended. Output streams are inherited.
+It ends in the way its rank did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_SIOCGIFADDR = 0x8915
+_GRACE_SECONDS = 1.0
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def open_rendezvous(interface: str | None, towards: str | None) -> socket.socket:
+    """A listening socket where the other ranks can reach rank 0, and nowhere else.
+
+    Args:
+        interface: The network interface to use, or None.
+        towards: Another host of the job, or None if all ranks are on this one.
+    """
+    address = "127.0.0.1"
+    if interface:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            request = struct.pack("256s", interface.encode()[:15])
+            address = socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
+    elif towards:
+        family, _, _, _, where = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(where)
+            address = probe.getsockname()[0]
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    # A later init binds the same port again while connections of the first one linger.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((address, 0))
+    listener.listen(4096)
+    return listener
+
+
+def descendants() -> list[int]:
+    """Process ids of everything below this process. As a subreaper it inherits the orphans."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{entry}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(entry))
+    found: list[int] = []
+    todo = [os.getpid()]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def end_everything() -> None:
+    """Kills every descendant and reaps it; those forked meanwhile come in the next round."""
+    while True:
+        for pid in descendants():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+class Agent:
+    """One rank's keeper. Single-threaded; lives as long as the process."""
+
+    def __init__(self) -> None:
+        self._input = b""
+        self._child: subprocess.Popen[bytes] | None = None
+        self._wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write)
+
+    def run(self) -> int:
+        """Runs the rank; returns its exit code, negative for a signal."""
+        line = self._first_line()
+        if line is None:
+            return 1
+        job = json.loads(line)
+        try:
+            passed = self._open_rendezvous(job)
+        except OSError as error:
+            where = job["listen"]["interface"] or job["listen"]["towards"]
+            print(f"tfring run: no address towards {where}: {error}", file=sys.stderr, flush=True)
+            return 1
+        try:
+            self._start(job, passed)
+        except OSError as error:
+            program = job["argv"][0]
+            print(f"tfring run: cannot start {program}: {error}", file=sys.stderr, flush=True)
+            return 127 if isinstance(error, FileNotFoundError) else 126
+        code = self._watch()
+        end_everything()
+        return code
+
+    def _first_line(self) -> bytes | None:
+        while b"\n" not in self._input:
+            chunk = os.read(0, 1 << 16)
+            if not chunk:
+                return None
+            self._input += chunk
+        line, _, self._input = self._input.partition(b"\n")
+        return line
+
+    def _open_rendezvous(self, job: dict[str, Any]) -> list[socket.socket]:
+        """Opens rank 0's rendezvous socket, if this is rank 0, and tells the launcher where."""
+        if job.get("listen") is None:
+            return []
+        listener = open_rendezvous(job["listen"]["interface"], job["listen"]["towards"])
+        address, port = listener.getsockname()[:2]
+        # The launcher reads this line; all that follows is the rank's own output.
+        os.write(1, f"tfring-rendezvous {address} {port}\n".encode())
+        job["env"]["TFRING_RENDEZVOUS_ADDR"] = address
+        job["env"]["TFRING_RENDEZVOUS_PORT"] = str(port)
+        job["env"]["TFRING_RENDEZVOUS_FD"] = str(listener.fileno())
+        return [listener]
+
+    def _start(self, job: dict[str, Any], passed: list[socket.socket]) -> None:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        keeper = os.getpid()
+
+        def before_exec() -> None:
+            # If somebody kills the keeper, the rank goes with it.
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != keeper:
+                os._exit(1)
+
+        self._child = subprocess.Popen(
+            job["argv"],
+            env={**os.environ, **job["env"]},
+            cwd=job["cwd"],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=before_exec,
+            pass_fds=[sock.fileno() for sock in passed],
+        )
+        for sock in passed:
+            sock.close()
+
+    def _watch(self) -> int:
+        """Passes signals on until the rank has ended; end of file ends it."""
+        assert self._child is not None
+        kill_at: float | None = None
+        connected = True
+        while True:
+            code = self._child.poll()
+            if code is not None:
+                return code
+            if kill_at is not None and time.monotonic() >= kill_at:
+                self._signal(signal.SIGKILL)
+                kill_at = None
+            sources = [self._wake_read, 0] if connected else [self._wake_read]
+            timeout = None if kill_at is None else max(0.0, kill_at - time.monotonic())
+            ready, _, _ = select.select(sources, [], [], timeout)
+            if self._wake_read in ready:
+                os.read(self._wake_read, 4096)
+            if 0 in ready and not self._read_commands():
+                connected = False
+                self._signal(signal.SIGTERM)
+                kill_at = time.monotonic() + _GRACE_SECONDS
+
+    def _read_commands(self) -> bool:
+        """Obeys what the launcher says; False at end of file."""
+        chunk = os.read(0, 4096)
+        self._input += chunk
+        while b"\n" in self._input:
+            line, _, self._input = self._input.partition(b"\n")
+            word, _, number = line.partition(b" ")
+            if word == b"signal" and number.isdigit():
+                self._signal(int(number))
+        return bool(chunk)
+
+    def _signal(self, number: int) -> None:
+        assert self._child is not None
+        with contextlib.suppress(OSError):
+            os.killpg(self._child.pid, number)
+
+
+def main() -> None:
+    """Runs the rank that standard input describes and ends as it does."""
+    code = Agent().run()
+    if code >= 0:
+        sys.exit(code)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank has dumped its own
+    if -code not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+    sys.exit(128 - code)
+
+
+if __name__ == "__main__":
+    main()

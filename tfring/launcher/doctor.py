@@ -1,0 +1,245 @@
+"""``tfring doctor``: what was built, found and chosen, and what is wrong with it."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tfring.config import PYTHON_SETTINGS, SettingError, read_settings
+from tfring.environments import IdentityError, find_identity
+from tfring.inter_op import WANTED, inter_op_threads
+from tfring.version import __version__
+
+_CPU_FLAGS = ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "asimd", "sve")
+_PROBE_SECONDS = 120
+
+
+@dataclass
+class Findings:
+    """What was found, and what is wrong: each problem says what to do."""
+
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def show(self, name: str, value: object) -> None:
+        """Adds one line."""
+        self.lines.append((name, str(value)))
+
+
+def main() -> int:
+    """Prints the findings; 1 if something is wrong, else 0."""
+    findings = Findings()
+    checks: list[Callable[[Findings], None]] = [
+        _python,
+        _binding,
+        _tensorflow,
+        _mpi,
+        _nccl,
+        _cpu,
+        _environment,
+        _settings,
+    ]
+    for check in checks:
+        check(findings)
+    for name, value in findings.lines:
+        print(f"{name + ':':<22}{value}")
+    print()
+    if not findings.problems:
+        print("Nothing is wrong.")
+        return 0
+    for problem in findings.problems:
+        print(f"WRONG: {problem}")
+    return 1
+
+
+def _version_of(*names: str) -> str | None:
+    for name in names:
+        try:
+            return f"{importlib.metadata.version(name)} ({name})"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _python(findings: Findings) -> None:
+    findings.show("tfring", f"{__version__} in {Path(__file__).parents[1]}")
+    findings.show("Python", f"{platform.python_version()} ({sys.executable})")
+
+
+def _binding(findings: Findings) -> None:
+    try:
+        from tfring._native import core, library_dir
+    except (ImportError, OSError) as error:
+        findings.show("runtime", "not found")
+        findings.problems.append(f"the compiled runtime cannot be loaded: {error}")
+        return
+    findings.show("libraries", library_dir())
+    for name, value in sorted(core.build_info().items()):
+        findings.show(f"built: {name}", value)
+    findings.show("transports", "tcp between ranks, shared memory between ranks of one host")
+    findings.show("collectives on", "CPU (local, tcp)")
+
+
+def _probe(code: str) -> tuple[Any, str]:
+    """Runs a few lines in a Python of their own, so that a crash there is only a finding."""
+    environment = {k: v for k, v in os.environ.items() if not _starts_mpi(k)}
+    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+    try:
+        run = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=_PROBE_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None, f"no answer within {_PROBE_SECONDS} s"
+    if run.returncode != 0:
+        lines = run.stderr.strip().splitlines()
+        return None, lines[-1] if lines else f"exit code {run.returncode}"
+    return json.loads(run.stdout.strip().splitlines()[-1]), ""
+
+
+def _starts_mpi(name: str) -> bool:
+    return name.startswith(("OMPI_COMM", "PMI", "MPI_LOCAL", "PRTE"))
+
+
+def _tensorflow(findings: Findings) -> None:
+    found = _version_of("tensorflow", "tensorflow-cpu", "tensorflow-intel")
+    if importlib.util.find_spec("tensorflow") is None:
+        findings.show("TensorFlow", "not installed")
+        findings.problems.append("TensorFlow is not installed: pip install 'tensorflow==2.21.*'")
+        return
+    findings.show("TensorFlow", found or "installed, version unknown")
+    findings.show("Keras", _version_of("keras") or "not installed")
+    answer, trouble = _probe(
+        "import json, tfring.tf_library as t, tfring._native as n\n"
+        "built = t.built_for(n.library_dir()); t.library(); print(json.dumps(built))"
+    )
+    if answer is None:
+        findings.show("TensorFlow ops", "cannot be loaded")
+        findings.problems.append(f"tfring's TensorFlow ops cannot be loaded: {trouble}")
+    else:
+        findings.show("TensorFlow ops", f"load; built for TensorFlow {answer}")
+    threads = inter_op_threads()
+    findings.show("inter-op threads", threads)
+    if threads < WANTED and os.environ.get("TF_NUM_INTEROP_THREADS"):
+        findings.problems.append(
+            "TF_NUM_INTEROP_THREADS is 1, so collectives cannot overlap the backward pass: set it "
+            f"to {WANTED} or more, or unset it"
+        )
+
+
+def _mpi(findings: Findings) -> None:
+    mpirun = shutil.which("mpirun")
+    findings.show("mpirun", mpirun or "not found (tfring run does not need it)")
+    if importlib.util.find_spec("mpi4py") is None:
+        findings.show("mpi4py", "not installed (tfring run does not need it)")
+        if mpirun:
+            findings.show("under mpirun", "needs mpi4py: pip install mpi4py")
+        return
+    findings.show("mpi4py", _version_of("mpi4py") or "installed")
+    answer, trouble = _probe(
+        "import json\nimport mpi4py\nmpi4py.rc.initialize = False\nfrom mpi4py import MPI\n"
+        "print(json.dumps(MPI.Get_library_version().splitlines()[0]))"
+    )
+    if answer is None:
+        findings.show("MPI library", "cannot be loaded")
+        if mpirun:
+            findings.problems.append(
+                f"mpirun is there, but mpi4py cannot load an MPI library ({trouble}): install "
+                "mpi4py for that MPI, or use tfring run"
+            )
+        return
+    findings.show("MPI library", answer)
+    _compare_mpirun(findings, mpirun, str(answer))
+
+
+def _compare_mpirun(findings: Findings, mpirun: str | None, library: str) -> None:
+    if mpirun is None:
+        return
+    try:
+        run = subprocess.run(
+            [mpirun, "--version"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    launcher = run.stdout
+    theirs = "Open MPI" if "Open MPI" in launcher else "MPICH" if "HYDRA" in launcher else None
+    ours = "Open MPI" if "Open MPI" in library else "MPICH"
+    if theirs is not None and theirs != ours:
+        findings.problems.append(
+            f"{mpirun} belongs to {theirs}, but mpi4py loads {library}: every rank would think "
+            "that it is alone. Put the matching mpirun first in PATH, or reinstall mpi4py for it"
+        )
+
+
+def _nccl(findings: Findings) -> None:
+    try:
+        library = ctypes.CDLL("libnccl.so.2")
+        version = ctypes.c_int(0)
+        library.ncclGetVersion(ctypes.byref(version))
+        major, minor = divmod(version.value, 10000)
+        text = f"{major}.{minor // 100}.{minor % 100} found, not used by this release"
+    except (OSError, AttributeError):
+        text = "not found; this release does not use it"
+    findings.show("NCCL", text)
+
+
+def _cpu(findings: Findings) -> None:
+    flags: set[str] = set()
+    try:
+        match = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+        flags = set(match.group(1).split()) if match else set()
+    except OSError:
+        pass
+    shown = " ".join(f for f in _CPU_FLAGS if f in flags) or "unknown"
+    usable = len(os.sched_getaffinity(0))
+    findings.show("CPU", f"{platform.machine()}, {usable} of {os.cpu_count()} cores usable")
+    findings.show("CPU features", shown)
+
+
+def _environment(findings: Findings) -> None:
+    try:
+        identity = find_identity(os.environ)
+    except IdentityError as error:
+        findings.show("started by", "unclear")
+        findings.problems.append(str(error))
+        return
+    findings.show("started by", identity.source)
+    findings.show("rank", f"{identity.rank} of {identity.size}")
+
+
+def _settings(findings: Findings) -> None:
+    try:
+        settings = read_settings(os.environ)
+    except SettingError as error:
+        findings.problems.append(str(error))
+        return
+    findings.problems += settings.unknown
+    for name, value in sorted(settings.runtime.items()):
+        findings.show(f"TFRING_{name}", f"{value} (set)")
+    for name in sorted(PYTHON_SETTINGS):
+        given = os.environ.get(f"TFRING_{name}")
+        if given is not None:
+            findings.show(f"TFRING_{name}", "(set)" if name == "SECRET" else f"{given} (set)")
+    try:
+        from tfring._native import core
+    except (ImportError, OSError):
+        return
+    for line in str(core.describe_config()).strip().splitlines():
+        findings.show("setting", line)

@@ -1,0 +1,286 @@
+"""Runs a job: starts the ranks, shows their output, ends all when one fails."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tfring.bootstrap.secret import fresh_secret
+from tfring.launcher import report
+from tfring.launcher.output import Merger, Stream
+from tfring.launcher.placement import Slot, UsageError
+from tfring.launcher.process import RankProcess, SshOptions, start_rank
+
+# After the first failure: time for the others to report what they saw, then to clean up.
+REPORT_SECONDS = 2.0
+TERMINATE_SECONDS = 3.0
+# After a signal to the launcher the ranks may write a last checkpoint.
+STOP_SECONDS = 30.0
+# Output that a rank left in a pipe is read for this long after its end.
+_DRAIN_SECONDS = 1.0
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_RENDEZVOUS = b"tfring-rendezvous "
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What to run, and how."""
+
+    slots: list[Slot]
+    argv: list[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    ssh: SshOptions = field(default_factory=SshOptions)
+    interface: str | None = None
+    start_timeout: float = 60.0
+    output_folder: Path | None = None
+    verbose: bool = False
+
+
+class Job:
+    """One job from its start to its end.
+
+    Used by the main thread, because of the signals. Ranks that still run when it is left in any
+    way are ended by their agents, which see the end of their input.
+    """
+
+    def __init__(self, options: JobOptions, merger: Merger) -> None:
+        self._options = options
+        self._merger = merger
+        self._processes: list[RankProcess] = []
+        self._selector = selectors.DefaultSelector()
+        self._open: dict[Stream, RankProcess] = {}
+        self._stopping: int | None = None  # the signal that the launcher got
+        # What to do when to those that still run, in order; 0 stands for giving up the agent.
+        self._escalation: list[tuple[float, int]] = []
+        self._wake_fd = -1
+        self._secret = fresh_secret()
+        self._job_id = fresh_secret()[:16]
+
+    def run(self) -> int:
+        """Runs the job; returns the exit code for the shell."""
+        self._wake_fd, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        old_wakeup = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        # What is ignored (nohup) stays ignored.
+        handled = [n for n in _FORWARDED if signal.getsignal(n) is not signal.SIG_IGN]
+        old = {n: signal.signal(n, lambda *_: None) for n in (*handled, signal.SIGCHLD)}
+        self._selector.register(self._wake_fd, selectors.EVENT_READ, None)
+        try:
+            self._start_all()
+            while self._running():
+                self._turn()
+            self._drain()
+        finally:
+            for process in self._processes:
+                self._release(process)
+            for number, handler in old.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(old_wakeup)
+            self._selector.close()
+            os.close(self._wake_fd)
+            os.close(wake_write)
+        return self._conclude()
+
+    def _conclude(self) -> int:
+        first = report.first_failure(self._processes)
+        if first is None:
+            return 0
+        if self._stopping is not None:
+            name = signal.Signals(self._stopping).name
+            self._merger.note(f"tfring run: stopped by {name}, passed on to all ranks")
+        else:
+            self._merger.note(report.describe(self._processes))
+        return first.exit_code()
+
+    def _start_all(self) -> None:
+        slots = self._options.slots
+        elsewhere = [s.host for s in slots if s.host != slots[0].host]
+        listen = {
+            "interface": self._options.interface,
+            "towards": elsewhere[0] if elsewhere else None,
+        }
+        address, port = "", 0
+        for slot in slots:
+            environment = self._environment(slot, address, port)
+            process = start_rank(
+                slot,
+                self._options.argv,
+                environment,
+                ssh=self._options.ssh,
+                listen=listen if slot.rank == 0 else None,
+                copies=self._options.output_folder,
+                ranks=len(slots),
+            )
+            self._processes.append(process)
+            early = b""
+            if slot.rank == 0:
+                address, port, early = self._rendezvous(process)
+            if self._options.verbose:
+                self._merger.note(
+                    f"tfring run: rank {slot.rank} on {slot.host}, local rank {slot.local_rank}, "
+                    f"agent {process.agent.pid}"
+                )
+            self._watch(process, early)
+            if slot.rank == 0 and port == 0:
+                return  # it could not start; its error output says why
+
+    def _environment(self, slot: Slot, address: str, port: int) -> dict[str, str]:
+        size = len(self._options.slots)
+        values = {
+            "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
+            **self._options.environment,
+            "TFRING_RANK": str(slot.rank),
+            "TFRING_SIZE": str(size),
+            "TFRING_LOCAL_RANK": str(slot.local_rank),
+            "TFRING_LOCAL_SIZE": str(slot.local_size),
+            "TFRING_CROSS_RANK": str(slot.cross_rank),
+            "TFRING_CROSS_SIZE": str(slot.cross_size),
+            "TFRING_SECRET": self._secret,
+            "TFRING_JOB_ID": self._job_id,
+            "TFRING_START_TIMEOUT": f"{self._options.start_timeout:g}",
+        }
+        if self._options.interface:
+            values["TFRING_INTERFACE"] = self._options.interface
+        if port:
+            values["TFRING_RENDEZVOUS_ADDR"] = address
+            values["TFRING_RENDEZVOUS_PORT"] = str(port)
+        return values
+
+    def _rendezvous(self, process: RankProcess) -> tuple[str, int, bytes]:
+        """Where rank 0 listens, and what it wrote after that; port 0 if it could not start."""
+        assert process.agent.stdout is not None
+        fd = process.agent.stdout.fileno()
+        deadline = time.monotonic() + self._options.start_timeout
+        data = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(fd, selectors.EVENT_READ)
+            selector.register(self._wake_fd, selectors.EVENT_READ)
+            while b"\n" not in data and time.monotonic() < deadline:
+                ready = {
+                    key.fd for key, _ in selector.select(max(0.0, deadline - time.monotonic()))
+                }
+                if self._wake_fd in ready and set(os.read(self._wake_fd, 4096)) & set(_FORWARDED):
+                    raise KeyboardInterrupt
+                if fd not in ready:
+                    continue
+                chunk = os.read(fd, 4096)
+                if not chunk:
+                    return "", 0, b""
+                data += chunk
+        line, _, rest = data.partition(b"\n")
+        words = line.split()
+        if not line.startswith(_RENDEZVOUS) or len(words) != 3:
+            raise UsageError(
+                f"rank 0's agent on {process.slot.host} did not answer within "
+                f"{self._options.start_timeout:g} s as expected ({line[:200]!r}): check that "
+                f"ssh to it prints nothing by itself and that the same Python is there"
+            )
+        return words[1].decode(), int(words[2]), rest
+
+    def _watch(self, process: RankProcess, early: bytes) -> None:
+        assert process.agent.stdout is not None and process.agent.stderr is not None
+        for name, pipe in (("stdout", process.agent.stdout), ("stderr", process.agent.stderr)):
+            os.set_blocking(pipe.fileno(), False)
+            stream = self._merger.add(process.rank, name)
+            self._open[stream] = process
+            self._selector.register(pipe, selectors.EVENT_READ, stream)
+            if name == "stdout" and early:
+                self._take(stream, early)
+
+    def _turn(self) -> None:
+        """Waits for something to happen and deals with it."""
+        now = time.monotonic()
+        deadlines = [self._merger.tick(now), *(due for due, _ in self._escalation[:1])]
+        limits = [d - now for d in deadlines if d is not None]
+        for key, _ in self._selector.select(max(0.0, min(limits)) if limits else None):
+            if key.data is None:
+                self._signals(os.read(key.fd, 4096))
+            else:
+                self._read(key.fd, key.data)
+        self._reap()
+        self._enforce()
+
+    def _read(self, fd: int, stream: Stream) -> bool:
+        """Reads what is there; False at the end of the stream."""
+        try:
+            data = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return True
+        if data:
+            self._take(stream, data)
+            return True
+        self._selector.unregister(fd)
+        self._merger.finish(stream)
+        del self._open[stream]
+        return False
+
+    def _take(self, stream: Stream, data: bytes) -> None:
+        now = time.monotonic()
+        self._open[stream].remember(stream.name, data, now)
+        self._merger.feed(stream, data, now)
+
+    def _signals(self, numbers: bytes) -> None:
+        for number in numbers:
+            if number not in _FORWARDED:
+                continue
+            now = time.monotonic()
+            second = self._stopping is not None
+            self._stopping = number
+            for process in self._running():
+                process.signal(number)
+            # Who asks twice does not want to wait.
+            kill_at = now if second else now + STOP_SECONDS
+            self._escalation = [(kill_at, signal.SIGKILL), (kill_at + TERMINATE_SECONDS, 0)]
+
+    def _running(self) -> list[RankProcess]:
+        return [p for p in self._processes if p.code is None]
+
+    def _reap(self) -> None:
+        for process in self._running():
+            code = process.agent.poll()
+            if code is None:
+                continue
+            now = time.monotonic()
+            process.code, process.ended_at = code, now
+            if process.failed() and not self._escalation:
+                ask = now + REPORT_SECONDS
+                make = ask + TERMINATE_SECONDS
+                give_up = make + TERMINATE_SECONDS
+                self._escalation = [(ask, signal.SIGTERM), (make, signal.SIGKILL), (give_up, 0)]
+
+    def _enforce(self) -> None:
+        """Ends those that should have ended by now."""
+        while self._escalation and time.monotonic() >= self._escalation[0][0]:
+            _, number = self._escalation.pop(0)
+            for process in self._running():
+                process.ended_by_us = True
+                if number:
+                    process.signal(number)
+                else:
+                    process.agent.kill()  # it does not obey: a host that is gone, perhaps
+
+    def _drain(self) -> None:
+        """Reads what the ranks left in their pipes."""
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while self._open and time.monotonic() < deadline:
+            for key, _ in self._selector.select(max(0.0, deadline - time.monotonic())):
+                if key.data is None:
+                    os.read(key.fd, 4096)
+                else:
+                    self._read(key.fd, key.data)
+        for stream in list(self._open):
+            self._merger.finish(stream)
+        self._open.clear()
+
+    def _release(self, process: RankProcess) -> None:
+        pipes: list[Any] = [process.agent.stdin, process.agent.stdout, process.agent.stderr]
+        for pipe in [*pipes, *process.copies.values()]:
+            pipe.close()
+        process.agent.poll()

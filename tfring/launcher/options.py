@@ -1,0 +1,182 @@
+"""The options of ``tfring run``: horovodrun's, as far as they mean something here."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tfring.config import DEFAULT_START_TIMEOUT
+from tfring.launcher.job import JobOptions
+from tfring.launcher.placement import UsageError, parse_hostfile, parse_hosts, place
+from tfring.launcher.process import SshOptions
+
+_LATER = "is not there yet in this release"
+_NO_MPI = "tfring run does not use MPI; with MPI start the job as `mpirun -np N python train.py`"
+_NOT_HERE = "has no counterpart in tfring: leave it out"
+
+# horovodrun's options that cannot be obeyed, with the reason. Silence would promise too much.
+_REFUSED = {
+    **dict.fromkeys(("--mpi", "--jsrun", "--mpi-args", "--tcp", "--binding-args"), _NO_MPI),
+    **dict.fromkeys(("--mpi-threads-disable", "--no-mpi-threads-disable"), _NO_MPI),
+    "--cycle-time-ms": "tfring has no cycle time, tensors leave when they are ready: leave it out",
+    "--config-file": "is not there: give the options on the command line",
+    "--disable-cache": "tfring run caches nothing about hosts: leave it out",
+    **dict.fromkeys(
+        (
+            "--hierarchical-allreduce",
+            "--no-hierarchical-allreduce",
+            "--hierarchical-allgather",
+            "--no-hierarchical-allgather",
+            "--torus-allreduce",
+            "--no-torus-allreduce",
+            "--num-nccl-streams",
+            "--gloo-timeout-seconds",
+        ),
+        _NOT_HERE,
+    ),
+    **dict.fromkeys(
+        (
+            "--autotune",
+            "--autotune-log-file",
+            "--timeline-filename",
+            "--timeline-mark-cycles",
+            "--min-np",
+            "--min-num-proc",
+            "--max-np",
+            "--max-num-proc",
+            "--slots-per-host",
+            "--elastic-timeout",
+            "--reset-limit",
+            "--blacklist-cooldown-range",
+            "--host-discovery-script",
+            "--thread-affinity",
+        ),
+        _LATER,
+    ),
+}
+
+
+class _Refuse(argparse.Action):
+    """Ends with the reason why an option cannot be obeyed."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        del namespace, values
+        parser.error(f"{option_string}: {_REFUSED[str(option_string)]}")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of ``tfring run`` to a parser."""
+    add = parser.add_argument
+    add("-np", "--num-proc", type=int, metavar="N", help="number of ranks to start")
+    add("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts, each with its number of ranks")
+    add("-hostfile", "--hostfile", metavar="FILE", help='file with lines "host slots=N"')
+    add("-p", "--ssh-port", type=int, metavar="PORT", help="port of ssh on the other hosts")
+    add("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
+    add(
+        "--network-interface",
+        "--network-interfaces",
+        metavar="NAME[,NAME]",
+        help="network interface to use between hosts (the first one that is up)",
+    )
+    add(
+        "--start-timeout",
+        type=float,
+        default=DEFAULT_START_TIMEOUT,
+        metavar="SECONDS",
+        help="how long init waits for all ranks (default %(default)g)",
+    )
+    add(
+        "--output-filename",
+        metavar="FOLDER",
+        help="also write each rank's output to FOLDER/rank.N/stdout and stderr",
+    )
+    add(
+        "-prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        action="store_true",
+        help="put the time in front of every line",
+    )
+    add("--verbose", action="store_true", help="say what is started where")
+    add("--gloo", action="store_true", help="accepted for horovodrun's sake: never MPI anyway")
+    add("-cb", "--check-build", action="store_true", help="the same as `tfring doctor`")
+    _add_settings(parser)
+    for name in _REFUSED:
+        add(name, action=_Refuse, nargs="*", help=argparse.SUPPRESS)
+    add("command", nargs=argparse.REMAINDER, help="the program and its arguments")
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--fusion-threshold-mb", type=float, metavar="MB", help="largest fused batch")
+    add("--cache-capacity", type=int, metavar="N", help="entries in the response cache")
+    add("--stall-check", dest="stall_check", action="store_true", default=None)
+    add("--no-stall-check", dest="stall_check", action="store_false", help="no stall warnings")
+    add("--stall-check-warning-time-seconds", type=float, metavar="S", help="default 60")
+    add("--stall-check-shutdown-time-seconds", type=float, metavar="S", help="default 0: never")
+    add(
+        "--log-level",
+        choices=["TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"],
+        type=str.upper,
+        help="what the ranks log",
+    )
+
+
+def environment_of(options: argparse.Namespace) -> dict[str, str]:
+    """The variables that the options stand for."""
+    values: dict[str, str] = {}
+    if options.fusion_threshold_mb is not None:
+        values["TFRING_FUSION_THRESHOLD"] = str(int(options.fusion_threshold_mb * (1 << 20)))
+    if options.cache_capacity is not None:
+        values["TFRING_CACHE_CAPACITY"] = str(options.cache_capacity)
+    if options.stall_check_warning_time_seconds is not None:
+        values["TFRING_STALL_CHECK_TIME_SECONDS"] = f"{options.stall_check_warning_time_seconds:g}"
+    if options.stall_check is False:
+        values["TFRING_STALL_CHECK_TIME_SECONDS"] = "0"
+    if options.stall_check_shutdown_time_seconds is not None:
+        seconds = options.stall_check_shutdown_time_seconds
+        values["TFRING_STALL_SHUTDOWN_TIME_SECONDS"] = f"{seconds:g}"
+    if options.log_level is not None:
+        values["TFRING_LOG_LEVEL"] = options.log_level.lower()
+    return values
+
+
+def job_options(options: argparse.Namespace) -> JobOptions:
+    """Makes the job out of parsed options.
+
+    Raises:
+        UsageError: They contradict each other, or something is missing.
+    """
+    argv = list(options.command)
+    if argv[:1] == ["--"]:
+        argv = argv[1:]
+    if not argv:
+        raise UsageError("say what to run: tfring run -np 2 python train.py")
+    if options.num_proc is not None and options.num_proc < 1:
+        raise UsageError(f"-np {options.num_proc}: at least one rank is needed")
+    if options.start_timeout <= 0:
+        raise UsageError(f"--start-timeout {options.start_timeout:g}: it has to be above 0")
+    if options.hosts and options.hostfile:
+        raise UsageError("-H and --hostfile exclude each other")
+    hosts = parse_hosts(options.hosts) if options.hosts else []
+    if options.hostfile:
+        try:
+            hosts = parse_hostfile(Path(options.hostfile).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UsageError(f"the host file cannot be read: {error}") from None
+    return JobOptions(
+        slots=place(options.num_proc, hosts),
+        argv=argv,
+        environment=environment_of(options),
+        ssh=SshOptions(options.ssh_port, options.ssh_identity_file),
+        interface=options.network_interface,
+        start_timeout=options.start_timeout,
+        output_folder=Path(options.output_filename) if options.output_filename else None,
+        verbose=options.verbose,
+    )

@@ -1,0 +1,110 @@
+"""Which rank runs on which host."""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+
+from tfring.bootstrap.hosts import interface_addresses
+
+
+class UsageError(ValueError):
+    """The command line asks for something that cannot be."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one rank runs, and its place there and across hosts."""
+
+    rank: int
+    host: str
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+def parse_hosts(text: str) -> list[tuple[str, int]]:
+    """Reads ``host:slots,host:slots``; a host without a number has one slot.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    return [_host_and_slots(part.strip(), part) for part in text.split(",") if part.strip()]
+
+
+def parse_hostfile(text: str) -> list[tuple[str, int]]:
+    """Reads a host file: ``host slots=4`` or ``host:4`` per line, # starts a comment.
+
+    Raises:
+        UsageError: A line is something else; names it.
+    """
+    hosts = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.split("#", 1)[0].split()
+        if not words:
+            continue
+        slots = [re.fullmatch(r"slots=(\d+)", word) for word in words[1:]]
+        if len(words) > 2 or not all(slots):
+            raise UsageError(f'line {number} of the host file is "{line}", not "host slots=4"')
+        entry = f"{words[0]}:{slots[0].group(1)}" if slots and slots[0] else words[0]
+        hosts.append(_host_and_slots(entry, line))
+    return hosts
+
+
+def _host_and_slots(entry: str, shown: str) -> tuple[str, int]:
+    match = re.fullmatch(r"([A-Za-z0-9_.-]+)(?::(\d+))?", entry)
+    if match is None or match.group(1).startswith("-") or match.group(2) == "0":
+        raise UsageError(f'"{shown}" is not host:slots, as in -H node1:4,node2:4')
+    return match.group(1), int(match.group(2) or 1)
+
+
+def place(ranks: int | None, hosts: list[tuple[str, int]]) -> list[Slot]:
+    """Fills the hosts with ranks, in order.
+
+    Args:
+        ranks: Number of ranks; None fills every slot.
+        hosts: Hosts and their slots; none means this host with as many slots as it takes.
+
+    Raises:
+        UsageError: There are too few slots, or a host is named twice.
+    """
+    if not hosts:
+        if ranks is None:
+            raise UsageError("say how many ranks to start: tfring run -np 2 python train.py")
+        hosts = [("localhost", ranks)]
+    if len({host for host, _ in hosts}) != len(hosts):
+        raise UsageError("a host is named twice: add up its slots in one entry")
+    total = sum(slots for _, slots in hosts)
+    ranks = total if ranks is None else ranks
+    if ranks > total:
+        raise UsageError(f"{ranks} ranks were asked for, and the hosts have {total} slots in all")
+    used: list[tuple[str, int]] = []
+    left = ranks
+    for host, slots in hosts:
+        used.append((host, min(slots, left)))
+        left -= used[-1][1]
+    used = [(host, count) for host, count in used if count > 0]
+    return _slots(used)
+
+
+def _slots(used: list[tuple[str, int]]) -> list[Slot]:
+    slots: list[Slot] = []
+    for index, (host, count) in enumerate(used):
+        for local in range(count):
+            cross = sum(1 for _, other in used[:index] if other > local)
+            across = sum(1 for _, other in used if other > local)
+            slots.append(Slot(len(slots), host, local, count, cross, across))
+    return slots
+
+
+def is_local(host: str) -> bool:
+    """Whether a host name means this machine."""
+    if host in ("localhost", socket.gethostname(), socket.getfqdn()):
+        return True
+    try:
+        found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    return bool(found & {a.address for a in interface_addresses()})
