@@ -114,9 +114,9 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   if (!data.ok()) return data.status();
   // std::function wants to be copyable; the transport is handed over at the only call.
   auto holder = std::make_shared<std::unique_ptr<DataTransport>>(std::move(*data));
-  parts.make_backend = [self = topology.rank, config,
+  parts.make_backend = [self = topology.rank, size = topology.size, config,
                         holder](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
-    return std::make_unique<CpuBackend>(self, config, std::move(*holder), std::move(sink));
+    return std::make_unique<CpuBackend>(self, config, std::move(*holder), std::move(sink), size);
   };
   return parts;
 }
