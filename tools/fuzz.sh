@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# fuzz.sh BUILD SECONDS: the wire decoder under the address and undefined-behaviour sanitizers, fed
+# fuzz.sh BUILD SECONDS [SEED]: the wire decoder under the address and undefined-behaviour sanitizers, fed
 # with mutated frames for SECONDS from a seed that it prints.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,5 +9,5 @@ mkdir -p "$folder"
 cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
   -DTFRING_SANITIZE=address,undefined -DTFRING_BUILD_OPS=OFF -DTFRING_BUILD_BINDINGS=OFF \
   >"$folder/configure.log"
-cmake --build "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --target wire_fuzz
-UBSAN_OPTIONS=halt_on_error=1 "$folder/tests/cc/wire_fuzz" --seconds "$2"
+cmake --build "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --target core_wire_fuzz
+UBSAN_OPTIONS=halt_on_error=1 "$folder/tests/cc/core_wire_fuzz" "$2" "${3:-$RANDOM}"
