@@ -1,0 +1,86 @@
+"""A small model and its data, and what several files of tests do with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+import tfring.keras as hvd
+
+FEATURES, CLASSES, PER_RANK = 8, 3, 6
+
+
+def build_model(seed: int) -> Any:
+    """A model whose initial weights follow from the seed alone."""
+    initializers = [keras.initializers.GlorotUniform(seed=seed + i) for i in range(2)]
+    return keras.Sequential(
+        [
+            keras.layers.Input((FEATURES,)),
+            keras.layers.Dense(16, activation="tanh", kernel_initializer=initializers[0]),
+            keras.layers.Dense(CLASSES, kernel_initializer=initializers[1]),
+        ]
+    )
+
+
+def loss() -> Any:
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def whole_data(steps: int) -> tuple[Any, Any]:
+    """`steps` batches for all ranks together: PER_RANK samples for each of them."""
+    rng = np.random.default_rng(11)
+    count = steps * hvd.size() * PER_RANK
+    x = rng.normal(size=(count, FEATURES)).astype(np.float32)
+    return x, rng.integers(0, CLASSES, count)
+
+
+def my_data(steps: int) -> tuple[Any, Any]:
+    """This rank's part of every one of these batches."""
+
+    def part(values: Any) -> Any:
+        batches = values.reshape(steps, hvd.size(), PER_RANK, *values.shape[1:])
+        return batches[:, hvd.rank()].reshape(steps * PER_RANK, *values.shape[1:])
+
+    x, y = whole_data(steps)
+    return part(x), part(y)
+
+
+def train_alone(optimizer: Any, steps: int, seed: int, **compile_kwargs: Any) -> Any:
+    """What one process with plain Keras makes of the whole data."""
+    model = build_model(seed)
+    model.compile(optimizer=optimizer, loss=loss(), **compile_kwargs)
+    x, y = whole_data(steps)
+    model.fit(x, y, batch_size=PER_RANK * hvd.size(), shuffle=False, verbose=0)
+    return model
+
+
+def train_together(
+    optimizer: Any, steps: int, seed: int, callbacks: Any = None, **compile_kwargs: Any
+) -> Any:
+    """What the ranks make of their parts, starting unlike each other but for the broadcast."""
+    model = build_model(seed + 100 * hvd.rank())
+    model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss=loss(), **compile_kwargs)
+    x, y = my_data(steps)
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    model.fit(
+        x,
+        y,
+        batch_size=PER_RANK,
+        shuffle=False,
+        verbose=0,
+        callbacks=[broadcast, *(callbacks or [])],
+    )
+    return model
+
+
+def assert_same_weights(model: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    for ours, theirs in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
+
+
+def assert_same_on_all_ranks(model: Any) -> None:
+    for weights in hvd.allgather_object(model.get_weights()):
+        for ours, theirs in zip(model.get_weights(), weights, strict=True):
+            np.testing.assert_array_equal(ours, theirs)

@@ -1,0 +1,165 @@
+"""The callbacks: what they broadcast and average, and the learning rates that they set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras_cases import PER_RANK, assert_same_on_all_ranks, build_model, loss, my_data
+
+import tfring.keras as hvd
+from tfring.keras import callbacks
+
+
+def compiled(optimizer: Any, seed: int = 1) -> Any:
+    model = build_model(seed)
+    model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss=loss())
+    return model
+
+
+def fit(model: Any, *used: Any, epochs: int = 1, steps: int = 3) -> Any:
+    x, y = my_data(steps)
+    return model.fit(
+        x, y, batch_size=PER_RANK, epochs=epochs, shuffle=False, verbose=0, callbacks=list(used)
+    )
+
+
+@pytest.mark.parametrize("root", ["first", "last"])
+def test_broadcast_takes_the_roots_weights_and_state(root: str) -> None:
+    root_rank = 0 if root == "first" else hvd.size() - 1
+    model = compiled(keras.optimizers.SGD(0.0, momentum=0.9), seed=hvd.rank())
+    model.optimizer.build(model.trainable_variables)
+    for variable in model.optimizer.momentums:
+        variable.assign(variable + 0.01 * hvd.rank())
+    callback = callbacks.BroadcastGlobalVariablesCallback(root_rank)
+    fit(model, callback, steps=1)
+    # The rate is zero, so after a step weights are weights + 0.9 * the root's velocity.
+    expected = build_model(root_rank).get_weights()
+    for ours, theirs in zip(model.get_weights(), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs + 0.9 * 0.01 * root_rank, rtol=1e-5, atol=1e-6)
+    assert_same_on_all_ranks(model)
+
+
+def test_every_fit_broadcasts() -> None:
+    model = compiled(keras.optimizers.SGD(0.1, momentum=0.9))
+    callback = callbacks.BroadcastGlobalVariablesCallback(0)
+    fit(model, callback)
+    model.set_weights([w + hvd.rank() for w in model.get_weights()])
+    fit(model, callback)
+    assert_same_on_all_ranks(model)
+
+
+def test_a_rank_that_has_resumed_gives_its_state_to_ranks_that_have_not() -> None:
+    model = compiled(keras.optimizers.Adam(0.01))
+    if hvd.rank() == 0:
+        model.optimizer.build(model.trainable_variables)
+        model.optimizer.iterations.assign(500)
+    fit(model, callbacks.BroadcastGlobalVariablesCallback(0), steps=2)
+    assert int(model.optimizer.iterations) == 502
+    assert_same_on_all_ranks(model)
+
+
+def test_local_variables_are_left_alone() -> None:
+    model = compiled(keras.optimizers.SGD(0.0), seed=hvd.rank())
+    local = model.layers[0].kernel
+    before = local.numpy()
+    fit(model, callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[local]))
+    np.testing.assert_array_equal(local.numpy(), before)
+    others = [w.numpy() for w in model.weights if w is not local]
+    for weights in hvd.allgather_object(others):
+        for ours, theirs in zip(others, weights, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+class Inject(keras.callbacks.Callback):
+    """Adds to the epoch's logs."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__()
+        self._values = values
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs.update(self._values)
+
+
+def test_metrics_are_averaged() -> None:
+    model = compiled(keras.optimizers.SGD(0.0))
+    mean = callbacks.MetricAverageCallback()
+    injected = Inject(a=float(hvd.rank()), b=1, text="not a number")
+    history = fit(model, injected, mean, epochs=2).history
+    assert history["a"] == [(hvd.size() - 1) / 2] * 2
+    assert history["b"] == [1.0] * 2
+    assert len(set(hvd.allgather_object(tuple(history["loss"])))) == 1
+
+
+def test_different_metrics_are_an_error_on_every_rank() -> None:
+    if hvd.size() == 1:
+        pytest.skip("needs two ranks")
+    model = compiled(keras.optimizers.SGD(0.0))
+    extra = Inject(**{"only_here" if hvd.rank() == 0 else "only_there": 1.0})
+    with pytest.raises(RuntimeError, match=r"rank 0: loss, only_here; rank 1: loss, only_there"):
+        fit(model, extra, callbacks.MetricAverageCallback())
+
+
+class Rates(keras.callbacks.Callback):
+    """Writes down the learning rate that each batch was trained with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.seen.append(float(self.model.optimizer.learning_rate))
+
+
+def test_warmup_ends_at_the_given_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    model, rates = compiled(keras.optimizers.SGD(0.8)), Rates()
+    warmup = callbacks.LearningRateWarmupCallback(0.8, warmup_epochs=2, verbose=1)
+    history = fit(model, warmup, rates, epochs=3, steps=2).history
+    size = hvd.size()
+    fractions = [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    expected = [0.8 * (f * (size - 1) + 1) / size for f in fractions]
+    np.testing.assert_allclose(rates.seen, expected, rtol=1e-6)
+    np.testing.assert_allclose(history["lr"], expected[1::2], rtol=1e-6)
+    assert "Epoch 2: finished gradual learning rate warmup to 0.8" in capsys.readouterr().out
+
+
+def test_schedule_by_epoch_and_by_batch() -> None:
+    model, rates = compiled(keras.optimizers.SGD(1.0)), Rates()
+    fit(
+        model,
+        callbacks.LearningRateScheduleCallback(1.0, 0.5, start_epoch=1, end_epoch=2),
+        callbacks.LearningRateScheduleCallback(
+            1.0, lambda epoch: 0.1**epoch, start_epoch=2, staircase=False
+        ),
+        rates,
+        epochs=3,
+        steps=2,
+    )
+    np.testing.assert_allclose(rates.seen, [1, 1, 0.5, 0.5, 0.01, 0.1**2.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("correction", [True, False])
+def test_momentum_correction_scales_the_velocity(correction: bool) -> None:
+    """With v <- mu * (new / old) * v - new * g in the step that changes the rate."""
+    model = compiled(keras.optimizers.SGD(0.1, momentum=0.9))
+    velocity = model.optimizer
+    fit(model, steps=1)
+    before = [v.numpy() for v in velocity.momentums]
+    model.optimizer.learning_rate = 0.1
+    schedule = callbacks.LearningRateScheduleCallback(0.1, 0.0, momentum_correction=correction)
+    fit(model, schedule, steps=1)  # rate 0: only what is left of the velocity moves
+    factor = 0.0 if correction else 0.9
+    for old, now in zip(before, velocity.momentums, strict=True):
+        np.testing.assert_allclose(now.numpy(), factor * old, rtol=1e-5, atol=1e-7)
+
+
+def test_a_schedule_in_the_optimizer_is_refused() -> None:
+    decay = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+    model = compiled(keras.optimizers.SGD(decay))
+    with pytest.raises(TypeError, match="learning rate schedule"):
+        fit(model, callbacks.LearningRateScheduleCallback(0.1, 0.5))
+    with pytest.raises(ValueError, match="initial_lr"):
+        callbacks.LearningRateScheduleCallback(None, 0.5)  # type: ignore[arg-type]

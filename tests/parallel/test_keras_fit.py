@@ -1,0 +1,235 @@
+"""Ranks that train on parts of a batch do what one process does with the whole batch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras_cases import (
+    PER_RANK,
+    assert_same_on_all_ranks,
+    assert_same_weights,
+    build_model,
+    loss,
+    my_data,
+    train_alone,
+    train_together,
+)
+
+import tfring.keras as hvd
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "adam": lambda: keras.optimizers.Adam(1e-3),
+    "adamw ema": lambda: keras.optimizers.AdamW(1e-3, use_ema=True, ema_momentum=0.9),
+    "clipnorm": lambda: keras.optimizers.SGD(0.1, clipnorm=0.01),
+    "global clipnorm": lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.01),
+    "accumulation": lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=4),
+    "accumulation clipnorm": lambda: keras.optimizers.SGD(
+        0.1, gradient_accumulation_steps=4, clipnorm=0.01
+    ),
+}
+
+
+@pytest.fixture
+def mixed_float16() -> Iterator[None]:
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    yield
+    keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_twenty_steps_equal_one_process(name: str) -> None:
+    together = train_together(OPTIMIZERS[name](), steps=20, seed=1)
+    assert_same_weights(together, train_alone(OPTIMIZERS[name](), steps=20, seed=1))
+    assert_same_on_all_ranks(together)
+
+
+@pytest.mark.parametrize("how", [{"run_eagerly": True}, {"steps_per_execution": 5}])
+def test_other_ways_to_run_equal_one_process(how: dict[str, Any]) -> None:
+    for name in ("sgd", "accumulation"):
+        together = train_together(OPTIMIZERS[name](), steps=20, seed=2, **how)
+        assert_same_weights(together, train_alone(OPTIMIZERS[name](), steps=20, seed=2))
+
+
+def test_jit_compile_is_turned_off_with_a_message() -> None:
+    with pytest.warns(UserWarning, match="jit_compile"):
+        together = train_together(OPTIMIZERS["sgd"](), steps=5, seed=3, jit_compile=True)
+    assert_same_weights(together, train_alone(OPTIMIZERS["sgd"](), steps=5, seed=3))
+
+
+def test_a_partial_last_batch_on_one_rank_only() -> None:
+    """That rank retraces; the names stay, and the others do not wait for ever."""
+    model = build_model(4)
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss=loss())
+    x, y = my_data(3)
+    if hvd.rank() == hvd.size() - 1:
+        x, y = x[:-2], y[:-2]
+    model.fit(x, y, batch_size=PER_RANK, epochs=2, shuffle=False, verbose=0)
+    assert_same_on_all_ranks(model)
+
+
+def test_another_model_on_one_rank_only() -> None:
+    if hvd.rank() == 0:
+        build_model(99).compile(optimizer="sgd", loss=loss())
+    together = train_together(OPTIMIZERS["momentum"](), steps=4, seed=5)
+    assert_same_weights(together, train_alone(OPTIMIZERS["momentum"](), steps=4, seed=5))
+
+
+class OverflowOnOneRank(keras.callbacks.Callback):
+    """Makes the gradients of one step infinite on the last rank, by its loss scale's input."""
+
+    def __init__(self, layer: Any, step: int) -> None:
+        super().__init__()
+        self._layer, self._step, self._kept = layer, step, None
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if batch == self._step and hvd.rank() == hvd.size() - 1:
+            self._layer.poison.assign(float("inf"))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._layer.poison.assign(1.0)
+
+
+class Poison(keras.layers.Layer):
+    """Multiplies by a variable that a test can set to inf."""
+
+    def build(self, input_shape: Any) -> None:
+        self.poison = self.add_weight(shape=(), initializer="ones", trainable=False)
+
+    def call(self, inputs: Any) -> Any:
+        return inputs * keras.ops.cast(self.poison, inputs.dtype)
+
+
+@pytest.mark.parametrize("accumulate", [None, 2])
+def test_an_overflow_on_one_rank_makes_all_skip(mixed_float16: None, accumulate: Any) -> None:
+    model = keras.Sequential([keras.layers.Input((8,)), Poison(), keras.layers.Dense(3)])
+    inner = keras.optimizers.SGD(0.01, gradient_accumulation_steps=accumulate)
+    scaling = keras.optimizers.LossScaleOptimizer(
+        hvd.DistributedOptimizer(inner), initial_scale=16.0
+    )
+    model.compile(optimizer=scaling, loss=loss())
+    x, y = my_data(8)
+    model.fit(
+        x,
+        y,
+        batch_size=PER_RANK,
+        shuffle=False,
+        verbose=0,
+        callbacks=[
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+            OverflowOnOneRank(model.layers[0], 3),
+        ],
+    )
+    assert float(scaling.dynamic_scale) == 8.0  # halved once, on every rank
+    assert int(inner._iterations) == 7
+    assert_same_on_all_ranks(model)
+    assert all(np.isfinite(w).all() for w in model.get_weights())
+
+
+def test_mixed_float16_stays_near_one_process(mixed_float16: None) -> None:
+    together = train_together(keras.optimizers.SGD(0.1), steps=10, seed=6)
+    alone = train_alone(keras.optimizers.SGD(0.1), steps=10, seed=6)
+    assert isinstance(together.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert_same_weights(together, alone, tolerance=1e-2)
+    assert_same_on_all_ranks(together)
+
+
+def test_an_optimizer_wrapped_after_the_first_fit_is_repaired() -> None:
+    model = build_model(7)
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss())
+    x, y = my_data(4)
+    model.fit(x, y, batch_size=PER_RANK, verbose=0)  # traces without reducing: ranks drift apart
+    hvd.DistributedOptimizer(model.optimizer)
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    model.fit(x, y, batch_size=PER_RANK, verbose=0, callbacks=[broadcast])
+    assert_same_on_all_ranks(model)
+
+
+def test_an_optimizer_that_does_not_reduce_is_refused() -> None:
+    model = build_model(8)
+    model.compile(optimizer="sgd", loss=loss())
+    x, y = my_data(2)
+    callbacks = [hvd.callbacks.MetricAverageCallback()]
+    if hvd.size() == 1:
+        model.fit(x, y, batch_size=PER_RANK, verbose=0, callbacks=callbacks)
+        return
+    with pytest.raises(RuntimeError, match="does not reduce"):
+        model.fit(x, y, batch_size=PER_RANK, verbose=0, callbacks=callbacks)
+
+
+class OwnTrainStep(keras.Model):
+    """Trains with a tape of its own, distributed or not."""
+
+    def __init__(self, distributed: bool) -> None:
+        super().__init__()
+        self.dense, self.distributed = keras.layers.Dense(3), distributed
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs)
+
+    def train_step(self, data: Any) -> Any:
+        import tfring
+
+        x, y = data
+        with tf.GradientTape() as tape:
+            value = self.compute_loss(x=x, y=y, y_pred=self(x))
+        if self.distributed:
+            tape = tfring.DistributedGradientTape(tape)
+        gradients = tape.gradient(value, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": value}
+
+
+def test_an_own_train_step_must_reduce_one_way_or_the_other() -> None:
+    x, y = my_data(4)
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    model = OwnTrainStep(distributed=True)
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss())
+    for _ in range(2):  # the second fit does not trace again
+        model.fit(x, y, batch_size=PER_RANK, verbose=0, callbacks=callbacks)
+    assert_same_on_all_ranks(model)
+    if hvd.size() > 1:
+        model = OwnTrainStep(distributed=False)
+        model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss())
+        with pytest.raises(RuntimeError, match="no gradient was reduced"):
+            model.fit(x, y, batch_size=PER_RANK, verbose=0, callbacks=callbacks)
+
+
+def test_different_missing_gradients_are_an_error_on_every_rank() -> None:
+    variables = [keras.Variable([1.0]), keras.Variable([2.0])]
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    gradients = [tf.constant([1.0]), tf.constant([1.0])]
+    if hvd.size() > 1:
+        mine = [gradients[0], None] if hvd.rank() == 0 else gradients
+        with pytest.raises(tf.errors.FailedPreconditionError, match=r"tfring\.optimizer"):
+            optimizer.apply(mine, variables)
+    optimizer.apply(gradients, variables)  # and the next step works
+    np.testing.assert_allclose([v.numpy()[0] for v in variables], [0.9, 1.9], rtol=1e-6)
+
+
+def test_a_saved_model_loads_in_plain_keras(tmp_path: Any) -> None:
+    model = train_together(keras.optimizers.Adam(1e-2), steps=3, seed=9)
+    if hvd.rank() == 0:
+        path = tmp_path / "model.keras"
+        model.save(path)
+        code = (
+            "import sys, keras, json, numpy as np\n"
+            f"m = keras.models.load_model({str(path)!r})\n"
+            "assert not [n for n in sys.modules if n.startswith('tfring')]\n"
+            "x = np.ones((2, 8), dtype='float32')\n"
+            "print(json.dumps([type(m.optimizer).__name__, m(x).numpy().tolist()]))\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        optimizer, outputs = json.loads(done.stdout.splitlines()[-1])
+        assert optimizer == "Adam"
+        np.testing.assert_allclose(model(np.ones((2, 8), "float32")), outputs, rtol=1e-6)
