@@ -1,0 +1,6 @@
+add_cc_test(engine_step engine_step.cc)
+add_cc_test(engine_loss engine_loss.cc)
+add_cc_test(engine_goodbye engine_goodbye.cc)
+add_cc_test(runtime_collectives runtime_collectives.cc)
+add_cc_test(runtime_endings runtime_endings.cc)
+add_cc_test(runtime_process runtime_process.cc)
