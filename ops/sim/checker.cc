@@ -1,0 +1,175 @@
+#include "ops/sim/checker.h"
+
+#include <algorithm>
+#include <cctype>
+#include <sstream>
+
+namespace tfring::sim {
+
+namespace {
+
+constexpr size_t kMaxFailures = 20;
+
+// All that the members of a plan have to agree on, as text so that a difference can be shown.
+std::string Content(const PlanRun& run) {
+  const Plan& plan = run.plan;
+  std::ostringstream out;
+  out << CollectiveKindName(plan.kind) << " set " << plan.process_set << " of "
+      << RanksString(run.members) << " " << DataTypeName(plan.dtype) << " " << ReduceOpName(plan.op)
+      << " " << plan.prescale << " " << plan.postscale << " root " << plan.root << ":";
+  for (const PlanItem& item : plan.items) {
+    out << " " << item.name << "#" << item.cache_id << ShapeString(item.first_dims);
+  }
+  return out.str();
+}
+
+bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// True for "rank 4 (host h4) has shut down ..." and "ranks 0, 2-5 have shut down ..." of rank 4.
+bool SaysShutDown(const std::string& text, Rank rank) {
+  const size_t end = text.find(" shut down");
+  size_t at = text.find("rank");
+  if (end == std::string::npos || at >= end) return false;
+  at = text.find(' ', at) + 1;
+  while (at < end && std::isdigit(static_cast<unsigned char>(text[at]))) {
+    size_t used = 0;
+    const int first = std::stoi(text.substr(at), &used);
+    int last = first;
+    at += used;
+    if (text[at] == '-') {
+      last = std::stoi(text.substr(at + 1), &used);
+      at += used + 1;
+    }
+    if (first <= rank && rank <= last) return true;
+    at += 2;  // ", "
+  }
+  return false;
+}
+
+}  // namespace
+
+void Checker::Fail(const std::string& what) {
+  if (failures_.size() < kMaxFailures) failures_.push_back(what);
+}
+
+void Checker::OnSubmit(Rank rank, EntryId id, const Call& call) {
+  ranks_[rank].entries.emplace(id, Entry{call, 0});
+  ++ranks_[rank].open;
+}
+
+void Checker::OnRun(Rank rank, const PlanRun& run) {
+  PerRank& self = ranks_[rank];
+  const std::string who =
+      "rank " + std::to_string(rank) + ", plan " + std::to_string(run.plan.sequence) + ": ";
+  SeenPlan& seen = plans_[run.plan.sequence];
+  ++seen.runs;
+  seen.members = run.members.size();
+  if (!check_order_) return;
+  if (run.plan.sequence <= self.last_sequence) {
+    Fail(who + "runs after plan " + std::to_string(self.last_sequence));
+  }
+  self.last_sequence = run.plan.sequence;
+  const std::string content = Content(run);
+  if (seen.content.empty()) seen.content = content;
+  if (seen.content != content) {
+    Fail(who + "differs from what another member runs: \"" + content + "\" is not \"" +
+         seen.content + "\"");
+  }
+  if (!std::binary_search(run.members.begin(), run.members.end(), rank)) {
+    Fail(who + "is no member");
+  }
+  CheckEntries(rank, run);
+}
+
+void Checker::CheckEntries(Rank rank, const PlanRun& run) {
+  const std::string who =
+      "rank " + std::to_string(rank) + ", plan " + std::to_string(run.plan.sequence) + ": ";
+  if (run.entries.size() != run.plan.items.size()) return Fail(who + "entries are missing");
+  const size_t members = run.members.size();
+  const size_t self = static_cast<size_t>(
+      std::lower_bound(run.members.begin(), run.members.end(), rank) - run.members.begin());
+  for (size_t i = 0; i < run.entries.size(); ++i) {
+    const PlanItem& item = run.plan.items[i];
+    auto it = ranks_[rank].entries.find(run.entries[i]);
+    if (it == ranks_[rank].entries.end()) {
+      Fail(who + "'" + item.name + "' runs for a call that was never made");
+      continue;
+    }
+    const Request& request = it->second.call.request;
+    if (it->second.results != 0) Fail(who + "'" + item.name + "' runs after its result");
+    if (request.name != item.name || request.process_set != run.plan.process_set ||
+        request.kind != run.plan.kind) {
+      Fail(who + "'" + item.name + "' runs for the call '" + request.name + "'");
+      continue;
+    }
+    if (request.kind != CollectiveKind::kAllgather) continue;
+    for (size_t t = 0; t < request.shapes.size(); ++t) {
+      if (item.first_dims.size() != request.shapes.size() * members ||
+          item.first_dims[t * members + self] != request.shapes[t][0]) {
+        Fail(who + "'" + item.name + "' has wrong first dimensions");
+      }
+    }
+  }
+}
+
+void Checker::OnResult(Rank rank, EntryId id, const Status& status) {
+  const std::string who = "rank " + std::to_string(rank) + ", call " + std::to_string(id);
+  auto it = ranks_[rank].entries.find(id);
+  if (it == ranks_[rank].entries.end()) return Fail(who + " has a result, but was never made");
+  Entry& entry = it->second;
+  if (++entry.results > 1) return Fail(who + " '" + entry.call.request.name + "' ended twice");
+  ++results_;
+  --ranks_[rank].open;
+  const std::string verdict = Verdict(rank, entry.call, status);
+  if (!verdict.empty()) {
+    Fail(who + " '" + entry.call.request.name + "' ended with " + status.ToString() + ": " +
+         verdict);
+  }
+}
+
+std::string Checker::Verdict(Rank rank, const Call& call, const Status& status) const {
+  const std::string& text = status.message();
+  switch (status.code()) {
+    case StatusCode::kOk:
+      return call.mismatch ? "the ranks disagree" : "";
+    case StatusCode::kFailedPrecondition:
+      if (!call.mismatch) return "the ranks agree";
+      return Contains(text, "'" + call.request.name + "'") ? "" : "the tensor is not named";
+    case StatusCode::kUnavailable:
+      if (allowed_.lost == kNoRank) return "nobody was lost";
+      if (!Contains(text, "rank " + std::to_string(allowed_.lost) + " (host ")) {
+        return "rank " + std::to_string(allowed_.lost) + " is the lost one";
+      }
+      return allowed_.silent && !Contains(text, "no heartbeat") ? "it missed its heartbeats" : "";
+    case StatusCode::kCancelled:
+      if (ranks_[rank].shut_down) return "";
+      if (allowed_.departed == kNoRank) return "nobody has shut down";
+      // After rank 0's goodbye everybody leaves, in any order.
+      if (allowed_.departed == 0 && Contains(text, "has shut down")) return "";
+      if (SaysShutDown(text, allowed_.departed)) return "";
+      return "rank " + std::to_string(allowed_.departed) + " is the one that has shut down";
+    default:
+      return "this never happens";
+  }
+}
+
+void Checker::Finish(const std::vector<Rank>& ended) {
+  for (Rank rank : ended) {
+    for (const auto& [id, entry] : ranks_[rank].entries) {
+      if (entry.results != 0) continue;
+      Fail("rank " + std::to_string(rank) + ", call " + std::to_string(id) + " '" +
+           entry.call.request.name + "' never ended");
+    }
+  }
+  if (allowed_.lost != kNoRank || allowed_.departed != kNoRank) return;
+  for (const auto& [sequence, plan] : plans_) {
+    if (plan.runs != plan.members) {
+      Fail("plan " + std::to_string(sequence) + " ran on " + std::to_string(plan.runs) + " of " +
+           std::to_string(plan.members) + " members");
+    }
+  }
+}
+
+}  // namespace tfring::sim

@@ -1,0 +1,81 @@
+#ifndef TFRING_OPS_SIM_DATA_PLANE_H_
+#define TFRING_OPS_SIM_DATA_PLANE_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "ops/runtime/engine/engine.h"
+#include "ops/sim/random.h"
+#include "ops/sim/virtual_clock.h"
+
+namespace tfring::sim {
+
+// The collective backends of all ranks. Each rank runs its plans strictly one after another, and a
+// plan is a rendezvous: it ends nowhere before all its members have begun it. So two ranks that
+// run two common plans in different orders wait for ever, as they would on real streams. Moving the
+// data takes priced, random virtual time. Lives for one run; one thread.
+class DataPlane {
+ public:
+  using Sink = std::function<void(Rank rank, Completion completion)>;
+
+  DataPlane(int size, VirtualClock* clock, Random random, Sink sink);
+
+  void Submit(Rank rank, const PlanRun& run, int64_t bytes);
+  void Abort(Rank rank, const Status& why);
+
+  // The rank's streams end: its neighbours in a plan that it has not finished see that after
+  // `delay`; other members just wait.
+  void CloseAll(Rank rank, Duration delay);
+
+  // The rank does nothing any more, and nobody sees it.
+  void Freeze(Rank rank) { nodes_[rank].stuck = true; }
+
+  // Streams that broke in the middle of a plan.
+  int64_t broken() const { return broken_; }
+  // Plans of this rank that have not ended.
+  size_t queued(Rank rank) const { return nodes_[rank].queue.size(); }
+  bool aborted(Rank rank) const { return nodes_[rank].aborted; }
+  // A stream of this rank broke and it was not aborted yet.
+  bool stuck(Rank rank) const { return nodes_[rank].stuck; }
+
+ private:
+  struct Node {
+    std::deque<uint64_t> queue;  // front is running
+    bool stuck = false;
+    bool aborted = false;
+    bool closed = false;
+    TimePoint closed_at = kNever;  // when others see it
+    Status why;
+  };
+  // A plan and who is how far with it.
+  struct Flight {
+    std::vector<Rank> members;
+    int64_t bytes = 0;
+    std::set<Rank> begun;
+    std::set<Rank> ended;
+    bool failed = false;  // a member is gone: whoever has not ended never will
+  };
+
+  void Begin(Rank rank);
+  void End(Rank rank, uint64_t sequence);
+  // Lets `rank`, which runs the flight, see that a neighbour has gone.
+  void WatchNeighbours(Rank rank, uint64_t sequence);
+  void Break(Rank rank, uint64_t sequence, Rank suspect);
+  void CompleteLater(Rank rank, Completion completion);
+  bool Running(Rank rank, uint64_t sequence) const;
+
+  VirtualClock* const clock_;
+  Random random_;
+  const Sink sink_;
+  std::vector<Node> nodes_;
+  std::map<uint64_t, Flight> flights_;
+  int64_t broken_ = 0;
+};
+
+}  // namespace tfring::sim
+
+#endif  // TFRING_OPS_SIM_DATA_PLANE_H_

@@ -1,0 +1,128 @@
+#include <getopt.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+
+#include "ops/sim/cluster.h"
+
+// tfring_sim: runs many simulated jobs, one per seed; see Usage().
+namespace tfring::sim {
+namespace {
+
+struct Arguments {
+  SimOptions options;
+  int64_t seeds = 1;
+  bool verbose = false;
+};
+
+constexpr char kUsage[] =
+    "usage: tfring_sim [--ranks=3] [--seed=1] [--seeds=1] [--verbose]\n"
+    "                  [--workload=global|triangle|subsets|mismatch]\n"
+    "                  [--fault=none|death|hang|goodbye]\n"
+    "                  "
+    "[--sabotage=none|swap-plans|alter-plan|drop-result|repeat-result|lose-frame]\n"
+    "                  [--no-order-check]\n"
+    "Runs the engines of all ranks in one process on a virtual clock and a random network, and\n"
+    "checks that all ranks run the same plans in one order, that every call ends exactly once, "
+    "and\n"
+    "that nothing deadlocks. A seed repeats a run exactly.\n";
+
+// The value whose name is `text`, of the enum values from 0 to `last`.
+template <typename Enum>
+bool FromName(const std::string& text, const char* (*name)(Enum), Enum last, Enum* value) {
+  for (int i = 0; i <= static_cast<int>(last); ++i) {
+    if (text != name(static_cast<Enum>(i))) continue;
+    *value = static_cast<Enum>(i);
+    return true;
+  }
+  return false;
+}
+
+bool ParseNumber(const char* text, int64_t low, int64_t high, int64_t* value) {
+  char* end = nullptr;
+  *value = std::strtoll(text, &end, 10);
+  return end != text && *end == '\0' && *value >= low && *value <= high;
+}
+
+bool Parse(int argc, char** argv, Arguments* arguments) {
+  static const option kOptions[] = {{"ranks", required_argument, nullptr, 'r'},
+                                    {"seed", required_argument, nullptr, 's'},
+                                    {"seeds", required_argument, nullptr, 'n'},
+                                    {"workload", required_argument, nullptr, 'w'},
+                                    {"fault", required_argument, nullptr, 'f'},
+                                    {"sabotage", required_argument, nullptr, 'b'},
+                                    {"no-order-check", no_argument, nullptr, 'o'},
+                                    {"verbose", no_argument, nullptr, 'v'},
+                                    {nullptr, 0, nullptr, 0}};
+  SimOptions& options = arguments->options;
+  int64_t number = 0;
+  bool good = true;
+  int letter = 0;
+  while (good && (letter = getopt_long(argc, argv, "", kOptions, nullptr)) != -1) {
+    if (letter == 'r') {
+      good = ParseNumber(optarg, 1, 100000, &number);
+      options.ranks = static_cast<int>(number);
+    } else if (letter == 's') {
+      good = ParseNumber(optarg, 0, INT64_MAX / 2, &number);
+      options.seed = static_cast<uint64_t>(number);
+    } else if (letter == 'n') {
+      good = ParseNumber(optarg, 1, INT64_MAX / 2, &arguments->seeds);
+    } else if (letter == 'w') {
+      options.workload = optarg;
+    } else if (letter == 'f') {
+      good = FromName(optarg, FaultName, Fault::kGoodbye, &options.fault);
+    } else if (letter == 'b') {
+      good = FromName(optarg, SabotageName, Sabotage::kLoseFrame, &options.sabotage);
+    } else if (letter == 'o') {
+      options.check_order = false;
+    } else if (letter == 'v') {
+      arguments->verbose = true;
+    } else {
+      good = false;
+    }
+  }
+  return good && optind == argc;
+}
+
+int Main(int argc, char** argv) {
+  Arguments arguments;
+  if (!Parse(argc, argv, &arguments)) {
+    std::cerr << kUsage;
+    return 2;
+  }
+  SimOptions options = arguments.options;
+  SimReport total;
+  int64_t faulted = 0;
+  int64_t failed = 0;
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < arguments.seeds; ++i, ++options.seed) {
+    const SimReport report = Cluster(options).Run();
+    total.plans += report.plans;
+    total.results += report.results;
+    total.events += report.events;
+    total.max_frames = std::max(total.max_frames, report.max_frames);
+    faulted += report.faulted;
+    if (arguments.verbose) {
+      std::cout << "seed " << options.seed << ": " << report.plans << " plans, " << report.results
+                << " results, " << report.events << " events, " << report.end / 1000
+                << " virtual us\n";
+    }
+    if (report.failures.empty()) continue;
+    ++failed;
+    for (const std::string& failure : report.failures) std::cout << "  " << failure << "\n";
+    std::cout << "FAILED, repeat with: " << ReplayLine(options) << "\n";
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  std::cout << arguments.seeds << " seeds, " << failed << " failed, " << faulted
+            << " with a fault, " << total.plans << " plans, " << total.results << " results, "
+            << total.events << " events, at most " << total.max_frames << " frames under way, "
+            << took.count() << " s\n";
+  return failed == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace tfring::sim
+
+int main(int argc, char** argv) { return tfring::sim::Main(argc, argv); }

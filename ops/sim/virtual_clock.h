@@ -1,0 +1,45 @@
+#ifndef TFRING_OPS_SIM_VIRTUAL_CLOCK_H_
+#define TFRING_OPS_SIM_VIRTUAL_CLOCK_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "ops/runtime/interfaces/clock.h"
+
+namespace tfring::sim {
+
+// Virtual time: it jumps from event to event. Events of the same moment run in the order in which
+// they were planned, so that a run is a function of its seed alone. One thread; lives for one run.
+class VirtualClock : public Clock {
+ public:
+  TimePoint Now() const override { return now_; }
+
+  // Plans `action` for `when`, or for now if that has passed.
+  void At(TimePoint when, std::function<void()> action);
+  void After(Duration delay, std::function<void()> action) { At(now_ + delay, std::move(action)); }
+
+  // Runs the next event; false if there is none.
+  bool RunOne();
+
+  int64_t events_run() const { return events_run_; }
+
+ private:
+  struct Event {
+    TimePoint when;
+    uint64_t order;
+    std::function<void()> action;
+  };
+  static bool Later(const Event& a, const Event& b) {
+    return a.when != b.when ? a.when > b.when : a.order > b.order;
+  }
+
+  TimePoint now_ = 0;
+  uint64_t next_order_ = 0;
+  int64_t events_run_ = 0;
+  std::vector<Event> heap_;
+};
+
+}  // namespace tfring::sim
+
+#endif  // TFRING_OPS_SIM_VIRTUAL_CLOCK_H_

@@ -1,0 +1,208 @@
+#include "ops/sim/workload.h"
+
+#include <algorithm>
+
+namespace tfring::sim {
+
+namespace {
+
+// A collective as all its members mean it.
+struct Op {
+  Request request;
+  std::vector<Rank> members;
+  Rank odd = kNoRank;  // this member disagrees
+};
+
+const std::vector<DataType> kReducible = {DataType::kFloat16, DataType::kBfloat16,
+                                          DataType::kFloat32, DataType::kFloat64, DataType::kInt32};
+const std::vector<ReduceOp> kOps = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin};
+
+Shape RandomShape(Random* random) {
+  Shape shape;
+  for (int64_t i = random->Between(1, 3); i > 0; --i) shape.push_back(random->Between(1, 12));
+  return shape;
+}
+
+class Generator {
+ public:
+  Generator(int ranks, Random random) : ranks_(ranks), random_(random) {}
+
+  Workload Make(const std::string& name) {
+    Workload workload;
+    AddSets(name, &workload);
+    mismatches_ = name == "mismatch";
+    workload.config = RandomConfig();
+    workload.scripts.resize(static_cast<size_t>(ranks_));
+    const int64_t phases = random_.Between(2, ranks_ > 32 ? 3 : 5);
+    const int64_t width = random_.Between(2, ranks_ > 32 ? 8 : 10);
+    for (int64_t phase = 0; phase < phases; ++phase) {
+      // Mostly the same calls again, as in training; that is what the response cache sees.
+      if (phase == 0 || random_.Percent(30)) NewOps(width);
+      for (Op& op : ops_) Vary(&op);
+      AddPhase(&workload);
+    }
+    return workload;
+  }
+
+ private:
+  void AddSets(const std::string& name, Workload* workload) {
+    sets_.push_back(AllRanks());
+    if (name == "triangle") {
+      sets_ = {{}, {0, 1}, {1, 2}, {0, 2}};
+    } else if (name != "global") {
+      for (int64_t count = random_.Between(1, 5); count > 0; --count) {
+        std::vector<Rank> ranks = AllRanks();
+        random_.Shuffle(&ranks);
+        ranks.resize(static_cast<size_t>(random_.Between(1, ranks_)));
+        std::sort(ranks.begin(), ranks.end());
+        sets_.push_back(ranks);
+      }
+    }
+    for (size_t id = 1; id < sets_.size(); ++id) {
+      workload->sets.emplace_back(static_cast<ProcessSetId>(id), sets_[id]);
+    }
+    if (sets_[0].empty()) first_set_ = 1;
+  }
+
+  std::vector<Rank> AllRanks() const {
+    std::vector<Rank> ranks;
+    for (Rank rank = 0; rank < ranks_; ++rank) ranks.push_back(rank);
+    return ranks;
+  }
+
+  Config RandomConfig() {
+    Config config;
+    config.fusion_threshold_bytes = random_.Pick<int64_t>({0, 1024, 128 << 20});
+    config.cache_capacity = random_.Pick<int64_t>({0, 2, 1024});
+    config.max_plans_in_flight = random_.Between(1, 3);
+    config.disable_group_fusion = random_.Percent(30);
+    if (!random_.Percent(20)) config.heartbeat_interval = 0;
+    if (!random_.Percent(20)) config.stall_warning = 0;
+    return config;
+  }
+
+  void NewOps(int64_t width) {
+    ops_.clear();
+    for (int64_t i = 0; i < width; ++i) {
+      Op op;
+      const int64_t set = random_.Between(first_set_, static_cast<int64_t>(sets_.size()) - 1);
+      op.members = sets_[static_cast<size_t>(set)];
+      op.request.process_set = static_cast<ProcessSetId>(set);
+      // Names come back in later generations, then with other properties.
+      op.request.name = "op" + std::to_string(i);
+      op.request.kind = static_cast<CollectiveKind>(random_.Below(kNumCollectiveKinds));
+      Fill(&op);
+      ops_.push_back(std::move(op));
+    }
+  }
+
+  void Fill(Op* op) {
+    Request& request = op->request;
+    request.group = random_.Percent(20);
+    if (request.kind == CollectiveKind::kBarrier) return;
+    request.dtype = random_.Pick(kReducible);
+    for (int64_t tensors = random_.Between(1, 3); tensors > 0; --tensors) {
+      request.shapes.push_back(RandomShape(&random_));
+    }
+    if (request.kind == CollectiveKind::kAllreduce) {
+      request.op = random_.Pick(kOps);
+      if (random_.Percent(20)) request.postscale = 0.5;
+    } else if (request.kind == CollectiveKind::kBroadcast) {
+      request.root = random_.Pick(op->members);
+    }
+  }
+
+  // What may differ from phase to phase: a shape, and whether somebody disagrees.
+  void Vary(Op* op) {
+    op->odd = kNoRank;
+    if (mismatches_ && op->members.size() > 1 && random_.Percent(25)) {
+      op->odd = random_.Pick(op->members);
+    }
+    if (!op->request.shapes.empty() && random_.Percent(10)) {
+      op->request.shapes[0] = RandomShape(&random_);
+    }
+  }
+
+  void AddPhase(Workload* workload) {
+    const bool blocking = random_.Percent(30);
+    std::vector<Phase> phases(static_cast<size_t>(ranks_));
+    for (const Op& op : ops_) {
+      for (Rank rank : op.members) {
+        Call call{OnRank(op, rank), op.odd != kNoRank};
+        if (blocking) {
+          workload->scripts[rank].push_back({std::move(call)});
+        } else {
+          phases[rank].push_back(std::move(call));
+        }
+      }
+    }
+    workload->largest_phase = std::max(workload->largest_phase, ops_.size());
+    for (Rank rank = 0; rank < ranks_; ++rank) {
+      if (phases[rank].empty()) continue;
+      random_.Shuffle(&phases[rank]);
+      workload->scripts[rank].push_back(std::move(phases[rank]));
+    }
+  }
+
+  Request OnRank(const Op& op, Rank rank) {
+    Request request = op.request;
+    if (request.kind == CollectiveKind::kAllgather) {
+      for (Shape& shape : request.shapes) shape[0] = random_.Below(5);
+    }
+    if (rank == op.odd) Disagree(op, &request);
+    return request;
+  }
+
+  void Disagree(const Op& op, Request* request) {
+    switch (request->kind) {
+      case CollectiveKind::kBarrier:
+        request->kind = CollectiveKind::kBroadcast;
+        request->shapes = {{1}};
+        request->root = op.members[0];
+        return;
+      case CollectiveKind::kBroadcast:
+        if (random_.Percent(50)) {
+          request->root = *std::find_if(op.members.begin(), op.members.end(),
+                                        [&](Rank rank) { return rank != op.request.root; });
+          return;
+        }
+        break;
+      case CollectiveKind::kAllreduce:
+        if (random_.Percent(30)) {
+          request->op = ReduceOp::kProduct;
+          return;
+        }
+        break;
+      case CollectiveKind::kAllgather:
+        break;
+    }
+    if (random_.Percent(50)) {
+      request->dtype = DataType::kInt8;
+    } else {
+      request->shapes[0].push_back(2);
+    }
+  }
+
+  const int ranks_;
+  Random random_;
+  bool mismatches_ = false;
+  int64_t first_set_ = 0;
+  std::vector<std::vector<Rank>> sets_;  // by id
+  std::vector<Op> ops_;
+};
+
+}  // namespace
+
+Result<Workload> MakeWorkload(const std::string& name, int ranks, Random random) {
+  if (name != "global" && name != "triangle" && name != "subsets" && name != "mismatch") {
+    return InvalidArgument("workload '" + name +
+                           "' is unknown: use global, triangle, subsets or mismatch");
+  }
+  if (ranks < 1 || (name == "triangle" && ranks != 3)) {
+    return InvalidArgument("workload '" + name + "' is not for " + std::to_string(ranks) +
+                           " ranks: triangle takes 3, the others 1 or more");
+  }
+  return Generator(ranks, random).Make(name);
+}
+
+}  // namespace tfring::sim
