@@ -49,12 +49,12 @@ TransportPair ConnectTwo() {
   SocketPair sockets;
   TransportPair both;
   std::thread other([&] {
-    auto made = ShmDataTransport::Connect({{0, sockets.fds[1]}}, std::make_unique<NoTransport>(),
-                                          In(10 * kSecond));
+    auto made = ShmDataTransport::Connect(true, {{0, sockets.fds[1]}},
+                                          std::make_unique<NoTransport>(), In(10 * kSecond));
     if (made.ok()) both.second = std::move(*made);
   });
-  auto made = ShmDataTransport::Connect({{1, sockets.fds[0]}}, std::make_unique<NoTransport>(),
-                                        In(10 * kSecond));
+  auto made = ShmDataTransport::Connect(true, {{1, sockets.fds[0]}},
+                                        std::make_unique<NoTransport>(), In(10 * kSecond));
   if (made.ok()) both.first = std::move(*made);
   other.join();
   return both;
@@ -139,7 +139,7 @@ TEST(ShmStreamsBetweenProcesses) {
   const pid_t child = fork();
   const int self = child == 0 ? 1 : 0;
   const Rank peer = 1 - self;
-  auto made = ShmDataTransport::Connect({{peer, sockets.fds[self]}},
+  auto made = ShmDataTransport::Connect(true, {{peer, sockets.fds[self]}},
                                         std::make_unique<NoTransport>(), In(10 * kSecond));
   bool ok = made.ok() && (*made)->CanPeek(peer);
   if (child == 0) {

@@ -51,6 +51,8 @@ constexpr Setting kSettings[] = {
      "unit in which large collectives are pipelined"},
     {"DETERMINISTIC", Unit::kFlag, nullptr, &Config::deterministic, 0, 1,
      "use only algorithms that sum in one canonical order"},
+    {"SHARED_MEMORY", Unit::kFlag, nullptr, &Config::shared_memory, 0, 1,
+     "ranks of one host exchange data through shared memory; 0 makes them use sockets"},
     {"LOG_LEVEL", Unit::kLevel, &Config::log_level, nullptr, 0, 4,
      "trace, debug, info, warning or error, or 0 to 4"},
 };

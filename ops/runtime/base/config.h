@@ -27,6 +27,7 @@ struct Config {
   int64_t tree_max_bytes = 256 << 10;   // TREE_MAX_BYTES: binomial tree up to this size
   int64_t piece_bytes = 512 << 10;      // PIECE_BYTES: pipelining unit of large collectives
   bool deterministic = false;           // DETERMINISTIC: canonical order only
+  bool shared_memory = true;            // SHARED_MEMORY: within a host; else sockets
   int64_t log_level = 2;                // LOG_LEVEL: 0 trace 1 debug 2 info 3 warning 4 error
 };
 

@@ -13,8 +13,6 @@
 namespace tfring {
 namespace {
 
-// Up to this many ranks everybody has a data connection to everybody.
-constexpr int kFullMeshRanks = 64;
 // All ranks call init at about the same time; a rank that is still loading its program is waited
 // for as long as the bootstrap would.
 constexpr Duration kSharedMemoryLimit = 60 * kSecond;
@@ -33,8 +31,8 @@ Status CheckTopology(const Topology& t, const std::vector<std::string>& hosts) {
 
 bool NeedsControl(const Topology& t, Rank peer) { return t.rank == 0 || peer == 0; }
 
+// The bootstrap decides how full the mesh is; the ring is the least that every collective needs.
 bool NeedsData(const Topology& t, Rank peer) {
-  if (t.size <= kFullMeshRanks) return true;
   const int distance = (peer - t.rank + t.size) % t.size;
   return distance == 1 || distance == t.size - 1;
 }
@@ -68,14 +66,14 @@ Result<std::unique_ptr<ControlTransport>> MakeControl(Connections* connections) 
   return std::unique_ptr<ControlTransport>(std::move(*made));
 }
 
-Result<std::unique_ptr<DataTransport>> MakeData(Connections* connections) {
+Result<std::unique_ptr<DataTransport>> MakeData(Connections* connections, const Config& config) {
   std::vector<ShmPeer> on_this_host;
   for (const auto& [rank, socket] : connections->data) {
     if (connections->local_pids.count(rank) != 0) on_this_host.push_back({rank, socket.get()});
   }
   auto made = TcpDataTransport::Create(std::move(connections->data));
   if (!made.ok()) return made.status();
-  return ShmDataTransport::Connect(on_this_host, std::move(*made),
+  return ShmDataTransport::Connect(config.shared_memory, on_this_host, std::move(*made),
                                    MonotonicNow() + kSharedMemoryLimit);
 }
 
@@ -110,7 +108,7 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
     };
     return parts;
   }
-  Result<std::unique_ptr<DataTransport>> data = MakeData(&connections);
+  Result<std::unique_ptr<DataTransport>> data = MakeData(&connections, config);
   if (!data.ok()) return data.status();
   // std::function wants to be copyable; the transport is handed over at the only call.
   auto holder = std::make_shared<std::unique_ptr<DataTransport>>(std::move(*data));

@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "ops/runtime/base/log.h"
+
 namespace tfring {
 namespace {
 
@@ -77,11 +79,19 @@ struct ShmDataTransport::Pair {
 };
 
 Result<std::unique_ptr<DataTransport>> ShmDataTransport::Connect(
-    const std::vector<ShmPeer>& peers, std::unique_ptr<DataTransport> base, TimePoint deadline) {
+    bool offer, const std::vector<ShmPeer>& peers, std::unique_ptr<DataTransport> base,
+    TimePoint deadline) {
   if (peers.empty()) return base;
-  Result<std::unique_ptr<ShmSegment>> created =
-      ShmSegment::Create(static_cast<uint32_t>(peers.size()), RingBytesFor(peers.size()));
-  std::unique_ptr<ShmSegment> own = created.ok() ? std::move(*created) : nullptr;
+  std::unique_ptr<ShmSegment> own;
+  if (offer) {
+    Result<std::unique_ptr<ShmSegment>> created =
+        ShmSegment::Create(static_cast<uint32_t>(peers.size()), RingBytesFor(peers.size()));
+    if (created.ok()) {
+      own = std::move(*created);
+    } else {
+      Log(LogLevel::kWarning, created.status().message() + "; using sockets within this host");
+    }
+  }
   Result<std::vector<ShmAgreement>> agreed = AgreeOnSharedMemory(own.get(), peers, deadline);
   if (!agreed.ok()) return agreed.status();
   if (own == nullptr) return base;

@@ -21,7 +21,9 @@ class ShmDataTransport final : public DataTransport {
   // Agrees with every peer in `peers` over its data socket, in both directions, whether they share
   // memory; a pair that does not stays with `base`, and so do all if none can be had. All peers
   // must call this at the same time. Unavailable if one does not answer until `deadline`.
-  static Result<std::unique_ptr<DataTransport>> Connect(const std::vector<ShmPeer>& peers,
+  // With `offer` false this rank takes part in the agreement but shares nothing.
+  static Result<std::unique_ptr<DataTransport>> Connect(bool offer,
+                                                        const std::vector<ShmPeer>& peers,
                                                         std::unique_ptr<DataTransport> base,
                                                         TimePoint deadline);
   ~ShmDataTransport() override;
