@@ -81,6 +81,13 @@ uint8_t ScaleFlags(double prescale, double postscale) {
                               (postscale != 1.0 ? kHasPostscale : 0));
 }
 
+// An optional part is never sent with its default value: every frame has one encoding.
+void ReadScales(uint8_t flags, double* prescale, double* postscale, WireReader* in) {
+  if (flags & kHasPrescale) *prescale = in->Double();
+  if (flags & kHasPostscale) *postscale = in->Double();
+  if ((flags & (kHasPrescale | kHasPostscale)) != ScaleFlags(*prescale, *postscale)) in->Fail();
+}
+
 uint8_t ReadFlags(uint8_t known, WireReader* in) {
   const uint8_t flags = in->Byte();
   if (flags & ~known) in->Fail();
@@ -114,9 +121,11 @@ Request ReadRequest(WireReader* in) {
   request.group = (flags & kIsGroup) != 0;
   request.process_set = in->Signed32();
   request.root = in->Signed32();
-  if (flags & kHasPrescale) request.prescale = in->Double();
-  if (flags & kHasPostscale) request.postscale = in->Double();
-  if (flags & kHasLayoutHash) request.layout_hash = in->Word();
+  ReadScales(flags, &request.prescale, &request.postscale, in);
+  if (flags & kHasLayoutHash) {
+    request.layout_hash = in->Word();
+    if (request.layout_hash == 0) in->Fail();
+  }
   const size_t shapes = in->Count(1);
   request.shapes.reserve(shapes);
   for (size_t i = 0; i < shapes && in->ok(); ++i) request.shapes.push_back(ReadNumbers(in));
@@ -154,10 +163,15 @@ Plan ReadPlan(WireReader* in) {
   plan.op = static_cast<ReduceOp>(in->Enum(kNumReduceOps));
   const uint8_t flags = ReadFlags(kPlanFlags, in);
   plan.root = in->Signed32();
-  if (flags & kHasPrescale) plan.prescale = in->Double();
-  if (flags & kHasPostscale) plan.postscale = in->Double();
-  if (flags & kHasError) plan.error = ReadStatus(in);
-  if (flags & kHasEvicted) plan.evicted = ReadIds(in);
+  ReadScales(flags, &plan.prescale, &plan.postscale, in);
+  if (flags & kHasError) {
+    plan.error = ReadStatus(in);
+    if (plan.error.ok()) in->Fail();
+  }
+  if (flags & kHasEvicted) {
+    plan.evicted = ReadIds(in);
+    if (plan.evicted.empty()) in->Fail();
+  }
   const size_t items = in->Count(kMinItemBytes);
   plan.items.reserve(items);
   for (size_t i = 0; i < items && in->ok(); ++i) {
