@@ -1,0 +1,317 @@
+"""Ranks that meet, or do not, without MPI: every rank is a thread here."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from tfring.bootstrap import auth, frames, hosts, mesh, records, rendezvous, start
+from tfring.bootstrap.errors import BootstrapError
+from tfring.bootstrap.hosts import InterfaceAddress
+from tfring.bootstrap.listener import bind, connect
+from tfring.bootstrap.secret import job_key
+from tfring.config import Settings, read_settings
+from tfring.environments import Identity, Meeting
+
+SECRET = "s" * 64
+
+
+def free_port():
+    with bind("127.0.0.1", 0, 1) as probe:
+        return probe.getsockname()[1]
+
+
+def run_ranks(work, ranks):
+    """Runs work(rank) in a thread per rank; returns results and errors by rank."""
+    results, errors = {}, {}
+
+    def one(rank):
+        try:
+            results[rank] = work(rank)
+        except Exception as error:
+            errors[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return results, errors
+
+
+def identity(rank, size, port, **more):
+    return Identity("a test", rank, size, Meeting.RENDEZVOUS, None, None, "localhost", port, **more)
+
+
+def bring_up_all(size, settings=None, each=None, **more):
+    port = free_port()
+
+    def work(rank):
+        own = each[rank] if each else settings or Settings(secret=SECRET, start_timeout=20)
+        return start.bring_up(identity(rank, size, port, **more), own, {})
+
+    return run_ranks(work, range(size))
+
+
+def close(membership):
+    for fd in (*membership.control_fds.values(), *membership.data_fds.values()):
+        os.close(fd)
+
+
+def talk(memberships, kind):
+    """Everybody sends its rank on every connection, then reads and checks the peer's."""
+    for rank, membership in memberships.items():
+        for fd in getattr(membership, kind).values():
+            assert not os.get_blocking(fd) and not os.get_inheritable(fd)
+            os.write(fd, struct.pack(">I", rank))
+    for membership in memberships.values():
+        for peer, fd in getattr(membership, kind).items():
+            os.set_blocking(fd, True)
+            assert os.read(fd, 4) == struct.pack(">I", peer)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 8])
+def test_everybody_is_connected_with_everybody(size):
+    memberships, errors = bring_up_all(size)
+    assert not errors
+    for rank, membership in memberships.items():
+        others = set(range(size)) - {rank}
+        assert set(membership.control_fds) == (others if rank == 0 else {0})
+        assert set(membership.data_fds) == others
+        assert set(membership.local_pids) == others
+        assert (membership.local_rank, membership.local_size) == (rank, size)
+        assert (membership.cross_rank, membership.cross_size) == (0, 1)
+        assert membership.homogeneous and not membership.by_mpi
+    talk(memberships, "control_fds")
+    talk(memberships, "data_fds")
+    for membership in memberships.values():
+        close(membership)
+
+
+def test_large_jobs_connect_ring_neighbours():
+    settings = Settings(secret=SECRET, start_timeout=20, mesh_limit=3)
+    memberships, errors = bring_up_all(5, settings)
+    assert not errors
+    for rank, membership in memberships.items():
+        assert set(membership.data_fds) == {(rank - 1) % 5, (rank + 1) % 5}
+    talk(memberships, "data_fds")
+    for membership in memberships.values():
+        close(membership)
+
+
+def test_ranks_that_do_not_come_are_named_everywhere():
+    port = free_port()
+    settings = Settings(secret=SECRET, start_timeout=1.0)
+    _, errors = run_ranks(
+        lambda rank: start.bring_up(identity(rank, 5, port), settings, {}), [0, 2, 4]
+    )
+    for rank in (0, 2, 4):
+        assert isinstance(errors[rank], BootstrapError)
+        assert "ranks 1 and 3 of 5 did not come" in str(errors[rank])
+
+
+def test_rank_0_that_does_not_come():
+    settings = Settings(secret=SECRET, start_timeout=0.5)
+    with pytest.raises(BootstrapError, match="rank 1 could not reach rank 0 at localhost"):
+        start.bring_up(identity(1, 2, free_port()), settings, {})
+
+
+def test_different_secrets():
+    each = [Settings(secret=c * 64, start_timeout=2.0) for c in "ab"]
+    _, errors = bring_up_all(2, each=each)
+    assert "wrong secret" in str(errors[1])
+    assert "rank 1 of 2 did not come" in str(errors[0])
+
+
+def test_rank_that_dies_after_the_handshake():
+    port = free_port()
+    settings = Settings(secret=SECRET, start_timeout=5.0)
+
+    def work(rank):
+        if rank == 1:
+            hello = auth.Hello(auth.Role.RENDEZVOUS, 1, 0)
+            key = job_key(SECRET, "")
+            connect("localhost", port, key, hello, time.monotonic() + 5).close()
+            return None
+        return start.bring_up(identity(rank, 3, port), settings, {})
+
+    _, errors = run_ranks(work, range(3))
+    assert "rank 0 lost rank 1" in str(errors[0])
+    assert "rank 0 lost rank 1" in str(errors[2])
+
+
+@pytest.mark.parametrize(
+    "payload,words",
+    [
+        (struct.pack(">I", 2**32 - 1), "4294967295 bytes"),
+        (struct.pack(">I", 3) + b"{]}", "not JSON"),
+        (struct.pack(">I", 2) + b"{}", "malformed record"),
+        (struct.pack(">I", 4) + b"null", "malformed record"),
+    ],
+)
+def test_malformed_records_from_a_member(payload, words):
+    """Even a peer that knows the secret cannot make rank 0 allocate or crash."""
+    port = free_port()
+    settings = Settings(secret=SECRET, start_timeout=5.0)
+
+    def work(rank):
+        if rank == 0:
+            return start.bring_up(identity(0, 2, port), settings, {})
+        hello = auth.Hello(auth.Role.RENDEZVOUS, 1, 0)
+        with connect("localhost", port, job_key(SECRET, ""), hello, time.monotonic() + 5) as sock:
+            sock.sendall(payload)
+            sock.settimeout(5)
+            sock.recv(1)
+        return None
+
+    _, errors = run_ranks(work, range(2))
+    assert isinstance(errors[0], BootstrapError) and words in str(errors[0])
+
+
+def test_rank_0s_settings_count_for_all(caplog):
+    each = [
+        Settings(
+            secret=SECRET, start_timeout=20, runtime={"PIECE_BYTES": "1", "LOG_LEVEL": "info"}
+        ),
+        Settings(
+            secret=SECRET, start_timeout=20, runtime={"PIECE_BYTES": "2", "LOG_LEVEL": "error"}
+        ),
+        Settings(secret=SECRET, start_timeout=20),
+    ]
+    with caplog.at_level(logging.WARNING, "tfring"):
+        memberships, errors = bring_up_all(3, each=each)
+    assert not errors
+    assert memberships[0].runtime == {"PIECE_BYTES": "1", "LOG_LEVEL": "info"}
+    assert memberships[1].runtime == {"PIECE_BYTES": "1", "LOG_LEVEL": "error"}
+    assert memberships[2].runtime == {"PIECE_BYTES": "1"}
+    assert "TFRING_PIECE_BYTES is 2 on rank 1 and 1 on rank 0" in caplog.text
+    for membership in memberships.values():
+        close(membership)
+
+
+def test_public_secret_is_admitted_to_be_one(caplog):
+    with caplog.at_level(logging.WARNING, "tfring"):
+        memberships, errors = bring_up_all(2, Settings(start_timeout=20), public_seed="port 1")
+    assert not errors
+    assert "any local user could join" in caplog.text
+    for membership in memberships.values():
+        close(membership)
+
+
+def test_unknown_interface_is_an_error_on_every_rank():
+    good = Settings(secret=SECRET, start_timeout=20)
+    bad = Settings(secret=SECRET, start_timeout=20, interfaces=("nope0",))
+    _, errors = bring_up_all(2, each=[good, bad])
+    assert "nope0" in str(errors[1])
+    assert "rank 1" in str(errors[0]) and "nope0" in str(errors[0])
+
+
+def test_interface_is_respected():
+    own = [a for a in hosts.interface_addresses() if not a.loopback]
+    if not own:
+        pytest.skip("this machine has only a loopback interface")
+    settings = Settings(secret=SECRET, start_timeout=20, interfaces=(own[0].interface,))
+    memberships, errors = bring_up_all(2, settings)
+    assert not errors
+    with socket.socket(fileno=os.dup(memberships[0].data_fds[1])) as sock:
+        assert sock.getsockname()[0] == own[0].address
+    for membership in memberships.values():
+        close(membership)
+
+
+def test_ranks_of_one_host_use_the_loopback_interface_only():
+    memberships, _ = bring_up_all(2)
+    for fds in (memberships[0].data_fds, memberships[0].control_fds):
+        with socket.socket(fileno=os.dup(fds[1])) as sock:
+            assert sock.getsockname()[0] == sock.getpeername()[0] == "127.0.0.1"
+    for membership in memberships.values():
+        close(membership)
+
+
+def test_address_that_is_not_ours():
+    settings = Settings(secret=SECRET, start_timeout=5, rendezvous_addr="192.0.2.254")
+    with pytest.raises(BootstrapError, match=r"cannot listen at 192\.0\.2\.254"):
+        start.bring_up(identity(0, 2, free_port()), settings, {})
+
+
+def test_inherited_listener_is_used_only_if_it_is_one():
+    sock = bind("127.0.0.1", 0, 4)
+    port = sock.getsockname()[1]
+    assert rendezvous.adopt_listener(0, port) is None
+    assert rendezvous.adopt_listener(9999, port) is None
+    assert rendezvous.adopt_listener(sock.fileno(), port + 1) is None
+    adopted = rendezvous.adopt_listener(sock.detach(), port)
+    assert adopted is not None and adopted.getsockname()[1] == port
+    assert not adopted.get_inheritable()
+    adopted.close()
+
+
+def test_single_process_needs_nobody():
+    alone = Identity("a single process", 0, 1, Meeting.ALONE)
+    membership = start.bring_up(alone, read_settings({}), {})
+    assert (membership.rank, membership.size, membership.local_size) == (0, 1, 1)
+    assert membership.control_fds == membership.data_fds == membership.local_pids == {}
+
+
+def record(rank, host, local=None, local_size=None):
+    return records.Record(rank, host, host, 1, "0", local, local_size, 64, "", [], {})
+
+
+def test_topology_from_host_identities():
+    # Ranks 0, 2, 3 on host a, 1 and 4 on host b.
+    job = [record(r, h) for r, h in enumerate("abaab")]
+    places = [records.topology_of(job, r) for r in range(5)]
+    assert [p.local_rank for p in places] == [0, 0, 1, 2, 1]
+    assert [p.local_size for p in places] == [3, 2, 3, 3, 2]
+    assert [p.cross_rank for p in places] == [0, 1, 0, 0, 1]
+    assert [p.cross_size for p in places] == [2, 2, 2, 1, 2]
+    assert not any(p.homogeneous for p in places)
+
+
+def test_topology_of_the_environment_wins_if_everybody_has_it():
+    job = [record(0, "a", 1, 2), record(1, "a", 0, 2)]
+    assert records.topology_of(job, 0).local_rank == 1
+    job = [record(0, "a", 1, 2), record(1, "a")]
+    assert records.topology_of(job, 0).local_rank == 0
+
+
+def address(text, prefix=24, name="eth0"):
+    return InterfaceAddress(name, text, prefix, text.startswith("127."))
+
+
+def test_common_network_is_not_a_bridge_that_looks_the_same_everywhere():
+    loop, bridge = address("127.0.0.1", 8, "lo"), address("172.17.0.1", 16, "docker0")
+    a = [loop, bridge, address("10.1.0.5")]
+    b = [loop, bridge, address("10.1.0.6")]
+    c = [loop, bridge, address("10.2.0.6")]
+    assert hosts.common_network([a, b]) == "10.1.0.0/24"
+    assert hosts.common_network([a, b, c]) is None
+
+
+def test_records_survive_json():
+    mine = records.Record.of_this_process(0, 1, 2, read_settings({}), "n")
+    assert records.Record.from_json(json.loads(json.dumps(mine.to_json())), 0) == mine
+    assert len(frames.encode(mine.to_json())) < frames.MAX_RECORD_BYTES
+    with pytest.raises(BootstrapError, match="rank 3 describes itself as rank 0"):
+        records.Record.from_json(mine.to_json(), 3)
+
+
+@pytest.mark.parametrize("size,limit", [(2, 64), (3, 2), (64, 64), (65, 64), (200, 64)])
+def test_both_ends_of_every_link_want_it(size, limit):
+    wanted = {
+        (role, *sorted((rank, peer)))
+        for rank in range(size)
+        for role, peer in mesh.links(rank, size, limit)
+    }
+    for role, a, b in wanted:
+        assert (role, b) in mesh.links(a, size, limit)
+        assert (role, a) in mesh.links(b, size, limit)
+    assert len([w for w in wanted if w[0] is auth.Role.CONTROL]) == size - 1

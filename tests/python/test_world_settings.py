@@ -1,0 +1,51 @@
+"""Settings from the environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfring.config import SettingError, read_settings
+
+
+def test_own_name_wins_over_horovods():
+    settings = read_settings({"HOROVOD_FUSION_THRESHOLD": "1", "TFRING_FUSION_THRESHOLD": "2"})
+    assert settings.runtime == {"FUSION_THRESHOLD": "2"}
+    assert read_settings({"HOROVOD_FUSION_THRESHOLD": "1"}).runtime == {"FUSION_THRESHOLD": "1"}
+
+
+def test_horovods_names_for_the_start():
+    settings = read_settings({"HOROVOD_GLOO_IFACE": "eth0,eth1", "HOROVOD_START_TIMEOUT": "7"})
+    assert settings.interfaces == ("eth0", "eth1")
+    assert settings.start_timeout == 7
+
+
+@pytest.mark.parametrize("value,expected", [("1", {"STALL_CHECK_TIME_SECONDS": "0"}), ("0", {})])
+def test_stall_check_disable(value, expected):
+    assert read_settings({"HOROVOD_STALL_CHECK_DISABLE": value}).runtime == expected
+
+
+def test_unknown_name_is_not_handed_on_but_named_with_its_neighbours():
+    settings = read_settings({"TFRING_FUSION_TRESHOLD": "1", "TFRING_XYZZY": "1"})
+    assert settings.runtime == {}
+    near, far = settings.unknown
+    assert "TFRING_FUSION_TRESHOLD" in near and "TFRING_FUSION_THRESHOLD" in near
+    assert "TFRING_XYZZY" in far and "did you mean" not in far
+
+
+@pytest.mark.parametrize(
+    "name,value",
+    [
+        ("TFRING_START_TIMEOUT", "soon"),
+        ("TFRING_START_TIMEOUT", "0"),
+        ("TFRING_START_TIMEOUT", "nan"),
+        ("TFRING_MESH_LIMIT", "1"),
+        ("TFRING_RENDEZVOUS_PORT", "70000"),
+    ],
+)
+def test_impossible_value_names_variable_and_value(name, value):
+    with pytest.raises(SettingError, match=f'{name} is "{value}"'):
+        read_settings({name: value})
+
+
+def test_secret_is_not_shown():
+    assert "hush" not in repr(read_settings({"TFRING_SECRET": "hush" * 8}))
