@@ -1,0 +1,275 @@
+"""Options, placement, output and reports of the launcher."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from tfring.launcher.cli import make_parser
+from tfring.launcher.options import environment_of, job_options
+from tfring.launcher.output import PARTIAL_SECONDS, TAKEOVER_SECONDS, Merger
+from tfring.launcher.placement import Slot, UsageError, parse_hostfile, parse_hosts, place
+from tfring.launcher.process import RankProcess, SshOptions
+from tfring.launcher.report import describe, first_failure, last_traceback
+
+
+def parse(*words):
+    return make_parser().parse_args(["run", *words])
+
+
+def test_hosts():
+    assert parse_hosts("a:2, b-1.x:3,c") == [("a", 2), ("b-1.x", 3), ("c", 1)]
+    assert parse_hostfile("# all\na slots=2\n\nb:3 # two\nc\n") == [("a", 2), ("b", 3), ("c", 1)]
+
+
+@pytest.mark.parametrize("text", ["a:0", "a:x", "a b", "-oProxyCommand=x:1", "a:1:2"])
+def test_bad_hosts(text):
+    with pytest.raises(UsageError):
+        parse_hosts(text)
+
+
+def test_bad_hostfile_line_is_named():
+    with pytest.raises(UsageError, match="line 2"):
+        parse_hostfile("a slots=1\nb slots=many\n")
+
+
+def test_placement():
+    slots = place(4, [("a", 2), ("b", 1), ("c", 3)])
+    assert slots == [
+        Slot(0, "a", 0, 2, 0, 3),
+        Slot(1, "a", 1, 2, 0, 1),
+        Slot(2, "b", 0, 1, 1, 3),
+        Slot(3, "c", 0, 1, 2, 3),
+    ]
+    assert len(place(None, [("a", 2), ("b", 2)])) == 4
+    assert [s.host for s in place(2, [])] == ["localhost"] * 2
+
+
+@pytest.mark.parametrize(
+    "ranks,hosts,words",
+    [(None, [], "how many"), (3, [("a", 2)], "2 slots"), (2, [("a", 1), ("a", 1)], "twice")],
+)
+def test_bad_placement(ranks, hosts, words):
+    with pytest.raises(UsageError, match=words):
+        place(ranks, hosts)
+
+
+def test_horovodruns_options_become_settings():
+    options = parse(
+        *("-np", "2", "--fusion-threshold-mb", "32", "--cache-capacity", "0", "--log-level"),
+        *("debug", "--no-stall-check", "--gloo", "python", "t.py", "--epochs", "3"),
+    )
+    assert options.command == ["python", "t.py", "--epochs", "3"]
+    assert environment_of(options) == {
+        "TFRING_FUSION_THRESHOLD": str(32 << 20),
+        "TFRING_CACHE_CAPACITY": "0",
+        "TFRING_LOG_LEVEL": "debug",
+        "TFRING_STALL_CHECK_TIME_SECONDS": "0",
+    }
+
+
+@pytest.mark.parametrize(
+    "words,reason",
+    [
+        (["--mpi"], "mpirun"),
+        (["--cycle-time-ms", "1"], "no cycle time"),
+        (["--autotune"], "not there yet"),
+        (["--min-np", "1"], "not there yet"),
+    ],
+)
+def test_what_cannot_be_obeyed_is_refused_with_a_reason(words, reason, capsys):
+    with pytest.raises(SystemExit):
+        parse("-np", "2", *words, "python", "t.py")
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["-np", "2"], ["-np", "0", "x"], ["-np", "1", "--start-timeout", "0", "x"]]
+)
+def test_bad_options(words):
+    with pytest.raises(UsageError):
+        job_options(parse(*words))
+
+
+def test_ssh_command_has_no_secret_and_quotes():
+    command = SshOptions(2222, "/k").command("h", ["/py thon", "agent.py"])
+    assert command[-2:] == ["h", "'/py thon' agent.py"]
+    assert "2222" in command and "/k" in command
+
+
+class Screen:
+    """A merger with one terminal for both streams."""
+
+    def __init__(self):
+        self.file = io.BytesIO()
+        self.merger = Merger(self.file, self.file)
+
+    @property
+    def text(self):
+        return self.file.getvalue().decode()
+
+
+def test_whole_lines_get_their_prefix():
+    screen = Screen()
+    out = screen.merger.add(0, "stdout")
+    err = screen.merger.add(1, "stderr")
+    screen.merger.feed(out, b"one\ntw", 0.0)
+    screen.merger.feed(err, b"bad\r\n", 0.0)
+    screen.merger.feed(out, b"o\n", 0.0)
+    assert screen.text == "[0]<stdout>:one\n[1]<stderr>:bad\r\n[0]<stdout>:two\n"
+
+
+def test_unfinished_line_appears_after_a_while_and_is_continued_without_a_second_prefix():
+    screen = Screen()
+    out = screen.merger.add(3, "stdout")
+    screen.merger.feed(out, b"Epoch 1: ", 0.0)
+    assert screen.merger.tick(0.01) == pytest.approx(PARTIAL_SECONDS)
+    assert screen.text == ""
+    screen.merger.tick(PARTIAL_SECONDS)
+    assert screen.text == "[3]<stdout>:Epoch 1: "
+    screen.merger.feed(out, b"done\n", 1.0)
+    assert screen.text == "[3]<stdout>:Epoch 1: done\n"
+
+
+def test_progress_bar_stays_in_its_line():
+    screen = Screen()
+    out = screen.merger.add(0, "stdout")
+    for step in range(3):
+        screen.merger.feed(out, b"\r%d/3" % step, float(step))
+        screen.merger.tick(step + PARTIAL_SECONDS)
+    screen.merger.feed(out, b"\n", 9.0)
+    assert screen.text == "[0]<stdout>:0/3\r[0]<stdout>:1/3\r[0]<stdout>:2/3\n"
+
+
+def test_bar_with_the_return_at_its_end():
+    screen = Screen()
+    out = screen.merger.add(0, "stdout")
+    screen.merger.feed(out, b"1/2\r2/2\r", 0.0)
+    screen.merger.feed(out, b"done\n", 0.0)
+    assert screen.text == "[0]<stdout>:1/2\r[0]<stdout>:2/2\r[0]<stdout>:done\n"
+
+
+def test_other_ranks_line_does_not_land_inside_a_bar():
+    screen = Screen()
+    bar, other = screen.merger.add(0, "stdout"), screen.merger.add(1, "stderr")
+    screen.merger.feed(bar, b"\r1/2", 0.0)
+    screen.merger.tick(PARTIAL_SECONDS)
+    screen.merger.feed(other, b"warning\n", 0.2)
+    screen.merger.feed(bar, b"\r2/2\n", 0.3)
+    assert screen.text == "[0]<stdout>:1/2\n[1]<stderr>:warning\n[0]<stdout>:2/2\n"
+
+
+def test_second_bar_waits_for_the_first_one():
+    screen = Screen()
+    a, b = screen.merger.add(0, "stdout"), screen.merger.add(1, "stdout")
+    screen.merger.feed(a, b"\ra", 0.0)
+    screen.merger.tick(PARTIAL_SECONDS)
+    screen.merger.feed(b, b"\rb", 0.2)
+    assert screen.merger.tick(0.2 + PARTIAL_SECONDS) == pytest.approx(0.2 + TAKEOVER_SECONDS)
+    assert screen.text == "[0]<stdout>:a"
+    screen.merger.tick(0.2 + TAKEOVER_SECONDS)
+    assert screen.text == "[0]<stdout>:a\n[1]<stdout>:b"
+
+
+def test_characters_are_not_cut_in_two():
+    screen = Screen()
+    out = screen.merger.add(0, "stdout")
+    snowman = "☃".encode()
+    screen.merger.feed(out, b"x" + snowman[:2], 0.0)
+    screen.merger.tick(1.0)
+    assert screen.text == "[0]<stdout>:x"
+    screen.merger.feed(out, snowman[2:] + b"\n", 1.0)
+    assert screen.text == "[0]<stdout>:x☃\n"
+
+
+def test_last_line_without_an_end_is_ended():
+    screen = Screen()
+    out, other = screen.merger.add(0, "stdout"), screen.merger.add(1, "stdout")
+    screen.merger.feed(out, b"bye", 0.0)
+    screen.merger.finish(out)
+    screen.merger.feed(other, b"me too\n", 0.0)
+    assert screen.text == "[0]<stdout>:bye\n[1]<stdout>:me too\n"
+
+
+def test_endless_line_does_not_fill_the_memory():
+    screen = Screen()
+    out = screen.merger.add(0, "stdout")
+    for _ in range(40):
+        screen.merger.feed(out, b"x" * (1 << 16), 0.0)
+    assert len(out.pending) <= 1 << 20
+
+
+TRACEBACK = """\
+noise
+Traceback (most recent call last):
+  File "a.py", line 1, in <module>
+KeyError: 'handled long ago'
+more noise
+Traceback (most recent call last):
+  File "a.py", line 2, in <module>
+KeyError: 'cause'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "a.py", line 3, in <module>
+ValueError: effect
+"""
+
+
+def test_last_traceback_comes_with_its_cause():
+    block = last_traceback(TRACEBACK)
+    assert block[-1] == "ValueError: effect"
+    assert "KeyError: 'cause'" in block and "KeyError: 'handled long ago'" not in block
+    assert last_traceback("a\nb\n") == ["a", "b"]
+    assert last_traceback("") == []
+
+
+def ended(rank, code, at, text="", by_us=False):
+    process = RankProcess(Slot(rank, "h", rank, 3, 0, 1), None, False)  # type: ignore[arg-type]
+    if text:
+        process.remember("stderr", text.encode(), at[0] if isinstance(at, tuple) else at)
+    process.code, process.ended_by_us = code, by_us
+    process.ended_at = at[1] if isinstance(at, tuple) else at
+    return process
+
+
+HEADER = "Traceback (most recent call last):\n"
+
+
+def test_first_failure_is_the_first_traceback_not_the_first_exit():
+    slow = ended(1, 1, (1.0, 3.0), HEADER + "ValueError: root\n")
+    quick = ended(0, 1, (1.2, 1.3), HEADER + "SomeError: consequence\n")
+    assert first_failure([quick, slow]) is slow
+    text = describe([quick, slow])
+    assert "rank 1 on host h failed first, with exit code 1" in text
+    assert "ValueError: root" in text and "after it rank 0" in text
+
+
+def test_killed_rank_comes_before_those_who_noticed():
+    killed = ended(2, -9, 1.5)
+    noticed = ended(0, 1, (1.4, 1.8), HEADER + "UnavailableError: somebody is gone\n")
+    assert first_failure([noticed, killed]) is killed
+    assert "signal 9 (SIGKILL)" in describe([noticed, killed])
+
+
+def test_rank_that_is_blamed_is_the_first_one():
+    left = ended(1, 3, 2.0)
+    blamer = ended(0, 1, (1.0, 1.1), HEADER + "E: rank 1 (host h) has shut down: no collective\n")
+    assert first_failure([blamer, left]) is left
+
+
+def test_ranks_that_the_launcher_ended_come_last():
+    ours = ended(0, -15, 1.0, by_us=True)
+    theirs = ended(1, 7, 5.0)
+    assert first_failure([ours, theirs]) is theirs
+    assert "ended by tfring run" in describe([ours, theirs])
+    assert first_failure([ended(0, 0, 1.0)]) is None
+
+
+def test_traceback_header_that_arrives_in_two_pieces_is_seen():
+    process = ended(0, 1, 9.0)
+    process.remember("stderr", HEADER[:10].encode(), 1.0)
+    process.remember("stderr", HEADER[10:].encode() + b"X: y\n", 1.5)
+    assert process.failed_at() == 1.5
