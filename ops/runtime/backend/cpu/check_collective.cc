@@ -61,6 +61,9 @@ Status CheckBuffer(const Collective& collective, size_t tensor) {
 
 Status CheckCollective(const Collective& collective) {
   const int size = static_cast<int>(collective.members.size());
+  if (static_cast<int>(collective.kind) >= kNumCollectiveKinds) {
+    return Internal("unknown kind of collective");
+  }
   if (static_cast<int>(collective.dtype) >= kNumDataTypes) {
     return Wrong(collective, "unknown dtype");
   }

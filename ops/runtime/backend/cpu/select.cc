@@ -109,8 +109,7 @@ Result<Schedule> SelectSchedule(const Collective& collective, const Config& conf
     case CollectiveKind::kBarrier:
       break;
   }
-  return Internal("unknown kind of collective " +
-                  std::to_string(static_cast<int>(collective.kind)));
+  return Internal("unknown kind of collective");
 }
 
 }  // namespace tfring
