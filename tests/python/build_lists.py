@@ -11,6 +11,7 @@ LIBRARY_FOLDERS = (
     "ops/runtime/base",
     "ops/runtime/core",
     "ops/runtime/transport",
+    "ops/runtime/backend",
     "ops/runtime/backend/local",
     "ops/runtime/backend/cpu",
     "ops/runtime/engine",
