@@ -103,7 +103,7 @@ TEST(RunningPlansEndBeforeAShutdown) {
   Job job(2, Link::kTcp);
   Calls calls;
   for (int r = 0; r < 2; ++r) {
-    calls.push_back(Allreduce("big", {4 << 20}, 2.0f));
+    calls.push_back(Allreduce("big", {1 << 18}, 2.0f));
     calls.back()->Start(&job[r]);
   }
   while (job[0].Counters()["plans"] == 0 || job[1].Counters()["plans"] == 0) {
@@ -120,12 +120,12 @@ TEST(RunningPlansEndBeforeAShutdown) {
 TEST(ALostPeerIsNamedEverywhere) {
   for (int victim = 0; victim < 3; ++victim) {
     for (bool in_the_middle : {false, true}) {
-      Job job(3, Link::kTcp);
-      RunOnce(&job, "works");
+      Job job(3, Link::kTcp, Config(), in_the_middle ? kNoRank : victim);
+      if (in_the_middle) RunOnce(&job, "works");
       Calls pending;
       for (int r = 0; r < 3; ++r) {
         if (r == victim && !in_the_middle) continue;
-        pending.push_back(Allreduce("hopeless", {8 << 20}, 1.0f));
+        pending.push_back(Allreduce("hopeless", {2 << 20}, 1.0f));
         pending.back()->Start(&job[r]);
       }
       while (in_the_middle && job[victim].Counters()["plans"] < 2) std::this_thread::yield();
@@ -133,11 +133,13 @@ TEST(ALostPeerIsNamedEverywhere) {
       job.Cut(victim);
       const std::string name = "rank " + std::to_string(victim) + " (host host";
       for (size_t i = 0; i < pending.size(); ++i) {
-        if (in_the_middle && static_cast<int>(i) == victim) continue;  // it sees all others vanish
         Status status = pending[i]->Wait();
         if (in_the_middle && status.ok()) continue;  // it was through already
         EXPECT_TRUE(status.code() == StatusCode::kUnavailable);
-        EXPECT_CONTAINS(status.message(), name);
+        // The victim itself lives on here and sees all others vanish; as rank 0 it may even tell
+        // one of them before its last connection is cut.
+        const bool certain = !in_the_middle || (victim != 0 && static_cast<int>(i) != victim);
+        if (certain) EXPECT_CONTAINS(status.message(), name);
       }
       EXPECT_TRUE(Clock::now() - cut < std::chrono::seconds(10));  // "within 1 s", on slow machines
       for (int r = 0; r < 3; ++r) {

@@ -37,7 +37,8 @@ struct JobSockets {
 
 class Job {
  public:
-  Job(int size, Link link, Config config = Config()) {
+  // `mute` has connections but does nothing with them, until Cut closes them.
+  Job(int size, Link link, Config config = Config(), Rank mute = kNoRank) {
     JobSockets sockets(link == Link::kInProcess ? 1 : size, link);
     InProcessControlHub control_hub(size);
     InProcessDataHub data_hub(size);
@@ -56,6 +57,12 @@ class Job {
         *data = DataOver(sockets.data[rank]);
         fds_.push_back({sockets.control[rank], sockets.data[rank]});
       }
+      if (rank == mute) {
+        mute_control_ = std::move(parts.control);
+        mute_data_ = std::move(*data);
+        ranks_.push_back(nullptr);
+        continue;
+      }
       parts.make_backend = [=](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
         if (size == 1) return std::make_unique<LocalBackend>(config, std::move(sink));
         return std::make_unique<CpuBackend>(rank, config, std::move(*data), std::move(sink));
@@ -73,12 +80,18 @@ class Job {
   void ShutdownAll() {
     std::vector<std::future<void>> ending;
     for (auto& rank : ranks_) {
+      if (rank == nullptr) continue;
       ending.push_back(std::async(std::launch::async, [&rank] { rank->Shutdown(); }));
     }
   }
 
   // Cuts every connection of `rank`, as its death would.
   void Cut(Rank rank) {
+    if (ranks_[static_cast<size_t>(rank)] == nullptr) {
+      mute_control_.reset();
+      mute_data_.reset();
+      return;
+    }
     for (const auto& sockets : {fds_[rank].first, fds_[rank].second}) {
       for (auto [peer, fd] : sockets) ::shutdown(fd, SHUT_RDWR);
     }
@@ -86,6 +99,8 @@ class Job {
 
  private:
   std::vector<std::unique_ptr<RankRuntime>> ranks_;
+  std::unique_ptr<ControlTransport> mute_control_;
+  std::unique_ptr<DataTransport> mute_data_;
   std::vector<std::pair<std::map<Rank, int>, std::map<Rank, int>>> fds_;
 };
 
