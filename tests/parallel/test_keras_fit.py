@@ -28,9 +28,7 @@ import tfring.keras as hvd
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda: keras.optimizers.SGD(0.1),
     "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-    "adam": lambda: keras.optimizers.Adam(1e-3),
     "adamw ema": lambda: keras.optimizers.AdamW(1e-3, use_ema=True, ema_momentum=0.9),
-    "clipnorm": lambda: keras.optimizers.SGD(0.1, clipnorm=0.01),
     "global clipnorm": lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.01),
     "accumulation": lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=4),
     "accumulation clipnorm": lambda: keras.optimizers.SGD(
@@ -55,9 +53,8 @@ def test_twenty_steps_equal_one_process(name: str) -> None:
 
 @pytest.mark.parametrize("how", [{"run_eagerly": True}, {"steps_per_execution": 5}])
 def test_other_ways_to_run_equal_one_process(how: dict[str, Any]) -> None:
-    for name in ("sgd", "accumulation"):
-        together = train_together(OPTIMIZERS[name](), steps=20, seed=2, **how)
-        assert_same_weights(together, train_alone(OPTIMIZERS[name](), steps=20, seed=2))
+    together = train_together(OPTIMIZERS["accumulation"](), steps=10, seed=2, **how)
+    assert_same_weights(together, train_alone(OPTIMIZERS["accumulation"](), steps=10, seed=2))
 
 
 def test_jit_compile_is_turned_off_with_a_message() -> None:
@@ -137,7 +134,7 @@ def test_an_overflow_on_one_rank_makes_all_skip(mixed_float16: None, accumulate:
 
 def test_mixed_float16_stays_near_one_process(mixed_float16: None) -> None:
     together = train_together(keras.optimizers.SGD(0.1), steps=10, seed=6)
-    alone = train_alone(keras.optimizers.SGD(0.1), steps=10, seed=6)
+    alone = train_alone(keras.optimizers.SGD(0.1), steps=10, seed=6)  # in mixed_float16, too
     assert isinstance(together.optimizer, keras.optimizers.LossScaleOptimizer)
     assert_same_weights(together, alone, tolerance=1e-2)
     assert_same_on_all_ranks(together)

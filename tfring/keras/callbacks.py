@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -79,10 +79,13 @@ class BroadcastGlobalVariablesCallback(_DistributedCallback):
         super().on_train_batch_end(batch, logs)
         if self._pending:
             self._pending = False
-            self._broadcast(self._variables())
+            optimizer = innermost(self.model.optimizer)
+            # By now these hold this rank's part of an update to come.
+            accumulated = getattr(optimizer, "_accumulated_gradients", None) or ()
+            self._broadcast(self._variables(accumulated))
 
-    def _variables(self) -> list[Any]:
-        local = {id(v) for v in self._local}
+    def _variables(self, besides: Iterable[Any] = ()) -> list[Any]:
+        local = {id(v) for v in (*self._local, *besides)}
         optimizer = self.model.optimizer
         state = list(optimizer.variables) if optimizer is not None else []
         return [v for v in [*self.model.weights, *state] if id(v) not in local]
