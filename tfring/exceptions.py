@@ -25,7 +25,7 @@ def to_tf_error(error: Any) -> Exception:
 
     cls: type[Exception]
     try:
-        cls = tf.errors.exception_type_from_error_code(error.code)
+        cls = tf.compat.v1.errors.exception_type_from_error_code(error.code)
     except KeyError:
         cls = tf.errors.UnknownError
     return cls(None, None, error.message)

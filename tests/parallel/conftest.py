@@ -27,12 +27,12 @@ WATCHDOG_SECONDS = 180.0
 _failed = False
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_sessionstart(session: pytest.Session) -> None:
     """Joins the job; silences all ranks but the first."""
     tfring.init()
     if tfring.rank() == 0:
         return
-    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         reporter._tw._file = open(os.devnull, "w")  # noqa: SIM115
 

@@ -1,0 +1,151 @@
+"""The compiled binding in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tfring import _native, config, version
+from tfring._native import core
+
+SINGLE = {
+    "rank": 0,
+    "size": 1,
+    "local_rank": 0,
+    "local_size": 1,
+    "cross_rank": 0,
+    "cross_size": 1,
+    "hosts": ["here"],
+    "control_fds": {},
+    "data_fds": {},
+    "local_pids": {},
+}
+FAILED_PRECONDITION = 9
+
+
+@pytest.fixture
+def runtime() -> Iterator[None]:
+    core.init(**SINGLE, config={})
+    yield
+    core.shutdown()
+
+
+def test_before_init_every_call_says_so() -> None:
+    assert not core.is_initialized()
+    calls = [
+        core.rank,
+        core.cross_size,
+        lambda: core.allreduce(np.ones(2), name="early", op=1),
+        lambda: core.barrier(name="early"),
+    ]
+    for call in calls:
+        with pytest.raises(core.CoreError, match="init") as caught:
+            call()
+        assert caught.value.code == FAILED_PRECONDITION
+    assert core.counters() == {}
+    core.shutdown()
+
+
+def test_init_and_shutdown_again_and_again() -> None:
+    for _ in range(3):
+        core.init(**SINGLE, config={"CACHE_CAPACITY": "0"})
+        assert core.is_initialized() and core.size() == 1
+        with pytest.raises(core.CoreError) as caught:
+            core.init(**SINGLE, config={})
+        assert caught.value.code == FAILED_PRECONDITION
+        np.testing.assert_array_equal(core.allreduce(np.ones(2), name="again", op=1), 1)
+        core.shutdown()
+        assert not core.is_initialized()
+
+
+def test_a_bad_setting_is_named() -> None:
+    with pytest.raises(core.CoreError, match=r"FUSION_THRESHOLD.*many"):
+        core.init(**SINGLE, config={"FUSION_THRESHOLD": "many"})
+    assert not core.is_initialized()
+
+
+def test_results_belong_to_the_caller(runtime: None) -> None:
+    source = np.arange(6, dtype=np.float32).reshape(2, 3)
+    result = core.allreduce(source, name="owned", op=1)
+    result[:] = -1
+    np.testing.assert_array_equal(source.ravel(), np.arange(6))
+    handle = core.broadcast_async(source, name="owned", root=0)
+    first, second = handle.wait(), handle.wait()
+    assert first is second
+    core.shutdown()
+    np.testing.assert_array_equal(first, source)
+
+
+def test_arrays_in_foreign_byte_order_are_refused(runtime: None) -> None:
+    with pytest.raises(TypeError, match=r"swapped.*byte order.*supported are"):
+        core.allreduce(
+            np.ones(2, ">f4" if sys.byteorder == "little" else "<f4"), name="swapped", op=1
+        )
+
+
+def test_build_info_and_settings() -> None:
+    info = core.build_info()
+    assert info["version"] == version.__version__
+    assert pathlib.Path(info["runtime"]).parent == _native.library_dir().resolve()
+    assert info["compiler"] and isinstance(info["cpu_features"], list)
+    for setting in config.RUNTIME_SETTINGS:
+        assert setting in core.describe_config()
+
+
+def run_python(code: str, library_dir: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    root = pathlib.Path(_native.__file__).parents[1]
+    environment = {**os.environ, "TFRING_LIB_DIR": str(library_dir), "PYTHONPATH": str(root)}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def second_copy(tmp_path: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for library in _native.library_dir().glob("*.so"):
+        shutil.copy(library, folder)
+    return folder
+
+
+def test_the_runtime_of_another_installation_is_refused(second_copy: pathlib.Path) -> None:
+    """The linker gives a binding the runtime that is there already."""
+    runtime = _native.library_dir().resolve() / "libtfring_runtime.so"
+    code = f"import ctypes\nctypes.CDLL({str(runtime)!r})\nimport tfring._native\n"
+    done = run_python(code, second_copy)
+    assert done.returncode == 1
+    assert "ImportError" in done.stderr and "another tfring installation" in done.stderr
+    assert str(second_copy) in done.stderr and str(runtime) in done.stderr
+
+
+def test_a_second_runtime_is_refused(second_copy: pathlib.Path) -> None:
+    name = "libtfring_runtime.so"
+    own = _native.library_dir().resolve()
+    code = (
+        "import ctypes\n"
+        f"ctypes.CDLL({str(own / name)!r})\n"
+        f"ctypes.CDLL({str(second_copy / name)!r})\n"
+        "import tfring._native\n"
+    )
+    done = run_python(code, own)
+    assert done.returncode == 1
+    assert "ImportError" in done.stderr and "two copies of the tfring runtime" in done.stderr
+
+
+def test_missing_libraries_are_explained(tmp_path: pathlib.Path) -> None:
+    done = run_python("import tfring._native", tmp_path)
+    assert done.returncode == 1
+    assert str(tmp_path) in done.stderr and "install tfring" in done.stderr

@@ -1,0 +1,190 @@
+"""The op library and what Python puts around it, with one rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfring
+from tfring import collectives, exceptions, names, tf_library
+from tfring._native import core
+
+
+@pytest.fixture(autouse=True)
+def job() -> Iterator[None]:
+    tfring.init()
+    yield
+    tfring.shutdown()
+
+
+def test_another_tensorflow_is_refused_before_loading(tmp_path: pathlib.Path) -> None:
+    (tmp_path / tf_library.BUILD_FILE).write_text(json.dumps({"tensorflow": "2.18.1"}))
+    with pytest.raises(ImportError) as caught:
+        tf_library.check_tensorflow_version(tf_library.built_for(tmp_path), tf.__version__)
+    for part in ("built for TensorFlow 2.18", tf.__version__, "pip install"):
+        assert part in str(caught.value)
+
+
+def test_another_patch_release_is_accepted() -> None:
+    tf_library.check_tensorflow_version("2.21.0", "2.21.3")
+    with pytest.raises(ImportError):
+        tf_library.check_tensorflow_version("2.21.0", "2.2.1")
+
+
+def test_an_incomplete_build_is_explained(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ImportError, match="incomplete"):
+        tf_library.built_for(tmp_path)
+    (tmp_path / tf_library.BUILD_FILE).write_text("{}")
+    with pytest.raises(ImportError, match="incomplete"):
+        tf_library.built_for(tmp_path)
+
+
+def test_calls_before_init_say_so() -> None:
+    step = tf.function(lambda x: tfring.allreduce(x))
+    step(tf.ones(2))
+    tfring.shutdown()
+    for call in (
+        lambda: tfring.allreduce(1.0),
+        lambda: tfring.grouped_allreduce([1.0]),
+        lambda: tfring.allgather([1.0]),
+        lambda: tfring.broadcast(1.0, 0),
+        lambda: collectives.rank_op(),
+        lambda: step(tf.ones(2)),
+    ):
+        with pytest.raises(tf.errors.FailedPreconditionError, match="init"):
+            call()
+
+
+def test_rank_and_size_are_not_baked_into_a_graph() -> None:
+    step = tf.function(lambda: (collectives.rank_op(), collectives.size_op()))
+    assert [int(value) for value in step()] == [0, 1]
+    tfring.shutdown()
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        step()
+    tfring.init()
+    assert [int(value) for value in step()] == [0, 1]
+
+
+def test_unknown_operations_and_sets() -> None:
+    with pytest.raises(NotImplementedError, match="Adasum"):
+        tfring.allreduce(1.0, op=tfring.Adasum)
+    with pytest.raises(NotImplementedError, match="Adasum"):
+        tfring.grouped_allreduce([1.0], op=tfring.Adasum)
+    with pytest.raises(ValueError, match="9 is not a reduce operation"):
+        tfring.allreduce(1.0, op=9)
+    with pytest.raises(ValueError, match="not yet"):
+        tfring.allreduce(1.0, process_set=tfring.ProcessSet([0]))
+
+
+def test_sparse_tensors_know_sum_and_average_only() -> None:
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
+    for op in (tfring.Min, tfring.Max, tfring.Product, tfring.Adasum):
+        with pytest.raises(NotImplementedError):
+            tfring.allreduce(slices, op=op)
+    for factor in ({"prescale_factor": 2.0}, {"postscale_factor": 2.0}):
+        with pytest.raises(NotImplementedError, match="scale factors"):
+            tfring.allreduce(slices, op=tfring.Sum, **factor)
+
+
+def test_average_is_deprecated_but_works() -> None:
+    with pytest.deprecated_call():
+        assert float(tfring.allreduce(2.0, average=True)) == 2.0
+    with pytest.deprecated_call():
+        assert collectives.handle_average_backwards_compatibility(None, False) == tfring.Sum
+    with pytest.raises(ValueError, match="not both"):
+        tfring.allreduce(2.0, average=True, op=tfring.Sum)
+    assert collectives.handle_average_backwards_compatibility(None, None) == tfring.Average
+
+
+def names_in(function: Any, *args: Any) -> list[str]:
+    """Names of the collectives in a new trace of the function, those of inner graphs included."""
+    found = []
+    graphs = [function.get_concrete_function(*args).graph]
+    while graphs:
+        graph = graphs.pop()
+        for operation in graph.get_operations():
+            if operation.type.startswith("Tfring") and "tensor_name" in operation.node_def.attr:
+                found.append(operation.get_attr("tensor_name").decode())
+            for branch in operation.node_def.attr.values():
+                inner = graph._get_function(branch.func.name) if branch.func.name else None
+                if inner is not None:
+                    graphs.append(inner.graph)
+    return sorted(found)
+
+
+def test_a_retrace_gives_the_same_names() -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        y = tfring.allreduce(x)
+        for _ in tf.range(2):
+            y = tfring.allreduce(y)
+        if tf.reduce_sum(y) > 0:
+            y = tfring.allreduce(y * 2)
+        return tfring.broadcast(y, 0) + tfring.allreduce(y, name="mine")
+
+    first, second = (names_in(step, tf.TensorSpec([n], tf.float32)) for n in (2, 3))
+    assert first == second
+    assert len(set(first)) == len(first) == 5
+    assert "mine" in first and "step.broadcast.0" in first
+
+
+def test_eager_names_are_bounded() -> None:
+    found = [names.collective_name("test", None) for _ in range(2 * names.EAGER_NAMES)]
+    assert found[: names.EAGER_NAMES] == found[names.EAGER_NAMES :]
+    assert len(set(found)) == names.EAGER_NAMES
+
+
+def test_name_scopes() -> None:
+    with tf.name_scope("outer"):
+        assert names.collective_name("allreduce", "x") == "outer/x"
+        assert names.collective_name("allreduce", "x", ignore_name_scope=True) == "x"
+    assert names.collective_name("allreduce", "x") == "x"
+    with tf.Graph().as_default():
+        assert names.collective_name("allreduce", None) == "graph.allreduce.0"
+        assert names.collective_name("allreduce", None) == "graph.allreduce.1"
+        assert names.collective_name("broadcast", None) == "graph.broadcast.0"
+
+
+def test_one_channel_per_name() -> None:
+    found: list[Any] = []
+
+    @tf.function
+    def trace() -> None:
+        found.append((tf_library.channel("a"), tf_library.channel("a"), tf_library.channel("b")))
+
+    trace()
+    trace.get_concrete_function()
+    a, again, b = found[0]
+    assert a is again and a is not b
+    assert tf_library.channel("a") is tf_library.channel("b")  # eager calls share one
+
+
+def test_errors_of_the_runtime_become_tf_errors() -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match="root rank 7"), exceptions.tf_errors():
+        core.broadcast(np.ones(2), name="root", root=7)
+    unknown = exceptions.CoreError("what")
+    unknown.code, unknown.message = 99, "what"  # type: ignore[attr-defined]
+    assert isinstance(exceptions.to_tf_error(unknown), tf.errors.UnknownError)
+
+
+def test_scale_factors_survive_as_text() -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        return tfring.allreduce(x, op=tfring.Sum, prescale_factor=1e-30, postscale_factor=1e30)
+
+    np.testing.assert_allclose(step(tf.constant([3.0], tf.float64)), [3.0], rtol=1e-15)
+
+
+def test_layout_hash_takes_64_bits() -> None:
+    for value in (0, 1, (1 << 63) + 5, (1 << 64) - 1):
+        got = collectives.bucket_allreduce([tf.ones(2)], name="hash", layout_hash=value)
+        np.testing.assert_array_equal(got[0], 1)
