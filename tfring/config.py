@@ -25,7 +25,6 @@ RUNTIME_SETTINGS = (
     "PIECE_BYTES",
     "DETERMINISTIC",
     "SHARED_MEMORY",
-    "SHARED_MEMORY",
     "LOG_LEVEL",
 )
 
@@ -143,7 +142,7 @@ def _unknown_warnings(environ: Mapping[str, str]) -> list[str]:
     known = [f"TFRING_{n}" for n in (*RUNTIME_SETTINGS, *PYTHON_SETTINGS, *LAUNCHER_SETTINGS)]
     warnings = []
     for name in sorted(environ):
-        if not name.startswith("TFRING_") or name in known:
+        if not name.startswith("TFRING_") or name.startswith("TFRING_TEST_") or name in known:
             continue
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.7)
         hint = f"did you mean {' or '.join(near)}?" if near else "`tfring doctor` lists all of them"

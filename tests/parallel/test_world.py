@@ -1,0 +1,50 @@
+"""The world of several processes, whatever started them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import tfring
+from tfring import world
+from tfring._native import core
+
+
+def gathered(value, name):
+    return list(core.allgather(np.array([value], np.int64), name=f"test_world.{name}"))
+
+
+def test_ranks_are_distinct_and_complete(size):
+    assert gathered(world.rank(), "rank") == list(range(size))
+    assert set(gathered(world.size(), "size")) == {size}
+
+
+def test_local_and_cross_ranks_fit_together(size):
+    local, locals_ = gathered(world.local_rank(), "lr"), gathered(world.local_size(), "ls")
+    cross, crosses = gathered(world.cross_rank(), "cr"), gathered(world.cross_size(), "cs")
+    assert all(0 <= a < b for a, b in zip(local, locals_, strict=True))
+    assert all(0 <= a < b for a, b in zip(cross, crosses, strict=True))
+    # Nobody has the same place twice.
+    assert len(set(zip(local, cross, strict=True))) == size
+    assert world.is_homogeneous() == (len(set(locals_)) == 1)
+
+
+def test_global_process_set(size):
+    everybody = world.global_process_set
+    assert everybody.process_set_id == 0 and everybody.ranks == list(range(size))
+    assert everybody.included() and everybody.rank() == world.rank()
+    assert everybody.size() == size
+
+
+def test_init_twice_changes_nothing(rank, size):
+    tfring.init()
+    assert (tfring.rank(), tfring.size()) == (rank, size)
+
+
+def test_leave_and_join_again(rank, size):
+    for _ in range(3):
+        tfring.shutdown()
+        assert not tfring.is_initialized()
+        tfring.init()
+        assert (tfring.rank(), tfring.size()) == (rank, size)
+        world.barrier()
+        assert gathered(rank, "again") == list(range(size))

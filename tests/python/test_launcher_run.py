@@ -1,0 +1,350 @@
+"""`tfring run` as a user sees it. No runtime is needed: the ranks are plain scripts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launcher_tools import alive, pids_in, run, start, wait_until, write_script
+
+# Writes its process id for the test; what a rank does next is the test's business.
+REPORT = """\
+    import os, signal, subprocess, sys, time
+    rank = int(os.environ["TFRING_RANK"])
+    def report(name, pid):
+        with open(f"{sys.argv[1]}/tmp.{name}", "w") as file:
+            file.write(f"{pid}\\n")
+        os.rename(f"{sys.argv[1]}/tmp.{name}", f"{sys.argv[1]}/pid.{name}")
+"""
+
+
+def script(folder, text):
+    return write_script(folder, REPORT + text)
+
+
+def test_ranks_know_their_place_and_the_secret_stays_off_command_lines(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    names = "SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE".split()
+    assert len(os.environ["TFRING_SECRET"]) == 64
+    for pid in os.listdir("/proc"):
+        if pid.isdigit():
+            try:
+                line = open(f"/proc/{pid}/cmdline").read()
+            except OSError:
+                continue
+            assert os.environ["TFRING_SECRET"] not in line
+    print(rank, *[os.environ["TFRING_" + n] for n in names], sys.stdin.read() == "")
+    """,
+    )
+    done = run("-np", 3, sys.executable, path, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        f"[{r}]<stdout>:{r} 3 {r} 3 0 1 True" for r in range(3)
+    ]
+
+
+def test_every_job_has_its_own_secret(tmp_path):
+    path = script(tmp_path, "\n    print(os.environ['TFRING_SECRET'])\n")
+    secrets = {run("-np", 1, sys.executable, path, tmp_path).stdout for _ in range(2)}
+    assert len(secrets) == 2
+
+
+def test_first_failure_is_shown_with_its_traceback_and_code(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    if rank == 1:
+        raise ValueError("the root of all evil")
+    time.sleep(60)
+    """,
+    )
+    done = run("-np", 3, sys.executable, path, tmp_path)
+    assert done.returncode == 1
+    closing = done.stderr[done.stderr.index("tfring run:") :]
+    assert "rank 1 on host localhost failed first, with exit code 1" in closing
+    assert "    ValueError: the root of all evil" in closing
+    assert closing.count("ended by tfring run") == 2
+
+
+@pytest.mark.parametrize("code", [3, 42])
+def test_exit_code_is_that_of_the_first_failure(tmp_path, code):
+    path = script(tmp_path, f"\n    sys.exit({code} if rank == 0 else time.sleep(60))\n")
+    assert run("-np", 2, sys.executable, path, tmp_path).returncode == code
+
+
+def test_killed_rank_gives_128_plus_the_signal(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+    """,
+    )
+    done = run("-np", 2, sys.executable, path, tmp_path)
+    assert done.returncode == 128 + 9
+    assert "rank 1 on host localhost failed first, with signal 9 (SIGKILL)" in done.stderr
+
+
+def test_others_get_time_to_report_and_stubborn_ones_are_killed(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    if rank == 0:
+        sys.exit(5)
+    if rank == 1:
+        time.sleep(1)
+        print("rank 1 had its say", file=sys.stderr)
+        sys.exit(1)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(300)
+    """,
+    )
+    done = run("-np", 3, sys.executable, path, tmp_path)
+    assert done.returncode == 5
+    assert "[1]<stderr>:rank 1 had its say" in done.stderr
+    assert "rank 2 (signal 9 (SIGKILL), ended by tfring run)" in done.stderr
+
+
+def test_rank_that_ends_well_ends_nobody_else(tmp_path):
+    path = script(tmp_path, "\n    time.sleep(3 * rank)\n    print('end', rank)\n")
+    done = run("-np", 2, sys.executable, path, tmp_path)
+    assert done.returncode == 0 and "[1]<stdout>:end 1" in done.stdout
+
+
+def test_command_that_does_not_exist():
+    done = run("-np", 2, "/no/such/program")
+    assert done.returncode == 127 and "cannot start /no/such/program" in done.stderr
+
+
+def test_unfinished_lines_and_streams_are_kept_apart(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    sys.stdout.write("half ")
+    time.sleep(0.5)
+    sys.stdout.write("and half\\n")
+    for step in range(3):
+        sys.stderr.write(f"\\r{step}/2")
+        time.sleep(0.3)
+    sys.stderr.write("\\n")
+    """,
+    )
+    done = run("-np", 1, sys.executable, path, tmp_path)
+    assert done.stdout == "[0]<stdout>:half and half\n"
+    assert done.stderr == "[0]<stderr>:0/2\r[0]<stderr>:1/2\r[0]<stderr>:2/2\n" or (
+        # Text mode shows a return as a line end.
+        done.stderr == "[0]<stderr>:0/2\n[0]<stderr>:1/2\n[0]<stderr>:2/2\n"
+    )
+
+
+def test_nothing_of_a_long_output_is_lost(tmp_path):
+    path = script(tmp_path, "\n    for i in range(20000): print(rank, i)\n")
+    done = run("-np", 2, sys.executable, path, tmp_path, PYTHONUNBUFFERED="")
+    lines = done.stdout.splitlines()
+    for rank in range(2):
+        own = [line for line in lines if line.startswith(f"[{rank}]")]
+        assert own == [f"[{rank}]<stdout>:{rank} {i}" for i in range(20000)]
+
+
+def test_output_files(tmp_path):
+    path = script(tmp_path, "\n    print('out', rank)\n    print('err', rank, file=sys.stderr)\n")
+    folder = tmp_path / "logs"
+    run("-np", 2, "--output-filename", folder, sys.executable, path, tmp_path)
+    assert (folder / "rank.1" / "stdout").read_text() == "out 1\n"
+    assert (folder / "rank.0" / "stderr").read_text() == "err 0\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_reach_the_ranks(tmp_path, number):
+    path = script(
+        tmp_path,
+        """
+    def stop(number, frame):
+        print("got", number, flush=True)
+        sys.exit(0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    report(rank, os.getpid())
+    time.sleep(60)
+    """,
+    )
+    job = start("-np", 2, sys.executable, path, tmp_path)
+    pids_in(tmp_path, 2)
+    job.send_signal(number)
+    out, _ = job.communicate(timeout=60)
+    assert sorted(out.splitlines()) == [f"[{r}]<stdout>:got {int(number)}" for r in range(2)]
+    assert job.returncode == 0
+
+
+def test_second_interrupt_does_not_wait(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    report(rank, os.getpid())
+    time.sleep(300)
+    """,
+    )
+    job = start("-np", 2, sys.executable, path, tmp_path)
+    pids = pids_in(tmp_path, 2)
+    job.send_signal(signal.SIGINT)
+    assert not wait_until(lambda: job.poll() is not None, 1.0)
+    job.send_signal(signal.SIGINT)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 137 and "stopped by SIGINT" in err
+    assert not any(alive(pid) for pid in pids.values())
+
+
+FAMILY = """
+    # A child, one that left the process group, and one that was orphaned.
+    report(f"{rank}.child", subprocess.Popen(["sleep", "300"]).pid)
+    report(f"{rank}.away", subprocess.Popen(["sleep", "300"], start_new_session=True).pid)
+    made = subprocess.run(["sh", "-c", "setsid sleep 300 >/dev/null 2>&1 & echo $!"],
+                          stdout=subprocess.PIPE, text=True)
+    report(f"{rank}.orphan", int(made.stdout))
+    report(rank, os.getpid())
+    time.sleep(300)
+    """
+
+
+def test_killed_launcher_leaves_no_orphans(tmp_path):
+    job = start("-np", 2, sys.executable, script(tmp_path, FAMILY), tmp_path)
+    pids = pids_in(tmp_path, 8)
+    assert all(alive(pid) for pid in pids.values())
+    job.kill()
+    job.communicate(timeout=30)
+    assert wait_until(lambda: not any(alive(pid) for pid in pids.values()))
+
+
+def test_failed_rank_leaves_no_orphans(tmp_path):
+    job = start("-np", 2, sys.executable, script(tmp_path, FAMILY), tmp_path)
+    pids = pids_in(tmp_path, 8)
+    os.kill(pids["1"], signal.SIGKILL)
+    job.communicate(timeout=60)
+    assert job.returncode == 137
+    assert not any(alive(pid) for pid in pids.values())
+
+
+def fake_ssh(folder):
+    """An ssh that runs the command here, in an empty environment, and records its arguments."""
+    bin_folder = Path(folder) / "bin"
+    bin_folder.mkdir()
+    path = bin_folder / "ssh"
+    path.write_text(
+        f"""#!/bin/bash
+printf '%s\\n' "$*" >> {folder}/ssh.log
+while [[ "$1" == -* ]]; do
+  case "$1" in -o|-p|-i) shift;; esac
+  shift
+done
+shift
+exec env -i PATH=/usr/bin:/bin HOME=/ bash -c "$*"
+"""
+    )
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
+
+
+def test_other_hosts_get_the_environment_but_no_secret_on_the_command_line(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    print(rank, os.environ["TFRING_CROSS_RANK"], os.environ.get("TRAINING_DATA"), os.getcwd())
+    print(os.environ["TFRING_SECRET"])
+    """,
+    )
+    done = run(
+        *("-np", 3, "-H", "localhost:1,127.0.0.2:2", "-p", 2222, sys.executable, path, tmp_path),
+        PATH=fake_ssh(tmp_path),
+        TRAINING_DATA="/a b/$c",
+    )
+    assert done.returncode == 0, done.stderr
+    here = os.getcwd()
+    lines = done.stdout.splitlines()
+    assert f"[1]<stdout>:1 1 /a b/$c {here}" in lines and f"[2]<stdout>:2 0 /a b/$c {here}" in lines
+    log = (tmp_path / "ssh.log").read_text()
+    assert log.count("-p 2222 127.0.0.2 ") == 2
+    secrets = {line.partition(":")[2] for line in lines if len(line) > 70}
+    assert len(secrets) == 1 and secrets.pop() not in log
+
+
+def test_rank_0_elsewhere_tells_where_it_listens(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    import socket
+    where = os.environ["TFRING_RENDEZVOUS_ADDR"], int(os.environ["TFRING_RENDEZVOUS_PORT"])
+    if rank == 0:
+        with socket.socket(fileno=int(os.environ["TFRING_RENDEZVOUS_FD"])) as listener:
+            listener.settimeout(30)
+            print("heard", listener.accept()[0].recv(9).decode())
+    else:
+        socket.create_connection(where, 30).sendall(b"something")
+    """,
+    )
+    hosts = "127.0.0.2:1,127.0.0.3:1"
+    done = run("-H", hosts, sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "[0]<stdout>:heard something" in done.stdout
+
+
+def test_killed_launcher_leaves_no_orphans_on_other_hosts(tmp_path):
+    job = start(
+        *("-H", "127.0.0.2:1,127.0.0.3:1", sys.executable, script(tmp_path, FAMILY), tmp_path),
+        PATH=fake_ssh(tmp_path),
+    )
+    pids = pids_in(tmp_path, 8)
+    job.kill()
+    job.communicate(timeout=30)
+    assert wait_until(lambda: not any(alive(pid) for pid in pids.values()))
+
+
+def test_host_that_cannot_be_reached(tmp_path):
+    path = script(tmp_path, "\n    pass\n")
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    ssh = bin_folder / "ssh"
+    ssh.write_text("#!/bin/sh\necho 'ssh: no route to host' >&2\nexit 255\n")
+    ssh.chmod(0o755)
+    where = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
+    done = run("-H", "127.0.0.2:2", sys.executable, path, tmp_path, PATH=where)
+    assert done.returncode == 255
+    assert "no route to host" in done.stderr and "ssh could not reach the host" in done.stderr
+
+
+def test_reader_that_goes_away_ends_the_job(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    report(rank, os.getpid())
+    while True:
+        print("line", flush=True)
+        time.sleep(0.01)
+    """,
+    )
+    job = start("-np", 2, sys.executable, path, tmp_path)
+    pids = pids_in(tmp_path, 2)
+    assert job.stdout is not None
+    job.stdout.close()
+    assert job.wait(60) == 141
+    assert wait_until(lambda: not any(alive(pid) for pid in pids.values()))
+    assert job.stderr is not None
+    job.stderr.close()
+
+
+def test_help_names_the_options():
+    shown = subprocess.run(
+        [sys.executable, "-m", "tfring", "run", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "--output-filename" in shown and "--autotune" not in shown

@@ -1,0 +1,132 @@
+"""The world of one process, and what init refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from launcher_tools import environment, write_script
+
+core = pytest.importorskip("tfring._native").core
+
+from tfring import config, world  # noqa: E402
+
+
+def python(folder, text, **more):
+    path = write_script(folder, text)
+    return subprocess.run(
+        [sys.executable, path],
+        capture_output=True,
+        text=True,
+        env=environment(**more),
+        timeout=120,
+        check=False,
+    )
+
+
+def test_single_process(tmp_path):
+    done = python(
+        tmp_path,
+        """
+    import sys
+    from tfring import world
+    assert not world.is_initialized()
+    world.init()
+    world.init()
+    assert world.is_initialized()
+    assert (world.rank(), world.size()) == (0, 1)
+    assert (world.local_rank(), world.local_size()) == (0, 1)
+    assert (world.cross_rank(), world.cross_size()) == (0, 1)
+    assert world.is_homogeneous() is True
+    assert not world.mpi_enabled()
+    world.barrier()
+    assert world.global_process_set.ranks == [0] and world.global_process_set.rank() == 0
+    assert world.global_process_set.included() and world.global_process_set.size() == 1
+    world.shutdown()
+    world.shutdown()
+    assert not world.is_initialized()
+    world.init()
+    assert world.size() == 1
+    assert "tensorflow" not in sys.modules and "mpi4py" not in sys.modules
+    """,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["rank", "size", "local_rank", "cross_size", "is_homogeneous"])
+def test_calls_before_init_say_so(name):
+    if core.is_initialized():
+        pytest.skip("another test of this process has called init")
+    with pytest.raises(RuntimeError, match="init"):
+        getattr(world, name)()
+
+
+@pytest.mark.parametrize("arguments", [{"comm": [0, 1]}, {"process_sets": [object()]}])
+def test_what_is_not_there_yet(arguments):
+    with pytest.raises(NotImplementedError, match="not there yet"):
+        world.init(**arguments)
+
+
+def test_process_sets_have_a_readable_name():
+    assert str(world.ProcessSet([2, 0])) == (
+        "ProcessSet(process_set_id=None, ranks=[0, 2], mpi_comm=None)"
+    )
+    with pytest.raises(NotImplementedError, match="MPI"):
+        world.ProcessSet(5)
+
+
+def test_what_is_built_is_said_honestly():
+    assert world.nccl_built() == 0
+    assert not any((world.cuda_built(), world.rocm_built(), world.ccl_built(), world.ddl_built()))
+    assert not any((world.gloo_built(), world.gloo_enabled()))
+
+
+def test_settings_are_those_of_the_runtime():
+    described = [line.split()[0] for line in core.describe_config().strip().splitlines()]
+    assert described == [f"TFRING_{name}" for name in config.RUNTIME_SETTINGS]
+
+
+def test_setting_that_the_runtime_refuses(tmp_path):
+    done = python(
+        tmp_path,
+        "from tfring import world\nworld.init()\n",
+        TFRING_PIECE_BYTES="lots",
+    )
+    assert done.returncode != 0
+    assert "TFRING_PIECE_BYTES" in done.stderr and "lots" in done.stderr
+
+
+def test_misspelt_setting_is_warned_about(tmp_path):
+    done = python(
+        tmp_path,
+        "from tfring import world\nworld.init()\n",
+        TFRING_PIECE_BITES="1",
+    )
+    assert done.returncode == 0
+    assert "did you mean TFRING_PIECE_BYTES" in done.stderr
+
+
+def test_failed_script_keeps_its_exit_code(tmp_path):
+    done = python(tmp_path, "from tfring import world\nworld.init()\nraise ValueError('x')\n")
+    assert done.returncode == 1 and "ValueError: x" in done.stderr
+    assert python(tmp_path, "from tfring import world\nworld.init()\nexit(9)\n").returncode == 9
+
+
+@pytest.mark.parametrize(
+    "given,expected", [({}, "2"), ({"TF_NUM_INTEROP_THREADS": "1"}, "1"), ({"x": "y"}, "2")]
+)
+def test_second_inter_op_thread(tmp_path, given, expected):
+    done = python(
+        tmp_path,
+        """
+    import os
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    from tfring.inter_op import ensure_inter_op_threads
+    ensure_inter_op_threads()
+    print(os.environ["TF_NUM_INTEROP_THREADS"])
+    """,
+        **given,
+    )
+    assert done.stdout.strip() == expected
+    assert ("single inter-op thread" in done.stderr) == (expected == "1")
