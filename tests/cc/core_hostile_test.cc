@@ -157,6 +157,18 @@ TEST(ResendOfWhatIsNotInFlight) {
   frame.type = FrameType::kResend;
   frame.cache_ids = {5};
   ExpectFatal(1, 0, EncodeFrame(frame), "cache id 5", SubmitX);
+  // It was in flight, and then it was planned.
+  ExpectFatal(1, 0, EncodeFrame(frame), "5, which is not in flight", [](Negotiator* negotiator) {
+    SubmitX(negotiator);
+    Plan plan = PlanOf("x");
+    plan.items[0].cache_id = 5;
+    negotiator->OnFrame(0, Plans({plan}), 0);
+    SubmitX(negotiator);
+    EXPECT_EQ(negotiator->cache_hits(), 1);
+    plan.sequence = 2;
+    plan.items[0].name.clear();
+    negotiator->OnFrame(0, Plans({plan}), 0);
+  });
 }
 
 }  // namespace

@@ -156,6 +156,20 @@ TEST(ACountedIdSurvivesItsEviction) {
   EXPECT_EQ(cluster.Only(1).items.at(0).cache_id, 5u);
 }
 
+TEST(AnnouncedEvictionsAreHeeded) {
+  Config config;
+  config.cache_capacity = 1;
+  Cluster cluster(2, config);
+  for (const char* name : {"a", "b", "a", "b"}) {
+    for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce(name));
+    cluster.Run();
+  }
+  // Every plan said that the other name's id is gone, so nobody used it.
+  EXPECT_EQ(cluster.frames_of_type[static_cast<int>(FrameType::kResend)], size_t{0});
+  EXPECT_EQ(cluster.at(1).cache_hits(), 0);
+  EXPECT_EQ(cluster.log(1).size(), size_t{4});
+}
+
 TEST(SteadyStateTravelsAsIds) {
   Cluster cluster(2, Config());
   const auto round = [&cluster] {
@@ -404,6 +418,24 @@ TEST(EagerCallsInDifferentOrdersAreReportedWithBothNames) {
   ExpectAllInFlightDone(&cluster, 3);
 }
 
+TEST(StallReportsLeaveOutWhatOnlyWaitsForTheWindow) {
+  Config config;
+  config.max_plans_in_flight = 1;
+  config.stall_warning = kSecond;
+  Cluster cluster(2, config);
+  cluster.finish_plans = false;
+  for (const char* name : {"runs", "held"}) {
+    for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce(name));
+    cluster.Run();
+  }
+  cluster.Submit(0, Allreduce("x"));
+  cluster.at(0).OnTime(kSecond);
+  cluster.Run();
+  ASSERT_EQ(cluster.warnings.size(), size_t{1});
+  EXPECT_CONTAINS(cluster.warnings[0], "tensor 'x'");
+  EXPECT_CONTAINS(cluster.warnings[0], "rank 1, which has asked for nothing else");
+}
+
 TEST(ManyStallsAtOnceAreSummedUp) {
   Config config;
   config.stall_warning = kSecond;
@@ -447,20 +479,6 @@ TEST(OneRankPlansForItself) {
   EXPECT_EQ(cluster.at(0).cache_hits(), 2);
   EXPECT_EQ(cluster.log(0)[0].items[0].first_dims.at(0), 5);
   ExpectAllInFlightDone(&cluster, 1);
-}
-
-TEST(LargeBatchesAreSplitIntoFrames) {
-  Cluster cluster(2, Config());
-  for (int i = 0; i < 8; ++i) {
-    Request request = Allreduce("x" + std::to_string(i));
-    request.shapes.assign(60000, Shape(15, 1));
-    cluster.Submit(0, request);
-    cluster.Submit(1, request);
-  }
-  cluster.Run();
-  EXPECT_TRUE(cluster.frames_of_type[static_cast<int>(FrameType::kRequests)] >= 4);
-  EXPECT_EQ(SortedNames(cluster.log(1)).size(), size_t{8});
-  ExpectAllInFlightDone(&cluster, 2);
 }
 
 }  // namespace

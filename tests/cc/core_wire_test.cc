@@ -165,6 +165,21 @@ TEST(BoundsOfSizesHold) {
   }
 }
 
+TEST(LargeBatchesAreSplitIntoFrames) {
+  testing::Cluster cluster(2, Config());
+  for (int i = 0; i < 8; ++i) {
+    Request request = Allreduce("x" + std::to_string(i));
+    request.shapes.assign(60000, Shape(15, 1));
+    cluster.Submit(0, request);
+    cluster.Submit(1, request);
+  }
+  cluster.Run();
+  EXPECT_TRUE(cluster.frames_of_type[static_cast<int>(FrameType::kRequests)] >= 4);
+  EXPECT_EQ(cluster.log(1).size(), size_t{1});
+  EXPECT_EQ(cluster.log(1)[0].items.size(), size_t{8});
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+}
+
 }  // namespace
 }  // namespace tfring
 
