@@ -46,4 +46,4 @@ exec bazel --output_user_root="$work/out" --max_idle_secs=60 "$command" \
   --override_repository="rules_cc=$stubs/rules_cc" \
   --override_repository="rules_java=$java_rules" \
   --override_repository="remote_coverage_tools=$stubs/coverage" \
-  --symlink_prefix="$work/" --jobs="${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --spawn_strategy=local "${targets[@]}"
+  --symlink_prefix="$work/link-" --jobs="${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --spawn_strategy=local "${targets[@]}"
