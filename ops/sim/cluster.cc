@@ -122,6 +122,7 @@ SimReport Cluster::Run() {
   report.events = clock_.events_run();
   report.max_frames = network_.max_in_flight();
   report.faulted = struck_;
+  report.sabotaged = sabotaged_;
   report.end = clock_.Now();
   return report;
 }
@@ -240,19 +241,25 @@ void Cluster::RunPlan(Rank rank, PlanRun run) {
     sabotaged_ = true;
     run.plan.postscale += 1;
   }
-  if (target && options_.sabotage == Sabotage::kSwapPlans) {
+  if (!target || options_.sabotage != Sabotage::kSwapPlans) return HandOver(rank, run);
+  if (kept_back_.empty()) {
     kept_back_.push_back(std::move(run));
-    if (kept_back_.size() < 2) return;
-    sabotaged_ = true;
-    std::swap(kept_back_[0], kept_back_[1]);
-  } else {
-    kept_back_.push_back(std::move(run));
+    // An eager user waits for this plan before there is another one to swap it with.
+    clock_.After(10 * kMillisecond, [this, rank] { ReleaseKeptBack(rank); });
+    return;
   }
-  for (const PlanRun& kept : kept_back_) {
-    checker_.OnRun(rank, kept);
-    data_plane_.Submit(rank, kept, 2000 * static_cast<int64_t>(kept.entries.size()));
-  }
-  kept_back_.clear();
+  sabotaged_ = true;
+  HandOver(rank, run);
+  ReleaseKeptBack(rank);
+}
+
+void Cluster::ReleaseKeptBack(Rank rank) {
+  for (const PlanRun& run : std::exchange(kept_back_, {})) HandOver(rank, run);
+}
+
+void Cluster::HandOver(Rank rank, const PlanRun& run) {
+  checker_.OnRun(rank, run);
+  data_plane_.Submit(rank, run, 2000 * static_cast<int64_t>(run.entries.size()));
 }
 
 void Cluster::PassResult(Rank rank, EntryId id, const Status& status) {

@@ -48,6 +48,7 @@ struct SimReport {
   int64_t events = 0;
   int64_t max_frames = 0;  // under way in one direction at one time
   bool faulted = false;    // the fault happened before the work was done
+  bool sabotaged = false;  // the sabotage found its moment
   TimePoint end = 0;       // virtual
 };
 
@@ -94,6 +95,8 @@ class Cluster {
   void Step(Rank rank);
   void Apply(Rank rank, EngineEffects effects);
   void RunPlan(Rank rank, PlanRun run);
+  void HandOver(Rank rank, const PlanRun& run);
+  void ReleaseKeptBack(Rank rank);
   void PassResult(Rank rank, EntryId id, const Status& status);
   void CheckNode(Rank rank);
   void CheckBystander(Rank rank, EntryId id, const Status& status);

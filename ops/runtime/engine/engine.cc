@@ -120,11 +120,14 @@ void Engine::State::OnShutdown() {
 
 void Engine::State::OnTime() {
   while (auto expired = peers_.TakeExpired(now_)) {
-    // After rank 0's goodbye the others are leaving too.
-    if (peers_.departed(0)) {
-      Left(expired->first, "");
+    auto& [suspect, suspicion] = *expired;
+    if (!suspicion.hard) {
+      // Nothing of ours is broken: rank 0 decides, who may know more.
+      if (closed_.ok()) Report(suspect, Unavailable(suspicion.reason));
+    } else if (peers_.departed(0)) {
+      Left(suspect, "");  // after rank 0's goodbye the others are leaving too
     } else {
-      Lost(expired->first, expired->second.reason);
+      Lost(suspect, suspicion.reason);
     }
   }
   if (entries_.any_running() && now_ >= drain_deadline_ && ended_.ok()) {

@@ -1,0 +1,194 @@
+#include "tests/cc/engine_fixture.h"
+#include "tests/cc/test.h"
+
+// Calls and their results, heartbeats, and frames that make no sense.
+namespace tfring::testing {
+namespace {
+
+TEST(OneRankNeedsNobody) {
+  World world(1);
+  world.Submit(0, 1, Allreduce("x"));
+  ASSERT_EQ(world.runs(0).size(), 1u);
+  EXPECT_EQ(world.runs(0)[0].entries, std::vector<EntryId>{1});
+  EXPECT_EQ(world.runs(0)[0].members, std::vector<Rank>{0});
+  EXPECT_TRUE(!world.Ended(0, 1));
+  EXPECT_EQ(world.in_flight(0), 1u);
+  world.Complete(0, world.runs(0)[0].plan.sequence);
+  EXPECT_EQ(world.Text(0, 1), OkStatus().ToString());
+  EXPECT_EQ(world.in_flight(0), 0u);
+  world.Shutdown(0);
+  EXPECT_TRUE(world.finished(0));
+  EXPECT_EQ(world.deadline(0), kNever);
+}
+
+TEST(APlanRunsOnAllRanksAndEndsWithItsCompletion) {
+  World world(3);
+  world.Submit(0, 1, Allreduce("x"));
+  world.Submit(2, 2, Allreduce("x"));
+  world.Deliver();
+  EXPECT_TRUE(world.runs(0).empty());
+  world.Submit(1, 3, Allreduce("x"));
+  world.Deliver();
+  for (Rank rank : {0, 1, 2}) {
+    ASSERT_EQ(world.runs(rank).size(), 1u);
+    EXPECT_EQ(world.runs(rank)[0].plan.sequence, world.runs(0)[0].plan.sequence);
+  }
+  EXPECT_TRUE(!world.Ended(1, 3));
+  world.Complete(1, world.runs(1)[0].plan.sequence);
+  EXPECT_EQ(world.Code(1, 3), StatusCode::kOk);
+  EXPECT_TRUE(!world.Ended(0, 1));
+}
+
+TEST(ADuplicateNameIsRefusedAndTheFirstCallGoesOn) {
+  World world(2);
+  world.Submit(0, 1, Allreduce("x"));
+  world.Submit(0, 2, Allreduce("x"));
+  EXPECT_EQ(world.Code(0, 2), StatusCode::kInvalidArgument);
+  EXPECT_CONTAINS(world.Text(0, 2), "'x' is in flight on rank 0 (host h0)");
+  world.Submit(1, 1, Allreduce("x"));
+  world.Deliver();
+  ASSERT_EQ(world.runs(0).size(), 1u);
+  world.Submit(0, 3, Allreduce("x"));
+  EXPECT_EQ(world.Code(0, 3), StatusCode::kInvalidArgument);
+  world.Complete(0, world.runs(0)[0].plan.sequence);
+  EXPECT_EQ(world.Code(0, 1), StatusCode::kOk);
+}
+
+TEST(ANameIsFreeInTheStepOfItsCompletion) {
+  World world(1);
+  world.Submit(0, 1, Allreduce("x"));
+  ASSERT_EQ(world.runs(0).size(), 1u);
+  EngineEvents events;
+  events.completions.push_back({world.runs(0)[0].plan.sequence, OkStatus(), kNoRank});
+  events.submissions.emplace_back(2, Allreduce("x"));
+  world.Step(0, std::move(events));
+  EXPECT_EQ(world.Code(0, 1), StatusCode::kOk);
+  EXPECT_EQ(world.runs(0).size(), 2u);
+}
+
+TEST(OneNameMayBeInFlightInTwoProcessSets) {
+  World world(3);
+  world.Submit(0, 1, Allreduce("x", 1));
+  world.Submit(0, 2, Allreduce("x", 3));
+  world.Submit(1, 1, Allreduce("x", 1));
+  world.Submit(2, 1, Allreduce("x", 3));
+  world.Deliver();
+  EXPECT_EQ(world.runs(0).size(), 2u);
+  EXPECT_EQ(world.runs(1).size(), 1u);
+}
+
+TEST(WrongCallsEndOnTheirOwn) {
+  World world(3);
+  world.Submit(0, 1, Allreduce("x", 9));
+  EXPECT_EQ(world.Code(0, 1), StatusCode::kInvalidArgument);
+  EXPECT_CONTAINS(world.Text(0, 1), "process set 9");
+  world.Submit(0, 2, Allreduce("x", 2));
+  EXPECT_EQ(world.Code(0, 2), StatusCode::kInvalidArgument);
+  EXPECT_CONTAINS(world.Text(0, 2), "only the ranks 1, 2");
+  Request request = Allreduce("x");
+  request.dtype = DataType::kComplex64;
+  world.Submit(0, 3, request);
+  EXPECT_EQ(world.Code(0, 3), StatusCode::kInvalidArgument);
+  EXPECT_EQ(world.in_flight(0), 0u);
+  world.SubmitOnAll(4, "x");
+  EXPECT_EQ(world.runs(0).size(), 1u);
+}
+
+TEST(RanksThatDisagreeAllFailAndGoOn) {
+  World world(2);
+  world.Submit(0, 1, Allreduce("x"));
+  Request other = Allreduce("x");
+  other.dtype = DataType::kFloat64;
+  world.Submit(1, 1, other);
+  world.Deliver();
+  for (Rank rank : {0, 1}) {
+    EXPECT_EQ(world.Code(rank, 1), StatusCode::kFailedPrecondition);
+    EXPECT_CONTAINS(world.Text(rank, 1), "float64");
+    EXPECT_TRUE(world.runs(rank).empty());
+  }
+  world.SubmitOnAll(2, "x");
+  EXPECT_EQ(world.runs(1).size(), 1u);
+}
+
+TEST(HeartbeatsGoOutWhenNothingElseDoes) {
+  Config config = QuietConfig();
+  config.heartbeat_interval = 5 * kSecond;
+  World world(3, config);
+  const TimePoint start = world.now;
+  EXPECT_EQ(world.deadline(1), start + 5 * kSecond);
+  world.At(start + 5 * kSecond - 1, 1);
+  EXPECT_EQ(world.Sent(1, 0, FrameType::kHeartbeat), 0);
+  world.At(start + 5 * kSecond, 1);
+  EXPECT_EQ(world.Sent(1, 0, FrameType::kHeartbeat), 1);
+  EXPECT_EQ(world.deadline(1), start + 10 * kSecond);
+  world.now = start + 8 * kSecond;
+  world.Submit(1, 1, Allreduce("x"));
+  EXPECT_EQ(world.deadline(1), start + 13 * kSecond);
+  world.At(start + 5 * kSecond, 0);
+  EXPECT_EQ(world.Sent(0, 1, FrameType::kHeartbeat), 1);
+  EXPECT_EQ(world.Sent(0, 2, FrameType::kHeartbeat), 1);
+}
+
+TEST(ASilentPeerIsLostAfterTheTimeout) {
+  Config config = QuietConfig();
+  config.heartbeat_interval = 5 * kSecond;
+  World world(3, config);
+  const TimePoint start = world.now;
+  world.Submit(0, 1, Allreduce("x"));
+  world.Submit(1, 1, Allreduce("x"));
+  world.mute.insert(2);
+  for (int tick = 1; tick < 6; ++tick) {
+    for (Rank rank : {0, 1}) world.At(start + tick * 5 * kSecond, rank);
+    world.Deliver();
+  }
+  EXPECT_TRUE(!world.Ended(0, 1));
+  EXPECT_EQ(world.deadline(0), start + 30 * kSecond);
+  world.At(start + 30 * kSecond, 0);
+  world.Deliver();
+  for (Rank rank : {0, 1}) {
+    EXPECT_EQ(world.Code(rank, 1), StatusCode::kUnavailable);
+    EXPECT_CONTAINS(world.Text(rank, 1), "rank 2 (host h2) was lost: no heartbeat for 30 s");
+  }
+}
+
+TEST(AnUnreadableFrameLosesItsSender) {
+  World world(3);
+  world.Submit(0, 1, Allreduce("x"));
+  world.Receive(0, 2, std::string("\x05\xff\xff\xff", 4));
+  world.Deliver();
+  EXPECT_EQ(world.Code(0, 1), StatusCode::kUnavailable);
+  EXPECT_CONTAINS(world.Text(0, 1), "rank 2 (host h2) was lost: it sent a frame");
+  world.Submit(1, 1, Allreduce("x"));
+  EXPECT_CONTAINS(world.Text(1, 1), "rank 2 (host h2) was lost");
+}
+
+TEST(NonsenseInTheNegotiationEndsTheEpochForAll) {
+  for (const std::string& bytes : {std::string(), std::string("\x01\xff\xff\xff\xff", 5)}) {
+    World world(3);
+    world.Submit(1, 1, Allreduce("x"));
+    world.Deliver();
+    world.Receive(0, 2, bytes);
+    world.Deliver();
+    EXPECT_TRUE(world.Ended(1, 1));
+    EXPECT_CONTAINS(world.Text(1, 1), "rank 2");
+    EXPECT_TRUE(world.abort(0).has_value() && world.abort(1).has_value());
+  }
+}
+
+TEST(FramesThatOnlyRankZeroMaySendAreRefused) {
+  for (FrameType type : {FrameType::kAbort, FrameType::kGoodbye}) {
+    World world(3);
+    world.Submit(0, 1, Allreduce("x"));
+    Frame frame;
+    frame.type = type;
+    frame.rank = 1;
+    frame.status = Internal("made up");
+    world.Receive(0, 2, EncodeFrame(frame));
+    EXPECT_CONTAINS(world.Text(0, 1), "rank 2 (host h2) was lost");
+  }
+}
+
+}  // namespace
+}  // namespace tfring::testing
+
+TFRING_TEST_MAIN()

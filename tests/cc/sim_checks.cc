@@ -1,0 +1,154 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "ops/sim/cluster.h"
+#include "ops/sim/virtual_clock.h"
+#include "tests/cc/test.h"
+
+// That the simulator repeats itself, and that its checks can fail. The long runs are in sim.cmake.
+namespace tfring::sim {
+namespace {
+
+SimOptions Sabotaged(Sabotage sabotage, uint64_t seed) {
+  SimOptions options;
+  options.ranks = 4;
+  options.workload = "global";
+  options.sabotage = sabotage;
+  options.seed = seed;
+  return options;
+}
+
+bool AnyContains(const std::vector<std::string>& failures, const std::string& part) {
+  return std::any_of(failures.begin(), failures.end(), [&](const std::string& failure) {
+    return failure.find(part) != std::string::npos;
+  });
+}
+
+TEST(EventsRunInOrderOfTimeAndThenOfPlanning) {
+  VirtualClock clock;
+  std::string order;
+  clock.At(20, [&] { order += 'c'; });
+  clock.At(10, [&] {
+    order += 'a';
+    clock.At(5, [&] { order += 'b'; });  // in the past: now
+  });
+  clock.At(20, [&] { order += 'd'; });
+  while (clock.RunOne()) {
+  }
+  EXPECT_EQ(order, "abcd");
+  EXPECT_EQ(clock.Now(), 20);
+}
+
+TEST(ASeedRepeatsARun) {
+  SimOptions options;
+  options.ranks = 6;
+  options.workload = "subsets";
+  options.fault = Fault::kGoodbye;
+  for (options.seed = 1; options.seed <= 20; ++options.seed) {
+    const SimReport first = Cluster(options).Run();
+    const SimReport second = Cluster(options).Run();
+    EXPECT_EQ(first.events, second.events);
+    EXPECT_EQ(first.end, second.end);
+    EXPECT_EQ(first.results, second.results);
+    EXPECT_TRUE(first.failures.empty());
+  }
+}
+
+TEST(AFaultIsReallyInjected) {
+  int struck = 0;
+  SimOptions options;
+  options.fault = Fault::kDeath;
+  for (options.seed = 1; options.seed <= 50; ++options.seed)
+    struck += Cluster(options).Run().faulted;
+  EXPECT_TRUE(struck > 10);
+}
+
+// Some seeds never have two plans to swap.
+void ExpectSwapShowsAs(const std::string& what, bool check_order) {
+  int swapped = 0;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    SimOptions options = Sabotaged(Sabotage::kSwapPlans, seed);
+    options.check_order = check_order;
+    const SimReport report = Cluster(options).Run();
+    swapped += report.sabotaged;
+    EXPECT_EQ(AnyContains(report.failures, what), report.sabotaged);
+    EXPECT_EQ(report.failures.empty(), !report.sabotaged);
+  }
+  EXPECT_TRUE(swapped > 20);
+}
+
+TEST(AWrongOrderIsDetected) { ExpectSwapShowsAs("runs after plan", true); }
+
+TEST(AWrongOrderShowsAsADeadlockToo) { ExpectSwapShowsAs("deadlock", false); }
+
+TEST(APlanThatDiffersIsDetected) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    const SimReport report = Cluster(Sabotaged(Sabotage::kAlterPlan, seed)).Run();
+    EXPECT_TRUE(AnyContains(report.failures, "differs from what another member runs"));
+  }
+}
+
+TEST(AMissingResultIsDetected) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    const SimReport report = Cluster(Sabotaged(Sabotage::kDropResult, seed)).Run();
+    EXPECT_TRUE(AnyContains(report.failures, "never ended"));
+  }
+}
+
+TEST(ADoubleResultIsDetected) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    const SimReport report = Cluster(Sabotaged(Sabotage::kRepeatResult, seed)).Run();
+    EXPECT_TRUE(AnyContains(report.failures, "ended twice"));
+  }
+}
+
+TEST(ALostFrameIsDetected) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    const SimReport report = Cluster(Sabotaged(Sabotage::kLoseFrame, seed)).Run();
+    EXPECT_TRUE(!report.failures.empty());
+  }
+}
+
+TEST(AnUnexpectedLossIsDetected) {
+  Checker checker(2, true);
+  Call call;
+  call.request.name = "x";
+  checker.OnSubmit(0, 1, call);
+  checker.OnResult(0, 1, Unavailable("rank 1 (host h1) was lost: connection closed"));
+  EXPECT_TRUE(AnyContains(checker.failures(), "nobody was lost"));
+}
+
+TEST(TheWrongNameOfALostRankIsDetected) {
+  Checker checker(3, true);
+  Allowed allowed;
+  allowed.lost = 2;
+  checker.SetAllowed(allowed);
+  Call call;
+  call.request.name = "x";
+  checker.OnSubmit(0, 1, call);
+  checker.OnResult(0, 1, Unavailable("rank 1 (host h1) was lost: connection closed"));
+  EXPECT_TRUE(AnyContains(checker.failures(), "rank 2 is the lost one"));
+  EXPECT_EQ(checker.open(0), 0u);
+}
+
+TEST(TheReplayLineNamesEverything) {
+  SimOptions options = Sabotaged(Sabotage::kLoseFrame, 17);
+  options.fault = Fault::kHang;
+  EXPECT_EQ(ReplayLine(options),
+            "tfring_sim --ranks=4 --workload=global --fault=hang --sabotage=lose-frame --seed=17 "
+            "--seeds=1");
+}
+
+TEST(UnknownWorkloadsAreRefused) {
+  EXPECT_CONTAINS(MakeWorkload("circle", 3, Random(1)).status().message(), "'circle' is unknown");
+  EXPECT_TRUE(!MakeWorkload("triangle", 4, Random(1)).ok());
+  SimOptions options;
+  options.workload = "circle";
+  EXPECT_TRUE(!Cluster(options).Run().failures.empty());
+}
+
+}  // namespace
+}  // namespace tfring::sim
+
+TFRING_TEST_MAIN()
