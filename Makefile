@@ -36,16 +36,20 @@ $(READY): pyproject.toml tools/requirements.py
 
 setup: $(READY) ## Make the virtual environment .venv with everything that is needed
 
-# The first build installs the package in place; later ones only compile what changed.
-$(VENV)/.tfring-installed: $(READY) setup.py
+.PHONY: libraries
+libraries: $(READY)
+	@mkdir -p "$(BUILD)"
+	cmake -S . -B "$(BUILD)" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTFRING_BUILD_TESTS=ON \
+	  "-DTFRING_OUTPUT_DIR=$(CURDIR)/tfring/_lib" "-DPython_EXECUTABLE=$(PY)" \
+	  >"$(BUILD)/configure.log" || { cat "$(BUILD)/configure.log"; exit 1; }
+	cmake --build "$(BUILD)" -j $(JOBS)
+
+# Once: the package in place, with its `tfring` command; it finds the libraries built already.
+$(VENV)/.tfring-installed: $(READY) setup.py | libraries
 	$(PIP) --no-build-isolation --no-deps -e .
 	touch "$@"
 
-build: $(VENV)/.tfring-installed ## Compile the libraries and the C++ tests in place
-	@mkdir -p "$(BUILD)"
-	cmake -S . -B "$(BUILD)" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTFRING_BUILD_TESTS=ON \
-	  "-DTFRING_OUTPUT_DIR=$(CURDIR)/tfring/_lib" "-DPython_EXECUTABLE=$(PY)" >"$(BUILD)/configure.log"
-	cmake --build "$(BUILD)" -j $(JOBS)
+build: libraries $(VENV)/.tfring-installed ## Compile the libraries and the C++ tests in place
 
 demo: build ## Train a Keras model on two ranks under mpirun
 	tools/mpi_run.sh 2 $(PY) examples/keras_fit.py

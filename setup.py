@@ -38,26 +38,17 @@ class CMakeBuild(build_ext):
             build = Path(self.build_temp).resolve() / "cmake"
         output.mkdir(parents=True, exist_ok=True)
         jobs = self.parallel or int(os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", "2"))
-        subprocess.check_call(
-            [
-                "cmake",
-                "-S",
-                str(ROOT),
-                "-B",
-                str(build),
-                "-G",
-                "Ninja",
-                "-DCMAKE_BUILD_TYPE=Release",
-                f"-DTFRING_BUILD_TESTS={'ON' if in_place else 'OFF'}",
-                f"-DTFRING_OUTPUT_DIR={output}",
-                f"-DPython_EXECUTABLE={sys.executable}",
-            ]
-        )
-        # In place the C++ tests are `make build`'s business.
+        options = [
+            "-DCMAKE_BUILD_TYPE=Release",
+            f"-DTFRING_OUTPUT_DIR={output}",
+            f"-DPython_EXECUTABLE={sys.executable}",
+        ]
+        if not in_place:  # in place, the developer's `make build` decides
+            options.append("-DTFRING_BUILD_TESTS=OFF")
+        run = subprocess.check_call
+        run(["cmake", "-S", str(ROOT), "-B", str(build), "-G", "Ninja", *options])
         targets = ["tfring_runtime", "_core", "_tfring_ops"]
-        subprocess.check_call(
-            ["cmake", "--build", str(build), "-j", str(jobs), "--target", *targets]
-        )
+        run(["cmake", "--build", str(build), "-j", str(jobs), "--target", *targets])
 
     def get_outputs(self) -> list[str]:
         return [str(path) for path in Path(self.build_lib, "tfring", "_lib").glob("*.so")]
