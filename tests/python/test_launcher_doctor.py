@@ -1,0 +1,90 @@
+"""What `tfring doctor` finds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launcher_tools import environment
+
+from tfring.launcher import doctor
+
+
+def findings_of(check, monkeypatch, **variables):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    findings = doctor.Findings()
+    check(findings)
+    return findings
+
+
+def test_whole_command_says_what_is_there_and_fails_without_the_runtime(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tfring", "doctor"],
+        capture_output=True,
+        text=True,
+        env=environment(TFRING_LIB_DIR=str(tmp_path)),
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    for name in ("tfring:", "Python:", "TensorFlow:", "mpirun:", "NCCL:", "CPU features:"):
+        assert name in done.stdout
+    assert "WRONG: the compiled runtime cannot be loaded" in done.stdout
+    assert str(tmp_path) in done.stdout
+
+
+def test_loaded_runtime_is_described(monkeypatch):
+    pytest.importorskip("tfring._native")
+    findings = findings_of(doctor._binding, monkeypatch)
+    assert not findings.problems
+    assert "transports" in dict(findings.lines)
+
+
+def test_op_library_for_the_tensorflow_that_is_there(monkeypatch):
+    native = pytest.importorskip("tfring._native")
+    if not (Path(native.library_dir()) / "build.json").exists():
+        pytest.skip("the op library is not built")
+    findings = findings_of(doctor._tensorflow, monkeypatch)
+    assert not findings.problems
+    assert dict(findings.lines)["TensorFlow ops"].startswith("load; built for TensorFlow 2.")
+
+
+def test_misspelt_and_impossible_settings(monkeypatch):
+    findings = findings_of(doctor._settings, monkeypatch, TFRING_LOG_LEVLE="1")
+    assert "TFRING_LOG_LEVEL" in findings.problems[0]
+    findings = findings_of(doctor._settings, monkeypatch, TFRING_MESH_LIMIT="0")
+    assert 'TFRING_MESH_LIMIT is "0"' in findings.problems[0]
+
+
+def test_secret_is_not_printed(monkeypatch):
+    findings = findings_of(doctor._settings, monkeypatch, TFRING_SECRET="hush" * 8)
+    assert ("TFRING_SECRET", "(set)") in findings.lines
+    assert "hush" not in json.dumps(findings.lines)
+
+
+def test_half_a_launcher(monkeypatch):
+    for name in ("TFRING_RANK", "TFRING_SIZE", "RANK", "OMPI_COMM_WORLD_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    findings = findings_of(doctor._environment, monkeypatch, WORLD_SIZE="2")
+    assert "RANK" in findings.problems[0] and "missing" in findings.problems[0]
+
+
+@pytest.mark.parametrize("library,wrong", [("MPICH 4.1", True), ("Open MPI v5.0", False)])
+def test_mpirun_of_another_mpi(tmp_path, library, wrong):
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.1'\n")
+    mpirun.chmod(0o755)
+    findings = doctor.Findings()
+    doctor._compare_mpirun(findings, str(mpirun), library)
+    assert bool(findings.problems) == wrong
+
+
+def test_probe_survives_a_crash():
+    assert doctor._probe("import os; os.abort()") == (None, "exit code -6")
+    answer, trouble = doctor._probe("raise ValueError('no')")
+    assert answer is None and trouble == "ValueError: no"
+    assert doctor._probe("print('[1]')") == ([1], "")
