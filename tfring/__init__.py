@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tfring.compression import Compression, Compressor
     from tfring.gradient_tape import DistributedGradientTape
     from tfring.keras import callbacks
-    from tfring.keras.optimizer import DistributedOptimizer
+    from tfring.keras.top_level import DistributedOptimizer
     from tfring.objects import allgather_object, broadcast_object, broadcast_object_fn
     from tfring.variables import broadcast_variables
     from tfring.world import (
@@ -79,7 +79,7 @@ _HOME = {
     "tfring.compression": ("Compression", "Compressor"),
     "tfring.gradient_tape": ("DistributedGradientTape",),
     "tfring.keras": ("callbacks",),
-    "tfring.keras.optimizer": ("DistributedOptimizer",),
+    "tfring.keras.top_level": ("DistributedOptimizer",),
     "tfring.objects": ("allgather_object", "broadcast_object", "broadcast_object_fn"),
     "tfring.variables": ("broadcast_variables",),
     "tfring.world": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import subprocess
 import sys
@@ -123,9 +124,44 @@ def test_the_numbers_of_the_operations_are_horovods() -> None:
     assert [hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product] == [0, 1, 2, 3, 4, 5]
 
 
+PARAMETERS = {
+    ("tfring", "DistributedGradientTape"): """gradtape device_dense device_sparse compression
+        sparse_as_dense op gradient_predivide_factor num_groups groups process_set
+        scale_local_gradients""",
+    ("tfring", "DistributedOptimizer"): """optimizer name use_locking device_dense device_sparse
+        compression sparse_as_dense backward_passes_per_step op gradient_predivide_factor
+        average_aggregated_gradients num_groups groups process_set scale_local_gradients""",
+    ("tfring.keras", "DistributedOptimizer"): """optimizer name device_dense device_sparse
+        compression sparse_as_dense gradient_predivide_factor op backward_passes_per_step
+        average_aggregated_gradients num_groups groups process_set scale_local_gradients""",
+    ("tfring", "broadcast_object"): "obj root_rank session name process_set",
+    ("tfring", "allgather_object"): "obj session name process_set",
+    ("tfring.keras", "allreduce"): """value name average prescale_factor postscale_factor op
+        compression""",
+}
+
+
+@pytest.mark.parametrize(("module", "name"), PARAMETERS)
+def test_parameters_are_horovods(module: str, name: str) -> None:
+    function = getattr(importlib.import_module(module), name)
+    parameters = list(inspect.signature(function).parameters)
+    assert parameters == PARAMETERS[module, name].split()
+
+
+def test_no_parameter_of_the_optimizer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tfring
+    from tfring.keras import optimizer
+
+    given = {name: object() for name in PARAMETERS["tfring.keras", "DistributedOptimizer"].split()}
+    monkeypatch.setattr(optimizer, "DistributedOptimizer", lambda o, **k: {"optimizer": o, **k})
+    assert tfring.DistributedOptimizer(**given) == given
+    with pytest.raises(NotImplementedError, match="use_locking"):
+        tfring.DistributedOptimizer(use_locking=True, **given)
+
+
 def test_both_modules_give_the_same_objects() -> None:
     import tfring
     import tfring.keras
 
-    for name in ("DistributedOptimizer", "Compression", "callbacks", "rank", "broadcast_object"):
+    for name in ("Compression", "callbacks", "rank", "broadcast_object"):
         assert getattr(tfring, name) is getattr(tfring.keras, name)

@@ -1,0 +1,70 @@
+"""DistributedOptimizer with the parameters of horovod.tensorflow, for `import tfring as hvd`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfring import reduce_ops
+from tfring.compression import Compression
+from tfring.keras import optimizer as keras_optimizer
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: int = reduce_ops.Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Makes a Keras optimizer reduce gradients: tfring.keras.DistributedOptimizer describes it.
+
+    The parameters are the same, in the order of horovod.tensorflow, and `use_locking`.
+
+    Args:
+        optimizer: a keras.optimizers.Optimizer.
+        name: as in tfring.keras.DistributedOptimizer, like all the others.
+        use_locking: must be False: Keras optimizers have no locks.
+        device_dense: see there.
+        device_sparse: see there.
+        compression: see there.
+        sparse_as_dense: see there.
+        backward_passes_per_step: see there.
+        op: see there.
+        gradient_predivide_factor: see there.
+        average_aggregated_gradients: see there.
+        num_groups: see there.
+        groups: see there.
+        process_set: see there.
+        scale_local_gradients: see there.
+
+    Raises:
+        NotImplementedError: use_locking is True; and what tfring.keras.DistributedOptimizer raises.
+    """
+    if use_locking:
+        raise NotImplementedError("use_locking=True: Keras optimizers have no locks; omit it")
+    return keras_optimizer.DistributedOptimizer(
+        optimizer,
+        name=name,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
