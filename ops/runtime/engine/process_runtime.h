@@ -68,8 +68,9 @@ class TFRING_EXPORT ProcessRuntime {
   // entry.done as well, possibly before Enqueue returns.
   void Enqueue(Request request, Entry entry);
 
-  // "bytes_sent", "control_wakeups", "data_wakeups", "completion_wakeups", "plans", "collectives",
-  // "cache_hits", "forwarded" ... since Init. Empty when not initialized.
+  // "bytes_sent", "control_wakeups", "data_wakeups", "completion_wakeups", "plans", "collectives"
+  // (calls that were part of a plan), "tensors", "forwarded" (outputs in place of their inputs),
+  // since Init. Empty when not initialized.
   std::map<std::string, int64_t> Counters() const;
 
  private:
