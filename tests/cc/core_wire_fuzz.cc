@@ -22,14 +22,15 @@ bool counting = false;
 
 }  // namespace
 
-void* operator new(size_t size) {
+// Not inlined: a compiler that sees the free() below would miss the matching new.
+[[gnu::noinline]] void* operator new(size_t size) {
   if (counting) allocated += size;
   void* memory = std::malloc(size == 0 ? 1 : size);
   if (memory == nullptr) std::abort();
   return memory;
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace tfring {
 namespace {
