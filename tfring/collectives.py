@@ -52,6 +52,7 @@ __all__ = [
 ]
 
 
+@tf_library.outside_autograph
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -118,6 +119,7 @@ def allreduce(
         )[0]
 
 
+@tf_library.outside_autograph
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -179,6 +181,7 @@ def grouped_allreduce(
     return results
 
 
+@tf_library.outside_autograph
 def allgather(
     tensor: Any,
     name: str | None = None,
@@ -218,6 +221,7 @@ def allgather(
     return tf_library.allgather_op(value, name=full_name, process_set_id=process_set_id)
 
 
+@tf_library.outside_autograph
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -259,6 +263,7 @@ def broadcast(
     )[0]
 
 
+@tf_library.outside_autograph
 def bucket_allreduce(
     tensors: Sequence[Any],
     *,
@@ -299,6 +304,7 @@ def bucket_allreduce(
     )
 
 
+@tf_library.outside_autograph
 def bucket_broadcast(
     tensors: Sequence[Any],
     *,

@@ -12,8 +12,8 @@ import pathlib
 import re
 import threading
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
@@ -29,6 +29,8 @@ MOVABLE = (
     *("bool", "int16", "uint16", "uint32", "uint64", "complex64", "complex128"),
 )
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
 _CHANNELS = "_tfring_channels"
 # All eager calls share one channel: they run one after another anyway, and their names are many.
 _EAGER_CHANNEL = "tfring.eager"
@@ -36,6 +38,11 @@ _EAGER_CHANNEL = "tfring.eager"
 _lock = threading.RLock()  # guards _library and _eager_channels
 _library: Any = None
 _eager_channels: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+
+def outside_autograph(function: _Function) -> _Function:
+    """Keeps autograph from rewriting a function that builds ops; tracing is faster without."""
+    return cast(_Function, tf.autograph.experimental.do_not_convert(function))
 
 
 def library() -> Any:

@@ -165,6 +165,19 @@ def test_nested_functions(rank: int, size: int) -> None:
             np.testing.assert_array_equal(result, factor * total)
 
 
+def test_a_collective_in_a_python_function_behind_a_collective(size: int) -> None:
+    """What follows a collective may wait for another one; no runtime thread waits with it."""
+
+    @tf.function
+    def step(x: Any) -> Any:
+        first = tfring.allreduce(x, op=tfring.Sum)
+        again = tf.py_function(lambda y: tfring.allreduce(y, op=tfring.Sum), [first], tf.float32)
+        return tfring.allreduce(again, op=tfring.Sum)
+
+    for _ in range(5):
+        np.testing.assert_array_equal(step(tf.ones(2)), size**3)
+
+
 def test_a_retrace_on_one_rank_meets_the_others(rank: int, size: int) -> None:
     @tf.function
     def inner(x: Any) -> Any:
