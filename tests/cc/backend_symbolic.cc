@@ -44,7 +44,7 @@ class Player {
       if (able.empty()) return "no step can start, " + std::to_string(left) + " are left";
       // Several of them before looking again: quicker, and no less random.
       std::shuffle(able.begin(), able.end(), random_);
-      able.resize(std::max<size_t>(1, able.size() / 2));
+      able.resize(1 + random_() % able.size());
       for (auto [rank, step] : able) {
         if (!CanStart(rank, step)) continue;
         Perform(rank, step);
