@@ -14,10 +14,10 @@ import sys
 import time
 
 import pytest
-from launcher_tools import LIMIT_SECONDS, alive, environment, pids_in, start, wait_until
+from launcher_tools import LIMIT_SECONDS, alive, environment, pids_in, start
 from launcher_tools import write_script as write
 
-core = pytest.importorskip("tfring._native").core
+native = pytest.importorskip("tfring._native")
 
 RESIDENT_GIB = float(os.environ.get("TFRING_TEST_RESIDENT_GIB", "1"))
 # What the product promises: from the kill to the error in every survivor's hands.
@@ -62,17 +62,12 @@ SCRIPT = """
 """
 
 
-def ends_in(folder, ranks):
-    """What the survivors saw, by rank: when, error code, message."""
-    assert wait_until(lambda: all((folder / f"end.{r}").exists() for r in ranks), 60)
-    return {r: json.loads((folder / f"end.{r}").read_text()) for r in ranks}
-
-
 def check_survivors(folder, job, victim, size, killed_at, within=RAISE_SECONDS):
-    survivors = [r for r in range(size) if r != victim]
-    ends = ends_in(folder, survivors)
     out, err = job.communicate(timeout=LIMIT_SECONDS)
-    for rank, (seen_at, code, message) in ends.items():
+    for rank in (r for r in range(size) if r != victim):
+        end = folder / f"end.{rank}"
+        assert end.exists(), f"rank {rank} did not get to its error:\n{err}"
+        seen_at, code, message = json.loads(end.read_text())
         assert code == UNAVAILABLE, (rank, code, message)
         assert f"rank {victim} (host " in message, (rank, message)
         late = seen_at - killed_at
@@ -93,6 +88,52 @@ def test_killed_rank_under_tfring_run(tmp_path, victim, forks):
     assert job.returncode == 137
     assert f"rank {victim} on host localhost failed first, with signal 9 (SIGKILL)" in err
     assert not any(alive(pid) for pid in pids.values())
+
+
+TRAINING = """
+    import json, os, sys, time
+    import numpy as np
+    import tensorflow as tf
+    import keras
+    import tfring.keras as hvd
+
+    folder = sys.argv[1]
+    hvd.init()
+    rank = hvd.rank()
+
+    def report(name, value):
+        with open(f"{folder}/tmp.{rank}", "w") as file:
+            file.write(f"{value}\\n")
+        os.rename(f"{folder}/tmp.{rank}", f"{folder}/{name}.{rank}")
+
+    class Report(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 5:
+                report("pid", os.getpid())
+
+    model = keras.Sequential([keras.layers.Dense(64), keras.layers.Dense(1)])
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.001)), loss="mse")
+    rows = np.ones((1 << 20, 8), np.float32)
+    try:
+        model.fit(rows, rows[:, :1], batch_size=8, verbose=0, callbacks=[Report()])
+    except tf.errors.OpError as error:
+        now = time.monotonic()
+        report("end", json.dumps([now, error.error_code, error.message]))
+        raise
+"""
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_killed_rank_during_fit(tmp_path, victim):
+    if not (native.library_dir() / "build.json").exists():
+        pytest.skip("the op library is not built")
+    path = write(tmp_path, TRAINING)
+    job = start("-np", 2, sys.executable, path, tmp_path, TF_CPP_MIN_LOG_LEVEL="3")
+    pids = pids_in(tmp_path, 2)
+    killed_at = time.monotonic()
+    os.kill(pids[str(victim)], signal.SIGKILL)
+    _, err = check_survivors(tmp_path, job, victim, 2, killed_at)
+    assert f"rank {victim} on host localhost failed first, with signal 9 (SIGKILL)" in err
 
 
 def mpirun_that_spares_survivors():
