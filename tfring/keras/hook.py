@@ -8,6 +8,8 @@ Where gradients are reduced:
   without accumulation    in `apply`, before anything looks at them.
   with accumulation       in `_clip_gradients`, which runs once per real update, before clipping,
                           with what was accumulated; `apply` runs for every micro-step.
+A MultiOptimizer hands the gradients on to its parts, so it is always `apply` there: right with
+accumulation inside it, too, but with a reduction per micro-step.
 Gradients of `overwrite_with_gradient` variables (float8 scales) become the variable's next value
 without an update step; they are reduced by Max, as Keras itself accumulates them, so that every
 rank goes on with the same value.
@@ -107,7 +109,6 @@ class GradientHook:
         variables = self._variables_of(grads, trainable_variables)
         if not variables:
             return self._apply(grads, trainable_variables)
-        self._check_accumulation_inside()
         if self._outer_reduced:
             reduced, done = grads, True
         elif self.accumulates:
@@ -201,15 +202,6 @@ class GradientHook:
         if self.optimizer.built:
             self.optimizer._check_variables_are_known(variables)
         return variables
-
-    def _check_accumulation_inside(self) -> None:
-        for inner in getattr(self.optimizer, "optimizers", ()):  # a MultiOptimizer
-            if inner.gradient_accumulation_steps:
-                raise NotImplementedError(
-                    "gradient_accumulation_steps inside a MultiOptimizer cannot be reduced once "
-                    f"per update: optimizer {inner.name!r} accumulates. Train without "
-                    "accumulation, or with a single optimizer"
-                )
 
     def _reduce_overwrites(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         positions = [i for i, v in enumerate(variables) if _overwrites(v)]
