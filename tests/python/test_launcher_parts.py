@@ -6,6 +6,7 @@ import io
 
 import pytest
 
+from tfring.launcher.agent import open_rendezvous
 from tfring.launcher.cli import make_parser
 from tfring.launcher.options import environment_of, job_options
 from tfring.launcher.output import PARTIAL_SECONDS, TAKEOVER_SECONDS, Merger
@@ -90,6 +91,22 @@ def test_what_cannot_be_obeyed_is_refused_with_a_reason(words, reason, capsys):
 def test_bad_options(words):
     with pytest.raises(UsageError):
         job_options(parse(*words))
+
+
+def test_environment_counts_where_no_option_says_otherwise(monkeypatch):
+    monkeypatch.setenv("TFRING_START_TIMEOUT", "7")
+    monkeypatch.setenv("HOROVOD_GLOO_IFACE", "eth0,lo")
+    job = job_options(parse("-np", "2", "python"))
+    assert (job.start_timeout, job.interface) == (7, "eth0,lo")
+    job = job_options(parse("-np", "2", "--start-timeout", "9", "--network-interface", "x", "p"))
+    assert (job.start_timeout, job.interface) == (9, "x")
+
+
+def test_rank_0_listens_on_the_first_interface_that_is_there():
+    with open_rendezvous("nope0,lo", None) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+    with pytest.raises(OSError):
+        open_rendezvous("nope0", None)
 
 
 def test_ssh_command_has_no_secret_and_quotes():

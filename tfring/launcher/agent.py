@@ -32,18 +32,35 @@ _GRACE_SECONDS = 1.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def interface_address(names: list[str]) -> str:
+    """The IPv4 address of the first interface that has one.
+
+    Args:
+        names: Names of network interfaces, best first.
+    """
+    error: OSError = OSError("no interface was named")
+    for name in names:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            request = struct.pack("256s", name.strip().encode()[:15])
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            except OSError as failure:
+                error = failure
+                continue
+            return socket.inet_ntoa(answer[20:24])
+    raise error
+
+
 def open_rendezvous(interface: str | None, towards: str | None) -> socket.socket:
     """A listening socket where the other ranks can reach rank 0, and nowhere else.
 
     Args:
-        interface: The network interface to use, or None.
+        interface: The network interface to use, or several, as eth0,eth1; or None.
         towards: Another host of the job, or None if all ranks are on this one.
     """
     address = "127.0.0.1"
     if interface:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            request = struct.pack("256s", interface.encode()[:15])
-            address = socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
+        address = interface_address(interface.split(","))
     elif towards:
         family, _, _, _, where = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

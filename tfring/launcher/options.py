@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tfring.config import DEFAULT_START_TIMEOUT
+from tfring.config import DEFAULT_START_TIMEOUT, SettingError, read_settings
 from tfring.launcher.job import JobOptions
 from tfring.launcher.placement import UsageError, parse_hostfile, parse_hosts, place
 from tfring.launcher.process import SshOptions
@@ -88,9 +89,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--start-timeout",
         type=float,
-        default=DEFAULT_START_TIMEOUT,
         metavar="SECONDS",
-        help="how long init waits for all ranks (default %(default)g)",
+        help=f"how long init waits for all ranks (default {DEFAULT_START_TIMEOUT:g})",
     )
     add(
         "--output-filename",
@@ -153,6 +153,10 @@ def job_options(options: argparse.Namespace) -> JobOptions:
     Raises:
         UsageError: They contradict each other, or something is missing.
     """
+    try:
+        settings = read_settings(os.environ)
+    except SettingError as error:
+        raise UsageError(str(error)) from None
     argv = list(options.command)
     if argv[:1] == ["--"]:
         argv = argv[1:]
@@ -160,7 +164,7 @@ def job_options(options: argparse.Namespace) -> JobOptions:
         raise UsageError("say what to run: tfring run -np 2 python train.py")
     if options.num_proc is not None and options.num_proc < 1:
         raise UsageError(f"-np {options.num_proc}: at least one rank is needed")
-    if options.start_timeout <= 0:
+    if options.start_timeout is not None and options.start_timeout <= 0:
         raise UsageError(f"--start-timeout {options.start_timeout:g}: it has to be above 0")
     if options.hosts and options.hostfile:
         raise UsageError("-H and --hostfile exclude each other")
@@ -175,8 +179,8 @@ def job_options(options: argparse.Namespace) -> JobOptions:
         argv=argv,
         environment=environment_of(options),
         ssh=SshOptions(options.ssh_port, options.ssh_identity_file),
-        interface=options.network_interface,
-        start_timeout=options.start_timeout,
+        interface=options.network_interface or ",".join(settings.interfaces) or None,
+        start_timeout=options.start_timeout or settings.start_timeout,
         output_folder=Path(options.output_filename) if options.output_filename else None,
         verbose=options.verbose,
     )
