@@ -122,6 +122,7 @@ void ControlLoop::StartPlan(const PlanRun& run) {
 void ControlLoop::Count(const Collective& collective, size_t calls) {
   std::lock_guard<std::mutex> lock(counts_mutex_);
   ++counts_.plans;
+  counts_.cache_hits = engine_.cache_hits();
   counts_.collectives += static_cast<int64_t>(calls);
   counts_.tensors += static_cast<int64_t>(collective.buffers.size());
   for (const TensorBuffer& buffer : collective.buffers) {

@@ -50,6 +50,7 @@ class ControlLoop {
     int64_t collectives = 0;
     int64_t tensors = 0;
     int64_t forwarded = 0;
+    int64_t cache_hits = 0;
   };
   Counts counts() const;
 

@@ -19,6 +19,8 @@ TimePoint Engine::next_deadline() const { return state_->next_deadline(); }
 
 size_t Engine::in_flight() const { return state_->in_flight(); }
 
+int64_t Engine::cache_hits() const { return state_->cache_hits(); }
+
 Engine::State::State(EngineOptions options)
     : rank_(options.rank),
       size_(options.size),

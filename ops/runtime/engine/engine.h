@@ -73,6 +73,9 @@ class Engine {
   // Entries accepted and without a result yet.
   size_t in_flight() const;
 
+  // Requests that travelled as a cache id so far; 0 once the negotiation is over.
+  int64_t cache_hits() const;
+
  private:
   struct State;
   std::unique_ptr<State> state_;

@@ -33,6 +33,7 @@ struct Engine::State {
   EngineEffects Step(TimePoint now, EngineEvents events);
   TimePoint next_deadline() const;
   size_t in_flight() const { return entries_.size() + held_.size(); }
+  int64_t cache_hits() const { return negotiator_ == nullptr ? 0 : negotiator_->cache_hits(); }
 
  private:
   // Events.

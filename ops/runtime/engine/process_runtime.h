@@ -70,7 +70,7 @@ class TFRING_EXPORT ProcessRuntime {
 
   // "bytes_sent", "control_wakeups", "data_wakeups", "completion_wakeups", "plans", "collectives"
   // (calls that were part of a plan), "tensors", "forwarded" (outputs in place of their inputs),
-  // since Init. Empty when not initialized.
+  // "cache_hits" (requests sent as a number), since Init. Empty when not initialized.
   std::map<std::string, int64_t> Counters() const;
 
  private:

@@ -116,6 +116,7 @@ std::map<std::string, int64_t> RankRuntime::Counters() const {
       {"collectives", counts.collectives},
       {"tensors", counts.tensors},
       {"forwarded", counts.forwarded},
+      {"cache_hits", counts.cache_hits},
   };
 }
 
