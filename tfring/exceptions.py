@@ -38,6 +38,3 @@ def tf_errors() -> Iterator[None]:
         yield
     except CoreError as error:
         raise to_tf_error(error) from error
-
-
-translate_errors = tf_errors
