@@ -38,6 +38,7 @@ absl::Status UnknownRows(InferenceContext* c) {
   "{bool, uint8, int8, uint16, int16, uint32, int32, uint64, int64, half, bfloat16, float, " \
   "double, complex64, complex128}"
 
+// Distributed communication: TensorFlow would otherwise replace our UnavailableError by another.
 // Scale factors travel as text: an attribute of type float would round them to 32 bits.
 REGISTER_OP("TfringAllreduce")
     .Attr("T: {half, bfloat16, float, double, int8, uint8, int32, int64}")
@@ -53,6 +54,7 @@ REGISTER_OP("TfringAllreduce")
     .Input("channel: resource")
     .Output("reduced: N * T")
     .SetIsStateful()
+    .SetIsDistributedCommunication()
     .SetShapeFn(SameShapes)
     .Doc("Reduces a list of tensors over all ranks as one collective.");
 
@@ -64,6 +66,7 @@ REGISTER_OP("TfringAllgather")
     .Input("channel: resource")
     .Output("gathered: T")
     .SetIsStateful()
+    .SetIsDistributedCommunication()
     .SetShapeFn(UnknownRows)
     .Doc("Concatenates the tensors of all ranks along the first dimension, in order of rank.");
 
@@ -77,6 +80,7 @@ REGISTER_OP("TfringBroadcast")
     .Input("channel: resource")
     .Output("values: N * T")
     .SetIsStateful()
+    .SetIsDistributedCommunication()
     .SetShapeFn(SameShapes)
     .Doc("Gives every rank the tensors of the root rank.");
 

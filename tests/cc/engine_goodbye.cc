@@ -27,6 +27,18 @@ TEST(CallsOfTheSameStepAreCancelledToo) {
   EXPECT_EQ(world.Code(1, 1), StatusCode::kCancelled);
 }
 
+TEST(APlanCountsThoughTheGoodbyeComesWithIt) {
+  World world(2);
+  world.Submit(1, 1, Allreduce("last"));
+  world.Deliver();
+  world.Submit(0, 1, Allreduce("last"));
+  world.Shutdown(0);
+  world.DeliverAtOnce();
+  ASSERT_EQ(world.runs(1).size(), 1u);
+  world.Complete(1, world.runs(1)[0].plan.sequence);
+  EXPECT_EQ(world.Code(1, 1), StatusCode::kOk);
+}
+
 TEST(RankZeroPassesAGoodbyeOn) {
   World world(3);
   world.Shutdown(1);

@@ -75,7 +75,7 @@ const Property kProperties[] = {
      [](const Request& a, const Request& b) { return a.layout_hash == b.layout_hash; },
      [](const Request& r) { return "layout " + HashText(r.layout_hash); },
      "The ranks cut their gradients into different buckets: build the same model with the same "
-     "settings on every rank."},
+     "settings on every rank, and look for a gradient that is None on some ranks only."},
     {"being a group", [](const Request& a, const Request& b) { return a.group == b.group; },
      [](const Request& r) { return std::string(r.group ? "a grouped call" : "a single call"); },
      kSameCall},

@@ -60,7 +60,9 @@ void Engine::State::OnGoodbye(Rank from, const Frame& frame) {
   if (rank_ == 0 && negotiator_ != nullptr) negotiator_->OnDeparted(who, now_);
   // Nobody counts any more. What runs needs no sequencer, but nobody can tell us if it breaks
   // elsewhere: hence the limit.
-  if (who == 0) Close(LeftStatus(0, ""));
+  if (who != 0) return;
+  Pump();  // plans that came before the goodbye still count
+  Close(LeftStatus(0, ""));
 }
 
 void Engine::State::OnAbort(Rank from, const Frame& frame) {

@@ -27,9 +27,9 @@ struct Collective {
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
-  int root = 0;                // broadcast: position of the root in `members`
-  int self = 0;                // position of this rank in `members`
-  std::vector<Rank> members;   // world ranks, ascending
+  int root = 0;               // broadcast: position of the root in `members`
+  int self = 0;               // position of this rank in `members`
+  std::vector<Rank> members;  // world ranks, ascending
   std::vector<TensorBuffer> buffers;
   // Allgather: block_bytes[t][m] is what member m contributes to buffer t.
   std::vector<std::vector<int64_t>> block_bytes;
