@@ -9,7 +9,7 @@ for ranks in "$@"; do
   echo "== tests/parallel with $ranks rank(s)"
   started=$SECONDS
   if ! timeout --kill-after=20 "${TFRING_TEST_LIMIT:-420}" \
-    tools/mpi_run.sh "$ranks" python -m pytest -q -x -p no:cacheprovider tests/parallel; then
+    tools/mpi_run.sh "$ranks" python -m pytest -q -x --color=no -p no:cacheprovider tests/parallel; then
     failed+=("$ranks")
   fi
   echo "== $ranks rank(s) took $((SECONDS - started)) s"
