@@ -7,7 +7,7 @@ ranks of a job must trust each other. Blocking, and outside of any graph.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
@@ -16,6 +16,8 @@ import numpy as np
 from tfring import world
 from tfring._native import core
 from tfring.exceptions import tf_errors
+
+_FAILED = -1  # sent in place of a size
 
 
 def broadcast_object(
@@ -31,20 +33,21 @@ def broadcast_object(
         obj: anything that cloudpickle can pickle; ignored on the other ranks.
         root_rank: whose object all get.
         session: a TF1 session; must be None.
-        name: what the collectives are named after; by default the type of the object is not looked
-            at and all calls share one name.
+        name: what the collectives are named after; by default all calls share one name.
         process_set: the ranks that take part; None is all.
 
     Raises:
         tf.errors.FailedPreconditionError: tfring is not initialized, or ranks name other roots.
+        RuntimeError: The root could not pickle its object; on the root the pickler's own error.
     """
     _check(session, process_set)
     name = name or "tfring.broadcast_object"
     mine = core.rank() == root_rank if core.is_initialized() else False
-    payload = _pickled(obj) if mine else np.empty(0, dtype=np.uint8)
+    payload, failure = _pickled(obj) if mine else (np.empty(0, dtype=np.uint8), None)
     with tf_errors():
-        length = np.array([payload.size], dtype=np.int64)
+        length = np.array([_FAILED if failure else payload.size], dtype=np.int64)
         size = int(core.broadcast(length, name=f"{name}.size", root=root_rank)[0])
+        _refuse_failed([size], failure, [root_rank])
         if not mine:
             payload = np.empty(size, dtype=np.uint8)
         received = core.broadcast(payload, name=f"{name}.data", root=root_rank)
@@ -76,20 +79,38 @@ def allgather_object(
 
     Raises:
         tf.errors.FailedPreconditionError: tfring is not initialized.
+        RuntimeError: A rank could not pickle its object; on that rank the pickler's own error.
     """
     _check(session, process_set)
     name = name or "tfring.allgather_object"
-    payload = _pickled(obj)
+    payload, failure = _pickled(obj)
     with tf_errors():
-        length = np.array([payload.size], dtype=np.int64)
+        length = np.array([_FAILED if failure else payload.size], dtype=np.int64)
         sizes = core.allgather(length, name=f"{name}.size").tolist()
+        _refuse_failed(sizes, failure, range(len(sizes)))
         data = core.allgather(payload, name=f"{name}.data")
     ends = np.cumsum(sizes)
     return [pickle.loads(data[end - n : end].tobytes()) for n, end in zip(sizes, ends, strict=True)]
 
 
-def _pickled(obj: Any) -> Any:
-    return np.frombuffer(cloudpickle.dumps(obj), dtype=np.uint8)
+def _pickled(obj: Any) -> tuple[Any, Exception | None]:
+    """Returns the object's bytes; or none and the error, which the others must hear about first."""
+    try:
+        return np.frombuffer(cloudpickle.dumps(obj), dtype=np.uint8), None
+    except Exception as error:
+        return np.empty(0, dtype=np.uint8), error
+
+
+def _refuse_failed(sizes: Sequence[int], failure: Exception | None, ranks: Sequence[int]) -> None:
+    """Raises on every rank if one of them has nothing to send: nobody waits for its data."""
+    if failure is not None:
+        raise failure
+    failed = [str(rank) for rank, size in zip(ranks, sizes, strict=True) if size == _FAILED]
+    if failed:
+        raise RuntimeError(
+            f"rank {core.rank()}: rank {', '.join(failed)} could not pickle the object that it was "
+            "to send; see the error there"
+        )
 
 
 def _check(session: Any, process_set: Any) -> None:

@@ -45,6 +45,22 @@ def test_allgather_object() -> None:
     ]
 
 
+class Unpicklable:
+    def __reduce__(self) -> Any:
+        raise ValueError("this object stays here")
+
+
+@pytest.mark.parametrize("together", [hvd.broadcast_object, hvd.allgather_object])
+def test_an_object_that_cannot_be_sent_keeps_nobody_waiting(together: Any) -> None:
+    mine = hvd.rank() == 0
+    expected = pytest.raises(ValueError, match="stays here")
+    if not mine:
+        expected = pytest.raises(RuntimeError, match="rank 0 could not pickle")
+    with expected:
+        together(Unpicklable() if mine else "fine", name="unpicklable")
+    together("fine", name="unpicklable")  # and the next one works
+
+
 def test_what_objects_cannot_do() -> None:
     with pytest.raises(NotImplementedError, match="session"):
         hvd.broadcast_object(1, session=object())
