@@ -7,7 +7,15 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from keras_cases import PER_RANK, assert_same_on_all_ranks, build_model, loss, my_data
+from keras_cases import (
+    PER_RANK,
+    assert_same_on_all_ranks,
+    assert_same_weights,
+    build_model,
+    loss,
+    my_data,
+    train_alone,
+)
 
 import tfring.keras as hvd
 from tfring.keras import callbacks
@@ -58,6 +66,25 @@ def test_a_rank_that_has_resumed_gives_its_state_to_ranks_that_have_not() -> Non
         model.optimizer.iterations.assign(500)
     fit(model, callbacks.BroadcastGlobalVariablesCallback(0), steps=2)
     assert int(model.optimizer.iterations) == 502
+    assert_same_on_all_ranks(model)
+
+
+def test_the_first_step_starts_from_the_weights_of_a_root_that_has_resumed() -> None:
+    model = compiled(keras.optimizers.SGD(0.1, momentum=0.9), seed=1 + 100 * hvd.rank())
+    if hvd.rank() == 0:
+        model.optimizer.build(model.trainable_variables)
+    fit(model, callbacks.BroadcastGlobalVariablesCallback(0), steps=1)
+    alone = train_alone(keras.optimizers.SGD(0.1, momentum=0.9), steps=1, seed=1)
+    assert_same_weights(model, alone)
+
+
+def test_ranks_with_different_numbers_of_batches_are_refused() -> None:
+    model = compiled(keras.optimizers.SGD(0.1))
+    callback = callbacks.BroadcastGlobalVariablesCallback(0)
+    if hvd.size() > 1:
+        with pytest.raises(RuntimeError, match=r"rank 0: 3, rank 1: 2"):
+            fit(model, callback, steps=3 if hvd.rank() == 0 else 2)
+    fit(model, callback, steps=2)  # and equal numbers are fine
     assert_same_on_all_ranks(model)
 
 

@@ -13,7 +13,7 @@ from tfring import objects, reduce_ops, world
 from tfring._native import core
 from tfring.exceptions import tf_errors
 from tfring.keras import checks
-from tfring.keras.hook import innermost
+from tfring.keras.hook import find_hook, innermost
 from tfring.variables import broadcast_variables, describe_variables
 
 
@@ -46,7 +46,8 @@ class BroadcastGlobalVariablesCallback(_DistributedCallback):
 
     Broadcasts before the first batch what exists by then, so that all ranks take their first step
     from the same weights, and once more at the end of the first batch, where Horovod broadcasts: by
-    then every optimizer has its state. Random seeds of layers stay each rank's own.
+    then every optimizer has its state. Random seeds of layers stay each rank's own. Refuses ranks
+    with different numbers of steps per epoch, where `fit` knows them.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
@@ -67,12 +68,27 @@ class BroadcastGlobalVariablesCallback(_DistributedCallback):
         """As in keras.callbacks.Callback."""
         super().on_train_begin(logs)
         self._pending = True
-        variables = self._variables()
-        described = describe_variables(variables)
-        # Ranks may differ in what exists by now: one has resumed from a checkpoint, say.
-        everywhere = objects.allgather_object(described, name="tfring.broadcast_callback.begin")
-        if all(other == described for other in everywhere):
-            self._broadcast(variables)
+        weights, state = self._variables(state=False), self._variables(weights=False)
+        mine = {
+            "weights": describe_variables(weights),
+            "state": describe_variables(state),
+            "steps": self._steps(),
+        }
+        everywhere = objects.allgather_object(mine, name="tfring.broadcast_callback.begin")
+        _refuse_unequal_steps([other["steps"] for other in everywhere])
+        # Ranks may differ in what exists by now: the root alone has resumed from a checkpoint, say.
+        # Then the weights suffice: its own first step is right, and its state follows after that.
+        same = [key for key in ("weights", "state") if _all_equal(o[key] for o in everywhere)]
+        if same == ["weights", "state"]:
+            self._broadcast([*weights, *state])
+        elif "weights" in same:
+            self._broadcast(weights)
+
+    def _steps(self) -> int | None:
+        """The steps of an epoch if they are known and each of them waits for all ranks."""
+        hook = find_hook(self.model.optimizer)
+        every_step = hook is not None and not hook.accumulates
+        return self.params.get("steps") if every_step else None
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
@@ -82,16 +98,37 @@ class BroadcastGlobalVariablesCallback(_DistributedCallback):
             optimizer = innermost(self.model.optimizer)
             # By now these hold this rank's part of an update to come.
             accumulated = getattr(optimizer, "_accumulated_gradients", None) or ()
-            self._broadcast(self._variables(accumulated))
+            self._broadcast(self._variables(besides=accumulated))
 
-    def _variables(self, besides: Iterable[Any] = ()) -> list[Any]:
+    def _variables(
+        self, *, weights: bool = True, state: bool = True, besides: Iterable[Any] = ()
+    ) -> list[Any]:
         local = {id(v) for v in (*self._local, *besides)}
-        optimizer = self.model.optimizer
-        state = list(optimizer.variables) if optimizer is not None else []
-        return [v for v in [*self.model.weights, *state] if id(v) not in local]
+        chosen = list(self.model.weights) if weights else []
+        if state and self.model.optimizer is not None:
+            chosen += self.model.optimizer.variables
+        return [v for v in chosen if id(v) not in local]
 
     def _broadcast(self, variables: list[Any]) -> None:
         broadcast_variables(variables, root_rank=self.root_rank, device=self.device)
+
+
+def _all_equal(values: Iterable[Any]) -> bool:
+    first, *others = values
+    return all(other == first for other in others)
+
+
+def _refuse_unequal_steps(steps: list[int | None]) -> None:
+    """Raises RuntimeError on every rank if some would wait for steps that others never take."""
+    known = [(rank, count) for rank, count in enumerate(steps) if count is not None]
+    if len({count for _, count in known}) <= 1:
+        return
+    listed = ", ".join(f"rank {rank}: {count}" for rank, count in known)
+    raise RuntimeError(
+        f"rank {world.rank()}: the ranks have different numbers of steps per epoch ({listed}), and "
+        "each step waits for all ranks: give every rank equally many batches, by equal shards of "
+        "the data or by steps_per_epoch="
+    )
 
 
 class MetricAverageCallback(_DistributedCallback):
