@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -114,6 +116,74 @@ TEST(RunningPlansEndBeforeAShutdown) {
     EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
     EXPECT_TRUE(AllEqual(call->outputs[0], 4.0f));
   }
+}
+
+// Holds its collectives until it is told to let them end, or is aborted.
+class HeldBackend final : public CollectiveBackend {
+ public:
+  explicit HeldBackend(CompletionSink sink) : sink_(std::move(sink)) {}
+  const char* name() const override { return "held"; }
+  void Submit(Collective collective) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    held_.push_back(collective.sequence);
+    count_ = held_.size();
+  }
+  void Abort(Status why) override { End(std::move(why)); }
+  int64_t bytes_sent() const override { return 0; }
+  int64_t wakeups() const override { return 0; }
+
+  size_t count() const { return count_; }
+  void End(const Status& status) {
+    std::vector<uint64_t> ending;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ending.swap(held_);
+    }
+    for (uint64_t sequence : ending) sink_({sequence, status, kNoRank});
+  }
+
+ private:
+  const CompletionSink sink_;
+  std::mutex mutex_;  // guards held_
+  std::vector<uint64_t> held_;
+  std::atomic<size_t> count_{0};
+};
+
+// On a rank that has nothing else to do, the end of the last plan is what lets it go.
+TEST(AShutdownGoesOnWhenTheLastPlanHasEnded) {
+  InProcessControlHub hub(2);
+  HeldBackend* backends[2] = {nullptr, nullptr};
+  std::unique_ptr<RankRuntime> ranks[2];
+  for (int r = 0; r < 2; ++r) {
+    RankRuntimeParts parts;
+    parts.engine.rank = r;
+    parts.engine.size = 2;
+    parts.control = hub.Endpoint(r);
+    parts.make_backend = [&backends, r](CompletionSink sink) {
+      auto backend = std::make_unique<HeldBackend>(std::move(sink));
+      backends[r] = backend.get();
+      return backend;
+    };
+    auto started = RankRuntime::Start(std::move(parts));
+    ASSERT_TRUE(started.ok());
+    ranks[r] = std::move(*started);
+  }
+  Calls calls;
+  for (auto& rank : ranks) {
+    calls.push_back(Allreduce("last", {4}, 1.0f));
+    calls.back()->Start(rank.get());
+  }
+  while (backends[0]->count() == 0 || backends[1]->count() == 0) std::this_thread::yield();
+  auto leaving = std::async(std::launch::async, [&] { ranks[1]->Shutdown(); });
+  // Long enough for the control thread to fall asleep again; an early end would pass unnoticed.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  backends[1]->End(OkStatus());
+  // Without being woken it would sleep until the drain limit of two seconds.
+  EXPECT_TRUE(leaving.wait_for(std::chrono::seconds(1)) == std::future_status::ready);
+  backends[0]->End(OkStatus());
+  for (auto& call : calls) EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
+  leaving.wait();
+  ranks[0]->Shutdown();
 }
 
 // Also in the middle of a transfer, when a data stream may break before the control connection.

@@ -33,25 +33,28 @@ CompletionSink ControlLoop::Sink() {
 void ControlLoop::OnCompletion(Completion completion) {
   const uint64_t sequence = completion.sequence;
   const bool ok = completion.status.ok();
+  bool leaving = false;
   {
     // Before any `done` can run: a name that is submitted again must come after its completion.
     std::lock_guard<std::mutex> lock(inbox_mutex_);
     inbox_.completions.push_back(std::move(completion));
+    leaving = leaving_;
   }
   if (ok) {
     completions_->Push(table_->TakePlan(sequence));
   } else {
     table_->ForgetPlan(sequence);
   }
-  // Only the sequencer has to act on a success: it may send what became ready meanwhile. The others
-  // learn of it when they are awake next.
-  if (!ok || rank_ == 0) WakeIfAsleep();
+  // Only the sequencer has to act on a success, since it may send what became ready meanwhile, and
+  // whoever waits for the last plan to leave. The others learn of it when they are awake next.
+  if (!ok || leaving || rank_ == 0) WakeIfAsleep();
 }
 
 void ControlLoop::RequestShutdown() {
   {
     std::lock_guard<std::mutex> lock(inbox_mutex_);
     inbox_.shutdown = true;
+    leaving_ = true;
   }
   WakeIfAsleep();
 }
@@ -113,6 +116,8 @@ void ControlLoop::StartPlan(const PlanRun& run) {
   const std::vector<RunningCall*> calls = table_->Begin(run.plan.sequence, run.entries);
   Result<Collective> collective = BuildCollective(run, rank_, calls);
   if (!collective.ok()) {
+    // The peers run this plan: our bytes of the next one must not be taken for those of this one.
+    backend_->Abort(collective.status());
     return OnCompletion(Completion{run.plan.sequence, collective.status(), kNoRank});
   }
   Count(*collective, calls.size());

@@ -81,8 +81,9 @@ class ControlLoop {
   // awake: whoever adds to a queue and finds it true has to wake the thread.
   std::atomic<bool> asleep_{false};
 
-  mutable std::mutex inbox_mutex_;  // guards inbox_
+  mutable std::mutex inbox_mutex_;  // guards inbox_ and leaving_
   Inbox inbox_;
+  bool leaving_ = false;  // a shutdown was asked for; stays
 
   mutable std::mutex counts_mutex_;  // guards counts_ and the end of backend_
   Counts counts_;
