@@ -39,11 +39,11 @@ struct Topology {
 // sockets; Init takes them over and closes them, also when it fails.
 struct InitOptions {
   Topology topology;
-  std::vector<std::string> hosts;            // host name by rank, size elements
-  std::map<Rank, int> control_fds;           // rank 0: to everybody; others: to rank 0
-  std::map<Rank, int> data_fds;              // to the connected data peers
-  std::map<Rank, int64_t> local_pids;        // ranks of this host, besides ourselves: process id
-  std::map<std::string, std::string> config; // see base/config.h
+  std::vector<std::string> hosts;             // host name by rank, size elements
+  std::map<Rank, int> control_fds;            // rank 0: to everybody; others: to rank 0
+  std::map<Rank, int> data_fds;               // to the connected data peers
+  std::map<Rank, int64_t> local_pids;         // ranks of this host, besides ourselves: process id
+  std::map<std::string, std::string> config;  // see base/config.h
 };
 
 // The process-wide runtime: the only global. Created on first use, never destroyed. Init, Shutdown
