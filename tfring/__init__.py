@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tfring.horovod_names import missing_attribute
 from tfring.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from tfring.version import __version__
 
@@ -166,7 +167,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
-        raise AttributeError(f"module 'tfring' has no attribute {name!r}")
+        raise missing_attribute(__name__, name)
     value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value

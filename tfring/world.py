@@ -63,8 +63,10 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     Raises:
         NotImplementedError: comm or process_sets is given.
         RuntimeError: The environment is contradictory, a rank did not come within
-            TFRING_START_TIMEOUT seconds, or this process was forked from one that called init.
-        ValueError: A setting has an impossible value.
+            TFRING_START_TIMEOUT seconds, the runtime refuses a setting, or this process was forked
+            from one that called init. Under MPI the wait has no limit but the launcher's: MPI
+            offers none.
+        ValueError: A start-up setting has an impossible value.
     """
     if comm is not None:
         raise NotImplementedError(

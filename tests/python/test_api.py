@@ -118,6 +118,19 @@ def test_horovods_names_are_there(module: str, names: list[str]) -> None:
     assert [name for name in names if not hasattr(hvd, name)] == []
 
 
+@pytest.mark.parametrize("module", ["tfring", "tfring.keras"])
+def test_horovods_other_names_are_refused_with_a_reason(module: str) -> None:
+    from tfring.horovod_names import _INSTEAD, _NOT_YET
+
+    hvd = importlib.import_module(module)
+    for name in (*_NOT_YET, *_INSTEAD):
+        assert not hasattr(hvd, name)
+    with pytest.raises(AttributeError, match="'alltoall': it is not there yet"):
+        hvd.alltoall  # noqa: B018
+    with pytest.raises(AttributeError, match="'load_model': use keras"):
+        hvd.load_model  # noqa: B018
+
+
 def test_the_numbers_of_the_operations_are_horovods() -> None:
     import tfring as hvd
 

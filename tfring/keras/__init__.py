@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tfring.horovod_names import missing_attribute
+
 if TYPE_CHECKING:
     from tfring import (
         Adasum,
@@ -108,7 +110,7 @@ def __getattr__(name: str) -> Any:
     elif name in __all__:
         value = getattr(importlib.import_module("tfring"), name)
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise missing_attribute(__name__, name)
     globals()[name] = value
     return value
 

@@ -29,9 +29,9 @@ def before_train_function(model: Any) -> None:
         return
     if _needs_reduction(model) and model.jit_compile:
         warnings.warn(
-            "tfring: this model was compiled with jit_compile=True, and this version's collectives "
-            "cannot be compiled by XLA; training goes on with jit_compile=False. Compile the model "
-            "with jit_compile=False to avoid this message.",
+            "tfring: this model has jit_compile=True (Keras chooses that by itself when it sees a "
+            "GPU), and this version's collectives cannot be compiled by XLA; training goes on with "
+            "jit_compile=False. Compile the model with jit_compile=False to avoid this message.",
             stacklevel=2,
         )
         model.jit_compile = False

@@ -1,0 +1,48 @@
+"""Names of Horovod's that this version does not have: a script hears that, not just "no attribute".
+
+They are attributes that do not exist, so `hasattr` says no, and a script can ask before it calls.
+"""
+
+from __future__ import annotations
+
+_NOT_YET = frozenset(
+    {
+        "BroadcastGlobalVariablesHook",
+        "LocalGradientAggregationHelper",
+        "PartialDistributedGradientTape",
+        "PartialDistributedOptimizer",
+        "SyncBatchNormalization",
+        "add_process_set",
+        "alltoall",
+        "data",
+        "elastic",
+        "grouped_allgather",
+        "grouped_reducescatter",
+        "join",
+        "reducescatter",
+        "remove_process_set",
+        "run",
+        "start_timeline",
+        "stop_timeline",
+    }
+)
+
+_INSTEAD = {
+    "broadcast_": "use broadcast_variables",
+    "broadcast_global_variables": "use broadcast_variables with the model's and the optimizer's "
+    "variables, or BroadcastGlobalVariablesCallback",
+    "check_extension": "`tfring doctor` says what was built",
+    "gpu_available": "this release reduces in host memory",
+    "load_model": "use keras.saving.load_model, wrap the model's optimizer in "
+    "DistributedOptimizer, then train",
+}
+
+
+def missing_attribute(module: str, name: str) -> AttributeError:
+    """Returns the error for a name that `module` does not have."""
+    text = f"module {module!r} has no attribute {name!r}"
+    if name in _NOT_YET:
+        text += ": it is not there yet in this version of tfring"
+    elif name in _INSTEAD:
+        text += f": {_INSTEAD[name]}"
+    return AttributeError(text, name=name)
