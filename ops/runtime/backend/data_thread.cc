@@ -1,5 +1,7 @@
 #include "ops/runtime/backend/data_thread.h"
 
+#include <pthread.h>
+
 #include <utility>
 
 namespace tfring {
@@ -62,6 +64,7 @@ Completion DataThread::Run(const Collective& collective) {
 }
 
 void DataThread::Loop() {
+  pthread_setname_np(pthread_self(), "tfring-data");
   Collective collective;
   std::optional<Completion> ended;
   while (Next(&collective, &ended)) {

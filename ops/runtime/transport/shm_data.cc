@@ -165,24 +165,29 @@ Result<int64_t> ShmDataTransport::TrySend(Rank to, const struct iovec* iov, int 
 }
 
 Result<int64_t> ShmDataTransport::TryRecv(Rank from, const struct iovec* iov, int count) {
-  if (Find(from) == nullptr) return base_->TryRecv(from, iov, count);
-  int64_t moved = 0;
+  Pair* pair = Find(from);
+  if (pair == nullptr) return base_->TryRecv(from, iov, count);
+  // Read the flag first: what was written before closing must still be delivered.
+  const bool closed = pair->in->producer_closed.load(std::memory_order_acquire) != 0;
+  const uint64_t arrived = pair->Arrived();
+  uint64_t moved = 0;
+  bool wanted = false;
   for (int i = 0; i < count; ++i) {
     auto* to = static_cast<uint8_t*>(iov[i].iov_base);
-    uint64_t left = iov[i].iov_len;
+    uint64_t left = std::min<uint64_t>(iov[i].iov_len, arrived - moved);
+    wanted |= iov[i].iov_len > 0;
     while (left > 0) {
-      Result<struct iovec> view = Peek(from);
-      if (!view.ok()) return moved > 0 ? Result<int64_t>(moved) : Result<int64_t>(view.status());
-      const uint64_t n = std::min<uint64_t>(left, view->iov_len);
-      if (n == 0) return moved;
-      std::memcpy(to, view->iov_base, n);
-      Consume(from, static_cast<int64_t>(n));
+      const uint64_t at = (pair->in_read + moved) & (pair->in_bytes - 1);
+      const uint64_t n = std::min(left, pair->in_bytes - at);
+      std::memcpy(to, pair->in_data + at, n);
       to += n;
       left -= n;
-      moved += static_cast<int64_t>(n);
+      moved += n;
     }
   }
-  return moved;
+  if (arrived == 0 && closed && wanted) return pair->Broken("receiving from");
+  if (moved > 0) Consume(from, static_cast<int64_t>(moved));
+  return static_cast<int64_t>(moved);
 }
 
 bool ShmDataTransport::CanPeek(Rank from) const {
@@ -204,9 +209,14 @@ Result<struct iovec> ShmDataTransport::Peek(Rank from) {
 void ShmDataTransport::Consume(Rank from, int64_t bytes) {
   Pair* pair = Find(from);
   if (pair == nullptr) return base_->Consume(from, bytes);
+  const uint64_t before = pair->in_read;
   pair->in_read += static_cast<uint64_t>(bytes);
   pair->in->read.store(pair->in_read, std::memory_order_seq_cst);
-  pair->theirs->Ring();
+  // Only a peer that has filled the ring can be waiting for room. Either we see here that it did,
+  // or it looks for room again after that and finds what we have just freed.
+  if (pair->in->written.load(std::memory_order_seq_cst) - before == pair->in_bytes) {
+    pair->theirs->Ring();
+  }
 }
 
 bool ShmDataTransport::Ready(const std::vector<Rank>& readable,

@@ -7,7 +7,7 @@
 namespace tfring {
 namespace {
 
-constexpr int kMaxPieces = 128;               // iovecs per call
+constexpr int kMaxPieces = 512;               // iovecs per call
 constexpr int64_t kStagingBytes = 128 << 10;  // a part of the second-level cache
 constexpr auto kSpinTime = std::chrono::microseconds(20);
 constexpr int kMaxSpinsToSkip = 256;
