@@ -35,7 +35,7 @@ Status Execute(const Collective& collective) {
   for (const TensorBuffer& buffer : collective.buffers) {
     const void* from = buffer.input;
     for (const Scale& scale : {reduction->before, reduction->after}) {
-      if (scale.identity()) continue;
+      if (reduction->kernels == nullptr || scale.identity()) continue;
       reduction->kernels->scale(buffer.output, from,
                                 buffer.output_bytes / DataTypeSize(collective.dtype), scale);
       from = buffer.output;
