@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
+from tensorflow.python.ops import control_flow_util
 
 from tfring import _native
 
@@ -146,6 +147,22 @@ def check_dtype(tensor: Any, name: str, supported: Sequence[str], kind: str) -> 
         )
 
 
+def refuse_xla(name: str) -> None:
+    """Raises NotImplementedError while a function with jit_compile=True is being traced.
+
+    TensorFlow would refuse the op as well, but only when the function runs, and would not say what
+    to do.
+    """
+    if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(
+        tf.compat.v1.get_default_graph()
+    ):
+        raise NotImplementedError(
+            f"the collective {name} is inside a function with jit_compile=True, and this version's "
+            "collectives cannot be compiled by XLA: use jit_compile=False, in tf.function or in "
+            'compile() (where "auto", the default, means True as soon as there is a GPU)'
+        )
+
+
 def allreduce_op(
     tensors: Sequence[Any],
     *,
@@ -158,6 +175,7 @@ def allreduce_op(
     group: bool = False,
 ) -> list[Any]:
     """Builds one TfringAllreduce of tensors of one dtype; returns tensors of the same shapes."""
+    refuse_xla(name)
     for tensor in tensors:
         check_dtype(tensor, name, REDUCIBLE, "allreduce")
     reduced: list[Any] = library().tfring_allreduce(
@@ -177,6 +195,7 @@ def allreduce_op(
 
 def allgather_op(tensor: Any, *, name: str, process_set_id: int = 0) -> Any:
     """Builds one TfringAllgather; the result's first dimension is the sum over the ranks."""
+    refuse_xla(name)
     check_dtype(tensor, name, MOVABLE, "allgather")
     return library().tfring_allgather(
         tensor=tensor,
@@ -191,6 +210,7 @@ def broadcast_op(
     tensors: Sequence[Any], *, name: str, root_rank: int, process_set_id: int = 0
 ) -> list[Any]:
     """Builds one TfringBroadcast of tensors of one dtype; returns tensors of the same shapes."""
+    refuse_xla(name)
     for tensor in tensors:
         check_dtype(tensor, name, MOVABLE, "broadcast")
     values: list[Any] = library().tfring_broadcast(

@@ -63,6 +63,14 @@ def test_jit_compile_is_turned_off_with_a_message() -> None:
     assert_same_weights(together, train_alone(OPTIMIZERS["sgd"](), steps=5, seed=3))
 
 
+def test_jit_compile_without_a_callback_is_an_error_that_says_what_to_do() -> None:
+    model = build_model(3)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    model.compile(optimizer=optimizer, loss=loss(), jit_compile=True)
+    with pytest.raises(NotImplementedError, match="jit_compile=False"):
+        model.fit(*my_data(1), batch_size=PER_RANK, verbose=0)
+
+
 def test_a_partial_last_batch_on_one_rank_only() -> None:
     """That rank retraces; the names stay, and the others do not wait for ever."""
     model = build_model(4)
