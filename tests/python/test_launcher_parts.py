@@ -11,7 +11,7 @@ from tfring.launcher.cli import make_parser
 from tfring.launcher.options import environment_of, job_options
 from tfring.launcher.output import PARTIAL_SECONDS, TAKEOVER_SECONDS, Merger
 from tfring.launcher.placement import Slot, UsageError, parse_hostfile, parse_hosts, place
-from tfring.launcher.process import RankProcess, SshOptions
+from tfring.launcher.process import RankProcess, SshOptions, write_all
 from tfring.launcher.report import describe, first_failure, last_traceback
 
 
@@ -113,6 +113,19 @@ def test_ssh_command_has_no_secret_and_quotes():
     command = SshOptions(2222, "/k").command("h", ["/py thon", "agent.py"])
     assert command[-2:] == ["h", "'/py thon' agent.py"]
     assert "2222" in command and "/k" in command
+
+
+class NarrowPipe(io.BytesIO):
+    """Takes seven bytes at once, as a pipe may that a signal interrupts."""
+
+    def write(self, data):
+        return super().write(data[:7])
+
+
+def test_a_large_environment_arrives_whole():
+    pipe = NarrowPipe()
+    write_all(pipe, bytes(range(256)))
+    assert pipe.getvalue() == bytes(range(256))
 
 
 class Screen:

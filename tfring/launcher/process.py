@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from tfring.launcher.placement import Slot, is_local
 
@@ -121,6 +121,13 @@ class RankProcess:
         return f"exit code {self.code}"
 
 
+def write_all(pipe: IO[bytes], data: bytes) -> None:
+    """Writes everything to an unbuffered pipe, which may take less at once: a signal interrupts."""
+    left = memoryview(data)
+    while left:
+        left = left[pipe.write(left) :]
+
+
 def start_rank(
     slot: Slot,
     argv: list[str],
@@ -159,7 +166,7 @@ def start_rank(
     job = {"argv": argv, "env": dict(environment), "cwd": os.getcwd(), "listen": listen}
     assert agent.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it ended at once, and will be seen to have
-        agent.stdin.write(json.dumps(job).encode() + b"\n")
+        write_all(agent.stdin, json.dumps(job).encode() + b"\n")
     process = RankProcess(slot, agent, remote)
     if copies is not None:
         folder = copies / f"rank.{slot.rank:0{len(str(ranks - 1))}d}"
