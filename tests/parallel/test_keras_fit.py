@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -169,6 +171,14 @@ def test_an_optimizer_that_does_not_reduce_is_refused() -> None:
         return
     with pytest.raises(RuntimeError, match="does not reduce"):
         model.fit(x, y, batch_size=PER_RANK, verbose=0, callbacks=callbacks)
+
+
+def test_a_trained_model_is_freed() -> None:
+    model = train_together(OPTIMIZERS["sgd"](), steps=2, seed=4)
+    reference = weakref.ref(model)
+    del model
+    gc.collect()
+    assert reference() is None
 
 
 class OwnTrainStep(keras.Model):

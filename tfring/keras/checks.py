@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -15,7 +16,8 @@ from tfring import world
 from tfring.keras.hook import find_hook
 from tfring.reducer import GradientReducer
 
-# For every model: the train function that was made while the hook was in place, and the hook.
+# For every model: the train function that was made while the hook was in place, and the hook. Both
+# refer to the model, so they are held weakly: it would never be freed.
 _verified: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
 
 
@@ -37,7 +39,8 @@ def before_train_function(model: Any) -> None:
         model.jit_compile = False
         model.train_function = None
     known = _verified.get(model)
-    if known is None or known[0] is not model.train_function or known[1] is not _hook_of(model):
+    current = (model.train_function, _hook_of(model))
+    if known is None or any(ref() is not value for ref, value in zip(known, current, strict=True)):
         model.train_function = None
 
 
@@ -54,7 +57,7 @@ def at_train_begin(model: Any) -> None:
             "make plain optimizers: wrap those again.)"
         )
     if hook is not None:
-        _verified[model] = (model.train_function, hook)
+        _remember(model, hook)
 
 
 class ReductionWatch:
@@ -82,8 +85,16 @@ class ReductionWatch:
                 "DistributedGradientTape"
             )
         if self._wanted:
-            _verified[self._model] = (self._model.train_function, None)
+            _remember(self._model, None)
         self._wanted = False
+
+
+def _remember(model: Any, hook: Any) -> None:
+    _verified[model] = (_weak(model.train_function), _weak(hook))
+
+
+def _weak(value: Any) -> Callable[[], Any]:
+    return weakref.ref(value) if value is not None else lambda: None
 
 
 def _hook_of(model: Any) -> Any:
