@@ -98,7 +98,7 @@ def allreduce(
         tf.errors.UnavailableError: a rank was lost.
     """
     op = _checked_op(op, average)
-    process_set_id = _checked_process_set(process_set)
+    process_set_id = checked_process_set(process_set)
     _require_init("allreduce")
     full_name = names.collective_name("allreduce", name, ignore_name_scope)
     if isinstance(tensor, tf.IndexedSlices):
@@ -155,7 +155,7 @@ def grouped_allreduce(
         Exception: what allreduce raises.
     """
     op = _checked_op(op, average)
-    process_set_id = _checked_process_set(process_set)
+    process_set_id = checked_process_set(process_set)
     _require_init("grouped_allreduce")
     if not tensors:
         return []
@@ -209,7 +209,7 @@ def allgather(
             shape.
         tf.errors.UnavailableError: a rank was lost.
     """
-    process_set_id = _checked_process_set(process_set)
+    process_set_id = checked_process_set(process_set)
     _require_init("allgather")
     value = tf.convert_to_tensor(tensor)
     if value.shape.rank == 0:
@@ -252,7 +252,7 @@ def broadcast(
             shape or root.
         tf.errors.UnavailableError: a rank was lost.
     """
-    process_set_id = _checked_process_set(process_set)
+    process_set_id = checked_process_set(process_set)
     _require_init("broadcast")
     full_name = names.collective_name("broadcast", name, ignore_name_scope)
     return tf_library.broadcast_op(
@@ -298,7 +298,7 @@ def bucket_allreduce(
         op=_checked_op(op, None),
         prescale=prescale_factor,
         postscale=postscale_factor,
-        process_set_id=_checked_process_set(process_set),
+        process_set_id=checked_process_set(process_set),
         layout_hash=layout_hash,
         group=True,
     )
@@ -317,7 +317,7 @@ def bucket_broadcast(
         [tf.convert_to_tensor(tensor) for tensor in tensors],
         name=name,
         root_rank=int(root_rank),
-        process_set_id=_checked_process_set(process_set),
+        process_set_id=checked_process_set(process_set),
     )
 
 
@@ -349,12 +349,13 @@ def _checked_op(op: int | None, average: bool | None) -> int:
     return chosen
 
 
-def _checked_process_set(process_set: Any) -> int:
+def checked_process_set(process_set: Any) -> int:
+    """Returns the number of a process set; ValueError unless it is the global one."""
     number = getattr(process_set, "process_set_id", None)
     if number == 0:
         return 0
     raise ValueError(
-        f"{process_set!r} cannot be used: this version of tfring has collectives over all ranks "
+        f"{process_set} cannot be used: this version of tfring has collectives over all ranks "
         "only (global_process_set), not yet over other process sets"
     )
 

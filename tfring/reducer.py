@@ -38,6 +38,8 @@ class ReduceOptions:
             )
         if self.gradient_predivide_factor != 1.0 and self.op != reduce_ops.Average:
             raise ValueError(f"gradient_predivide_factor needs op=Average, not {name}")
+        if self.process_set is not None:
+            collectives.checked_process_set(self.process_set)
         if isinstance(self.groups, bool) or (isinstance(self.groups, int) and self.groups < 1):
             raise ValueError(f"groups must be a positive number or a list, not {self.groups!r}")
 

@@ -206,6 +206,7 @@ def test_wrapping_what_is_no_optimizer_is_refused() -> None:
         ({"num_groups": 2, "groups": 3}, ValueError),
         ({"groups": -1}, ValueError),
         ({"backward_passes_per_step": 0}, ValueError),
+        ({"process_set": world.ProcessSet([0])}, ValueError),
     ],
 )
 def test_impossible_parameters_are_refused(kwargs: Any, error: type[Exception]) -> None:

@@ -55,7 +55,7 @@ def DistributedOptimizer(
             always the mean.)
         num_groups: cut the gradients into this many groups instead of by size.
         groups: a number, as num_groups, or lists of variables to reduce together.
-        process_set: the ranks to reduce over; None is all.
+        process_set: the ranks to reduce over; None is all, and no other is possible yet.
         scale_local_gradients: concerns local variables, which this version cannot register.
 
     Raises:
