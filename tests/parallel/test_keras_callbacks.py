@@ -88,6 +88,16 @@ def test_ranks_with_different_numbers_of_batches_are_refused() -> None:
     assert_same_on_all_ranks(model)
 
 
+@pytest.mark.parametrize(("together", "steps"), [(1, 3), (2, 4), (2, 3)])
+def test_a_warm_up_ends_at_the_full_rate(together: int, steps: int) -> None:
+    model = build_model(1)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    model.compile(optimizer=optimizer, loss=loss(), steps_per_execution=together)
+    warmup = callbacks.LearningRateWarmupCallback(0.1, warmup_epochs=2)
+    rates = fit(model, warmup, epochs=3, steps=steps).history["lr"]
+    assert rates[-1] == pytest.approx(0.1)
+
+
 def test_local_variables_are_left_alone() -> None:
     model = compiled(keras.optimizers.SGD(0.0), seed=hvd.rank())
     local = model.layers[0].kernel

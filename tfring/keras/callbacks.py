@@ -302,8 +302,10 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def _warm_up(self, epoch: float) -> float:
-        # One batch further, so that an epoch ends at a round number in graphs.
-        epoch += 1.0 / float(self.steps_per_epoch or 1)
+        # As far as the coming batches lead, so that the last ones of the warm-up end at initial_lr:
+        # with steps_per_execution Keras asks once for several.
+        epoch += self.model.steps_per_execution / float(self.steps_per_epoch or 1)
+        epoch = min(epoch, float(self.warmup_epochs))
         size = world.size()
         return (epoch * (size - 1) / self.warmup_epochs + 1) / size
 
