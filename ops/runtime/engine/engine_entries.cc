@@ -3,22 +3,22 @@
 namespace tfring {
 
 bool EntryTable::Add(uint64_t id, const Request& request) {
-  Key key{request.process_set, request.name};
-  if (!by_name_.emplace(key, id).second) return false;
-  entries_.emplace(id, Open{std::move(key), false});
+  if (by_name_.Find(request.process_set, request.name) != nullptr) return false;
+  by_name_.Put(request.process_set, request.name, id);
+  entries_.emplace(id, Open{request.process_set, request.name, false});
   return true;
 }
 
-std::optional<uint64_t> EntryTable::FindWaiting(ProcessSetId set, const std::string& name) const {
-  auto it = by_name_.find(Key{set, name});
-  if (it == by_name_.end() || entries_.at(it->second).running) return std::nullopt;
-  return it->second;
+std::optional<uint64_t> EntryTable::FindWaiting(ProcessSetId set, const std::string& name) {
+  const uint64_t* id = by_name_.Find(set, name);
+  if (id == nullptr || entries_.at(*id).running) return std::nullopt;
+  return *id;
 }
 
 void EntryTable::Remove(uint64_t id) {
   auto it = entries_.find(id);
   if (it == entries_.end()) return;
-  by_name_.erase(it->second.key);
+  by_name_.Erase(it->second.set, it->second.name);
   entries_.erase(it);
 }
 
@@ -48,7 +48,7 @@ std::vector<uint64_t> EntryTable::TakeWaiting() {
 std::string EntryTable::Describe(uint64_t sequence) const {
   auto it = running_.find(sequence);
   if (it == running_.end() || it->second.empty()) return "a collective";
-  std::string text = "'" + entries_.at(it->second.front()).key.second + "'";
+  std::string text = "'" + entries_.at(it->second.front()).name + "'";
   if (it->second.size() > 1) text += " and " + std::to_string(it->second.size() - 1) + " more";
   return text;
 }

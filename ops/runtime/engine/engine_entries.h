@@ -5,10 +5,10 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "ops/runtime/base/types.h"
+#include "ops/runtime/core/name_table.h"
 #include "ops/runtime/core/request.h"
 
 namespace tfring {
@@ -22,7 +22,7 @@ class EntryTable {
   // False if a call of that name and process set is open already.
   bool Add(uint64_t id, const Request& request);
 
-  std::optional<uint64_t> FindWaiting(ProcessSetId set, const std::string& name) const;
+  std::optional<uint64_t> FindWaiting(ProcessSetId set, const std::string& name);
 
   // A waiting entry ends without having run.
   void Remove(uint64_t id);
@@ -45,13 +45,13 @@ class EntryTable {
   size_t size() const { return entries_.size(); }
 
  private:
-  using Key = std::pair<ProcessSetId, std::string>;
   struct Open {
-    Key key;
+    ProcessSetId set = kGlobalProcessSet;
+    std::string name;
     bool running = false;
   };
   std::map<uint64_t, Open> entries_;
-  std::map<Key, uint64_t> by_name_;
+  NameTable<uint64_t> by_name_;
   std::map<uint64_t, std::vector<uint64_t>> running_;  // by plan sequence
 };
 
