@@ -14,7 +14,7 @@ run() {
     return 1
   }
   cmake --build "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}"
-  ctest --test-dir "$folder" --output-on-failure --timeout 600 --no-tests=error "$@"
+  ctest --test-dir "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --output-on-failure --timeout 600 --no-tests=error "$@"
 }
 
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1
