@@ -52,6 +52,9 @@ __all__ = [
 ]
 
 
+_UNNAMED = "(without a name)"
+
+
 @tf_library.outside_autograph
 def allreduce(
     tensor: Any,
@@ -79,7 +82,8 @@ def allreduce(
         device_dense: device for the reduction of a dense tensor, "" for TensorFlow's choice.
         device_sparse: likewise for tf.IndexedSlices.
         compression: what is done to a dense tensor on the wire.
-        op: Average (the default), Sum, Min, Max or Product.
+        op: Average (the default), Sum, Min, Max or Product. Average is the sum divided by the
+            number of ranks: a sum of integers wraps around as it does in NumPy.
         prescale_factor: multiplies every rank's tensor before the reduction.
         postscale_factor: multiplies the result.
         name: the same on every rank; made up by default.
@@ -100,22 +104,17 @@ def allreduce(
     op = _checked_op(op, average)
     process_set_id = checked_process_set(process_set)
     _require_init("allreduce")
-    full_name = names.collective_name("allreduce", name, ignore_name_scope)
+    factors = (prescale_factor, postscale_factor)
     if isinstance(tensor, tf.IndexedSlices):
+        _check_sparse(tensor, name, op, *factors)
+        full_name = names.collective_name("allreduce", name, ignore_name_scope)
         with _device(device_sparse):
-            return _sparse_allreduce(
-                tensor, full_name, op, prescale_factor, postscale_factor, process_set_id
-            )
+            return _sparse_allreduce(tensor, full_name, op, process_set_id)
     with _device(device_dense):
+        wires = _compress([tensor], name, compression)
+        full_name = names.collective_name("allreduce", name, ignore_name_scope)
         return _dense_allreduce(
-            [tf.convert_to_tensor(tensor)],
-            full_name,
-            op,
-            compression,
-            prescale_factor,
-            postscale_factor,
-            process_set_id,
-            group=False,
+            wires, full_name, op, compression, *factors, process_set_id, group=False
         )[0]
 
 
@@ -159,25 +158,24 @@ def grouped_allreduce(
     _require_init("grouped_allreduce")
     if not tensors:
         return []
-    full_name = names.collective_name("grouped_allreduce", name, ignore_name_scope)
-    factors = (prescale_factor, postscale_factor, process_set_id)
+    factors = (prescale_factor, postscale_factor)
     results: list[Any] = [None] * len(tensors)
     dense = [i for i, t in enumerate(tensors) if not isinstance(t, tf.IndexedSlices)]
+    for tensor in tensors:
+        if isinstance(tensor, tf.IndexedSlices):
+            _check_sparse(tensor, name, op, *factors)
     with _device(device_dense):
+        wires = _compress([tensors[i] for i in dense], name, compression)
+        full_name = names.collective_name("grouped_allreduce", name, ignore_name_scope)
         reduced = _dense_allreduce(
-            [tf.convert_to_tensor(tensors[i]) for i in dense],
-            full_name,
-            op,
-            compression,
-            *factors,
-            group=True,
+            wires, full_name, op, compression, *factors, process_set_id, group=True
         )
     for i, result in zip(dense, reduced, strict=True):
         results[i] = result
     with _device(device_sparse):
         for i, tensor in enumerate(tensors):
             if isinstance(tensor, tf.IndexedSlices):
-                results[i] = _sparse_allreduce(tensor, f"{full_name}.{i}", op, *factors)
+                results[i] = _sparse_allreduce(tensor, f"{full_name}.{i}", op, process_set_id)
     return results
 
 
@@ -211,11 +209,11 @@ def allgather(
     """
     process_set_id = checked_process_set(process_set)
     _require_init("allgather")
-    value = tf.convert_to_tensor(tensor)
+    value = _checked_tensor(tensor, name, tf_library.MOVABLE, "allgather")
     if value.shape.rank == 0:
         raise ValueError(
-            "an allgather concatenates along the first dimension, but this tensor "
-            f"{name or ''} is a scalar: reshape it to [1]"
+            "an allgather concatenates along the first dimension, but tensor "
+            f"{name or _UNNAMED} is a scalar: reshape it to [1]"
         )
     full_name = names.collective_name("allgather", name, ignore_name_scope)
     return tf_library.allgather_op(value, name=full_name, process_set_id=process_set_id)
@@ -254,11 +252,13 @@ def broadcast(
     """
     process_set_id = checked_process_set(process_set)
     _require_init("broadcast")
+    root_rank = int(root_rank)
+    value = _checked_tensor(tensor, name, tf_library.MOVABLE, "broadcast")
     full_name = names.collective_name("broadcast", name, ignore_name_scope)
     return tf_library.broadcast_op(
-        [tf.convert_to_tensor(tensor)],
+        [value],
         name=full_name,
-        root_rank=int(root_rank),
+        root_rank=root_rank,
         process_set_id=process_set_id,
     )[0]
 
@@ -361,14 +361,53 @@ def checked_process_set(process_set: Any) -> int:
 
 
 def _require_init(what: str) -> None:
-    if not core.is_initialized():
-        raise tf.errors.FailedPreconditionError(
-            None, None, f"{what} needs a running tfring: call tfring.init() first"
+    if core.is_initialized():
+        return
+    try:
+        core.rank()  # says what is in the way: no init yet, or a forked child
+    except core.CoreError as error:
+        raise tf.errors.FailedPreconditionError(None, None, f"{what}: {error.message}") from None
+
+
+# All that can be wrong with a call on this rank alone is found before its name is made up: a call
+# that raises here uses up no count, and the next one meets its like on the other ranks.
+
+
+def _checked_tensor(tensor: Any, name: str | None, supported: Sequence[str], kind: str) -> Any:
+    value = tf.convert_to_tensor(tensor)
+    tf_library.check_dtype(value, name or _UNNAMED, supported, kind)
+    tf_library.refuse_xla(name or _UNNAMED)
+    return value
+
+
+def _compress(tensors: Sequence[Any], name: str | None, compression: Any) -> list[tuple[Any, Any]]:
+    """What goes over the wire for each tensor, and the compression's context."""
+    pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+    return [
+        (_checked_tensor(wire, name, tf_library.REDUCIBLE, "allreduce"), context)
+        for wire, context in pairs
+    ]
+
+
+def _check_sparse(
+    slices: Any, name: str | None, op: int, prescale: float, postscale: float
+) -> None:
+    label = name or _UNNAMED
+    if op not in (Average, Sum):
+        raise NotImplementedError(
+            f"tensor {label}: tf.IndexedSlices can be reduced with Average and Sum, not with "
+            f"{reduce_ops.name_of(op)}; make it dense with tf.convert_to_tensor"
         )
+    if prescale != 1.0 or postscale != 1.0:
+        raise NotImplementedError(
+            f"tensor {label}: scale factors are not available for tf.IndexedSlices; make it dense "
+            "with tf.convert_to_tensor"
+        )
+    _checked_tensor(slices.values, name, tf_library.MOVABLE, "allgather")
 
 
 def _dense_allreduce(
-    tensors: list[Any],
+    wires: list[tuple[Any, Any]],
     name: str,
     op: int,
     compression: Any,
@@ -383,18 +422,13 @@ def _dense_allreduce(
     The first keeps the plain name, so that ranks which disagree about dtypes meet there and find
     out.
     """
-    wires, contexts = [], []
-    for tensor in tensors:
-        wire, context = compression.compress(tensor)
-        wires.append(wire)
-        contexts.append(context)
     by_dtype: dict[Any, list[int]] = {}
-    for i, wire in enumerate(wires):
+    for i, (wire, _) in enumerate(wires):
         by_dtype.setdefault(wire.dtype, []).append(i)
-    results: list[Any] = [None] * len(tensors)
+    results: list[Any] = [None] * len(wires)
     for number, (dtype, positions) in enumerate(by_dtype.items()):
         reduced = tf_library.allreduce_op(
-            [wires[i] for i in positions],
+            [wires[i][0] for i in positions],
             name=f"{name}.{dtype.name}" if number else name,
             op=op,
             prescale=prescale,
@@ -403,23 +437,11 @@ def _dense_allreduce(
             group=group,
         )
         for i, wire in zip(positions, reduced, strict=True):
-            results[i] = compression.decompress(wire, contexts[i])
+            results[i] = compression.decompress(wire, wires[i][1])
     return results
 
 
-def _sparse_allreduce(
-    slices: Any, name: str, op: int, prescale: float, postscale: float, process_set_id: int
-) -> Any:
-    if op not in (Average, Sum):
-        raise NotImplementedError(
-            f"tensor {name}: tf.IndexedSlices can be reduced with Average and Sum, not with "
-            f"{reduce_ops.name_of(op)}; make it dense with tf.convert_to_tensor"
-        )
-    if prescale != 1.0 or postscale != 1.0:
-        raise NotImplementedError(
-            f"tensor {name}: scale factors are not available for tf.IndexedSlices; make it dense "
-            "with tf.convert_to_tensor"
-        )
+def _sparse_allreduce(slices: Any, name: str, op: int, process_set_id: int) -> Any:
     distinct, position = tf.unique(slices.indices)
     summed = tf.math.unsorted_segment_sum(slices.values, position, tf.size(distinct))
     values = tf_library.allgather_op(summed, name=f"{name}.values", process_set_id=process_set_id)

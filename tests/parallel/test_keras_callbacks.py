@@ -88,6 +88,18 @@ def test_ranks_with_different_numbers_of_batches_are_refused() -> None:
     assert_same_on_all_ranks(model)
 
 
+def test_ranks_that_wrapped_other_numbers_of_optimizers_are_refused() -> None:
+    odd = hvd.rank() == hvd.size() - 1
+    if odd:
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    model = compiled(keras.optimizers.SGD(0.1))
+    if not odd:
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))  # level again for what follows
+    if hvd.size() > 1:
+        with pytest.raises(RuntimeError, match="name="):
+            fit(model, callbacks.BroadcastGlobalVariablesCallback(0))
+
+
 @pytest.mark.parametrize(("together", "steps"), [(1, 3), (2, 4), (2, 3)])
 def test_a_warm_up_ends_at_the_full_rate(together: int, steps: int) -> None:
     model = build_model(1)

@@ -53,6 +53,33 @@ CASES: dict[str, tuple[Callable[[bool], Any], tuple[str, ...]]] = {
 }
 
 
+BAD_CALLS: dict[str, Callable[[], Any]] = {
+    "allreduce bool": lambda: tfring.allreduce(tf.constant([True])),
+    "allreduce text": lambda: tfring.allreduce("a"),
+    "grouped bool": lambda: tfring.grouped_allreduce([tf.constant([True])]),
+    "sparse Min": lambda: tfring.allreduce(
+        tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0])), op=tfring.Min
+    ),
+    "allgather text": lambda: tfring.allgather(tf.constant(["a"])),
+    "allgather scalar": lambda: tfring.allgather(tf.constant(1.0)),
+    "broadcast text": lambda: tfring.broadcast("a", 0),
+    "broadcast root": lambda: tfring.broadcast(tf.ones(2), "zero"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CALLS)
+def test_a_refused_call_uses_up_no_name(case: str, rank: int, size: int) -> None:
+    """One rank's bad call takes no part: the next calls without names meet."""
+    if rank == size - 1:
+        with pytest.raises((TypeError, ValueError, NotImplementedError)):
+            BAD_CALLS[case]()
+    ones = tf.ones(3)
+    np.testing.assert_array_equal(tfring.allreduce(ones, op=tfring.Sum), size * ones)
+    np.testing.assert_array_equal(tfring.grouped_allreduce([ones], op=tfring.Sum)[0], size * ones)
+    np.testing.assert_array_equal(tfring.allgather(ones), tf.ones(3 * size))
+    np.testing.assert_array_equal(tfring.broadcast(ones, 0), ones)
+
+
 @pytest.mark.parametrize("in_graph", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_disagreement(case: str, in_graph: bool, rank: int, several: int) -> None:

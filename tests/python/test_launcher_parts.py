@@ -24,7 +24,9 @@ def test_hosts():
     assert parse_hostfile("# all\na slots=2\n\nb:3 # two\nc\n") == [("a", 2), ("b", 3), ("c", 1)]
 
 
-@pytest.mark.parametrize("text", ["a:0", "a:x", "a b", "-oProxyCommand=x:1", "a:1:2"])
+@pytest.mark.parametrize(
+    "text", ["a:0", "a:x", "a b", "-oProxyCommand=x:1", "a:1:2", "", " ", ",,,"]
+)
 def test_bad_hosts(text):
     with pytest.raises(UsageError):
         parse_hosts(text)

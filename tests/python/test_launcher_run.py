@@ -203,6 +203,28 @@ def test_second_interrupt_does_not_wait(tmp_path):
     assert not any(alive(pid) for pid in pids.values())
 
 
+def test_interrupt_after_a_failure_hides_nothing(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    if rank == 1:
+        raise ValueError("the cause")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: report("asked", os.getpid()))
+    report(rank, os.getpid())
+    while True:
+        time.sleep(1)
+    """,
+    )
+    job = start("-np", 2, sys.executable, path, tmp_path)
+    pids = pids_in(tmp_path, 2)  # rank 0, and that it was asked to end
+    job.send_signal(signal.SIGINT)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 1
+    assert "rank 1" in err and "failed first" in err and "the cause" in err
+    assert not any(alive(pid) for pid in pids.values())
+
+
 FAMILY = """
     # A child, one that left the process group, and one that was orphaned.
     report(f"{rank}.child", subprocess.Popen(["sleep", "300"]).pid)

@@ -73,9 +73,11 @@ class BroadcastGlobalVariablesCallback(_DistributedCallback):
             "weights": describe_variables(weights),
             "state": describe_variables(state),
             "steps": self._steps(),
+            "optimizer": self._optimizer_name(),
         }
         everywhere = objects.allgather_object(mine, name="tfring.broadcast_callback.begin")
         _refuse_unequal_steps([other["steps"] for other in everywhere])
+        _refuse_unequal_names([other["optimizer"] for other in everywhere])
         # Ranks may differ in what exists by now: the root alone has resumed from a checkpoint, say.
         # Then the weights suffice: its own first step is right, and its state follows after that.
         same = [key for key in ("weights", "state") if _all_equal(o[key] for o in everywhere)]
@@ -89,6 +91,10 @@ class BroadcastGlobalVariablesCallback(_DistributedCallback):
         hook = find_hook(self.model.optimizer)
         every_step = hook is not None and not hook.accumulates
         return self.params.get("steps") if every_step else None
+
+    def _optimizer_name(self) -> str | None:
+        hook = find_hook(self.model.optimizer)
+        return None if hook is None else hook.name
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
@@ -128,6 +134,18 @@ def _refuse_unequal_steps(steps: list[int | None]) -> None:
         f"rank {world.rank()}: the ranks have different numbers of steps per epoch ({listed}), and "
         "each step waits for all ranks: give every rank equally many batches, by equal shards of "
         "the data or by steps_per_epoch="
+    )
+
+
+def _refuse_unequal_names(names: list[str | None]) -> None:
+    """Raises RuntimeError on every rank if their gradients would wait under different names."""
+    if len(set(names)) <= 1:
+        return
+    listed = ", ".join(f"rank {rank}: {name}" for rank, name in enumerate(names))
+    raise RuntimeError(
+        f"rank {world.rank()}: the optimizers of the ranks have different names ({listed}), as "
+        "some ranks wrapped more optimizers than others before this one: give "
+        "DistributedOptimizer the same name= on every rank"
     )
 
 

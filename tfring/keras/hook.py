@@ -74,7 +74,7 @@ class GradientHook:
         """
         self.optimizer = optimizer
         self._reducer = reducer
-        self._name = name
+        self.name = name
         self._update_factor = update_factor
         self._calls: list[_Call] = []
         self._outer_reduced = False
@@ -176,7 +176,7 @@ class GradientHook:
         """Returns whether `finite` holds on every rank, as a bool tensor."""
         flag = tf.cast(finite, tf.int32)
         reducer = self._reducer.exact(reduce_ops.Min)
-        (agreed,) = reducer.reduce([flag], [flag], name=f"{self._name}.finite")
+        (agreed,) = reducer.reduce([flag], [flag], name=f"{self.name}.finite")
         return tf.cast(agreed, tf.bool)
 
     @contextlib.contextmanager
@@ -220,7 +220,7 @@ class GradientHook:
     def _call_name(self, variables: Sequence[Any]) -> str:
         """Tells apart calls of `apply` with parts of the variables, by the first one's position."""
         first = self.optimizer._get_variable_index(variables[0]) if self.optimizer.built else 0
-        return f"{self._name}.{first}"
+        return f"{self.name}.{first}"
 
     @contextlib.contextmanager
     def _call(self, call: _Call) -> Iterator[None]:

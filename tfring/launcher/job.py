@@ -57,6 +57,7 @@ class Job:
         self._selector = selectors.DefaultSelector()
         self._open: dict[Stream, RankProcess] = {}
         self._stopping: int | None = None  # the signal that the launcher got
+        self._failed = False  # a rank failed before any signal
         # What to do when to those that still run, in order; 0 stands for giving up the agent.
         self._escalation: list[tuple[float, int]] = []
         self._wake_fd = -1
@@ -92,7 +93,7 @@ class Job:
         first = report.first_failure(self._processes)
         if first is None:
             return 0
-        if self._stopping is not None:
+        if self._stopping is not None and not self._failed:
             name = signal.Signals(self._stopping).name
             self._merger.note(f"tfring run: stopped by {name}, passed on to all ranks")
         else:
@@ -231,7 +232,8 @@ class Job:
             if number not in _FORWARDED:
                 continue
             now = time.monotonic()
-            second = self._stopping is not None
+            # After a failure, too, nobody has to write a checkpoint any more.
+            second = self._stopping is not None or self._failed
             self._stopping = number
             for process in self._running():
                 process.signal(number)
@@ -250,6 +252,7 @@ class Job:
             now = time.monotonic()
             process.code, process.ended_at = code, now
             if process.failed() and not self._escalation:
+                self._failed = True
                 ask = now + REPORT_SECONDS
                 make = ask + TERMINATE_SECONDS
                 give_up = make + TERMINATE_SECONDS

@@ -168,7 +168,7 @@ def job_options(options: argparse.Namespace) -> JobOptions:
         raise UsageError(f"--start-timeout {options.start_timeout:g}: it has to be above 0")
     if options.hosts and options.hostfile:
         raise UsageError("-H and --hostfile exclude each other")
-    hosts = parse_hosts(options.hosts) if options.hosts else []
+    hosts = parse_hosts(options.hosts) if options.hosts is not None else []
     if options.hostfile:
         try:
             hosts = parse_hostfile(Path(options.hostfile).read_text(encoding="utf-8"))

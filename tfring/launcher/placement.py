@@ -31,7 +31,10 @@ def parse_hosts(text: str) -> list[tuple[str, int]]:
     Raises:
         UsageError: It is something else.
     """
-    return [_host_and_slots(part.strip(), part) for part in text.split(",") if part.strip()]
+    hosts = [_host_and_slots(part.strip(), part) for part in text.split(",") if part.strip()]
+    if not hosts:
+        raise UsageError(f"-H {text!r} names no host: is a variable of your shell empty?")
+    return hosts
 
 
 def parse_hostfile(text: str) -> list[tuple[str, int]]:
