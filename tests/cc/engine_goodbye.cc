@@ -39,6 +39,17 @@ TEST(APlanCountsThoughTheGoodbyeComesWithIt) {
   EXPECT_EQ(world.Code(1, 1), StatusCode::kOk);
 }
 
+TEST(TheFirstToLeaveIsNamed) {
+  World world(3);
+  world.Shutdown(1);
+  world.Deliver();
+  world.Shutdown(0);
+  world.Deliver();
+  world.Submit(2, 1, Allreduce("x"));
+  EXPECT_EQ(world.Code(2, 1), StatusCode::kCancelled);
+  EXPECT_CONTAINS(world.Text(2, 1), "rank 1 (host h1) has shut down, and rank 0");
+}
+
 TEST(RankZeroPassesAGoodbyeOn) {
   World world(3);
   world.Shutdown(1);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -43,7 +44,14 @@ def start(*options, **more):
         stderr=subprocess.PIPE,
         text=True,
         env=environment(**more),
+        preexec_fn=_hear_signals,
     )
+
+
+def _hear_signals():
+    """The tests may run where signals are ignored, as in the background of a shell."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def run(*options, limit=LIMIT_SECONDS, **more):

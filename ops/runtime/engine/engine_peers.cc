@@ -20,7 +20,10 @@ bool Peers::IsControlPeer(Rank peer) const {
   return std::binary_search(control_peers_.begin(), control_peers_.end(), peer);
 }
 
-void Peers::MarkDeparted(Rank peer) { state_[peer].departed = true; }
+void Peers::MarkDeparted(Rank peer) {
+  state_[peer].departed = true;
+  if (first_departed_ == kNoRank) first_departed_ = peer;
+}
 
 void Peers::MarkGone(Rank peer) { state_[peer].gone = true; }
 

@@ -35,6 +35,8 @@ class Peers {
   void MarkGone(Rank peer);  // connection closed: frames to it are pointless
   bool departed(Rank peer) const { return state_[peer].departed; }
   bool gone(Rank peer) const { return state_[peer].gone; }
+  // Who said goodbye before all others: the likely cause of what came after; or kNoRank.
+  Rank first_departed() const { return first_departed_; }
 
   // A hard suspicion replaces a soft one; the earlier deadline stays.
   void Suspect(Rank peer, Suspicion suspicion);
@@ -70,6 +72,7 @@ class Peers {
   const Duration timeout_;
   std::vector<Rank> control_peers_;
   std::vector<State> state_;
+  Rank first_departed_ = kNoRank;
   std::map<Rank, Suspicion> suspicions_;
 };
 
