@@ -259,7 +259,7 @@ void Cluster::ReleaseKeptBack(Rank rank) {
 
 void Cluster::HandOver(Rank rank, const PlanRun& run) {
   checker_.OnRun(rank, run);
-  data_plane_.Submit(rank, run, 2000 * static_cast<int64_t>(run.entries.size()));
+  data_plane_.Submit(rank, run, 2048 * static_cast<int64_t>(run.entries.size()));
 }
 
 void Cluster::PassResult(Rank rank, EntryId id, const Status& status) {

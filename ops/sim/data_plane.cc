@@ -20,7 +20,7 @@ void DataPlane::Submit(Rank rank, const PlanRun& run, int64_t bytes) {
   }
   Flight& flight = flights_[run.plan.sequence];
   flight.members = run.members;
-  flight.bytes = std::max(flight.bytes, bytes);
+  flight.cost = std::max(flight.cost, pricing_.Price(run.plan, run.members.size(), bytes));
   node.queue.push_back(run.plan.sequence);
   if (node.queue.size() == 1) Begin(rank);
 }
@@ -41,8 +41,8 @@ void DataPlane::Begin(Rank rank) {
   }
   if (flight.failed) return WatchNeighbours(rank, sequence);
   if (flight.begun.size() < flight.members.size()) return;
-  // One byte a nanosecond.
-  const TimePoint ready = clock_->Now() + 20 * kMicrosecond + flight.bytes;
+  if (flight.cost == kNever) return;  // schedules that wait for each other: a deadlock, as in life
+  const TimePoint ready = clock_->Now() + flight.cost;
   for (Rank member : flight.members) {
     clock_->At(ready + random_.Below(200 * kMicrosecond),
                [this, member, sequence] { End(member, sequence); });

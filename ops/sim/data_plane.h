@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/runtime/engine/engine.h"
+#include "ops/sim/pricing.h"
 #include "ops/sim/random.h"
 #include "ops/sim/virtual_clock.h"
 
@@ -17,13 +18,15 @@ namespace tfring::sim {
 // The collective backends of all ranks. Each rank runs its plans strictly one after another, and a
 // plan is a rendezvous: it ends nowhere before all its members have begun it. So two ranks that
 // run two common plans in different orders wait for ever, as they would on real streams. Moving the
-// data takes priced, random virtual time. Lives for one run; one thread.
+// data takes as long as the CPU backend's schedules cost, and a random time more. Lives for one
+// run; one thread.
 class DataPlane {
  public:
   using Sink = std::function<void(Rank rank, Completion completion)>;
 
   DataPlane(int size, VirtualClock* clock, Random random, Sink sink);
 
+  // `bytes`, a multiple of 4, is what each member brings.
   void Submit(Rank rank, const PlanRun& run, int64_t bytes);
   void Abort(Rank rank, const Status& why);
 
@@ -54,7 +57,7 @@ class DataPlane {
   // A plan and who is how far with it.
   struct Flight {
     std::vector<Rank> members;
-    int64_t bytes = 0;
+    Duration cost = 0;
     std::set<Rank> begun;
     std::set<Rank> ended;
     bool failed = false;  // a member is gone: whoever has not ended never will
@@ -71,6 +74,7 @@ class DataPlane {
   VirtualClock* const clock_;
   Random random_;
   const Sink sink_;
+  Pricing pricing_;
   std::vector<Node> nodes_;
   std::map<uint64_t, Flight> flights_;
   int64_t broken_ = 0;

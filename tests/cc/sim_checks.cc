@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "ops/sim/cluster.h"
+#include "ops/sim/pricing.h"
 #include "ops/sim/virtual_clock.h"
 #include "tests/cc/test.h"
 
@@ -146,6 +147,20 @@ TEST(UnknownWorkloadsAreRefused) {
   SimOptions options;
   options.workload = "circle";
   EXPECT_TRUE(!Cluster(options).Run().failures.empty());
+}
+
+TEST(DataCostsWhatTheSchedulesOfTheBackendCost) {
+  Pricing pricing;
+  Plan plan;
+  plan.kind = CollectiveKind::kAllreduce;
+  const int64_t bytes = 64 << 20;
+  // The ring's floor: 2(N-1)/N of the bytes through each link, at the model's 1e9 bytes a second.
+  const Duration floor = 2 * 3 * bytes / 4;
+  const Duration ring = pricing.Price(plan, 4, bytes);
+  EXPECT_TRUE(ring >= floor && ring < floor + floor / 2);
+  EXPECT_TRUE(pricing.Price(plan, 4, 4) < kMillisecond);
+  plan.kind = CollectiveKind::kBarrier;
+  EXPECT_EQ(pricing.Price(plan, 4, 0), Duration{0});
 }
 
 }  // namespace
