@@ -39,7 +39,7 @@ TEST(APlanCountsThoughTheGoodbyeComesWithIt) {
   EXPECT_EQ(world.Code(1, 1), StatusCode::kOk);
 }
 
-TEST(TheFirstToLeaveIsNamed) {
+TEST(RankZerosGoodbyeNamesWhoLeftBefore) {
   World world(3);
   world.Shutdown(1);
   world.Deliver();
@@ -47,7 +47,7 @@ TEST(TheFirstToLeaveIsNamed) {
   world.Deliver();
   world.Submit(2, 1, Allreduce("x"));
   EXPECT_EQ(world.Code(2, 1), StatusCode::kCancelled);
-  EXPECT_CONTAINS(world.Text(2, 1), "rank 1 (host h1) has shut down, and rank 0");
+  EXPECT_CONTAINS(world.Text(2, 1), "rank 0 (host h0) has shut down, after rank 1 (host h1) had");
 }
 
 TEST(RankZeroPassesAGoodbyeOn) {

@@ -170,10 +170,11 @@ Status Engine::State::LostStatus(Rank peer, const std::string& reason) const {
 }
 
 Status Engine::State::LeftStatus(Rank peer, const std::string& what) const {
-  const Rank first = peers_.first_departed();
   std::string text = Name(peer) + " has shut down";
-  if (peer != rank_ && first != kNoRank && first != peer) {
-    text = Name(first) + " has shut down, and " + Name(peer) + " after it";
+  // Rank 0 often leaves because another rank did: say which.
+  const Rank first = peers_.first_departed();
+  if (peer == 0 && rank_ != 0 && first != kNoRank && first != 0) {
+    text += ", after " + Name(first) + " had";
   }
   if (!what.empty()) text += " while " + what + " was running";
   return Cancelled(text + ": no collective with it is possible any more");

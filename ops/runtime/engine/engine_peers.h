@@ -35,7 +35,7 @@ class Peers {
   void MarkGone(Rank peer);  // connection closed: frames to it are pointless
   bool departed(Rank peer) const { return state_[peer].departed; }
   bool gone(Rank peer) const { return state_[peer].gone; }
-  // Who said goodbye before all others: the likely cause of what came after; or kNoRank.
+  // Who said goodbye before all others, or kNoRank.
   Rank first_departed() const { return first_departed_; }
 
   // A hard suspicion replaces a soft one; the earlier deadline stays.
