@@ -27,7 +27,7 @@ TOGETHER = """
         assert core.allreduce(np.ones(3, np.float32), name="x", op=1)[0] == world.size()
         assert world.mpi_enabled()
         # In one piece: an MPI launcher mixes what its ranks write piece by piece.
-        os.write(1, f"rank {world.rank()} of {world.size()}\n".encode())
+        os.write(1, f"rank {world.rank()} of {world.size()}\\n".encode())
         world.shutdown()
 """
 
