@@ -36,16 +36,20 @@ if TYPE_CHECKING:
     from tfring.keras import callbacks
     from tfring.keras.top_level import DistributedOptimizer
     from tfring.objects import allgather_object, broadcast_object, broadcast_object_fn
+    from tfring.process_sets import (
+        ProcessSet,
+        add_process_set,
+        global_process_set,
+        remove_process_set,
+    )
     from tfring.variables import broadcast_variables
     from tfring.world import (
-        ProcessSet,
         barrier,
         ccl_built,
         cross_rank,
         cross_size,
         cuda_built,
         ddl_built,
-        global_process_set,
         gloo_built,
         gloo_enabled,
         init,
@@ -83,15 +87,19 @@ _HOME = {
     "tfring.keras.top_level": ("DistributedOptimizer",),
     "tfring.objects": ("allgather_object", "broadcast_object", "broadcast_object_fn"),
     "tfring.variables": ("broadcast_variables",),
-    "tfring.world": (
+    "tfring.process_sets": (
         "ProcessSet",
+        "add_process_set",
+        "global_process_set",
+        "remove_process_set",
+    ),
+    "tfring.world": (
         "barrier",
         "ccl_built",
         "cross_rank",
         "cross_size",
         "cuda_built",
         "ddl_built",
-        "global_process_set",
         "gloo_built",
         "gloo_enabled",
         "init",
@@ -124,6 +132,7 @@ __all__ = [
     "Product",
     "Sum",
     "__version__",
+    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -158,6 +167,7 @@ __all__ = [
     "process_set_included_op",
     "rank",
     "rank_op",
+    "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",

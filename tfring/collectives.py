@@ -16,6 +16,7 @@ import tensorflow as tf
 from tfring import names, reduce_ops, tf_library
 from tfring._native import core
 from tfring.compression import Compression
+from tfring.process_sets import ProcessSet, checked_id, global_process_set
 from tfring.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from tfring.topology_ops import (
     cross_rank_op,
@@ -26,7 +27,6 @@ from tfring.topology_ops import (
     rank_op,
     size_op,
 )
-from tfring.world import ProcessSet, global_process_set
 
 __all__ = [
     "Adasum",
@@ -87,7 +87,7 @@ def allreduce(
         prescale_factor: multiplies every rank's tensor before the reduction.
         postscale_factor: multiplies the result.
         name: the same on every rank; made up by default.
-        process_set: the ranks that take part: in this version all.
+        process_set: the ranks that take part.
         ignore_name_scope: use `name` as it is, without the current name scope.
 
     Returns:
@@ -102,7 +102,7 @@ def allreduce(
         tf.errors.UnavailableError: a rank was lost.
     """
     op = _checked_op(op, average)
-    process_set_id = checked_process_set(process_set)
+    process_set_id = checked_id(process_set)
     _require_init("allreduce")
     factors = (prescale_factor, postscale_factor)
     if isinstance(tensor, tf.IndexedSlices):
@@ -154,7 +154,7 @@ def grouped_allreduce(
         Exception: what allreduce raises.
     """
     op = _checked_op(op, average)
-    process_set_id = checked_process_set(process_set)
+    process_set_id = checked_id(process_set)
     _require_init("grouped_allreduce")
     if not tensors:
         return []
@@ -195,7 +195,7 @@ def allgather(
             The first dimension may differ between ranks and may be 0, the others may not differ.
         name: the same on every rank; made up by default.
         ignore_name_scope: use `name` as it is, without the current name scope.
-        process_set: the ranks that take part: in this version all.
+        process_set: the ranks that take part.
 
     Returns:
         A tensor whose first dimension is the sum over the ranks.
@@ -207,7 +207,7 @@ def allgather(
             shape.
         tf.errors.UnavailableError: a rank was lost.
     """
-    process_set_id = checked_process_set(process_set)
+    process_set_id = checked_id(process_set)
     _require_init("allgather")
     value = _checked_tensor(tensor, name, tf_library.MOVABLE, "allgather")
     if value.shape.rank == 0:
@@ -237,7 +237,7 @@ def broadcast(
         root_rank: whose tensor it is.
         name: the same on every rank; made up by default.
         ignore_name_scope: use `name` as it is, without the current name scope.
-        process_set: the ranks that take part: in this version all.
+        process_set: the ranks that take part.
 
     Returns:
         A tensor of the same shape and dtype.
@@ -250,7 +250,7 @@ def broadcast(
             shape or root.
         tf.errors.UnavailableError: a rank was lost.
     """
-    process_set_id = checked_process_set(process_set)
+    process_set_id = checked_id(process_set)
     _require_init("broadcast")
     root_rank = int(root_rank)
     value = _checked_tensor(tensor, name, tf_library.MOVABLE, "broadcast")
@@ -284,7 +284,7 @@ def bucket_allreduce(
         postscale_factor: multiplies the result.
         layout_hash: of the way in which all gradients were cut into buckets; ranks whose hashes
             differ get FailedPreconditionError.
-        process_set: the ranks that take part: in this version all.
+        process_set: the ranks that take part.
 
     Returns:
         The reduced tensors.
@@ -298,7 +298,7 @@ def bucket_allreduce(
         op=_checked_op(op, None),
         prescale=prescale_factor,
         postscale=postscale_factor,
-        process_set_id=checked_process_set(process_set),
+        process_set_id=checked_id(process_set),
         layout_hash=layout_hash,
         group=True,
     )
@@ -317,7 +317,7 @@ def bucket_broadcast(
         [tf.convert_to_tensor(tensor) for tensor in tensors],
         name=name,
         root_rank=int(root_rank),
-        process_set_id=checked_process_set(process_set),
+        process_set_id=checked_id(process_set),
     )
 
 
@@ -347,17 +347,6 @@ def _checked_op(op: int | None, average: bool | None) -> int:
     if chosen == Adasum:
         raise NotImplementedError("op=Adasum is not available in this version of tfring")
     return chosen
-
-
-def checked_process_set(process_set: Any) -> int:
-    """Returns the number of a process set; ValueError unless it is the global one."""
-    number = getattr(process_set, "process_set_id", None)
-    if number == 0:
-        return 0
-    raise ValueError(
-        f"{process_set} cannot be used: this version of tfring has collectives over all ranks "
-        "only (global_process_set), not yet over other process sets"
-    )
 
 
 def _require_init(what: str) -> None:

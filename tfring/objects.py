@@ -13,7 +13,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from tfring import world
+from tfring import process_sets
 from tfring._native import core
 from tfring.exceptions import tf_errors
 
@@ -116,7 +116,7 @@ def _refuse_failed(sizes: Sequence[int], failure: Exception | None, ranks: Seque
 def _check(session: Any, process_set: Any) -> None:
     if session is not None:
         raise NotImplementedError("objects cannot be sent through a TF1 session; omit session=")
-    if process_set is not None and process_set is not world.global_process_set:
+    if process_set is not None and process_set is not process_sets.global_process_set:
         raise NotImplementedError(
             "this version sends objects among all ranks only; omit process_set="
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import buckets, collectives, reduce_ops, world
+from tfring import buckets, collectives, process_sets, reduce_ops, world
 from tfring.compression import Compression
 
 _REDUCED_MARK = "_tfring_reduced"
@@ -39,7 +39,7 @@ class ReduceOptions:
         if self.gradient_predivide_factor != 1.0 and self.op != reduce_ops.Average:
             raise ValueError(f"gradient_predivide_factor needs op=Average, not {name}")
         if self.process_set is not None:
-            collectives.checked_process_set(self.process_set)
+            process_sets.checked_id(self.process_set)
         if isinstance(self.groups, bool) or (isinstance(self.groups, int) and self.groups < 1):
             raise ValueError(f"groups must be a positive number or a list, not {self.groups!r}")
 
@@ -216,7 +216,7 @@ class _Call:
             prescale_factor=1.0 / factor,
             postscale_factor=factor * self.postscale,
             layout_hash=layout,
-            process_set=self.options.process_set or world.global_process_set,
+            process_set=self.options.process_set or process_sets.global_process_set,
         )
 
     def _reduce_sparse(self, name: str, gradient: Any) -> Any:
@@ -224,7 +224,7 @@ class _Call:
             gradient,
             op=self.options.op,
             name=name,
-            process_set=self.options.process_set or world.global_process_set,
+            process_set=self.options.process_set or process_sets.global_process_set,
             ignore_name_scope=True,
         )
         if self.postscale == 1.0:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import buckets, collectives, world
+from tfring import buckets, collectives, process_sets
 
 
 def broadcast_variables(
@@ -49,7 +49,7 @@ def broadcast_variables(
                 [tf_variables[p] for p in bucket.positions],
                 f"tfring.broadcast_variables.{bucket.index}",
                 root_rank,
-                process_set or world.global_process_set,
+                process_set or process_sets.global_process_set,
             )
     return None if tf.executing_eagerly() else tf.group(assigned)
 

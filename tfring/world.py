@@ -214,7 +214,7 @@ def is_homogeneous() -> bool:
     return _state.homogeneous
 
 
-def barrier(process_set: ProcessSet | None = None) -> None:
+def barrier(process_set: Any = None) -> None:
     """Waits until all ranks have called it as often as this one.
 
     Args:
@@ -284,61 +284,3 @@ def ccl_built() -> bool:
 def ddl_built() -> bool:
     """False: there is no DDL backend."""
     return False
-
-
-class ProcessSet:
-    """A group of ranks that run collectives together.
-
-    Only the global process set, with id 0, takes part in collectives in this release.
-
-    Attributes:
-        process_set_id: The number that collectives use; None while it is not registered.
-        ranks: Its ranks in order; those of the global set are known after init.
-        mpi_comm: Always None: process sets are not made from MPI communicators.
-    """
-
-    process_set_id: int | None = None
-    mpi_comm: Any = None
-
-    def __init__(self, ranks_or_comm: Any = None) -> None:
-        """Names the ranks of a set.
-
-        Args:
-            ranks_or_comm: The ranks; an empty sequence or None stands for all.
-
-        Raises:
-            NotImplementedError: It is an MPI communicator.
-        """
-        if ranks_or_comm is not None and not hasattr(ranks_or_comm, "__iter__"):
-            raise NotImplementedError(
-                "process sets cannot be made from MPI communicators yet: pass a list of ranks"
-            )
-        self._ranks = sorted({int(r) for r in ranks_or_comm or ()})
-
-    @property
-    def ranks(self) -> list[int]:
-        """Its ranks in order. For the global set an error before init."""
-        return list(self._ranks) if self._ranks else list(range(size()))
-
-    def size(self) -> int:
-        """The number of its ranks."""
-        return len(self.ranks)
-
-    def rank(self) -> int:
-        """Our rank within the set, or -1 if we are not part of it."""
-        return self.ranks.index(rank()) if self.included() else -1
-
-    def included(self) -> bool:
-        """Whether we are part of it."""
-        return rank() in self.ranks
-
-    def __str__(self) -> str:
-        ranks = self.ranks if self._ranks or is_initialized() else "all"
-        return (
-            f"ProcessSet(process_set_id={self.process_set_id}, ranks={ranks}, "
-            f"mpi_comm={self.mpi_comm})"
-        )
-
-
-global_process_set = ProcessSet()
-global_process_set.process_set_id = 0

@@ -90,7 +90,7 @@ class Generator {
       op.request.process_set = static_cast<ProcessSetId>(set);
       // Names come back in later generations, then with other properties.
       op.request.name = "op" + std::to_string(i);
-      op.request.kind = static_cast<CollectiveKind>(random_.Below(kNumCollectiveKinds));
+      op.request.kind = static_cast<CollectiveKind>(random_.Below(4));
       Fill(&op);
       ops_.push_back(std::move(op));
     }

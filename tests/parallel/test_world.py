@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import tfring
-from tfring import world
+from tfring import process_sets, world
 from tfring._native import core
 
 
@@ -29,7 +29,7 @@ def test_local_and_cross_ranks_fit_together(size):
 
 
 def test_global_process_set(size):
-    everybody = world.global_process_set
+    everybody = process_sets.global_process_set
     assert everybody.process_set_id == 0 and everybody.ranks == list(range(size))
     assert everybody.included() and everybody.rank() == world.rank()
     assert everybody.size() == size

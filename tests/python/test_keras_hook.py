@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfring import collectives, reduce_ops, world
+from tfring import collectives, process_sets, reduce_ops, world
 from tfring.compression import Compression
 from tfring.keras import optimizer as wrapping
 from tfring.keras.hook import find_hook
@@ -206,7 +206,7 @@ def test_wrapping_what_is_no_optimizer_is_refused() -> None:
         ({"num_groups": 2, "groups": 3}, ValueError),
         ({"groups": -1}, ValueError),
         ({"backward_passes_per_step": 0}, ValueError),
-        ({"process_set": world.ProcessSet([0])}, ValueError),
+        ({"process_set": process_sets.ProcessSet([0])}, ValueError),
     ],
 )
 def test_impossible_parameters_are_refused(kwargs: Any, error: type[Exception]) -> None:

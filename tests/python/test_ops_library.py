@@ -81,7 +81,7 @@ def test_unknown_operations_and_sets() -> None:
         tfring.grouped_allreduce([1.0], op=tfring.Adasum)
     with pytest.raises(ValueError, match="9 is not a reduce operation"):
         tfring.allreduce(1.0, op=9)
-    with pytest.raises(ValueError, match="not yet"):
+    with pytest.raises(ValueError, match="is not registered"):
         tfring.allreduce(1.0, process_set=tfring.ProcessSet([0]))
 
 

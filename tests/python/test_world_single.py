@@ -10,7 +10,7 @@ from launcher_tools import environment, write_script
 
 core = pytest.importorskip("tfring._native").core
 
-from tfring import config, world  # noqa: E402
+from tfring import config, process_sets, world  # noqa: E402
 
 
 def python(folder, text, **more):
@@ -30,7 +30,7 @@ def test_single_process(tmp_path):
         tmp_path,
         """
     import sys
-    from tfring import world
+    from tfring import process_sets, world
     assert not world.is_initialized()
     world.init()
     world.init()
@@ -41,8 +41,9 @@ def test_single_process(tmp_path):
     assert world.is_homogeneous() is True
     assert not world.mpi_enabled()
     world.barrier()
-    assert world.global_process_set.ranks == [0] and world.global_process_set.rank() == 0
-    assert world.global_process_set.included() and world.global_process_set.size() == 1
+    everybody = process_sets.global_process_set
+    assert everybody.ranks == [0] and everybody.rank() == 0
+    assert everybody.included() and everybody.size() == 1
     world.shutdown()
     world.shutdown()
     assert not world.is_initialized()
@@ -69,11 +70,11 @@ def test_what_is_not_there_yet(arguments):
 
 
 def test_process_sets_have_a_readable_name():
-    assert str(world.ProcessSet([2, 0])) == (
+    assert str(process_sets.ProcessSet([2, 0])) == (
         "ProcessSet(process_set_id=None, ranks=[0, 2], mpi_comm=None)"
     )
     with pytest.raises(NotImplementedError, match="MPI"):
-        world.ProcessSet(5)
+        process_sets.ProcessSet(5)
 
 
 def test_what_is_built_is_said_honestly():

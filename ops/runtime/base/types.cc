@@ -18,8 +18,11 @@ constexpr DataTypeInfo kDataTypes[kNumDataTypes] = {
 };
 constexpr const char* kReduceOps[kNumReduceOps] = {"Average", "Sum", "Adasum",
                                                    "Min",     "Max", "Product"};
-constexpr const char* kKinds[kNumCollectiveKinds] = {"allreduce", "allgather", "broadcast",
-                                                     "barrier"};
+constexpr const char* kKinds[kNumCollectiveKinds] = {
+    "allreduce",         "allgather", "broadcast", "barrier",
+    "reducescatter",     "alltoall",  "reduce",    "gather",
+    "scatter",           "send/recv", "join",      "add_process_set",
+    "remove_process_set"};
 
 constexpr DataTypeInfo kUnknown = {"unknown", 0, false};
 

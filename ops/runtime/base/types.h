@@ -59,9 +59,40 @@ enum class CollectiveKind : uint8_t {
   kAllreduce = 0,
   kAllgather = 1,
   kBroadcast = 2,
-  kBarrier = 3
+  kBarrier = 3,
+  kReducescatter = 4,
+  kAlltoall = 5,
+  kReduce = 6,
+  kGather = 7,
+  kScatter = 8,
+  kSendRecv = 9,        // of two ranks of the process set: one sends, the other receives
+  kJoin = 10,           // moves no data: takes no part from here on until all have joined
+  kAddProcessSet = 11,  // moves no data; over the global process set, like the next
+  kRemoveProcessSet = 12
 };
-inline constexpr int kNumCollectiveKinds = 4;
+inline constexpr int kNumCollectiveKinds = 13;
+
+// Has a reduce op and factors.
+constexpr bool Reduces(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter ||
+         kind == CollectiveKind::kReduce;
+}
+// One rank is special: the root, or the source of a send.
+constexpr bool HasRoot(CollectiveKind kind) {
+  return kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce ||
+         kind == CollectiveKind::kGather || kind == CollectiveKind::kScatter ||
+         kind == CollectiveKind::kSendRecv;
+}
+// The shape of the output is known only when the plan is.
+constexpr bool AllocatesOutput(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kReducescatter ||
+         kind == CollectiveKind::kAlltoall || kind == CollectiveKind::kGather ||
+         kind == CollectiveKind::kScatter || kind == CollectiveKind::kSendRecv;
+}
+constexpr bool MovesData(CollectiveKind kind) {
+  return kind != CollectiveKind::kJoin && kind != CollectiveKind::kAddProcessSet &&
+         kind != CollectiveKind::kRemoveProcessSet;
+}
 
 TFRING_EXPORT int64_t DataTypeSize(DataType dtype);
 TFRING_EXPORT const char* DataTypeName(DataType dtype);        // "float32"

@@ -14,7 +14,11 @@ namespace tfring {
 struct PlanItem {
   std::string name;
   uint32_t cache_id = 0;  // from now on this id stands for the request; 0 is none
-  // Allgather: first_dims[t * members + m] is the first dimension of tensor t on member m.
+  // What the ranks cannot know by themselves, with M ranks taking part:
+  // allgather, gather: [t * M + m] is the first dimension of tensor t on member m;
+  // alltoall: [s * M + d] are the rows that go from member s to d; scatter: [m] the rows for m;
+  // send/recv: the whole shape; join: {the rank that joined last};
+  // adding a process set: {id, ranks...}; removing one: {id}.
   std::vector<int64_t> first_dims;
 };
 
@@ -29,8 +33,10 @@ struct Plan {
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
-  Rank root = 0;  // broadcast: world rank
-  Status error;   // not ok: nothing runs, the items end with this
+  Rank root = 0;             // see HasRoot: world rank
+  Rank peer = kNoRank;       // send/recv: the receiver
+  std::vector<Rank> absent;  // members that have joined and take no part; ascending
+  Status error;              // not ok: nothing runs, the items end with this
   std::vector<PlanItem> items;
   std::vector<uint32_t> evicted;  // cache ids that mean nothing from here on
 };

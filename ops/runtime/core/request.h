@@ -16,14 +16,24 @@ struct Request {
   std::string name;
   CollectiveKind kind = CollectiveKind::kAllreduce;
   DataType dtype = DataType::kFloat32;
-  ReduceOp op = ReduceOp::kSum;  // allreduce only
-  double prescale = 1.0;         // allreduce only
-  double postscale = 1.0;        // allreduce only
+  ReduceOp op = ReduceOp::kSum;  // op and factors: see Reduces
+  double prescale = 1.0;
+  double postscale = 1.0;
   ProcessSetId process_set = kGlobalProcessSet;
-  Rank root = 0;              // broadcast only: world rank
-  uint64_t layout_hash = 0;   // of the bucket layout, where Python cut buckets; else 0
-  bool group = false;         // planned alone when group fusion is disabled
-  std::vector<Shape> shapes;  // one per tensor
+  Rank root = 0;             // see HasRoot: world rank
+  Rank peer = kNoRank;       // send/recv only: the receiver's world rank
+  uint64_t layout_hash = 0;  // of the bucket layout, where Python cut buckets; else 0
+  bool group = false;        // planned alone when group fusion is disabled
+  // One per tensor. A receiver may leave it out, or write -1 for dimensions that it does not know.
+  // Scatter: the first dimension matters on the root only.
+  std::vector<Shape> shapes;
+  // Alltoall, and scatter on the root: rows for each member of the process set; empty: equal parts.
+  // Adding a process set: its ranks. Removing one: its id.
+  std::vector<int64_t> splits;
+  // Not empty: the call is invalid on this rank, and why. Travels so that all members get
+  // InvalidArgument instead of waiting for this one; nothing else of the request matters but name,
+  // kind, process set, root and peer.
+  std::string refusal;
 };
 
 bool operator==(const Request& a, const Request& b);
@@ -33,6 +43,9 @@ std::string Describe(const Request& request);
 
 // Of all tensors together; INT64_MAX when that does not fit.
 int64_t TotalBytes(const Request& request);
+
+// The ranks between which the request is agreed: the process set, or the two of a send/recv.
+std::vector<Rank> ParticipantsOf(const Request& request, const std::vector<Rank>& members);
 
 // Checks what needs no other rank: known enums, a reducible dtype, no negative dimension, a root
 // that is a member. `members` is the process set; InvalidArgument names the tensor.

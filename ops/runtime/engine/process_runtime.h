@@ -17,12 +17,16 @@
 namespace tfring {
 
 // One call as the framework glue hands it over. `buffers` has one element per shape of the Request.
-// For allgather the outputs are unknown until the plan is: `allocate` is called once per tensor
-// with its final shape and returns the memory. `done` is called exactly once, whatever happens, on
-// a thread that the runtime does not need to make progress, with no lock held; it may call Enqueue.
+// Where AllocatesOutput, `allocate` is called once per tensor with its final shape and returns the
+// memory; not on the source of a send. `announce` may be empty; it is told, before `done` and only
+// if a plan came: the rows received from each member (alltoall), the rank that joined last (join),
+// the id (adding a process set). Both run on the control thread and must not block. `done` is
+// called exactly once, whatever happens, on a thread that the runtime does not need to make
+// progress, with no lock held; it may call Enqueue.
 struct Entry {
   std::vector<TensorBuffer> buffers;
   std::function<Result<void*>(int tensor, const Shape& shape)> allocate;
+  std::function<void(const std::vector<int64_t>& values)> announce;
   std::function<void(const Status&)> done;
 };
 

@@ -27,12 +27,18 @@ struct Collective {
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
-  int root = 0;               // broadcast: position of the root in `members`
+  int root = 0;               // see HasRoot: position of the root in `members`
   int self = 0;               // position of this rank in `members`
-  std::vector<Rank> members;  // world ranks, ascending
+  std::vector<Rank> members;  // world ranks that take part, ascending; send/recv: the two
+  // Reduce: output is null on all ranks but the root; gather: 0 bytes there. Scatter: input is used
+  // on the root only. Send/recv: the source has no output, the other no input.
   std::vector<TensorBuffer> buffers;
-  // Allgather: block_bytes[t][m] is what member m contributes to buffer t.
+  // block_bytes[t][m], of buffer t. Allgather, gather: what member m contributes. Reducescatter,
+  // scatter: what member m gets. Alltoall: what this rank gets from member m. All are consecutive,
+  // in order of the members.
   std::vector<std::vector<int64_t>> block_bytes;
+  // Alltoall: what this rank sends to member m of buffer t.
+  std::vector<std::vector<int64_t>> send_bytes;
 };
 
 // How a submitted collective ended.
