@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tfring.gradient_tape import DistributedGradientTape
     from tfring.keras import callbacks
     from tfring.keras.top_level import DistributedOptimizer
+    from tfring.launcher.function import run
     from tfring.objects import allgather_object, broadcast_object, broadcast_object_fn
     from tfring.process_sets import (
         ProcessSet,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         global_process_set,
         remove_process_set,
     )
+    from tfring.tf1 import BroadcastGlobalVariablesHook, broadcast_global_variables
     from tfring.variables import broadcast_variables
     from tfring.world import (
         barrier,
@@ -85,7 +87,9 @@ _HOME = {
     "tfring.gradient_tape": ("DistributedGradientTape",),
     "tfring.keras": ("callbacks",),
     "tfring.keras.top_level": ("DistributedOptimizer",),
+    "tfring.launcher.function": ("run",),
     "tfring.objects": ("allgather_object", "broadcast_object", "broadcast_object_fn"),
+    "tfring.tf1": ("BroadcastGlobalVariablesHook", "broadcast_global_variables"),
     "tfring.variables": ("broadcast_variables",),
     "tfring.process_sets": (
         "ProcessSet",
@@ -122,6 +126,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "Adasum",
     "Average",
+    "BroadcastGlobalVariablesHook",
     "Compression",
     "Compressor",
     "DistributedGradientTape",
@@ -138,6 +143,7 @@ __all__ = [
     "allreduce",
     "barrier",
     "broadcast",
+    "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
@@ -169,6 +175,7 @@ __all__ = [
     "rank_op",
     "remove_process_set",
     "rocm_built",
+    "run",
     "shutdown",
     "size",
     "size_op",

@@ -49,6 +49,9 @@ LAUNCHER_SETTINGS = (
     "CROSS_RANK",
     "CROSS_SIZE",
     "RENDEZVOUS_FD",
+    "FUNCTION_ADDR",
+    "FUNCTION_PORT",
+    "FUNCTION_SECRET",
 )
 
 # Horovod's name for the same thing. TFRING_X wins over its alias.

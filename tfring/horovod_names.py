@@ -7,7 +7,6 @@ from __future__ import annotations
 
 _NOT_YET = frozenset(
     {
-        "BroadcastGlobalVariablesHook",
         "LocalGradientAggregationHelper",
         "PartialDistributedGradientTape",
         "PartialDistributedOptimizer",
@@ -19,7 +18,6 @@ _NOT_YET = frozenset(
         "grouped_reducescatter",
         "join",
         "reducescatter",
-        "run",
         "start_timeline",
         "stop_timeline",
     }
@@ -27,8 +25,6 @@ _NOT_YET = frozenset(
 
 _INSTEAD = {
     "broadcast_": "use broadcast_variables",
-    "broadcast_global_variables": "use broadcast_variables with the model's and the optimizer's "
-    "variables, or BroadcastGlobalVariablesCallback",
     "check_extension": "`tfring doctor` says what was built",
     "gpu_available": "this release reduces in host memory",
     "load_model": "use keras.saving.load_model, wrap the model's optimizer in "

@@ -38,6 +38,7 @@ class Role(enum.IntEnum):
     RENDEZVOUS = 1
     CONTROL = 2
     DATA = 3
+    FUNCTION = 4
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tfring.compat import search_path
 from tfring.config import DEFAULT_START_TIMEOUT, SettingError, read_settings
 from tfring.launcher.job import JobOptions
 from tfring.launcher.placement import UsageError, parse_hostfile, parse_hosts, place
@@ -104,6 +105,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="put the time in front of every line",
     )
     add("--verbose", action="store_true", help="say what is started where")
+    add(
+        "--horovod",
+        action="store_true",
+        help="let `import horovod` mean tfring in the ranks' Python, as python -m tfring.compat",
+    )
     add("--gloo", action="store_true", help="accepted for horovodrun's sake: never MPI anyway")
     add("-cb", "--check-build", action="store_true", help="the same as `tfring doctor`")
     _add_settings(parser)
@@ -144,6 +150,8 @@ def environment_of(options: argparse.Namespace) -> dict[str, str]:
         values["TFRING_STALL_SHUTDOWN_TIME_SECONDS"] = f"{seconds:g}"
     if options.log_level is not None:
         values["TFRING_LOG_LEVEL"] = options.log_level.lower()
+    if options.horovod:
+        values["PYTHONPATH"] = search_path(os.environ)
     return values
 
 

@@ -1,0 +1,117 @@
+"""Unmodified Horovod scripts on tfring: `import horovod` means tfring where that was asked for."""
+
+import re
+import subprocess
+import sys
+
+import launcher_tools as tools
+import pytest
+
+SCRIPTS = tools.ROOT / "tests" / "horovod_scripts"
+
+
+def _results(stdout):
+    return re.findall(r"^\[\d+\]<stdout>:RESULT (.*)$", stdout, re.MULTILINE)
+
+
+def _value(result, name):
+    return float(re.search(rf"{name}=(-?[0-9.]+)", result).group(1))
+
+
+@pytest.mark.parametrize(
+    ("script", "checks"),
+    [
+        ("fit_mnist.py", {"accuracy": (0.8, 1.0)}),
+        ("tape_mnist.py", {"loss": (0.0, 1.6)}),
+        ("advanced_callbacks.py", {"accuracy": (0.8, 1.0), "rate": (0.1, 0.1)}),
+        ("synthetic_benchmark.py", {"iterations": (3, 3)}),
+    ],
+)
+def test_script_runs_unmodified(script, checks):
+    done = tools.run("-np", 2, "--horovod", sys.executable, SCRIPTS / script)
+    assert done.returncode == 0, done.stderr
+    results = _results(done.stdout)
+    assert len(results) == 2 and results[0] == results[1], done.stdout
+    for name, (low, high) in checks.items():
+        assert low <= _value(results[0], name) <= high, results
+
+
+def test_scripts_do_not_know_tfring():
+    for script in SCRIPTS.glob("*.py"):
+        assert "tfring" not in script.read_text()
+
+
+def _compat(*words, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "tfring.compat", *map(str, words)],
+        capture_output=True,
+        text=True,
+        env=tools.environment(),
+        timeout=tools.LIMIT_SECONDS,
+        check=False,
+        cwd=cwd,
+    )
+
+
+def test_names_and_modules(tmp_path):
+    """The modules that scripts import, and what is said about those that are not there."""
+    script = tools.write_script(
+        tmp_path,
+        """
+        import sys
+        import helper  # beside the script
+        import horovod
+        import horovod.keras, horovod.tensorflow, horovod.tensorflow.keras.callbacks
+        from horovod.common.process_sets import ProcessSet, global_process_set
+        from horovod.tensorflow.compression import Compression
+        from horovod.tensorflow.mpi_ops import init, rank, size
+        import tfring, tfring.keras
+
+        assert horovod.__version__ == "0.28.1" and horovod.run is tfring.run
+        assert horovod.tensorflow.allreduce is tfring.allreduce
+        assert horovod.tensorflow.keras.DistributedOptimizer is tfring.keras.DistributedOptimizer
+        assert horovod.keras.DistributedOptimizer is not tfring.keras.DistributedOptimizer
+        assert horovod.keras.callbacks.__name__ and horovod.tensorflow.Compression is Compression
+        assert global_process_set is tfring.global_process_set
+        assert not hasattr(horovod.tensorflow, "no_such_name")
+        for name, text in {
+            "horovod.tensorflow.elastic": "not there yet",
+            "horovod.keras.elastic": "not there yet",
+            "horovod.torch": "TensorFlow and Keras parts only",
+        }.items():
+            try:
+                __import__(name)
+            except ImportError as error:
+                assert text in str(error), error
+            else:
+                raise AssertionError(name)
+        init()
+        assert (rank(), size()) == (0, 1)
+        assert float(horovod.keras.allreduce(4.0, average=False)) == 4.0
+        print("ARGV", sys.argv[1:], __name__)
+        """,
+    )
+    (tmp_path / "helper.py").write_text("")
+    done = _compat(script, "--lr", "0.1", "-m")
+    assert done.returncode == 0, done.stderr
+    assert "ARGV ['--lr', '0.1', '-m'] __main__" in done.stdout
+    done = _compat("-m", "script", "x", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "ARGV ['x'] __main__" in done.stdout
+
+
+def test_nothing_to_run():
+    done = _compat()
+    assert done.returncode == 2 and "say what to run" in done.stderr
+
+
+def test_horovod_is_unknown_without_being_asked_for():
+    done = subprocess.run(
+        [sys.executable, "-c", "import tfring, horovod"],
+        capture_output=True,
+        text=True,
+        env=tools.environment(),
+        timeout=tools.LIMIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode != 0 and "No module named 'horovod'" in done.stderr

@@ -1,0 +1,1 @@
+"""The folder to put on the import path; see tfring.compat."""

@@ -1,0 +1,77 @@
+"""`import horovod.keras as hvd`: tfring.keras with the defaults of Horovod's oldest Keras module.
+
+allreduce averages unless it is told otherwise by `average`, and DistributedOptimizer takes fewer
+parameters by position than tfring.keras.DistributedOptimizer does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tfring.keras
+from tfring import reduce_ops
+from tfring.compression import Compression
+
+__all__ = sorted({*tfring.keras.__all__, "DistributedOptimizer", "allreduce"})
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = reduce_ops.Average,
+    num_groups: int = 0,
+    groups: Any = None,
+    **more: Any,
+) -> Any:
+    """As tfring.keras.DistributedOptimizer, with horovod.keras' order of parameters."""
+    return tfring.keras.DistributedOptimizer(
+        optimizer,
+        name=name,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        num_groups=num_groups,
+        groups=groups,
+        **more,
+    )
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: Any = Compression.none,
+) -> Any:
+    """As tfring.keras.allreduce: the average of a value over the ranks unless `average` is False.
+
+    Horovod's default for `average` here is True, which stands for op=Average; an `op` wins over it.
+    """
+    if op is None:
+        op = reduce_ops.Sum if average is False else reduce_ops.Average
+    return tfring.keras.allreduce(
+        value,
+        name=name,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        op=op,
+        compression=compression,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(tfring.keras, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *dir(tfring.keras)})

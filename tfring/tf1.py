@@ -1,0 +1,62 @@
+"""What TensorFlow 1 scripts call: broadcasts of all global variables of a graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfring.variables import broadcast_variables
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """Returns an operation that gives every rank the root's values of all global variables.
+
+    Args:
+        root_rank: whose values all get.
+
+    Returns:
+        An operation of the current graph; run it in a session after the initialisation.
+
+    Raises:
+        RuntimeError: eager execution is on, where there is no list of global variables: use
+            broadcast_variables with the model's and the optimizer's variables.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "broadcast_global_variables works on TF1 graphs: with eager execution there is no list "
+            "of global variables. Use tfring.broadcast_variables(model.variables, root_rank=0) and "
+            "the same for optimizer.variables, or BroadcastGlobalVariablesCallback"
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Broadcasts all global variables once, when the session of a MonitoredSession is made.
+
+    Used by the thread that owns the session; may serve several sessions, one after another.
+    """
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        """Prepares the hook.
+
+        Args:
+            root_rank: whose values all ranks get.
+            device: TensorFlow device for the operations, "" for TensorFlow's choice.
+        """
+        super().__init__()
+        self._root_rank = root_rank
+        self._device = device
+        self._operation: Any = None
+
+    def begin(self) -> None:
+        """Adds the broadcast to the graph; a hook that is used again may meet another graph."""
+        graph = tf.compat.v1.get_default_graph()
+        if self._operation is None or self._operation.graph is not graph:
+            with tf.device(self._device):
+                self._operation = broadcast_global_variables(self._root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Runs it: the variables have been initialised or restored by now."""
+        del coord
+        session.run(self._operation)
