@@ -5,15 +5,13 @@
 #include <string>
 #include <utility>
 
-#include "ops/runtime/engine/process_runtime.h"
-
 namespace tfring {
 namespace {
 
 constexpr size_t kAlignment = 64;
 
 Status OutOfMemory(const std::string& name, int64_t bytes) {
-  return Internal("tensor " + name + ": cannot allocate " + std::to_string(bytes) +
+  return Internal("tensor '" + name + "': cannot allocate " + std::to_string(bytes) +
                   " bytes of host memory");
 }
 
@@ -25,41 +23,48 @@ Memory AllocateMemory(int64_t bytes) {
   return Memory(std::aligned_alloc(kAlignment, size));
 }
 
-std::shared_ptr<Call> Call::Start(Request request, const void* input, int64_t bytes) {
+std::shared_ptr<Call> Call::Start(Request request, Output output, const void* input,
+                                  int64_t bytes) {
   std::shared_ptr<Call> call(new Call);
   if (!request.shapes.empty()) call->shape_ = request.shapes[0];
-  Memory copy = AllocateMemory(bytes);
-  if (!copy) {
-    call->Finish(OutOfMemory(request.name, bytes));
-    return call;
+  Memory copy;
+  if (input != nullptr) {
+    copy = AllocateMemory(bytes);
+    if (!copy) {
+      call->Finish(OutOfMemory(request.name, bytes));
+      return call;
+    }
+    if (bytes > 0) std::memcpy(copy.get(), input, static_cast<size_t>(bytes));
   }
-  if (bytes > 0) std::memcpy(copy.get(), input, static_cast<size_t>(bytes));
-  call->Submit(std::move(request), std::move(copy), bytes);
+  call->Submit(std::move(request), output, std::move(copy), bytes);
   return call;
 }
 
-void Call::Submit(Request request, Memory copy, int64_t bytes) {
+void Call::Submit(Request request, Output output, Memory copy, int64_t bytes) {
   Entry entry;
   const std::shared_ptr<Call> self = shared_from_this();
-  if (request.kind == CollectiveKind::kAllgather) {
-    entry.buffers.push_back({copy.get(), nullptr, bytes, 0});
-    input_ = std::move(copy);
-    const int64_t element_bytes = DataTypeSize(request.dtype);
-    entry.allocate = [self, element_bytes](int, const Shape& shape) {
-      return self->AllocateResult(shape, element_bytes);
-    };
-  } else if (request.kind != CollectiveKind::kBarrier) {
-    entry.buffers.push_back({copy.get(), copy.get(), bytes, bytes});
-    result_ = std::move(copy);
+  if (copy) {
+    const bool in_place = output == Output::kInPlace;
+    entry.buffers.push_back(
+        {copy.get(), in_place ? copy.get() : nullptr, bytes, in_place ? bytes : 0});
+    (in_place ? result_ : input_) = std::move(copy);
   }
+  if (output == Output::kAllocated) {
+    entry.allocate = [self, name = request.name, element_bytes = DataTypeSize(request.dtype)](
+                         int, const Shape& shape) {
+      return self->AllocateResult(name, shape, element_bytes);
+    };
+  }
+  entry.announce = [self](const std::vector<int64_t>& values) { self->values_ = values; };
   entry.done = [self](const Status& status) { self->Finish(status); };
   ProcessRuntime::Get().Enqueue(std::move(request), std::move(entry));
 }
 
-Result<void*> Call::AllocateResult(const Shape& shape, int64_t element_bytes) {
+Result<void*> Call::AllocateResult(const std::string& name, const Shape& shape,
+                                   int64_t element_bytes) {
   const int64_t bytes = NumElements(shape) * element_bytes;
   result_ = AllocateMemory(bytes);
-  if (!result_) return OutOfMemory("of an allgather", bytes);
+  if (!result_) return OutOfMemory(name, bytes);
   shape_ = shape;
   return result_.get();
 }

@@ -7,10 +7,13 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/core/request.h"
+#include "ops/runtime/engine/process_runtime.h"
 
 namespace tfring {
 
@@ -27,8 +30,17 @@ Memory AllocateMemory(int64_t bytes);
 // waiting at any time. Thread-safe; lives until the runtime and the Python handle both dropped it.
 class Call : public std::enable_shared_from_this<Call> {
  public:
-  // Copies `bytes` from `input` and submits. Never blocks. A barrier has no input.
-  static std::shared_ptr<Call> Start(Request request, const void* input, int64_t bytes);
+  // Where the result comes from.
+  enum class Output {
+    kNone,       // this rank gets none
+    kInPlace,    // it has the shape of the input
+    kAllocated,  // its shape comes with the plan
+  };
+
+  // Copies `bytes` from `input`, the data of the request's only shape, and submits. Never blocks.
+  // Null: the call has no input.
+  static std::shared_ptr<Call> Start(Request request, Output output, const void* input,
+                                     int64_t bytes);
 
   // True when the call has ended.
   bool WaitFor(std::chrono::milliseconds limit);
@@ -36,18 +48,20 @@ class Call : public std::enable_shared_from_this<Call> {
   // The rest requires that WaitFor returned true.
   const Status& status() const { return status_; }
   const Shape& shape() const { return shape_; }
+  const std::vector<int64_t>& values() const { return values_; }  // see Entry::announce
   Memory TakeResult() { return std::move(result_); }
 
  private:
   Call() = default;
-  void Submit(Request request, Memory copy, int64_t bytes);
-  Result<void*> AllocateResult(const Shape& shape, int64_t element_bytes);
+  void Submit(Request request, Output output, Memory copy, int64_t bytes);
+  Result<void*> AllocateResult(const std::string& name, const Shape& shape, int64_t element_bytes);
   void Finish(const Status& status);
 
   // Written by the runtime before it calls Finish, read by Python after it.
   Memory input_;
   Memory result_;
   Shape shape_;
+  std::vector<int64_t> values_;
   Status status_;
 
   std::mutex mutex_;  // guards finished_

@@ -9,15 +9,13 @@
 
 namespace tfring {
 
-// What the plan asks of this rank's backend: the buffers of its calls, one after another. Allgather
-// outputs are allocated here. Where the framework has no memory for one, the call is marked as
-// failed and scratch memory stands in, because the other ranks count on us. Internal if the plan
-// does not fit the calls, or if there is not even scratch memory. Control thread.
+// What the plan asks of this rank's backend: the buffers of its calls, one after another. Outputs
+// whose size only the plan knows are allocated here, and alltoall is told what it receives. Where
+// the framework has no memory for one, the call is marked as failed and scratch memory stands in,
+// because the other ranks count on us. Internal if the plan does not fit the calls, or if there is
+// not even scratch memory. Not for kinds that move no data. Control thread.
 Result<Collective> BuildCollective(const PlanRun& run, Rank self,
                                    const std::vector<RunningCall*>& calls);
-
-// InvalidArgument if the buffers do not belong to the shapes of the request. Any thread.
-Status CheckBuffers(const Request& request, const Entry& entry);
 
 }  // namespace tfring
 

@@ -17,10 +17,11 @@ constexpr Duration kCloseLimit = 2 * kSecond;
 }  // namespace
 
 ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport,
-                         TensorTable* table, CompletionThread* completions)
+                         TensorTable* table, MemberTable* members, CompletionThread* completions)
     : rank_(options.rank),
       engine_(std::move(options)),
       table_(table),
+      members_(members),
       completions_(completions),
       transport_(std::move(transport)) {}
 
@@ -114,23 +115,47 @@ void ControlLoop::Apply(EngineEffects effects) {
 
 void ControlLoop::StartPlan(const PlanRun& run) {
   const std::vector<RunningCall*> calls = table_->Begin(run.plan.sequence, run.entries);
+  if (!MovesData(run.plan.kind)) {
+    Count({}, calls.size());
+    return OnCompletion({run.plan.sequence, RunHere(run.plan, calls), kNoRank});
+  }
   Result<Collective> collective = BuildCollective(run, rank_, calls);
   if (!collective.ok()) {
     // The peers run this plan: our bytes of the next one must not be taken for those of this one.
     backend_->Abort(collective.status());
     return OnCompletion(Completion{run.plan.sequence, collective.status(), kNoRank});
   }
-  Count(*collective, calls.size());
+  Count(collective->buffers, calls.size());
   backend_->Submit(std::move(*collective));
 }
 
-void ControlLoop::Count(const Collective& collective, size_t calls) {
+// What needs no backend: that the plan came is all there is to it.
+Status ControlLoop::RunHere(const Plan& plan, const std::vector<RunningCall*>& calls) {
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    const std::vector<int64_t>& values = plan.items[i].first_dims;
+    if (values.empty() || i >= calls.size()) {
+      return Internal("plan " + std::to_string(plan.sequence) + " (" +
+                      CollectiveKindName(plan.kind) + ") does not fit the calls of rank " +
+                      std::to_string(rank_));
+    }
+    const auto id = static_cast<ProcessSetId>(values[0]);
+    if (plan.kind == CollectiveKind::kAddProcessSet) {
+      TFRING_RETURN_IF_ERROR(
+          members_->Add(id, std::vector<Rank>(values.begin() + 1, values.end())));
+    }
+    if (plan.kind == CollectiveKind::kRemoveProcessSet) members_->Remove(id);
+    if (calls[i]->entry.announce) calls[i]->entry.announce({values[0]});
+  }
+  return OkStatus();
+}
+
+void ControlLoop::Count(const std::vector<TensorBuffer>& buffers, size_t calls) {
   std::lock_guard<std::mutex> lock(counts_mutex_);
   ++counts_.plans;
   counts_.cache_hits = engine_.cache_hits();
   counts_.collectives += static_cast<int64_t>(calls);
-  counts_.tensors += static_cast<int64_t>(collective.buffers.size());
-  for (const TensorBuffer& buffer : collective.buffers) {
+  counts_.tensors += static_cast<int64_t>(buffers.size());
+  for (const TensorBuffer& buffer : buffers) {
     if (buffer.input == buffer.output && buffer.input != nullptr) ++counts_.forwarded;
   }
 }

@@ -9,6 +9,7 @@
 
 #include "ops/runtime/engine/completion_thread.h"
 #include "ops/runtime/engine/engine.h"
+#include "ops/runtime/engine/member_table.h"
 #include "ops/runtime/engine/tensor_table.h"
 #include "ops/runtime/interfaces/collective_backend.h"
 #include "ops/runtime/interfaces/control_transport.h"
@@ -17,12 +18,12 @@ namespace tfring {
 
 // The loop that turns what happens into Engine::Step and its effects into sends, submitted
 // collectives and results. Run is the body of one thread; the other methods are called by other
-// threads and only leave a note and wake that thread if it sleeps. Lives for one epoch; the table
+// threads and only leave a note and wake that thread if it sleeps. Lives for one epoch; the tables
 // and the completion thread outlive it.
 class ControlLoop {
  public:
   ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport,
-              TensorTable* table, CompletionThread* completions);
+              TensorTable* table, MemberTable* members, CompletionThread* completions);
   ~ControlLoop();
 
   // Where the backend reports to. The backend is given before Run.
@@ -67,12 +68,14 @@ class ControlLoop {
   EngineEvents Gather(std::vector<ControlEvent> control);
   void Apply(EngineEffects effects);
   void StartPlan(const PlanRun& run);
-  void Count(const Collective& collective, size_t calls);
+  Status RunHere(const Plan& plan, const std::vector<RunningCall*>& calls);
+  void Count(const std::vector<TensorBuffer>& buffers, size_t calls);
   void Leave();
 
   const Rank rank_;
   Engine engine_;
   TensorTable* const table_;
+  MemberTable* const members_;
   CompletionThread* const completions_;
   const std::unique_ptr<ControlTransport> transport_;
   std::unique_ptr<CollectiveBackend> backend_;

@@ -154,6 +154,20 @@ Result<Topology> ProcessRuntime::topology() const {
   return *topology;
 }
 
+std::map<ProcessSetId, std::vector<Rank>> ProcessRuntime::ProcessSets() const {
+  if (ForkGuard::InForkedChild()) return {};
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime == nullptr) return {};
+  return runtime->ProcessSets();
+}
+
+Result<std::vector<Rank>> ProcessRuntime::Members(ProcessSetId id) const {
+  if (ForkGuard::InForkedChild()) return ForkGuard::ForkedChildError();
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime == nullptr) return NotInitialized();
+  return runtime->Members(id);
+}
+
 void ProcessRuntime::Enqueue(Request request, Entry entry) {
   if (ForkGuard::InForkedChild()) {
     if (entry.done) entry.done(ForkGuard::ForkedChildError());

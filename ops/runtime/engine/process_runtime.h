@@ -68,8 +68,16 @@ class TFRING_EXPORT ProcessRuntime {
   // FailedPrecondition "call init() first" when not initialized.
   Result<Topology> topology() const;
 
-  // Never blocks. Refusals (not initialized, duplicate name in flight, bad request) come through
-  // entry.done as well, possibly before Enqueue returns.
+  // The process sets that exist here and now, by id, with their ranks in ascending order; 0 is the
+  // global one. Empty when not initialized.
+  std::map<ProcessSetId, std::vector<Rank>> ProcessSets() const;
+  // Of one of them. InvalidArgument for an unknown id.
+  Result<std::vector<Rank>> Members(ProcessSetId id) const;
+
+  // Never blocks. Refusals come through entry.done as well: those that no other rank can hear of
+  // (not initialized, no name, duplicate name in flight, unknown process set, this rank is not
+  // among the ranks of the call) possibly before Enqueue returns; any other bad call ends on all
+  // ranks with InvalidArgument once all have made it.
   void Enqueue(Request request, Entry entry);
 
   // "bytes_sent", "control_wakeups", "data_wakeups", "completion_wakeups", "plans", "collectives"

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <exception>
+#include <string>
 #include <utility>
 
 #include "ops/runtime/base/log.h"
 #include "ops/runtime/core/request.h"
-#include "ops/runtime/engine/collective_builder.h"
+#include "ops/runtime/engine/buffer_checks.h"
 #include "ops/runtime/engine/completion_thread.h"
 #include "ops/runtime/engine/control_loop.h"
+#include "ops/runtime/engine/member_table.h"
 #include "ops/runtime/engine/tensor_table.h"
 #include "ops/runtime/transport/socket_util.h"
 
@@ -29,23 +31,30 @@ Status StartBackend(const RankRuntimeParts& parts, ControlLoop* loop) {
   }
 }
 
+std::string NoSuchSet(ProcessSetId id) {
+  return "there is no process set " + std::to_string(id) +
+         ": add it on every rank before its use, and do not use it once it is removed";
+}
+
 }  // namespace
 
 // What the control thread uses, and keeps alive if it has to be left behind.
 struct RankRuntime::Core {
+  explicit Core(int size) : members(size) {}
   TensorTable table;
+  MemberTable members;
   CompletionThread completions;
   std::unique_ptr<ControlLoop> loop;
 };
 
 Result<std::unique_ptr<RankRuntime>> RankRuntime::Start(RankRuntimeParts parts) {
-  auto core = std::make_shared<Core>();
-  std::unique_ptr<RankRuntime> runtime(new RankRuntime(core, parts.engine));
+  auto core = std::make_shared<Core>(parts.engine.size);
+  std::unique_ptr<RankRuntime> runtime(new RankRuntime(core, parts.engine.rank));
   for (auto& [id, ranks] : parts.engine.process_sets) {
-    TFRING_RETURN_IF_ERROR(runtime->sets_.Add(id, ranks));
+    TFRING_RETURN_IF_ERROR(core->members.Add(id, ranks));
   }
   core->loop = std::make_unique<ControlLoop>(std::move(parts.engine), std::move(parts.control),
-                                             &core->table, &core->completions);
+                                             &core->table, &core->members, &core->completions);
   TFRING_RETURN_IF_ERROR(core->completions.Start());
   Status started = StartBackend(parts, core->loop.get());
   if (started.ok()) {
@@ -60,19 +69,18 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::Start(RankRuntimeParts parts) 
   return runtime;
 }
 
-RankRuntime::RankRuntime(std::shared_ptr<Core> core, const EngineOptions& options)
-    : rank_(options.rank), sets_(options.size), core_(std::move(core)), shut_down_(true) {}
+RankRuntime::RankRuntime(std::shared_ptr<Core> core, Rank rank)
+    : rank_(rank), core_(std::move(core)), shut_down_(true) {}
 
 RankRuntime::~RankRuntime() { Shutdown(); }
 
 Status RankRuntime::Check(const Request& request, const Entry& entry) const {
-  const std::vector<Rank>* members = sets_.Find(request.process_set);
+  const MemberTable::Members members = core_->members.Find(request.process_set);
   if (members == nullptr) {
-    return InvalidArgument("tensor '" + request.name + "': there is no process set " +
-                           std::to_string(request.process_set));
+    return InvalidArgument("tensor '" + request.name + "': " + NoSuchSet(request.process_set));
   }
   TFRING_RETURN_IF_ERROR(CheckRequest(request, *members));
-  return CheckBuffers(request, entry);
+  return CheckBuffers(request, entry, rank_);
 }
 
 void RankRuntime::Enqueue(Request request, Entry entry) {
@@ -101,6 +109,16 @@ void RankRuntime::Shutdown() {
     TFRING_LOG(kError) << "a completion callback did not return within " << kJoinLimit / kSecond
                        << " s of the shutdown; its thread is left behind";
   }
+}
+
+std::map<ProcessSetId, std::vector<Rank>> RankRuntime::ProcessSets() const {
+  return core_->members.All();
+}
+
+Result<std::vector<Rank>> RankRuntime::Members(ProcessSetId id) const {
+  const MemberTable::Members members = core_->members.Find(id);
+  if (members == nullptr) return InvalidArgument(NoSuchSet(id));
+  return *members;
 }
 
 bool RankRuntime::OnCompletionThread() const { return core_->completions.IsCurrent(); }

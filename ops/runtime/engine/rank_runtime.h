@@ -7,8 +7,8 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
-#include "ops/runtime/core/process_sets.h"
 #include "ops/runtime/engine/engine.h"
 #include "ops/runtime/engine/process_runtime.h"
 #include "ops/runtime/engine/worker_thread.h"
@@ -40,6 +40,10 @@ class RankRuntime {
   // threads, in 5 s at most. A second call waits for the first. Not from a `done`.
   void Shutdown();
 
+  // As ProcessRuntime.
+  std::map<ProcessSetId, std::vector<Rank>> ProcessSets() const;
+  Result<std::vector<Rank>> Members(ProcessSetId id) const;
+
   // True inside a `done`.
   bool OnCompletionThread() const;
 
@@ -47,11 +51,10 @@ class RankRuntime {
 
  private:
   struct Core;
-  RankRuntime(std::shared_ptr<Core> core, const EngineOptions& options);
+  RankRuntime(std::shared_ptr<Core> core, Rank rank);
   Status Check(const Request& request, const Entry& entry) const;
 
   const Rank rank_;
-  ProcessSets sets_;                  // constant
   const std::shared_ptr<Core> core_;  // shared with the control thread
   WorkerThread control_thread_;
   std::mutex shutdown_mutex_;  // held by whoever shuts down; guards shut_down_

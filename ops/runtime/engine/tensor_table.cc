@@ -5,7 +5,7 @@ namespace tfring {
 Status TensorTable::Add(Request* request, Entry* entry) {
   Call call;
   call.key = std::to_string(request->process_set) + ":" + request->name;
-  if (request->kind == CollectiveKind::kAllgather) call.running.shapes = request->shapes;
+  if (AllocatesOutput(request->kind)) call.running.shapes = request->shapes;
   std::lock_guard<std::mutex> lock(mutex_);
   if (!closed_.ok()) return closed_;
   if (!names_.insert(call.key).second) {

@@ -30,7 +30,7 @@ Status Check(const Collective& collective) {
 Status Execute(const Collective& collective) {
   TFRING_RETURN_IF_ERROR(Check(collective));
   Result<Reduction> reduction = Reduction();
-  if (collective.kind == CollectiveKind::kAllreduce) reduction = ResolveReduction(collective);
+  if (Reduces(collective.kind)) reduction = ResolveReduction(collective);
   if (!reduction.ok()) return reduction.status();
   for (const TensorBuffer& buffer : collective.buffers) {
     const void* from = buffer.input;

@@ -1,0 +1,72 @@
+#include "ops/bindings/handle.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "ops/bindings/errors.h"
+
+namespace tfring {
+namespace {
+
+namespace py = pybind11;
+using Clock = std::chrono::steady_clock;
+
+// A waiting call looks for Ctrl-C this often.
+constexpr std::chrono::milliseconds kWaitSlice{50};
+
+}  // namespace
+
+bool Handle::Done() {
+  py::gil_scoped_release release;
+  return call_->WaitFor(std::chrono::milliseconds(0));
+}
+
+py::object Handle::Wait(std::optional<double> timeout) {
+  const Clock::time_point start = Clock::now();
+  while (true) {
+    bool finished;
+    {
+      py::gil_scoped_release release;
+      finished = call_->WaitFor(kWaitSlice);
+    }
+    if (finished) break;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    if (timeout && Clock::now() - start >= std::chrono::duration<double>(*timeout)) {
+      PyErr_SetString(PyExc_TimeoutError, "the collective has not ended yet");
+      throw py::error_already_set();
+    }
+  }
+  RaiseIfError(call_->status());
+  if (!result_) result_ = TakeResult();
+  return result_;
+}
+
+py::object Handle::TakeResult() {
+  const std::vector<int64_t>& values = call_->values();
+  switch (yields_) {
+    case Yields::kArray:
+      return TakeArray();
+    case Yields::kArrayAndValues:
+      return py::make_tuple(
+          TakeArray(),
+          py::array_t<int64_t>(static_cast<py::ssize_t>(values.size()), values.data()));
+    case Yields::kNumber:
+      return values.empty() ? py::object(py::none()) : py::object(py::int_(values[0]));
+    case Yields::kNothing:
+      break;
+  }
+  return py::none();
+}
+
+py::object Handle::TakeArray() {
+  Memory memory = call_->TakeResult();
+  void* data = memory.get();
+  py::capsule owner(memory.release(), [](void* pointer) { std::free(pointer); });
+  const Shape& shape = call_->shape();
+  return py::array(py::reinterpret_borrow<py::dtype>(dtype_),
+                   std::vector<py::ssize_t>(shape.begin(), shape.end()), data, owner);
+}
+
+}  // namespace tfring
