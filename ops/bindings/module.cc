@@ -27,7 +27,7 @@ Topology RequireTopology() {
 void Init(int rank, int size, int local_rank, int local_size, int cross_rank, int cross_size,
           std::vector<std::string> hosts, std::map<Rank, int> control_fds,
           std::map<Rank, int> data_fds, std::map<Rank, int64_t> local_pids,
-          std::map<std::string, std::string> config) {
+          std::map<std::string, std::string> config, double start_timeout) {
   InitOptions options;
   options.topology = {rank, size, local_rank, local_size, cross_rank, cross_size};
   options.hosts = std::move(hosts);
@@ -35,6 +35,7 @@ void Init(int rank, int size, int local_rank, int local_size, int cross_rank, in
   options.data_fds = std::move(data_fds);
   options.local_pids = std::move(local_pids);
   options.config = std::move(config);
+  options.start_timeout_seconds = start_timeout;
   Status status;
   {
     py::gil_scoped_release release;
@@ -73,7 +74,7 @@ void DefineLifecycle(py::module_& m) {
   using py::arg;
   m.def("init", &Init, py::kw_only(), arg("rank"), arg("size"), arg("local_rank"),
         arg("local_size"), arg("cross_rank"), arg("cross_size"), arg("hosts"), arg("control_fds"),
-        arg("data_fds"), arg("local_pids"), arg("config"),
+        arg("data_fds"), arg("local_pids"), arg("config"), arg("start_timeout") = 60.0,
         "Starts the runtime and takes over the descriptors.");
   // `done` callbacks may run Python (tf.py_function), so the GIL is free meanwhile.
   m.def(

@@ -13,10 +13,6 @@
 namespace tfring {
 namespace {
 
-// All ranks call init at about the same time; a rank that is still loading its program is waited
-// for as long as the bootstrap would.
-constexpr Duration kSharedMemoryLimit = 60 * kSecond;
-
 Status CheckTopology(const Topology& t, const std::vector<std::string>& hosts) {
   if (t.size < 1 || t.rank < 0 || t.rank >= t.size) {
     return InvalidArgument("rank " + std::to_string(t.rank) + " of " + std::to_string(t.size) +
@@ -66,7 +62,8 @@ Result<std::unique_ptr<ControlTransport>> MakeControl(Connections* connections) 
   return std::unique_ptr<ControlTransport>(std::move(*made));
 }
 
-Result<std::unique_ptr<DataTransport>> MakeData(Connections* connections, const Config& config) {
+Result<std::unique_ptr<DataTransport>> MakeData(Connections* connections, const Config& config,
+                                                Duration limit) {
   std::vector<ShmPeer> on_this_host;
   for (const auto& [rank, socket] : connections->data) {
     if (connections->local_pids.count(rank) != 0) on_this_host.push_back({rank, socket.get()});
@@ -74,7 +71,7 @@ Result<std::unique_ptr<DataTransport>> MakeData(Connections* connections, const 
   auto made = TcpDataTransport::Create(std::move(connections->data));
   if (!made.ok()) return made.status();
   return ShmDataTransport::Connect(config.shared_memory, on_this_host, std::move(*made),
-                                   MonotonicNow() + kSharedMemoryLimit);
+                                   MonotonicNow() + limit);
 }
 
 }  // namespace
@@ -90,7 +87,8 @@ Connections TakeConnections(InitOptions* options) {
 }
 
 Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::string> hosts,
-                                     Connections connections, const Config& config) {
+                                     Connections connections, const Config& config,
+                                     Duration limit) {
   TFRING_RETURN_IF_ERROR(CheckTopology(topology, hosts));
   TFRING_RETURN_IF_ERROR(CheckPeers(topology, connections.control, "control", NeedsControl));
   TFRING_RETURN_IF_ERROR(CheckPeers(topology, connections.data, "data", NeedsData));
@@ -108,7 +106,7 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
     };
     return parts;
   }
-  Result<std::unique_ptr<DataTransport>> data = MakeData(&connections, config);
+  Result<std::unique_ptr<DataTransport>> data = MakeData(&connections, config, limit);
   if (!data.ok()) return data.status();
   // std::function wants to be copyable; the transport is handed over at the only call.
   auto holder = std::make_shared<std::unique_ptr<DataTransport>>(std::move(*data));

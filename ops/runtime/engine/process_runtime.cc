@@ -26,12 +26,19 @@ Result<std::shared_ptr<RankRuntime>> StartRuntime(InitOptions* options, Connecti
   if (!config.ok()) return config.status();
   SetLogLevel(static_cast<LogLevel>(config->log_level));
   SetLogRank(options->topology.rank);
-  Result<RankRuntimeParts> parts =
-      ChooseParts(options->topology, std::move(options->hosts), std::move(connections), *config);
+  const Duration limit = static_cast<Duration>(options->start_timeout_seconds * kSecond);
+  Result<RankRuntimeParts> parts = ChooseParts(options->topology, std::move(options->hosts),
+                                               std::move(connections), *config, limit);
   if (!parts.ok()) return parts.status();
   Result<std::unique_ptr<RankRuntime>> runtime = RankRuntime::Start(std::move(*parts));
   if (!runtime.ok()) return runtime.status();
   return std::shared_ptr<RankRuntime>(std::move(*runtime));
+}
+
+bool Same(const Topology& a, const Topology& b) {
+  return a.rank == b.rank && a.size == b.size && a.local_rank == b.local_rank &&
+         a.local_size == b.local_size && a.cross_rank == b.cross_rank &&
+         a.cross_size == b.cross_size;
 }
 
 }  // namespace
@@ -63,13 +70,23 @@ struct ProcessRuntime::Impl {
     changed.notify_all();
   }
 
+  // The same pointer for the same topology, so that many inits take no more memory than one. Under
+  // `mutex`.
+  const Topology* Remember(const Topology& wanted) {
+    for (const std::unique_ptr<const Topology>& known : topologies) {
+      if (Same(*known, wanted)) return known.get();
+    }
+    topologies.push_back(std::make_unique<const Topology>(wanted));
+    return topologies.back().get();
+  }
+
   bool InsideDone() const { return runtime != nullptr && runtime->OnCompletionThread(); }
 
   mutable std::mutex mutex;  // guards phase, runtime and topologies
   std::condition_variable changed;
   Phase phase = Phase::kDown;
   std::shared_ptr<RankRuntime> runtime;
-  // Of every init so far: a reader of `topology` may be slow.
+  // All that there were so far: a reader of `topology` may be slow.
   std::vector<std::unique_ptr<const Topology>> topologies;
   std::atomic<const Topology*> topology{nullptr};  // null when not initialized
 };
@@ -105,8 +122,7 @@ Status ProcessRuntime::Init(InitOptions options) {
   }
   std::lock_guard<std::mutex> lock(impl_->mutex);
   impl_->runtime = std::move(*started);
-  impl_->topologies.push_back(std::make_unique<const Topology>(options.topology));
-  impl_->topology = impl_->topologies.back().get();
+  impl_->topology = impl_->Remember(options.topology);
   impl_->phase = Impl::Phase::kUp;
   impl_->changed.notify_all();
   return OkStatus();
@@ -115,6 +131,7 @@ Status ProcessRuntime::Init(InitOptions options) {
 void ProcessRuntime::Shutdown() {
   if (ForkGuard::InForkedChild()) return;
   bool inside_done = false;
+  const Topology* last = nullptr;
   {
     std::unique_lock<std::mutex> lock(impl_->mutex);
     inside_done = impl_->InsideDone();
@@ -126,7 +143,7 @@ void ProcessRuntime::Shutdown() {
     }
     if (impl_->phase != Impl::Phase::kUp) return;
     impl_->phase = Impl::Phase::kStopping;
-    impl_->topology = nullptr;
+    last = impl_->topology.exchange(nullptr);
   }
   if (!inside_done) return impl_->Stop();
   // The thread that runs `done` cannot wait for its own end.
@@ -137,7 +154,7 @@ void ProcessRuntime::Shutdown() {
     TFRING_LOG(kError) << "shutdown() inside a completion callback needs a thread, and there is "
                           "none: call it again from elsewhere";
     std::lock_guard<std::mutex> lock(impl_->mutex);
-    impl_->topology = impl_->topologies.back().get();
+    impl_->topology = last;
     impl_->phase = Impl::Phase::kUp;
     impl_->changed.notify_all();
   }

@@ -48,6 +48,7 @@ struct InitOptions {
   std::map<Rank, int> data_fds;               // to the connected data peers
   std::map<Rank, int64_t> local_pids;         // ranks of this host, besides ourselves: process id
   std::map<std::string, std::string> config;  // see base/config.h
+  double start_timeout_seconds = 60;          // for the peers to answer while Init runs
 };
 
 // The process-wide runtime: the only global. Created on first use, never destroyed. Init, Shutdown
