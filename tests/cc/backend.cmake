@@ -8,3 +8,9 @@ add_cc_test(backend_collective_test
 add_cc_test(backend_failure_test
   ${CMAKE_CURRENT_LIST_DIR}/backend_failure_test.cc
   ${CMAKE_CURRENT_LIST_DIR}/backend_world.cc)
+add_cc_test(backend_moves_test
+  ${CMAKE_CURRENT_LIST_DIR}/backend_moves_test.cc
+  ${CMAKE_CURRENT_LIST_DIR}/backend_world.cc)
+add_cc_test(backend_plans_test
+  ${CMAKE_CURRENT_LIST_DIR}/backend_plans_test.cc
+  ${CMAKE_CURRENT_LIST_DIR}/backend_symbolic.cc)

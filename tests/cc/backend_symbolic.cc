@@ -108,7 +108,7 @@ class Player {
     if ((a.ranks & b.ranks) != 0) Wrong("an input was counted twice");
     if (a.ranks == 0 || b.ranks == 0) Wrong("nothing was combined with something");
     if (a.finished + b.finished > 0) Wrong("a finished element was combined further");
-    return {a.ranks | b.ranks, Mix(a.tree, b.tree), 0};
+    return Combined(a, b);
   }
 
   void Perform(int r, int s) {
@@ -118,6 +118,7 @@ class Player {
     const Symbol* src = has_src ? At(r, step.src) : nullptr;
     const Symbol* src2 = step.kind == StepKind::kReduce ? At(r, step.src2) : nullptr;
     Symbol* dst = step.kind == StepKind::kSend ? nullptr : At(r, step.dst);
+    if (dst != nullptr && step.dst.space == Space::kInput) Wrong("a step writes to the input");
     if (!wrong_.empty()) return;
     if (step.kind == StepKind::kSend) {
       wires_[{r, step.peer}].emplace_back(src, src + step.src.bytes / element_);
@@ -161,6 +162,10 @@ std::string PlaySymbolically(const std::vector<Schedule>& schedules, int64_t ele
 
 Symbol Leaf(int r, int64_t i) {
   return {uint64_t{1} << r, Mix(static_cast<uint64_t>(r) + 1, static_cast<uint64_t>(i) + 1), 0};
+}
+
+Symbol Combined(const Symbol& left, const Symbol& right) {
+  return {left.ranks | right.ranks, Mix(left.tree, right.tree), 0};
 }
 
 int64_t BytesSent(const Schedule& schedule) {

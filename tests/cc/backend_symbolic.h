@@ -25,13 +25,16 @@ struct SymbolicRank {
 // Plays the schedules of all ranks without moving data, in a random order that `after` and the
 // order of streams allow. `in_place`: output and input are the same memory. Returns what is wrong:
 // a range out of bounds, not whole elements or empty; an input counted twice; elements combined
-// that belong to different positions; sends and receives that do not match; no progress. Empty if
-// nothing is.
+// that belong to different positions; a write to the input; sends and receives that do not match;
+// no progress. Empty if nothing is.
 std::string PlaySymbolically(const std::vector<Schedule>& schedules, int64_t element_bytes,
                              bool in_place, uint32_t seed, std::vector<SymbolicRank>* ranks);
 
 // The value that rank `r` contributes at element `i` of its input.
 Symbol Leaf(int r, int64_t i);
+
+// What combining two elements gives, the left one first.
+Symbol Combined(const Symbol& left, const Symbol& right);
 
 int64_t BytesSent(const Schedule& schedule);
 

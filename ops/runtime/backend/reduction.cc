@@ -19,8 +19,9 @@ Result<Reduction> ResolveReduction(const Collective& collective) {
   reduction.kernels = FindReduceKernels(collective.dtype);
   if (reduction.kernels != nullptr) reduction.combine = reduction.kernels->For(collective.op);
   if (reduction.combine == nullptr) {
-    return Internal("allreduce number " + std::to_string(collective.sequence) + ": no " +
-                    ReduceOpName(collective.op) + " of " + DataTypeName(collective.dtype));
+    return Internal(std::string(CollectiveKindName(collective.kind)) + " number " +
+                    std::to_string(collective.sequence) + ": no " + ReduceOpName(collective.op) +
+                    " of " + DataTypeName(collective.dtype));
   }
   reduction.before.factor = collective.prescale;
   reduction.after.factor = collective.postscale;

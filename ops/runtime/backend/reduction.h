@@ -7,7 +7,7 @@
 
 namespace tfring {
 
-// The arithmetic of one all-reduce. A value type.
+// The arithmetic of one collective that reduces. A value type.
 struct Reduction {
   const ReduceKernels* kernels = nullptr;
   ReduceKernels::CombineFn combine = nullptr;
@@ -15,7 +15,7 @@ struct Reduction {
   Scale after;   // applied once to every complete element
 };
 
-// How to compute an all-reduce: Average is a Sum divided by the number of members. For float32 and
+// How to compute it: Average is a Sum divided by the number of members. For float32 and
 // float64 Sum and Average the prescale is part of the final scale, which saves a pass. Internal if
 // there is no such reduction; requests for it are refused long before.
 Result<Reduction> ResolveReduction(const Collective& collective);

@@ -1,6 +1,7 @@
 #include "ops/runtime/backend/cpu/buffer_map.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tfring {
 
@@ -41,29 +42,84 @@ int BufferMap::Collect(int64_t offset, int64_t bytes, struct iovec* pieces, int 
   return count;
 }
 
-void MapBuffers(const Collective& collective, BufferMap* input, BufferMap* output) {
-  input->Clear();
-  output->Clear();
-  for (const TensorBuffer& buffer : collective.buffers) {
-    // Steps never write to the input space, unless it is the output as well.
-    input->Add(const_cast<void*>(buffer.input), buffer.input_bytes);
+namespace {
+
+using Blocks = std::vector<std::vector<int64_t>>;  // [tensor][member]
+
+// How one space of a collective is made up.
+struct Layout {
+  bool used = true;
+  const Blocks* blocks = nullptr;  // null: tensor by tensor
+};
+
+Layout InputLayout(const Collective& collective) {
+  const bool root = collective.self == collective.root;
+  switch (collective.kind) {
+    case CollectiveKind::kReducescatter:
+      return {true, &collective.block_bytes};
+    case CollectiveKind::kAlltoall:
+      return {true, &collective.send_bytes};
+    case CollectiveKind::kScatter:
+      return {root, &collective.block_bytes};
+    case CollectiveKind::kSendRecv:
+      return {root, nullptr};
+    default:
+      return {};
   }
-  if (collective.kind != CollectiveKind::kAllgather) {
+}
+
+Layout OutputLayout(const Collective& collective) {
+  const bool root = collective.self == collective.root;
+  switch (collective.kind) {
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kAlltoall:
+      return {true, &collective.block_bytes};
+    case CollectiveKind::kGather:
+      return {root, &collective.block_bytes};
+    case CollectiveKind::kReduce:
+      return {root, nullptr};
+    case CollectiveKind::kSendRecv:
+      return {!root, nullptr};
+    default:
+      return {};
+  }
+}
+
+template <typename Piece>
+void AddAll(const Collective& collective, const Layout& layout, Piece piece_of, BufferMap* map) {
+  map->Clear();
+  if (!layout.used) return;
+  const size_t tensors = collective.buffers.size();
+  if (layout.blocks == nullptr) {
     for (const TensorBuffer& buffer : collective.buffers) {
-      output->Add(buffer.output, buffer.output_bytes);
+      const auto [data, bytes] = piece_of(buffer);
+      map->Add(data, bytes);
     }
     return;
   }
-  const size_t tensors = collective.buffers.size();
   std::vector<int64_t> filled(tensors, 0);
   for (size_t member = 0; member < collective.members.size(); ++member) {
     for (size_t t = 0; t < tensors; ++t) {
-      const int64_t bytes = collective.block_bytes[t][member];
-      if (bytes > 0)
-        output->Add(static_cast<char*>(collective.buffers[t].output) + filled[t], bytes);
+      const int64_t bytes = (*layout.blocks)[t][member];
+      if (bytes > 0) map->Add(piece_of(collective.buffers[t]).first + filled[t], bytes);
       filled[t] += bytes;
     }
   }
+}
+
+}  // namespace
+
+void MapBuffers(const Collective& collective, BufferMap* input, BufferMap* output) {
+  using Piece = std::pair<char*, int64_t>;
+  auto input_of = [](const TensorBuffer& buffer) {
+    // Steps never write to the input space, unless it is the output as well.
+    return Piece(static_cast<char*>(const_cast<void*>(buffer.input)), buffer.input_bytes);
+  };
+  auto output_of = [](const TensorBuffer& buffer) {
+    return Piece(static_cast<char*>(buffer.output), buffer.output_bytes);
+  };
+  AddAll(collective, InputLayout(collective), input_of, input);
+  AddAll(collective, OutputLayout(collective), output_of, output);
 }
 
 }  // namespace tfring

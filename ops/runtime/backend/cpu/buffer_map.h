@@ -33,8 +33,9 @@ class BufferMap {
   std::vector<int64_t> size_;
 };
 
-// The input and output spaces of a collective on this rank. An allgather's output lists the blocks
-// of member 0 in all tensors, then those of member 1, so that what one member sends is one range.
+// The input and output spaces of a collective on this rank. Where members have blocks of their own
+// (see Collective), a space lists those of member 0 in all tensors, then those of member 1, so that
+// what one member sends or gets is one range. Spaces that this rank does not use are empty.
 void MapBuffers(const Collective& collective, BufferMap* input, BufferMap* output);
 
 }  // namespace tfring

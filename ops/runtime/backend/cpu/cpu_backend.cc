@@ -71,7 +71,7 @@ Status CpuBackend::Execute(const Collective& collective) {
     }
   }
   Result<Reduction> reduction = Reduction();
-  const bool reducing = collective.kind == CollectiveKind::kAllreduce;
+  const bool reducing = Reduces(collective.kind);
   if (reducing) reduction = ResolveReduction(collective);
   if (!reduction.ok()) return reduction.status();
   executor_.Prepare(collective, *schedule, reducing ? &*reduction : nullptr);

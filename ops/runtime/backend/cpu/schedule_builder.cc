@@ -58,6 +58,14 @@ int ScheduleBuilder::Copy(Range src, Range dst, bool finish, After after) {
   return Add(step, after);
 }
 
+void ScheduleBuilder::CopyInPieces(Range src, Range dst, int64_t piece_bytes) {
+  const Pieces pieces(src.bytes, 1, piece_bytes);
+  for (int64_t i = 0; i < pieces.count; ++i) {
+    Copy({src.space, src.offset + pieces.Begin(i), pieces.Bytes(i)},
+         {dst.space, dst.offset + pieces.Begin(i), pieces.Bytes(i)}, false);
+  }
+}
+
 int ScheduleBuilder::Join(const std::vector<int>& steps) {
   if (steps.empty()) return kNoStep;
   int joined = steps[0];
@@ -77,6 +85,12 @@ int64_t Slices::Begin(int part) const {
   int64_t base = elements / parts;
   int64_t larger = std::min<int64_t>(part, elements % parts);
   return (part * base + larger) * element_bytes;
+}
+
+std::vector<int64_t> Slices::All() const {
+  std::vector<int64_t> bytes;
+  for (int part = 0; part < parts; ++part) bytes.push_back(Bytes(part));
+  return bytes;
 }
 
 Pieces::Pieces(int64_t bytes, int64_t element_bytes, int64_t piece_bytes)

@@ -33,6 +33,8 @@ class ScheduleBuilder {
   int RecvReduce(int peer, Range src, Range dst, bool finish, After after = {});
   int Reduce(Range src, Range src2, Range dst, bool finish, After after = {});
   int Copy(Range src, Range dst, bool finish, After after = {});
+  // Nothing waits for these copies.
+  void CopyInPieces(Range src, Range dst, int64_t piece_bytes);
   // One step that ends when all of `steps` have; kNoStep for none.
   int Join(const std::vector<int>& steps);
 
@@ -55,6 +57,7 @@ struct Slices {
 
   int64_t Begin(int part) const;  // bytes
   int64_t Bytes(int part) const { return Begin(part + 1) - Begin(part); }
+  std::vector<int64_t> All() const;  // Bytes of every part
 };
 
 // Cuts `bytes` into pieces of `piece` bytes, rounded down to whole elements (at least one).

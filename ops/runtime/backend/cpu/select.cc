@@ -1,14 +1,20 @@
 #include "ops/runtime/backend/cpu/select.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
+#include <utility>
 
 #include "ops/runtime/backend/cpu/allgather.h"
+#include "ops/runtime/backend/cpu/alltoall.h"
 #include "ops/runtime/backend/cpu/broadcast.h"
 #include "ops/runtime/backend/cpu/direct_allreduce.h"
 #include "ops/runtime/backend/cpu/direct_reduce_scatter.h"
 #include "ops/runtime/backend/cpu/line_allreduce.h"
+#include "ops/runtime/backend/cpu/reduce.h"
+#include "ops/runtime/backend/cpu/reducescatter.h"
 #include "ops/runtime/backend/cpu/ring_allreduce.h"
+#include "ops/runtime/backend/cpu/rooted.h"
 #include "ops/runtime/backend/cpu/tree_allreduce.h"
 
 namespace tfring {
@@ -17,10 +23,31 @@ namespace {
 // Beyond this, N^2 messages of a direct exchange cost more than the hops of a tree.
 constexpr int kDirectMaxRanks = 16;
 
-int64_t TotalOutputBytes(const Collective& collective) {
+using Blocks = std::vector<int64_t>;  // by member
+
+int64_t Total(const Blocks& blocks) {
+  return std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
+}
+
+int64_t InputBytes(const Collective& collective) {
+  int64_t bytes = 0;
+  for (const TensorBuffer& buffer : collective.buffers) bytes += buffer.input_bytes;
+  return bytes;
+}
+
+int64_t OutputBytes(const Collective& collective) {
   int64_t bytes = 0;
   for (const TensorBuffer& buffer : collective.buffers) bytes += buffer.output_bytes;
   return bytes;
+}
+
+// The blocks of all tensors together.
+Blocks ByMember(const std::vector<Blocks>& by_tensor, size_t size) {
+  Blocks sums(size, 0);
+  for (const Blocks& blocks : by_tensor) {
+    for (size_t m = 0; m < size; ++m) sums[m] += blocks[m];
+  }
+  return sums;
 }
 
 Schedule CopyOnly(int64_t bytes) {
@@ -48,9 +75,8 @@ Schedule SelectAllreduce(const ReduceShape& shape, const Config& config,
 Schedule SelectAllgather(const GatherShape& shape, const Config& config,
                          Connectivity connectivity) {
   if (connectivity == Connectivity::kLine) return LineAllgather(shape);
-  int64_t bytes = 0;
-  for (int64_t block : shape.block_bytes) bytes += block;
-  const bool small = bytes <= config.tree_max_bytes && shape.size() <= kDirectMaxRanks;
+  const bool small =
+      Total(shape.block_bytes) <= config.tree_max_bytes && shape.size() <= kDirectMaxRanks;
   const bool direct = connectivity == Connectivity::kFull && small;
   return direct ? DirectAllgather(shape) : RingAllgather(shape);
 }
@@ -60,6 +86,74 @@ Schedule SelectBroadcast(const BroadcastShape& shape, const Config& config,
   if (connectivity == Connectivity::kLine) return LineBroadcast(shape);
   const bool tree = connectivity == Connectivity::kFull && shape.bytes <= config.tree_max_bytes;
   return tree ? TreeBroadcast(shape) : ChainBroadcast(shape);
+}
+
+Schedule SelectReducescatter(const ScatterShape& shape, const Config& config,
+                             Connectivity connectivity) {
+  if (connectivity == Connectivity::kLine) return LineReducescatter(shape);
+  const bool small = Total(shape.block_bytes) <= config.tree_max_bytes;
+  const bool direct =
+      connectivity == Connectivity::kFull && (small || config.deterministic || shape.size() == 2);
+  return direct ? DirectReducescatter(shape) : RingReducescatter(shape);
+}
+
+Schedule SelectReduce(const ReduceShape& shape, int root, const Config& config,
+                      Connectivity connectivity) {
+  const int64_t bytes = shape.bytes();
+  if (connectivity == Connectivity::kLine) return LineReduce(shape, root);
+  if (connectivity == Connectivity::kRing) return ChainReduce(shape, root);
+  const int64_t direct_max = shape.size == 2 ? config.tree_max_bytes : config.direct_max_bytes;
+  if (bytes <= direct_max && shape.size <= kDirectMaxRanks) return DirectReduce(shape, root);
+  if (bytes <= config.tree_max_bytes) return TreeReduce(shape, root);
+  return config.deterministic ? ScatterReduce(shape, root) : ChainReduce(shape, root);
+}
+
+Schedule SelectRooted(CollectiveKind kind, const RootedShape& shape, Connectivity connectivity) {
+  const bool full = connectivity == Connectivity::kFull;
+  if (kind == CollectiveKind::kGather) return full ? DirectGather(shape) : LineGather(shape);
+  return full ? DirectScatter(shape) : LineScatter(shape);
+}
+
+Status NotConnected(const Collective& collective, const std::string& what) {
+  return Unimplemented("ranks " + RanksString(collective.members) + " are not connected " + what);
+}
+
+// For two or more members that are connected in some way.
+Result<Schedule> SelectOfSeveral(const Collective& collective, const Config& config,
+                                 Connectivity connectivity) {
+  const size_t members = collective.members.size();
+  const int size = static_cast<int>(members);
+  const int self = collective.self;
+  const int root = collective.root;
+  const int64_t piece_bytes = std::max<int64_t>(config.piece_bytes, 1);
+  const int64_t element = DataTypeSize(collective.dtype);
+  const int64_t input_bytes = InputBytes(collective);
+  const Blocks blocks = ByMember(collective.block_bytes, members);
+  switch (collective.kind) {
+    case CollectiveKind::kAllreduce:
+      return SelectAllreduce({self, size, input_bytes / element, element, piece_bytes}, config,
+                             connectivity);
+    case CollectiveKind::kReduce:
+      return SelectReduce({self, size, input_bytes / element, element, piece_bytes}, root, config,
+                          connectivity);
+    case CollectiveKind::kReducescatter:
+      return SelectReducescatter({self, blocks, element, piece_bytes}, config, connectivity);
+    case CollectiveKind::kAllgather:
+      return SelectAllgather({self, blocks, piece_bytes}, config, connectivity);
+    case CollectiveKind::kBroadcast:
+      return SelectBroadcast({self, size, root, OutputBytes(collective), piece_bytes}, config,
+                             connectivity);
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter:
+      return SelectRooted(collective.kind, {self, root, blocks, piece_bytes}, connectivity);
+    case CollectiveKind::kAlltoall:
+      return PairwiseAlltoall(
+          {self, ByMember(collective.send_bytes, members), blocks, piece_bytes});
+    case CollectiveKind::kSendRecv:
+      return SendRecv(self, root, self == root ? input_bytes : OutputBytes(collective));
+    default:
+      return Internal(std::string(CollectiveKindName(collective.kind)) + " moves no data");
+  }
 }
 
 }  // namespace
@@ -78,38 +172,21 @@ Connectivity ConnectivityOf(const std::vector<Rank>& members, int world_size, bo
 
 Result<Schedule> SelectSchedule(const Collective& collective, const Config& config,
                                 Connectivity connectivity) {
-  const int size = static_cast<int>(collective.members.size());
-  const int self = collective.self;
-  const int64_t bytes = TotalOutputBytes(collective);
-  const int64_t piece_bytes = std::max<int64_t>(config.piece_bytes, 1);
   // That the plan came proves that all members have arrived: nothing is left to do.
   if (collective.kind == CollectiveKind::kBarrier) return Schedule{"barrier", 0, {}};
-  if (size == 1) return CopyOnly(bytes);
+  if (collective.members.size() == 1) return CopyOnly(OutputBytes(collective));
   if (connectivity == Connectivity::kNone) {
-    return Unimplemented("ranks " + RanksString(collective.members) +
-                         " are not connected with each other: beyond 64 ranks only process sets "
-                         "of consecutive ranks, and the global one, can run collectives");
+    return NotConnected(collective,
+                        "with each other: beyond 64 ranks only process sets of consecutive ranks, "
+                        "and the global one, can run collectives");
   }
-  switch (collective.kind) {
-    case CollectiveKind::kAllreduce: {
-      const int64_t element = DataTypeSize(collective.dtype);
-      return SelectAllreduce({self, size, bytes / element, element, piece_bytes}, config,
-                             connectivity);
-    }
-    case CollectiveKind::kAllgather: {
-      GatherShape shape{self, std::vector<int64_t>(size, 0), piece_bytes};
-      for (const std::vector<int64_t>& blocks : collective.block_bytes) {
-        for (int m = 0; m < size; ++m) shape.block_bytes[m] += blocks[m];
-      }
-      return SelectAllgather(shape, config, connectivity);
-    }
-    case CollectiveKind::kBroadcast:
-      return SelectBroadcast({self, size, collective.root, bytes, piece_bytes}, config,
-                             connectivity);
-    case CollectiveKind::kBarrier:
-      break;
+  const bool full = connectivity == Connectivity::kFull;
+  if (!full && collective.kind == CollectiveKind::kAlltoall) {
+    return NotConnected(collective,
+                        "every one with every other, which alltoall needs: beyond 64 ranks only "
+                        "process sets of two neighbours can run it");
   }
-  return Internal("unknown kind of collective");
+  return SelectOfSeveral(collective, config, connectivity);
 }
 
 }  // namespace tfring

@@ -19,6 +19,19 @@ void StepExecutor::Prepare(const Collective& collective, const Schedule& schedul
 }
 
 void StepExecutor::ApplyScaleBefore(const Collective& collective) {
+  if (collective.kind != CollectiveKind::kAllreduce) {
+    // The output has not the size of the input, or there is none.
+    const int64_t bytes = input_.bytes();
+    scaled_memory_.resize(static_cast<size_t>(bytes));
+    for (int64_t done = 0, part = 0; done < bytes; done += part) {
+      const char* from = input_.At(done, &part);
+      reduction_.kernels->scale(scaled_memory_.data() + done, from, part / element_bytes_,
+                                reduction_.before);
+    }
+    input_.Clear();
+    input_.Add(scaled_memory_.data(), bytes);
+    return;
+  }
   for (const TensorBuffer& buffer : collective.buffers) {
     reduction_.kernels->scale(buffer.output, buffer.input, buffer.input_bytes / element_bytes_,
                               reduction_.before);

@@ -16,7 +16,7 @@ namespace tfring {
 class StepExecutor {
  public:
   // `reduction` may be null where the schedule reduces nothing; else it applies the scale that
-  // comes before the reduction, after which the output is the input.
+  // comes before the reduction, after which the output, or a copy, is the input.
   void Prepare(const Collective& collective, const Schedule& schedule, const Reduction* reduction);
 
   // The local steps: kReduce, kCopy, kJoin.
@@ -42,6 +42,7 @@ class StepExecutor {
   BufferMap output_;
   BufferMap scratch_;
   std::vector<char> scratch_memory_;
+  std::vector<char> scaled_memory_;  // the input times the scale before
   Reduction reduction_;
   bool reducing_ = false;
   int64_t element_bytes_ = 1;
