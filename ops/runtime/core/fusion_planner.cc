@@ -15,19 +15,22 @@ FusionPlanner::FusionPlanner(const Config& config)
 
 bool FusionPlanner::Alone(const Request& request) const {
   if (threshold_ <= 0 || (request.group && groups_alone_)) return true;
-  return request.kind != CollectiveKind::kAllreduce && request.kind != CollectiveKind::kBroadcast;
+  // What Adasum makes of a tensor must not depend on what it travels with.
+  return !Fuses(request.kind) || (Reduces(request.kind) && request.op == ReduceOp::kAdasum);
 }
 
-void FusionPlanner::Add(uint64_t handle, const Request& request) {
-  const int64_t bytes = TotalBytes(request);
-  if (Alone(request) || bytes > threshold_) {
+void FusionPlanner::Add(uint64_t handle, const Request& request, const std::vector<Rank>& absent) {
+  const bool alone = Alone(request);
+  const int64_t bytes = alone ? 0 : TotalBytes(request);
+  if (alone || bytes > threshold_) {
     batches_.push_back({{handle}, bytes, false, {}});
     return;
   }
-  const bool reduces = request.kind == CollectiveKind::kAllreduce;
+  const bool reduces = Reduces(request.kind);
   const Like like(request.process_set, request.kind, request.dtype,
                   reduces ? request.op : ReduceOp::kSum, reduces ? request.prescale : 1.0,
-                  reduces ? request.postscale : 1.0, reduces ? 0 : request.root);
+                  reduces ? request.postscale : 1.0, HasRoot(request.kind) ? request.root : 0,
+                  absent);
   Batch*& open = open_[like];
   if (open == nullptr || bytes > threshold_ - open->bytes || open->handles.size() >= kMaxItems) {
     if (open != nullptr) open->open = false;

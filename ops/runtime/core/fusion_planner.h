@@ -12,7 +12,13 @@
 
 namespace tfring {
 
-// Decides which ready requests share one Plan: same process set, kind (allreduce or broadcast),
+// Several requests of this kind may share a Plan.
+constexpr bool Fuses(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kBroadcast ||
+         kind == CollectiveKind::kReduce || kind == CollectiveKind::kReducescatter;
+}
+
+// Decides which ready requests share one Plan: same process set, absent ranks, kind (see Fuses),
 // dtype, op, scales and root, together within the threshold. A request joins the latest batch of
 // its like, also past others that do not match; batches leave in the order of their first requests,
 // so the same additions always give the same batches. Pure; constant work per request.
@@ -21,7 +27,7 @@ class FusionPlanner {
   explicit FusionPlanner(const Config& config);
 
   // `handle` names the request to the caller. What all members agreed on decides.
-  void Add(uint64_t handle, const Request& request);
+  void Add(uint64_t handle, const Request& request, const std::vector<Rank>& absent = {});
 
   bool empty() const { return batches_.empty(); }
 
@@ -29,7 +35,8 @@ class FusionPlanner {
   std::vector<uint64_t> Take();
 
  private:
-  using Like = std::tuple<ProcessSetId, CollectiveKind, DataType, ReduceOp, double, double, Rank>;
+  using Like = std::tuple<ProcessSetId, CollectiveKind, DataType, ReduceOp, double, double, Rank,
+                          std::vector<Rank>>;
   struct Batch {
     std::vector<uint64_t> handles;
     int64_t bytes = 0;

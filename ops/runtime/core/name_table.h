@@ -34,6 +34,13 @@ class NameTable {
     if (by_name != sets_.end()) size_ -= by_name->second.erase(name);
   }
 
+  void EraseSet(ProcessSetId set) {
+    const auto by_name = sets_.find(set);
+    if (by_name == sets_.end()) return;
+    size_ -= by_name->second.size();
+    sets_.erase(by_name);
+  }
+
   size_t size() const { return size_; }
 
  private:

@@ -58,7 +58,7 @@ std::vector<std::string> EncodePlans(const std::vector<Sequencer::Stamped>& plan
 }  // namespace
 
 struct Negotiator::Local {
-  Local(Rank r, int s, const ProcessSets* sets) : rank(r), size(s), participant(r, sets) {}
+  Local(Rank r, int s, ProcessSets* sets) : rank(r), size(s), participant(r, sets) {}
 
   const Rank rank;
   const int size;
@@ -68,9 +68,9 @@ struct Negotiator::Local {
   bool dead = false;  // a fatal status was produced: nothing makes sense any more
 };
 
-Negotiator::Negotiator(Rank rank, int size, const Config& config, const ProcessSets* process_sets)
+Negotiator::Negotiator(Rank rank, int size, const Config& config, ProcessSets* process_sets)
     : local_(std::make_unique<Local>(rank, size, process_sets)) {
-  if (rank == kSequencerRank) sequencer_ = std::make_unique<Sequencer>(config, process_sets);
+  if (rank == kSequencerRank) sequencer_ = std::make_unique<Sequencer>(config, *process_sets);
 }
 
 Negotiator::~Negotiator() = default;

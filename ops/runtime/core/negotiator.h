@@ -32,7 +32,8 @@ class Negotiator {
     Status fatal;                       // not ok: a peer sent nonsense, or the stall limit passed
   };
 
-  Negotiator(Rank rank, int size, const Config& config, const ProcessSets* process_sets);
+  // Changes `process_sets` with the plans that say so, when they come out of Drain or OnFrame.
+  Negotiator(Rank rank, int size, const Config& config, ProcessSets* process_sets);
   ~Negotiator();
 
   // A local tensor is ready. `request` has passed CheckRequest; its name is not in flight here.
@@ -41,7 +42,8 @@ class Negotiator {
   // A negotiation frame (see wire.h) from `from`.
   void OnFrame(Rank from, std::string_view frame, TimePoint now);
 
-  // This rank's backend finished the plan: the sequencer may send what became ready meanwhile.
+  // This rank's backend finished the plan: the sequencer may send what became ready meanwhile. Does
+  // nothing for a plan that moves no data, which the sequencer never waits for.
   void OnPlanDone(uint64_t sequence, TimePoint now);
 
   // `rank` said goodbye: whatever waits for it, now or later, ends with Cancelled (sequencer only).

@@ -1,12 +1,33 @@
 #include "ops/runtime/core/participant.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
+
+#include "ops/runtime/core/first_dims.h"
+#include "ops/runtime/core/fusion_planner.h"
+#include "ops/runtime/core/join.h"
 
 namespace tfring {
 namespace {
 
 std::string PlanName(const Plan& plan) { return "plan " + std::to_string(plan.sequence); }
+
+// What a plan says that moves no data.
+bool ValuesFit(const std::vector<int64_t>& values, const std::vector<Rank>& members,
+               const Request& request) {
+  if (values.empty()) return false;
+  switch (request.kind) {
+    case CollectiveKind::kJoin:
+      return values.size() == 1 && std::count(members.begin(), members.end(), values[0]) == 1;
+    case CollectiveKind::kAddProcessSet:
+      return values[0] > kGlobalProcessSet && values[0] <= INT32_MAX &&
+             std::equal(values.begin() + 1, values.end(), request.splits.begin(),
+                        request.splits.end());
+    default:
+      return values == request.splits;
+  }
+}
 
 }  // namespace
 
@@ -55,18 +76,53 @@ Status Participant::OnPlan(Plan* plan) {
   }
   last_sequence_ = plan->sequence;
   if (plan->items.empty()) return Internal(PlanName(*plan) + " has no items");
-  if (plan->error.ok() && process_sets_->PositionOf(plan->process_set, rank_) < 0) {
-    return Internal(PlanName(*plan) + " is for process set " + std::to_string(plan->process_set) +
-                    ", of which rank " + std::to_string(rank_) + " is no member");
-  }
-  const bool alone =
-      plan->kind == CollectiveKind::kAllgather || plan->kind == CollectiveKind::kBarrier;
-  if (alone && plan->items.size() > 1) {
+  if (plan->error.ok()) TFRING_RETURN_IF_ERROR(FindMembers(plan));
+  if (!Fuses(plan->kind) && plan->items.size() > 1) {
     return Internal(PlanName(*plan) + " fuses " + CollectiveKindName(plan->kind) + "s");
   }
   for (PlanItem& item : plan->items) TFRING_RETURN_IF_ERROR(TakeItem(*plan, &item));
   for (uint32_t id : plan->evicted) known_.Forget(id);
+  return plan->error.ok() ? ChangeSets(*plan) : OkStatus();
+}
+
+// Who takes part; this rank has to be one of them.
+Status Participant::FindMembers(Plan* plan) const {
+  const std::vector<Rank>* members = process_sets_->Find(plan->process_set);
+  if (members == nullptr || process_sets_->PositionOf(plan->process_set, rank_) < 0) {
+    return Internal(PlanName(*plan) + " is for process set " + std::to_string(plan->process_set) +
+                    ", of which rank " + std::to_string(rank_) + " is no member");
+  }
+  plan->members = *members;
+  if (plan->kind == CollectiveKind::kSendRecv) {
+    plan->members = {std::min(plan->root, plan->peer), std::max(plan->root, plan->peer)};
+  }
+  for (Rank rank : plan->absent) {
+    const auto it = std::lower_bound(plan->members.begin(), plan->members.end(), rank);
+    if (it == plan->members.end() || *it != rank) {
+      return Internal(PlanName(*plan) + " goes without rank " + std::to_string(rank) +
+                      ", which is no member of process set " + std::to_string(plan->process_set));
+    }
+    plan->members.erase(it);
+  }
+  if (!std::binary_search(plan->members.begin(), plan->members.end(), rank_)) {
+    return Internal(PlanName(*plan) + " came to rank " + std::to_string(rank_) +
+                    ", which takes no part in it");
+  }
   return OkStatus();
+}
+
+Status Participant::ChangeSets(const Plan& plan) {
+  const std::vector<int64_t>& values = plan.items[0].first_dims;
+  Status status;
+  if (plan.kind == CollectiveKind::kAddProcessSet) {
+    status = process_sets_->Add(static_cast<ProcessSetId>(values[0]),
+                                std::vector<Rank>(values.begin() + 1, values.end()));
+  } else if (plan.kind == CollectiveKind::kRemoveProcessSet) {
+    const auto set = static_cast<ProcessSetId>(values[0]);
+    known_.ForgetSet(set);
+    status = process_sets_->Remove(set);
+  }
+  return status.ok() ? status : Internal(PlanName(plan) + ": " + status.message());
 }
 
 // Fills in what the id stands for, checks it against the call of this rank and ends the call.
@@ -100,42 +156,25 @@ Status Participant::TakeItem(const Plan& plan, PlanItem* item) {
 // A backend trusts the plan with this rank's buffers, so it has to be the call that was made.
 Status Participant::CheckItem(const Plan& plan, const PlanItem& item,
                               const Request& request) const {
-  const bool reduces = request.kind == CollectiveKind::kAllreduce;
-  const bool same = plan.kind == request.kind && plan.dtype == request.dtype &&
-                    (!reduces || (plan.op == request.op && plan.prescale == request.prescale &&
+  const bool same =
+      plan.kind == request.kind && plan.dtype == request.dtype &&
+      (!Reduces(request.kind) || (plan.op == request.op && plan.prescale == request.prescale &&
                                   plan.postscale == request.postscale)) &&
-                    (request.kind != CollectiveKind::kBroadcast || plan.root == request.root);
+      (!HasRoot(request.kind) || plan.root == request.root) &&
+      (request.kind != CollectiveKind::kSendRecv || plan.peer == request.peer) &&
+      request.refusal.empty();
   if (!same) {
     return Internal(PlanName(plan) + " is not what rank " + std::to_string(rank_) +
                     " asked for under the name '" + item.name + "'");
   }
-  return CheckFirstDims(item, request);
-}
-
-Status Participant::CheckFirstDims(const PlanItem& item, const Request& request) const {
-  const std::vector<Rank>& members = *process_sets_->Find(request.process_set);
-  const size_t tensors = request.kind == CollectiveKind::kAllgather ? request.shapes.size() : 0;
-  const auto wrong = [&item] {
-    return Internal("the plan for tensor '" + item.name + "' has wrong first dimensions");
-  };
-  if (item.first_dims.size() != tensors * members.size()) return wrong();
-  if (tensors == 0) return OkStatus();
-  const auto self = static_cast<size_t>(process_sets_->PositionOf(request.process_set, rank_));
-  int64_t total = 0;
-  for (size_t t = 0; t < tensors; ++t) {
-    Shape rest = request.shapes[t];
-    if (item.first_dims[t * members.size() + self] != rest[0]) return wrong();
-    rest[0] = DataTypeSize(request.dtype);
-    const int64_t row_bytes = NumElements(rest);
-    for (size_t m = 0; m < members.size(); ++m) {
-      const int64_t rows = item.first_dims[t * members.size() + m];
-      int64_t bytes = 0;
-      if (rows < 0 || (rows > 0 && row_bytes == INT64_MAX) ||
-          __builtin_mul_overflow(rows, row_bytes, &bytes) ||
-          __builtin_add_overflow(total, bytes, &total)) {
-        return wrong();
-      }
-    }
+  const Status possible = CheckAbsent(request, plan.absent);
+  if (!possible.ok()) return Internal(PlanName(plan) + ": " + possible.message());
+  const bool fits = MovesData(request.kind)
+                        ? FirstDimsFit(item.first_dims, plan.members, rank_, request)
+                        : ValuesFit(item.first_dims, plan.members, request);
+  if (!fits) return Internal("the plan for tensor '" + item.name + "' has wrong first dimensions");
+  if (item.cache_id != 0 && (!Cacheable(request.kind) || !plan.absent.empty())) {
+    return Internal(PlanName(plan) + " gives tensor '" + item.name + "' a cache id");
   }
   return OkStatus();
 }

@@ -16,19 +16,19 @@
 namespace tfring {
 
 // The half of the negotiation that every rank has: turns calls into requests or cache ids, and
-// compact plans of the sequencer back into whole ones, after checking them against the calls. Owned
-// by the Negotiator; one thread.
+// compact plans of the sequencer back into whole ones, after checking them against the calls; keeps
+// the process sets of this rank. Owned by the Negotiator; one thread.
 class Participant {
  public:
-  Participant(Rank rank, const ProcessSets* process_sets)
-      : rank_(rank), process_sets_(process_sets) {}
+  Participant(Rank rank, ProcessSets* process_sets) : rank_(rank), process_sets_(process_sets) {}
 
   void Submit(Request request);
 
   // What Submit and OnResend want to be sent; forgets it.
   void TakeOutgoing(std::vector<Request>* requests, std::vector<uint32_t>* cache_ids);
 
-  // Completes `plan` in place. Internal if it makes no sense here.
+  // Completes `plan` in place, and changes the process sets if it says so. Internal if it makes no
+  // sense here.
   Status OnPlan(Plan* plan);
 
   // The sequencer does not know these ids any more. Internal for an id that was not sent.
@@ -44,10 +44,11 @@ class Participant {
   };
   Status TakeItem(const Plan& plan, PlanItem* item);
   Status CheckItem(const Plan& plan, const PlanItem& item, const Request& request) const;
-  Status CheckFirstDims(const PlanItem& item, const Request& request) const;
+  Status FindMembers(Plan* plan) const;
+  Status ChangeSets(const Plan& plan);
 
   const Rank rank_;
-  const ProcessSets* const process_sets_;
+  ProcessSets* const process_sets_;
   NameTable<Unplanned> unplanned_;
   // Ids in flight, by what they were sent for: stays true when the id is evicted meanwhile.
   std::unordered_map<uint32_t, std::pair<ProcessSetId, std::string>> sent_ids_;

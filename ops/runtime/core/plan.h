@@ -39,6 +39,9 @@ struct Plan {
   Status error;              // not ok: nothing runs, the items end with this
   std::vector<PlanItem> items;
   std::vector<uint32_t> evicted;  // cache ids that mean nothing from here on
+  // Who takes part, ascending: the process set without `absent`, or the two of a send/recv. Does
+  // not travel: every rank fills it in when it takes the plan, as the set may be gone later.
+  std::vector<Rank> members;
 };
 
 }  // namespace tfring

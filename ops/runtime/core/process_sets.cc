@@ -31,6 +31,26 @@ Status ProcessSets::Add(ProcessSetId id, std::vector<Rank> ranks) {
   return OkStatus();
 }
 
+Status ProcessSets::Remove(ProcessSetId id) {
+  if (id == kGlobalProcessSet) return InvalidArgument("the global process set cannot be removed");
+  if (sets_.erase(id) > 0) return OkStatus();
+  return InvalidArgument("there is no process set " + std::to_string(id) +
+                         ": it was never added, or it was removed before");
+}
+
+ProcessSetId ProcessSets::FindEqual(const std::vector<Rank>& ranks) const {
+  for (const auto& [id, members] : sets_) {
+    if (members == ranks) return id;
+  }
+  return -1;
+}
+
+ProcessSetId ProcessSets::NextId() const {
+  ProcessSetId id = kGlobalProcessSet + 1;
+  while (sets_.count(id) > 0) ++id;
+  return id;
+}
+
 const std::vector<Rank>* ProcessSets::Find(ProcessSetId id) const {
   const auto it = sets_.find(id);
   return it == sets_.end() ? nullptr : &it->second;

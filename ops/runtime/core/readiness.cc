@@ -1,5 +1,7 @@
 #include "ops/runtime/core/readiness.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace tfring {
@@ -18,8 +20,29 @@ std::vector<Rank> Pending::AskedBy() const {
   return ranks;
 }
 
+Rank Pending::LastToAsk() const {
+  size_t last = 0;
+  for (size_t i = 1; i < asks.size(); ++i) {
+    if (asks[i].order > asks[last].order) last = i;
+  }
+  return members[last];
+}
+
+void Readiness::Widen(Pending* pending, const std::vector<Rank>& members) {
+  std::vector<Rank> all;
+  std::set_union(pending->members.begin(), pending->members.end(), members.begin(), members.end(),
+                 std::back_inserter(all));
+  std::vector<Ask> asks(all.size());
+  for (size_t i = 0; i < pending->members.size(); ++i) {
+    const auto at = std::lower_bound(all.begin(), all.end(), pending->members[i]) - all.begin();
+    asks[static_cast<size_t>(at)] = std::move(pending->asks[i]);
+  }
+  pending->members = std::move(all);
+  pending->asks = std::move(asks);
+}
+
 Pending* Readiness::Add(ProcessSetId set, const std::string& name, const std::vector<Rank>& members,
-                        int position, Ask ask, TimePoint now) {
+                        Rank from, Ask ask, TimePoint now) {
   Pending** known = by_name_.Find(set, name);
   Pending* pending = known == nullptr ? nullptr : *known;
   if (pending == nullptr) {
@@ -32,8 +55,13 @@ Pending* Readiness::Add(ProcessSetId set, const std::string& name, const std::ve
     pending->asks.resize(members.size());
     pending->since = now;
     by_name_.Put(set, name, pending);
+  } else if (pending->members != members) {
+    Widen(pending, members);
   }
-  Ask& slot = pending->asks[static_cast<size_t>(position)];
+  const auto& all = pending->members;
+  Ask& slot =
+      pending
+          ->asks[static_cast<size_t>(std::lower_bound(all.begin(), all.end(), from) - all.begin())];
   if (slot.order != 0) return nullptr;
   slot = std::move(ask);
   slot.order = ++last_order_;
@@ -46,10 +74,15 @@ Pending* Readiness::Find(uint64_t handle) {
   return it == pending_.end() ? nullptr : &it->second;
 }
 
+void Readiness::ReleaseName(const Pending& pending) {
+  Pending** known = by_name_.Find(pending.process_set, pending.name);
+  if (known != nullptr && *known == &pending) by_name_.Erase(pending.process_set, pending.name);
+}
+
 void Readiness::Erase(uint64_t handle) {
   const auto it = pending_.find(handle);
   if (it == pending_.end()) return;
-  by_name_.Erase(it->second.process_set, it->second.name);
+  ReleaseName(it->second);
   pending_.erase(it);
 }
 

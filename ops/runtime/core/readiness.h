@@ -29,24 +29,32 @@ struct Pending {
   uint64_t handle = 0;
   ProcessSetId process_set = kGlobalProcessSet;
   std::string name;
-  std::vector<Rank> members;
-  std::vector<Ask> asks;  // by position in the set
+  std::vector<Rank> members;  // between whom it is agreed: the set, or the two of a send/recv
+  std::vector<Ask> asks;      // by position in `members`
   size_t asked = 0;
   TimePoint since = 0;
   bool watched = false;
   StallInspector::Token watch;
+  // Nothing is missing any more; what was agreed on:
+  bool complete = false;
+  std::vector<Rank> absent;
+  std::vector<int64_t> first_dims;  // where it is not to be had from the cache
 
-  bool complete() const { return asked == asks.size(); }
   const Request& AnyRequest() const;
   std::vector<Rank> AskedBy() const;
+  Rank LastToAsk() const;
 };
 
 // Who has asked for what, in every process set. Control thread of rank 0; lives for one epoch.
 class Readiness {
  public:
-  // Notes that the member at `position` asked; null if it had asked for this name already.
+  // Notes that `from`, one of `members`, asked; null if it had asked for this name already. Where
+  // the ranks differ about who takes part, all of them do, so that all learn of it.
   Pending* Add(ProcessSetId set, const std::string& name, const std::vector<Rank>& members,
-               int position, Ask ask, TimePoint now);
+               Rank from, Ask ask, TimePoint now);
+
+  // The name may be asked for again before `pending` is erased.
+  void ReleaseName(const Pending& pending);
 
   // Null once it was erased.
   Pending* Find(uint64_t handle);
@@ -56,6 +64,8 @@ class Readiness {
   const std::map<uint64_t, Pending>& all() const { return pending_; }
 
  private:
+  static void Widen(Pending* pending, const std::vector<Rank>& members);
+
   std::map<uint64_t, Pending> pending_;
   NameTable<Pending*> by_name_;
   uint64_t last_handle_ = 0;

@@ -44,12 +44,26 @@ std::string Describe(const Request& request);
 // Of all tensors together; INT64_MAX when that does not fit.
 int64_t TotalBytes(const Request& request);
 
-// The ranks between which the request is agreed: the process set, or the two of a send/recv.
+// The ranks between which the request is agreed, ascending: the process set, or the two of a
+// send/recv.
 std::vector<Rank> ParticipantsOf(const Request& request, const std::vector<Rank>& members);
 
-// Checks what needs no other rank: known enums, a reducible dtype, no negative dimension, a root
-// that is a member. `members` is the process set; InvalidArgument names the tensor.
-Status CheckRequest(const Request& request, const std::vector<Rank>& members);
+// Alltoall, and scatter on the root: the splits, or the equal parts. The request has passed
+// CheckRequest.
+std::vector<int64_t> RowsByMember(const Request& request, size_t members);
+
+// Checks what it takes to bring the call together with those of the other ranks: the name, the
+// kind, the two ends of a send/recv. `members` is the process set, `self` the rank that asks;
+// InvalidArgument names the tensor. A call that fails here can only end where it was made.
+Status CheckAddress(const Request& request, const std::vector<Rank>& members, Rank self);
+
+// Checks all that needs no other rank: besides the address known enums, a reducible dtype, shapes
+// and splits that the kind can have, a root that is a member. A call that fails here alone is to
+// be refused (see Refuse), so that the other ranks hear of it.
+Status CheckRequest(const Request& request, const std::vector<Rank>& members, Rank self);
+
+// Makes `request` its own refusal for the reason that `why` gives: what was wrong with it is gone.
+void Refuse(const Status& why, Request* request);
 
 }  // namespace tfring
 

@@ -1,5 +1,6 @@
 #include "ops/runtime/core/response_cache.h"
 
+#include <iterator>
 #include <utility>
 
 namespace tfring {
@@ -47,6 +48,18 @@ void ResponseCache::Evict(uint32_t id, Evicted* evicted) {
   by_id_.erase(it);
 }
 
+void ResponseCache::DropSet(ProcessSetId set) {
+  by_name_.EraseSet(set);
+  for (auto it = by_id_.begin(); it != by_id_.end();) {
+    if (it->second.agreement->request.process_set == set) {
+      uses_.erase(it->second.use);
+      it = by_id_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
 uint32_t KnownIds::IdFor(const Request& request) {
   const uint32_t* id = by_name_.Find(request.process_set, request.name);
   if (id == nullptr || !(by_id_.at(*id).request == request)) return 0;
@@ -69,6 +82,13 @@ void KnownIds::Forget(uint32_t id) {
   if (it == by_id_.end()) return;
   by_name_.Erase(it->second.request.process_set, it->second.request.name);
   by_id_.erase(it);
+}
+
+void KnownIds::ForgetSet(ProcessSetId set) {
+  by_name_.EraseSet(set);
+  for (auto it = by_id_.begin(); it != by_id_.end();) {
+    it = it->second.request.process_set == set ? by_id_.erase(it) : std::next(it);
+  }
 }
 
 }  // namespace tfring

@@ -14,12 +14,21 @@
 
 namespace tfring {
 
+// Whether an id can stand for a request of this kind: what each member asked for has to follow from
+// the request of one and the first dimensions of all.
+constexpr bool Cacheable(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kAllgather ||
+         kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kBarrier ||
+         kind == CollectiveKind::kReducescatter || kind == CollectiveKind::kReduce ||
+         kind == CollectiveKind::kGather;
+}
+
 // What the members of a process set agreed on under one cache id. Immutable; whoever still needs it
 // after an eviction holds on to it.
 struct Agreement {
   uint32_t id = 0;
   Request request;                  // of the member at position 0
-  std::vector<int64_t> first_dims;  // allgather only, as in PlanItem
+  std::vector<int64_t> first_dims;  // allgather and gather only, as in PlanItem
 
   // What the member at `position` asked for.
   Request RequestOf(int position) const;
@@ -46,6 +55,9 @@ class ResponseCache {
   // Stores an agreement under a new id, instead of an older one of this name; appends what went
   // for it to `evicted`. 0, and nothing stored, if the cache is disabled or has run out of ids.
   uint32_t Insert(const Request& request, std::vector<int64_t> first_dims, Evicted* evicted);
+
+  // The set is gone. Nobody has to be told of the ids: all see it go.
+  void DropSet(ProcessSetId set);
 
   size_t size() const { return by_id_.size(); }
 
@@ -83,6 +95,9 @@ class KnownIds {
 
   // Does nothing for an id that is forgotten already.
   void Forget(uint32_t id);
+
+  // All ids of the set.
+  void ForgetSet(ProcessSetId set);
 
   size_t size() const { return by_id_.size(); }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "ops/runtime/core/first_dims.h"
 #include "ops/runtime/core/validation.h"
 
 namespace tfring {
@@ -31,40 +32,26 @@ const Agreement* CommonAgreement(const Pending& pending) {
   return common;
 }
 
-std::vector<int64_t> FirstDims(const Pending& pending) {
-  const Request& first = pending.asks.front().common();
-  if (first.kind != CollectiveKind::kAllgather) return {};
-  const size_t members = pending.asks.size();
-  std::vector<int64_t> dims(first.shapes.size() * members);
-  for (size_t m = 0; m < members; ++m) {
-    const Ask& ask = pending.asks[m];
-    for (size_t t = 0; t < first.shapes.size(); ++t) {
-      dims[t * members + m] =
-          ask.full ? ask.full->shapes[t][0] : ask.cached->first_dims[t * members + m];
-    }
-  }
-  return dims;
-}
-
 // A plan's share of what was agreed on; fields that the kind does not use keep their defaults.
 Plan PlanFor(const Request& request) {
   Plan plan;
   plan.process_set = request.process_set;
   plan.kind = request.kind;
   plan.dtype = request.dtype;
-  if (request.kind == CollectiveKind::kAllreduce) {
+  if (Reduces(request.kind)) {
     plan.op = request.op;
     plan.prescale = request.prescale;
     plan.postscale = request.postscale;
   }
-  if (request.kind == CollectiveKind::kBroadcast) plan.root = request.root;
+  if (HasRoot(request.kind)) plan.root = request.root;
+  if (request.kind == CollectiveKind::kSendRecv) plan.peer = request.peer;
   return plan;
 }
 
 }  // namespace
 
-Sequencer::Sequencer(const Config& config, const ProcessSets* process_sets)
-    : process_sets_(process_sets),
+Sequencer::Sequencer(const Config& config, ProcessSets process_sets)
+    : sets_(std::move(process_sets)),
       max_in_flight_(static_cast<size_t>(std::max<int64_t>(1, config.max_plans_in_flight))),
       stall_shutdown_(config.stall_shutdown),
       cache_(config.cache_capacity),
@@ -84,27 +71,29 @@ Status Sequencer::OnRequests(Rank from, std::vector<Request> requests,
 
 Status Sequencer::OnRequest(Rank from, Request request, TimePoint now) {
   const ProcessSetId set = request.process_set;
-  const std::vector<Rank>* members = process_sets_->Find(set);
+  const std::vector<Rank>* members = sets_.Find(set);
   if (members == nullptr) {
-    Stamped stamped{PlanFor(request), {from}};
-    stamped.plan.error =
-        InvalidArgument(Describe(request) + " names process set " + std::to_string(set) +
-                        ", which does not exist on rank 0; add it on every rank before its use");
-    stamped.plan.items.push_back({request.name, 0, {}});
-    errors_.push_back(std::move(stamped));
+    Reject(from, request,
+           InvalidArgument(Describe(request) + " names process set " + std::to_string(set) +
+                           ", which does not exist on rank 0; add it on every rank before its use, "
+                           "and do not use it after its removal"));
     return OkStatus();
   }
-  const int position = process_sets_->PositionOf(set, from);
-  if (position < 0) {
+  if (sets_.PositionOf(set, from) < 0) {
     return Internal(Describe(request) + " came from a rank that is no member of process set " +
                     std::to_string(set));
   }
-  const Status checked = CheckRequest(request, *members);
+  const Status checked = request.refusal.empty() ? CheckRequest(request, *members, from)
+                                                 : CheckAddress(request, *members, from);
   if (!checked.ok()) return Internal("an impossible request: " + checked.message());
-  const std::string name = request.name;
+  std::vector<Rank> two;
+  if (request.kind == CollectiveKind::kSendRecv) {
+    two = ParticipantsOf(request, *members);
+    members = &two;
+  }
   Ask ask;
   ask.full = std::make_unique<Request>(std::move(request));
-  return Note(from, set, name, *members, position, std::move(ask), now);
+  return Note(from, *members, std::move(ask), now);
 }
 
 Status Sequencer::OnCacheId(Rank from, uint32_t id, TimePoint now) {
@@ -116,63 +105,113 @@ Status Sequencer::OnCacheId(Rank from, uint32_t id, TimePoint now) {
     return OkStatus();
   }
   const Request& request = ask.cached->request;
-  const std::vector<Rank>* members = process_sets_->Find(request.process_set);
-  const int position = process_sets_->PositionOf(request.process_set, from);
-  if (members == nullptr || position < 0) {
+  const std::vector<Rank>* members = sets_.Find(request.process_set);
+  if (members == nullptr || sets_.PositionOf(request.process_set, from) < 0) {
     return Internal("cache id " + std::to_string(id) + " belongs to process set " +
                     std::to_string(request.process_set) + ", of which it is no member");
   }
-  return Note(from, request.process_set, request.name, *members, position, std::move(ask), now);
+  return Note(from, *members, std::move(ask), now);
 }
 
-Status Sequencer::Note(Rank from, ProcessSetId set, const std::string& name,
-                       const std::vector<Rank>& members, int position, Ask ask, TimePoint now) {
-  Pending* pending = readiness_.Add(set, name, members, position, std::move(ask), now);
+Status Sequencer::Note(Rank from, const std::vector<Rank>& members, Ask ask, TimePoint now) {
+  const Request& request = ask.common();
+  const ProcessSetId set = request.process_set;
+  const std::string name = request.name;
+  const bool joins = request.kind == CollectiveKind::kJoin && request.refusal.empty();
+  if (joins_.Has(set, from)) {
+    Reject(from, request,
+           FailedPrecondition(Describe(request) + SetText(set) + ": rank " + std::to_string(from) +
+                              " has joined and takes no part until all have; wait for its join to "
+                              "return first"));
+    return OkStatus();
+  }
+  if (joins) {
+    Status joined = joins_.Join(set, name, from);
+    if (!joined.ok()) {
+      Reject(from, request, std::move(joined));
+      return OkStatus();
+    }
+  }
+  Pending* pending = readiness_.Add(set, name, members, from, std::move(ask), now);
   if (pending == nullptr) {
     return Internal("rank " + std::to_string(from) + " asked twice for tensor '" + name + "'" +
                     SetText(set) + " before it was planned");
   }
-  const std::vector<Rank> departed = DepartedOf(members);
-  if (!departed.empty()) {
-    Cancel(pending, departed);
-  } else if (pending->complete()) {
-    Complete(pending);
-  } else if (!pending->watched) {
-    pending->watch = stalls_.Watch(pending->handle, now);
-    pending->watched = true;
-  }
+  Settle(pending, now);
+  if (joins) SettleWithout(from, now);
   return OkStatus();
+}
+
+// `rank` has joined: what the others wait for may be complete, or impossible.
+void Sequencer::SettleWithout(Rank rank, TimePoint now) {
+  std::vector<uint64_t> waiting;
+  for (const auto& [handle, pending] : readiness_.all()) {
+    const std::vector<Rank>& members = pending.members;
+    if (!pending.complete && std::binary_search(members.begin(), members.end(), rank)) {
+      waiting.push_back(handle);
+    }
+  }
+  for (uint64_t handle : waiting) Settle(readiness_.Find(handle), now);
+}
+
+// Ends the request, plans it, or sees to it that nobody waits for it unheard.
+void Sequencer::Settle(Pending* pending, TimePoint now) {
+  const std::vector<Rank> departed = DepartedOf(pending->members);
+  if (!departed.empty()) return Cancel(pending, departed);
+  std::vector<Rank> absent = joins_.AbsentFrom(*pending);
+  Status possible = CheckAbsent(pending->AnyRequest(), absent);
+  if (!possible.ok()) return End(pending, std::move(possible));
+  if (pending->asked + absent.size() == pending->members.size()) {
+    pending->absent = std::move(absent);
+    return Complete(pending);
+  }
+  // That some have joined and others work on is no stall.
+  if (pending->watched || pending->AnyRequest().kind == CollectiveKind::kJoin) return;
+  pending->watch = stalls_.Watch(pending->handle, now);
+  pending->watched = true;
 }
 
 void Sequencer::Complete(Pending* pending) {
   Unwatch(pending);
-  const Status agreed = Validate(*pending);
-  if (!agreed.ok()) {
-    End(pending, agreed, pending->members);
-    return;
-  }
-  FusionPlanner& planner = pending->members.front() == 0 ? windowed_ : free_;
-  planner.Add(pending->handle, pending->asks.front().common());
+  Status agreed = Validate(pending);
+  if (!agreed.ok()) return End(pending, std::move(agreed));
+  pending->complete = true;
+  // An absent rank may come back, and ask, before the plan of the others is stamped.
+  if (!pending->absent.empty()) readiness_.ReleaseName(*pending);
+  const bool with_us =
+      pending->members.front() == 0 && (pending->absent.empty() || pending->absent.front() != 0);
+  (with_us ? windowed_ : free_).Add(pending->handle, pending->AnyRequest(), pending->absent);
 }
 
-Status Sequencer::Validate(const Pending& pending) const {
-  if (CommonAgreement(pending) != nullptr) return OkStatus();
+// Checks that those who asked agree, and notes the first dimensions that follow.
+Status Sequencer::Validate(Pending* pending) {
+  if (CommonAgreement(*pending) != nullptr) return OkStatus();
   std::vector<std::unique_ptr<Request>> expanded;
   std::vector<const Request*> requests;
-  for (size_t i = 0; i < pending.asks.size(); ++i) {
-    const Ask& ask = pending.asks[i];
+  for (size_t i = 0; i < pending->asks.size(); ++i) {
+    const Ask& ask = pending->asks[i];
+    if (ask.order == 0) continue;
     if (ask.cached) {
       expanded.push_back(std::make_unique<Request>(ask.cached->RequestOf(static_cast<int>(i))));
     }
     requests.push_back(ask.cached ? expanded.back().get() : ask.full.get());
   }
-  TFRING_RETURN_IF_ERROR(ValidateAgreement(pending.members, requests));
-  if (requests[0]->kind == CollectiveKind::kAllgather &&
-      requests[0]->shapes.size() * requests.size() > kMaxFirstDims) {
-    return InvalidArgument(Describe(pending) + ": too many tensors for one call on " +
+  const std::vector<Rank> participants = pending->AskedBy();
+  TFRING_RETURN_IF_ERROR(ValidateAgreement(participants, requests));
+  if (FirstDimsCount(*requests[0], participants.size()) > kMaxFirstDims) {
+    return InvalidArgument(Describe(*pending) + ": too many tensors for one call on " +
                            std::to_string(requests.size()) + " ranks; split the list");
   }
+  pending->first_dims = FirstDimsOf(participants, requests);
   return OkStatus();
+}
+
+// Ends a request that is not even pending.
+void Sequencer::Reject(Rank from, const Request& request, Status error) {
+  Stamped stamped{PlanFor(request), {from}};
+  stamped.plan.error = std::move(error);
+  stamped.plan.items.push_back({request.name, 0, {}});
+  errors_.push_back(std::move(stamped));
 }
 
 std::vector<Rank> Sequencer::DepartedOf(const std::vector<Rank>& members) const {
@@ -192,13 +231,18 @@ void Sequencer::Cancel(Pending* pending, const std::vector<Rank>& departed) {
   text += " (" + Describe(*pending) + ", asked for by ";
   text += (asked_by.size() == 1 ? "rank " : "ranks ") + RanksString(asked_by);
   text += "). Every rank has to run the same number of steps; do all have the same amount of data?";
-  End(pending, Cancelled(std::move(text)), asked_by);
+  End(pending, Cancelled(std::move(text)));
 }
 
-void Sequencer::End(Pending* pending, Status error, const std::vector<Rank>& recipients) {
+// All who asked get the error.
+void Sequencer::End(Pending* pending, Status error) {
   Unwatch(pending);
   Stamped stamped{PlanFor(pending->AnyRequest()), {}};
-  for (Rank rank : recipients) {
+  for (size_t i = 0; i < pending->asks.size(); ++i) {
+    const Ask& ask = pending->asks[i];
+    const Rank rank = pending->members[i];
+    if (ask.order == 0) continue;
+    if (ask.common().kind == CollectiveKind::kJoin) joins_.Leave(pending->process_set, rank);
     if (departed_.count(rank) == 0) stamped.recipients.push_back(rank);
   }
   stamped.plan.error = std::move(error);
@@ -230,13 +274,17 @@ Sequencer::Outgoing Sequencer::Take() {
   Outgoing out;
   out.resend = std::move(resend_);
   resend_.clear();
-  out.plans = std::move(errors_);
-  errors_.clear();
-  for (Stamped& stamped : out.plans) stamped.plan.sequence = ++last_sequence_;
-  while (StampNext(&free_, &out)) {
-  }
-  while (in_flight_.size() < max_in_flight_ && StampNext(&windowed_, &out)) {
-  }
+  // A plan that removes a process set leaves errors behind.
+  do {
+    for (Stamped& stamped : std::exchange(errors_, {})) {
+      stamped.plan.sequence = ++last_sequence_;
+      out.plans.push_back(std::move(stamped));
+    }
+    while (StampNext(&free_, &out)) {
+    }
+    while (in_flight_.size() < max_in_flight_ && StampNext(&windowed_, &out)) {
+    }
+  } while (!errors_.empty());
   return out;
 }
 
@@ -249,7 +297,8 @@ bool Sequencer::StampNext(FusionPlanner* planner, Outgoing* out) {
       if (pending == nullptr) continue;  // cancelled meanwhile
       if (stamped.plan.items.empty()) {
         stamped.plan = PlanFor(pending->AnyRequest());
-        stamped.recipients = pending->members;
+        stamped.plan.absent = pending->absent;
+        stamped.recipients = pending->AskedBy();
       }
       AddItem(*pending, &stamped.plan);
       readiness_.Erase(handle);
@@ -257,12 +306,15 @@ bool Sequencer::StampNext(FusionPlanner* planner, Outgoing* out) {
     if (stamped.plan.items.empty()) continue;
     Plan& plan = stamped.plan;
     plan.sequence = ++last_sequence_;
+    // Evictions are told to all members at once.
     const auto evicted = evicted_.find(plan.process_set);
-    if (evicted != evicted_.end()) {
+    if (evicted != evicted_.end() && plan.absent.empty() &&
+        plan.kind != CollectiveKind::kSendRecv) {
       plan.evicted = std::move(evicted->second);
       evicted_.erase(evicted);
     }
-    if (stamped.recipients.front() == 0) in_flight_.insert(plan.sequence);
+    const bool runs_here = stamped.recipients.front() == 0 && MovesData(plan.kind);
+    if (runs_here) in_flight_.insert(plan.sequence);
     out->plans.push_back(std::move(stamped));
     return true;
   }
@@ -270,19 +322,74 @@ bool Sequencer::StampNext(FusionPlanner* planner, Outgoing* out) {
 }
 
 void Sequencer::AddItem(const Pending& pending, Plan* plan) {
+  if (!MovesData(plan->kind)) return AddValues(pending, plan);
   PlanItem item;
   const Agreement* agreement = CommonAgreement(pending);
   if (agreement != nullptr && cache_.Find(agreement->id) != nullptr) {
     item.cache_id = agreement->id;
     cache_.Touch(agreement->id);
-  } else {
-    item.name = pending.name;
-    item.first_dims = FirstDims(pending);
+    plan->items.push_back(std::move(item));
+    return;
+  }
+  item.name = pending.name;
+  item.first_dims = agreement != nullptr ? agreement->first_dims : pending.first_dims;
+  if (Cacheable(plan->kind) && pending.absent.empty()) {
     ResponseCache::Evicted evicted;
     item.cache_id = cache_.Insert(pending.asks.front().common(), item.first_dims, &evicted);
     for (const auto& [set, id] : evicted) evicted_[set].push_back(id);
   }
   plan->items.push_back(std::move(item));
+}
+
+// Of a plan that moves no data. It takes effect here and now, and everywhere when it arrives.
+void Sequencer::AddValues(const Pending& pending, Plan* plan) {
+  PlanItem item;
+  item.name = pending.name;
+  const Request& request = pending.AnyRequest();
+  if (plan->kind == CollectiveKind::kJoin) {
+    item.first_dims = {pending.LastToAsk()};
+    joins_.Clear(pending.process_set);
+  } else if (plan->kind == CollectiveKind::kAddProcessSet) {
+    plan->error = AddSet(request, &item.first_dims);
+  } else {
+    plan->error = RemoveSet(request, &item.first_dims);
+  }
+  plan->items.push_back(std::move(item));
+}
+
+Status Sequencer::AddSet(const Request& request, std::vector<int64_t>* values) {
+  const std::vector<Rank> ranks(request.splits.begin(), request.splits.end());
+  const ProcessSetId equal = sets_.FindEqual(ranks);
+  if (equal >= 0) {
+    return InvalidArgument(Describe(request) + ": a process set of the ranks " +
+                           RanksString(ranks) + " is registered already, with id " +
+                           std::to_string(equal) + "; use that one");
+  }
+  const ProcessSetId id = sets_.NextId();
+  TFRING_RETURN_IF_ERROR(sets_.Add(id, ranks));
+  values->push_back(id);
+  values->insert(values->end(), request.splits.begin(), request.splits.end());
+  return OkStatus();
+}
+
+Status Sequencer::RemoveSet(const Request& request, std::vector<int64_t>* values) {
+  const auto id = static_cast<ProcessSetId>(request.splits[0]);
+  const Status removed = sets_.Remove(id);
+  if (!removed.ok()) return InvalidArgument(Describe(request) + ": " + removed.message());
+  cache_.DropSet(id);
+  evicted_.erase(id);
+  std::vector<uint64_t> left;
+  for (const auto& [handle, pending] : readiness_.all()) {
+    if (pending.process_set == id) left.push_back(handle);
+  }
+  for (uint64_t handle : left) {
+    Pending* pending = readiness_.Find(handle);
+    End(pending, FailedPrecondition(Describe(*pending) + ": the process set was removed before " +
+                                    "all its ranks had asked for it; remove a process set when " +
+                                    "all its collectives have ended"));
+  }
+  *values = request.splits;
+  return OkStatus();
 }
 
 Status Sequencer::OnTime(TimePoint now, std::vector<std::string>* warnings) {
@@ -309,7 +416,7 @@ Status Sequencer::OnTime(TimePoint now, std::vector<std::string>* warnings) {
 std::map<Rank, const Pending*> Sequencer::OldestWaits() const {
   std::map<Rank, std::pair<uint64_t, const Pending*>> oldest;
   for (const auto& [handle, pending] : readiness_.all()) {
-    if (pending.complete()) continue;
+    if (pending.complete) continue;
     for (size_t i = 0; i < pending.asks.size(); ++i) {
       const uint64_t order = pending.asks[i].order;
       if (order == 0) continue;
@@ -326,7 +433,10 @@ std::string Sequencer::StallReport(const Pending& pending, TimePoint now,
                                    const std::map<Rank, const Pending*>& waits) const {
   std::vector<StallView> views;
   for (size_t i = 0; i < pending.asks.size(); ++i) {
-    StallView view{pending.members[i], pending.asks[i].order != 0, ""};
+    StallView view;
+    view.rank = pending.members[i];
+    view.ready = pending.asks[i].order != 0;
+    view.joined = joins_.Has(pending.process_set, view.rank);
     const auto wait = waits.find(view.rank);
     if (!view.ready && wait != waits.end()) view.waits_for = Describe(*wait->second);
     views.push_back(std::move(view));

@@ -10,6 +10,7 @@
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/core/fusion_planner.h"
+#include "ops/runtime/core/join.h"
 #include "ops/runtime/core/plan.h"
 #include "ops/runtime/core/process_sets.h"
 #include "ops/runtime/core/readiness.h"
@@ -20,10 +21,11 @@
 namespace tfring {
 
 // The one place where plans of all process sets get their order: counts readiness, validates,
-// fuses, stamps. Plans are compact: an item whose id all members know has neither name nor
-// dimensions. Holds plans back while max_plans_in_flight of those that rank 0 takes part in are
-// unfinished, so that what becomes ready meanwhile is fused; plans of other sets never wait, as
-// nobody here sees them end. Rank 0's control thread; lives for one epoch.
+// fuses, stamps; keeps the process sets as of the last plan. Plans are compact: an item whose id
+// all members know has neither name nor dimensions. Holds plans back while max_plans_in_flight of
+// those that rank 0 takes part in are unfinished, so that what becomes ready meanwhile is fused;
+// plans of other sets never wait, as nobody here sees them end. Rank 0's control thread; lives for
+// one epoch.
 class Sequencer {
  public:
   struct Stamped {
@@ -35,12 +37,14 @@ class Sequencer {
     std::map<Rank, std::vector<uint32_t>> resend;
   };
 
-  Sequencer(const Config& config, const ProcessSets* process_sets);
+  Sequencer(const Config& config, ProcessSets process_sets);
 
   // Internal when `from` cannot have meant it.
   Status OnRequests(Rank from, std::vector<Request> requests,
                     const std::vector<uint32_t>& cache_ids, TimePoint now);
 
+  // Rank 0's backend is through with it. Not needed for plans that move no data: nothing waits for
+  // them.
   void OnPlanDone(uint64_t sequence);
   void OnDeparted(Rank rank);
 
@@ -55,28 +59,34 @@ class Sequencer {
  private:
   Status OnRequest(Rank from, Request request, TimePoint now);
   Status OnCacheId(Rank from, uint32_t id, TimePoint now);
-  Status Note(Rank from, ProcessSetId set, const std::string& name,
-              const std::vector<Rank>& members, int position, Ask ask, TimePoint now);
+  Status Note(Rank from, const std::vector<Rank>& members, Ask ask, TimePoint now);
+  void SettleWithout(Rank rank, TimePoint now);
+  void Settle(Pending* pending, TimePoint now);
   void Complete(Pending* pending);
-  Status Validate(const Pending& pending) const;
+  static Status Validate(Pending* pending);
+  void Reject(Rank from, const Request& request, Status error);
   std::vector<Rank> DepartedOf(const std::vector<Rank>& members) const;
   void Cancel(Pending* pending, const std::vector<Rank>& departed);
-  void End(Pending* pending, Status error, const std::vector<Rank>& recipients);
+  void End(Pending* pending, Status error);
   void Unwatch(Pending* pending);
   bool StampNext(FusionPlanner* planner, Outgoing* out);
   void AddItem(const Pending& pending, Plan* plan);
+  void AddValues(const Pending& pending, Plan* plan);
+  Status AddSet(const Request& request, std::vector<int64_t>* values);
+  Status RemoveSet(const Request& request, std::vector<int64_t>* values);
   std::map<Rank, const Pending*> OldestWaits() const;
   std::string StallReport(const Pending& pending, TimePoint now,
                           const std::map<Rank, const Pending*>& waits) const;
 
-  const ProcessSets* const process_sets_;
+  ProcessSets sets_;  // as of the last plan that was stamped
   const size_t max_in_flight_;
   const Duration stall_shutdown_;
   Readiness readiness_;
+  Joins joins_;
   ResponseCache cache_;
   StallInspector stalls_;
-  FusionPlanner windowed_;       // sets with rank 0
-  FusionPlanner free_;           // all other sets
+  FusionPlanner windowed_;       // plans with rank 0
+  FusionPlanner free_;           // all others
   std::vector<Stamped> errors_;  // not stamped yet
   std::map<Rank, std::vector<uint32_t>> resend_;
   std::map<ProcessSetId, std::vector<uint32_t>> evicted_;  // not announced to the set yet

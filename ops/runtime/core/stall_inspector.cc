@@ -57,13 +57,15 @@ const uint64_t* StallInspector::Expired(TimePoint now) const {
 std::string StallMessage(const std::string& what, Duration waited,
                          const std::vector<StallView>& ranks) {
   std::vector<Rank> ready;
+  std::vector<Rank> joined;
   std::map<std::string, std::vector<Rank>> missing;
   for (const StallView& view : ranks) {
-    (view.ready ? ready : missing[view.waits_for]).push_back(view.rank);
+    (view.ready ? ready : view.joined ? joined : missing[view.waits_for]).push_back(view.rank);
   }
   std::ostringstream text;
   text << what << " has waited " << static_cast<double>(waited) / static_cast<double>(kSecond)
        << " s: ready on " << RanksText(ready);
+  if (!joined.empty()) text << "; joined, and not waited for: " << RanksText(joined);
   for (const auto& [other, at] : missing) {
     text << "; missing on " << RanksText(at);
     if (other.empty()) {

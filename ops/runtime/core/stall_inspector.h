@@ -52,6 +52,7 @@ class StallInspector {
 struct StallView {
   Rank rank = 0;
   bool ready = false;
+  bool joined = false;    // takes no part, and is not waited for
   std::string waits_for;  // missing ranks: what they asked for instead, "" for nothing
 };
 

@@ -23,10 +23,30 @@ std::string HashText(uint64_t value) {
   return text;
 }
 
-// Shapes without what allgather allows to differ.
+// Every rank brings as many rows as it likes.
+bool OwnRows(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kGather ||
+         kind == CollectiveKind::kAlltoall || kind == CollectiveKind::kScatter;
+}
+
+// Shapes without what the kind allows to differ.
 bool SameShape(CollectiveKind kind, const Shape& a, const Shape& b) {
-  if (kind != CollectiveKind::kAllgather) return a == b;
+  if (kind == CollectiveKind::kSendRecv) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [](int64_t x, int64_t y) { return x == y || x == -1 || y == -1; });
+  }
+  if (!OwnRows(kind)) return a == b;
   return a.size() == b.size() && (a.empty() || std::equal(a.begin() + 1, a.end(), b.begin() + 1));
+}
+
+// A receiver may leave the shape to the sender.
+bool SameCount(const Request& a, const Request& b) {
+  return a.shapes.size() == b.shapes.size() ||
+         (a.kind == CollectiveKind::kSendRecv && (a.shapes.empty() || b.shapes.empty()));
+}
+
+bool ChangesSets(CollectiveKind kind) {
+  return kind == CollectiveKind::kAddProcessSet || kind == CollectiveKind::kRemoveProcessSet;
 }
 
 // One property that the ranks have to agree on.
@@ -48,27 +68,34 @@ const Property kProperties[] = {
      "Cast the tensor to one dtype on every rank (mixed precision has to be on everywhere or "
      "nowhere)."},
     {"the reduce op",
-     [](const Request& a, const Request& b) {
-       return a.kind != CollectiveKind::kAllreduce || a.op == b.op;
-     },
+     [](const Request& a, const Request& b) { return !Reduces(a.kind) || a.op == b.op; },
      [](const Request& r) { return std::string(ReduceOpName(r.op)); }, kSameCall},
     {"the root rank",
-     [](const Request& a, const Request& b) {
-       return a.kind != CollectiveKind::kBroadcast || a.root == b.root;
-     },
+     [](const Request& a, const Request& b) { return !HasRoot(a.kind) || a.root == b.root; },
      [](const Request& r) { return "root " + std::to_string(r.root); }, kSameCall},
+    {"the receiver",
+     [](const Request& a, const Request& b) {
+       return a.kind != CollectiveKind::kSendRecv || a.peer == b.peer;
+     },
+     [](const Request& r) { return "to rank " + std::to_string(r.peer); },
+     "Both ranks have to name the same source and destination."},
+    {"the ranks or the id of the process set",
+     [](const Request& a, const Request& b) {
+       return !ChangesSets(a.kind) || a.splits == b.splits;
+     },
+     [](const Request& r) { return ShapeString(r.splits); },
+     "All ranks have to add and remove the same process sets in the same order."},
     {"the prescale factor",
      [](const Request& a, const Request& b) {
-       return a.kind != CollectiveKind::kAllreduce || a.prescale == b.prescale;
+       return !Reduces(a.kind) || a.prescale == b.prescale;
      },
      [](const Request& r) { return DoubleText(r.prescale); }, kSameCall},
     {"the postscale factor",
      [](const Request& a, const Request& b) {
-       return a.kind != CollectiveKind::kAllreduce || a.postscale == b.postscale;
+       return !Reduces(a.kind) || a.postscale == b.postscale;
      },
      [](const Request& r) { return DoubleText(r.postscale); }, kSameCall},
-    {"the number of tensors",
-     [](const Request& a, const Request& b) { return a.shapes.size() == b.shapes.size(); },
+    {"the number of tensors", [](const Request& a, const Request& b) { return SameCount(a, b); },
      [](const Request& r) { return std::to_string(r.shapes.size()); },
      "Every rank has to pass a list of the same length; do all ranks build the same model?"},
     {"the bucket layout",
@@ -124,8 +151,9 @@ Status ShapeMismatch(const std::vector<Rank>& members, const std::vector<const R
     what += " of element " + std::to_string(tensor) + " of " + std::to_string(first.shapes.size());
   }
   const char* advice =
-      first.kind == CollectiveKind::kAllgather
-          ? "allgather joins along the first dimension; all others have to be the same."
+      OwnRows(first.kind) ? "Only the first dimension may differ; all others have to be the same."
+      : first.kind == CollectiveKind::kSendRecv
+          ? "The receiver has to expect what the sender sends; -1 stands for any size."
           : "The shape has to be the same on every rank; do all ranks build the same model, and "
             "use batches of one size where the shape depends on them?";
   return FailedPrecondition(
@@ -135,10 +163,26 @@ Status ShapeMismatch(const std::vector<Rank>& members, const std::vector<const R
       ". " + advice);
 }
 
+// Not ok if some ranks found their own calls invalid.
+Status Refusals(const std::vector<Rank>& members, const std::vector<const Request*>& requests) {
+  const Request* refused = nullptr;
+  std::vector<Rank> ranks;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (requests[i]->refusal.empty()) continue;
+    if (refused == nullptr) refused = requests[i];
+    if (requests[i]->refusal == refused->refusal) ranks.push_back(members[i]);
+  }
+  if (refused == nullptr) return OkStatus();
+  return InvalidArgument("the call is invalid on " +
+                         std::string(ranks.size() == 1 ? "rank " : "ranks ") + RanksString(ranks) +
+                         ": " + refused->refusal);
+}
+
 }  // namespace
 
 Status ValidateAgreement(const std::vector<Rank>& members,
                          const std::vector<const Request*>& requests) {
+  TFRING_RETURN_IF_ERROR(Refusals(members, requests));
   const Request& first = *requests[0];
   for (const Request* request : requests) {
     if (*request == first) continue;
@@ -148,7 +192,8 @@ Status ValidateAgreement(const std::vector<Rank>& members,
                                 ValuesByRank(members, requests, property.text) + ". " +
                                 property.advice);
     }
-    for (size_t t = 0; t < first.shapes.size(); ++t) {
+    const size_t shapes = std::min(first.shapes.size(), request->shapes.size());
+    for (size_t t = 0; t < shapes; ++t) {
       if (!SameShape(first.kind, first.shapes[t], request->shapes[t])) {
         return ShapeMismatch(members, requests, t);
       }

@@ -8,9 +8,9 @@
 
 namespace tfring {
 
-// Checks that the members of a process set mean the same collective: requests[i] is what members[i]
-// asked for under one name, never null. FailedPrecondition names the tensor, the ranks, both values
-// and what to do.
+// Checks that those who take part mean the same collective: requests[i] is what members[i] asked
+// for under one name, never null. FailedPrecondition names the tensor, the ranks, both values and
+// what to do; InvalidArgument repeats what a rank refused its own call for.
 Status ValidateAgreement(const std::vector<Rank>& members,
                          const std::vector<const Request*>& requests);
 

@@ -12,10 +12,16 @@ constexpr uint8_t kHasPrescale = 1;
 constexpr uint8_t kHasPostscale = 2;
 constexpr uint8_t kHasLayoutHash = 4;
 constexpr uint8_t kIsGroup = 8;
-constexpr uint8_t kHasError = 16;
-constexpr uint8_t kHasEvicted = 32;
-constexpr uint8_t kRequestFlags = kHasPrescale | kHasPostscale | kHasLayoutHash | kIsGroup;
-constexpr uint8_t kPlanFlags = kHasPrescale | kHasPostscale | kHasError | kHasEvicted;
+constexpr uint8_t kHasSplits = 16;
+constexpr uint8_t kHasRefusal = 32;
+constexpr uint8_t kHasPeer = 64;
+constexpr uint8_t kRequestFlags =
+    kHasPrescale | kHasPostscale | kHasLayoutHash | kIsGroup | kHasSplits | kHasRefusal | kHasPeer;
+constexpr uint8_t kHasError = 4;
+constexpr uint8_t kHasEvicted = 8;
+constexpr uint8_t kHasAbsent = 16;
+constexpr uint8_t kPlanFlags =
+    kHasPrescale | kHasPostscale | kHasError | kHasEvicted | kHasAbsent | kHasPeer;
 
 // The fewest bytes that one element takes: bounds counts, and so allocation.
 constexpr size_t kMinRequestBytes = 8;
@@ -46,6 +52,27 @@ std::vector<int64_t> ReadNumbers(WireReader* in) {
   numbers.reserve(count);
   for (size_t i = 0; i < count && in->ok(); ++i) numbers.push_back(in->Signed());
   return numbers;
+}
+
+void WriteRanks(const std::vector<Rank>& ranks, WireWriter* out) {
+  out->Unsigned(ranks.size());
+  for (Rank rank : ranks) out->Signed(rank);
+}
+
+std::vector<Rank> ReadRanks(WireReader* in) {
+  std::vector<Rank> ranks;
+  const size_t count = in->Count(1);
+  ranks.reserve(count);
+  for (size_t i = 0; i < count && in->ok(); ++i) ranks.push_back(in->Signed32());
+  return ranks;
+}
+
+// The receiver of a send/recv, where there is one.
+Rank ReadPeer(uint8_t flags, WireReader* in) {
+  if ((flags & kHasPeer) == 0) return kNoRank;
+  const Rank peer = in->Signed32();
+  if (peer == kNoRank) in->Fail();
+  return peer;
 }
 
 void WriteStatus(const Status& status, WireWriter* out) {
@@ -98,6 +125,9 @@ void WriteRequest(const Request& request, WireWriter* out) {
   auto flags = ScaleFlags(request.prescale, request.postscale);
   if (request.layout_hash != 0) flags |= kHasLayoutHash;
   if (request.group) flags |= kIsGroup;
+  if (!request.splits.empty()) flags |= kHasSplits;
+  if (!request.refusal.empty()) flags |= kHasRefusal;
+  if (request.peer != kNoRank) flags |= kHasPeer;
   out->String(request.name);
   out->Byte(static_cast<uint8_t>(request.kind));
   out->Byte(static_cast<uint8_t>(request.dtype));
@@ -105,8 +135,11 @@ void WriteRequest(const Request& request, WireWriter* out) {
   out->Byte(flags);
   out->Signed(request.process_set);
   out->Signed(request.root);
+  if (flags & kHasPeer) out->Signed(request.peer);
   WriteScales(flags, request.prescale, request.postscale, out);
   if (flags & kHasLayoutHash) out->Word(request.layout_hash);
+  if (flags & kHasSplits) WriteNumbers(request.splits, out);
+  if (flags & kHasRefusal) out->String(request.refusal);
   out->Unsigned(request.shapes.size());
   for (const Shape& shape : request.shapes) WriteNumbers(shape, out);
 }
@@ -121,10 +154,19 @@ Request ReadRequest(WireReader* in) {
   request.group = (flags & kIsGroup) != 0;
   request.process_set = in->Signed32();
   request.root = in->Signed32();
+  request.peer = ReadPeer(flags, in);
   ReadScales(flags, &request.prescale, &request.postscale, in);
   if (flags & kHasLayoutHash) {
     request.layout_hash = in->Word();
     if (request.layout_hash == 0) in->Fail();
+  }
+  if (flags & kHasSplits) {
+    request.splits = ReadNumbers(in);
+    if (request.splits.empty()) in->Fail();
+  }
+  if (flags & kHasRefusal) {
+    request.refusal = in->String();
+    if (request.refusal.empty()) in->Fail();
   }
   const size_t shapes = in->Count(1);
   request.shapes.reserve(shapes);
@@ -136,6 +178,8 @@ void WritePlan(const Plan& plan, WireWriter* out) {
   auto flags = ScaleFlags(plan.prescale, plan.postscale);
   if (!plan.error.ok()) flags |= kHasError;
   if (!plan.evicted.empty()) flags |= kHasEvicted;
+  if (!plan.absent.empty()) flags |= kHasAbsent;
+  if (plan.peer != kNoRank) flags |= kHasPeer;
   out->Unsigned(plan.sequence);
   out->Signed(plan.process_set);
   out->Byte(static_cast<uint8_t>(plan.kind));
@@ -143,9 +187,11 @@ void WritePlan(const Plan& plan, WireWriter* out) {
   out->Byte(static_cast<uint8_t>(plan.op));
   out->Byte(flags);
   out->Signed(plan.root);
+  if (flags & kHasPeer) out->Signed(plan.peer);
   WriteScales(flags, plan.prescale, plan.postscale, out);
   if (flags & kHasError) WriteStatus(plan.error, out);
   if (flags & kHasEvicted) WriteIds(plan.evicted, out);
+  if (flags & kHasAbsent) WriteRanks(plan.absent, out);
   out->Unsigned(plan.items.size());
   for (const PlanItem& item : plan.items) {
     out->String(item.name);
@@ -163,6 +209,7 @@ Plan ReadPlan(WireReader* in) {
   plan.op = static_cast<ReduceOp>(in->Enum(kNumReduceOps));
   const uint8_t flags = ReadFlags(kPlanFlags, in);
   plan.root = in->Signed32();
+  plan.peer = ReadPeer(flags, in);
   ReadScales(flags, &plan.prescale, &plan.postscale, in);
   if (flags & kHasError) {
     plan.error = ReadStatus(in);
@@ -171,6 +218,10 @@ Plan ReadPlan(WireReader* in) {
   if (flags & kHasEvicted) {
     plan.evicted = ReadIds(in);
     if (plan.evicted.empty()) in->Fail();
+  }
+  if (flags & kHasAbsent) {
+    plan.absent = ReadRanks(in);
+    if (plan.absent.empty()) in->Fail();
   }
   const size_t items = in->Count(kMinItemBytes);
   plan.items.reserve(items);
@@ -265,13 +316,13 @@ Result<Frame> DecodeFrame(std::string_view bytes) {
 }
 
 size_t MaxEncodedBytes(const Request& request) {
-  size_t bytes = 64 + request.name.size();
+  size_t bytes = 80 + request.name.size() + 10 * request.splits.size() + request.refusal.size();
   for (const Shape& shape : request.shapes) bytes += 5 + 10 * shape.size();
   return bytes;
 }
 
 size_t MaxEncodedBytes(const Plan& plan) {
-  size_t bytes = 64 + plan.error.message().size() + 5 * plan.evicted.size();
+  size_t bytes = 80 + plan.error.message().size() + 5 * (plan.evicted.size() + plan.absent.size());
   for (const PlanItem& item : plan.items) {
     bytes += 15 + item.name.size() + 10 * item.first_dims.size();
   }

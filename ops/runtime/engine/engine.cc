@@ -97,7 +97,12 @@ void Engine::State::OnSubmission(EntryId id, Request request) {
     status = InvalidArgument("'" + request.name + "' was called on " + Name(rank_) + ", but " +
                              set + " has only the ranks " + RanksString(*members));
   } else {
-    status = CheckRequest(request, *members);
+    status = CheckAddress(request, *members, rank_);
+  }
+  if (status.ok() && request.refusal.empty()) {
+    // The others are to hear of it instead of waiting for this rank.
+    const Status valid = CheckRequest(request, *members, rank_);
+    if (!valid.ok()) Refuse(valid, &request);
   }
   if (status.ok() && !entries_.Add(id, request)) {
     status = InvalidArgument("'" + request.name + "' is in flight on " + Name(rank_) +
@@ -163,12 +168,7 @@ void Engine::State::Pump() {
 void Engine::State::Run(Plan plan) {
   if (!ended_.ok()) return;
   if (!plan.error.ok()) return EndWithError(plan);
-  const std::vector<Rank>* members = sets_.Find(plan.process_set);
   const std::string what = "plan " + std::to_string(plan.sequence);
-  if (members == nullptr || sets_.PositionOf(plan.process_set, rank_) < 0) {
-    return Failed(Internal(Name(rank_) + " got " + what + ", but is no member of process set " +
-                           std::to_string(plan.process_set)));
-  }
   if (plan.sequence <= last_sequence_) {
     return Failed(
         Internal(Name(rank_) + " got " + what + " after plan " + std::to_string(last_sequence_)));
@@ -185,7 +185,8 @@ void Engine::State::Run(Plan plan) {
   // The streams are in the middle of something: nothing may run on them, the verdict is near.
   if (aborted_) return;
   entries_.HandOver(plan.sequence, ids);
-  effects_.runs.push_back(PlanRun{std::move(plan), *members, std::move(ids)});
+  std::vector<Rank> members = std::move(plan.members);
+  effects_.runs.push_back(PlanRun{std::move(plan), std::move(members), std::move(ids)});
 }
 
 void Engine::State::EndWithError(const Plan& plan) {

@@ -74,17 +74,22 @@ RankRuntime::RankRuntime(std::shared_ptr<Core> core, Rank rank)
 
 RankRuntime::~RankRuntime() { Shutdown(); }
 
-Status RankRuntime::Check(const Request& request, const Entry& entry) const {
-  const MemberTable::Members members = core_->members.Find(request.process_set);
+Status RankRuntime::Check(const Entry& entry, Request* request) const {
+  const MemberTable::Members members = core_->members.Find(request->process_set);
   if (members == nullptr) {
-    return InvalidArgument("tensor '" + request.name + "': " + NoSuchSet(request.process_set));
+    return InvalidArgument("tensor '" + request->name + "': " + NoSuchSet(request->process_set));
   }
-  TFRING_RETURN_IF_ERROR(CheckRequest(request, *members));
-  return CheckBuffers(request, entry, rank_);
+  TFRING_RETURN_IF_ERROR(CheckAddress(*request, *members, rank_));
+  if (!request->refusal.empty()) return OkStatus();
+  Status valid = CheckRequest(*request, *members, rank_);
+  if (valid.ok()) valid = CheckBuffers(*request, entry, rank_);
+  // The other ranks are to hear of it instead of waiting for this one.
+  if (!valid.ok()) Refuse(valid, request);
+  return OkStatus();
 }
 
 void RankRuntime::Enqueue(Request request, Entry entry) {
-  Status status = Check(request, entry);
+  Status status = Check(entry, &request);
   if (status.ok()) status = core_->table.Add(&request, &entry);
   if (status.ok()) {
     core_->loop->NotifySubmission();

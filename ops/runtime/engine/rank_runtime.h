@@ -52,7 +52,8 @@ class RankRuntime {
  private:
   struct Core;
   RankRuntime(std::shared_ptr<Core> core, Rank rank);
-  Status Check(const Request& request, const Entry& entry) const;
+  // Not ok if the call can only end here; one that is wrong otherwise becomes its own refusal.
+  Status Check(const Entry& entry, Request* request) const;
 
   const Rank rank_;
   const std::shared_ptr<Core> core_;  // shared with the control thread

@@ -1,0 +1,28 @@
+#ifndef TFRING_OPS_RUNTIME_CORE_FIRST_DIMS_H_
+#define TFRING_OPS_RUNTIME_CORE_FIRST_DIMS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "ops/runtime/core/request.h"
+
+namespace tfring {
+
+// PlanItem::first_dims of the kinds that move data, as plan.h says: the sequencer makes them out of
+// what all asked for, and every rank checks them against what it asked for itself.
+
+// requests[i] is what members[i], who take part, asked for; they agree (see ValidateAgreement).
+std::vector<int64_t> FirstDimsOf(const std::vector<Rank>& members,
+                                 const std::vector<const Request*>& requests);
+
+// How many numbers FirstDimsOf makes for so many members.
+size_t FirstDimsCount(const Request& request, size_t members);
+
+// False if what came over the wire is not what `self`, one of `members`, asked for, or holds more
+// bytes than can be counted.
+bool FirstDimsFit(const std::vector<int64_t>& first_dims, const std::vector<Rank>& members,
+                  Rank self, const Request& request);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_CORE_FIRST_DIMS_H_
