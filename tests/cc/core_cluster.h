@@ -33,15 +33,20 @@ inline Request Allgather(const std::string& name, Shape shape) {
 // ranks and nothing else. A plan ends on a rank at a random later time. One thread, one test.
 class Cluster {
  public:
-  Cluster(int size, const Config& config, ProcessSets sets, unsigned seed)
-      : size_(size), sets_(std::move(sets)), rng_(seed), log_(size), running_(size) {
+  Cluster(int size, const Config& config, const ProcessSets& sets, unsigned seed)
+      : size_(size),
+        sets_(static_cast<size_t>(size), sets),
+        rng_(seed),
+        log_(size),
+        running_(size) {
     for (Rank rank = 0; rank < size; ++rank) {
-      negotiators_.push_back(std::make_unique<Negotiator>(rank, size, config, &sets_));
+      negotiators_.push_back(std::make_unique<Negotiator>(rank, size, config, &sets_[rank]));
     }
   }
   Cluster(int size, const Config& config, unsigned seed = 1)
       : Cluster(size, config, ProcessSets(size), seed) {}
 
+  const ProcessSets& sets(Rank rank) const { return sets_[rank]; }
   Negotiator& at(Rank rank) { return *negotiators_[rank]; }
   void Submit(Rank rank, Request request) { at(rank).Submit(std::move(request), now); }
 
@@ -55,7 +60,7 @@ class Cluster {
       network_[{rank, to}].push_back(std::move(frame));
     }
     for (Plan& plan : out.plans) {
-      if (plan.error.ok()) running_[rank].push_back(plan.sequence);
+      if (plan.error.ok() && MovesData(plan.kind)) running_[rank].push_back(plan.sequence);
       log_[rank].push_back(std::move(plan));
     }
     for (std::string& warning : out.warnings) warnings.push_back(std::move(warning));
@@ -118,7 +123,7 @@ class Cluster {
 
  private:
   int size_;
-  ProcessSets sets_;
+  std::vector<ProcessSets> sets_;  // by rank
   std::mt19937 rng_;
   std::vector<std::unique_ptr<Negotiator>> negotiators_;
   std::map<std::pair<Rank, Rank>, std::deque<std::string>> network_;
@@ -129,7 +134,8 @@ class Cluster {
 // One line per item, for comparing what ranks got.
 inline std::string PlanText(const Plan& plan) {
   std::string text = std::to_string(plan.sequence) + "/" + std::to_string(plan.process_set) + "/" +
-                     CollectiveKindName(plan.kind) + "/" + plan.error.ToString();
+                     CollectiveKindName(plan.kind) + "/" + RanksString(plan.members) + "/" +
+                     plan.error.ToString();
   for (const PlanItem& item : plan.items) {
     text += "\n  " + item.name;
     for (int64_t dim : item.first_dims) text += " " + std::to_string(dim);

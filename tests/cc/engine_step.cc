@@ -85,13 +85,28 @@ TEST(WrongCallsEndOnTheirOwn) {
   world.Submit(0, 2, Allreduce("x", 2));
   EXPECT_EQ(world.Code(0, 2), StatusCode::kInvalidArgument);
   EXPECT_CONTAINS(world.Text(0, 2), "only the ranks 1, 2");
-  Request request = Allreduce("x");
-  request.dtype = DataType::kComplex64;
-  world.Submit(0, 3, request);
-  EXPECT_EQ(world.Code(0, 3), StatusCode::kInvalidArgument);
   EXPECT_EQ(world.in_flight(0), 0u);
   world.SubmitOnAll(4, "x");
   EXPECT_EQ(world.runs(0).size(), 1u);
+}
+
+TEST(WhatIsWrongOnOneRankEndsOnAll) {
+  World world(3);
+  Request request = Allreduce("x");
+  request.dtype = DataType::kBool;
+  world.Submit(1, 1, request);
+  world.Submit(0, 1, Allreduce("x"));
+  world.Deliver();
+  EXPECT_TRUE(!world.Ended(1, 1));
+  world.Submit(2, 1, Allreduce("x"));
+  world.Deliver();
+  for (Rank rank : {0, 1, 2}) {
+    EXPECT_EQ(world.Code(rank, 1), StatusCode::kInvalidArgument);
+    EXPECT_CONTAINS(world.Text(rank, 1), "invalid on rank 1: allreduce of tensor 'x': dtype bool");
+    EXPECT_EQ(world.in_flight(rank), 0u);
+  }
+  world.SubmitOnAll(2, "x");
+  EXPECT_EQ(world.runs(2).size(), 1u);
 }
 
 TEST(RanksThatDisagreeAllFailAndGoOn) {

@@ -144,7 +144,7 @@ TEST(ADuplicateNameIsRefusedAndTheFirstCallGoesOn) {
   EXPECT_TRUE(first->Wait().ok() && other->Wait().ok());
 }
 
-TEST(ABadRequestIsRefusedHere) {
+TEST(ABadRequestIsRefusedOnAllRanksThatCanHear) {
   Job job(2, Link::kInProcess);
   auto nameless = Allreduce("", {2}, 1.0f);
   nameless->Start(&job[0]);
@@ -156,7 +156,14 @@ TEST(ABadRequestIsRefusedHere) {
   auto short_buffer = Allreduce("y", {2}, 1.0f);
   short_buffer->request.shapes[0] = {3};
   short_buffer->Start(&job[0]);
-  EXPECT_CONTAINS(short_buffer->Wait().message(), "[3]");
+  auto right = Allreduce("y", {2}, 1.0f);
+  right->Start(&job[1]);
+  for (const auto& call : {&short_buffer, &right}) {
+    const Status status = (*call)->Wait();
+    EXPECT_TRUE(status.code() == StatusCode::kInvalidArgument);
+    EXPECT_CONTAINS(status.message(), "invalid on rank 0: ");
+    EXPECT_CONTAINS(status.message(), "[3]");
+  }
 }
 
 // The same name again from inside `done`: it must never be taken for a duplicate.
