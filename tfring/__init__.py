@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tfring.compression import Compression, Compressor
     from tfring.gradient_tape import DistributedGradientTape
     from tfring.keras import callbacks
+    from tfring.keras.sync_batch_norm import SyncBatchNormalization
     from tfring.keras.top_level import DistributedOptimizer
     from tfring.launcher.function import run
     from tfring.objects import allgather_object, broadcast_object, broadcast_object_fn
@@ -86,6 +87,7 @@ _HOME = {
     "tfring.compression": ("Compression", "Compressor"),
     "tfring.gradient_tape": ("DistributedGradientTape",),
     "tfring.keras": ("callbacks",),
+    "tfring.keras.sync_batch_norm": ("SyncBatchNormalization",),
     "tfring.keras.top_level": ("DistributedOptimizer",),
     "tfring.launcher.function": ("run",),
     "tfring.objects": ("allgather_object", "broadcast_object", "broadcast_object_fn"),
@@ -136,6 +138,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNormalization",
     "__version__",
     "add_process_set",
     "allgather",

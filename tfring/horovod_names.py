@@ -10,7 +10,6 @@ _NOT_YET = frozenset(
         "LocalGradientAggregationHelper",
         "PartialDistributedGradientTape",
         "PartialDistributedOptimizer",
-        "SyncBatchNormalization",
         "alltoall",
         "data",
         "elastic",
@@ -27,8 +26,7 @@ _INSTEAD = {
     "broadcast_": "use broadcast_variables",
     "check_extension": "`tfring doctor` says what was built",
     "gpu_available": "this release reduces in host memory",
-    "load_model": "use keras.saving.load_model, wrap the model's optimizer in "
-    "DistributedOptimizer, then train",
+    "load_model": "it is in tfring.keras",
 }
 
 

@@ -12,13 +12,14 @@ import tfring.keras as hvd
 FEATURES, CLASSES, PER_RANK = 8, 3, 6
 
 
-def build_model(seed: int) -> Any:
-    """A model whose initial weights follow from the seed alone."""
+def build_model(seed: int, *middle: Any) -> Any:
+    """A model whose initial weights follow from the seed alone, with `middle` in its middle."""
     initializers = [keras.initializers.GlorotUniform(seed=seed + i) for i in range(2)]
     return keras.Sequential(
         [
             keras.layers.Input((FEATURES,)),
             keras.layers.Dense(16, activation="tanh", kernel_initializer=initializers[0]),
+            *middle,
             keras.layers.Dense(CLASSES, kernel_initializer=initializers[1]),
         ]
     )
@@ -28,47 +29,60 @@ def loss() -> Any:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def whole_data(steps: int) -> tuple[Any, Any]:
-    """`steps` batches for all ranks together: PER_RANK samples for each of them."""
+def whole_data(steps: int, per_rank: int = PER_RANK) -> tuple[Any, Any]:
+    """`steps` batches for all ranks together: `per_rank` samples for each of them."""
     rng = np.random.default_rng(11)
-    count = steps * hvd.size() * PER_RANK
+    count = steps * hvd.size() * per_rank
     x = rng.normal(size=(count, FEATURES)).astype(np.float32)
     return x, rng.integers(0, CLASSES, count)
 
 
-def my_data(steps: int) -> tuple[Any, Any]:
-    """This rank's part of every one of these batches."""
+def my_part(data: Any, steps: int) -> tuple[Any, Any]:
+    """This rank's part of every one of the batches of whole_data."""
 
     def part(values: Any) -> Any:
-        batches = values.reshape(steps, hvd.size(), PER_RANK, *values.shape[1:])
-        return batches[:, hvd.rank()].reshape(steps * PER_RANK, *values.shape[1:])
+        batches = values.reshape(steps, hvd.size(), -1, *values.shape[1:])
+        return batches[:, hvd.rank()].reshape(-1, *values.shape[1:])
 
-    x, y = whole_data(steps)
-    return part(x), part(y)
+    return part(data[0]), part(data[1])
 
 
-def train_alone(optimizer: Any, steps: int, seed: int) -> Any:
+def my_data(steps: int) -> tuple[Any, Any]:
+    """This rank's part of whole_data(steps)."""
+    return my_part(whole_data(steps), steps)
+
+
+def train_alone(
+    optimizer: Any, steps: int, seed: int, *, middle: Any = (), data: Any = None, **fit: Any
+) -> Any:
     """The weights that one process with plain Keras makes of the whole data: rank 0 does it."""
     if hvd.rank() == 0:
-        model = build_model(seed)
+        model = build_model(seed, *middle)
         model.compile(optimizer=optimizer, loss=loss())
-        x, y = whole_data(steps)
-        model.fit(x, y, batch_size=PER_RANK * hvd.size(), shuffle=False, verbose=0)
+        x, y = whole_data(steps) if data is None else data
+        model.fit(x, y, batch_size=len(x) // steps, shuffle=False, verbose=0, **fit)
     return hvd.broadcast_object(model.get_weights() if hvd.rank() == 0 else None)
 
 
 def train_together(
-    optimizer: Any, steps: int, seed: int, callbacks: Any = None, **compile_kwargs: Any
+    optimizer: Any,
+    steps: int,
+    seed: int,
+    callbacks: Any = None,
+    *,
+    middle: Any = (),
+    data: Any = None,
+    **compile_kwargs: Any,
 ) -> Any:
     """What the ranks make of their parts, starting unlike each other but for the broadcast."""
-    model = build_model(seed + 100 * hvd.rank())
+    model = build_model(seed + 100 * hvd.rank(), *middle)
     model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss=loss(), **compile_kwargs)
-    x, y = my_data(steps)
+    x, y = my_part(whole_data(steps) if data is None else data, steps)
     broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     model.fit(
         x,
         y,
-        batch_size=PER_RANK,
+        batch_size=len(x) // steps,
         shuffle=False,
         verbose=0,
         callbacks=[broadcast, *(callbacks or [])],

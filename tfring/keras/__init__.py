@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         add_process_set,
         allgather_object,
         barrier,
+        broadcast_global_variables,
         broadcast_object,
         broadcast_object_fn,
         broadcast_variables,
@@ -51,8 +52,15 @@ if TYPE_CHECKING:
         size,
     )
     from tfring.keras import callbacks
-    from tfring.keras.collectives import allgather, allreduce, broadcast
+    from tfring.keras.collectives import (
+        allgather,
+        allreduce,
+        broadcast,
+        reducescatter,
+    )
     from tfring.keras.optimizer import DistributedOptimizer
+    from tfring.keras.saving import load_model
+    from tfring.keras.sync_batch_norm import SyncBatchNormalization
 
 __all__ = [
     "Adasum",
@@ -64,12 +72,14 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNormalization",
     "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
     "barrier",
     "broadcast",
+    "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
@@ -85,6 +95,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "load_model",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -92,6 +103,7 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "rank",
+    "reducescatter",
     "remove_process_set",
     "rocm_built",
     "shutdown",
@@ -100,9 +112,12 @@ __all__ = [
 
 _OWN = {
     "DistributedOptimizer": "tfring.keras.optimizer",
+    "SyncBatchNormalization": "tfring.keras.sync_batch_norm",
     "allgather": "tfring.keras.collectives",
     "allreduce": "tfring.keras.collectives",
     "broadcast": "tfring.keras.collectives",
+    "load_model": "tfring.keras.saving",
+    "reducescatter": "tfring.keras.collectives",
 }
 
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
+import tfring
 from tfring import collectives
 from tfring.compression import Compression
+from tfring.reduce_ops import Average
 
 
 def allreduce(
@@ -52,3 +54,18 @@ def allgather(value: Any, name: str | None = None) -> Any:
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     """Returns the root's value."""
     return collectives.broadcast(tf.convert_to_tensor(value), root_rank, name=name)
+
+
+def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
+    """Returns this rank's rows of the reduction of `value` over the ranks.
+
+    Args:
+        value: array or tensor with at least one dimension, of the same shape on every rank; the
+            first ranks get one row more where rows and ranks do not divide evenly.
+        name: the same on every rank; made up by default.
+        op: Average, Sum, Min, Max or Product.
+
+    Raises:
+        tf.errors.FailedPreconditionError: ranks disagree on dtype, shape or op.
+    """
+    return tfring.reducescatter(tf.convert_to_tensor(value), name=name, op=op)

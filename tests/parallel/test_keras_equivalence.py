@@ -1,0 +1,104 @@
+"""N ranks with 32 samples each make of 30 steps what one process makes of the whole batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras_cases import (
+    assert_same_on_all_ranks,
+    assert_same_weights,
+    train_alone,
+    train_together,
+    whole_data,
+)
+
+import tfring.keras as hvd
+
+STEPS, SAMPLES = 30, 32
+SGD = keras.optimizers.SGD
+
+
+def decaying(rate: float) -> Any:
+    return keras.optimizers.schedules.ExponentialDecay(rate, 5, 0.7)
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": lambda: SGD(0.1),
+    "momentum": lambda: SGD(0.1, momentum=0.9, nesterov=True),
+    "adam": lambda: keras.optimizers.Adam(1e-2),
+    "adamw ema": lambda: keras.optimizers.AdamW(1e-3, use_ema=True, ema_momentum=0.9),
+    "accumulation": lambda: SGD(0.1, gradient_accumulation_steps=4),
+    "clipnorm": lambda: SGD(0.1, clipnorm=0.01),
+    "global clipnorm": lambda: SGD(0.1, global_clipnorm=0.01),
+    "clipvalue": lambda: SGD(0.1, clipvalue=0.001),
+    "accumulation clipnorm": lambda: SGD(0.1, gradient_accumulation_steps=4, clipnorm=0.01),
+    "accumulation adam": lambda: keras.optimizers.Adam(1e-2, gradient_accumulation_steps=4),
+    "schedule": lambda: SGD(decaying(0.2), momentum=0.9),
+    "accumulation schedule": lambda: SGD(decaying(0.2), gradient_accumulation_steps=4),
+}
+
+
+@pytest.fixture
+def policy() -> Iterator[Any]:
+    yield keras.mixed_precision.set_global_policy
+    keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers(name: str) -> None:
+    data = whole_data(STEPS, SAMPLES)
+    together = train_together(OPTIMIZERS[name](), STEPS, 1, data=data)
+    assert_same_weights(together, train_alone(OPTIMIZERS[name](), STEPS, 1, data=data))
+    assert_same_on_all_ranks(together)
+
+
+@pytest.mark.parametrize("accumulate", [None, 2])
+@pytest.mark.parametrize("overflow", [False, True])
+def test_mixed_float16(policy: Any, accumulate: Any, overflow: bool) -> None:
+    """With `overflow` one sample of the last rank is infinite: all skip the step of its batch."""
+    policy("mixed_float16")
+    data = whole_data(STEPS, SAMPLES)
+    if overflow:
+        data[0][7 * hvd.size() * SAMPLES - 1] = np.inf
+    inner = SGD(0.1, gradient_accumulation_steps=accumulate)
+    together = train_together(inner, STEPS, 2, data=data)
+    alone = SGD(0.1, gradient_accumulation_steps=accumulate)
+    assert_same_weights(together, train_alone(alone, STEPS, 2, data=data), tolerance=1e-2)
+    assert_same_on_all_ranks(together)
+    assert isinstance(together.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert int(inner._iterations) == (STEPS - 1 if overflow else STEPS)
+
+
+def test_mixed_bfloat16(policy: Any) -> None:
+    policy("mixed_bfloat16")
+    data = whole_data(STEPS, SAMPLES)
+    together = train_together(SGD(0.1), STEPS, 3, data=data)
+    assert_same_weights(together, train_alone(SGD(0.1), STEPS, 3, data=data), tolerance=1e-2)
+    assert_same_on_all_ranks(together)
+
+
+@pytest.mark.parametrize("name", ["momentum", "accumulation"])
+def test_sync_batch_normalization(name: str) -> None:
+    """The moving statistics are among the weights."""
+    data = whole_data(STEPS, SAMPLES)
+    sync = hvd.SyncBatchNormalization(momentum=0.9)
+    together = train_together(OPTIMIZERS[name](), STEPS, 4, middle=[sync], data=data)
+    plain = keras.layers.BatchNormalization(momentum=0.9)
+    alone = train_alone(OPTIMIZERS[name](), STEPS, 4, middle=[plain], data=data)
+    assert_same_weights(together, alone)
+    assert_same_on_all_ranks(together)
+
+
+def test_learning_rate_callbacks() -> None:
+    """A warm-up on every rank against the same rates in one process."""
+    size = hvd.size()
+    data = whole_data(STEPS, SAMPLES)
+    warmup = hvd.callbacks.LearningRateWarmupCallback(0.2, warmup_epochs=1)
+    together = train_together(SGD(0.2), STEPS, 5, [warmup], data=data)
+    rates = [0.2 * ((i + 1) / STEPS * (size - 1) + 1) / size for i in range(STEPS)]
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay(list(range(STEPS - 1)), rates)
+    assert_same_weights(together, train_alone(SGD(schedule), STEPS, 5, data=data))

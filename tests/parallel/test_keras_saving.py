@@ -1,0 +1,175 @@
+"""Models saved from distributed training: loaded by load_model and wrapped, or by plain Keras."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras_cases import (
+    PER_RANK,
+    assert_same_on_all_ranks,
+    assert_same_weights,
+    build_model,
+    loss,
+    my_data,
+    train_alone,
+    train_together,
+    whole_data,
+)
+
+import tfring.keras as hvd
+from tfring.keras.hook import find_hook
+
+# Loads argv[1] where tfring cannot be imported, trains a step and says what it got.
+PLAIN_KERAS = """
+import json, sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "tfring":
+            raise ImportError("tfring is not installed")
+sys.meta_path.insert(0, Blocked())
+import keras, numpy as np
+model = keras.saving.load_model(sys.argv[1])
+x = np.ones((2, 8), dtype="float32")
+before = model(x).numpy().tolist()
+iterations = int(model.optimizer._iterations)
+state = [np.asarray(v).tolist() for v in model.optimizer.variables[2:]]
+model.fit(x, np.zeros(2), verbose=0)
+print(json.dumps([type(model.optimizer).__module__, iterations, before, state]))
+"""
+
+OPTIMIZERS: dict[str, Any] = {
+    "adam": lambda: keras.optimizers.Adam(1e-2),
+    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+    "accumulation": lambda: keras.optimizers.SGD(
+        0.1, momentum=0.9, gradient_accumulation_steps=2, use_ema=True
+    ),
+}
+
+
+@keras.saving.register_keras_serializable("tests")
+class Registered(keras.optimizers.SGD):
+    """An optimizer of the user's that Keras can find by itself."""
+
+
+def saved(optimizer: Any, path: Path) -> Any:
+    """A model after three steps, which every rank has written to `path`."""
+    model = train_together(optimizer, steps=3, seed=9)
+    model.save(path)
+    return model
+
+
+def go_on(model: Any) -> None:
+    """Three more steps with the batches of before."""
+    x, y = my_data(3)
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    model.fit(x, y, batch_size=PER_RANK, shuffle=False, verbose=0, callbacks=[broadcast])
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_loaded_model_goes_on_as_if_never_saved(name: str, suffix: str, tmp_path: Path) -> None:
+    model = saved(OPTIMIZERS[name](), tmp_path / f"model{suffix}")
+    loaded = hvd.load_model(tmp_path / f"model{suffix}")
+    assert find_hook(loaded.optimizer) is not None
+    assert int(loaded.optimizer._iterations) == 3
+    for ours, theirs in zip(loaded.optimizer.variables, model.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+    go_on(model)
+    go_on(loaded)
+    assert_same_weights(loaded, model.get_weights(), tolerance=1e-6)
+    assert_same_on_all_ranks(loaded)
+
+
+@pytest.mark.parametrize("name", ["adam", "accumulation"])
+def test_plain_keras_loads_it_where_tfring_is_not_installed(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.keras"
+    model = saved(OPTIMIZERS[name](), path)
+    if hvd.rank() != 0:
+        return
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN_KERAS, str(path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    module, iterations, outputs, state = json.loads(done.stdout.splitlines()[-1])
+    assert module.startswith("keras.")
+    assert iterations == 3
+    np.testing.assert_allclose(model(np.ones((2, 8), "float32")), outputs, rtol=1e-6)
+    for ours, theirs in zip(model.optimizer.variables[2:], state, strict=True):
+        np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_optimizers_that_keras_does_not_know(suffix: str, tmp_path: Path) -> None:
+    class Unregistered(keras.optimizers.SGD):
+        """Nothing leads to it from outside of this function."""
+
+    path = tmp_path / f"model{suffix}"
+    saved(Unregistered(0.1), path)
+    with pytest.raises((TypeError, ValueError), match=r"(?i)unregistered"):
+        hvd.load_model(path)
+    loaded = hvd.load_model(path, custom_optimizers=[Unregistered])
+    assert type(loaded.optimizer) is Unregistered
+    assert type(hvd.load_model(path, custom_objects={"Unregistered": Unregistered}).optimizer) is (
+        Unregistered
+    )
+    go_on(loaded)
+    assert_same_on_all_ranks(loaded)
+
+
+def test_a_registered_optimizer_keeps_its_name(tmp_path: Path) -> None:
+    saved(Registered(0.1), tmp_path / "model.keras")
+    loaded = hvd.load_model(tmp_path / "model.keras")
+    assert type(loaded.optimizer) is Registered
+    assert_same_on_all_ranks(loaded)
+
+
+def test_options_reach_the_optimizer(tmp_path: Path) -> None:
+    saved(keras.optimizers.SGD(0.1), tmp_path / "model.keras")
+    with pytest.warns(UserWarning, match="legacy_opts"):
+        loaded = hvd.load_model(
+            tmp_path / "model.keras", compression=hvd.Compression.fp16, legacy_opts=True
+        )
+    hook = find_hook(loaded.optimizer)
+    assert hook is not None
+    assert hook._reducer._options.compression is hvd.Compression.fp16
+
+
+def test_under_loss_scaling_the_scale_is_kept(tmp_path: Path) -> None:
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        model = saved(keras.optimizers.SGD(0.1), tmp_path / "model.keras")
+        loaded = hvd.load_model(tmp_path / "model.keras")
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    assert isinstance(loaded.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert find_hook(loaded.optimizer) is not None
+    assert float(loaded.optimizer.dynamic_scale) == float(model.optimizer.dynamic_scale)
+    go_on(loaded)
+    assert_same_on_all_ranks(loaded)
+
+
+def test_a_model_that_was_not_compiled_stays_so(tmp_path: Path) -> None:
+    build_model(1).save(tmp_path / "model.keras")
+    assert not hvd.load_model(tmp_path / "model.keras").compiled
+
+
+def test_a_built_optimizer_keeps_its_state_when_it_is_wrapped() -> None:
+    """Three steps in one process, then three on all ranks, against six in one process."""
+    model = build_model(12)
+    optimizer = keras.optimizers.Adam(1e-2)
+    model.compile(optimizer=optimizer, loss=loss())
+    x, y = whole_data(3)
+    model.fit(x, y, batch_size=PER_RANK * hvd.size(), shuffle=False, verbose=0)
+    assert hvd.DistributedOptimizer(optimizer) is model.optimizer
+    go_on(model)
+    twice = (np.concatenate([x, x]), np.concatenate([y, y]))
+    expected = train_alone(keras.optimizers.Adam(1e-2), steps=6, seed=12, data=twice)
+    assert_same_weights(model, expected)
+    assert int(optimizer.iterations) == 6

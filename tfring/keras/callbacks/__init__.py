@@ -1,0 +1,23 @@
+"""Keras callbacks for training on several ranks: the same ones in the same order on each."""
+
+from __future__ import annotations
+
+from tfring.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
+from tfring.keras.callbacks.checkpoint import BestModelCheckpoint
+from tfring.keras.callbacks.consistency import ConsistencyCheckCallback
+from tfring.keras.callbacks.join import JoinCallback
+from tfring.keras.callbacks.learning_rate import (
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+)
+from tfring.keras.callbacks.metrics import MetricAverageCallback
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "ConsistencyCheckCallback",
+    "JoinCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]

@@ -1,0 +1,112 @@
+"""BroadcastGlobalVariablesCallback: all ranks start from the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tfring import objects, world
+from tfring.keras.callbacks import state
+from tfring.keras.callbacks.base import DistributedCallback, find_join
+from tfring.keras.hook import find_hook
+from tfring.variables import broadcast_variables, describe_variables
+
+
+class BroadcastGlobalVariablesCallback(DistributedCallback):
+    """Gives every rank the weights and the optimizer state of one rank, in every `fit`.
+
+    Broadcasts before the first batch what exists by then, so that all ranks take their first step
+    from the same weights, and once more at the end of the first batch, where Horovod broadcasts: by
+    then every optimizer has its state. Random seeds of layers stay each rank's own. Refuses ranks
+    with different numbers of steps per epoch, where `fit` knows them.
+    """
+
+    def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
+        """Sets what to broadcast.
+
+        Args:
+            root_rank: the rank whose values all get.
+            device: TensorFlow device for the broadcast, "" for TensorFlow's choice.
+            local_variables: variables that are this rank's own and stay as they are.
+        """
+        super().__init__()
+        self.root_rank = root_rank
+        self.device = device
+        self._local = list(local_variables or ())
+        self._pending = False
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        super().on_train_begin(logs)
+        self._pending = True
+        weights = state.shared_weights(self.model, self._local)
+        slots = state.shared_state(self.model, self._local)
+        mine = {
+            "weights": describe_variables(weights),
+            "state": describe_variables(slots),
+            "steps": self._steps(),
+            "optimizer": self._optimizer_name(),
+        }
+        everywhere = objects.allgather_object(mine, name="tfring.broadcast_callback.begin")
+        _refuse_unequal_steps([other["steps"] for other in everywhere])
+        _refuse_unequal_names([other["optimizer"] for other in everywhere])
+        # Ranks may differ in what exists by now: the root alone has resumed from a checkpoint, say.
+        # Then the weights suffice: its own first step is right, and its state follows after that.
+        same = [key for key in ("weights", "state") if _all_equal(o[key] for o in everywhere)]
+        if same == ["weights", "state"]:
+            self._broadcast([*weights, *slots])
+        elif "weights" in same:
+            self._broadcast(weights)
+
+    def _steps(self) -> int | None:
+        """The steps of an epoch if they are known and each of them waits for all ranks."""
+        hook = find_hook(self.model.optimizer)
+        joins = find_join(self.model) is not None
+        every_step = hook is not None and not hook.accumulates and not joins
+        return self.params.get("steps") if every_step else None
+
+    def _optimizer_name(self) -> str | None:
+        hook = find_hook(self.model.optimizer)
+        return None if hook is None else hook.name
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        super().on_train_batch_end(batch, logs)
+        if self._pending:
+            self._pending = False
+            weights = state.shared_weights(self.model, self._local)
+            slots = state.shared_state(self.model, self._local, accumulators=False)
+            self._broadcast([*weights, *slots])
+
+    def _broadcast(self, variables: list[Any]) -> None:
+        broadcast_variables(variables, root_rank=self.root_rank, device=self.device)
+
+
+def _all_equal(values: Iterable[Any]) -> bool:
+    first, *others = values
+    return all(other == first for other in others)
+
+
+def _refuse_unequal_steps(steps: list[int | None]) -> None:
+    """Raises RuntimeError on every rank if some would wait for steps that others never take."""
+    known = [(rank, count) for rank, count in enumerate(steps) if count is not None]
+    if len({count for _, count in known}) <= 1:
+        return
+    listed = ", ".join(f"rank {rank}: {count}" for rank, count in known)
+    raise RuntimeError(
+        f"rank {world.rank()}: the ranks have different numbers of steps per epoch ({listed}), and "
+        "each step waits for all ranks: give every rank equally many batches, by equal shards of "
+        "the data or by steps_per_epoch=, or put a JoinCallback among the callbacks"
+    )
+
+
+def _refuse_unequal_names(names: list[str | None]) -> None:
+    """Raises RuntimeError on every rank if their gradients would wait under different names."""
+    if len(set(names)) <= 1:
+        return
+    listed = ", ".join(f"rank {rank}: {name}" for rank, name in enumerate(names))
+    raise RuntimeError(
+        f"rank {world.rank()}: the optimizers of the ranks have different names ({listed}), as "
+        "some ranks wrapped more optimizers than others before this one: give "
+        "DistributedOptimizer the same name= on every rank"
+    )

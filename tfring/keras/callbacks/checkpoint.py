@@ -1,0 +1,86 @@
+"""BestModelCheckpoint: rank 0 saves the best model so far."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import keras
+
+from tfring import world
+from tfring.keras.callbacks import base
+
+
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+    """keras.callbacks.ModelCheckpoint with save_best_only=True, on rank 0 alone.
+
+    The other ranks do nothing, so it does not matter on which ranks the model got better, and the
+    callback may be given to rank 0 only. Put it after MetricAverageCallback: rank 0 then judges by
+    all ranks' metrics. With a number for `save_freq` it judges by its own, as there are no others
+    within an epoch.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+        *,
+        filepath: Any = None,
+    ) -> None:
+        """Sets what to save; the parameters are those of keras.callbacks.ModelCheckpoint.
+
+        Args:
+            monitor: the metric.
+            verbose: 1 prints a line when something is saved.
+            save_weights_only: save the weights instead of the model.
+            mode: "min", "max" or "auto": which values are better.
+            save_freq: "epoch" or a number of batches.
+            filepath: where to; may also be set as an attribute before `fit`, as Horovod's users
+                do. Ends in .keras, or in .weights.h5 with save_weights_only.
+        """
+        suffix = ".weights.h5" if save_weights_only else ".keras"
+        super().__init__(
+            filepath=suffix if filepath is None else filepath,
+            monitor=monitor,
+            verbose=verbose,
+            save_best_only=True,
+            save_weights_only=save_weights_only,
+            mode=mode,
+            save_freq=save_freq,
+        )
+        if filepath is None:
+            self.filepath = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback.
+
+        Raises:
+            ValueError: there is no filepath.
+        """
+        super().on_train_begin(logs)
+        if self.filepath is None:
+            raise ValueError(
+                "BestModelCheckpoint has no file to save to: give it filepath=, or set its "
+                "attribute filepath before fit"
+            )
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        if world.rank() == 0:
+            super().on_train_batch_end(batch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        if world.rank() != 0:
+            return
+        judges = self.save_freq == "epoch" and world.size() > 1
+        if judges and not base.is_averaged(self.model, epoch):
+            warnings.warn(
+                f"BestModelCheckpoint judges {self.monitor} of rank 0 alone: put a "
+                "MetricAverageCallback before it",
+                stacklevel=2,
+            )
+        super().on_epoch_end(epoch, logs)

@@ -1,0 +1,144 @@
+"""ConsistencyCheckCallback: notices weights that differ between ranks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tfring import world
+from tfring._native import core
+from tfring.exceptions import tf_errors
+from tfring.keras.callbacks import state
+from tfring.keras.callbacks.base import DistributedCallback, wait_for_all
+
+_LISTED = 5  # variables in a message
+
+
+class ConsistencyCheckCallback(DistributedCallback):
+    """Compares the trainable weights of all ranks, every so many steps and after every epoch.
+
+    The ranks exchange eight bytes per variable, a hash of its value, so weights count as equal only
+    if all bits are. Needs the same `every` on every rank.
+    """
+
+    def __init__(
+        self,
+        every: int = 100,
+        *,
+        local_variables: Any = None,
+        non_trainable: bool = False,
+        optimizer_state: bool = False,
+    ) -> None:
+        """Sets what to compare and when.
+
+        Args:
+            every: steps between checks within an epoch; each reads all the weights.
+            local_variables: variables that may differ between ranks.
+            non_trainable: compare the other weights, too; the moving statistics of a plain
+                BatchNormalization, for one, differ between ranks.
+            optimizer_state: compare the optimizer's variables, too, but for accumulated gradients.
+
+        Raises:
+            ValueError: `every` is less than 1.
+        """
+        super().__init__()
+        if every < 1:
+            raise ValueError(f"ConsistencyCheckCallback needs every >= 1, not {every}")
+        self.every = every
+        self.non_trainable = non_trainable
+        self.optimizer_state = optimizer_state
+        self._local = list(local_variables or ())
+        self._epoch = 0
+        self._steps = 0
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        # Steps count from here: ranks whose epochs differ in length are at one count again.
+        self._epoch, self._steps = epoch, 0
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        super().on_train_batch_end(batch, logs)
+        before, self._steps = self._steps, batch + 1
+        if self._steps // self.every > before // self.every:
+            self.check(f"after step {self._steps} of epoch {self._epoch + 1}")
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        wait_for_all(self.model)
+        self.check(f"at the end of epoch {epoch + 1}")
+
+    def check(self, when: str) -> None:
+        """Compares now; a collective.
+
+        Args:
+            when: for the message.
+
+        Raises:
+            RuntimeError: Variables differ; on every rank.
+        """
+        variables = self._variables()
+        hashes = [world.rank(), *(_hash_of(variable) for variable in variables)]
+        mine = np.array([len(variables), _combined(variables)], dtype=np.int64)
+        with tf_errors():
+            layouts = core.allgather(mine, name="tfring.consistency.layout").reshape(-1, 2)
+            if len(np.unique(layouts, axis=0)) > 1:
+                counts = ", ".join(map(str, layouts[:, 0].tolist()))
+                raise RuntimeError(
+                    f"rank {world.rank()}: the ranks' models differ in number, shapes or dtypes of "
+                    f"variables ({counts} variables): build the same model on every rank"
+                )
+            row = np.array([hashes], dtype=np.int64)
+            rows = core.allgather(row, name="tfring.consistency.hashes")
+        differing = _differences(rows[:, 0].tolist(), rows[:, 1:], variables)
+        if differing:
+            more = f"; and {len(differing) - _LISTED} more" if len(differing) > _LISTED else ""
+            raise RuntimeError(
+                f"rank {world.rank()}: the weights differ between ranks {when}: "
+                f"{'; '.join(differing[:_LISTED])}{more}. Start from equal weights "
+                "(BroadcastGlobalVariablesCallback), change them only through the distributed "
+                "optimizer, and name variables that are meant to differ in local_variables="
+            )
+
+    def _variables(self) -> list[Any]:
+        weights = state.shared_weights(self.model, self._local)
+        chosen = [v for v in weights if v.trainable or self.non_trainable]
+        if self.optimizer_state:
+            chosen += state.shared_state(self.model, self._local, accumulators=False)
+        return chosen
+
+
+def _differences(ranks: Sequence[int], hashes: Any, variables: Sequence[Any]) -> list[str]:
+    """Says for each variable that differs which ranks do not have what most ranks have."""
+    found = []
+    for position, variable in enumerate(variables):
+        column = hashes[:, position].tolist()
+        # Of equally frequent values the one on the lowest rank counts as right.
+        usual = max(column, key=column.count)
+        odd = [rank for rank, value in zip(ranks, column, strict=True) if value != usual]
+        if odd:
+            reference = ranks[column.index(usual)]
+            name = getattr(variable, "path", variable.name)
+            listed = ", ".join(map(str, odd))
+            found.append(
+                f"variable {name} (number {position}) of rank {listed} is not that of rank "
+                f"{reference}"
+            )
+    return found
+
+
+def _hash_of(variable: Any) -> int:
+    value = np.ascontiguousarray(np.asarray(variable.value))
+    return _number(hashlib.blake2b(value.tobytes(), digest_size=8))
+
+
+def _combined(variables: Sequence[Any]) -> int:
+    kinds = [(str(v.dtype), tuple(v.shape)) for v in variables]
+    return _number(hashlib.blake2b(repr(kinds).encode(), digest_size=8))
+
+
+def _number(digest: Any) -> int:
+    return int.from_bytes(digest.digest(), "little", signed=True)

@@ -1,0 +1,94 @@
+"""JoinCallback: `fit` with different numbers of batches on the ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tfring import world
+from tfring._native import core
+from tfring.exceptions import tf_errors
+from tfring.keras.callbacks import base, state
+from tfring.variables import broadcast_variables
+
+
+class JoinCallback(base.DistributedCallback):
+    """Lets ranks that run out of batches wait at the end of the epoch, until all have.
+
+    Meanwhile the others go on: averages of gradients count the ranks that take part. Then all ranks
+    take over the weights and the optimizer's state of the rank that trained longest, and so begin
+    the next epoch alike. The waiting happens before validation, and before collectives of the other
+    callbacks of tfring, wherever this one is in the list; of callbacks with collectives of their
+    own, it must be the first. Every rank needs at least one batch, and the same number of epochs.
+
+    Attributes:
+        last_rank: The rank whose weights all took over at the end of the last epoch, or None.
+    """
+
+    def __init__(self, local_variables: Any = None, device: str = "") -> None:
+        """Sets what stays as it is.
+
+        Args:
+            local_variables: variables that are this rank's own and are not taken over.
+            device: TensorFlow device for the broadcast, "" for TensorFlow's choice.
+        """
+        super().__init__()
+        self.device = device
+        self.last_rank: int | None = None
+        self._local = list(local_variables or ())
+        self._training = False
+        self._most_steps: tuple[int | None] | None = None
+
+    def set_model(self, model: Any) -> None:
+        """As in keras.callbacks.Callback."""
+        super().set_model(model)
+        self._training, self._most_steps = False, None
+        if model is not None:
+            base.register_join(model, self)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self._training = True
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self.join_once()  # validation comes before on_epoch_end
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self.join_once()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        base.register_join(self.model, None)
+
+    def join_once(self) -> None:
+        """Waits until all ranks are through with their batches, once per epoch."""
+        if not self._training:
+            return
+        self._training = False
+        self.last_rank = _join()
+        weights = state.shared_weights(self.model, self._local)
+        slots = state.shared_state(self.model, self._local, accumulators=False)
+        broadcast_variables([*weights, *slots], root_rank=self.last_rank, device=self.device)
+
+    def most_steps(self) -> int | None:
+        """Returns the largest number of steps per epoch of any rank; None if one is unknown.
+
+        The first call in a `fit` is a collective.
+        """
+        if self._most_steps is None:
+            mine = np.array([self.params.get("steps") or 0], dtype=np.int64)
+            with tf_errors():
+                steps = core.allgather(mine, name="tfring.join_callback.steps")
+            self._most_steps = (int(steps.max()) if steps.min() else None,)
+        return self._most_steps[0]
+
+
+def _join() -> int:
+    if world.size() == 1:
+        return 0
+    import tfring
+
+    return int(tfring.join())

@@ -1,0 +1,170 @@
+"""Callbacks that set the learning rate, epoch by epoch or batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from tfring import world
+from tfring.keras.callbacks.base import DistributedCallback, find_join
+from tfring.keras.hook import innermost
+
+
+class LearningRateScheduleCallback(DistributedCallback):
+    """Sets the learning rate to `initial_lr` times a multiplier, in a range of epochs.
+
+    With momentum correction the velocity is scaled along with the learning rate (Goyal et al.,
+    "Accurate, Large Minibatch SGD", remark 2), for SGD and RMSprop with momentum.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        """Sets the schedule.
+
+        Args:
+            initial_lr: what the multiplier is applied to.
+            multiplier: a number, or a function of the epoch; with staircase=False of a fractional
+                epoch, at every batch.
+            start_epoch: first epoch that is adjusted.
+            end_epoch: first epoch that is not adjusted any more; None for never.
+            staircase: adjust once per epoch. A constant multiplier always does.
+            momentum_correction: scale the velocity with the learning rate.
+            steps_per_epoch: batches per epoch; found out by itself where `fit` knows it.
+
+        Raises:
+            ValueError: no initial_lr.
+        """
+        super().__init__()
+        if initial_lr is None:
+            raise ValueError("LearningRateScheduleCallback needs initial_lr")
+        self.initial_lr = initial_lr
+        self.start_epoch = start_epoch
+        self.end_epoch = end_epoch
+        self.momentum_correction = momentum_correction
+        self.steps_per_epoch = steps_per_epoch
+        self.current_epoch = 0
+        if callable(multiplier):
+            self.multiplier, self.staircase = multiplier, staircase
+        else:
+            factor = float(multiplier)
+            self.multiplier, self.staircase = (lambda epoch: factor), True
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        super().on_train_begin(logs)
+        optimizer = innermost(self.model.optimizer)
+        if not isinstance(getattr(optimizer, "_learning_rate", None), keras.Variable):
+            raise TypeError(
+                f"optimizer {optimizer.name!r} was made with a learning rate schedule; "
+                f"{type(self).__name__} needs one with a number for learning_rate"
+            )
+        if not self.staircase and not self.steps_per_epoch:
+            join = find_join(self.model)
+            self.steps_per_epoch = self.params.get("steps") if join is None else join.most_steps()
+            if not self.steps_per_epoch:
+                raise ValueError(
+                    f"fit does not know the number of steps per epoch; give {type(self).__name__} "
+                    "steps_per_epoch="
+                )
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self.current_epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        if self.current_epoch < self.start_epoch:
+            return
+        if self.end_epoch is not None and self.current_epoch >= self.end_epoch:
+            return
+        if not self.staircase:
+            self._adjust(self.current_epoch + batch / float(self.steps_per_epoch or 1))
+        elif batch == 0:
+            self._adjust(self.current_epoch)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        if logs is not None:
+            logs["lr"] = float(self.model.optimizer.learning_rate)
+
+    def _adjust(self, epoch: float) -> None:
+        optimizer = innermost(self.model.optimizer)
+        old = float(optimizer.learning_rate)
+        new = self.initial_lr * self.multiplier(epoch)
+        optimizer.learning_rate = new
+        if self.momentum_correction and old > 0 and new != old:
+            _scale_velocity(optimizer, new / old)
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Raises the learning rate from initial_lr / size to initial_lr over the first epochs.
+
+    Starting with the single process' learning rate and ending with that multiplied by the number of
+    ranks: `initial_lr` is the latter, as given to the optimizer.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: int = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        """Sets the warm-up.
+
+        Args:
+            initial_lr: the learning rate at its end.
+            warmup_epochs: how long it takes.
+            momentum_correction: scale the velocity with the learning rate.
+            steps_per_epoch: batches per epoch; found out by itself where `fit` knows it.
+            verbose: 1 prints a line at its end.
+        """
+        super().__init__(
+            initial_lr,
+            self._warm_up,
+            start_epoch=0,
+            end_epoch=warmup_epochs,
+            staircase=False,
+            momentum_correction=momentum_correction,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self.warmup_epochs = warmup_epochs
+        self.verbose = verbose
+
+    def _warm_up(self, epoch: float) -> float:
+        # As far as the coming batches lead, so that the last ones of the warm-up end at initial_lr:
+        # with steps_per_execution Keras asks once for several.
+        epoch += self.model.steps_per_execution / float(self.steps_per_epoch or 1)
+        epoch = min(epoch, float(self.warmup_epochs))
+        size = world.size()
+        return (epoch * (size - 1) / self.warmup_epochs + 1) / size
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        super().on_epoch_end(epoch, logs)
+        if self.verbose > 0 and epoch == self.warmup_epochs - 1:
+            lr = float(self.model.optimizer.learning_rate)
+            print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {lr:g}.")
+
+
+def _scale_velocity(optimizer: Any, factor: float) -> None:
+    """Multiplies the velocity, which is what scaling the momentum for one step comes to.
+
+    Keras traces the momentum as a constant, so changing it between steps would do nothing.
+    """
+    for name in ("momentums", "_momentums"):  # SGD, RMSprop: velocities with the rate in them
+        if isinstance(optimizer, (keras.optimizers.SGD, keras.optimizers.RMSprop)):
+            for velocity in getattr(optimizer, name, None) or ():
+                if velocity is not None:
+                    velocity.assign(velocity * factor)

@@ -1,0 +1,115 @@
+"""MetricAverageCallback: the metrics of an epoch as means over the ranks."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from tfring import objects, reduce_ops, world
+from tfring._native import core
+from tfring.exceptions import tf_errors
+from tfring.keras.callbacks.base import DistributedCallback, set_averaged, wait_for_all
+
+
+class MetricAverageCallback(DistributedCallback):
+    """Replaces the epoch's metrics by their mean over the ranks.
+
+    Put it before callbacks that act on metrics (ReduceLROnPlateau, EarlyStopping, checkpoints), so
+    that all ranks decide alike.
+    """
+
+    def __init__(self, device: str = "", *, weighted: bool = False) -> None:
+        """Sets the kind of mean.
+
+        Args:
+            device: accepted for Horovod's sake: the metrics are averaged on the CPU.
+            weighted: weigh every rank by the number of samples that it saw: training metrics by
+                those of the epoch, validation metrics by those of the validation. Keras counts
+                them with the loss; where a train_step of its own does not update Keras' loss, the
+                weights are numbers of batches, and for validation equal.
+        """
+        super().__init__()
+        self.device = device
+        self.weighted = weighted
+        self._batches = 0
+        self._trained: float | None = None
+        self._validated = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self._batches, self._trained, self._validated = 0, None, 0.0
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        super().on_train_batch_end(batch, logs)
+        self._batches = batch + 1
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self._trained = self._samples()  # validation counts anew
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self._validated = self._samples()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        wait_for_all(self.model)
+        if logs is None:
+            return
+        keys = sorted(key for key, value in logs.items() if _is_number(value))
+        self._check_keys(epoch, keys)
+        if not keys:
+            return
+        training, validation = self._shares() if self.weighted else [1 / world.size()] * 2
+        shares = [validation if key.startswith("val_") else training for key in keys]
+        values = np.array([float(logs[key]) for key in keys], dtype=np.float64)
+        with tf_errors():
+            mean = core.allreduce(
+                values * np.array(shares), name="tfring.metric_average", op=reduce_ops.Sum
+            )
+        for key, value in zip(keys, mean, strict=True):
+            logs[key] = float(value)
+        set_averaged(self.model, epoch)
+
+    def _samples(self) -> float:
+        """How many samples Keras has counted since it last reset the metrics."""
+        tracker = getattr(self.model, "_loss_tracker", None)
+        return 0.0 if tracker is None else float(tracker.count)
+
+    def _shares(self) -> tuple[float, float]:
+        """Returns this rank's shares in training and in validation."""
+        trained = self._samples() if self._trained is None else self._trained
+        mine = np.array([[trained, self._validated, self._batches]], dtype=np.float64)
+        with tf_errors():
+            everywhere = core.allgather(mine, name="tfring.metric_average.samples")
+        counted = np.all((everywhere[:, 0] > 0) | (everywhere[:, 2] == 0))
+        training = _share(mine[0], everywhere, 0 if counted else 2)
+        return training, _share(mine[0], everywhere, 1)
+
+    def _check_keys(self, epoch: int, keys: list[str]) -> None:
+        digest = hashlib.sha256("\n".join(keys).encode()).digest()[:8]
+        mine = np.frombuffer(digest, dtype=np.int64)
+        with tf_errors():
+            hashes = core.allgather(mine, name="tfring.metric_average.keys")
+        if len(set(hashes.tolist())) == 1:
+            return
+        everywhere = objects.allgather_object(keys, name="tfring.metric_average.differ")
+        lists = "; ".join(f"rank {rank}: {', '.join(k)}" for rank, k in enumerate(everywhere))
+        raise RuntimeError(
+            f"rank {world.rank()}: the ranks have different metrics at the end of epoch "
+            f"{epoch + 1} ({lists}). Give all ranks the same metrics and validation data"
+        )
+
+
+def _share(mine: Any, everywhere: Any, column: int) -> float:
+    total = float(everywhere[:, column].sum())
+    return float(mine[column]) / total if total else 1 / len(everywhere)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, (bool, str)) or value is None:
+        return False
+    return np.ndim(value) == 0 and np.issubdtype(np.asarray(value).dtype, np.number)

@@ -1,0 +1,49 @@
+"""Which variables of a model and its optimizer the ranks have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tfring.keras.hook import innermost
+
+
+def shared_weights(model: Any, local: Iterable[Any] = ()) -> list[Any]:
+    """Returns the model's weights without the local ones."""
+    left_out = {id(variable) for variable in local}
+    return [variable for variable in model.weights if id(variable) not in left_out]
+
+
+def shared_state(model: Any, local: Iterable[Any] = (), *, accumulators: bool = True) -> list[Any]:
+    """Returns the optimizer's variables without those that belong to local ones.
+
+    Args:
+        model: a compiled model.
+        local: variables of the model that are this rank's own.
+        accumulators: whether to include the gradients accumulated so far; during training they are
+            this rank's part of an update to come.
+    """
+    if model.optimizer is None:
+        return []
+    inner = innermost(model.optimizer)
+    left_out = _slots(inner, {id(variable) for variable in local})
+    if not accumulators:
+        left_out |= {id(v) for v in getattr(inner, "_accumulated_gradients", None) or ()}
+    return [variable for variable in model.optimizer.variables if id(variable) not in left_out]
+
+
+def _slots(optimizer: Any, variables: set[int]) -> set[int]:
+    """Returns the ids of what the optimizer keeps for these variables.
+
+    Keras keeps it in lists as long as that of the variables, in their order.
+    """
+    trained = getattr(optimizer, "_trainable_variables", None) or []
+    positions = [i for i, variable in enumerate(trained) if id(variable) in variables]
+    if not positions:
+        return set()
+    lists = [
+        value
+        for name, value in vars(optimizer).items()
+        if isinstance(value, list) and len(value) == len(trained) and name != "_variables"
+    ]
+    return {id(values[i]) for values in lists for i in positions if values[i] is not None}

@@ -1,0 +1,85 @@
+"""load_model: what keras.saving.load_model does, and the optimizer reduces gradients again."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import h5py
+import keras
+import numpy as np
+
+from tfring.compression import Compression
+from tfring.keras import sync_batch_norm
+from tfring.keras.hook import innermost
+from tfring.keras.optimizer import DistributedOptimizer
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Iterable[type] | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    compression: Any = Compression.none,
+    legacy_opts: bool = False,
+) -> Any:
+    """Loads a model and wraps its optimizer in DistributedOptimizer, which keeps its state.
+
+    Saved models contain the plain optimizer, also those saved while it was wrapped: this works for
+    any model that Keras saved, and keras.saving.load_model loads it without tfring. Options of
+    DistributedOptimizer are not saved either; for others than `compression`, load the model with
+    keras.saving.load_model and wrap `model.optimizer`, before the first training step. (What
+    backward_passes_per_step left in the file is gradient_accumulation_steps, whose update is the
+    mean over the passes.)
+
+    Args:
+        filepath: a .keras or .h5 file.
+        custom_optimizers: classes of optimizers that Keras does not know, if the model has one.
+        custom_objects: what keras.saving.load_model takes: names and what they stand for.
+        compression: for DistributedOptimizer: what is done to gradients on the wire.
+        legacy_opts: without effect: Keras 3 has no legacy optimizers and loads its own instead.
+
+    Returns:
+        The model; compiled, with a distributed optimizer, if it was compiled when it was saved.
+    """
+    if legacy_opts:
+        warnings.warn(
+            "legacy_opts=True: Keras 3 has no legacy optimizers; the model gets Keras 3's own",
+            stacklevel=2,
+        )
+    layer = sync_batch_norm.SyncBatchNormalization
+    objects: dict[str, Any] = {layer.__name__: layer}
+    objects.update({optimizer.__name__: optimizer for optimizer in custom_optimizers or ()})
+    objects.update(custom_objects or {})
+    model = keras.saving.load_model(filepath, custom_objects=objects)
+    if getattr(model, "optimizer", None) is not None:
+        _restore_optimizer(model, filepath)
+        DistributedOptimizer(model.optimizer, compression=compression)
+    return model
+
+
+def _restore_optimizer(model: Any, filepath: Any) -> None:
+    """Gives the model of an HDF5 file an optimizer with the state that is in the file.
+
+    Keras builds it for no variables at all there, so that it neither has its state nor can train.
+    """
+    known = getattr(innermost(model.optimizer), "_trainable_variables", None)
+    lost = model.optimizer.built and not known and model.trainable_variables
+    if not lost or not h5py.is_hdf5(filepath):
+        return
+    optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
+    optimizer.build(model.trainable_variables)
+    with h5py.File(filepath, "r") as file:
+        group = file["optimizer_weights"]
+        stored = [np.asarray(group[name]) for name in group.attrs["weight_names"]]
+    variables = optimizer.variables
+    if [tuple(v.shape) for v in variables] != [value.shape for value in stored]:
+        warnings.warn(
+            f"the state of optimizer {optimizer.name!r} in {filepath} does not fit the model's "
+            "variables; it starts anew",
+            stacklevel=3,
+        )
+    else:
+        for variable, value in zip(variables, stored, strict=True):
+            variable.assign(value)
+    model.optimizer = optimizer
