@@ -1,3 +1,7 @@
+add_cc_test(backend_adasum_test
+  ${CMAKE_CURRENT_LIST_DIR}/backend_adasum_test.cc
+  ${CMAKE_CURRENT_LIST_DIR}/backend_symbolic.cc
+  ${CMAKE_CURRENT_LIST_DIR}/backend_world.cc)
 add_cc_test(backend_kernels_test ${CMAKE_CURRENT_LIST_DIR}/backend_kernels_test.cc)
 add_cc_test(backend_schedule_test
   ${CMAKE_CURRENT_LIST_DIR}/backend_schedule_test.cc

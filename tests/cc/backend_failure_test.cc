@@ -153,7 +153,18 @@ TEST(ContradictingSizesAreAnErrorAndNoCrash) {
   wrong.Add([](Collective* c) { c->members = {0, 0}; }, "ascending");
   wrong.Add([](Collective* c) { c->dtype = DataType::kBool; }, "bool");
   wrong.Add([](Collective* c) { c->dtype = static_cast<DataType>(99); }, "unknown dtype");
-  wrong.Add([](Collective* c) { c->op = ReduceOp::kAdasum; }, "Adasum");
+  wrong.Add(
+      [](Collective* c) {
+        c->op = ReduceOp::kAdasum;
+        c->dtype = DataType::kInt32;
+      },
+      "no Adasum of int32");
+  wrong.Add(
+      [](Collective* c) {
+        c->op = ReduceOp::kAdasum;
+        c->kind = CollectiveKind::kReduce;
+      },
+      "reduce number 1: no Adasum");
   wrong.Add([](Collective* c) { c->kind = static_cast<CollectiveKind>(99); }, "unknown kind");
   wrong.Add([](Collective* c) { c->members = {0, 7}; }, "not connected to rank 7");
   wrong.Add(

@@ -9,10 +9,6 @@
 namespace tfring::testing {
 namespace {
 
-bool IsRecv(const Step& step) {
-  return step.kind == StepKind::kRecv || step.kind == StepKind::kRecvReduce;
-}
-
 uint64_t Mix(uint64_t left, uint64_t right) {
   uint64_t h = left * 0x9e3779b97f4a7c15u + (right ^ (right >> 29)) * 0xbf58476d1ce4e5b9u;
   return h ^ (h >> 31);
@@ -71,8 +67,7 @@ class Player {
       for (size_t s = 0; s < schedules_[r].steps.size(); ++s) {
         if (ended_[r][s]) continue;
         const Step& step = schedules_[r].steps[s];
-        const bool remote = step.kind == StepKind::kSend || IsRecv(step);
-        if (remote && std::exchange(seen[{IsRecv(step), step.peer}], true)) continue;
+        if (IsRemote(step) && std::exchange(seen[{IsRecv(step), step.peer}], true)) continue;
         if (CanStart(static_cast<int>(r), static_cast<int>(s))) {
           able.emplace_back(static_cast<int>(r), static_cast<int>(s));
         }
@@ -111,18 +106,36 @@ class Player {
     return Combined(a, b);
   }
 
+  void AddDots(const Symbol& a, const Symbol& b, Symbol* dots) {
+    Combine(a, b);  // for its checks
+    dots->tree += DotsOf(a, b);
+  }
+
   void Perform(int r, int s) {
     const Step& step = schedules_[r].steps[s];
     if (step.kind == StepKind::kJoin) return;
     const bool has_src = step.kind != StepKind::kRecv;
     const Symbol* src = has_src ? At(r, step.src) : nullptr;
-    const Symbol* src2 = step.kind == StepKind::kReduce ? At(r, step.src2) : nullptr;
+    const bool has_src2 = step.kind == StepKind::kReduce || step.kind == StepKind::kAdasumDots ||
+                          step.kind == StepKind::kAdasumAdd ||
+                          step.kind == StepKind::kAdasumCombine;
+    const Symbol* src2 = has_src2 ? At(r, step.src2) : nullptr;
     Symbol* dst = step.kind == StepKind::kSend ? nullptr : At(r, step.dst);
     if (dst != nullptr && step.dst.space == Space::kInput) Wrong("a step writes to the input");
     if (!wrong_.empty()) return;
     if (step.kind == StepKind::kSend) {
       wires_[{r, step.peer}].emplace_back(src, src + step.src.bytes / element_);
       return;
+    }
+    if (step.kind == StepKind::kAdasumDots) {
+      for (int64_t i = 0; i < step.src.bytes / element_; ++i) AddDots(src[i], src2[i], dst);
+      return;
+    }
+    uint64_t dots = 0;
+    if (step.kind == StepKind::kAdasumCombine) {
+      const Symbol* at = At(r, {Space::kScratch, step.dots, kAdasumDotsBytes});
+      if (at == nullptr) return;
+      dots = at->tree;
     }
     const size_t count = static_cast<size_t>(step.dst.bytes / element_);
     Symbols received;
@@ -137,6 +150,10 @@ class Player {
       if (step.kind == StepKind::kRecvReduce) value = Combine(src[i], received[i]);
       if (step.kind == StepKind::kReduce) value = Combine(src[i], src2[i]);
       if (step.kind == StepKind::kCopy) value = src[i];
+      if (step.kind == StepKind::kAdasumAdd) value.tree = src[i].tree + src2[i].tree;
+      if (step.kind == StepKind::kAdasumCombine) {
+        value = AdasumOf(Combine(src[i], src2[i]), dots);
+      }
       value.finished += step.finish ? 1 : 0;
       dst[i] = value;
     }
@@ -166,6 +183,12 @@ Symbol Leaf(int r, int64_t i) {
 
 Symbol Combined(const Symbol& left, const Symbol& right) {
   return {left.ranks | right.ranks, Mix(left.tree, right.tree), 0};
+}
+
+uint64_t DotsOf(const Symbol& a, const Symbol& b) { return Mix(b.tree, ~a.tree); }
+
+Symbol AdasumOf(const Symbol& combined, uint64_t dots) {
+  return {combined.ranks, Mix(combined.tree, dots), 0};
 }
 
 int64_t BytesSent(const Schedule& schedule) {

@@ -36,6 +36,11 @@ Symbol Leaf(int r, int64_t i);
 // What combining two elements gives, the left one first.
 Symbol Combined(const Symbol& left, const Symbol& right);
 
+// What two elements add to the dot products of their tensors, as a number that is summed, and the
+// combined element that such a sum makes.
+uint64_t DotsOf(const Symbol& a, const Symbol& b);
+Symbol AdasumOf(const Symbol& combined, uint64_t dots);
+
 int64_t BytesSent(const Schedule& schedule);
 
 }  // namespace tfring::testing

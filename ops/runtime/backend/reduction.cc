@@ -10,7 +10,10 @@ bool IsFloating(DataType dtype) {
          dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
 }
 
-bool IsLinear(ReduceOp op) { return op == ReduceOp::kSum || op == ReduceOp::kAverage; }
+// The result of scaled inputs is the scaled result.
+bool IsHomogeneous(ReduceOp op) {
+  return op == ReduceOp::kSum || op == ReduceOp::kAverage || op == ReduceOp::kAdasum;
+}
 
 }  // namespace
 
@@ -18,7 +21,10 @@ Result<Reduction> ResolveReduction(const Collective& collective) {
   Reduction reduction;
   reduction.kernels = FindReduceKernels(collective.dtype);
   if (reduction.kernels != nullptr) reduction.combine = reduction.kernels->For(collective.op);
-  if (reduction.combine == nullptr) {
+  if (collective.op == ReduceOp::kAdasum && collective.kind == CollectiveKind::kAllreduce) {
+    reduction.adasum = FindAdasumKernels(collective.dtype);
+  }
+  if (reduction.combine == nullptr && reduction.adasum == nullptr) {
     return Internal(std::string(CollectiveKindName(collective.kind)) + " number " +
                     std::to_string(collective.sequence) + ": no " + ReduceOpName(collective.op) +
                     " of " + DataTypeName(collective.dtype));
@@ -27,7 +33,7 @@ Result<Reduction> ResolveReduction(const Collective& collective) {
   reduction.after.factor = collective.postscale;
   const bool wide =
       collective.dtype == DataType::kFloat32 || collective.dtype == DataType::kFloat64;
-  if (wide && IsLinear(collective.op)) {
+  if (wide && IsHomogeneous(collective.op)) {
     reduction.after.factor *= reduction.before.factor;
     reduction.before.factor = 1.0;
   }

@@ -62,8 +62,7 @@ Status CpuBackend::Execute(const Collective& collective) {
       collective, config_, ConnectivityOf(collective.members, world_size_, full_mesh_));
   if (!schedule.ok()) return schedule.status();
   for (const Step& step : schedule->steps) {
-    const bool remote = step.kind == StepKind::kSend || step.kind == StepKind::kRecv ||
-                        step.kind == StepKind::kRecvReduce;
+    const bool remote = IsRemote(step);
     const Rank peer = remote ? collective.members[step.peer] : self_;
     if (remote && !transport_->Connected(peer)) {
       return Internal("rank " + std::to_string(self_) + " is not connected to rank " +

@@ -11,10 +11,6 @@ namespace {
 
 using Lane = std::pair<int, int>;  // (rank, peer)
 
-bool IsRecv(const Step& step) {
-  return step.kind == StepKind::kRecv || step.kind == StepKind::kRecvReduce;
-}
-
 // Plays the schedules of all ranks, always the step that can start first.
 class Pricing {
  public:
@@ -60,7 +56,7 @@ class Pricing {
       for (int earlier : steps[i].after) {
         if (earlier != kNoStep) Link(&rank, earlier, step);
       }
-      if (steps[i].kind != StepKind::kSend && !IsRecv(steps[i])) continue;
+      if (!IsRemote(steps[i])) continue;
       auto [last, first] = previous.try_emplace({IsRecv(steps[i]), steps[i].peer}, step);
       if (!first) Link(&rank, std::exchange(last->second, step), step);
     }
@@ -97,7 +93,7 @@ class Pricing {
     } else if (step.kind == StepKind::kJoin) {
       End(time, r, number);
     } else {
-      End(Work(&rank, time, step.dst.bytes), r, number);
+      End(Work(&rank, time, std::max(step.src.bytes, step.dst.bytes)), r, number);
     }
   }
 

@@ -25,10 +25,15 @@ enum class StepKind : uint8_t {
   kReduce,      // dst = src (op) src2; dst may be one of them
   kCopy,        // dst = src
   kJoin,        // nothing: waits for more steps than one `after` holds
+  // Of adasum.h:
+  kAdasumDots,     // dst, three doubles, += the dot products of src and src2
+  kAdasumAdd,      // dst = src + src2, as doubles
+  kAdasumCombine,  // dst = Adasum(src, src2) by the dot products at `dots`; dst may be one of them
 };
 
 inline constexpr int kNoStep = -1;
 inline constexpr int kMaxAfter = 3;
+inline constexpr int64_t kAdasumDotsBytes = 24;  // three doubles
 
 // One move of a schedule. It may start when the steps named in `after` have ended and, for sends
 // and receives, all earlier sends to (receives from) the same peer have. The k-th send from a to b
@@ -42,14 +47,22 @@ struct Step {
   Range src;
   Range src2;
   Range dst;
+  int64_t dots = 0;  // kAdasumCombine: offset in the scratch of three doubles
   int after[kMaxAfter] = {kNoStep, kNoStep, kNoStep};
 };
+
+inline bool IsRecv(const Step& step) {
+  return step.kind == StepKind::kRecv || step.kind == StepKind::kRecvReduce;
+}
+
+inline bool IsRemote(const Step& step) { return step.kind == StepKind::kSend || IsRecv(step); }
 
 // All that one rank does for one collective: pure data, so that the runner can execute it, a
 // simulator can price it and a test can check it for all ranks at once.
 struct Schedule {
   const char* algorithm = "";
   int64_t scratch_bytes = 0;  // kScratch addressed by the steps
+  int64_t zeroed_bytes = 0;   // this much of it, from its begin on, is zero at the start
   std::vector<Step> steps;
 };
 

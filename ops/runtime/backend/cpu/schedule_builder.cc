@@ -75,6 +75,41 @@ int ScheduleBuilder::Join(const std::vector<int>& steps) {
   return joined;
 }
 
+int ScheduleBuilder::AdasumDots(Range src, Range src2, int64_t dots, After after) {
+  Step step;
+  step.kind = StepKind::kAdasumDots;
+  step.src = src;
+  step.src2 = src2;
+  step.dst = {Space::kScratch, dots, kAdasumDotsBytes};
+  return Add(step, after);
+}
+
+int ScheduleBuilder::AdasumAdd(Range src, Range src2, Range dst, After after) {
+  Step step;
+  step.kind = StepKind::kAdasumAdd;
+  step.src = src;
+  step.src2 = src2;
+  step.dst = dst;
+  return Add(step, after);
+}
+
+int ScheduleBuilder::AdasumCombine(Range src, Range src2, Range dst, int64_t dots, bool finish,
+                                   After after) {
+  Step step;
+  step.kind = StepKind::kAdasumCombine;
+  step.finish = finish;
+  step.src = src;
+  step.src2 = src2;
+  step.dst = dst;
+  step.dots = dots;
+  return Add(step, after);
+}
+
+int64_t ScheduleBuilder::AddZeroedScratch(int64_t bytes) {
+  schedule_.zeroed_bytes += bytes;
+  return AddScratch(bytes);
+}
+
 int64_t ScheduleBuilder::AddScratch(int64_t bytes) {
   int64_t offset = schedule_.scratch_bytes;
   schedule_.scratch_bytes += bytes;

@@ -38,8 +38,14 @@ class ScheduleBuilder {
   // One step that ends when all of `steps` have; kNoStep for none.
   int Join(const std::vector<int>& steps);
 
+  int AdasumDots(Range src, Range src2, int64_t dots, After after);
+  int AdasumAdd(Range src, Range src2, Range dst, After after);
+  int AdasumCombine(Range src, Range src2, Range dst, int64_t dots, bool finish, After after);
+
   // Space for `bytes` more bytes of scratch; returns their offset.
   int64_t AddScratch(int64_t bytes);
+  // The same, zero at the start: before all other scratch.
+  int64_t AddZeroedScratch(int64_t bytes);
 
   Schedule Take() { return std::move(schedule_); }
 

@@ -12,8 +12,9 @@ constexpr int64_t kStagingBytes = 128 << 10;  // a part of the second-level cach
 constexpr auto kSpinTime = std::chrono::microseconds(20);
 constexpr int kMaxSpinsToSkip = 256;
 
-bool IsRecv(const Step& step) {
-  return step.kind == StepKind::kRecv || step.kind == StepKind::kRecvReduce;
+// The steps that peers wait for and that are short; of the others, sends and receives come first.
+bool RunsAtOnce(StepKind kind) {
+  return kind == StepKind::kReduce || kind == StepKind::kJoin || kind == StepKind::kAdasumAdd;
 }
 
 int64_t StepBytes(const Step& step) {
@@ -30,7 +31,7 @@ void ScheduleRunner::Start(const Schedule& schedule, const std::vector<Rank>& me
   sends_.clear();
   recvs_.clear();
   ready_.clear();
-  ready_copies_.clear();
+  ready_long_.clear();
   suspect_ = kNoRank;
   remaining_ = schedule.steps.size();
   LinkDependents();
@@ -42,11 +43,11 @@ void ScheduleRunner::Start(const Schedule& schedule, const std::vector<Rank>& me
     } else if (IsRecv(schedule.steps[i])) {
       AddToLane(&recvs_, step);
     } else if (waiting_for_[i] == 0) {
-      (kind == StepKind::kCopy ? ready_copies_ : ready_).push_back(step);
+      (RunsAtOnce(kind) ? ready_ : ready_long_).push_back(step);
     }
   }
   // Taken from the back: the first piece first.
-  std::reverse(ready_copies_.begin(), ready_copies_.end());
+  std::reverse(ready_long_.begin(), ready_long_.end());
 }
 
 void ScheduleRunner::LinkDependents() {
@@ -91,9 +92,8 @@ void ScheduleRunner::Complete(int step) {
   for (int i = first_dependent_[step]; i < first_dependent_[step + 1]; ++i) {
     const int later = dependents_[i];
     if (--waiting_for_[later] > 0) continue;
-    const StepKind kind = schedule_->steps[later].kind;
-    if (kind == StepKind::kCopy) ready_copies_.push_back(later);
-    if (kind == StepKind::kReduce || kind == StepKind::kJoin) ready_.push_back(later);
+    const Step& next = schedule_->steps[later];
+    if (!IsRemote(next)) (RunsAtOnce(next.kind) ? ready_ : ready_long_).push_back(later);
   }
 }
 
@@ -105,9 +105,9 @@ void ScheduleRunner::RunReady(bool* moved) {
     Complete(step);
     *moved = true;
   }
-  if (!ready_copies_.empty()) {
-    const int step = ready_copies_.back();
-    ready_copies_.pop_back();
+  if (!ready_long_.empty()) {
+    const int step = ready_long_.back();
+    ready_long_.pop_back();
     executor_->Execute(schedule_->steps[step]);
     Complete(step);
     *moved = true;

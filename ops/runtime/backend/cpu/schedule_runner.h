@@ -75,8 +75,8 @@ class ScheduleRunner {
   std::vector<int> waiting_for_;  // by step: how many steps of `after` have not ended
   std::vector<int> dependents_;   // of step s: [first_dependent_[s], first_dependent_[s + 1])
   std::vector<int> first_dependent_;
-  std::vector<int> ready_;         // local steps that may run at once
-  std::vector<int> ready_copies_;  // the same, but sends and receives come first
+  std::vector<int> ready_;       // local steps that may run at once
+  std::vector<int> ready_long_;  // the same, but sends and receives come first
   size_t remaining_ = 0;
   Rank suspect_ = kNoRank;
 

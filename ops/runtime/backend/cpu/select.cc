@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "ops/runtime/backend/cpu/adasum_allreduce.h"
 #include "ops/runtime/backend/cpu/allgather.h"
 #include "ops/runtime/backend/cpu/alltoall.h"
 #include "ops/runtime/backend/cpu/broadcast.h"
@@ -38,6 +39,12 @@ int64_t InputBytes(const Collective& collective) {
 int64_t OutputBytes(const Collective& collective) {
   int64_t bytes = 0;
   for (const TensorBuffer& buffer : collective.buffers) bytes += buffer.output_bytes;
+  return bytes;
+}
+
+std::vector<int64_t> TensorBytes(const Collective& collective) {
+  std::vector<int64_t> bytes;
+  for (const TensorBuffer& buffer : collective.buffers) bytes.push_back(buffer.input_bytes);
   return bytes;
 }
 
@@ -131,6 +138,9 @@ Result<Schedule> SelectOfSeveral(const Collective& collective, const Config& con
   const Blocks blocks = ByMember(collective.block_bytes, members);
   switch (collective.kind) {
     case CollectiveKind::kAllreduce:
+      if (collective.op == ReduceOp::kAdasum) {
+        return AdasumAllreduce({self, size, TensorBytes(collective), element, piece_bytes});
+      }
       return SelectAllreduce({self, size, input_bytes / element, element, piece_bytes}, config,
                              connectivity);
     case CollectiveKind::kReduce:
@@ -173,18 +183,21 @@ Connectivity ConnectivityOf(const std::vector<Rank>& members, int world_size, bo
 Result<Schedule> SelectSchedule(const Collective& collective, const Config& config,
                                 Connectivity connectivity) {
   // That the plan came proves that all members have arrived: nothing is left to do.
-  if (collective.kind == CollectiveKind::kBarrier) return Schedule{"barrier", 0, {}};
+  if (collective.kind == CollectiveKind::kBarrier) return ScheduleBuilder("barrier").Take();
   if (collective.members.size() == 1) return CopyOnly(OutputBytes(collective));
   if (connectivity == Connectivity::kNone) {
     return NotConnected(collective,
                         "with each other: beyond 64 ranks only process sets of consecutive ranks, "
                         "and the global one, can run collectives");
   }
-  const bool full = connectivity == Connectivity::kFull;
-  if (!full && collective.kind == CollectiveKind::kAlltoall) {
+  const bool adasum = Reduces(collective.kind) && collective.op == ReduceOp::kAdasum;
+  if (connectivity != Connectivity::kFull &&
+      (adasum || collective.kind == CollectiveKind::kAlltoall)) {
     return NotConnected(collective,
-                        "every one with every other, which alltoall needs: beyond 64 ranks only "
-                        "process sets of two neighbours can run it");
+                        std::string("every one with every other, which ") +
+                            (adasum ? "Adasum" : "alltoall") +
+                            " needs: beyond 64 ranks only process sets of two neighbours can run "
+                            "it");
   }
   return SelectOfSeveral(collective, config, connectivity);
 }

@@ -5,6 +5,8 @@
 
 namespace tfring {
 
+static_assert(sizeof(AdasumDots) == kAdasumDotsBytes);
+
 void StepExecutor::Prepare(const Collective& collective, const Schedule& schedule,
                            const Reduction* reduction) {
   MapBuffers(collective, &input_, &output_);
@@ -12,6 +14,7 @@ void StepExecutor::Prepare(const Collective& collective, const Schedule& schedul
   if (scratch_memory_.size() < scratch_bytes) scratch_memory_.resize(scratch_bytes);
   scratch_.Clear();
   scratch_.Add(scratch_memory_.data(), schedule.scratch_bytes);
+  std::fill_n(scratch_memory_.begin(), schedule.zeroed_bytes, '\0');
   reducing_ = reduction != nullptr;
   reduction_ = reducing_ ? *reduction : Reduction();
   element_bytes_ = reducing_ ? DataTypeSize(collective.dtype) : 1;
@@ -68,8 +71,8 @@ void StepExecutor::CombineReceived(const Step& step, int64_t done, const char* d
   }
 }
 
-void StepExecutor::Combine(const Step& step) {
-  const Scale scale = ScaleOf(step);
+template <typename Apply>
+void StepExecutor::ForPieces(const Step& step, Apply apply) const {
   int64_t done = 0;
   while (done < step.dst.bytes) {
     int64_t left_here = 0;
@@ -79,9 +82,15 @@ void StepExecutor::Combine(const Step& step) {
     const char* right = MapOf(step.src2.space).At(step.src2.offset + done, &right_here);
     char* to = MapOf(step.dst.space).At(step.dst.offset + done, &to_here);
     const int64_t part = std::min({step.dst.bytes - done, left_here, right_here, to_here});
-    reduction_.combine(to, left, right, part / element_bytes_, scale);
+    apply(to, left, right, part / element_bytes_);
     done += part;
   }
+}
+
+void StepExecutor::Combine(const Step& step) {
+  ForPieces(step, [&](char* to, const char* left, const char* right, int64_t count) {
+    reduction_.combine(to, left, right, count, ScaleOf(step));
+  });
 }
 
 void StepExecutor::Copy(const Step& step) {
@@ -102,9 +111,39 @@ void StepExecutor::Copy(const Step& step) {
   }
 }
 
+void StepExecutor::AddDots(const Step& step) {
+  char* const place = scratch_memory_.data() + step.dst.offset;
+  AdasumDots dots;
+  std::memcpy(&dots, place, sizeof(dots));
+  for (int64_t done = 0, part = 0; done < step.src.bytes; done += part) {
+    int64_t left_here = 0;
+    int64_t right_here = 0;
+    const char* left = MapOf(step.src.space).At(step.src.offset + done, &left_here);
+    const char* right = MapOf(step.src2.space).At(step.src2.offset + done, &right_here);
+    part = std::min({step.src.bytes - done, left_here, right_here});
+    reduction_.adasum->dots(left, right, part / element_bytes_, &dots);
+  }
+  std::memcpy(place, &dots, sizeof(dots));
+}
+
+void StepExecutor::CombineByDots(const Step& step) {
+  AdasumDots dots;
+  std::memcpy(&dots, scratch_memory_.data() + step.dots, sizeof(dots));
+  ForPieces(step, [&](char* to, const char* left, const char* right, int64_t count) {
+    reduction_.adasum->combine(to, left, right, count, dots, ScaleOf(step));
+  });
+}
+
 void StepExecutor::Execute(const Step& step) {
   if (step.kind == StepKind::kReduce) Combine(step);
   if (step.kind == StepKind::kCopy) Copy(step);
+  if (step.kind == StepKind::kAdasumDots) AddDots(step);
+  if (step.kind == StepKind::kAdasumAdd) {
+    char* scratch = scratch_memory_.data();
+    AddDoubles(scratch + step.dst.offset, scratch + step.src.offset, scratch + step.src2.offset,
+               step.dst.bytes / static_cast<int64_t>(sizeof(double)));
+  }
+  if (step.kind == StepKind::kAdasumCombine) CombineByDots(step);
 }
 
 }  // namespace tfring

@@ -19,7 +19,7 @@ class StepExecutor {
   // comes before the reduction, after which the output, or a copy, is the input.
   void Prepare(const Collective& collective, const Schedule& schedule, const Reduction* reduction);
 
-  // The local steps: kReduce, kCopy, kJoin.
+  // The local steps: those without a peer.
   void Execute(const Step& step);
 
   // `data` continues what has been received for a kRecvReduce step, whole elements from byte
@@ -34,7 +34,12 @@ class StepExecutor {
  private:
   const BufferMap& MapOf(Space space) const;
   void ApplyScaleBefore(const Collective& collective);
+  // Calls apply(dst, src, src2, elements) where all three are in one piece.
+  template <typename Apply>
+  void ForPieces(const Step& step, Apply apply) const;
   void Combine(const Step& step);
+  void AddDots(const Step& step);
+  void CombineByDots(const Step& step);
   void Copy(const Step& step);
   Scale ScaleOf(const Step& step) const;
 
