@@ -24,7 +24,9 @@ if TYPE_CHECKING:
         broadcast,
         cross_rank_op,
         cross_size_op,
+        grouped_allgather,
         grouped_allreduce,
+        handle_average_backwards_compatibility,
         local_rank_op,
         local_size_op,
         process_set_included_op,
@@ -33,19 +35,45 @@ if TYPE_CHECKING:
     )
     from tfring.compression import Compression, Compressor
     from tfring.gradient_tape import DistributedGradientTape
+    from tfring.helpers import (
+        check_num_rank_power_of_2,
+        gpu_available,
+        split_list,
+    )
     from tfring.keras import callbacks
     from tfring.keras.sync_batch_norm import SyncBatchNormalization
     from tfring.keras.top_level import DistributedOptimizer
     from tfring.launcher.function import run
     from tfring.objects import allgather_object, broadcast_object, broadcast_object_fn
+    from tfring.point_to_point import (
+        recv,
+        send,
+    )
     from tfring.process_sets import (
         ProcessSet,
         add_process_set,
         global_process_set,
         remove_process_set,
     )
+    from tfring.rooted import (
+        gather,
+        reduce,
+        scatter,
+    )
+    from tfring.scattering import (
+        alltoall,
+        grouped_reducescatter,
+        reducescatter,
+    )
+    from tfring.synchronization import (
+        barrier_op,
+        join,
+    )
     from tfring.tf1 import BroadcastGlobalVariablesHook, broadcast_global_variables
-    from tfring.variables import broadcast_variables
+    from tfring.variables import (
+        broadcast_,
+        broadcast_variables,
+    )
     from tfring.world import (
         barrier,
         ccl_built,
@@ -71,13 +99,38 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
+    "tfring.helpers": (
+        "check_num_rank_power_of_2",
+        "gpu_available",
+        "split_list",
+    ),
+    "tfring.synchronization": (
+        "barrier_op",
+        "join",
+    ),
+    "tfring.point_to_point": (
+        "recv",
+        "send",
+    ),
+    "tfring.rooted": (
+        "gather",
+        "reduce",
+        "scatter",
+    ),
+    "tfring.scattering": (
+        "alltoall",
+        "grouped_reducescatter",
+        "reducescatter",
+    ),
     "tfring.collectives": (
         "allgather",
         "allreduce",
         "broadcast",
         "cross_rank_op",
         "cross_size_op",
+        "grouped_allgather",
         "grouped_allreduce",
+        "handle_average_backwards_compatibility",
         "local_rank_op",
         "local_size_op",
         "process_set_included_op",
@@ -92,7 +145,10 @@ _HOME = {
     "tfring.launcher.function": ("run",),
     "tfring.objects": ("allgather_object", "broadcast_object", "broadcast_object_fn"),
     "tfring.tf1": ("BroadcastGlobalVariablesHook", "broadcast_global_variables"),
-    "tfring.variables": ("broadcast_variables",),
+    "tfring.variables": (
+        "broadcast_",
+        "broadcast_variables",
+    ),
     "tfring.process_sets": (
         "ProcessSet",
         "add_process_set",
@@ -144,27 +200,37 @@ __all__ = [
     "allgather",
     "allgather_object",
     "allreduce",
+    "alltoall",
     "barrier",
+    "barrier_op",
     "broadcast",
+    "broadcast_",
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
     "callbacks",
     "ccl_built",
+    "check_num_rank_power_of_2",
     "cross_rank",
     "cross_rank_op",
     "cross_size",
     "cross_size_op",
     "cuda_built",
     "ddl_built",
+    "gather",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "gpu_available",
+    "grouped_allgather",
     "grouped_allreduce",
+    "grouped_reducescatter",
+    "handle_average_backwards_compatibility",
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_rank_op",
     "local_size",
@@ -176,12 +242,18 @@ __all__ = [
     "process_set_included_op",
     "rank",
     "rank_op",
+    "recv",
+    "reduce",
+    "reducescatter",
     "remove_process_set",
     "rocm_built",
     "run",
+    "scatter",
+    "send",
     "shutdown",
     "size",
     "size_op",
+    "split_list",
 ]
 
 

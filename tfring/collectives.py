@@ -6,18 +6,17 @@ of the process set, under the same name (tfring.names says how default names com
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfring import names, reduce_ops, tf_library
-from tfring._native import core
+from tfring import arguments, names, tf_library
+from tfring.arguments import handle_average_backwards_compatibility
 from tfring.compression import Compression
 from tfring.process_sets import ProcessSet, checked_id, global_process_set
 from tfring.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+from tfring.sparse import check_sparse, sparse_allreduce
 from tfring.topology_ops import (
     cross_rank_op,
     cross_size_op,
@@ -42,6 +41,7 @@ __all__ = [
     "bucket_broadcast",
     "cross_rank_op",
     "cross_size_op",
+    "grouped_allgather",
     "grouped_allreduce",
     "handle_average_backwards_compatibility",
     "local_rank_op",
@@ -50,9 +50,6 @@ __all__ = [
     "rank_op",
     "size_op",
 ]
-
-
-_UNNAMED = "(without a name)"
 
 
 @tf_library.outside_autograph
@@ -82,8 +79,14 @@ def allreduce(
         device_dense: device for the reduction of a dense tensor, "" for TensorFlow's choice.
         device_sparse: likewise for tf.IndexedSlices.
         compression: what is done to a dense tensor on the wire.
-        op: Average (the default), Sum, Min, Max or Product. Average is the sum divided by the
-            number of ranks: a sum of integers wraps around as it does in NumPy.
+        op: Average (the default), Sum, Min, Max, Product or Adasum. Average is the sum divided by
+            the number of ranks that took part (see join): a sum of integers wraps around as it does
+            in NumPy. Adasum, for floating dtypes, adds up what points in different directions and
+            averages what points in the same: with two ranks it is
+            (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b, where a.b is the dot product of the whole
+            tensors, and more ranks are combined in pairs, again and again (Maleki et al., Scaling
+            Distributed Training with Adaptive Summation, arXiv:2006.02924). Any number of ranks;
+            the ranks beyond a power of two are added first.
         prescale_factor: multiplies every rank's tensor before the reduction.
         postscale_factor: multiplies the result.
         name: the same on every rank; made up by default.
@@ -96,23 +99,23 @@ def allreduce(
     Raises:
         ValueError: op and average contradict each other, op or the process set is unknown.
         TypeError: the dtype is not supported.
-        NotImplementedError: op is Adasum, or tf.IndexedSlices with Min, Max, Product or a factor.
+        NotImplementedError: tf.IndexedSlices with Adasum, Min, Max, Product or a factor.
         tf.errors.FailedPreconditionError: tfring is not initialized, or ranks disagree on dtype,
             shape, op or factors.
         tf.errors.UnavailableError: a rank was lost.
     """
-    op = _checked_op(op, average)
+    op = arguments.checked_op(op, average)
     process_set_id = checked_id(process_set)
-    _require_init("allreduce")
+    arguments.require_init("allreduce")
     factors = (prescale_factor, postscale_factor)
     if isinstance(tensor, tf.IndexedSlices):
-        _check_sparse(tensor, name, op, *factors)
-        full_name = names.collective_name("allreduce", name, ignore_name_scope)
-        with _device(device_sparse):
-            return _sparse_allreduce(tensor, full_name, op, process_set_id)
-    with _device(device_dense):
-        wires = _compress([tensor], name, compression)
-        full_name = names.collective_name("allreduce", name, ignore_name_scope)
+        check_sparse(tensor, name, op, *factors)
+        full_name = names.collective_name("allreduce", name, ignore_name_scope, process_set)
+        with arguments.on_device(device_sparse):
+            return sparse_allreduce(tensor, full_name, op, process_set_id)
+    with arguments.on_device(device_dense):
+        wires = arguments.compress([tensor], name, compression, "allreduce", op, rows=False)
+        full_name = names.collective_name("allreduce", name, ignore_name_scope, process_set)
         return _dense_allreduce(
             wires, full_name, op, compression, *factors, process_set_id, group=False
         )[0]
@@ -153,9 +156,9 @@ def grouped_allreduce(
     Raises:
         Exception: what allreduce raises.
     """
-    op = _checked_op(op, average)
+    op = arguments.checked_op(op, average)
     process_set_id = checked_id(process_set)
-    _require_init("grouped_allreduce")
+    arguments.require_init("grouped_allreduce")
     if not tensors:
         return []
     factors = (prescale_factor, postscale_factor)
@@ -163,19 +166,21 @@ def grouped_allreduce(
     dense = [i for i, t in enumerate(tensors) if not isinstance(t, tf.IndexedSlices)]
     for tensor in tensors:
         if isinstance(tensor, tf.IndexedSlices):
-            _check_sparse(tensor, name, op, *factors)
-    with _device(device_dense):
-        wires = _compress([tensors[i] for i in dense], name, compression)
-        full_name = names.collective_name("grouped_allreduce", name, ignore_name_scope)
+            check_sparse(tensor, name, op, *factors)
+    with arguments.on_device(device_dense):
+        wires = arguments.compress(
+            [tensors[i] for i in dense], name, compression, "allreduce", op, rows=False
+        )
+        full_name = names.collective_name("grouped_allreduce", name, ignore_name_scope, process_set)
         reduced = _dense_allreduce(
             wires, full_name, op, compression, *factors, process_set_id, group=True
         )
     for i, result in zip(dense, reduced, strict=True):
         results[i] = result
-    with _device(device_sparse):
+    with arguments.on_device(device_sparse):
         for i, tensor in enumerate(tensors):
             if isinstance(tensor, tf.IndexedSlices):
-                results[i] = _sparse_allreduce(tensor, f"{full_name}.{i}", op, process_set_id)
+                results[i] = sparse_allreduce(tensor, f"{full_name}.{i}", op, process_set_id)
     return results
 
 
@@ -208,15 +213,47 @@ def allgather(
         tf.errors.UnavailableError: a rank was lost.
     """
     process_set_id = checked_id(process_set)
-    _require_init("allgather")
-    value = _checked_tensor(tensor, name, tf_library.MOVABLE, "allgather")
-    if value.shape.rank == 0:
-        raise ValueError(
-            "an allgather concatenates along the first dimension, but tensor "
-            f"{name or _UNNAMED} is a scalar: reshape it to [1]"
+    arguments.require_init("allgather")
+    value = arguments.checked_rows(tensor, name, tf_library.MOVABLE, "allgather")
+    full_name = names.collective_name("allgather", name, ignore_name_scope, process_set)
+    return tf_library.allgather_op([value], name=full_name, process_set_id=process_set_id)[0]
+
+
+@tf_library.outside_autograph
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Gathers a list of tensors from all ranks, those of one dtype as one collective.
+
+    Args:
+        tensors: what allgather takes; dtypes and numbers of rows may differ between the tensors.
+        name: as in allgather; names the group.
+        ignore_name_scope: as in allgather.
+        process_set: as in allgather.
+
+    Returns:
+        The results in the order of `tensors`.
+
+    Raises:
+        Exception: what allgather raises.
+    """
+    process_set_id = checked_id(process_set)
+    arguments.require_init("grouped_allgather")
+    values = [arguments.checked_rows(t, name, tf_library.MOVABLE, "allgather") for t in tensors]
+    if not values:
+        return []
+    full_name = names.collective_name("grouped_allgather", name, ignore_name_scope, process_set)
+    results: list[Any] = [None] * len(values)
+    for op_name, positions in arguments.by_dtype(values, full_name):
+        gathered = tf_library.allgather_op(
+            [values[i] for i in positions], name=op_name, process_set_id=process_set_id, group=True
         )
-    full_name = names.collective_name("allgather", name, ignore_name_scope)
-    return tf_library.allgather_op(value, name=full_name, process_set_id=process_set_id)
+        for i, result in zip(positions, gathered, strict=True):
+            results[i] = result
+    return results
 
 
 @tf_library.outside_autograph
@@ -234,7 +271,7 @@ def broadcast(
     Args:
         tensor: tensor, variable, array or number of any number or bool dtype; on the other ranks
             only shape and dtype matter, and must be the root's.
-        root_rank: whose tensor it is.
+        root_rank: whose tensor it is: a rank of the whole job, also within a process set.
         name: the same on every rank; made up by default.
         ignore_name_scope: use `name` as it is, without the current name scope.
         process_set: the ranks that take part.
@@ -251,10 +288,10 @@ def broadcast(
         tf.errors.UnavailableError: a rank was lost.
     """
     process_set_id = checked_id(process_set)
-    _require_init("broadcast")
+    arguments.require_init("broadcast")
     root_rank = int(root_rank)
-    value = _checked_tensor(tensor, name, tf_library.MOVABLE, "broadcast")
-    full_name = names.collective_name("broadcast", name, ignore_name_scope)
+    value = arguments.checked_tensor(tensor, name, tf_library.MOVABLE, "broadcast")
+    full_name = names.collective_name("broadcast", name, ignore_name_scope, process_set)
     return tf_library.broadcast_op(
         [value],
         name=full_name,
@@ -279,7 +316,7 @@ def bucket_allreduce(
     Args:
         tensors: tensors of one dtype.
         name: the whole name; no scope is added.
-        op: Average, Sum, Min, Max or Product.
+        op: Average, Sum, Min, Max, Product or Adasum.
         prescale_factor: multiplies before the reduction.
         postscale_factor: multiplies the result.
         layout_hash: of the way in which all gradients were cut into buckets; ranks whose hashes
@@ -295,7 +332,7 @@ def bucket_allreduce(
     return tf_library.allreduce_op(
         [tf.convert_to_tensor(tensor) for tensor in tensors],
         name=name,
-        op=_checked_op(op, None),
+        op=arguments.checked_op(op),
         prescale=prescale_factor,
         postscale=postscale_factor,
         process_set_id=checked_id(process_set),
@@ -321,80 +358,6 @@ def bucket_broadcast(
     )
 
 
-def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
-    """Joins the deprecated `average` with `op`.
-
-    Raises:
-        ValueError: both are given.
-    """
-    if op is not None:
-        if average is not None:
-            raise ValueError("give op or average, not both; average is deprecated")
-        return op
-    if average is None:
-        return Average
-    warnings.warn(
-        "the parameter average is deprecated: use op=tfring.Average or op=tfring.Sum",
-        DeprecationWarning,
-        stacklevel=4,
-    )
-    return Average if average else Sum
-
-
-def _checked_op(op: int | None, average: bool | None) -> int:
-    chosen = int(handle_average_backwards_compatibility(op, average))
-    reduce_ops.name_of(chosen)
-    if chosen == Adasum:
-        raise NotImplementedError("op=Adasum is not available in this version of tfring")
-    return chosen
-
-
-def _require_init(what: str) -> None:
-    if core.is_initialized():
-        return
-    try:
-        core.rank()  # says what is in the way: no init yet, or a forked child
-    except core.CoreError as error:
-        raise tf.errors.FailedPreconditionError(None, None, f"{what}: {error.message}") from None
-
-
-# All that can be wrong with a call on this rank alone is found before its name is made up: a call
-# that raises here uses up no count, and the next one meets its like on the other ranks.
-
-
-def _checked_tensor(tensor: Any, name: str | None, supported: Sequence[str], kind: str) -> Any:
-    value = tf.convert_to_tensor(tensor)
-    tf_library.check_dtype(value, name or _UNNAMED, supported, kind)
-    tf_library.refuse_xla(name or _UNNAMED)
-    return value
-
-
-def _compress(tensors: Sequence[Any], name: str | None, compression: Any) -> list[tuple[Any, Any]]:
-    """What goes over the wire for each tensor, and the compression's context."""
-    pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
-    return [
-        (_checked_tensor(wire, name, tf_library.REDUCIBLE, "allreduce"), context)
-        for wire, context in pairs
-    ]
-
-
-def _check_sparse(
-    slices: Any, name: str | None, op: int, prescale: float, postscale: float
-) -> None:
-    label = name or _UNNAMED
-    if op not in (Average, Sum):
-        raise NotImplementedError(
-            f"tensor {label}: tf.IndexedSlices can be reduced with Average and Sum, not with "
-            f"{reduce_ops.name_of(op)}; make it dense with tf.convert_to_tensor"
-        )
-    if prescale != 1.0 or postscale != 1.0:
-        raise NotImplementedError(
-            f"tensor {label}: scale factors are not available for tf.IndexedSlices; make it dense "
-            "with tf.convert_to_tensor"
-        )
-    _checked_tensor(slices.values, name, tf_library.MOVABLE, "allgather")
-
-
 def _dense_allreduce(
     wires: list[tuple[Any, Any]],
     name: str,
@@ -406,19 +369,12 @@ def _dense_allreduce(
     *,
     group: bool,
 ) -> list[Any]:
-    """Builds one op per dtype.
-
-    The first keeps the plain name, so that ranks which disagree about dtypes meet there and find
-    out.
-    """
-    by_dtype: dict[Any, list[int]] = {}
-    for i, (wire, _) in enumerate(wires):
-        by_dtype.setdefault(wire.dtype, []).append(i)
+    """Builds one op per dtype."""
     results: list[Any] = [None] * len(wires)
-    for number, (dtype, positions) in enumerate(by_dtype.items()):
+    for op_name, positions in arguments.by_dtype([wire for wire, _ in wires], name):
         reduced = tf_library.allreduce_op(
             [wires[i][0] for i in positions],
-            name=f"{name}.{dtype.name}" if number else name,
+            name=op_name,
             op=op,
             prescale=prescale,
             postscale=postscale,
@@ -428,25 +384,3 @@ def _dense_allreduce(
         for i, wire in zip(positions, reduced, strict=True):
             results[i] = compression.decompress(wire, wires[i][1])
     return results
-
-
-def _sparse_allreduce(slices: Any, name: str, op: int, process_set_id: int) -> Any:
-    distinct, position = tf.unique(slices.indices)
-    summed = tf.math.unsorted_segment_sum(slices.values, position, tf.size(distinct))
-    values = tf_library.allgather_op(summed, name=f"{name}.values", process_set_id=process_set_id)
-    indices = tf_library.allgather_op(
-        distinct, name=f"{name}.indices", process_set_id=process_set_id
-    )
-    if op == Average:
-        size = tf.cast(size_op(process_set_id), values.dtype)
-        values = values / size if values.dtype.is_floating else values // size
-    return tf.IndexedSlices(values, indices, slices.dense_shape)
-
-
-@contextlib.contextmanager
-def _device(name: str) -> Iterator[None]:
-    if not name:
-        yield
-        return
-    with tf.device(name):
-        yield

@@ -1,8 +1,9 @@
-"""Gradients of the collectives.
+"""Gradients of the collectives whose result every rank has.
 
 A rank differentiates its own loss, but its tensors reach the losses of others, so each gradient has
-to say which loss of the whole job it differentiates. For allreduce, allgather and broadcast this is
-Horovod's choice, because scripts depend on it.
+to say which loss of the whole job it differentiates. For the collectives that Horovod has this is
+Horovod's choice, because scripts depend on it; for the others (tfring.rooted_gradients) it is the
+sum of all ranks' losses.
 
 Every gradient is a collective itself: all ranks must differentiate the same call. It is named after
 the call, with "grad." before it.
@@ -15,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import tf_library
+from tfring import reduce_ops, tf_library, tf_ops
 from tfring.reduce_ops import Average, Max, Min, Product, Sum
 
 _registered = False
@@ -26,13 +27,37 @@ def register() -> None:
     global _registered
     if _registered:
         return
-    tf.RegisterGradient("TfringAllreduce")(allreduce_gradient)
-    tf.RegisterGradient("TfringAllgather")(allgather_gradient)
-    tf.RegisterGradient("TfringBroadcast")(broadcast_gradient)
+    from tfring import rooted_gradients
+
+    gradients: dict[str, Callable[..., list[Any]]] = {
+        "Allreduce": allreduce_gradient,
+        "Allgather": allgather_gradient,
+        "Broadcast": broadcast_gradient,
+        "Alltoall": alltoall_gradient,
+        "Reducescatter": reducescatter_gradient,
+        "Reduce": rooted_gradients.reduce_gradient,
+        "Gather": rooted_gradients.gather_gradient,
+        "Scatter": rooted_gradients.scatter_gradient,
+        "Send": no_gradient,
+        "Recv": no_gradient,
+        "Barrier": no_gradient,
+        "Join": no_gradient,
+    }
+    for kind, gradient in gradients.items():
+        tf.RegisterGradient(f"Tfring{kind}")(gradient)
     for kind in ("Rank", "Size", "LocalRank", "LocalSize", "CrossRank", "CrossSize"):
         tf.no_gradient(f"Tfring{kind}")
     tf.no_gradient("TfringProcessSetIncluded")
     _registered = True
+
+
+def no_gradient(op: Any, *grads: Any) -> list[Any]:
+    """Raises LookupError: this collective cannot be differentiated."""
+    del grads
+    raise LookupError(
+        f"{op.type} (tensor {tensor_name(op)}) has no gradient: put tf.stop_gradient around what "
+        "goes in or comes out, or use a collective that has one (allgather, alltoall, broadcast)"
+    )
 
 
 def allreduce_gradient(op: Any, *grads: Any) -> list[Any]:
@@ -43,6 +68,7 @@ def allreduce_gradient(op: Any, *grads: Any) -> list[Any]:
       has its share 1/N of the average. Horovod's rule is "the same operation and factors".
     - Min, Max: of the sum of all ranks' losses. The ranks that hold the extremum share it equally.
     - Product: of the sum of all ranks' losses, exact also where a factor is zero.
+    - Adasum: none.
 
     Args:
         op: the operation, with N tensors and the channel as inputs.
@@ -50,96 +76,136 @@ def allreduce_gradient(op: Any, *grads: Any) -> list[Any]:
 
     Returns:
         N gradients and None for the channel.
+
+    Raises:
+        LookupError: the operation is Adasum.
     """
     tensors = list(op.inputs[:-1])
-    dense = [_dense(grad, tensor) for grad, tensor in zip(grads, tensors, strict=True)]
-    by_op: dict[int, Callable[..., list[Any]]] = {
-        Sum: _linear_gradient,
-        Average: _linear_gradient,
-        Min: _extremum_gradient,
-        Max: _extremum_gradient,
-        Product: _product_gradient,
-    }
-    return [*by_op[int(op.get_attr("reduce_op"))](op, tensors, dense), None]
+    dense = [dense_gradient(grad, out) for grad, out in zip(grads, op.outputs, strict=True)]
+    kind = reduction(op)
+    if kind in (Sum, Average):
+        reduced = tf_library.allreduce_op(
+            dense,
+            name=gradient_name(op),
+            op=kind,
+            prescale=factor(op, "prescale_factor"),
+            postscale=factor(op, "postscale_factor"),
+            process_set_id=process_set(op),
+            group=bool(op.get_attr("group")),
+        )
+        return [*reduced, None]
+    totals = tf_library.allreduce_op(
+        dense, name=gradient_name(op), op=Sum, process_set_id=process_set(op)
+    )
+    return [*gradients_of_selection(op, tensors, list(op.outputs), totals), None]
 
 
-def _linear_gradient(op: Any, tensors: list[Any], grads: list[Any]) -> list[Any]:
-    del tensors
-    return tf_library.allreduce_op(
-        grads,
-        name=_name(op),
-        op=int(op.get_attr("reduce_op")),
-        prescale=_factor(op, "prescale_factor"),
-        postscale=_factor(op, "postscale_factor"),
-        process_set_id=_process_set(op),
-        group=bool(op.get_attr("group")),
+def gradients_of_selection(
+    op: Any, tensors: list[Any], results: list[Any], totals: list[Any]
+) -> list[Any]:
+    """Passes gradients of a Min, Max or Product to the tensors; the analytic ones.
+
+    Args:
+        op: the operation.
+        tensors: its inputs.
+        results: what the reduction of the inputs gave, of the inputs' shapes.
+        totals: the gradients of `results`, summed over all losses.
+
+    Raises:
+        LookupError: the operation is Adasum.
+    """
+    if reduction(op) in (Min, Max):
+        return _extremum_gradients(op, tensors, results, totals)
+    if reduction(op) == Product:
+        return _product_gradients(op, tensors, totals)
+    raise LookupError(
+        f"tensor {tensor_name(op)}: {reduce_ops.name_of(reduction(op))} has no gradient; use "
+        "op=Average or op=Sum where the result is differentiated, or put tf.stop_gradient around it"
     )
 
 
-def _extremum_gradient(op: Any, tensors: list[Any], grads: list[Any]) -> list[Any]:
-    prescale, postscale = _factor(op, "prescale_factor"), _factor(op, "postscale_factor")
-    extrema = list(op.outputs)
+def _extremum_gradients(
+    op: Any, tensors: list[Any], extrema: list[Any], totals: list[Any]
+) -> list[Any]:
+    prescale, postscale = factor(op, "prescale_factor"), factor(op, "postscale_factor")
     if prescale != 1.0 or postscale != 1.0:
         # The scaled outputs may be rounded: compare with unscaled extrema. A negative prescale
         # turns the order around.
-        kind = int(op.get_attr("reduce_op"))
+        kind = reduction(op)
         if prescale < 0:
             kind = Min if kind == Max else Max
         extrema = tf_library.allreduce_op(
-            tensors, name=f"{_name(op)}.extrema", op=kind, process_set_id=_process_set(op)
+            tensors, name=f"{gradient_name(op)}.extrema", op=kind, process_set_id=process_set(op)
         )
     holds = [
         tf.cast(tf.equal(tensor, extremum), tensor.dtype)
         for tensor, extremum in zip(tensors, extrema, strict=True)
     ]
-    sums = tf_library.allreduce_op(
-        [*grads, *holds], name=_name(op), op=Sum, process_set_id=_process_set(op)
+    holders = tf_library.allreduce_op(
+        holds, name=f"{gradient_name(op)}.holders", op=Sum, process_set_id=process_set(op)
     )
-    totals, holders = sums[: len(grads)], sums[len(grads) :]
     return [
-        hold * total / holder * tf.cast(prescale * postscale, total.dtype)
-        for hold, total, holder in zip(holds, totals, holders, strict=True)
+        hold * total / count * tf.cast(prescale * postscale, total.dtype)
+        for hold, total, count in zip(holds, totals, holders, strict=True)
     ]
 
 
-def _product_gradient(op: Any, tensors: list[Any], grads: list[Any]) -> list[Any]:
-    prescale, postscale = _factor(op, "prescale_factor"), _factor(op, "postscale_factor")
-    totals = tf_library.allreduce_op(grads, name=_name(op), op=Sum, process_set_id=_process_set(op))
+def _product_gradients(op: Any, tensors: list[Any], totals: list[Any]) -> list[Any]:
+    prescale, postscale = factor(op, "prescale_factor"), factor(op, "postscale_factor")
+    name, number = gradient_name(op), process_set(op)
+    [ranks] = tf_library.allgather_op(
+        [tf.expand_dims(rank(), 0)], name=f"{name}.ranks", process_set_id=number
+    )
+    position = tf.math.count_nonzero(ranks < rank(), dtype=tf.int32)
+    # The product of the others without a division, which a zero would spoil.
+    all_factors = tf_library.allgather_op(
+        [tf.expand_dims(tensor * tf.cast(prescale, tensor.dtype), 0) for tensor in tensors],
+        name=f"{name}.factors",
+        process_set_id=number,
+    )
     results = []
-    for i, (tensor, total) in enumerate(zip(tensors, totals, strict=True)):
-        # The product of the others without a division, which a zero would spoil.
-        factors = tf_library.allgather_op(
-            tf.expand_dims(tensor * tf.cast(prescale, tensor.dtype), 0),
-            name=f"{_name(op)}.factors.{i}",
-            process_set_id=_process_set(op),
-        )
+    for tensor, total, factors in zip(tensors, totals, all_factors, strict=True):
         before = tf.math.cumprod(factors, axis=0, exclusive=True)
         after = tf.math.cumprod(factors, axis=0, exclusive=True, reverse=True)
-        others = tf.gather(before * after, _rank())
-        results.append(total * others * tf.cast(prescale * postscale, total.dtype))
-    return [tf.ensure_shape(r, t.shape) for r, t in zip(results, tensors, strict=True)]
+        others = tf.gather(before * after, position)
+        results.append(
+            tf.ensure_shape(
+                total * others * tf.cast(prescale * postscale, total.dtype), tensor.shape
+            )
+        )
+    return results
 
 
-def allgather_gradient(op: Any, grad: Any) -> list[Any]:
+def allgather_gradient(op: Any, *grads: Any) -> list[Any]:
     """The gradient of TfringAllgather: of the mean of all ranks' losses.
 
-    Average-allreduce of the output's gradient, of which each rank keeps its own rows. Where these
+    Average-allreduce of the outputs' gradients, of which each rank keeps its own rows. Where these
     are, the ranks tell each other when it runs.
 
     Args:
-        op: the operation, with the tensor and the channel as inputs.
-        grad: gradient of the output.
+        op: the operation, with N tensors and the channel as inputs.
+        *grads: N gradients, None where an output is not used.
 
     Returns:
-        A gradient of the input's shape and None for the channel.
+        N gradients of the inputs' shapes and None for the channel.
     """
-    tensor = op.inputs[0]
-    name, process_set = _name(op), _process_set(op)
-    rows = tf.shape(tensor, out_type=tf.int64)[:1]
-    all_rows = tf_library.allgather_op(rows, name=f"{name}.rows", process_set_id=process_set)
-    [total] = _average([tf.convert_to_tensor(grad)], name, process_set)
-    start = tf.reduce_sum(all_rows[: _rank()])
-    return [tf.ensure_shape(total[start : start + rows[0]], tensor.shape), None]
+    tensors = list(op.inputs[:-1])
+    dense = [dense_gradient(grad, out) for grad, out in zip(grads, op.outputs, strict=True)]
+    name, number = gradient_name(op), process_set(op)
+    rows = tf.stack([tf.shape(tensor, out_type=tf.int64)[0] for tensor in tensors])
+    # Each rank's number and its rows, so that it does not matter who takes part.
+    mine = tf.expand_dims(tf.concat([[tf.cast(rank(), tf.int64)], rows], 0), 0)
+    [everybody] = tf_library.allgather_op([mine], name=f"{name}.rows", process_set_id=number)
+    before = tf.boolean_mask(everybody, everybody[:, 0] < tf.cast(rank(), tf.int64))
+    starts = tf.reduce_sum(before, axis=0)[1:]
+    means = _average(dense, name, number)
+    return [
+        *(
+            tf.ensure_shape(mean[starts[i] : starts[i] + rows[i]], tensor.shape)
+            for i, (mean, tensor) in enumerate(zip(means, tensors, strict=True))
+        ),
+        None,
+    ]
 
 
 def broadcast_gradient(op: Any, *grads: Any) -> list[Any]:
@@ -154,38 +220,114 @@ def broadcast_gradient(op: Any, *grads: Any) -> list[Any]:
     Returns:
         N gradients and None for the channel.
     """
-    tensors = list(op.inputs[:-1])
-    dense = [_dense(grad, tensor) for grad, tensor in zip(grads, tensors, strict=True)]
-    is_root = tf.equal(_rank(), int(op.get_attr("root_rank")))
-    means = _average(dense, _name(op), _process_set(op))
+    dense = [dense_gradient(grad, out) for grad, out in zip(grads, op.outputs, strict=True)]
+    is_root = tf.equal(rank(), int(op.get_attr("root_rank")))
+    means = _average(dense, gradient_name(op), process_set(op))
     return [*(tf.where(is_root, mean, tf.zeros_like(mean)) for mean in means), None]
 
 
-def _average(grads: list[Any], name: str, process_set: int) -> list[Any]:
+def alltoall_gradient(op: Any, grad: Any, splits_grad: Any) -> list[Any]:
+    """The gradient of TfringAlltoall: of the sum of all ranks' losses.
+
+    The gradient of each row goes back to where the row came from: alltoall with the received
+    splits.
+
+    Args:
+        op: the operation, with the tensor, the splits and the channel as inputs.
+        grad: gradient of the received rows.
+        splits_grad: means nothing.
+
+    Returns:
+        A gradient of the tensor's shape, None for the splits and the channel.
+    """
+    del splits_grad
+    back, _ = tf_ops.alltoall_op(
+        tf.convert_to_tensor(grad),
+        op.outputs[1],
+        name=gradient_name(op),
+        process_set_id=process_set(op),
+    )
+    return [tf.ensure_shape(back, op.inputs[0].shape), None, None]
+
+
+def reducescatter_gradient(op: Any, *grads: Any) -> list[Any]:
+    """The gradient of TfringReducescatter: of N times the sum of all ranks' losses.
+
+    N is the number of ranks. With this factor, Horovod's, an allgather of the result, whose
+    gradient is of the mean, has the gradient of an allreduce of the same operation.
+
+    - Sum: N times the allgather of the gradients.
+    - Average: the allgather of the gradients.
+    - Min, Max, Product: N times what allreduce_gradient says of the sum of all ranks' losses.
+
+    The factors of the call apply to the gradient as well.
+
+    Args:
+        op: the operation, with N tensors and the channel as inputs.
+        *grads: N gradients, None where an output is not used.
+
+    Returns:
+        N gradients of the inputs' shapes and None for the channel.
+    """
+    tensors = list(op.inputs[:-1])
+    dense = [dense_gradient(grad, out) for grad, out in zip(grads, op.outputs, strict=True)]
+    name, number = gradient_name(op), process_set(op)
+    totals = tf_library.allgather_op(dense, name=name, process_set_id=number)
+    kind = reduction(op)
+    if kind != Average:
+        ranks = tf_library.library().tfring_size(process_set_id=number)
+        totals = [total * tf.cast(ranks, total.dtype) for total in totals]
+    if kind in (Sum, Average):
+        scale = factor(op, "prescale_factor") * factor(op, "postscale_factor")
+        results = [total * tf.cast(scale, total.dtype) for total in totals]
+    else:
+        whole = tf_library.allgather_op(
+            list(op.outputs), name=f"{name}.results", process_set_id=number
+        )
+        results = gradients_of_selection(op, tensors, whole, totals)
+    shaped = [tf.ensure_shape(r, t.shape) for r, t in zip(results, tensors, strict=True)]
+    return [*shaped, None]
+
+
+def _average(grads: list[Any], name: str, process_set_id: int) -> list[Any]:
     """Average-allreduce; complex gradients travel as pairs of numbers."""
     if not grads[0].dtype.is_complex:
-        return tf_library.allreduce_op(grads, name=name, op=Average, process_set_id=process_set)
+        return tf_library.allreduce_op(grads, name=name, op=Average, process_set_id=process_set_id)
     pairs = [tf.stack([tf.math.real(grad), tf.math.imag(grad)]) for grad in grads]
-    means = tf_library.allreduce_op(pairs, name=name, op=Average, process_set_id=process_set)
+    means = tf_library.allreduce_op(pairs, name=name, op=Average, process_set_id=process_set_id)
     return [tf.complex(mean[0], mean[1]) for mean in means]
 
 
-def _dense(grad: Any, tensor: Any) -> Any:
+def dense_gradient(grad: Any, output: Any) -> Any:
     """An output that nobody used has no gradient; the other ranks expect zeros from us."""
-    return tf.zeros_like(tensor) if grad is None else tf.convert_to_tensor(grad)
+    return tf.zeros_like(output) if grad is None else tf.convert_to_tensor(grad)
 
 
-def _rank() -> Any:
+def rank() -> Any:
+    """The world rank, read when the gradient runs."""
     return tf_library.library().tfring_rank()
 
 
-def _name(op: Any) -> str:
-    return f"grad.{tf.compat.as_str(op.get_attr('tensor_name'))}"
+def tensor_name(op: Any) -> str:
+    """The name of the call."""
+    return str(tf.compat.as_str(op.get_attr("tensor_name")))
 
 
-def _factor(op: Any, attribute: str) -> float:
+def gradient_name(op: Any) -> str:
+    """The name of the gradient's collective."""
+    return f"grad.{tensor_name(op)}"
+
+
+def reduction(op: Any) -> int:
+    """The reduce operation's number."""
+    return int(op.get_attr("reduce_op"))
+
+
+def factor(op: Any, attribute: str) -> float:
+    """A scale factor, which travels as text."""
     return float(tf.compat.as_str(op.get_attr(attribute)))
 
 
-def _process_set(op: Any) -> int:
+def process_set(op: Any) -> int:
+    """The number of the process set."""
     return int(op.get_attr("process_set_id"))

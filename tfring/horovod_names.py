@@ -10,22 +10,15 @@ _NOT_YET = frozenset(
         "LocalGradientAggregationHelper",
         "PartialDistributedGradientTape",
         "PartialDistributedOptimizer",
-        "alltoall",
         "data",
         "elastic",
-        "grouped_allgather",
-        "grouped_reducescatter",
-        "join",
-        "reducescatter",
         "start_timeline",
         "stop_timeline",
     }
 )
 
 _INSTEAD = {
-    "broadcast_": "use broadcast_variables",
     "check_extension": "`tfring doctor` says what was built",
-    "gpu_available": "this release reduces in host memory",
     "load_model": "it is in tfring.keras",
 }
 

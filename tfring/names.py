@@ -12,7 +12,10 @@ every trace, whatever else a rank did before. It is, in this order:
 - in a TF1 graph: the kind and a counter of the graph;
 - in eager mode: the kind and a counter of the process. The call blocks until it is done, so the
   ranks are at the same count, and one that is not is found out as a stall. The counter starts again
-  after EAGER_NAMES calls, because TensorFlow keeps a kernel for each name that it has seen.
+  after EAGER_NAMES calls, because TensorFlow keeps a kernel for each name that it has seen. A rank
+  that has joined makes fewer calls than the others: all counters start again when all have joined.
+
+Each process set has counters of its own, because only its members count.
 
 Two collectives of one name in one tf.function run one after the other (see tf_library.channel).
 """
@@ -26,6 +29,9 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
+from tfring import tf_library
+from tfring.process_sets import checked_id
+
 EAGER_NAMES = 16
 
 _CONTROL_FLOW_GRAPHS = (
@@ -35,30 +41,68 @@ _CONTROL_FLOW_GRAPHS = (
 )
 _COUNTERS = "_tfring_counters"
 
-_lock = threading.Lock()  # guards _eager_counters and the counters of every graph
-_eager_counters: dict[str, int] = {}
+# Guards _eager_counters and the counters of every graph.
+_lock = threading.Lock()
 
 
-def collective_name(kind: str, name: str | None, ignore_name_scope: bool = False) -> str:
+class _EagerCounters:
+    """The counters of one process set in eager mode, valid until its ranks have joined again."""
+
+    def __init__(self, joins: tuple[int, int]) -> None:
+        self.joins = joins
+        self.counts: dict[str, int] = {}
+
+
+# By id and ranks: an id may be given again, to other ranks.
+_eager_counters: dict[tuple[int, tuple[int, ...]], _EagerCounters] = {}
+
+
+def collective_name(
+    kind: str,
+    name: str | None,
+    ignore_name_scope: bool = False,
+    process_set: Any = None,
+    suffix: str = "",
+) -> str:
     """Returns the name under which the ranks meet.
 
     Args:
         kind: what the call is, as "allreduce"; part of default names.
         name: the user's name, or None or "" for a default name, which uses up a count.
         ignore_name_scope: leave out the current name scope.
+        process_set: the ranks that meet; None is all.
+        suffix: the end of the name; default names with different ends are counted apart.
+
+    Raises:
+        ValueError: the process set is not registered.
     """
+    number = checked_id(process_set)
     if name:
         scope = "" if ignore_name_scope else tf.get_current_name_scope()
-        return f"{scope}/{name}" if scope else name
+        return f"{scope}/{name}{suffix}" if scope else f"{name}{suffix}"
+    group = f"set{number}." if number else ""
+    key = f"{group}{kind}{suffix}"
     if tf.executing_eagerly():
-        return f"eager.{kind}.{_next(_eager_counters, kind) % EAGER_NAMES}"
+        count = _next(_of_this_process(number, process_set), key) % EAGER_NAMES
+        return f"eager.{group}{kind}.{count}{suffix}"
     graph = _owner(tf.compat.v1.get_default_graph())
     owner = graph.name if isinstance(graph, func_graph.FuncGraph) else "graph"
     counters: dict[str, int] | None = getattr(graph, _COUNTERS, None)
     if counters is None:
         counters = {}
         setattr(graph, _COUNTERS, counters)
-    return f"{owner}.{kind}.{_next(counters, kind)}"
+    return f"{owner}.{group}{kind}.{_next(counters, key)}{suffix}"
+
+
+def _of_this_process(number: int, process_set: Any) -> dict[str, int]:
+    """The process set's eager counters; new ones if all have joined it, or the global set."""
+    key = (number, tuple(process_set.ranks) if number else ())
+    joins = (tf_library.joins(0), tf_library.joins(number))
+    with _lock:
+        counters = _eager_counters.get(key)
+        if counters is None or counters.joins != joins:
+            counters = _eager_counters[key] = _EagerCounters(joins)
+        return counters.counts
 
 
 def _next(counters: dict[str, int], kind: str) -> int:

@@ -31,26 +31,28 @@ def broadcast_object(
 
     Args:
         obj: anything that cloudpickle can pickle; ignored on the other ranks.
-        root_rank: whose object all get.
-        session: a TF1 session; must be None.
+        root_rank: whose object all get: a rank of the whole job, also within a process set.
+        session: a TF1 session, for Horovod's sake; it is not needed.
         name: what the collectives are named after; by default all calls share one name.
         process_set: the ranks that take part; None is all.
 
     Raises:
+        ValueError: the process set is not registered.
         tf.errors.FailedPreconditionError: tfring is not initialized, or ranks name other roots.
         RuntimeError: The root could not pickle its object; on the root the pickler's own error.
     """
-    _check(session, process_set)
+    del session
+    number = process_sets.checked_id(process_set)
     name = name or "tfring.broadcast_object"
     mine = core.rank() == root_rank if core.is_initialized() else False
     payload, failure = _pickled(obj) if mine else (np.empty(0, dtype=np.uint8), None)
     with tf_errors():
         length = np.array([_FAILED if failure else payload.size], dtype=np.int64)
-        size = int(core.broadcast(length, name=f"{name}.size", root=root_rank)[0])
+        size = int(_broadcast(length, f"{name}.size", root_rank, number)[0])
         _refuse_failed([size], failure, [root_rank])
         if not mine:
             payload = np.empty(size, dtype=np.uint8)
-        received = core.broadcast(payload, name=f"{name}.data", root=root_rank)
+        received = _broadcast(payload, f"{name}.data", root_rank, number)
     return obj if mine else pickle.loads(received.tobytes())
 
 
@@ -58,10 +60,10 @@ def broadcast_object_fn(
     root_rank: int = 0, session: Any = None, name: str | None = None, process_set: Any = None
 ) -> Callable[[Any], Any]:
     """Returns a function of one object that calls `broadcast_object` with these arguments."""
-    _check(session, process_set)
+    process_sets.checked_id(process_set)
 
     def broadcast(obj: Any) -> Any:
-        return broadcast_object(obj, root_rank, name=name, process_set=process_set)
+        return broadcast_object(obj, root_rank, session, name=name, process_set=process_set)
 
     return broadcast
 
@@ -71,24 +73,29 @@ def allgather_object(
 ) -> list[Any]:
     """Returns the list of every rank's `obj`, in rank order.
 
+    Ranks that have joined are left out.
+
     Args:
         obj: anything that cloudpickle can pickle.
-        session: a TF1 session; must be None.
+        session: a TF1 session, for Horovod's sake; it is not needed.
         name: what the collectives are named after.
         process_set: the ranks that take part; None is all.
 
     Raises:
+        ValueError: the process set is not registered.
         tf.errors.FailedPreconditionError: tfring is not initialized.
         RuntimeError: A rank could not pickle its object; on that rank the pickler's own error.
     """
-    _check(session, process_set)
+    del session
+    number = process_sets.checked_id(process_set)
     name = name or "tfring.allgather_object"
     payload, failure = _pickled(obj)
     with tf_errors():
-        length = np.array([_FAILED if failure else payload.size], dtype=np.int64)
-        sizes = core.allgather(length, name=f"{name}.size").tolist()
-        _refuse_failed(sizes, failure, range(len(sizes)))
-        data = core.allgather(payload, name=f"{name}.data")
+        header = np.array([[core.rank(), _FAILED if failure else payload.size]], dtype=np.int64)
+        headers = core.allgather(header, name=f"{name}.size", process_set=number)
+        ranks, sizes = headers.T.tolist()
+        _refuse_failed(sizes, failure, ranks)
+        data = core.allgather(payload, name=f"{name}.data", process_set=number)
     ends = np.cumsum(sizes)
     return [pickle.loads(data[end - n : end].tobytes()) for n, end in zip(sizes, ends, strict=True)]
 
@@ -113,10 +120,5 @@ def _refuse_failed(sizes: Sequence[int], failure: Exception | None, ranks: Seque
         )
 
 
-def _check(session: Any, process_set: Any) -> None:
-    if session is not None:
-        raise NotImplementedError("objects cannot be sent through a TF1 session; omit session=")
-    if process_set is not None and process_set is not process_sets.global_process_set:
-        raise NotImplementedError(
-            "this version sends objects among all ranks only; omit process_set="
-        )
+def _broadcast(array: Any, name: str, root: int, process_set: int) -> Any:
+    return core.broadcast(array, name=name, root=root, process_set=process_set)

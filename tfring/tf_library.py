@@ -7,6 +7,7 @@ so the version is looked at before the library is touched.
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import pathlib
 import re
@@ -104,18 +105,31 @@ def output_counters() -> dict[str, int]:
     Counts all ops of this process since the library was loaded.
     """
     library()
-    functions = ctypes.CDLL(str(_native.library_dir() / OPS_LIBRARY))
-    counters = {
-        "forwarded": functions.TfringForwardedOutputs,
-        "allocated": functions.TfringAllocatedOutputs,
+    return {
+        "forwarded": int(_functions().TfringForwardedOutputs()),
+        "allocated": int(_functions().TfringAllocatedOutputs()),
     }
-    for function in counters.values():
-        function.restype = ctypes.c_int64
-    return {name: int(function()) for name, function in counters.items()}
 
 
-def channel(name: str) -> Any:
-    """Returns the resource handle that goes with a collective name.
+def joins(process_set_id: int) -> int:
+    """Returns how often all ranks of the process set have joined, since the library was loaded."""
+    if _library is None:
+        return 0
+    return int(_functions().TfringJoins(process_set_id))
+
+
+@functools.cache
+def _functions() -> Any:
+    """The library's plain C functions."""
+    functions = ctypes.CDLL(str(_native.library_dir() / OPS_LIBRARY))
+    functions.TfringJoins.argtypes = [ctypes.c_int32]
+    for name in ("TfringForwardedOutputs", "TfringAllocatedOutputs", "TfringJoins"):
+        getattr(functions, name).restype = ctypes.c_int64
+    return functions
+
+
+def channel(name: str, process_set_id: int = 0) -> Any:
+    """Returns the resource handle that goes with a collective name in a process set.
 
     Automatic control dependencies order stateful ops by the resources that they touch: ops of one
     name run one after another in program order, ops of different names do not wait for each other.
@@ -123,6 +137,8 @@ def channel(name: str) -> Any:
     """
     if tf.executing_eagerly():
         name = _EAGER_CHANNEL
+    elif process_set_id:
+        name = f"{name}@{process_set_id}"
     with tf.init_scope(), _lock:
         if tf.executing_eagerly():
             known = _eager_channels.setdefault(eager_context.context(), {})
@@ -180,30 +196,35 @@ def allreduce_op(
         check_dtype(tensor, name, REDUCIBLE, "allreduce")
     reduced: list[Any] = library().tfring_allreduce(
         tensors=list(tensors),
-        channel=channel(name),
+        channel=channel(name, process_set_id),
         tensor_name=name,
         reduce_op=op,
-        prescale_factor=_as_text(prescale),
-        postscale_factor=_as_text(postscale),
+        prescale_factor=as_text(prescale),
+        postscale_factor=as_text(postscale),
         process_set_id=process_set_id,
         layout_hash=_as_int64(layout_hash),
         group=group,
-        name=_node_name("TfringAllreduce", name),
+        name=node_name("TfringAllreduce", name),
     )
     return reduced
 
 
-def allgather_op(tensor: Any, *, name: str, process_set_id: int = 0) -> Any:
-    """Builds one TfringAllgather; the result's first dimension is the sum over the ranks."""
+def allgather_op(
+    tensors: Sequence[Any], *, name: str, process_set_id: int = 0, group: bool = False
+) -> list[Any]:
+    """Builds one TfringAllgather of tensors of one dtype; first dimensions become sums."""
     refuse_xla(name)
-    check_dtype(tensor, name, MOVABLE, "allgather")
-    return library().tfring_allgather(
-        tensor=tensor,
-        channel=channel(name),
+    for tensor in tensors:
+        check_dtype(tensor, name, MOVABLE, "allgather")
+    gathered: list[Any] = library().tfring_allgather(
+        tensors=list(tensors),
+        channel=channel(name, process_set_id),
         tensor_name=name,
         process_set_id=process_set_id,
-        name=_node_name("TfringAllgather", name),
+        group=group,
+        name=node_name("TfringAllgather", name),
     )
+    return gathered
 
 
 def broadcast_op(
@@ -215,16 +236,16 @@ def broadcast_op(
         check_dtype(tensor, name, MOVABLE, "broadcast")
     values: list[Any] = library().tfring_broadcast(
         tensors=list(tensors),
-        channel=channel(name),
+        channel=channel(name, process_set_id),
         tensor_name=name,
         root_rank=root_rank,
         process_set_id=process_set_id,
-        name=_node_name("TfringBroadcast", name),
+        name=node_name("TfringBroadcast", name),
     )
     return values
 
 
-def _as_text(factor: float) -> str:
+def as_text(factor: float) -> str:
     """The shortest text that gives the same double again."""
     return repr(float(factor))
 
@@ -235,7 +256,7 @@ def _as_int64(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def _node_name(kind: str, name: str) -> str | None:
+def node_name(kind: str, name: str) -> str | None:
     """A node name for people who look at graphs; means nothing to the ranks."""
     if tf.executing_eagerly():
         return None

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import buckets, collectives, process_sets
+from tfring import arguments, buckets, collectives, names, process_sets, tf_library
 
 
 def broadcast_variables(
@@ -24,7 +24,7 @@ def broadcast_variables(
     Args:
         variables: tf.Variable or keras.Variable, in the same order on every rank; any dtype but
             string.
-        root_rank: whose values all get.
+        root_rank: whose values all get: a rank of the whole job, also within a process set.
         process_set: the ranks that take part; None is all.
         inplace: accepted for Horovod's sake; the values go from variable to variable anyhow.
         device: TensorFlow device for the operations, "" for TensorFlow's choice.
@@ -52,6 +52,56 @@ def broadcast_variables(
                 process_set or process_sets.global_process_set,
             )
     return None if tf.executing_eagerly() else tf.group(assigned)
+
+
+def broadcast_(
+    variables: Iterable[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: Any = process_sets.global_process_set,
+) -> list[Any]:
+    """Assigns the root's values to the variables on every rank, those of one dtype at once.
+
+    Args:
+        variables: tf.Variable or keras.Variable, in the same order on every rank; any dtype but
+            string.
+        root_rank: whose values all get: a rank of the whole job, also within a process set.
+        name: the same on every rank; made up by default.
+        process_set: the ranks that take part.
+
+    Returns:
+        The variables. When called while a graph is built: variables that are read after the
+        assignment; in a TF1 graph these are what has to run.
+
+    Raises:
+        ValueError: the process set is unknown.
+        TypeError: what is no variable.
+        tf.errors.InvalidArgumentError: there is no such rank in the process set.
+        tf.errors.FailedPreconditionError: tfring is not initialized, or ranks differ in root,
+            dtype, shape or number of variables.
+    """
+    given = list(variables)
+    tf_variables = [_tf_variable(v) for v in given]
+    arguments.require_init("broadcast_")
+    values = [
+        arguments.checked_tensor(v, name, tf_library.MOVABLE, "broadcast") for v in tf_variables
+    ]
+    if not values:
+        return []
+    assigned = list(given)
+    full_name = names.collective_name("broadcast_", name, process_set=process_set)
+    for op_name, positions in arguments.by_dtype(values, full_name):
+        received = collectives.bucket_broadcast(
+            [values[p] for p in positions],
+            name=op_name,
+            root_rank=root_rank,
+            process_set=process_set,
+        )
+        for p, value in zip(positions, received, strict=True):
+            result = tf_variables[p].assign(value)
+            if not tf.executing_eagerly():
+                assigned[p] = result
+    return assigned
 
 
 def describe_variables(variables: Sequence[Any]) -> list[tuple[str, tuple[int, ...]]]:

@@ -2,46 +2,21 @@
 // stateful and takes a resource of its own, `channel`: a stateless op would be folded, merged or
 // pruned, and stateful ops without resources are run one after another in program order, which
 // stops overlap and hangs ranks that trace in different orders.
+//
+// Distributed communication: TensorFlow would otherwise replace our UnavailableError by another.
+// Scale factors travel as text: an attribute of type float would round them to 32 bits.
 
+#include "ops/kernels/shape_functions.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tfring {
 namespace {
 
 using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
-// Inputs are the N tensors and the channel.
-absl::Status SameShapes(InferenceContext* c) {
-  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(i));
-  return absl::OkStatus();
-}
-
-// The ranks may have different numbers of rows, and how many ranks there are is a matter of run
-// time.
-absl::Status UnknownRows(InferenceContext* c) {
-  ShapeHandle input;
-  TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(0), 1, &input));
-  if (!c->RankKnown(input)) {
-    c->set_output(0, c->UnknownShape());
-    return absl::OkStatus();
-  }
-  ShapeHandle output;
-  TF_RETURN_IF_ERROR(c->ReplaceDim(input, 0, c->UnknownDim(), &output));
-  c->set_output(0, output);
-  return absl::OkStatus();
-}
-
-#define TFRING_MOVABLE_TYPES                                                                 \
-  "{bool, uint8, int8, uint16, int16, uint32, int32, uint64, int64, half, bfloat16, float, " \
-  "double, complex64, complex128}"
-
-// Distributed communication: TensorFlow would otherwise replace our UnavailableError by another.
-// Scale factors travel as text: an attribute of type float would round them to 32 bits.
 REGISTER_OP("TfringAllreduce")
-    .Attr("T: {half, bfloat16, float, double, int8, uint8, int32, int64}")
+    .Attr("T: " TFRING_REDUCIBLE_TYPES)
     .Attr("N: int >= 1")
     .Attr("tensor_name: string")
     .Attr("reduce_op: int")
@@ -58,13 +33,32 @@ REGISTER_OP("TfringAllreduce")
     .SetShapeFn(SameShapes)
     .Doc("Reduces a list of tensors over all ranks as one collective.");
 
+REGISTER_OP("TfringReducescatter")
+    .Attr("T: " TFRING_REDUCIBLE_TYPES)
+    .Attr("N: int >= 1")
+    .Attr("tensor_name: string")
+    .Attr("reduce_op: int")
+    .Attr("prescale_factor: string = '1'")
+    .Attr("postscale_factor: string = '1'")
+    .Attr("process_set_id: int = 0")
+    .Attr("group: bool = false")
+    .Input("tensors: N * T")
+    .Input("channel: resource")
+    .Output("reduced: N * T")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(UnknownRows)
+    .Doc("Reduces a list of tensors over all ranks and gives each rank its share of the rows.");
+
 REGISTER_OP("TfringAllgather")
     .Attr("T: " TFRING_MOVABLE_TYPES)
+    .Attr("N: int >= 1")
     .Attr("tensor_name: string")
     .Attr("process_set_id: int = 0")
-    .Input("tensor: T")
+    .Attr("group: bool = false")
+    .Input("tensors: N * T")
     .Input("channel: resource")
-    .Output("gathered: T")
+    .Output("gathered: N * T")
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(UnknownRows)
@@ -83,6 +77,44 @@ REGISTER_OP("TfringBroadcast")
     .SetIsDistributedCommunication()
     .SetShapeFn(SameShapes)
     .Doc("Gives every rank the tensors of the root rank.");
+
+REGISTER_OP("TfringAlltoall")
+    .Attr("T: " TFRING_MOVABLE_TYPES)
+    .Attr("Tsplits: {int32, int64}")
+    .Attr("tensor_name: string")
+    .Attr("equal_splits: bool = false")
+    .Attr("process_set_id: int = 0")
+    .Input("tensor: T")
+    .Input("splits: Tsplits")
+    .Input("channel: resource")
+    .Output("received: T")
+    .Output("received_splits: Tsplits")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+      return UnknownRowsOf(c, 1);
+    })
+    .Doc("Sends rows to every rank and receives rows from every rank, in order of rank.");
+
+REGISTER_OP("TfringBarrier")
+    .Attr("tensor_name: string")
+    .Attr("process_set_id: int = 0")
+    .Input("channel: resource")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(NoOutputs)
+    .Doc("Waits until all ranks have come here.");
+
+REGISTER_OP("TfringJoin")
+    .Attr("tensor_name: string")
+    .Attr("process_set_id: int = 0")
+    .Input("channel: resource")
+    .Output("last_rank: int32")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc("Takes no part in collectives until all ranks have joined.");
 
 // Stateful, so that a graph never contains today's size or rank as a constant.
 #define TFRING_REGISTER_TOPOLOGY_OP(name)                   \

@@ -61,10 +61,12 @@ def test_an_object_that_cannot_be_sent_keeps_nobody_waiting(together: Any) -> No
     together("fine", name="unpicklable")  # and the next one works
 
 
-def test_what_objects_cannot_do() -> None:
-    with pytest.raises(NotImplementedError, match="session"):
-        hvd.broadcast_object(1, session=object())
-    with pytest.raises(NotImplementedError, match="process_set"):
+def test_a_session_is_not_needed_and_a_set_must_be_known() -> None:
+    session = object()
+    assert hvd.broadcast_object(hvd.rank(), session=session) == 0
+    assert hvd.broadcast_object_fn(session=session)(hvd.rank()) == 0
+    assert hvd.allgather_object(hvd.rank(), session=session) == list(range(hvd.size()))
+    with pytest.raises(ValueError, match="not registered"):
         hvd.allgather_object(1, process_set=hvd.ProcessSet([0]))
 
 

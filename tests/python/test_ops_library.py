@@ -75,10 +75,15 @@ def test_rank_and_size_are_not_baked_into_a_graph() -> None:
 
 
 def test_unknown_operations_and_sets() -> None:
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        tfring.allreduce(1.0, op=tfring.Adasum)
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        tfring.grouped_allreduce([1.0], op=tfring.Adasum)
+    for call in (
+        lambda: tfring.reducescatter([1.0], op=tfring.Adasum),
+        lambda: tfring.grouped_reducescatter([[1.0]], op=tfring.Adasum),
+        lambda: tfring.reduce(1.0, 0, op=tfring.Adasum),
+    ):
+        with pytest.raises(NotImplementedError, match="Adasum needs whole tensors"):
+            call()
+    with pytest.raises(TypeError, match="op=Adasum does not support"):
+        tfring.allreduce(1, op=tfring.Adasum)
     with pytest.raises(ValueError, match="9 is not a reduce operation"):
         tfring.allreduce(1.0, op=9)
     with pytest.raises(ValueError, match="is not registered"):

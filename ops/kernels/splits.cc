@@ -1,0 +1,52 @@
+#include "ops/kernels/splits.h"
+
+namespace tfring {
+
+namespace tf = tensorflow;
+
+std::string ScalarRefusal() {
+  return "this collective works on rows, along the first dimension, but the tensor is a scalar; "
+         "reshape it to [1]";
+}
+
+std::string ReadSplits(const tf::Tensor& tensor, int64_t rows, std::vector<int64_t>* splits) {
+  if (tensor.dims() != 1) {
+    return "splits have to be a vector with one number of rows per rank, not of shape " +
+           tensor.shape().DebugString();
+  }
+  int64_t sum = 0;
+  for (int64_t i = 0; i < tensor.NumElements(); ++i) {
+    const int64_t value = tensor.dtype() == tf::DT_INT32
+                              ? static_cast<const int32_t*>(tensor.data())[i]
+                              : static_cast<const int64_t*>(tensor.data())[i];
+    if (value < 0) {
+      return "splits[" + std::to_string(i) + "] is " + std::to_string(value) +
+             ", which is no number of rows";
+    }
+    if (__builtin_add_overflow(sum, value, &sum)) sum = INT64_MAX;
+    splits->push_back(value);
+  }
+  if (sum == rows) return "";
+  return "splits add up to " + std::to_string(sum) + " rows, but the tensor has " +
+         std::to_string(rows);
+}
+
+absl::Status WriteSplits(tf::OpKernelContext* context, int output,
+                         const std::vector<int64_t>& rows) {
+  tf::Tensor* written = nullptr;
+  const tf::TensorShape shape({static_cast<int64_t>(rows.size())});
+  TF_RETURN_IF_ERROR(context->allocate_output(output, shape, &written));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (written->dtype() == tf::DT_INT64) {
+      static_cast<int64_t*>(written->data())[i] = rows[i];
+    } else if (rows[i] <= INT32_MAX) {
+      static_cast<int32_t*>(written->data())[i] = static_cast<int32_t>(rows[i]);
+    } else {
+      return absl::InvalidArgumentError(std::to_string(rows[i]) +
+                                        " rows came from one rank: pass the splits as int64");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tfring

@@ -1,0 +1,121 @@
+"""send and recv: a tensor from one rank to one other.
+
+Horovod has neither. The ranks are those of the whole job, also within a process set. A call is made
+for the rank that it is built on: a function that was traced before another init is traced anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfring import arguments, names, tf_library, tf_ops
+from tfring._native import core
+from tfring.process_sets import ProcessSet, checked_id, global_process_set
+
+
+@tf_library.outside_autograph
+def send(
+    tensor: Any,
+    dest: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Sends a tensor to another rank, which calls recv.
+
+    In eager mode it returns when the receiver has the tensor. It has no gradient.
+
+    Args:
+        tensor: tensor, variable, array or number of any shape and of any number or bool dtype.
+        dest: the rank that receives it.
+        name: the receiver's name for the call; made up by default: the n-th send from one rank to
+            another meets the n-th recv.
+        process_set: the process set, of which both are members.
+        ignore_name_scope: use `name` as it is, without the current name scope.
+
+    Returns:
+        The operation when called while a graph is built, else None.
+
+    Raises:
+        ValueError: the process set is unknown, or dest is this rank.
+        TypeError: the dtype is not supported.
+        NotImplementedError: tf.IndexedSlices.
+        tf.errors.InvalidArgumentError: one of the two is no rank of the process set.
+        tf.errors.FailedPreconditionError: tfring is not initialized, the receiver wants another
+            dtype or shape, or it has joined.
+        tf.errors.UnavailableError: a rank was lost.
+    """
+    process_set_id = checked_id(process_set)
+    arguments.require_init("send")
+    source, dest = core.rank(), int(dest)
+    arguments.refuse_sparse([tensor], name, "send")
+    value = arguments.checked_tensor(tensor, name, tf_library.MOVABLE, "send")
+    return tf_ops.send_op(
+        value,
+        name=_name(name, ignore_name_scope, process_set, source, dest),
+        source=source,
+        destination=dest,
+        process_set_id=process_set_id,
+    )
+
+
+@tf_library.outside_autograph
+def recv(
+    source: int,
+    dtype: Any,
+    shape: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Receives a tensor from another rank, which calls send.
+
+    It has no gradient: the sender's variables do not hear of this rank's loss.
+
+    Args:
+        source: the rank that sends it.
+        dtype: the tensor's dtype.
+        shape: its shape, or what is known of it: None for a dimension, or for all, that the sender
+            decides.
+        name: the sender's name for the call; made up by default.
+        process_set: the process set, of which both are members.
+        ignore_name_scope: use `name` as it is, without the current name scope.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        ValueError: the process set is unknown, or source is this rank.
+        TypeError: the dtype is not supported.
+        tf.errors.InvalidArgumentError: one of the two is no rank of the process set.
+        tf.errors.FailedPreconditionError: tfring is not initialized, the sender has another dtype
+            or shape, or it has joined.
+        tf.errors.UnavailableError: a rank was lost.
+    """
+    process_set_id = checked_id(process_set)
+    arguments.require_init("recv")
+    source, dest = int(source), core.rank()
+    wanted = tf.TensorSpec(shape, dtype)
+    tf_library.check_dtype(wanted, name or arguments.UNNAMED, tf_library.MOVABLE, "recv")
+    tf_library.refuse_xla(name or arguments.UNNAMED)
+    return tf_ops.recv_op(
+        wanted.dtype,
+        wanted.shape,
+        name=_name(name, ignore_name_scope, process_set, source, dest),
+        source=source,
+        destination=dest,
+        process_set_id=process_set_id,
+    )
+
+
+def _name(
+    name: str | None, ignore_name_scope: bool, process_set: ProcessSet, source: int, dest: int
+) -> str:
+    """The name that the two give to the call; other pairs may use the same one."""
+    if source == dest:
+        raise ValueError(f"rank {source} cannot send to or receive from itself")
+    return names.collective_name(
+        "send", name, ignore_name_scope, process_set, suffix=f".{source}to{dest}"
+    )

@@ -1,0 +1,166 @@
+"""Collectives with one special rank: reduce, gather and scatter.
+
+Horovod has none of them. Where one is differentiated, every rank has to use its own result in its
+loss, the zeros and empty tensors of the other ranks as well (tf.reduce_sum(result) will do): the
+gradient is a collective, and TensorFlow leaves out what a loss does not depend on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfring import arguments, names, tf_library, tf_ops
+from tfring.process_sets import ProcessSet, checked_id, global_process_set
+from tfring.reduce_ops import Average
+from tfring.scattering import checked_splits
+
+
+@tf_library.outside_autograph
+def reduce(
+    tensor: Any,
+    root_rank: int,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Reduces a tensor over all ranks, for the root only.
+
+    Differentiable; tfring.gradients says which loss the gradient belongs to.
+
+    Args:
+        tensor: as in allreduce.
+        root_rank: who gets the result: a rank of the whole job, also within a process set.
+        op: Average, Sum, Min, Max or Product.
+        prescale_factor: multiplies every rank's tensor before the reduction.
+        postscale_factor: multiplies the result.
+        name: the same on every rank; made up by default.
+        process_set: the ranks that take part.
+        ignore_name_scope: use `name` as it is, without the current name scope.
+
+    Returns:
+        On the root what allreduce returns; zeros of that shape on the others.
+
+    Raises:
+        ValueError: op or the process set is unknown.
+        TypeError: the dtype is not supported.
+        NotImplementedError: tf.IndexedSlices, or op is Adasum.
+        tf.errors.InvalidArgumentError: on every rank: the root is no rank of the process set.
+        tf.errors.FailedPreconditionError: tfring is not initialized, ranks disagree on dtype,
+            shape, op, factors or root, or the root has joined.
+        tf.errors.UnavailableError: a rank was lost.
+    """
+    op = arguments.checked_elementwise_op(op, "reduce")
+    process_set_id = checked_id(process_set)
+    arguments.require_init("reduce")
+    root_rank = int(root_rank)
+    arguments.refuse_sparse([tensor], name, "reduce")
+    value = arguments.checked_tensor(tensor, name, tf_library.REDUCIBLE, "reduce")
+    return tf_ops.reduce_op(
+        [value],
+        name=names.collective_name("reduce", name, ignore_name_scope, process_set),
+        root_rank=root_rank,
+        op=op,
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+        process_set_id=process_set_id,
+    )[0]
+
+
+@tf_library.outside_autograph
+def gather(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Concatenates the ranks' tensors along the first dimension, for the root only.
+
+    Differentiable; tfring.gradients says which loss the gradient belongs to.
+
+    Args:
+        tensor: as in allgather.
+        root_rank: who gets the result: a rank of the whole job, also within a process set.
+        name: the same on every rank; made up by default.
+        process_set: the ranks that take part.
+        ignore_name_scope: use `name` as it is, without the current name scope.
+
+    Returns:
+        On the root what allgather returns; no rows (first dimension 0) on the others.
+
+    Raises:
+        ValueError: the process set is unknown, or the tensor is a scalar.
+        TypeError: the dtype is not supported.
+        NotImplementedError: tf.IndexedSlices.
+        tf.errors.InvalidArgumentError: on every rank: the root is no rank of the process set, or
+            some rank's tensor is a scalar, which was not known before.
+        tf.errors.FailedPreconditionError: tfring is not initialized, ranks disagree on dtype, row
+            shape or root, or the root has joined.
+        tf.errors.UnavailableError: a rank was lost.
+    """
+    process_set_id = checked_id(process_set)
+    arguments.require_init("gather")
+    root_rank = int(root_rank)
+    arguments.refuse_sparse([tensor], name, "gather")
+    value = arguments.checked_rows(tensor, name, tf_library.MOVABLE, "gather")
+    return tf_ops.gather_op(
+        value,
+        name=names.collective_name("gather", name, ignore_name_scope, process_set),
+        root_rank=root_rank,
+        process_set_id=process_set_id,
+    )
+
+
+@tf_library.outside_autograph
+def scatter(
+    tensor: Any,
+    root_rank: int,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Gives each rank its part of the root's rows.
+
+    Differentiable; tfring.gradients says which loss the gradient belongs to.
+
+    Args:
+        tensor: on the root a tensor, variable or array with at least one dimension, of any number
+            or bool dtype: the rows for the first rank, then those for the second, and so on. On the
+            others a tensor of this dtype with rows of this shape; how many is no matter, 0 will do.
+        root_rank: whose rows they are: a rank of the whole job, also within a process set.
+        splits: on the root a vector of how many rows go to each rank of the process set, int32 or
+            int64; None for equal parts. Nothing on the others.
+        name: the same on every rank; made up by default.
+        process_set: the ranks that take part.
+        ignore_name_scope: use `name` as it is, without the current name scope.
+
+    Returns:
+        This rank's rows.
+
+    Raises:
+        ValueError: the process set is unknown, or the tensor is a scalar.
+        TypeError: a dtype is not supported.
+        NotImplementedError: tf.IndexedSlices.
+        tf.errors.InvalidArgumentError: on every rank: the root is no rank of the process set, or
+            its rows cannot be cut in this way.
+        tf.errors.FailedPreconditionError: tfring is not initialized, ranks disagree on dtype, row
+            shape or root, or a rank has joined.
+        tf.errors.UnavailableError: a rank was lost.
+    """
+    process_set_id = checked_id(process_set)
+    arguments.require_init("scatter")
+    root_rank = int(root_rank)
+    arguments.refuse_sparse([tensor], name, "scatter")
+    value = arguments.checked_rows(tensor, name, tf_library.MOVABLE, "scatter")
+    sizes = checked_splits(splits, name)
+    return tf_ops.scatter_op(
+        value,
+        sizes,
+        name=names.collective_name("scatter", name, ignore_name_scope, process_set),
+        root_rank=root_rank,
+        process_set_id=process_set_id,
+    )

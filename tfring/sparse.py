@@ -1,0 +1,54 @@
+"""The reduction of tf.IndexedSlices: all ranks' rows and their indices are gathered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfring import arguments, reduce_ops, tf_library
+from tfring.reduce_ops import Average, Sum
+
+
+def check_sparse(slices: Any, name: str | None, op: int, prescale: float, postscale: float) -> None:
+    """Raises NotImplementedError for what tf.IndexedSlices cannot do, TypeError for a dtype."""
+    label = name or arguments.UNNAMED
+    if op not in (Average, Sum):
+        raise NotImplementedError(
+            f"tensor {label}: tf.IndexedSlices can be reduced with Average and Sum, not with "
+            f"{reduce_ops.name_of(op)}; make it dense with tf.convert_to_tensor"
+        )
+    if prescale != 1.0 or postscale != 1.0:
+        raise NotImplementedError(
+            f"tensor {label}: scale factors are not available for tf.IndexedSlices; make it dense "
+            "with tf.convert_to_tensor"
+        )
+    arguments.checked_tensor(slices.values, name, tf_library.MOVABLE, "allgather")
+
+
+def sparse_allreduce(slices: Any, name: str, op: int, process_set_id: int) -> Any:
+    """Returns the rows of all ranks that take part; duplicates are summed before they travel.
+
+    Average divides by the number of ranks that took part, which is counted along the way: ranks
+    that have joined do not.
+    """
+    distinct, position = tf.unique(slices.indices)
+    summed = tf.math.unsorted_segment_sum(slices.values, position, tf.size(distinct))
+    [values] = tf_library.allgather_op(
+        [summed], name=f"{name}.values", process_set_id=process_set_id
+    )
+    [indices] = tf_library.allgather_op(
+        [distinct], name=f"{name}.indices", process_set_id=process_set_id
+    )
+    if op == Average:
+        count = tf.cast(participants(f"{name}.count", process_set_id), values.dtype)
+        values = values // count if values.dtype.is_integer else values / count
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def participants(name: str, process_set_id: int) -> Any:
+    """Returns the number of ranks that take part in this collective, as an int32 scalar."""
+    [count] = tf_library.allreduce_op(
+        [tf.constant(1)], name=name, op=Sum, process_set_id=process_set_id
+    )
+    return count
