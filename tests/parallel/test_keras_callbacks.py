@@ -111,11 +111,19 @@ def test_a_warm_up_ends_at_the_full_rate(together: int, steps: int) -> None:
 
 
 def test_local_variables_are_left_alone() -> None:
-    model = compiled(keras.optimizers.SGD(0.0), seed=hvd.rank())
-    local = model.layers[0].kernel
+    """The velocity of a local variable is local, too; the rate is zero, so steps scale it."""
+    model = compiled(keras.optimizers.SGD(0.0, momentum=0.9), seed=hvd.rank())
+    local, optimizer = model.layers[0].kernel, model.optimizer
+    optimizer.build(model.trainable_variables)
+    for velocity in optimizer.momentums:
+        velocity.assign(velocity + 1.0 + hvd.rank())
     before = local.numpy()
-    fit(model, callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[local]))
-    np.testing.assert_array_equal(local.numpy(), before)
+    fit(model, callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[local]), steps=1)
+    mine = 1.0 + hvd.rank()
+    np.testing.assert_allclose(local.numpy(), before + 0.9 * mine, rtol=1e-5)
+    for variable, velocity in zip(optimizer._trainable_variables, optimizer.momentums, strict=True):
+        expected = 0.9 * (mine if variable is local else 1.0)
+        np.testing.assert_allclose(velocity.numpy(), np.full(velocity.shape, expected), rtol=1e-5)
     others = [w.numpy() for w in model.weights if w is not local]
     for weights in hvd.allgather_object(others):
         for ours, theirs in zip(others, weights, strict=True):

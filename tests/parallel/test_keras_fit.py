@@ -23,6 +23,7 @@ from keras_cases import (
     my_data,
     train_alone,
     train_together,
+    whole_data,
 )
 
 import tfring.keras as hvd
@@ -59,6 +60,55 @@ def test_jit_compile_without_a_callback_is_an_error_that_says_what_to_do() -> No
     model.compile(optimizer=optimizer, loss=loss(), jit_compile=True)
     with pytest.raises(NotImplementedError, match="jit_compile=False"):
         model.fit(*my_data(1), batch_size=PER_RANK, verbose=0)
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_train_on_batch_equals_one_process(eagerly: bool) -> None:
+    model = build_model(10)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(1e-2))
+    model.compile(optimizer=optimizer, loss=loss(), run_eagerly=eagerly)
+    x, y = my_data(6)
+    for step in range(6):
+        batch = slice(step * PER_RANK, (step + 1) * PER_RANK)
+        model.train_on_batch(x[batch], y[batch])
+    assert_same_weights(model, train_alone(keras.optimizers.Adam(1e-2), steps=6, seed=10))
+
+
+class Branching(keras.layers.Layer):
+    """Doubles its input where a condition holds, and has a weight that is never used."""
+
+    def build(self, input_shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(input_shape[-1], 4), initializer="ones")
+        self.unused = self.add_weight(shape=(5,), initializer="ones")
+
+    def call(self, inputs: Any) -> Any:
+        mixed = inputs @ self.kernel
+        return tf.cond(tf.reduce_sum(inputs) > 0, lambda: mixed * 2.0, lambda: mixed * 0.5)
+
+
+def test_branches_that_differ_between_ranks_and_weights_without_a_gradient() -> None:
+    """A rank with an even number takes one branch, one with an odd number the other."""
+    model = keras.Sequential([keras.layers.Input((3,)), Branching()])
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), loss="mse")
+    sign = 1.0 if hvd.rank() % 2 == 0 else -1.0
+    x = np.full((2, 3), sign, dtype="float32")
+    factors = np.array([2.0 if r % 2 == 0 else -0.5 for r in range(hvd.size())])
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
+        model.fit(x, np.zeros((2, 4)), batch_size=2, verbose=0)
+    # Each output is 3 * factor, so each of its weights has the gradient 2 * 3 * factor^2 / 4.
+    expected = 1.0 - np.mean(2 * 3 * factors**2 / 4)
+    np.testing.assert_allclose(model.layers[0].kernel, np.full((3, 4), expected), rtol=1e-5)
+    np.testing.assert_array_equal(model.layers[0].unused, np.ones(5))
+    assert_same_on_all_ranks(model)
+
+
+def test_a_model_without_trainable_weights_trains_nothing() -> None:
+    model = keras.Sequential([keras.layers.Input((3,)), Branching()])
+    model.layers[0].trainable = False
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), loss="mse")
+    with pytest.warns(UserWarning, match="does not have any trainable weights"):
+        model.fit(np.ones((2, 3)), np.zeros((2, 4)), batch_size=2, verbose=0)
+    np.testing.assert_array_equal(model.layers[0].kernel, np.ones((3, 4)))
 
 
 def test_a_partial_last_batch_on_one_rank_only() -> None:
@@ -182,6 +232,20 @@ class OwnTrainStep(keras.Model):
         gradients = tape.gradient(value, self.trainable_variables)
         self.optimizer.apply(gradients, self.trainable_variables)
         return {"loss": value}
+
+
+def test_an_own_train_step_with_a_distributed_optimizer_equals_one_process() -> None:
+    x, y = my_data(5)
+    model = OwnTrainStep(distributed=False)
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss=loss())
+    model(x)
+    model.set_weights([np.full(w.shape, 0.1) for w in model.get_weights()])
+    model.fit(x, y, batch_size=PER_RANK, shuffle=False, verbose=0)
+    alone = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(3)])
+    alone.set_weights([np.full(w.shape, 0.1) for w in alone.get_weights()])
+    alone.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss())
+    alone.fit(*whole_data(5), batch_size=PER_RANK * hvd.size(), shuffle=False, verbose=0)
+    assert_same_weights(model, alone.get_weights())
 
 
 def test_an_own_train_step_must_reduce_one_way_or_the_other() -> None:

@@ -69,8 +69,11 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
-        if world.rank() == 0:
-            super().on_train_batch_end(batch, logs)
+        if world.rank() != 0:
+            return
+        if self.monitor_op is None:  # Keras makes it at the end of the first epoch only
+            self._set_monitor_op()
+        super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""

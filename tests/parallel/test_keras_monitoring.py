@@ -1,0 +1,219 @@
+"""Callbacks that watch training: weighted metrics, checkpoints of the best, consistency checks."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras_cases import FEATURES, PER_RANK, assert_same_weights, build_model, loss, my_data
+
+import tfring.keras as hvd
+from tfring.keras import callbacks
+
+
+def compiled(rate: float = 0.1, seed: int = 1, **kwargs: Any) -> Any:
+    model = build_model(seed)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(rate, momentum=0.9))
+    model.compile(optimizer=optimizer, loss=loss(), **kwargs)
+    return model
+
+
+def fit(model: Any, *used: Any, epochs: int = 1, steps: int = 2, **kwargs: Any) -> Any:
+    x, y = my_data(steps)
+    return model.fit(
+        x,
+        y,
+        batch_size=PER_RANK,
+        epochs=epochs,
+        shuffle=False,
+        verbose=0,
+        callbacks=list(used),
+        **kwargs,
+    )
+
+
+def samples(count: int, seed: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(count, FEATURES)).astype("float32"), rng.integers(0, 3, count)
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_weighted_metrics_are_those_of_all_samples(together: int) -> None:
+    """The rate is zero, so evaluating everything afterwards must give the same numbers."""
+    model = compiled(0.0, steps_per_execution=together)
+    parts = [samples(6 + 2 * r, seed=r) for r in range(hvd.size())]
+    validation = [samples(3 + 7 * r, seed=50 + r) for r in range(hvd.size())]
+    x, y = parts[hvd.rank()]
+    history = model.fit(
+        x,
+        y,
+        batch_size=(len(x) + 1) // 2,  # two steps on every rank
+        epochs=2,
+        verbose=0,
+        validation_data=validation[hvd.rank()],
+        callbacks=[callbacks.MetricAverageCallback(weighted=True)],
+    ).history
+
+    def of_all(parts: Any) -> float:
+        x, y = (np.concatenate(values) for values in zip(*parts, strict=True))
+        return float(model.evaluate(x, y, verbose=0))
+
+    assert history["loss"] == pytest.approx([of_all(parts)] * 2, rel=1e-5)
+    assert history["val_loss"] == pytest.approx([of_all(validation)] * 2, rel=1e-5)
+
+
+class UncountedLoss(keras.Model):
+    """Reports a metric without Keras' loss tracker, which counts the samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs)
+
+    def train_step(self, data: Any) -> Any:
+        x, _ = data
+        self.optimizer.apply([v * 0.0 for v in self.trainable_variables], self.trainable_variables)
+        return {"first": x[0, 0] + 0.0 * keras.ops.sum(self(x))}
+
+
+def test_without_counted_samples_the_weights_are_batches() -> None:
+    model = UncountedLoss()
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(0.1, gradient_accumulation_steps=1000)
+    )
+    model.compile(optimizer=optimizer)
+    model(np.zeros((1, 1)))
+    optimizer.build(model.trainable_variables)
+    steps = 1 + hvd.rank()  # nothing is reduced before step 1000, so ranks may differ
+    x = np.full((steps, 1), float(hvd.rank()), dtype="float32")
+    mean = callbacks.MetricAverageCallback(weighted=True)
+    history = model.fit(x, x, batch_size=1, verbose=0, callbacks=[mean]).history
+    ranks = np.arange(hvd.size())
+    assert history["first"] == pytest.approx([np.average(ranks, weights=1 + ranks)])
+
+
+class Inject(keras.callbacks.Callback):
+    """Puts one value per epoch into the logs, this rank's own."""
+
+    def __init__(self, values: list[float]) -> None:
+        super().__init__()
+        self._values = values
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs["score"] = self._values[epoch]
+
+
+class Snapshots(keras.callbacks.Callback):
+    """Keeps the weights of every epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights: list[Any] = []
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.weights.append(self.model.get_weights())
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_the_best_epoch_of_all_ranks_is_saved(weights_only: bool, tmp_path: Path) -> None:
+    """By the mean the second epoch is the best; by rank 0 alone it would be the third."""
+    path = tmp_path / ("best.weights.h5" if weights_only else "best.keras")
+    own = [3.0, 2.0, 0.0] if hvd.rank() == 0 else [3.0, 0.0, 90.0]
+    if hvd.size() == 1:
+        own = [3.0, 0.0, 1.0]
+    best = callbacks.BestModelCheckpoint("score", save_weights_only=weights_only, mode="min")
+    best.filepath = str(path)
+    model, kept = compiled(), Snapshots()
+    broadcast = callbacks.BroadcastGlobalVariablesCallback(0)
+    fit(model, broadcast, Inject(own), callbacks.MetricAverageCallback(), best, kept, epochs=3)
+    assert path.exists() == (hvd.rank() == 0)
+    if hvd.rank() == 0:
+        loaded = model if weights_only else keras.saving.load_model(path)
+        if weights_only:
+            loaded.load_weights(path)
+        assert_same_weights(loaded, kept.weights[1], tolerance=0)
+
+
+def test_a_checkpoint_on_rank_0_only_keeps_nobody_waiting(tmp_path: Path) -> None:
+    path = tmp_path / "best.keras"
+    used: list[Any] = [callbacks.BroadcastGlobalVariablesCallback(0)]
+    if hvd.rank() == 0:
+        used.append(callbacks.BestModelCheckpoint("loss", filepath=path, save_freq=1))
+    fit(compiled(), *used, epochs=2)
+    assert path.exists() == (hvd.rank() == 0)
+
+
+def test_a_checkpoint_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="filepath"):
+        fit(compiled(), callbacks.BestModelCheckpoint("loss"))
+    best = callbacks.BestModelCheckpoint("loss", filepath=tmp_path / "best.keras")
+    if hvd.rank() == 0 and hvd.size() > 1:
+        with pytest.warns(UserWarning, match="MetricAverageCallback"):
+            fit(compiled(), best)
+    else:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*MetricAverageCallback")
+            fit(compiled(), best)
+
+
+class Corrupt(keras.callbacks.Callback):
+    """Changes one weight on one rank in one step."""
+
+    def __init__(self, variable: Any, rank: int, step: int) -> None:
+        super().__init__()
+        self._variable, self._rank, self._step = variable, rank, step
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch == self._step and hvd.rank() == self._rank:
+            self._variable.assign(self._variable + 1e-6)
+
+
+def test_equal_weights_pass_the_consistency_check() -> None:
+    model = compiled()
+    broadcast = callbacks.BroadcastGlobalVariablesCallback(0)
+    check = callbacks.ConsistencyCheckCallback(every=2, non_trainable=True, optimizer_state=True)
+    fit(model, broadcast, check, epochs=2, steps=5)
+
+
+@pytest.mark.parametrize(("every", "when"), [(2, "after step 4 of"), (100, "at the end of")])
+def test_the_consistency_check_names_variable_and_rank(several: int, every: int, when: str) -> None:
+    model = compiled()
+    bias = model.layers[1].bias
+    broadcast = callbacks.BroadcastGlobalVariablesCallback(0)
+    corrupt = Corrupt(bias, rank=several - 1, step=3)
+    check = callbacks.ConsistencyCheckCallback(every=every)
+    match = rf"{when} epoch 1: variable {bias.path} \(number 3\) of rank {several - 1} is not"
+    with pytest.raises(RuntimeError, match=match):
+        fit(model, broadcast, corrupt, check, steps=5)
+
+
+def test_what_the_consistency_check_leaves_out(several: int) -> None:
+    model = compiled(0.0)
+    bias = model.layers[1].bias
+    broadcast = callbacks.BroadcastGlobalVariablesCallback(0)
+    local = callbacks.ConsistencyCheckCallback(local_variables=[bias], optimizer_state=True)
+    fit(model, broadcast, Corrupt(bias, rank=several - 1, step=1), local)
+    bias.trainable = False
+    model = compiled()
+    corrupt = Corrupt(model.optimizer._learning_rate, rank=0, step=1)
+    fit(model, broadcast, corrupt, callbacks.ConsistencyCheckCallback())
+    strict = callbacks.ConsistencyCheckCallback(optimizer_state=True)
+    with pytest.raises(RuntimeError, match=r"learning_rate \(number"):
+        fit(model, broadcast, corrupt, strict)
+
+
+def test_unlike_models_are_an_error_on_every_rank(several: int) -> None:
+    del several
+    model = build_model(1, *([keras.layers.Dense(16)] if hvd.rank() == 0 else []))
+    check = callbacks.ConsistencyCheckCallback()
+    check.set_model(model)
+    with pytest.raises(RuntimeError, match=r"\(6, 4"):
+        check.check("now")
+    with pytest.raises(ValueError, match="every >= 1"):
+        callbacks.ConsistencyCheckCallback(every=0)
