@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <map>
@@ -124,21 +125,23 @@ class Call {
   Entry MakeEntry() {
     Entry entry;
     outputs.resize(inputs.size());
-    const bool gather = request.kind == CollectiveKind::kAllgather;
+    const bool allocates = AllocatesOutput(request.kind);
     for (size_t i = 0; i < inputs.size(); ++i) {
       const auto bytes = static_cast<int64_t>(inputs[i].size() * sizeof(float));
-      if (!gather) outputs[i].assign(inputs[i].size(), -1.0f);
-      entry.buffers.push_back(
-          {inputs[i].data(), gather ? nullptr : outputs[i].data(), bytes, gather ? 0 : bytes});
+      if (!allocates) outputs[i].assign(inputs[i].size(), -1.0f);
+      entry.buffers.push_back({inputs[i].data(), allocates ? nullptr : outputs[i].data(), bytes,
+                               allocates ? 0 : bytes});
     }
-    if (gather) {
+    if (allocates) {
       entry.allocate = [this](int tensor, const Shape& shape) -> Result<void*> {
         if (refuse_memory) return Internal("no memory for test");
         output_shapes.push_back(shape);
+        outputs.resize(std::max(outputs.size(), static_cast<size_t>(tensor) + 1));
         outputs[tensor].assign(NumElements(shape), -1.0f);
         return static_cast<void*>(outputs[tensor].data());
       };
     }
+    entry.announce = [this](const std::vector<int64_t>& told) { values = told; };
     entry.done = [this](const Status& status) { outcome_.set_value(status); };
     return entry;
   }
@@ -159,6 +162,7 @@ class Call {
   std::vector<std::vector<float>> inputs;
   std::vector<std::vector<float>> outputs;
   std::vector<Shape> output_shapes;
+  std::vector<int64_t> values;  // what was announced
 
  private:
   std::promise<Status> outcome_;
@@ -167,6 +171,19 @@ class Call {
 
 inline std::unique_ptr<Call> Allreduce(const std::string& name, Shape shape, float value) {
   auto call = std::make_unique<Call>(CollectiveKind::kAllreduce, name);
+  call->Tensor(std::move(shape), value);
+  return call;
+}
+
+// A call that carries no tensor.
+inline std::unique_ptr<Call> Bare(CollectiveKind kind, const std::string& name) {
+  return std::make_unique<Call>(kind, name);
+}
+
+// A call of one tensor.
+inline std::unique_ptr<Call> Single(CollectiveKind kind, const std::string& name, Shape shape,
+                                    float value) {
+  auto call = std::make_unique<Call>(kind, name);
   call->Tensor(std::move(shape), value);
   return call;
 }

@@ -129,7 +129,7 @@ void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
       }
       return;
     case FrameType::kResend:
-      return FailPeer(from, local_->participant.OnResend(decoded->cache_ids));
+      return FailPeer(from, local_->participant.OnResend(decoded->cache_ids, &local_->out.plans));
     default:
       FailPeer(from, Internal("a frame of type " + std::to_string(static_cast<int>(decoded->type)) +
                               " is not part of the negotiation"));
@@ -179,7 +179,7 @@ void Negotiator::DrainToMembers() {
   const auto own = outgoing.resend.find(kSequencerRank);
   if (own != outgoing.resend.end()) {
     // Our own ids were evicted: asked for in full, they may be ready at once.
-    FailPeer(kSequencerRank, local_->participant.OnResend(own->second));
+    FailPeer(kSequencerRank, local_->participant.OnResend(own->second, &local_->out.plans));
     outgoing.resend.erase(own);
     PassOwnRequests();
     Sequencer::Outgoing more = sequencer_->Take();

@@ -29,6 +29,18 @@ bool ValuesFit(const std::vector<int64_t>& values, const std::vector<Rank>& memb
   }
 }
 
+// How a call ends whose process set was removed while it was on its way.
+Plan EndOf(const Request& request) {
+  Plan plan;
+  plan.kind = request.kind;
+  plan.process_set = request.process_set;
+  plan.error =
+      InvalidArgument(Describe(request) + ": process set " + std::to_string(request.process_set) +
+                      " was removed before all of its ranks had made the call");
+  plan.items.push_back({request.name, 0, {}});
+  return plan;
+}
+
 }  // namespace
 
 void Participant::Submit(Request request) {
@@ -52,7 +64,7 @@ void Participant::TakeOutgoing(std::vector<Request>* requests, std::vector<uint3
   cache_ids_.clear();
 }
 
-Status Participant::OnResend(const std::vector<uint32_t>& cache_ids) {
+Status Participant::OnResend(const std::vector<uint32_t>& cache_ids, std::vector<Plan>* ended) {
   for (uint32_t id : cache_ids) {
     const auto sent = sent_ids_.find(id);
     if (sent == sent_ids_.end()) {
@@ -62,8 +74,13 @@ Status Participant::OnResend(const std::vector<uint32_t>& cache_ids) {
     Unplanned* call = unplanned_.Find(sent->second.first, sent->second.second);
     if (call == nullptr)
       return Internal("the call behind cache id " + std::to_string(id) + " is gone");
-    call->sent_id = 0;
-    requests_.push_back(call->request);
+    if (process_sets_->Find(call->request.process_set) == nullptr) {
+      ended->push_back(EndOf(call->request));
+      unplanned_.Erase(sent->second.first, sent->second.second);
+    } else {
+      call->sent_id = 0;
+      requests_.push_back(call->request);
+    }
     sent_ids_.erase(sent);
     known_.Forget(id);
   }

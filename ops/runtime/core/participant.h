@@ -31,8 +31,10 @@ class Participant {
   // sense here.
   Status OnPlan(Plan* plan);
 
-  // The sequencer does not know these ids any more. Internal for an id that was not sent.
-  Status OnResend(const std::vector<uint32_t>& cache_ids);
+  // The sequencer does not know these ids any more. Calls of process sets that are gone end with a
+  // plan in `ended`: their ids may mean other ranks by the time a request arrives. Internal for an
+  // id that was not sent.
+  Status OnResend(const std::vector<uint32_t>& cache_ids, std::vector<Plan>* ended);
 
   size_t unplanned() const { return unplanned_.size(); }
   int64_t cache_hits() const { return cache_hits_; }

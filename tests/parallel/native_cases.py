@@ -1,0 +1,74 @@
+"""What the tests of the binding share: dtypes, values, process sets."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tfring._native import core
+
+Array = np.ndarray[Any, Any]
+
+AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT = 0, 1, 2, 3, 4, 5
+INVALID_ARGUMENT, FAILED_PRECONDITION = 3, 9
+LIMIT = 120.0
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = ("int8", "uint8", "int32", "int64")
+OTHERS = ("bool", "int16", "uint16", "uint32", "uint64", "complex64", "complex128")
+REDUCIBLE = FLOATS + INTEGERS
+ALL_DTYPES = REDUCIBLE + OTHERS
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Returns numpy's dtype of that name; bfloat16 is no type of numpy's own."""
+    return np.dtype(getattr(ml_dtypes, name) if name == "bfloat16" else name)
+
+
+def values(dtype: str, owner: int, shape: tuple[int, ...]) -> Array:
+    """What rank `owner` has: small whole numbers, which every dtype here adds up exactly."""
+    rng = np.random.default_rng(owner)
+    return rng.integers(1, 4, size=shape).astype(dtype_of(dtype))
+
+
+def reduced(arrays: list[Array], op: int) -> Array:
+    """Returns numpy's reduction of the arrays, in float64."""
+    wide = np.stack([array.astype(np.float64) for array in arrays])
+    how: dict[int, Callable[..., Any]] = {
+        AVERAGE: wide.mean,
+        SUM: wide.sum,
+        MIN: wide.min,
+        MAX: wide.max,
+        PRODUCT: wide.prod,
+    }
+    return np.asarray(how[op](axis=0))
+
+
+def share(rows: int, members: int, position: int) -> slice:
+    """Returns the rows that a reducescatter gives to the member at `position`."""
+    first = rows % members
+    begin = position * (rows // members) + min(position, first)
+    return slice(begin, begin + rows // members + (position < first))
+
+
+def expect_error(code: int, call: Callable[[], Any], *parts: str) -> None:
+    """Checks that the call fails with this code and a message that has all parts."""
+    with pytest.raises(core.CoreError) as caught:
+        call()
+    assert caught.value.code == code, caught.value.message
+    for part in parts:
+        assert part in caught.value.message
+
+
+@contextlib.contextmanager
+def process_set(ranks: list[int]) -> Iterator[int]:
+    """Registers a set on all ranks for the time of a with block."""
+    number = core.add_process_set(ranks)
+    yield number
+    core.barrier(name="native_cases.leave")
+    core.remove_process_set(number)
