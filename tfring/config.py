@@ -37,6 +37,7 @@ PYTHON_SETTINGS = {
     "neighbours only (default 64)",
     "RENDEZVOUS_ADDR": "where rank 0 listens while the job starts",
     "RENDEZVOUS_PORT": "the port belonging to RENDEZVOUS_ADDR",
+    "DYNAMIC_PROCESS_SETS": "accepted for Horovod's sake: process sets can always be added",
     "LIB_DIR": "folder of the compiled libraries (for developers)",
 }
 

@@ -8,15 +8,23 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import importlib.util
-import itertools
 import logging
 import os
 import sys
 import threading
 from typing import Any
 
+from tfring.bootstrap.mpi_exchange import (
+    finalize,
+    free_group,
+    is_communicator,
+    is_null,
+    ranks_in,
+    spans_world,
+    threads_supported,
+)
 from tfring.bootstrap.start import Membership, bring_up
-from tfring.config import Settings, read_settings
+from tfring.config import SettingError, Settings, read_settings
 from tfring.environments import find_identity
 from tfring.inter_op import ensure_inter_op_threads
 
@@ -36,7 +44,7 @@ class _State:
     homogeneous = True
     by_mpi = False
     at_exit_registered = False
-    barriers = itertools.count()
+    mpi_group: Any = None  # of the job's ranks, where MPI brought them together
 
 
 _lock = threading.RLock()
@@ -54,59 +62,125 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins this process to its job and starts the runtime. A second call does nothing.
 
     Who we are comes from the environment: ``tfring run``, torchrun's variables, mpirun, srun,
-    TF_CONFIG, else a single process. Blocks until all ranks have called it.
+    TF_CONFIG, else a single process. Blocks until all ranks of the job have called it.
 
     Args:
-        comm: Only None so far: all processes of the job.
-        process_sets: Only None (or an empty list) so far: the global process set.
+        comm: The job. None or an empty list: all processes that were launched. An mpi4py
+            communicator: its processes, with their ranks in it; disjoint communicators make
+            independent jobs. A list of launched ranks: these, renumbered from 0 in that order; only
+            they call init. Without MPI one of them is rank 0, where they meet. A list of
+            communicators: all processes that were launched, with a process set for each (one of
+            all processes adds none); `tfring.process_sets.registered()` has them.
+        process_sets: Process sets to register, the same on all ranks where they are made of ranks;
+            ranks are those of the job. "dynamic" or None: none yet. Sets can be added at any time.
 
     Raises:
-        NotImplementedError: comm or process_sets is given.
         RuntimeError: The environment is contradictory, a rank did not come within
-            TFRING_START_TIMEOUT seconds, the runtime refuses a setting, or this process was forked
-            from one that called init. Under MPI the wait has no limit but the launcher's: MPI
-            offers none.
-        ValueError: A start-up setting has an impossible value.
+            TFRING_START_TIMEOUT seconds, or this process was forked from one that called init.
+        ValueError: A setting has an impossible value, this process is not part of `comm`, or a
+            process set is not possible, equal to another or not the same on all ranks.
     """
-    if comm is not None:
-        raise NotImplementedError(
-            "init(comm=...) is not there yet: the job consists of all processes that were launched"
-        )
-    if process_sets:
-        raise NotImplementedError(
-            "init(process_sets=...) is not there yet: there is only the global process set"
-        )
+    from tfring import process_sets as sets
+
+    job, by_communicator = _job_and_sets(comm)
     with _lock:
         _refuse_in_forked_child()
         core = _core()
         if core.is_initialized():
             return
+        wanted = [*map(sets.ProcessSet, by_communicator), *_given_sets(process_sets)]
         settings = read_settings(os.environ)
         _set_log_level(settings)
         for warning in settings.unknown:
             _log.warning("%s", warning)
-        membership = bring_up(find_identity(os.environ), settings, os.environ)
-        _start(core, membership)
+        membership = bring_up(find_identity(os.environ), settings, os.environ, job, len(wanted))
+        _start(core, membership, settings)
+        sets.forget_all()
+        if membership.process_sets == 0:
+            return
+        try:
+            sets.register_at_init(wanted)
+        except BaseException:
+            shutdown()
+            raise
 
 
-def _start(core: Any, membership: Membership) -> None:
-    core.init(
-        rank=membership.rank,
-        size=membership.size,
-        local_rank=membership.local_rank,
-        local_size=membership.local_size,
-        cross_rank=membership.cross_rank,
-        cross_size=membership.cross_size,
-        hosts=membership.hosts,
-        control_fds=membership.control_fds,
-        data_fds=membership.data_fds,
-        local_pids=membership.local_pids,
-        config=membership.runtime,
-    )
+def _job_and_sets(comm: Any) -> tuple[Any, list[Any]]:
+    """Splits `comm` into the job and the communicators that process sets are made of."""
+    if comm is None or is_communicator(comm) or not hasattr(comm, "__iter__"):
+        return comm, []
+    members = list(comm)
+    if members and all(is_communicator(member) for member in members):
+        return None, [member for member in members if not spans_world(member)]
+    return members, []
+
+
+def _given_sets(process_sets: Any) -> list[Any]:
+    from tfring.process_sets import ProcessSet
+
+    if process_sets is None:
+        return []
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise ValueError(
+                f'init(process_sets="{process_sets}"): a list of process sets, or "dynamic"'
+            )
+        return []
+    given = list(process_sets)
+    for process_set in given:
+        if not isinstance(process_set, ProcessSet):
+            raise ValueError(
+                f"init(process_sets=...) holds {process_set!r}, which is no ProcessSet"
+            )
+    return given
+
+
+def ranks_of_communicator(comm: Any) -> list[int] | None:
+    """The ranks in the job of a communicator's processes, ascending; None for COMM_NULL.
+
+    Raises:
+        ValueError: It has processes outside of the job, or MPI did not start the job.
+    """
+    if is_null(comm):
+        return None
+    if _state.mpi_group is None:
+        if size() == comm.size == 1:
+            return [0]
+        raise ValueError(
+            "process sets are made from communicators only where MPI brought the job together: "
+            "start it with mpirun, or make them of ranks"
+        )
+    return ranks_in(_state.mpi_group, comm)
+
+
+def _start(core: Any, membership: Membership, settings: Settings) -> None:
+    from tfring.exceptions import CoreError
+
+    try:
+        core.init(
+            rank=membership.rank,
+            size=membership.size,
+            local_rank=membership.local_rank,
+            local_size=membership.local_size,
+            cross_rank=membership.cross_rank,
+            cross_size=membership.cross_size,
+            hosts=membership.hosts,
+            control_fds=membership.control_fds,
+            data_fds=membership.data_fds,
+            local_pids=membership.local_pids,
+            config=membership.runtime,
+            start_timeout=settings.start_timeout,
+        )
+    except CoreError as error:
+        membership.free_group()
+        message = str(getattr(error, "message", error))
+        if message.startswith("TFRING_"):
+            raise SettingError(message) from None
+        raise
     _state.pid = os.getpid()
     _state.homogeneous = membership.homogeneous
     _state.by_mpi = membership.by_mpi
-    _state.barriers = itertools.count()
+    _state.mpi_group = membership.mpi_group
     if not _state.at_exit_registered:
         atexit.register(_at_exit)
         _state.at_exit_registered = True
@@ -139,14 +213,22 @@ def _set_log_level(settings: Settings) -> None:
 def shutdown() -> None:
     """Leaves the job: what is under way ends, what waits is cancelled, peers hear a goodbye.
 
-    Does nothing before init or when called twice; init may follow. Runs at exit by itself.
+    Does nothing before init or when called twice; init may follow. Runs at exit by itself. Process
+    sets other than the global one are no longer registered afterwards.
     """
+    from tfring.process_sets import forget_all
+
     with _lock:
         if _state.pid != os.getpid():
             return
         core = _core()
-        if core.is_initialized():
-            core.shutdown()
+        if not core.is_initialized():
+            return
+        core.shutdown()
+        forget_all()
+        if _state.mpi_group is not None:
+            free_group(_state.mpi_group)
+            _state.mpi_group = None
 
 
 def _at_exit() -> None:
@@ -161,8 +243,6 @@ def _at_exit() -> None:
     failed = getattr(sys, "last_type", None) is not None
     if not _state.by_mpi or failed:
         return
-    from tfring.bootstrap.mpi_exchange import finalize
-
     # MPI_Finalize waits for all ranks. If one is gone without saying so, a traceback and a non-zero
     # exit code are better than waiting for ever; a Python thread could not be started any more.
     faulthandler.dump_traceback_later(_FINALIZE_SECONDS, exit=True, file=2)
@@ -214,24 +294,44 @@ def is_homogeneous() -> bool:
     return _state.homogeneous
 
 
-def barrier(process_set: Any = None) -> None:
-    """Waits until all ranks have called it as often as this one.
+def barrier(process_set: Any = None) -> Any:
+    """Waits until all ranks of a process set have called it as often as this one.
+
+    In a tf.function or a TF1 graph it builds an op that waits when it runs.
 
     Args:
-        process_set: Only None or the global process set so far.
+        process_set: None is the global one.
+
+    Returns:
+        None, or the op.
 
     Raises:
-        NotImplementedError: Another process set is given.
+        ValueError: The process set is not registered.
         tf.errors.UnavailableError: A rank was lost meanwhile; other errors as for collectives.
     """
-    if process_set is not None and process_set.process_set_id != 0:
-        raise NotImplementedError(
-            "barrier over another process set than the global is not there yet"
-        )
+    from tfring import process_sets as sets
+
+    chosen = sets.global_process_set if process_set is None else process_set
+    number = sets.checked_id(chosen)
+    # A TensorFlow that is just being imported has no such function yet, and no graph.
+    executing_eagerly = getattr(sys.modules.get("tensorflow"), "executing_eagerly", None)
+    if executing_eagerly is not None and not executing_eagerly():
+        return _barrier_in_graph(number)
     from tfring.exceptions import tf_errors
 
     with tf_errors():
-        _core().barrier(name=f"barrier.{next(_state.barriers)}")
+        _core().barrier(name=sets.next_barrier(chosen), process_set=number)
+    return None
+
+
+def _barrier_in_graph(process_set_id: int) -> Any:
+    from tfring import names, tf_library
+
+    name = names.collective_name("barrier", None)
+    tf_library.refuse_xla(name)
+    return tf_library.library().tfring_barrier(
+        channel=tf_library.channel(name), tensor_name=name, process_set_id=process_set_id
+    )
 
 
 def mpi_enabled() -> bool:
@@ -246,8 +346,6 @@ def mpi_built() -> bool:
 
 def mpi_threads_supported() -> bool:
     """Whether MPI is in use and allows calls from several threads at once."""
-    from tfring.bootstrap.mpi_exchange import threads_supported
-
     return threads_supported()
 
 

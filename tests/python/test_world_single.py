@@ -63,18 +63,36 @@ def test_calls_before_init_say_so(name):
         getattr(world, name)()
 
 
-@pytest.mark.parametrize("arguments", [{"comm": [0, 1]}, {"process_sets": [object()]}])
-def test_what_is_not_there_yet(arguments):
-    with pytest.raises(NotImplementedError, match="not there yet"):
-        world.init(**arguments)
-
-
 def test_process_sets_have_a_readable_name():
     assert str(process_sets.ProcessSet([2, 0])) == (
         "ProcessSet(process_set_id=None, ranks=[0, 2], mpi_comm=None)"
     )
-    with pytest.raises(NotImplementedError, match="MPI"):
-        process_sets.ProcessSet(5)
+    if not core.is_initialized():
+        assert "ranks=all" in str(process_sets.global_process_set)
+
+
+@pytest.mark.parametrize(
+    "ranks,words",
+    [
+        (5, "list of ranks"),
+        ("01", "list of ranks"),
+        ([], "at least one"),
+        ([0, 0], "rank 0 twice"),
+        ([-1], "rank -1"),
+        ([0.5], "whole numbers"),
+    ],
+)
+def test_what_is_no_process_set(ranks, words):
+    with pytest.raises(ValueError, match=words):
+        process_sets.ProcessSet(ranks)
+
+
+def test_process_sets_of_the_same_ranks_are_equal():
+    one, two = process_sets.ProcessSet(range(2)), process_sets.ProcessSet({1, 0})
+    assert one == two and hash(one) == hash(two) and len({one, two}) == 1
+    assert one != process_sets.ProcessSet([0]) and one != [0, 1]
+    everybody = process_sets.global_process_set
+    assert everybody == everybody and everybody != process_sets.ProcessSet([0])
 
 
 def test_what_is_built_is_said_honestly():
@@ -95,7 +113,7 @@ def test_setting_that_the_runtime_refuses(tmp_path):
         TFRING_PIECE_BYTES="lots",
     )
     assert done.returncode != 0
-    assert "TFRING_PIECE_BYTES" in done.stderr and "lots" in done.stderr
+    assert 'SettingError: TFRING_PIECE_BYTES is "lots"' in done.stderr
 
 
 def test_misspelt_setting_is_warned_about(tmp_path):

@@ -13,10 +13,13 @@ import socket
 import time
 from dataclasses import dataclass, field
 
-from tfring.bootstrap import auth
+from tfring.bootstrap import auth, frames
 from tfring.bootstrap.errors import AuthError, BootstrapError
 
 _log = logging.getLogger("tfring")
+
+# What a rank hears that came to the meeting of a job that it is not part of.
+COME_AGAIN = {"again": True}
 
 _HANDSHAKE_SECONDS = 10.0
 _MAX_STRANGERS = 256
@@ -150,6 +153,12 @@ class Listener:
                 f"two processes say that they are rank {who[1]} of this job: check the variables "
                 "that give the rank, and that no process of an earlier run is left over"
             )
+        if who not in expected and who[0] is auth.Role.RENDEZVOUS:
+            # Early for another job of ours. That fits into the buffer of a fresh connection.
+            with contextlib.suppress(OSError):
+                frames.send_frame(guest.sock, frames.encode(COME_AGAIN))
+            self._drop(guest, "")
+            return
         if who not in expected:
             self._drop(guest, f"nobody expects rank {who[1]} as {who[0].name.lower()} here")
             return

@@ -1,10 +1,17 @@
-"""Brings the ranks together through MPI, with byte buffers only: nothing is pickled."""
+"""Brings the ranks together through MPI, with byte buffers only: nothing is pickled.
+
+Whatever waits for another process can be given up: requests are polled, and the one call that MPI
+has no request for runs in a thread.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfring.bootstrap import frames
@@ -12,22 +19,26 @@ from tfring.bootstrap.errors import BootstrapError
 
 # Whether MPI was initialised by us, and so has to be finalised by us.
 _ours = False
+# Requests that were given up, with their buffers: MPI may still write to them.
+_abandoned: list[Any] = []
+
+_FIRST_PAUSE = 0.0001
+_LONGEST_PAUSE = 0.002
 
 
 class MpiExchange:
-    """Exchanges values over COMM_WORLD.
+    """Exchanges values over a communicator.
 
-    Used by the thread that called init; all ranks make the same calls in the same order. Owns a
-    duplicate of COMM_WORLD, so that it cannot meet messages of the user's.
+    Used by the thread that called init; all ranks make the same calls in the same order. Owns its
+    communicator, so that it cannot meet messages of the user's.
     """
 
-    def __init__(self, expected_size: int | None, source: str) -> None:
-        mpi = _load_mpi()
-        world = mpi.COMM_WORLD
-        if expected_size is not None and world.size != expected_size:
-            raise BootstrapError(_wrong_mpi(mpi, expected_size, source))
+    def __init__(self, mpi: Any, comm: Any, deadline: float) -> None:
+        """Takes over `comm`; from `deadline` (``time.monotonic()``) on nobody is waited for."""
         self._mpi = mpi
-        self._comm = world.Dup()
+        self._comm = comm
+        self._deadline = deadline
+        self._given_up = False
 
     @property
     def size(self) -> int:
@@ -39,16 +50,29 @@ class MpiExchange:
         """Our rank."""
         return int(self._comm.rank)
 
+    def group(self) -> Any:
+        """The processes of the job in the order of their ranks: an MPI group, the caller's."""
+        return self._comm.Get_group()
+
     def allgather(self, value: Any) -> list[Any]:
-        """Gives every rank the values of all ranks."""
+        """Gives every rank the values of all ranks.
+
+        Raises:
+            BootstrapError: Not all came in time.
+        """
         from array import array
 
         mine = frames.encode(value)
         lengths = array("i", [0] * self.size)
-        self._comm.Allgather([array("i", [len(mine)]), self._mpi.INT], [lengths, self._mpi.INT])
+        own_length = array("i", [len(mine)])
+        self._wait(
+            self._comm.Iallgather([own_length, self._mpi.INT], [lengths, self._mpi.INT]),
+        )
         everything = bytearray(sum(lengths))
-        self._comm.Allgatherv(
-            [mine, self._mpi.BYTE], [everything, (list(lengths), None), self._mpi.BYTE]
+        self._wait(
+            self._comm.Iallgatherv(
+                [mine, self._mpi.BYTE], [everything, (list(lengths), None), self._mpi.BYTE]
+            )
         )
         values, begin = [], 0
         for length in lengths:
@@ -57,11 +81,151 @@ class MpiExchange:
         return values
 
     def close(self) -> None:
-        """Frees the communicator."""
-        self._comm.Free()
+        """Frees the communicator, unless something is still under way on it."""
+        if not self._given_up:
+            self._comm.Free()
+
+    def _wait(self, request: Any) -> None:
+        try:
+            wait(request, self._deadline, self._comm)
+        except BootstrapError:
+            self._given_up = True
+            raise
 
 
-def _load_mpi() -> Any:
+def wait(request: Any, deadline: float, comm: Any) -> None:
+    """Polls a request to its end.
+
+    Raises:
+        BootstrapError: The time is up. MPI cannot take the request back, so that it will not be
+            finalised by us either.
+    """
+    global _ours
+    pause, started = _FIRST_PAUSE, time.monotonic()
+    while not request.Test():
+        if time.monotonic() >= deadline:
+            _ours = False
+            _abandoned.append(request)
+            raise BootstrapError(_not_all_came(comm.rank, comm.size, started))
+        time.sleep(pause)
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+
+def _not_all_came(rank: int, size: int, started: float) -> str:
+    return (
+        f"rank {rank} waited {time.monotonic() - started:.0f} s under MPI, and not all of the "
+        f"{size} ranks came to init: look at their output for an earlier error; if they only need "
+        "longer, raise TFRING_START_TIMEOUT"
+    )
+
+
+def duplicate(comm: Any, deadline: float) -> Any:
+    """A communicator of the same processes that is the caller's.
+
+    Raises:
+        BootstrapError: Not all processes asked for it in time.
+    """
+    copy, request = comm.Idup()
+    wait(request, deadline, comm)
+    return copy
+
+
+def communicator_of(world: Any, ranks: Sequence[int], deadline: float) -> Any:
+    """A communicator of some ranks of `world`, in that order. Only they call this.
+
+    Raises:
+        BootstrapError: Not all of them asked for it in time.
+    """
+    everybody = world.Get_group()
+    group = everybody.Incl(list(ranks))
+    everybody.Free()
+    made: list[Any] = []
+    _bounded(lambda: made.append(world.Create_group(group)), deadline, world.rank, len(ranks))
+    group.Free()
+    return made[0]
+
+
+def _bounded(call: Callable[[], None], deadline: float, rank: int, size: int) -> None:
+    """Runs a call of MPI that has no request, in a thread where MPI allows threads."""
+    global _ours
+    failures: list[Exception] = []
+
+    def work() -> None:
+        try:
+            call()
+        except Exception as error:
+            failures.append(error)
+
+    if threads_supported():
+        started = time.monotonic()
+        thread = threading.Thread(target=work, name="tfring-create-group", daemon=True)
+        thread.start()
+        thread.join(max(0.0, deadline - started))
+        if thread.is_alive():
+            _ours = False
+            raise BootstrapError(_not_all_came(rank, size, started))
+    else:
+        work()
+    if failures:
+        raise BootstrapError(f"MPI made no communicator of these ranks: {failures[0]}")
+
+
+def is_communicator(value: Any) -> bool:
+    """Whether a value is an mpi4py communicator. Loads nothing."""
+    module = sys.modules.get("mpi4py.MPI")
+    return module is not None and isinstance(value, module.Comm)
+
+
+def is_null(comm: Any) -> bool:
+    """Whether a communicator is COMM_NULL: we are none of its processes."""
+    return bool(comm == sys.modules["mpi4py.MPI"].COMM_NULL)
+
+
+def spans_world(comm: Any) -> bool:
+    """Whether a communicator has all processes of COMM_WORLD, in whatever order."""
+    mpi = sys.modules["mpi4py.MPI"]
+    if is_null(comm) or comm.Is_inter():
+        return False
+    order = mpi.Comm.Compare(comm, mpi.COMM_WORLD)
+    return order in (mpi.IDENT, mpi.CONGRUENT, mpi.SIMILAR)
+
+
+def ranks_in(group: Any, comm: Any) -> list[int]:
+    """The ranks that the processes of a communicator have in a group, in ascending order.
+
+    Raises:
+        ValueError: One of them is not in the group, or the communicator joins two groups.
+    """
+    mpi = sys.modules["mpi4py.MPI"]
+    if comm.Is_inter():
+        raise ValueError(
+            "an intercommunicator is no process set: make one communicator of it with Merge()"
+        )
+    members = comm.Get_group()
+    ranks = mpi.Group.Translate_ranks(members, list(range(members.size)), group)
+    members.Free()
+    outside = [place for place, rank in enumerate(ranks) if rank == mpi.UNDEFINED]
+    if outside:
+        raise ValueError(
+            f"rank {outside[0]} of the communicator of a process set is not part of the job that "
+            "init(comm=...) made: take the communicator from the job's own"
+        )
+    return sorted(ranks)
+
+
+def free_group(group: Any) -> None:
+    """Frees a group that MpiExchange.group gave, unless MPI is finalised already."""
+    module = sys.modules.get("mpi4py.MPI")
+    if module is not None and not module.Is_finalized():
+        group.Free()
+
+
+def load_mpi() -> Any:
+    """The module mpi4py.MPI, with MPI initialised.
+
+    Raises:
+        BootstrapError: It cannot be loaded, or MPI has been finalised.
+    """
     global _ours
     first = "mpi4py.MPI" not in sys.modules
     try:
@@ -110,9 +274,16 @@ def mpirun_path() -> str | None:
     return shutil.which("mpirun")
 
 
-def _wrong_mpi(mpi: Any, expected: int, source: str) -> str:
+def check_world(mpi: Any, expected: int | None, source: str) -> None:
+    """Checks that the loaded MPI library sees the ranks that were launched.
+
+    Raises:
+        BootstrapError: It belongs to another launcher.
+    """
+    if expected is None or mpi.COMM_WORLD.size == expected:
+        return
     library = str(mpi.Get_library_version()).split("\n", 1)[0].split(",", 1)[0].strip()
-    return (
+    raise BootstrapError(
         f"wrong MPI: {source} started {expected} ranks, but the MPI library that mpi4py loaded "
         f"({library}) sees {mpi.COMM_WORLD.size}. The ranks were started by "
         f"{mpirun_path() or 'an unknown launcher'}: start them with the mpirun that belongs to "

@@ -34,6 +34,7 @@ class Record:
     nonce: str
     addresses: list[InterfaceAddress]
     settings: dict[str, str]
+    process_sets: int = 0
 
     @staticmethod
     def of_this_process(
@@ -81,6 +82,7 @@ class Record:
                 nonce=str(value["nonce"]),
                 addresses=[InterfaceAddress.from_json(a) for a in value["addresses"]],
                 settings={str(k): str(v) for k, v in value["settings"].items()},
+                process_sets=int(value["process_sets"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise BootstrapError(f"rank {rank} sent a malformed record") from None

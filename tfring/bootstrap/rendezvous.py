@@ -8,15 +8,16 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfring.bootstrap import auth, frames
 from tfring.bootstrap.errors import BootstrapError
-from tfring.bootstrap.listener import Listener, bind, connect
+from tfring.bootstrap.listener import COME_AGAIN, Listener, bind, connect
 
 # After everybody came, so that those who failed to connect to each other can still say so.
 _REPORT_SECONDS = 5.0
+_AGAIN_SECONDS = 0.05
 
 
 def describe_ranks(ranks: list[int]) -> str:
@@ -35,27 +36,31 @@ class RendezvousServer:
     Used by one thread; owns its connections until close().
     """
 
-    def __init__(self, peers: dict[int, socket.socket], deadline: float) -> None:
+    def __init__(
+        self, peers: dict[int, socket.socket], deadline: float, members: Sequence[int]
+    ) -> None:
         self._peers = peers
         self._deadline = deadline
+        self._members = list(members)
 
     @property
     def size(self) -> int:
         """Number of ranks."""
-        return len(self._peers) + 1
+        return len(self._members)
 
     def allgather(self, value: Any) -> list[Any]:
-        """Collects a value from every rank and gives the list to all."""
-        values: list[Any] = [value]
-        for rank in range(1, self.size):
+        """Collects a value from every rank and gives the list, in order of members, to all."""
+        values: dict[int, Any] = {0: value}
+        for rank in sorted(self._peers):
             with self._explained(rank):
                 data = frames.receive_frame(self._timed(rank), frames.MAX_RECORD_BYTES)
-                values.append(frames.decode(data))
-        answer = frames.encode({"values": values})
-        for rank in range(1, self.size):
+                values[rank] = frames.decode(data)
+        ordered = [values[rank] for rank in self._members]
+        answer = frames.encode({"values": ordered, "members": self._members})
+        for rank in sorted(self._peers):
             with self._explained(rank):
                 frames.send_frame(self._timed(rank), answer)
-        return values
+        return ordered
 
     def refuse(self, reason: str) -> None:
         """Tells everybody who is there why the job does not start."""
@@ -89,38 +94,68 @@ class RendezvousServer:
 class RendezvousClient:
     """The end of every other rank: one connection to rank 0.
 
-    Used by one thread; owns its connection until close().
+    Used by one thread; owns its connection until close(). While rank 0 meets the ranks of an
+    earlier job that we are not part of, it tells us to come again.
     """
 
-    def __init__(self, sock: socket.socket, rank: int, size: int, deadline: float) -> None:
-        self._sock = sock
+    def __init__(
+        self,
+        reach: Callable[[float], socket.socket],
+        rank: int,
+        deadline: float,
+        members: Sequence[int],
+    ) -> None:
+        """Connects with `reach`, which gets the deadline, as often as rank 0 wants it."""
+        self._reach = reach
+        self._sock = reach(deadline)
         self._rank = rank
-        self._size = size
-        self._deadline = deadline
+        self._begin_until = deadline
+        self._deadline = deadline + _REPORT_SECONDS
+        self._members = list(members)
 
     @property
     def size(self) -> int:
         """Number of ranks."""
-        return self._size
+        return len(self._members)
 
     def allgather(self, value: Any) -> list[Any]:
         """Sends a value to rank 0 and receives the list of all."""
-        limit = frames.MAX_RECORD_BYTES * (self._size + 1)
+        answer = self._ask(value)
+        while answer == COME_AGAIN and time.monotonic() < self._begin_until:
+            self._sock.close()
+            time.sleep(_AGAIN_SECONDS)
+            self._sock = self._reach(self._begin_until)
+            answer = self._ask(value)
+        if answer == COME_AGAIN:
+            raise BootstrapError(
+                f"rank 0 waited for other ranks, and not for rank {self._rank}, until the time was "
+                f"up: only the ranks of a job call init(comm=[...]), here {self._members}"
+            )
+        if not isinstance(answer, dict) or "error" in answer:
+            text = answer.get("error") if isinstance(answer, dict) else "a malformed answer"
+            raise BootstrapError(str(text))
+        if answer.get("members") != self._members:
+            raise BootstrapError(
+                f"rank 0 starts a job of the ranks {answer.get('members')}, and rank {self._rank} "
+                f"one of {self._members}: init(comm=[...]) has to be the same on all of them"
+            )
+        values = answer.get("values")
+        if not isinstance(values, list) or len(values) != self.size:
+            raise BootstrapError("rank 0 sent a malformed list of records")
+        return values
+
+    def _ask(self, value: Any) -> Any:
+        limit = frames.MAX_RECORD_BYTES * (self.size + 1)
         try:
             self._sock.settimeout(max(0.01, self._deadline - time.monotonic()))
-            frames.send_frame(self._sock, frames.encode(value))
-            answer = frames.decode(frames.receive_frame(self._sock, limit))
+            # Who does not want us has answered and hung up already.
+            with contextlib.suppress(ConnectionError):
+                frames.send_frame(self._sock, frames.encode(value))
+            return frames.decode(frames.receive_frame(self._sock, limit))
         except OSError as error:
             raise BootstrapError(
                 f"the job could not start: rank {self._rank} lost rank 0 while it started ({error})"
             ) from None
-        if not isinstance(answer, dict) or "error" in answer:
-            text = answer.get("error") if isinstance(answer, dict) else "a malformed answer"
-            raise BootstrapError(str(text))
-        values = answer.get("values")
-        if not isinstance(values, list) or len(values) != self._size:
-            raise BootstrapError("rank 0 sent a malformed list of records")
-        return values
 
     def close(self) -> None:
         """Closes the connection."""
@@ -136,44 +171,51 @@ def meet(
     key: bytes,
     timeout: float,
     inherited_fd: int | None = None,
+    members: Sequence[int] | None = None,
 ) -> RendezvousServer | RendezvousClient:
     """Brings this rank together with all others.
 
     Args:
-        rank: Our rank.
-        size: Number of ranks.
+        rank: Our rank among all that were launched.
+        size: Number of ranks that were launched.
         address: Where rank 0 listens.
         port: The port for it.
         key: The job's key.
         timeout: Seconds to wait for everybody.
         inherited_fd: Rank 0: a listening socket on that port that the launcher passed on.
+        members: The ranks that come, in the order in which their values are wanted; rank 0 is one
+            of them. None: all.
 
     Raises:
         AuthError: Whoever listens there does not know the secret.
         BootstrapError: Somebody did not come in time; the message names the ranks.
     """
     deadline = time.monotonic() + timeout
+    members = range(size) if members is None else members
     if rank > 0:
         hello = auth.Hello(auth.Role.RENDEZVOUS, rank, 0)
-        try:
-            sock = connect(address, port, key, hello, deadline)
-        except TimeoutError as error:
-            raise BootstrapError(str(error)) from None
-        return RendezvousClient(sock, rank, size, deadline + _REPORT_SECONDS)
+
+        def reach(until: float) -> socket.socket:
+            try:
+                return connect(address, port, key, hello, until)
+            except TimeoutError as error:
+                raise BootstrapError(str(error)) from None
+
+        return RendezvousClient(reach, rank, deadline, members)
     listener = Listener(_listening_socket(address, port, size, inherited_fd), key, 0)
-    expected = {(auth.Role.RENDEZVOUS, other) for other in range(1, size)}
+    expected = {(auth.Role.RENDEZVOUS, other) for other in members if other != 0}
     try:
         present = listener.accept(expected, deadline)
     finally:
         listener.close()
     server = RendezvousServer(
-        {who[1]: sock for who, sock in present.items()}, deadline + _REPORT_SECONDS
+        {who[1]: sock for who, sock in present.items()}, deadline + _REPORT_SECONDS, members
     )
     missing = sorted(other for role, other in expected if (role, other) not in present)
     if missing:
         reason = (
             f"rank 0 waited {timeout:g} s at {address} port {port}, and {describe_ranks(missing)} "
-            f"of {size} did not come: look at their output for an earlier error; if they "
+            f"of {len(members)} did not come: look at their output for an earlier error; if they "
             "only need longer, raise TFRING_START_TIMEOUT; if they run on other hosts, check that "
             f"they can reach {address} port {port}"
         )

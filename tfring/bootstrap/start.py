@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import hmac
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from tfring.bootstrap import hosts, mesh, rendezvous
+from tfring.bootstrap import hosts, mesh
 from tfring.bootstrap.errors import BootstrapError
-from tfring.bootstrap.exchange import Alone, Exchange
+from tfring.bootstrap.exchange import Exchange
 from tfring.bootstrap.hosts import InterfaceAddress
 from tfring.bootstrap.listener import Listener, bind
+from tfring.bootstrap.meeting import meet
+from tfring.bootstrap.mpi_exchange import free_group
 from tfring.bootstrap.records import Record, topology_of
-from tfring.bootstrap.secret import derived_secret, fresh_secret, job_key
+from tfring.bootstrap.secret import fresh_secret
 from tfring.config import LOCAL_SETTINGS, Settings
 from tfring.environments import Identity, Meeting
 
 _log = logging.getLogger("tfring")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Membership:
     """This rank's place in the job and its connections, as the runtime wants them.
 
-    Descriptors belong to whoever holds this; the runtime takes them over.
+    Descriptors belong to whoever holds this; the runtime takes them over. So does the MPI group of
+    the ranks, which is None where MPI did not bring them together. `process_sets` is the largest
+    number of process sets that a rank brings along.
     """
 
     rank: int
@@ -43,15 +47,30 @@ class Membership:
     local_pids: dict[int, int]
     runtime: dict[str, str]
     by_mpi: bool
+    mpi_group: Any = None
+    process_sets: int = 0
+
+    def free_group(self) -> None:
+        """Frees the MPI group, where there is one."""
+        if self.mpi_group is not None:
+            free_group(self.mpi_group)
 
 
-def bring_up(identity: Identity, settings: Settings, environ: Mapping[str, str]) -> Membership:
+def bring_up(
+    identity: Identity,
+    settings: Settings,
+    environ: Mapping[str, str],
+    comm: Any = None,
+    process_sets: int = 0,
+) -> Membership:
     """Brings all ranks of the job together and connects them; every rank calls it.
 
     Args:
-        identity: Who we are.
+        identity: Who we are among the processes that were launched.
         settings: What the environment asks for.
         environ: The variables (for the launcher's inherited socket).
+        comm: The job, as for init, but no list of communicators.
+        process_sets: How many process sets this rank brings along; all ranks hear of it.
 
     Returns:
         Our place in the job, with the descriptors of all our connections.
@@ -59,19 +78,25 @@ def bring_up(identity: Identity, settings: Settings, environ: Mapping[str, str])
     Raises:
         BootstrapError: Somebody did not come or could not be reached; the message names the ranks.
         AuthError: Somebody does not know the job's secret.
+        ValueError: We are not part of `comm`, or it cannot be a job here.
     """
     deadline = time.monotonic() + settings.start_timeout
-    secret = _secret(identity, settings)
-    exchange = _exchange(identity, settings, secret, environ)
+    job = meet(identity, settings, environ, comm)
+    identity, exchange = job.identity, job.exchange
     try:
         # Under MPI there may be no secret yet: then rank 0's nonce, which travels over MPI, is it.
         mine = Record.of_this_process(
             identity.rank, identity.local_rank, identity.local_size, settings, fresh_secret()
         )
+        mine = dataclasses.replace(mine, process_sets=process_sets)
         records = [Record.from_json(r, i) for i, r in enumerate(exchange.allgather(mine.to_json()))]
         _check(records, identity)
-        key = hmac.new(secret.encode(), records[0].nonce.encode(), hashlib.sha256).digest()
+        key = hmac.new(job.secret.encode(), records[0].nonce.encode(), hashlib.sha256).digest()
         connections = _connect(exchange, records, identity.rank, settings, key, deadline)
+    except BaseException:
+        if job.mpi_group is not None:
+            free_group(job.mpi_group)
+        raise
     finally:
         exchange.close()
     control_fds, data_fds = connections.release()
@@ -94,52 +119,8 @@ def bring_up(identity: Identity, settings: Settings, environ: Mapping[str, str])
         },
         runtime=_agreed_settings(records, identity.rank),
         by_mpi=identity.meeting is Meeting.MPI,
-    )
-
-
-def _secret(identity: Identity, settings: Settings) -> str:
-    if settings.secret is not None:
-        job_key(settings.secret, "")  # refuses one that is too short
-        return settings.secret
-    if identity.meeting is not Meeting.RENDEZVOUS or identity.public_seed is None:
-        return ""
-    if identity.rank == 0:
-        _log.warning(
-            "the job was started by %s, which gives it no secret: tfring makes one from variables "
-            "that others on these machines can read, so that any local user could join the job. "
-            "Set TFRING_SECRET to the same random text for all ranks to prevent that",
-            identity.source,
-        )
-    return derived_secret(identity.public_seed)
-
-
-def _exchange(
-    identity: Identity, settings: Settings, secret: str, environ: Mapping[str, str]
-) -> Exchange:
-    if identity.meeting is Meeting.ALONE:
-        return Alone()
-    if identity.meeting is Meeting.MPI:
-        from tfring.bootstrap.mpi_exchange import MpiExchange
-
-        exchange = MpiExchange(identity.size, identity.source)
-        if exchange.rank != identity.rank:
-            raise BootstrapError(
-                f"{identity.source} says that this is rank {identity.rank}, and MPI says "
-                f"{exchange.rank}: variables of another launcher are left over"
-            )
-        return exchange
-    address = settings.rendezvous_addr or identity.address
-    port = settings.rendezvous_port or identity.port
-    assert address is not None and port is not None and identity.size is not None
-    fd = environ.get("TFRING_RENDEZVOUS_FD", "")
-    return rendezvous.meet(
-        rank=identity.rank,
-        size=identity.size,
-        address=address,
-        port=port,
-        key=job_key(secret, identity.job_id),
-        timeout=settings.start_timeout,
-        inherited_fd=int(fd) if identity.rank == 0 and fd.isdigit() else None,
+        mpi_group=job.mpi_group,
+        process_sets=max(r.process_sets for r in records),
     )
 
 

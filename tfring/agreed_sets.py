@@ -1,0 +1,134 @@
+"""Which process sets the ranks register when each of them has passed its own list.
+
+Sets that are lists of ranks have to be the same everywhere. Sets made from communicators need not:
+after MPI_Comm_split every rank holds another one. So every rank passes what it has, and all ranks
+compute the same from the same: the distinct sets in the order of their place in the lists, and at
+one place in the order of the ranks that passed them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What one rank passed.
+
+    Attributes:
+        sets: The ranks of each set; None for COMM_NULL, a communicator that others are part of.
+        by_comm: Whether it was a communicator, for each set.
+        error: Why the list is useless, or None.
+    """
+
+    sets: list[list[int] | None] = field(default_factory=list)
+    by_comm: list[bool] = field(default_factory=list)
+    error: str | None = None
+
+    def encode(self) -> bytes:
+        """As one line."""
+        return json.dumps([self.sets, self.by_comm, self.error]).encode() + b"\n"
+
+
+def decode(lines: bytes) -> list[Passed]:
+    """What all ranks passed, from their lines in the order of ranks."""
+    return [Passed(*json.loads(line)) for line in lines.splitlines()]
+
+
+def agree(passed: Sequence[Passed]) -> list[list[list[int]]]:
+    """Computes which sets are to be registered.
+
+    Args:
+        passed: What each rank passed, by rank.
+
+    Returns:
+        For every place in the lists the distinct sets that ranks passed there, in the order in
+        which they are to be registered.
+
+    Raises:
+        ValueError: The ranks disagree, a set is not possible, or two are equal; the same on every
+            rank.
+    """
+    for rank, own in enumerate(passed):
+        if own.error is not None:
+            raise ValueError(f"rank {rank}: {own.error}")
+    for rank, own in enumerate(passed):
+        if len(own.sets) != len(passed[0].sets):
+            raise ValueError(
+                f"rank 0 passed {len(passed[0].sets)} process sets and rank {rank} "
+                f"{len(own.sets)}: all ranks pass as many (COMM_NULL where a rank is not part)"
+            )
+    everybody = list(range(len(passed)))
+    seen = {tuple(everybody): "the global process set"}
+    places = []
+    for place in range(len(passed[0].sets)):
+        distinct = _at_place(passed, place)
+        for ranks in distinct:
+            _check_ranks(ranks, len(passed), place)
+            equal = seen.get(tuple(ranks))
+            if equal is not None:
+                raise ValueError(f"process set {place}, {ranks}, is equal to {equal}")
+        seen.update({tuple(ranks): f"process set {place}" for ranks in distinct})
+        places.append(distinct)
+    return places
+
+
+def _at_place(passed: Sequence[Passed], place: int) -> list[list[int]]:
+    first = passed[0]
+    distinct: list[list[int]] = []
+    for rank, own in enumerate(passed):
+        ranks = own.sets[place]
+        if own.by_comm[place] != first.by_comm[place]:
+            raise ValueError(
+                f"process set {place} is made {_source(first, place)} on rank 0 and "
+                f"{_source(own, place)} on rank {rank}: make it the same way everywhere"
+            )
+        if not own.by_comm[place] and ranks != first.sets[place]:
+            raise ValueError(
+                f"process set {place} has the ranks {first.sets[place]} on rank 0 and {ranks} on "
+                f"rank {rank}: all ranks pass the same sets in the same order"
+            )
+        if ranks is not None and ranks not in distinct:
+            distinct.append(ranks)
+    for ranks in distinct if first.by_comm[place] else []:
+        for member in ranks:
+            if passed[member].sets[place] != ranks:
+                raise ValueError(
+                    f"process set {place} is a communicator of the ranks {ranks}, but rank "
+                    f"{member} of them passed {passed[member].sets[place] or 'COMM_NULL'} there"
+                )
+    if not distinct:
+        raise ValueError(f"process set {place} is COMM_NULL on every rank")
+    return distinct
+
+
+def _source(own: Passed, place: int) -> str:
+    return "from a communicator" if own.by_comm[place] else "of ranks"
+
+
+def _check_ranks(ranks: list[int], size: int, place: int) -> None:
+    unknown = [rank for rank in ranks if not 0 <= rank < size]
+    if unknown:
+        raise ValueError(
+            f"process set {place}, {ranks}, names rank {unknown[0]}, but ranks go from 0 to "
+            f"{size - 1}"
+        )
+
+
+def own_set(places: list[list[list[int]]], own: Passed, place: int) -> list[int] | None:
+    """The set that a rank's entry stands for.
+
+    COMM_NULL stands for the one set that the others made there; for none (None) if they made
+    several.
+
+    Args:
+        places: From agree.
+        own: What the rank passed.
+        place: Which of its entries.
+    """
+    ranks = own.sets[place]
+    if ranks is None and len(places[place]) == 1:
+        ranks = places[place][0]
+    return ranks
