@@ -1,4 +1,4 @@
-"""Random collectives in random orders on process sets that overlap, come and go.
+"""Random collectives in random orders on process sets that overlap, come and go; and joins.
 
 All ranks draw the same calls from one seed (TFRING_TEST_SEED, printed) and submit those that are
 theirs in an order of their own, several rounds ahead of the results.
@@ -183,6 +183,17 @@ def change_sets(rng: random.Random, size: int, sets: dict[int, list[int]]) -> No
     assert core.process_sets() == sets
 
 
+def run_out(rng: random.Random, rank: int, size: int) -> None:
+    """Every rank makes steps of its own number, then joins: averages are over those who go on."""
+    steps = [rng.randint(0, 3) for _ in range(size)]
+    for step in range(steps[rank]):
+        going = [r for r in range(size) if steps[r] > step]
+        got = core.allreduce(np.full(50, 12.0 * rank), name="random.step", op=AVERAGE)
+        np.testing.assert_allclose(got, 12 * sum(going) / len(going), rtol=1e-12)
+    last = core.join()
+    assert steps[last] == max(steps)
+
+
 @pytest.fixture
 def seed() -> int:
     """The seed of the calls; shown when the test fails."""
@@ -208,6 +219,8 @@ def test_random_collectives(rank: int, size: int, seed: int) -> None:
         if rng.random() < 0.05:
             land(len(flights))
             change_sets(rng, size, sets)
+        if rng.random() < 0.02:
+            run_out(rng, rank, size)
         calls = rng.randint(1, 6)
         slot = (number % IN_FLIGHT) * 6
         tasks = [draw(rng, 6 * number + i, slot + i, sets) for i in range(calls)]

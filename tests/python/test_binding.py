@@ -27,7 +27,7 @@ SINGLE = {
     "data_fds": {},
     "local_pids": {},
 }
-FAILED_PRECONDITION = 9
+INVALID_ARGUMENT, FAILED_PRECONDITION = 3, 9
 
 
 @pytest.fixture
@@ -44,6 +44,11 @@ def test_before_init_every_call_says_so() -> None:
         core.cross_size,
         lambda: core.allreduce(np.ones(2), name="early", op=1),
         lambda: core.barrier(name="early"),
+        lambda: core.send(np.ones(2), name="early", dest=1),
+        lambda: core.alltoall(np.ones(2), name="early"),
+        core.process_sets,
+        core.join,
+        lambda: core.add_process_set([0]),
     ]
     for call in calls:
         with pytest.raises(core.CoreError, match="init") as caught:
@@ -81,6 +86,53 @@ def test_results_belong_to_the_caller(runtime: None) -> None:
     assert first is second
     core.shutdown()
     np.testing.assert_array_equal(first, source)
+
+
+def test_one_rank_runs_every_collective(runtime: None) -> None:
+    """Factors count, and every rank is the root."""
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    results = [
+        core.allreduce(x, name="a", op=0),
+        core.reducescatter(x, name="b", op=1, prescale=0.5, postscale=2.0),
+        core.reduce(x, name="c", root=0, op=5),
+        core.allgather(x, name="d"),
+        core.gather(x, name="e", root=0),
+        core.broadcast(x, name="f", root=0),
+        core.scatter(x, [3], name="g", root=0),
+    ]
+    for result in results:
+        np.testing.assert_array_equal(result, x)
+    rows, received = core.alltoall(x, [3], name="h")
+    np.testing.assert_array_equal(rows, x)
+    assert received.dtype == np.int64 and received.tolist() == [3]
+    assert core.barrier(name="i") is None
+    assert core.join() == 0
+    np.testing.assert_array_equal(core.reducescatter(x, name="k", op=1, postscale=3.0), 3 * x)
+    np.testing.assert_array_equal(core.reduce(x, name="k", root=0, op=1, prescale=3.0), 3 * x)
+
+
+def test_one_rank_has_no_second_process_set(runtime: None) -> None:
+    assert core.process_sets() == {0: [0]}
+    for ranks, message in [([0], "registered already"), ([1], "rank 1"), ([], "at least one")]:
+        with pytest.raises(core.CoreError, match=message) as caught:
+            core.add_process_set(ranks)
+        assert caught.value.code == INVALID_ARGUMENT
+    with pytest.raises(core.CoreError, match="cannot be removed") as caught:
+        core.remove_process_set(0)
+    assert caught.value.code == INVALID_ARGUMENT
+    with pytest.raises(core.CoreError, match="itself") as caught:
+        core.send(np.ones(2), name="m", dest=0)
+    assert caught.value.code == INVALID_ARGUMENT
+
+
+def test_calls_take_their_names_by_keyword(runtime: None) -> None:
+    with pytest.raises(TypeError):
+        core.allgather(np.ones(2), "name")
+    with pytest.raises(TypeError, match="supported are"):
+        core.recv("datetime64[s]", name="m", source=0)
+    handle = core.alltoall_async(np.ones(2), name="twice")
+    assert handle.wait(60) is handle.wait()
+    assert handle.done()
 
 
 def test_arrays_in_foreign_byte_order_are_refused(runtime: None) -> None:
