@@ -7,6 +7,7 @@
 
 #include "ops/runtime/backend/cpu/reduce_kernels.h"
 #include "ops/runtime/base/half.h"
+#include "tests/cc/backend_values.h"
 #include "tests/cc/test.h"
 
 namespace tfring {
@@ -168,6 +169,37 @@ TEST(AllLevelsAgreeOnEvery16BitPattern) {
       }
     }
   }
+}
+
+// The dot products and the result of one Adasum, as bytes.
+std::vector<char> AdasumBytes(DataType dtype, SimdLevel level, const std::vector<char>& a,
+                              const std::vector<char>& b, int64_t count) {
+  const AdasumKernels kernels = FindReduceKernels(dtype, level)->adasum;
+  AdasumDots dots;
+  kernels.dots(a.data() + 1, b.data() + 1, count, &dots);
+  std::vector<char> out(sizeof(dots) + static_cast<size_t>(count * DataTypeSize(dtype)));
+  std::memcpy(out.data(), &dots, sizeof(dots));
+  kernels.combine(out.data() + sizeof(dots), a.data() + 1, b.data() + 1, count, dots, 0.7);
+  return out;
+}
+
+TEST(AdasumGivesTheSameBitsAtEveryLevel) {
+  for (DataType dtype :
+       {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64}) {
+    for (int64_t count : {0, 1, 7, 8, 9, 255, 256, 257, 1000}) {
+      const size_t size = static_cast<size_t>(DataTypeSize(dtype));
+      std::vector<char> a(count * size + 1), b(count * size + 1);
+      for (int64_t i = 0; i < count; ++i) {
+        testing::Store(dtype, a.data() + 1 + i * size, 1.0 / static_cast<double>(i + 3));
+        testing::Store(dtype, b.data() + 1 + i * size, 0.3 - static_cast<double>(i % 7) / 9.0);
+      }
+      const std::vector<char> expected = AdasumBytes(dtype, SimdLevel::kBase, a, b, count);
+      for (SimdLevel level : Levels()) {
+        ASSERT_TRUE(AdasumBytes(dtype, level, a, b, count) == expected);
+      }
+    }
+  }
+  EXPECT_TRUE(FindReduceKernels(DataType::kInt32)->adasum.dots == nullptr);
 }
 
 TEST(HalfAverageDoesNotOverflowInBetween) {

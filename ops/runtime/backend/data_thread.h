@@ -17,7 +17,8 @@ namespace tfring {
 
 // A queue of collectives and the thread that runs them in order, sleeping while there is none.
 // Every one is completed through the sink exactly once, on this thread. After a failure the peers'
-// streams are out of step, so that all that follow end with the same failure. Submit and Abort are
+// streams are out of step, so that all that follow end with the same failure. Only what no member
+// can do (Unimplemented) has moved nothing anywhere and ends alone. Submit and Abort are
 // thread-safe and return at once; the destructor joins, ending what is left as cancelled.
 class DataThread {
  public:

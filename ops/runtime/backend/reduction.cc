@@ -22,7 +22,8 @@ Result<Reduction> ResolveReduction(const Collective& collective) {
   reduction.kernels = FindReduceKernels(collective.dtype);
   if (reduction.kernels != nullptr) reduction.combine = reduction.kernels->For(collective.op);
   if (collective.op == ReduceOp::kAdasum && collective.kind == CollectiveKind::kAllreduce) {
-    reduction.adasum = FindAdasumKernels(collective.dtype);
+    const bool known = reduction.kernels != nullptr && reduction.kernels->adasum.dots != nullptr;
+    if (known) reduction.adasum = &reduction.kernels->adasum;
   }
   if (reduction.combine == nullptr && reduction.adasum == nullptr) {
     return Internal(std::string(CollectiveKindName(collective.kind)) + " number " +

@@ -1,7 +1,6 @@
 #ifndef TFRING_OPS_RUNTIME_BACKEND_REDUCTION_H_
 #define TFRING_OPS_RUNTIME_BACKEND_REDUCTION_H_
 
-#include "ops/runtime/backend/cpu/adasum.h"
 #include "ops/runtime/backend/cpu/reduce_kernels.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/interfaces/collective_backend.h"

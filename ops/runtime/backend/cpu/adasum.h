@@ -3,9 +3,6 @@
 
 #include <cstdint>
 
-#include "ops/runtime/backend/cpu/reduce_kernels.h"
-#include "ops/runtime/base/types.h"
-
 namespace tfring {
 
 // Adasum (Maleki et al., "Scaling Distributed Training with Adaptive Summation",
@@ -30,13 +27,10 @@ struct AdasumDots {
 struct AdasumKernels {
   // Adds the products of these elements to `dots`.
   void (*dots)(const void* a, const void* b, int64_t count, AdasumDots* dots) = nullptr;
-  // dst = scale * Adasum(a, b); dst may be a or b but not overlap them otherwise.
+  // dst = factor * Adasum(a, b); dst may be a or b but not overlap them otherwise.
   void (*combine)(void* dst, const void* a, const void* b, int64_t count, const AdasumDots& dots,
-                  Scale scale) = nullptr;
+                  double factor) = nullptr;
 };
-
-// Null for all but floating-point numbers.
-const AdasumKernels* FindAdasumKernels(DataType dtype);
 
 // dst = a + b of `count` doubles, for partial sums. No alignment; dst may be a or b.
 void AddDoubles(void* dst, const void* a, const void* b, int64_t count);

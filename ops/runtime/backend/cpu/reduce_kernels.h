@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "ops/runtime/backend/cpu/adasum.h"
 #include "ops/runtime/base/types.h"
 
 namespace tfring {
@@ -30,6 +31,7 @@ struct ReduceKernels {
   CombineFn max = nullptr;
   CombineFn product = nullptr;
   ScaleFn scale = nullptr;
+  AdasumKernels adasum;  // null for integers
 
   CombineFn For(ReduceOp op) const;  // Average is a sum; null for what has no kernel
 };

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "ops/runtime/backend/cpu/adasum_impl.h"
 #include "ops/runtime/backend/cpu/reduce_kernels.h"
 #include "ops/runtime/base/half.h"
 
@@ -146,6 +147,9 @@ constexpr ReduceKernels KernelsOf() {
   kernels.max = CombineArrays<E, MaxOp>;
   kernels.product = CombineArrays<E, ProductOp>;
   kernels.scale = ScaleArray<E>;
+  if constexpr (std::is_floating_point_v<typename E::Value>) {
+    kernels.adasum = {DotsOfArrays<E>, AdasumOfArrays<E>};
+  }
   return kernels;
 }
 

@@ -130,7 +130,7 @@ void StepExecutor::CombineByDots(const Step& step) {
   AdasumDots dots;
   std::memcpy(&dots, scratch_memory_.data() + step.dots, sizeof(dots));
   ForPieces(step, [&](char* to, const char* left, const char* right, int64_t count) {
-    reduction_.adasum->combine(to, left, right, count, dots, ScaleOf(step));
+    reduction_.adasum->combine(to, left, right, count, dots, ScaleOf(step).factor);
   });
 }
 
