@@ -146,6 +146,23 @@ def test_inside_a_function_and_after_other_layers_on_one_rank() -> None:
     np.testing.assert_allclose(layers[0].moving_variance.numpy(), [ranks.var()] * 2, rtol=1e-5)
 
 
+def test_the_ranks_of_a_process_set_share_their_batches(several: int) -> None:
+    del several
+    halves = [[0], list(range(1, hvd.size()))]
+    sets = [hvd.add_process_set(ranks) for ranks in halves]
+    try:
+        mine = sets[0] if hvd.rank() == 0 else sets[1]
+        layer = hvd.SyncBatchNormalization(process_set=mine, momentum=0.0)
+        layer(np.full((2, 1), float(hvd.rank()), dtype="float32"), training=True)
+        np.testing.assert_allclose(layer.moving_mean.numpy(), [np.mean(mine.ranks)], rtol=1e-6)
+        saved = hvd.SyncBatchNormalization.from_config(layer.get_config())
+        with pytest.raises(ValueError, match=r"was saved with the process set of ranks \["):
+            saved(np.zeros((2, 1), dtype="float32"), training=True)
+    finally:
+        for process_set in sets:
+            hvd.remove_process_set(process_set)
+
+
 def test_a_process_set_is_saved_as_its_ranks() -> None:
     layer = hvd.SyncBatchNormalization(process_set=hvd.ProcessSet([1, 0]))
     assert layer.get_config()["process_set"] == [0, 1]

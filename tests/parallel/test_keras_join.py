@@ -1,0 +1,166 @@
+"""JoinCallback: `fit` where the ranks have different numbers of batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras_cases import (
+    FEATURES,
+    PER_RANK,
+    assert_same_on_all_ranks,
+    assert_same_weights,
+    build_model,
+    loss,
+)
+
+import tfring.keras as hvd
+from tfring.keras import callbacks
+
+BATCHES = (7, 5, 3, 4)  # of each rank
+
+
+def counts() -> tuple[int, ...]:
+    return BATCHES[: hvd.size()]
+
+
+def data_of(rank: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(100 + rank)
+    count = BATCHES[rank] * PER_RANK
+    return rng.normal(size=(count, FEATURES)).astype("float32"), rng.integers(0, 3, count)
+
+
+def compiled(optimizer: Any, seed: int = 1, middle: Any = (), **kwargs: Any) -> Any:
+    model = build_model(seed, *middle)
+    model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss=loss(), **kwargs)
+    return model
+
+
+def fit(model: Any, *used: Any, epochs: int = 1, **kwargs: Any) -> Any:
+    x, y = data_of(hvd.rank())
+    return model.fit(
+        x,
+        y,
+        batch_size=PER_RANK,
+        epochs=epochs,
+        shuffle=False,
+        verbose=0,
+        callbacks=list(used),
+        **kwargs,
+    )
+
+
+def alone(optimizer: Any, epochs: int, seed: int = 1, middle: Any = ()) -> Any:
+    """What one process makes of the batches of those ranks that still have one, step by step."""
+    model = build_model(seed, *middle)
+    model.compile(optimizer=optimizer, loss=loss(), run_eagerly=True)
+    parts = [data_of(rank) for rank in range(hvd.size())]
+    for _ in range(epochs):
+        for step in range(max(counts())):
+            rows = slice(step * PER_RANK, (step + 1) * PER_RANK)
+            having = [part for part, count in zip(parts, counts(), strict=True) if step < count]
+            x, y = (np.concatenate([part[i][rows] for part in having]) for i in range(2))
+            model.train_on_batch(x, y)
+    return model
+
+
+def broadcast() -> Any:
+    return callbacks.BroadcastGlobalVariablesCallback(0)
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "adam": lambda: keras.optimizers.Adam(1e-2),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_average_counts_the_ranks_that_take_part(name: str) -> None:
+    model, join = compiled(OPTIMIZERS[name](), seed=1 + hvd.rank()), callbacks.JoinCallback()
+    fit(model, join, broadcast(), epochs=2)
+    assert_same_weights(model, alone(OPTIMIZERS[name](), epochs=2).get_weights())
+    assert_same_on_all_ranks(model)
+    assert join.last_rank == 0
+    assert int(model.optimizer.iterations) == 2 * max(counts())
+
+
+def test_sync_batch_normalization_counts_the_samples_of_those_that_take_part() -> None:
+    sync = hvd.SyncBatchNormalization(momentum=0.9)
+    model = compiled(keras.optimizers.SGD(0.1), middle=[sync])
+    fit(model, callbacks.JoinCallback(), broadcast())
+    plain = keras.layers.BatchNormalization(momentum=0.9)
+    expected = alone(keras.optimizers.SGD(0.1), epochs=1, middle=[plain])
+    assert_same_weights(model, expected.get_weights(), tolerance=2e-5)
+    assert_same_on_all_ranks(model)
+
+
+@pytest.mark.parametrize("how", [{"run_eagerly": True}, {"steps_per_execution": 2}])
+def test_other_ways_to_run(how: dict[str, Any]) -> None:
+    model = compiled(keras.optimizers.SGD(0.1), **how)
+    fit(model, broadcast(), callbacks.JoinCallback(), epochs=2)
+    assert_same_weights(model, alone(keras.optimizers.SGD(0.1), epochs=2).get_weights())
+    assert_same_on_all_ranks(model)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_metrics_and_validation_wait_for_all(first: bool) -> None:
+    """Wherever JoinCallback is in the list, validation sees the weights that all end up with."""
+    x, y = data_of(0)
+    model = compiled(keras.optimizers.SGD(0.1))
+    join, mean = callbacks.JoinCallback(), callbacks.MetricAverageCallback(weighted=True)
+    check = callbacks.ConsistencyCheckCallback(every=2, optimizer_state=True)
+    used = [join, mean, check, broadcast()] if first else [broadcast(), check, mean, join]
+    history = fit(model, *used, epochs=2, validation_data=(x[:9], y[:9])).history
+    evaluated = model.evaluate(x[:9], y[:9], verbose=0)
+    assert history["val_loss"][-1] == pytest.approx(evaluated, rel=1e-5)
+    assert len(set(hvd.allgather_object(tuple(history["loss"])))) == 1
+    assert_same_on_all_ranks(model)
+
+
+def test_a_warm_up_follows_the_longest_epoch() -> None:
+    model = compiled(keras.optimizers.SGD(0.1))
+    warmup = callbacks.LearningRateWarmupCallback(0.1, warmup_epochs=1)
+    check = callbacks.ConsistencyCheckCallback(every=1, optimizer_state=True)
+    history = fit(model, broadcast(), warmup, check, callbacks.JoinCallback()).history
+    assert warmup.steps_per_epoch == max(counts())
+    assert max(hvd.allgather_object(history["lr"][-1])) == pytest.approx(0.1)
+
+
+def test_accumulated_gradients_stay_where_they_are() -> None:
+    model = compiled(keras.optimizers.SGD(0.1, gradient_accumulation_steps=4))
+    fit(model, broadcast(), callbacks.JoinCallback(), epochs=2)
+    assert_same_on_all_ranks(model)
+
+
+def test_under_loss_scaling() -> None:
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        model = compiled(keras.optimizers.SGD(0.1))
+        fit(model, broadcast(), callbacks.JoinCallback(), epochs=2)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    assert_same_on_all_ranks(model)
+
+
+def test_local_variables_are_not_taken_over() -> None:
+    model = compiled(keras.optimizers.SGD(0.0), seed=hvd.rank())
+    local = model.layers[0].kernel
+    before = local.numpy()
+    join = callbacks.JoinCallback(local_variables=[local])
+    fit(model, join)
+    np.testing.assert_array_equal(local.numpy(), before)
+    others = [w.numpy() for w in model.weights if w is not local]
+    for weights in hvd.allgather_object(others):
+        for ours, theirs in zip(others, weights, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_next_fit_is_not_affected(several: int) -> None:
+    """Without a JoinCallback, ranks with unlike numbers of batches are refused again."""
+    del several
+    model = compiled(keras.optimizers.SGD(0.1))
+    fit(model, broadcast(), callbacks.JoinCallback())
+    with pytest.raises(RuntimeError, match="JoinCallback"):
+        fit(model, broadcast())
