@@ -18,9 +18,10 @@ class JoinCallback(base.DistributedCallback):
 
     Meanwhile the others go on: averages of gradients count the ranks that take part. Then all ranks
     take over the weights and the optimizer's state of the rank that trained longest, and so begin
-    the next epoch alike; gradients that are accumulated by then stay for the next update. The waiting happens before validation, and before collectives of the other
-    callbacks of tfring, wherever this one is in the list; of callbacks with collectives of their
-    own, it must be the first. Every rank needs at least one batch, and the same number of epochs.
+    the next epoch alike; gradients accumulated by then stay with their rank for the next update.
+    The waiting happens before validation, and before collectives of the other callbacks of tfring,
+    wherever this one is in the list; of callbacks with collectives of their own, it must be the
+    first. Every rank needs at least one batch, and the same number of epochs.
 
     Attributes:
         last_rank: The rank whose weights all took over at the end of the last epoch, or None.
