@@ -18,6 +18,7 @@ from tfring.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from tfring.version import __version__
 
 if TYPE_CHECKING:
+    from tfring.aggregation import LocalGradientAggregationHelper
     from tfring.collectives import (
         allgather,
         allreduce,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
         size_op,
     )
     from tfring.compression import Compression, Compressor
-    from tfring.gradient_tape import DistributedGradientTape
+    from tfring.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
     from tfring.helpers import (
         check_num_rank_power_of_2,
         gpu_available,
@@ -138,7 +139,8 @@ _HOME = {
         "size_op",
     ),
     "tfring.compression": ("Compression", "Compressor"),
-    "tfring.gradient_tape": ("DistributedGradientTape",),
+    "tfring.aggregation": ("LocalGradientAggregationHelper",),
+    "tfring.gradient_tape": ("DistributedGradientTape", "PartialDistributedGradientTape"),
     "tfring.keras": ("callbacks",),
     "tfring.keras.sync_batch_norm": ("SyncBatchNormalization",),
     "tfring.keras.top_level": ("DistributedOptimizer",),
@@ -189,8 +191,10 @@ __all__ = [
     "Compressor",
     "DistributedGradientTape",
     "DistributedOptimizer",
+    "LocalGradientAggregationHelper",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
     "ProcessSet",
     "Product",
     "Sum",

@@ -1,7 +1,7 @@
 """What is done to a gradient before it travels, and undone after.
 
-A compression is a class with two static methods, so users can write their own: subclass
-`Compressor` and pass the class as `compression=`.
+Users can write their own: subclass `Compressor` and pass the class, or an object of it where it has
+parameters or state, as `compression=`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,21 @@ import tensorflow as tf
 
 
 class Compressor:
-    """Interface of a compression. Stateless: all that `decompress` needs travels in the context.
+    """Interface of a compression: a class with static methods, or an object.
 
-    The choice of what to do must follow from dtype and shape alone: it is made once, when a
-    function is traced, and must come out the same on every rank.
+    What `decompress` needs travels in the context. How a gradient is sent must follow from its
+    dtype and shape alone: that is decided once, when a function is traced, and must come out the
+    same on every rank. What is reduced is what `compress` returned, so adding up (or averaging)
+    compressed tensors must mean adding up gradients. State, such as the part of a gradient that was
+    not sent, belongs into tf.Variables. A compression with state for each variable has a method
+    `for_variable(variable)`, too, which returns the compression for the gradients of that variable.
+
+    Attributes:
+        for_sparse: compress the values of tf.IndexedSlices, too. They come with fewer or more rows
+            than they leave with, so this suits compressions that work element by element.
     """
+
+    for_sparse: bool = False
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
@@ -56,6 +66,8 @@ def _cast_back(tensor: Any, dtype: Any) -> Any:
 class FP16Compressor(Compressor):
     """Sends floating point tensors as float16: half the bytes, values up to 65504."""
 
+    for_sparse = True
+
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
         """As in Compressor."""
@@ -69,6 +81,8 @@ class FP16Compressor(Compressor):
 
 class BF16Compressor(Compressor):
     """Sends floating point tensors as bfloat16: half the bytes, the range of float32."""
+
+    for_sparse = True
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfring import reduce_ops
+from tfring import process_sets, reduce_ops, reduced_record
 from tfring.compression import Compression
-from tfring.reducer import GradientReducer, ReduceOptions, resolve_groups, variable_key
+from tfring.local_variables import LocalVariables, variable_key
+from tfring.reduce_options import GradientHook, ReduceOptions, resolve_groups
+from tfring.reducer import GradientReducer
 
 # Names must be those of the other ranks, and a tape is made anew in every step and every trace. So
 # the number in a name belongs to the list of variables and not to the tape: the first list that is
@@ -41,13 +44,16 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         device_dense: str = "",
         device_sparse: str = "",
         compression: Any = Compression.none,
-        sparse_as_dense: bool = False,
+        sparse_as_dense: Any = False,
         op: int = reduce_ops.Average,
         gradient_predivide_factor: float = 1.0,
         num_groups: int = 0,
         groups: Any = None,
-        process_set: Any = None,
+        process_set: Any = process_sets.global_process_set,
         scale_local_gradients: bool = True,
+        *,
+        before_reduce: GradientHook | None = None,
+        after_reduce: GradientHook | None = None,
     ) -> None:
         """Wraps `gradtape`.
 
@@ -55,37 +61,76 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
             gradtape: the tf.GradientTape to wrap.
             device_dense: device for dense reductions, "" for TensorFlow's choice.
             device_sparse: device for sparse reductions, likewise.
-            compression: what is done to dense gradients on the wire.
-            sparse_as_dense: turn tf.IndexedSlices into dense tensors before reducing.
-            op: Average, Sum, Min, Max or Product.
+            compression: what is done to gradients on the wire: Compression.none, fp16 or bf16, or a
+                tfring.Compressor of your own.
+            sparse_as_dense: turn tf.IndexedSlices into dense tensors before reducing; or "auto":
+                the ranks choose in every step what moves fewer bytes, and the result stays
+                tf.IndexedSlices.
+            op: Average, Sum, Adasum, Min, Max or Product. tf.IndexedSlices that are not made dense
+                need Average or Sum.
             gradient_predivide_factor: with Average, divides by this before the sum and by the rest
                 of the size after it.
             num_groups: cut the gradients into this many groups instead of by size.
             groups: a number, as num_groups, or lists of variables to reduce together.
-            process_set: the ranks to reduce over; None is all, and no other is possible yet.
-            scale_local_gradients: concerns local sources, which this version cannot register.
+            process_set: the ranks to reduce over. On other ranks gradients stay local.
+            scale_local_gradients: divide the gradients of local sources by the size of the process
+                set, so that they go with the averaged ones.
+            before_reduce: called as hook(gradients, variables) before the reduction and before
+                compression, with lists of what this rank is about to reduce; returns as many
+                gradients. It is traced with the step; ranks must return gradients of the same kind.
+            after_reduce: called likewise with the reduced gradients.
 
         Raises:
-            ValueError: `gradtape` is wrapped already, or options contradict each other.
-            NotImplementedError: op is Adasum.
+            ValueError: `gradtape` is wrapped already, options contradict each other, or the process
+                set is not registered.
+            TypeError: something given is not what it should be.
         """
-        del scale_local_gradients
         if isinstance(gradtape, DistributedGradientTape):
             raise ValueError("this tape is a DistributedGradientTape already; wrap it once")
         if not isinstance(gradtape, tf.GradientTape):
             raise TypeError(f"need a tf.GradientTape to wrap, not {type(gradtape).__name__}")
         self._wrapped = gradtape
-        self._reducer = GradientReducer(
-            ReduceOptions(
-                op=op,
-                compression=compression,
-                sparse_as_dense=sparse_as_dense,
-                gradient_predivide_factor=gradient_predivide_factor,
-                groups=resolve_groups(num_groups, groups),
-                process_set=process_set,
-                device_dense=device_dense,
-                device_sparse=device_sparse,
-            )
+        options = ReduceOptions(
+            op=op,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            gradient_predivide_factor=gradient_predivide_factor,
+            groups=resolve_groups(num_groups, groups),
+            process_set=process_set,
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            before_reduce=before_reduce,
+            after_reduce=after_reduce,
+        )
+        local = LocalVariables(scale=scale_local_gradients, process_set=process_set)
+        self._reducer = GradientReducer(options, local)
+
+    def register_local_source(self, source: Any) -> None:
+        """Makes the gradient of a variable, or of a tensor, stay this rank's own.
+
+        Args:
+            source: what is differentiated; its gradient is divided by the size of the process set
+                if `scale_local_gradients` says so.
+        """
+        self._reducer.local.register(source)
+
+    def get_local_and_global_gradients(
+        self, gradients: Sequence[Any], sources: Sequence[Any]
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """Sorts gradients by whether this tape would reduce them; changes none.
+
+        Args:
+            gradients: one per source.
+            sources: a flat list of variables or tensors.
+
+        Returns:
+            Two lists of (gradient, source): of the registered local sources, and of all others.
+        """
+        local = self._reducer.local.positions(sources)
+        pairs = list(zip(gradients, sources, strict=True))
+        return (
+            [pair for i, pair in enumerate(pairs) if i in local],
+            [pair for i, pair in enumerate(pairs) if i not in local],
         )
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -124,7 +169,10 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         if not flat_sources:
             return local
         name = f"tfring.tape.{_ordinal_of(flat_sources)}"
-        reduced = self._reducer.reduce(tf.nest.flatten(local), flat_sources, name=name)
+        flat = tf.nest.flatten(local)
+        reduced = self._reducer.reduce(flat, flat_sources, name=name)
+        _, theirs = self.get_local_and_global_gradients(flat, flat_sources)
+        reduced_record.note_tape((v for _, v in theirs), self._reducer.options.members)
         return tf.nest.pack_sequence_as(local, reduced)
 
     def __enter__(self) -> DistributedGradientTape:
@@ -162,3 +210,66 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         if name == "_wrapped":  # not there yet: __init__ failed
             raise AttributeError(name)
         return getattr(self._wrapped, name)
+
+
+def PartialDistributedGradientTape(
+    gradtape: Any,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: Any = False,
+    op: int = reduce_ops.Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: Any = process_sets.global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+    *,
+    before_reduce: GradientHook | None = None,
+    after_reduce: GradientHook | None = None,
+) -> DistributedGradientTape:
+    """Wraps a tape, leaving the gradients of some layers local.
+
+    Args:
+        gradtape: as in DistributedGradientTape, like all but `local_layers`.
+        device_dense: see there.
+        device_sparse: see there.
+        compression: see there.
+        sparse_as_dense: see there.
+        op: see there.
+        gradient_predivide_factor: see there.
+        num_groups: see there.
+        groups: see there.
+        process_set: see there.
+        local_layers: a Keras layer or tf.Module, or several, whose trainable weights are this
+            rank's own. They may be built later.
+        scale_local_gradients: see there.
+        before_reduce: see there.
+        after_reduce: see there.
+
+    Returns:
+        A DistributedGradientTape.
+
+    Raises:
+        ValueError: as there.
+        TypeError: something in `local_layers` has no weights, and as there.
+    """
+    tape = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+        before_reduce=before_reduce,
+        after_reduce=after_reduce,
+    )
+    local = LocalVariables(local_layers, scale=scale_local_gradients, process_set=process_set)
+    tape._reducer.local = local
+    return tape

@@ -1,68 +1,23 @@
-"""Reduces one step's gradients: the part that the tape and the Keras optimizer share."""
+"""Reduces one step's gradients: the part that the tape and the optimizers share.
+
+The way of a gradient: the loss scale is taken off if anything below looks at values; before_reduce;
+compression; the reduction; decompression; after_reduce; the loss scale is put back. What clips by
+an optimizer's own parameters comes after all that.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfring import buckets, collectives, process_sets, reduce_ops, world
-from tfring.compression import Compression
+from tfring import buckets, collectives, reduced_record, sparse_gradients, world
+from tfring.local_variables import LocalVariables, variable_key
+from tfring.reduce_options import ReduceOptions, call_hook, resolve_groups
 
-_REDUCED_MARK = "_tfring_reduced"
-
-
-@dataclasses.dataclass(frozen=True)
-class ReduceOptions:
-    """What the user asked for when wrapping; checked once, constant afterwards."""
-
-    op: int = reduce_ops.Average
-    compression: Any = Compression.none
-    sparse_as_dense: bool = False
-    gradient_predivide_factor: float = 1.0
-    groups: Any = None
-    process_set: Any = None
-    device_dense: str = ""
-    device_sparse: str = ""
-
-    def __post_init__(self) -> None:
-        name = reduce_ops.name_of(self.op)
-        if self.op == reduce_ops.Adasum:
-            raise NotImplementedError("op=Adasum is not available in this version of tfring")
-        if self.gradient_predivide_factor <= 0:
-            raise ValueError(
-                f"gradient_predivide_factor must be positive, not {self.gradient_predivide_factor}"
-            )
-        if self.gradient_predivide_factor != 1.0 and self.op != reduce_ops.Average:
-            raise ValueError(f"gradient_predivide_factor needs op=Average, not {name}")
-        if self.process_set is not None:
-            process_sets.checked_id(self.process_set)
-        if isinstance(self.groups, bool) or (isinstance(self.groups, int) and self.groups < 1):
-            raise ValueError(f"groups must be a positive number or a list, not {self.groups!r}")
-
-
-def resolve_groups(num_groups: int, groups: Any) -> Any:
-    """Joins Horovod's two ways of asking for groups into one; ValueError for both at once."""
-    if num_groups and groups is not None:
-        raise ValueError("give num_groups or groups, not both")
-    if num_groups < 0:
-        raise ValueError(f"num_groups must not be negative, not {num_groups}")
-    return num_groups or groups or None
-
-
-def is_reduced(gradient: Any) -> bool:
-    """Tells whether this very object came out of a reduction."""
-    return bool(getattr(gradient, _REDUCED_MARK, False))
-
-
-def variable_key(variable: Any) -> Any:
-    """Returns what identifies a variable within this process; never sent anywhere."""
-    value = getattr(variable, "value", None)
-    inner = variable if callable(value) or value is None else value
-    return getattr(inner, "_unique_id", None) or id(inner)
+__all__ = ["GradientReducer", "ReduceOptions", "resolve_groups", "variable_key"]
 
 
 class GradientReducer:
@@ -74,12 +29,19 @@ class GradientReducer:
 
     built = 0  # how many reductions were built in this process; the callbacks look at it
 
-    def __init__(self, options: ReduceOptions) -> None:
-        self._options = options
+    def __init__(self, options: ReduceOptions, local: LocalVariables | None = None) -> None:
+        """Prepares a reducer.
+
+        Args:
+            options: what is done to the gradients.
+            local: variables whose gradients stay this rank's own.
+        """
+        self.options = options
+        self.local = local or LocalVariables()
 
     def exact(self, op: int) -> GradientReducer:
         """Returns a reducer over the same ranks that does nothing but `op` to the values."""
-        return GradientReducer(ReduceOptions(op=op, process_set=self._options.process_set))
+        return GradientReducer(ReduceOptions(op=op, process_set=self.options.process_set))
 
     def reduce(
         self,
@@ -92,12 +54,16 @@ class GradientReducer:
     ) -> list[Any]:
         """Returns the reduced gradients, None where there was none.
 
+        On a rank outside the process set the gradients stay its own, as in Horovod; the hooks see
+        them all the same. Gradients of local variables are scaled at most.
+
         Args:
             gradients: tf.Tensor, tf.IndexedSlices or None, one per variable.
             variables: what the gradients belong to; only dtype, shape and identity are used.
             name: the collectives are called `name`.0, `name`.1 and so on.
-            unscale: the loss scale that the gradients carry; a compression sees them without it.
-            postscale: factor for the result.
+            unscale: the loss scale that the gradients carry; hooks and compressions see them
+                without it.
+            postscale: factor for the result; before_reduce sees gradients with it.
 
         Raises:
             tf.errors.FailedPreconditionError: tfring is not initialized; or, when the operation
@@ -108,9 +74,51 @@ class GradientReducer:
                 None, None, f"gradients of {name} are to be reduced: call tfring.init() first"
             )
         GradientReducer.built += 1
-        call = _Call(self._options, name, unscale, postscale)
+        local = self.local.positions(variables)
+        shared = [i for i in range(len(variables)) if i not in local]
+        results: list[Any] = list(gradients)
+        theirs = self._reduce_shared(
+            [gradients[i] for i in shared], [variables[i] for i in shared], name, unscale, postscale
+        )
+        ours = self.local.scaled([gradients[i] for i in sorted(local)])
+        for i, gradient in zip(shared, theirs, strict=True):
+            results[i] = gradient
+        for i, gradient in zip(sorted(local), ours, strict=True):
+            results[i] = gradient if postscale == 1.0 else sparse_gradients.times(gradient, postscale)
+        return results
+
+    def _reduce_shared(
+        self,
+        gradients: list[Any],
+        variables: list[Any],
+        name: str,
+        unscale: Any,
+        postscale: float,
+    ) -> list[Any]:
+        options = self.options
+        included = options.included
+        if postscale != 1.0 and (options.before_reduce is not None or not included):
+            gradients = [sparse_gradients.times(gradient, postscale) for gradient in gradients]
+            postscale = 1.0
+        scaled = unscale is not None and options.looks_inside
+        if scaled:
+            gradients = [_divided(gradient, unscale) for gradient in gradients]
+        gradients = call_hook(options.before_reduce, gradients, variables)
+        if included:
+            gradients = self._reduce_buckets(gradients, variables, name, postscale)
+        gradients = call_hook(options.after_reduce, gradients, variables)
+        if scaled:
+            gradients = [sparse_gradients.times(gradient, unscale) for gradient in gradients]
+        if included:
+            for gradient in gradients:
+                reduced_record.mark(gradient, options.members)
+        return gradients
+
+    def _reduce_buckets(
+        self, gradients: list[Any], variables: list[Any], name: str, postscale: float
+    ) -> list[Any]:
+        call = _Call(self.options, name, postscale, variables)
         dense = [call.as_dense(gradient) for gradient in gradients]
-        kinds = [_kind(gradient) for gradient in dense]
         specs = tuple(_spec_of(variable) for variable in variables)
         cut = buckets.cut_buckets(
             specs,
@@ -118,17 +126,16 @@ class GradientReducer:
             buckets.FIRST_BUCKET_BYTES,
             buckets.BUCKET_BYTES,
         )
+        auto = self.options.sparse_as_dense == "auto"
+        kinds = [_kind(gradient).replace("S", "A" if auto else "S") for gradient in dense]
         layout = buckets.layout_hash(cut, kinds)
         results: list[Any] = [None] * len(dense)
         for bucket in cut:
             call.reduce_bucket(bucket, dense, results, layout)
-        for result in results:
-            if result is not None:
-                setattr(result, _REDUCED_MARK, True)
         return results
 
     def _groups_by_position(self, variables: Sequence[Any]) -> buckets.Groups:
-        groups = self._options.groups
+        groups = self.options.groups
         if groups is None or isinstance(groups, int):
             return groups
         position = {variable_key(v): i for i, v in enumerate(variables)}
@@ -150,12 +157,12 @@ class _Call:
 
     options: ReduceOptions
     name: str
-    unscale: Any
     postscale: float
+    variables: Sequence[Any]
 
     def as_dense(self, gradient: Any) -> Any:
-        if isinstance(gradient, tf.IndexedSlices) and self.options.sparse_as_dense:
-            with _device(self.options.device_dense):
+        if isinstance(gradient, tf.IndexedSlices) and self.options.sparse_as_dense is True:
+            with sparse_gradients.device(self.options.device_dense):
                 return tf.convert_to_tensor(gradient)
         return gradient
 
@@ -164,18 +171,36 @@ class _Call:
     ) -> None:
         """Reduces what exists of one bucket into `results`.
 
-        A bucket without a dense gradient still meets the other ranks, with one element: they may
-        have one, and must be told instead of waiting.
+        A bucket without any gradient still meets the other ranks, with one element: they may have
+        one, and must be told instead of waiting.
         """
         name = f"{self.name}.{bucket.index}"
         dense = [p for p in bucket.positions if _kind(gradients[p]) == "D"]
-        sparse = [p for p in bucket.positions if _kind(gradients[p]) == "S"]
-        with _device(self.options.device_dense):
-            met = self._reduce_dense(name, bucket, dense, gradients, results, layout)
-        # The allgather carries no layout hash: it goes only where the bucket has agreed on it.
-        with _device(self.options.device_sparse), tf.control_dependencies([met]):
-            for p in sparse:
-                results[p] = self._reduce_sparse(f"{name}.sparse.{p}", gradients[p])
+        slices = [p for p in bucket.positions if _kind(gradients[p]) == "S"]
+        met: list[Any] = []
+        if dense or not slices:
+            with sparse_gradients.device(self.options.device_dense):
+                met = [self._reduce_dense(name, bucket, dense, gradients, results, layout)]
+        if not slices:
+            return
+        reduction = sparse_gradients.SparseReduction(
+            op=self.options.op,
+            process_set=self.options.members,
+            choose=self.options.sparse_as_dense == "auto",
+            device=self.options.device_sparse,
+            layout=layout,
+            prescale=1.0 / self.options.gradient_predivide_factor,
+            postscale=self.options.gradient_predivide_factor * self.postscale,
+        )
+        with tf.control_dependencies(met):
+            reduced = reduction.reduce(
+                [gradients[p] for p in slices],
+                [f"{name}.sparse.{p}" for p in slices],
+                [self._compressor(p) for p in slices],
+                f"{name}.sparse" if met else name,
+            )
+        for p, gradient in zip(slices, reduced, strict=True):
+            results[p] = gradient
 
     def _reduce_dense(
         self,
@@ -186,11 +211,10 @@ class _Call:
         results: list[Any],
         layout: int,
     ) -> Any:
-        compress = self.options.compression.compress
         if not positions:
-            token, _ = compress(tf.zeros([1], bucket.dtype))
-            return self._allreduce([token], name, layout)[0]
-        sent = [compress(self._unscaled(gradients[p])) for p in positions]
+            return self._allreduce([tf.zeros([1], bucket.dtype)], name, layout)[0]
+        compressors = [self._compressor(p) for p in positions]
+        sent = [c.compress(gradients[p]) for c, p in zip(compressors, positions, strict=True)]
         wires, contexts = zip(*sent, strict=True)
         parts: dict[Any, list[int]] = {}
         for i, wire in enumerate(wires):
@@ -203,8 +227,7 @@ class _Call:
                 reduced = self._allreduce([wires[i] for i in part], part_name, layout)
             met = met or [reduced[0]]
             for i, tensor in zip(part, reduced, strict=True):
-                tensor = self.options.compression.decompress(tensor, contexts[i])
-                results[positions[i]] = self._rescaled(tensor)
+                results[positions[i]] = compressors[i].decompress(tensor, contexts[i])
         return met[0]
 
     def _allreduce(self, tensors: list[Any], name: str, layout: int) -> list[Any]:
@@ -216,31 +239,16 @@ class _Call:
             prescale_factor=1.0 / factor,
             postscale_factor=factor * self.postscale,
             layout_hash=layout,
-            process_set=self.options.process_set or process_sets.global_process_set,
+            process_set=self.options.members,
         )
 
-    def _reduce_sparse(self, name: str, gradient: Any) -> Any:
-        reduced = collectives.allreduce(
-            gradient,
-            op=self.options.op,
-            name=name,
-            process_set=self.options.process_set or process_sets.global_process_set,
-            ignore_name_scope=True,
-        )
-        if self.postscale == 1.0:
-            return reduced
-        values = reduced.values * tf.cast(self.postscale, reduced.values.dtype)
-        return tf.IndexedSlices(values, reduced.indices, reduced.dense_shape)
+    def _compressor(self, position: int) -> Any:
+        choose = getattr(self.options.compression, "for_variable", None)
+        return self.options.compression if choose is None else choose(self.variables[position])
 
-    def _unscaled(self, gradient: Any) -> Any:
-        if self.unscale is None or self.options.compression is Compression.none:
-            return gradient
-        return gradient / tf.cast(self.unscale, gradient.dtype)
 
-    def _rescaled(self, gradient: Any) -> Any:
-        if self.unscale is None or self.options.compression is Compression.none:
-            return gradient
-        return gradient * tf.cast(self.unscale, gradient.dtype)
+def _divided(gradient: Any, scale: Any) -> Any:
+    return sparse_gradients.times(gradient, 1.0 / tf.cast(scale, tf.float64))
 
 
 def _kind(gradient: Any) -> str:
@@ -262,12 +270,3 @@ def _spec_of(variable: Any) -> buckets.TensorSpec:
     for dim in tf.TensorShape(variable.shape).as_list() if variable.shape is not None else []:
         elements *= dim if dim is not None else 1
     return buckets.TensorSpec(dtype.name, elements * dtype.size)
-
-
-@contextlib.contextmanager
-def _device(name: str) -> Iterator[None]:
-    if not name:
-        yield
-        return
-    with tf.device(name):
-        yield

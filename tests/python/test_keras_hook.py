@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import json
 import pickle
+import warnings
 import zipfile
 from collections.abc import Iterator
 from typing import Any
@@ -169,7 +170,7 @@ def test_saving_sees_a_plain_optimizer(recorder: Recorder, tmp_path: Any) -> Non
 @pytest.mark.parametrize(
     "make_copy",
     [
-        copy.deepcopy,
+        copy.copy,
         lambda o: pickle.loads(pickle.dumps(o)),
         lambda o: type(o).from_config(o.get_config()),
         lambda o: keras.optimizers.deserialize(keras.optimizers.serialize(o)),
@@ -199,7 +200,10 @@ def test_wrapping_what_is_no_optimizer_is_refused() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "error"),
     [
-        ({"op": reduce_ops.Adasum}, NotImplementedError),
+        ({"sparse_as_dense": "sometimes"}, ValueError),
+        ({"compression": object()}, TypeError),
+        ({"before_reduce": 1}, TypeError),
+        ({"gradient_predivide_factor": 2.0, "op": reduce_ops.Adasum}, ValueError),
         ({"op": 17}, ValueError),
         ({"gradient_predivide_factor": 2.0, "op": reduce_ops.Sum}, ValueError),
         ({"gradient_predivide_factor": 0.0}, ValueError),
@@ -216,15 +220,151 @@ def test_impossible_parameters_are_refused(kwargs: Any, error: type[Exception]) 
     assert find_hook(optimizer) is None
 
 
-def test_accumulation_asked_for_twice_or_too_late_is_refused() -> None:
+def test_accumulation_asked_for_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="gradient_accumulation_steps"):
         DistributedOptimizer(
             keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), backward_passes_per_step=2
         )
-    built = keras.optimizers.SGD(0.1)
-    built.build([keras.Variable([1.0])])
-    with pytest.raises(ValueError, match="built"):
-        DistributedOptimizer(built, backward_passes_per_step=2)
+
+
+def test_a_deepcopy_reduces_under_a_name_of_its_own(recorder: Recorder) -> None:
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.5), backward_passes_per_step=2)
+    again = copy.deepcopy(optimizer)
+    variable = keras.Variable([1.0])
+    for _ in range(2):
+        again.apply([tf.constant([1.0])], [variable])
+    assert recorder.ran == ["tfring.optimizer.0.copy1.0.0"]
+    np.testing.assert_allclose(variable, [0.0])  # the sum of two passes, as in the original
+    assert find_hook(optimizer) is not None is not find_hook(copy.deepcopy(again))
+
+
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("how", [{}, {"run_eagerly": True}])
+def test_a_built_optimizer_learns_to_accumulate(
+    recorder: Recorder, how: Any, average: bool, tmp_path: Any
+) -> None:
+    def trained(then: Any) -> Any:
+        keras.utils.set_random_seed(1)
+        model = build_model()
+        model.compile(optimizer=keras.optimizers.SGD(1e-2, momentum=0.9), loss="mse", **how)
+        model.fit(X[:16], Y[:16], batch_size=8, verbose=0, shuffle=False)
+        return then(model)
+
+    def whole_batches(model: Any) -> Any:
+        model.fit(X[16:], Y[16:], batch_size=8, verbose=0, shuffle=False)
+        return model
+
+    def in_two_passes(model: Any) -> Any:
+        if not average:  # a sum of two means over four is twice the mean over eight
+            model.optimizer.learning_rate = 5e-3
+        DistributedOptimizer(
+            model.optimizer, backward_passes_per_step=2, average_aggregated_gradients=average
+        )
+        model.fit(X[16:], Y[16:], batch_size=4, verbose=0, shuffle=False)
+        return model
+
+    plain, ours = trained(whole_batches), trained(in_two_passes)
+    assert int(ours.optimizer.iterations) == int(plain.optimizer.iterations) == 4
+    assert recorder.ran == ["tfring.optimizer.0.0.0"] * 2
+    for a, b in zip(ours.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    ours.save(tmp_path / "m.keras")
+    loaded = keras.models.load_model(tmp_path / "m.keras")
+    for a, b in zip(loaded.optimizer.variables, ours.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_model_trained_before_wrapping_reduces_without_any_callback(recorder: Recorder) -> None:
+    model = fit(keras.optimizers.Adam(1e-2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        DistributedOptimizer(model.optimizer)
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert recorder.ran == ["tfring.optimizer.0.0.0"] * 4
+    assert int(model.optimizer.iterations) == 8
+
+
+@pytest.mark.parametrize("make", [keras.optimizers.SGD, keras.optimizers.Adam])
+def test_a_function_traced_before_wrapping_fails(recorder: Recorder, make: Any) -> None:
+    optimizer, variable = make(0.5), keras.Variable([1.0, 2.0])
+
+    def step() -> None:
+        optimizer.apply([tf.constant([1.0, 1.0])], [variable])
+
+    stale = tf.function(step)
+    stale()
+    before = variable.numpy()
+    with pytest.warns(UserWarning, match="make the tf.function anew"):
+        DistributedOptimizer(optimizer)
+    for _ in range(2):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            stale()
+    np.testing.assert_array_equal(variable, before)
+    assert int(optimizer.iterations) == 1
+    tf.function(step)()
+    assert int(optimizer.iterations) == 2
+    assert recorder.ran == ["tfring.optimizer.0.0.0"]
+
+
+def test_a_local_variable_registered_late_is_local_from_then_on(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collectives, "size_op", lambda process_set_id: tf.constant(4))
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1e-2))
+    model = fit(optimizer)
+    assert recorder.built[-1].dtypes == ["float32"] * 4
+    optimizer.register_local_var(model.layers[0].kernel)
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert recorder.built[-1].dtypes == ["float32"] * 3
+
+
+def test_apply_kept_from_before_wrapping_is_refused(recorder: Recorder) -> None:
+    optimizer, variable = keras.optimizers.SGD(0.1), keras.Variable([1.0])
+    kept = optimizer.apply
+    DistributedOptimizer(optimizer)
+    with pytest.raises(RuntimeError, match="not reduced"):
+        kept([tf.constant([1.0])], [variable])
+    np.testing.assert_array_equal(variable, [1.0])
+
+
+class OwnAccumulation(keras.optimizers.SGD):
+    """Keeps accumulated gradients from `_clip_gradients`, where they would be reduced."""
+
+    def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+        for gradient, variable in zip(grads, trainable_variables, strict=True):
+            variable.assign_sub(gradient * 0.0)
+
+
+@pytest.mark.parametrize("in_function", [False, True])
+def test_accumulation_past_the_hook_is_refused(recorder: Recorder, in_function: bool) -> None:
+    optimizer = DistributedOptimizer(OwnAccumulation(0.1), backward_passes_per_step=2)
+    variable = keras.Variable([1.0])
+
+    def steps() -> None:
+        for _ in range(2):
+            optimizer.apply([tf.constant([1.0])], [variable])
+
+    optimizer.build([variable])
+    with pytest.raises(RuntimeError, match="accumulates"):
+        (tf.function(steps) if in_function else steps)()
+
+
+def test_a_second_model_cannot_use_the_optimizer(recorder: Recorder) -> None:
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1e-2))
+    fit(optimizer)
+    with pytest.raises(ValueError, match="Unknown variable"):
+        fit(optimizer)
+
+
+def test_names_do_not_depend_on_being_built(recorder: Recorder) -> None:
+    """A rank that resumed has a built optimizer, the others have not."""
+    for build in (False, True):
+        variables = [keras.Variable([1.0]), keras.Variable([1.0])]
+        optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), name=f"n{build}")
+        if build:
+            optimizer.build(variables)
+        optimizer.apply([tf.constant([1.0])], variables[1:])
+    assert [name.split(".", 3)[3] for name in recorder.ran] == ["0.0", "0.0"]
 
 
 def test_going_past_the_hook_is_refused(recorder: Recorder) -> None:
@@ -311,6 +451,63 @@ def test_a_reduced_gradient_is_not_reduced_again(recorder: Recorder) -> None:
         optimizer.apply(gradients, [variable])
 
 
+def test_hooks_see_gradients_before_and_after(recorder: Recorder) -> None:
+    seen: list[Any] = []
+
+    def before(gradients: list[Any], variables: list[Any]) -> list[Any]:
+        seen.append(("before", [float(g[0]) for g in gradients], gradients[0].dtype.name))
+        assert [v is w for v, w in zip(variables, [variable], strict=True)] == [True]
+        return [tf.clip_by_value(g, -2.0, 2.0) for g in gradients]
+
+    def after(gradients: list[Any], variables: list[Any]) -> list[Any]:
+        seen.append(("after", [float(g[0]) for g in gradients], gradients[0].dtype.name))
+        return [g + 0.5 for g in gradients]
+
+    variable = keras.Variable([1.0])
+    scaling = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(1.0, clipvalue=0.25), initial_scale=2.0**20
+    )
+    DistributedOptimizer(
+        scaling, compression=Compression.fp16, before_reduce=before, after_reduce=after
+    )
+    scaling.apply([tf.constant([3.0 * 2.0**20])], [variable])
+    # Unscaled, then clipped by the hook, then compressed; the optimizer's own clipping is last.
+    assert seen == [("before", [3.0], "float32"), ("after", [2.0], "float32")]
+    assert recorder.built[0].dtypes == ["float16"]
+    np.testing.assert_array_equal(variable, [0.75])
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_hooks_run_once_per_update_on_what_was_accumulated(
+    recorder: Recorder, average: bool
+) -> None:
+    seen: list[Any] = []
+
+    def hook(gradients: list[Any], variables: list[Any]) -> list[Any]:
+        seen.append([float(g[0]) for g in gradients])
+        return gradients
+
+    variable = keras.Variable([1.0])
+    optimizer = DistributedOptimizer(
+        keras.optimizers.SGD(0.1),
+        backward_passes_per_step=2,
+        average_aggregated_gradients=average,
+        before_reduce=hook,
+        after_reduce=hook,
+    )
+    for value in (1.0, 3.0):
+        optimizer.apply([tf.constant([value])], [variable])
+    total = 2.0 if average else 4.0
+    assert seen == [[total], [total]]
+    np.testing.assert_allclose(variable, [1.0 - 0.1 * total], rtol=1e-6)
+
+
+def test_a_hook_that_loses_gradients_is_refused(recorder: Recorder) -> None:
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), after_reduce=lambda g, v: g[1:])
+    with pytest.raises(ValueError, match="one for each"):
+        optimizer.apply([tf.constant([1.0])], [keras.Variable([1.0])])
+
+
 @pytest.mark.parametrize("how", [{}, {"run_eagerly": True}])
 def test_loss_scaling_looks_at_reduced_gradients(recorder: Recorder, how: Any) -> None:
     keras.mixed_precision.set_global_policy("mixed_float16")
@@ -382,6 +579,10 @@ def test_the_parts_of_keras_that_are_used_are_still_there() -> None:
         "_check_variables_are_known",
         "_trainable_variables",
         "gradient_accumulation_steps",
+        "add_variable_from_reference",
+        "_iterations",
+        "_learning_rate",
+        "_variables",
         "loss_scale_factor",
         "built",
     ):

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         broadcast,
         reducescatter,
     )
-    from tfring.keras.optimizer import DistributedOptimizer
+    from tfring.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
     from tfring.keras.saving import load_model
     from tfring.keras.sync_batch_norm import SyncBatchNormalization
 
@@ -69,6 +69,7 @@ __all__ = [
     "DistributedOptimizer",
     "Max",
     "Min",
+    "PartialDistributedOptimizer",
     "ProcessSet",
     "Product",
     "Sum",
@@ -112,6 +113,7 @@ __all__ = [
 
 _OWN = {
     "DistributedOptimizer": "tfring.keras.optimizer",
+    "PartialDistributedOptimizer": "tfring.keras.optimizer",
     "SyncBatchNormalization": "tfring.keras.sync_batch_norm",
     "allgather": "tfring.keras.collectives",
     "allreduce": "tfring.keras.collectives",

@@ -2,7 +2,8 @@
 
 Attached as INSTANCE attributes, not as a subclass: saving, `serialize`, pickle and deepcopy see the
 plain class, so a saved model loads without tfring and a custom optimizer keeps its registered name.
-(A copy made that way is a plain optimizer again; the callbacks notice it.)
+(A copy made by saving, pickling or from_config is a plain optimizer again; the callbacks notice it.
+A deepcopy is wrapped like its original.)
 
 Where gradients are reduced:
   without accumulation    in `apply`, before anything looks at them.
@@ -18,14 +19,19 @@ rank goes on with the same value.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfring import reduce_ops
-from tfring.reducer import GradientReducer, is_reduced
+from tfring import reduce_ops, reduced_record
+from tfring.aggregation import LocalGradientAggregationHelper
+from tfring.keras import stale
+from tfring.keras.accumulation import Accumulation
+from tfring.local_variables import LocalVariables, variable_key
+from tfring.reducer import GradientReducer
 
 _ATTRIBUTE = "_tfring_hook"
 
@@ -62,7 +68,11 @@ class GradientHook:
     """
 
     def __init__(
-        self, optimizer: Any, reducer: GradientReducer, name: str, update_factor: float = 1.0
+        self,
+        optimizer: Any,
+        reducer: GradientReducer,
+        name: str,
+        accumulation: Accumulation | None = None,
     ) -> None:
         """Prepares the hook; `attach` puts it in place.
 
@@ -70,12 +80,16 @@ class GradientHook:
             optimizer: the innermost optimizer.
             reducer: reduces lists of gradients.
             name: the collectives' names start with it; the same on every rank.
-            update_factor: factor for the reduced gradients of an accumulated update.
+            accumulation: how gradients are accumulated, if they are.
         """
         self.optimizer = optimizer
         self._reducer = reducer
         self.name = name
-        self._update_factor = update_factor
+        self._accumulation = accumulation or Accumulation()
+        self._helpers: dict[str, LocalGradientAggregationHelper] = {}
+        self._since = reduced_record.now()
+        self._ordinals: dict[tuple[Any, ...], int] = {}
+        self._copies = 0
         self._calls: list[_Call] = []
         self._outer_reduced = False
         self._apply = optimizer.apply
@@ -89,13 +103,48 @@ class GradientHook:
             "apply": self.apply,
             "_clip_gradients": self.clip_gradients,
             "_backend_update_step": self.update_step,
+            "__deepcopy__": self.copy_optimizer,
+            "register_local_var": self.register_local_var,
         }.items():
             object.__setattr__(self.optimizer, name, value)
+        stale.drop_traces(self.optimizer)
+
+    def set_local(self, local: LocalVariables) -> None:
+        """Replaces what is local to this rank, right after `attach`."""
+        self._reducer = GradientReducer(self._reducer.options, local)
+
+    def register_local_var(self, var: Any) -> None:
+        """Makes the gradient of a variable stay this rank's own.
+
+        Best called before the first training step; after it, steps that were traced are dropped.
+
+        Args:
+            var: keras.Variable or tf.Variable.
+        """
+        self._reducer.local.register(var)
+        stale.drop_traces(self.optimizer)
+
+    def copy_optimizer(self, memo: dict[int, Any]) -> Any:
+        """Stands in for `copy.deepcopy(optimizer)`: the copy reduces, too."""
+        object.__delattr__(self.optimizer, "__deepcopy__")
+        try:
+            copied = copy.deepcopy(self.optimizer, memo)
+        finally:
+            object.__setattr__(self.optimizer, "__deepcopy__", self.copy_optimizer)
+        self._copies += 1
+        name = f"{self.name}.copy{self._copies}"
+        GradientHook(copied, self._reducer, name, self._accumulation).attach()
+        return copied
 
     @property
     def accumulates(self) -> bool:
         """Whether `apply` only accumulates, most of the time."""
-        return bool(self.optimizer.gradient_accumulation_steps)
+        return bool(self.optimizer.gradient_accumulation_steps) or self._accumulation.passes > 1
+
+    @property
+    def finite_here_only(self) -> bool:
+        """Whether ranks may see different gradients when they look for inf and nan."""
+        return self.accumulates or bool(self._reducer.local)
 
     @property
     def in_reduced_call(self) -> bool:
@@ -109,10 +158,12 @@ class GradientHook:
         variables = self._variables_of(grads, trainable_variables)
         if not variables:
             return self._apply(grads, trainable_variables)
+        if self._accumulation.passes > 1:
+            return self._apply_in_last_pass(grads, variables)
         if self._outer_reduced:
             reduced, done = grads, True
         elif self.accumulates:
-            refuse_reduced(grads)
+            self._refuse_reduced(grads, variables)
             reduced, done = self._reduce_overwrites(grads, variables), False
         else:
             scale = self.optimizer.loss_scale_factor
@@ -122,8 +173,35 @@ class GradientHook:
             for i, (gradient, variable) in enumerate(zip(grads, variables, strict=True))
             if gradient is not None and not _overwrites(variable)
         ]
-        with self._call(_Call(variables, live, done)):
-            return self._apply(reduced, trainable_variables)
+        with self._call(_Call(variables, live, done)) as call:
+            result = self._apply(reduced, trainable_variables)
+        self._check_reduced(call)
+        return result
+
+    def _apply_in_last_pass(self, grads: list[Any], variables: list[Any]) -> Any:
+        """Accumulates in front of an optimizer that was built without accumulators."""
+        if any(_overwrites(v) for v in variables):
+            raise NotImplementedError(
+                "backward_passes_per_step for an optimizer that is built already cannot be used "
+                "with overwrite_with_gradient variables: wrap the optimizer before it is built"
+            )
+        self._refuse_reduced(grads, variables)
+        name = self._call_name(variables)
+        helper = self._helpers.get(name)
+        if helper is None:
+
+            def reduce(gradients: list[Any], variables: list[Any]) -> list[Any]:
+                return self._reducer.reduce(gradients, variables, name=name)
+
+            helper = self._helpers.setdefault(name, self._accumulation.helper(reduce))
+        reduced = helper.compute_gradients(grads, variables)
+        live = [i for i, gradient in enumerate(reduced) if gradient is not None]
+
+        def update() -> Any:
+            with self._call(_Call(variables, live, True)):
+                return self._apply(reduced, variables)
+
+        return helper.apply_gradients(update)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def clip_gradients(self, grads: Any) -> Any:
@@ -143,7 +221,7 @@ class GradientHook:
             full,
             call.variables,
             name=self._call_name(call.variables),
-            postscale=self._update_factor,
+            postscale=self._accumulation.factor,
         )
         call.reduced = True
         return self._clip_gradients([reduced[position] for position in call.live])
@@ -161,7 +239,7 @@ class GradientHook:
 
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any], unscale: Any) -> list[Any]:
         """Reduces one step's gradients; `unscale` is the loss scale that they carry, or None."""
-        refuse_reduced(grads)
+        self._refuse_reduced(grads, variables)
         plain = [None if _overwrites(v) else g for g, v in zip(grads, variables, strict=True)]
         reduced = self._reducer.reduce(
             plain, variables, name=self._call_name(variables), unscale=unscale
@@ -218,26 +296,39 @@ class GradientHook:
         return result
 
     def _call_name(self, variables: Sequence[Any]) -> str:
-        """Tells apart calls of `apply` with parts of the variables, by the first one's position."""
-        first = self.optimizer._get_variable_index(variables[0]) if self.optimizer.built else 0
-        return f"{self.name}.{first}"
+        """Tells apart calls of `apply` with parts of the variables.
+
+        By the order in which they were first seen: what Keras knows of a variable's position
+        differs between a rank whose optimizer is built and one whose is not.
+        """
+        key = tuple(variable_key(v) for v in variables)
+        return f"{self.name}.{self._ordinals.setdefault(key, len(self._ordinals))}"
+
+    def _refuse_reduced(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
+        members = self._reducer.options.members
+        reduced_record.refuse_reduced(grads, variables, members, self._since)
+
+    def _check_reduced(self, call: _Call) -> None:
+        """Raises RuntimeError if an update was made with what was accumulated on this rank."""
+        if call.reduced or not call.live:
+            return
+        if tf.executing_eagerly():
+            steps = self.optimizer.gradient_accumulation_steps
+            if not steps or int(self.optimizer._iterations) % steps:
+                return
+        raise RuntimeError(
+            f"optimizer {self.optimizer.name!r} ({type(self.optimizer).__name__}) accumulates "
+            "gradients in a way of its own, past Keras' `_clip_gradients`, and they would not be "
+            "reduced over the ranks: use it without gradient_accumulation_steps"
+        )
 
     @contextlib.contextmanager
-    def _call(self, call: _Call) -> Iterator[None]:
+    def _call(self, call: _Call) -> Iterator[_Call]:
         self._calls.append(call)
         try:
-            yield
+            yield call
         finally:
             self._calls.pop()
-
-
-def refuse_reduced(grads: Sequence[Any]) -> None:
-    """Raises ValueError for gradients that a DistributedGradientTape has reduced."""
-    if any(is_reduced(gradient) for gradient in grads):
-        raise ValueError(
-            "these gradients were reduced by a DistributedGradientTape already and would be "
-            "reduced again by the DistributedOptimizer: wrap the tape or the optimizer, not both"
-        )
 
 
 def _overwrites(variable: Any) -> bool:

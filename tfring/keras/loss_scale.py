@@ -6,7 +6,8 @@ collective. So
   without accumulation    the gradients are reduced before it looks: an inf anywhere is an inf
                           everywhere.
   with accumulation       it looks at local gradients in every micro-step, and its verdict is
-                          reduced by Min: all accumulate, or all skip.
+                          reduced by Min: all accumulate, or all skip. Likewise where some
+                          variables are local, whose gradients only this rank sees.
 The methods are replaced on the class, because `compile` makes the object; optimizers without a hook
 are not touched.
 """
@@ -49,6 +50,6 @@ def _apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
 def _check_finite(self: Any, grads: Any) -> Any:
     finite = _original_check_finite(self, grads)
     hook = find_hook(self)
-    if hook is None or not hook.accumulates:
+    if hook is None or not hook.finite_here_only:
         return finite
     return hook.agree_finite(finite)

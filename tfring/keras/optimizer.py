@@ -6,11 +6,14 @@ from typing import Any
 
 import keras
 
-from tfring import reduce_ops
+from tfring import process_sets, reduce_ops
 from tfring.compression import Compression
-from tfring.keras import loss_scale
+from tfring.keras import accumulation, loss_scale
 from tfring.keras.hook import GradientHook, find_hook, innermost
-from tfring.reducer import GradientReducer, ReduceOptions, resolve_groups
+from tfring.local_variables import LocalVariables
+from tfring.reduce_options import GradientHook as Hook
+from tfring.reduce_options import ReduceOptions, resolve_groups
+from tfring.reducer import GradientReducer
 
 _wrapped = 0
 
@@ -21,15 +24,18 @@ def DistributedOptimizer(
     device_dense: str = "",
     device_sparse: str = "",
     compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
+    sparse_as_dense: Any = False,
     gradient_predivide_factor: float = 1.0,
     op: int = reduce_ops.Average,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
     groups: Any = None,
-    process_set: Any = None,
+    process_set: Any = process_sets.global_process_set,
     scale_local_gradients: bool = True,
+    *,
+    before_reduce: Hook | None = None,
+    after_reduce: Hook | None = None,
 ) -> Any:
     """Makes `optimizer` reduce gradients over the ranks before it applies them.
 
@@ -42,29 +48,42 @@ def DistributedOptimizer(
             that were wrapped in this process. Must be the same on every rank.
         device_dense: device for dense reductions, "" for TensorFlow's choice.
         device_sparse: device for sparse reductions, likewise.
-        compression: what is done to dense gradients on the wire. Under loss scaling it sees
-            gradients without the scale.
-        sparse_as_dense: turn tf.IndexedSlices into dense tensors before reducing.
+        compression: what is done to gradients on the wire: Compression.none, fp16 or bf16, or a
+            tfring.Compressor of your own. Under loss scaling it sees gradients without the scale.
+        sparse_as_dense: turn tf.IndexedSlices into dense tensors before reducing; or "auto": the
+            ranks choose in every step what moves fewer bytes. Accumulated gradients are dense.
         gradient_predivide_factor: with Average, divides by this before the sum and by the rest of
             the size after it.
-        op: Average, Sum, Min, Max or Product.
+        op: Average, Sum, Adasum, Min, Max or Product. tf.IndexedSlices that are not made dense need
+            Average or Sum.
         backward_passes_per_step: accumulate so many steps locally, then reduce once and update;
-            sets the optimizer's gradient_accumulation_steps, so it must not be built yet.
+            sets the optimizer's gradient_accumulation_steps. One that is built keeps its state, and
+            gradients are accumulated in front of it.
         average_aggregated_gradients: with backward_passes_per_step, use the mean over the passes
             instead of their sum. (With the optimizer's own gradient_accumulation_steps it is
             always the mean.)
         num_groups: cut the gradients into this many groups instead of by size.
         groups: a number, as num_groups, or lists of variables to reduce together.
-        process_set: the ranks to reduce over; None is all, and no other is possible yet.
-        scale_local_gradients: concerns local variables, which this version cannot register.
+        process_set: the ranks to reduce over. On other ranks gradients stay local.
+        scale_local_gradients: divide the gradients of local variables by the size of the process
+            set, so that they go with the averaged ones.
+        before_reduce: called as hook(gradients, variables) before the reduction, with lists of what
+            this rank is about to reduce; returns as many gradients. It is traced with the step,
+            sees gradients without a loss scale and, when they are accumulated, once per update;
+            compression comes after it. Ranks must return gradients of the same kind.
+        after_reduce: called likewise with the reduced gradients; the optimizer's own clipping and
+            the test for inf and nan come after it.
+
+    Returns:
+        `optimizer`, which has a method register_local_var(var) now: the gradient of such a variable
+        is not reduced.
 
     Raises:
-        ValueError: the optimizer is wrapped already, or options contradict each other.
-        TypeError: not a Keras 3 optimizer.
-        NotImplementedError: op is Adasum.
+        ValueError: the optimizer is wrapped already, options contradict each other, or the process
+            set is not registered.
+        TypeError: not a Keras 3 optimizer, or another thing that is not what it should be.
     """
-    del scale_local_gradients
-    inner = _check_optimizer(optimizer)
+    _check_optimizer(optimizer)
     options = ReduceOptions(
         op=op,
         compression=compression,
@@ -74,17 +93,106 @@ def DistributedOptimizer(
         process_set=process_set,
         device_dense=device_dense,
         device_sparse=device_sparse,
+        before_reduce=before_reduce,
+        after_reduce=after_reduce,
     )
-    factor = _set_up_accumulation(inner, backward_passes_per_step, average_aggregated_gradients)
-    global _wrapped
-    base = f"tfring.optimizer.{_wrapped if name is None else name}"
-    _wrapped += 1
-    GradientHook(inner, GradientReducer(options), base, factor).attach()
-    loss_scale.install()
+    local = LocalVariables(scale=scale_local_gradients, process_set=process_set)
+    _attach(optimizer, options, local, name, backward_passes_per_step, average_aggregated_gradients)
     return optimizer
 
 
-def _check_optimizer(optimizer: Any) -> Any:
+def PartialDistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: Any = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = reduce_ops.Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: Any = None,
+    process_set: Any = process_sets.global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+    *,
+    before_reduce: Hook | None = None,
+    after_reduce: Hook | None = None,
+) -> Any:
+    """Makes `optimizer` reduce gradients over the ranks, but not those of some layers.
+
+    Args:
+        optimizer: as in DistributedOptimizer, like all but `local_layers`.
+        name: see there.
+        device_dense: see there.
+        device_sparse: see there.
+        compression: see there.
+        sparse_as_dense: see there.
+        gradient_predivide_factor: see there.
+        op: see there.
+        backward_passes_per_step: see there.
+        average_aggregated_gradients: see there.
+        groups: see there.
+        process_set: see there.
+        local_layers: a Keras layer, or several, whose trainable weights are this rank's own. They
+            may be built later. BroadcastGlobalVariablesCallback takes their weights as
+            local_variables.
+        scale_local_gradients: see there.
+        before_reduce: see there.
+        after_reduce: see there.
+
+    Returns:
+        `optimizer`.
+
+    Raises:
+        ValueError: as there.
+        TypeError: something in `local_layers` has no weights, and as there.
+    """
+    local = LocalVariables(local_layers, scale=scale_local_gradients, process_set=process_set)
+    DistributedOptimizer(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        groups=groups,
+        process_set=process_set,
+        before_reduce=before_reduce,
+        after_reduce=after_reduce,
+    )
+    hook = find_hook(optimizer)
+    assert hook is not None
+    hook.set_local(local)
+    return optimizer
+
+
+def _attach(
+    optimizer: Any,
+    options: ReduceOptions,
+    local: LocalVariables,
+    name: str | None,
+    passes: int,
+    average: bool,
+) -> None:
+    inner = innermost(optimizer)
+    accumulated = accumulation.set_up(inner, passes, average)
+    global _wrapped
+    base = f"tfring.optimizer.{_wrapped if name is None else name}"
+    _wrapped += 1
+    hook = GradientHook(inner, GradientReducer(options, local), base, accumulated)
+    hook.attach()
+    if optimizer is not inner:
+        object.__setattr__(optimizer, "register_local_var", hook.register_local_var)
+    loss_scale.install()
+
+
+def _check_optimizer(optimizer: Any) -> None:
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
             "tfring works with Keras' TensorFlow backend, and this is "
@@ -106,27 +214,3 @@ def _check_optimizer(optimizer: Any) -> Any:
                 f"optimizer {part.name!r} inside the MultiOptimizer is wrapped already; wrap the "
                 "MultiOptimizer alone"
             )
-    return inner
-
-
-def _set_up_accumulation(inner: Any, passes: int, average: bool) -> float:
-    """Returns the factor for accumulated gradients, which Keras averages over the passes."""
-    if passes < 1:
-        raise ValueError(f"backward_passes_per_step must be at least 1, not {passes}")
-    if passes == 1:
-        return 1.0
-    if inner.gradient_accumulation_steps:
-        raise ValueError(
-            f"optimizer {inner.name!r} has gradient_accumulation_steps="
-            f"{inner.gradient_accumulation_steps} already; do not give "
-            f"backward_passes_per_step={passes} as well"
-        )
-    if inner.built:
-        raise ValueError(
-            f"optimizer {inner.name!r} is built already and has no accumulators; make it with "
-            f"gradient_accumulation_steps={passes} instead of backward_passes_per_step"
-        )
-    if hasattr(inner, "optimizers"):
-        raise NotImplementedError("backward_passes_per_step cannot be used with a MultiOptimizer")
-    inner.gradient_accumulation_steps = passes
-    return 1.0 if average else float(passes)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfring import reduce_ops
+import tensorflow as tf
+
+from tfring import legacy_optimizer, process_sets, reduce_ops
 from tfring.compression import Compression
 from tfring.keras import optimizer as keras_optimizer
+from tfring.reduce_options import GradientHook, ReduceOptions, resolve_groups
 
 
 def DistributedOptimizer(
@@ -16,24 +19,29 @@ def DistributedOptimizer(
     device_dense: str = "",
     device_sparse: str = "",
     compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
+    sparse_as_dense: Any = False,
     backward_passes_per_step: int = 1,
     op: int = reduce_ops.Average,
     gradient_predivide_factor: float = 1.0,
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
     groups: Any = None,
-    process_set: Any = None,
+    process_set: Any = process_sets.global_process_set,
     scale_local_gradients: bool = True,
+    *,
+    before_reduce: GradientHook | None = None,
+    after_reduce: GradientHook | None = None,
 ) -> Any:
-    """Makes a Keras optimizer reduce gradients: tfring.keras.DistributedOptimizer describes it.
+    """Makes an optimizer reduce gradients: tfring.keras.DistributedOptimizer describes it.
 
-    The parameters are the same, in the order of horovod.tensorflow, and `use_locking`.
+    The parameters are the same, in the order of horovod.tensorflow, and `use_locking`. Optimizers
+    of TensorFlow 1 reduce in `compute_gradients` and, with backward_passes_per_step, apply in the
+    last pass.
 
     Args:
-        optimizer: a keras.optimizers.Optimizer.
+        optimizer: a keras.optimizers.Optimizer or a tf.compat.v1.train.Optimizer.
         name: as in tfring.keras.DistributedOptimizer, like all the others.
-        use_locking: must be False: Keras optimizers have no locks.
+        use_locking: for optimizers of TensorFlow 1; Keras optimizers have no locks.
         device_dense: see there.
         device_sparse: see there.
         compression: see there.
@@ -46,10 +54,39 @@ def DistributedOptimizer(
         groups: see there.
         process_set: see there.
         scale_local_gradients: see there.
+        before_reduce: see there.
+        after_reduce: see there.
+
+    Returns:
+        `optimizer`.
 
     Raises:
-        NotImplementedError: use_locking is True; and what tfring.keras.DistributedOptimizer raises.
+        NotImplementedError: use_locking is True for a Keras optimizer.
+        ValueError: what tfring.keras.DistributedOptimizer raises.
+        TypeError: likewise.
     """
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        options = ReduceOptions(
+            op=op,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            gradient_predivide_factor=gradient_predivide_factor,
+            groups=resolve_groups(num_groups, groups),
+            process_set=process_set,
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            before_reduce=before_reduce,
+            after_reduce=after_reduce,
+        )
+        return legacy_optimizer.wrap(
+            optimizer,
+            options,
+            name=name,
+            use_locking=use_locking,
+            passes=backward_passes_per_step,
+            average=average_aggregated_gradients,
+            scale_local=scale_local_gradients,
+        )
     if use_locking:
         raise NotImplementedError("use_locking=True: Keras optimizers have no locks; omit it")
     return keras_optimizer.DistributedOptimizer(
@@ -67,4 +104,6 @@ def DistributedOptimizer(
         groups=groups,
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
+        before_reduce=before_reduce,
+        after_reduce=after_reduce,
     )

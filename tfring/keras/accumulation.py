@@ -1,0 +1,63 @@
+"""backward_passes_per_step, by Keras' own accumulation or, for a built optimizer, by ours.
+
+Keras makes its accumulators when an optimizer is built, as part of the state that is saved. One
+that is built already keeps its state as it is: the hook accumulates in front of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tfring.aggregation import LocalGradientAggregationHelper
+
+
+@dataclasses.dataclass(frozen=True)
+class Accumulation:
+    """What the hook has to know of accumulation.
+
+    Attributes:
+        factor: for accumulated gradients, of which Keras takes the mean over the passes.
+        passes: how many passes the hook itself accumulates; 1 if it does not.
+        average: use the mean over these passes instead of their sum.
+    """
+
+    factor: float = 1.0
+    passes: int = 1
+    average: bool = False
+
+    def helper(self, reduce: Any) -> LocalGradientAggregationHelper:
+        """Returns what accumulates in front of a built optimizer, reducing by `reduce`."""
+        return LocalGradientAggregationHelper(
+            self.passes, reduce, average_aggregated_gradients=self.average
+        )
+
+
+def set_up(inner: Any, passes: int, average: bool) -> Accumulation:
+    """Makes an optimizer accumulate over so many passes.
+
+    Args:
+        inner: the innermost optimizer.
+        passes: backward_passes_per_step.
+        average: average_aggregated_gradients.
+
+    Raises:
+        ValueError: passes is no positive number, or the optimizer accumulates already.
+        NotImplementedError: a MultiOptimizer, whose parts count steps of their own.
+    """
+    if passes < 1:
+        raise ValueError(f"backward_passes_per_step must be at least 1, not {passes}")
+    if passes == 1:
+        return Accumulation()
+    if inner.gradient_accumulation_steps:
+        raise ValueError(
+            f"optimizer {inner.name!r} has gradient_accumulation_steps="
+            f"{inner.gradient_accumulation_steps} already; do not give "
+            f"backward_passes_per_step={passes} as well"
+        )
+    if hasattr(inner, "optimizers"):
+        raise NotImplementedError("backward_passes_per_step cannot be used with a MultiOptimizer")
+    if inner.built:
+        return Accumulation(passes=passes, average=average)
+    inner.gradient_accumulation_steps = passes
+    return Accumulation(factor=1.0 if average else float(passes))

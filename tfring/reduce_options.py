@@ -1,0 +1,112 @@
+"""What a user can ask for when wrapping a tape or an optimizer, and whether it can be had."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfring import process_sets, reduce_ops
+from tfring.compression import Compression
+
+GradientHook = Callable[[list[Any], list[Any]], Sequence[Any]]
+"""Takes gradients and their variables, returns as many gradients."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReduceOptions:
+    """What the user asked for when wrapping; checked once, constant afterwards.
+
+    Attributes:
+        op: Average, Sum, Adasum, Min, Max or Product.
+        compression: a Compressor class or object.
+        sparse_as_dense: True, False or "auto"; see tfring.sparse_gradients.
+        gradient_predivide_factor: with Average, divides by this before the sum and by the rest of
+            the number of ranks after it.
+        groups: a number of groups, lists of variables, or None for a cut by size.
+        process_set: the ranks to reduce over; None stands for all.
+        device_dense: device for dense reductions, "" for TensorFlow's choice.
+        device_sparse: device for sparse reductions, likewise.
+        before_reduce: called with the gradients that are about to be reduced.
+        after_reduce: called with the reduced gradients.
+    """
+
+    op: int = reduce_ops.Average
+    compression: Any = Compression.none
+    sparse_as_dense: Any = False
+    gradient_predivide_factor: float = 1.0
+    groups: Any = None
+    process_set: Any = None
+    device_dense: str = ""
+    device_sparse: str = ""
+    before_reduce: GradientHook | None = None
+    after_reduce: GradientHook | None = None
+
+    def __post_init__(self) -> None:
+        name = reduce_ops.name_of(self.op)
+        if self.gradient_predivide_factor <= 0:
+            raise ValueError(
+                f"gradient_predivide_factor must be positive, not {self.gradient_predivide_factor}"
+            )
+        if self.gradient_predivide_factor != 1.0 and self.op != reduce_ops.Average:
+            raise ValueError(f"gradient_predivide_factor needs op=Average, not {name}")
+        if self.sparse_as_dense not in (True, False, "auto"):
+            raise ValueError(
+                f'sparse_as_dense must be True, False or "auto", not {self.sparse_as_dense!r}'
+            )
+        process_sets.checked_id(self.process_set)
+        if isinstance(self.groups, bool) or (isinstance(self.groups, int) and self.groups < 1):
+            raise ValueError(f"groups must be a positive number or a list, not {self.groups!r}")
+        for method in ("compress", "decompress"):
+            if not callable(getattr(self.compression, method, None)):
+                raise TypeError(
+                    f"compression must have the methods of tfring.Compressor, and "
+                    f"{self.compression!r} has no {method}"
+                )
+        for hook in (self.before_reduce, self.after_reduce):
+            if hook is not None and not callable(hook):
+                raise TypeError(f"before_reduce and after_reduce must be callable, not {hook!r}")
+
+    @property
+    def members(self) -> process_sets.ProcessSet:
+        """The process set that takes part."""
+        return self.process_set or process_sets.global_process_set
+
+    @property
+    def included(self) -> bool:
+        """Whether this rank takes part."""
+        return process_sets.checked_id(self.process_set) == 0 or self.members.included()
+
+    @property
+    def looks_inside(self) -> bool:
+        """Whether something depends on the gradients' true size, without a loss scale."""
+        hooked = self.before_reduce is not None or self.after_reduce is not None
+        return hooked or self.compression is not Compression.none
+
+
+def resolve_groups(num_groups: int, groups: Any) -> Any:
+    """Joins Horovod's two ways of asking for groups into one; ValueError for both at once."""
+    if num_groups and groups is not None:
+        raise ValueError("give num_groups or groups, not both")
+    if num_groups < 0:
+        raise ValueError(f"num_groups must not be negative, not {num_groups}")
+    return num_groups or groups or None
+
+
+def call_hook(
+    hook: GradientHook | None, gradients: Sequence[Any], variables: Sequence[Any]
+) -> list[Any]:
+    """Returns what a hook makes of the gradients; the gradients themselves if there is no hook.
+
+    Raises:
+        ValueError: the hook returned another number of gradients.
+    """
+    if hook is None:
+        return list(gradients)
+    returned = list(hook(list(gradients), list(variables)))
+    if len(returned) != len(gradients):
+        raise ValueError(
+            f"the hook {getattr(hook, '__name__', hook)!r} was given {len(gradients)} gradients "
+            f"and returned {len(returned)}; it must return one for each, None where there is none"
+        )
+    return returned
