@@ -7,8 +7,6 @@ from __future__ import annotations
 
 _NOT_YET = frozenset(
     {
-        "LocalGradientAggregationHelper",
-        "PartialDistributedGradientTape",
         "PartialDistributedOptimizer",
         "data",
         "elastic",

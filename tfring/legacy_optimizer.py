@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfring import reduced_record
 from tfring.aggregation import LocalGradientAggregationHelper
 from tfring.local_variables import LocalVariables
-from tfring.reduce_options import ReduceOptions
+from tfring.reduce_options import ReduceOptions, resolve_groups
 from tfring.reducer import GradientReducer
 
 _ATTRIBUTE = "_tfring_hook"
@@ -22,27 +22,31 @@ _wrapped = 0
 
 def wrap(
     optimizer: Any,
-    options: ReduceOptions,
     *,
     name: str | None,
     use_locking: bool,
-    passes: int,
-    average: bool,
-    scale_local: bool,
+    backward_passes_per_step: int,
+    average_aggregated_gradients: bool,
+    num_groups: int,
+    groups: Any,
+    scale_local_gradients: bool,
+    **options: Any,
 ) -> Any:
     """Makes a tf.compat.v1.train.Optimizer reduce gradients; returns it.
 
     Args:
         optimizer: the optimizer.
-        options: what is done to the gradients.
-        name: as in DistributedOptimizer.
+        name: as in DistributedOptimizer, like all the others.
         use_locking: lock variables while they are updated.
-        passes: backward_passes_per_step.
-        average: average_aggregated_gradients.
-        scale_local: scale_local_gradients.
+        backward_passes_per_step: see there.
+        average_aggregated_gradients: see there.
+        num_groups: see there.
+        groups: see there.
+        scale_local_gradients: see there.
+        **options: the rest, which are those of ReduceOptions.
 
     Raises:
-        ValueError: it is wrapped already, or `passes` is not positive.
+        ValueError: it is wrapped already, or options contradict each other.
     """
     global _wrapped
     if hasattr(optimizer, _ATTRIBUTE):
@@ -51,7 +55,14 @@ def wrap(
             "wrap it once"
         )
     base = f"tfring.legacy_optimizer.{_wrapped if name is None else name}"
-    hook = _LegacyHook(optimizer, options, base, passes, average, scale_local)
+    hook = _LegacyHook(
+        optimizer,
+        ReduceOptions(groups=resolve_groups(num_groups, groups), **options),
+        base,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        scale_local_gradients,
+    )
     _wrapped += 1
     if use_locking:
         optimizer._use_locking = True

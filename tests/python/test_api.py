@@ -147,6 +147,12 @@ PARAMETERS = {
     ("tfring.keras", "DistributedOptimizer"): """optimizer name device_dense device_sparse
         compression sparse_as_dense gradient_predivide_factor op backward_passes_per_step
         average_aggregated_gradients num_groups groups process_set scale_local_gradients""",
+    ("tfring", "PartialDistributedGradientTape"): """gradtape device_dense device_sparse compression
+        sparse_as_dense op gradient_predivide_factor num_groups groups process_set local_layers
+        scale_local_gradients""",
+    ("tfring.keras", "PartialDistributedOptimizer"): """optimizer name device_dense device_sparse
+        compression sparse_as_dense gradient_predivide_factor op backward_passes_per_step
+        average_aggregated_gradients groups process_set local_layers scale_local_gradients""",
     ("tfring", "broadcast_object"): "obj root_rank session name process_set",
     ("tfring", "allgather_object"): "obj session name process_set",
     ("tfring.keras", "allreduce"): """value name average prescale_factor postscale_factor op
@@ -166,7 +172,8 @@ def test_no_parameter_of_the_optimizer_is_dropped(monkeypatch: pytest.MonkeyPatc
     import tfring
     from tfring.keras import optimizer
 
-    given = {name: object() for name in PARAMETERS["tfring.keras", "DistributedOptimizer"].split()}
+    names = PARAMETERS["tfring.keras", "DistributedOptimizer"].split()
+    given = {name: object() for name in [*names, "before_reduce", "after_reduce"]}
     monkeypatch.setattr(optimizer, "DistributedOptimizer", lambda o, **k: {"optimizer": o, **k})
     assert tfring.DistributedOptimizer(**given) == given
     with pytest.raises(NotImplementedError, match="use_locking"):

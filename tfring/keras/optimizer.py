@@ -39,8 +39,9 @@ def DistributedOptimizer(
 ) -> Any:
     """Makes `optimizer` reduce gradients over the ranks before it applies them.
 
-    Works on the object that is given, and returns it: saving and loading see the plain optimizer.
-    `init` may come later, but before the first training step.
+    Works on the object that is given: saving and loading see the plain optimizer. `init` may come
+    later, but before the first training step. Hooks are traced with the step and, where gradients
+    are accumulated, run once per update.
 
     Args:
         optimizer: a keras.optimizers.Optimizer; inside a LossScaleOptimizer the inner one is meant.
@@ -52,49 +53,36 @@ def DistributedOptimizer(
             tfring.Compressor of your own. Under loss scaling it sees gradients without the scale.
         sparse_as_dense: turn tf.IndexedSlices into dense tensors before reducing; or "auto": the
             ranks choose in every step what moves fewer bytes. Accumulated gradients are dense.
-        gradient_predivide_factor: with Average, divides by this before the sum and by the rest of
-            the size after it.
+        gradient_predivide_factor: with Average, divides by this before the sum, by the rest after.
         op: Average, Sum, Adasum, Min, Max or Product. tf.IndexedSlices that are not made dense need
             Average or Sum.
         backward_passes_per_step: accumulate so many steps locally, then reduce once and update;
             sets the optimizer's gradient_accumulation_steps. One that is built keeps its state, and
             gradients are accumulated in front of it.
         average_aggregated_gradients: with backward_passes_per_step, use the mean over the passes
-            instead of their sum. (With the optimizer's own gradient_accumulation_steps it is
-            always the mean.)
+            instead of their sum. (gradient_accumulation_steps always uses the mean.)
         num_groups: cut the gradients into this many groups instead of by size.
         groups: a number, as num_groups, or lists of variables to reduce together.
         process_set: the ranks to reduce over. On other ranks gradients stay local.
         scale_local_gradients: divide the gradients of local variables by the size of the process
             set, so that they go with the averaged ones.
-        before_reduce: called as hook(gradients, variables) before the reduction, with lists of what
-            this rank is about to reduce; returns as many gradients. It is traced with the step,
-            sees gradients without a loss scale and, when they are accumulated, once per update;
-            compression comes after it. Ranks must return gradients of the same kind.
-        after_reduce: called likewise with the reduced gradients; the optimizer's own clipping and
-            the test for inf and nan come after it.
+        before_reduce: called as hook(gradients, variables) with lists of what this rank is about to
+            reduce, without a loss scale and before compression; returns as many gradients.
+        after_reduce: likewise with the reduced gradients, before the optimizer clips them.
 
     Returns:
-        `optimizer`, which has a method register_local_var(var) now: the gradient of such a variable
-        is not reduced.
+        `optimizer`, which has a method register_local_var(var) now, for a variable that is not to
+        be reduced.
 
     Raises:
-        ValueError: the optimizer is wrapped already, options contradict each other, or the process
-            set is not registered.
+        ValueError: the optimizer is wrapped already, or options contradict each other.
         TypeError: not a Keras 3 optimizer, or another thing that is not what it should be.
     """
     _check_optimizer(optimizer)
+    cut = resolve_groups(num_groups, groups)
+    rest = (device_dense, device_sparse, before_reduce, after_reduce)
     options = ReduceOptions(
-        op=op,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        groups=resolve_groups(num_groups, groups),
-        process_set=process_set,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        before_reduce=before_reduce,
-        after_reduce=after_reduce,
+        op, compression, sparse_as_dense, gradient_predivide_factor, cut, process_set, *rest
     )
     local = LocalVariables(scale=scale_local_gradients, process_set=process_set)
     _attach(optimizer, options, local, name, backward_passes_per_step, average_aggregated_gradients)

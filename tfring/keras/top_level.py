@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfring import legacy_optimizer, process_sets, reduce_ops
 from tfring.compression import Compression
 from tfring.keras import optimizer as keras_optimizer
-from tfring.reduce_options import GradientHook, ReduceOptions, resolve_groups
+from tfring.reduce_options import GradientHook
 
 
 def DistributedOptimizer(
@@ -34,76 +34,37 @@ def DistributedOptimizer(
 ) -> Any:
     """Makes an optimizer reduce gradients: tfring.keras.DistributedOptimizer describes it.
 
-    The parameters are the same, in the order of horovod.tensorflow, and `use_locking`. Optimizers
-    of TensorFlow 1 reduce in `compute_gradients` and, with backward_passes_per_step, apply in the
-    last pass.
-
-    Args:
-        optimizer: a keras.optimizers.Optimizer or a tf.compat.v1.train.Optimizer.
-        name: as in tfring.keras.DistributedOptimizer, like all the others.
-        use_locking: for optimizers of TensorFlow 1; Keras optimizers have no locks.
-        device_dense: see there.
-        device_sparse: see there.
-        compression: see there.
-        sparse_as_dense: see there.
-        backward_passes_per_step: see there.
-        op: see there.
-        gradient_predivide_factor: see there.
-        average_aggregated_gradients: see there.
-        num_groups: see there.
-        groups: see there.
-        process_set: see there.
-        scale_local_gradients: see there.
-        before_reduce: see there.
-        after_reduce: see there.
+    The parameters are the same, in the order of horovod.tensorflow, and `use_locking`, which is for
+    optimizers of TensorFlow 1 (tf.compat.v1.train.Optimizer). These reduce in `compute_gradients`,
+    which `minimize` calls, and with backward_passes_per_step they apply in the last pass only.
 
     Returns:
-        `optimizer`.
+        `optimizer`, which is changed in place.
 
     Raises:
-        NotImplementedError: use_locking is True for a Keras optimizer.
+        NotImplementedError: use_locking is True, and the optimizer is one of Keras.
         ValueError: what tfring.keras.DistributedOptimizer raises.
         TypeError: likewise.
     """
+    options: dict[str, Any] = {
+        "name": name,
+        "device_dense": device_dense,
+        "device_sparse": device_sparse,
+        "compression": compression,
+        "sparse_as_dense": sparse_as_dense,
+        "gradient_predivide_factor": gradient_predivide_factor,
+        "op": op,
+        "backward_passes_per_step": backward_passes_per_step,
+        "average_aggregated_gradients": average_aggregated_gradients,
+        "num_groups": num_groups,
+        "groups": groups,
+        "process_set": process_set,
+        "scale_local_gradients": scale_local_gradients,
+        "before_reduce": before_reduce,
+        "after_reduce": after_reduce,
+    }
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        options = ReduceOptions(
-            op=op,
-            compression=compression,
-            sparse_as_dense=sparse_as_dense,
-            gradient_predivide_factor=gradient_predivide_factor,
-            groups=resolve_groups(num_groups, groups),
-            process_set=process_set,
-            device_dense=device_dense,
-            device_sparse=device_sparse,
-            before_reduce=before_reduce,
-            after_reduce=after_reduce,
-        )
-        return legacy_optimizer.wrap(
-            optimizer,
-            options,
-            name=name,
-            use_locking=use_locking,
-            passes=backward_passes_per_step,
-            average=average_aggregated_gradients,
-            scale_local=scale_local_gradients,
-        )
+        return legacy_optimizer.wrap(optimizer, use_locking=use_locking, **options)
     if use_locking:
         raise NotImplementedError("use_locking=True: Keras optimizers have no locks; omit it")
-    return keras_optimizer.DistributedOptimizer(
-        optimizer,
-        name=name,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-        before_reduce=before_reduce,
-        after_reduce=after_reduce,
-    )
+    return keras_optimizer.DistributedOptimizer(optimizer, **options)

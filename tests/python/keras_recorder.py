@@ -1,0 +1,86 @@
+"""A stand-in for the collectives, and a small model, for tests of the optimizer hook."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfring import collectives, world
+from tfring.keras import optimizer as wrapping
+
+X = np.random.default_rng(0).random((32, 4), dtype=np.float32)
+Y = X.sum(axis=1, keepdims=True)
+
+
+@dataclasses.dataclass
+class Reduction:
+    """One collective that was built, and how often it ran."""
+
+    name: str
+    op: int
+    dtypes: list[str]
+    prescale: float
+    postscale: float
+    layout: int
+
+
+class Recorder:
+    """Stands in for bucket_allreduce: `built` per trace, `ran` per execution."""
+
+    def __init__(self) -> None:
+        self.built: list[Reduction] = []
+        self.ran: list[str] = []
+
+    def bucket_allreduce(self, tensors: list[Any], **kwargs: Any) -> list[Any]:
+        name = kwargs["name"]
+        self.built.append(
+            Reduction(
+                name,
+                kwargs["op"],
+                [t.dtype.name for t in tensors],
+                kwargs["prescale_factor"],
+                kwargs["postscale_factor"],
+                kwargs["layout_hash"],
+            )
+        )
+
+        def run(*values: Any) -> list[Any]:
+            self.ran.append(name)
+            factor = kwargs["postscale_factor"] * kwargs["prescale_factor"]
+            return [v if factor == 1.0 else v * factor for v in values]
+
+        return list(tf.py_function(run, tensors, [t.dtype for t in tensors]))
+
+
+def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+    """A fixture's body: replaces the collectives."""
+    recorder = Recorder()
+    monkeypatch.setattr(collectives, "bucket_allreduce", recorder.bucket_allreduce)
+    monkeypatch.setattr(world, "is_initialized", lambda: True)
+    monkeypatch.setattr(wrapping, "_wrapped", 0)
+    yield recorder
+    keras.mixed_precision.set_global_policy("float32")
+
+
+def build_model(dtype: Any = None) -> Any:
+    return keras.Sequential(
+        [
+            keras.layers.Input((4,)),
+            keras.layers.Dense(8, dtype=dtype),
+            keras.layers.Dense(1, dtype=dtype),
+        ]
+    )
+
+
+def fit(optimizer: Any, x: Any = X, **compile_kwargs: Any) -> Any:
+    """Four batches of eight."""
+    model = build_model()
+    model.compile(optimizer=optimizer, loss="mse", **compile_kwargs)
+    model.fit(x, Y, batch_size=8, epochs=1, verbose=0, shuffle=False)
+    return model

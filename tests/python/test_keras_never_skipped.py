@@ -1,0 +1,193 @@
+"""Ways in which a wrapped optimizer's gradients might not be reduced: each is repaired or an error.
+
+The collectives are replaced by a recording, as in test_keras_hook.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import warnings
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras_recorder import Recorder, X, Y, fit, recording
+
+from tfring import collectives
+from tfring.keras.hook import find_hook
+from tfring.keras.optimizer import DistributedOptimizer
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+    yield from recording(monkeypatch)
+
+
+def test_saving_sees_a_plain_optimizer(recorder: Recorder, tmp_path: Any) -> None:
+    model = fit(DistributedOptimizer(keras.optimizers.Adam(1e-2)))
+    path = tmp_path / "m.keras"
+    model.save(path)
+    config = json.loads(zipfile.ZipFile(path).read("config.json"))
+    assert "tfring" not in json.dumps(config)
+    assert config["compile_config"]["optimizer"]["class_name"] == "Adam"
+    loaded = keras.models.load_model(path)
+    assert find_hook(loaded.optimizer) is None
+    for ours, theirs in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    model.export(str(tmp_path / "exported"), verbose=False)
+
+
+@pytest.mark.parametrize(
+    "make_copy",
+    [
+        copy.copy,
+        lambda o: pickle.loads(pickle.dumps(o)),
+        lambda o: type(o).from_config(o.get_config()),
+        lambda o: keras.optimizers.deserialize(keras.optimizers.serialize(o)),
+    ],
+)
+def test_copies_are_plain_and_can_be_wrapped(recorder: Recorder, make_copy: Any) -> None:
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.5, momentum=0.5))
+    again = make_copy(optimizer)
+    assert type(again) is keras.optimizers.SGD
+    assert find_hook(again) is None
+    assert find_hook(DistributedOptimizer(again)) is not find_hook(optimizer)
+
+
+def test_wrapping_twice_is_refused(recorder: Recorder) -> None:
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1))
+    with pytest.raises(ValueError, match="already"):
+        DistributedOptimizer(optimizer)
+    with pytest.raises(ValueError, match="already"):
+        DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))
+
+
+def test_a_deepcopy_reduces_under_a_name_of_its_own(recorder: Recorder) -> None:
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.5), backward_passes_per_step=2)
+    again = copy.deepcopy(optimizer)
+    variable = keras.Variable([1.0])
+    for _ in range(2):
+        again.apply([tf.constant([1.0])], [variable])
+    assert recorder.ran == ["tfring.optimizer.0.copy1.0.0"]
+    np.testing.assert_allclose(variable, [0.0])  # the sum of two passes, as in the original
+    assert find_hook(optimizer) is not None is not find_hook(copy.deepcopy(again))
+
+
+def test_a_model_trained_before_wrapping_reduces_without_any_callback(recorder: Recorder) -> None:
+    model = fit(keras.optimizers.Adam(1e-2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        DistributedOptimizer(model.optimizer)
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert recorder.ran == ["tfring.optimizer.0.0.0"] * 4
+    assert int(model.optimizer.iterations) == 8
+
+
+@pytest.mark.parametrize("make", [keras.optimizers.SGD, keras.optimizers.Adam])
+def test_a_function_traced_before_wrapping_fails(recorder: Recorder, make: Any) -> None:
+    optimizer, variable = make(0.5), keras.Variable([1.0, 2.0])
+
+    def step() -> None:
+        optimizer.apply([tf.constant([1.0, 1.0])], [variable])
+
+    stale = tf.function(step)
+    stale()
+    before = variable.numpy()
+    with pytest.warns(UserWarning, match="make the tf.function anew"):
+        DistributedOptimizer(optimizer)
+    for _ in range(2):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            stale()
+    np.testing.assert_array_equal(variable, before)
+    assert int(optimizer.iterations) == 1
+    tf.function(step)()
+    assert int(optimizer.iterations) == 2
+    assert recorder.ran == ["tfring.optimizer.0.0.0"]
+
+
+def test_a_local_variable_registered_late_is_local_from_then_on(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collectives, "size_op", lambda process_set_id: tf.constant(4))
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1e-2))
+    model = fit(optimizer)
+    assert recorder.built[-1].dtypes == ["float32"] * 4
+    optimizer.register_local_var(model.layers[0].kernel)
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert recorder.built[-1].dtypes == ["float32"] * 3
+
+
+def test_apply_kept_from_before_wrapping_is_refused(recorder: Recorder) -> None:
+    optimizer, variable = keras.optimizers.SGD(0.1), keras.Variable([1.0])
+    kept = optimizer.apply
+    DistributedOptimizer(optimizer)
+    with pytest.raises(RuntimeError, match="not reduced"):
+        kept([tf.constant([1.0])], [variable])
+    np.testing.assert_array_equal(variable, [1.0])
+
+
+class OwnAccumulation(keras.optimizers.SGD):
+    """Keeps accumulated gradients from `_clip_gradients`, where they would be reduced."""
+
+    def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+        for gradient, variable in zip(grads, trainable_variables, strict=True):
+            variable.assign_sub(gradient * 0.0)
+
+
+@pytest.mark.parametrize("in_function", [False, True])
+def test_accumulation_past_the_hook_is_refused(recorder: Recorder, in_function: bool) -> None:
+    optimizer = DistributedOptimizer(OwnAccumulation(0.1), backward_passes_per_step=2)
+    variable = keras.Variable([1.0])
+
+    def steps() -> None:
+        for _ in range(2):
+            optimizer.apply([tf.constant([1.0])], [variable])
+
+    optimizer.build([variable])
+    with pytest.raises(RuntimeError, match="accumulates"):
+        (tf.function(steps) if in_function else steps)()
+
+
+def test_a_second_model_cannot_use_the_optimizer(recorder: Recorder) -> None:
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1e-2))
+    fit(optimizer)
+    with pytest.raises(ValueError, match="Unknown variable"):
+        fit(optimizer)
+
+
+def test_names_do_not_depend_on_being_built(recorder: Recorder) -> None:
+    """A rank that resumed has a built optimizer, the others have not."""
+    for build in (False, True):
+        variables = [keras.Variable([1.0]), keras.Variable([1.0])]
+        optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), name=f"n{build}")
+        if build:
+            optimizer.build(variables)
+        optimizer.apply([tf.constant([1.0])], variables[1:])
+    assert [name.split(".", 3)[3] for name in recorder.ran] == ["0.0", "0.0"]
+
+
+def test_going_past_the_hook_is_refused(recorder: Recorder) -> None:
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1))
+    variable = keras.Variable([1.0])
+    optimizer.build([variable])
+    with pytest.raises(RuntimeError, match="not reduced"):
+        keras.optimizers.SGD.apply(optimizer, [tf.constant([1.0])], [variable])
+    np.testing.assert_array_equal(variable, [1.0])
+
+
+def test_a_reduced_gradient_is_not_reduced_again(recorder: Recorder) -> None:
+    from tfring.gradient_tape import DistributedGradientTape
+
+    variable = keras.Variable([1.0])
+    with tf.GradientTape() as tape:
+        loss = variable * 2.0
+    gradients = DistributedGradientTape(tape).gradient(loss, [variable])
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0))
+    with pytest.raises(ValueError, match="not both"):
+        optimizer.apply(gradients, [variable])
