@@ -19,7 +19,8 @@ class Compressor:
     same on every rank. What is reduced is what `compress` returned, so adding up (or averaging)
     compressed tensors must mean adding up gradients. State, such as the part of a gradient that was
     not sent, belongs into tf.Variables. A compression with state for each variable has a method
-    `for_variable(variable)`, too, which returns the compression for the gradients of that variable.
+    `for_variable(variable)`, too, which returns the compression for the gradients of that variable;
+    it makes its tf.Variables once, in a tf.init_scope, because steps are traced more than once.
 
     Attributes:
         for_sparse: compress the values of tf.IndexedSlices, too. They come with fewer or more rows

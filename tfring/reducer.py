@@ -37,7 +37,7 @@ class GradientReducer:
             local: variables whose gradients stay this rank's own.
         """
         self.options = options
-        self.local = local or LocalVariables()
+        self.local = LocalVariables() if local is None else local
 
     def exact(self, op: int) -> GradientReducer:
         """Returns a reducer over the same ranks that does nothing but `op` to the values."""
