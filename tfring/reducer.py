@@ -84,7 +84,9 @@ class GradientReducer:
         for i, gradient in zip(shared, theirs, strict=True):
             results[i] = gradient
         for i, gradient in zip(sorted(local), ours, strict=True):
-            results[i] = gradient if postscale == 1.0 else sparse_gradients.times(gradient, postscale)
+            results[i] = (
+                gradient if postscale == 1.0 else sparse_gradients.times(gradient, postscale)
+            )
         return results
 
     def _reduce_shared(
