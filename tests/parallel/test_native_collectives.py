@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import threading
 
 import numpy as np
 import pytest
@@ -216,6 +217,51 @@ def test_overlapping_sets_in_flight_together(rank: int, several: int) -> None:
         np.testing.assert_array_equal(rows[0][:, 0], [r + 1 for r in group])
         np.testing.assert_array_equal(most, np.full((1, 3), group[-1] + 1))
     for number in ids:
+        core.remove_process_set(number)
+
+
+def test_many_at_once(rank: int, size: int) -> None:
+    arrays = [
+        [values("float32", 7 * i + r, (i % 9, 1 + i % 3)) for r in range(size)] for i in range(99)
+    ]
+    before = core.counters()
+    sums = [
+        core.reducescatter_async(a[rank], name=f"many.{i}", op=SUM) for i, a in enumerate(arrays)
+    ]
+    most = [core.allreduce_async(a[rank], name=f"most.{i}", op=MAX) for i, a in enumerate(arrays)]
+    for of_all, part, whole in zip(arrays, sums, most, strict=True):
+        want = reduced(of_all, SUM)[share(len(of_all[0]), size, rank)]
+        np.testing.assert_array_equal(part.wait(LIMIT), want)
+        np.testing.assert_array_equal(whole.wait(LIMIT), reduced(of_all, MAX))
+    after = core.counters()
+    assert after["collectives"] - before["collectives"] >= 198
+
+
+def test_threads_use_their_own_sets(rank: int, several: int) -> None:
+    groups = [list(range(several)), [0], [several - 1], list(range(1, several))][
+        : 3 + (several > 2)
+    ]
+    ids = [0] + [core.add_process_set(group) for group in groups[1:]]
+    wrong: list[str] = []
+
+    def work(number: int, group: list[int]) -> None:
+        for step in range(100):
+            x = np.full(step, rank + step)
+            got = core.allreduce(x, name="thread", op=SUM, process_set=number)
+            if got.tolist() != [sum(group) + len(group) * step] * step:
+                wrong.append(f"{group} {step} {got}")
+
+    threads = [
+        threading.Thread(target=work, args=(number, group))
+        for number, group in zip(ids, groups, strict=True)
+        if rank in group
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    assert not wrong
+    for number in ids[1:]:
         core.remove_process_set(number)
 
 
