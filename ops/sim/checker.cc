@@ -16,11 +16,32 @@ std::string Content(const PlanRun& run) {
   std::ostringstream out;
   out << CollectiveKindName(plan.kind) << " set " << plan.process_set << " of "
       << RanksString(run.members) << " " << DataTypeName(plan.dtype) << " " << ReduceOpName(plan.op)
-      << " " << plan.prescale << " " << plan.postscale << " root " << plan.root << ":";
+      << " " << plan.prescale << " " << plan.postscale << " root " << plan.root << " peer "
+      << plan.peer << " without " << RanksString(plan.absent) << ":";
   for (const PlanItem& item : plan.items) {
     out << " " << item.name << "#" << item.cache_id << ShapeString(item.first_dims);
   }
   return out.str();
+}
+
+// What this rank says about the first dimensions.
+std::vector<int64_t> OwnDims(const Request& request, Rank rank, size_t members) {
+  std::vector<int64_t> own;
+  switch (request.kind) {
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kGather:
+      for (const Shape& shape : request.shapes) own.push_back(shape[0]);
+      return own;
+    case CollectiveKind::kScatter:
+      if (rank != request.root) return {};
+      return RowsByMember(request, members);
+    case CollectiveKind::kAlltoall:
+      return RowsByMember(request, members);
+    case CollectiveKind::kSendRecv:
+      return rank == request.root ? request.shapes[0] : own;
+    default:
+      return request.splits;
+  }
 }
 
 bool Contains(const std::string& text, const std::string& part) {
@@ -87,9 +108,6 @@ void Checker::CheckEntries(Rank rank, const PlanRun& run) {
   const std::string who =
       "rank " + std::to_string(rank) + ", plan " + std::to_string(run.plan.sequence) + ": ";
   if (run.entries.size() != run.plan.items.size()) return Fail(who + "entries are missing");
-  const size_t members = run.members.size();
-  const size_t self = static_cast<size_t>(
-      std::lower_bound(run.members.begin(), run.members.end(), rank) - run.members.begin());
   for (size_t i = 0; i < run.entries.size(); ++i) {
     const PlanItem& item = run.plan.items[i];
     auto it = ranks_[rank].entries.find(run.entries[i]);
@@ -104,14 +122,66 @@ void Checker::CheckEntries(Rank rank, const PlanRun& run) {
       Fail(who + "'" + item.name + "' runs for the call '" + request.name + "'");
       continue;
     }
-    if (request.kind != CollectiveKind::kAllgather) continue;
-    for (size_t t = 0; t < request.shapes.size(); ++t) {
-      if (item.first_dims.size() != request.shapes.size() * members ||
-          item.first_dims[t * members + self] != request.shapes[t][0]) {
-        Fail(who + "'" + item.name + "' has wrong first dimensions");
-      }
-    }
+    const std::string wrong = CheckItem(rank, run, item, it->second.call);
+    if (!wrong.empty()) Fail(who + "'" + item.name + "' " + wrong);
   }
+}
+
+// What is wrong with this rank's share of a plan, if anything. The shares of all together are the
+// whole, since all see the same plan.
+std::string Checker::CheckItem(Rank rank, const PlanRun& run, const PlanItem& item,
+                               const Call& call) {
+  const Request& request = call.request;
+  if (!call.participants.empty() && run.members != call.participants) {
+    return "is run by the ranks " + RanksString(run.members) + ", not by " +
+           RanksString(call.participants);
+  }
+  const size_t members = run.members.size();
+  const auto self = static_cast<size_t>(
+      std::lower_bound(run.members.begin(), run.members.end(), rank) - run.members.begin());
+  const std::vector<int64_t>& dims = item.first_dims;
+  const std::vector<int64_t> own = OwnDims(request, rank, members);
+  size_t first = 0;  // of this rank's
+  size_t step = 1;
+  size_t count = 0;
+  switch (request.kind) {
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kGather:
+      first = self;
+      step = members;
+      count = request.shapes.size() * members;
+      break;
+    case CollectiveKind::kAlltoall:
+      first = self * members;
+      count = members * members;
+      break;
+    case CollectiveKind::kScatter:
+      count = members;
+      break;
+    case CollectiveKind::kSendRecv:
+      count = rank == request.root ? own.size() : dims.size();
+      break;
+    case CollectiveKind::kJoin:
+      if (dims.size() == 1 && std::count(run.members.begin(), run.members.end(), dims[0]) == 1) {
+        return "";
+      }
+      return "names no rank that joined last";
+    case CollectiveKind::kAddProcessSet:
+      first = 1;
+      count = 1 + request.splits.size();
+      if (!dims.empty() && dims[0] != call.new_set) {
+        return "has id " + std::to_string(dims[0]) + ", not " + std::to_string(call.new_set);
+      }
+      break;
+    case CollectiveKind::kRemoveProcessSet:
+      count = 1;
+      break;
+    default:
+      break;
+  }
+  bool right = dims.size() == count;
+  for (size_t i = 0; right && i < own.size(); ++i) right = dims[first + i * step] == own[i];
+  return right ? "" : "has wrong first dimensions";
 }
 
 void Checker::OnResult(Rank rank, EntryId id, const Status& status) {
@@ -133,10 +203,15 @@ std::string Checker::Verdict(Rank rank, const Call& call, const Status& status) 
   const std::string& text = status.message();
   switch (status.code()) {
     case StatusCode::kOk:
-      return call.mismatch ? "the ranks disagree" : "";
     case StatusCode::kFailedPrecondition:
-      if (!call.mismatch) return "the ranks agree";
-      return Contains(text, "'" + call.request.name + "'") ? "" : "the tensor is not named";
+    case StatusCode::kInvalidArgument:
+      if (call.removed) return status.ok() ? "its process set is gone" : "";
+      if (status.code() != call.expected) {
+        return "it should be " + Status(call.expected, "").ToString();
+      }
+      return status.ok() || Contains(text, "'" + call.request.name + "'")
+                 ? ""
+                 : "the tensor is not named";
     case StatusCode::kUnavailable:
       if (allowed_.lost == kNoRank) return "nobody was lost";
       if (!Contains(text, "rank " + std::to_string(allowed_.lost) + " (host ")) {
@@ -149,10 +224,18 @@ std::string Checker::Verdict(Rank rank, const Call& call, const Status& status) 
       // After rank 0's goodbye everybody leaves, in any order.
       if (allowed_.departed == 0 && Contains(text, "has shut down")) return "";
       if (SaysShutDown(text, allowed_.departed)) return "";
+      if (allowed_.cascade && NamesWhoLeft(text)) return "";
       return "rank " + std::to_string(allowed_.departed) + " is the one that has shut down";
     default:
       return "this never happens";
   }
+}
+
+bool Checker::NamesWhoLeft(const std::string& text) const {
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ranks_[rank].shut_down && SaysShutDown(text, static_cast<Rank>(rank))) return true;
+  }
+  return false;
 }
 
 void Checker::Finish(const std::vector<Rank>& ended) {

@@ -11,11 +11,12 @@
 
 namespace tfring::sim {
 
-// Which failures a run may show besides the mismatches of its workload.
+// Which failures a run may show besides those that its workload expects.
 struct Allowed {
   Rank lost = kNoRank;      // Unavailable that names this rank
   Rank departed = kNoRank;  // Cancelled that says that this rank has shut down
   bool silent = false;      // the lost rank was found by its missing heartbeats
+  bool cascade = false;     // whoever hears that a rank has shut down does the same
 };
 
 // Watches all ranks and says what must never be seen: plans in different orders or with different
@@ -63,7 +64,10 @@ class Checker {
   };
 
   std::string Verdict(Rank rank, const Call& call, const Status& status) const;
+  bool NamesWhoLeft(const std::string& text) const;
   void CheckEntries(Rank rank, const PlanRun& run);
+  static std::string CheckItem(Rank rank, const PlanRun& run, const PlanItem& item,
+                               const Call& call);
 
   const bool check_order_;
   Allowed allowed_;

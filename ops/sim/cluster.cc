@@ -65,6 +65,7 @@ void Cluster::PlanFault() {
   Allowed allowed;
   if (options_.fault == Fault::kGoodbye) {
     allowed.departed = victim_;
+    allowed.cascade = GivesUp();
   } else {
     allowed.lost = victim_;
     allowed.silent = options_.fault == Fault::kHang;
@@ -259,6 +260,10 @@ void Cluster::ReleaseKeptBack(Rank rank) {
 
 void Cluster::HandOver(Rank rank, const PlanRun& run) {
   checker_.OnRun(rank, run);
+  if (!run.moves_data()) {
+    nodes_[rank].pending.completions.push_back({run.plan.sequence, OkStatus(), kNoRank});
+    return PlanStep(rank);
+  }
   data_plane_.Submit(rank, run, 2048 * static_cast<int64_t>(run.entries.size()));
 }
 
@@ -275,7 +280,13 @@ void Cluster::PassResult(Rank rank, EntryId id, const Status& status) {
   if (options_.fault == Fault::kDeath && !status.ok() && clock_.Now() > struck_at_ + kDeathLimit) {
     checker_.Fail("rank " + std::to_string(rank) + " learns too late of the death");
   }
-  if (options_.fault == Fault::kGoodbye) CheckBystander(rank, id, status);
+  if (options_.fault == Fault::kGoodbye) {
+    if (!GivesUp()) {
+      CheckBystander(rank, id, status);
+    } else if (status.code() == StatusCode::kCancelled) {
+      Leave(rank);
+    }
+  }
   OnCallEnded(rank);
 }
 

@@ -87,6 +87,10 @@ class Cluster {
   void OnScriptEnded(Rank rank);
   void LeaveIfAllDone();
   void Leave(Rank rank);
+  // A user whose join is cancelled has no common ground with the others any more, and leaves.
+  bool GivesUp() const {
+    return options_.workload == "random" && options_.fault == Fault::kGoodbye;
+  }
 
   // The simulated process around the engine.
   void PlanStep(Rank rank);

@@ -22,9 +22,33 @@ Collective Describe(const Plan& plan, size_t members, size_t self, int64_t bytes
   TensorBuffer buffer;
   buffer.input_bytes = bytes;
   buffer.output_bytes = bytes;
-  if (plan.kind == CollectiveKind::kAllgather) {
-    buffer.output_bytes = bytes * static_cast<int64_t>(members);
-    collective.block_bytes.emplace_back(members, bytes);
+  const auto all = bytes * static_cast<int64_t>(members);
+  const bool root = self == 0;
+  switch (plan.kind) {
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kGather:
+      buffer.output_bytes = plan.kind == CollectiveKind::kAllgather || root ? all : 0;
+      collective.block_bytes.emplace_back(members, bytes);
+      break;
+    case CollectiveKind::kReducescatter:
+    case CollectiveKind::kAlltoall:
+      buffer.input_bytes = all;
+      buffer.output_bytes = plan.kind == CollectiveKind::kAlltoall ? all : bytes;
+      collective.block_bytes.emplace_back(members, bytes);
+      collective.send_bytes.emplace_back(members, bytes);
+      break;
+    case CollectiveKind::kScatter:
+      buffer.input_bytes = root ? all : 0;
+      collective.block_bytes.emplace_back(members, bytes);
+      break;
+    case CollectiveKind::kReduce:
+      buffer.output_bytes = root ? bytes : 0;
+      break;
+    case CollectiveKind::kSendRecv:
+      (root ? buffer.output_bytes : buffer.input_bytes) = 0;
+      break;
+    default:
+      break;
   }
   collective.buffers.push_back(buffer);
   return collective;

@@ -1,6 +1,9 @@
 #include "ops/sim/workload.h"
 
 #include <algorithm>
+#include <numeric>
+
+#include "ops/sim/random_workload.h"
 
 namespace tfring::sim {
 
@@ -17,12 +20,6 @@ const std::vector<DataType> kReducible = {DataType::kFloat16, DataType::kBfloat1
                                           DataType::kFloat32, DataType::kFloat64, DataType::kInt32};
 const std::vector<ReduceOp> kOps = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin};
 
-Shape RandomShape(Random* random) {
-  Shape shape;
-  for (int64_t i = random->Between(1, 3); i > 0; --i) shape.push_back(random->Between(1, 12));
-  return shape;
-}
-
 class Generator {
  public:
   Generator(int ranks, Random random) : ranks_(ranks), random_(random) {}
@@ -31,7 +28,7 @@ class Generator {
     Workload workload;
     AddSets(name, &workload);
     mismatches_ = name == "mismatch";
-    workload.config = RandomConfig();
+    workload.config = RandomConfig(&random_);
     workload.scripts.resize(static_cast<size_t>(ranks_));
     const int64_t phases = random_.Between(2, ranks_ > 32 ? 3 : 5);
     const int64_t width = random_.Between(2, ranks_ > 32 ? 8 : 10);
@@ -46,12 +43,12 @@ class Generator {
 
  private:
   void AddSets(const std::string& name, Workload* workload) {
-    sets_.push_back(AllRanks());
+    sets_.push_back(AllRanks(ranks_));
     if (name == "triangle") {
       sets_ = {{}, {0, 1}, {1, 2}, {0, 2}};
     } else if (name != "global") {
       for (int64_t count = random_.Between(1, 5); count > 0; --count) {
-        std::vector<Rank> ranks = AllRanks();
+        std::vector<Rank> ranks = AllRanks(ranks_);
         random_.Shuffle(&ranks);
         ranks.resize(static_cast<size_t>(random_.Between(1, ranks_)));
         std::sort(ranks.begin(), ranks.end());
@@ -62,23 +59,6 @@ class Generator {
       workload->sets.emplace_back(static_cast<ProcessSetId>(id), sets_[id]);
     }
     if (sets_[0].empty()) first_set_ = 1;
-  }
-
-  std::vector<Rank> AllRanks() const {
-    std::vector<Rank> ranks;
-    for (Rank rank = 0; rank < ranks_; ++rank) ranks.push_back(rank);
-    return ranks;
-  }
-
-  Config RandomConfig() {
-    Config config;
-    config.fusion_threshold_bytes = random_.Pick<int64_t>({0, 1024, 128 << 20});
-    config.cache_capacity = random_.Pick<int64_t>({0, 2, 1024});
-    config.max_plans_in_flight = random_.Between(1, 3);
-    config.disable_group_fusion = random_.Percent(30);
-    if (!random_.Percent(20)) config.heartbeat_interval = 0;
-    if (!random_.Percent(20)) config.stall_warning = 0;
-    return config;
   }
 
   void NewOps(int64_t width) {
@@ -128,7 +108,9 @@ class Generator {
     std::vector<Phase> phases(static_cast<size_t>(ranks_));
     for (const Op& op : ops_) {
       for (Rank rank : op.members) {
-        Call call{OnRank(op, rank), op.odd != kNoRank};
+        Call call;
+        call.request = OnRank(op, rank);
+        if (op.odd != kNoRank) call.expected = StatusCode::kFailedPrecondition;
         if (blocking) {
           workload->scripts[rank].push_back({std::move(call)});
         } else {
@@ -173,7 +155,7 @@ class Generator {
           return;
         }
         break;
-      case CollectiveKind::kAllgather:
+      default:
         break;
     }
     if (random_.Percent(50)) {
@@ -193,10 +175,34 @@ class Generator {
 
 }  // namespace
 
+Shape RandomShape(Random* random) {
+  Shape shape;
+  for (int64_t i = random->Between(1, 3); i > 0; --i) shape.push_back(random->Between(1, 12));
+  return shape;
+}
+
+Config RandomConfig(Random* random) {
+  Config config;
+  config.fusion_threshold_bytes = random->Pick<int64_t>({0, 1024, 128 << 20});
+  config.cache_capacity = random->Pick<int64_t>({0, 2, 1024});
+  config.max_plans_in_flight = random->Between(1, 3);
+  config.disable_group_fusion = random->Percent(30);
+  if (!random->Percent(20)) config.heartbeat_interval = 0;
+  if (!random->Percent(20)) config.stall_warning = 0;
+  return config;
+}
+
+std::vector<Rank> AllRanks(int ranks) {
+  std::vector<Rank> all(static_cast<size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
 Result<Workload> MakeWorkload(const std::string& name, int ranks, Random random) {
+  if (name == "random" && ranks >= 1) return MakeRandomWorkload(ranks, random);
   if (name != "global" && name != "triangle" && name != "subsets" && name != "mismatch") {
     return InvalidArgument("workload '" + name +
-                           "' is unknown: use global, triangle, subsets or mismatch");
+                           "' is unknown: use global, triangle, subsets, mismatch or random");
   }
   if (ranks < 1 || (name == "triangle" && ranks != 3)) {
     return InvalidArgument("workload '" + name + "' is not for " + std::to_string(ranks) +

@@ -44,7 +44,7 @@ TEST(EventsRunInOrderOfTimeAndThenOfPlanning) {
 TEST(ASeedRepeatsARun) {
   SimOptions options;
   options.ranks = 6;
-  options.workload = "subsets";
+  options.workload = "random";
   options.fault = Fault::kGoodbye;
   for (options.seed = 1; options.seed <= 20; ++options.seed) {
     const SimReport first = Cluster(options).Run();

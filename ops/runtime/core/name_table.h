@@ -41,6 +41,13 @@ class NameTable {
     sets_.erase(by_name);
   }
 
+  template <typename Action>
+  void ForEach(ProcessSetId set, const Action& action) {
+    const auto by_name = sets_.find(set);
+    if (by_name == sets_.end()) return;
+    for (auto& item : by_name->second) action(&item.second);
+  }
+
   size_t size() const { return size_; }
 
  private:

@@ -19,18 +19,19 @@ std::vector<std::string> EncodeRequests(std::vector<Request> requests,
   std::vector<std::string> frames;
   Frame frame;
   frame.type = FrameType::kRequests;
+  frame.cache_ids = std::move(cache_ids);  // in the first, see Sequencer::OnRequests
   size_t bytes = 0;
   for (Request& request : requests) {
     const size_t more = MaxEncodedBytes(request);
     if (bytes > 0 && bytes + more > kMaxBatchBytes) {
       frames.push_back(EncodeFrame(frame));
       frame.requests.clear();
+      frame.cache_ids.clear();
       bytes = 0;
     }
     bytes += more;
     frame.requests.push_back(std::move(request));
   }
-  frame.cache_ids = std::move(cache_ids);
   frames.push_back(EncodeFrame(frame));
   return frames;
 }

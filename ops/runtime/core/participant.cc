@@ -74,13 +74,16 @@ Status Participant::OnResend(const std::vector<uint32_t>& cache_ids, std::vector
     Unplanned* call = unplanned_.Find(sent->second.first, sent->second.second);
     if (call == nullptr)
       return Internal("the call behind cache id " + std::to_string(id) + " is gone");
-    if (process_sets_->Find(call->request.process_set) == nullptr) {
+    requests_.push_back(call->request);
+    if (call->set_removed) {
+      // There is nothing to ask for, but rank 0 counts what it waits for.
       ended->push_back(EndOf(call->request));
+      Refuse(ended->back().error, &requests_.back());
       unplanned_.Erase(sent->second.first, sent->second.second);
     } else {
       call->sent_id = 0;
-      requests_.push_back(call->request);
     }
+    requests_.back().resent = true;
     sent_ids_.erase(sent);
     known_.Forget(id);
   }
@@ -137,6 +140,7 @@ Status Participant::ChangeSets(const Plan& plan) {
   } else if (plan.kind == CollectiveKind::kRemoveProcessSet) {
     const auto set = static_cast<ProcessSetId>(values[0]);
     known_.ForgetSet(set);
+    unplanned_.ForEach(set, [](Unplanned* call) { call->set_removed = true; });
     status = process_sets_->Remove(set);
   }
   return status.ok() ? status : Internal(PlanName(plan) + ": " + status.message());

@@ -31,9 +31,9 @@ class Participant {
   // sense here.
   Status OnPlan(Plan* plan);
 
-  // The sequencer does not know these ids any more. Calls of process sets that are gone end with a
-  // plan in `ended`: their ids may mean other ranks by the time a request arrives. Internal for an
-  // id that was not sent.
+  // The sequencer does not know these ids any more. Calls whose process set was removed end with a
+  // plan in `ended`: its id may mean other ranks by the time a request arrives. Internal for an id
+  // that was not sent.
   Status OnResend(const std::vector<uint32_t>& cache_ids, std::vector<Plan>* ended);
 
   size_t unplanned() const { return unplanned_.size(); }
@@ -42,7 +42,8 @@ class Participant {
  private:
   struct Unplanned {
     Request request;
-    uint32_t sent_id = 0;  // 0: sent in full
+    uint32_t sent_id = 0;      // 0: sent in full
+    bool set_removed = false;  // since it was made: its process set id may mean other ranks now
   };
   Status TakeItem(const Plan& plan, PlanItem* item);
   Status CheckItem(const Plan& plan, const PlanItem& item, const Request& request) const;

@@ -24,6 +24,7 @@ struct Request {
   Rank peer = kNoRank;       // send/recv only: the receiver's world rank
   uint64_t layout_hash = 0;  // of the bucket layout, where Python cut buckets; else 0
   bool group = false;        // planned alone when group fusion is disabled
+  bool resent = false;       // in full, as rank 0 did not know the cache id; not compared
   // One per tensor. A receiver may leave it out, or write -1 for dimensions that it does not know.
   // Scatter: the first dimension matters on the root only.
   std::vector<Shape> shapes;

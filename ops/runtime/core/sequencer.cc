@@ -62,10 +62,33 @@ Sequencer::Sequencer(const Config& config, ProcessSets process_sets)
 Status Sequencer::OnRequests(Rank from, std::vector<Request> requests,
                              const std::vector<uint32_t>& cache_ids, TimePoint now) {
   if (departed_.count(from) > 0) return OkStatus();  // it waits for nothing any more
-  for (Request& request : requests) {
-    TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(request), now));
-  }
+  // Ids first: a join, which goes in full, must not overtake what was asked for before it.
   for (uint32_t id : cache_ids) TFRING_RETURN_IF_ERROR(OnCacheId(from, id, now));
+  for (Request& request : requests) {
+    const bool resent = std::exchange(request.resent, false);
+    if (request.kind == CollectiveKind::kJoin && awaited_.count(from) > 0) {
+      late_joins_[from].push_back(std::move(request));
+      continue;
+    }
+    // No request that had a cache id is a refusal: this call has ended meanwhile.
+    const bool over = resent && !request.refusal.empty();
+    if (!over) TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(request), now));
+    if (resent) TFRING_RETURN_IF_ERROR(OnResent(from, now));
+  }
+  return OkStatus();
+}
+
+// One of the requests that `from` was asked to repeat has come: after the last of them, the joins.
+Status Sequencer::OnResent(Rank from, TimePoint now) {
+  const auto awaited = awaited_.find(from);
+  if (awaited == awaited_.end()) return Internal("it repeats a request that nobody asked for");
+  if (--awaited->second > 0) return OkStatus();
+  awaited_.erase(awaited);
+  const auto late = late_joins_.find(from);
+  if (late == late_joins_.end()) return OkStatus();
+  std::vector<Request> joins = std::move(late->second);
+  late_joins_.erase(late);
+  for (Request& join : joins) TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(join), now));
   return OkStatus();
 }
 
@@ -102,6 +125,7 @@ Status Sequencer::OnCacheId(Rank from, uint32_t id, TimePoint now) {
   if (ask.cached == nullptr) {
     if (!cache_.Issued(id)) return Internal("cache id " + std::to_string(id) + " was never issued");
     resend_[from].push_back(id);
+    ++awaited_[from];
     return OkStatus();
   }
   const Request& request = ask.cached->request;
@@ -137,20 +161,26 @@ Status Sequencer::Note(Rank from, const std::vector<Rank>& members, Ask ask, Tim
     return Internal("rank " + std::to_string(from) + " asked twice for tensor '" + name + "'" +
                     SetText(set) + " before it was planned");
   }
-  Settle(pending, now);
-  if (joins) SettleWithout(from, now);
+  if (joins) {
+    SettleWithout(from, now);
+  } else {
+    Settle(pending, now);
+  }
   return OkStatus();
 }
 
-// `rank` has joined: what the others wait for may be complete, or impossible.
+// `rank` has joined: what the others wait for may be complete, or impossible. Joins come last: the
+// plan that makes a set whole again must not overtake those that go without the rank.
 void Sequencer::SettleWithout(Rank rank, TimePoint now) {
   std::vector<uint64_t> waiting;
+  std::vector<uint64_t> joins;
   for (const auto& [handle, pending] : readiness_.all()) {
     const std::vector<Rank>& members = pending.members;
-    if (!pending.complete && std::binary_search(members.begin(), members.end(), rank)) {
-      waiting.push_back(handle);
-    }
+    if (pending.complete || !std::binary_search(members.begin(), members.end(), rank)) continue;
+    const bool is_join = pending.AnyRequest().kind == CollectiveKind::kJoin;
+    (is_join ? joins : waiting).push_back(handle);
   }
+  waiting.insert(waiting.end(), joins.begin(), joins.end());
   for (uint64_t handle : waiting) Settle(readiness_.Find(handle), now);
 }
 
@@ -261,6 +291,8 @@ void Sequencer::OnPlanDone(uint64_t sequence) { in_flight_.erase(sequence); }
 void Sequencer::OnDeparted(Rank rank) {
   if (!departed_.insert(rank).second) return;
   resend_.erase(rank);
+  awaited_.erase(rank);
+  late_joins_.erase(rank);
   std::vector<uint64_t> waiting;
   for (const auto& [handle, pending] : readiness_.all()) {
     if (std::binary_search(pending.members.begin(), pending.members.end(), rank)) {

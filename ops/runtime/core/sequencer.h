@@ -58,6 +58,7 @@ class Sequencer {
 
  private:
   Status OnRequest(Rank from, Request request, TimePoint now);
+  Status OnResent(Rank from, TimePoint now);
   Status OnCacheId(Rank from, uint32_t id, TimePoint now);
   Status Note(Rank from, const std::vector<Rank>& members, Ask ask, TimePoint now);
   void SettleWithout(Rank rank, TimePoint now);
@@ -89,6 +90,8 @@ class Sequencer {
   FusionPlanner free_;           // all others
   std::vector<Stamped> errors_;  // not stamped yet
   std::map<Rank, std::vector<uint32_t>> resend_;
+  std::map<Rank, size_t> awaited_;                         // requests that a rank has to repeat
+  std::map<Rank, std::vector<Request>> late_joins_;        // of those ranks
   std::map<ProcessSetId, std::vector<uint32_t>> evicted_;  // not announced to the set yet
   std::set<uint64_t> in_flight_;                           // plans that rank 0 is executing
   std::set<Rank> departed_;

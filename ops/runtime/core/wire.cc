@@ -15,8 +15,9 @@ constexpr uint8_t kIsGroup = 8;
 constexpr uint8_t kHasSplits = 16;
 constexpr uint8_t kHasRefusal = 32;
 constexpr uint8_t kHasPeer = 64;
-constexpr uint8_t kRequestFlags =
-    kHasPrescale | kHasPostscale | kHasLayoutHash | kIsGroup | kHasSplits | kHasRefusal | kHasPeer;
+constexpr uint8_t kIsResent = 128;
+constexpr uint8_t kRequestFlags = kHasPrescale | kHasPostscale | kHasLayoutHash | kIsGroup |
+                                  kHasSplits | kHasRefusal | kHasPeer | kIsResent;
 constexpr uint8_t kHasError = 4;
 constexpr uint8_t kHasEvicted = 8;
 constexpr uint8_t kHasAbsent = 16;
@@ -125,6 +126,7 @@ void WriteRequest(const Request& request, WireWriter* out) {
   auto flags = ScaleFlags(request.prescale, request.postscale);
   if (request.layout_hash != 0) flags |= kHasLayoutHash;
   if (request.group) flags |= kIsGroup;
+  if (request.resent) flags |= kIsResent;
   if (!request.splits.empty()) flags |= kHasSplits;
   if (!request.refusal.empty()) flags |= kHasRefusal;
   if (request.peer != kNoRank) flags |= kHasPeer;
@@ -152,6 +154,7 @@ Request ReadRequest(WireReader* in) {
   request.op = static_cast<ReduceOp>(in->Enum(kNumReduceOps));
   const uint8_t flags = ReadFlags(kRequestFlags, in);
   request.group = (flags & kIsGroup) != 0;
+  request.resent = (flags & kIsResent) != 0;
   request.process_set = in->Signed32();
   request.root = in->Signed32();
   request.peer = ReadPeer(flags, in);

@@ -1,0 +1,180 @@
+#include "ops/sim/random_calls.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+namespace tfring::sim {
+
+namespace {
+
+const std::vector<DataType> kFloats = {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32,
+                                       DataType::kFloat64};
+const std::vector<ReduceOp> kOps = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
+                                    ReduceOp::kMax};
+
+// The last kind that moves data.
+constexpr int64_t kKinds = static_cast<int64_t>(CollectiveKind::kSendRecv) + 1;
+
+// All members are needed, or these ranks suffice.
+bool PossibleFor(const RandomOp& op, const std::vector<Rank>& present) {
+  if (present == op.participants) return true;
+  switch (op.request.kind) {
+    case CollectiveKind::kAllreduce:
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kBarrier:
+      return true;
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce:
+    case CollectiveKind::kGather:
+      return std::binary_search(present.begin(), present.end(), op.request.root);
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+RandomOp RandomCalls::Make(ProcessSetId set, const std::vector<Rank>& members, int64_t number) {
+  RandomOp op;
+  op.request.process_set = set;
+  op.request.name = "op" + std::to_string(number);
+  op.request.kind =
+      static_cast<CollectiveKind>(random_.Below(members.size() > 1 ? kKinds : kKinds - 1));
+  op.request.group = random_.Percent(20);
+  op.set = members;
+  op.participants = members;
+  Fill(&op);
+  return op;
+}
+
+void RandomCalls::Fill(RandomOp* op) {
+  Request& request = op->request;
+  if (request.kind == CollectiveKind::kBarrier) return;
+  request.dtype = random_.Pick(kFloats);
+  request.shapes = {RandomShape(&random_)};
+  const bool one = request.kind == CollectiveKind::kAlltoall ||
+                   request.kind == CollectiveKind::kScatter ||
+                   request.kind == CollectiveKind::kSendRecv;
+  while (!one && random_.Percent(30)) request.shapes.push_back(RandomShape(&random_));
+  if (HasRoot(request.kind)) request.root = random_.Pick(op->set);
+  if (Reduces(request.kind)) {
+    request.op = random_.Pick(kOps);
+    if (random_.Percent(20)) request.postscale = 0.5;
+    if (request.kind == CollectiveKind::kAllreduce && random_.Percent(10)) {
+      request.op = ReduceOp::kAdasum;
+    }
+  }
+  if (request.kind == CollectiveKind::kScatter) FillRows(op);
+  if (request.kind != CollectiveKind::kSendRecv) return;
+  while (request.peer == kNoRank || request.peer == request.root) {
+    request.peer = random_.Pick(op->set);
+  }
+  op->participants = {std::min(request.root, request.peer), std::max(request.root, request.peer)};
+  request.name += "." + std::to_string(request.root) + "to" + std::to_string(request.peer);
+}
+
+void RandomCalls::FillRows(RandomOp* op) {
+  op->equal_parts = random_.Percent(50);
+  op->rows.assign(op->set.size(), random_.Below(4));
+  if (op->equal_parts) return;
+  for (int64_t& rows : op->rows) rows = random_.Below(4);
+}
+
+Request RandomCalls::OnRank(const RandomOp& op, Rank rank) {
+  Request request = op.request;
+  RandomOp own = op;
+  switch (request.kind) {
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kGather:
+      for (Shape& shape : request.shapes) shape[0] = random_.Below(5);
+      break;
+    case CollectiveKind::kAlltoall:
+      FillRows(&own);
+      break;
+    case CollectiveKind::kScatter:
+      if (rank != request.root) request.shapes[0][0] = random_.Below(2);
+      break;
+    case CollectiveKind::kSendRecv:
+      if (rank == request.peer) Receive(&request);
+      break;
+    default:
+      break;
+  }
+  const bool cuts = request.kind == CollectiveKind::kAlltoall ||
+                    (request.kind == CollectiveKind::kScatter && rank == request.root);
+  if (!cuts) return request;
+  request.shapes[0][0] = std::accumulate(own.rows.begin(), own.rows.end(), int64_t{0});
+  if (!own.equal_parts) request.splits = own.rows;
+  return request;
+}
+
+// A receiver may know all, a part or nothing of the shape.
+void RandomCalls::Receive(Request* request) {
+  if (random_.Percent(30)) {
+    request->shapes.clear();
+    return;
+  }
+  for (int64_t& dim : request->shapes[0]) {
+    if (random_.Percent(50)) dim = -1;
+  }
+}
+
+std::vector<std::pair<Rank, Call>> RandomCalls::Calls(const RandomOp& op,
+                                                      const std::vector<Rank>& present, Flaw flaw) {
+  std::vector<std::pair<Rank, Call>> calls;
+  if (present.empty()) return calls;
+  if (flaw == Flaw::kMismatch && present.size() == 1) flaw = Flaw::kNone;
+  const Rank odd = flaw == Flaw::kNone ? kNoRank : random_.Pick(present);
+  StatusCode expected = StatusCode::kOk;
+  if (flaw == Flaw::kRefusal) expected = StatusCode::kInvalidArgument;
+  if (flaw == Flaw::kMismatch || !PossibleFor(op, present)) {
+    expected = StatusCode::kFailedPrecondition;
+  }
+  for (Rank rank : present) {
+    Call call;
+    call.request = OnRank(op, rank);
+    call.expected = expected;
+    call.participants = present;
+    if (rank == odd && flaw == Flaw::kMismatch) Disagree(op, &call.request);
+    if (rank == odd && flaw == Flaw::kRefusal) Spoil(op, rank, &call.request);
+    calls.emplace_back(rank, std::move(call));
+  }
+  return calls;
+}
+
+void RandomCalls::Disagree(const RandomOp& op, Request* request) {
+  if (request->kind == CollectiveKind::kBarrier) {
+    request->kind = CollectiveKind::kBroadcast;
+    request->shapes = {{1}};
+    request->root = op.set[0];
+  } else if (Reduces(request->kind) && random_.Percent(30)) {
+    request->op = ReduceOp::kProduct;
+  } else if (request->kind == CollectiveKind::kBroadcast && random_.Percent(30)) {
+    request->root = *std::find_if(op.set.begin(), op.set.end(),
+                                  [&](Rank rank) { return rank != op.request.root; });
+  } else if (request->kind != CollectiveKind::kSendRecv && random_.Percent(50)) {
+    request->shapes[0].push_back(2);
+  } else {
+    request->dtype = request->dtype == DataType::kFloat32 ? DataType::kFloat64 : DataType::kFloat32;
+  }
+}
+
+void RandomCalls::Spoil(const RandomOp& op, Rank rank, Request* request) {
+  if (request->kind == CollectiveKind::kBarrier) {
+    request->shapes = {{1}};
+  } else if (Reduces(request->kind)) {
+    request->dtype = DataType::kBool;
+  } else if (request->kind == CollectiveKind::kSendRecv) {
+    request->shapes.assign(2, {-2});
+  } else if (HasRoot(request->kind) && random_.Percent(50)) {
+    request->root = ranks_ + 3;
+  } else if (request->kind == CollectiveKind::kAlltoall ||
+             (request->kind == CollectiveKind::kScatter && rank == request->root)) {
+    request->splits.assign(op.set.size(), 100);
+  } else {
+    request->shapes[0] = {-1};
+  }
+}
+
+}  // namespace tfring::sim

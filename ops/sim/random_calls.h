@@ -1,0 +1,55 @@
+#ifndef TFRING_OPS_SIM_RANDOM_CALLS_H_
+#define TFRING_OPS_SIM_RANDOM_CALLS_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "ops/sim/random.h"
+#include "ops/sim/workload.h"
+
+namespace tfring::sim {
+
+// A collective as all its members mean it.
+struct RandomOp {
+  Request request;
+  std::vector<Rank> set;           // the process set
+  std::vector<Rank> participants;  // the set, or the two of a send/recv
+  std::vector<int64_t> rows;       // alltoall, scatter: for each member of the set
+  bool equal_parts = false;
+};
+
+// What is wrong with a call on purpose.
+enum class Flaw {
+  kNone,
+  kMismatch,  // one rank asks for something else
+  kRefusal,   // the call is invalid on one rank
+};
+
+// Makes collectives of every kind, and what each rank has to say about them. One thread.
+class RandomCalls {
+ public:
+  RandomCalls(int ranks, Random random) : ranks_(ranks), random_(random) {}
+
+  // `number` makes the name; names come back, then with other properties.
+  RandomOp Make(ProcessSetId set, const std::vector<Rank>& members, int64_t number);
+
+  // The calls of the ranks `present`; the other participants have joined.
+  std::vector<std::pair<Rank, Call>> Calls(const RandomOp& op, const std::vector<Rank>& present,
+                                           Flaw flaw);
+
+ private:
+  void Fill(RandomOp* op);
+  void FillRows(RandomOp* op);
+  Request OnRank(const RandomOp& op, Rank rank);
+  void Receive(Request* request);
+  void Disagree(const RandomOp& op, Request* request);
+  void Spoil(const RandomOp& op, Rank rank, Request* request);
+
+  const int ranks_;
+  Random random_;
+};
+
+}  // namespace tfring::sim
+
+#endif  // TFRING_OPS_SIM_RANDOM_CALLS_H_

@@ -1,0 +1,230 @@
+#include "ops/sim/random_workload.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/sim/random_calls.h"
+
+namespace tfring::sim {
+
+namespace {
+
+class RandomWorkload {
+ public:
+  RandomWorkload(int ranks, Random random)
+      : ranks_(ranks), random_(random), calls_(ranks, random_.Fork()) {}
+
+  Workload Make() {
+    workload_.config = RandomConfig(&random_);
+    workload_.scripts.resize(static_cast<size_t>(ranks_));
+    sets_[kGlobalProcessSet] = AllRanks(ranks_);
+    for (int64_t count = random_.Below(3); count > 0; --count) {
+      const std::vector<Rank> ranks = SomeRanks();
+      if (Registered(ranks)) continue;
+      workload_.sets.emplace_back(NextId(), ranks);
+      sets_[NextId()] = ranks;
+    }
+    for (int64_t sections = random_.Between(4, 9); sections > 0; --sections) AddSection();
+    return std::move(workload_);
+  }
+
+ private:
+  using Sets = std::map<ProcessSetId, std::vector<Rank>>;
+
+  void AddSection() {
+    phases_.assign(static_cast<size_t>(ranks_), {});
+    const int64_t choice = random_.Below(100);
+    if (choice < 25) return AddJoin();
+    const bool blocking = random_.Percent(30);
+    for (int64_t ops = random_.Between(1, 8); ops > 0; --ops) AddOp(ops, blocking);
+    if (choice < 45) AddSet();
+    if (choice >= 45 && choice < 55) RemoveSet();
+    for (Phase& phase : phases_) random_.Shuffle(&phase);
+    Flush();
+  }
+
+  // What the ranks do in one go, in the order of phases_.
+  void Flush() {
+    for (Rank rank = 0; rank < ranks_; ++rank) {
+      workload_.largest_phase = std::max(workload_.largest_phase, phases_[rank].size());
+      if (!phases_[rank].empty()) workload_.scripts[rank].push_back(std::move(phases_[rank]));
+      phases_[rank].clear();
+    }
+  }
+
+  std::vector<Rank> SomeRanks() {
+    std::vector<Rank> ranks = AllRanks(ranks_);
+    random_.Shuffle(&ranks);
+    ranks.resize(static_cast<size_t>(random_.Between(1, ranks_)));
+    std::sort(ranks.begin(), ranks.end());
+    return ranks;
+  }
+
+  bool Registered(const std::vector<Rank>& ranks) const {
+    return std::any_of(sets_.begin(), sets_.end(),
+                       [&](const auto& set) { return set.second == ranks; });
+  }
+
+  ProcessSetId NextId() const {
+    ProcessSetId id = 1;
+    while (sets_.count(id) > 0) ++id;
+    return id;
+  }
+
+  Sets::const_iterator SomeSet() {
+    return std::next(sets_.begin(), random_.Below(static_cast<int64_t>(sets_.size())));
+  }
+
+  void AddOp(int64_t number, bool blocking) {
+    const auto& [set, members] = *SomeSet();
+    RandomOp op = calls_.Make(set, members, number);
+    const Flaw flaw =
+        random_.Percent(20) ? random_.Pick<Flaw>({Flaw::kMismatch, Flaw::kRefusal}) : Flaw::kNone;
+    for (auto& [rank, call] : calls_.Calls(op, op.participants, flaw)) {
+      phases_[rank].push_back(std::move(call));
+    }
+    if (blocking) Flush();
+  }
+
+  // All ranks call; on one of them it may be wrong.
+  void OnAll(const Request& request, StatusCode expected, ProcessSetId new_set = -1) {
+    for (Rank rank = 0; rank < ranks_; ++rank) {
+      Call call;
+      call.request = request;
+      call.expected = expected;
+      call.participants = sets_[kGlobalProcessSet];
+      call.new_set = new_set;
+      phases_[rank].push_back(std::move(call));
+    }
+  }
+
+  void AddSet() {
+    Request request;
+    request.name = "add";
+    request.kind = CollectiveKind::kAddProcessSet;
+    const std::vector<Rank> ranks = SomeRanks();
+    request.splits.assign(ranks.begin(), ranks.end());
+    if (Registered(ranks)) return OnAll(request, StatusCode::kInvalidArgument);
+    if (random_.Percent(20)) {
+      const bool refused = ranks_ == 1 || random_.Percent(50);
+      OnAll(request, refused ? StatusCode::kInvalidArgument : StatusCode::kFailedPrecondition);
+      std::vector<int64_t>& odd =
+          phases_[static_cast<size_t>(random_.Below(ranks_))].back().request.splits;
+      if (refused) {
+        odd.push_back(ranks_);
+      } else if (odd.size() > 1) {
+        odd.pop_back();
+      } else {
+        odd[0] = (odd[0] + 1) % ranks_;
+      }
+      return;
+    }
+    const ProcessSetId id = NextId();
+    OnAll(request, StatusCode::kOk, id);
+    sets_[id] = ranks;
+  }
+
+  void RemoveSet() {
+    Request request;
+    request.name = "remove";
+    request.kind = CollectiveKind::kRemoveProcessSet;
+    if (sets_.size() == 1 || random_.Percent(10)) {
+      request.splits = {NextId()};
+      return OnAll(request, StatusCode::kInvalidArgument);
+    }
+    const auto set = std::next(SomeSetButTheGlobal());
+    request.splits = {set->first};
+    // What was asked for in this phase might come too late: only calls that never complete.
+    for (Phase& phase : phases_) {
+      phase.erase(
+          std::remove_if(phase.begin(), phase.end(),
+                         [&](const Call& call) { return call.request.process_set == set->first; }),
+          phase.end());
+    }
+    Stray(set->first, set->second);
+    OnAll(request, StatusCode::kOk);
+    sets_.erase(set);
+  }
+
+  // An iterator to the one before it.
+  Sets::iterator SomeSetButTheGlobal() {
+    return std::next(sets_.begin(), random_.Below(static_cast<int64_t>(sets_.size()) - 1));
+  }
+
+  // Some members, not all, call what the removal of the set will end.
+  void Stray(ProcessSetId set, std::vector<Rank> members) {
+    if (members.size() < 2 || random_.Percent(50)) return;
+    random_.Shuffle(&members);
+    members.resize(
+        static_cast<size_t>(random_.Between(1, static_cast<int64_t>(members.size()) - 1)));
+    for (Rank rank : members) {
+      Call call;
+      call.request.name = "op1";
+      call.request.process_set = set;
+      call.request.shapes = {{2}};
+      call.removed = true;
+      phases_[rank].push_back(std::move(call));
+    }
+  }
+
+  // The members of a set have work for different numbers of rounds, and join when it is done.
+  void AddJoin() {
+    const auto& [joined_set, joining] = *(random_.Percent(50) ? sets_.cbegin() : SomeSet());
+    std::map<Rank, int64_t> rounds;
+    for (Rank rank : joining) rounds[rank] = random_.Below(4);
+    std::map<Rank, bool> blocking;
+    for (Rank rank : joining) blocking[rank] = random_.Percent(30);
+    for (int64_t round = 0; round < 4; ++round) {
+      for (int64_t number = random_.Between(1, 3); number > 0; --number) {
+        const auto& [set, members] =
+            *(joined_set == kGlobalProcessSet ? SomeSet() : sets_.find(joined_set));
+        RandomOp op = calls_.Make(set, members, 10 * round + number);
+        std::vector<Rank> present;
+        for (Rank rank : op.participants) {
+          if (rounds[rank] > round) present.push_back(rank);
+        }
+        for (auto& [rank, call] : calls_.Calls(op, present, Flaw::kNone)) {
+          if (blocking[rank]) {
+            workload_.scripts[rank].push_back({std::move(call)});
+          } else {
+            phases_[rank].push_back(std::move(call));
+          }
+        }
+      }
+    }
+    for (Phase& phase : phases_) random_.Shuffle(&phase);
+    for (Rank rank : joining) {
+      Call call;
+      call.request.name = "join";
+      call.request.kind = CollectiveKind::kJoin;
+      call.request.process_set = joined_set;
+      call.participants = joining;
+      // Also without waiting for the rest.
+      if (random_.Percent(50) && !phases_[rank].empty()) {
+        workload_.scripts[rank].push_back(std::move(phases_[rank]));
+        phases_[rank].clear();
+      }
+      phases_[rank].push_back(std::move(call));
+    }
+    workload_.largest_phase = std::max<size_t>(workload_.largest_phase, 16);
+    Flush();
+  }
+
+  const int ranks_;
+  Random random_;
+  RandomCalls calls_;
+  Sets sets_;                  // as all ranks have it at this point of their scripts
+  std::vector<Phase> phases_;  // by rank
+  Workload workload_;
+};
+
+}  // namespace
+
+Workload MakeRandomWorkload(int ranks, Random random) {
+  return RandomWorkload(ranks, random).Make();
+}
+
+}  // namespace tfring::sim
