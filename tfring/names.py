@@ -14,6 +14,7 @@ every trace, whatever else a rank did before. It is, in this order:
   ranks are at the same count, and one that is not is found out as a stall. The counter starts again
   after EAGER_NAMES calls, because TensorFlow keeps a kernel for each name that it has seen. A rank
   that has joined makes fewer calls than the others: all counters start again when all have joined.
+  They do so at init, too: a rank may have been in another job before.
 
 Each process set has counters of its own, because only its members count.
 
@@ -30,7 +31,7 @@ from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
 from tfring import tf_library
-from tfring.process_sets import checked_id
+from tfring.process_sets import checked_id, generation
 
 EAGER_NAMES = 16
 
@@ -46,9 +47,9 @@ _lock = threading.Lock()
 
 
 class _EagerCounters:
-    """The counters of one process set in eager mode, valid until its ranks have joined again."""
+    """The counters of one process set in eager mode, valid until its ranks join or init again."""
 
-    def __init__(self, joins: tuple[int, int]) -> None:
+    def __init__(self, joins: tuple[int, int, int]) -> None:
         self.joins = joins
         self.counts: dict[str, int] = {}
 
@@ -95,9 +96,9 @@ def collective_name(
 
 
 def _of_this_process(number: int, process_set: Any) -> dict[str, int]:
-    """The process set's eager counters; new ones if all have joined it, or the global set."""
+    """The process set's eager counters; new ones after init or when all have joined."""
     key = (number, tuple(process_set.ranks) if number else ())
-    joins = (tf_library.joins(0), tf_library.joins(number))
+    joins = (generation(), tf_library.joins(0), tf_library.joins(number))
     with _lock:
         counters = _eager_counters.get(key)
         if counters is None or counters.joins != joins:

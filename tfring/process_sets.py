@@ -50,6 +50,7 @@ class ProcessSet:
         process_set_id: The number that collectives use; None while it is not registered.
         mpi_comm: The mpi4py communicator that it was made from, or None. COMM_NULL on ranks that
             are not part of it.
+        barrier_lock: Held by the thread that is in a barrier of the set.
     """
 
     process_set_id: int | None = None
@@ -68,7 +69,7 @@ class ProcessSet:
         self._ranks: list[int] | None = None
         # Read by collectives on any thread; written while nobody can use the set.
         self._why = ""
-        self._barriers = itertools.count()
+        self.barrier_lock = threading.Lock()
         if mpi_exchange.is_communicator(ranks_or_comm):
             self.mpi_comm = ranks_or_comm
         else:
@@ -216,7 +217,6 @@ def _note(process_set: ProcessSet, number: int, generation: int) -> None:
         if generation != _generation:
             raise ValueError(f"{process_set} was not registered: shutdown() came in between")
         process_set._why = ""
-        process_set._barriers = itertools.count()
         process_set.process_set_id = number
         _registered[number] = process_set
 
@@ -331,7 +331,6 @@ def forget_all() -> None:
             )
         _registered.clear()
         _exchanges = itertools.count()
-        global_process_set._barriers = itertools.count()
 
 
 def registered() -> dict[int, ProcessSet]:
@@ -348,9 +347,9 @@ def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
     return {int(n): list(ranks) for n, ranks in dict(world._core().process_sets()).items()}
 
 
-def next_barrier(process_set: ProcessSet) -> str:
-    """The name of the next barrier in a set, the same on all its ranks."""
-    return f"barrier.{next(process_set._barriers)}"
+def generation() -> int:
+    """Changes with every init and shutdown: what ranks count together begins anew."""
+    return _generation
 
 
 def checked_id(process_set: Any) -> int:

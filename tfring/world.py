@@ -316,22 +316,15 @@ def barrier(process_set: Any = None) -> Any:
     # A TensorFlow that is just being imported has no such function yet, and no graph.
     executing_eagerly = getattr(sys.modules.get("tensorflow"), "executing_eagerly", None)
     if executing_eagerly is not None and not executing_eagerly():
-        return _barrier_in_graph(number)
+        from tfring.synchronization import barrier_op
+
+        return barrier_op(process_set=chosen)
     from tfring.exceptions import tf_errors
 
-    with tf_errors():
-        _core().barrier(name=sets.next_barrier(chosen), process_set=number)
+    # One name for all, because a rank that has joined takes part in fewer: threads wait in turn.
+    with chosen.barrier_lock, tf_errors():
+        _core().barrier(name="tfring.barrier", process_set=number)
     return None
-
-
-def _barrier_in_graph(process_set_id: int) -> Any:
-    from tfring import names, tf_library
-
-    name = names.collective_name("barrier", None)
-    tf_library.refuse_xla(name)
-    return tf_library.library().tfring_barrier(
-        channel=tf_library.channel(name), tensor_name=name, process_set_id=process_set_id
-    )
 
 
 def mpi_enabled() -> bool:
