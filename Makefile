@@ -22,7 +22,7 @@ CXX_FILES = $$(git ls-files 'ops/*.cc' 'ops/*.h' 'tests/cc/*.cc' 'tests/cc/*.h')
 PY_FILES := tfring tests benchmarks examples tools setup.py
 
 .PHONY: help setup build demo test test-cc test-python test-parallel wheel wheel-test lint lint-cc \
-	lint-python format tidy sanitize fuzz bazel bench clean distclean
+	lint-python format tidy sanitize fuzz bazel docs bench clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +99,9 @@ fuzz: $(READY) ## Feed the wire decoder with hostile bytes (SECONDS_TO_FUZZ, def
 
 bazel: ## Build and test the runtime with Bazel, without a network
 	tools/bazel_offline.sh
+
+docs: build ## The documentation as HTML in docs/_build/html; warnings are errors
+	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 bench: build ## Benchmarks on two ranks beside raw Open MPI; JSON in build/bench
 	tools/bench.sh "$(BUILD)/bench"

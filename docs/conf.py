@@ -1,0 +1,103 @@
+"""Sphinx configuration. Writes one reference page per public name before anything is read."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+import tfring  # noqa: E402
+
+project = "tfring"
+author = "the tfring authors"
+version = release = tfring.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_theme = "furo"
+html_title = f"tfring {version}"
+exclude_patterns = ["_build"]
+myst_heading_anchors = 3
+# Links to files of the repository beside docs/ are right in the repository and lead nowhere here.
+suppress_warnings = ["myst.xref_missing"]
+default_role = "code"
+autodoc_preserve_defaults = True
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+napoleon_use_ivar = True
+nitpicky = False
+
+# Modules whose public names are a user's API, with what is said about them.
+MODULES = {
+    "tfring": "`import tfring as hvd`: collectives, tapes, optimizers, process sets.",
+    "tfring.keras": "`import tfring.keras as hvd`: what a Keras script needs. Names that are the "
+    "same as in `tfring` have their page there.",
+    "tfring.keras.callbacks": "`hvd.callbacks`: for `model.fit`.",
+}
+
+
+def _directive(value: object) -> str:
+    if inspect.isclass(value):
+        return "autoclass"
+    if inspect.ismodule(value):
+        return "automodule"
+    return "autofunction" if callable(value) else "autodata"
+
+
+def _page(module: str, name: str, value: object) -> str:
+    title = f"{module}.{name}"
+    lines = [title, "=" * len(title), "", f".. currentmodule:: {module}", ""]
+    lines.append(f".. {_directive(value)}:: {title}")
+    if inspect.isclass(value):
+        lines += ["   :members:", "   :show-inheritance:"]
+    if _directive(value) == "autodata":
+        lines.append("   :no-value:")
+    return "\n".join([*lines, ""])
+
+
+def _public_names(module: Any) -> list[str]:
+    own = [n for n, v in vars(module).items() if inspect.isclass(v) and n[0].isupper()]
+    return list(getattr(module, "__all__", sorted(own)))
+
+
+def _write_reference(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    seen: dict[int, str] = {}
+    index = ["# Reference", "", "One page per public name.", ""]
+    wanted = set()
+    for module_name, about in MODULES.items():
+        module = importlib.import_module(module_name)
+        index += [f"## {module_name}", "", about, "", "```{toctree}", ":maxdepth: 1", ""]
+        for name in _public_names(module):
+            value = getattr(module, name)
+            if name.startswith("__") or inspect.ismodule(value):
+                continue
+            # Small numbers are one object wherever they come from: the reduce operations.
+            key = id(value) if callable(value) else hash((name, repr(value)))
+            if key in seen:
+                continue
+            seen[key] = f"{module_name}.{name}"
+            wanted.add(f"{module_name}.{name}.rst")
+            _write(folder / f"{module_name}.{name}.rst", _page(module_name, name, value))
+            index.append(f"{module_name}.{name}")
+        index += ["```", ""]
+    _write(folder / "index.md", "\n".join(index))
+    for old in folder.glob("*.rst"):
+        if old.name not in wanted:
+            old.unlink()
+
+
+def _write(path: Path, text: str) -> None:
+    """Leaves a file that says the same alone, so that Sphinx need not read it again."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+
+
+_write_reference(HERE / "reference")

@@ -1,0 +1,27 @@
+"""The programs in docs/recipes.md run, all of them in one job of two ranks."""
+
+import re
+import sys
+
+import launcher_tools as tools
+
+RECIPES = tools.ROOT / "docs" / "recipes.md"
+
+
+def test_recipes(tmp_path):
+    blocks = re.findall(r"^```python\n(.*?)^```", RECIPES.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 8
+    paths = [tools.write_script(tmp_path, b, f"recipe_{i}.py") for i, b in enumerate(blocks, 1)]
+    script = tools.write_script(
+        tmp_path,
+        f"""
+        import runpy
+        for path in {paths!r}:
+            print("RECIPE", path, flush=True)
+            runpy.run_path(path, run_name="__main__")
+        print("RECIPES DONE")
+        """,
+    )
+    done = tools.run("-np", 2, sys.executable, script)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert done.stdout.count("RECIPES DONE") == 2
