@@ -25,6 +25,7 @@ def _value(result, name):
         ("tape_mnist.py", {"loss": (0.0, 1.6)}),
         ("advanced_callbacks.py", {"accuracy": (0.8, 1.0), "rate": (0.1, 0.1)}),
         ("synthetic_benchmark.py", {"iterations": (3, 3)}),
+        ("alltoall_embedding.py", {"rows": (12, 12)}),
     ],
 )
 def test_script_runs_unmodified(script, checks):
@@ -34,6 +35,24 @@ def test_script_runs_unmodified(script, checks):
     assert len(results) == 2 and results[0] == results[1], done.stdout
     for name, (low, high) in checks.items():
         assert low <= _value(results[0], name) <= high, results
+
+
+def test_graph_and_session_script():
+    """TF1: a wrapped tf.train.Optimizer, the hook, a monitored session."""
+    done = tools.run("-np", 2, "--horovod", sys.executable, SCRIPTS / "legacy_session.py")
+    assert done.returncode == 0, done.stderr
+    first, second = _results(done.stdout)
+    assert first == second
+    slope = [float(w) for w in re.findall(r"-?[0-9.]+", first)]
+    assert abs(slope[0] - 2) < 0.3 and abs(slope[1] + 1) < 0.3, slope
+
+
+def test_process_sets_script():
+    """Every half has its own result."""
+    done = tools.run("-np", 3, "--horovod", sys.executable, SCRIPTS / "process_sets.py")
+    assert done.returncode == 0, done.stderr
+    halves = sorted(_results(done.stdout))
+    assert halves == ["half=[1.0, 1.0] size=3", *["half=[2.0, 2.0] size=3"] * 2], halves
 
 
 def test_scripts_do_not_know_tfring():

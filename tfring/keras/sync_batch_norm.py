@@ -31,7 +31,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
 
     A saved model that contains it loads where tfring.keras.SyncBatchNormalization has been
     imported, as tfring.keras.load_model does. Without tfring it loads with a class of the same
-    name (Keras looks for the weights under it) that normalizes the batch of its own process:
+    name (Keras looks for the weights under it) that normalizes the batch of its own process::
 
         class SyncBatchNormalization(keras.layers.BatchNormalization): ...
 
