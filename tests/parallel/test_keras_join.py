@@ -144,6 +144,27 @@ def test_under_loss_scaling() -> None:
     assert_same_on_all_ranks(model)
 
 
+def test_sparse_gradients_count_the_ranks_that_take_part() -> None:
+    def build() -> Any:
+        embed = keras.layers.Embedding(FEATURES, 2, embeddings_initializer="ones")
+        return keras.Sequential([keras.layers.Input((1,)), embed, keras.layers.Flatten()])
+
+    model = build()
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), loss="mse")
+    x = np.full((BATCHES[hvd.rank()], 1), hvd.rank() % 2)
+    y = np.zeros((len(x), 2))
+    model.fit(x, y, batch_size=1, verbose=0, callbacks=[callbacks.JoinCallback()])
+    expected = np.ones(FEATURES)
+    for step in range(max(counts())):
+        having = [rank for rank, count in enumerate(counts()) if step < count]
+        rows = [rank % 2 for rank in having]
+        gradients = [np.eye(FEATURES)[row] * expected[row] for row in rows]  # of mean(y^2) over 2
+        expected = expected - np.mean(gradients, axis=0)
+    table = model.layers[0].embeddings.numpy()
+    np.testing.assert_allclose(table, np.stack([expected] * 2, axis=1), rtol=1e-5, atol=1e-6)
+    assert_same_on_all_ranks(model)
+
+
 def test_local_variables_are_not_taken_over() -> None:
     model = compiled(keras.optimizers.SGD(0.0), seed=hvd.rank())
     local = model.layers[0].kernel
