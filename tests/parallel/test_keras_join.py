@@ -165,12 +165,17 @@ def test_sparse_gradients_count_the_ranks_that_take_part() -> None:
     assert_same_on_all_ranks(model)
 
 
-def test_local_variables_are_not_taken_over() -> None:
-    model = compiled(keras.optimizers.SGD(0.0), seed=hvd.rank())
+@pytest.mark.parametrize("registered", [True, False])
+def test_local_variables_are_not_taken_over(registered: bool) -> None:
+    model = compiled(keras.optimizers.SGD(0.0, momentum=0.9), seed=hvd.rank())
     local = model.layers[0].kernel
     before = local.numpy()
-    join = callbacks.JoinCallback(local_variables=[local])
-    fit(model, join)
+    if registered:
+        model.optimizer.register_local_var(local)
+    given = [] if registered else [local]
+    join = callbacks.JoinCallback(local_variables=given)
+    check = callbacks.ConsistencyCheckCallback(local_variables=given, optimizer_state=registered)
+    fit(model, join, check)
     np.testing.assert_array_equal(local.numpy(), before)
     others = [w.numpy() for w in model.weights if w is not local]
     for weights in hvd.allgather_object(others):

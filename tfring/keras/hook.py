@@ -124,6 +124,10 @@ class GradientHook:
         self._reducer.local.register(var)
         stale.drop_traces(self.optimizer)
 
+    def local_among(self, variables: Sequence[Any]) -> list[Any]:
+        """Returns those of `variables` whose gradients stay this rank's own."""
+        return [variables[i] for i in sorted(self._reducer.local.positions(variables))]
+
     def copy_optimizer(self, memo: dict[int, Any]) -> Any:
         """Stands in for `copy.deepcopy(optimizer)`: the copy reduces, too."""
         object.__delattr__(self.optimizer, "__deepcopy__")

@@ -36,7 +36,8 @@ class ConsistencyCheckCallback(DistributedCallback):
 
         Args:
             every: steps between checks within an epoch; each reads all the weights.
-            local_variables: variables that may differ between ranks.
+            local_variables: variables that may differ between ranks, like those that the optimizer
+                knows as local (register_local_var, local_layers).
             non_trainable: compare the other weights, too; the moving statistics of a plain
                 BatchNormalization, for one, differ between ranks.
             optimizer_state: compare the optimizer's variables, too, but for accumulated gradients.
@@ -104,10 +105,11 @@ class ConsistencyCheckCallback(DistributedCallback):
             )
 
     def _variables(self) -> list[Any]:
-        weights = state.shared_weights(self.model, self._local)
+        local = state.local_variables(self.model, self._local)
+        weights = state.shared_weights(self.model, local)
         chosen = [v for v in weights if v.trainable or self.non_trainable]
         if self.optimizer_state:
-            chosen += state.shared_state(self.model, self._local, accumulators=False)
+            chosen += state.shared_state(self.model, local, accumulators=False)
         return chosen
 
 

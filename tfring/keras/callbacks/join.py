@@ -31,7 +31,8 @@ class JoinCallback(base.DistributedCallback):
         """Sets what stays as it is.
 
         Args:
-            local_variables: variables that are this rank's own and are not taken over.
+            local_variables: variables that are this rank's own and are not taken over, like those
+                that the optimizer knows as local (register_local_var, local_layers).
             device: TensorFlow device for the broadcast, "" for TensorFlow's choice.
         """
         super().__init__()
@@ -70,8 +71,9 @@ class JoinCallback(base.DistributedCallback):
             return
         self._training = False
         self.last_rank = _join()
-        weights = state.shared_weights(self.model, self._local)
-        slots = state.shared_state(self.model, self._local, accumulators=False)
+        local = state.local_variables(self.model, self._local)
+        weights = state.shared_weights(self.model, local)
+        slots = state.shared_state(self.model, local, accumulators=False)
         broadcast_variables([*weights, *slots], root_rank=self.last_rank, device=self.device)
 
     def most_steps(self) -> int | None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tfring.keras.hook import innermost
+from tfring.keras.hook import find_hook, innermost
+
+
+def local_variables(model: Any, given: Iterable[Any]) -> list[Any]:
+    """Returns the given variables, and those that are registered as local with the optimizer."""
+    hook = None if model.optimizer is None else find_hook(model.optimizer)
+    registered = [] if hook is None else hook.local_among(model.trainable_variables)
+    return [*given, *registered]
 
 
 def shared_weights(model: Any, local: Iterable[Any] = ()) -> list[Any]:
