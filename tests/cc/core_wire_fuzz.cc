@@ -39,7 +39,10 @@ Request SeedRequest(const std::string& name, CollectiveKind kind) {
   Request request;
   request.name = name;
   request.kind = kind;
-  if (kind != CollectiveKind::kBarrier) request.shapes = {{3, 2}};
+  if (kind != CollectiveKind::kBarrier && MovesData(kind)) request.shapes = {{3, 2}};
+  if (kind == CollectiveKind::kSendRecv) request.peer = 1;
+  if (kind == CollectiveKind::kAddProcessSet) request.splits = {0, 2};
+  if (kind == CollectiveKind::kRemoveProcessSet) request.splits = {1};
   return request;
 }
 
@@ -52,6 +55,11 @@ void Negotiate(Rank rank, const std::vector<std::string>& frames) {
   Negotiator negotiator(rank, 3, config, &sets);
   negotiator.Submit(SeedRequest("x", CollectiveKind::kAllreduce), 0);
   negotiator.Submit(SeedRequest("g", CollectiveKind::kAllgather), 0);
+  negotiator.Submit(SeedRequest("t", CollectiveKind::kAlltoall), 0);
+  negotiator.Submit(SeedRequest("c", CollectiveKind::kScatter), 0);
+  if (rank < 2) negotiator.Submit(SeedRequest("s", CollectiveKind::kSendRecv), 0);
+  negotiator.Submit(SeedRequest("a", CollectiveKind::kAddProcessSet), 0);
+  negotiator.Submit(SeedRequest("j", CollectiveKind::kJoin), 0);
   TimePoint now = 1;
   for (const std::string& frame : frames) {
     negotiator.OnFrame(rank == 0 ? 1 + static_cast<Rank>(now % 2) : 0, frame, now);
@@ -105,6 +113,12 @@ std::vector<std::string> Corpus() {
                        SeedRequest("g", CollectiveKind::kAllgather),
                        SeedRequest("b", CollectiveKind::kBarrier),
                        SeedRequest("a rather long name of a variable", CollectiveKind::kBroadcast)};
+  for (int kind = 4; kind < kNumCollectiveKinds; ++kind) {
+    requests.requests.push_back(
+        SeedRequest(std::string(1, "?t??csjar"[kind - 4]), static_cast<CollectiveKind>(kind)));
+  }
+  requests.requests.push_back(SeedRequest("x", CollectiveKind::kAllreduce));
+  Refuse(InvalidArgument("a scalar"), &requests.requests.back());
   requests.requests[0].prescale = 0.5;
   requests.requests[3].layout_hash = 77;
   requests.cache_ids = {1, 2, 300};
@@ -121,6 +135,23 @@ std::vector<std::string> Corpus() {
   plan.items = {{"g", 2, {3, 3, 3}}};
   plan.evicted = {1};
   plans.plans.push_back(plan);
+  plan.evicted.clear();
+  const auto add = [&](const std::string& name, CollectiveKind kind, std::vector<int64_t> dims) {
+    ++plan.sequence;
+    plan.kind = kind;
+    plan.dtype = DataType::kFloat32;
+    plan.items = {{name, 0, std::move(dims)}};
+    plan.peer = kind == CollectiveKind::kSendRecv ? 1 : kNoRank;
+    plans.plans.push_back(plan);
+  };
+  add("t", CollectiveKind::kAlltoall, {1, 1, 1, 1, 1, 1, 1, 1, 1});
+  add("c", CollectiveKind::kScatter, {1, 1, 1});
+  add("s", CollectiveKind::kSendRecv, {3, 2});
+  add("a", CollectiveKind::kAddProcessSet, {2, 0, 2});
+  add("j", CollectiveKind::kJoin, {2});
+  plan.absent = {2};
+  add("x", CollectiveKind::kAllreduce, {});
+  plan.absent.clear();
   plan.error = FailedPrecondition("the ranks disagree");
   plans.plans.push_back(plan);
   Frame resend;

@@ -25,6 +25,10 @@ Frame RequestsFrame() {
   odd.layout_hash = 0x8000'0000'0000'0001;
   odd.group = true;
   odd.shapes = {{}, {-1, INT64_MIN, INT64_MAX}, {7}};
+  odd.peer = 3;
+  odd.splits = {0, -1, INT64_MAX};
+  odd.refusal = "a scalar";
+  odd.resent = true;
   frame.cache_ids = {1, 127, 128, UINT32_MAX};
   return frame;
 }
@@ -46,6 +50,8 @@ Frame PlansFrame() {
   frame.plans.push_back(plan);
   plan.error = FailedPrecondition("the ranks disagree");
   plan.evicted.clear();
+  plan.peer = 4;
+  plan.absent = {1, 5};
   frame.plans.push_back(plan);
   frame.plans.push_back(Plan());
   return frame;
@@ -83,7 +89,8 @@ bool SamePlan(const Plan& a, const Plan& b) {
   return a.sequence == b.sequence && a.process_set == b.process_set && a.kind == b.kind &&
          a.dtype == b.dtype && a.op == b.op && a.prescale == b.prescale &&
          a.postscale == b.postscale && a.root == b.root && a.error.code() == b.error.code() &&
-         a.error.message() == b.error.message() && a.evicted == b.evicted;
+         a.error.message() == b.error.message() && a.evicted == b.evicted && a.peer == b.peer &&
+         a.absent == b.absent;
 }
 
 TEST(EveryFrameTypeComesBack) {
@@ -154,6 +161,14 @@ TEST(DefaultsAreNotSentExplicitly) {
   EXPECT_TRUE(DecodeFrame(bytes).ok());
   bytes.replace(bytes.find('\x3f') - 1, 2, "\xf0\x3f");  // 1.0
   EXPECT_TRUE(!DecodeFrame(bytes).ok());
+}
+
+TEST(APlainRequestStaysSmall) {
+  Frame frame;
+  frame.type = FrameType::kRequests;
+  frame.requests.push_back(Allreduce("x", {4}));
+  // Type, count, name, kind, dtype, op, flags, set, root, shapes, no ids.
+  EXPECT_EQ(EncodeFrame(frame).size(), size_t{2 + 2 + 4 + 2 + 3 + 1});
 }
 
 TEST(BoundsOfSizesHold) {

@@ -109,6 +109,64 @@ TEST(WhatIsWrongOnOneRankEndsOnAll) {
   EXPECT_EQ(world.runs(2).size(), 1u);
 }
 
+TEST(PlansWithoutDataRunToo) {
+  World world(3);
+  Request remove;
+  remove.name = "remove";
+  remove.kind = CollectiveKind::kRemoveProcessSet;
+  remove.splits = {2};
+  for (Rank rank : {0, 1, 2}) world.Submit(rank, 1, remove);
+  world.Deliver();
+  for (Rank rank : {0, 1, 2}) {
+    ASSERT_EQ(world.runs(rank).size(), 1u);
+    EXPECT_TRUE(!world.runs(rank)[0].moves_data());
+    EXPECT_EQ(world.runs(rank)[0].plan.items[0].first_dims, std::vector<int64_t>{2});
+    EXPECT_TRUE(!world.Ended(rank, 1));
+    world.Complete(rank, world.runs(rank)[0].plan.sequence);
+    EXPECT_EQ(world.Code(rank, 1), StatusCode::kOk);
+  }
+  world.Submit(1, 2, Allreduce("x", 2));
+  EXPECT_CONTAINS(world.Text(1, 2), "process set 2, which does not exist");
+}
+
+// Rank 0 does not wait for its own completion of a plan that moves no data.
+TEST(PlansWithoutDataDoNotFillTheWindow) {
+  Config config = QuietConfig();
+  config.max_plans_in_flight = 1;
+  World world(2, config);
+  Request join;
+  join.name = "join";
+  join.kind = CollectiveKind::kJoin;
+  for (Rank rank : {0, 1}) world.Submit(rank, 1, join);
+  world.Deliver();
+  EXPECT_EQ(world.runs(0).size(), 1u);
+  world.SubmitOnAll(2, "x");
+  ASSERT_EQ(world.runs(0).size(), 2u);
+  EXPECT_EQ(world.runs(0)[1].members, (std::vector<Rank>{0, 1}));
+}
+
+TEST(APlanHasThoseWhoTakePartAsMembers) {
+  World world(3);
+  Request join;
+  join.name = "join";
+  join.kind = CollectiveKind::kJoin;
+  world.Submit(2, 1, join);
+  Request send = Allreduce("s");
+  send.kind = CollectiveKind::kSendRecv;
+  send.root = 1;
+  send.peer = 0;
+  for (Rank rank : {0, 1}) world.Submit(rank, 1, Allreduce("x"));
+  for (Rank rank : {0, 1}) world.Submit(rank, 2, send);
+  world.Deliver();
+  for (Rank rank : {0, 1}) {
+    ASSERT_EQ(world.runs(rank).size(), 2u);
+    for (const PlanRun& run : world.runs(rank)) {
+      EXPECT_EQ(run.members, (std::vector<Rank>{0, 1}));
+    }
+  }
+  EXPECT_TRUE(world.runs(2).empty());
+}
+
 TEST(RanksThatDisagreeAllFailAndGoOn) {
   World world(2);
   world.Submit(0, 1, Allreduce("x"));
