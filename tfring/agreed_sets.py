@@ -27,14 +27,14 @@ class Passed:
     by_comm: list[bool] = field(default_factory=list)
     error: str | None = None
 
-    def encode(self) -> bytes:
-        """As one line."""
-        return json.dumps([self.sets, self.by_comm, self.error]).encode() + b"\n"
+    def encode(self) -> str:
+        """As one line of ASCII."""
+        return json.dumps([self.sets, self.by_comm, self.error])
 
 
-def decode(lines: bytes) -> list[Passed]:
-    """What all ranks passed, from their lines in the order of ranks."""
-    return [Passed(*json.loads(line)) for line in lines.splitlines()]
+def decode(line: str) -> Passed:
+    """What a rank passed, from its line."""
+    return Passed(*json.loads(line))
 
 
 def agree(passed: Sequence[Passed]) -> list[list[list[int]]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import operator
 import threading
 from collections.abc import Iterator, Sequence
@@ -69,6 +70,8 @@ class ProcessSet:
         self._ranks: list[int] | None = None
         # Read by collectives on any thread; written while nobody can use the set.
         self._why = ""
+        # COMM_NULL here, while others have several sets in its place.
+        self._stands_for_several = False
         self.barrier_lock = threading.Lock()
         if mpi_exchange.is_communicator(ranks_or_comm):
             self.mpi_comm = ranks_or_comm
@@ -92,6 +95,10 @@ class ProcessSet:
     def included(self) -> bool:
         """Whether we are part of it. An error before init."""
         return rank() in self._members()
+
+    def takes_part_in_removal(self) -> bool:
+        """Whether it is registered, or stands for sets of other ranks."""
+        return self.process_set_id is not None or self._stands_for_several
 
     def _members(self) -> list[int]:
         ranks = self.ranks
@@ -152,6 +159,7 @@ global_process_set: ProcessSet = _GlobalProcessSet()
 # Guards _registered, _generation and the process_set_id and _why of every set.
 _lock = threading.Lock()
 _registered: dict[int, ProcessSet] = {}
+_stand_ins: list[ProcessSet] = []  # COMM_NULL here, and several sets elsewhere
 _generation = 0
 # Held while a set is added, or one is removed: ranks meet for both under one name, so that they
 # are told when they disagree.
@@ -217,6 +225,7 @@ def _note(process_set: ProcessSet, number: int, generation: int) -> None:
         if generation != _generation:
             raise ValueError(f"{process_set} was not registered: shutdown() came in between")
         process_set._why = ""
+        process_set._stands_for_several = False
         process_set.process_set_id = number
         _registered[number] = process_set
 
@@ -233,7 +242,7 @@ def register_at_init(process_sets: Sequence[ProcessSet]) -> None:
 def _add_agreed(process_sets: Sequence[ProcessSet], generation: int) -> None:
     """Registers sets after all ranks have told each other what they have."""
     own = _passed(process_sets)
-    places = agreed_sets.agree(_exchange(own))
+    places = agreed_sets.agree([agreed_sets.decode(line) for line in _gather(own.encode())])
     known = get_process_set_ids_and_ranks()
     distinct = list(itertools.chain.from_iterable(places))
     for wanted in distinct:
@@ -247,6 +256,8 @@ def _add_agreed(process_sets: Sequence[ProcessSet], generation: int) -> None:
             _note(process_set, numbers[tuple(ranks)], generation)
         else:
             process_set._ranks = []
+            process_set._stands_for_several = True
+            _stand_ins.append(process_set)
             process_set._why = (
                 "it is COMM_NULL on this rank, and the other ranks made several sets in its place"
             )
@@ -268,16 +279,16 @@ def _passed(process_sets: Sequence[ProcessSet]) -> Passed:
     return own
 
 
-def _exchange(own: Passed) -> list[Passed]:
+def _gather(line: str) -> list[str]:
+    """What all ranks pass, by rank; no line has a line break."""
     import numpy as np
 
     from tfring.exceptions import tf_errors
 
+    mine = np.frombuffer(line.encode() + b"\n", np.uint8)
     with tf_errors():
-        lines = world._core().allgather(
-            np.frombuffer(own.encode(), np.uint8), name=f"process_sets.{next(_exchanges)}"
-        )
-    return agreed_sets.decode(lines.tobytes())
+        lines = world._core().allgather(mine, name=f"process_sets.{next(_exchanges)}")
+    return str(lines.tobytes().decode()).splitlines()
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
@@ -296,26 +307,38 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """
     if process_set is global_process_set:
         return False
-    number = checked_id(process_set)
+    if not process_set.takes_part_in_removal():
+        checked_id(process_set)
     with _lock:
-        if process_set.process_set_id != number:
+        number = process_set.process_set_id
+        if number is None and not process_set.takes_part_in_removal():
             raise ValueError(f"{process_set}: {process_set._advice()}")
         # From here on nobody begins anything in it; its number may be another's soon.
         process_set.process_set_id = None
+        process_set._stands_for_several = False
         process_set._why = "remove_process_set has removed it; add_process_set registers it again"
         generation = _generation
     try:
-        with _removing, _argument_errors():
-            world._core().remove_process_set(number)
+        _remove(process_set, number)
     except BaseException:
         with _lock:
             if generation == _generation:
                 process_set.process_set_id = number
         raise
     with _lock:
-        if _registered.get(number) is process_set:
+        if number is not None and _registered.get(number) is process_set:
             del _registered[number]
     return True
+
+
+def _remove(process_set: ProcessSet, number: int | None) -> None:
+    """Removes the set; with communicators all sets that ranks hold in its place."""
+    numbers = [number]
+    if process_set.mpi_comm is not None:
+        numbers = sorted({n for n in map(json.loads, _gather(json.dumps(number))) if n is not None})
+    with _removing, _argument_errors():
+        for each in numbers:
+            world._core().remove_process_set(each)
 
 
 def forget_all() -> None:
@@ -323,13 +346,15 @@ def forget_all() -> None:
     global _generation, _exchanges
     with _lock:
         _generation += 1
-        for process_set in _registered.values():
+        for process_set in (*_registered.values(), *_stand_ins):
             process_set.process_set_id = None
+            process_set._stands_for_several = False
             process_set._why = (
                 "shutdown() has removed it; pass it to init(process_sets=[...]) or to "
                 "add_process_set again"
             )
         _registered.clear()
+        _stand_ins.clear()
         _exchanges = itertools.count()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,8 +11,11 @@ import textwrap
 import time
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 120
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 # Variables of an outer launcher would be taken for the job's own.
 _FOREIGN = ("TFRING_RANK", "TFRING_SIZE", "OMPI_", "PMI", "PMIX_", "RANK", "WORLD_SIZE", "SLURM_")
@@ -62,6 +66,25 @@ def run(*options, limit=LIMIT_SECONDS, **more):
         text=True,
         env=environment(**more),
         timeout=limit,
+        check=False,
+    )
+
+
+def mpirun(count, path, *arguments, **more):
+    """Runs a script under Open MPI's mpirun to its end; skips the test where there is none."""
+    pytest.importorskip("mpi4py")
+    if shutil.which("mpirun") is None:
+        pytest.skip("needs mpirun")
+    shown = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False)
+    if "Open MPI" not in shown.stdout:
+        pytest.skip("needs Open MPI")
+    launcher = ["mpirun", "--map-by", ":OVERSUBSCRIBE", "-np", str(count)]
+    return subprocess.run(
+        [*launcher, sys.executable, path, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment(**AS_ROOT, **more),
+        timeout=LIMIT_SECONDS,
         check=False,
     )
 

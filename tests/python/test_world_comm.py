@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 import sys
 
 import pytest
-from launcher_tools import LIMIT_SECONDS, environment, run, write_script
+from launcher_tools import mpirun, run, write_script
 
 core = pytest.importorskip("tfring._native").core
 
 from tfring import world  # noqa: E402
 from tfring.bootstrap import meeting  # noqa: E402
-
-AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 COMMON = """
     import numpy as np
@@ -108,23 +104,6 @@ WITHOUT_MPI = """
 """
 
 
-def mpirun(count, path, **more):
-    pytest.importorskip("mpi4py")
-    if shutil.which("mpirun") is None:
-        pytest.skip("needs mpirun")
-    shown = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False)
-    if "Open MPI" not in shown.stdout:
-        pytest.skip("needs Open MPI")
-    return subprocess.run(
-        ["mpirun", "--map-by", ":OVERSUBSCRIBE", "-np", str(count), sys.executable, path],
-        capture_output=True,
-        text=True,
-        env=environment(**AS_ROOT, **more),
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
-
-
 def test_jobs_under_mpi(tmp_path):
     done = mpirun(4, write_script(tmp_path, COMMON + UNDER_MPI))
     assert done.returncode == 0, done.stderr
@@ -182,3 +161,65 @@ def test_what_is_no_communicator():
         world.init(process_sets="static")
     with pytest.raises(ValueError, match="no ProcessSet"):
         world.init(process_sets=[[0, 1]])
+
+
+SETS_OF_COMMUNICATORS = """
+    import pytest
+    from mpi4py import MPI
+    from tfring import process_sets
+    world = MPI.COMM_WORLD
+    me = world.rank
+
+    def total_in(process_set):
+        value = np.array([10.0**me])
+        number = process_set.process_set_id
+        return float(core.allreduce(value, name="in", op=1, process_set=number)[0])
+
+    # Every rank has its half; one object each, two sets.
+    half = world.Split(me % 2, -me)
+    mine = hvd.ProcessSet(half)
+    assert mine.ranks is None and mine == hvd.ProcessSet(half)
+    hvd.init(process_sets=[mine, hvd.ProcessSet([0, 3])])
+    assert mine.process_set_id == 1 + me % 2 and mine.ranks == [me % 2, 2 + me % 2]
+    assert mine.mpi_comm == half and mine.included() and mine.rank() == me // 2
+    assert total_in(mine) == (101.0 if me % 2 == 0 else 1010.0)
+    known = process_sets.get_process_set_ids_and_ranks()
+    assert known == {0: [0, 1, 2, 3], 1: [0, 2], 2: [1, 3], 3: [0, 3]}
+
+    # One of some ranks, COMM_NULL on the others, added later.
+    group = world.Get_group().Incl([2, 1])
+    some = hvd.ProcessSet(world.Create_group(group) if me in (1, 2) else MPI.COMM_NULL)
+    hvd.add_process_set(some)
+    assert some.process_set_id == 4 and some.ranks == [1, 2] and some.size() == 2
+    assert some.included() == (me in (1, 2))
+    assert hvd.remove_process_set(some) and hvd.remove_process_set(mine)
+    with pytest.raises(ValueError, match="remove_process_set has removed it"):
+        hvd.barrier(mine)
+    with pytest.raises(ValueError, match="equal to the global"):
+        hvd.add_process_set(hvd.ProcessSet(world))
+    hvd.shutdown()
+
+    # Several communicators: the world, with a set for each of the others.
+    hvd.init(comm=[world, half], process_sets=[hvd.ProcessSet([1])])
+    own = process_sets.registered()
+    assert hvd.size() == 4 and sorted(own) == [0, 1 + me % 2, 3]
+    assert total_in(own[1 + me % 2]) == (101.0 if me % 2 == 0 else 1010.0)
+    hvd.shutdown()
+
+    # Within a job of another communicator ranks are that job's.
+    rest = world.Split(me == 0, -me)
+    hvd.init(comm=rest)
+    if me:
+        pair = hvd.ProcessSet(rest.Split(0 if me > 1 else MPI.UNDEFINED, 0))
+        hvd.add_process_set(pair)
+        assert pair.ranks == [0, 1] and pair.included() == (me > 1)
+        with pytest.raises(ValueError, match="rank [0-2]: .*not part of the job"):
+            hvd.add_process_set(hvd.ProcessSet(half if me == 2 else MPI.COMM_NULL))
+    hvd.shutdown()
+    world.Barrier()
+"""
+
+
+def test_process_sets_of_communicators(tmp_path):
+    done = mpirun(4, write_script(tmp_path, COMMON + SETS_OF_COMMUNICATORS))
+    assert done.returncode == 0, done.stderr

@@ -59,4 +59,5 @@ def test_disagreement_names_ranks_and_values(passed, words):
 
 def test_lists_survive_the_wire():
     passed = [of_comms([0, 1], None), of_ranks([1]), Passed(error="a\nb")]
-    assert decode(b"".join(p.encode() for p in passed)) == passed
+    assert [decode(p.encode()) for p in passed] == passed
+    assert all(len(p.encode().splitlines()) == 1 for p in passed)
