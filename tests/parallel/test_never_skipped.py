@@ -1,0 +1,200 @@
+"""Gradients are reduced, and once: what a user does between tape and optimizer is seen through."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras_cases import PER_RANK, assert_same_on_all_ranks, build_model, loss, my_data
+
+import tfring as hvd
+
+
+def mine() -> float:
+    return float(hvd.rank() + 1)
+
+
+def mean_over_ranks() -> float:
+    return (hvd.size() + 1) / 2
+
+
+def reduced_gradient(variable: Any) -> Any:
+    with tf.GradientTape() as tape:
+        target = tf.reduce_sum(variable) * mine()
+    return hvd.DistributedGradientTape(tape).gradient(target, [variable])
+
+
+def clipped(gradients: list[Any]) -> list[Any]:
+    return [tf.clip_by_norm(g * 2.0, 1.0) for g in gradients]
+
+
+@pytest.mark.parametrize("where", ["eager", "one function", "condition", "function in function"])
+def test_a_gradient_changed_after_the_tape_is_not_reduced_again(where: str) -> None:
+    variable = keras.Variable([1.0, 2.0])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    optimizer.build([variable])
+
+    @tf.function
+    def gradients_of_a_function() -> Any:
+        return clipped(reduced_gradient(variable.value))
+
+    def step() -> None:
+        if where == "function in function":
+            gradients = gradients_of_a_function()
+        else:
+            gradients = clipped(reduced_gradient(variable.value))
+        if where == "condition":
+            tf.cond(
+                tf.reduce_sum(gradients[0]) > -1.0,
+                lambda: optimizer.apply(gradients, [variable]),
+                lambda: None,
+            )
+        else:
+            optimizer.apply(gradients, [variable])
+
+    with pytest.raises(ValueError, match="not both"):
+        (step if where == "eager" else tf.function(step))()
+    np.testing.assert_array_equal(variable, [1.0, 2.0])
+
+
+def test_what_a_function_returned_is_not_reduced_again_in_eager_mode() -> None:
+    variable = keras.Variable([1.0])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    gradients = tf.function(lambda: clipped(reduced_gradient(variable.value)))()
+    with pytest.raises(ValueError, match="not both"):
+        optimizer.apply(gradients, [variable])
+
+
+def test_a_tape_used_before_the_optimizer_was_wrapped_does_not_count() -> None:
+    variable = keras.Variable([1.0])
+    optimizer = keras.optimizers.SGD(1.0)
+    optimizer.apply(clipped(reduced_gradient(variable.value)), [variable])
+    hvd.DistributedOptimizer(optimizer)
+    optimizer.apply([tf.constant([mine()])], [variable])
+    np.testing.assert_allclose(variable, [-mean_over_ranks()], rtol=1e-6)
+
+
+def test_other_variables_and_a_loss_that_contains_reduced_gradients_are_fine() -> None:
+    critic, generator = keras.Variable([1.0]), keras.Variable([3.0])
+    plain = keras.optimizers.SGD(1.0)
+    wrapped = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    plain.build([critic])
+    wrapped.build([generator])
+
+    @tf.function
+    def step() -> None:
+        plain.apply(reduced_gradient(critic.value), [critic])
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                value = tf.reduce_sum(generator.value**2)
+            (slope,) = hvd.DistributedGradientTape(inner).gradient(value, [generator.value])
+            penalty = tf.reduce_sum(slope) * mine()
+        wrapped.apply(outer.gradient(penalty, [generator.value]), [generator])
+
+    step()
+    np.testing.assert_allclose(critic, [1.0 - mean_over_ranks()], rtol=1e-6)
+    np.testing.assert_allclose(generator, [3.0 - 2 * mean_over_ranks()], rtol=1e-6)
+
+
+class BothWrapped(keras.Model):
+    """A train_step with a distributed tape, compiled with a wrapped optimizer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs)
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            value = self.compute_loss(x=x, y=y, y_pred=self(x))
+        tape = hvd.DistributedGradientTape(tape)
+        gradients = tape.gradient(value, self.trainable_variables)
+        gradients, _ = tf.clip_by_global_norm(gradients, 1.0)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": value}
+
+
+def test_a_train_step_with_both_wrapped_is_refused() -> None:
+    model = BothWrapped()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss=loss())
+    with pytest.raises(ValueError, match="not both"):
+        model.fit(*my_data(1), batch_size=PER_RANK, verbose=0)
+
+
+def test_a_model_trained_before_wrapping_reduces_without_any_callback() -> None:
+    model = build_model(1)
+    model.compile(keras.optimizers.Adam(1e-2), loss=loss())
+    x, y = my_data(2)
+    initial = model.get_weights()
+    model.fit(x, y, batch_size=PER_RANK, verbose=0)  # each rank by itself
+    hvd.DistributedOptimizer(model.optimizer)
+    model.set_weights(initial)
+    for variable in model.optimizer.variables[2:]:
+        variable.assign(tf.zeros_like(variable))
+    model.fit(x, y, batch_size=PER_RANK, verbose=0)
+    assert_same_on_all_ranks(model)
+
+
+def test_a_deepcopy_reduces() -> None:
+    variable = keras.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    copy.deepcopy(optimizer).apply([tf.constant([mine()])], [variable])
+    np.testing.assert_allclose(variable, [-mean_over_ranks()], rtol=1e-6)
+
+
+def test_a_rank_that_resumed_meets_the_others(several: int) -> None:
+    """Its optimizer is built and knows positions; the first call has only some of the variables."""
+    variables = [keras.Variable([0.0]), keras.Variable([0.0])]
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    if hvd.rank() == 0:
+        optimizer.build(variables)
+    optimizer.apply([tf.constant([mine()])], variables[1:])
+    np.testing.assert_allclose(variables[1], [-mean_over_ranks()], rtol=1e-6)
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("built", [False, True])
+def test_missing_gradients_with_accumulation_are_an_error(
+    several: int, passes: int, built: bool
+) -> None:
+    variables = [keras.Variable([1.0]), keras.Variable([2.0])]
+    inner = keras.optimizers.SGD(0.1)
+    if built:
+        inner.build(variables)
+    optimizer = hvd.DistributedOptimizer(inner, backward_passes_per_step=passes)
+    one = tf.constant([1.0])
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"tfring\.optimizer"):
+        for _ in range(passes):
+            optimizer.apply([one, None] if hvd.rank() == 0 else [one, one], variables)
+
+
+def test_adasum_of_equal_gradients_is_one_of_them() -> None:
+    variable = keras.Variable([0.0, 0.0])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Adasum)
+    optimizer.apply([tf.constant([1.0, 2.0])], [variable])
+    np.testing.assert_allclose(variable, [-1.0, -2.0], rtol=1e-5)
+    with tf.GradientTape() as tape:
+        target = tf.reduce_sum(variable)
+    tape = hvd.DistributedGradientTape(tape, op=hvd.Adasum)
+    np.testing.assert_allclose(tape.gradient(target, variable.value), [1.0, 1.0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("sparse_as_dense", [False, True, "auto"])
+def test_the_average_counts_those_that_take_part(several: int, sparse_as_dense: Any) -> None:
+    table = tf.Variable(tf.zeros([3, 1]))
+    if hvd.rank() > 0:
+        with tf.GradientTape() as tape:
+            target = tf.reduce_sum(tf.gather(table, [1, 1, 2])) * mine()
+        tape = hvd.DistributedGradientTape(tape, sparse_as_dense=sparse_as_dense)
+        gradient = tape.gradient(target, table)
+        expected = np.mean([r + 1.0 for r in range(1, several)])
+        dense = tf.convert_to_tensor(gradient)
+        np.testing.assert_allclose(dense, [[0.0], [2 * expected], [expected]], rtol=1e-6)
+    assert hvd.join() in range(several)
