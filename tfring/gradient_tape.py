@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,20 +16,34 @@ from tfring.reduce_options import GradientHook, ReduceOptions, resolve_groups
 from tfring.reducer import GradientReducer
 
 # Names must be those of the other ranks, and a tape is made anew in every step and every trace. So
-# the number in a name belongs to the list of variables and not to the tape: the first list that is
-# differentiated is number 0, and it stays that whatever is retraced.
+# a name belongs to the list of variables and not to the tape: to what it looks like and, among
+# lists that look alike, to the order in which they were first differentiated. Not to the order
+# among all lists: a rank that has joined, or is no member of a process set, misses some of them.
+# Dimensions are left out of the look, so that ranks which disagree about one meet and are told.
 _ordinals: dict[tuple[Any, ...], int] = {}
+_seen: collections.Counter[tuple[int, str]] = collections.Counter()
 
 
-def _ordinal_of(sources: list[Any]) -> int:
-    key = tuple(_source_key(source) for source in sources)
-    return _ordinals.setdefault(key, len(_ordinals))
+def _name_of(sources: list[Any], members: Any) -> str:
+    number = process_sets.checked_id(members)
+    key = (number, *(_source_key(source) for source in sources))
+    text = ";".join(f"{tf.as_dtype(s.dtype).name}:{_rank_of(s)}" for s in sources)
+    look = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    if key not in _ordinals:
+        _ordinals[key] = _seen[number, look]
+        _seen[number, look] += 1
+    return f"{reduced_record.TAPE_PREFIX}{look}.{_ordinals[key]}"
 
 
 def _source_key(source: Any) -> Any:
     if isinstance(source, tf.Tensor):  # has no identity that outlives a trace
         return ("tensor", source.dtype.name)
     return variable_key(source)
+
+
+def _rank_of(source: Any) -> int | None:
+    rank: int | None = tf.TensorShape(source.shape).rank
+    return rank
 
 
 class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
@@ -168,7 +184,7 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         flat_sources = tf.nest.flatten(sources)
         if not flat_sources:
             return local
-        name = f"tfring.tape.{_ordinal_of(flat_sources)}"
+        name = _name_of(flat_sources, self._reducer.options.members)
         flat = tf.nest.flatten(local)
         reduced = self._reducer.reduce(flat, flat_sources, name=name)
         _, theirs = self.get_local_and_global_gradients(flat, flat_sources)

@@ -6,18 +6,20 @@ clip them say, and applies them. As with Keras optimizers the user's own object 
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import tensorflow as tf
 
-from tfring import reduced_record
+from tfring import process_sets, reduced_record
 from tfring.aggregation import LocalGradientAggregationHelper
 from tfring.local_variables import LocalVariables
 from tfring.reduce_options import ReduceOptions, resolve_groups
 from tfring.reducer import GradientReducer
 
 _ATTRIBUTE = "_tfring_hook"
-_wrapped = 0
+# By process set: its members may wrap optimizers that the other ranks do not have.
+_wrapped: collections.Counter[int] = collections.Counter()
 
 
 def wrap(
@@ -48,22 +50,23 @@ def wrap(
     Raises:
         ValueError: it is wrapped already, or options contradict each other.
     """
-    global _wrapped
     if hasattr(optimizer, _ATTRIBUTE):
         raise ValueError(
             f"optimizer {optimizer.get_name()!r} is wrapped by DistributedOptimizer already; "
             "wrap it once"
         )
-    base = f"tfring.legacy_optimizer.{_wrapped if name is None else name}"
+    chosen = ReduceOptions(groups=resolve_groups(num_groups, groups), **options)
+    number = process_sets.checked_id(chosen.process_set)
+    base = f"tfring.legacy_optimizer.{_wrapped[number] if name is None else name}"
     hook = _LegacyHook(
         optimizer,
-        ReduceOptions(groups=resolve_groups(num_groups, groups), **options),
+        chosen,
         base,
         backward_passes_per_step,
         average_aggregated_gradients,
         scale_local_gradients,
     )
-    _wrapped += 1
+    _wrapped[number] += 1
     if use_locking:
         optimizer._use_locking = True
     setattr(optimizer, _ATTRIBUTE, hook)

@@ -147,6 +147,25 @@ def test_a_process_set_reduces_and_the_others_keep_theirs(first_and_last: Any) -
     np.testing.assert_allclose(variable, [expected], rtol=1e-6)
 
 
+def test_what_members_did_among_themselves_moves_no_names(first_and_last: Any) -> None:
+    """Tapes and optimizers of a process set, made by its members only; then those of all ranks."""
+
+    def step(**options: Any) -> Any:
+        variables = [tf.Variable([1.0]), tf.Variable([[2.0]])]
+        with tf.GradientTape() as tape:
+            target = mine() * tf.add_n([tf.reduce_sum(v) for v in variables])
+        weight = keras.Variable([0.0])
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), **options)
+        optimizer.apply([tf.constant([mine()])], [weight])
+        gradients = hvd.DistributedGradientTape(tape, **options).gradient(target, variables)
+        return [weight.numpy()[0], float(gradients[0][0]), float(gradients[1][0, 0])]
+
+    if first_and_last.included():
+        step(process_set=first_and_last)
+    expected = mean_over_ranks()
+    np.testing.assert_allclose(step(), [-expected, expected, expected], rtol=1e-6)
+
+
 @pytest.mark.parametrize("in_function", [False, True])
 def test_hooks_come_before_and_after_the_reduction(in_function: bool) -> None:
     variable = tf.Variable([1.0])

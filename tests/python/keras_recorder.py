@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -63,7 +64,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     recorder = Recorder()
     monkeypatch.setattr(collectives, "bucket_allreduce", recorder.bucket_allreduce)
     monkeypatch.setattr(world, "is_initialized", lambda: True)
-    monkeypatch.setattr(wrapping, "_wrapped", 0)
+    monkeypatch.setattr(wrapping, "_wrapped", collections.Counter())
     yield recorder
     keras.mixed_precision.set_global_policy("float32")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import keras
@@ -15,7 +16,8 @@ from tfring.reduce_options import GradientHook as Hook
 from tfring.reduce_options import ReduceOptions, resolve_groups
 from tfring.reducer import GradientReducer
 
-_wrapped = 0
+# By process set: its members may wrap optimizers that the other ranks do not have.
+_wrapped: collections.Counter[int] = collections.Counter()
 
 
 def DistributedOptimizer(
@@ -170,9 +172,9 @@ def _attach(
 ) -> None:
     inner = innermost(optimizer)
     accumulated = accumulation.set_up(inner, passes, average)
-    global _wrapped
-    base = f"tfring.optimizer.{_wrapped if name is None else name}"
-    _wrapped += 1
+    number = process_sets.checked_id(options.process_set)
+    base = f"tfring.optimizer.{_wrapped[number] if name is None else name}"
+    _wrapped[number] += 1
     hook = GradientHook(inner, GradientReducer(options, local), base, accumulated)
     hook.attach()
     if optimizer is not inner:
