@@ -81,7 +81,7 @@ UNDER_MPI = """
 """
 
 WITHOUT_MPI = """
-    import os
+    import os, socket
     me = int(os.environ["TFRING_RANK"])
     for _ in range(2):
         if me == 1:
@@ -94,6 +94,11 @@ WITHOUT_MPI = """
             hvd.shutdown()
     if me != 0:
         refused("mpirun", "[1, 2]", comm=[1, 2])
+    if me == 0:
+        # The launcher's port stays ours between two jobs.
+        where = os.environ["TFRING_RENDEZVOUS_ADDR"], int(os.environ["TFRING_RENDEZVOUS_PORT"])
+        with socket.socket() as other:
+            assert other.connect_ex(where) == 0
     hvd.init(comm=[me])
     assert (hvd.rank(), hvd.size()) == (0, 1)
     hvd.shutdown()

@@ -93,7 +93,7 @@ class Listener:
     def close(self) -> None:
         """Closes the listening socket and every connection that has not proven itself."""
         for guest in list(self._guests):
-            self._drop(guest, "")
+            self._send_away(guest)
         self._selector.close()
         self._sock.close()
 
@@ -154,16 +154,22 @@ class Listener:
                 "that give the rank, and that no process of an earlier run is left over"
             )
         if who not in expected and who[0] is auth.Role.RENDEZVOUS:
-            # Early for another job of ours. That fits into the buffer of a fresh connection.
-            with contextlib.suppress(OSError):
-                frames.send_frame(guest.sock, frames.encode(COME_AGAIN))
-            self._drop(guest, "")
+            self._send_away(guest)
             return
         if who not in expected:
             self._drop(guest, f"nobody expects rank {who[1]} as {who[0].name.lower()} here")
             return
         self._forget(guest)
         present[who] = guest.sock
+
+    def _send_away(self, guest: _Guest) -> None:
+        """Drops a guest that is early for another job and may take itself for admitted."""
+        claim = guest.handshake.claim
+        if claim is not None and claim.role is auth.Role.RENDEZVOUS:
+            # That fits into the buffer of a fresh connection.
+            with contextlib.suppress(OSError):
+                frames.send_frame(guest.sock, frames.encode(COME_AGAIN))
+        self._drop(guest, "")
 
     def _drop_late(self, now: float) -> None:
         for guest in [g for g in self._guests if g.deadline <= now]:

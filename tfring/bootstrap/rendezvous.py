@@ -19,6 +19,10 @@ from tfring.bootstrap.listener import COME_AGAIN, Listener, bind, connect
 _REPORT_SECONDS = 5.0
 _AGAIN_SECONDS = 0.05
 
+# The launcher's listening sockets by port, for the next init: the port is one of those for outgoing
+# connections, and in between anybody could get it.
+_adopted: dict[int, socket.socket] = {}
+
 
 def describe_ranks(ranks: list[int]) -> str:
     """``rank 3`` or ``ranks 1, 2 and 5``; long lists are cut short."""
@@ -225,10 +229,12 @@ def meet(
 
 
 def _listening_socket(address: str, port: int, size: int, inherited: int | None) -> socket.socket:
-    if inherited is not None:
+    sock = _adopted.get(port)
+    if sock is None and inherited is not None:
         sock = adopt_listener(inherited, port)
-        if sock is not None:
-            return sock
+    if sock is not None:
+        _adopted[port] = sock
+        return sock.dup()
     # After a shutdown the next init uses the same port; a process that is just leaving may hold it.
     return _retry_in_use(lambda: bind(address, port, min(4096, size + 16)), address, port)
 
