@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
-import subprocess
-import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -273,22 +270,3 @@ def test_different_missing_gradients_are_an_error_on_every_rank() -> None:
             optimizer.apply(mine, variables)
     optimizer.apply(gradients, variables)  # and the next step works
     np.testing.assert_allclose([v.numpy()[0] for v in variables], [0.9, 1.9], rtol=1e-6)
-
-
-def test_a_saved_model_loads_in_plain_keras(tmp_path: Any) -> None:
-    model = train_together(keras.optimizers.Adam(1e-2), steps=3, seed=9)
-    if hvd.rank() == 0:
-        path = tmp_path / "model.keras"
-        model.save(path)
-        code = (
-            "import sys, keras, json, numpy as np\n"
-            f"m = keras.models.load_model({str(path)!r})\n"
-            "assert not [n for n in sys.modules if n.startswith('tfring')]\n"
-            "x = np.ones((2, 8), dtype='float32')\n"
-            "print(json.dumps([type(m.optimizer).__name__, m(x).numpy().tolist()]))\n"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        optimizer, outputs = json.loads(done.stdout.splitlines()[-1])
-        assert optimizer == "Adam"
-        np.testing.assert_allclose(model(np.ones((2, 8), "float32")), outputs, rtol=1e-6)

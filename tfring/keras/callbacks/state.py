@@ -10,7 +10,8 @@ from tfring.keras.hook import find_hook, innermost
 
 def local_variables(model: Any, given: Iterable[Any]) -> list[Any]:
     """Returns the given variables, and those that are registered as local with the optimizer."""
-    hook = None if model.optimizer is None else find_hook(model.optimizer)
+    optimizer = getattr(model, "optimizer", None)
+    hook = None if optimizer is None else find_hook(optimizer)
     registered = [] if hook is None else hook.local_among(model.trainable_variables)
     return [*given, *registered]
 
@@ -30,7 +31,7 @@ def shared_state(model: Any, local: Iterable[Any] = (), *, accumulators: bool = 
         accumulators: whether to include the gradients accumulated so far; during training they are
             this rank's part of an update to come.
     """
-    if model.optimizer is None:
+    if getattr(model, "optimizer", None) is None:
         return []
     inner = innermost(model.optimizer)
     left_out = _slots(inner, {id(variable) for variable in local})
