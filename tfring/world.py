@@ -77,6 +77,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     Raises:
         RuntimeError: The environment is contradictory, a rank did not come within
             TFRING_START_TIMEOUT seconds, or this process was forked from one that called init.
+            MPI_Init itself, where it has not run yet, waits for all processes without a limit.
         ValueError: A setting has an impossible value, this process is not part of `comm`, or a
             process set is not possible, equal to another or not the same on all ranks.
     """

@@ -315,3 +315,27 @@ def test_both_ends_of_every_link_want_it(size, limit):
         assert (role, b) in mesh.links(a, size, limit)
         assert (role, a) in mesh.links(b, size, limit)
     assert len([w for w in wanted if w[0] is auth.Role.CONTROL]) == size - 1
+
+
+def test_rank_that_is_early_for_another_job_comes_again():
+    """Rank 1 is there at once; rank 0 waits for rank 2 first, with which it makes another job."""
+    port = free_port()
+    settings = Settings(secret=SECRET, start_timeout=20)
+
+    def work(rank):
+        for other in {0: (2, 1), 1: (1,), 2: (2,)}[rank]:
+            if rank == 2:
+                time.sleep(0.5)
+            own = identity(rank, 3, port)
+            membership = start.bring_up(own, settings, {}, comm=[other, 0])
+            close(membership)
+        return membership
+
+    memberships, errors = run_ranks(work, range(3))
+    assert not errors
+    assert {r: (m.rank, m.size) for r, m in memberships.items()} == {
+        0: (1, 2),
+        1: (0, 2),
+        2: (0, 2),
+    }
+    assert all(m.local_size == 2 for m in memberships.values())
