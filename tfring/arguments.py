@@ -74,7 +74,7 @@ def checked_tensor(tensor: Any, name: str | None, supported: Sequence[str], kind
     """Returns the value as a tensor; TypeError for a dtype that is not supported."""
     value = tf.convert_to_tensor(tensor)
     tf_library.check_dtype(value, name or UNNAMED, supported, kind)
-    tf_library.refuse_xla(name or UNNAMED)
+    tf_library.refuse_xla(name or UNNAMED, kind.removeprefix("grouped_"))
     return value
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import reduce_ops, tf_library, tf_ops
+from tfring import reduce_ops, tf_library, tf_ops, xla
 from tfring.reduce_ops import Average, Max, Min, Product, Sum
 
 _registered = False
@@ -44,7 +44,7 @@ def register() -> None:
         "Join": no_gradient,
     }
     for kind, gradient in gradients.items():
-        tf.RegisterGradient(f"Tfring{kind}")(gradient)
+        tf.RegisterGradient(f"Tfring{kind}")(xla.following(gradient))
     for kind in ("Rank", "Size", "LocalRank", "LocalSize", "CrossRank", "CrossSize"):
         tf.no_gradient(f"Tfring{kind}")
     tf.no_gradient("TfringProcessSetIncluded")
@@ -196,16 +196,22 @@ def allgather_gradient(op: Any, *grads: Any) -> list[Any]:
     # Each rank's number and its rows, so that it does not matter who takes part.
     mine = tf.expand_dims(tf.concat([[tf.cast(rank(), tf.int64)], rows], 0), 0)
     [everybody] = tf_library.allgather_op([mine], name=f"{name}.rows", process_set_id=number)
-    before = tf.boolean_mask(everybody, everybody[:, 0] < tf.cast(rank(), tf.int64))
-    starts = tf.reduce_sum(before, axis=0)[1:]
+    before = everybody[:, :1] < tf.cast(rank(), tf.int64)
+    starts = tf.reduce_sum(tf.where(before, everybody, tf.zeros_like(everybody)), axis=0)[1:]
     means = _average(dense, name, number)
     return [
         *(
-            tf.ensure_shape(mean[starts[i] : starts[i] + rows[i]], tensor.shape)
+            tf.ensure_shape(_rows_from(mean, starts[i], tensor), tensor.shape)
             for i, (mean, tensor) in enumerate(zip(means, tensors, strict=True))
         ),
         None,
     ]
+
+
+def _rows_from(mean: Any, start: Any, tensor: Any) -> Any:
+    """As many rows as `tensor` has; written so that XLA sees that their number is fixed."""
+    begin = tf.concat([[start], tf.zeros([tf.rank(tensor) - 1], tf.int64)], 0)
+    return tf.slice(mean, begin, tf.shape(tensor, out_type=tf.int64))
 
 
 def broadcast_gradient(op: Any, *grads: Any) -> list[Any]:

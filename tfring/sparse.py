@@ -13,6 +13,7 @@ from tfring.reduce_ops import Average, Sum
 def check_sparse(slices: Any, name: str | None, op: int, prescale: float, postscale: float) -> None:
     """Raises NotImplementedError for what tf.IndexedSlices cannot do, TypeError for a dtype."""
     label = name or arguments.UNNAMED
+    tf_library.refuse_xla(label, "allreduce of tf.IndexedSlices")
     if op not in (Average, Sum):
         raise NotImplementedError(
             f"tensor {label}: tf.IndexedSlices can be reduced with Average and Sum, not with "

@@ -18,9 +18,8 @@ from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
-from tensorflow.python.ops import control_flow_util
 
-from tfring import _native
+from tfring import _native, xla
 
 OPS_LIBRARY = "_tfring_ops.so"
 BUILD_FILE = "build.json"
@@ -64,6 +63,7 @@ def library() -> Any:
 def _load(folder: pathlib.Path) -> Any:
     check_tensorflow_version(built_for(folder), tf.__version__)
     loaded = tf.load_op_library(str(folder / OPS_LIBRARY))
+    xla.load(folder)
     from tfring import gradients
 
     gradients.register()
@@ -163,20 +163,15 @@ def check_dtype(tensor: Any, name: str, supported: Sequence[str], kind: str) -> 
         )
 
 
-def refuse_xla(name: str) -> None:
-    """Raises NotImplementedError while a function with jit_compile=True is being traced.
+def refuse_xla(name: str, kind: str = "") -> None:
+    """Raises NotImplementedError in a function with jit_compile=True that XLA cannot compile.
 
-    TensorFlow would refuse the op as well, but only when the function runs, and would not say what
-    to do.
+    Args:
+        name: of the tensor.
+        kind: of the collective; see tfring.xla.COMPILED.
     """
-    if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(
-        tf.compat.v1.get_default_graph()
-    ):
-        raise NotImplementedError(
-            f"the collective {name} is inside a function with jit_compile=True, and this version's "
-            "collectives cannot be compiled by XLA: use jit_compile=False, in tf.function or in "
-            'compile() (where "auto", the default, means True as soon as there is a GPU)'
-        )
+    library()
+    xla.refuse(name, kind)
 
 
 def allreduce_op(
@@ -191,20 +186,19 @@ def allreduce_op(
     group: bool = False,
 ) -> list[Any]:
     """Builds one TfringAllreduce of tensors of one dtype; returns tensors of the same shapes."""
-    refuse_xla(name)
+    refuse_xla(name, "allreduce")
     for tensor in tensors:
         check_dtype(tensor, name, REDUCIBLE, "allreduce")
-    reduced: list[Any] = library().tfring_allreduce(
+    reduced: list[Any] = _build(
+        library().tfring_allreduce,
+        name,
         tensors=list(tensors),
-        channel=channel(name, process_set_id),
-        tensor_name=name,
         reduce_op=op,
         prescale_factor=as_text(prescale),
         postscale_factor=as_text(postscale),
         process_set_id=process_set_id,
         layout_hash=_as_int64(layout_hash),
         group=group,
-        name=node_name("TfringAllreduce", name),
     )
     return reduced
 
@@ -213,16 +207,15 @@ def allgather_op(
     tensors: Sequence[Any], *, name: str, process_set_id: int = 0, group: bool = False
 ) -> list[Any]:
     """Builds one TfringAllgather of tensors of one dtype; first dimensions become sums."""
-    refuse_xla(name)
+    refuse_xla(name, "allgather")
     for tensor in tensors:
         check_dtype(tensor, name, MOVABLE, "allgather")
-    gathered: list[Any] = library().tfring_allgather(
+    gathered: list[Any] = _build(
+        library().tfring_allgather,
+        name,
         tensors=list(tensors),
-        channel=channel(name, process_set_id),
-        tensor_name=name,
         process_set_id=process_set_id,
         group=group,
-        name=node_name("TfringAllgather", name),
     )
     return gathered
 
@@ -231,18 +224,27 @@ def broadcast_op(
     tensors: Sequence[Any], *, name: str, root_rank: int, process_set_id: int = 0
 ) -> list[Any]:
     """Builds one TfringBroadcast of tensors of one dtype; returns tensors of the same shapes."""
-    refuse_xla(name)
+    refuse_xla(name, "broadcast")
     for tensor in tensors:
         check_dtype(tensor, name, MOVABLE, "broadcast")
-    values: list[Any] = library().tfring_broadcast(
+    values: list[Any] = _build(
+        library().tfring_broadcast,
+        name,
         tensors=list(tensors),
-        channel=channel(name, process_set_id),
-        tensor_name=name,
         root_rank=root_rank,
         process_set_id=process_set_id,
-        name=node_name("TfringBroadcast", name),
     )
     return values
+
+
+def _build(make: Callable[..., Any], name: str, *, process_set_id: int, **inputs: Any) -> Any:
+    """Builds one op; under XLA behind all others, see tfring.xla."""
+    kind = "".join(part.title() for part in make.__name__.split("_"))
+    inputs.update(tensor_name=name, process_set_id=process_set_id, name=node_name(kind, name))
+    if not xla.compiling():
+        return make(channel=channel(name, process_set_id), **inputs)
+    with xla.in_order():
+        return make(channel=xla.chain(), **inputs)
 
 
 def as_text(factor: float) -> str:

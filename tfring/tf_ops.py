@@ -151,7 +151,7 @@ def join_op(*, name: str, process_set_id: int = 0) -> Any:
 
 
 def _check(tensors: Sequence[Any], name: str, supported: Sequence[str], kind: str) -> None:
-    tf_library.refuse_xla(name)
+    tf_library.refuse_xla(name, kind)
     for tensor in tensors:
         tf_library.check_dtype(tensor, name, supported, kind)
 

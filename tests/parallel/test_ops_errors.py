@@ -109,23 +109,6 @@ def test_dtypes_that_cannot_be_reduced() -> None:
         tfring.allgather(tf.constant(["text"]), name="words")
 
 
-COLLECTIVES: list[Callable[[Any], Any]] = [
-    tfring.allreduce,
-    tfring.allgather,
-    lambda x: tfring.broadcast(x, 0),
-]
-
-
-@pytest.mark.parametrize("collective", COLLECTIVES)
-def test_xla_is_refused_with_what_to_do(collective: Callable[[Any], Any]) -> None:
-    nested = tf.function(lambda x: collective(x))
-    for inner in (collective, nested):
-        step = tf.function(lambda x, inner=inner: inner(x), jit_compile=True)
-        with pytest.raises(NotImplementedError, match="jit_compile=False"):
-            step(tf.ones(2))
-    assert nested(tf.ones(2)).shape[0] >= 2  # and without XLA it runs
-
-
 def test_a_scalar_cannot_be_gathered() -> None:
     with pytest.raises(ValueError, match=r"reshape it to \[1\]"):
         tfring.allgather(1.0)

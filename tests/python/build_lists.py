@@ -17,6 +17,7 @@ LIBRARY_FOLDERS = (
     "ops/runtime/engine",
     "ops/sim",
     "ops/kernels",
+    "ops/xla",
     "ops/bindings",
 )
 SOURCE = re.compile(r"(?:\$\{[A-Z_]+\}/)?([\w/]+\.cc)\b")

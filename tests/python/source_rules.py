@@ -20,14 +20,16 @@ CC_ARROWS: dict[str, set[str]] = {
     "trace": {"base", "interfaces"},
     "engine": {"base", "interfaces", "core", "transport", "backend", "trace"},
     "kernels": {"base", "interfaces", "core", "engine"},
+    "xla": {"base", "interfaces", "core", "engine", "kernels"},
     "bindings": {"base", "interfaces", "core", "engine"},
     "sim": {"base", "interfaces", "core", "transport", "backend", "engine"},
 }
 # Foreign headers and the only rooms that may use them.
 FOREIGN_HEADERS = {
-    "tensorflow/": {"kernels"},
+    "tensorflow/": {"kernels", "xla"},
+    "xla/": {"xla"},
     "pybind11/": {"bindings"},
-    "absl/": {"kernels"},
+    "absl/": {"kernels", "xla"},
     "google/protobuf/": {"kernels"},
     "Python.h": {"bindings"},
 }

@@ -50,7 +50,10 @@ def test_op_library_for_the_tensorflow_that_is_there(monkeypatch):
         pytest.skip("the op library is not built")
     findings = findings_of(doctor._tensorflow, monkeypatch)
     assert not findings.problems
-    assert dict(findings.lines)["TensorFlow ops"].startswith("load; built for TensorFlow 2.")
+    lines = dict(findings.lines)
+    assert lines["TensorFlow ops"].startswith("load; built for TensorFlow 2.")
+    expected = "possible" if (Path(native.library_dir()) / "_tfring_xla.so").exists() else "not"
+    assert lines["jit_compile=True"].startswith(expected)
 
 
 def test_misspelt_and_impossible_settings(monkeypatch):

@@ -16,7 +16,7 @@ import pytest
 
 pytestmark = pytest.mark.wheel
 
-LIBRARIES = {"libtfring_runtime.so", "_tfring_ops.so"}
+LIBRARIES = {"libtfring_runtime.so", "_tfring_ops.so", "_tfring_xla.so"}
 SCRIPT = """
 import tensorflow as tf
 import tfring as hvd
@@ -26,6 +26,8 @@ eager = hvd.allreduce(tf.constant([1.0 + hvd.rank()]), op=hvd.Sum, name="x")
 graph = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum, name="y"))
 assert eager.numpy().tolist() == [expected], eager
 assert graph(tf.constant([1.0 + hvd.rank()])).numpy().tolist() == [expected]
+compiled = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum, name="z"), jit_compile=True)
+assert compiled(tf.constant([1.0 + hvd.rank()])).numpy().tolist() == [expected]
 print(f"sum over {hvd.size()} is {expected}")
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from tfring import world
+from tfring import world, xla
 from tfring.keras.hook import find_hook
 from tfring.reducer import GradientReducer
 
@@ -29,10 +29,10 @@ def before_train_function(model: Any) -> None:
     """
     if model is None or getattr(model, "optimizer", None) is None:
         return
-    if _needs_reduction(model) and model.jit_compile:
+    if _needs_reduction(model) and model.jit_compile and (reason := xla.trouble()):
         warnings.warn(
             "tfring: this model has jit_compile=True (Keras chooses that by itself when it sees a "
-            "GPU), and this version's collectives cannot be compiled by XLA; training goes on with "
+            f"GPU), and collectives cannot be compiled by XLA: {reason}. Training goes on with "
             "jit_compile=False. Compile the model with jit_compile=False to avoid this message.",
             stacklevel=2,
         )

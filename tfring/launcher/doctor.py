@@ -127,14 +127,17 @@ def _tensorflow(findings: Findings) -> None:
     findings.show("TensorFlow", found or "installed, version unknown")
     findings.show("Keras", _version_of("keras") or "not installed")
     answer, trouble = _probe(
-        "import json, tfring.tf_library as t, tfring._native as n\n"
-        "built = t.built_for(n.library_dir()); t.library(); print(json.dumps(built))"
+        "import json, tfring.tf_library as t, tfring._native as n, tfring.xla as x\n"
+        "built = t.built_for(n.library_dir()); t.library()\n"
+        "print(json.dumps([built, x.trouble()]))"
     )
     if answer is None:
         findings.show("TensorFlow ops", "cannot be loaded")
         findings.problems.append(f"tfring's TensorFlow ops cannot be loaded: {trouble}")
     else:
-        findings.show("TensorFlow ops", f"load; built for TensorFlow {answer}")
+        built, trouble = answer
+        findings.show("TensorFlow ops", f"load; built for TensorFlow {built}")
+        findings.show("jit_compile=True", f"not possible: {trouble}" if trouble else "possible")
     threads = inter_op_threads()
     findings.show("inter-op threads", threads)
     if threads < WANTED and os.environ.get("TF_NUM_INTEROP_THREADS"):

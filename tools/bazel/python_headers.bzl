@@ -1,6 +1,6 @@
 """The headers and libraries of the Python environment that TFRING_PYTHON names (else python3).
 
-Only //ops/kernels and //ops/bindings use them; those targets are tagged manual, so that the
+Only //ops/kernels, //ops/xla and //ops/bindings use them; those targets are tagged manual, so that the
 runtime and its tests build without Python.
 """
 
@@ -11,6 +11,7 @@ print(sysconfig.get_paths()["include"])
 print(pybind11.get_include())
 print(os.path.join(root, "include"))
 print(os.path.join(root, "libtensorflow_framework.so.2"))
+print(os.path.join(root, "libtensorflow_cc.so.2"))
 """
 
 _BUILD = """
@@ -46,6 +47,24 @@ cc_library(
     includes = ["tensorflow"],
     deps = [":tensorflow_framework"],
 )
+
+cc_import(
+    name = "tensorflow_cc",
+    shared_library = "libtensorflow_cc.so.2",
+)
+
+# With what the headers of tf2xla include.
+cc_library(
+    name = "tensorflow_compiler",
+    includes = [
+        "tensorflow/external/farmhash_archive/src",
+        "tensorflow/external/highwayhash",
+    ],
+    deps = [
+        ":tensorflow",
+        ":tensorflow_cc",
+    ],
+)
 """
 
 def _impl(ctx):
@@ -53,11 +72,12 @@ def _impl(ctx):
     answer = ctx.execute([python, "-c", _QUERY])
     if answer.return_code != 0:
         fail("%s has no tensorflow or pybind11: set TFRING_PYTHON\n%s" % (python, answer.stderr))
-    include, pybind11, tensorflow, framework = answer.stdout.strip().split("\n")[-4:]
+    include, pybind11, tensorflow, framework, compiler = answer.stdout.strip().split("\n")[-5:]
     ctx.symlink(include, "python")
     ctx.symlink(pybind11, "pybind11")
     ctx.symlink(tensorflow, "tensorflow")
     ctx.symlink(framework, "libtensorflow_framework.so.2")
+    ctx.symlink(compiler, "libtensorflow_cc.so.2")
     ctx.file("BUILD", _BUILD)
 
 python_headers = repository_rule(

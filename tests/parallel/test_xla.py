@@ -1,0 +1,354 @@
+"""Collectives in functions with jit_compile=True: values, order, gradients, errors, training."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras_cases import (
+    PER_RANK,
+    assert_same_on_all_ranks,
+    assert_same_weights,
+    build_model,
+    loss,
+    my_data,
+    train_alone,
+    train_together,
+)
+
+import tfring as hvd
+from tfring import xla
+from tfring.keras import DistributedOptimizer
+
+pytestmark = pytest.mark.skipif(bool(xla.trouble()), reason=f"no XLA: {xla.trouble()}")
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    return tf.function(function, jit_compile=True)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8", "int64"])
+def test_an_allreduce_of_each_kind_of_number(dtype: str, rank: int, size: int) -> None:
+    @compiled
+    def step(x: Any) -> Any:
+        return [
+            hvd.allreduce(x, op=op, name=f"xla.{dtype}.{op}")
+            for op in (hvd.Sum, hvd.Min, hvd.Max, hvd.Product)
+        ]
+
+    mine = tf.cast(tf.fill([3, 2], rank + 1), dtype)
+    ranks = np.arange(1.0, size + 1)
+    expected = [ranks.sum(), 1, size, ranks.prod()]
+    for got, value in zip(step(mine), expected, strict=True):
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(tf.cast(got, tf.float64), np.full([3, 2], value))
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "uint8", "int16", "uint32", "float16", "bfloat16", "float64", "complex64"]
+)
+def test_moving_each_kind_of_value(dtype: str, rank: int, size: int) -> None:
+    @compiled
+    def step(x: Any) -> Any:
+        return hvd.allgather(x, name="xla.gather"), hvd.broadcast(x, size - 1, name="xla.root")
+
+    values = [tf.cast([[r % 2, 1], [0, r]], dtype) for r in range(size)]
+    gathered, root = step(values[rank])
+    np.testing.assert_array_equal(
+        tf.cast(gathered, tf.complex64), tf.cast(tf.concat(values, 0), tf.complex64)
+    )
+    np.testing.assert_array_equal(
+        tf.cast(root, tf.complex64), tf.cast(values[size - 1], tf.complex64)
+    )
+
+
+def test_scalars_empty_tensors_mixed_groups_and_factors(rank: int, size: int) -> None:
+    @compiled
+    def step(x: Any) -> Any:
+        group = [x, tf.cast(x, tf.float16), tf.zeros([0, 3]), tf.reshape(x, [1, 1]) + 1]
+        return hvd.grouped_allreduce(
+            group, op=hvd.Average, prescale_factor=1 / 3, postscale_factor=3.0, name='odd "na\\me"'
+        )
+
+    mean = (size - 1) / 2
+    scalar, half, empty, matrix = step(tf.constant(float(rank)))
+    assert half.dtype == tf.float16 and empty.shape == (0, 3)
+    np.testing.assert_allclose([scalar, matrix[0, 0] - 1], [mean, mean], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(half, mean, rtol=1e-2)
+
+
+def test_transposed_operands_arrive_in_row_major_order(rank: int, size: int) -> None:
+    """XLA likes to leave a transpose to the layout of whoever reads it."""
+
+    @compiled
+    def step(x: Any) -> Any:
+        reduced = hvd.allreduce(tf.transpose(x), op=hvd.Sum, name="xla.layout")
+        return reduced, tf.matmul(tf.ones([1, 2]), reduced), hvd.allgather(tf.transpose(x))
+
+    x = tf.reshape(tf.range(6.0), [3, 2]) + rank
+    total = np.arange(6.0).reshape(3, 2).T * size + size * (size - 1) / 2
+    reduced, product, gathered = step(x)
+    np.testing.assert_allclose(reduced, total)
+    np.testing.assert_allclose(product, np.ones([1, 2]) @ total)
+    np.testing.assert_array_equal(gathered[2 * rank : 2 * rank + 2], np.transpose(x))
+
+
+def chain_of(ir: str) -> list[str]:
+    """The tensors of a program's collectives, in the order in which each needs the one before.
+
+    Raises:
+        AssertionError: that is no order.
+    """
+    calls = {}  # result -> (operands, tensor)
+    for line in ir.splitlines():
+        call = re.search(r"%?([\w.-]+) = .* custom-call\((.*?)\), .*tfring_collective", line)
+        if call:
+            name = re.search(r'tensor_name = "(.*?)"', line.replace('\\"', '"'))
+            assert name is not None, line
+            text = re.sub(r"\\+([0-9A-F]{2})", lambda m: chr(int(m.group(1), 16)), name.group(1))
+            operands = re.findall(r"%?([\w.-]+)(?:, |$)", call.group(2))
+            calls[call.group(1)] = (operands, text)
+    aliases = dict(re.findall(r"%?([\w.-]+) = .*get-tuple-element\(.*?%?([\w.-]+)\), index", ir))
+    before = {result: aliases.get(operands[-1]) for result, (operands, _) in calls.items()}
+    order: list[str] = []
+    (link,) = [result for result, other in before.items() if other not in calls]
+    while link is not None:
+        order.append(calls[link][1])
+        following = [result for result, other in before.items() if other == link]
+        assert len(following) <= 1
+        link = following[0] if following else None
+    assert len(order) == len(calls)
+    return order
+
+
+def test_xla_sees_a_data_dependence_between_independent_collectives() -> None:
+    @compiled
+    def step(x: Any) -> Any:
+        results = [hvd.allreduce(x * i, op=hvd.Sum, name=f"xla.dep.{i}") for i in range(6)]
+        return results[::-1]
+
+    ir = step.experimental_get_compiler_ir(tf.ones(3))(stage="optimized_hlo")
+    assert chain_of(ir) == [f"xla.dep.{i}" for i in range(6)]
+
+
+def test_ranks_with_different_programs_meet_in_the_same_order(rank: int, size: int) -> None:
+    """Each rank's own work and ways to use the results would suggest another order."""
+
+    @compiled
+    def step(x: Any) -> Any:
+        heavy = tf.reduce_sum(tf.matmul(tf.ones([64, 64]), tf.ones([64, 64]))) * 0
+        first = x + heavy if rank % 2 else x
+        a = hvd.allreduce(first, op=hvd.Sum, name="xla.order.a")
+        b = hvd.allreduce(x * 2 + (0 if rank % 2 else heavy), op=hvd.Sum, name="xla.order.b")
+        c = hvd.allgather(x, name="xla.order.c")
+        if rank % 2:
+            return c, tf.nn.relu(b), a + 0 * tf.reduce_sum(c)
+        return c + 0 * tf.reduce_sum(a), b + 0 * a, a
+
+    total = size * (size + 1) / 2
+    for _ in range(200):
+        c, b, a = step(tf.fill([4], rank + 1.0))
+        np.testing.assert_array_equal(a, total)
+        np.testing.assert_array_equal(b, 2 * total)
+        assert c.shape == (4 * size,)
+
+
+def test_nested_functions_loops_and_conditions_keep_the_order(rank: int, size: int) -> None:
+    @tf.function
+    def inner(x: Any, name: str) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum, name=name)
+
+    @compiled
+    def step(x: Any, times: Any) -> Any:
+        before = inner(x, "xla.nest.before")
+        y = x
+        for i in tf.range(times):
+            y = hvd.allreduce(y, op=hvd.Average, name="xla.nest.loop")
+            if i % 2 == 0:
+                y += hvd.allreduce(x, op=hvd.Sum, name="xla.nest.even")
+            else:
+                y -= inner(x, "xla.nest.odd")
+        after = hvd.allreduce(x * 3, op=hvd.Sum, name="xla.nest.after")
+        return (after, before, y) if rank % 2 else (after + 0 * before, before + 0 * y, y)
+
+    for times in (1, 4, 5):
+        after, before, y = step(tf.ones(2), tf.constant(times))
+        np.testing.assert_array_equal(after, 3 * size)
+        np.testing.assert_array_equal(before, size)
+        np.testing.assert_array_equal(y, 1 + size * (times % 2))
+
+
+def test_compiled_functions_inside_one_that_is_not(size: int) -> None:
+    @compiled
+    def part(x: Any, name: str) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum, name=name)
+
+    @tf.function
+    def step(x: Any) -> Any:
+        return (
+            part(x, "xla.part.a"),
+            hvd.allreduce(x, op=hvd.Sum, name="xla.plain"),
+            part(2 * x, "xla.part.b"),
+        )
+
+    for _ in range(20):
+        for got, factor in zip(step(tf.ones(2)), (1, 1, 2), strict=True):
+            np.testing.assert_array_equal(got, factor * size)
+
+
+def test_unused_results_and_rank_and_size(rank: int, size: int) -> None:
+    from tfring._native import core
+
+    @compiled
+    def step(x: Any) -> Any:
+        hvd.allreduce(tf.constant([1.0]), name="xla.unused")
+        return x, hvd.rank_op(), hvd.size_op()
+
+    step(tf.ones(2))
+    before = core.counters()["collectives"]
+    _, its_rank, its_size = step(tf.ones(2))
+    assert core.counters()["collectives"] == before + 1
+    assert (int(its_rank), int(its_size)) == (rank, size)
+
+
+def loss_of_all(x: Any, tag: str) -> Any:
+    y = hvd.allreduce(x * x, op=hvd.Sum, name=f"xla.{tag}.y")
+    z = hvd.allgather(x, name=f"xla.{tag}.z") * tf.range(2.0 * hvd.size())
+    w = hvd.broadcast(x, 0, name=f"xla.{tag}.w")
+    return tf.reduce_sum(y) + tf.reduce_sum(z) + tf.reduce_sum(w)
+
+
+def test_gradients_inside_and_outside_equal_those_without_xla(rank: int) -> None:
+    def inside(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = loss_of_all(x, "inside")
+        return tape.gradient(value, x)
+
+    x = tf.constant([1.0, 2.0]) + rank
+    expected = inside(x)
+    np.testing.assert_allclose(compiled(inside)(x), expected)
+    forward = compiled(lambda x: loss_of_all(x, "outside"))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = forward(x)
+    np.testing.assert_allclose(tape.gradient(value, x), expected)
+
+
+def test_an_outer_gradient_that_has_no_order_is_refused() -> None:
+    @tf.function
+    def inner(x: Any, name: str) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum, name=name)
+
+    step = compiled(lambda x: inner(x, "xla.outer.a") + inner(x * x, "xla.outer.b"))
+    x = tf.ones(2)
+    with pytest.raises(NotImplementedError, match="inside that function"), tf.GradientTape() as t:
+        t.watch(x)
+        t.gradient(step(x), x)
+
+
+def test_disagreement_is_a_typed_error_on_all_ranks(rank: int, several: int) -> None:
+    step = compiled(lambda x: hvd.allreduce(x, op=hvd.Sum, name="xla.disagree"))
+    for wrong in (tf.ones([rank + 1]), tf.ones([2], tf.int32 if rank else tf.float32)):
+        with pytest.raises(tf.errors.FailedPreconditionError, match=r"xla\.disagree.*rank 0"):
+            step(wrong)
+        np.testing.assert_array_equal(step(tf.ones(2)), several)
+
+
+def test_an_allgather_of_different_rows_says_what_to_do(rank: int, several: int) -> None:
+    step = compiled(lambda x: hvd.allgather(x, name="xla.rows"))
+    # Two rows more than the last rank has: nobody's guess at the sum is right.
+    rows = 3 if rank == several - 1 else 1
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"xla\.rows.*same number of rows"):
+        step(tf.ones([rows]))
+    assert step(tf.ones([2])).shape == (2 * several,)
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda x: hvd.allreduce(tf.IndexedSlices(x, tf.range(2))), "IndexedSlices"),
+        (lambda x: hvd.allgather(tf.boolean_mask(x, x > 0)), "only when the function runs"),
+    ],
+)
+def test_what_cannot_be_compiled_says_so(call: Callable[[Any], Any], what: str) -> None:
+    refusals = (NotImplementedError, tf.errors.UnimplementedError)
+    with pytest.raises(refusals, match=f"(?s){what}.*jit_compile=False"):
+        compiled(call)(tf.ones(2))
+
+
+def test_a_function_traced_without_xla_is_refused_inside_one_with() -> None:
+    plain = tf.function(lambda x: hvd.allreduce(x, name="xla.plain.first"))
+    plain(tf.ones(2))
+    with pytest.raises(tf.errors.FailedPreconditionError, match="give each its own"):
+        compiled(lambda x: plain(x))(tf.ones(2))
+
+
+def test_without_the_library_the_error_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xla._State, "trouble", "no library")
+    with pytest.raises(NotImplementedError, match="no library; use jit_compile=False"):
+        compiled(lambda x: hvd.allreduce(x, name="xla.none"))(tf.ones(2))
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+    "adamw ema": lambda: keras.optimizers.AdamW(1e-3, use_ema=True, ema_momentum=0.9),
+    "accumulation clipnorm": lambda: keras.optimizers.SGD(
+        0.1, gradient_accumulation_steps=4, clipnorm=0.01
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_fit_with_jit_compile_equals_one_process(name: str) -> None:
+    together = train_together(OPTIMIZERS[name](), steps=8, seed=1, jit_compile=True)
+    assert together.jit_compile
+    assert_same_weights(together, train_alone(OPTIMIZERS[name](), steps=8, seed=1))
+    assert_same_on_all_ranks(together)
+
+
+def test_a_tape_in_a_compiled_loop_of_ones_own_equals_one_process() -> None:
+    model = build_model(3)
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+    loss_of = loss()
+
+    @compiled
+    def train_step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            value = loss_of(y, model(x, training=True))
+        tape = hvd.DistributedGradientTape(tape, compression=hvd.Compression.bf16)
+        gradients = tape.gradient(value, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+
+    x, y = my_data(6)
+    for i in range(0, len(x), PER_RANK):
+        train_step(x[i : i + PER_RANK], y[i : i + PER_RANK])
+    alone = train_alone(keras.optimizers.SGD(0.1), steps=6, seed=3)
+    assert_same_weights(model, alone, tolerance=1e-2)
+    assert_same_on_all_ranks(model)
+
+
+@pytest.mark.parametrize("accumulate", [None, 2])
+def test_an_overflow_on_one_rank_makes_all_skip(accumulate: Any, rank: int, size: int) -> None:
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        model = build_model(5)
+        inner = keras.optimizers.SGD(0.01, gradient_accumulation_steps=accumulate)
+        scaling = keras.optimizers.LossScaleOptimizer(
+            DistributedOptimizer(inner), initial_scale=16.0
+        )
+        model.compile(optimizer=scaling, loss=loss(), jit_compile=True)
+        x, y = my_data(4)
+        if rank == size - 1:
+            x[PER_RANK] = np.inf
+        model.fit(x, y, batch_size=PER_RANK, shuffle=False, verbose=0)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    assert all(np.isfinite(weights).all() for weights in model.get_weights())
+    assert_same_on_all_ranks(model)

@@ -1,0 +1,186 @@
+"""jit_compile=True: what can be compiled, and in which order it runs.
+
+`_tfring_xla.so` tells XLA how to compile the collectives that training uses. It is a library of its
+own because it needs more of TensorFlow than the ops do; where it cannot be loaded, everything works
+but jit_compile=True.
+
+XLA on the CPU runs the collectives of a function one after another, so all ranks must run them in
+one order. Collectives in a function with jit_compile=True therefore share one variable, the chain,
+which each reads and writes. TensorFlow keeps its users in the order in which Python traced them,
+across nested functions, loops and conditions, and XLA sees a data dependence between each and the
+next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import pathlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.ops import control_flow_util, handle_data_util
+
+LIBRARY = "_tfring_xla.so"
+# What the library can compile.
+COMPILED = ("allreduce", "allgather", "broadcast")
+
+_PARTS = "_tfring_chained_parts"
+
+_lock = threading.Lock()  # guards _chains
+_chains: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_follow = threading.local()  # .chain: a gradient of a chained collective is being built
+
+
+class _State:
+    """Why the library is not in use; "" once it is. Written by `load`, under the caller's lock."""
+
+    trouble = "it has not been loaded"
+
+
+def load(folder: pathlib.Path) -> None:
+    """Loads the library from `folder` if that is possible; `trouble` says why it was not."""
+    path = folder / LIBRARY
+    if not path.exists():
+        _State.trouble = f"this tfring was built without {LIBRARY}"
+        return
+    try:
+        tf.load_library(str(path))
+        taken = bool(ctypes.CDLL(str(path)).TfringXlaRegistered())
+    except (OSError, RuntimeError, tf.errors.OpError) as error:
+        _State.trouble = f"{path} cannot be loaded: {error}"
+        return
+    _State.trouble = "" if taken else f"this TensorFlow's XLA refuses the calls of {LIBRARY}"
+
+
+def trouble() -> str:
+    """Returns why collectives cannot be compiled in this process, or ""; loads the libraries."""
+    from tfring import tf_library
+
+    tf_library.library()
+    if _State.trouble:
+        return _State.trouble
+    if tf.config.list_logical_devices("GPU"):
+        return "this version compiles collectives for CPUs only, and there is a GPU"
+    return ""
+
+
+def compiling() -> bool:
+    """Tells whether a function with jit_compile=True is being traced, or its gradient."""
+    if tf.executing_eagerly():
+        return False
+    if getattr(_follow, "chain", False):
+        return True
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+
+
+def refuse(name: str, kind: str = "") -> None:
+    """Raises NotImplementedError where a collective is traced for XLA but cannot be compiled.
+
+    TensorFlow would refuse it as well, but only when the function runs, and would not say what to
+    do.
+
+    Args:
+        name: of the tensor.
+        kind: what is done to it, one of COMPILED; anything else cannot be compiled.
+    """
+    if not compiling():
+        return
+    if kind not in COMPILED:
+        reason = "cannot be compiled by XLA (allreduce, broadcast and allgather of tensors can)"
+    elif reason := trouble() or _no_eager():
+        reason = f"cannot be compiled by XLA: {reason}"
+    if reason:
+        raise NotImplementedError(
+            f"the {kind or 'collective'} of {name} is inside a function with jit_compile=True and "
+            f"{reason}; use jit_compile=False, in tf.function or in compile() "
+            '(where "auto", the default, means True as soon as there is a GPU)'
+        )
+
+
+def chain() -> Any:
+    """Returns the resource handle that all collectives of this process share under XLA."""
+    with tf.init_scope(), _lock:
+        context = eager_context.context()
+        variable = _chains.get(context)
+        if variable is None:
+            with tf.device("CPU:0"):
+                variable = tf.Variable(0, trainable=False, dtype=tf.int32, name="tfring_chain")
+            _chains[context] = variable
+    return variable.handle
+
+
+@contextlib.contextmanager
+def in_order() -> Iterator[None]:
+    """While one chained collective is built: puts it behind those that its graph has already.
+
+    Automatic control dependencies do this in functions that Python traces. The function that
+    TensorFlow derives for a gradient has none.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    _refuse_unordered(graph)
+    if _is_ordered(graph):
+        yield
+        return
+    parts: list[Any] = getattr(graph, _PARTS)
+    with tf.control_dependencies([part for part in parts if isinstance(part, tf.Operation)]):
+        before = len(graph.get_operations())
+        yield
+    parts += [op for op in graph.get_operations()[before:] if op.type.startswith("Tfring")]
+
+
+def following(gradient: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes the collectives of a gradient chained where the differentiated one is.
+
+    TensorFlow builds the gradient of a function with jit_compile=True, for a tape outside of it,
+    where nothing else tells that it will be compiled.
+    """
+
+    @functools.wraps(gradient)
+    def wrapped(op: Any, *grads: Any) -> Any:
+        before = getattr(_follow, "chain", False)
+        _follow.chain = before or (not tf.executing_eagerly() and _is_chain(op.inputs[-1]))
+        try:
+            return gradient(op, *grads)
+        finally:
+            _follow.chain = before
+
+    return wrapped
+
+
+def _is_chain(channel: Any) -> bool:
+    data = handle_data_util.get_resource_handle_data(channel)
+    return bool(data is not None and data.is_set)
+
+
+def _no_eager() -> str:
+    with tf.init_scope():
+        return "" if tf.executing_eagerly() else "it is in a TF1 graph"
+
+
+def _is_ordered(graph: Any) -> bool:
+    return getattr(graph, "experimental_acd_manager", None) is not None
+
+
+def _refuse_unordered(graph: Any) -> None:
+    """Raises NotImplementedError where nothing orders a nested function and what is around it."""
+    part: Any = "its own"
+    while graph is not None and hasattr(graph, "outer_graph"):
+        if not _is_ordered(graph):
+            parts: list[Any] = getattr(graph, _PARTS, [])
+            setattr(graph, _PARTS, parts)
+            strangers = [p for p in parts if p is not part and not isinstance(p, tf.Operation)]
+            if strangers:
+                raise NotImplementedError(
+                    "a gradient taken outside of a function with jit_compile=True goes through "
+                    "collectives in nested functions, and their order cannot be fixed: take the "
+                    "gradient inside that function, or use jit_compile=False"
+                )
+            if part not in parts:
+                parts.append(part)
+        part, graph = graph, graph.outer_graph
