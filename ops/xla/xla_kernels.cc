@@ -234,6 +234,9 @@ class TopologyXlaKernel : public tf::XlaOpKernel {
         0, HostCall(context->builder(), xla_names::kTopology, {},
                     RowMajor(xla::ShapeUtil::MakeShape(xla::S32, {})), {}, text, false));
   }
+
+ private:
+  int process_set_ = kGlobalProcessSet;
 };
 
 // For the CPU alone: a GPU's handler would need buffers and streams that the runtime does not have.
