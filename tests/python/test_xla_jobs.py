@@ -1,0 +1,76 @@
+"""What a compiled function does when its job changes under it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+from launcher_tools import environment
+
+SCRIPT = """
+import os, signal, sys
+import tensorflow as tf
+import tfring as hvd
+
+rank = int(sys.argv[1])
+gather = tf.function(lambda x: hvd.allgather(x, name="rows"), jit_compile=True)
+total = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum, name="total"), jit_compile=True)
+hvd.init()
+assert gather(tf.ones([2])).shape == (2,)
+assert float(total(1.0)) == 1.0
+hvd.shutdown()
+try:
+    total(1.0)
+except tf.errors.FailedPreconditionError as error:
+    print("ended:", "init()" in str(error))
+
+os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[2])
+os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2")
+hvd.init()
+assert hvd.size() == 2
+assert float(total(1.0)) == 2.0
+try:
+    gather(tf.ones([2]))
+except (tf.errors.InvalidArgumentError, tf.errors.FailedPreconditionError) as error:
+    print("resized:", "compiled (jit_compile=True) for 1 ranks" in str(error))
+again = tf.function(lambda x: hvd.allgather(x, name="rows"), jit_compile=True)
+assert again(tf.ones([2])).shape == (4,)
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    total(1.0)
+except tf.errors.UnavailableError as error:
+    print("lost:", "rank 1" in str(error))
+"""
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def test_another_size_and_a_lost_rank() -> None:
+    """The baked size is refused, what bakes none goes on, and a blocked call hears of a death."""
+    port = free_port()
+    env = environment(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
+    for name in [name for name in env if name.startswith(("OMPI_", "PMI", "TFRING_RANK"))]:
+        del env[name]
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(rank), port],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+            cwd=os.path.dirname(__file__),
+        )
+        for rank in range(2)
+    ]
+    said = [job.communicate(timeout=150) for job in jobs]
+    for (printed, errors), job in zip(said, jobs, strict=True):
+        assert "ended: True\nresized: True" in printed, (printed, errors)
+        assert job.returncode == (-9 if job is jobs[1] else 0), errors
+    assert "lost: True" in said[0][0]
