@@ -7,7 +7,6 @@ from __future__ import annotations
 
 _NOT_YET = frozenset(
     {
-        "PartialDistributedOptimizer",
         "data",
         "elastic",
         "start_timeline",
@@ -17,6 +16,7 @@ _NOT_YET = frozenset(
 
 _INSTEAD = {
     "check_extension": "`tfring doctor` says what was built",
+    "PartialDistributedOptimizer": "it is in tfring.keras",
     "load_model": "it is in tfring.keras",
 }
 

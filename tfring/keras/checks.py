@@ -53,7 +53,7 @@ def at_train_begin(model: Any) -> None:
             f"rank {world.rank()}: the model's optimizer {optimizer.name!r} "
             f"({type(optimizer).__name__}) does not reduce gradients over the {world.size()} "
             "ranks: each would train a model of its own. Give compile() the optimizer that "
-            "DistributedOptimizer returned. (load_model, clone, deepcopy, pickle and from_config "
+            "DistributedOptimizer returned. (load_model, clone, pickle and from_config "
             "make plain optimizers: wrap those again.)"
         )
     if hook is not None:
