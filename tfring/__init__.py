@@ -67,7 +67,6 @@ if TYPE_CHECKING:
         reducescatter,
     )
     from tfring.synchronization import (
-        barrier_op,
         join,
     )
     from tfring.tf1 import BroadcastGlobalVariablesHook, broadcast_global_variables
@@ -105,10 +104,7 @@ _HOME = {
         "gpu_available",
         "split_list",
     ),
-    "tfring.synchronization": (
-        "barrier_op",
-        "join",
-    ),
+    "tfring.synchronization": ("join",),
     "tfring.point_to_point": (
         "recv",
         "send",
@@ -206,7 +202,6 @@ __all__ = [
     "allreduce",
     "alltoall",
     "barrier",
-    "barrier_op",
     "broadcast",
     "broadcast_",
     "broadcast_global_variables",

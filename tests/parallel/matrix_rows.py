@@ -232,16 +232,14 @@ def send_recv(xs: list[Any], team: Team) -> list[Any]:
 
 
 def after_barrier(xs: list[Any], team: Team) -> list[Any]:
-    passed = tfring.barrier_op(process_set=team.process_set)
+    passed = tfring.barrier(team.process_set)
     with tf.control_dependencies([] if passed is None else [passed]):
         return [tf.identity(xs[0])]
 
 
-def moves() -> list[Row]:
+def gathering() -> list[Row]:
     every = matrix.MOVABLE
-    equal: Callable[[Team], list[int]] = lambda team: [2] * team.size  # noqa: E731
-    two: Callable[[int, int], int] = lambda s, t: 2  # noqa: E731
-    rows = [
+    return [
         Row(
             "allgather",
             "uneven",
@@ -278,6 +276,14 @@ def moves() -> list[Row]:
             want_gather,
             gradient_of_gather,
         ),
+    ]
+
+
+def cutting() -> list[Row]:
+    every = matrix.MOVABLE
+    equal: Callable[[Team], list[int]] = lambda team: [2] * team.size  # noqa: E731
+    two: Callable[[int, int], int] = lambda s, t: 2  # noqa: E731
+    return [
         Row(
             "scatter",
             "equal",
@@ -317,6 +323,11 @@ def moves() -> list[Row]:
             gradient_of_alltoall(exchange),
         ),
     ]
+
+
+def same_shapes() -> list[Row]:
+    every = matrix.MOVABLE
+    rows = []
     for variant, shape in (("", (2, 3)), ("scalar", ()), ("empty", (0, 3))):
         rows += [
             Row(
@@ -341,5 +352,5 @@ def moves() -> list[Row]:
     return rows
 
 
-ROWS = [*reductions(), *moves()]
+ROWS = [*reductions(), *gathering(), *cutting(), *same_shapes()]
 COLLECTIVES = sorted({row.collective for row in ROWS})

@@ -11,46 +11,64 @@ import tensorflow as tf
 
 import tfring
 
-CASES: dict[str, tuple[Callable[[bool], Any], tuple[str, ...]]] = {
-    "dtype": (
-        lambda odd: tfring.allreduce(tf.ones(2, tf.float64 if odd else tf.float32), name="m.dtype"),
-        ("m.dtype", "float32", "float64"),
+Call = Callable[..., Any]
+
+# What each collective is called with here. The defaults are right; a test changes one of them.
+CALLS: dict[str, Call] = {
+    "allreduce": lambda x, name, op, scale, root: tfring.allreduce(
+        x, name=name, op=op, prescale_factor=scale
     ),
-    "shape": (
-        lambda odd: tfring.allreduce(tf.ones([3, 2] if odd else [2, 3]), name="m.shape"),
-        ("m.shape", "[3, 2]", "[2, 3]"),
+    "grouped_allreduce": lambda x, name, op, scale, root: tfring.grouped_allreduce(
+        [x, x], name=name, op=op, prescale_factor=scale
     ),
-    "op": (
-        lambda odd: tfring.allreduce(tf.ones(2), op=tfring.Max if odd else tfring.Sum, name="m.op"),
-        ("m.op", "Max", "Sum"),
+    "reducescatter": lambda x, name, op, scale, root: tfring.reducescatter(
+        x, name=name, op=op, postscale_factor=scale
     ),
-    "root": (
-        lambda odd: tfring.broadcast(tf.ones(2), 1 if odd else 0, name="m.root"),
-        ("m.root", "root 0", "root 1"),
+    "grouped_reducescatter": lambda x, name, op, scale, root: tfring.grouped_reducescatter(
+        [x, x], name=name, op=op, prescale_factor=scale
     ),
-    "scale": (
-        lambda odd: tfring.allreduce(
-            tf.ones(2), prescale_factor=0.5 if odd else 0.25, name="m.scale"
-        ),
-        ("m.scale", "0.5", "0.25"),
+    "reduce": lambda x, name, op, scale, root: tfring.reduce(
+        x, root, op=op, postscale_factor=scale, name=name
     ),
-    "rows": (
-        lambda odd: tfring.allgather(tf.ones([2, 5] if odd else [2, 6]), name="m.rows"),
-        ("m.rows", "[2, 5]", "[2, 6]"),
+    "allgather": lambda x, name, op, scale, root: tfring.allgather(x, name=name),
+    "grouped_allgather": lambda x, name, op, scale, root: tfring.grouped_allgather(
+        [x, x], name=name
     ),
-    "kind": (
-        lambda odd: (
-            tfring.allgather(tf.ones(2), name="m.kind")
-            if odd
-            else tfring.allreduce(tf.ones(2), name="m.kind")
-        ),
-        ("m.kind", "allgather", "allreduce"),
-    ),
-    "length": (
-        lambda odd: tfring.grouped_allreduce([tf.ones(2)] * (2 if odd else 3), name="m.length"),
-        ("m.length", "2", "3"),
-    ),
+    "broadcast": lambda x, name, op, scale, root: tfring.broadcast(x, root, name=name),
+    "gather": lambda x, name, op, scale, root: tfring.gather(x, root, name=name),
+    "scatter": lambda x, name, op, scale, root: tfring.scatter(x, root, name=name),
+    "alltoall": lambda x, name, op, scale, root: tfring.alltoall(x, name=name),
 }
+REDUCING = ("allreduce", "grouped_allreduce", "reducescatter", "grouped_reducescatter", "reduce")
+ROOTED = ("reduce", "broadcast", "gather", "scatter")
+GROUPED = ("grouped_allreduce", "grouped_allgather", "grouped_reducescatter")
+
+# By what the ranks disagree on: the odd one's argument, what the error says, who has it.
+DISAGREEMENTS: dict[str, tuple[dict[str, Any], tuple[str, str], tuple[str, ...]]] = {
+    "dtype": ({"dtype": tf.float64}, ("float32", "float64"), tuple(CALLS)),
+    "shape": ({"columns": 4}, (", 3]", ", 4]"), tuple(CALLS)),
+    "op": ({"op": tfring.Max}, ("Max", "Sum"), REDUCING),
+    "scale": ({"scale": 0.5}, ("0.5", "0.25"), REDUCING),
+    "root": ({"root": 1}, ("root 0", "root 1"), ROOTED),
+}
+CASES = [(call, what) for what, (_, _, calls) in DISAGREEMENTS.items() for call in calls]
+
+
+def make(
+    call: str,
+    name: str,
+    *,
+    dtype: Any = tf.float32,
+    columns: int = 3,
+    op: int = tfring.Sum,
+    scale: float = 0.25,
+    root: int = 0,
+) -> Any:
+    return CALLS[call](tf.ones([2 * tfring.size(), columns], dtype), name, op, scale, root)
+
+
+def still_works(size: int) -> None:
+    np.testing.assert_array_equal(tfring.allreduce(tf.ones(2), op=tfring.Sum), size)
 
 
 BAD_CALLS: dict[str, Callable[[], Any]] = {
@@ -64,6 +82,12 @@ BAD_CALLS: dict[str, Callable[[], Any]] = {
     "allgather scalar": lambda: tfring.allgather(tf.constant(1.0)),
     "broadcast text": lambda: tfring.broadcast("a", 0),
     "broadcast root": lambda: tfring.broadcast(tf.ones(2), "zero"),
+    "alltoall scalar": lambda: tfring.alltoall(1.0),
+    "alltoall splits": lambda: tfring.alltoall(tf.ones(2), [1.0]),
+    "reducescatter scalar": lambda: tfring.reducescatter(1.0),
+    "reducescatter bool": lambda: tfring.reducescatter([True]),
+    "reduce Adasum": lambda: tfring.reduce(1.0, 0, op=tfring.Adasum),
+    "allreduce Adasum": lambda: tfring.allreduce(1, op=tfring.Adasum),
 }
 
 
@@ -78,26 +102,189 @@ def test_a_refused_call_uses_up_no_name(case: str, rank: int, size: int) -> None
     np.testing.assert_array_equal(tfring.grouped_allreduce([ones], op=tfring.Sum)[0], size * ones)
     np.testing.assert_array_equal(tfring.allgather(ones), tf.ones(3 * size))
     np.testing.assert_array_equal(tfring.broadcast(ones, 0), ones)
+    np.testing.assert_array_equal(tfring.alltoall(tf.ones(size)), tf.ones(size))
+    np.testing.assert_array_equal(tfring.reducescatter(tf.ones(size), op=tfring.Sum), [size])
 
 
-@pytest.mark.parametrize("in_graph", [False, True])
-@pytest.mark.parametrize("case", CASES)
-def test_disagreement(case: str, in_graph: bool, rank: int, several: int) -> None:
-    """Every rank gets the error, which names the tensor, the ranks and the values."""
-    call, parts = CASES[case]
-    odd_one = several - 1
+def everybody_gets(
+    error: type[Exception], call: Call, parts: tuple[str, ...], in_graph: bool
+) -> None:
+    """The call fails with this error, which contains the parts, and then one succeeds."""
     run = tf.function(call) if in_graph else call
-    with pytest.raises(tf.errors.FailedPreconditionError) as caught:
-        run(rank == odd_one)
-    for part in (*parts, f"rank {odd_one}", "rank 0" if several == 2 else "ranks 0"):
+    with pytest.raises(error) as caught:
+        run()
+    for part in parts:
         assert part in str(caught.value)
-    np.testing.assert_array_equal(tfring.allreduce(tf.ones(2), op=tfring.Sum), several)
+    still_works(tfring.size())
 
 
-def test_a_root_that_does_not_exist(size: int) -> None:
-    with pytest.raises(tf.errors.InvalidArgumentError, match=f"root rank {size}"):
-        tfring.broadcast(1.0, size, name="no.root")
-    assert float(tfring.broadcast(1.0, size - 1, name="no.root")) == 1.0
+both = pytest.mark.parametrize("in_graph", [False, True])
+
+
+@both
+@pytest.mark.parametrize(("call", "what"), CASES, ids=lambda part: part)
+def test_disagreement(call: str, what: str, in_graph: bool, rank: int, several: int) -> None:
+    """Every rank gets the error, which names the tensor, the ranks and the values."""
+    odd_one = several - 1
+    argument, values, _ = DISAGREEMENTS[what]
+    everybody_gets(
+        tf.errors.FailedPreconditionError,
+        lambda: make(call, f"m.{what}.{call}", **(argument if rank == odd_one else {})),
+        (f"m.{what}.{call}", *values, f"rank {odd_one}", "rank 0" if several == 2 else "ranks 0"),
+        in_graph,
+    )
+
+
+@both
+def test_another_collective_of_the_same_name(in_graph: bool, rank: int, several: int) -> None:
+    kinds = ("allgather", "allreduce")
+    everybody_gets(
+        tf.errors.FailedPreconditionError,
+        lambda: make(kinds[rank != several - 1], "m.kind"),
+        ("m.kind", *kinds, f"rank {several - 1}"),
+        in_graph,
+    )
+
+
+@both
+@pytest.mark.parametrize("call", GROUPED)
+def test_lists_of_other_lengths(call: str, in_graph: bool, rank: int, several: int) -> None:
+    tensors = [tf.ones(several)] * (2 if rank == several - 1 else 3)
+    everybody_gets(
+        tf.errors.FailedPreconditionError,
+        lambda: getattr(tfring, call)(tensors, name=f"m.length.{call}"),
+        (f"m.length.{call}", "2 on", "3 on", f"rank {several - 1}"),
+        in_graph,
+    )
+
+
+# Bad on the last rank alone; all ranks hear of it. By what is wrong: rows, splits, what it says.
+BAD_SPLITS: dict[str, tuple[Callable[[int], Any], str]] = {
+    "sum": (lambda size: [1] * (size - 1) + [size], "splits add up to"),
+    "negative": (lambda size: [-1] + [1] * (size - 1), "is -1, which is no number of rows"),
+    "length": (lambda size: [1] * (size - 1) + [1, 0], "splits"),
+    "matrix": (lambda size: [[1]] * size, "splits have to be a vector"),
+    "64 bits": (lambda size: tf.constant([0] * (size - 1) + [1 << 40], tf.int64), "splits add up"),
+}
+
+
+@both
+@pytest.mark.parametrize("case", BAD_SPLITS)
+def test_bad_splits(case: str, in_graph: bool, rank: int, size: int) -> None:
+    if case == "sum" and size == 1:
+        pytest.skip("[1] is right with one rank")
+    splits, text = BAD_SPLITS[case]
+    name = f"splits.{case}"
+    good = tf.constant([1] * size, tf.int64 if case == "64 bits" else tf.int32)
+    mine = splits(size) if rank == size - 1 else good
+    rows = tf.ones([size, 2])
+    root = size - 1
+    for call in (
+        lambda: tfring.alltoall(rows, mine, name=f"{name}.alltoall"),
+        lambda: tfring.scatter(rows, root, mine, name=f"{name}.scatter"),
+    ):
+        parts = (f"rank {root}", name, text)
+        everybody_gets(tf.errors.InvalidArgumentError, call, parts, in_graph)
+
+
+@both
+def test_rows_that_cannot_be_cut_equally(in_graph: bool, rank: int, several: int) -> None:
+    odd = rank == several - 1
+    rows = tf.ones([several + (1 if odd else 0), 2])
+    for name, call in {
+        "uncut.alltoall": lambda: tfring.alltoall(rows, name="uncut.alltoall"),
+        "uncut.scatter": lambda: tfring.scatter(rows, several - 1, name="uncut.scatter"),
+    }.items():
+        parts = (name, f"rank {several - 1}", str(several + 1))
+        everybody_gets(tf.errors.InvalidArgumentError, call, parts, in_graph)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "allgather",
+        "grouped_allgather",
+        "gather",
+        "scatter",
+        "alltoall",
+        "reducescatter",
+        "grouped_reducescatter",
+    ],
+)
+def test_a_scalar_that_turns_up_late(call: str, rank: int, size: int) -> None:
+    """Where the shape is not known before it runs, the other ranks hear of it."""
+
+    @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)])
+    def step(x: Any) -> Any:
+        return CALLS[call](x, f"late.{call}", tfring.Sum, 1.0, size - 1)
+
+    mine = tf.constant(1.0) if rank == size - 1 else tf.ones([size])
+    parts = (f"late.{call}", f"rank {size - 1}", "reshape it to [1]")
+    everybody_gets(tf.errors.InvalidArgumentError, lambda: step(mine), parts, False)
+
+
+@both
+@pytest.mark.parametrize("call", ROOTED)
+def test_a_root_that_is_no_rank(call: str, in_graph: bool, size: int) -> None:
+    everybody_gets(
+        tf.errors.InvalidArgumentError,
+        lambda: make(call, f"no.root.{call}", root=size),
+        (f"no.root.{call}", f"root rank {size}"),
+        in_graph,
+    )
+
+
+@both
+@pytest.mark.parametrize("call", CALLS)
+def test_an_unknown_process_set(call: str, in_graph: bool, size: int) -> None:
+    function = getattr(tfring, call)
+    rows = [tf.ones([2, 2])] if call.startswith("grouped") else tf.ones([2, 2])
+    root = {"root_rank": 0} if call in ROOTED else {}
+    unknown = tfring.ProcessSet([0])
+    unknown.process_set_id = 77
+    everybody_gets(
+        tf.errors.InvalidArgumentError,
+        lambda: function(rows, process_set=unknown, **root),
+        ("process set 77",),
+        in_graph,
+    )
+    with pytest.raises(ValueError, match="not registered"):
+        function(rows, process_set=tfring.ProcessSet([0]), **root)
+
+
+SENDS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
+    "dtype": (lambda: tfring.recv(0, tf.float64, name="p"), ("float32", "float64")),
+    "shape": (lambda: tfring.recv(0, tf.float32, [None, 4], name="p"), ("[2, 3]", "[-1, 4]")),
+    "dimensions": (lambda: tfring.recv(0, tf.float32, [6], name="p"), ("[2, 3]", "[6]")),
+}
+
+
+@both
+@pytest.mark.parametrize("case", SENDS)
+def test_send_and_recv_disagree(case: str, in_graph: bool, rank: int, several: int) -> None:
+    recv, parts = SENDS[case]
+    if rank > 1:
+        return still_works(several)
+    everybody_gets(
+        tf.errors.FailedPreconditionError,
+        recv if rank else lambda: tfring.send(tf.ones([2, 3]), 1, name="p"),
+        ("p.0to1", *parts),
+        in_graph,
+    )
+
+
+def test_send_and_recv_need_another_rank(rank: int, size: int) -> None:
+    with pytest.raises(ValueError, match="itself"):
+        tfring.send(1.0, rank)
+    with pytest.raises(ValueError, match="itself"):
+        tfring.recv(rank, tf.float32)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=str(size)):
+        tfring.send(1.0, size)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=str(size)):
+        tfring.recv(size, tf.float32)
+    with pytest.raises(TypeError, match="dtype string"):
+        tfring.recv(size, tf.string)
+    still_works(size)
 
 
 def test_dtypes_that_cannot_be_reduced() -> None:

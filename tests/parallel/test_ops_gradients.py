@@ -100,6 +100,35 @@ def test_broadcast(in_graph: bool, rank: int, size: int) -> None:
 
 
 @both
+def test_what_has_no_gradient_says_so(in_graph: bool, rank: int, size: int) -> None:
+    call = lambda x: tfring.allreduce(x, op=tfring.Adasum)  # noqa: E731
+    with pytest.raises(LookupError, match="Adasum has no gradient"):
+        gradient_of(call, tf.constant([1.0, 2.0]), 1.0, in_graph)
+    np.testing.assert_array_equal(tfring.allreduce(1.0, op=tfring.Sum), size)
+
+
+@both
+@pytest.mark.parametrize("op", [tfring.Min, tfring.Product])
+def test_a_scaled_reducescatter(op: int, in_graph: bool, rank: int, size: int) -> None:
+    """Of size times the sum of all losses; a rounded or negative scale hides no extremum."""
+    mine = np.arange(2.0 * size) * (rank + 1.0) + 1.0
+    got = gradient_of(
+        lambda x: tfring.reducescatter(x, op=op, prescale_factor=-0.3, postscale_factor=0.7),
+        tf.constant(mine, tf.float64),
+        rank + 1.0,
+        in_graph,
+    )
+    everybody = -0.3 * np.stack([np.arange(2.0 * size) * (r + 1.0) + 1.0 for r in range(size)])
+    weights = np.repeat(np.arange(size) + 1.0, 2) * size * 0.7
+    if op == tfring.Product:
+        inner = np.prod(np.delete(everybody, rank, 0), axis=0)
+    else:
+        holds = everybody == everybody.min(0)
+        inner = holds[rank] / holds.sum(0)
+    np.testing.assert_allclose(got, weights * inner * -0.3, rtol=1e-12)
+
+
+@both
 def test_complex_gradients(in_graph: bool, rank: int, size: int) -> None:
     def step(x: Any) -> Any:
         with tf.GradientTape() as tape:

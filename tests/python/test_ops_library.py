@@ -51,12 +51,24 @@ def test_an_incomplete_build_is_explained(tmp_path: pathlib.Path) -> None:
 def test_calls_before_init_say_so() -> None:
     step = tf.function(lambda x: tfring.allreduce(x))
     step(tf.ones(2))
+    variable = tf.Variable(1.0)
     tfring.shutdown()
     for call in (
         lambda: tfring.allreduce(1.0),
         lambda: tfring.grouped_allreduce([1.0]),
         lambda: tfring.allgather([1.0]),
         lambda: tfring.broadcast(1.0, 0),
+        lambda: tfring.broadcast_([variable], 0),
+        lambda: tfring.grouped_allgather([[1.0]]),
+        lambda: tfring.alltoall([1.0]),
+        lambda: tfring.reducescatter([1.0]),
+        lambda: tfring.grouped_reducescatter([[1.0]]),
+        lambda: tfring.reduce(1.0, 0),
+        lambda: tfring.gather([1.0], 0),
+        lambda: tfring.scatter([1.0], 0),
+        lambda: tfring.send(1.0, 1),
+        lambda: tfring.recv(1, tf.float32),
+        lambda: tfring.join(),
         lambda: collectives.rank_op(),
         lambda: step(tf.ones(2)),
     ):
@@ -159,17 +171,99 @@ def test_name_scopes() -> None:
         assert names.collective_name("broadcast", None) == "graph.broadcast.0"
 
 
+def test_process_sets_count_for_themselves() -> None:
+    pair, other = tfring.ProcessSet([0, 1]), tfring.ProcessSet([0, 2])
+    pair.process_set_id = other.process_set_id = 3  # the number was given again, to other ranks
+    with tf.Graph().as_default():
+        assert names.collective_name("allreduce", None, process_set=pair) == (
+            "graph.set3.allreduce.0"
+        )
+        assert names.collective_name("allreduce", None) == "graph.allreduce.0"
+    first = names.collective_name("counted", None)
+    assert names.collective_name("counted", None, process_set=pair) == "eager.set3.counted.0"
+    assert names.collective_name("counted", None) != first
+    assert names.collective_name("counted", None, process_set=other) == "eager.set3.counted.0"
+    with pytest.raises(ValueError, match="not registered"):
+        names.collective_name("counted", None, process_set=tfring.ProcessSet([0]))
+
+
+def test_names_start_again_when_all_have_joined() -> None:
+    assert names.collective_name("restarted", None) == "eager.restarted.0"
+    assert names.collective_name("restarted", None) == "eager.restarted.1"
+    assert tfring.join() == 0
+    assert names.collective_name("restarted", None) == "eager.restarted.0"
+    step = tf.function(lambda: tfring.join())
+    assert int(step()) == 0
+    assert names.collective_name("restarted", None) == "eager.restarted.0"
+
+
+def test_names_start_again_with_init() -> None:
+    assert names.collective_name("reborn", None) == "eager.reborn.0"
+    tfring.shutdown()
+    tfring.init()
+    assert names.collective_name("reborn", None) == "eager.reborn.0"
+
+
+def test_send_and_recv_have_a_name_per_pair() -> None:
+    with tf.Graph().as_default():
+        pair = [names.collective_name("send", None, suffix=s) for s in (".0to1", ".0to2", ".0to1")]
+    assert pair == ["graph.send.0.0to1", "graph.send.0.0to2", "graph.send.1.0to1"]
+    assert names.collective_name("send", "mine", suffix=".0to1") == "mine.0to1"
+
+
+def test_broadcast_in_place_returns_the_variables() -> None:
+    variables = [tf.Variable([1.0]), tf.Variable([2]), tf.Variable(3.0)]
+    returned = tfring.broadcast_(variables, 0)
+    assert all(a is b for a, b in zip(returned, variables, strict=True))
+    assert tfring.broadcast_([], 0) == []
+    with pytest.raises(TypeError, match="Variable"):
+        tfring.broadcast_([tf.constant(1.0)], 0)
+
+
+def test_splits_are_integers() -> None:
+    with pytest.raises(TypeError, match="splits of rows has dtype float32"):
+        tfring.alltoall([1.0], [1.0], name="rows")
+    received, splits = tfring.alltoall([1.0], np.array([1], np.int64))
+    assert splits.dtype == tf.int64 and int(splits[0]) == 1
+    received, splits = tfring.alltoall([1.0], [1])
+    assert splits.dtype == tf.int32
+    np.testing.assert_array_equal(received, [1.0])
+
+
+def test_sparse_tensors_are_for_allreduce() -> None:
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
+    for call in (tfring.reducescatter, tfring.alltoall, lambda x: tfring.reduce(x, 0)):
+        with pytest.raises(NotImplementedError, match=r"takes no tf\.IndexedSlices"):
+            call(slices)
+
+
+def test_horovods_small_functions() -> None:
+    assert [n for n in range(10) if tfring.check_num_rank_power_of_2(n)] == [1, 2, 4, 8]
+    assert tfring.split_list([1, 2, 3, 4, 5], 3) == [[1, 2], [3, 4], [5]]
+    assert tfring.split_list([], 2) == [[], []]
+    assert tfring.gpu_available("tensorflow") == bool(tf.config.list_physical_devices("GPU"))
+    assert tfring.gpu_available("torch") is False
+
+
 def test_one_channel_per_name() -> None:
     found: list[Any] = []
 
     @tf.function
     def trace() -> None:
-        found.append((tf_library.channel("a"), tf_library.channel("a"), tf_library.channel("b")))
+        found.append(
+            (
+                tf_library.channel("a"),
+                tf_library.channel("a"),
+                tf_library.channel("b"),
+                tf_library.channel("a", 1),
+            )
+        )
 
     trace()
     trace.get_concrete_function()
-    a, again, b = found[0]
+    a, again, b = found[0][:3]
     assert a is again and a is not b
+    assert found[0][3] is not a  # the same name in a process set
     assert tf_library.channel("a") is tf_library.channel("b")  # eager calls share one
 
 
