@@ -52,9 +52,9 @@ def register() -> None:
 
 
 def no_gradient(op: Any, *grads: Any) -> list[Any]:
-    """Raises LookupError: this collective cannot be differentiated."""
+    """Raises NotImplementedError: this collective cannot be differentiated."""
     del grads
-    raise LookupError(
+    raise NotImplementedError(
         f"{op.type} (tensor {tensor_name(op)}) has no gradient: put tf.stop_gradient around what "
         "goes in or comes out, or use a collective that has one (allgather, alltoall, broadcast)"
     )
@@ -78,7 +78,7 @@ def allreduce_gradient(op: Any, *grads: Any) -> list[Any]:
         N gradients and None for the channel.
 
     Raises:
-        LookupError: the operation is Adasum.
+        NotImplementedError: the operation is Adasum.
     """
     tensors = list(op.inputs[:-1])
     dense = [dense_gradient(grad, out) for grad, out in zip(grads, op.outputs, strict=True)]
@@ -112,13 +112,13 @@ def gradients_of_selection(
         totals: the gradients of `results`, summed over all losses.
 
     Raises:
-        LookupError: the operation is Adasum.
+        NotImplementedError: the operation is Adasum.
     """
     if reduction(op) in (Min, Max):
         return _extremum_gradients(op, tensors, results, totals)
     if reduction(op) == Product:
         return _product_gradients(op, tensors, totals)
-    raise LookupError(
+    raise NotImplementedError(
         f"tensor {tensor_name(op)}: {reduce_ops.name_of(reduction(op))} has no gradient; use "
         "op=Average or op=Sum where the result is differentiated, or put tf.stop_gradient around it"
     )
@@ -145,7 +145,7 @@ def _extremum_gradients(
         holds, name=f"{gradient_name(op)}.holders", op=Sum, process_set_id=process_set(op)
     )
     return [
-        hold * total / count * tf.cast(prescale * postscale, total.dtype)
+        hold * total / count * tf.constant(prescale * postscale, total.dtype)
         for hold, total, count in zip(holds, totals, holders, strict=True)
     ]
 
@@ -159,7 +159,7 @@ def _product_gradients(op: Any, tensors: list[Any], totals: list[Any]) -> list[A
     position = tf.math.count_nonzero(ranks < rank(), dtype=tf.int32)
     # The product of the others without a division, which a zero would spoil.
     all_factors = tf_library.allgather_op(
-        [tf.expand_dims(tensor * tf.cast(prescale, tensor.dtype), 0) for tensor in tensors],
+        [tf.expand_dims(tensor * tf.constant(prescale, tensor.dtype), 0) for tensor in tensors],
         name=f"{name}.factors",
         process_set_id=number,
     )
@@ -170,7 +170,7 @@ def _product_gradients(op: Any, tensors: list[Any], totals: list[Any]) -> list[A
         others = tf.gather(before * after, position)
         results.append(
             tf.ensure_shape(
-                total * others * tf.cast(prescale * postscale, total.dtype), tensor.shape
+                total * others * tf.constant(prescale * postscale, total.dtype), tensor.shape
             )
         )
     return results
@@ -285,7 +285,7 @@ def reducescatter_gradient(op: Any, *grads: Any) -> list[Any]:
         totals = [total * tf.cast(ranks, total.dtype) for total in totals]
     if kind in (Sum, Average):
         scale = factor(op, "prescale_factor") * factor(op, "postscale_factor")
-        results = [total * tf.cast(scale, total.dtype) for total in totals]
+        results = [total * tf.constant(scale, total.dtype) for total in totals]
     else:
         whole = tf_library.allgather_op(
             list(op.outputs), name=f"{name}.results", process_set_id=number

@@ -36,7 +36,8 @@ def send(
         ignore_name_scope: use `name` as it is, without the current name scope.
 
     Returns:
-        The operation when called while a graph is built, else None.
+        The operation when called while a graph is built, else None. A tf.function runs it without
+        being told; it cannot return it.
 
     Raises:
         ValueError: the process set is unknown, or dest is this rank.

@@ -43,7 +43,7 @@ def reduce_gradient(op: Any, *grads: Any) -> list[Any]:
         )
         return [*gradients.gradients_of_selection(op, tensors, results, totals), None]
     scale = gradients.factor(op, "prescale_factor") * gradients.factor(op, "postscale_factor")
-    scaled = [total * tf.cast(scale, total.dtype) for total in totals]
+    scaled = [total * tf.constant(scale, total.dtype) for total in totals]
     if kind == Average:
         count = sparse.participants(f"{name}.count", number)
         scaled = [total / tf.cast(count, total.dtype) for total in scaled]
