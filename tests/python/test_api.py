@@ -73,6 +73,9 @@ CALLBACKS = [
     "MetricAverageCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
+    "BestModelCheckpoint",
+    "ConsistencyCheckCallback",
+    "JoinCallback",
 ]
 
 
@@ -158,6 +161,9 @@ PARAMETERS = {
         average_aggregated_gradients groups process_set local_layers scale_local_gradients""",
     ("tfring", "broadcast_object"): "obj root_rank session name process_set",
     ("tfring", "allgather_object"): "obj session name process_set",
+    ("tfring.keras", "load_model"): """filepath custom_optimizers custom_objects compression
+        legacy_opts""",
+    ("tfring.keras", "reducescatter"): "value name op",
     ("tfring.keras", "allreduce"): """value name average prescale_factor postscale_factor op
         compression""",
 }
