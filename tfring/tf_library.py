@@ -242,7 +242,8 @@ def _build(make: Callable[..., Any], name: str, *, process_set_id: int, **inputs
     kind = "".join(part.title() for part in make.__name__.split("_"))
     inputs.update(tensor_name=name, process_set_id=process_set_id, name=node_name(kind, name))
     if not xla.compiling():
-        return make(channel=channel(name, process_set_id), **inputs)
+        with xla.left_alone():
+            return make(channel=channel(name, process_set_id), **inputs)
     with xla.in_order():
         return make(channel=xla.chain(), **inputs)
 

@@ -115,6 +115,17 @@ def chain() -> Any:
     return variable.handle
 
 
+def left_alone() -> Any:
+    """While a collective is built without jit_compile=True: keeps it out of automatic clusters.
+
+    With --tf_xla_auto_jit TensorFlow compiles parts of any graph. It takes ops that it can compile,
+    and these have no place in the chain.
+    """
+    if tf.executing_eagerly():
+        return contextlib.nullcontext()
+    return tf.xla.experimental.jit_scope(compile_ops=False)
+
+
 @contextlib.contextmanager
 def in_order() -> Iterator[None]:
     """While one chained collective is built: puts it behind those that its graph has already.

@@ -74,3 +74,33 @@ def test_another_size_and_a_lost_rank() -> None:
         assert "ended: True\nresized: True" in printed, (printed, errors)
         assert job.returncode == (-9 if job is jobs[1] else 0), errors
     assert "lost: True" in said[0][0]
+
+
+CLUSTERED = """
+import tensorflow as tf
+import tfring as hvd
+
+hvd.init()
+
+@tf.function
+def step(x):
+    y = tf.tanh(tf.matmul(x, x)) + 1
+    return tf.sin(hvd.allreduce(y, name="a")) * 2, hvd.allgather(tf.cos(y), name="b") * 2
+
+first, second = step(tf.ones([4, 4]))
+print("shapes", first.shape, second.shape)
+"""
+
+
+def test_automatic_clusters_leave_collectives_alone() -> None:
+    flags = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=1"
+    env = environment(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", TF_XLA_FLAGS=flags)
+    done = subprocess.run(
+        [sys.executable, "-c", CLUSTERED],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=150,
+        check=False,
+    )
+    assert "shapes (4, 4) (4, 4)" in done.stdout, done.stderr
