@@ -183,6 +183,32 @@ TEST(RanksThatDisagreeAllFailAndGoOn) {
   EXPECT_EQ(world.runs(1).size(), 1u);
 }
 
+// The backend of every member says so by itself, and its streams are whole.
+TEST(WhatNoRankCanRunEndsAlone) {
+  Config config = QuietConfig();
+  config.max_plans_in_flight = 1;
+  World world(3, config);
+  world.SubmitOnAll(1, "x");
+  const uint64_t first = world.runs(0).back().plan.sequence;
+  world.SubmitOnAll(2, "y");  // waits for the window
+  EXPECT_EQ(world.runs(1).size(), 1u);
+  for (Rank rank : {2, 0, 1}) world.Complete(rank, first, Unimplemented("not connected"));
+  for (Rank rank : {0, 1, 2}) {
+    EXPECT_EQ(world.Text(rank, 1), Unimplemented("cannot run 'x': not connected").ToString());
+    EXPECT_TRUE(!world.abort(rank));
+    EXPECT_EQ(world.Sent(rank, 0, FrameType::kFault), 0);
+    EXPECT_EQ(world.in_flight(rank), 1u);
+  }
+  world.Deliver();
+  for (Rank rank : {0, 1, 2}) {
+    ASSERT_EQ(world.runs(rank).size(), 2u);
+    EXPECT_TRUE(!world.Ended(rank, 2));
+    world.Complete(rank, world.runs(rank)[1].plan.sequence);
+    EXPECT_EQ(world.Code(rank, 2), StatusCode::kOk);
+  }
+  EXPECT_TRUE(!world.doubled);
+}
+
 TEST(HeartbeatsGoOutWhenNothingElseDoes) {
   Config config = QuietConfig();
   config.heartbeat_interval = 5 * kSecond;

@@ -71,6 +71,13 @@ void Engine::State::OnCompletion(const Completion& completion) {
     if (negotiator_ != nullptr) negotiator_->OnPlanDone(completion.sequence, now_);
     return;
   }
+  if (completion.status.code() == StatusCode::kUnimplemented) {
+    // No member can run it, all know that by themselves, and nothing has moved: it ends alone.
+    const Status why = Unimplemented("cannot run " + what + ": " + completion.status.message());
+    for (EntryId id : ids) effects_.results.emplace_back(id, why);
+    if (negotiator_ != nullptr) negotiator_->OnPlanDone(completion.sequence, now_);
+    return;
+  }
   held_.insert(held_.end(), ids.begin(), ids.end());
   if (!ended_.ok()) {
     CompleteHeld(ended_);
