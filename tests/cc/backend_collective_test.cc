@@ -168,6 +168,8 @@ TEST(AllreduceAmongSomeRanks) {
   options.connected = [](Rank a, Rank b) { return (a - b + 6) % 6 == 1 || (b - a + 6) % 6 == 1; };
   World line(6, SmallConfig(), options);
   RunCases(&line, {2, 3, 4}, AllCases(3));
+  World around(6, SmallConfig(), options);  // one has joined
+  RunCases(&around, {0, 1, 2, 4, 5}, AllCases(5));
 }
 
 TEST(ScalesApplyOnceBeforeAndAfter) {

@@ -245,6 +245,10 @@ TEST(SomeRanksOfAWorldAndNeighboursOnly) {
   RunCases(&ring, FirstRanks(6), AllCases(6, false));
   World line(6, SmallConfig(), options);
   RunCases(&line, {1, 2, 3, 4}, AllCases(4, false));
+  World around(6, SmallConfig(), options);
+  RunCases(&around, {0, 1, 2, 4, 5}, AllCases(5, false));
+  World mostly_behind(6, SmallConfig(), options);
+  RunCases(&mostly_behind, {0, 3, 4, 5}, AllCases(4, false));
   World pair(6, SmallConfig(), options);
   RunCases(&pair, {0, 5}, AllCases(2, true));
 }

@@ -133,13 +133,11 @@ TEST(RingAndReduceScatterSendTwiceNMinusOneNthOfTheData) {
   }
 }
 
-void CheckGather(Schedule (*builder)(const GatherShape&), const std::vector<int64_t>& blocks) {
+void ExpectGathered(const std::vector<Schedule>& schedules, const std::vector<int64_t>& blocks) {
   const int size = static_cast<int>(blocks.size());
   const int64_t total = std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
-  std::vector<Schedule> schedules;
   std::vector<SymbolicRank> ranks(size);
   for (int r = 0; r < size; ++r) {
-    schedules.push_back(builder({r, blocks, 10}));
     for (int64_t i = 0; i < blocks[r]; ++i) ranks[r].input.push_back(Leaf(r, i));
     ranks[r].output.resize(total);
   }
@@ -152,6 +150,14 @@ void CheckGather(Schedule (*builder)(const GatherShape&), const std::vector<int6
       }
     }
   }
+}
+
+void CheckGather(Schedule (*builder)(const GatherShape&), const std::vector<int64_t>& blocks) {
+  std::vector<Schedule> schedules;
+  for (size_t r = 0; r < blocks.size(); ++r) {
+    schedules.push_back(builder({static_cast<int>(r), blocks, 10}));
+  }
+  ExpectGathered(schedules, blocks);
 }
 
 TEST(EveryAllgatherBringsEveryBlockToEverybody) {
@@ -262,7 +268,59 @@ TEST(MembersAgreeHowTheyAreConnected) {
   EXPECT_TRUE(ConnectivityOf({4, 5}, 100, false) == Connectivity::kFull);
   EXPECT_TRUE(ConnectivityOf({0, 99}, 100, false) == Connectivity::kFull);
   EXPECT_TRUE(ConnectivityOf({4, 6}, 100, false) == Connectivity::kNone);
-  EXPECT_TRUE(ConnectivityOf({0, 98, 99}, 100, false) == Connectivity::kNone);
+  EXPECT_TRUE(ConnectivityOf({0, 98, 99}, 100, false) == Connectivity::kLine);
+  EXPECT_TRUE(ConnectivityOf({0, 1, 97, 99}, 100, false) == Connectivity::kNone);
+  EXPECT_TRUE(ConnectivityOf({1, 98, 99}, 100, false) == Connectivity::kNone);
+  // One rank has joined; then another.
+  all.erase(all.begin() + 37);
+  EXPECT_TRUE(ConnectivityOf(all, 100, false) == Connectivity::kLine);
+  all.erase(all.begin() + 37);
+  EXPECT_TRUE(ConnectivityOf(all, 100, false) == Connectivity::kLine);
+  all.erase(all.begin() + 60);
+  EXPECT_TRUE(ConnectivityOf(all, 100, false) == Connectivity::kNone);
+}
+
+// What every rank chooses in a ring of six that some have left.
+std::vector<Schedule> AroundTheGap(const Collective& base, const Config& config) {
+  std::vector<Schedule> schedules;
+  const Connectivity connectivity = ConnectivityOf(base.members, 6, false);
+  EXPECT_TRUE(connectivity == Connectivity::kLine);
+  for (size_t m = 0; m < base.members.size(); ++m) {
+    Collective own = base;
+    own.self = static_cast<int>(m);
+    if (!base.block_bytes.empty()) own.buffers[0].input_bytes = base.block_bytes[0][m];
+    schedules.push_back(*SelectSchedule(own, config, connectivity));
+    for (const Step& step : schedules.back().steps) {
+      const Rank distance = std::abs(base.members[step.peer] - base.members[m]);
+      if (IsRemote(step)) EXPECT_TRUE(distance == 1 || distance == 5);
+    }
+  }
+  return schedules;
+}
+
+TEST(ARingWithAGapIsALine) {
+  Config config;
+  config.piece_bytes = 64;
+  const std::vector<std::vector<Rank>> cases = {{0, 1, 2, 4, 5}, {0, 3, 4, 5}, {0, 1, 5}};
+  for (const std::vector<Rank>& members : cases) {
+    const int size = static_cast<int>(members.size());
+    Collective c;
+    c.members = members;
+    c.kind = CollectiveKind::kBroadcast;
+    c.buffers.push_back({nullptr, nullptr, 500, 500});
+    for (c.root = 0; c.root < size; ++c.root) {
+      std::vector<SymbolicRank> ranks = Contributions(size, 500);
+      ASSERT_EQ(PlaySymbolically(AroundTheGap(c, config), 1, false, 5, &ranks), "");
+      for (const SymbolicRank& rank : ranks) {
+        for (int64_t i = 0; i < 500; ++i) ASSERT_EQ(rank.output[i].tree, Leaf(c.root, i).tree);
+      }
+    }
+    c.kind = CollectiveKind::kAllgather;
+    c.root = 0;
+    c.block_bytes = {{}};
+    for (int m = 0; m < size; ++m) c.block_bytes[0].push_back(m * 7 % 4 * 101);
+    ExpectGathered(AroundTheGap(c, config), c.block_bytes[0]);
+  }
 }
 
 TEST(PricesFollowTheTextbook) {

@@ -12,6 +12,7 @@
 #include "ops/runtime/backend/cpu/direct_allreduce.h"
 #include "ops/runtime/backend/cpu/direct_reduce_scatter.h"
 #include "ops/runtime/backend/cpu/line_allreduce.h"
+#include "ops/runtime/backend/cpu/line_turn.h"
 #include "ops/runtime/backend/cpu/reduce.h"
 #include "ops/runtime/backend/cpu/reducescatter.h"
 #include "ops/runtime/backend/cpu/ring_allreduce.h"
@@ -125,17 +126,15 @@ Status NotConnected(const Collective& collective, const std::string& what) {
   return Unimplemented("ranks " + RanksString(collective.members) + " are not connected " + what);
 }
 
-// For two or more members that are connected in some way.
-Result<Schedule> SelectOfSeveral(const Collective& collective, const Config& config,
-                                 Connectivity connectivity) {
+// For two or more members that are connected in some way. `self`, `root` and `blocks`: as the
+// schedule counts positions.
+Result<Schedule> SelectAmong(const Collective& collective, int self, int root, const Blocks& blocks,
+                             const Config& config, Connectivity connectivity) {
   const size_t members = collective.members.size();
   const int size = static_cast<int>(members);
-  const int self = collective.self;
-  const int root = collective.root;
   const int64_t piece_bytes = std::max<int64_t>(config.piece_bytes, 1);
   const int64_t element = DataTypeSize(collective.dtype);
   const int64_t input_bytes = InputBytes(collective);
-  const Blocks blocks = ByMember(collective.block_bytes, members);
   switch (collective.kind) {
     case CollectiveKind::kAllreduce:
       if (collective.op == ReduceOp::kAdasum) {
@@ -166,17 +165,35 @@ Result<Schedule> SelectOfSeveral(const Collective& collective, const Config& con
   }
 }
 
+Result<Schedule> SelectOfSeveral(const Collective& collective, const Config& config,
+                                 Connectivity connectivity) {
+  const Blocks blocks = ByMember(collective.block_bytes, collective.members.size());
+  if (connectivity != Connectivity::kLine) {
+    return SelectAmong(collective, collective.self, collective.root, blocks, config, connectivity);
+  }
+  const LineTurn turn(collective.members);
+  Result<Schedule> schedule =
+      SelectAmong(collective, turn.PlaceOf(collective.self), turn.PlaceOf(collective.root),
+                  turn.AlongLine(blocks), config, connectivity);
+  if (!schedule.ok()) return schedule;
+  const bool of_input = collective.kind == CollectiveKind::kReducescatter ||
+                        collective.kind == CollectiveKind::kScatter;
+  const bool of_output =
+      collective.kind == CollectiveKind::kAllgather || collective.kind == CollectiveKind::kGather;
+  turn.Undo(blocks, of_input, of_output, &*schedule);
+  return schedule;
+}
+
 }  // namespace
 
 Connectivity ConnectivityOf(const std::vector<Rank>& members, int world_size, bool full_mesh) {
   if (full_mesh || members.size() <= 1) return Connectivity::kFull;
   if (static_cast<int>(members.size()) == world_size) return Connectivity::kRing;
-  if (members.size() == 2 && members[0] == 0 && members[1] == world_size - 1) {
-    return Connectivity::kFull;
-  }
-  for (size_t i = 1; i < members.size(); ++i) {
-    if (members[i] != members[i - 1] + 1) return Connectivity::kNone;
-  }
+  int gaps = 0;
+  for (size_t i = 1; i < members.size(); ++i) gaps += members[i] != members[i - 1] + 1 ? 1 : 0;
+  // The last rank of the world is a neighbour of the first.
+  const bool around = members.front() == 0 && members.back() == world_size - 1;
+  if (gaps > (around ? 1 : 0)) return Connectivity::kNone;
   return members.size() == 2 ? Connectivity::kFull : Connectivity::kLine;
 }
 
@@ -186,9 +203,14 @@ Result<Schedule> SelectSchedule(const Collective& collective, const Config& conf
   if (collective.kind == CollectiveKind::kBarrier) return ScheduleBuilder("barrier").Take();
   if (collective.members.size() == 1) return CopyOnly(OutputBytes(collective));
   if (connectivity == Connectivity::kNone) {
+    const bool pair = collective.kind == CollectiveKind::kSendRecv;
     return NotConnected(collective,
-                        "with each other: beyond 64 ranks only process sets of consecutive ranks, "
-                        "and the global one, can run collectives");
+                        pair ? "with each other: beyond 64 ranks only neighbours can send to each "
+                               "other; pass it on from rank to rank, or use a broadcast"
+                             : "with each other: beyond 64 ranks only ranks that follow one "
+                               "another, the last one being followed by rank 0, can run "
+                               "collectives; if ranks have joined, let the others join as well, "
+                               "or only ranks beside each other join early");
   }
   const bool adasum = Reduces(collective.kind) && collective.op == ReduceOp::kAdasum;
   if (connectivity != Connectivity::kFull &&

@@ -12,7 +12,7 @@ namespace tfring {
 enum class Connectivity {
   kFull,  // everybody with everybody
   kRing,  // only with the next and the previous position, around
-  kLine,  // the same, but the last and the first are not connected
+  kLine,  // the same with one gap, anywhere
   kNone,  // less than that
 };
 
