@@ -248,6 +248,37 @@ TEST(ASendIsAgreedBetweenTwo) {
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
 }
 
+// While the send waits for the window, a rank that has no part in it uses its name.
+TEST(TheNameOfAnAgreedSendIsFree) {
+  Config config;
+  config.max_plans_in_flight = 1;
+  Cluster cluster(3, config);
+  cluster.finish_plans = false;
+  for (Rank rank : {0, 1, 2}) cluster.Submit(rank, Allreduce("busy"));
+  cluster.Run();
+  Request send = Of(CollectiveKind::kSendRecv, {3});
+  send.root = 2;
+  send.peer = 0;
+  for (Rank rank : {0, 2}) cluster.Submit(rank, send);
+  cluster.Run();
+  cluster.Submit(1, Allreduce(send.name));
+  cluster.Run();
+  cluster.ClearLogs();
+  cluster.finish_plans = true;
+  cluster.Run();
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+  EXPECT_TRUE(cluster.log(1).empty());
+  for (Rank rank : {0, 2}) {
+    EXPECT_TRUE(cluster.Only(rank).kind == CollectiveKind::kSendRecv);
+    EXPECT_EQ(cluster.Only(rank).members, (std::vector<Rank>{0, 2}));
+  }
+  cluster.ClearLogs();
+  for (Rank rank : {0, 2}) cluster.Submit(rank, Allreduce(send.name));
+  cluster.Run();
+  EXPECT_EQ(cluster.Only(1).members, (std::vector<Rank>{0, 1, 2}));
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+}
+
 // A plan that rank 0 got wrong, or that somebody else sends: rank 1 of three stops.
 void ExpectFatal(const Request& request, const std::function<void(Plan*)>& change,
                  const std::string& part) {

@@ -206,8 +206,10 @@ void Sequencer::Complete(Pending* pending) {
   Status agreed = Validate(pending);
   if (!agreed.ok()) return End(pending, std::move(agreed));
   pending->complete = true;
-  // An absent rank may come back, and ask, before the plan of the others is stamped.
-  if (!pending->absent.empty()) readiness_.ReleaseName(*pending);
+  // An absent rank may come back, and ask, before the plan of the others is stamped; and those who
+  // have no part in a send may use its name.
+  const bool of_two = pending->AnyRequest().kind == CollectiveKind::kSendRecv;
+  if (of_two || !pending->absent.empty()) readiness_.ReleaseName(*pending);
   const bool with_us =
       pending->members.front() == 0 && (pending->absent.empty() || pending->absent.front() != 0);
   (with_us ? windowed_ : free_).Add(pending->handle, pending->AnyRequest(), pending->absent);
