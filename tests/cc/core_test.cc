@@ -158,6 +158,29 @@ TEST(ValidationOfAllgatherLooksPastTheFirstDimension) {
   Disagreement(base, other);
 }
 
+TEST(ValidationOfListsOfDifferentLengths) {
+  Request base = Allreduce("x", {2});
+  base.shapes = {{2}, {3}};
+  Request other = base;
+  other.shapes[1] = {4};
+  Request shorter = Allreduce("x", {2});
+  const Status status = ValidateAgreement(kThree, {&base, &other, &shorter});
+  EXPECT_CONTAINS(status.message(), "number of tensors: 2 on ranks 0, 1; 1 on rank 2");
+}
+
+TEST(ValidationOfSendsWhoseReceiversTakeAnything) {
+  Request send = Allreduce("x", {2});
+  send.kind = CollectiveKind::kSendRecv;
+  send.peer = 1;
+  Request recv = send;
+  recv.shapes[0] = {5};
+  Request open = send;
+  open.shapes.clear();
+  EXPECT_TRUE(ValidateAgreement(kThree, {&send, &open, &send}).ok());
+  EXPECT_CONTAINS(ValidateAgreement(kThree, {&send, &recv, &open}).message(),
+                  "[2] on rank 0; [5] on rank 1; any shape on rank 2");
+}
+
 TEST(ValidationStaysShortOnManyRanks) {
   std::vector<Request> requests;
   std::vector<Rank> ranks;

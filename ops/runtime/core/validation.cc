@@ -156,11 +156,14 @@ Status ShapeMismatch(const std::vector<Rank>& members, const std::vector<const R
           ? "The receiver has to expect what the sender sends; -1 stands for any size."
           : "The shape has to be the same on every rank; do all ranks build the same model, and "
             "use batches of one size where the shape depends on them?";
-  return FailedPrecondition(
-      Beginning(first) + what + ": " +
-      ValuesByRank(members, requests,
-                   [tensor](const Request& r) { return ShapeString(r.shapes[tensor]); }) +
-      ". " + advice);
+  return FailedPrecondition(Beginning(first) + what + ": " +
+                            ValuesByRank(members, requests,
+                                         [tensor](const Request& r) {
+                                           return tensor < r.shapes.size()
+                                                      ? ShapeString(r.shapes[tensor])
+                                                      : "any shape";
+                                         }) +
+                            ". " + advice);
 }
 
 // Not ok if some ranks found their own calls invalid.
@@ -184,14 +187,19 @@ Status ValidateAgreement(const std::vector<Rank>& members,
                          const std::vector<const Request*>& requests) {
   TFRING_RETURN_IF_ERROR(Refusals(members, requests));
   const Request& first = *requests[0];
+  std::vector<const Request*> others;
   for (const Request* request : requests) {
     if (*request == first) continue;
+    others.push_back(request);
     for (const Property& property : kProperties) {
       if (property.same(first, *request)) continue;
       return FailedPrecondition(Beginning(first) + property.what + ": " +
                                 ValuesByRank(members, requests, property.text) + ". " +
                                 property.advice);
     }
+  }
+  // All have the same number of shapes, but for receivers that have none.
+  for (const Request* request : others) {
     const size_t shapes = std::min(first.shapes.size(), request->shapes.size());
     for (size_t t = 0; t < shapes; ++t) {
       if (!SameShape(first.kind, first.shapes[t], request->shapes[t])) {
