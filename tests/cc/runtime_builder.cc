@@ -67,6 +67,17 @@ TEST(AllgatherAndGatherJoinRows) {
   }
 }
 
+TEST(NoRowsOfAnySizeAreNoBytes) {
+  const Shape none = {0, kHuge, kHuge};
+  Case gather(CollectiveKind::kAllgather, {none}, {0, 0, 0});
+  EXPECT_TRUE(gather.Build().ok());
+  EXPECT_TRUE((gather.output_shapes == std::vector<Shape>{none}));
+  Case some(CollectiveKind::kAllgather, {none}, {0, 0, 1});
+  EXPECT_TRUE(!some.Build().ok());
+  Case scatter(CollectiveKind::kReducescatter, {none}, {});
+  EXPECT_TRUE(scatter.Build().ok());
+}
+
 TEST(ReducescatterGivesTheFirstMembersOneRowMore) {
   const Dims expected[] = {{8, 8, 0}, {8, 8, 8}, {16, 8, 8}};
   for (int64_t rows : {2, 3, 4}) {

@@ -6,6 +6,8 @@
 namespace tfring {
 namespace {
 
+constexpr int64_t kTooLarge = INT64_MAX;  // more bytes than can be counted
+
 // Rows as bytes, and their sums. False if they make no sense or overflow.
 struct Blocks {
   std::vector<int64_t> bytes;
@@ -14,8 +16,9 @@ struct Blocks {
 
   bool Add(int64_t rows, int64_t row_bytes) {
     int64_t block = 0;
-    if (rows < 0 || __builtin_mul_overflow(rows, row_bytes, &block) ||
-        __builtin_add_overflow(total_bytes, block, &total_bytes) ||
+    const bool countable =
+        rows == 0 || (row_bytes != kTooLarge && !__builtin_mul_overflow(rows, row_bytes, &block));
+    if (rows < 0 || !countable || __builtin_add_overflow(total_bytes, block, &total_bytes) ||
         __builtin_add_overflow(total_rows, rows, &total_rows)) {
       return false;
     }
@@ -31,12 +34,13 @@ struct Blocks {
   }
 };
 
+// False for a scalar. Rows that are too large are right where there are none.
 bool RowBytes(const Shape& shape, DataType dtype, int64_t* bytes) {
-  *bytes = DataTypeSize(dtype);
-  for (size_t d = 1; d < shape.size(); ++d) {
-    if (shape[d] < 0 || __builtin_mul_overflow(*bytes, shape[d], bytes)) return false;
-  }
-  return !shape.empty();
+  if (shape.empty()) return false;
+  Shape row = shape;
+  row[0] = DataTypeSize(dtype);
+  *bytes = NumElements(row);
+  return true;
 }
 
 void SetRows(int64_t rows, int64_t bytes, OutputLayout* out) {

@@ -1,6 +1,7 @@
 #include "ops/runtime/backend/cpu/cpu_backend.h"
 
 #include <chrono>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -47,7 +48,14 @@ bool CpuBackend::SeesFullMesh(int world_size) const {
 
 Completion CpuBackend::Run(const Collective& collective) {
   Completion completion;
-  completion.status = Execute(collective);
+  try {
+    completion.status = Execute(collective);
+  } catch (const std::exception& error) {
+    completion.status = Internal("rank " + std::to_string(self_) + " has no memory to run " +
+                                 CollectiveKindName(collective.kind) + " number " +
+                                 std::to_string(collective.sequence) + " (" + error.what() +
+                                 "); use smaller tensors or buckets");
+  }
   completion.suspect = runner_.suspect();
   return completion;
 }
