@@ -16,6 +16,7 @@ Collective Describe(const Plan& plan, size_t members, size_t self, int64_t bytes
   Collective collective;
   collective.kind = plan.kind;
   collective.dtype = DataType::kFloat32;
+  collective.op = plan.op;
   collective.self = static_cast<int>(self);
   for (size_t m = 0; m < members; ++m) collective.members.push_back(static_cast<Rank>(m));
   if (plan.kind == CollectiveKind::kBarrier) return collective;
@@ -57,7 +58,7 @@ Collective Describe(const Plan& plan, size_t members, size_t self, int64_t bytes
 }  // namespace
 
 Duration Pricing::Price(const Plan& plan, size_t members, int64_t bytes) {
-  const auto key = std::make_tuple(plan.kind, members, bytes);
+  const auto key = std::make_tuple(plan.kind, plan.op, members, bytes);
   const auto known = known_.find(key);
   if (known != known_.end()) return known->second;
   std::vector<Schedule> by_rank;

@@ -22,7 +22,7 @@ class Pricing {
 
  private:
   LinkModel links_;
-  std::map<std::tuple<CollectiveKind, size_t, int64_t>, Duration> known_;
+  std::map<std::tuple<CollectiveKind, ReduceOp, size_t, int64_t>, Duration> known_;
 };
 
 }  // namespace tfring::sim

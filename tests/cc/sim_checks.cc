@@ -159,6 +159,9 @@ TEST(DataCostsWhatTheSchedulesOfTheBackendCost) {
   const Duration ring = pricing.Price(plan, 4, bytes);
   EXPECT_TRUE(ring >= floor && ring < floor + floor / 2);
   EXPECT_TRUE(pricing.Price(plan, 4, 4) < kMillisecond);
+  plan.op = ReduceOp::kAdasum;
+  EXPECT_TRUE(pricing.Price(plan, 4, bytes) != ring);
+  EXPECT_EQ(pricing.Price(plan, 4, bytes), Pricing().Price(plan, 4, bytes));
   plan.kind = CollectiveKind::kBarrier;
   EXPECT_EQ(pricing.Price(plan, 4, 0), Duration{0});
 }
