@@ -27,7 +27,9 @@ class SameShapeKernel : public CollectiveKernel {
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     KernelCall call = NewCall();
-    OP_REQUIRES_OK_ASYNC(context, PrepareSameShapes(context, &call), done);
+    // Without memory for an output: the other ranks must not wait for this one.
+    const absl::Status prepared = PrepareSameShapes(context, &call);
+    if (!prepared.ok()) return Refuse(context, std::string(prepared.message()), std::move(done));
     Submit(context, std::move(call), std::move(done));
   }
 };

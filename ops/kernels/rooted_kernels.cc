@@ -28,7 +28,8 @@ class ReduceKernel : public CollectiveKernel {
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     KernelCall call = NewCall();
-    OP_REQUIRES_OK_ASYNC(context, PrepareSameShapes(context, &call), done);
+    const absl::Status prepared = PrepareSameShapes(context, &call);
+    if (!prepared.ok()) return Refuse(context, std::string(prepared.message()), std::move(done));
     if (OwnRank() != request_.root) {
       call.finish = [outputs = call.entry.buffers] {
         for (const TensorBuffer& buffer : outputs) {

@@ -260,6 +260,18 @@ def test_disagreement_is_a_typed_error_on_all_ranks(rank: int, several: int) -> 
         np.testing.assert_array_equal(step(tf.ones(2)), several)
 
 
+def test_a_scalar_found_when_compiling_is_refused_on_all_ranks() -> None:
+    """Its rank is not known before; it neither ends the process nor leaves a rank waiting."""
+    gather = tf.function(
+        lambda x: hvd.allgather(x, name="jit.scalar"),
+        jit_compile=True,
+        input_signature=[tf.TensorSpec(None, tf.float32)],
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="is a scalar"):
+        gather(tf.constant(1.0))
+    assert gather(tf.ones([2])).shape == (2 * hvd.size(),)
+
+
 def test_an_allgather_of_different_rows_says_what_to_do(rank: int, several: int) -> None:
     step = compiled(lambda x: hvd.allgather(x, name="xla.rows"))
     # Two rows more than the last rank has: nobody's guess at the sum is right.
