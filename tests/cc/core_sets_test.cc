@@ -279,6 +279,24 @@ TEST(TheNameOfAnAgreedSendIsFree) {
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
 }
 
+// Each rank can count its own rows, which have no bytes, but not those of both.
+TEST(MoreRowsThanCanBeCountedAreRefused) {
+  Cluster cluster(2, Config());
+  for (auto kind :
+       {CollectiveKind::kAllgather, CollectiveKind::kGather, CollectiveKind::kAlltoall}) {
+    Request request = Of(kind, {INT64_MAX - 1, 0});
+    if (kind == CollectiveKind::kAlltoall) request.splits = {INT64_MAX - 1, 0};
+    for (Rank rank : {0, 1}) cluster.Submit(rank, request);
+    cluster.Run();
+    for (Rank rank : {0, 1}) {
+      EXPECT_TRUE(cluster.Only(rank).error.code() == StatusCode::kInvalidArgument);
+      EXPECT_CONTAINS(cluster.Only(rank).error.message(), "ranks 0, 1 together hold more rows");
+    }
+    cluster.ClearLogs();
+  }
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+}
+
 // A plan that rank 0 got wrong, or that somebody else sends: rank 1 of three stops.
 void ExpectFatal(const Request& request, const std::function<void(Plan*)>& change,
                  const std::string& part) {

@@ -10,34 +10,54 @@ size_t PositionOf(const std::vector<Rank>& members, Rank rank) {
                              members.begin());
 }
 
-// Adds up the bytes of blocks of rows.
+// All but the first dimension say what a row is; INT64_MAX when that does not fit.
+int64_t RowBytes(const Request& request, size_t tensor) {
+  Shape row = request.shapes[tensor];
+  row[0] = DataTypeSize(request.dtype);
+  return NumElements(row);
+}
+
+// Adds up the rows and the bytes of blocks of rows.
 class Bytes {
  public:
-  // False if that cannot be, or is too much together with what came before. All but the first
-  // dimension of `shape` say what a row is.
-  bool Add(const Shape& shape, DataType dtype, int64_t rows) {
-    Shape block = shape;
-    block[0] = DataTypeSize(dtype);
-    const int64_t row = NumElements(block);
+  // False if that cannot be, or is too much together with what came before; `row` as RowBytes.
+  bool Add(int64_t row, int64_t rows) {
     int64_t bytes = 0;
     return rows >= 0 && (rows == 0 || row != INT64_MAX) &&
            !__builtin_mul_overflow(rows, row, &bytes) &&
-           !__builtin_add_overflow(total_, bytes, &total_);
+           !__builtin_add_overflow(total_, bytes, &total_) &&
+           !__builtin_add_overflow(rows_, rows, &rows_);
   }
 
  private:
   int64_t total_ = 0;
+  int64_t rows_ = 0;
 };
+
+bool GatherCountable(const std::vector<int64_t>& dims, size_t members, const Request& request) {
+  Bytes all;
+  for (size_t t = 0; t < request.shapes.size(); ++t) {
+    const int64_t row = RowBytes(request, t);
+    for (size_t m = 0; m < members; ++m) {
+      if (!all.Add(row, dims[t * members + m])) return false;
+    }
+  }
+  return true;
+}
 
 bool GatherFits(const std::vector<int64_t>& dims, size_t members, size_t self,
                 const Request& request) {
-  Bytes all;
   for (size_t t = 0; t < request.shapes.size(); ++t) {
-    const int64_t* rows = dims.data() + t * members;
-    if (rows[self] != request.shapes[t][0]) return false;
-    for (size_t m = 0; m < members; ++m) {
-      if (!all.Add(request.shapes[t], request.dtype, rows[m])) return false;
-    }
+    if (dims[t * members + self] != request.shapes[t][0]) return false;
+  }
+  return GatherCountable(dims, members, request);
+}
+
+// What one member receives.
+bool ColumnCountable(const std::vector<int64_t>& dims, size_t members, size_t column, int64_t row) {
+  Bytes received;
+  for (size_t m = 0; m < members; ++m) {
+    if (!received.Add(row, dims[m * members + column])) return false;
   }
   return true;
 }
@@ -46,18 +66,15 @@ bool AlltoallFits(const std::vector<int64_t>& dims, size_t members, size_t self,
                   const Request& request) {
   const std::vector<int64_t> sent = RowsByMember(request, members);
   if (!std::equal(sent.begin(), sent.end(), dims.data() + self * members)) return false;
-  Bytes received;
-  for (size_t m = 0; m < members; ++m) {
-    if (!received.Add(request.shapes[0], request.dtype, dims[m * members + self])) return false;
-  }
+  if (!ColumnCountable(dims, members, self, RowBytes(request, 0))) return false;
   return std::all_of(dims.begin(), dims.end(), [](int64_t rows) { return rows >= 0; });
 }
 
 bool ScatterFits(const std::vector<int64_t>& dims, Rank self, const Request& request) {
   if (self == request.root && dims != RowsByMember(request, dims.size())) return false;
   Bytes all;
-  return std::all_of(dims.begin(), dims.end(),
-                     [&](int64_t rows) { return all.Add(request.shapes[0], request.dtype, rows); });
+  const int64_t row = RowBytes(request, 0);
+  return std::all_of(dims.begin(), dims.end(), [&](int64_t rows) { return all.Add(row, rows); });
 }
 
 bool SentShapeFits(const Shape& shape, Rank self, const Request& request) {
@@ -117,6 +134,24 @@ std::vector<int64_t> FirstDimsOf(const std::vector<Rank>& members,
       break;
   }
   return dims;
+}
+
+bool FirstDimsCountable(const std::vector<int64_t>& first_dims, size_t members,
+                        const Request& request) {
+  switch (request.kind) {
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kGather:
+      return GatherCountable(first_dims, members, request);
+    case CollectiveKind::kAlltoall: {
+      const int64_t row = RowBytes(request, 0);
+      for (size_t m = 0; m < members; ++m) {
+        if (!ColumnCountable(first_dims, members, m, row)) return false;
+      }
+      return true;
+    }
+    default:
+      return true;  // nobody gets more than one rank has
+  }
 }
 
 bool FirstDimsFit(const std::vector<int64_t>& first_dims, const std::vector<Rank>& members,

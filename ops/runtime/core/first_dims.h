@@ -18,6 +18,10 @@ std::vector<int64_t> FirstDimsOf(const std::vector<Rank>& members,
 // How many numbers FirstDimsOf makes for so many members.
 size_t FirstDimsCount(const Request& request, size_t members);
 
+// Whether every member can count the rows and bytes that it gets; `request` is that of any.
+bool FirstDimsCountable(const std::vector<int64_t>& first_dims, size_t members,
+                        const Request& request);
+
 // False if what came over the wire is not what `self`, one of `members`, asked for, or holds more
 // bytes than can be counted.
 bool FirstDimsFit(const std::vector<int64_t>& first_dims, const std::vector<Rank>& members,

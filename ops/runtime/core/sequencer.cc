@@ -235,6 +235,11 @@ Status Sequencer::Validate(Pending* pending) {
                            std::to_string(requests.size()) + " ranks; split the list");
   }
   pending->first_dims = FirstDimsOf(participants, requests);
+  if (!FirstDimsCountable(pending->first_dims, participants.size(), *requests[0])) {
+    return InvalidArgument(Describe(*pending) + ": the tensors of ranks " +
+                           RanksString(participants) +
+                           " together hold more rows or bytes than can be counted; split them");
+  }
   return OkStatus();
 }
 
