@@ -21,17 +21,17 @@ from tfring.reducer import GradientReducer
 # among all lists: a rank that has joined, or is no member of a process set, misses some of them.
 # Dimensions are left out of the look, so that ranks which disagree about one meet and are told.
 _ordinals: dict[tuple[Any, ...], int] = {}
-_seen: collections.Counter[tuple[int, str]] = collections.Counter()
+_seen: collections.Counter[tuple[Any, str]] = collections.Counter()
 
 
 def _name_of(sources: list[Any], members: Any) -> str:
-    number = process_sets.checked_id(members)
-    key = (number, *(_source_key(source) for source in sources))
+    ranks = process_sets.counting_key(members)
+    key = (ranks, *(_source_key(source) for source in sources))
     text = ";".join(f"{tf.as_dtype(s.dtype).name}:{_rank_of(s)}" for s in sources)
     look = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     if key not in _ordinals:
-        _ordinals[key] = _seen[number, look]
-        _seen[number, look] += 1
+        _ordinals[key] = _seen[ranks, look]
+        _seen[ranks, look] += 1
     return f"{reduced_record.TAPE_PREFIX}{look}.{_ordinals[key]}"
 
 

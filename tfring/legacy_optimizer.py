@@ -19,7 +19,7 @@ from tfring.reducer import GradientReducer
 
 _ATTRIBUTE = "_tfring_hook"
 # By process set: its members may wrap optimizers that the other ranks do not have.
-_wrapped: collections.Counter[int] = collections.Counter()
+_wrapped: collections.Counter[Any] = collections.Counter()
 
 
 def wrap(
@@ -56,8 +56,8 @@ def wrap(
             "wrap it once"
         )
     chosen = ReduceOptions(groups=resolve_groups(num_groups, groups), **options)
-    number = process_sets.checked_id(chosen.process_set)
-    base = f"tfring.legacy_optimizer.{_wrapped[number] if name is None else name}"
+    ranks = process_sets.counting_key(chosen.process_set)
+    base = f"tfring.legacy_optimizer.{_wrapped[ranks] if name is None else name}"
     hook = _LegacyHook(
         optimizer,
         chosen,
@@ -66,7 +66,7 @@ def wrap(
         average_aggregated_gradients,
         scale_local_gradients,
     )
-    _wrapped[number] += 1
+    _wrapped[ranks] += 1
     if use_locking:
         optimizer._use_locking = True
     setattr(optimizer, _ATTRIBUTE, hook)

@@ -31,7 +31,7 @@ from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
 from tfring import tf_library
-from tfring.process_sets import checked_id, generation
+from tfring.process_sets import checked_id, counting_key, generation
 
 EAGER_NAMES = 16
 
@@ -97,7 +97,7 @@ def collective_name(
 
 def _of_this_process(number: int, process_set: Any) -> dict[str, int]:
     """The process set's eager counters; new ones after init or when all have joined."""
-    key = (number, tuple(process_set.ranks) if number else ())
+    key = counting_key(process_set)
     joins = (generation(), tf_library.joins(0), tf_library.joins(number))
     with _lock:
         counters = _eager_counters.get(key)

@@ -377,6 +377,18 @@ def generation() -> int:
     return _generation
 
 
+def counting_key(process_set: Any) -> tuple[int, tuple[int, ...]]:
+    """Returns that by which ranks count together what belongs to one process set.
+
+    Its number alone will not do: it may be given again, to other ranks with another past.
+
+    Raises:
+        ValueError: as checked_id.
+    """
+    number = checked_id(process_set)
+    return number, tuple(process_set.ranks or ()) if number else ()
+
+
 def checked_id(process_set: Any) -> int:
     """Returns the number that collectives use; None stands for the global process set.
 

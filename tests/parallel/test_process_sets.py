@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfring as hvd
+import tfring.keras
 from tfring import process_sets
 from tfring._native import core
 
@@ -116,6 +118,30 @@ def test_removed_set_says_so_and_its_number_is_used_again(several):
     assert hvd.remove_process_set(three) and hvd.remove_process_set(two)
     assert hvd.add_process_set(one) is one and one.process_set_id == first
     assert hvd.remove_process_set(one)
+
+
+def test_a_number_that_other_ranks_have_used_means_nothing(rank, size, added):
+    """Members of a new set agree on names, whatever they did in a set of the same number."""
+    if size < 3:
+        pytest.skip("needs three ranks")
+    sizes = []
+    for ranks in ([0, 1], [1, 2]):
+        members = added(ranks)
+        sizes.append(members.process_set_id)
+        if members.included():
+            variable = tf.Variable([1.0, 2.0])
+            with hvd.DistributedGradientTape(tf.GradientTape(), process_set=members) as tape:
+                loss = tf.reduce_sum(variable) * rank
+            np.testing.assert_array_equal(tape.gradient(loss, variable), [sum(ranks) / 2] * 2)
+            optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), process_set=members)
+            weight = keras.Variable([0.0])
+            optimizer.apply([tf.constant([float(rank)])], [weight])
+            np.testing.assert_array_equal(weight, [-sum(ranks) / 2])
+            layer = tfring.keras.SyncBatchNormalization(process_set=members, momentum=0.0)
+            layer(tf.fill([1, 2], float(rank)), training=True)
+            np.testing.assert_allclose(layer.moving_mean, [sum(ranks) / 2] * 2)
+        hvd.remove_process_set(members)
+    assert sizes[0] == sizes[1]
 
 
 def test_wrong_use(rank, size, added):

@@ -17,7 +17,7 @@ from tfring.reduce_options import ReduceOptions, resolve_groups
 from tfring.reducer import GradientReducer
 
 # By process set: its members may wrap optimizers that the other ranks do not have.
-_wrapped: collections.Counter[int] = collections.Counter()
+_wrapped: collections.Counter[Any] = collections.Counter()
 
 
 def DistributedOptimizer(
@@ -172,9 +172,9 @@ def _attach(
 ) -> None:
     inner = innermost(optimizer)
     accumulated = accumulation.set_up(inner, passes, average)
-    number = process_sets.checked_id(options.process_set)
-    base = f"tfring.optimizer.{_wrapped[number] if name is None else name}"
-    _wrapped[number] += 1
+    ranks = process_sets.counting_key(options.process_set)
+    base = f"tfring.optimizer.{_wrapped[ranks] if name is None else name}"
+    _wrapped[ranks] += 1
     hook = GradientHook(inner, GradientReducer(options, local), base, accumulated)
     hook.attach()
     if optimizer is not inner:
