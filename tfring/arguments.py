@@ -1,7 +1,8 @@
 """What the collectives check and prepare before they build an op.
 
-All that can be wrong with a call on this rank alone is found before its name is made up: a call
-that raises here uses up no count, and the next one meets its like on the other ranks.
+A dtype or an option that no op can be built with is found before the call's name is made up: a call
+that raises here uses up no count, and the next one meets its like on the other ranks. All else that
+can be wrong on one rank alone (scalars, splits, roots) travels, and every rank gets the error.
 """
 
 from __future__ import annotations
@@ -78,17 +79,6 @@ def checked_tensor(tensor: Any, name: str | None, supported: Sequence[str], kind
     return value
 
 
-def checked_rows(tensor: Any, name: str | None, supported: Sequence[str], kind: str) -> Any:
-    """As checked_tensor; ValueError for what is known to be a scalar, which has no rows."""
-    value = checked_tensor(tensor, name, supported, kind)
-    if value.shape.rank == 0:
-        raise ValueError(
-            f"{kind} works on rows, along the first dimension, but tensor {name or UNNAMED} is a "
-            "scalar: reshape it to [1]"
-        )
-    return value
-
-
 def refuse_sparse(tensors: Sequence[Any], name: str | None, kind: str) -> None:
     """Raises NotImplementedError for tf.IndexedSlices, which only allreduce takes."""
     if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
@@ -99,14 +89,13 @@ def refuse_sparse(tensors: Sequence[Any], name: str | None, kind: str) -> None:
 
 
 def compress(
-    tensors: Sequence[Any], name: str | None, compression: Any, kind: str, op: int, rows: bool
+    tensors: Sequence[Any], name: str | None, compression: Any, kind: str, op: int
 ) -> list[tuple[Any, Any]]:
     """Returns what goes over the wire for each tensor, and the compression's context."""
     pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
     supported = _FLOATS if op == Adasum else tf_library.REDUCIBLE
     label = f"{kind} with op=Adasum" if op == Adasum else kind
-    check = checked_rows if rows else checked_tensor
-    return [(check(wire, name, supported, label), context) for wire, context in pairs]
+    return [(checked_tensor(wire, name, supported, label), context) for wire, context in pairs]
 
 
 def by_dtype(tensors: Sequence[Any], name: str) -> list[tuple[str, list[int]]]:

@@ -114,7 +114,7 @@ def allreduce(
         with arguments.on_device(device_sparse):
             return sparse_allreduce(tensor, full_name, op, process_set_id)
     with arguments.on_device(device_dense):
-        wires = arguments.compress([tensor], name, compression, "allreduce", op, rows=False)
+        wires = arguments.compress([tensor], name, compression, "allreduce", op)
         full_name = names.collective_name("allreduce", name, ignore_name_scope, process_set)
         return _dense_allreduce(
             wires, full_name, op, compression, *factors, process_set_id, group=False
@@ -168,9 +168,7 @@ def grouped_allreduce(
         if isinstance(tensor, tf.IndexedSlices):
             check_sparse(tensor, name, op, *factors)
     with arguments.on_device(device_dense):
-        wires = arguments.compress(
-            [tensors[i] for i in dense], name, compression, "allreduce", op, rows=False
-        )
+        wires = arguments.compress([tensors[i] for i in dense], name, compression, "allreduce", op)
         full_name = names.collective_name("grouped_allreduce", name, ignore_name_scope, process_set)
         reduced = _dense_allreduce(
             wires, full_name, op, compression, *factors, process_set_id, group=True
@@ -206,15 +204,16 @@ def allgather(
         A tensor whose first dimension is the sum over the ranks.
 
     Raises:
-        ValueError: the process set is unknown, or the tensor is a scalar.
+        ValueError: the process set is unknown.
         TypeError: the dtype is not supported.
+        tf.errors.InvalidArgumentError: on every rank: some rank's tensor is a scalar.
         tf.errors.FailedPreconditionError: tfring is not initialized, or ranks disagree on dtype or
             shape.
         tf.errors.UnavailableError: a rank was lost.
     """
     process_set_id = checked_id(process_set)
     arguments.require_init("allgather")
-    value = arguments.checked_rows(tensor, name, tf_library.MOVABLE, "allgather")
+    value = arguments.checked_tensor(tensor, name, tf_library.MOVABLE, "allgather")
     full_name = names.collective_name("allgather", name, ignore_name_scope, process_set)
     return tf_library.allgather_op([value], name=full_name, process_set_id=process_set_id)[0]
 
@@ -242,7 +241,7 @@ def grouped_allgather(
     """
     process_set_id = checked_id(process_set)
     arguments.require_init("grouped_allgather")
-    values = [arguments.checked_rows(t, name, tf_library.MOVABLE, "allgather") for t in tensors]
+    values = [arguments.checked_tensor(t, name, tf_library.MOVABLE, "allgather") for t in tensors]
     if not values:
         return []
     full_name = names.collective_name("grouped_allgather", name, ignore_name_scope, process_set)

@@ -92,11 +92,11 @@ def gather(
         On the root what allgather returns; no rows (first dimension 0) on the others.
 
     Raises:
-        ValueError: the process set is unknown, or the tensor is a scalar.
+        ValueError: the process set is unknown.
         TypeError: the dtype is not supported.
         NotImplementedError: tf.IndexedSlices.
         tf.errors.InvalidArgumentError: on every rank: the root is no rank of the process set, or
-            some rank's tensor is a scalar, which was not known before.
+            some rank's tensor is a scalar.
         tf.errors.FailedPreconditionError: tfring is not initialized, ranks disagree on dtype, row
             shape or root, or the root has joined.
         tf.errors.UnavailableError: a rank was lost.
@@ -105,7 +105,7 @@ def gather(
     arguments.require_init("gather")
     root_rank = int(root_rank)
     arguments.refuse_sparse([tensor], name, "gather")
-    value = arguments.checked_rows(tensor, name, tf_library.MOVABLE, "gather")
+    value = arguments.checked_tensor(tensor, name, tf_library.MOVABLE, "gather")
     return tf_ops.gather_op(
         value,
         name=names.collective_name("gather", name, ignore_name_scope, process_set),
@@ -142,11 +142,11 @@ def scatter(
         This rank's rows.
 
     Raises:
-        ValueError: the process set is unknown, or the tensor is a scalar.
+        ValueError: the process set is unknown.
         TypeError: a dtype is not supported.
         NotImplementedError: tf.IndexedSlices.
-        tf.errors.InvalidArgumentError: on every rank: the root is no rank of the process set, or
-            its rows cannot be cut in this way.
+        tf.errors.InvalidArgumentError: on every rank: the root is no rank of the process set, its
+            rows cannot be cut in this way, or some rank's tensor is a scalar.
         tf.errors.FailedPreconditionError: tfring is not initialized, ranks disagree on dtype, row
             shape or root, or a rank has joined.
         tf.errors.UnavailableError: a rank was lost.
@@ -155,7 +155,7 @@ def scatter(
     arguments.require_init("scatter")
     root_rank = int(root_rank)
     arguments.refuse_sparse([tensor], name, "scatter")
-    value = arguments.checked_rows(tensor, name, tf_library.MOVABLE, "scatter")
+    value = arguments.checked_tensor(tensor, name, tf_library.MOVABLE, "scatter")
     sizes = checked_splits(splits, name)
     return tf_ops.scatter_op(
         value,

@@ -40,11 +40,11 @@ def alltoall(
         these rows, and a vector of how many came from each rank, of the dtype of `splits`.
 
     Raises:
-        ValueError: the process set is unknown, or the tensor is a scalar.
+        ValueError: the process set is unknown.
         TypeError: a dtype is not supported.
-        tf.errors.InvalidArgumentError: on every rank: some rank's splits are no vector with a
-            number of rows for each rank or do not add up to its rows; or, without splits, its rows
-            cannot be cut into equal parts.
+        tf.errors.InvalidArgumentError: on every rank: some rank's tensor is a scalar; its splits
+            are no vector with a number of rows for each rank or do not add up to its rows; or,
+            without splits, its rows cannot be cut into equal parts.
         tf.errors.FailedPreconditionError: tfring is not initialized, ranks disagree on dtype or
             row shape, or a rank has joined.
         tf.errors.UnavailableError: a rank was lost.
@@ -52,7 +52,7 @@ def alltoall(
     process_set_id = checked_id(process_set)
     arguments.require_init("alltoall")
     arguments.refuse_sparse([tensor], name, "alltoall")
-    value = arguments.checked_rows(tensor, name, tf_library.MOVABLE, "alltoall")
+    value = arguments.checked_tensor(tensor, name, tf_library.MOVABLE, "alltoall")
     sizes = checked_splits(splits, name)
     full_name = names.collective_name("alltoall", name, ignore_name_scope, process_set)
     received, received_splits = tf_ops.alltoall_op(
@@ -94,11 +94,10 @@ def reducescatter(
         have one row more than the last.
 
     Raises:
-        ValueError: op or the process set is unknown, or the tensor is a scalar.
+        ValueError: op or the process set is unknown.
         TypeError: the dtype is not supported.
         NotImplementedError: tf.IndexedSlices, or op is Adasum.
-        tf.errors.InvalidArgumentError: on every rank: the tensor is a scalar, which was not known
-            before.
+        tf.errors.InvalidArgumentError: on every rank: some rank's tensor is a scalar.
         tf.errors.FailedPreconditionError: tfring is not initialized, ranks disagree on dtype,
             shape, op or factors, or a rank has joined.
         tf.errors.UnavailableError: a rank was lost.
@@ -196,7 +195,7 @@ def _reducescatter(
         return []
     results: list[Any] = [None] * len(tensors)
     with arguments.on_device(device):
-        wires = arguments.compress(tensors, name, compression, "reducescatter", op, rows=True)
+        wires = arguments.compress(tensors, name, compression, "reducescatter", op)
         full_name = names.collective_name(kind, name, ignore_name_scope, process_set)
         for op_name, positions in arguments.by_dtype([wire for wire, _ in wires], full_name):
             reduced = tf_ops.reducescatter_op(
