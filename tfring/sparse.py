@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import arguments, reduce_ops, tf_library
+from tfring import arguments, reduce_ops, tf_library, world
 from tfring.reduce_ops import Average, Sum
 
 
@@ -31,20 +31,35 @@ def sparse_allreduce(slices: Any, name: str, op: int, process_set_id: int) -> An
     """Returns the rows of all ranks that take part; duplicates are summed before they travel.
 
     Average divides by the number of ranks that took part, which is counted along the way: ranks
-    that have joined do not.
+    that have joined do not. The rows go first, under the plain name, where a rank that brought a
+    dense tensor meets the others and all are told; then the op, before anything that only one of
+    the two ops needs.
     """
     distinct, position = tf.unique(slices.indices)
     summed = tf.math.unsorted_segment_sum(slices.values, position, tf.size(distinct))
-    [values] = tf_library.allgather_op(
-        [summed], name=f"{name}.values", process_set_id=process_set_id
-    )
-    [indices] = tf_library.allgather_op(
-        [distinct], name=f"{name}.indices", process_set_id=process_set_id
-    )
+    [values] = tf_library.allgather_op([summed], name=name, process_set_id=process_set_id)
+    with tf.control_dependencies([values]):
+        [indices] = tf_library.allgather_op(
+            [distinct], name=f"{name}.indices", process_set_id=process_set_id
+        )
+        share = _share(f"{name}.count", op, process_set_id)
+    with tf.control_dependencies([share]):
+        values = tf.identity(values)
     if op == Average:
-        count = tf.cast(participants(f"{name}.count", process_set_id), values.dtype)
+        count = tf.cast(tf.round(1.0 / share), values.dtype)
         values = values // count if values.dtype.is_integer else values / count
     return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def _share(name: str, op: int, process_set_id: int) -> Any:
+    """Returns, for Average, one divided by the number of ranks that take part, as a float64.
+
+    The mean of vectors that hold a 1 in the place of their rank; found with the op itself, so that
+    ranks whose ops differ are told.
+    """
+    mine = tf.one_hot(world.rank(), world.size(), dtype=tf.float64)
+    [mixed] = tf_library.allreduce_op([mine], name=name, op=op, process_set_id=process_set_id)
+    return tf.reduce_max(mixed)
 
 
 def participants(name: str, process_set_id: int) -> Any:

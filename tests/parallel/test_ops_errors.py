@@ -315,3 +315,24 @@ def test_an_error_in_one_of_two_collectives(rank: int, several: int) -> None:
             step(tf.ones(2))
     got = tfring.allreduce(tf.ones(2), name="half.good", op=tfring.Sum)
     np.testing.assert_array_equal(got, several)
+
+
+@both
+def test_sparse_on_some_ranks_only(rank: int, several: int, in_graph: bool) -> None:
+    def step() -> Any:
+        rows = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([4, 2]))
+        return tfring.allreduce(rows if rank else tf.ones([4, 2]), name=f"mixed.{in_graph}")
+
+    words = ("the kind of collective", "allgather", "allreduce on rank 0")
+    everybody_gets(tf.errors.FailedPreconditionError, step, words, in_graph)
+
+
+@both
+def test_sparse_ops_that_differ(rank: int, several: int, in_graph: bool) -> None:
+    def step() -> Any:
+        rows = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([4, 2]))
+        op = tfring.Average if rank else tfring.Sum
+        return tfring.allreduce(rows, name=f"sparse.op.{in_graph}", op=op).values
+
+    words = ("the reduce op", "Sum on rank 0", "Average")
+    everybody_gets(tf.errors.FailedPreconditionError, step, words, in_graph)
