@@ -71,10 +71,12 @@ def require_init(what: str) -> None:
         raise tf.errors.FailedPreconditionError(None, None, f"{what}: {error.message}") from None
 
 
-def checked_tensor(tensor: Any, name: str | None, supported: Sequence[str], kind: str) -> Any:
-    """Returns the value as a tensor; TypeError for a dtype that is not supported."""
+def checked_tensor(
+    tensor: Any, name: str | None, supported: Sequence[str], kind: str, variant: str = ""
+) -> Any:
+    """Returns the value as a tensor; TypeError for a dtype that `kind` (`variant`) cannot take."""
     value = tf.convert_to_tensor(tensor)
-    tf_library.check_dtype(value, name or UNNAMED, supported, kind)
+    tf_library.check_dtype(value, name or UNNAMED, supported, kind + variant)
     tf_library.refuse_xla(name or UNNAMED, kind.removeprefix("grouped_"))
     return value
 
@@ -94,8 +96,10 @@ def compress(
     """Returns what goes over the wire for each tensor, and the compression's context."""
     pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
     supported = _FLOATS if op == Adasum else tf_library.REDUCIBLE
-    label = f"{kind} with op=Adasum" if op == Adasum else kind
-    return [(checked_tensor(wire, name, supported, label), context) for wire, context in pairs]
+    variant = " with op=Adasum" if op == Adasum else ""
+    return [
+        (checked_tensor(wire, name, supported, kind, variant), context) for wire, context in pairs
+    ]
 
 
 def by_dtype(tensors: Sequence[Any], name: str) -> list[tuple[str, list[int]]]:

@@ -2,8 +2,8 @@
 
 A row is a collective in one variant, for a list of dtypes. Rows speak of positions in the process
 set, not of ranks: `xs[p][i]` is tensor i of the member at position p. A mode is a way to run a
-function of tensors: eager, in a tf.function, in a TF1 session. Who adds one adds it to MODES, with
-the rows that it takes.
+function of tensors: eager, in a tf.function, in a TF1 session, compiled by XLA. Who adds one adds
+it to MODES, with the rows that it takes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfring
+from tfring import xla
 
 Array = Any  # np.ndarray of any dtype
 Arrays = list[Array]
@@ -243,6 +244,10 @@ def run_in_function(function: Callable[..., Any], arrays: Arrays) -> Any:
     return tf.function(function)([tf.constant(a) for a in arrays])
 
 
+def run_compiled(function: Callable[..., Any], arrays: Arrays) -> Any:
+    return tf.function(function, jit_compile=True)([tf.constant(a) for a in arrays])
+
+
 def run_in_session(function: Callable[..., Any], arrays: Arrays) -> Any:
     with tf.Graph().as_default():
         inputs = [tf.compat.v1.placeholder(a.dtype, a.shape) for a in arrays]
@@ -260,8 +265,16 @@ class Mode:
     takes: Callable[[Row], bool] = lambda row: True
 
 
+def xla_takes(row: Row) -> bool:
+    """Whether XLA can compile it: reductions, broadcasts, and allgather of equal shapes."""
+    compiled = ("allreduce", "grouped_allreduce", "broadcast")
+    equal_rows = row.collective == "allgather" and row.variant == "equal"
+    return not xla.trouble() and (row.collective in compiled or equal_rows)
+
+
 MODES = (
     Mode("eager", run_eagerly),
     Mode("function", run_in_function),
     Mode("session", run_in_session),
+    Mode("jit", run_compiled, xla_takes),
 )
