@@ -85,7 +85,12 @@ def layout_hash(buckets: Sequence[Bucket], kinds: Sequence[str]) -> int:
             there is none).
     """
     text = ";".join(f"{b.index}:{b.dtype}:{','.join(map(str, b.positions))}" for b in buckets)
-    digest = hashlib.blake2b(f"{text}|{''.join(kinds)}".encode(), digest_size=8).digest()
+    return number_of(f"{text}|{''.join(kinds)}")
+
+
+def number_of(text: str) -> int:
+    """Returns a number in [1, 2**63) by which ranks compare a text."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 1) or 1
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import arguments, names, tf_library
+from tfring import arguments, buckets, names, tf_library
 from tfring.arguments import handle_average_backwards_compatibility
 from tfring.compression import Compression
 from tfring.process_sets import ProcessSet, checked_id, global_process_set
@@ -171,14 +171,23 @@ def grouped_allreduce(
         wires = arguments.compress([tensors[i] for i in dense], name, compression, "allreduce", op)
         full_name = names.collective_name("grouped_allreduce", name, ignore_name_scope, process_set)
         reduced = _dense_allreduce(
-            wires, full_name, op, compression, *factors, process_set_id, group=True
+            wires,
+            full_name,
+            op,
+            compression,
+            *factors,
+            process_set_id,
+            group=True,
+            sparse=[i for i in range(len(tensors)) if i not in dense],
         )
     for i, result in zip(dense, reduced, strict=True):
         results[i] = result
-    with arguments.on_device(device_sparse):
+    with arguments.on_device(device_sparse), tf.control_dependencies(reduced[:1]):
         for i, tensor in enumerate(tensors):
             if isinstance(tensor, tf.IndexedSlices):
-                results[i] = sparse_allreduce(tensor, f"{full_name}.{i}", op, process_set_id)
+                # The first collective has the plain name on every rank, whatever its list.
+                own_name = f"{full_name}.{i}" if dense or i else full_name
+                results[i] = sparse_allreduce(tensor, own_name, op, process_set_id)
     return results
 
 
@@ -367,19 +376,28 @@ def _dense_allreduce(
     process_set_id: int,
     *,
     group: bool,
+    sparse: Sequence[int] = (),
 ) -> list[Any]:
-    """Builds one op per dtype."""
+    """Builds one op per dtype; `sparse` are the positions of what follows them."""
     results: list[Any] = [None] * len(wires)
-    for op_name, positions in arguments.by_dtype([wire for wire, _ in wires], name):
-        reduced = tf_library.allreduce_op(
-            [wires[i][0] for i in positions],
-            name=op_name,
-            op=op,
-            prescale=prescale,
-            postscale=postscale,
-            process_set_id=process_set_id,
-            group=group,
-        )
+    parts = arguments.by_dtype([wire for wire, _ in wires], name)
+    # The first op says what else there will be: nobody waits for what other ranks do not have.
+    later = [part_name.removeprefix(name) for part_name, _ in parts[1:]]
+    layout = buckets.number_of(f"{later}{list(sparse)}") if later or sparse else 0
+    met: list[Any] = []
+    for op_name, positions in parts:
+        with tf.control_dependencies(met):
+            reduced = tf_library.allreduce_op(
+                [wires[i][0] for i in positions],
+                name=op_name,
+                op=op,
+                prescale=prescale,
+                postscale=postscale,
+                process_set_id=process_set_id,
+                layout_hash=layout,
+                group=group,
+            )
+        met = met or reduced[:1]
         for i, wire in zip(positions, reduced, strict=True):
             results[i] = compression.decompress(wire, wires[i][1])
     return results

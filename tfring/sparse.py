@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import arguments, reduce_ops, tf_library, world
+from tfring import arguments, reduce_ops, tf_library
 from tfring.reduce_ops import Average, Sum
 
 
@@ -57,7 +57,8 @@ def _share(name: str, op: int, process_set_id: int) -> Any:
     The mean of vectors that hold a 1 in the place of their rank; found with the op itself, so that
     ranks whose ops differ are told.
     """
-    mine = tf.one_hot(world.rank(), world.size(), dtype=tf.float64)
+    ops = tf_library.library()  # read when it runs: a traced function may outlive the job
+    mine = tf.one_hot(ops.tfring_rank(), ops.tfring_size(), dtype=tf.float64)
     [mixed] = tf_library.allreduce_op([mine], name=name, op=op, process_set_id=process_set_id)
     return tf.reduce_max(mixed)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import arguments, buckets, collectives, names, process_sets, tf_library
+from tfring import arguments, buckets, collectives, names, process_sets, reduce_ops, tf_library
 
 
 def broadcast_variables(
@@ -42,15 +42,19 @@ def broadcast_variables(
         buckets.TensorSpec(v.dtype.name, v.shape.num_elements() * v.dtype.size)
         for v in tf_variables
     )
+    members = process_set or process_sets.global_process_set
+    cut = buckets.cut_buckets(specs, first_bytes=buckets.BUCKET_BYTES)
     assigned = []
     with tf.device(device) if device else contextlib.nullcontext():
-        for bucket in buckets.cut_buckets(specs, first_bytes=buckets.BUCKET_BYTES):
-            assigned += _broadcast_bucket(
-                [tf_variables[p] for p in bucket.positions],
-                f"tfring.broadcast_variables.{bucket.index}",
-                root_rank,
-                process_set or process_sets.global_process_set,
-            )
+        met = _meet("tfring.broadcast_variables", [b.dtype for b in cut], members)
+        with tf.control_dependencies(met):
+            for bucket in cut:
+                assigned += _broadcast_bucket(
+                    [tf_variables[p] for p in bucket.positions],
+                    f"tfring.broadcast_variables.{bucket.index}",
+                    root_rank,
+                    members,
+                )
     return None if tf.executing_eagerly() else tf.group(assigned)
 
 
@@ -86,22 +90,37 @@ def broadcast_(
     values = [
         arguments.checked_tensor(v, name, tf_library.MOVABLE, "broadcast") for v in tf_variables
     ]
-    if not values:
-        return []
     assigned = list(given)
     full_name = names.collective_name("broadcast_", name, process_set=process_set)
-    for op_name, positions in arguments.by_dtype(values, full_name):
-        received = collectives.bucket_broadcast(
-            [values[p] for p in positions],
-            name=op_name,
-            root_rank=root_rank,
-            process_set=process_set,
-        )
+    parts = arguments.by_dtype(values, full_name)
+    met = _meet(full_name, [values[positions[0]].dtype.name for _, positions in parts], process_set)
+    for op_name, positions in parts:
+        with tf.control_dependencies(met):
+            received = collectives.bucket_broadcast(
+                [values[p] for p in positions],
+                name=op_name,
+                root_rank=root_rank,
+                process_set=process_set,
+            )
         for p, value in zip(positions, received, strict=True):
             result = tf_variables[p].assign(value)
             if not tf.executing_eagerly():
                 assigned[p] = result
     return assigned
+
+
+def _meet(name: str, dtypes: Sequence[str], process_set: Any) -> list[Any]:
+    """Lets ranks find out that they have other broadcasts to come, before they wait in one.
+
+    Returns what the broadcasts have to wait for.
+    """
+    return collectives.bucket_allreduce(
+        [tf.zeros([1])],
+        name=f"{name}.layout",
+        op=reduce_ops.Max,
+        layout_hash=buckets.number_of(" ".join(dtypes)),
+        process_set=process_set,
+    )
 
 
 def describe_variables(variables: Sequence[Any]) -> list[tuple[str, tuple[int, ...]]]:

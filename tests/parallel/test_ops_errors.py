@@ -156,6 +156,48 @@ def test_lists_of_other_lengths(call: str, in_graph: bool, rank: int, several: i
     )
 
 
+ONES = tf.ones(2)
+SLICES = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([1, 2]))
+LISTS: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
+    "sparse": (lambda x: tfring.allreduce(x, name="l.sparse"), SLICES, tf.ones([1, 2])),
+    "grouped sparse": (
+        lambda x: tfring.grouped_allreduce(x, name="l.grouped"),
+        [SLICES, ONES],
+        [ONES, SLICES],
+    ),
+    "all sparse": (lambda x: tfring.grouped_allreduce(x, name="l.all"), [SLICES], [ONES]),
+    "dtypes": (
+        lambda x: tfring.grouped_allreduce(x, name="l.dtypes"),
+        [ONES],
+        [ONES, tf.ones(2, tf.int32)],
+    ),
+    "broadcast_variables": (
+        lambda x: tfring.broadcast_variables(x, 0),
+        [tf.Variable(1.0)],
+        [tf.Variable(1.0), tf.Variable(1)],
+    ),
+    "broadcast_": (
+        lambda x: tfring.broadcast_(x, 0, name="l.broadcast_"),
+        [tf.Variable(1.0), tf.Variable(1)],
+        [tf.Variable(1.0)],
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("case", LISTS)
+def test_lists_of_other_kinds(case: str, in_graph: bool, rank: int, several: int) -> None:
+    """A rank is told, too, that would wait for what the others do not have."""
+    call, usual, odd = LISTS[case]
+    mine = odd if rank == several - 1 else usual
+
+    def run() -> Any:
+        return tf.nest.flatten(call(mine), expand_composites=True)[:1] and tf.constant(0)
+
+    parts = ("the ranks disagree on", f"rank {several - 1}")
+    everybody_gets(tf.errors.FailedPreconditionError, run, parts, in_graph)
+
+
 # Bad on the last rank alone; all ranks hear of it. By what is wrong: rows, splits, what it says.
 BAD_SPLITS: dict[str, tuple[Callable[[int], Any], str]] = {
     "sum": (lambda size: [1] * (size - 1) + [size], "splits add up to"),
