@@ -159,7 +159,6 @@ def test_lists_of_other_lengths(call: str, in_graph: bool, rank: int, several: i
 ONES = tf.ones(2)
 SLICES = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([1, 2]))
 LISTS: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
-    "sparse": (lambda x: tfring.allreduce(x, name="l.sparse"), SLICES, tf.ones([1, 2])),
     "grouped sparse": (
         lambda x: tfring.grouped_allreduce(x, name="l.grouped"),
         [SLICES, ONES],
