@@ -172,7 +172,10 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
             tf.Tensor, tf.IndexedSlices or None for every source.
 
         Raises:
-            tf.errors.FailedPreconditionError: ranks disagree about which gradients exist.
+            tf.errors.FailedPreconditionError: tfring is not initialized, or ranks disagree about
+                which gradients exist or about their shapes. (Lists of sources that differ in
+                length, dtypes or dimensions do not meet: ranks that wait for each other in vain
+                are reported as a stall. broadcast_variables tells them before.)
         """
         del use_generic_names
         local = self._wrapped.gradient(
