@@ -199,3 +199,17 @@ def test_the_average_counts_those_that_take_part(several: int, sparse_as_dense: 
         dense = tf.reshape(tf.convert_to_tensor(gradient), [3])
         np.testing.assert_allclose(dense, [0.0, 2 * expected, expected], rtol=1e-6)
     assert hvd.join() in range(several)
+
+
+def test_optimizers_that_one_rank_alone_wraps_or_copies(rank: int, size: int) -> None:
+    """They are never used; the others' gradients must not wait under other names."""
+    if rank == 0:
+        for copied in (False, True):
+            unused = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+            unused.build([keras.Variable(1.0)])
+            if copied:
+                copy.deepcopy(unused)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    variable = keras.Variable(0.0)
+    optimizer.apply([tf.constant(float(rank))], [variable])
+    assert float(variable) == pytest.approx(-(size - 1) / 2)

@@ -64,7 +64,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     recorder = Recorder()
     monkeypatch.setattr(collectives, "bucket_allreduce", recorder.bucket_allreduce)
     monkeypatch.setattr(world, "is_initialized", lambda: True)
-    monkeypatch.setattr(wrapping, "_wrapped", collections.Counter())
+    monkeypatch.setattr(wrapping, "_used", collections.Counter())
     yield recorder
     keras.mixed_precision.set_global_policy("float32")
 

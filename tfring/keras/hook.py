@@ -21,7 +21,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -71,7 +72,7 @@ class GradientHook:
         self,
         optimizer: Any,
         reducer: GradientReducer,
-        name: str,
+        make_name: Callable[[], str],
         accumulation: Accumulation | None = None,
     ) -> None:
         """Prepares the hook; `attach` puts it in place.
@@ -79,12 +80,13 @@ class GradientHook:
         Args:
             optimizer: the innermost optimizer.
             reducer: reduces lists of gradients.
-            name: the collectives' names start with it; the same on every rank.
+            make_name: called before the first reduction; returns what the collectives' names
+                start with, the same on every rank.
             accumulation: how gradients are accumulated, if they are.
         """
         self.optimizer = optimizer
         self._reducer = reducer
-        self.name = name
+        self._make_name = make_name
         self._accumulation = accumulation or Accumulation()
         self._helpers: dict[str, LocalGradientAggregationHelper] = {}
         self._since = reduced_record.now()
@@ -135,10 +137,20 @@ class GradientHook:
             copied = copy.deepcopy(self.optimizer, memo)
         finally:
             object.__setattr__(self.optimizer, "__deepcopy__", self.copy_optimizer)
-        self._copies += 1
-        name = f"{self.name}.copy{self._copies}"
-        GradientHook(copied, self._reducer, name, self._accumulation).attach()
+        GradientHook(copied, self._reducer, self._name_copy, self._accumulation).attach()
         return copied
+
+    def _name_copy(self) -> str:
+        self._copies += 1
+        return f"{self.name}.copy{self._copies}"
+
+    @functools.cached_property
+    def name(self) -> str:
+        """What the collectives' names start with.
+
+        Made up when first needed: a rank may have wrapped or copied optimizers that it never uses.
+        """
+        return self._make_name()
 
     @property
     def accumulates(self) -> bool:

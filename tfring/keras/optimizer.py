@@ -16,8 +16,8 @@ from tfring.reduce_options import GradientHook as Hook
 from tfring.reduce_options import ReduceOptions, resolve_groups
 from tfring.reducer import GradientReducer
 
-# By process set: its members may wrap optimizers that the other ranks do not have.
-_wrapped: collections.Counter[Any] = collections.Counter()
+# By process set: its members may use optimizers that the other ranks do not have.
+_used: collections.Counter[Any] = collections.Counter()
 
 
 def DistributedOptimizer(
@@ -47,8 +47,8 @@ def DistributedOptimizer(
 
     Args:
         optimizer: a keras.optimizers.Optimizer; inside a LossScaleOptimizer the inner one is meant.
-        name: what the collectives are named after; by default a number, counting the optimizers
-            that were wrapped in this process. Must be the same on every rank.
+        name: what the collectives are named after; by default a number, counting the wrapped
+            optimizers in the order in which they are first used. Must be the same on every rank.
         device_dense: device for dense reductions, "" for TensorFlow's choice.
         device_sparse: device for sparse reductions, likewise.
         compression: what is done to gradients on the wire: Compression.none, fp16 or bf16, or a
@@ -173,9 +173,14 @@ def _attach(
     inner = innermost(optimizer)
     accumulated = accumulation.set_up(inner, passes, average)
     ranks = process_sets.counting_key(options.process_set)
-    base = f"tfring.optimizer.{_wrapped[ranks] if name is None else name}"
-    _wrapped[ranks] += 1
-    hook = GradientHook(inner, GradientReducer(options, local), base, accumulated)
+
+    def make_name() -> str:
+        if name is not None:
+            return f"tfring.optimizer.{name}"
+        _used[ranks] += 1
+        return f"tfring.optimizer.{_used[ranks] - 1}"
+
+    hook = GradientHook(inner, GradientReducer(options, local), make_name, accumulated)
     hook.attach()
     if optimizer is not inner:
         object.__setattr__(optimizer, "register_local_var", hook.register_local_var)

@@ -107,6 +107,6 @@ def _refuse_unequal_names(names: list[str | None]) -> None:
     listed = ", ".join(f"rank {rank}: {name}" for rank, name in enumerate(names))
     raise RuntimeError(
         f"rank {world.rank()}: the optimizers of the ranks have different names ({listed}), as "
-        "some ranks wrapped more optimizers than others before this one: give "
+        "some ranks used more optimizers than others before this one: give "
         "DistributedOptimizer the same name= on every rank"
     )
