@@ -24,8 +24,10 @@ class RandomWorkload {
     for (int64_t count = random_.Below(3); count > 0; --count) {
       const std::vector<Rank> ranks = SomeRanks();
       if (Registered(ranks)) continue;
-      workload_.sets.emplace_back(NextId(), ranks);
-      sets_[NextId()] = ranks;
+      const ProcessSetId id = NextId();
+      workload_.sets.emplace_back(id, ranks);
+      sets_[id] = ranks;
+      last_id_ = id;
     }
     for (int64_t sections = random_.Between(4, 9); sections > 0; --sections) AddSection();
     return std::move(workload_);
@@ -68,11 +70,7 @@ class RandomWorkload {
                        [&](const auto& set) { return set.second == ranks; });
   }
 
-  ProcessSetId NextId() const {
-    ProcessSetId id = 1;
-    while (sets_.count(id) > 0) ++id;
-    return id;
-  }
+  ProcessSetId NextId() const { return last_id_ + 1; }
 
   Sets::const_iterator SomeSet() {
     return std::next(sets_.begin(), random_.Below(static_cast<int64_t>(sets_.size())));
@@ -125,6 +123,7 @@ class RandomWorkload {
     const ProcessSetId id = NextId();
     OnAll(request, StatusCode::kOk, id);
     sets_[id] = ranks;
+    last_id_ = id;
   }
 
   void RemoveSet() {
@@ -216,6 +215,7 @@ class RandomWorkload {
   const int ranks_;
   Random random_;
   RandomCalls calls_;
+  ProcessSetId last_id_ = kGlobalProcessSet;
   Sets sets_;                  // as all ranks have it at this point of their scripts
   std::vector<Phase> phases_;  // by rank
   Workload workload_;

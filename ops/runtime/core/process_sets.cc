@@ -28,6 +28,7 @@ Status ProcessSets::Add(ProcessSetId id, std::vector<Rank> ranks) {
     }
   }
   sets_[id] = std::move(ranks);
+  last_id_ = std::max(last_id_, id);
   return OkStatus();
 }
 
@@ -43,12 +44,6 @@ ProcessSetId ProcessSets::FindEqual(const std::vector<Rank>& ranks) const {
     if (members == ranks) return id;
   }
   return -1;
-}
-
-ProcessSetId ProcessSets::NextId() const {
-  ProcessSetId id = kGlobalProcessSet + 1;
-  while (sets_.count(id) > 0) ++id;
-  return id;
 }
 
 const std::vector<Rank>* ProcessSets::Find(ProcessSetId id) const {

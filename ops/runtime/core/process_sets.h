@@ -25,8 +25,9 @@ class ProcessSets {
   // The set that has exactly these ranks, which ascend; or -1.
   ProcessSetId FindEqual(const std::vector<Rank>& ranks) const;
 
-  // The least id that is free.
-  ProcessSetId NextId() const;
+  // An id that no set has had so far: whoever still names a removed one gets an error, not another
+  // set.
+  ProcessSetId NextId() const { return last_id_ + 1; }
 
   // Members in ascending order, or null for an unknown id.
   const std::vector<Rank>* Find(ProcessSetId id) const;
@@ -36,6 +37,7 @@ class ProcessSets {
 
  private:
   int size_;
+  ProcessSetId last_id_ = kGlobalProcessSet;
   std::map<ProcessSetId, std::vector<Rank>> sets_;
 };
 
