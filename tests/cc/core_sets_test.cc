@@ -54,8 +54,8 @@ TEST(SetsComeAndGoWithThePlanEverywhere) {
   for (Rank rank : {0, 1, 2}) EXPECT_TRUE(cluster.sets(rank).Find(1) == nullptr);
   OnAll(&cluster, 3, RemoveSet(1));
   EXPECT_CONTAINS(cluster.Only(0).error.message(), "there is no process set 1");
-  OnAll(&cluster, 3, AddSet({1, 2}));  // the id is free again
-  EXPECT_EQ(cluster.Only(0).items[0].first_dims, (std::vector<int64_t>{1, 1, 2}));
+  OnAll(&cluster, 3, AddSet({1, 2}));  // an id is never used again
+  EXPECT_EQ(cluster.Only(0).items[0].first_dims, (std::vector<int64_t>{3, 1, 2}));
 }
 
 TEST(RanksHaveToAgreeOnTheSet) {
@@ -81,17 +81,17 @@ TEST(ARemovedSetTakesItsCallsAndItsIdsAlong) {
   ASSERT_EQ(cluster.log(0).size(), size_t{2});
   EXPECT_TRUE(cluster.log(0)[1].error.code() == StatusCode::kFailedPrecondition);
   EXPECT_CONTAINS(cluster.log(0)[1].error.message(), "'x' in process set 1: the process set was");
-  // A set of the same id and ranks knows nothing of it.
+  // A set of the same ranks knows nothing of it.
   OnAll(&cluster, 3, AddSet({0, 1}));
   cluster.ClearLogs();
-  for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("x", {4}, 1));
+  for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("x", {4}, 2));
   cluster.Run();
   EXPECT_EQ(cluster.at(1).cache_hits(), 1);
   EXPECT_EQ(cluster.Only(1).items[0].name, "x");
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
 }
 
-// The id was on its way when the set went, and the set's id means other ranks by the time rank 0
+// The id was on its way when the set went, and there is another set by the time rank 0
 // asks for the request in full.
 TEST(AnIdThatCrossesTheRemovalEndsItsCall) {
   Cluster cluster(3, Config());
@@ -111,7 +111,7 @@ TEST(AnIdThatCrossesTheRemovalEndsItsCall) {
   cluster.at(0).OnFrame(1, EncodeFrame(first), 0);
   cluster.ClearLogs();
   cluster.Run();
-  EXPECT_EQ(*cluster.sets(1).Find(1), (std::vector<Rank>{0, 2}));
+  EXPECT_EQ(*cluster.sets(1).Find(2), (std::vector<Rank>{0, 2}));
   cluster.at(0).OnFrame(1, EncodeFrame(frame), 0);
   cluster.Run();
   ASSERT_EQ(cluster.log(1).size(), size_t{3});

@@ -164,7 +164,8 @@ TEST(ARefusalIsHeardByAll) {
         [](Call* call) { call->request.shapes = {{6}}; },
         [](Call* call) { call->request.refusal = "no such tensor today"; },
     };
-    const char* reasons[] = {"2 splits", "4", "scalar", "7 rows", "12 bytes in", "no such tensor today"};
+    const char* reasons[] = {"2 splits", "4",           "scalar",
+                             "7 rows",   "12 bytes in", "no such tensor today"};
     for (int odd = 0; odd < 3; ++odd) {
       for (size_t i = 0; i < std::size(spoil); ++i) {
         Calls calls;

@@ -86,8 +86,8 @@ TEST(SetsComeAndGo) {
     ExpectSum(all, 10.0f);
     EXPECT_TRUE(Remove(&job, even).ok());
     EXPECT_TRUE(!job[0].Members(even).ok());
-    EXPECT_EQ(Add(&job, {3}), 1);  // the id is free again
-    ExpectSum(SumIn(&job, 1, {3}, "same"), 4.0f);
+    EXPECT_EQ(Add(&job, {3}), 3);  // an id is never used again
+    ExpectSum(SumIn(&job, 3, {3}, "same"), 4.0f);
     ExpectSum(SumIn(&job, others, {1, 2, 3}, "same"), 9.0f);
   }
 }
@@ -118,8 +118,9 @@ TEST(RemovingASetEndsItsPendingCalls) {
   pending->Start(&job[1]);
   EXPECT_TRUE(Remove(&job, set).ok());
   EXPECT_TRUE(!pending->Wait().ok());
-  EXPECT_EQ(Add(&job, {0, 1}), set);
-  ExpectSum(SumIn(&job, set, {0, 1}, "lonely"), 3.0f);
+  const ProcessSetId again = Add(&job, {0, 1});
+  EXPECT_EQ(again, set + 1);
+  ExpectSum(SumIn(&job, again, {0, 1}, "lonely"), 3.0f);
 }
 
 TEST(AStrangerIsRefused) {
@@ -137,14 +138,15 @@ TEST(AStrangerIsRefused) {
 TEST(CallsWhileSetsChange) {
   Job job(2, Link::kTcp);
   std::atomic<bool> stop{false};
-  std::atomic<int> bad{0}, worked{0};
+  std::atomic<int> bad{0}, worked{0}, set{1};
   std::vector<std::thread> threads;
   for (int r = 0; r < 2; ++r) {
     threads.emplace_back([&, r] {
       while (!stop) {
-        if (!job[r].Members(1).ok()) std::this_thread::yield();
+        const ProcessSetId id = set;
+        if (!job[r].Members(id).ok()) std::this_thread::yield();
         auto call = Bare(CollectiveKind::kBarrier, "alone");
-        call->request.process_set = 1;
+        call->request.process_set = id;
         call->Start(&job[r]);
         Status status = call->Wait();
         if (status.ok()) ++worked;
@@ -159,8 +161,9 @@ TEST(CallsWhileSetsChange) {
   }
   // Until a call has come through as well.
   for (int i = 0; i < 100 || (worked.load() == 0 && i < 100'000); ++i) {
-    EXPECT_EQ(Add(&job, {i % 2}), 1);
-    EXPECT_TRUE(Remove(&job, 1).ok());
+    EXPECT_EQ(Add(&job, {i % 2}), i + 1);
+    EXPECT_TRUE(Remove(&job, i + 1).ok());
+    set = i + 2;
   }
   stop = true;
   for (std::thread& thread : threads) thread.join();

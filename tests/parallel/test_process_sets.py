@@ -1,4 +1,4 @@
-"""Process sets of a running job: numbers, overlap, sets of one, removal and reuse, wrong use."""
+"""Process sets of a running job: numbers, overlap, sets of one, removal, wrong use."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_default_names_count_in_each_set(rank, several, added):
         assert value.numpy() == sum(r + count for r in range(several))
 
 
-def test_removed_set_says_so_and_its_number_is_used_again(several):
+def test_removed_set_says_so_and_its_number_is_not_used_again(several):
     one, two = hvd.add_process_set([0]), hvd.add_process_set([several - 1])
     first, second = one.process_set_id, two.process_set_id
     assert second == first + 1
@@ -111,13 +111,31 @@ def test_removed_set_says_so_and_its_number_is_used_again(several):
         with pytest.raises(ValueError, match="remove_process_set has removed it"):
             use()
     three = hvd.add_process_set(range(1, several)) if several > 2 else hvd.add_process_set([0])
-    assert three.process_set_id == first and two.process_set_id == second
+    assert three.process_set_id == second + 1 and two.process_set_id == second
     if three.included():
         assert total(three, 1.0, "again") == three.size()
         hvd.barrier(three)
     assert hvd.remove_process_set(three) and hvd.remove_process_set(two)
-    assert hvd.add_process_set(one) is one and one.process_set_id == first
+    assert hvd.add_process_set(one) is one and one.process_set_id == second + 2
     assert hvd.remove_process_set(one)
+
+
+def test_a_function_traced_with_a_removed_set_says_so(several, rank):
+    """It never runs among the ranks of a set that was added later."""
+    old = hvd.add_process_set([0])
+
+    @tf.function
+    def step():
+        return hvd.allreduce(tf.constant(1.0), op=hvd.Sum, name="step", process_set=old)
+
+    if rank == 0:
+        assert step().numpy() == 1
+    hvd.remove_process_set(old)
+    new = hvd.add_process_set([0, 1] if several > 2 else [1])
+    if rank == 0:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="once it is removed"):
+            step()
+    hvd.remove_process_set(new)
 
 
 def test_a_number_that_other_ranks_have_used_means_nothing(rank, size, added):
