@@ -138,14 +138,12 @@ def test_a_function_traced_with_a_removed_set_says_so(several, rank):
     hvd.remove_process_set(new)
 
 
-def test_a_number_that_other_ranks_have_used_means_nothing(rank, size, added):
-    """Members of a new set agree on names, whatever they did in a set of the same number."""
+def test_what_a_rank_did_in_an_earlier_set_means_nothing(rank, size, added):
+    """Members of a new set agree on names, whatever they did in an earlier one."""
     if size < 3:
         pytest.skip("needs three ranks")
-    sizes = []
     for ranks in ([0, 1], [1, 2]):
         members = added(ranks)
-        sizes.append(members.process_set_id)
         if members.included():
             variable = tf.Variable([1.0, 2.0])
             with hvd.DistributedGradientTape(tf.GradientTape(), process_set=members) as tape:
@@ -159,7 +157,6 @@ def test_a_number_that_other_ranks_have_used_means_nothing(rank, size, added):
             layer(tf.fill([1, 2], float(rank)), training=True)
             np.testing.assert_allclose(layer.moving_mean, [sum(ranks) / 2] * 2)
         hvd.remove_process_set(members)
-    assert sizes[0] == sizes[1]
 
 
 def test_wrong_use(rank, size, added):
