@@ -88,16 +88,30 @@ def test_ranks_with_different_numbers_of_batches_are_refused() -> None:
     assert_same_on_all_ranks(model)
 
 
-def test_ranks_that_wrapped_other_numbers_of_optimizers_are_refused() -> None:
-    odd = hvd.rank() == hvd.size() - 1
-    if odd:
+def test_ranks_that_run_other_numbers_of_steps_at_once_are_refused(several: int) -> None:
+    model = build_model(1)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    together = 2 if hvd.rank() == 0 else 1
+    model.compile(optimizer=optimizer, loss=loss(), steps_per_execution=together)
+    with pytest.raises(RuntimeError, match=r"steps_per_execution \(rank 0: 2, rank 1: 1"):
+        fit(model, callbacks.BroadcastGlobalVariablesCallback(0), steps=2)
+
+
+def test_ranks_with_other_names_of_optimizers_are_refused(several: int) -> None:
+    odd = hvd.rank() == several - 1
+    model = build_model(1)
+    name = "odd" if odd else "even"
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), name=name), loss=loss())
+    with pytest.raises(RuntimeError, match="name="):
+        fit(model, callbacks.BroadcastGlobalVariablesCallback(0))
+
+
+def test_an_optimizer_that_one_rank_wraps_and_never_uses_is_nobodys_business() -> None:
+    if hvd.rank() == hvd.size() - 1:
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
     model = compiled(keras.optimizers.SGD(0.1))
-    if not odd:
-        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))  # level again for what follows
-    if hvd.size() > 1:
-        with pytest.raises(RuntimeError, match="name="):
-            fit(model, callbacks.BroadcastGlobalVariablesCallback(0))
+    fit(model, callbacks.BroadcastGlobalVariablesCallback(0))
+    assert_same_on_all_ranks(model)
 
 
 @pytest.mark.parametrize(("together", "steps"), [(1, 3), (2, 4), (2, 3)])

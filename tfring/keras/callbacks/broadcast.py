@@ -46,10 +46,12 @@ class BroadcastGlobalVariablesCallback(DistributedCallback):
             "state": describe_variables(slots),
             "steps": self._steps(),
             "optimizer": self._optimizer_name(),
+            "executions": self._executions(),
         }
         everywhere = objects.allgather_object(mine, name="tfring.broadcast_callback.begin")
         _refuse_unequal_steps([other["steps"] for other in everywhere])
         _refuse_unequal_names([other["optimizer"] for other in everywhere])
+        _refuse_unequal_executions([other["executions"] for other in everywhere])
         # Ranks may differ in what exists by now: the root alone has resumed from a checkpoint, say.
         # Then the weights suffice: its own first step is right, and its state follows after that.
         same = [key for key in ("weights", "state") if _all_equal(o[key] for o in everywhere)]
@@ -64,6 +66,11 @@ class BroadcastGlobalVariablesCallback(DistributedCallback):
         joins = find_join(self.model) is not None
         every_step = hook is not None and not hook.accumulates and not joins
         return self.params.get("steps") if every_step else None
+
+    def _executions(self) -> int | None:
+        """Steps that Keras runs between two calls of the callbacks, which meet other ranks."""
+        hook = find_hook(self.model.optimizer)
+        return None if hook is None else int(getattr(self.model, "steps_per_execution", 1))
 
     def _optimizer_name(self) -> str | None:
         hook = find_hook(self.model.optimizer)
@@ -97,6 +104,17 @@ def _refuse_unequal_steps(steps: list[int | None]) -> None:
         f"rank {world.rank()}: the ranks have different numbers of steps per epoch ({listed}), and "
         "each step waits for all ranks: give every rank equally many batches, by equal shards of "
         "the data or by steps_per_epoch=, or put a JoinCallback among the callbacks"
+    )
+
+
+def _refuse_unequal_executions(executions: list[int | None]) -> None:
+    """Raises RuntimeError on every rank if some would train on while others meet in a callback."""
+    if len(set(executions)) <= 1:
+        return
+    listed = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(executions))
+    raise RuntimeError(
+        f"rank {world.rank()}: the ranks differ in steps_per_execution ({listed}; None: the "
+        "optimizer is not wrapped): compile the model alike on every rank"
     )
 
 
