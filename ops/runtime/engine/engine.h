@@ -39,10 +39,10 @@ struct EngineEvents {
   bool shutdown = false;  // from now on this rank leaves; set once
 };
 
-// A plan to hand to the backend: entries[i] is this rank's call behind plan.items[i]. One that moves
-// no data (a join, a process set that comes or goes; items[0].first_dims has the values) is for
-// nobody: its caller announces the values, and reports a Completion with OkStatus for it at once,
-// as for any other plan. The process sets have changed already.
+// A plan to hand to the backend: entries[i] is this rank's call behind plan.items[i]. One that
+// moves no data (a join, a process set that comes or goes; items[0].first_dims has the values) is
+// for nobody: its caller announces the values, and reports a Completion with OkStatus for it at
+// once, as for any other plan. The process sets have changed already.
 struct PlanRun {
   Plan plan;
   std::vector<Rank> members;  // those who take part, ascending: not the absent
