@@ -66,6 +66,7 @@ bool Gathered(const LayoutRequest& request, const PlanItem& item, size_t tensor,
 bool Scattered(const LayoutRequest& request, int64_t row_bytes, OutputLayout* out) {
   const auto members = static_cast<int64_t>(request.members);
   const int64_t rows = out->shape[0];
+  if (request.self >= request.members) return false;
   Blocks blocks;
   for (int64_t m = 0; m < members; ++m) {
     if (!blocks.Add(rows / members + (m < rows % members ? 1 : 0), row_bytes)) return false;
