@@ -66,13 +66,14 @@ bool Gathered(const LayoutRequest& request, const PlanItem& item, size_t tensor,
 bool Scattered(const LayoutRequest& request, int64_t row_bytes, OutputLayout* out) {
   const auto members = static_cast<int64_t>(request.members);
   const int64_t rows = out->shape[0];
-  if (request.self >= request.members) return false;
+  const auto self = static_cast<int64_t>(request.self);
+  if (members <= 0 || self >= members) return false;
+  const int64_t share = rows / members, rest = rows % members;
   Blocks blocks;
   for (int64_t m = 0; m < members; ++m) {
-    if (!blocks.Add(rows / members + (m < rows % members ? 1 : 0), row_bytes)) return false;
+    if (!blocks.Add(share + (m < rest ? 1 : 0), row_bytes)) return false;
   }
-  const auto self = static_cast<int64_t>(request.self);
-  SetRows(rows / members + (self < rows % members ? 1 : 0), blocks.bytes[request.self], out);
+  SetRows(share + (self < rest ? 1 : 0), blocks.bytes[request.self], out);
   out->blocks = std::move(blocks.bytes);
   return true;
 }
