@@ -41,7 +41,7 @@ std::shared_ptr<Call> Call::Start(Request request, Output output, const void* in
 }
 
 void Call::Submit(Request request, Output output, Memory copy, int64_t bytes) {
-  Entry entry;
+  LocalCall entry;
   const std::shared_ptr<Call> self = shared_from_this();
   if (copy) {
     const bool in_place = output == Output::kInPlace;

@@ -12,8 +12,8 @@
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
-#include "ops/runtime/core/request.h"
-#include "ops/runtime/engine/process_runtime.h"
+#include "ops/runtime/process/process_runtime.h"
+#include "ops/runtime/protocol/message/request.h"
 
 namespace tfring {
 
@@ -48,7 +48,7 @@ class Call : public std::enable_shared_from_this<Call> {
   // The rest requires that WaitFor returned true.
   const Status& status() const { return status_; }
   const Shape& shape() const { return shape_; }
-  const std::vector<int64_t>& values() const { return values_; }  // see Entry::announce
+  const std::vector<int64_t>& values() const { return values_; }  // see LocalCall::announce
   Memory TakeResult() { return std::move(result_); }
 
  private:

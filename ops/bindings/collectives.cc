@@ -12,7 +12,7 @@
 
 #include "ops/bindings/handle.h"
 #include "ops/runtime/base/types.h"
-#include "ops/runtime/engine/process_runtime.h"
+#include "ops/runtime/process/process_runtime.h"
 
 namespace tfring {
 namespace {

@@ -11,7 +11,7 @@
 #include "ops/bindings/single_runtime.h"
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/types.h"
-#include "ops/runtime/engine/process_runtime.h"
+#include "ops/runtime/process/process_runtime.h"
 
 namespace tfring {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "ops/runtime/engine/process_runtime.h"
+#include "ops/runtime/process/process_runtime.h"
 
 namespace tfring {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "ops/kernels/conversions.h"
-#include "ops/runtime/core/request.h"
-#include "ops/runtime/engine/process_runtime.h"
+#include "ops/runtime/process/process_runtime.h"
+#include "ops/runtime/protocol/message/request.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfring {
@@ -24,7 +24,7 @@ Shape ToRuntimeShape(const tensorflow::TensorShape& shape);
 // answer. Belongs to one thread at a time.
 struct KernelCall {
   Request request;
-  Entry entry;
+  LocalCall entry;
   // Inputs that the runtime reads.
   std::vector<tensorflow::Tensor> kept;
   // What is left to do after a success, before TensorFlow goes on; may be empty.

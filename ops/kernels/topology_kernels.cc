@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "ops/kernels/conversions.h"
-#include "ops/runtime/engine/process_runtime.h"
+#include "ops/runtime/process/process_runtime.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfring {

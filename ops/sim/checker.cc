@@ -19,7 +19,7 @@ std::string Content(const PlanRun& run) {
       << " " << plan.prescale << " " << plan.postscale << " root " << plan.root << " peer "
       << plan.peer << " without " << RanksString(plan.absent) << ":";
   for (const PlanItem& item : plan.items) {
-    out << " " << item.name << "#" << item.cache_id << ShapeString(item.first_dims);
+    out << " " << item.name << "#" << item.cache_id << ShapeString(item.negotiated_values);
   }
   return out.str();
 }
@@ -75,7 +75,7 @@ void Checker::Fail(const std::string& what) {
   if (failures_.size() < kMaxFailures) failures_.push_back(what);
 }
 
-void Checker::OnSubmit(Rank rank, EntryId id, const Call& call) {
+void Checker::OnSubmit(Rank rank, CallId id, const Call& call) {
   ranks_[rank].entries.emplace(id, Entry{call, 0});
   ++ranks_[rank].open;
 }
@@ -139,7 +139,7 @@ std::string Checker::CheckItem(Rank rank, const PlanRun& run, const PlanItem& it
   const size_t members = run.members.size();
   const auto self = static_cast<size_t>(
       std::lower_bound(run.members.begin(), run.members.end(), rank) - run.members.begin());
-  const std::vector<int64_t>& dims = item.first_dims;
+  const std::vector<int64_t>& dims = item.negotiated_values;
   const std::vector<int64_t> own = OwnDims(request, rank, members);
   size_t first = 0;  // of this rank's
   size_t step = 1;
@@ -184,7 +184,7 @@ std::string Checker::CheckItem(Rank rank, const PlanRun& run, const PlanItem& it
   return right ? "" : "has wrong first dimensions";
 }
 
-void Checker::OnResult(Rank rank, EntryId id, const Status& status) {
+void Checker::OnResult(Rank rank, CallId id, const Status& status) {
   const std::string who = "rank " + std::to_string(rank) + ", call " + std::to_string(id);
   auto it = ranks_[rank].entries.find(id);
   if (it == ranks_[rank].entries.end()) return Fail(who + " has a result, but was never made");

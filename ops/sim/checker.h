@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/runtime/engine/engine.h"
+#include "ops/runtime/protocol/engine/engine.h"
 #include "ops/sim/workload.h"
 
 namespace tfring::sim {
@@ -26,9 +26,9 @@ class Checker {
   // With `check_order` false wrong orders are left to show as deadlocks.
   Checker(int ranks, bool check_order) : check_order_(check_order), ranks_(ranks) {}
 
-  void OnSubmit(Rank rank, EntryId id, const Call& call);
+  void OnSubmit(Rank rank, CallId id, const Call& call);
   void OnRun(Rank rank, const PlanRun& run);
-  void OnResult(Rank rank, EntryId id, const Status& status);
+  void OnResult(Rank rank, CallId id, const Status& status);
   // From here on calls on this rank have to end at once and in failure.
   void OnShutdown(Rank rank) { ranks_[rank].shut_down = true; }
   void SetAllowed(const Allowed& allowed) { allowed_ = allowed; }
@@ -40,7 +40,7 @@ class Checker {
   const std::vector<std::string>& failures() const { return failures_; }
 
   size_t open(Rank rank) const { return ranks_[rank].open; }
-  const Request& request(Rank rank, EntryId id) const {
+  const Request& request(Rank rank, CallId id) const {
     return ranks_[rank].entries.at(id).call.request;
   }
   int64_t plans() const { return static_cast<int64_t>(plans_.size()); }
@@ -52,7 +52,7 @@ class Checker {
     int results = 0;
   };
   struct PerRank {
-    std::map<EntryId, Entry> entries;
+    std::map<CallId, Entry> entries;
     uint64_t last_sequence = 0;
     size_t open = 0;
     bool shut_down = false;

@@ -267,7 +267,7 @@ void Cluster::HandOver(Rank rank, const PlanRun& run) {
   data_plane_.Submit(rank, run, 2048 * static_cast<int64_t>(run.entries.size()));
 }
 
-void Cluster::PassResult(Rank rank, EntryId id, const Status& status) {
+void Cluster::PassResult(Rank rank, CallId id, const Status& status) {
   if (!sabotaged_ && options_.sabotage == Sabotage::kDropResult && random_.Percent(20)) {
     sabotaged_ = true;
     return;
@@ -291,7 +291,7 @@ void Cluster::PassResult(Rank rank, EntryId id, const Status& status) {
 }
 
 // Unless a plan broke in the middle, calls that do not need the rank that left go on.
-void Cluster::CheckBystander(Rank rank, EntryId id, const Status& status) {
+void Cluster::CheckBystander(Rank rank, CallId id, const Status& status) {
   if (status.code() != StatusCode::kCancelled || nodes_[rank].leaving || victim_ == 0) return;
   const ProcessSetId set = checker_.request(rank, id).process_set;
   const bool needed =

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/runtime/engine/engine.h"
+#include "ops/runtime/protocol/engine/engine.h"
 #include "ops/sim/checker.h"
 #include "ops/sim/data_plane.h"
 #include "ops/sim/network.h"
@@ -101,9 +101,9 @@ class Cluster {
   void RunPlan(Rank rank, PlanRun run);
   void HandOver(Rank rank, const PlanRun& run);
   void ReleaseKeptBack(Rank rank);
-  void PassResult(Rank rank, EntryId id, const Status& status);
+  void PassResult(Rank rank, CallId id, const Status& status);
   void CheckNode(Rank rank);
-  void CheckBystander(Rank rank, EntryId id, const Status& status);
+  void CheckBystander(Rank rank, CallId id, const Status& status);
   void Strike();
 
   const SimOptions options_;
@@ -114,7 +114,7 @@ class Cluster {
   Network network_;
   DataPlane data_plane_;
   std::vector<Node> nodes_;
-  EntryId next_id_ = 1;
+  CallId next_id_ = 1;
 
   Rank victim_ = kNoRank;
   int64_t strike_step_ = -1;  // the victim dies in this step

@@ -26,7 +26,7 @@ void Cluster::StartPhase(Rank rank) {
 void Cluster::SubmitCall(Rank rank, const Call& call) {
   Node& node = nodes_[rank];
   if (!node.alive || node.closed) return;
-  const EntryId id = next_id_++;
+  const CallId id = next_id_++;
   checker_.OnSubmit(rank, id, call);
   node.pending.submissions.emplace_back(id, call.request);
   PlanStep(rank);

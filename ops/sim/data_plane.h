@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "ops/runtime/engine/engine.h"
+#include "ops/runtime/protocol/engine/engine.h"
 #include "ops/sim/pricing.h"
 #include "ops/sim/random.h"
 #include "ops/sim/virtual_clock.h"

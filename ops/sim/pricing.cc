@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/runtime/backend/cpu/select.h"
+#include "ops/runtime/backend/algorithms/select.h"
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/interfaces/collective_backend.h"
 

@@ -6,9 +6,9 @@
 #include <map>
 #include <tuple>
 
-#include "ops/runtime/backend/cpu/price.h"
 #include "ops/runtime/base/types.h"
-#include "ops/runtime/core/plan.h"
+#include "ops/runtime/protocol/message/plan.h"
+#include "ops/sim/price.h"
 
 namespace tfring::sim {
 

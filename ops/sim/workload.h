@@ -8,7 +8,7 @@
 
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/status.h"
-#include "ops/runtime/core/request.h"
+#include "ops/runtime/protocol/message/request.h"
 #include "ops/sim/random.h"
 
 namespace tfring::sim {

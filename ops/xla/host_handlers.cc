@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ops/runtime/base/export.h"
-#include "ops/runtime/engine/process_runtime.h"
+#include "ops/runtime/process/process_runtime.h"
 #include "ops/xla/attributes.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -103,7 +103,7 @@ Status ReadRequest(const ffi::Dictionary& attributes, Request* request, int64_t*
 
 // The tensors; the last operand and the last result are the chain's.
 Status ReadTensors(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results,
-                   Request* request, Entry* entry) {
+                   Request* request, LocalCall* entry) {
   for (size_t i = 0; i + 1 < arguments.size(); ++i) {
     const ffi::ErrorOr<ffi::AnyBuffer> input = arguments.get<ffi::AnyBuffer>(i);
     ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> output = results.get<ffi::AnyBuffer>(i);
@@ -138,7 +138,7 @@ std::string OtherSize(const Request& request, int64_t compiled, size_t now) {
 }
 
 // XLA has made the outputs' memory already, for the shapes that it computed.
-void UseGivenOutputs(const ffi::RemainingRets& results, const Request& request, Entry* entry) {
+void UseGivenOutputs(const ffi::RemainingRets& results, const Request& request, LocalCall* entry) {
   std::vector<std::pair<Shape, void*>> given;
   for (size_t i = 0; i < request.shapes.size(); ++i) {
     ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> output = results.get<ffi::AnyBuffer>(i);
@@ -158,7 +158,7 @@ void UseGivenOutputs(const ffi::RemainingRets& results, const Request& request, 
 }
 
 // The only wait of a thread that is not the runtime's; `done` comes whatever happens.
-Status RunAndWait(Request request, Entry entry) {
+Status RunAndWait(Request request, LocalCall entry) {
   auto ended = std::make_shared<std::promise<Status>>();
   std::future<Status> status = ended->get_future();
   entry.done = [ended](const Status& ending) { ended->set_value(ending); };
@@ -169,7 +169,7 @@ Status RunAndWait(Request request, Entry entry) {
 Status RunCollective(const ffi::Dictionary& attributes, const ffi::RemainingArgs& arguments,
                      const ffi::RemainingRets& results) {
   Request request;
-  Entry entry;
+  LocalCall entry;
   int64_t size = 0;
   TFRING_RETURN_IF_ERROR(ReadRequest(attributes, &request, &size));
   TFRING_RETURN_IF_ERROR(ReadTensors(arguments, results, &request, &entry));

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "ops/kernels/conversions.h"
-#include "ops/runtime/engine/process_runtime.h"
+#include "ops/runtime/process/process_runtime.h"
 #include "ops/xla/attributes.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"

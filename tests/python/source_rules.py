@@ -14,15 +14,28 @@ from typing import NamedTuple
 CC_ARROWS: dict[str, set[str]] = {
     "base": set(),
     "interfaces": {"base"},
-    "core": {"base", "interfaces"},
+    "protocol/message": {"base"},
+    "protocol/negotiation": {"base", "protocol/message"},
+    "protocol/engine": {"base", "interfaces", "protocol/message", "protocol/negotiation"},
     "transport": {"base", "interfaces"},
-    "backend": {"base", "interfaces"},
-    "trace": {"base", "interfaces"},
-    "engine": {"base", "interfaces", "core", "transport", "backend", "trace"},
-    "kernels": {"base", "interfaces", "core", "engine"},
-    "xla": {"base", "interfaces", "core", "engine", "kernels"},
-    "bindings": {"base", "interfaces", "core", "engine"},
-    "sim": {"base", "interfaces", "core", "transport", "backend", "engine"},
+    "backend/reduction": {"base", "interfaces"},
+    "backend/schedule": {"base", "interfaces", "backend/reduction"},
+    "backend/algorithms": {"base", "interfaces", "backend/schedule"},
+    "backend": {
+        *("base", "interfaces"),
+        *("backend/reduction", "backend/schedule", "backend/algorithms"),
+    },
+    "process": {
+        *("base", "interfaces", "transport", "backend"),
+        *("protocol/message", "protocol/negotiation", "protocol/engine"),
+    },
+    "kernels": {"base", "protocol/message", "process"},
+    "xla": {"base", "protocol/message", "process", "kernels"},
+    "bindings": {"base", "protocol/message", "process"},
+    "sim": {
+        *("base", "interfaces", "backend/schedule", "backend/algorithms"),
+        *("protocol/message", "protocol/negotiation", "protocol/engine"),
+    },
 }
 # Foreign headers and the only rooms that may use them.
 FOREIGN_HEADERS = {
@@ -34,7 +47,7 @@ FOREIGN_HEADERS = {
     "Python.h": {"bindings"},
 }
 # The pure rooms see no thread, clock or system.
-PURE_ROOMS = {"core"}
+PURE_ROOMS = {"protocol/message", "protocol/negotiation", "protocol/engine"}
 IMPURE_HEADER = re.compile(
     r"^(thread|mutex|condition_variable|shared_mutex|future|atomic|chrono|ctime|random|fstream"
     r"|unistd\.h|fcntl\.h|poll\.h|time\.h|pthread\.h|(sys|netinet|arpa|linux)/.*)$"
@@ -75,10 +88,9 @@ class Block(NamedTuple):
 
 def room_of(path: str) -> str | None:
     """The room that a C++ path under ops/ belongs to."""
-    parts = path.split("/")
-    if len(parts) < 3 or parts[0] != "ops":
+    if not path.startswith("ops/") or path.count("/") < 2:
         return None
-    return parts[2] if parts[1] == "runtime" else parts[1]
+    return path.rpartition("/")[0].removeprefix("ops/").removeprefix("runtime/")
 
 
 def include_errors(path: str, text: str) -> list[str]:

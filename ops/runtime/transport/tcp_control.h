@@ -14,8 +14,8 @@ namespace tfring {
 
 // Control frames over connected stream sockets: one epoll for the sockets, for the end of local
 // peer processes (a forked child may hold a dead peer's socket open) and for Wake. Threads as
-// ControlTransport says; lives for one epoch. Destroying it without Close drops the connections
-// at once.
+// ControlTransport says; lives for one generation. Destroying it without Close drops the
+// connections at once.
 class TcpControlTransport final : public ControlTransport {
  public:
   struct Peer {

@@ -14,7 +14,7 @@
 namespace tfring {
 
 // Bulk data over connected, non-blocking stream sockets, one per peer. Threads as DataTransport
-// says; lives for one epoch. Destroying it without Close drops the connections at once.
+// says; lives for one generation. Destroying it without Close drops the connections at once.
 class TcpDataTransport final : public DataTransport {
  public:
   // InvalidArgument names the rank whose descriptor is not a socket.

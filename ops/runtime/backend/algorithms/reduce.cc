@@ -1,0 +1,131 @@
+#include "ops/runtime/backend/algorithms/reduce.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "ops/runtime/backend/algorithms/canonical_sum.h"
+#include "ops/runtime/backend/algorithms/reducescatter.h"
+
+namespace tfring {
+namespace {
+
+constexpr int64_t kWindow = 4;  // pieces on their way through a rank
+
+// Adds what comes from `sources`, in order, to the input, in pieces, and passes the sums on to
+// `target` (-1: this is the root).
+Schedule Relay(const char* algorithm, const ReduceShape& shape, const std::vector<int>& sources,
+               int target) {
+  ScheduleBuilder builder(algorithm);
+  const Pieces pieces(shape.bytes(), shape.element_bytes, shape.piece_bytes);
+  const bool root = target < 0;
+  const int64_t slot_bytes = std::min(pieces.piece, pieces.total);
+  const int64_t slots = root || sources.empty() ? 0 : std::min(pieces.count, kWindow);
+  const int64_t scratch = builder.AddScratch(slots * slot_bytes);
+  std::vector<int> sent;
+  for (int64_t i = 0; i < pieces.count; ++i) {
+    Range sum{Space::kInput, pieces.Begin(i), pieces.Bytes(i)};
+    Range into{Space::kOutput, pieces.Begin(i), pieces.Bytes(i)};
+    if (!root) into = {Space::kScratch, scratch + i % kWindow * slot_bytes, pieces.Bytes(i)};
+    int last = root || i < kWindow ? kNoStep : sent[i - kWindow];
+    for (int source : sources) {
+      const bool finish = root && source == sources.back();
+      last = builder.RecvReduce(source, sum, into, finish, {last});
+      sum = into;
+    }
+    if (!root) sent.push_back(builder.Send(target, sum, {last}));
+  }
+  return builder.Take();
+}
+
+}  // namespace
+
+Schedule DirectReduce(const ReduceShape& shape, int root) {
+  ScheduleBuilder builder("direct_reduce");
+  const int64_t bytes = shape.bytes();
+  if (bytes == 0) return builder.Take();
+  const Range input{Space::kInput, 0, bytes};
+  if (shape.self != root) {
+    builder.Send(root, input);
+    return builder.Take();
+  }
+  std::vector<Contribution> contributions(shape.size);
+  contributions[root] = {input, kNoStep};
+  for (int distance = 1; distance < shape.size; ++distance) {
+    const int peer = (root + distance) % shape.size;
+    const Range slot{Space::kScratch, builder.AddScratch(bytes), bytes};
+    contributions[peer] = {slot, builder.Recv(peer, slot)};
+  }
+  AppendCanonicalSum(&builder, std::move(contributions), {Space::kOutput, 0, bytes}, kNoStep);
+  return builder.Take();
+}
+
+Schedule TreeReduce(const ReduceShape& shape, int root) {
+  ScheduleBuilder builder("tree_reduce");
+  const int64_t bytes = shape.bytes();
+  if (bytes == 0) return builder.Take();
+  Range sum{Space::kInput, 0, bytes};
+  const bool top = shape.self == 0;
+  const bool leaf = shape.self % 2 == 1 || shape.self + 1 == shape.size;
+  Range into{Space::kOutput, 0, bytes};
+  if (!leaf && !(top && root == 0)) into = {Space::kScratch, builder.AddScratch(bytes), bytes};
+  int last = kNoStep;
+  int mask = 1;
+  // As in TreeAllreduce: a position whose bit `mask` is set hands its sum down.
+  for (; mask < shape.size && (shape.self & mask) == 0; mask <<= 1) {
+    const int child = shape.self + mask;
+    if (child >= shape.size) continue;
+    last = builder.RecvReduce(child, sum, into, top && mask * 2 >= shape.size, {last});
+    sum = into;
+  }
+  if (!top) last = builder.Send(shape.self - mask, sum, {last});
+  if (top && root != 0) builder.Send(root, sum, {last});
+  if (!top && shape.self == root) builder.Recv(0, {Space::kOutput, 0, bytes}, {last});
+  return builder.Take();
+}
+
+Schedule ScatterReduce(const ReduceShape& shape, int root) {
+  ScheduleBuilder builder("scatter_reduce");
+  const int self = shape.self;
+  const Slices slices{shape.elements, shape.element_bytes, shape.size};
+  const ScatterShape scatter{self, slices.All(), shape.element_bytes, shape.piece_bytes};
+  Range own{Space::kOutput, slices.Begin(self), slices.Bytes(self)};
+  if (self != root) own = {Space::kScratch, builder.AddScratch(own.bytes), own.bytes};
+  const std::vector<int> reduced = AppendDirectReducescatter(&builder, scatter, own);
+  auto part = [](Range whole, const Pieces& pieces, int64_t i) {
+    return Range{whole.space, whole.offset + pieces.Begin(i), pieces.Bytes(i)};
+  };
+  if (self != root) {
+    const Pieces pieces = DirectPieces(scatter, self);
+    for (int64_t i = 0; i < pieces.count; ++i) {
+      builder.Send(root, part(own, pieces, i), {reduced[i]});
+    }
+    return builder.Take();
+  }
+  for (int distance = 1; distance < shape.size; ++distance) {
+    const int from = (self + shape.size - distance) % shape.size;
+    const Range slice{Space::kOutput, slices.Begin(from), slices.Bytes(from)};
+    const Pieces pieces = DirectPieces(scatter, from);
+    for (int64_t i = 0; i < pieces.count; ++i) builder.Recv(from, part(slice, pieces, i));
+  }
+  return builder.Take();
+}
+
+Schedule ChainReduce(const ReduceShape& shape, int root) {
+  const int right = (shape.self + 1) % shape.size;
+  const int left = (shape.self + shape.size - 1) % shape.size;
+  std::vector<int> sources;
+  if (left != root) sources.push_back(left);
+  return Relay("chain_reduce", shape, sources, shape.self == root ? -1 : right);
+}
+
+Schedule LineReduce(const ReduceShape& shape, int root) {
+  std::vector<int> sources;
+  if (shape.self <= root && shape.self > 0) sources.push_back(shape.self - 1);
+  if (shape.self >= root && shape.self + 1 < shape.size) sources.push_back(shape.self + 1);
+  int target = -1;
+  if (shape.self < root) target = shape.self + 1;
+  if (shape.self > root) target = shape.self - 1;
+  return Relay("line_reduce", shape, sources, target);
+}
+
+}  // namespace tfring

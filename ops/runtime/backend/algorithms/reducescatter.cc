@@ -1,0 +1,199 @@
+#include "ops/runtime/backend/algorithms/reducescatter.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "ops/runtime/backend/algorithms/canonical_sum.h"
+
+namespace tfring {
+namespace {
+
+constexpr int kWindow = 2;  // pieces of the own block that are being received at once
+constexpr int64_t kSmallestPiece = 16 << 10;
+constexpr int kLineWindow = 4;  // pieces on their way through a rank of a line
+
+Range Part(const Range& whole, const Pieces& pieces, int64_t i) {
+  return {whole.space, whole.offset + pieces.Begin(i), pieces.Bytes(i)};
+}
+
+Range InputBlock(const ScatterShape& shape, int block) {
+  return {Space::kInput, shape.Begin(block), shape.block_bytes[block]};
+}
+
+Range OwnOutput(const ScatterShape& shape) {
+  return {Space::kOutput, 0, shape.block_bytes[shape.self]};
+}
+
+// One direction of a line: takes in the sums of this rank and of those further on, from the
+// neighbour behind, and passes on what is not for this rank.
+class LineFlow {
+ public:
+  LineFlow(ScheduleBuilder* builder, const ScatterShape& shape, int direction)
+      : builder_(*builder),
+        shape_(shape),
+        behind_(Neighbour(-direction)),
+        ahead_(Neighbour(direction)) {
+    const int64_t largest = *std::max_element(shape.block_bytes.begin(), shape.block_bytes.end());
+    slot_bytes_ = std::min(PiecesOf(largest).piece, largest);
+    if (behind_ >= 0 && ahead_ >= 0) scratch_ = builder_.AddScratch(kLineWindow * slot_bytes_);
+  }
+
+  void PassOn(int block) {
+    const Range whole = InputBlock(shape_, block);
+    const Pieces pieces = PiecesOf(whole.bytes);
+    for (int64_t i = 0; i < pieces.count; ++i) {
+      const Range input = Part(whole, pieces, i);
+      if (behind_ < 0) {
+        builder_.Send(ahead_, input);
+        continue;
+      }
+      const size_t slot = sent_.size() % kLineWindow;
+      const Range sum{Space::kScratch, scratch_ + static_cast<int64_t>(slot) * slot_bytes_,
+                      input.bytes};
+      const int freed = sent_.size() < kLineWindow ? kNoStep : sent_[sent_.size() - kLineWindow];
+      const int summed = builder_.RecvReduce(behind_, input, sum, false, {freed});
+      sent_.push_back(builder_.Send(ahead_, sum, {summed}));
+    }
+  }
+
+  // The own block: adds what comes to `source`, which is ready after `ready` (by piece).
+  std::vector<int> End(Range source, const std::vector<int>& ready, bool finish) {
+    const Range output = OwnOutput(shape_);
+    const Pieces pieces = PiecesOf(output.bytes);
+    std::vector<int> summed;
+    for (int64_t i = 0; i < pieces.count; ++i) {
+      summed.push_back(builder_.RecvReduce(behind_, Part(source, pieces, i),
+                                           Part(output, pieces, i), finish,
+                                           {ready.empty() ? kNoStep : ready[i]}));
+    }
+    return summed;
+  }
+
+  bool first() const { return behind_ < 0; }
+  bool last() const { return ahead_ < 0; }
+
+ private:
+  int Neighbour(int direction) const {
+    const int neighbour = shape_.self + direction;
+    return neighbour < shape_.size() ? neighbour : -1;
+  }
+  Pieces PiecesOf(int64_t bytes) const {
+    return Pieces(bytes, shape_.element_bytes, shape_.piece_bytes);
+  }
+
+  ScheduleBuilder& builder_;
+  const ScatterShape& shape_;
+  const int behind_;  // -1: nobody
+  const int ahead_;
+  int64_t slot_bytes_ = 0;
+  int64_t scratch_ = 0;
+  std::vector<int> sent_;
+};
+
+}  // namespace
+
+int64_t ScatterShape::Begin(int block) const {
+  return std::accumulate(block_bytes.begin(), block_bytes.begin() + block, int64_t{0});
+}
+
+// The inputs of a piece from all others are in scratch at once.
+Pieces DirectPieces(const ScatterShape& shape, int block) {
+  const int64_t piece_bytes = std::max(shape.piece_bytes / shape.size(), kSmallestPiece);
+  return Pieces(shape.block_bytes[block], shape.element_bytes, piece_bytes);
+}
+
+std::vector<int> AppendDirectReducescatter(ScheduleBuilder* builder, const ScatterShape& shape,
+                                           Range own_range) {
+  const int n = shape.size();
+  const int self = shape.self;
+  for (int distance = 1; distance < n; ++distance) {
+    const int peer = (self + distance) % n;
+    const Pieces pieces = DirectPieces(shape, peer);
+    const Range block = InputBlock(shape, peer);
+    for (int64_t i = 0; i < pieces.count; ++i) builder->Send(peer, Part(block, pieces, i));
+  }
+  const Pieces own = DirectPieces(shape, self);
+  const int64_t slot_bytes = std::min(own.piece, own.total);
+  const int64_t slots = std::min<int64_t>(own.count, kWindow) * (n - 1);
+  const int64_t scratch = builder->AddScratch(slots * slot_bytes);
+  std::vector<int> reduced(own.count, kNoStep);
+  for (int64_t i = 0; i < own.count; ++i) {
+    std::vector<Contribution> contributions(n);
+    contributions[self] = {Part(InputBlock(shape, self), own, i), kNoStep};
+    int64_t slot = scratch + (i % kWindow) * (n - 1) * slot_bytes;
+    for (int distance = 1; distance < n; ++distance, slot += slot_bytes) {
+      const int peer = (self + n - distance) % n;
+      const Range range{Space::kScratch, slot, own.Bytes(i)};
+      const int freed = i < kWindow ? kNoStep : reduced[i - kWindow];
+      contributions[peer] = {range, builder->Recv(peer, range, {freed})};
+    }
+    reduced[i] =
+        AppendCanonicalSum(builder, std::move(contributions), Part(own_range, own, i), kNoStep);
+  }
+  return reduced;
+}
+
+Schedule DirectReducescatter(const ScatterShape& shape) {
+  ScheduleBuilder builder("direct_reducescatter");
+  AppendDirectReducescatter(&builder, shape, OwnOutput(shape));
+  return builder.Take();
+}
+
+Schedule RingReducescatter(const ScatterShape& shape) {
+  ScheduleBuilder builder("ring_reducescatter");
+  const int n = shape.size();
+  const int right = (shape.self + 1) % n;
+  const int left = (shape.self + n - 1) % n;
+  const int64_t largest = *std::max_element(shape.block_bytes.begin(), shape.block_bytes.end());
+  // What a round receives, the next one sends: two rounds are in scratch at once.
+  const int64_t scratch = n > 2 ? builder.AddScratch(2 * largest) : 0;
+  auto slot = [&](int round, int64_t bytes) {
+    return Range{Space::kScratch, scratch + round % 2 * largest, bytes};
+  };
+  std::vector<int> ready;  // by piece: the step that made what this round sends
+  std::vector<int> sends;  // by piece: of the latest round
+  int last_send = kNoStep;
+  for (int round = 0; round < n - 1; ++round) {
+    const int sent = (shape.self + 2 * n - 1 - round) % n;
+    const int received = (shape.self + 2 * n - 2 - round) % n;
+    const bool last = round == n - 2;
+    const Range from =
+        round == 0 ? InputBlock(shape, sent) : slot(round - 1, shape.block_bytes[sent]);
+    const Pieces out(from.bytes, shape.element_bytes, shape.piece_bytes);
+    // What this round receives lies where the previous one sends from; earlier ones sent before.
+    const std::vector<int> freed = std::move(sends);
+    const int all_freed = last_send;
+    sends.clear();
+    for (int64_t i = 0; i < out.count; ++i) {
+      last_send = builder.Send(right, Part(from, out, i), {round == 0 ? kNoStep : ready[i]});
+      sends.push_back(last_send);
+    }
+    const Range input = InputBlock(shape, received);
+    const Range into = last ? OwnOutput(shape) : slot(round, input.bytes);
+    const Pieces in(input.bytes, shape.element_bytes, shape.piece_bytes);
+    ready.assign(in.count, kNoStep);
+    for (int64_t i = 0; i < in.count; ++i) {
+      const bool same_piece = i < static_cast<int64_t>(freed.size());
+      ready[i] = builder.RecvReduce(left, Part(input, in, i), Part(into, in, i), last,
+                                    {same_piece ? freed[i] : all_freed});
+    }
+  }
+  return builder.Take();
+}
+
+Schedule LineReducescatter(const ScatterShape& shape) {
+  ScheduleBuilder builder("line_reducescatter");
+  LineFlow up(&builder, shape, 1);
+  LineFlow down(&builder, shape, -1);
+  // Blocks that have the farthest to go first, the own one last.
+  for (int block = shape.size() - 1; block > shape.self; --block) up.PassOn(block);
+  for (int block = 0; block < shape.self; ++block) down.PassOn(block);
+  std::vector<int> summed;
+  if (!up.first()) summed = up.End(InputBlock(shape, shape.self), {}, down.first());
+  if (!down.first()) {
+    down.End(up.first() ? InputBlock(shape, shape.self) : OwnOutput(shape), summed, true);
+  }
+  return builder.Take();
+}
+
+}  // namespace tfring

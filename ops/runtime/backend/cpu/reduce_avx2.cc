@@ -1,8 +1,0 @@
-#include "ops/runtime/backend/cpu/reduce_kernels_impl.h"
-#include "ops/runtime/backend/cpu/reduce_variants.h"
-
-namespace tfring {
-
-const ReduceKernels* Avx2Kernels(DataType dtype) { return KernelTable(dtype); }
-
-}  // namespace tfring

@@ -1,0 +1,89 @@
+#include "ops/runtime/backend/cpu_backend.h"
+
+#include <chrono>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "ops/runtime/backend/reduction/reduction.h"
+
+namespace tfring {
+namespace {
+
+constexpr Duration kClosePatience = 2 * kSecond;
+
+}  // namespace
+
+CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTransport> transport,
+                       CompletionSink sink, int world_size)
+    : self_(self),
+      config_(config),
+      transport_(std::move(transport)),
+      world_size_(world_size),
+      full_mesh_(SeesFullMesh(world_size)),
+      runner_(transport_.get(), &poison_),
+      thread_(std::make_unique<DataThread>(
+          DataThread::Hooks{[this](const Collective& collective) { return Run(collective); },
+                            [this] { transport_->Interrupt(); }},
+          std::move(sink), &poison_)) {}
+
+CpuBackend::~CpuBackend() {
+  thread_.reset();
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  const Duration patience = peer_lost_ ? 0 : kClosePatience;
+  transport_->Close(std::chrono::nanoseconds(now).count() + patience);
+}
+
+void CpuBackend::Abort(Status why) {
+  if (why.code() == StatusCode::kUnavailable) peer_lost_ = true;
+  thread_->Abort(std::move(why));
+}
+
+bool CpuBackend::SeesFullMesh(int world_size) const {
+  for (Rank peer = 0; peer < world_size; ++peer) {
+    if (peer != self_ && !transport_->Connected(peer)) return false;
+  }
+  return true;
+}
+
+Completion CpuBackend::Run(const Collective& collective) {
+  Completion completion;
+  try {
+    completion.status = Execute(collective);
+  } catch (const std::exception& error) {
+    completion.status = Internal("rank " + std::to_string(self_) + " has no memory to run " +
+                                 CollectiveKindName(collective.kind) + " number " +
+                                 std::to_string(collective.sequence) + " (" + error.what() +
+                                 "); use smaller tensors or buckets");
+  }
+  completion.suspect = runner_.suspect();
+  return completion;
+}
+
+Status CpuBackend::Execute(const Collective& collective) {
+  TFRING_RETURN_IF_ERROR(CheckCollective(collective));
+  if (collective.members[collective.self] != self_) {
+    return Internal("rank " + std::to_string(self_) + " was given the part of rank " +
+                    std::to_string(collective.members[collective.self]));
+  }
+  Result<Schedule> schedule = SelectSchedule(
+      collective, config_, ConnectivityOf(collective.members, world_size_, full_mesh_));
+  if (!schedule.ok()) return schedule.status();
+  for (const Step& step : schedule->steps) {
+    const bool remote = IsRemote(step);
+    const Rank peer = remote ? collective.members[step.peer] : self_;
+    if (remote && !transport_->Connected(peer)) {
+      return Internal("rank " + std::to_string(self_) + " is not connected to rank " +
+                      std::to_string(peer) + ", which " + schedule->algorithm + " needs");
+    }
+  }
+  Result<Reduction> reduction = Reduction();
+  const bool reducing = Reduces(collective.kind);
+  if (reducing) reduction = ResolveReduction(collective);
+  if (!reduction.ok()) return reduction.status();
+  executor_.Prepare(collective, *schedule, reducing ? &*reduction : nullptr);
+  runner_.Start(*schedule, collective.members, &executor_);
+  return runner_.Run();
+}
+
+}  // namespace tfring

@@ -1,0 +1,54 @@
+#ifndef TFRING_OPS_RUNTIME_BACKEND_CPU_BACKEND_H_
+#define TFRING_OPS_RUNTIME_BACKEND_CPU_BACKEND_H_
+
+#include <atomic>
+#include <memory>
+
+#include "ops/runtime/backend/algorithms/select.h"
+#include "ops/runtime/backend/data_thread.h"
+#include "ops/runtime/backend/schedule/runner.h"
+#include "ops/runtime/backend/schedule/step_executor.h"
+#include "ops/runtime/base/config.h"
+#include "ops/runtime/interfaces/collective_backend.h"
+#include "ops/runtime/interfaces/data_transport.h"
+
+namespace tfring {
+
+// Collectives of host memory over a DataTransport. Owns the transport and the data thread, which
+// alone runs schedules. Threads and lifetime as CollectiveBackend says. The destructor closes the
+// transport when the thread has ended, waiting at most 2 seconds for the peers to do the same, and
+// not at all after an abort with Unavailable.
+class CpuBackend final : public CollectiveBackend {
+ public:
+  // `world_size` tells a full mesh from a ring of neighbours; without it a rank takes what it sees
+  // for a full mesh, which is right up to 64 ranks.
+  CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTransport> transport,
+             CompletionSink sink, int world_size = 0);
+  ~CpuBackend() override;
+
+  const char* name() const override { return "cpu"; }
+  void Submit(Collective collective) override { thread_->Submit(std::move(collective)); }
+  void Abort(Status why) override;
+  int64_t bytes_sent() const override { return transport_->bytes_sent(); }
+  int64_t wakeups() const override { return thread_->wakeups() + runner_.wakeups(); }
+
+ private:
+  Completion Run(const Collective& collective);
+  Status Execute(const Collective& collective);
+  bool SeesFullMesh(int world_size) const;
+
+  const Rank self_;
+  const Config config_;
+  const std::unique_ptr<DataTransport> transport_;
+  const int world_size_;
+  const bool full_mesh_;
+  std::atomic<bool> poison_{false};
+  ScheduleRunner runner_;  // data thread only
+  StepExecutor executor_;  // data thread only
+  std::atomic<bool> peer_lost_{false};
+  std::unique_ptr<DataThread> thread_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BACKEND_CPU_BACKEND_H_

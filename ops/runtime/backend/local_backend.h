@@ -1,0 +1,32 @@
+#ifndef TFRING_OPS_RUNTIME_BACKEND_LOCAL_BACKEND_H_
+#define TFRING_OPS_RUNTIME_BACKEND_LOCAL_BACKEND_H_
+
+#include <atomic>
+
+#include "ops/runtime/backend/data_thread.h"
+#include "ops/runtime/base/config.h"
+#include "ops/runtime/interfaces/collective_backend.h"
+
+namespace tfring {
+
+// Collectives of a world of one rank: scaled copies from input to output. Threads and lifetime as
+// CollectiveBackend says.
+class LocalBackend final : public CollectiveBackend {
+ public:
+  LocalBackend(const Config& config, CompletionSink sink);
+  ~LocalBackend() override;
+
+  const char* name() const override { return "local"; }
+  void Submit(Collective collective) override { thread_.Submit(std::move(collective)); }
+  void Abort(Status why) override { thread_.Abort(std::move(why)); }
+  int64_t bytes_sent() const override { return 0; }
+  int64_t wakeups() const override { return thread_.wakeups(); }
+
+ private:
+  std::atomic<bool> poison_{false};
+  DataThread thread_;  // last: it uses the other
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BACKEND_LOCAL_BACKEND_H_

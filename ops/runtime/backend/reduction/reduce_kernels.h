@@ -1,0 +1,51 @@
+#ifndef TFRING_OPS_RUNTIME_BACKEND_REDUCTION_REDUCE_KERNELS_H_
+#define TFRING_OPS_RUNTIME_BACKEND_REDUCTION_REDUCE_KERNELS_H_
+
+#include <cstdint>
+
+#include "ops/runtime/backend/reduction/adasum_kernels.h"
+#include "ops/runtime/base/types.h"
+
+namespace tfring {
+
+// What a value is multiplied with. Floats: value * factor (divisor is 1). Integers: the sum divided
+// by `divisor` and multiplied by `factor`, rounded toward zero once, at the end, and kept in range:
+// so an integer Average of N equal values is that value.
+struct Scale {
+  double factor = 1.0;
+  int64_t divisor = 1;
+  bool identity() const { return factor == 1.0 && divisor == 1; }
+};
+
+// The arithmetic of one dtype. Addresses need no alignment; dst may be a or b but not overlap them
+// otherwise. Counts are elements. 16-bit floats are combined and scaled in float32 and rounded
+// once; integers wrap around; Min and Max pass NaN on, as numpy.minimum does. Thread-safe.
+struct ReduceKernels {
+  // dst = scale * (a (op) b)
+  using CombineFn = void (*)(void* dst, const void* a, const void* b, int64_t count, Scale scale);
+  // dst = scale * src
+  using ScaleFn = void (*)(void* dst, const void* src, int64_t count, Scale scale);
+
+  CombineFn sum = nullptr;
+  CombineFn min = nullptr;
+  CombineFn max = nullptr;
+  CombineFn product = nullptr;
+  ScaleFn scale = nullptr;
+  AdasumKernels adasum;  // null for integers
+
+  CombineFn For(ReduceOp op) const;  // Average is a sum; null for what has no kernel
+};
+
+enum class SimdLevel { kBase, kAvx2, kAvx512 };
+
+// The best that this processor can do. Every level gives the same bits.
+SimdLevel BestSimdLevel();
+const char* SimdLevelName(SimdLevel level);
+
+// Null if the dtype has no arithmetic. `level` must be at most BestSimdLevel().
+const ReduceKernels* FindReduceKernels(DataType dtype, SimdLevel level);
+const ReduceKernels* FindReduceKernels(DataType dtype);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BACKEND_REDUCTION_REDUCE_KERNELS_H_

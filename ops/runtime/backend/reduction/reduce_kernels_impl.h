@@ -1,0 +1,185 @@
+#ifndef TFRING_OPS_RUNTIME_BACKEND_REDUCTION_REDUCE_KERNELS_IMPL_H_
+#define TFRING_OPS_RUNTIME_BACKEND_REDUCTION_REDUCE_KERNELS_IMPL_H_
+
+// The kernels as templates, for the files that compile them once per instruction set. Everything
+// is in an unnamed namespace, and the entry points are flattened: an inline function that was
+// emitted by several of these files would be merged by the linker, and AVX-512 code could run on a
+// processor that has none.
+
+#include <cstdint>
+#include <type_traits>
+
+#include "ops/runtime/backend/reduction/adasum_kernels_impl.h"
+#include "ops/runtime/backend/reduction/reduce_kernels.h"
+#include "ops/runtime/base/half.h"
+
+namespace tfring {
+namespace {
+
+template <typename T>
+struct __attribute__((packed, may_alias)) Unaligned {
+  T value;
+};
+
+// How a dtype is stored and what its arithmetic happens in.
+template <typename T>
+struct Plain {
+  using Stored = Unaligned<T>;
+  using Value = T;
+  static constexpr bool kRounds = false;  // storing loses bits
+  static Value Load(const Stored& stored) { return stored.value; }
+  static Stored Store(Value value) { return {value}; }
+};
+
+template <typename Half>
+struct InFloat {
+  using Stored = Unaligned<uint16_t>;
+  using Value = float;
+  static constexpr bool kRounds = true;
+  static Value Load(const Stored& stored) { return Half{stored.value}.ToFloat(); }
+  static Stored Store(Value value) { return {Half::FromFloat(value).bits}; }
+};
+
+// Integers wrap around, which only unsigned arithmetic may.
+template <typename T>
+using Wrapping = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>,
+                                             std::common_type<T>>::type;
+
+struct SumOp {
+  template <typename T>
+  static T Apply(T a, T b) {
+    return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
+  }
+};
+
+struct ProductOp {
+  template <typename T>
+  static T Apply(T a, T b) {
+    return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
+  }
+};
+
+struct MinOp {
+  template <typename T>
+  static T Apply(T a, T b) {
+    return (a < b) | (a != a) ? a : b;
+  }
+};
+
+struct MaxOp {
+  template <typename T>
+  static T Apply(T a, T b) {
+    return (a > b) | (a != a) ? a : b;
+  }
+};
+
+inline float Scaled(float value, Scale scale) {
+  return static_cast<float>(static_cast<double>(value) * scale.factor);
+}
+
+inline double Scaled(double value, Scale scale) { return value * scale.factor; }
+
+// Exact as long as a double holds the value and no factor is given, since rounding a quotient
+// correctly cannot carry it over an integer.
+template <typename T>
+T Scaled(T value, Scale scale) {
+  if (sizeof(T) == 8 && scale.factor == 1.0) {
+    return static_cast<T>(value / static_cast<T>(scale.divisor));
+  }
+  // The bounds are powers of two (or one less), so that the casts back are in range.
+  constexpr int kBits = static_cast<int>(8 * sizeof(T)) - (std::is_signed_v<T> ? 1 : 0);
+  constexpr double kAbove = static_cast<double>(uint64_t{1} << (kBits - 1)) * 2.0;
+  constexpr T kHighest = static_cast<T>((((uint64_t{1} << (kBits - 1)) - 1) << 1) | 1);
+  constexpr double kLowest = std::is_signed_v<T> ? -kAbove : 0.0;
+  const double exact =
+      static_cast<double>(value) * scale.factor / static_cast<double>(scale.divisor);
+  if (exact >= kAbove) return kHighest;
+  if (exact > kLowest) return static_cast<T>(exact);
+  return exact <= kLowest ? static_cast<T>(kLowest) : T{0};  // NaN becomes 0
+}
+
+// Addresses may be equal but do not overlap otherwise: iterations are independent.
+#define TFRING_INDEPENDENT _Pragma("GCC ivdep")
+
+template <typename E>
+__attribute__((flatten)) void ScaleArray(void* dst, const void* src, int64_t count, Scale scale) {
+  using Stored = typename E::Stored;
+  Stored* to = static_cast<Stored*>(dst);
+  const Stored* from = static_cast<const Stored*>(src);
+  const float narrow = static_cast<float>(scale.factor);
+  if (std::is_same_v<typename E::Value, float> && static_cast<double>(narrow) == scale.factor) {
+    TFRING_INDEPENDENT
+    for (int64_t i = 0; i < count; ++i) {
+      to[i] = E::Store(static_cast<typename E::Value>(E::Load(from[i]) * narrow));
+    }
+    return;
+  }
+  TFRING_INDEPENDENT
+  for (int64_t i = 0; i < count; ++i) to[i] = E::Store(Scaled(E::Load(from[i]), scale));
+}
+
+template <typename E, typename Op>
+__attribute__((flatten)) void CombineArrays(void* dst, const void* a, const void* b, int64_t count,
+                                            Scale scale) {
+  using Stored = typename E::Stored;
+  Stored* to = static_cast<Stored*>(dst);
+  const Stored* left = static_cast<const Stored*>(a);
+  const Stored* right = static_cast<const Stored*>(b);
+  if (E::kRounds && !scale.identity()) {
+    TFRING_INDEPENDENT
+    for (int64_t i = 0; i < count; ++i) {
+      to[i] = E::Store(Scaled(Op::Apply(E::Load(left[i]), E::Load(right[i])), scale));
+    }
+    return;
+  }
+  TFRING_INDEPENDENT
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] = E::Store(Op::Apply(E::Load(left[i]), E::Load(right[i])));
+  }
+  if (!scale.identity()) ScaleArray<E>(dst, dst, count, scale);
+}
+
+template <typename E>
+constexpr ReduceKernels KernelsOf() {
+  ReduceKernels kernels;
+  kernels.sum = CombineArrays<E, SumOp>;
+  kernels.min = CombineArrays<E, MinOp>;
+  kernels.max = CombineArrays<E, MaxOp>;
+  kernels.product = CombineArrays<E, ProductOp>;
+  kernels.scale = ScaleArray<E>;
+  if constexpr (std::is_floating_point_v<typename E::Value>) {
+    kernels.adasum = {DotsOfArrays<E>, AdasumOfArrays<E>};
+  }
+  return kernels;
+}
+
+template <typename E>
+constexpr ReduceKernels kKernels = KernelsOf<E>();
+
+inline const ReduceKernels* KernelTable(DataType dtype) {
+  switch (dtype) {
+    case DataType::kUint8:
+      return &kKernels<Plain<uint8_t>>;
+    case DataType::kInt8:
+      return &kKernels<Plain<int8_t>>;
+    case DataType::kInt32:
+      return &kKernels<Plain<int32_t>>;
+    case DataType::kInt64:
+      return &kKernels<Plain<int64_t>>;
+    case DataType::kFloat16:
+      return &kKernels<InFloat<Float16>>;
+    case DataType::kBfloat16:
+      return &kKernels<InFloat<Bfloat16>>;
+    case DataType::kFloat32:
+      return &kKernels<Plain<float>>;
+    case DataType::kFloat64:
+      return &kKernels<Plain<double>>;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BACKEND_REDUCTION_REDUCE_KERNELS_IMPL_H_

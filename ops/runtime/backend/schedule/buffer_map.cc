@@ -1,0 +1,125 @@
+#include "ops/runtime/backend/schedule/buffer_map.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tfring {
+
+void BufferMap::Clear() {
+  data_.clear();
+  begin_.clear();
+  size_.clear();
+}
+
+void BufferMap::Add(void* data, int64_t bytes) {
+  if (bytes <= 0) return;
+  const int64_t begin = this->bytes();
+  data_.push_back(static_cast<char*>(data));
+  begin_.push_back(begin);
+  size_.push_back(bytes);
+}
+
+size_t BufferMap::Find(int64_t offset) const {
+  return std::upper_bound(begin_.begin(), begin_.end(), offset) - begin_.begin() - 1;
+}
+
+char* BufferMap::At(int64_t offset, int64_t* available) const {
+  const size_t i = Find(offset);
+  const int64_t within = offset - begin_[i];
+  *available = size_[i] - within;
+  return data_[i] + within;
+}
+
+int BufferMap::Collect(int64_t offset, int64_t bytes, struct iovec* pieces, int max) const {
+  int count = 0;
+  for (size_t i = Find(offset); bytes > 0 && count < max && i < data_.size(); ++i) {
+    const int64_t within = offset - begin_[i];
+    const int64_t part = std::min(size_[i] - within, bytes);
+    pieces[count++] = {data_[i] + within, static_cast<size_t>(part)};
+    offset += part;
+    bytes -= part;
+  }
+  return count;
+}
+
+namespace {
+
+using Blocks = std::vector<std::vector<int64_t>>;  // [tensor][member]
+
+// How one space of a collective is made up.
+struct Layout {
+  bool used = true;
+  const Blocks* blocks = nullptr;  // null: tensor by tensor
+};
+
+Layout InputLayout(const Collective& collective) {
+  const bool root = collective.self == collective.root;
+  switch (collective.kind) {
+    case CollectiveKind::kReducescatter:
+      return {true, &collective.block_bytes};
+    case CollectiveKind::kAlltoall:
+      return {true, &collective.send_bytes};
+    case CollectiveKind::kScatter:
+      return {root, &collective.block_bytes};
+    case CollectiveKind::kSendRecv:
+      return {root, nullptr};
+    default:
+      return {};
+  }
+}
+
+Layout OutputLayout(const Collective& collective) {
+  const bool root = collective.self == collective.root;
+  switch (collective.kind) {
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kAlltoall:
+      return {true, &collective.block_bytes};
+    case CollectiveKind::kGather:
+      return {root, &collective.block_bytes};
+    case CollectiveKind::kReduce:
+      return {root, nullptr};
+    case CollectiveKind::kSendRecv:
+      return {!root, nullptr};
+    default:
+      return {};
+  }
+}
+
+template <typename Piece>
+void AddAll(const Collective& collective, const Layout& layout, Piece piece_of, BufferMap* map) {
+  map->Clear();
+  if (!layout.used) return;
+  const size_t tensors = collective.buffers.size();
+  if (layout.blocks == nullptr) {
+    for (const TensorBuffer& buffer : collective.buffers) {
+      const auto [data, bytes] = piece_of(buffer);
+      map->Add(data, bytes);
+    }
+    return;
+  }
+  std::vector<int64_t> filled(tensors, 0);
+  for (size_t member = 0; member < collective.members.size(); ++member) {
+    for (size_t t = 0; t < tensors; ++t) {
+      const int64_t bytes = (*layout.blocks)[t][member];
+      if (bytes > 0) map->Add(piece_of(collective.buffers[t]).first + filled[t], bytes);
+      filled[t] += bytes;
+    }
+  }
+}
+
+}  // namespace
+
+void MapBuffers(const Collective& collective, BufferMap* input, BufferMap* output) {
+  using Piece = std::pair<char*, int64_t>;
+  auto input_of = [](const TensorBuffer& buffer) {
+    // Steps never write to the input space, unless it is the output as well.
+    return Piece(static_cast<char*>(const_cast<void*>(buffer.input)), buffer.input_bytes);
+  };
+  auto output_of = [](const TensorBuffer& buffer) {
+    return Piece(static_cast<char*>(buffer.output), buffer.output_bytes);
+  };
+  AddAll(collective, InputLayout(collective), input_of, input);
+  AddAll(collective, OutputLayout(collective), output_of, output);
+}
+
+}  // namespace tfring

@@ -1,0 +1,136 @@
+#include "ops/runtime/backend/schedule/builder.h"
+
+#include <algorithm>
+
+namespace tfring {
+
+int ScheduleBuilder::Add(Step step, After after) {
+  int i = 0;
+  for (int earlier : after) {
+    if (earlier != kNoStep) step.after[i++] = earlier;
+  }
+  schedule_.steps.push_back(step);
+  return static_cast<int>(schedule_.steps.size()) - 1;
+}
+
+int ScheduleBuilder::Send(int peer, Range src, After after) {
+  Step step;
+  step.kind = StepKind::kSend;
+  step.peer = peer;
+  step.src = src;
+  return Add(step, after);
+}
+
+int ScheduleBuilder::Recv(int peer, Range dst, After after) {
+  Step step;
+  step.kind = StepKind::kRecv;
+  step.peer = peer;
+  step.dst = dst;
+  return Add(step, after);
+}
+
+int ScheduleBuilder::RecvReduce(int peer, Range src, Range dst, bool finish, After after) {
+  Step step;
+  step.kind = StepKind::kRecvReduce;
+  step.finish = finish;
+  step.peer = peer;
+  step.src = src;
+  step.dst = dst;
+  return Add(step, after);
+}
+
+int ScheduleBuilder::Reduce(Range src, Range src2, Range dst, bool finish, After after) {
+  Step step;
+  step.kind = StepKind::kReduce;
+  step.finish = finish;
+  step.src = src;
+  step.src2 = src2;
+  step.dst = dst;
+  return Add(step, after);
+}
+
+int ScheduleBuilder::Copy(Range src, Range dst, bool finish, After after) {
+  Step step;
+  step.kind = StepKind::kCopy;
+  step.finish = finish;
+  step.src = src;
+  step.dst = dst;
+  return Add(step, after);
+}
+
+void ScheduleBuilder::CopyInPieces(Range src, Range dst, int64_t piece_bytes) {
+  const Pieces pieces(src.bytes, 1, piece_bytes);
+  for (int64_t i = 0; i < pieces.count; ++i) {
+    Copy({src.space, src.offset + pieces.Begin(i), pieces.Bytes(i)},
+         {dst.space, dst.offset + pieces.Begin(i), pieces.Bytes(i)}, false);
+  }
+}
+
+int ScheduleBuilder::Join(const std::vector<int>& steps) {
+  if (steps.empty()) return kNoStep;
+  int joined = steps[0];
+  for (size_t i = 1; i < steps.size(); i += kMaxAfter - 1) {
+    joined = Add(Step(), {joined, steps[i], i + 1 < steps.size() ? steps[i + 1] : kNoStep});
+  }
+  return joined;
+}
+
+int ScheduleBuilder::AdasumDots(Range src, Range src2, int64_t dots, After after) {
+  Step step;
+  step.kind = StepKind::kAdasumDots;
+  step.src = src;
+  step.src2 = src2;
+  step.dst = {Space::kScratch, dots, kAdasumDotsBytes};
+  return Add(step, after);
+}
+
+int ScheduleBuilder::AdasumAdd(Range src, Range src2, Range dst, After after) {
+  Step step;
+  step.kind = StepKind::kAdasumAdd;
+  step.src = src;
+  step.src2 = src2;
+  step.dst = dst;
+  return Add(step, after);
+}
+
+int ScheduleBuilder::AdasumCombine(Range src, Range src2, Range dst, int64_t dots, bool finish,
+                                   After after) {
+  Step step;
+  step.kind = StepKind::kAdasumCombine;
+  step.finish = finish;
+  step.src = src;
+  step.src2 = src2;
+  step.dst = dst;
+  step.dots = dots;
+  return Add(step, after);
+}
+
+int64_t ScheduleBuilder::AddZeroedScratch(int64_t bytes) {
+  schedule_.zeroed_bytes += bytes;
+  return AddScratch(bytes);
+}
+
+int64_t ScheduleBuilder::AddScratch(int64_t bytes) {
+  int64_t offset = schedule_.scratch_bytes;
+  schedule_.scratch_bytes += bytes;
+  return offset;
+}
+
+int64_t Slices::Begin(int part) const {
+  int64_t base = elements / parts;
+  int64_t larger = std::min<int64_t>(part, elements % parts);
+  return (part * base + larger) * element_bytes;
+}
+
+std::vector<int64_t> Slices::All() const {
+  std::vector<int64_t> bytes;
+  for (int part = 0; part < parts; ++part) bytes.push_back(Bytes(part));
+  return bytes;
+}
+
+Pieces::Pieces(int64_t bytes, int64_t element_bytes, int64_t piece_bytes)
+    : total(bytes), piece(std::max(piece_bytes / element_bytes, int64_t{1}) * element_bytes) {
+  count = (total + piece - 1) / piece;
+}
+
+}  // namespace tfring

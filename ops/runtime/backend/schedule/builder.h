@@ -1,0 +1,82 @@
+#ifndef TFRING_OPS_RUNTIME_BACKEND_SCHEDULE_BUILDER_H_
+#define TFRING_OPS_RUNTIME_BACKEND_SCHEDULE_BUILDER_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "ops/runtime/backend/schedule/schedule.h"
+
+namespace tfring {
+
+// What an all-reduce schedule depends on. `self` and all peers are positions in the process set.
+struct ReduceShape {
+  int self = 0;
+  int size = 1;
+  int64_t elements = 0;
+  int64_t element_bytes = 1;
+  int64_t piece_bytes = 1;  // pipelining unit
+
+  int64_t bytes() const { return elements * element_bytes; }
+};
+
+// Appends steps to a schedule; every function returns the number of the step it added, for the
+// `after` of later ones. Used by one builder function at a time.
+class ScheduleBuilder {
+ public:
+  explicit ScheduleBuilder(const char* algorithm) { schedule_.algorithm = algorithm; }
+
+  using After = std::initializer_list<int>;
+  int Send(int peer, Range src, After after = {});
+  int Recv(int peer, Range dst, After after = {});
+  int RecvReduce(int peer, Range src, Range dst, bool finish, After after = {});
+  int Reduce(Range src, Range src2, Range dst, bool finish, After after = {});
+  int Copy(Range src, Range dst, bool finish, After after = {});
+  // Nothing waits for these copies.
+  void CopyInPieces(Range src, Range dst, int64_t piece_bytes);
+  // One step that ends when all of `steps` have; kNoStep for none.
+  int Join(const std::vector<int>& steps);
+
+  int AdasumDots(Range src, Range src2, int64_t dots, After after);
+  int AdasumAdd(Range src, Range src2, Range dst, After after);
+  int AdasumCombine(Range src, Range src2, Range dst, int64_t dots, bool finish, After after);
+
+  // Space for `bytes` more bytes of scratch; returns their offset.
+  int64_t AddScratch(int64_t bytes);
+  // The same, zero at the start: before all other scratch.
+  int64_t AddZeroedScratch(int64_t bytes);
+
+  Schedule Take() { return std::move(schedule_); }
+
+ private:
+  int Add(Step step, After after);
+  Schedule schedule_;
+};
+
+// Element-aligned parts of [0, elements) as byte ranges: `parts` parts whose sizes differ by at
+// most one element.
+struct Slices {
+  int64_t elements = 0;
+  int64_t element_bytes = 1;
+  int parts = 1;
+
+  int64_t Begin(int part) const;  // bytes
+  int64_t Bytes(int part) const { return Begin(part + 1) - Begin(part); }
+  std::vector<int64_t> All() const;  // Bytes of every part
+};
+
+// Cuts `bytes` into pieces of `piece` bytes, rounded down to whole elements (at least one).
+struct Pieces {
+  Pieces(int64_t bytes, int64_t element_bytes, int64_t piece_bytes);
+  int64_t Begin(int64_t i) const { return i * piece; }
+  int64_t Bytes(int64_t i) const { return total - Begin(i) < piece ? total - Begin(i) : piece; }
+
+  int64_t total;
+  int64_t piece;
+  int64_t count;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BACKEND_SCHEDULE_BUILDER_H_

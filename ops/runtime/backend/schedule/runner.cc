@@ -1,0 +1,261 @@
+#include "ops/runtime/backend/schedule/runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+namespace tfring {
+namespace {
+
+constexpr int kMaxPieces = 512;               // iovecs per call
+constexpr int64_t kStagingBytes = 128 << 10;  // a part of the second-level cache
+constexpr auto kSpinTime = std::chrono::microseconds(20);
+constexpr int kMaxSpinsToSkip = 256;
+
+// The steps that peers wait for and that are short; of the others, sends and receives come first.
+bool RunsAtOnce(StepKind kind) {
+  return kind == StepKind::kReduce || kind == StepKind::kJoin || kind == StepKind::kAdasumAdd;
+}
+
+int64_t StepBytes(const Step& step) {
+  return step.kind == StepKind::kSend ? step.src.bytes : step.dst.bytes;
+}
+
+}  // namespace
+
+void ScheduleRunner::Start(const Schedule& schedule, const std::vector<Rank>& members,
+                           StepExecutor* executor) {
+  schedule_ = &schedule;
+  members_ = &members;
+  executor_ = executor;
+  sends_.clear();
+  recvs_.clear();
+  ready_.clear();
+  ready_long_.clear();
+  suspect_ = kNoRank;
+  remaining_ = schedule.steps.size();
+  LinkDependents();
+  for (size_t i = 0; i < schedule.steps.size(); ++i) {
+    const int step = static_cast<int>(i);
+    const StepKind kind = schedule.steps[i].kind;
+    if (kind == StepKind::kSend) {
+      AddToLane(&sends_, step);
+    } else if (IsRecv(schedule.steps[i])) {
+      AddToLane(&recvs_, step);
+    } else if (waiting_for_[i] == 0) {
+      (RunsAtOnce(kind) ? ready_ : ready_long_).push_back(step);
+    }
+  }
+  // Taken from the back: the first piece first.
+  std::reverse(ready_long_.begin(), ready_long_.end());
+}
+
+void ScheduleRunner::LinkDependents() {
+  const std::vector<Step>& steps = schedule_->steps;
+  waiting_for_.assign(steps.size(), 0);
+  first_dependent_.assign(steps.size() + 1, 0);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    for (int earlier : steps[i].after) {
+      if (earlier == kNoStep) continue;
+      ++waiting_for_[i];
+      ++first_dependent_[earlier + 1];
+    }
+  }
+  for (size_t i = 0; i < steps.size(); ++i) first_dependent_[i + 1] += first_dependent_[i];
+  dependents_.resize(first_dependent_.back());
+  std::vector<int> next(first_dependent_.begin(), first_dependent_.end() - 1);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    for (int earlier : steps[i].after) {
+      if (earlier != kNoStep) dependents_[next[earlier]++] = static_cast<int>(i);
+    }
+  }
+}
+
+void ScheduleRunner::AddToLane(std::vector<Lane>* lanes, int step) {
+  const int peer = schedule_->steps[step].peer;
+  auto lane =
+      std::find_if(lanes->begin(), lanes->end(), [peer](const Lane& l) { return l.peer == peer; });
+  if (lane == lanes->end()) {
+    lanes->emplace_back();
+    lane = lanes->end() - 1;
+    lane->peer = peer;
+  }
+  lane->steps.push_back(step);
+}
+
+bool ScheduleRunner::HeadReady(const Lane& lane) const {
+  return lane.head < lane.steps.size() && waiting_for_[lane.steps[lane.head]] == 0;
+}
+
+void ScheduleRunner::Complete(int step) {
+  --remaining_;
+  for (int i = first_dependent_[step]; i < first_dependent_[step + 1]; ++i) {
+    const int later = dependents_[i];
+    if (--waiting_for_[later] > 0) continue;
+    const Step& next = schedule_->steps[later];
+    if (!IsRemote(next)) (RunsAtOnce(next.kind) ? ready_ : ready_long_).push_back(later);
+  }
+}
+
+void ScheduleRunner::RunReady(bool* moved) {
+  while (!ready_.empty()) {
+    const int step = ready_.back();
+    ready_.pop_back();
+    executor_->Execute(schedule_->steps[step]);
+    Complete(step);
+    *moved = true;
+  }
+  if (!ready_long_.empty()) {
+    const int step = ready_long_.back();
+    ready_long_.pop_back();
+    executor_->Execute(schedule_->steps[step]);
+    Complete(step);
+    *moved = true;
+  }
+}
+
+void ScheduleRunner::FinishHead(Lane* lane, int64_t bytes) {
+  lane->moved += bytes;
+  const int step = lane->steps[lane->head];
+  if (lane->moved < StepBytes(schedule_->steps[step])) return;
+  ++lane->head;
+  lane->moved = 0;
+  Complete(step);
+}
+
+Result<bool> ScheduleRunner::AdvanceSend(Lane* lane) {
+  if (!HeadReady(*lane)) return false;
+  const Step& step = schedule_->steps[lane->steps[lane->head]];
+  struct iovec pieces[kMaxPieces];
+  const int count = executor_->Collect(step.src, lane->moved, pieces, kMaxPieces);
+  Result<int64_t> sent = transport_->TrySend((*members_)[lane->peer], pieces, count);
+  if (!sent.ok()) return Fail(lane->peer, sent.status());
+  if (*sent > 0) FinishHead(lane, *sent);
+  return *sent > 0;
+}
+
+Result<bool> ScheduleRunner::AdvanceRecv(Lane* lane) {
+  if (!HeadReady(*lane)) return false;
+  const Step& step = schedule_->steps[lane->steps[lane->head]];
+  Result<int64_t> received =
+      step.kind == StepKind::kRecv ? RecvPlain(lane, step) : RecvReduce(lane, step);
+  if (!received.ok()) return Fail(lane->peer, received.status());
+  if (*received > 0) FinishHead(lane, *received);
+  return *received > 0;
+}
+
+Result<int64_t> ScheduleRunner::RecvPlain(Lane* lane, const Step& step) {
+  struct iovec pieces[kMaxPieces];
+  const int count = executor_->Collect(step.dst, lane->moved, pieces, kMaxPieces);
+  return transport_->TryRecv((*members_)[lane->peer], pieces, count);
+}
+
+Result<int64_t> ScheduleRunner::RecvReduce(Lane* lane, const Step& step) {
+  const Rank from = (*members_)[lane->peer];
+  const int64_t wanted = step.dst.bytes - lane->moved;
+  if (transport_->CanPeek(from)) {
+    Result<struct iovec> view = transport_->Peek(from);
+    if (!view.ok()) return view.status();
+    const int64_t bytes = std::min({static_cast<int64_t>(view->iov_len), wanted, kStagingBytes});
+    if (bytes == 0) return bytes;
+    TakeIn(lane, step, static_cast<const char*>(view->iov_base), bytes);
+    transport_->Consume(from, bytes);
+    return bytes;
+  }
+  if (staging_.empty()) staging_.resize(kStagingBytes);
+  struct iovec piece = {staging_.data(), static_cast<size_t>(std::min(wanted, kStagingBytes))};
+  Result<int64_t> received = transport_->TryRecv(from, &piece, 1);
+  if (received.ok() && *received > 0) TakeIn(lane, step, staging_.data(), *received);
+  return received;
+}
+
+// `lane->moved` does not count `bytes` yet, but counts what is in the carry.
+void ScheduleRunner::TakeIn(Lane* lane, const Step& step, const char* data, int64_t bytes) {
+  const int64_t element = executor_->element_bytes();
+  int64_t combined = lane->moved - lane->carried;
+  if (lane->carried > 0) {
+    const int64_t missing = std::min(element - lane->carried, bytes);
+    std::memcpy(lane->carry + lane->carried, data, static_cast<size_t>(missing));
+    lane->carried += missing;
+    data += missing;
+    bytes -= missing;
+    if (lane->carried < element) return;
+    executor_->CombineReceived(step, combined, lane->carry, element);
+    combined += element;
+    lane->carried = 0;
+  }
+  const int64_t whole = bytes / element * element;
+  executor_->CombineReceived(step, combined, data, whole);
+  lane->carried = bytes - whole;
+  std::memcpy(lane->carry, data + whole, static_cast<size_t>(lane->carried));
+}
+
+Status ScheduleRunner::Fail(int peer, const Status& status) {
+  suspect_ = (*members_)[peer];
+  return status;
+}
+
+Result<bool> ScheduleRunner::Advance() {
+  bool moved = false;
+  for (Lane& lane : sends_) {
+    Result<bool> sent = AdvanceSend(&lane);
+    if (!sent.ok()) return sent;
+    moved |= *sent;
+  }
+  for (Lane& lane : recvs_) {
+    Result<bool> received = AdvanceRecv(&lane);
+    if (!received.ok()) return received;
+    moved |= *received;
+  }
+  RunReady(&moved);
+  return moved;
+}
+
+Status ScheduleRunner::Run() {
+  while (!done()) {
+    if (poison_->load(std::memory_order_acquire)) return Cancelled("interrupted");
+    Result<bool> moved = Advance();
+    if (!moved.ok()) return moved.status();
+    if (*moved || done()) continue;
+    TFRING_RETURN_IF_ERROR(WaitForPeers());
+  }
+  return OkStatus();
+}
+
+// Spinning saves a wake-up where the peer answers at once, and wastes a core where it does not:
+// after each failure in a row, spinning is left out for twice as many waits.
+Status ScheduleRunner::WaitForPeers() {
+  if (spins_to_skip_ > 0) {
+    --spins_to_skip_;
+  } else {
+    Result<bool> moved = Spin();
+    if (!moved.ok()) return moved.status();
+    if (*moved) {
+      spin_failures_ = 0;
+      return OkStatus();
+    }
+    spins_to_skip_ = std::min((2 << std::min(spin_failures_++, 16)) - 1, kMaxSpinsToSkip);
+  }
+  readable_.clear();
+  writable_.clear();
+  for (const Lane& lane : recvs_) {
+    if (HeadReady(lane)) readable_.push_back((*members_)[lane.peer]);
+  }
+  for (const Lane& lane : sends_) {
+    if (HeadReady(lane)) writable_.push_back((*members_)[lane.peer]);
+  }
+  transport_->Wait(readable_, writable_);
+  wakeups_.fetch_add(1, std::memory_order_relaxed);
+  return OkStatus();
+}
+
+Result<bool> ScheduleRunner::Spin() {
+  const auto end = std::chrono::steady_clock::now() + kSpinTime;
+  while (std::chrono::steady_clock::now() < end && !poison_->load(std::memory_order_acquire)) {
+    Result<bool> moved = Advance();
+    if (!moved.ok() || *moved) return moved;
+  }
+  return false;
+}
+
+}  // namespace tfring

@@ -1,0 +1,58 @@
+#ifndef TFRING_OPS_RUNTIME_BACKEND_SCHEDULE_STEP_EXECUTOR_H_
+#define TFRING_OPS_RUNTIME_BACKEND_SCHEDULE_STEP_EXECUTOR_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "ops/runtime/backend/reduction/reduction.h"
+#include "ops/runtime/backend/schedule/buffer_map.h"
+#include "ops/runtime/backend/schedule/schedule.h"
+
+namespace tfring {
+
+// The part of a schedule that touches memory: finds the tensors behind ranges, copies, combines.
+// Knows nothing of peers or order. Used by one thread; Prepare starts a new collective, whose
+// buffers must stay valid until its last step. Scratch memory is kept from one to the next.
+class StepExecutor {
+ public:
+  // `reduction` may be null where the schedule reduces nothing; else it applies the scale that
+  // comes before the reduction, after which the output, or a copy, is the input.
+  void Prepare(const Collective& collective, const Schedule& schedule, const Reduction* reduction);
+
+  // The local steps: those without a peer.
+  void Execute(const Step& step);
+
+  // `data` continues what has been received for a kRecvReduce step, whole elements from byte
+  // `done` of the step on.
+  void CombineReceived(const Step& step, int64_t done, const char* data, int64_t bytes);
+
+  // The memory of a range from byte `done` on, as up to `max` pieces; returns how many.
+  int Collect(const Range& range, int64_t done, struct iovec* pieces, int max) const;
+
+  int64_t element_bytes() const { return element_bytes_; }
+
+ private:
+  const BufferMap& MapOf(Space space) const;
+  void ApplyScaleBefore(const Collective& collective);
+  // Calls apply(dst, src, src2, elements) where all three are in one piece.
+  template <typename Apply>
+  void ForPieces(const Step& step, Apply apply) const;
+  void Combine(const Step& step);
+  void AddDots(const Step& step);
+  void CombineByDots(const Step& step);
+  void Copy(const Step& step);
+  Scale ScaleOf(const Step& step) const;
+
+  BufferMap input_;
+  BufferMap output_;
+  BufferMap scratch_;
+  std::vector<char> scratch_memory_;
+  std::vector<char> scaled_memory_;  // the input times the scale before
+  Reduction reduction_;
+  bool reducing_ = false;
+  int64_t element_bytes_ = 1;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BACKEND_SCHEDULE_STEP_EXECUTOR_H_

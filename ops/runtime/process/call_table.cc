@@ -1,0 +1,100 @@
+#include "ops/runtime/process/call_table.h"
+
+namespace tfring {
+
+Status CallTable::Add(Request* request, LocalCall* entry) {
+  Call call;
+  call.key = std::to_string(request->process_set) + ":" + request->name;
+  if (AllocatesOutput(request->kind)) call.running.shapes = request->shapes;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!closed_.ok()) return closed_;
+  if (!names_.insert(call.key).second) {
+    return InvalidArgument("tensor '" + request->name +
+                           "' is in flight on this rank already: wait for that call to end, or "
+                           "give this one another name");
+  }
+  const CallId id = next_id_++;
+  call.running.entry = std::move(*entry);
+  calls_.emplace(id, std::move(call));
+  submissions_.emplace_back(id, std::move(*request));
+  return OkStatus();
+}
+
+void CallTable::Drain(std::vector<std::pair<CallId, Request>>* out) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (out->empty()) {
+    out->swap(submissions_);
+    return;
+  }
+  for (auto& submission : submissions_) out->push_back(std::move(submission));
+  submissions_.clear();
+}
+
+bool CallTable::HasSubmissions() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !submissions_.empty();
+}
+
+std::vector<RunningCall*> CallTable::Begin(uint64_t sequence, const std::vector<CallId>& ids) {
+  std::vector<RunningCall*> calls;
+  calls.reserve(ids.size());
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (CallId id : ids) {
+    auto it = calls_.find(id);
+    if (it != calls_.end()) calls.push_back(&it->second.running);
+  }
+  plans_[sequence] = ids;
+  return calls;
+}
+
+std::vector<FinishedCall> CallTable::TakePlan(uint64_t sequence) {
+  std::vector<FinishedCall> finished;
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto plan = plans_.find(sequence);
+  if (plan == plans_.end()) return finished;
+  finished.reserve(plan->second.size());
+  for (CallId id : plan->second) {
+    auto it = calls_.find(id);
+    if (it == calls_.end()) continue;
+    Status status = it->second.running.local_failure;
+    finished.push_back(Remove(it, std::move(status)));
+  }
+  plans_.erase(plan);
+  return finished;
+}
+
+void CallTable::ForgetPlan(uint64_t sequence) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  plans_.erase(sequence);
+}
+
+std::optional<FinishedCall> CallTable::Take(CallId id, Status status) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto it = calls_.find(id);
+  if (it == calls_.end()) return std::nullopt;
+  return Remove(it, std::move(status));
+}
+
+std::vector<FinishedCall> CallTable::TakeAll(const Status& status) {
+  std::vector<FinishedCall> finished;
+  std::lock_guard<std::mutex> lock(mutex_);
+  finished.reserve(calls_.size());
+  while (!calls_.empty()) finished.push_back(Remove(calls_.begin(), status));
+  submissions_.clear();
+  plans_.clear();
+  return finished;
+}
+
+void CallTable::CloseAdmission(Status why) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (closed_.ok()) closed_ = std::move(why);
+}
+
+FinishedCall CallTable::Remove(std::unordered_map<CallId, Call>::iterator it, Status status) {
+  FinishedCall finished{std::move(it->second.running.entry), std::move(status)};
+  names_.erase(it->second.key);
+  calls_.erase(it);
+  return finished;
+}
+
+}  // namespace tfring

@@ -1,0 +1,47 @@
+#ifndef TFRING_OPS_RUNTIME_PROCESS_COMPLETION_THREAD_H_
+#define TFRING_OPS_RUNTIME_PROCESS_COMPLETION_THREAD_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/process/call_table.h"
+#include "ops/runtime/process/worker_thread.h"
+
+namespace tfring {
+
+// Runs `done` callbacks, in the order in which calls finished, on a thread that nothing in the
+// runtime waits for: they may run framework code for a long time and may call Enqueue. Push is
+// thread-safe; Start and Stop belong to the owner. Lives from init to shutdown.
+class CompletionThread {
+ public:
+  CompletionThread();
+
+  Status Start();
+
+  // Takes the calls; their `done` runs soon, or at once on the caller's thread after Stop.
+  void Push(std::vector<FinishedCall> calls);
+
+  // Runs what was pushed, then ends the thread. False if a `done` did not return until `deadline`;
+  // the thread goes on by itself then and still runs the rest.
+  bool Stop(TimePoint deadline);
+
+  bool IsCurrent() const { return thread_.IsCurrent(); }
+  int64_t wakeups() const;
+
+ private:
+  struct Queue;
+  static void Run(Queue* queue);
+
+  const std::shared_ptr<Queue> queue_;  // shared with the thread, which may outlive us
+  WorkerThread thread_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROCESS_COMPLETION_THREAD_H_

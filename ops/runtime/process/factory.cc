@@ -1,0 +1,120 @@
+#include "ops/runtime/process/factory.h"
+
+#include <memory>
+#include <utility>
+
+#include "ops/runtime/backend/cpu_backend.h"
+#include "ops/runtime/backend/local_backend.h"
+#include "ops/runtime/transport/shm_data.h"
+#include "ops/runtime/transport/socket_util.h"
+#include "ops/runtime/transport/tcp_control.h"
+#include "ops/runtime/transport/tcp_data.h"
+
+namespace tfring {
+namespace {
+
+Status CheckTopology(const Topology& t, const std::vector<std::string>& hosts) {
+  if (t.size < 1 || t.rank < 0 || t.rank >= t.size) {
+    return InvalidArgument("rank " + std::to_string(t.rank) + " of " + std::to_string(t.size) +
+                           " ranks makes no sense");
+  }
+  if (!hosts.empty() && hosts.size() != static_cast<size_t>(t.size)) {
+    return InvalidArgument("init got " + std::to_string(hosts.size()) + " host names for " +
+                           std::to_string(t.size) + " ranks");
+  }
+  return OkStatus();
+}
+
+bool NeedsControl(const Topology& t, Rank peer) { return t.rank == 0 || peer == 0; }
+
+// The bootstrap decides how full the mesh is; the ring is the least that every collective needs.
+bool NeedsData(const Topology& t, Rank peer) {
+  const int distance = (peer - t.rank + t.size) % t.size;
+  return distance == 1 || distance == t.size - 1;
+}
+
+Status CheckPeers(const Topology& t, const std::map<Rank, UniqueFd>& sockets, const char* kind,
+                  bool (*needs)(const Topology&, Rank)) {
+  const std::string who = "rank " + std::to_string(t.rank) + ": ";
+  const std::string what = std::string(kind) + " connection to rank ";
+  for (const auto& [peer, socket] : sockets) {
+    if (peer < 0 || peer >= t.size || peer == t.rank) {
+      return InvalidArgument(who + "a " + what + std::to_string(peer) + " makes no sense");
+    }
+  }
+  for (Rank peer = 0; peer < t.size; ++peer) {
+    if (peer != t.rank && needs(t, peer) && sockets.count(peer) == 0) {
+      return InvalidArgument(who + "the " + what + std::to_string(peer) + " is missing");
+    }
+  }
+  return OkStatus();
+}
+
+Result<std::unique_ptr<ControlTransport>> MakeControl(Connections* connections) {
+  std::vector<TcpControlTransport::Peer> peers;
+  for (auto& [rank, socket] : connections->control) {
+    auto pid = connections->local_pids.find(rank);
+    peers.push_back(
+        {rank, std::move(socket), pid == connections->local_pids.end() ? 0 : pid->second});
+  }
+  auto made = TcpControlTransport::Create(std::move(peers));
+  if (!made.ok()) return made.status();
+  return std::unique_ptr<ControlTransport>(std::move(*made));
+}
+
+Result<std::unique_ptr<DataTransport>> MakeData(Connections* connections, const Config& config,
+                                                Duration limit) {
+  std::vector<ShmPeer> on_this_host;
+  for (const auto& [rank, socket] : connections->data) {
+    if (connections->local_pids.count(rank) != 0) on_this_host.push_back({rank, socket.get()});
+  }
+  auto made = TcpDataTransport::Create(std::move(connections->data));
+  if (!made.ok()) return made.status();
+  return ShmDataTransport::Connect(config.shared_memory, on_this_host, std::move(*made),
+                                   MonotonicNow() + limit);
+}
+
+}  // namespace
+
+Connections TakeConnections(InitOptions* options) {
+  Connections taken;
+  for (auto [rank, fd] : options->control_fds) taken.control.emplace(rank, UniqueFd(fd));
+  for (auto [rank, fd] : options->data_fds) taken.data.emplace(rank, UniqueFd(fd));
+  taken.local_pids = std::move(options->local_pids);
+  options->control_fds.clear();
+  options->data_fds.clear();
+  return taken;
+}
+
+Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::string> hosts,
+                                     Connections connections, const Config& config,
+                                     Duration limit) {
+  TFRING_RETURN_IF_ERROR(CheckTopology(topology, hosts));
+  TFRING_RETURN_IF_ERROR(CheckPeers(topology, connections.control, "control", NeedsControl));
+  TFRING_RETURN_IF_ERROR(CheckPeers(topology, connections.data, "data", NeedsData));
+  RankRuntimeParts parts;
+  parts.engine.rank = topology.rank;
+  parts.engine.size = topology.size;
+  parts.engine.config = config;
+  parts.engine.hosts = std::move(hosts);
+  Result<std::unique_ptr<ControlTransport>> control = MakeControl(&connections);
+  if (!control.ok()) return control.status();
+  parts.control = std::move(*control);
+  if (topology.size == 1) {
+    parts.make_backend = [config](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
+      return std::make_unique<LocalBackend>(config, std::move(sink));
+    };
+    return parts;
+  }
+  Result<std::unique_ptr<DataTransport>> data = MakeData(&connections, config, limit);
+  if (!data.ok()) return data.status();
+  // std::function wants to be copyable; the transport is handed over at the only call.
+  auto holder = std::make_shared<std::unique_ptr<DataTransport>>(std::move(*data));
+  parts.make_backend = [self = topology.rank, size = topology.size, config,
+                        holder](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
+    return std::make_unique<CpuBackend>(self, config, std::move(*holder), std::move(sink), size);
+  };
+  return parts;
+}
+
+}  // namespace tfring

@@ -1,0 +1,34 @@
+#ifndef TFRING_OPS_RUNTIME_PROCESS_FACTORY_H_
+#define TFRING_OPS_RUNTIME_PROCESS_FACTORY_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ops/runtime/base/config.h"
+#include "ops/runtime/process/process_runtime.h"
+#include "ops/runtime/process/rank_runtime.h"
+#include "ops/runtime/transport/unique_fd.h"
+
+namespace tfring {
+
+// The descriptors of InitOptions, owned. Movable.
+struct Connections {
+  std::map<Rank, UniqueFd> control;
+  std::map<Rank, UniqueFd> data;
+  std::map<Rank, int64_t> local_pids;
+};
+
+// Takes over the descriptors, so that they are closed whatever happens next.
+Connections TakeConnections(InitOptions* options);
+
+// Chooses transports and backend: the only place that knows all kinds. A job of one rank gets the
+// local backend, all others the CPU backend, over shared memory within a host and sockets between
+// hosts. InvalidArgument says which connection is missing or superfluous; Unavailable names a peer
+// that was lost meanwhile or does not answer within `limit`.
+Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::string> hosts,
+                                     Connections connections, const Config& config, Duration limit);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROCESS_FACTORY_H_

@@ -1,0 +1,204 @@
+#include "ops/runtime/process/process_runtime.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "ops/runtime/base/config.h"
+#include "ops/runtime/base/log.h"
+#include "ops/runtime/process/factory.h"
+#include "ops/runtime/process/rank_runtime.h"
+#include "ops/runtime/process/worker_thread.h"
+#include "ops/runtime/transport/fork_guard.h"
+
+namespace tfring {
+namespace {
+
+Status NotInitialized() {
+  return FailedPrecondition("tfring has not been initialized: call init() first");
+}
+
+Result<std::shared_ptr<RankRuntime>> StartRuntime(InitOptions* options, Connections connections) {
+  Result<Config> config = ParseConfig(options->config);
+  if (!config.ok()) return config.status();
+  SetLogLevel(static_cast<LogLevel>(config->log_level));
+  SetLogRank(options->topology.rank);
+  const Duration limit = static_cast<Duration>(options->start_timeout_seconds * kSecond);
+  Result<RankRuntimeParts> parts = ChooseParts(options->topology, std::move(options->hosts),
+                                               std::move(connections), *config, limit);
+  if (!parts.ok()) return parts.status();
+  Result<std::unique_ptr<RankRuntime>> runtime = RankRuntime::Start(std::move(*parts));
+  if (!runtime.ok()) return runtime.status();
+  return std::shared_ptr<RankRuntime>(std::move(*runtime));
+}
+
+bool Same(const Topology& a, const Topology& b) {
+  return a.rank == b.rank && a.size == b.size && a.local_rank == b.local_rank &&
+         a.local_size == b.local_size && a.cross_rank == b.cross_rank &&
+         a.cross_size == b.cross_size;
+}
+
+}  // namespace
+
+// What Init and Shutdown change. Transitions are long and hold no lock: `phase` says that one is
+// under way. In a forked child no lock may be taken, its owner may not exist there.
+struct ProcessRuntime::Impl {
+  enum class Phase { kDown, kStarting, kUp, kStopping };
+
+  std::shared_ptr<RankRuntime> Current() const {
+    std::lock_guard<std::mutex> lock(mutex);
+    return phase == Phase::kUp ? runtime : nullptr;
+  }
+
+  void EnterPhase(Phase next) {
+    std::lock_guard<std::mutex> lock(mutex);
+    phase = next;
+    changed.notify_all();
+  }
+
+  // From kStopping to kDown.
+  void Stop() {
+    runtime->Shutdown();  // nobody else touches the pointer in this phase
+    ForkGuard::RuntimeEnded();
+    std::shared_ptr<RankRuntime> ended;
+    std::lock_guard<std::mutex> lock(mutex);
+    ended.swap(runtime);
+    phase = Phase::kDown;
+    changed.notify_all();
+  }
+
+  // The same pointer for the same topology, so that many inits take no more memory than one. Under
+  // `mutex`.
+  const Topology* Remember(const Topology& wanted) {
+    for (const std::unique_ptr<const Topology>& known : topologies) {
+      if (Same(*known, wanted)) return known.get();
+    }
+    topologies.push_back(std::make_unique<const Topology>(wanted));
+    return topologies.back().get();
+  }
+
+  bool InsideDone() const { return runtime != nullptr && runtime->OnCompletionThread(); }
+
+  mutable std::mutex mutex;  // guards phase, runtime and topologies
+  std::condition_variable changed;
+  Phase phase = Phase::kDown;
+  std::shared_ptr<RankRuntime> runtime;
+  // All that there were so far: a reader of `topology` may be slow.
+  std::vector<std::unique_ptr<const Topology>> topologies;
+  std::atomic<const Topology*> topology{nullptr};  // null when not initialized
+};
+
+ProcessRuntime& ProcessRuntime::Get() {
+  static ProcessRuntime* const runtime = new ProcessRuntime();
+  return *runtime;
+}
+
+ProcessRuntime::ProcessRuntime() : impl_(new Impl()) {}
+
+Status ProcessRuntime::Init(InitOptions options) {
+  Connections connections = TakeConnections(&options);
+  if (ForkGuard::InForkedChild()) return ForkGuard::ForkedChildError();
+  {
+    std::unique_lock<std::mutex> lock(impl_->mutex);
+    if (!impl_->InsideDone()) {
+      impl_->changed.wait(lock, [this] { return impl_->phase != Impl::Phase::kStopping; });
+    }
+    if (impl_->phase != Impl::Phase::kDown) {
+      return FailedPrecondition(
+          "tfring is initialized already, or just starting or stopping: call shutdown() before "
+          "another init()");
+    }
+    impl_->phase = Impl::Phase::kStarting;
+  }
+  ForkGuard::RuntimeStarts();
+  Result<std::shared_ptr<RankRuntime>> started = StartRuntime(&options, std::move(connections));
+  if (!started.ok()) {
+    ForkGuard::RuntimeEnded();
+    impl_->EnterPhase(Impl::Phase::kDown);
+    return started.status();
+  }
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->runtime = std::move(*started);
+  impl_->topology = impl_->Remember(options.topology);
+  impl_->phase = Impl::Phase::kUp;
+  impl_->changed.notify_all();
+  return OkStatus();
+}
+
+void ProcessRuntime::Shutdown() {
+  if (ForkGuard::InForkedChild()) return;
+  bool inside_done = false;
+  const Topology* last = nullptr;
+  {
+    std::unique_lock<std::mutex> lock(impl_->mutex);
+    inside_done = impl_->InsideDone();
+    if (impl_->phase == Impl::Phase::kStarting || impl_->phase == Impl::Phase::kStopping) {
+      if (inside_done) return;
+      impl_->changed.wait(lock, [this] {
+        return impl_->phase == Impl::Phase::kDown || impl_->phase == Impl::Phase::kUp;
+      });
+    }
+    if (impl_->phase != Impl::Phase::kUp) return;
+    impl_->phase = Impl::Phase::kStopping;
+    last = impl_->topology.exchange(nullptr);
+  }
+  if (!inside_done) return impl_->Stop();
+  // The thread that runs `done` cannot wait for its own end.
+  SignalsBlocked for_the_thread;
+  try {
+    std::thread([impl = impl_] { impl->Stop(); }).detach();
+  } catch (const std::system_error&) {
+    TFRING_LOG(kError) << "shutdown() inside a completion callback needs a thread, and there is "
+                          "none: call it again from elsewhere";
+    std::lock_guard<std::mutex> lock(impl_->mutex);
+    impl_->topology = last;
+    impl_->phase = Impl::Phase::kUp;
+    impl_->changed.notify_all();
+  }
+}
+
+bool ProcessRuntime::initialized() const {
+  return impl_->topology.load() != nullptr && !ForkGuard::InForkedChild();
+}
+
+Result<Topology> ProcessRuntime::topology() const {
+  if (ForkGuard::InForkedChild()) return ForkGuard::ForkedChildError();
+  const Topology* topology = impl_->topology.load();
+  if (topology == nullptr) return NotInitialized();
+  return *topology;
+}
+
+std::map<ProcessSetId, std::vector<Rank>> ProcessRuntime::ProcessSets() const {
+  if (ForkGuard::InForkedChild()) return {};
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime == nullptr) return {};
+  return runtime->ProcessSets();
+}
+
+Result<std::vector<Rank>> ProcessRuntime::Members(ProcessSetId id) const {
+  if (ForkGuard::InForkedChild()) return ForkGuard::ForkedChildError();
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime == nullptr) return NotInitialized();
+  return runtime->Members(id);
+}
+
+void ProcessRuntime::Enqueue(Request request, LocalCall entry) {
+  if (ForkGuard::InForkedChild()) {
+    if (entry.done) entry.done(ForkGuard::ForkedChildError());
+    return;
+  }
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime != nullptr) return runtime->Enqueue(std::move(request), std::move(entry));
+  if (entry.done) entry.done(NotInitialized());
+}
+
+std::map<std::string, int64_t> ProcessRuntime::Counters() const {
+  if (ForkGuard::InForkedChild()) return {};
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  return runtime == nullptr ? std::map<std::string, int64_t>() : runtime->Counters();
+}
+
+}  // namespace tfring

@@ -1,0 +1,67 @@
+#ifndef TFRING_OPS_RUNTIME_PROCESS_RANK_RUNTIME_H_
+#define TFRING_OPS_RUNTIME_PROCESS_RANK_RUNTIME_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "ops/runtime/interfaces/collective_backend.h"
+#include "ops/runtime/interfaces/control_transport.h"
+#include "ops/runtime/process/process_runtime.h"
+#include "ops/runtime/process/worker_thread.h"
+#include "ops/runtime/protocol/engine/engine.h"
+
+namespace tfring {
+
+// What a RankRuntime is made of; the factory chooses, tests choose otherwise.
+struct RankRuntimeParts {
+  EngineOptions engine;
+  std::unique_ptr<ControlTransport> control;
+  std::function<std::unique_ptr<CollectiveBackend>(CompletionSink)> make_backend;
+};
+
+// One rank at work: tensor table, control thread, backend and completion thread. A process has one,
+// owned by ProcessRuntime; tests have several. Every call that Enqueue takes ends exactly once,
+// also when the runtime is shut down with work in flight. Thread-safe. Lives for one generation.
+class RankRuntime {
+ public:
+  // Starts the threads. Internal if the system refuses one.
+  static Result<std::unique_ptr<RankRuntime>> Start(RankRuntimeParts parts);
+  ~RankRuntime();
+
+  // As ProcessRuntime::Enqueue.
+  void Enqueue(Request request, LocalCall entry);
+
+  // Refuses new calls, lets running plans end for 2 s, cancels all else, says goodbye and joins the
+  // threads, in 5 s at most. A second call waits for the first. Not from a `done`.
+  void Shutdown();
+
+  // As ProcessRuntime.
+  std::map<ProcessSetId, std::vector<Rank>> ProcessSets() const;
+  Result<std::vector<Rank>> Members(ProcessSetId id) const;
+
+  // True inside a `done`.
+  bool OnCompletionThread() const;
+
+  std::map<std::string, int64_t> Counters() const;
+
+ private:
+  struct Core;
+  RankRuntime(std::shared_ptr<Core> core, Rank rank);
+  // Not ok if the call can only end here; one that is wrong otherwise becomes its own refusal.
+  Status Check(const LocalCall& entry, Request* request) const;
+
+  const Rank rank_;
+  const std::shared_ptr<Core> core_;  // shared with the control thread
+  WorkerThread control_thread_;
+  std::mutex shutdown_mutex_;  // held by whoever shuts down; guards shut_down_
+  bool shut_down_ = false;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROCESS_RANK_RUNTIME_H_

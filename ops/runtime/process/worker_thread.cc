@@ -1,0 +1,58 @@
+#include "ops/runtime/process/worker_thread.h"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+namespace tfring {
+
+WorkerThread::~WorkerThread() {
+  if (thread_.joinable()) thread_.detach();
+}
+
+Status WorkerThread::Start(const std::string& name, std::function<void()> body) {
+  auto ending = std::make_shared<Ending>();
+  SignalsBlocked blocked;
+  try {
+    thread_ = std::thread([name, ending, body = std::move(body)]() mutable {
+      pthread_setname_np(pthread_self(), name.c_str());
+      body();
+      body = nullptr;  // what it owns goes before the thread counts as ended
+      std::lock_guard<std::mutex> lock(ending->mutex);
+      ending->ended = true;
+      ending->changed.notify_all();
+    });
+  } catch (const std::system_error& error) {
+    return Internal("cannot start the thread " + name + ": " + error.what());
+  }
+  ending_ = std::move(ending);
+  id_ = thread_.get_id();
+  return OkStatus();
+}
+
+bool WorkerThread::Join(TimePoint deadline) {
+  if (!thread_.joinable()) return true;
+  const auto until = std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline));
+  std::unique_lock<std::mutex> lock(ending_->mutex);
+  const bool ended = ending_->changed.wait_until(lock, until, [this] { return ending_->ended; });
+  lock.unlock();
+  id_ = std::thread::id();  // the number may be given to another thread
+  if (ended) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+  return ended;
+}
+
+SignalsBlocked::SignalsBlocked() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before_);
+}
+
+SignalsBlocked::~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+}  // namespace tfring

@@ -1,0 +1,60 @@
+#ifndef TFRING_OPS_RUNTIME_PROCESS_WORKER_THREAD_H_
+#define TFRING_OPS_RUNTIME_PROCESS_WORKER_THREAD_H_
+
+#include <signal.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+
+namespace tfring {
+
+// A named thread that can be joined with a limit: one that does not come back by then is let go.
+// So whatever its body uses must be owned by the body. Signals are left to the other threads of the
+// process. Used by one thread at a time; lives until Join.
+class WorkerThread {
+ public:
+  WorkerThread() = default;
+  ~WorkerThread();
+  WorkerThread(const WorkerThread&) = delete;
+  WorkerThread& operator=(const WorkerThread&) = delete;
+
+  // Internal if the system has no thread left.
+  Status Start(const std::string& name, std::function<void()> body);
+
+  // False if it was still running at `deadline`. True at once if it never started.
+  bool Join(TimePoint deadline);
+
+  bool IsCurrent() const { return id_.load() == std::this_thread::get_id(); }
+
+ private:
+  struct Ending {
+    std::mutex mutex;  // guards ended
+    std::condition_variable changed;
+    bool ended = false;
+  };
+  std::thread thread_;
+  std::atomic<std::thread::id> id_{};
+  std::shared_ptr<Ending> ending_;
+};
+
+// Blocks every signal for the calling thread, and so for those it creates meanwhile.
+class SignalsBlocked {
+ public:
+  SignalsBlocked();
+  ~SignalsBlocked();
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROCESS_WORKER_THREAD_H_

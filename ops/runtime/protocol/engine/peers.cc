@@ -1,0 +1,107 @@
+#include "ops/runtime/protocol/engine/peers.h"
+
+#include <algorithm>
+
+namespace tfring {
+
+Peers::Peers(Rank rank, int size, const Config& config)
+    : size_(size),
+      interval_(config.heartbeat_interval),
+      timeout_(config.heartbeat_timeout),
+      state_(static_cast<size_t>(size)) {
+  if (rank != 0) {
+    control_peers_.push_back(0);
+    return;
+  }
+  for (Rank peer = 1; peer < size; ++peer) control_peers_.push_back(peer);
+}
+
+bool Peers::IsControlPeer(Rank peer) const {
+  return std::binary_search(control_peers_.begin(), control_peers_.end(), peer);
+}
+
+void Peers::MarkDeparted(Rank peer) {
+  state_[peer].departed = true;
+  if (first_departed_ == kNoRank) first_departed_ = peer;
+}
+
+void Peers::MarkGone(Rank peer) { state_[peer].gone = true; }
+
+void Peers::Suspect(Rank peer, Suspicion suspicion) {
+  auto [it, added] = suspicions_.emplace(peer, suspicion);
+  if (added) return;
+  Suspicion& known = it->second;
+  known.deadline = std::min(known.deadline, suspicion.deadline);
+  if (suspicion.hard && !known.hard) {
+    known.hard = true;
+    known.reason = std::move(suspicion.reason);
+  }
+}
+
+std::optional<Peers::Suspicion> Peers::TakeSuspicion(Rank peer) {
+  auto it = suspicions_.find(peer);
+  if (it == suspicions_.end()) return std::nullopt;
+  Suspicion suspicion = std::move(it->second);
+  suspicions_.erase(it);
+  return suspicion;
+}
+
+std::optional<std::pair<Rank, Peers::Suspicion>> Peers::TakeExpired(TimePoint now) {
+  auto first = std::min_element(
+      suspicions_.begin(), suspicions_.end(),
+      [](const auto& a, const auto& b) { return a.second.deadline < b.second.deadline; });
+  if (first == suspicions_.end() || first->second.deadline > now) return std::nullopt;
+  std::pair<Rank, Suspicion> expired = *first;
+  suspicions_.erase(first);
+  return expired;
+}
+
+bool Peers::AnyHard() const {
+  return std::any_of(suspicions_.begin(), suspicions_.end(),
+                     [](const auto& item) { return item.second.hard; });
+}
+
+void Peers::StartHeartbeats(TimePoint now) {
+  for (State& state : state_) state.sent = state.received = now;
+}
+
+std::vector<Rank> Peers::HeartbeatsDue(TimePoint now) const {
+  std::vector<Rank> due;
+  if (interval_ <= 0) return due;
+  bool any = false;
+  for (Rank peer : control_peers_) {
+    if (!Watched(peer)) continue;
+    any = any || now - state_[peer].sent >= interval_;
+    // Whoever is due soon gets his now: one wake-up serves all peers, not one each.
+    if (now - state_[peer].sent >= interval_ / 2) due.push_back(peer);
+  }
+  if (!any) due.clear();
+  return due;
+}
+
+Rank Peers::Silent(TimePoint now) const {
+  if (interval_ <= 0) return kNoRank;
+  for (Rank peer : control_peers_) {
+    if (Watched(peer) && now - state_[peer].received >= timeout_) return peer;
+  }
+  return kNoRank;
+}
+
+TimePoint Peers::suspicion_deadline() const {
+  TimePoint deadline = kNever;
+  for (const auto& item : suspicions_) deadline = std::min(deadline, item.second.deadline);
+  return deadline;
+}
+
+TimePoint Peers::heartbeat_deadline() const {
+  TimePoint deadline = kNever;
+  if (interval_ <= 0) return deadline;
+  for (Rank peer : control_peers_) {
+    if (!Watched(peer)) continue;
+    deadline =
+        std::min({deadline, state_[peer].sent + interval_, state_[peer].received + timeout_});
+  }
+  return deadline;
+}
+
+}  // namespace tfring

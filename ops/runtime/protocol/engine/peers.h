@@ -1,0 +1,81 @@
+#ifndef TFRING_OPS_RUNTIME_PROTOCOL_ENGINE_PEERS_H_
+#define TFRING_OPS_RUNTIME_PROTOCOL_ENGINE_PEERS_H_
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/runtime/base/config.h"
+#include "ops/runtime/base/types.h"
+
+namespace tfring {
+
+// What this rank knows about the life of the others: who left, whose connection is gone, who is
+// suspected, and when a heartbeat is due to or overdue from a control peer (rank 0 for all others,
+// everybody for rank 0). Part of the engine: control thread only, lives for one generation.
+class Peers {
+ public:
+  // Why a rank may be gone. A hard suspicion comes from a broken collective: the generation ends
+  // whatever the verdict. A soft one (its process ended) is dropped when a goodbye explains it.
+  struct Suspicion {
+    std::string reason;
+    TimePoint deadline = kNever;  // the verdict is ours from here on
+    bool hard = false;
+  };
+
+  Peers(Rank rank, int size, const Config& config);
+
+  const std::vector<Rank>& control_peers() const { return control_peers_; }
+  bool IsControlPeer(Rank peer) const;
+  bool InRange(Rank peer) const { return peer >= 0 && peer < size_; }
+
+  void MarkDeparted(Rank peer);
+  void MarkGone(Rank peer);  // connection closed: frames to it are pointless
+  bool departed(Rank peer) const { return state_[peer].departed; }
+  bool gone(Rank peer) const { return state_[peer].gone; }
+  // Who said goodbye before all others, or kNoRank.
+  Rank first_departed() const { return first_departed_; }
+
+  // A hard suspicion replaces a soft one; the earlier deadline stays.
+  void Suspect(Rank peer, Suspicion suspicion);
+  // Removes and returns what is held against `peer`.
+  std::optional<Suspicion> TakeSuspicion(Rank peer);
+  // Removes and returns the suspicion whose deadline passed first.
+  std::optional<std::pair<Rank, Suspicion>> TakeExpired(TimePoint now);
+  bool AnyHard() const;
+
+  // The clocks of all heartbeats start; to be called once, before the rest.
+  void StartHeartbeats(TimePoint now);
+  void Sent(Rank peer, TimePoint now) { state_[peer].sent = now; }
+  void Received(Rank peer, TimePoint now) { state_[peer].received = now; }
+  // Control peers that ought to hear from us now.
+  std::vector<Rank> HeartbeatsDue(TimePoint now) const;
+  // A control peer that has been silent for too long, or kNoRank.
+  Rank Silent(TimePoint now) const;
+
+  TimePoint suspicion_deadline() const;
+  TimePoint heartbeat_deadline() const;
+
+ private:
+  struct State {
+    bool departed = false;
+    bool gone = false;
+    TimePoint sent = 0;
+    TimePoint received = 0;
+  };
+  bool Watched(Rank peer) const { return !state_[peer].departed && !state_[peer].gone; }
+
+  const int size_;
+  const Duration interval_;
+  const Duration timeout_;
+  std::vector<Rank> control_peers_;
+  std::vector<State> state_;
+  Rank first_departed_ = kNoRank;
+  std::map<Rank, Suspicion> suspicions_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROTOCOL_ENGINE_PEERS_H_

@@ -1,0 +1,299 @@
+#include "ops/runtime/protocol/message/request.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace tfring {
+namespace {
+
+// Keep every frame far below the largest that a transport carries.
+constexpr size_t kMaxNameBytes = 4096;
+constexpr size_t kMaxTensors = 1u << 16;
+constexpr size_t kMaxDimensions = 1u << 20;
+
+constexpr size_t kMaxRefusalBytes = 4096;
+
+bool TakesNoTensor(CollectiveKind kind) {
+  return kind == CollectiveKind::kBarrier || !MovesData(kind);
+}
+
+bool TakesOneTensor(CollectiveKind kind) {
+  return kind == CollectiveKind::kAlltoall || kind == CollectiveKind::kScatter ||
+         kind == CollectiveKind::kSendRecv;
+}
+
+// The first dimension means rows, for the kinds that split it or join along it.
+bool HasRows(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kReducescatter ||
+         kind == CollectiveKind::kAlltoall || kind == CollectiveKind::kGather ||
+         kind == CollectiveKind::kScatter;
+}
+
+Status CheckCount(const Request& request, bool receives) {
+  const size_t count = request.shapes.size();
+  if (TakesNoTensor(request.kind)) {
+    if (count == 0) return OkStatus();
+    return InvalidArgument(Describe(request) + ": a " + CollectiveKindName(request.kind) +
+                           " takes no tensors");
+  }
+  if (count == 0 && !receives) {
+    return InvalidArgument(Describe(request) + ": at least one tensor is needed");
+  }
+  if (count > 1 && TakesOneTensor(request.kind)) {
+    return InvalidArgument(Describe(request) + ": one tensor per call, not " +
+                           std::to_string(count));
+  }
+  return OkStatus();
+}
+
+// `receives`: may leave out what the sender will say.
+Status CheckShapes(const Request& request, bool receives) {
+  TFRING_RETURN_IF_ERROR(CheckCount(request, receives));
+  size_t dimensions = 0;
+  for (size_t t = 0; t < request.shapes.size(); ++t) {
+    const Shape& shape = request.shapes[t];
+    dimensions += shape.size();
+    for (int64_t dim : shape) {
+      if (dim < (receives ? -1 : 0)) {
+        return InvalidArgument(Describe(request) + ": shape " + ShapeString(shape) + " of tensor " +
+                               std::to_string(t) + " has a negative dimension");
+      }
+    }
+    if (HasRows(request.kind) && shape.empty()) {
+      return InvalidArgument(Describe(request) + ": tensor " + std::to_string(t) +
+                             " is a scalar; " + CollectiveKindName(request.kind) +
+                             " works along the first dimension, so reshape it to [1]");
+    }
+  }
+  if (request.shapes.size() > kMaxTensors || dimensions > kMaxDimensions) {
+    return InvalidArgument(Describe(request) + ": " + std::to_string(request.shapes.size()) +
+                           " tensors in one call are too many; split the list");
+  }
+  if (!receives && TotalBytes(request) == INT64_MAX) {
+    return InvalidArgument(Describe(request) + ": the tensors hold more bytes than can be counted");
+  }
+  return OkStatus();
+}
+
+// Of an alltoall, or of the root of a scatter.
+Status CheckRows(const Request& request, const std::vector<Rank>& members) {
+  const int64_t rows = request.shapes[0][0];
+  const auto count = static_cast<int64_t>(members.size());
+  if (request.splits.empty()) {
+    if (rows % count == 0) return OkStatus();
+    return InvalidArgument(
+        Describe(request) + ": " + std::to_string(rows) + " rows cannot be cut into " +
+        std::to_string(count) +
+        " equal parts; pass splits, or a first dimension that is a multiple of " +
+        std::to_string(count));
+  }
+  if (request.splits.size() != members.size()) {
+    return InvalidArgument(Describe(request) + ": " + std::to_string(request.splits.size()) +
+                           " splits for " + std::to_string(count) +
+                           " ranks; pass one number of rows per rank of the process set");
+  }
+  int64_t sum = 0;
+  for (int64_t split : request.splits) {
+    if (split < 0) {
+      return InvalidArgument(Describe(request) + ": splits " + ShapeString(request.splits) +
+                             " have a negative number of rows");
+    }
+    if (__builtin_add_overflow(sum, split, &sum)) sum = INT64_MAX;
+  }
+  if (sum == rows) return OkStatus();
+  return InvalidArgument(Describe(request) + ": splits " + ShapeString(request.splits) +
+                         " sum up to " + std::to_string(sum) + ", but the tensor has " +
+                         std::to_string(rows) + " rows; they have to be equal");
+}
+
+Status CheckNewSet(const Request& request, const std::vector<Rank>& world) {
+  const std::string ranks = "ranks " + ShapeString(request.splits);
+  if (request.splits.empty()) {
+    return InvalidArgument(Describe(request) + ": a process set needs at least one rank");
+  }
+  for (size_t i = 0; i < request.splits.size(); ++i) {
+    const int64_t rank = request.splits[i];
+    if (rank < 0 || rank >= static_cast<int64_t>(world.size())) {
+      return InvalidArgument(Describe(request) + ": " + ranks + " name rank " +
+                             std::to_string(rank) + ", but ranks go from 0 to " +
+                             std::to_string(world.size() - 1));
+    }
+    if (i > 0 && rank <= request.splits[i - 1]) {
+      return InvalidArgument(Describe(request) + ": " + ranks + " have to ascend, each rank once");
+    }
+  }
+  return OkStatus();
+}
+
+Status CheckSplits(const Request& request, const std::vector<Rank>& members, Rank self) {
+  switch (request.kind) {
+    case CollectiveKind::kAlltoall:
+      return CheckRows(request, members);
+    case CollectiveKind::kScatter:
+      if (self == request.root) return CheckRows(request, members);
+      if (request.splits.size() <= members.size()) return OkStatus();  // they mean nothing here
+      break;
+    case CollectiveKind::kAddProcessSet:
+      return CheckNewSet(request, members);
+    case CollectiveKind::kRemoveProcessSet:
+      if (request.splits.size() == 1 && request.splits[0] > kGlobalProcessSet &&
+          request.splits[0] <= INT32_MAX) {
+        return OkStatus();
+      }
+      return InvalidArgument(Describe(request) + ": process set " + ShapeString(request.splits) +
+                             " cannot be removed; name one that was added");
+    default:
+      if (request.splits.empty()) return OkStatus();
+  }
+  return InvalidArgument(Describe(request) + ": splits " + ShapeString(request.splits) +
+                         " have no meaning here");
+}
+
+bool Among(Rank rank, const std::vector<Rank>& members) {
+  return std::binary_search(members.begin(), members.end(), rank);
+}
+
+Status CheckEnds(const Request& request, const std::vector<Rank>& members, Rank self) {
+  for (Rank end : {request.root, request.peer}) {
+    if (Among(end, members)) continue;
+    return InvalidArgument(Describe(request) + ": rank " + std::to_string(end) +
+                           " is not among the ranks of the process set (" + RanksString(members) +
+                           ")");
+  }
+  if (request.root == request.peer) {
+    return InvalidArgument(Describe(request) + ": rank " + std::to_string(request.root) +
+                           " cannot send to itself; source and destination have to differ");
+  }
+  if (self == request.root || self == request.peer) return OkStatus();
+  return InvalidArgument(Describe(request) + " goes from rank " + std::to_string(request.root) +
+                         " to rank " + std::to_string(request.peer) + ", but rank " +
+                         std::to_string(self) + " called it; only those two may");
+}
+
+Status CheckAdasum(const Request& request) {
+  if (request.op != ReduceOp::kAdasum) return OkStatus();
+  if (request.kind != CollectiveKind::kAllreduce) {
+    return InvalidArgument(Describe(request) +
+                           ": Adasum is available for allreduce; use Average or Sum here");
+  }
+  switch (request.dtype) {
+    case DataType::kFloat16:
+    case DataType::kBfloat16:
+    case DataType::kFloat32:
+    case DataType::kFloat64:
+      return OkStatus();
+    default:
+      return InvalidArgument(Describe(request) + ": Adasum needs float16, bfloat16, float32 or " +
+                             "float64, not " + DataTypeName(request.dtype) +
+                             "; cast the tensor, or use Average or Sum");
+  }
+}
+
+Status CheckReduction(const Request& request) {
+  if (static_cast<int>(request.op) >= kNumReduceOps) {
+    return InvalidArgument(Describe(request) + ": reduce op " +
+                           std::to_string(static_cast<int>(request.op)) + " is unknown");
+  }
+  if (!IsReducible(request.dtype)) {
+    return InvalidArgument(Describe(request) + ": dtype " + DataTypeName(request.dtype) +
+                           " cannot be reduced; cast it to a float or an integer type first");
+  }
+  TFRING_RETURN_IF_ERROR(CheckAdasum(request));
+  if (!std::isfinite(request.prescale) || !std::isfinite(request.postscale)) {
+    return InvalidArgument(Describe(request) + ": prescale and postscale have to be finite");
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+bool operator==(const Request& a, const Request& b) {
+  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.prescale == b.prescale &&
+         a.postscale == b.postscale && a.process_set == b.process_set && a.root == b.root &&
+         a.peer == b.peer && a.layout_hash == b.layout_hash && a.group == b.group &&
+         a.shapes == b.shapes && a.splits == b.splits && a.refusal == b.refusal && a.name == b.name;
+}
+
+std::string Describe(const Request& request) {
+  return std::string(CollectiveKindName(request.kind)) + " of tensor '" + request.name + "'";
+}
+
+int64_t TotalBytes(const Request& request) {
+  const int64_t size = DataTypeSize(request.dtype);
+  int64_t total = 0;
+  for (const Shape& shape : request.shapes) {
+    int64_t bytes = 0;
+    const int64_t elements = NumElements(shape);
+    if (elements == INT64_MAX || __builtin_mul_overflow(elements, size, &bytes) ||
+        __builtin_add_overflow(total, bytes, &total)) {
+      return INT64_MAX;
+    }
+  }
+  return total;
+}
+
+std::vector<Rank> ParticipantsOf(const Request& request, const std::vector<Rank>& members) {
+  if (request.kind != CollectiveKind::kSendRecv) return members;
+  return {std::min(request.root, request.peer), std::max(request.root, request.peer)};
+}
+
+std::vector<int64_t> RowsByMember(const Request& request, size_t members) {
+  if (!request.splits.empty()) return request.splits;
+  return std::vector<int64_t>(members, request.shapes[0][0] / static_cast<int64_t>(members));
+}
+
+Status CheckRouting(const Request& request, const std::vector<Rank>& members, Rank self) {
+  if (request.name.empty()) return InvalidArgument("a collective needs a name");
+  if (request.name.size() > kMaxNameBytes) {
+    return InvalidArgument("a tensor name of " + std::to_string(request.name.size()) +
+                           " bytes is too long (at most " + std::to_string(kMaxNameBytes) +
+                           "); it begins with '" + request.name.substr(0, 64) + "'");
+  }
+  if (static_cast<int>(request.kind) >= kNumCollectiveKinds) {
+    return InvalidArgument("tensor '" + request.name + "': collective kind " +
+                           std::to_string(static_cast<int>(request.kind)) + " is unknown");
+  }
+  if (request.refusal.size() > kMaxRefusalBytes) {
+    return InvalidArgument(Describe(request) + ": a refusal of " +
+                           std::to_string(request.refusal.size()) + " bytes is too long");
+  }
+  const bool changes_sets = request.kind == CollectiveKind::kAddProcessSet ||
+                            request.kind == CollectiveKind::kRemoveProcessSet;
+  if (changes_sets && request.process_set != kGlobalProcessSet) {
+    return InvalidArgument(Describe(request) + ": all ranks have to take part, not only those of " +
+                           "process set " + std::to_string(request.process_set));
+  }
+  if (request.kind == CollectiveKind::kSendRecv) return CheckEnds(request, members, self);
+  return OkStatus();
+}
+
+Status CheckRequest(const Request& request, const std::vector<Rank>& members, Rank self) {
+  TFRING_RETURN_IF_ERROR(CheckRouting(request, members, self));
+  if (static_cast<int>(request.dtype) >= kNumDataTypes) {
+    return InvalidArgument(Describe(request) + ": dtype " +
+                           std::to_string(static_cast<int>(request.dtype)) + " is unknown");
+  }
+  const bool receives = request.kind == CollectiveKind::kSendRecv && self == request.peer;
+  TFRING_RETURN_IF_ERROR(CheckShapes(request, receives));
+  if (Reduces(request.kind)) TFRING_RETURN_IF_ERROR(CheckReduction(request));
+  if (HasRoot(request.kind) && !Among(request.root, members)) {
+    return InvalidArgument(Describe(request) + ": root rank " + std::to_string(request.root) +
+                           " is not among the ranks that take part (" + RanksString(members) + ")");
+  }
+  return CheckSplits(request, members, self);
+}
+
+void Refuse(const Status& why, Request* request) {
+  Request refused;
+  refused.name = std::move(request->name);
+  refused.kind = request->kind;
+  refused.process_set = request->process_set;
+  refused.root = request->root;
+  refused.peer = request->peer;
+  refused.refusal = why.message().substr(0, kMaxRefusalBytes);
+  if (refused.refusal.empty()) refused.refusal = "the call is invalid";
+  *request = std::move(refused);
+}
+
+}  // namespace tfring

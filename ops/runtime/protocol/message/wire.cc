@@ -1,0 +1,335 @@
+#include "ops/runtime/protocol/message/wire.h"
+
+#include <utility>
+
+#include "ops/runtime/protocol/message/wire_io.h"
+
+namespace tfring {
+namespace {
+
+// Flags that say which optional parts of a Request or a Plan follow.
+constexpr uint8_t kHasPrescale = 1;
+constexpr uint8_t kHasPostscale = 2;
+constexpr uint8_t kHasLayoutHash = 4;
+constexpr uint8_t kIsGroup = 8;
+constexpr uint8_t kHasSplits = 16;
+constexpr uint8_t kHasRefusal = 32;
+constexpr uint8_t kHasPeer = 64;
+constexpr uint8_t kIsResent = 128;
+constexpr uint8_t kRequestFlags = kHasPrescale | kHasPostscale | kHasLayoutHash | kIsGroup |
+                                  kHasSplits | kHasRefusal | kHasPeer | kIsResent;
+constexpr uint8_t kHasError = 4;
+constexpr uint8_t kHasEvicted = 8;
+constexpr uint8_t kHasAbsent = 16;
+constexpr uint8_t kPlanFlags =
+    kHasPrescale | kHasPostscale | kHasError | kHasEvicted | kHasAbsent | kHasPeer;
+
+// The fewest bytes that one element takes: bounds counts, and so allocation.
+constexpr size_t kMinRequestBytes = 8;
+constexpr size_t kMinPlanBytes = 8;
+constexpr size_t kMinItemBytes = 3;
+
+void WriteIds(const std::vector<uint32_t>& ids, WireWriter* out) {
+  out->Unsigned(ids.size());
+  for (uint32_t id : ids) out->Unsigned(id);
+}
+
+std::vector<uint32_t> ReadIds(WireReader* in) {
+  std::vector<uint32_t> ids;
+  const size_t count = in->Count(1);
+  ids.reserve(count);
+  for (size_t i = 0; i < count && in->ok(); ++i) ids.push_back(in->Unsigned32());
+  return ids;
+}
+
+void WriteNumbers(const std::vector<int64_t>& numbers, WireWriter* out) {
+  out->Unsigned(numbers.size());
+  for (int64_t number : numbers) out->Signed(number);
+}
+
+std::vector<int64_t> ReadNumbers(WireReader* in) {
+  std::vector<int64_t> numbers;
+  const size_t count = in->Count(1);
+  numbers.reserve(count);
+  for (size_t i = 0; i < count && in->ok(); ++i) numbers.push_back(in->Signed());
+  return numbers;
+}
+
+void WriteRanks(const std::vector<Rank>& ranks, WireWriter* out) {
+  out->Unsigned(ranks.size());
+  for (Rank rank : ranks) out->Signed(rank);
+}
+
+std::vector<Rank> ReadRanks(WireReader* in) {
+  std::vector<Rank> ranks;
+  const size_t count = in->Count(1);
+  ranks.reserve(count);
+  for (size_t i = 0; i < count && in->ok(); ++i) ranks.push_back(in->Signed32());
+  return ranks;
+}
+
+// The receiver of a send/recv, where there is one.
+Rank ReadPeer(uint8_t flags, WireReader* in) {
+  if ((flags & kHasPeer) == 0) return kNoRank;
+  const Rank peer = in->Signed32();
+  if (peer == kNoRank) in->Fail();
+  return peer;
+}
+
+void WriteStatus(const Status& status, WireWriter* out) {
+  out->Byte(static_cast<uint8_t>(status.code()));
+  out->String(status.message());
+}
+
+Status ReadStatus(WireReader* in) {
+  const auto code = static_cast<StatusCode>(in->Byte());
+  std::string message = in->String();
+  switch (code) {
+    case StatusCode::kOk:
+    case StatusCode::kCancelled:
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kDeadlineExceeded:
+    case StatusCode::kFailedPrecondition:
+    case StatusCode::kUnimplemented:
+    case StatusCode::kInternal:
+    case StatusCode::kUnavailable:
+      return Status(code, std::move(message));
+  }
+  in->Fail();
+  return OkStatus();
+}
+
+void WriteScales(uint8_t flags, double prescale, double postscale, WireWriter* out) {
+  if (flags & kHasPrescale) out->Double(prescale);
+  if (flags & kHasPostscale) out->Double(postscale);
+}
+
+uint8_t ScaleFlags(double prescale, double postscale) {
+  return static_cast<uint8_t>((prescale != 1.0 ? kHasPrescale : 0) |
+                              (postscale != 1.0 ? kHasPostscale : 0));
+}
+
+// An optional part is never sent with its default value: every frame has one encoding.
+void ReadScales(uint8_t flags, double* prescale, double* postscale, WireReader* in) {
+  if (flags & kHasPrescale) *prescale = in->Double();
+  if (flags & kHasPostscale) *postscale = in->Double();
+  if ((flags & (kHasPrescale | kHasPostscale)) != ScaleFlags(*prescale, *postscale)) in->Fail();
+}
+
+uint8_t ReadFlags(uint8_t known, WireReader* in) {
+  const uint8_t flags = in->Byte();
+  if (flags & ~known) in->Fail();
+  return flags;
+}
+
+void WriteRequest(const Request& request, WireWriter* out) {
+  auto flags = ScaleFlags(request.prescale, request.postscale);
+  if (request.layout_hash != 0) flags |= kHasLayoutHash;
+  if (request.group) flags |= kIsGroup;
+  if (request.resent) flags |= kIsResent;
+  if (!request.splits.empty()) flags |= kHasSplits;
+  if (!request.refusal.empty()) flags |= kHasRefusal;
+  if (request.peer != kNoRank) flags |= kHasPeer;
+  out->String(request.name);
+  out->Byte(static_cast<uint8_t>(request.kind));
+  out->Byte(static_cast<uint8_t>(request.dtype));
+  out->Byte(static_cast<uint8_t>(request.op));
+  out->Byte(flags);
+  out->Signed(request.process_set);
+  out->Signed(request.root);
+  if (flags & kHasPeer) out->Signed(request.peer);
+  WriteScales(flags, request.prescale, request.postscale, out);
+  if (flags & kHasLayoutHash) out->Word(request.layout_hash);
+  if (flags & kHasSplits) WriteNumbers(request.splits, out);
+  if (flags & kHasRefusal) out->String(request.refusal);
+  out->Unsigned(request.shapes.size());
+  for (const Shape& shape : request.shapes) WriteNumbers(shape, out);
+}
+
+Request ReadRequest(WireReader* in) {
+  Request request;
+  request.name = in->String();
+  request.kind = static_cast<CollectiveKind>(in->Enum(kNumCollectiveKinds));
+  request.dtype = static_cast<DataType>(in->Enum(kNumDataTypes));
+  request.op = static_cast<ReduceOp>(in->Enum(kNumReduceOps));
+  const uint8_t flags = ReadFlags(kRequestFlags, in);
+  request.group = (flags & kIsGroup) != 0;
+  request.resent = (flags & kIsResent) != 0;
+  request.process_set = in->Signed32();
+  request.root = in->Signed32();
+  request.peer = ReadPeer(flags, in);
+  ReadScales(flags, &request.prescale, &request.postscale, in);
+  if (flags & kHasLayoutHash) {
+    request.layout_hash = in->Word();
+    if (request.layout_hash == 0) in->Fail();
+  }
+  if (flags & kHasSplits) {
+    request.splits = ReadNumbers(in);
+    if (request.splits.empty()) in->Fail();
+  }
+  if (flags & kHasRefusal) {
+    request.refusal = in->String();
+    if (request.refusal.empty()) in->Fail();
+  }
+  const size_t shapes = in->Count(1);
+  request.shapes.reserve(shapes);
+  for (size_t i = 0; i < shapes && in->ok(); ++i) request.shapes.push_back(ReadNumbers(in));
+  return request;
+}
+
+void WritePlan(const Plan& plan, WireWriter* out) {
+  auto flags = ScaleFlags(plan.prescale, plan.postscale);
+  if (!plan.error.ok()) flags |= kHasError;
+  if (!plan.evicted.empty()) flags |= kHasEvicted;
+  if (!plan.absent.empty()) flags |= kHasAbsent;
+  if (plan.peer != kNoRank) flags |= kHasPeer;
+  out->Unsigned(plan.sequence);
+  out->Signed(plan.process_set);
+  out->Byte(static_cast<uint8_t>(plan.kind));
+  out->Byte(static_cast<uint8_t>(plan.dtype));
+  out->Byte(static_cast<uint8_t>(plan.op));
+  out->Byte(flags);
+  out->Signed(plan.root);
+  if (flags & kHasPeer) out->Signed(plan.peer);
+  WriteScales(flags, plan.prescale, plan.postscale, out);
+  if (flags & kHasError) WriteStatus(plan.error, out);
+  if (flags & kHasEvicted) WriteIds(plan.evicted, out);
+  if (flags & kHasAbsent) WriteRanks(plan.absent, out);
+  out->Unsigned(plan.items.size());
+  for (const PlanItem& item : plan.items) {
+    out->String(item.name);
+    out->Unsigned(item.cache_id);
+    WriteNumbers(item.negotiated_values, out);
+  }
+}
+
+Plan ReadPlan(WireReader* in) {
+  Plan plan;
+  plan.sequence = in->Unsigned();
+  plan.process_set = in->Signed32();
+  plan.kind = static_cast<CollectiveKind>(in->Enum(kNumCollectiveKinds));
+  plan.dtype = static_cast<DataType>(in->Enum(kNumDataTypes));
+  plan.op = static_cast<ReduceOp>(in->Enum(kNumReduceOps));
+  const uint8_t flags = ReadFlags(kPlanFlags, in);
+  plan.root = in->Signed32();
+  plan.peer = ReadPeer(flags, in);
+  ReadScales(flags, &plan.prescale, &plan.postscale, in);
+  if (flags & kHasError) {
+    plan.error = ReadStatus(in);
+    if (plan.error.ok()) in->Fail();
+  }
+  if (flags & kHasEvicted) {
+    plan.evicted = ReadIds(in);
+    if (plan.evicted.empty()) in->Fail();
+  }
+  if (flags & kHasAbsent) {
+    plan.absent = ReadRanks(in);
+    if (plan.absent.empty()) in->Fail();
+  }
+  const size_t items = in->Count(kMinItemBytes);
+  plan.items.reserve(items);
+  for (size_t i = 0; i < items && in->ok(); ++i) {
+    PlanItem item;
+    item.name = in->String();
+    item.cache_id = in->Unsigned32();
+    item.negotiated_values = ReadNumbers(in);
+    plan.items.push_back(std::move(item));
+  }
+  return plan;
+}
+
+void ReadRequests(WireReader* in, Frame* frame) {
+  const size_t count = in->Count(kMinRequestBytes);
+  frame->requests.reserve(count);
+  for (size_t i = 0; i < count && in->ok(); ++i) frame->requests.push_back(ReadRequest(in));
+  frame->cache_ids = ReadIds(in);
+}
+
+void ReadPlans(WireReader* in, Frame* frame) {
+  const size_t count = in->Count(kMinPlanBytes);
+  frame->plans.reserve(count);
+  for (size_t i = 0; i < count && in->ok(); ++i) frame->plans.push_back(ReadPlan(in));
+}
+
+}  // namespace
+
+std::string EncodeFrame(const Frame& frame) {
+  WireWriter out;
+  out.Byte(static_cast<uint8_t>(frame.type));
+  switch (frame.type) {
+    case FrameType::kRequests:
+      out.Unsigned(frame.requests.size());
+      for (const Request& request : frame.requests) WriteRequest(request, &out);
+      WriteIds(frame.cache_ids, &out);
+      break;
+    case FrameType::kPlans:
+      out.Unsigned(frame.plans.size());
+      for (const Plan& plan : frame.plans) WritePlan(plan, &out);
+      break;
+    case FrameType::kResend:
+      WriteIds(frame.cache_ids, &out);
+      break;
+    case FrameType::kHeartbeat:
+      break;
+    case FrameType::kAbort:
+    case FrameType::kFault:
+      out.Signed(frame.rank);
+      WriteStatus(frame.status, &out);
+      break;
+    case FrameType::kGoodbye:
+      out.Signed(frame.rank);
+      break;
+  }
+  return out.Take();
+}
+
+Result<Frame> DecodeFrame(std::string_view bytes) {
+  WireReader in(bytes);
+  Frame frame;
+  frame.type = static_cast<FrameType>(in.Byte());
+  switch (frame.type) {
+    case FrameType::kRequests:
+      ReadRequests(&in, &frame);
+      break;
+    case FrameType::kPlans:
+      ReadPlans(&in, &frame);
+      break;
+    case FrameType::kResend:
+      frame.cache_ids = ReadIds(&in);
+      break;
+    case FrameType::kHeartbeat:
+      break;
+    case FrameType::kAbort:
+    case FrameType::kFault:
+      frame.rank = in.Signed32();
+      frame.status = ReadStatus(&in);
+      break;
+    case FrameType::kGoodbye:
+      frame.rank = in.Signed32();
+      break;
+    default:
+      in.Fail();
+  }
+  if (!in.ok() || in.remaining() != 0) {
+    const int type = bytes.empty() ? 0 : static_cast<uint8_t>(bytes.front());
+    return Internal("a control frame of " + std::to_string(bytes.size()) + " bytes and type " +
+                    std::to_string(type) + " cannot be read; do all ranks run the same version?");
+  }
+  return frame;
+}
+
+size_t MaxEncodedBytes(const Request& request) {
+  size_t bytes = 80 + request.name.size() + 10 * request.splits.size() + request.refusal.size();
+  for (const Shape& shape : request.shapes) bytes += 5 + 10 * shape.size();
+  return bytes;
+}
+
+size_t MaxEncodedBytes(const Plan& plan) {
+  size_t bytes = 80 + plan.error.message().size() + 5 * (plan.evicted.size() + plan.absent.size());
+  for (const PlanItem& item : plan.items) {
+    bytes += 15 + item.name.size() + 10 * item.negotiated_values.size();
+  }
+  return bytes;
+}
+
+}  // namespace tfring

@@ -1,0 +1,52 @@
+#ifndef TFRING_OPS_RUNTIME_PROTOCOL_MESSAGE_WIRE_H_
+#define TFRING_OPS_RUNTIME_PROTOCOL_MESSAGE_WIRE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/protocol/message/plan.h"
+#include "ops/runtime/protocol/message/request.h"
+
+namespace tfring {
+
+// First byte of every control frame. Values are the wire format.
+enum class FrameType : uint8_t {
+  kRequests = 1,   // rank to sequencer: full requests and cache ids
+  kPlans = 2,      // sequencer to member
+  kResend = 3,     // sequencer to rank: these cache ids are unknown, send them in full
+  kHeartbeat = 4,  // either way, empty
+  kAbort = 5,      // sequencer to all: the generation is over, with this status
+  kGoodbye = 6,    // a rank shuts down; the sequencer passes it on
+  kFault = 7,      // rank to sequencer: my stream to `rank` broke
+};
+inline constexpr uint8_t kMaxFrameType = 7;
+
+// Any control frame; the fields that its type does not use stay empty.
+struct Frame {
+  FrameType type = FrameType::kHeartbeat;
+  std::vector<Request> requests;    // kRequests
+  std::vector<uint32_t> cache_ids;  // kRequests, kResend
+  std::vector<Plan> plans;          // kPlans
+  Rank rank = kNoRank;  // kAbort: the lost rank; kGoodbye: who left; kFault: the suspect
+  Status status;        // kAbort, kFault
+};
+
+std::string EncodeFrame(const Frame& frame);
+
+// Treats every byte as hostile: bounds every length by what is left of the input, allocates no
+// more than a small multiple of its size, refuses unknown enums and trailing bytes.
+Result<Frame> DecodeFrame(std::string_view bytes);
+
+inline constexpr size_t kMaxFrameBytes = 64u << 20;
+
+// Upper bounds of what these take in a frame, to keep batches below kMaxFrameBytes.
+size_t MaxEncodedBytes(const Request& request);
+size_t MaxEncodedBytes(const Plan& plan);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROTOCOL_MESSAGE_WIRE_H_

@@ -1,0 +1,53 @@
+#include "ops/runtime/protocol/negotiation/fusion_planner.h"
+
+#include <utility>
+
+namespace tfring {
+namespace {
+
+// Bounds the frame of one plan, whatever the tensors hold.
+constexpr size_t kMaxItems = 4096;
+
+}  // namespace
+
+FusionPlanner::FusionPlanner(const Config& config)
+    : threshold_(config.fusion_threshold_bytes), groups_alone_(config.disable_group_fusion) {}
+
+bool FusionPlanner::Alone(const Request& request) const {
+  if (threshold_ <= 0 || (request.group && groups_alone_)) return true;
+  // What Adasum makes of a tensor must not depend on what it travels with.
+  return !Fuses(request.kind) || (Reduces(request.kind) && request.op == ReduceOp::kAdasum);
+}
+
+void FusionPlanner::Add(uint64_t handle, const Request& request, const std::vector<Rank>& absent) {
+  const bool alone = Alone(request);
+  const int64_t bytes = alone ? 0 : TotalBytes(request);
+  if (alone || bytes > threshold_) {
+    batches_.push_back({{handle}, bytes, false, {}});
+    return;
+  }
+  const bool reduces = Reduces(request.kind);
+  const Like like(request.process_set, request.kind, request.dtype,
+                  reduces ? request.op : ReduceOp::kSum, reduces ? request.prescale : 1.0,
+                  reduces ? request.postscale : 1.0, HasRoot(request.kind) ? request.root : 0,
+                  absent);
+  Batch*& open = open_[like];
+  if (open == nullptr || bytes > threshold_ - open->bytes || open->handles.size() >= kMaxItems) {
+    if (open != nullptr) open->open = false;
+    batches_.push_back({{}, 0, true, like});
+    open = &batches_.back();
+  }
+  open->handles.push_back(handle);
+  open->bytes += bytes;
+}
+
+std::vector<uint64_t> FusionPlanner::Take() {
+  if (batches_.empty()) return {};
+  Batch& batch = batches_.front();
+  if (batch.open) open_.erase(batch.like);
+  std::vector<uint64_t> handles = std::move(batch.handles);
+  batches_.pop_front();
+  return handles;
+}
+
+}  // namespace tfring

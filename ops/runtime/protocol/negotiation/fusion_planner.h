@@ -1,0 +1,56 @@
+#ifndef TFRING_OPS_RUNTIME_PROTOCOL_NEGOTIATION_FUSION_PLANNER_H_
+#define TFRING_OPS_RUNTIME_PROTOCOL_NEGOTIATION_FUSION_PLANNER_H_
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "ops/runtime/base/config.h"
+#include "ops/runtime/protocol/message/request.h"
+
+namespace tfring {
+
+// Several requests of this kind may share a Plan.
+constexpr bool Fuses(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kBroadcast ||
+         kind == CollectiveKind::kReduce || kind == CollectiveKind::kReducescatter;
+}
+
+// Decides which ready requests share one Plan: same process set, absent ranks, kind (see Fuses),
+// dtype, op, scales and root, together within the threshold. A request joins the latest batch of
+// its like, also past others that do not match; batches leave in the order of their first requests,
+// so the same additions always give the same batches. Pure; constant work per request.
+class FusionPlanner {
+ public:
+  explicit FusionPlanner(const Config& config);
+
+  // `handle` names the request to the caller. What all members agreed on decides.
+  void Add(uint64_t handle, const Request& request, const std::vector<Rank>& absent = {});
+
+  bool empty() const { return batches_.empty(); }
+
+  // The next batch, in the order of Add; empty if there is none.
+  std::vector<uint64_t> Take();
+
+ private:
+  using Like = std::tuple<ProcessSetId, CollectiveKind, DataType, ReduceOp, double, double, Rank,
+                          std::vector<Rank>>;
+  struct Batch {
+    std::vector<uint64_t> handles;
+    int64_t bytes = 0;
+    bool open = false;  // open_[like] points here
+    Like like;
+  };
+  bool Alone(const Request& request) const;
+
+  int64_t threshold_;
+  bool groups_alone_;
+  std::list<Batch> batches_;
+  std::map<Like, Batch*> open_;  // the latest batch of each kind, while it can grow
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROTOCOL_NEGOTIATION_FUSION_PLANNER_H_

@@ -1,0 +1,50 @@
+#ifndef TFRING_OPS_RUNTIME_PROTOCOL_NEGOTIATION_JOIN_H_
+#define TFRING_OPS_RUNTIME_PROTOCOL_NEGOTIATION_JOIN_H_
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/protocol/negotiation/readiness.h"
+
+namespace tfring {
+
+// Which ranks have joined which process set: they ask for nothing in it until all its
+// members have joined, and the others go on without them. Whoever has joined the global set is
+// absent from every set. Control thread of rank 0; lives for one generation.
+class Joins {
+ public:
+  bool Has(ProcessSetId set, Rank rank) const;
+
+  // `rank` joins. FailedPrecondition if others have joined this set under another name: the two
+  // would never meet.
+  Status Join(ProcessSetId set, const std::string& name, Rank rank);
+
+  // The join of `rank` ended without the others'.
+  void Leave(ProcessSetId set, Rank rank);
+
+  // All have joined: the set is whole again.
+  void Clear(ProcessSetId set) { joined_.erase(set); }
+
+  // The members that `pending` need not wait for: those that have joined and not asked before.
+  std::vector<Rank> AbsentFrom(const Pending& pending) const;
+
+ private:
+  struct Joined {
+    std::string name;
+    std::set<Rank> ranks;
+  };
+  bool In(ProcessSetId set, Rank rank) const;
+
+  std::map<ProcessSetId, Joined> joined_;  // no element is empty
+};
+
+// FailedPrecondition if what `request` asks for has no meaning without the ranks `absent`.
+Status CheckAbsent(const Request& request, const std::vector<Rank>& absent);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROTOCOL_NEGOTIATION_JOIN_H_

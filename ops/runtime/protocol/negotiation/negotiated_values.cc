@@ -1,0 +1,176 @@
+#include "ops/runtime/protocol/negotiation/negotiated_values.h"
+
+#include <algorithm>
+
+namespace tfring {
+namespace {
+
+size_t PositionOf(const std::vector<Rank>& members, Rank rank) {
+  return static_cast<size_t>(std::lower_bound(members.begin(), members.end(), rank) -
+                             members.begin());
+}
+
+// All but the first dimension say what a row is; INT64_MAX when that does not fit.
+int64_t RowBytes(const Request& request, size_t tensor) {
+  Shape row = request.shapes[tensor];
+  row[0] = DataTypeSize(request.dtype);
+  return NumElements(row);
+}
+
+// Adds up the rows and the bytes of blocks of rows.
+class Bytes {
+ public:
+  // False if that cannot be, or is too much together with what came before; `row` as RowBytes.
+  bool Add(int64_t row, int64_t rows) {
+    int64_t bytes = 0;
+    return rows >= 0 && (rows == 0 || row != INT64_MAX) &&
+           !__builtin_mul_overflow(rows, row, &bytes) &&
+           !__builtin_add_overflow(total_, bytes, &total_) &&
+           !__builtin_add_overflow(rows_, rows, &rows_);
+  }
+
+ private:
+  int64_t total_ = 0;
+  int64_t rows_ = 0;
+};
+
+bool GatherCountable(const std::vector<int64_t>& dims, size_t members, const Request& request) {
+  Bytes all;
+  for (size_t t = 0; t < request.shapes.size(); ++t) {
+    const int64_t row = RowBytes(request, t);
+    for (size_t m = 0; m < members; ++m) {
+      if (!all.Add(row, dims[t * members + m])) return false;
+    }
+  }
+  return true;
+}
+
+bool GatherFits(const std::vector<int64_t>& dims, size_t members, size_t self,
+                const Request& request) {
+  for (size_t t = 0; t < request.shapes.size(); ++t) {
+    if (dims[t * members + self] != request.shapes[t][0]) return false;
+  }
+  return GatherCountable(dims, members, request);
+}
+
+// What one member receives.
+bool ColumnCountable(const std::vector<int64_t>& dims, size_t members, size_t column, int64_t row) {
+  Bytes received;
+  for (size_t m = 0; m < members; ++m) {
+    if (!received.Add(row, dims[m * members + column])) return false;
+  }
+  return true;
+}
+
+bool AlltoallFits(const std::vector<int64_t>& dims, size_t members, size_t self,
+                  const Request& request) {
+  const std::vector<int64_t> sent = RowsByMember(request, members);
+  if (!std::equal(sent.begin(), sent.end(), dims.data() + self * members)) return false;
+  if (!ColumnCountable(dims, members, self, RowBytes(request, 0))) return false;
+  return std::all_of(dims.begin(), dims.end(), [](int64_t rows) { return rows >= 0; });
+}
+
+bool ScatterFits(const std::vector<int64_t>& dims, Rank self, const Request& request) {
+  if (self == request.root && dims != RowsByMember(request, dims.size())) return false;
+  Bytes all;
+  const int64_t row = RowBytes(request, 0);
+  return std::all_of(dims.begin(), dims.end(), [&](int64_t rows) { return all.Add(row, rows); });
+}
+
+bool SentShapeFits(const Shape& shape, Rank self, const Request& request) {
+  if (self == request.root) return shape == request.shapes[0];
+  int64_t bytes = 0;
+  const int64_t elements = NumElements(shape);
+  if (std::any_of(shape.begin(), shape.end(), [](int64_t dim) { return dim < 0; }) ||
+      elements == INT64_MAX ||
+      __builtin_mul_overflow(elements, DataTypeSize(request.dtype), &bytes)) {
+    return false;
+  }
+  if (request.shapes.empty()) return true;
+  const Shape& expected = request.shapes[0];
+  return std::equal(shape.begin(), shape.end(), expected.begin(), expected.end(),
+                    [](int64_t sent, int64_t wanted) { return wanted == -1 || sent == wanted; });
+}
+
+}  // namespace
+
+size_t NegotiatedValuesCount(const Request& request, size_t members) {
+  switch (request.kind) {
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kGather:
+      return request.shapes.size() * members;
+    case CollectiveKind::kAlltoall:
+      return members * members;
+    case CollectiveKind::kScatter:
+      return members;
+    default:
+      return 0;
+  }
+}
+
+std::vector<int64_t> NegotiatedValuesOf(const std::vector<Rank>& members,
+                                        const std::vector<const Request*>& requests) {
+  const Request& first = *requests[0];
+  const size_t count = members.size();
+  std::vector<int64_t> dims;
+  dims.reserve(NegotiatedValuesCount(first, count));
+  switch (first.kind) {
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kGather:
+      for (size_t t = 0; t < first.shapes.size(); ++t) {
+        for (const Request* request : requests) dims.push_back(request->shapes[t][0]);
+      }
+      break;
+    case CollectiveKind::kAlltoall:
+      for (const Request* request : requests) {
+        for (int64_t rows : RowsByMember(*request, count)) dims.push_back(rows);
+      }
+      break;
+    case CollectiveKind::kScatter:
+      return RowsByMember(*requests[PositionOf(members, first.root)], count);
+    case CollectiveKind::kSendRecv:
+      return requests[PositionOf(members, first.root)]->shapes[0];
+    default:
+      break;
+  }
+  return dims;
+}
+
+bool NegotiatedValuesCountable(const std::vector<int64_t>& negotiated_values, size_t members,
+                               const Request& request) {
+  switch (request.kind) {
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kGather:
+      return GatherCountable(negotiated_values, members, request);
+    case CollectiveKind::kAlltoall: {
+      const int64_t row = RowBytes(request, 0);
+      for (size_t m = 0; m < members; ++m) {
+        if (!ColumnCountable(negotiated_values, members, m, row)) return false;
+      }
+      return true;
+    }
+    default:
+      return true;  // nobody gets more than one rank has
+  }
+}
+
+bool NegotiatedValuesFit(const std::vector<int64_t>& negotiated_values,
+                         const std::vector<Rank>& members, Rank self, const Request& request) {
+  if (request.kind == CollectiveKind::kSendRecv)
+    return SentShapeFits(negotiated_values, self, request);
+  if (negotiated_values.size() != NegotiatedValuesCount(request, members.size())) return false;
+  const size_t position = PositionOf(members, self);
+  switch (request.kind) {
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kGather:
+      return GatherFits(negotiated_values, members.size(), position, request);
+    case CollectiveKind::kAlltoall:
+      return AlltoallFits(negotiated_values, members.size(), position, request);
+    case CollectiveKind::kScatter:
+      return ScatterFits(negotiated_values, self, request);
+    default:
+      return true;
+  }
+}
+
+}  // namespace tfring

@@ -1,0 +1,62 @@
+#include "ops/runtime/protocol/negotiation/process_sets.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+
+namespace tfring {
+
+ProcessSets::ProcessSets(int size) : size_(size) {
+  std::vector<Rank> all(static_cast<size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  sets_[kGlobalProcessSet] = std::move(all);
+}
+
+Status ProcessSets::Add(ProcessSetId id, std::vector<Rank> ranks) {
+  const std::string name = "process set " + std::to_string(id);
+  if (sets_.count(id) > 0) return InvalidArgument(name + " exists already");
+  if (ranks.empty()) return InvalidArgument(name + " has no ranks");
+  std::sort(ranks.begin(), ranks.end());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < 0 || ranks[i] >= size_) {
+      return InvalidArgument(name + " names rank " + std::to_string(ranks[i]) +
+                             ", but ranks go from " + "0 to " + std::to_string(size_ - 1));
+    }
+    if (i > 0 && ranks[i] == ranks[i - 1]) {
+      return InvalidArgument(name + " names rank " + std::to_string(ranks[i]) + " twice");
+    }
+  }
+  sets_[id] = std::move(ranks);
+  last_id_ = std::max(last_id_, id);
+  return OkStatus();
+}
+
+Status ProcessSets::Remove(ProcessSetId id) {
+  if (id == kGlobalProcessSet) return InvalidArgument("the global process set cannot be removed");
+  if (sets_.erase(id) > 0) return OkStatus();
+  return InvalidArgument("there is no process set " + std::to_string(id) +
+                         ": it was never added, or it was removed before");
+}
+
+ProcessSetId ProcessSets::FindEqual(const std::vector<Rank>& ranks) const {
+  for (const auto& [id, members] : sets_) {
+    if (members == ranks) return id;
+  }
+  return -1;
+}
+
+const std::vector<Rank>* ProcessSets::Find(ProcessSetId id) const {
+  const auto it = sets_.find(id);
+  return it == sets_.end() ? nullptr : &it->second;
+}
+
+int ProcessSets::PositionOf(ProcessSetId id, Rank rank) const {
+  const std::vector<Rank>* members = Find(id);
+  if (members == nullptr) return -1;
+  const auto it = std::lower_bound(members->begin(), members->end(), rank);
+  if (it == members->end() || *it != rank) return -1;
+  return static_cast<int>(it - members->begin());
+}
+
+}  // namespace tfring

@@ -1,0 +1,88 @@
+#include "ops/runtime/protocol/negotiation/readiness.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace tfring {
+
+const Request& Pending::AnyRequest() const {
+  size_t i = 0;
+  while (rank_requests[i].order == 0) ++i;
+  return rank_requests[i].common();
+}
+
+std::vector<Rank> Pending::AskedBy() const {
+  std::vector<Rank> ranks;
+  for (size_t i = 0; i < rank_requests.size(); ++i) {
+    if (rank_requests[i].order != 0) ranks.push_back(members[i]);
+  }
+  return ranks;
+}
+
+Rank Pending::LastToAsk() const {
+  size_t last = 0;
+  for (size_t i = 1; i < rank_requests.size(); ++i) {
+    if (rank_requests[i].order > rank_requests[last].order) last = i;
+  }
+  return members[last];
+}
+
+void Readiness::Widen(Pending* pending, const std::vector<Rank>& members) {
+  std::vector<Rank> all;
+  std::set_union(pending->members.begin(), pending->members.end(), members.begin(), members.end(),
+                 std::back_inserter(all));
+  std::vector<RankRequest> rank_requests(all.size());
+  for (size_t i = 0; i < pending->members.size(); ++i) {
+    const auto at = std::lower_bound(all.begin(), all.end(), pending->members[i]) - all.begin();
+    rank_requests[static_cast<size_t>(at)] = std::move(pending->rank_requests[i]);
+  }
+  pending->members = std::move(all);
+  pending->rank_requests = std::move(rank_requests);
+}
+
+Pending* Readiness::Add(ProcessSetId set, const std::string& name, const std::vector<Rank>& members,
+                        Rank from, RankRequest rank_request, TimePoint now) {
+  Pending** known = by_name_.Find(set, name);
+  Pending* pending = known == nullptr ? nullptr : *known;
+  if (pending == nullptr) {
+    const uint64_t handle = ++last_handle_;
+    pending = &pending_.emplace_hint(pending_.end(), handle, Pending())->second;
+    pending->handle = handle;
+    pending->process_set = set;
+    pending->name = name;
+    pending->members = members;
+    pending->rank_requests.resize(members.size());
+    pending->since = now;
+    by_name_.Put(set, name, pending);
+  } else if (pending->members != members) {
+    Widen(pending, members);
+  }
+  const auto& all = pending->members;
+  RankRequest& slot = pending->rank_requests[static_cast<size_t>(
+      std::lower_bound(all.begin(), all.end(), from) - all.begin())];
+  if (slot.order != 0) return nullptr;
+  slot = std::move(rank_request);
+  slot.order = ++last_order_;
+  ++pending->asked;
+  return pending;
+}
+
+Pending* Readiness::Find(uint64_t handle) {
+  const auto it = pending_.find(handle);
+  return it == pending_.end() ? nullptr : &it->second;
+}
+
+void Readiness::ReleaseName(const Pending& pending) {
+  Pending** known = by_name_.Find(pending.process_set, pending.name);
+  if (known != nullptr && *known == &pending) by_name_.Erase(pending.process_set, pending.name);
+}
+
+void Readiness::Erase(uint64_t handle) {
+  const auto it = pending_.find(handle);
+  if (it == pending_.end()) return;
+  ReleaseName(it->second);
+  pending_.erase(it);
+}
+
+}  // namespace tfring

@@ -1,0 +1,95 @@
+#include "ops/runtime/protocol/negotiation/response_cache.h"
+
+#include <iterator>
+#include <utility>
+
+namespace tfring {
+
+Request Agreement::RequestOf(int position) const {
+  Request own = request;
+  if (negotiated_values.empty()) return own;
+  const size_t members = negotiated_values.size() / own.shapes.size();
+  for (size_t t = 0; t < own.shapes.size(); ++t) {
+    own.shapes[t][0] = negotiated_values[t * members + static_cast<size_t>(position)];
+  }
+  return own;
+}
+
+std::shared_ptr<const Agreement> ResponseCache::Find(uint32_t id) const {
+  const auto it = by_id_.find(id);
+  return it == by_id_.end() ? nullptr : it->second.agreement;
+}
+
+void ResponseCache::Touch(uint32_t id) {
+  const auto it = by_id_.find(id);
+  uses_.splice(uses_.end(), uses_, it->second.use);
+}
+
+uint32_t ResponseCache::Insert(const Request& request, std::vector<int64_t> negotiated_values,
+                               Evicted* evicted) {
+  if (capacity_ <= 0 || last_id_ == UINT32_MAX) return 0;
+  if (const uint32_t* old = by_name_.Find(request.process_set, request.name)) Evict(*old, evicted);
+  while (static_cast<int64_t>(by_id_.size()) >= capacity_) Evict(uses_.front(), evicted);
+  auto agreement = std::make_shared<Agreement>();
+  agreement->id = ++last_id_;
+  agreement->request = request;
+  agreement->negotiated_values = std::move(negotiated_values);
+  by_name_.Put(request.process_set, request.name, last_id_);
+  by_id_[last_id_] = {std::move(agreement), uses_.insert(uses_.end(), last_id_)};
+  return last_id_;
+}
+
+void ResponseCache::Evict(uint32_t id, Evicted* evicted) {
+  const auto it = by_id_.find(id);
+  const Request& request = it->second.agreement->request;
+  evicted->emplace_back(request.process_set, id);
+  by_name_.Erase(request.process_set, request.name);
+  uses_.erase(it->second.use);
+  by_id_.erase(it);
+}
+
+void ResponseCache::DropSet(ProcessSetId set) {
+  by_name_.EraseSet(set);
+  for (auto it = by_id_.begin(); it != by_id_.end();) {
+    if (it->second.agreement->request.process_set == set) {
+      uses_.erase(it->second.use);
+      it = by_id_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+uint32_t KnownIds::IdFor(const Request& request) {
+  const uint32_t* id = by_name_.Find(request.process_set, request.name);
+  if (id == nullptr || !(by_id_.at(*id).request == request)) return 0;
+  return *id;
+}
+
+const KnownIds::Known* KnownIds::Find(uint32_t id) const {
+  const auto it = by_id_.find(id);
+  return it == by_id_.end() ? nullptr : &it->second;
+}
+
+void KnownIds::Learn(uint32_t id, const Request& request,
+                     const std::vector<int64_t>& negotiated_values) {
+  if (const uint32_t* old = by_name_.Find(request.process_set, request.name)) by_id_.erase(*old);
+  by_name_.Put(request.process_set, request.name, id);
+  by_id_[id] = {id, request, negotiated_values};
+}
+
+void KnownIds::Forget(uint32_t id) {
+  const auto it = by_id_.find(id);
+  if (it == by_id_.end()) return;
+  by_name_.Erase(it->second.request.process_set, it->second.request.name);
+  by_id_.erase(it);
+}
+
+void KnownIds::ForgetSet(ProcessSetId set) {
+  by_name_.EraseSet(set);
+  for (auto it = by_id_.begin(); it != by_id_.end();) {
+    it = it->second.request.process_set == set ? by_id_.erase(it) : std::next(it);
+  }
+}
+
+}  // namespace tfring

@@ -1,0 +1,213 @@
+#include "ops/runtime/protocol/negotiation/validation.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+namespace tfring {
+namespace {
+
+// More values than this say nothing that the first ones do not.
+constexpr size_t kMaxValuesNamed = 8;
+
+std::string DoubleText(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.17g", value);
+  return text;
+}
+
+std::string HashText(uint64_t value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+// Every rank brings as many rows as it likes.
+bool OwnRows(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kGather ||
+         kind == CollectiveKind::kAlltoall || kind == CollectiveKind::kScatter;
+}
+
+// Shapes without what the kind allows to differ.
+bool SameShape(CollectiveKind kind, const Shape& a, const Shape& b) {
+  if (kind == CollectiveKind::kSendRecv) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [](int64_t x, int64_t y) { return x == y || x == -1 || y == -1; });
+  }
+  if (!OwnRows(kind)) return a == b;
+  return a.size() == b.size() && (a.empty() || std::equal(a.begin() + 1, a.end(), b.begin() + 1));
+}
+
+// A receiver may leave the shape to the sender.
+bool SameCount(const Request& a, const Request& b) {
+  return a.shapes.size() == b.shapes.size() ||
+         (a.kind == CollectiveKind::kSendRecv && (a.shapes.empty() || b.shapes.empty()));
+}
+
+bool ChangesSets(CollectiveKind kind) {
+  return kind == CollectiveKind::kAddProcessSet || kind == CollectiveKind::kRemoveProcessSet;
+}
+
+// One property that the ranks have to agree on.
+struct Property {
+  const char* what;
+  bool (*same)(const Request& a, const Request& b);
+  std::string (*text)(const Request& request);
+  const char* advice;
+};
+
+constexpr const char* kSameCall = "Every rank has to make the same call under one name.";
+
+const Property kProperties[] = {
+    {"the kind of collective", [](const Request& a, const Request& b) { return a.kind == b.kind; },
+     [](const Request& r) { return std::string(CollectiveKindName(r.kind)); },
+     "Give each collective a name of its own, the same on every rank."},
+    {"the dtype", [](const Request& a, const Request& b) { return a.dtype == b.dtype; },
+     [](const Request& r) { return std::string(DataTypeName(r.dtype)); },
+     "Cast the tensor to one dtype on every rank (mixed precision has to be on everywhere or "
+     "nowhere)."},
+    {"the reduce op",
+     [](const Request& a, const Request& b) { return !Reduces(a.kind) || a.op == b.op; },
+     [](const Request& r) { return std::string(ReduceOpName(r.op)); }, kSameCall},
+    {"the root rank",
+     [](const Request& a, const Request& b) { return !HasRoot(a.kind) || a.root == b.root; },
+     [](const Request& r) { return "root " + std::to_string(r.root); }, kSameCall},
+    {"the receiver",
+     [](const Request& a, const Request& b) {
+       return a.kind != CollectiveKind::kSendRecv || a.peer == b.peer;
+     },
+     [](const Request& r) { return "to rank " + std::to_string(r.peer); },
+     "Both ranks have to name the same source and destination."},
+    {"the ranks or the id of the process set",
+     [](const Request& a, const Request& b) {
+       return !ChangesSets(a.kind) || a.splits == b.splits;
+     },
+     [](const Request& r) { return ShapeString(r.splits); },
+     "All ranks have to add and remove the same process sets in the same order."},
+    {"the prescale factor",
+     [](const Request& a, const Request& b) {
+       return !Reduces(a.kind) || a.prescale == b.prescale;
+     },
+     [](const Request& r) { return DoubleText(r.prescale); }, kSameCall},
+    {"the postscale factor",
+     [](const Request& a, const Request& b) {
+       return !Reduces(a.kind) || a.postscale == b.postscale;
+     },
+     [](const Request& r) { return DoubleText(r.postscale); }, kSameCall},
+    {"the number of tensors", [](const Request& a, const Request& b) { return SameCount(a, b); },
+     [](const Request& r) { return std::to_string(r.shapes.size()); },
+     "Every rank has to pass a list of the same length; do all ranks build the same model?"},
+    {"the bucket layout",
+     [](const Request& a, const Request& b) { return a.layout_hash == b.layout_hash; },
+     [](const Request& r) { return "layout " + HashText(r.layout_hash); },
+     "The ranks cut their gradients into different buckets: build the same model with the same "
+     "settings on every rank, and look for a gradient that is None on some ranks only."},
+    {"being a group", [](const Request& a, const Request& b) { return a.group == b.group; },
+     [](const Request& r) { return std::string(r.group ? "a grouped call" : "a single call"); },
+     kSameCall},
+};
+
+// "float32 on ranks 0, 2-5; float64 on rank 1".
+template <typename Text>
+std::string ValuesByRank(const std::vector<Rank>& members,
+                         const std::vector<const Request*>& requests, const Text& text) {
+  std::vector<std::pair<std::string, std::vector<Rank>>> groups;
+  size_t others = 0;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const std::string value = text(*requests[i]);
+    const auto it = std::find_if(groups.begin(), groups.end(),
+                                 [&](const auto& group) { return group.first == value; });
+    if (it != groups.end()) {
+      it->second.push_back(members[i]);
+    } else if (groups.size() < kMaxValuesNamed) {
+      groups.emplace_back(value, std::vector<Rank>{members[i]});
+    } else {
+      ++others;
+    }
+  }
+  std::string all;
+  for (const auto& [value, ranks] : groups) {
+    if (!all.empty()) all += "; ";
+    all += value + (ranks.size() == 1 ? " on rank " : " on ranks ") + RanksString(ranks);
+  }
+  if (others > 0) all += "; others on " + std::to_string(others) + " more ranks";
+  return all;
+}
+
+std::string Beginning(const Request& request) {
+  std::string text = "tensor '" + request.name + "'";
+  if (request.process_set != kGlobalProcessSet) {
+    text += " of process set " + std::to_string(request.process_set);
+  }
+  return text + ": the ranks disagree on ";
+}
+
+Status ShapeMismatch(const std::vector<Rank>& members, const std::vector<const Request*>& requests,
+                     size_t tensor) {
+  const Request& first = *requests[0];
+  std::string what = "the shape";
+  if (first.shapes.size() > 1) {
+    what += " of element " + std::to_string(tensor) + " of " + std::to_string(first.shapes.size());
+  }
+  const char* advice =
+      OwnRows(first.kind) ? "Only the first dimension may differ; all others have to be the same."
+      : first.kind == CollectiveKind::kSendRecv
+          ? "The receiver has to expect what the sender sends; -1 stands for any size."
+          : "The shape has to be the same on every rank; do all ranks build the same model, and "
+            "use batches of one size where the shape depends on them?";
+  return FailedPrecondition(Beginning(first) + what + ": " +
+                            ValuesByRank(members, requests,
+                                         [tensor](const Request& r) {
+                                           return tensor < r.shapes.size()
+                                                      ? ShapeString(r.shapes[tensor])
+                                                      : "any shape";
+                                         }) +
+                            ". " + advice);
+}
+
+// Not ok if some ranks found their own calls invalid.
+Status Refusals(const std::vector<Rank>& members, const std::vector<const Request*>& requests) {
+  const Request* refused = nullptr;
+  std::vector<Rank> ranks;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (requests[i]->refusal.empty()) continue;
+    if (refused == nullptr) refused = requests[i];
+    if (requests[i]->refusal == refused->refusal) ranks.push_back(members[i]);
+  }
+  if (refused == nullptr) return OkStatus();
+  return InvalidArgument("the call is invalid on " +
+                         std::string(ranks.size() == 1 ? "rank " : "ranks ") + RanksString(ranks) +
+                         ": " + refused->refusal);
+}
+
+}  // namespace
+
+Status ValidateAgreement(const std::vector<Rank>& members,
+                         const std::vector<const Request*>& requests) {
+  TFRING_RETURN_IF_ERROR(Refusals(members, requests));
+  const Request& first = *requests[0];
+  std::vector<const Request*> others;
+  for (const Request* request : requests) {
+    if (*request == first) continue;
+    others.push_back(request);
+    for (const Property& property : kProperties) {
+      if (property.same(first, *request)) continue;
+      return FailedPrecondition(Beginning(first) + property.what + ": " +
+                                ValuesByRank(members, requests, property.text) + ". " +
+                                property.advice);
+    }
+  }
+  // All have the same number of shapes, but for receivers that have none.
+  for (const Request* request : others) {
+    const size_t shapes = std::min(first.shapes.size(), request->shapes.size());
+    for (size_t t = 0; t < shapes; ++t) {
+      if (!SameShape(first.kind, first.shapes[t], request->shapes[t])) {
+        return ShapeMismatch(members, requests, t);
+      }
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace tfring

@@ -1,0 +1,335 @@
+#include "ops/runtime/backend/algorithms/adasum.h"
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <string>
+
+#include "ops/sim/price.h"
+#include "tests/cc/backend/symbolic.h"
+#include "tests/cc/backend/values.h"
+#include "tests/cc/backend/world.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+using testing::AdasumOf;
+using testing::BytesSent;
+using testing::Combined;
+using testing::DotsOf;
+using testing::FirstRanks;
+using testing::Leaf;
+using testing::MemoryNet;
+using testing::PlaySymbolically;
+using testing::Read;
+using testing::SmallConfig;
+using testing::Store;
+using testing::Symbol;
+using testing::SymbolicRank;
+using testing::World;
+
+std::vector<Schedule> ScheduleOfAll(int size, const std::vector<int64_t>& tensor_elements,
+                                    int64_t element_bytes, int64_t piece_bytes) {
+  std::vector<int64_t> bytes;
+  for (int64_t elements : tensor_elements) bytes.push_back(elements * element_bytes);
+  std::vector<Schedule> schedules;
+  for (int r = 0; r < size; ++r) {
+    schedules.push_back(AdasumAllreduce({r, size, bytes, element_bytes, piece_bytes}));
+  }
+  return schedules;
+}
+
+// Combines the gradients of one tensor along the tree.
+template <typename Gradient, typename Pair>
+Gradient Tree(std::vector<Gradient> level, Pair pair) {
+  while (level.size() > 1) {
+    std::vector<Gradient> above;
+    for (size_t i = 0; i + 1 < level.size(); i += 2) above.push_back(pair(level[i], level[i + 1]));
+    if (level.size() % 2 == 1) above.push_back(level.back());
+    level = std::move(above);
+  }
+  return level[0];
+}
+
+std::vector<Symbol> SymbolicPair(const std::vector<Symbol>& a, const std::vector<Symbol>& b) {
+  uint64_t dots = 0;
+  for (size_t i = 0; i < a.size(); ++i) dots += DotsOf(a[i], b[i]);
+  std::vector<Symbol> out;
+  for (size_t i = 0; i < a.size(); ++i) out.push_back(AdasumOf(Combined(a[i], b[i]), dots));
+  return out;
+}
+
+void CheckSchedule(int size, const std::vector<int64_t>& tensors, int64_t element_bytes,
+                   bool in_place, uint32_t seed) {
+  const int64_t total = std::accumulate(tensors.begin(), tensors.end(), int64_t{0});
+  std::vector<SymbolicRank> ranks(size);
+  for (int r = 0; r < size; ++r) {
+    for (int64_t i = 0; i < total; ++i) ranks[r].input.push_back(Leaf(r, i));
+    ranks[r].output.resize(total);
+  }
+  const std::vector<Schedule> schedules = ScheduleOfAll(size, tensors, element_bytes, 100);
+  const std::string what = std::to_string(size) + " ranks, " + std::to_string(total) + " elements";
+  ASSERT_EQ(what + PlaySymbolically(schedules, element_bytes, in_place, seed, &ranks), what);
+  int64_t begin = 0;
+  for (int64_t elements : tensors) {
+    std::vector<std::vector<Symbol>> gradients(size);
+    for (int r = 0; r < size; ++r) {
+      for (int64_t i = begin; i < begin + elements; ++i) gradients[r].push_back(Leaf(r, i));
+    }
+    const std::vector<Symbol> expected = Tree(gradients, SymbolicPair);
+    for (int64_t i = 0; i < elements; ++i) {
+      for (const SymbolicRank& rank : ranks) {
+        const Symbol& actual = rank.output[begin + i];
+        ASSERT_TRUE(actual.tree == expected[i].tree && actual.finished == 1);
+      }
+    }
+    begin += elements;
+  }
+}
+
+const std::vector<int64_t> kTensorCases[] = {
+    {}, {0}, {1}, {2, 0, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {1000}, {3, 700, 0, 40, 1, 90},
+};
+
+TEST(EveryTensorIsCombinedAlongTheTreeByItsOwnDotProducts) {
+  for (int size = 2; size <= 9; ++size) {
+    uint32_t seed = 0;
+    for (const std::vector<int64_t>& tensors : kTensorCases) {
+      for (int64_t element_bytes : {2, 4, 8}) {
+        ++seed;
+        CheckSchedule(size, tensors, element_bytes, seed % 2 == 0, seed);
+      }
+    }
+  }
+  CheckSchedule(19, {50, 300}, 4, true, 1);
+}
+
+TEST(AdasumSendsNoMoreThanARingAndAFewNumbers) {
+  for (int size = 2; size <= 9; ++size) {
+    const std::vector<int64_t> tensors = {2520, 5040, 2520};
+    const int64_t bytes = 4 * 10080;
+    for (const Schedule& s : ScheduleOfAll(size, tensors, 4, 1000)) {
+      // At most three tensors are shared, with all others each, and there are N - 1 pairs.
+      const int64_t numbers = BytesSent(s) - 2 * (size - 1) * bytes / size;
+      EXPECT_TRUE(numbers >= 0 && numbers <= 24 * (size - 1) * (size - 1));
+    }
+    // A tensor that one rank holds costs no numbers.
+    const std::vector<int64_t> even(static_cast<size_t>(size), 100);
+    for (const Schedule& s : ScheduleOfAll(size, even, 4, 1000)) {
+      EXPECT_EQ(BytesSent(s), 2 * (size - 1) * 400);
+    }
+    for (Duration end : PriceSchedules(ScheduleOfAll(size, tensors, 4, 1000), LinkModel())) {
+      EXPECT_TRUE(end != kNever && end > 2 * LinkModel().latency);
+    }
+  }
+}
+
+using Vector = std::vector<double>;
+
+Vector Adasum(const Vector& a, const Vector& b) {
+  double ab = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < a.size(); ++i) ab += a[i] * b[i], aa += a[i] * a[i], bb += b[i] * b[i];
+  const double of_a = aa == 0 ? 1 : 1 - ab / (2 * aa);
+  const double of_b = bb == 0 ? 1 : 1 - ab / (2 * bb);
+  Vector out;
+  for (size_t i = 0; i < a.size(); ++i) out.push_back(of_a * a[i] + of_b * b[i]);
+  return out;
+}
+
+struct Case {
+  DataType dtype = DataType::kFloat32;
+  std::vector<int64_t> tensors;
+  int zero_rank = -1;  // whose gradients are zero; -2: everybody's
+  double prescale = 1.0;
+  double postscale = 1.0;
+  bool in_place = false;
+};
+
+// Exact in all dtypes.
+double Element(const Case& c, Rank rank, size_t tensor, int64_t i) {
+  if (c.zero_rank == -2 || c.zero_rank == rank) return 0.0;
+  return static_cast<double>((rank * 37 + static_cast<int>(tensor) * 11 + i * (rank + 3)) % 17 - 5);
+}
+
+using Memory = std::vector<std::vector<char>>;
+
+Collective Prepare(const Case& c, const std::vector<Rank>& members, int self, Memory* in,
+                   Memory* out) {
+  Collective collective;
+  collective.kind = CollectiveKind::kAllreduce;
+  collective.dtype = c.dtype;
+  collective.op = ReduceOp::kAdasum;
+  collective.prescale = c.prescale;
+  collective.postscale = c.postscale;
+  collective.self = self;
+  collective.members = members;
+  const int64_t size = DataTypeSize(c.dtype);
+  for (size_t t = 0; t < c.tensors.size(); ++t) {
+    in->emplace_back(static_cast<size_t>(c.tensors[t] * size + 1));
+    out->emplace_back(in->back().size(), 0x55);
+    for (int64_t i = 0; i < c.tensors[t]; ++i) {
+      Store(c.dtype, in->back().data() + i * size, Element(c, members[self], t, i));
+    }
+  }
+  for (size_t t = 0; t < c.tensors.size(); ++t) {
+    char* input = (*in)[t].data();
+    const int64_t bytes = c.tensors[t] * size;
+    collective.buffers.push_back({input, c.in_place ? input : (*out)[t].data(), bytes, bytes});
+  }
+  return collective;
+}
+
+std::string Wrong(const Case& c, const std::vector<Rank>& members, const Memory& results) {
+  const int64_t size = DataTypeSize(c.dtype);
+  const bool half = c.dtype == DataType::kFloat16;
+  double precision = half ? 2e-3 : 1e-2;  // of an element, about, on each level
+  if (c.dtype == DataType::kFloat32) precision = 1e-6;
+  if (c.dtype == DataType::kFloat64) precision = 1e-14;
+  for (size_t t = 0; t < c.tensors.size(); ++t) {
+    std::vector<Vector> gradients;
+    for (Rank rank : members) {
+      gradients.emplace_back();
+      for (int64_t i = 0; i < c.tensors[t]; ++i) {
+        gradients.back().push_back(Element(c, rank, t, i) * c.prescale);
+      }
+    }
+    const Vector expected = Tree(gradients, Adasum);
+    double largest = 0;
+    for (double value : expected) largest = std::max(largest, std::abs(value * c.postscale));
+    for (int64_t i = 0; i < c.tensors[t]; ++i) {
+      const double actual = Read(c.dtype, results[t].data() + i * size);
+      if (!(std::abs(actual - expected[i] * c.postscale) <= 10 * precision * largest)) {
+        return "element " + std::to_string(i) + " of tensor " + std::to_string(t) + " is " +
+               std::to_string(actual) + " and not " + std::to_string(expected[i] * c.postscale);
+      }
+    }
+  }
+  return "";
+}
+
+void RunCases(World* world, const std::vector<Rank>& members, const std::vector<Case>& cases) {
+  const size_t n = members.size();
+  std::vector<Memory> in(cases.size() * n), out(cases.size() * n);
+  for (size_t m = 0; m < n; ++m) {
+    for (size_t c = 0; c < cases.size(); ++c) {
+      Collective collective =
+          Prepare(cases[c], members, static_cast<int>(m), &in[c * n + m], &out[c * n + m]);
+      collective.sequence = c;
+      world->backend(members[m]).Submit(std::move(collective));
+    }
+  }
+  for (size_t c = 0; c < cases.size(); ++c) {
+    const std::vector<Memory>& results = cases[c].in_place ? in : out;
+    for (size_t m = 0; m < n; ++m) {
+      const Completion completion = world->Wait(members[m], c);
+      const std::string what = std::to_string(n) + " ranks, " + DataTypeName(cases[c].dtype) +
+                               ", case " + std::to_string(c) + ": ";
+      ASSERT_EQ(what + completion.status.ToString(), what + OkStatus().ToString());
+      ASSERT_EQ(what + Wrong(cases[c], members, results[c * n + m]), what);
+      // Bit for bit the same everywhere.
+      ASSERT_TRUE(results[c * n + m] == results[c * n]);
+    }
+  }
+}
+
+std::vector<Case> AllCases(int size) {
+  std::vector<Case> cases;
+  for (DataType dtype :
+       {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64}) {
+    for (const std::vector<int64_t>& tensors : kTensorCases) {
+      for (int zero_rank : {-1, -2, 0, size - 1}) {
+        cases.push_back({dtype, tensors, zero_rank, 1.0, 1.0, cases.size() % 2 == 0});
+      }
+      cases.push_back({dtype, tensors, -1, 0.5, 4.0, cases.size() % 2 == 0});
+      cases.push_back({dtype, tensors, -1, 2.0, 0.25, cases.size() % 2 == 0});
+    }
+  }
+  return cases;
+}
+
+TEST(AdasumOnAnyNumberOfRanksIsThatOfTheFormula) {
+  for (int size = 1; size <= 7; ++size) {
+    MemoryNet::Options options;
+    options.seed = static_cast<uint32_t>(size);
+    World world(size, SmallConfig(), options);
+    RunCases(&world, FirstRanks(size), AllCases(size));
+  }
+  World world(6, SmallConfig(), MemoryNet::Options());
+  RunCases(&world, {0, 2, 3, 5}, AllCases(4));
+}
+
+// Two ranks, one tensor of two elements each.
+std::vector<float> OfTwo(std::vector<float> a, std::vector<float> b) {
+  World world(2, SmallConfig(), MemoryNet::Options());
+  for (Rank r = 0; r < 2; ++r) {
+    Collective c;
+    c.kind = CollectiveKind::kAllreduce;
+    c.dtype = DataType::kFloat32;
+    c.op = ReduceOp::kAdasum;
+    c.self = r;
+    c.members = FirstRanks(2);
+    std::vector<float>& data = r == 0 ? a : b;
+    c.buffers.push_back({data.data(), data.data(), 8, 8});
+    world.backend(r).Submit(std::move(c));
+  }
+  EXPECT_TRUE(world.Wait(0, 0).status.ok());
+  EXPECT_TRUE(world.Wait(1, 0).status.ok());
+  EXPECT_TRUE(std::memcmp(a.data(), b.data(), 8) == 0);
+  return a;
+}
+
+TEST(OrthogonalGradientsAddUpAndEqualOnesDoNot) {
+  EXPECT_TRUE(OfTwo({3, 0}, {0, 4}) == (std::vector<float>{3, 4}));
+  EXPECT_TRUE(OfTwo({3, 4}, {3, 4}) == (std::vector<float>{3, 4}));
+  EXPECT_TRUE(OfTwo({3, 4}, {0, 0}) == (std::vector<float>{3, 4}));
+  EXPECT_TRUE(OfTwo({0, 0}, {0, 0}) == (std::vector<float>{0, 0}));
+  // a.b = 2, |a|^2 = 4, |b|^2 = 2: 3/4 a + 1/2 b
+  EXPECT_TRUE(OfTwo({2, 0}, {1, 1}) == (std::vector<float>{2, 0.5}));
+  EXPECT_TRUE(std::isnan(OfTwo({NAN, 1}, {1, 1})[0]));
+}
+
+TEST(AdasumNeedsEverybodyConnected) {
+  MemoryNet::Options options;
+  options.connected = [](Rank a, Rank b) { return (a - b + 6) % 6 == 1 || (b - a + 6) % 6 == 1; };
+  World world(6, SmallConfig(), options);
+  const Case c = {DataType::kFloat32, {5}};
+  std::vector<Memory> in(6), out(6);
+  for (Rank r = 0; r < 6; ++r) {
+    const Collective adasum = Prepare(c, FirstRanks(6), r, &in[r], &out[r]);
+    // What nobody can do has moved nothing: the next one runs.
+    Collective sum = adasum;
+    sum.op = ReduceOp::kSum;
+    sum.sequence = 1;
+    world.backend(r).Submit(adasum);
+    world.backend(r).Submit(std::move(sum));
+  }
+  for (Rank r = 0; r < 6; ++r) {
+    const Completion completion = world.Wait(r, 0);
+    EXPECT_TRUE(completion.status.code() == StatusCode::kUnimplemented);
+    EXPECT_CONTAINS(completion.status.message(), "ranks 0-5 are not connected");
+    EXPECT_CONTAINS(completion.status.message(), "Adasum");
+    EXPECT_TRUE(world.Wait(r, 1).status.ok());
+  }
+}
+
+TEST(ABrokenStreamEndsAnAdasum) {
+  World world(3, SmallConfig(), MemoryNet::Options());
+  const Case c = {DataType::kFloat32, {100000}};
+  std::vector<Memory> in(2), out(2);
+  for (Rank r = 0; r < 2; ++r) {
+    world.backend(r).Submit(Prepare(c, FirstRanks(3), r, &in[r], &out[r]));
+  }
+  world.net().WaitForBytes(1000);
+  EXPECT_EQ(world.Count(0, 0) + world.Count(1, 0), 0);
+  world.net().Break(2);
+  for (Rank r = 0; r < 2; ++r) {
+    EXPECT_TRUE(world.Wait(r, 0).status.code() == StatusCode::kUnavailable);
+    EXPECT_EQ(world.Wait(r, 0).suspect, 2);
+  }
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()

@@ -1,0 +1,350 @@
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+#include "ops/runtime/backend/local_backend.h"
+#include "tests/cc/backend/values.h"
+#include "tests/cc/backend/world.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+using testing::Expected;
+using testing::FirstRanks;
+using testing::MemoryNet;
+using testing::Read;
+using testing::SmallConfig;
+using testing::Store;
+using testing::Value;
+using testing::World;
+
+// One all-reduce of several tensors of odd sizes on all members, with its memory.
+struct Case {
+  DataType dtype = DataType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  int64_t elements = 0;
+  bool in_place = false;
+  double prescale = 1.0;
+  double postscale = 1.0;
+
+  std::vector<int64_t> TensorElements() const {
+    const int64_t third = elements / 3;
+    return {third, 0, elements > 0 ? 1 : 0, elements - third - (elements > 0 ? 1 : 0)};
+  }
+};
+
+using Memory = std::vector<std::vector<char>>;  // by tensor
+
+Collective Prepare(const Case& c, const std::vector<Rank>& members, int self, Memory* inputs,
+                   Memory* outputs) {
+  Collective collective;
+  collective.kind = CollectiveKind::kAllreduce;
+  collective.dtype = c.dtype;
+  collective.op = c.op;
+  collective.prescale = c.prescale;
+  collective.postscale = c.postscale;
+  collective.members = members;
+  collective.self = self;
+  const int64_t size = DataTypeSize(c.dtype);
+  int64_t at = 0;
+  for (int64_t count : c.TensorElements()) {
+    std::vector<char> input(count * size + 1);
+    for (int64_t i = 0; i < count; ++i, ++at) {
+      Store(c.dtype, input.data() + i * size, Value(c.op, members[self], at));
+    }
+    inputs->push_back(std::move(input));
+    outputs->push_back(std::vector<char>(count * size + 1, 0x55));
+  }
+  for (size_t t = 0; t < inputs->size(); ++t) {
+    char* input = (*inputs)[t].data();
+    const int64_t bytes = static_cast<int64_t>((*inputs)[t].size()) - 1;
+    collective.buffers.push_back({input, c.in_place ? input : (*outputs)[t].data(), bytes, bytes});
+  }
+  return collective;
+}
+
+bool Matches(const Case& c, const std::vector<Rank>& members, const Memory& results) {
+  const int64_t size = DataTypeSize(c.dtype);
+  const bool average = c.op == ReduceOp::kAverage;
+  const bool floating = c.dtype == DataType::kFloat16 || c.dtype == DataType::kBfloat16 ||
+                        c.dtype == DataType::kFloat32 || c.dtype == DataType::kFloat64;
+  int64_t at = 0;
+  for (const std::vector<char>& tensor : results) {
+    const int64_t count = (static_cast<int64_t>(tensor.size()) - 1) / size;
+    for (int64_t i = 0; i < count; ++i, ++at) {
+      double expected = Expected(c.op, members, at) * c.prescale * c.postscale;
+      if (average) expected /= static_cast<double>(members.size());
+      const double actual = Read(c.dtype, tensor.data() + i * size);
+      char stored[8];
+      Store(c.dtype, stored, expected);
+      const double tolerance = average && floating ? 0.01 * std::abs(expected) : 0.0;
+      if (std::abs(actual - Read(c.dtype, stored)) > tolerance) return false;
+    }
+  }
+  return true;
+}
+
+// Runs the cases one after the other, all submitted at once.
+void RunCases(World* world, const std::vector<Rank>& members, const std::vector<Case>& cases) {
+  const size_t n = members.size();
+  std::vector<Memory> inputs(cases.size() * n), outputs(cases.size() * n);
+  for (size_t m = 0; m < n; ++m) {
+    for (size_t c = 0; c < cases.size(); ++c) {
+      const size_t slot = c * n + m;
+      Collective collective =
+          Prepare(cases[c], members, static_cast<int>(m), &inputs[slot], &outputs[slot]);
+      collective.sequence = c;
+      world->backend(members[m]).Submit(std::move(collective));
+    }
+  }
+  for (size_t c = 0; c < cases.size(); ++c) {
+    for (size_t m = 0; m < n; ++m) {
+      const Completion completion = world->Wait(members[m], c);
+      const std::string what =
+          std::string(ReduceOpName(cases[c].op)) + " of " + DataTypeName(cases[c].dtype) + ", " +
+          std::to_string(cases[c].elements) + " elements, " + std::to_string(n) + " ranks";
+      ASSERT_EQ(what + completion.status.ToString(), what + OkStatus().ToString());
+      const Memory& results = cases[c].in_place ? inputs[c * n + m] : outputs[c * n + m];
+      ASSERT_EQ(what + (Matches(cases[c], members, results) ? "" : " is wrong"), what);
+    }
+  }
+}
+
+constexpr DataType kTypes[] = {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32,
+                               DataType::kFloat64, DataType::kInt8,     DataType::kUint8,
+                               DataType::kInt32,   DataType::kInt64};
+constexpr ReduceOp kOps[] = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
+                             ReduceOp::kProduct};
+
+std::vector<Case> AllCases(int size) {
+  std::vector<Case> cases;
+  for (DataType dtype : kTypes) {
+    for (ReduceOp op : kOps) {
+      for (int64_t elements : {0, 1, 2, size - 1, size, size + 1, 1000}) {
+        cases.push_back({dtype, op, elements, cases.size() % 2 == 0});
+      }
+    }
+    cases.push_back({dtype, ReduceOp::kSum, 20011, cases.size() % 2 == 0});
+  }
+  return cases;
+}
+
+TEST(AllreduceOfEveryTypeOpAndSize) {
+  for (int size = 1; size <= 9; ++size) {
+    MemoryNet::Options options;
+    options.seed = static_cast<uint32_t>(size);
+    options.peek = size % 2 == 0;
+    World world(size, SmallConfig(), options);
+    RunCases(&world, FirstRanks(size), AllCases(size));
+  }
+}
+
+TEST(AllreduceInCanonicalOrder) {
+  for (int size : {2, 3, 6, 9}) {
+    Config config = SmallConfig();
+    config.deterministic = true;
+    World world(size, config, MemoryNet::Options());
+    RunCases(&world, FirstRanks(size), AllCases(size));
+  }
+}
+
+TEST(AllreduceWithNeighboursOnly) {
+  for (bool deterministic : {false, true}) {
+    MemoryNet::Options options;
+    options.connected = [](Rank a, Rank b) { return (a - b + 6) % 6 == 1 || (b - a + 6) % 6 == 1; };
+    Config config = SmallConfig();
+    config.deterministic = deterministic;
+    World world(6, config, options);
+    RunCases(&world, FirstRanks(6), AllCases(6));
+  }
+}
+
+TEST(AllreduceAmongSomeRanks) {
+  World world(6, SmallConfig(), MemoryNet::Options());
+  RunCases(&world, {1, 3, 4}, AllCases(3));
+  MemoryNet::Options options;
+  options.connected = [](Rank a, Rank b) { return (a - b + 6) % 6 == 1 || (b - a + 6) % 6 == 1; };
+  World line(6, SmallConfig(), options);
+  RunCases(&line, {2, 3, 4}, AllCases(3));
+  World around(6, SmallConfig(), options);  // one has joined
+  RunCases(&around, {0, 1, 2, 4, 5}, AllCases(5));
+}
+
+TEST(ScalesApplyOnceBeforeAndAfter) {
+  World world(3, SmallConfig(), MemoryNet::Options());
+  std::vector<Case> cases;
+  for (DataType dtype : kTypes) {
+    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+      for (int64_t elements : {4, 200, 3000}) {
+        cases.push_back({dtype, op, elements, cases.size() % 2 == 0, 2.0, 3.0});
+        cases.push_back({dtype, op, elements, cases.size() % 2 == 0, 4.0, 0.5});
+      }
+    }
+  }
+  RunCases(&world, FirstRanks(3), cases);
+}
+
+TEST(BytesSentByARingAreTwiceNMinusOneNthOfTheData) {
+  for (int size = 2; size <= 8; ++size) {
+    Config config = SmallConfig();
+    config.direct_max_bytes = config.tree_max_bytes = 0;
+    World world(size, config, MemoryNet::Options());
+    const int64_t elements = 840 * 5;
+    RunCases(&world, FirstRanks(size), {{DataType::kFloat32, ReduceOp::kSum, elements}});
+    for (Rank r = 0; r < size; ++r) {
+      EXPECT_EQ(world.backend(r).bytes_sent() * size, 2 * (size - 1) * elements * 4);
+    }
+  }
+}
+
+// Float32 numbers whose sum depends on the order.
+std::vector<float> Rough(Rank rank, int count) {
+  std::vector<float> values(count);
+  for (int i = 0; i < count; ++i) {
+    values[i] = std::ldexp(static_cast<float>((rank * 7919 + i * 104729) % 65537) / 3.0f,
+                           (rank * 5 + i) % 40 - 20);
+  }
+  return values;
+}
+
+TEST(CanonicalOrderGivesTheSameBitsWhateverTheAlgorithm) {
+  const int size = 7;
+  const int count = 5000;
+  std::vector<std::vector<float>> results;
+  for (int64_t direct_max : {1 << 20, 0, 0}) {
+    Config config;
+    config.deterministic = true;
+    config.direct_max_bytes = direct_max;
+    config.tree_max_bytes = results.size() == 1 ? 1 << 20 : 0;
+    World world(size, config, MemoryNet::Options());
+    std::vector<std::vector<float>> data;
+    for (Rank r = 0; r < size; ++r) data.push_back(Rough(r, count));
+    for (Rank r = 0; r < size; ++r) {
+      Collective c;
+      c.kind = CollectiveKind::kAllreduce;
+      c.dtype = DataType::kFloat32;
+      c.op = ReduceOp::kAverage;
+      c.self = r;
+      c.members = FirstRanks(size);
+      c.buffers.push_back({data[r].data(), data[r].data(), count * 4, count * 4});
+      world.backend(r).Submit(std::move(c));
+    }
+    for (Rank r = 0; r < size; ++r) EXPECT_TRUE(world.Wait(r, 0).status.ok());
+    for (Rank r = 1; r < size; ++r) EXPECT_TRUE(data[r] == data[0]);
+    results.push_back(data[0]);
+  }
+  EXPECT_TRUE(results[1] == results[0]);
+  EXPECT_TRUE(results[2] == results[0]);
+}
+
+std::string Text(Rank rank, size_t tensor, int64_t bytes) {
+  std::string text(static_cast<size_t>(bytes), '.');
+  for (int64_t i = 0; i < bytes; ++i) {
+    text[i] = static_cast<char>('a' + (rank * 5 + static_cast<int>(tensor) * 3 + i) % 26);
+  }
+  return text;
+}
+
+TEST(AllgatherOfSeveralTensorsWithDifferingBlocks) {
+  for (int size = 1; size <= 9; ++size) {
+    for (int64_t unit : {1, 400}) {
+      World world(size, SmallConfig(), MemoryNet::Options());
+      std::vector<std::vector<int64_t>> blocks(3);
+      std::vector<std::string> expected(3);
+      for (size_t t = 0; t < 3; ++t) {
+        for (Rank r = 0; r < size; ++r) {
+          blocks[t].push_back(unit * ((r + static_cast<int>(t)) % 3));
+          expected[t] += Text(r, t, blocks[t].back());
+        }
+      }
+      std::vector<std::vector<std::string>> inputs(size), outputs(size);
+      for (Rank r = 0; r < size; ++r) {
+        Collective c;
+        c.kind = CollectiveKind::kAllgather;
+        c.self = r;
+        c.members = FirstRanks(size);
+        c.block_bytes = blocks;
+        for (size_t t = 0; t < 3; ++t) {
+          inputs[r].push_back(Text(r, t, blocks[t][r]));
+          outputs[r].push_back(std::string(expected[t].size(), '?'));
+        }
+        for (size_t t = 0; t < 3; ++t) {
+          c.buffers.push_back({inputs[r][t].data(), outputs[r][t].data(), blocks[t][r],
+                               static_cast<int64_t>(expected[t].size())});
+        }
+        world.backend(r).Submit(std::move(c));
+      }
+      for (Rank r = 0; r < size; ++r) {
+        ASSERT_EQ(world.Wait(r, 0).status.ToString(), OkStatus().ToString());
+        for (size_t t = 0; t < 3; ++t) ASSERT_EQ(outputs[r][t], expected[t]);
+      }
+    }
+  }
+}
+
+TEST(BroadcastFromEveryRootThenABarrier) {
+  for (int size = 1; size <= 9; ++size) {
+    World world(size, SmallConfig(), MemoryNet::Options());
+    for (int root = 0; root < size; ++root) {
+      const int64_t bytes = root % 2 == 0 ? 5 : 3001;
+      std::vector<std::string> inputs, outputs;
+      for (Rank r = 0; r < size; ++r) inputs.push_back(Text(r, 0, bytes));
+      outputs.resize(size, std::string(static_cast<size_t>(bytes), '?'));
+      for (Rank r = 0; r < size; ++r) {
+        Collective c;
+        c.kind = CollectiveKind::kBroadcast;
+        c.sequence = static_cast<uint64_t>(2 * root);
+        c.root = root;
+        c.self = r;
+        c.members = FirstRanks(size);
+        Collective barrier;
+        barrier.sequence = c.sequence + 1;
+        barrier.self = r;
+        barrier.members = c.members;
+        c.buffers.push_back({r == root ? inputs[r].data() : nullptr, outputs[r].data(),
+                             r == root ? bytes : 0, bytes});
+        world.backend(r).Submit(std::move(c));
+        world.backend(r).Submit(std::move(barrier));
+      }
+      for (Rank r = 0; r < size; ++r) {
+        ASSERT_TRUE(world.Wait(r, 2 * root + 1).status.ok());
+        ASSERT_EQ(outputs[r], inputs[root]);
+      }
+    }
+  }
+}
+
+TEST(ARankAloneCopiesAndScales) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Completion> completions;
+  LocalBackend backend(Config(), [&](Completion completion) {
+    std::lock_guard<std::mutex> lock(mutex);
+    completions.push_back(std::move(completion));
+    changed.notify_all();
+  });
+  std::vector<Case> cases;
+  for (DataType dtype : kTypes) {
+    for (ReduceOp op : kOps) {
+      cases.push_back({dtype, op, 100, cases.size() % 2 == 0});
+      cases.push_back({dtype, op, 100, cases.size() % 2 == 0, 4.0, 0.5});
+    }
+  }
+  std::vector<Memory> inputs(cases.size()), outputs(cases.size());
+  for (size_t i = 0; i < cases.size(); ++i) {
+    backend.Submit(Prepare(cases[i], {0}, 0, &inputs[i], &outputs[i]));
+  }
+  std::unique_lock<std::mutex> lock(mutex);
+  changed.wait(lock, [&] { return completions.size() == cases.size(); });
+  for (size_t i = 0; i < cases.size(); ++i) {
+    EXPECT_TRUE(completions[i].status.ok());
+    EXPECT_TRUE(Matches(cases[i], {0}, cases[i].in_place ? inputs[i] : outputs[i]));
+  }
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()

@@ -1,0 +1,202 @@
+#include "tests/cc/backend/symbolic.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <random>
+#include <utility>
+
+namespace tfring::testing {
+namespace {
+
+uint64_t Mix(uint64_t left, uint64_t right) {
+  uint64_t h = left * 0x9e3779b97f4a7c15u + (right ^ (right >> 29)) * 0xbf58476d1ce4e5b9u;
+  return h ^ (h >> 31);
+}
+
+using Symbols = std::vector<Symbol>;
+
+class Player {
+ public:
+  Player(const std::vector<Schedule>& schedules, int64_t element_bytes, bool in_place,
+         uint32_t seed, std::vector<SymbolicRank>* ranks)
+      : schedules_(schedules),
+        element_(element_bytes),
+        in_place_(in_place),
+        random_(seed),
+        ranks_(*ranks) {
+    for (size_t r = 0; r < schedules.size(); ++r) {
+      if (in_place_) ranks_[r].output = ranks_[r].input;
+      scratch_.emplace_back(static_cast<size_t>(schedules[r].scratch_bytes / element_));
+      ended_.emplace_back(schedules[r].steps.size(), false);
+    }
+  }
+
+  std::string Play() {
+    size_t left = 0;
+    for (const Schedule& schedule : schedules_) left += schedule.steps.size();
+    while (left > 0 && wrong_.empty()) {
+      std::vector<std::pair<int, int>> able = Able();
+      if (able.empty()) return "no step can start, " + std::to_string(left) + " are left";
+      // Several of them before looking again: quicker, and no less random.
+      std::shuffle(able.begin(), able.end(), random_);
+      able.resize(1 + random_() % able.size());
+      for (auto [rank, step] : able) {
+        if (!CanStart(rank, step)) continue;
+        Perform(rank, step);
+        ended_[rank][step] = true;
+        --left;
+      }
+    }
+    for (const auto& [lane, queue] : wires_) {
+      if (!queue.empty()) Wrong("something sent was never received");
+    }
+    return wrong_;
+  }
+
+ private:
+  void Wrong(const std::string& what) {
+    if (wrong_.empty()) wrong_ = what;
+  }
+
+  // The steps in question of one rank: the first unfinished one of each stream, and local ones.
+  std::vector<std::pair<int, int>> Able() {
+    std::vector<std::pair<int, int>> able;
+    for (size_t r = 0; r < schedules_.size(); ++r) {
+      std::map<std::pair<bool, int>, bool> seen;
+      for (size_t s = 0; s < schedules_[r].steps.size(); ++s) {
+        if (ended_[r][s]) continue;
+        const Step& step = schedules_[r].steps[s];
+        if (IsRemote(step) && std::exchange(seen[{IsRecv(step), step.peer}], true)) continue;
+        if (CanStart(static_cast<int>(r), static_cast<int>(s))) {
+          able.emplace_back(static_cast<int>(r), static_cast<int>(s));
+        }
+      }
+    }
+    return able;
+  }
+
+  bool CanStart(int r, int s) {
+    const Step& step = schedules_[r].steps[s];
+    for (int earlier : step.after) {
+      if (earlier == kNoStep) continue;
+      if (earlier < 0 || earlier >= s) Wrong("a step waits for a later one");
+      if (!ended_[r][earlier]) return false;
+    }
+    return !IsRecv(step) || !wires_[{step.peer, r}].empty();
+  }
+
+  Symbol* At(int r, const Range& range) {
+    Symbols* symbols = &ranks_[r].output;
+    if (range.space == Space::kInput && !in_place_) symbols = &ranks_[r].input;
+    if (range.space == Space::kScratch) symbols = &scratch_[r];
+    const int64_t end = range.offset + range.bytes;
+    if (range.offset < 0 || range.bytes <= 0 || range.offset % element_ != 0 ||
+        range.bytes % element_ != 0 || end > static_cast<int64_t>(symbols->size()) * element_) {
+      Wrong("a range is empty, out of bounds or cuts an element");
+      return nullptr;
+    }
+    return symbols->data() + range.offset / element_;
+  }
+
+  Symbol Combine(const Symbol& a, const Symbol& b) {
+    if ((a.ranks & b.ranks) != 0) Wrong("an input was counted twice");
+    if (a.ranks == 0 || b.ranks == 0) Wrong("nothing was combined with something");
+    if (a.finished + b.finished > 0) Wrong("a finished element was combined further");
+    return Combined(a, b);
+  }
+
+  void AddDots(const Symbol& a, const Symbol& b, Symbol* dots) {
+    Combine(a, b);  // for its checks
+    dots->tree += DotsOf(a, b);
+  }
+
+  void Perform(int r, int s) {
+    const Step& step = schedules_[r].steps[s];
+    if (step.kind == StepKind::kJoin) return;
+    const bool has_src = step.kind != StepKind::kRecv;
+    const Symbol* src = has_src ? At(r, step.src) : nullptr;
+    const bool has_src2 = step.kind == StepKind::kReduce || step.kind == StepKind::kAdasumDots ||
+                          step.kind == StepKind::kAdasumAdd ||
+                          step.kind == StepKind::kAdasumCombine;
+    const Symbol* src2 = has_src2 ? At(r, step.src2) : nullptr;
+    Symbol* dst = step.kind == StepKind::kSend ? nullptr : At(r, step.dst);
+    if (dst != nullptr && step.dst.space == Space::kInput) Wrong("a step writes to the input");
+    if (!wrong_.empty()) return;
+    if (step.kind == StepKind::kSend) {
+      wires_[{r, step.peer}].emplace_back(src, src + step.src.bytes / element_);
+      return;
+    }
+    if (step.kind == StepKind::kAdasumDots) {
+      for (int64_t i = 0; i < step.src.bytes / element_; ++i) AddDots(src[i], src2[i], dst);
+      return;
+    }
+    uint64_t dots = 0;
+    if (step.kind == StepKind::kAdasumCombine) {
+      const Symbol* at = At(r, {Space::kScratch, step.dots, kAdasumDotsBytes});
+      if (at == nullptr) return;
+      dots = at->tree;
+    }
+    const size_t count = static_cast<size_t>(step.dst.bytes / element_);
+    Symbols received;
+    if (IsRecv(step)) {
+      received = std::move(wires_[{step.peer, r}].front());
+      wires_[{step.peer, r}].pop_front();
+      if (received.size() != count) return Wrong("a send and its receive differ in size");
+    }
+    for (size_t i = 0; i < count; ++i) {
+      Symbol value;
+      if (step.kind == StepKind::kRecv) value = received[i];
+      if (step.kind == StepKind::kRecvReduce) value = Combine(src[i], received[i]);
+      if (step.kind == StepKind::kReduce) value = Combine(src[i], src2[i]);
+      if (step.kind == StepKind::kCopy) value = src[i];
+      if (step.kind == StepKind::kAdasumAdd) value.tree = src[i].tree + src2[i].tree;
+      if (step.kind == StepKind::kAdasumCombine) {
+        value = AdasumOf(Combine(src[i], src2[i]), dots);
+      }
+      value.finished += step.finish ? 1 : 0;
+      dst[i] = value;
+    }
+  }
+
+  const std::vector<Schedule>& schedules_;
+  const int64_t element_;
+  const bool in_place_;
+  std::mt19937 random_;
+  std::vector<SymbolicRank>& ranks_;
+  std::vector<Symbols> scratch_;
+  std::vector<std::vector<bool>> ended_;
+  std::map<std::pair<int, int>, std::deque<Symbols>> wires_;
+  std::string wrong_;
+};
+
+}  // namespace
+
+std::string PlaySymbolically(const std::vector<Schedule>& schedules, int64_t element_bytes,
+                             bool in_place, uint32_t seed, std::vector<SymbolicRank>* ranks) {
+  return Player(schedules, element_bytes, in_place, seed, ranks).Play();
+}
+
+Symbol Leaf(int r, int64_t i) {
+  return {uint64_t{1} << r, Mix(static_cast<uint64_t>(r) + 1, static_cast<uint64_t>(i) + 1), 0};
+}
+
+Symbol Combined(const Symbol& left, const Symbol& right) {
+  return {left.ranks | right.ranks, Mix(left.tree, right.tree), 0};
+}
+
+uint64_t DotsOf(const Symbol& a, const Symbol& b) { return Mix(b.tree, ~a.tree); }
+
+Symbol AdasumOf(const Symbol& combined, uint64_t dots) {
+  return {combined.ranks, Mix(combined.tree, dots), 0};
+}
+
+int64_t BytesSent(const Schedule& schedule) {
+  int64_t bytes = 0;
+  for (const Step& step : schedule.steps) {
+    if (step.kind == StepKind::kSend) bytes += step.src.bytes;
+  }
+  return bytes;
+}
+
+}  // namespace tfring::testing

@@ -1,0 +1,51 @@
+#include "tests/cc/backend/world.h"
+
+#include <numeric>
+
+namespace tfring::testing {
+
+World::World(int size, const Config& config, MemoryNet::Options options)
+    : net_(std::move(options)) {
+  for (Rank rank = 0; rank < size; ++rank) {
+    auto sink = [this, rank](Completion completion) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      completions_[{rank, completion.sequence}].push_back(completion);
+      changed_.notify_all();
+    };
+    backends_.push_back(
+        std::make_unique<CpuBackend>(rank, config, net_.Endpoint(rank), sink, size));
+  }
+}
+
+World::~World() {
+  for (auto& backend : backends_) backend->Abort(Cancelled("the test is over"));
+  backends_.clear();
+}
+
+Completion World::Wait(Rank rank, uint64_t sequence) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  std::vector<Completion>& list = completions_[{rank, sequence}];
+  changed_.wait(lock, [&] { return !list.empty(); });
+  return list.front();
+}
+
+int World::Count(Rank rank, uint64_t sequence) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<int>(completions_[{rank, sequence}].size());
+}
+
+Config SmallConfig() {
+  Config config;
+  config.direct_max_bytes = 64;
+  config.tree_max_bytes = 1024;
+  config.piece_bytes = 1000;
+  return config;
+}
+
+std::vector<Rank> FirstRanks(int size) {
+  std::vector<Rank> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+}  // namespace tfring::testing

@@ -1,0 +1,255 @@
+// From a plan to what the backend is asked to do, for every kind of collective.
+#include "ops/runtime/process/collective_builder.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/runtime/process/buffer_checks.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+constexpr int64_t kHuge = INT64_MAX / 2;
+using Dims = std::vector<int64_t>;
+
+// One call of float32 tensors on rank 1 of the ranks 0, 1 and 2.
+struct Case {
+  Case(CollectiveKind kind, std::vector<Shape> shapes, Dims negotiated_values) {
+    run.plan.sequence = 7;
+    run.plan.kind = kind;
+    run.plan.dtype = DataType::kFloat32;
+    run.plan.items.push_back({"x", 0, std::move(negotiated_values)});
+    run.members = {0, 1, 2};
+    for (const Shape& shape : shapes) {
+      inputs.emplace_back(static_cast<size_t>(NumElements(shape)) + 1);
+      call.entry.buffers.push_back({inputs.back().data(), inputs.back().data(),
+                                    NumElements(shape) * 4, NumElements(shape) * 4});
+    }
+    call.shapes = std::move(shapes);
+    call.entry.allocate = [this](int, const Shape& shape) -> Result<void*> {
+      if (!memory) return Internal("full");
+      output_shapes.push_back(shape);
+      outputs.emplace_back(static_cast<size_t>(NumElements(shape)) + 1);
+      return static_cast<void*>(outputs.back().data());
+    };
+    call.entry.announce = [this](const Dims& values) { announced = values; };
+  }
+  Case(const Case&) = delete;
+
+  Result<Collective> Build(Rank self = 1) { return BuildCollective(run, self, {&call}); }
+
+  PlanRun run;
+  RunningCall call;
+  bool memory = true;
+  std::vector<std::vector<float>> inputs, outputs;
+  std::vector<Shape> output_shapes;
+  Dims announced;
+};
+
+TEST(AllgatherAndGatherJoinRows) {
+  Case all(CollectiveKind::kAllgather, {{2, 3}, {0}}, {1, 2, 3, 5, 0, 0});
+  auto built = all.Build();
+  ASSERT_TRUE(built.ok());
+  EXPECT_TRUE((all.output_shapes == std::vector<Shape>{{6, 3}, {5}}));
+  EXPECT_TRUE((built->block_bytes == std::vector<Dims>{{12, 24, 36}, {20, 0, 0}}));
+  EXPECT_EQ(built->buffers[0].output_bytes, int64_t{72});
+  for (Rank root : {0, 1}) {
+    Case one(CollectiveKind::kGather, {{2, 3}}, {1, 2, 3});
+    one.run.plan.root = root;
+    built = one.Build();
+    ASSERT_TRUE(built.ok());
+    EXPECT_EQ(built->root, root);
+    EXPECT_TRUE((one.output_shapes == std::vector<Shape>{{root == 1 ? 6 : 0, 3}}));
+    EXPECT_EQ(built->buffers[0].output_bytes, int64_t{root == 1 ? 72 : 0});
+    EXPECT_TRUE((built->block_bytes == std::vector<Dims>{{12, 24, 36}}));
+  }
+}
+
+TEST(NoRowsOfAnySizeAreNoBytes) {
+  const Shape none = {0, kHuge, kHuge};
+  Case gather(CollectiveKind::kAllgather, {none}, {0, 0, 0});
+  EXPECT_TRUE(gather.Build().ok());
+  EXPECT_TRUE((gather.output_shapes == std::vector<Shape>{none}));
+  Case some(CollectiveKind::kAllgather, {none}, {0, 0, 1});
+  EXPECT_TRUE(!some.Build().ok());
+  Case scatter(CollectiveKind::kReducescatter, {none}, {});
+  EXPECT_TRUE(scatter.Build().ok());
+}
+
+TEST(ReducescatterGivesTheFirstMembersOneRowMore) {
+  const Dims expected[] = {{8, 8, 0}, {8, 8, 8}, {16, 8, 8}};
+  for (int64_t rows : {2, 3, 4}) {
+    Case c(CollectiveKind::kReducescatter, {{rows, 2}}, {});
+    auto built = c.Build();
+    ASSERT_TRUE(built.ok());
+    EXPECT_TRUE((built->block_bytes == std::vector<Dims>{expected[rows - 2]}));
+    EXPECT_TRUE((c.output_shapes == std::vector<Shape>{{1, 2}}));
+  }
+}
+
+TEST(AlltoallReadsItsRowAndItsColumn) {
+  Case c(CollectiveKind::kAlltoall, {{6, 2}}, {1, 2, 3, 1, 0, 5, 0, 4, 0});
+  auto built = c.Build();
+  ASSERT_TRUE(built.ok());
+  EXPECT_TRUE((built->send_bytes == std::vector<Dims>{{8, 0, 40}}));
+  EXPECT_TRUE((built->block_bytes == std::vector<Dims>{{16, 0, 32}}));
+  EXPECT_TRUE((c.output_shapes == std::vector<Shape>{{6, 2}}));
+  EXPECT_TRUE((c.announced == Dims{2, 0, 4}));
+}
+
+TEST(ScatterAndSendReadTheInputOfTheRootOnly) {
+  for (Rank root : {0, 1}) {
+    Case c(CollectiveKind::kScatter, {{root == 1 ? 5 : 0, 2}}, {2, 0, 3});
+    c.run.plan.root = root;
+    auto built = c.Build();
+    ASSERT_TRUE(built.ok());
+    EXPECT_TRUE((c.output_shapes == std::vector<Shape>{{0, 2}}));
+    EXPECT_TRUE((built->block_bytes == std::vector<Dims>{{16, 0, 24}}));
+    EXPECT_EQ(built->buffers[0].input != nullptr, root == 1);
+  }
+}
+
+TEST(SendAndRecvAreBetweenTwo) {
+  Case source(CollectiveKind::kSendRecv, {{4, 2}}, {4, 2});
+  source.run.plan.root = 1;
+  source.run.plan.peer = 0;
+  auto built = source.Build();
+  ASSERT_TRUE(built.ok());
+  EXPECT_TRUE((built->members == std::vector<Rank>{0, 1}));
+  EXPECT_EQ(built->root, 1);
+  EXPECT_TRUE(source.output_shapes.empty() && built->buffers[0].output == nullptr);
+  EXPECT_EQ(built->buffers[0].input_bytes, int64_t{32});
+  for (const auto& shapes : {std::vector<Shape>{}, {{-1, 2}}, {{4, 2}}}) {
+    Case receiver(CollectiveKind::kSendRecv, {}, {4, 2});
+    receiver.call.shapes = shapes;
+    receiver.run.plan.root = 2;
+    receiver.run.plan.peer = 1;
+    built = receiver.Build();
+    ASSERT_TRUE(built.ok());
+    EXPECT_TRUE((built->members == std::vector<Rank>{1, 2}));
+    EXPECT_EQ(built->root, 1);
+    EXPECT_EQ(built->self, 0);
+    EXPECT_TRUE((receiver.output_shapes == std::vector<Shape>{{4, 2}}));
+    EXPECT_EQ(built->buffers[0].output_bytes, int64_t{32});
+  }
+  Case other(CollectiveKind::kSendRecv, {}, {4, 2});
+  other.call.shapes = {{3, 2}};
+  other.run.plan.root = 2;
+  other.run.plan.peer = 1;
+  EXPECT_TRUE(!other.Build().ok());
+}
+
+TEST(ReduceHasAnOutputOnTheRootOnly) {
+  for (Rank root : {1, 2}) {
+    Case c(CollectiveKind::kReduce, {{3}, {}}, {});
+    c.run.plan.root = root;
+    auto built = c.Build();
+    ASSERT_TRUE(built.ok());
+    for (const TensorBuffer& buffer : built->buffers) {
+      EXPECT_EQ(buffer.output != nullptr, root == 1);
+      EXPECT_TRUE(buffer.input != nullptr);
+    }
+  }
+}
+
+TEST(ThoseWhoHaveJoinedTakeNoPart) {
+  Case c(CollectiveKind::kAllgather, {{2}}, {2, 3});
+  c.run.plan.absent = {0};
+  auto built = c.Build();
+  ASSERT_TRUE(built.ok());
+  EXPECT_TRUE((built->members == std::vector<Rank>{1, 2}));
+  EXPECT_EQ(built->self, 0);
+  EXPECT_TRUE((c.output_shapes == std::vector<Shape>{{5}}));
+  c.run.plan.absent = {1};
+  EXPECT_TRUE(!c.Build().ok());
+}
+
+TEST(ARankWithoutMemoryGetsScratch) {
+  Case c(CollectiveKind::kReducescatter, {{3, 2}}, {});
+  c.memory = false;
+  auto built = c.Build();
+  ASSERT_TRUE(built.ok());
+  EXPECT_TRUE(built->buffers[0].output != nullptr);
+  EXPECT_CONTAINS(c.call.local_failure.message(), "full");
+}
+
+// Dimensions come over the wire: none may make this rank write where it has no memory.
+TEST(PlansThatDoNotFitAreRefused) {
+  const struct {
+    CollectiveKind kind;
+    Dims dims;
+  } cases[] = {
+      {CollectiveKind::kAllgather, {1, 3, 1}},
+      {CollectiveKind::kAllgather, {1, 2}},
+      {CollectiveKind::kAllgather, {-1, 2, 1}},
+      {CollectiveKind::kAllgather, {kHuge, 2, kHuge}},
+      {CollectiveKind::kGather, {1, 3, 1}},
+      {CollectiveKind::kGather, {kHuge, 2, kHuge}},
+      {CollectiveKind::kAlltoall, {0, 0, 0, 1, 1, 1, 0, 0, 0}},
+      {CollectiveKind::kAlltoall, {0, 0, 0, 3, -1, 0, 0, 0, 0}},
+      {CollectiveKind::kAlltoall, {0, kHuge, 0, 2, 0, 0, 0, kHuge, 0}},
+      {CollectiveKind::kAlltoall, {1, 1, 0}},
+      {CollectiveKind::kScatter, {1, 2, 0}},
+      {CollectiveKind::kScatter, {-1, 2, 1}},
+      {CollectiveKind::kScatter, {1, 1}},
+      {CollectiveKind::kSendRecv, {2, 4}},
+      {CollectiveKind::kSendRecv, {2}},
+      {CollectiveKind::kSendRecv, {}},
+  };
+  for (const auto& bad : cases) {
+    Case c(bad.kind, {{2, 3}}, bad.dims);
+    c.run.plan.root = 1;
+    c.run.plan.peer = 2;
+    auto built = c.Build();
+    EXPECT_TRUE(!built.ok());
+    if (built.ok()) std::cerr << CollectiveKindName(bad.kind) << ShapeString(bad.dims) << "\n";
+    EXPECT_TRUE(built.status().code() == StatusCode::kInternal);
+    EXPECT_TRUE(c.output_shapes.empty());
+  }
+}
+
+TEST(BuffersHaveToFitTheirShapes) {
+  float data[8] = {};
+  const auto check = [&](CollectiveKind kind, Rank root, TensorBuffer buffer, bool allocate) {
+    Request request;
+    request.kind = kind;
+    request.root = root;
+    request.peer = 1 - root;
+    request.shapes = {{2, 2}};
+    LocalCall entry;
+    entry.buffers = {buffer};
+    if (allocate) {
+      entry.allocate = [&](int, const Shape&) { return Result<void*>(static_cast<void*>(data)); };
+    }
+    return CheckBuffers(request, entry, 0).ok();
+  };
+  const TensorBuffer both = {data, data, 16, 16}, in = {data, nullptr, 16, 0};
+  const TensorBuffer short_in = {data, data, 12, 16}, none = {};
+  EXPECT_TRUE(check(CollectiveKind::kReduce, 0, both, false));
+  EXPECT_TRUE(!check(CollectiveKind::kReduce, 0, in, false));
+  EXPECT_TRUE(check(CollectiveKind::kReduce, 1, in, false));
+  EXPECT_TRUE(!check(CollectiveKind::kReduce, 1, short_in, false));
+  EXPECT_TRUE(!check(CollectiveKind::kBroadcast, 1, in, false));
+  for (CollectiveKind kind : {CollectiveKind::kAllgather, CollectiveKind::kReducescatter,
+                              CollectiveKind::kAlltoall, CollectiveKind::kGather}) {
+    EXPECT_TRUE(check(kind, 1, in, true));
+    EXPECT_TRUE(!check(kind, 1, in, false));
+    EXPECT_TRUE(!check(kind, 1, short_in, true));
+    EXPECT_TRUE(!check(kind, 1, none, true));
+  }
+  EXPECT_TRUE(check(CollectiveKind::kScatter, 0, in, true));
+  EXPECT_TRUE(!check(CollectiveKind::kScatter, 0, short_in, true));
+  EXPECT_TRUE(check(CollectiveKind::kScatter, 1, none, true));
+  EXPECT_TRUE(check(CollectiveKind::kSendRecv, 0, in, false));
+  EXPECT_TRUE(!check(CollectiveKind::kSendRecv, 0, none, false));
+  EXPECT_TRUE(check(CollectiveKind::kSendRecv, 1, none, true));
+  EXPECT_TRUE(!check(CollectiveKind::kSendRecv, 1, none, false));
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()

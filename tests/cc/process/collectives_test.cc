@@ -1,0 +1,253 @@
+// Collectives between several ranks in one process, through every layer of the runtime.
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/cc/process/fixture.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+const Link kLinks[] = {Link::kInProcess, Link::kUnix, Link::kTcp};
+
+using Calls = std::vector<std::unique_ptr<Call>>;
+
+TEST(EveryKindWorksForOneToFourRanks) {
+  for (Link link : kLinks) {
+    for (int size = 1; size <= 4; ++size) {
+      Job job(size, link);
+      Calls reduce, gather, spread, barrier;
+      for (int r = 0; r < size; ++r) {
+        reduce.push_back(Allreduce("sum", {3, 5}, static_cast<float>(r + 1)));
+        reduce.back()->Tensor({2}, 10.0f);
+        gather.push_back(std::make_unique<Call>(CollectiveKind::kAllgather, "rows"));
+        gather.back()->Tensor({r, 2}, static_cast<float>(r));
+        spread.push_back(std::make_unique<Call>(CollectiveKind::kBroadcast, "from last"));
+        spread.back()->Tensor({7}, static_cast<float>(r));
+        spread.back()->request.root = size - 1;
+        barrier.push_back(std::make_unique<Call>(CollectiveKind::kBarrier, "all here"));
+        for (Calls* calls : {&reduce, &gather, &spread, &barrier}) calls->back()->Start(&job[r]);
+      }
+      for (int r = 0; r < size; ++r) {
+        for (Calls* calls : {&reduce, &gather, &spread, &barrier}) {
+          EXPECT_EQ((*calls)[r]->Wait().ToString(), OkStatus().ToString());
+        }
+        EXPECT_TRUE(AllEqual(reduce[r]->outputs[0], static_cast<float>(size * (size + 1) / 2)));
+        EXPECT_TRUE(AllEqual(reduce[r]->outputs[1], static_cast<float>(10 * size)));
+        EXPECT_TRUE(AllEqual(spread[r]->outputs[0], static_cast<float>(size - 1)));
+        ASSERT_EQ(gather[r]->output_shapes.size(), size_t{1});
+        EXPECT_TRUE((gather[r]->output_shapes[0] == Shape{size * (size - 1) / 2, 2}));
+        std::vector<float> expected;
+        for (int m = 0; m < size; ++m)
+          expected.insert(expected.end(), 2 * m, static_cast<float>(m));
+        EXPECT_TRUE(gather[r]->outputs[0] == expected);
+      }
+    }
+  }
+}
+
+// What a rank submits must not depend on what others submit first.
+TEST(RandomOrdersGiveTheRightSums) {
+  constexpr int kTensors = 200;
+  constexpr int kRounds = 10;
+  for (Link link : {Link::kInProcess, Link::kTcp}) {
+    for (int size = 2; size <= 4; ++size) {
+      Job job(size, link);
+      std::atomic<int> wrong{0};
+      std::vector<std::thread> threads;
+      for (int r = 0; r < size; ++r) {
+        threads.emplace_back([&, r] {
+          std::mt19937 random(static_cast<unsigned>(r + 17 * size));
+          std::vector<int> order(kTensors);
+          std::iota(order.begin(), order.end(), 0);
+          for (int round = 0; round < kRounds; ++round) {
+            std::shuffle(order.begin(), order.end(), random);
+            Calls calls(kTensors);
+            for (int t : order) {
+              const auto value = static_cast<float>((r + 1) * (t + round));
+              calls[t] = Allreduce("t" + std::to_string(t), {1 + t * 7}, value);
+              calls[t]->Start(&job[r]);
+            }
+            for (int t = 0; t < kTensors; ++t) {
+              const auto sum = static_cast<float>(size * (size + 1) / 2 * (t + round));
+              if (!calls[t]->Wait().ok() || !AllEqual(calls[t]->outputs[0], sum)) ++wrong;
+            }
+          }
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      EXPECT_EQ(wrong.load(), 0);
+      EXPECT_EQ(job[0].Counters()["collectives"], int64_t{kTensors * kRounds});
+      EXPECT_TRUE(job[0].Counters()["plans"] <= kTensors * kRounds);
+    }
+  }
+}
+
+TEST(LargeTensorsGoThroughSmallPipes) {
+  for (Link link : kLinks) {
+    Job job(3, link);
+    Calls calls;
+    for (int r = 0; r < 3; ++r) {
+      calls.push_back(Allreduce("large", {1 << 20}, 1.5f));
+      calls.back()->Start(&job[r]);
+    }
+    for (auto& call : calls) {
+      EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
+      EXPECT_TRUE(AllEqual(call->outputs[0], 4.5f));
+    }
+    EXPECT_TRUE(job[0].Counters()["bytes_sent"] > 1 << 20);
+  }
+}
+
+TEST(ADisagreementEndsOnEveryRankAndTheNextCallWorks) {
+  Job job(3, Link::kTcp);
+  Calls bad, good;
+  for (int r = 0; r < 3; ++r) {
+    bad.push_back(Allreduce("loss", {r == 2 ? 5 : 4}, 1.0f));
+    bad.back()->Start(&job[r]);
+  }
+  for (auto& call : bad) {
+    Status status = call->Wait();
+    EXPECT_TRUE(status.code() == StatusCode::kFailedPrecondition);
+    EXPECT_CONTAINS(status.message(), "loss");
+    EXPECT_CONTAINS(status.message(), "[4]");
+    EXPECT_CONTAINS(status.message(), "[5]");
+  }
+  for (int r = 0; r < 3; ++r) {
+    good.push_back(Allreduce("loss", {4}, 1.0f));
+    good.back()->Start(&job[r]);
+  }
+  for (auto& call : good) {
+    EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
+    EXPECT_TRUE(AllEqual(call->outputs[0], 3.0f));
+  }
+}
+
+TEST(ADuplicateNameIsRefusedAndTheFirstCallGoesOn) {
+  Job job(2, Link::kTcp);
+  auto first = Allreduce("twice", {2}, 1.0f);
+  auto second = Allreduce("twice", {2}, 1.0f);
+  first->Start(&job[0]);
+  second->Start(&job[0]);
+  Status status = second->Wait();
+  EXPECT_TRUE(status.code() == StatusCode::kInvalidArgument);
+  EXPECT_CONTAINS(status.message(), "twice");
+  EXPECT_TRUE(!first->Ended());
+  auto other = Allreduce("twice", {2}, 1.0f);
+  other->Start(&job[1]);
+  EXPECT_TRUE(first->Wait().ok() && other->Wait().ok());
+}
+
+TEST(ABadRequestIsRefusedOnAllRanksThatCanHear) {
+  Job job(2, Link::kInProcess);
+  auto nameless = Allreduce("", {2}, 1.0f);
+  nameless->Start(&job[0]);
+  EXPECT_TRUE(nameless->Wait().code() == StatusCode::kInvalidArgument);
+  auto stranger = Allreduce("x", {2}, 1.0f);
+  stranger->request.process_set = 9;
+  stranger->Start(&job[0]);
+  EXPECT_TRUE(stranger->Wait().code() == StatusCode::kInvalidArgument);
+  auto short_buffer = Allreduce("y", {2}, 1.0f);
+  short_buffer->request.shapes[0] = {3};
+  short_buffer->Start(&job[0]);
+  auto right = Allreduce("y", {2}, 1.0f);
+  right->Start(&job[1]);
+  for (const auto& call : {&short_buffer, &right}) {
+    const Status status = (*call)->Wait();
+    EXPECT_TRUE(status.code() == StatusCode::kInvalidArgument);
+    EXPECT_CONTAINS(status.message(), "invalid on rank 0: ");
+    EXPECT_CONTAINS(status.message(), "[3]");
+  }
+}
+
+// The same name again from inside `done`: it must never be taken for a duplicate.
+TEST(DoneMayEnqueueTheSameNameAgain) {
+  constexpr int kTimes = 300;
+  for (int size : {1, 2}) {
+    Job job(size, Link::kTcp);
+    struct Chain {
+      RankRuntime* rank;
+      float in = 1.0f;
+      float out = 0.0f;
+      int left = kTimes;
+      std::promise<Status> ended;
+      void Next() {
+        Request request;
+        request.name = "chain";
+        request.shapes = {Shape{1}};
+        LocalCall entry;
+        entry.buffers = {{&in, &out, 4, 4}};
+        entry.done = [this](const Status& status) {
+          if (!status.ok() || --left == 0) {
+            ended.set_value(status);
+          } else {
+            Next();
+          }
+        };
+        rank->Enqueue(std::move(request), std::move(entry));
+      }
+    };
+    std::vector<Chain> chains(static_cast<size_t>(size));
+    for (int r = 0; r < size; ++r) {
+      chains[r].rank = &job[r];
+      chains[r].Next();
+    }
+    for (Chain& chain : chains) {
+      EXPECT_EQ(chain.ended.get_future().get().ToString(), OkStatus().ToString());
+      EXPECT_EQ(chain.out, static_cast<float>(size));
+    }
+  }
+}
+
+// The rank without memory fails alone; its peers must not wait for it.
+TEST(ARankWithoutMemoryStillTakesPart) {
+  Job job(3, Link::kTcp);
+  Calls calls;
+  for (int r = 0; r < 3; ++r) {
+    calls.push_back(std::make_unique<Call>(CollectiveKind::kAllgather, "rows"));
+    calls[r]->Tensor({r + 1}, static_cast<float>(r));
+    calls[r]->refuse_memory = r == 1;
+    calls[r]->Start(&job[r]);
+  }
+  EXPECT_TRUE(calls[0]->Wait().ok() && calls[2]->Wait().ok());
+  EXPECT_CONTAINS(calls[1]->Wait().message(), "no memory for test");
+  EXPECT_EQ(calls[2]->outputs[0].size(), size_t{6});
+  auto next0 = Allreduce("next", {1}, 1), next1 = Allreduce("next", {1}, 1),
+       next2 = Allreduce("next", {1}, 1);
+  next0->Start(&job[0]);
+  next1->Start(&job[1]);
+  next2->Start(&job[2]);
+  EXPECT_TRUE(next0->Wait().ok() && next1->Wait().ok() && next2->Wait().ok());
+}
+
+// Idle means asleep: only heartbeats (none within this test) may wake a thread.
+TEST(AnIdleRuntimeDoesNotWake) {
+  Config config;
+  config.heartbeat_interval = 600 * kSecond;
+  config.heartbeat_timeout = 3600 * kSecond;
+  Job job(2, Link::kTcp, config);
+  Calls calls;
+  for (int r = 0; r < 2; ++r) {
+    calls.push_back(Allreduce("once", {1}, 1.0f));
+    calls[r]->Start(&job[r]);
+  }
+  EXPECT_TRUE(calls[0]->Wait().ok() && calls[1]->Wait().ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const auto before = job[0].Counters();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  auto after = job[0].Counters();
+  for (const char* which : {"control_wakeups", "data_wakeups", "completion_wakeups"}) {
+    EXPECT_EQ(after[which], before.at(which));
+  }
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()

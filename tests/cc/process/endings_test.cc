@@ -1,0 +1,273 @@
+// How a runtime ends: shutdown with work in flight, lost peers, and nothing left behind.
+#include <dirent.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/cc/process/fixture.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+using Calls = std::vector<std::unique_ptr<Call>>;
+using Clock = std::chrono::steady_clock;
+
+int EntriesOf(const char* folder) {
+  int count = 0;
+  DIR* dir = opendir(folder);
+  while (dir != nullptr && readdir(dir) != nullptr) ++count;
+  if (dir != nullptr) closedir(dir);
+  return count;
+}
+
+void RunOnce(Job* job, const std::string& name) {
+  Calls calls;
+  for (int r = 0; r < job->size(); ++r) {
+    calls.push_back(Allreduce(name, {16}, 1.0f));
+    calls.back()->Start(&(*job)[r]);
+  }
+  for (auto& call : calls) EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
+}
+
+TEST(ShutdownCancelsWhatTheOthersNeverSubmitted) {
+  Job job(3, Link::kTcp);
+  RunOnce(&job, "works");
+  Calls waiting;
+  for (int i = 0; i < 50; ++i) {
+    waiting.push_back(Allreduce("only here " + std::to_string(i), {4}, 1.0f));
+    waiting.back()->Start(&job[1]);
+  }
+  job[1].Shutdown();
+  for (auto& call : waiting) EXPECT_TRUE(call->Wait().code() == StatusCode::kCancelled);
+  auto late = Allreduce("late", {4}, 1.0f);
+  late->Start(&job[1]);
+  EXPECT_TRUE(late->Wait().code() == StatusCode::kCancelled);
+  job[1].Shutdown();  // does nothing
+}
+
+TEST(ThoseWhoWaitForARankThatLeftAreCancelled) {
+  for (int leaver = 0; leaver < 3; ++leaver) {
+    Job job(3, Link::kTcp);
+    Calls waiting;
+    for (int r = 0; r < 3; ++r) {
+      if (r == leaver) continue;
+      waiting.push_back(Allreduce("without one", {4}, 1.0f));
+      waiting.back()->Start(&job[r]);
+    }
+    job[leaver].Shutdown();
+    for (auto& call : waiting) {
+      Status status = call->Wait();
+      EXPECT_TRUE(status.code() == StatusCode::kCancelled);
+      EXPECT_CONTAINS(status.message(), "rank " + std::to_string(leaver));
+    }
+  }
+}
+
+// Calls are made by several threads all the while; each must end exactly once (a second outcome
+// would throw in the promise), in whatever way.
+TEST(ShutdownWhileOthersEnqueue) {
+  for (int round = 0; round < 5; ++round) {
+    Job job(2, Link::kTcp);
+    std::atomic<bool> stop{false};
+    std::atomic<int> bad{0};
+    std::vector<std::thread> threads;
+    for (int r = 0; r < 2; ++r) {
+      for (int t = 0; t < 2; ++t) {
+        threads.emplace_back([&, r, t] {
+          for (int i = 0; !stop; ++i) {
+            auto call = Allreduce("t" + std::to_string(t) + "." + std::to_string(i), {1000}, 1.0f);
+            call->Start(&job[r]);
+            Status status = call->Wait();
+            if (!status.ok() && status.code() != StatusCode::kCancelled) ++bad;
+          }
+        });
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5 * (round + 1)));
+    job.ShutdownAll();
+    stop = true;
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(bad.load(), 0);
+  }
+}
+
+TEST(RunningPlansEndBeforeAShutdown) {
+  Job job(2, Link::kTcp);
+  Calls calls;
+  for (int r = 0; r < 2; ++r) {
+    calls.push_back(Allreduce("big", {1 << 18}, 2.0f));
+    calls.back()->Start(&job[r]);
+  }
+  while (job[0].Counters()["plans"] == 0 || job[1].Counters()["plans"] == 0) {
+    std::this_thread::yield();
+  }
+  job.ShutdownAll();
+  for (auto& call : calls) {
+    EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
+    EXPECT_TRUE(AllEqual(call->outputs[0], 4.0f));
+  }
+}
+
+// Holds its collectives until it is told to let them end, or is aborted.
+class HeldBackend final : public CollectiveBackend {
+ public:
+  explicit HeldBackend(CompletionSink sink) : sink_(std::move(sink)) {}
+  const char* name() const override { return "held"; }
+  void Submit(Collective collective) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    held_.push_back(collective.sequence);
+    count_ = held_.size();
+  }
+  void Abort(Status why) override { End(std::move(why)); }
+  int64_t bytes_sent() const override { return 0; }
+  int64_t wakeups() const override { return 0; }
+
+  size_t count() const { return count_; }
+  void End(const Status& status) {
+    std::vector<uint64_t> ending;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ending.swap(held_);
+    }
+    for (uint64_t sequence : ending) sink_({sequence, status, kNoRank});
+  }
+
+ private:
+  const CompletionSink sink_;
+  std::mutex mutex_;  // guards held_
+  std::vector<uint64_t> held_;
+  std::atomic<size_t> count_{0};
+};
+
+// On a rank that has nothing else to do, the end of the last plan is what lets it go.
+TEST(AShutdownGoesOnWhenTheLastPlanHasEnded) {
+  InProcessControlHub hub(2);
+  HeldBackend* backends[2] = {nullptr, nullptr};
+  std::unique_ptr<RankRuntime> ranks[2];
+  for (int r = 0; r < 2; ++r) {
+    RankRuntimeParts parts;
+    parts.engine.rank = r;
+    parts.engine.size = 2;
+    parts.control = hub.Endpoint(r);
+    parts.make_backend = [&backends, r](CompletionSink sink) {
+      auto backend = std::make_unique<HeldBackend>(std::move(sink));
+      backends[r] = backend.get();
+      return backend;
+    };
+    auto started = RankRuntime::Start(std::move(parts));
+    ASSERT_TRUE(started.ok());
+    ranks[r] = std::move(*started);
+  }
+  Calls calls;
+  for (auto& rank : ranks) {
+    calls.push_back(Allreduce("last", {4}, 1.0f));
+    calls.back()->Start(rank.get());
+  }
+  while (backends[0]->count() == 0 || backends[1]->count() == 0) std::this_thread::yield();
+  auto leaving = std::async(std::launch::async, [&] { ranks[1]->Shutdown(); });
+  // Long enough for the control thread to fall asleep again; an early end would pass unnoticed.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  backends[1]->End(OkStatus());
+  // Without being woken it would sleep until the drain limit of two seconds.
+  EXPECT_TRUE(leaving.wait_for(std::chrono::seconds(1)) == std::future_status::ready);
+  backends[0]->End(OkStatus());
+  for (auto& call : calls) EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
+  leaving.wait();
+  ranks[0]->Shutdown();
+}
+
+// Also in the middle of a transfer, when a data stream may break before the control connection.
+TEST(ALostPeerIsNamedEverywhere) {
+  for (int victim = 0; victim < 3; ++victim) {
+    for (bool in_the_middle : {false, true}) {
+      Job job(3, Link::kTcp, Config(), in_the_middle ? kNoRank : victim);
+      if (in_the_middle) RunOnce(&job, "works");
+      Calls pending;
+      for (int r = 0; r < 3; ++r) {
+        if (r == victim && !in_the_middle) continue;
+        pending.push_back(Allreduce("hopeless", {2 << 20}, 1.0f));
+        pending.back()->Start(&job[r]);
+      }
+      while (in_the_middle && job[victim].Counters()["plans"] < 2) std::this_thread::yield();
+      const auto cut = Clock::now();
+      job.Cut(victim);
+      const std::string name = "rank " + std::to_string(victim) + " (host host";
+      for (size_t i = 0; i < pending.size(); ++i) {
+        Status status = pending[i]->Wait();
+        if (in_the_middle && status.ok()) continue;  // it was through already
+        EXPECT_TRUE(status.code() == StatusCode::kUnavailable);
+        // The victim itself lives on here and sees all others vanish; as rank 0 it may even tell
+        // one of them before its last connection is cut.
+        const bool certain = !in_the_middle || (victim != 0 && static_cast<int>(i) != victim);
+        if (certain) EXPECT_CONTAINS(status.message(), name);
+      }
+      EXPECT_TRUE(Clock::now() - cut < std::chrono::seconds(10));  // "within 1 s", on slow machines
+      for (int r = 0; r < 3; ++r) {
+        if (r == victim) continue;
+        auto later = Allreduce("later", {1}, 1.0f);
+        later->Start(&job[r]);
+        EXPECT_TRUE(later->Wait().code() == StatusCode::kUnavailable);
+      }
+    }
+  }
+}
+
+TEST(ADoneThatEnqueuesDuringShutdownEndsToo) {
+  Job job(2, Link::kTcp);
+  auto first = Allreduce("first", {1}, 1.0f);
+  auto second = Allreduce("second", {1}, 1.0f);
+  LocalCall entry = first->MakeEntry();
+  entry.done = [&](const Status& status) {
+    EXPECT_TRUE(status.code() == StatusCode::kCancelled);
+    second->Start(&job[0]);
+  };
+  job[0].Enqueue(first->request, std::move(entry));
+  job[0].Shutdown();
+  EXPECT_TRUE(second->Wait().code() == StatusCode::kCancelled);
+}
+
+TEST(CyclesLeaveNoDescriptorAndNoThread) {
+  {
+    Job warm_up(2, Link::kTcp);
+    RunOnce(&warm_up, "x");
+  }
+  const int fds = EntriesOf("/proc/self/fd");
+  const int threads = EntriesOf("/proc/self/task");
+  for (int i = 0; i < 10; ++i) {
+    Job job(3, i % 2 == 0 ? Link::kTcp : Link::kUnix);
+    RunOnce(&job, "x");
+    if (i % 3 == 0) job.Cut(1);
+  }
+  EXPECT_EQ(EntriesOf("/proc/self/fd"), fds);
+  EXPECT_EQ(EntriesOf("/proc/self/task"), threads);
+}
+
+// A backend that cannot be made must not leave threads or accept calls.
+TEST(AFailedStartIsAnErrorAndLeavesNothing) {
+  const int threads = EntriesOf("/proc/self/task");
+  RankRuntimeParts parts;
+  InProcessControlHub hub(1);
+  parts.control = hub.Endpoint(0);
+  parts.make_backend = [](CompletionSink) -> std::unique_ptr<CollectiveBackend> {
+    throw std::runtime_error("no backend for test");
+  };
+  auto started = RankRuntime::Start(std::move(parts));
+  ASSERT_TRUE(!started.ok());
+  EXPECT_CONTAINS(started.status().message(), "no backend for test");
+  EXPECT_EQ(EntriesOf("/proc/self/task"), threads);
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()

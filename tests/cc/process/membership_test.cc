@@ -1,0 +1,262 @@
+// Who takes part: process sets that come and go, and ranks that have joined.
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/cc/process/fixture.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+using Calls = std::vector<std::unique_ptr<Call>>;
+using Ranks = std::vector<Rank>;
+
+std::unique_ptr<Call> Joining(ProcessSetId set = kGlobalProcessSet) {
+  auto call = Bare(CollectiveKind::kJoin, "join");
+  call->request.process_set = set;
+  return call;
+}
+
+// Makes the call on every rank; the outcome that all agree on.
+Status OnAll(Job* job, CollectiveKind kind, const std::vector<int64_t>& splits, int64_t* value) {
+  Calls calls;
+  for (int r = 0; r < job->size(); ++r) {
+    calls.push_back(Bare(kind, "sets"));
+    calls[r]->request.splits = splits;
+    calls[r]->Start(&(*job)[r]);
+  }
+  Status first;
+  for (size_t r = 0; r < calls.size(); ++r) {
+    Status status = calls[r]->Wait();
+    if (r == 0) first = status;
+    EXPECT_EQ(status.ToString(), first.ToString());
+    if (status.ok() && value != nullptr) *value = calls[r]->values.at(0);
+  }
+  return first;
+}
+
+ProcessSetId Add(Job* job, const Ranks& ranks) {
+  int64_t id = -1;
+  const std::vector<int64_t> splits(ranks.begin(), ranks.end());
+  EXPECT_EQ(OnAll(job, CollectiveKind::kAddProcessSet, splits, &id).ToString(),
+            OkStatus().ToString());
+  return static_cast<ProcessSetId>(id);
+}
+
+Status Remove(Job* job, ProcessSetId id) {
+  return OnAll(job, CollectiveKind::kRemoveProcessSet, {id}, nullptr);
+}
+
+Calls SumIn(Job* job, ProcessSetId set, const Ranks& ranks, const std::string& name) {
+  Calls calls;
+  for (Rank r : ranks) {
+    calls.push_back(Allreduce(name, {4}, static_cast<float>(r + 1)));
+    calls.back()->request.process_set = set;
+    calls.back()->Start(&(*job)[r]);
+  }
+  return calls;
+}
+
+void ExpectSum(const Calls& calls, float sum) {
+  for (const auto& call : calls) {
+    EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
+    EXPECT_TRUE(AllEqual(call->outputs[0], sum));
+  }
+}
+
+TEST(SetsComeAndGo) {
+  for (Link link : {Link::kInProcess, Link::kTcp}) {
+    Job job(4, link);
+    const ProcessSetId even = Add(&job, {0, 2}), others = Add(&job, {1, 2, 3});
+    EXPECT_EQ(even, 1);
+    EXPECT_EQ(others, 2);
+    const auto sets = job[3].ProcessSets();
+    EXPECT_EQ(sets.size(), size_t{3});
+    EXPECT_TRUE((sets.at(0) == Ranks{0, 1, 2, 3} && sets.at(2) == Ranks{1, 2, 3}));
+    EXPECT_TRUE((*job[3].Members(even) == Ranks{0, 2}));
+    EXPECT_TRUE(!job[3].Members(9).ok());
+    Calls a = SumIn(&job, even, {0, 2}, "same"), b = SumIn(&job, others, {1, 2, 3}, "same");
+    Calls all = SumIn(&job, kGlobalProcessSet, {0, 1, 2, 3}, "same");
+    ExpectSum(a, 4.0f);
+    ExpectSum(b, 9.0f);
+    ExpectSum(all, 10.0f);
+    EXPECT_TRUE(Remove(&job, even).ok());
+    EXPECT_TRUE(!job[0].Members(even).ok());
+    EXPECT_EQ(Add(&job, {3}), 3);  // an id is never used again
+    ExpectSum(SumIn(&job, 3, {3}, "same"), 4.0f);
+    ExpectSum(SumIn(&job, others, {1, 2, 3}, "same"), 9.0f);
+  }
+}
+
+TEST(BadSetsAreRefusedOnEveryRank) {
+  Job job(3, Link::kTcp);
+  Add(&job, {0, 1});
+  const Status twice = OnAll(&job, CollectiveKind::kAddProcessSet, {0, 1}, nullptr);
+  EXPECT_TRUE(twice.code() == StatusCode::kInvalidArgument);
+  EXPECT_CONTAINS(twice.message(), "registered already");
+  const std::vector<int64_t> bad[] = {{}, {0, 3}, {-1}, {1, 1}};
+  for (const auto& ranks : bad) {
+    EXPECT_TRUE(OnAll(&job, CollectiveKind::kAddProcessSet, ranks, nullptr).code() ==
+                StatusCode::kInvalidArgument);
+  }
+  for (ProcessSetId id : {0, 7, -1}) {
+    EXPECT_TRUE(Remove(&job, id).code() == StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(Add(&job, {1, 2}), 2);
+}
+
+// A member that was asked before the set went away must not be left waiting.
+TEST(RemovingASetEndsItsPendingCalls) {
+  Job job(3, Link::kTcp);
+  const ProcessSetId set = Add(&job, {0, 1});
+  auto pending = Allreduce("lonely", {2}, 1.0f);
+  pending->request.process_set = set;
+  pending->Start(&job[1]);
+  EXPECT_TRUE(Remove(&job, set).ok());
+  EXPECT_TRUE(!pending->Wait().ok());
+  const ProcessSetId again = Add(&job, {0, 1});
+  EXPECT_EQ(again, set + 1);
+  ExpectSum(SumIn(&job, again, {0, 1}, "lonely"), 3.0f);
+}
+
+TEST(AStrangerIsRefused) {
+  Job job(3, Link::kTcp);
+  const ProcessSetId set = Add(&job, {0, 1});
+  auto call = Allreduce("x", {2}, 1.0f);
+  call->request.process_set = set;
+  call->Start(&job[2]);
+  const Status status = call->Wait();
+  EXPECT_TRUE(status.code() == StatusCode::kInvalidArgument);
+  EXPECT_CONTAINS(status.message(), "rank 2");
+}
+
+// Threads make calls while sets come and go: each call ends, well or as one of an unknown set.
+TEST(CallsWhileSetsChange) {
+  Job job(2, Link::kTcp);
+  std::atomic<bool> stop{false};
+  std::atomic<int> bad{0}, worked{0}, set{1};
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      while (!stop) {
+        const ProcessSetId id = set;
+        if (!job[r].Members(id).ok()) std::this_thread::yield();
+        auto call = Bare(CollectiveKind::kBarrier, "alone");
+        call->request.process_set = id;
+        call->Start(&job[r]);
+        Status status = call->Wait();
+        if (status.ok()) ++worked;
+        if (!status.ok() && status.code() != StatusCode::kInvalidArgument &&
+            status.code() != StatusCode::kFailedPrecondition &&
+            status.code() != StatusCode::kCancelled) {
+          std::cerr << status.ToString() << "\n";
+          ++bad;
+        }
+      }
+    });
+  }
+  // Until a call has come through as well.
+  for (int i = 0; i < 100 || (worked.load() == 0 && i < 100'000); ++i) {
+    EXPECT_EQ(Add(&job, {i % 2}), i + 1);
+    EXPECT_TRUE(Remove(&job, i + 1).ok());
+    set = i + 2;
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(bad.load(), 0);
+  EXPECT_TRUE(worked.load() > 0);
+}
+
+// Rank r makes 2 * r + 1 steps, then joins; those who go on average over themselves.
+TEST(JoinedRanksTakeNoPart) {
+  for (Link link : {Link::kInProcess, Link::kTcp}) {
+    for (int size = 1; size <= 4; ++size) {
+      Job job(size, link);
+      for (int round = 0; round < 3; ++round) {
+        Calls joins(static_cast<size_t>(size));
+        for (int r = 0; r < size; ++r) joins[r] = Joining();
+        std::atomic<int> wrong{0};
+        std::vector<std::thread> threads;
+        for (int r = 0; r < size; ++r) {
+          threads.emplace_back([&, r] {
+            for (int step = 0; step < 2 * r + 1; ++step) {
+              auto call = Allreduce("step", {8}, static_cast<float>(r));
+              call->request.op = ReduceOp::kAverage;
+              auto rows = Single(CollectiveKind::kAllgather, "rows", {r + 1}, 1.0f);
+              call->Start(&job[r]);
+              rows->Start(&job[r]);
+              const int first = (step + 1) / 2;  // the first rank that has not joined
+              const float mean = static_cast<float>(first + size - 1) / 2.0f;
+              if (!call->Wait().ok() || !AllEqual(call->outputs[0], mean)) ++wrong;
+              int expected = 0;
+              for (int m = first; m < size; ++m) expected += m + 1;
+              if (!rows->Wait().ok() || rows->outputs[0].size() != size_t(expected)) ++wrong;
+            }
+            joins[r]->Start(&job[r]);
+            if (!joins[r]->Wait().ok()) ++wrong;
+          });
+        }
+        for (std::thread& thread : threads) thread.join();
+        EXPECT_EQ(wrong.load(), 0);
+        for (auto& join : joins) {
+          EXPECT_TRUE((join->values == std::vector<int64_t>{size - 1}));
+        }
+        Ranks everybody;
+        for (int r = 0; r < size; ++r) everybody.push_back(r);
+        ExpectSum(SumIn(&job, kGlobalProcessSet, everybody, "step"),
+                  static_cast<float>(size * (size + 1) / 2));
+      }
+    }
+  }
+}
+
+// Rows for a rank that has joined would go nowhere: an error on those who asked.
+TEST(SomeKindsNeedEverybody) {
+  Job job(3, Link::kTcp);
+  Calls joins;
+  joins.push_back(Joining());
+  joins[0]->Start(&job[0]);
+  for (CollectiveKind kind :
+       {CollectiveKind::kReducescatter, CollectiveKind::kAlltoall, CollectiveKind::kScatter}) {
+    Calls calls;
+    for (int r : {1, 2}) {
+      calls.push_back(Single(kind, "rows", {3}, 1.0f));
+      calls.back()->request.root = 1;
+      calls.back()->Start(&job[r]);
+    }
+    for (auto& call : calls) {
+      EXPECT_TRUE(call->Wait().code() == StatusCode::kFailedPrecondition);
+    }
+  }
+  for (int r : {1, 2}) {
+    joins.push_back(Joining());
+    joins.back()->Start(&job[r]);
+  }
+  for (auto& join : joins) EXPECT_TRUE(join->Wait().ok());
+}
+
+TEST(JoiningASetLeavesTheOthersAlone) {
+  Job job(3, Link::kTcp);
+  const ProcessSetId set = Add(&job, {0, 1});
+  Calls joins;
+  joins.push_back(Joining(set));
+  joins[0]->Start(&job[0]);
+  ExpectSum(SumIn(&job, kGlobalProcessSet, {0, 1, 2}, "all"), 6.0f);
+  ExpectSum(SumIn(&job, set, {1}, "set"), 2.0f);
+  joins.push_back(Joining(set));
+  joins[1]->Start(&job[1]);
+  for (auto& join : joins) {
+    EXPECT_TRUE(join->Wait().ok());
+    EXPECT_TRUE((join->values == std::vector<int64_t>{1}));
+  }
+  ExpectSum(SumIn(&job, set, {0, 1}, "set"), 3.0f);
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()

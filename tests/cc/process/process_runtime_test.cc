@@ -1,0 +1,200 @@
+// The process-wide runtime: init, shutdown and init again, from every side, and forked children.
+#include "ops/runtime/process/process_runtime.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/cc/process/fixture.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+ProcessRuntime& Runtime() { return ProcessRuntime::Get(); }
+
+void Enqueue(Call* call) { Runtime().Enqueue(call->request, call->MakeEntry()); }
+
+// This process is rank 0 of 2; `peer` plays rank 1 with transports and a backend of its own.
+struct TwoRanks {
+  TwoRanks() {
+    JobSockets sockets(2, Link::kTcp);
+    options.topology.size = 2;
+    options.topology.local_size = 2;
+    options.hosts = {"a", "b"};
+    options.control_fds = sockets.control[0];
+    options.data_fds = sockets.data[0];
+    RankRuntimeParts parts;
+    parts.engine.rank = 1;
+    parts.engine.size = 2;
+    parts.control = ControlOver(sockets.control[1]);
+    auto data = std::make_shared<std::unique_ptr<DataTransport>>(DataOver(sockets.data[1]));
+    parts.make_backend = [data](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
+      return std::make_unique<CpuBackend>(1, Config(), std::move(*data), std::move(sink), 2);
+    };
+    auto started = RankRuntime::Start(std::move(parts));
+    if (started.ok()) peer = std::move(*started);
+  }
+  InitOptions options;
+  std::unique_ptr<RankRuntime> peer;
+};
+
+TEST(BeforeInitEverythingSaysSo) {
+  EXPECT_TRUE(!Runtime().initialized());
+  EXPECT_TRUE(!Runtime().topology().ok());
+  EXPECT_TRUE(Runtime().Counters().empty());
+  auto call = Allreduce("early", {1}, 1.0f);
+  Enqueue(call.get());
+  Status status = call->Wait();
+  EXPECT_TRUE(status.code() == StatusCode::kFailedPrecondition);
+  EXPECT_CONTAINS(status.message(), "init()");
+  Runtime().Shutdown();
+}
+
+TEST(OneRankInitsAndShutsDownAgainAndAgain) {
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(Runtime().Init(InitOptions()).ok());
+    EXPECT_TRUE(Runtime().initialized());
+    EXPECT_EQ(Runtime().topology()->size, 1);
+    auto call = Allreduce("alone", {3}, 2.5f);
+    Enqueue(call.get());
+    EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
+    EXPECT_TRUE(AllEqual(call->outputs[0], 2.5f));
+    EXPECT_EQ(Runtime().Counters()["collectives"], int64_t{1});
+    Status twice = Runtime().Init(InitOptions());
+    EXPECT_TRUE(twice.code() == StatusCode::kFailedPrecondition);
+    Runtime().Shutdown();
+    Runtime().Shutdown();
+    EXPECT_TRUE(!Runtime().initialized());
+  }
+}
+
+TEST(TwoRanksWork) {
+  TwoRanks ranks;
+  ASSERT_TRUE(Runtime().Init(std::move(ranks.options)).ok());
+  auto mine = Allreduce("x", {5}, 1.0f);
+  auto theirs = Allreduce("x", {5}, 2.0f);
+  Enqueue(mine.get());
+  theirs->Start(ranks.peer.get());
+  EXPECT_TRUE(mine->Wait().ok() && theirs->Wait().ok());
+  EXPECT_TRUE(AllEqual(mine->outputs[0], 3.0f));
+  auto waiting = Allreduce("never", {5}, 1.0f);
+  Enqueue(waiting.get());
+  Runtime().Shutdown();
+  EXPECT_TRUE(waiting->Wait().code() == StatusCode::kCancelled);
+  ranks.peer->Shutdown();
+}
+
+TEST(AFailedInitClosesItsDescriptors) {
+  auto [ours, theirs] = ConnectedSockets(Link::kTcp);
+  InitOptions options;
+  options.topology.size = 2;
+  options.control_fds = {{1, ours}};  // and no data connection
+  Status status = Runtime().Init(std::move(options));
+  EXPECT_TRUE(status.code() == StatusCode::kInvalidArgument);
+  EXPECT_CONTAINS(status.message(), "data connection to rank 1");
+  EXPECT_EQ(fcntl(ours, F_GETFD), -1);
+  close(theirs);
+  InitOptions typo;
+  typo.config["FUSION_TRESHOLD"] = "1";
+  EXPECT_TRUE(Runtime().Init(std::move(typo)).code() == StatusCode::kInvalidArgument);
+  EXPECT_TRUE(!Runtime().initialized());
+}
+
+TEST(ShutdownInsideADoneDoesNotDeadlock) {
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(Runtime().Init(InitOptions()).ok());
+    auto call = Allreduce("last", {1}, 1.0f);
+    std::promise<void> ended;
+    LocalCall entry = call->MakeEntry();
+    entry.done = [&](const Status&) {
+      Runtime().Shutdown();
+      EXPECT_TRUE(!Runtime().initialized());
+      EXPECT_TRUE(!Runtime().Init(InitOptions()).ok());  // it would have to wait for itself
+      Runtime().Shutdown();
+      ended.set_value();
+    };
+    Runtime().Enqueue(call->request, std::move(entry));
+    ended.get_future().wait();
+    Runtime().Shutdown();  // waits for the other
+    EXPECT_TRUE(!Runtime().initialized());
+  }
+}
+
+TEST(ShutdownsAndEnqueuesFromManyThreads) {
+  for (int round = 0; round < 20; ++round) {
+    ASSERT_TRUE(Runtime().Init(InitOptions()).ok());
+    std::atomic<int> bad{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < 50; ++i) {
+          auto call = Allreduce(std::to_string(t) + "." + std::to_string(i), {4}, 1.0f);
+          Enqueue(call.get());
+          Status status = call->Wait();
+          const bool expected = status.ok() || status.code() == StatusCode::kCancelled ||
+                                status.code() == StatusCode::kFailedPrecondition;
+          if (!expected) ++bad;
+        }
+      });
+    }
+    for (int t = 0; t < 2; ++t) threads.emplace_back([] { Runtime().Shutdown(); });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(bad.load(), 0);
+    EXPECT_TRUE(!Runtime().initialized());
+  }
+}
+
+int OpenSockets() {
+  int count = 0;
+  for (int fd = 3; fd < 256; ++fd) {
+    struct stat info;
+    if (fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode)) ++count;
+  }
+  return count;
+}
+
+TEST(AForkedChildHasNoSocketsAndIsToldWhy) {
+  TwoRanks ranks;
+  ASSERT_TRUE(Runtime().Init(std::move(ranks.options)).ok());
+  const pid_t child = fork();
+  if (child == 0) {
+    bool refused = false;
+    Request request;
+    request.name = "in child";
+    request.shapes = {Shape{}};
+    LocalCall entry;
+    entry.done = [&](const Status& status) {
+      refused = status.code() == StatusCode::kFailedPrecondition &&
+                status.message().find("forked child") != std::string::npos;
+    };
+    Runtime().Enqueue(request, std::move(entry));
+    const bool init_refused = !Runtime().Init(InitOptions()).ok();
+    Runtime().Shutdown();
+    _exit(OpenSockets() == 0 && refused && init_refused && !Runtime().initialized() ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  auto mine = Allreduce("still fine", {1}, 1.0f);
+  auto theirs = Allreduce("still fine", {1}, 1.0f);
+  Enqueue(mine.get());
+  theirs->Start(ranks.peer.get());
+  EXPECT_TRUE(mine->Wait().ok() && theirs->Wait().ok());
+  std::thread leaving([&] { ranks.peer->Shutdown(); });
+  Runtime().Shutdown();
+  leaving.join();
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()

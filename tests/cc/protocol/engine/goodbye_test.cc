@@ -1,0 +1,218 @@
+#include "ops/runtime/protocol/engine/engine_state.h"
+#include "tests/cc/protocol/engine/fixture.h"
+#include "tests/cc/test.h"
+
+// Shutdown of this rank and of others.
+namespace tfring::testing {
+namespace {
+
+TEST(ARankThatLeavesCancelsWhatItHasNotBegun) {
+  World world(3);
+  world.Submit(1, 1, Allreduce("x"));
+  world.Shutdown(1);
+  EXPECT_EQ(world.Code(1, 1), StatusCode::kCancelled);
+  EXPECT_TRUE(world.finished(1));
+  world.Submit(1, 2, Allreduce("y"));
+  EXPECT_EQ(world.Code(1, 2), StatusCode::kCancelled);
+  EXPECT_EQ(world.Sent(1, 0, FrameType::kGoodbye), 1);
+  EXPECT_TRUE(!world.abort(1).has_value());
+}
+
+TEST(CallsOfTheSameStepAreCancelledToo) {
+  World world(2);
+  EngineEvents events;
+  events.shutdown = true;
+  events.submissions.emplace_back(1, Allreduce("x"));
+  world.Step(1, std::move(events));
+  EXPECT_EQ(world.Code(1, 1), StatusCode::kCancelled);
+}
+
+TEST(APlanCountsThoughTheGoodbyeComesWithIt) {
+  World world(2);
+  world.Submit(1, 1, Allreduce("last"));
+  world.Deliver();
+  world.Submit(0, 1, Allreduce("last"));
+  world.Shutdown(0);
+  world.DeliverAtOnce();
+  ASSERT_EQ(world.runs(1).size(), 1u);
+  world.Complete(1, world.runs(1)[0].plan.sequence);
+  EXPECT_EQ(world.Code(1, 1), StatusCode::kOk);
+}
+
+TEST(RankZerosGoodbyeNamesWhoLeftBefore) {
+  World world(3);
+  world.Shutdown(1);
+  world.Deliver();
+  world.Shutdown(0);
+  world.Deliver();
+  world.Submit(2, 1, Allreduce("x"));
+  EXPECT_EQ(world.Code(2, 1), StatusCode::kCancelled);
+  EXPECT_CONTAINS(world.Text(2, 1), "rank 0 (host h0) has shut down, after rank 1 (host h1) had");
+}
+
+TEST(RankZeroPassesAGoodbyeOn) {
+  World world(3);
+  world.Shutdown(1);
+  world.Deliver();
+  EXPECT_EQ(world.Sent(0, 2, FrameType::kGoodbye), 1);
+  EXPECT_EQ(world.Sent(0, 1, FrameType::kGoodbye), 0);
+}
+
+TEST(WhatNeedsADepartedRankIsCancelledAndTheRestGoesOn) {
+  World world(3);
+  world.Submit(0, 1, Allreduce("before"));
+  world.Deliver();
+  world.Shutdown(1);
+  world.Deliver();
+  EXPECT_EQ(world.Code(0, 1), StatusCode::kCancelled);
+  EXPECT_CONTAINS(world.Text(0, 1), "rank 1");
+  world.Lose(0, 1);
+  world.Lose(2, 1, "process 4711 ended");
+  EXPECT_EQ(world.deadline(2), kNever);
+  world.Submit(2, 2, Allreduce("after"));
+  world.Deliver();
+  EXPECT_EQ(world.Code(2, 2), StatusCode::kCancelled);
+  EXPECT_CONTAINS(world.Text(2, 2), "rank 1");
+  world.Submit(0, 3, Allreduce("pair", 3));
+  world.Submit(2, 3, Allreduce("pair", 3));
+  world.Deliver();
+  ASSERT_EQ(world.runs(2).size(), 1u);
+  world.Complete(2, world.runs(2)[0].plan.sequence);
+  EXPECT_EQ(world.Code(2, 3), StatusCode::kOk);
+  EXPECT_TRUE(!world.abort(0).has_value() && !world.abort(2).has_value());
+}
+
+TEST(ARunningPlanThatBreaksAfterAGoodbyeIsCancelledEverywhere) {
+  World world(3);
+  world.SubmitOnAll(1, "x");
+  world.Shutdown(1);
+  world.Deliver();
+  EXPECT_TRUE(!world.Ended(2, 1));
+  world.Complete(2, world.runs(2)[0].plan.sequence, Unavailable("connection reset"), 1);
+  EXPECT_EQ(world.Code(2, 1), StatusCode::kCancelled);
+  EXPECT_CONTAINS(world.Text(2, 1), "rank 1 (host h1) has shut down while 'x' was running");
+  world.Deliver();
+  world.Complete(0, world.runs(0)[0].plan.sequence, Cancelled("aborted"));
+  EXPECT_EQ(world.Code(0, 1), StatusCode::kCancelled);
+  EXPECT_CONTAINS(world.Text(0, 1), "rank 1 (host h1) has shut down");
+}
+
+TEST(AGoodbyeExplainsAStreamThatBrokeBefore) {
+  World world(3);
+  world.SubmitOnAll(1, "x");
+  world.Complete(2, world.runs(2)[0].plan.sequence, Unavailable("connection reset"), 1);
+  EXPECT_TRUE(!world.Ended(2, 1));
+  world.Deliver();  // rank 0 has the fault report before the goodbye
+  world.Shutdown(1);
+  world.Deliver();
+  EXPECT_EQ(world.Code(2, 1), StatusCode::kCancelled);
+  EXPECT_CONTAINS(world.Text(2, 1), "rank 1 (host h1) has shut down");
+  world.Complete(0, world.runs(0)[0].plan.sequence, Cancelled("aborted"));
+  EXPECT_CONTAINS(world.Text(0, 1), "rank 1 (host h1) has shut down");
+}
+
+TEST(AGoodbyeExplainsAProcessThatEnded) {
+  World world(3);
+  world.Lose(2, 1, "process 4711 ended");
+  EXPECT_EQ(world.deadline(2), world.now + kGoodbyeGrace);
+  world.Shutdown(1);
+  world.Deliver();
+  EXPECT_EQ(world.deadline(2), kNever);
+  world.At(world.now + kSecond, 2);
+  EXPECT_TRUE(!world.abort(2).has_value());
+}
+
+TEST(AShutdownWaitsForPlansThatRun) {
+  World world(2);
+  world.SubmitOnAll(1, "x");
+  world.Submit(1, 2, Allreduce("y"));
+  world.Shutdown(1);
+  EXPECT_EQ(world.Code(1, 2), StatusCode::kCancelled);
+  EXPECT_TRUE(!world.Ended(1, 1));
+  EXPECT_TRUE(!world.finished(1));
+  EXPECT_EQ(world.deadline(1), world.now + kDrainLimit);
+  world.now += kSecond;
+  world.Complete(1, world.runs(1)[0].plan.sequence);
+  EXPECT_EQ(world.Code(1, 1), StatusCode::kOk);
+  EXPECT_TRUE(world.finished(1));
+}
+
+TEST(AShutdownDoesNotWaitForEver) {
+  World world(2);
+  world.SubmitOnAll(1, "x");
+  world.Shutdown(1);
+  const TimePoint start = world.now;
+  world.At(start + kDrainLimit - 1, 1);
+  EXPECT_TRUE(!world.abort(1).has_value());
+  world.At(start + kDrainLimit, 1);
+  EXPECT_TRUE(world.abort(1).has_value());
+  EXPECT_TRUE(!world.finished(1));
+  world.Complete(1, world.runs(1)[0].plan.sequence, Cancelled("aborted"));
+  EXPECT_EQ(world.Code(1, 1), StatusCode::kCancelled);
+  EXPECT_CONTAINS(world.Text(1, 1), "'x'");
+  EXPECT_TRUE(world.finished(1));
+  world.Deliver();
+  EXPECT_TRUE(world.abort(0).has_value());  // rank 0 would wait for that data for ever
+}
+
+TEST(RankZerosGoodbyeEndsTheNegotiationForAll) {
+  World world(3);
+  world.SubmitOnAll(1, "x");
+  world.Submit(2, 2, Allreduce("y"));
+  world.Shutdown(0);
+  EXPECT_TRUE(!world.finished(0));
+  world.Deliver();
+  EXPECT_EQ(world.Code(2, 2), StatusCode::kCancelled);
+  EXPECT_CONTAINS(world.Text(2, 2), "rank 0 (host h0) has shut down");
+  EXPECT_TRUE(!world.Ended(2, 1));
+  EXPECT_EQ(world.deadline(2), world.now + kDrainLimit);
+  world.Complete(0, world.runs(0)[0].plan.sequence);
+  EXPECT_TRUE(world.finished(0));
+  world.Lose(2, 0);
+  EXPECT_TRUE(!world.abort(2).has_value());
+  world.Complete(2, world.runs(2)[0].plan.sequence);
+  EXPECT_EQ(world.Code(2, 1), StatusCode::kOk);
+  world.Submit(2, 3, Allreduce("z"));
+  EXPECT_EQ(world.Code(2, 3), StatusCode::kCancelled);
+}
+
+TEST(AfterRankZerosGoodbyePlansHaveALimit) {
+  World world(3);
+  world.SubmitOnAll(1, "x");
+  world.Shutdown(0);
+  world.Deliver();
+  world.At(world.now + kDrainLimit, 2);
+  EXPECT_TRUE(world.abort(2).has_value());
+  world.Complete(2, world.runs(2)[0].plan.sequence, Cancelled("aborted"));
+  EXPECT_EQ(world.Code(2, 1), StatusCode::kCancelled);
+  EXPECT_CONTAINS(world.Text(2, 1), "rank 0 (host h0) has shut down while 'x' was running");
+}
+
+TEST(EverybodyLeavingIsNoFailure) {
+  World world(3);
+  world.SubmitOnAll(1, "x");
+  for (Rank rank : {0, 1, 2}) world.Complete(rank, world.runs(rank)[0].plan.sequence);
+  for (Rank rank : {0, 1, 2}) world.Shutdown(rank);
+  world.Deliver();
+  for (Rank rank : {0, 1, 2}) {
+    EXPECT_TRUE(world.finished(rank));
+    EXPECT_TRUE(!world.abort(rank).has_value());
+    EXPECT_EQ(world.deadline(rank), kNever);
+  }
+}
+
+TEST(AShutdownAfterALossFinishesOnceTheBackendIsThrough) {
+  World world(2);
+  world.SubmitOnAll(1, "x");
+  world.Lose(0, 1);
+  world.Shutdown(0);
+  EXPECT_TRUE(!world.finished(0));
+  world.Complete(0, world.runs(0)[0].plan.sequence, Unavailable("aborted"));
+  EXPECT_TRUE(world.finished(0));
+  EXPECT_CONTAINS(world.Text(0, 1), "rank 1 (host h1) was lost");
+}
+
+}  // namespace
+}  // namespace tfring::testing
+
+TFRING_TEST_MAIN()

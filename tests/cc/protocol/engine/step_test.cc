@@ -1,0 +1,293 @@
+#include "tests/cc/protocol/engine/fixture.h"
+#include "tests/cc/test.h"
+
+// Calls and their results, heartbeats, and frames that make no sense.
+namespace tfring::testing {
+namespace {
+
+TEST(OneRankNeedsNobody) {
+  World world(1);
+  world.Submit(0, 1, Allreduce("x"));
+  ASSERT_EQ(world.runs(0).size(), 1u);
+  EXPECT_EQ(world.runs(0)[0].entries, std::vector<CallId>{1});
+  EXPECT_EQ(world.runs(0)[0].members, std::vector<Rank>{0});
+  EXPECT_TRUE(!world.Ended(0, 1));
+  EXPECT_EQ(world.in_flight(0), 1u);
+  world.Complete(0, world.runs(0)[0].plan.sequence);
+  EXPECT_EQ(world.Text(0, 1), OkStatus().ToString());
+  EXPECT_EQ(world.in_flight(0), 0u);
+  world.Shutdown(0);
+  EXPECT_TRUE(world.finished(0));
+  EXPECT_EQ(world.deadline(0), kNever);
+}
+
+TEST(APlanRunsOnAllRanksAndEndsWithItsCompletion) {
+  World world(3);
+  world.Submit(0, 1, Allreduce("x"));
+  world.Submit(2, 2, Allreduce("x"));
+  world.Deliver();
+  EXPECT_TRUE(world.runs(0).empty());
+  world.Submit(1, 3, Allreduce("x"));
+  world.Deliver();
+  for (Rank rank : {0, 1, 2}) {
+    ASSERT_EQ(world.runs(rank).size(), 1u);
+    EXPECT_EQ(world.runs(rank)[0].plan.sequence, world.runs(0)[0].plan.sequence);
+  }
+  EXPECT_TRUE(!world.Ended(1, 3));
+  world.Complete(1, world.runs(1)[0].plan.sequence);
+  EXPECT_EQ(world.Code(1, 3), StatusCode::kOk);
+  EXPECT_TRUE(!world.Ended(0, 1));
+}
+
+TEST(ADuplicateNameIsRefusedAndTheFirstCallGoesOn) {
+  World world(2);
+  world.Submit(0, 1, Allreduce("x"));
+  world.Submit(0, 2, Allreduce("x"));
+  EXPECT_EQ(world.Code(0, 2), StatusCode::kInvalidArgument);
+  EXPECT_CONTAINS(world.Text(0, 2), "'x' is in flight on rank 0 (host h0)");
+  world.Submit(1, 1, Allreduce("x"));
+  world.Deliver();
+  ASSERT_EQ(world.runs(0).size(), 1u);
+  world.Submit(0, 3, Allreduce("x"));
+  EXPECT_EQ(world.Code(0, 3), StatusCode::kInvalidArgument);
+  world.Complete(0, world.runs(0)[0].plan.sequence);
+  EXPECT_EQ(world.Code(0, 1), StatusCode::kOk);
+}
+
+TEST(ANameIsFreeInTheStepOfItsCompletion) {
+  World world(1);
+  world.Submit(0, 1, Allreduce("x"));
+  ASSERT_EQ(world.runs(0).size(), 1u);
+  EngineEvents events;
+  events.completions.push_back({world.runs(0)[0].plan.sequence, OkStatus(), kNoRank});
+  events.submissions.emplace_back(2, Allreduce("x"));
+  world.Step(0, std::move(events));
+  EXPECT_EQ(world.Code(0, 1), StatusCode::kOk);
+  EXPECT_EQ(world.runs(0).size(), 2u);
+}
+
+TEST(OneNameMayBeInFlightInTwoProcessSets) {
+  World world(3);
+  world.Submit(0, 1, Allreduce("x", 1));
+  world.Submit(0, 2, Allreduce("x", 3));
+  world.Submit(1, 1, Allreduce("x", 1));
+  world.Submit(2, 1, Allreduce("x", 3));
+  world.Deliver();
+  EXPECT_EQ(world.runs(0).size(), 2u);
+  EXPECT_EQ(world.runs(1).size(), 1u);
+}
+
+TEST(WrongCallsEndOnTheirOwn) {
+  World world(3);
+  world.Submit(0, 1, Allreduce("x", 9));
+  EXPECT_EQ(world.Code(0, 1), StatusCode::kInvalidArgument);
+  EXPECT_CONTAINS(world.Text(0, 1), "process set 9");
+  world.Submit(0, 2, Allreduce("x", 2));
+  EXPECT_EQ(world.Code(0, 2), StatusCode::kInvalidArgument);
+  EXPECT_CONTAINS(world.Text(0, 2), "only the ranks 1, 2");
+  EXPECT_EQ(world.in_flight(0), 0u);
+  world.SubmitOnAll(4, "x");
+  EXPECT_EQ(world.runs(0).size(), 1u);
+}
+
+TEST(WhatIsWrongOnOneRankEndsOnAll) {
+  World world(3);
+  Request request = Allreduce("x");
+  request.dtype = DataType::kBool;
+  world.Submit(1, 1, request);
+  world.Submit(0, 1, Allreduce("x"));
+  world.Deliver();
+  EXPECT_TRUE(!world.Ended(1, 1));
+  world.Submit(2, 1, Allreduce("x"));
+  world.Deliver();
+  for (Rank rank : {0, 1, 2}) {
+    EXPECT_EQ(world.Code(rank, 1), StatusCode::kInvalidArgument);
+    EXPECT_CONTAINS(world.Text(rank, 1), "invalid on rank 1: allreduce of tensor 'x': dtype bool");
+    EXPECT_EQ(world.in_flight(rank), 0u);
+  }
+  world.SubmitOnAll(2, "x");
+  EXPECT_EQ(world.runs(2).size(), 1u);
+}
+
+TEST(PlansWithoutDataRunToo) {
+  World world(3);
+  Request remove;
+  remove.name = "remove";
+  remove.kind = CollectiveKind::kRemoveProcessSet;
+  remove.splits = {2};
+  for (Rank rank : {0, 1, 2}) world.Submit(rank, 1, remove);
+  world.Deliver();
+  for (Rank rank : {0, 1, 2}) {
+    ASSERT_EQ(world.runs(rank).size(), 1u);
+    EXPECT_TRUE(!world.runs(rank)[0].moves_data());
+    EXPECT_EQ(world.runs(rank)[0].plan.items[0].negotiated_values, std::vector<int64_t>{2});
+    EXPECT_TRUE(!world.Ended(rank, 1));
+    world.Complete(rank, world.runs(rank)[0].plan.sequence);
+    EXPECT_EQ(world.Code(rank, 1), StatusCode::kOk);
+  }
+  world.Submit(1, 2, Allreduce("x", 2));
+  EXPECT_CONTAINS(world.Text(1, 2), "process set 2, which does not exist");
+}
+
+// Rank 0 does not wait for its own completion of a plan that moves no data.
+TEST(PlansWithoutDataDoNotFillTheWindow) {
+  Config config = QuietConfig();
+  config.max_plans_in_flight = 1;
+  World world(2, config);
+  Request join;
+  join.name = "join";
+  join.kind = CollectiveKind::kJoin;
+  for (Rank rank : {0, 1}) world.Submit(rank, 1, join);
+  world.Deliver();
+  EXPECT_EQ(world.runs(0).size(), 1u);
+  world.SubmitOnAll(2, "x");
+  ASSERT_EQ(world.runs(0).size(), 2u);
+  EXPECT_EQ(world.runs(0)[1].members, (std::vector<Rank>{0, 1}));
+}
+
+TEST(APlanHasThoseWhoTakePartAsMembers) {
+  World world(3);
+  Request join;
+  join.name = "join";
+  join.kind = CollectiveKind::kJoin;
+  world.Submit(2, 1, join);
+  Request send = Allreduce("s");
+  send.kind = CollectiveKind::kSendRecv;
+  send.root = 1;
+  send.peer = 0;
+  for (Rank rank : {0, 1}) world.Submit(rank, 1, Allreduce("x"));
+  for (Rank rank : {0, 1}) world.Submit(rank, 2, send);
+  world.Deliver();
+  for (Rank rank : {0, 1}) {
+    ASSERT_EQ(world.runs(rank).size(), 2u);
+    for (const PlanRun& run : world.runs(rank)) {
+      EXPECT_EQ(run.members, (std::vector<Rank>{0, 1}));
+    }
+  }
+  EXPECT_TRUE(world.runs(2).empty());
+}
+
+TEST(RanksThatDisagreeAllFailAndGoOn) {
+  World world(2);
+  world.Submit(0, 1, Allreduce("x"));
+  Request other = Allreduce("x");
+  other.dtype = DataType::kFloat64;
+  world.Submit(1, 1, other);
+  world.Deliver();
+  for (Rank rank : {0, 1}) {
+    EXPECT_EQ(world.Code(rank, 1), StatusCode::kFailedPrecondition);
+    EXPECT_CONTAINS(world.Text(rank, 1), "float64");
+    EXPECT_TRUE(world.runs(rank).empty());
+  }
+  world.SubmitOnAll(2, "x");
+  EXPECT_EQ(world.runs(1).size(), 1u);
+}
+
+// The backend of every member says so by itself, and its streams are whole.
+TEST(WhatNoRankCanRunEndsAlone) {
+  Config config = QuietConfig();
+  config.max_plans_in_flight = 1;
+  World world(3, config);
+  world.SubmitOnAll(1, "x");
+  const uint64_t first = world.runs(0).back().plan.sequence;
+  world.SubmitOnAll(2, "y");  // waits for the window
+  EXPECT_EQ(world.runs(1).size(), 1u);
+  for (Rank rank : {2, 0, 1}) world.Complete(rank, first, Unimplemented("not connected"));
+  for (Rank rank : {0, 1, 2}) {
+    EXPECT_EQ(world.Text(rank, 1), Unimplemented("cannot run 'x': not connected").ToString());
+    EXPECT_TRUE(!world.abort(rank));
+    EXPECT_EQ(world.Sent(rank, 0, FrameType::kFault), 0);
+    EXPECT_EQ(world.in_flight(rank), 1u);
+  }
+  world.Deliver();
+  for (Rank rank : {0, 1, 2}) {
+    ASSERT_EQ(world.runs(rank).size(), 2u);
+    EXPECT_TRUE(!world.Ended(rank, 2));
+    world.Complete(rank, world.runs(rank)[1].plan.sequence);
+    EXPECT_EQ(world.Code(rank, 2), StatusCode::kOk);
+  }
+  EXPECT_TRUE(!world.doubled);
+}
+
+TEST(HeartbeatsGoOutWhenNothingElseDoes) {
+  Config config = QuietConfig();
+  config.heartbeat_interval = 5 * kSecond;
+  World world(3, config);
+  const TimePoint start = world.now;
+  EXPECT_EQ(world.deadline(1), start + 5 * kSecond);
+  world.At(start + 5 * kSecond - 1, 1);
+  EXPECT_EQ(world.Sent(1, 0, FrameType::kHeartbeat), 0);
+  world.At(start + 5 * kSecond, 1);
+  EXPECT_EQ(world.Sent(1, 0, FrameType::kHeartbeat), 1);
+  EXPECT_EQ(world.deadline(1), start + 10 * kSecond);
+  world.now = start + 8 * kSecond;
+  world.Submit(1, 1, Allreduce("x"));
+  EXPECT_EQ(world.deadline(1), start + 13 * kSecond);
+  world.At(start + 5 * kSecond, 0);
+  EXPECT_EQ(world.Sent(0, 1, FrameType::kHeartbeat), 1);
+  EXPECT_EQ(world.Sent(0, 2, FrameType::kHeartbeat), 1);
+}
+
+TEST(ASilentPeerIsLostAfterTheTimeout) {
+  Config config = QuietConfig();
+  config.heartbeat_interval = 5 * kSecond;
+  World world(3, config);
+  const TimePoint start = world.now;
+  world.Submit(0, 1, Allreduce("x"));
+  world.Submit(1, 1, Allreduce("x"));
+  world.mute.insert(2);
+  for (int tick = 1; tick < 6; ++tick) {
+    for (Rank rank : {0, 1}) world.At(start + tick * 5 * kSecond, rank);
+    world.Deliver();
+  }
+  EXPECT_TRUE(!world.Ended(0, 1));
+  EXPECT_EQ(world.deadline(0), start + 30 * kSecond);
+  world.At(start + 30 * kSecond, 0);
+  world.Deliver();
+  for (Rank rank : {0, 1}) {
+    EXPECT_EQ(world.Code(rank, 1), StatusCode::kUnavailable);
+    EXPECT_CONTAINS(world.Text(rank, 1), "rank 2 (host h2) was lost: no heartbeat for 30 s");
+  }
+}
+
+TEST(AnUnreadableFrameLosesItsSender) {
+  World world(3);
+  world.Submit(0, 1, Allreduce("x"));
+  world.Receive(0, 2, std::string("\x05\xff\xff\xff", 4));
+  world.Deliver();
+  EXPECT_EQ(world.Code(0, 1), StatusCode::kUnavailable);
+  EXPECT_CONTAINS(world.Text(0, 1), "rank 2 (host h2) was lost: it sent a frame");
+  world.Submit(1, 1, Allreduce("x"));
+  EXPECT_CONTAINS(world.Text(1, 1), "rank 2 (host h2) was lost");
+}
+
+TEST(NonsenseInTheNegotiationEndsTheEpochForAll) {
+  for (const std::string& bytes : {std::string(), std::string("\x01\xff\xff\xff\xff", 5)}) {
+    World world(3);
+    world.Submit(1, 1, Allreduce("x"));
+    world.Deliver();
+    world.Receive(0, 2, bytes);
+    world.Deliver();
+    EXPECT_TRUE(world.Ended(1, 1));
+    EXPECT_CONTAINS(world.Text(1, 1), "rank 2");
+    EXPECT_TRUE(world.abort(0).has_value() && world.abort(1).has_value());
+  }
+}
+
+TEST(FramesThatOnlyRankZeroMaySendAreRefused) {
+  for (FrameType type : {FrameType::kAbort, FrameType::kGoodbye}) {
+    World world(3);
+    world.Submit(0, 1, Allreduce("x"));
+    Frame frame;
+    frame.type = type;
+    frame.rank = 1;
+    frame.status = Internal("made up");
+    world.Receive(0, 2, EncodeFrame(frame));
+    EXPECT_CONTAINS(world.Text(0, 1), "rank 2 (host h2) was lost");
+  }
+}
+
+}  // namespace
+}  // namespace tfring::testing
+
+TFRING_TEST_MAIN()

@@ -1,0 +1,238 @@
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ops/runtime/protocol/message/wire.h"
+#include "ops/runtime/protocol/negotiation/negotiator.h"
+
+// Feeds mutated control frames to the decoder and to negotiators. Checked: no crash, no allocation
+// beyond a small multiple of the input, and whatever is accepted encodes to the same bytes again.
+// As a program: seconds and seed as arguments. With TFRING_LIBFUZZER: a libFuzzer entry.
+
+namespace {
+
+size_t allocated = 0;  // by this thread alone: the program has no other
+bool counting = false;
+
+}  // namespace
+
+// Not inlined: a compiler that sees the free() below would miss the matching new.
+[[gnu::noinline]] void* operator new(size_t size) {
+  if (counting) allocated += size;
+  void* memory = std::malloc(size == 0 ? 1 : size);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace tfring {
+namespace {
+
+Request SeedRequest(const std::string& name, CollectiveKind kind) {
+  Request request;
+  request.name = name;
+  request.kind = kind;
+  if (kind != CollectiveKind::kBarrier && MovesData(kind)) request.shapes = {{3, 2}};
+  if (kind == CollectiveKind::kSendRecv) request.peer = 1;
+  if (kind == CollectiveKind::kAddProcessSet) request.splits = {0, 2};
+  if (kind == CollectiveKind::kRemoveProcessSet) request.splits = {1};
+  return request;
+}
+
+// A negotiator of three ranks in the middle of its work.
+void Negotiate(Rank rank, const std::vector<std::string>& frames) {
+  ProcessSets sets(3);
+  if (!sets.Add(1, {0, 1}).ok()) std::abort();
+  Config config;
+  config.cache_capacity = 2;
+  Negotiator negotiator(rank, 3, config, &sets);
+  negotiator.Submit(SeedRequest("x", CollectiveKind::kAllreduce), 0);
+  negotiator.Submit(SeedRequest("g", CollectiveKind::kAllgather), 0);
+  negotiator.Submit(SeedRequest("t", CollectiveKind::kAlltoall), 0);
+  negotiator.Submit(SeedRequest("c", CollectiveKind::kScatter), 0);
+  if (rank < 2) negotiator.Submit(SeedRequest("s", CollectiveKind::kSendRecv), 0);
+  negotiator.Submit(SeedRequest("a", CollectiveKind::kAddProcessSet), 0);
+  negotiator.Submit(SeedRequest("j", CollectiveKind::kJoin), 0);
+  TimePoint now = 1;
+  for (const std::string& frame : frames) {
+    negotiator.OnFrame(rank == 0 ? 1 + static_cast<Rank>(now % 2) : 0, frame, now);
+    for (const Plan& plan : negotiator.Drain().plans) negotiator.OnPlanDone(plan.sequence, now);
+    negotiator.OnTime(now * 100 * kSecond);
+    ++now;
+  }
+  negotiator.OnDeparted(2, now);
+  (void)negotiator.Drain();
+}
+
+void TryBytes(const std::string& bytes) {
+  allocated = 0;
+  counting = true;
+  {
+    const Result<Frame> frame = DecodeFrame(bytes);
+    counting = false;
+    if (allocated > 64 * bytes.size() + 4096) {
+      std::fprintf(stderr, "%zu bytes of input made the decoder allocate %zu\n", bytes.size(),
+                   allocated);
+      std::abort();
+    }
+    if (frame.ok() && EncodeFrame(*frame) != bytes) {
+      std::fprintf(stderr, "an accepted frame encodes to other bytes\n");
+      std::abort();
+    }
+  }
+  Negotiate(0, {bytes, bytes});
+  Negotiate(1, {bytes});
+}
+
+}  // namespace
+}  // namespace tfring
+
+#ifdef TFRING_LIBFUZZER
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  tfring::TryBytes(std::string(reinterpret_cast<const char*>(data), size));
+  return 0;
+}
+
+#else
+
+namespace tfring {
+namespace {
+
+std::vector<std::string> Corpus() {
+  Frame requests;
+  requests.type = FrameType::kRequests;
+  requests.requests = {SeedRequest("x", CollectiveKind::kAllreduce),
+                       SeedRequest("g", CollectiveKind::kAllgather),
+                       SeedRequest("b", CollectiveKind::kBarrier),
+                       SeedRequest("a rather long name of a variable", CollectiveKind::kBroadcast)};
+  for (int kind = 4; kind < kNumCollectiveKinds; ++kind) {
+    requests.requests.push_back(
+        SeedRequest(std::string(1, "?t??csjar"[kind - 4]), static_cast<CollectiveKind>(kind)));
+  }
+  requests.requests.push_back(SeedRequest("x", CollectiveKind::kAllreduce));
+  Refuse(InvalidArgument("a scalar"), &requests.requests.back());
+  requests.requests[0].prescale = 0.5;
+  requests.requests[3].layout_hash = 77;
+  requests.cache_ids = {1, 2, 300};
+  Frame plans;
+  plans.type = FrameType::kPlans;
+  Plan plan;
+  plan.sequence = 1;
+  plan.kind = CollectiveKind::kAllreduce;
+  plan.dtype = DataType::kFloat32;
+  plan.items = {{"x", 1, {}}};
+  plans.plans.push_back(plan);
+  plan.sequence = 2;
+  plan.kind = CollectiveKind::kAllgather;
+  plan.items = {{"g", 2, {3, 3, 3}}};
+  plan.evicted = {1};
+  plans.plans.push_back(plan);
+  plan.evicted.clear();
+  const auto add = [&](const std::string& name, CollectiveKind kind, std::vector<int64_t> dims) {
+    ++plan.sequence;
+    plan.kind = kind;
+    plan.dtype = DataType::kFloat32;
+    plan.items = {{name, 0, std::move(dims)}};
+    plan.peer = kind == CollectiveKind::kSendRecv ? 1 : kNoRank;
+    plans.plans.push_back(plan);
+  };
+  add("t", CollectiveKind::kAlltoall, {1, 1, 1, 1, 1, 1, 1, 1, 1});
+  add("c", CollectiveKind::kScatter, {1, 1, 1});
+  add("s", CollectiveKind::kSendRecv, {3, 2});
+  add("a", CollectiveKind::kAddProcessSet, {2, 0, 2});
+  add("j", CollectiveKind::kJoin, {2});
+  plan.absent = {2};
+  add("x", CollectiveKind::kAllreduce, {});
+  plan.absent.clear();
+  plan.error = FailedPrecondition("the ranks disagree");
+  plans.plans.push_back(plan);
+  Frame resend;
+  resend.type = FrameType::kResend;
+  resend.cache_ids = {1};
+  Frame fault;
+  fault.type = FrameType::kFault;
+  fault.rank = 1;
+  fault.status = Unavailable("gone");
+  return {EncodeFrame(requests), EncodeFrame(plans), EncodeFrame(resend), EncodeFrame(fault)};
+}
+
+std::string Mutate(std::string bytes, std::mt19937_64* rng) {
+  const auto below = [rng](size_t limit) { return limit == 0 ? 0 : (*rng)() % limit; };
+  const std::string interesting("\x00\x01\x02\x7f\x80\xfe\xff\x0f", 8);
+  for (size_t i = 0, count = 1 + below(6); i < count; ++i) {
+    const size_t at = below(bytes.size());
+    switch (below(7)) {
+      case 0:
+        if (!bytes.empty()) bytes[at] = static_cast<char>((*rng)());
+        break;
+      case 1:
+        if (!bytes.empty()) bytes[at] = interesting[below(interesting.size())];
+        break;
+      case 2:
+        if (!bytes.empty()) bytes[at] ^= static_cast<char>(1 << below(8));
+        break;
+      case 3:
+        bytes.resize(at);
+        break;
+      case 4:
+        bytes.insert(at, below(4) == 0 ? below(4096) : below(9),
+                     interesting[below(interesting.size())]);
+        break;
+      case 5:
+        bytes.insert(at, bytes.substr(below(bytes.size() + 1), below(64)));
+        break;
+      default:
+        bytes.erase(at, below(8));
+    }
+  }
+  return bytes;
+}
+
+int Run(double seconds, uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  std::vector<std::string> corpus = Corpus();
+  const size_t seeds = corpus.size();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  uint64_t runs = 0;
+  uint64_t accepted = 0;
+  for (const std::string& bytes : corpus) {
+    if (!DecodeFrame(bytes).ok()) return EXIT_FAILURE;
+    TryBytes(bytes);
+  }
+  // At least a few thousand, however slow the machine.
+  while (runs < 5000 || std::chrono::steady_clock::now() < end) {
+    const std::string bytes = Mutate(corpus[rng() % corpus.size()], &rng);
+    TryBytes(bytes);
+    ++runs;
+    if (!DecodeFrame(bytes).ok()) continue;
+    ++accepted;
+    // What is accepted leads further than what is refused.
+    if (corpus.size() < 512) {
+      corpus.push_back(bytes);
+    } else {
+      corpus[seeds + rng() % (corpus.size() - seeds)] = bytes;
+    }
+  }
+  std::printf("%llu inputs, %llu accepted, seed %llu\n", static_cast<unsigned long long>(runs),
+              static_cast<unsigned long long>(accepted), static_cast<unsigned long long>(seed));
+  return accepted > 0 && accepted < runs ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+}  // namespace
+}  // namespace tfring
+
+int main(int argc, char** argv) {
+  const double seconds = argc > 1 ? std::atof(argv[1]) : 2.0;
+  const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
+  return tfring::Run(seconds, seed);
+}
+
+#endif  // TFRING_LIBFUZZER

@@ -1,0 +1,203 @@
+#include "ops/runtime/protocol/message/wire.h"
+
+#include <cmath>
+#include <string>
+
+#include "tests/cc/protocol/negotiation/cluster.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+using testing::Allgather;
+using testing::Allreduce;
+
+Frame RequestsFrame() {
+  Frame frame;
+  frame.type = FrameType::kRequests;
+  frame.requests.push_back(Allreduce("model/dense_1/kernel", {128, 0, 1'000'000'000'000}));
+  Request& odd = frame.requests.emplace_back(Allgather("", {}));
+  odd.dtype = DataType::kBfloat16;
+  odd.op = ReduceOp::kProduct;
+  odd.prescale = 1.0 / 3;
+  odd.postscale = -0.0;
+  odd.process_set = INT32_MIN;
+  odd.root = INT32_MAX;
+  odd.layout_hash = 0x8000'0000'0000'0001;
+  odd.group = true;
+  odd.shapes = {{}, {-1, INT64_MIN, INT64_MAX}, {7}};
+  odd.peer = 3;
+  odd.splits = {0, -1, INT64_MAX};
+  odd.refusal = "a scalar";
+  odd.resent = true;
+  frame.cache_ids = {1, 127, 128, UINT32_MAX};
+  return frame;
+}
+
+Frame PlansFrame() {
+  Frame frame;
+  frame.type = FrameType::kPlans;
+  Plan plan;
+  plan.sequence = UINT64_MAX;
+  plan.process_set = -3;
+  plan.kind = CollectiveKind::kBroadcast;
+  plan.dtype = DataType::kComplex128;
+  plan.op = ReduceOp::kMin;
+  plan.prescale = 0.5;
+  plan.postscale = INFINITY;
+  plan.root = 9;
+  plan.items = {{"a", 0, {}}, {"", 300, {1, 2, -5}}};
+  plan.evicted = {5, 6};
+  frame.plans.push_back(plan);
+  plan.error = FailedPrecondition("the ranks disagree");
+  plan.evicted.clear();
+  plan.peer = 4;
+  plan.absent = {1, 5};
+  frame.plans.push_back(plan);
+  frame.plans.push_back(Plan());
+  return frame;
+}
+
+std::vector<Frame> AllFrames() {
+  std::vector<Frame> frames = {RequestsFrame(), PlansFrame()};
+  Frame frame;
+  frame.type = FrameType::kResend;
+  frame.cache_ids = {3, 2, 1};
+  frames.push_back(frame);
+  frames.emplace_back();  // heartbeat
+  frame = Frame();
+  frame.type = FrameType::kAbort;
+  frame.rank = 2;
+  frame.status = Unavailable("rank 2 was lost");
+  frames.push_back(frame);
+  frame.type = FrameType::kFault;
+  frames.push_back(frame);
+  frame = Frame();
+  frame.type = FrameType::kGoodbye;
+  frame.rank = 1;
+  frames.push_back(frame);
+  return frames;
+}
+
+bool SamePlan(const Plan& a, const Plan& b) {
+  if (a.items.size() != b.items.size()) return false;
+  for (size_t i = 0; i < a.items.size(); ++i) {
+    if (a.items[i].name != b.items[i].name || a.items[i].cache_id != b.items[i].cache_id ||
+        a.items[i].negotiated_values != b.items[i].negotiated_values) {
+      return false;
+    }
+  }
+  return a.sequence == b.sequence && a.process_set == b.process_set && a.kind == b.kind &&
+         a.dtype == b.dtype && a.op == b.op && a.prescale == b.prescale &&
+         a.postscale == b.postscale && a.root == b.root && a.error.code() == b.error.code() &&
+         a.error.message() == b.error.message() && a.evicted == b.evicted && a.peer == b.peer &&
+         a.absent == b.absent;
+}
+
+TEST(EveryFrameTypeComesBack) {
+  EXPECT_EQ(AllFrames().size(), size_t{kMaxFrameType});
+  for (const Frame& frame : AllFrames()) {
+    const Result<Frame> back = DecodeFrame(EncodeFrame(frame));
+    ASSERT_TRUE(back.ok());
+    EXPECT_TRUE(back->type == frame.type);
+    EXPECT_TRUE(back->requests == frame.requests);
+    EXPECT_TRUE(back->cache_ids == frame.cache_ids);
+    EXPECT_EQ(back->rank, frame.rank);
+    EXPECT_EQ(back->status.ToString(), frame.status.ToString());
+    ASSERT_EQ(back->plans.size(), frame.plans.size());
+    for (size_t i = 0; i < frame.plans.size(); ++i) {
+      EXPECT_TRUE(SamePlan(back->plans[i], frame.plans[i]));
+    }
+    EXPECT_TRUE(EncodeFrame(*back) == EncodeFrame(frame));
+  }
+}
+
+TEST(EveryTruncationAndExtensionIsRefused) {
+  for (const Frame& frame : AllFrames()) {
+    const std::string bytes = EncodeFrame(frame);
+    for (size_t size = 0; size < bytes.size(); ++size) {
+      EXPECT_TRUE(!DecodeFrame(std::string_view(bytes).substr(0, size)).ok());
+    }
+    EXPECT_TRUE(!DecodeFrame(bytes + '\0').ok());
+  }
+}
+
+TEST(UnknownValuesAreRefused) {
+  EXPECT_TRUE(!DecodeFrame(std::string_view("\x00", 1)).ok());
+  EXPECT_TRUE(!DecodeFrame("\x08").ok());
+  EXPECT_TRUE(DecodeFrame("\x04").ok());
+  Frame frame;
+  frame.type = FrameType::kRequests;
+  frame.requests.push_back(Allreduce("x"));
+  // Name length, name; then kind, dtype, op and flags.
+  for (size_t at : {size_t{4}, size_t{5}, size_t{6}, size_t{7}}) {
+    std::string bytes = EncodeFrame(frame);
+    bytes[at] = '\x7f';
+    EXPECT_TRUE(!DecodeFrame(bytes).ok());
+  }
+  frame = Frame();
+  frame.type = FrameType::kAbort;
+  std::string bytes = EncodeFrame(frame);
+  bytes[2] = 2;  // no status has this code
+  EXPECT_TRUE(!DecodeFrame(bytes).ok());
+}
+
+TEST(OverlongAndHugeNumbersAreRefused) {
+  EXPECT_TRUE(DecodeFrame(std::string_view("\x03\x01\x05", 3)).ok());
+  EXPECT_TRUE(!DecodeFrame(std::string_view("\x03\x01\x85\x00", 4)).ok());  // 5 in two bytes
+  EXPECT_TRUE(!DecodeFrame(std::string_view("\x03\xff\xff\xff\xff\x0f", 6)).ok());
+  EXPECT_TRUE(
+      !DecodeFrame("\x03\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01").ok());  // 2^64 - 1 as an id
+  EXPECT_TRUE(!DecodeFrame("\x03\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f").ok());
+}
+
+TEST(DefaultsAreNotSentExplicitly) {
+  Frame frame;
+  frame.type = FrameType::kRequests;
+  frame.requests.push_back(Allreduce("x"));
+  frame.requests[0].prescale = 2.0;
+  std::string bytes = EncodeFrame(frame);
+  ASSERT_TRUE(DecodeFrame(bytes).ok());
+  bytes.replace(bytes.find('\x40'), 1, "\x3f");  // the high byte of 2.0; now some other number
+  EXPECT_TRUE(DecodeFrame(bytes).ok());
+  bytes.replace(bytes.find('\x3f') - 1, 2, "\xf0\x3f");  // 1.0
+  EXPECT_TRUE(!DecodeFrame(bytes).ok());
+}
+
+TEST(APlainRequestStaysSmall) {
+  Frame frame;
+  frame.type = FrameType::kRequests;
+  frame.requests.push_back(Allreduce("x", {4}));
+  // Type, count, name, kind, dtype, op, flags, set, root, shapes, no ids.
+  EXPECT_EQ(EncodeFrame(frame).size(), size_t{2 + 2 + 4 + 2 + 3 + 1});
+}
+
+TEST(BoundsOfSizesHold) {
+  for (const Frame& frame : AllFrames()) {
+    size_t bound = 64 + 5 * frame.cache_ids.size() + frame.status.message().size();
+    for (const Request& request : frame.requests) bound += MaxEncodedBytes(request);
+    for (const Plan& plan : frame.plans) bound += MaxEncodedBytes(plan);
+    EXPECT_TRUE(EncodeFrame(frame).size() <= bound);
+  }
+}
+
+TEST(LargeBatchesAreSplitIntoFrames) {
+  testing::Cluster cluster(2, Config());
+  for (int i = 0; i < 8; ++i) {
+    Request request = Allreduce("x" + std::to_string(i));
+    request.shapes.assign(60000, Shape(15, 1));
+    cluster.Submit(0, request);
+    cluster.Submit(1, request);
+  }
+  cluster.Run();
+  EXPECT_TRUE(cluster.frames_of_type[static_cast<int>(FrameType::kRequests)] >= 4);
+  size_t planned = 0;
+  for (const Plan& plan : cluster.log(1)) planned += plan.items.size();
+  EXPECT_EQ(planned, size_t{8});
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()

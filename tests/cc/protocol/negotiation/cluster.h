@@ -1,0 +1,154 @@
+#ifndef TFRING_TESTS_CC_PROTOCOL_NEGOTIATION_CLUSTER_H_
+#define TFRING_TESTS_CC_PROTOCOL_NEGOTIATION_CLUSTER_H_
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/runtime/protocol/negotiation/negotiator.h"
+
+namespace tfring::testing {
+
+inline Request Allreduce(const std::string& name, Shape shape = {4},
+                         ProcessSetId set = kGlobalProcessSet) {
+  Request request;
+  request.name = name;
+  request.process_set = set;
+  request.shapes = {std::move(shape)};
+  return request;
+}
+
+inline Request Allgather(const std::string& name, Shape shape) {
+  Request request = Allreduce(name, std::move(shape));
+  request.kind = CollectiveKind::kAllgather;
+  return request;
+}
+
+// The negotiators of all ranks and a network between them that keeps the order of each pair of
+// ranks and nothing else. A plan ends on a rank at a random later time. One thread, one test.
+class Cluster {
+ public:
+  Cluster(int size, const Config& config, const ProcessSets& sets, unsigned seed)
+      : size_(size),
+        sets_(static_cast<size_t>(size), sets),
+        rng_(seed),
+        log_(size),
+        running_(size) {
+    for (Rank rank = 0; rank < size; ++rank) {
+      negotiators_.push_back(std::make_unique<Negotiator>(rank, size, config, &sets_[rank]));
+    }
+  }
+  Cluster(int size, const Config& config, unsigned seed = 1)
+      : Cluster(size, config, ProcessSets(size), seed) {}
+
+  const ProcessSets& sets(Rank rank) const { return sets_[rank]; }
+  Negotiator& at(Rank rank) { return *negotiators_[rank]; }
+  void Submit(Rank rank, Request request) { at(rank).Submit(std::move(request), now); }
+
+  // Everything that a rank has to do now: sends its frames and notes its plans.
+  void Flush(Rank rank) {
+    Negotiator::Output out = at(rank).Drain();
+    for (auto& [to, frame] : out.frames) {
+      ++frames;
+      bytes += frame.size();
+      ++frames_of_type[frame.empty() ? 0 : frame[0]];
+      network_[{rank, to}].push_back(std::move(frame));
+    }
+    for (Plan& plan : out.plans) {
+      if (plan.error.ok() && MovesData(plan.kind)) running_[rank].push_back(plan.sequence);
+      log_[rank].push_back(std::move(plan));
+    }
+    for (std::string& warning : out.warnings) warnings.push_back(std::move(warning));
+    if (!out.fatal.ok() && fatal.ok()) fatal = out.fatal;
+  }
+
+  // Delivers one frame of a random pair, or ends one running plan. False if nothing is left.
+  bool StepOnce() {
+    std::vector<std::pair<Rank, Rank>> pairs;
+    for (auto& [pair, queue] : network_) {
+      if (!queue.empty()) pairs.push_back(pair);
+    }
+    std::vector<Rank> busy;
+    for (Rank rank = 0; rank < size_; ++rank) {
+      if (!running_[rank].empty() && finish_plans) busy.push_back(rank);
+    }
+    if (pairs.empty() && busy.empty()) return false;
+    const size_t pick = Below(pairs.size() + busy.size());
+    if (pick < pairs.size()) {
+      const auto [from, to] = pairs[pick];
+      const std::string frame = std::move(network_[pairs[pick]].front());
+      network_[pairs[pick]].pop_front();
+      at(to).OnFrame(from, frame, now);
+      Flush(to);
+    } else {
+      const Rank rank = busy[pick - pairs.size()];
+      const uint64_t sequence = running_[rank].front();
+      running_[rank].pop_front();
+      at(rank).OnPlanDone(sequence, now);
+      Flush(rank);
+    }
+    return true;
+  }
+
+  void Run() {
+    for (Rank rank = 0; rank < size_; ++rank) Flush(rank);
+    while (StepOnce()) {
+    }
+  }
+
+  size_t Below(size_t limit) { return std::uniform_int_distribution<size_t>(0, limit - 1)(rng_); }
+  std::mt19937& rng() { return rng_; }
+
+  const std::vector<Plan>& log(Rank rank) const { return log_[rank]; }
+  void ClearLogs() {
+    for (auto& log : log_) log.clear();
+    frames = bytes = 0;
+  }
+
+  // The only plan that `rank` got since ClearLogs, or an empty one.
+  Plan Only(Rank rank) const { return log_[rank].size() == 1 ? log_[rank][0] : Plan(); }
+
+  TimePoint now = 0;
+  bool finish_plans = true;
+  size_t frames = 0;
+  size_t bytes = 0;
+  std::map<int, size_t> frames_of_type;  // by first byte
+  std::vector<std::string> warnings;
+  Status fatal;
+
+ private:
+  int size_;
+  std::vector<ProcessSets> sets_;  // by rank
+  std::mt19937 rng_;
+  std::vector<std::unique_ptr<Negotiator>> negotiators_;
+  std::map<std::pair<Rank, Rank>, std::deque<std::string>> network_;
+  std::vector<std::vector<Plan>> log_;
+  std::vector<std::deque<uint64_t>> running_;
+};
+
+// One line per item, for comparing what ranks got.
+inline std::string PlanText(const Plan& plan) {
+  std::string text = std::to_string(plan.sequence) + "/" + std::to_string(plan.process_set) + "/" +
+                     CollectiveKindName(plan.kind) + "/" + RanksString(plan.members) + "/" +
+                     plan.error.ToString();
+  for (const PlanItem& item : plan.items) {
+    text += "\n  " + item.name;
+    for (int64_t dim : item.negotiated_values) text += " " + std::to_string(dim);
+  }
+  return text;
+}
+
+inline std::string LogText(const std::vector<Plan>& plans) {
+  std::string text;
+  for (const Plan& plan : plans) text += PlanText(plan) + "\n";
+  return text;
+}
+
+}  // namespace tfring::testing
+
+#endif  // TFRING_TESTS_CC_PROTOCOL_NEGOTIATION_CLUSTER_H_

@@ -1,0 +1,291 @@
+#include <string>
+
+#include "ops/runtime/protocol/message/wire.h"
+#include "tests/cc/protocol/negotiation/cluster.h"
+#include "tests/cc/test.h"
+
+// Ranks that have joined: who takes part then, what cannot go on, and how a set is whole again.
+namespace tfring {
+namespace {
+
+using testing::Allgather;
+using testing::Allreduce;
+using testing::Cluster;
+
+Request Of(CollectiveKind kind, const std::string& name, Shape shape = {4}) {
+  Request request = Allreduce(name, std::move(shape));
+  request.kind = kind;
+  return request;
+}
+
+Request Join(ProcessSetId set = kGlobalProcessSet, const std::string& name = "join") {
+  Request request;
+  request.name = name;
+  request.kind = CollectiveKind::kJoin;
+  request.process_set = set;
+  return request;
+}
+
+void ExpectNothingLeft(Cluster* cluster, int size) {
+  EXPECT_EQ(cluster->fatal.ToString(), "Ok");
+  for (Rank rank = 0; rank < size; ++rank) EXPECT_EQ(cluster->at(rank).unplanned(), size_t{0});
+}
+
+TEST(TheOthersGoOnWithoutWhoHasJoined) {
+  Cluster cluster(3, Config());
+  cluster.Submit(1, Join());
+  for (Rank rank : {0, 2}) cluster.Submit(rank, Allreduce("x"));
+  for (Rank rank : {0, 2}) cluster.Submit(rank, Allgather("g", {rank + 5, 2}));
+  cluster.Run();
+  for (Rank rank : {0, 2}) {
+    ASSERT_EQ(cluster.log(rank).size(), size_t{2});
+    for (const Plan& plan : cluster.log(rank)) {
+      EXPECT_EQ(plan.error.ToString(), "Ok");
+      EXPECT_EQ(plan.absent, std::vector<Rank>{1});
+      EXPECT_EQ(plan.members, (std::vector<Rank>{0, 2}));
+      EXPECT_EQ(plan.items[0].cache_id, 0u);
+    }
+    EXPECT_EQ(cluster.log(rank)[1].items[0].negotiated_values, (std::vector<int64_t>{5, 7}));
+  }
+  EXPECT_TRUE(cluster.log(1).empty());
+  cluster.ClearLogs();
+  cluster.Submit(2, Join());
+  cluster.Run();
+  cluster.Submit(0, Join());
+  cluster.Run();
+  for (Rank rank : {0, 1, 2}) {
+    EXPECT_TRUE(cluster.Only(rank).kind == CollectiveKind::kJoin);
+    EXPECT_EQ(cluster.Only(rank).items[0].negotiated_values, std::vector<int64_t>{0});
+  }
+  cluster.ClearLogs();
+  for (Rank rank : {0, 1, 2}) cluster.Submit(rank, Allreduce("x"));
+  cluster.Run();
+  EXPECT_EQ(cluster.Only(1).members, (std::vector<Rank>{0, 1, 2}));
+  ExpectNothingLeft(&cluster, 3);
+}
+
+TEST(AJoinCompletesWhatWaitedForIt) {
+  Cluster cluster(2, Config());
+  cluster.Submit(0, Allreduce("x"));
+  cluster.Run();
+  EXPECT_TRUE(cluster.log(0).empty());
+  cluster.Submit(1, Join());
+  cluster.Run();
+  EXPECT_EQ(cluster.Only(0).members, std::vector<Rank>{0});
+}
+
+TEST(WhatWasAskedForBeforeTheJoinCounts) {
+  Cluster cluster(2, Config());
+  cluster.Submit(1, Allreduce("x"));
+  cluster.Submit(1, Join());
+  cluster.Run();
+  cluster.Submit(0, Allreduce("x"));
+  cluster.Run();
+  EXPECT_EQ(cluster.Only(0).members, (std::vector<Rank>{0, 1}));
+  EXPECT_TRUE(cluster.Only(0).absent.empty());
+}
+
+// The plan that goes without a rank comes before the one that makes the set whole again, also when
+// the last join makes both possible.
+TEST(TheLastJoinComesAfterWhatItCompletes) {
+  Cluster cluster(2, Config());
+  cluster.Submit(0, Allreduce("x"));
+  cluster.Submit(0, Join());
+  cluster.Run();
+  cluster.Submit(1, Join());
+  cluster.Run();
+  ASSERT_EQ(cluster.log(0).size(), size_t{2});
+  EXPECT_EQ(cluster.log(0)[0].items[0].name, "x");
+  EXPECT_TRUE(cluster.log(0)[1].kind == CollectiveKind::kJoin);
+  EXPECT_EQ(cluster.log(1).size(), size_t{1});
+}
+
+// An id that was evicted on the way is sent again in full, after the join: it counts all the same.
+TEST(AJoinDoesNotOvertakeWhatHasToBeSentAgain) {
+  Config config;
+  config.cache_capacity = 1;
+  Cluster cluster(2, config);
+  for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("x"));
+  cluster.Run();
+  cluster.ClearLogs();
+  for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("y"));  // takes the place of "x"
+  cluster.Flush(1);
+  EXPECT_TRUE(cluster.StepOnce());  // planned, and rank 1 has not heard of it
+  cluster.Submit(1, Allreduce("x"));
+  cluster.Submit(1, Join());
+  cluster.Run();
+  EXPECT_EQ(cluster.frames_of_type[static_cast<int>(FrameType::kResend)], size_t{1});
+  cluster.Submit(0, Allreduce("x"));
+  cluster.Run();
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+  for (Rank rank : {0, 1}) {
+    ASSERT_EQ(cluster.log(rank).size(), size_t{2});
+    EXPECT_EQ(cluster.log(rank)[1].error.ToString(), "Ok");
+    EXPECT_EQ(cluster.log(rank)[1].members, (std::vector<Rank>{0, 1}));
+  }
+  cluster.Submit(0, Join());
+  cluster.Run();
+  ExpectNothingLeft(&cluster, 2);
+}
+
+TEST(CachedCallsAreAnsweredInFullWithoutTheJoined) {
+  Cluster cluster(3, Config());
+  for (int step = 0; step < 2; ++step) {
+    for (Rank rank : {0, 1, 2}) cluster.Submit(rank, Allgather("g", {rank, 2}));
+    cluster.Run();
+  }
+  EXPECT_EQ(cluster.at(2).cache_hits(), 1);
+  cluster.ClearLogs();
+  cluster.Submit(0, Join());
+  for (Rank rank : {1, 2}) cluster.Submit(rank, Allgather("g", {rank, 2}));
+  cluster.Run();
+  EXPECT_EQ(cluster.at(2).cache_hits(), 2);
+  EXPECT_EQ(cluster.Only(2).items[0].negotiated_values, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(cluster.Only(2).items[0].cache_id, 0u);
+  for (Rank rank : {1, 2}) cluster.Submit(rank, Join());
+  cluster.Run();
+  cluster.ClearLogs();
+  for (Rank rank : {0, 1, 2}) cluster.Submit(rank, Allgather("g", {rank, 2}));
+  cluster.Run();
+  EXPECT_EQ(cluster.at(0).cache_hits(), 2);  // the id still stands for the call of all
+  EXPECT_EQ(cluster.Only(1).items[0].negotiated_values, (std::vector<int64_t>{0, 1, 2}));
+  ExpectNothingLeft(&cluster, 3);
+}
+
+void ExpectEnds(Request request, const std::string& part) {
+  for (const bool join_first : {true, false}) {
+    Cluster cluster(3, Config());
+    if (join_first) cluster.Submit(1, Join());
+    cluster.Run();
+    cluster.Submit(0, request);
+    cluster.Run();
+    EXPECT_EQ(cluster.log(0).size(), size_t{join_first});
+    if (!join_first) cluster.Submit(1, Join());
+    cluster.Run();
+    EXPECT_TRUE(cluster.Only(0).error.code() == StatusCode::kFailedPrecondition);
+    EXPECT_CONTAINS(cluster.Only(0).error.message(), "'x'");
+    EXPECT_CONTAINS(cluster.Only(0).error.message(), "rank 1 has joined");
+    EXPECT_CONTAINS(cluster.Only(0).error.message(), part);
+    cluster.Submit(2, request);
+    cluster.Run();
+    EXPECT_TRUE(cluster.Only(2).error.code() == StatusCode::kFailedPrecondition);
+    EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+    EXPECT_EQ(cluster.at(2).unplanned(), size_t{0});
+  }
+}
+
+TEST(WhatNeedsTheJoinedRankEndsAtOnce) {
+  ExpectEnds(Of(CollectiveKind::kReducescatter, "x"), "needs all its ranks");
+  ExpectEnds(Of(CollectiveKind::kAlltoall, "x", {3}), "needs all its ranks");
+  ExpectEnds(Of(CollectiveKind::kScatter, "x", {3}), "needs all its ranks");
+  Request request = Of(CollectiveKind::kBroadcast, "x");
+  request.root = 1;
+  ExpectEnds(request, "rank 1 is its root");
+  request.kind = CollectiveKind::kReduce;
+  ExpectEnds(request, "rank 1 is its root");
+  request.kind = CollectiveKind::kGather;
+  ExpectEnds(request, "rank 1 is its root");
+}
+
+TEST(ASendNeedsItsOtherEndOnly) {
+  Cluster cluster(3, Config());
+  cluster.Submit(2, Join());
+  cluster.Run();
+  Request send = Of(CollectiveKind::kSendRecv, "s.0to1");
+  send.root = 0;
+  send.peer = 1;
+  cluster.Submit(0, send);
+  cluster.Submit(1, send);
+  cluster.Run();
+  EXPECT_EQ(cluster.Only(1).error.ToString(), "Ok");
+  EXPECT_EQ(cluster.Only(1).members, (std::vector<Rank>{0, 1}));
+  cluster.ClearLogs();
+  send.name = "s.0to2";
+  send.peer = 2;
+  cluster.Submit(0, send);
+  cluster.Run();
+  EXPECT_CONTAINS(cluster.Only(0).error.message(), "rank 2 has joined");
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+}
+
+TEST(WhoHasJoinedAsksForNothingElse) {
+  Cluster cluster(2, Config());
+  cluster.Submit(1, Join());
+  cluster.Submit(1, Allreduce("x"));
+  cluster.Submit(1, Join(0, "again"));
+  cluster.Run();
+  ASSERT_EQ(cluster.log(1).size(), size_t{2});
+  for (const Plan& plan : cluster.log(1)) {
+    EXPECT_TRUE(plan.error.code() == StatusCode::kFailedPrecondition);
+    EXPECT_CONTAINS(plan.error.message(), "rank 1 has joined");
+  }
+  cluster.ClearLogs();
+  cluster.Submit(0, Join(0, "other"));
+  cluster.Run();
+  EXPECT_CONTAINS(cluster.Only(0).error.message(), "all ranks have to use one name");
+  cluster.Submit(0, Join());
+  cluster.Run();
+  EXPECT_EQ(cluster.Only(1).items[0].negotiated_values, std::vector<int64_t>{0});
+  ExpectNothingLeft(&cluster, 2);
+}
+
+TEST(WhoJoinedTheGlobalSetIsAbsentFromEverySet) {
+  ProcessSets sets(3);
+  EXPECT_TRUE(sets.Add(1, {0, 1}).ok());
+  Cluster cluster(3, Config(), sets, 1);
+  cluster.Submit(1, Join());
+  cluster.Submit(0, Allreduce("x", {4}, 1));
+  cluster.Run();
+  EXPECT_EQ(cluster.Only(0).members, std::vector<Rank>{0});
+  cluster.ClearLogs();
+  cluster.Submit(0, Join(1));  // the only one left of its set
+  cluster.Run();
+  EXPECT_EQ(cluster.Only(0).items[0].negotiated_values, std::vector<int64_t>{0});
+  EXPECT_TRUE(cluster.log(1).empty());
+  cluster.ClearLogs();
+  for (Rank rank : {2, 0}) cluster.Submit(rank, Join());
+  cluster.Run();
+  EXPECT_TRUE(cluster.Only(1).kind == CollectiveKind::kJoin);
+  ExpectNothingLeft(&cluster, 3);
+}
+
+TEST(ADepartureEndsJoinsAndTheRanksTakePartAgain) {
+  ProcessSets sets(3);
+  EXPECT_TRUE(sets.Add(1, {0, 1}).ok());
+  Cluster cluster(3, Config(), sets, 1);
+  cluster.Submit(1, Join());
+  cluster.Run();
+  cluster.at(0).OnDeparted(2, 0);
+  cluster.Run();
+  EXPECT_TRUE(cluster.Only(1).error.code() == StatusCode::kCancelled);
+  cluster.ClearLogs();
+  cluster.Submit(0, Allreduce("x", {4}, 1));
+  cluster.Run();
+  EXPECT_TRUE(cluster.log(0).empty());
+  cluster.Submit(1, Allreduce("x", {4}, 1));
+  cluster.Run();
+  EXPECT_EQ(cluster.Only(0).members, (std::vector<Rank>{0, 1}));
+  ExpectNothingLeft(&cluster, 2);
+}
+
+TEST(StallReportsSayWhoHasJoinedAndJoinsDoNotStall) {
+  Config config;
+  config.stall_warning = kSecond;
+  Cluster cluster(3, config);
+  cluster.Submit(1, Join());
+  cluster.Run();
+  cluster.at(0).OnTime(10 * kSecond);
+  EXPECT_TRUE(cluster.at(0).next_deadline() == kNever);
+  cluster.now = 10 * kSecond;
+  cluster.Submit(0, Allreduce("x"));
+  cluster.Run();
+  cluster.at(0).OnTime(12 * kSecond);
+  cluster.Flush(0);
+  ASSERT_EQ(cluster.warnings.size(), size_t{1});
+  EXPECT_CONTAINS(cluster.warnings[0], "joined, and not waited for: rank 1; missing on rank 2");
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()

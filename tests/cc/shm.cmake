@@ -1,1 +1,0 @@
-add_cc_test(transport_shm transport_shm.cc)

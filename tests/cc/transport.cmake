@@ -1,2 +1,0 @@
-add_cc_test(transport_conformance transport_conformance.cc)
-add_cc_test(transport_sockets transport_sockets.cc)

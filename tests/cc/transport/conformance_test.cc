@@ -1,0 +1,306 @@
+// What every control and data transport promises, run on sockets and in one process.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ops/runtime/transport/socket_util.h"
+#include "tests/cc/test.h"
+#include "tests/cc/transport/fixture.h"
+#include "tests/cc/transport/in_process_control.h"
+#include "tests/cc/transport/in_process_data.h"
+
+namespace tfring {
+namespace {
+
+using Events = std::vector<ControlEvent>;
+using Kind = ControlEvent::Kind;
+
+struct ControlPair {
+  std::unique_ptr<ControlTransport> a;  // rank 0
+  std::unique_ptr<ControlTransport> b;  // rank 1
+};
+struct DataPair {
+  std::unique_ptr<DataTransport> a;
+  std::unique_ptr<DataTransport> b;
+};
+
+ControlPair MakeControl(Link link) {
+  if (link == Link::kInProcess) {
+    InProcessControlHub hub(2);
+    return {hub.Endpoint(0), hub.Endpoint(1)};
+  }
+  auto [a, b] = ConnectedSockets(link);
+  return {ControlOver({{1, a}}), ControlOver({{0, b}})};
+}
+
+DataPair MakeData(Link link) {
+  if (link == Link::kInProcess) {
+    InProcessDataHub hub(2, 4096);
+    return {hub.Endpoint(0), hub.Endpoint(1)};
+  }
+  auto [a, b] = ConnectedSockets(link);
+  return {DataOver({{1, a}}), DataOver({{0, b}})};
+}
+
+const Link kLinks[] = {Link::kInProcess, Link::kUnix, Link::kTcp};
+
+TimePoint In(Duration wait) { return MonotonicNow() + wait; }
+
+// Waits until `count` events have come, at most 20 s.
+Events Collect(ControlTransport* transport, size_t count) {
+  Events events;
+  const TimePoint deadline = In(20 * kSecond);
+  while (events.size() < count && MonotonicNow() < deadline) transport->Wait(deadline, &events);
+  return events;
+}
+
+struct iovec Part(const void* data, size_t bytes) { return {const_cast<void*>(data), bytes}; }
+
+TEST(ControlFramesArriveWholeAndInOrder) {
+  for (Link link : kLinks) {
+    ControlPair pair = MakeControl(link);
+    for (int i = 0; i < 500; ++i) {
+      pair.a->Send(1, std::string(static_cast<size_t>(i % 7) * 31, 'x') + std::to_string(i));
+    }
+    pair.a->Send(1, "");
+    Events events;
+    const TimePoint deadline = In(20 * kSecond);
+    while (events.size() < 501 && MonotonicNow() < deadline) {
+      pair.a->Wait(0, &events);  // pushes out what the socket did not take
+      pair.b->Wait(In(kMillisecond), &events);
+    }
+    ASSERT_EQ(events.size(), size_t{501});
+    for (size_t i = 0; i < 500; ++i) {
+      EXPECT_TRUE(events[i].kind == Kind::kFrame && events[i].peer == 0);
+      EXPECT_EQ(events[i].frame, std::string((i % 7) * 31, 'x') + std::to_string(i));
+    }
+    EXPECT_EQ(events[500].frame, std::string());
+  }
+}
+
+TEST(ControlSendsLargeFramesInPartsWithoutBlocking) {
+  for (Link link : kLinks) {
+    ControlPair pair = MakeControl(link);
+    std::string large(24 << 20, 'a');
+    for (size_t i = 0; i < large.size(); i += 977) large[i] = static_cast<char>('a' + i % 26);
+    pair.a->Send(1, large);  // nobody reads yet: it must return all the same
+    pair.a->Send(1, "after");
+    std::atomic<bool> stop{false};
+    std::thread sender([&] {
+      Events ignored;
+      while (!stop) pair.a->Wait(In(20 * kSecond), &ignored);
+    });
+    Events events = Collect(pair.b.get(), 2);
+    stop = true;
+    pair.a->Wake();
+    sender.join();
+    ASSERT_EQ(events.size(), size_t{2});
+    EXPECT_TRUE(events[0].frame == large);
+    EXPECT_EQ(events[1].frame, std::string("after"));
+  }
+}
+
+TEST(ControlDeliversEarlierFramesBeforeTheLoss) {
+  for (Link link : kLinks) {
+    ControlPair pair = MakeControl(link);
+    for (int i = 0; i < 50; ++i) pair.a->Send(1, "frame " + std::to_string(i));
+    pair.a.reset();  // as a process that dies
+    Events events = Collect(pair.b.get(), 51);
+    ASSERT_EQ(events.size(), size_t{51});
+    for (size_t i = 0; i < 50; ++i) EXPECT_EQ(events[i].frame, "frame " + std::to_string(i));
+    EXPECT_TRUE(events[50].kind == Kind::kPeerLost && events[50].peer == 0);
+    EXPECT_CONTAINS(events[50].reason, "connection closed");
+    pair.b->Send(0, "to nobody");
+    Events more;
+    pair.b->Wait(In(kMillisecond), &more);
+    EXPECT_TRUE(more.empty());
+  }
+}
+
+TEST(ControlWaitKeepsItsDeadline) {
+  for (Link link : kLinks) {
+    ControlPair pair = MakeControl(link);
+    Events events;
+    const TimePoint deadline = In(3 * kMillisecond + 1);
+    pair.a->Wait(deadline, &events);
+    EXPECT_TRUE(MonotonicNow() >= deadline);
+    EXPECT_TRUE(events.empty());
+    EXPECT_TRUE(pair.a->wakeups() <= 2);
+    pair.b->Send(0, "x");
+    EXPECT_EQ(Collect(pair.a.get(), 1).size(), size_t{1});
+    pair.b->Send(0, "y");
+    pair.a->Wait(0, &events);  // a deadline in the past looks, but does not sleep
+    EXPECT_EQ(events.size(), size_t{1});
+  }
+}
+
+TEST(ControlWakeEndsAWaitFromAnyThread) {
+  for (Link link : kLinks) {
+    ControlPair pair = MakeControl(link);
+    Events events;
+    for (int i = 0; i < 20; ++i) {
+      std::thread waker([&] { pair.a->Wake(); });
+      pair.a->Wait(kNever, &events);
+      waker.join();
+    }
+    pair.a->Wake();  // before the wait
+    pair.a->Wait(kNever, &events);
+    EXPECT_TRUE(events.empty());
+  }
+}
+
+TEST(ControlCloseDeliversWhatWasSent) {
+  for (Link link : kLinks) {
+    ControlPair pair = MakeControl(link);
+    const std::string large(8 << 20, 'z');
+    std::thread closer([&] {
+      pair.a->Send(1, large);
+      pair.a->Send(1, "goodbye");
+      pair.a->Close(In(20 * kSecond));
+    });
+    Events events = Collect(pair.b.get(), 3);
+    pair.b->Close(In(20 * kSecond));
+    closer.join();
+    ASSERT_EQ(events.size(), size_t{3});
+    EXPECT_TRUE(events[0].frame == large);
+    EXPECT_EQ(events[1].frame, std::string("goodbye"));
+    EXPECT_TRUE(events[2].kind == Kind::kPeerLost);
+  }
+}
+
+TEST(DataMovesPartsAndKeepsOrder) {
+  for (Link link : kLinks) {
+    DataPair pair = MakeData(link);
+    EXPECT_TRUE(pair.a->Connected(1) && !pair.a->Connected(0) && !pair.a->Connected(7));
+    std::vector<uint32_t> sent(1 << 20);
+    for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<uint32_t>(i * 2654435761u);
+    std::vector<uint32_t> received(sent.size());
+    const size_t total = sent.size() * 4;
+    bool send_ok = true;
+    std::thread sender([&] {
+      size_t done = 0;
+      while (done < total && send_ok) {
+        const char* at = reinterpret_cast<const char*>(sent.data()) + done;
+        const size_t first = std::min<size_t>(total - done, 1000);
+        struct iovec parts[2] = {Part(at, first), Part(at + first, total - done - first)};
+        Result<int64_t> n = pair.a->TrySend(1, parts, 2);
+        send_ok = n.ok();
+        if (n.ok() && *n == 0) pair.a->Wait({}, {1});
+        if (n.ok()) done += static_cast<size_t>(*n);
+      }
+    });
+    size_t done = 0;
+    while (done < total) {
+      struct iovec part = Part(reinterpret_cast<char*>(received.data()) + done, total - done);
+      Result<int64_t> n = pair.b->TryRecv(0, &part, 1);
+      ASSERT_TRUE(n.ok());
+      if (*n == 0) pair.b->Wait({0}, {});
+      done += static_cast<size_t>(*n);
+    }
+    sender.join();
+    EXPECT_TRUE(send_ok && sent == received);
+    EXPECT_EQ(pair.a->bytes_sent(), static_cast<int64_t>(total));
+    EXPECT_EQ(pair.b->bytes_sent(), int64_t{0});
+  }
+}
+
+TEST(DataSendsOnlyWhatFits) {
+  for (Link link : kLinks) {
+    DataPair pair = MakeData(link);
+    const std::string block(1 << 20, 'q');
+    struct iovec part = Part(block.data(), block.size());
+    int64_t accepted = 0;
+    for (;;) {  // nobody reads: it must say 0 in the end, never block
+      Result<int64_t> n = pair.a->TrySend(1, &part, 1);
+      ASSERT_TRUE(n.ok());
+      if (*n == 0) break;
+      accepted += *n;
+    }
+    std::vector<char> got(1 << 20);
+    int64_t received = 0;
+    while (received < accepted) {
+      struct iovec into = Part(got.data(), got.size());
+      Result<int64_t> n = pair.b->TryRecv(0, &into, 1);
+      ASSERT_TRUE(n.ok());
+      if (*n == 0) pair.b->Wait({0}, {});
+      received += *n;
+    }
+    EXPECT_EQ(received, accepted);
+    pair.a->Wait({}, {1});  // room again
+  }
+}
+
+TEST(DataEndOfStreamComesAfterTheData) {
+  for (Link link : kLinks) {
+    DataPair pair = MakeData(link);
+    struct iovec hello = Part("hello", 5);
+    Result<int64_t> sent = pair.a->TrySend(1, &hello, 1);
+    ASSERT_TRUE(sent.ok() && *sent == 5);
+    pair.a.reset();
+    char got[8] = "";
+    struct iovec into = Part(got, sizeof(got));
+    pair.b->Wait({0}, {});
+    Result<int64_t> n = pair.b->TryRecv(0, &into, 1);
+    ASSERT_TRUE(n.ok());
+    EXPECT_EQ(std::string(got, static_cast<size_t>(*n)), std::string("hello"));
+    pair.b->Wait({0}, {});
+    n = pair.b->TryRecv(0, &into, 1);
+    ASSERT_TRUE(!n.ok());
+    EXPECT_TRUE(n.status().code() == StatusCode::kUnavailable);
+    EXPECT_CONTAINS(n.status().message(), "rank 0");
+  }
+}
+
+TEST(DataInterruptEndsThisAndLaterWaits) {
+  for (Link link : kLinks) {
+    DataPair pair = MakeData(link);
+    std::thread interrupter([&] { pair.a->Interrupt(); });
+    pair.a->Wait({1}, {});
+    interrupter.join();
+    pair.a->Wait({1}, {});
+    pair.a->Wait({}, {});
+    char byte = 0;
+    struct iovec into = Part(&byte, 1);
+    Result<int64_t> n = pair.a->TryRecv(1, &into, 1);
+    EXPECT_TRUE(n.ok() && *n == 0);
+  }
+}
+
+TEST(DataCloseLosesNothing) {
+  for (Link link : kLinks) {
+    DataPair pair = MakeData(link);
+    const std::string block(3000, 'c');
+    struct iovec part = Part(block.data(), block.size());
+    Result<int64_t> sent = pair.a->TrySend(1, &part, 1);
+    ASSERT_TRUE(sent.ok() && *sent == 3000);
+    struct iovec unread = Part("unread", 6);  // would turn into a reset that drops our bytes
+    ASSERT_TRUE(pair.b->TrySend(0, &unread, 1).ok());
+    std::thread closer([&] { pair.a->Close(In(20 * kSecond)); });
+    std::vector<char> got(4000);
+    int64_t received = 0;
+    while (received < 3000) {
+      struct iovec into = Part(got.data(), got.size());
+      Result<int64_t> n = pair.b->TryRecv(0, &into, 1);
+      ASSERT_TRUE(n.ok());
+      if (*n == 0) pair.b->Wait({0}, {});
+      received += *n;
+    }
+    closer.join();
+    EXPECT_EQ(received, int64_t{3000});
+    pair.b->Close(In(20 * kSecond));
+  }
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()
