@@ -11,149 +11,49 @@ TensorFlow nor the compiled runtime.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tfring.horovod_names import missing_attribute
-from tfring.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+from tfring.compat.missing_names import missing_attribute
+from tfring.ops.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from tfring.version import __version__
 
-if TYPE_CHECKING:
-    from tfring.aggregation import LocalGradientAggregationHelper
-    from tfring.collectives import (
-        allgather,
-        allreduce,
-        broadcast,
-        cross_rank_op,
-        cross_size_op,
-        grouped_allgather,
-        grouped_allreduce,
-        handle_average_backwards_compatibility,
-        local_rank_op,
-        local_size_op,
-        process_set_included_op,
-        rank_op,
-        size_op,
-    )
-    from tfring.compression import Compression, Compressor
-    from tfring.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
-    from tfring.helpers import (
-        check_num_rank_power_of_2,
-        gpu_available,
-        split_list,
-    )
-    from tfring.keras import callbacks
-    from tfring.keras.sync_batch_norm import SyncBatchNormalization
-    from tfring.keras.top_level import DistributedOptimizer
-    from tfring.launcher.function import run
-    from tfring.objects import allgather_object, broadcast_object, broadcast_object_fn
-    from tfring.point_to_point import (
-        recv,
-        send,
-    )
-    from tfring.process_sets import (
-        ProcessSet,
-        add_process_set,
-        global_process_set,
-        remove_process_set,
-    )
-    from tfring.rooted import (
-        gather,
-        reduce,
-        scatter,
-    )
-    from tfring.scattering import (
-        alltoall,
-        grouped_reducescatter,
-        reducescatter,
-    )
-    from tfring.synchronization import (
-        join,
-    )
-    from tfring.tf1 import BroadcastGlobalVariablesHook, broadcast_global_variables
-    from tfring.variables import (
-        broadcast_,
-        broadcast_variables,
-    )
-    from tfring.world import (
-        barrier,
-        ccl_built,
-        cross_rank,
-        cross_size,
-        cuda_built,
-        ddl_built,
-        gloo_built,
-        gloo_enabled,
-        init,
-        is_homogeneous,
-        is_initialized,
-        local_rank,
-        local_size,
-        mpi_built,
-        mpi_enabled,
-        mpi_threads_supported,
-        nccl_built,
-        rank,
-        rocm_built,
-        shutdown,
-        size,
-    )
-
 _HOME = {
-    "tfring.helpers": (
-        "check_num_rank_power_of_2",
-        "gpu_available",
-        "split_list",
-    ),
-    "tfring.synchronization": ("join",),
-    "tfring.point_to_point": (
-        "recv",
-        "send",
-    ),
-    "tfring.rooted": (
-        "gather",
-        "reduce",
-        "scatter",
-    ),
-    "tfring.scattering": (
-        "alltoall",
-        "grouped_reducescatter",
-        "reducescatter",
-    ),
-    "tfring.collectives": (
-        "allgather",
-        "allreduce",
-        "broadcast",
+    "tfring.collectives.allgather": ["allgather", "grouped_allgather"],
+    "tfring.collectives.allreduce": ["allreduce", "grouped_allreduce"],
+    "tfring.collectives.alltoall": ["alltoall"],
+    "tfring.collectives.broadcast": ["broadcast"],
+    "tfring.collectives.compression": ["Compression", "Compressor"],
+    "tfring.collectives.objects": ["allgather_object", "broadcast_object", "broadcast_object_fn"],
+    "tfring.collectives.reducescatter": ["grouped_reducescatter", "reducescatter"],
+    "tfring.collectives.rooted": ["gather", "reduce", "scatter"],
+    "tfring.collectives.send_recv": ["recv", "send"],
+    "tfring.collectives.sync": ["join"],
+    "tfring.collectives.variables": ["broadcast_", "broadcast_variables"],
+    "tfring.compat.helpers": ["check_num_rank_power_of_2", "gpu_available", "split_list"],
+    "tfring.compat.tf1": ["BroadcastGlobalVariablesHook", "broadcast_global_variables"],
+    "tfring.keras": ["callbacks"],
+    "tfring.keras.horovod_tensorflow": ["DistributedOptimizer"],
+    "tfring.keras.sync_batch_norm": ["SyncBatchNormalization"],
+    "tfring.launcher.function": ["run"],
+    "tfring.ops.arguments": ["handle_average_backwards_compatibility"],
+    "tfring.ops.topology_ops": [
         "cross_rank_op",
         "cross_size_op",
-        "grouped_allgather",
-        "grouped_allreduce",
-        "handle_average_backwards_compatibility",
         "local_rank_op",
         "local_size_op",
         "process_set_included_op",
         "rank_op",
         "size_op",
-    ),
-    "tfring.compression": ("Compression", "Compressor"),
-    "tfring.aggregation": ("LocalGradientAggregationHelper",),
-    "tfring.gradient_tape": ("DistributedGradientTape", "PartialDistributedGradientTape"),
-    "tfring.keras": ("callbacks",),
-    "tfring.keras.sync_batch_norm": ("SyncBatchNormalization",),
-    "tfring.keras.top_level": ("DistributedOptimizer",),
-    "tfring.launcher.function": ("run",),
-    "tfring.objects": ("allgather_object", "broadcast_object", "broadcast_object_fn"),
-    "tfring.tf1": ("BroadcastGlobalVariablesHook", "broadcast_global_variables"),
-    "tfring.variables": (
-        "broadcast_",
-        "broadcast_variables",
-    ),
-    "tfring.process_sets": (
+    ],
+    "tfring.process_sets": [
         "ProcessSet",
         "add_process_set",
         "global_process_set",
         "remove_process_set",
-    ),
-    "tfring.world": (
+    ],
+    "tfring.training.accumulation": ["LocalGradientAggregationHelper"],
+    "tfring.training.gradient_tape": ["DistributedGradientTape", "PartialDistributedGradientTape"],
+    "tfring.world": [
         "barrier",
         "ccl_built",
         "cross_rank",
@@ -175,7 +75,7 @@ _HOME = {
         "rocm_built",
         "shutdown",
         "size",
-    ),
+    ],
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -14,6 +14,7 @@ import sys
 import threading
 from typing import Any
 
+from tfring.bootstrap.inter_op_threads import ensure_inter_op_threads
 from tfring.bootstrap.mpi_exchange import (
     finalize,
     free_group,
@@ -26,7 +27,6 @@ from tfring.bootstrap.mpi_exchange import (
 from tfring.bootstrap.start import Membership, bring_up
 from tfring.config import SettingError, Settings, read_settings
 from tfring.environments import find_identity
-from tfring.inter_op import ensure_inter_op_threads
 
 _log = logging.getLogger("tfring")
 
@@ -317,7 +317,7 @@ def barrier(process_set: Any = None) -> Any:
     # A TensorFlow that is just being imported has no such function yet, and no graph.
     executing_eagerly = getattr(sys.modules.get("tensorflow"), "executing_eagerly", None)
     if executing_eagerly is not None and not executing_eagerly():
-        from tfring.synchronization import barrier_op
+        from tfring.collectives.sync import barrier_op
 
         return barrier_op(process_set=chosen)
     from tfring.exceptions import tf_errors

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfring
-from tfring import xla
+from tfring.ops import xla
 
 Array = Any  # np.ndarray of any dtype
 Arrays = list[Array]

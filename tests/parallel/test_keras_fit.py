@@ -24,7 +24,7 @@ from keras_cases import (
 )
 
 import tfring.keras as hvd
-from tfring import xla
+from tfring.ops import xla
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda: keras.optimizers.SGD(0.1),

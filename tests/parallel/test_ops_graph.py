@@ -237,7 +237,7 @@ def test_200_tensors_in_random_orders_inside_one_function(rank: int, size: int) 
 
 
 def test_buffers_are_forwarded_where_nobody_else_reads_them(size: int) -> None:
-    from tfring import tf_library
+    from tfring.ops import library
 
     @tf.function
     def step(x: Any) -> Any:
@@ -245,8 +245,8 @@ def test_buffers_are_forwarded_where_nobody_else_reads_them(size: int) -> None:
 
     x = tf.ones(1000)
     step(x)
-    before = tf_library.output_counters()
+    before = library.output_counters()
     step(x)
-    after = tf_library.output_counters()
+    after = library.output_counters()
     assert after["forwarded"] - before["forwarded"] == 2
     assert after["allocated"] - before["allocated"] == 1

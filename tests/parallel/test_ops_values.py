@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 
 import tfring
-from tfring import collectives
-from tfring.compression import Compression
+from tfring.collectives import broadcast
+from tfring.collectives.compression import Compression
+from tfring.ops import topology_ops
 
 REDUCIBLE = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
 OTHERS = ("bool", "int16", "uint16", "uint32", "uint64", "complex64", "complex128")
@@ -149,7 +150,7 @@ def test_broadcast(dtype: str, rank: int, size: int) -> None:
 
 
 def test_bucket_broadcast_is_one_op(rank: int, size: int) -> None:
-    got = collectives.bucket_broadcast(
+    got = broadcast.bucket_broadcast(
         [tf.fill([2], rank), tf.fill([3, 1], rank * 10)], name="values.bucket", root_rank=size - 1
     )
     np.testing.assert_array_equal(got[0], size - 1)
@@ -160,13 +161,13 @@ def test_bucket_broadcast_is_one_op(rank: int, size: int) -> None:
 def test_topology_ops(in_graph: bool, rank: int, size: int) -> None:
     def call() -> Any:
         return (
-            collectives.rank_op(),
-            collectives.size_op(),
-            collectives.local_rank_op(),
-            collectives.local_size_op(),
-            collectives.cross_rank_op(),
-            collectives.cross_size_op(),
-            collectives.process_set_included_op(),
+            topology_ops.rank_op(),
+            topology_ops.size_op(),
+            topology_ops.local_rank_op(),
+            topology_ops.local_size_op(),
+            topology_ops.cross_rank_op(),
+            topology_ops.cross_size_op(),
+            topology_ops.process_set_included_op(),
         )
 
     got = [int(value) for value in graphed(call, in_graph)()]

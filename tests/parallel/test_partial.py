@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfring as hvd
 import tfring.keras as hvd_keras
-from tfring import collectives
+from tfring.collectives import allreduce
 
 
 def mine() -> float:
@@ -27,13 +27,13 @@ def mean_over_ranks() -> float:
 def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the bucket collectives that are built."""
     built: list[str] = []
-    original = collectives.bucket_allreduce
+    original = allreduce.bucket_allreduce
 
     def record(tensors: Any, **kwargs: Any) -> Any:
         built.append(kwargs["name"])
         return original(tensors, **kwargs)
 
-    monkeypatch.setattr(collectives, "bucket_allreduce", record)
+    monkeypatch.setattr(allreduce, "bucket_allreduce", record)
     return built
 
 

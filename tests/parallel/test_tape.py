@@ -19,7 +19,7 @@ from keras_cases import (
 )
 
 import tfring as hvd
-from tfring import buckets
+from tfring.collectives import buckets
 
 
 def mine() -> float:

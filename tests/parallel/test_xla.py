@@ -22,8 +22,8 @@ from keras_cases import (
 )
 
 import tfring as hvd
-from tfring import xla
 from tfring.keras import DistributedOptimizer
+from tfring.ops import xla
 
 pytestmark = pytest.mark.skipif(bool(xla.trouble()), reason=f"no XLA: {xla.trouble()}")
 

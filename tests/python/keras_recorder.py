@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfring import collectives, world
+from tfring import world
+from tfring.collectives import allreduce
 from tfring.keras import optimizer as wrapping
 
 X = np.random.default_rng(0).random((32, 4), dtype=np.float32)
@@ -62,7 +63,7 @@ class Recorder:
 def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     """A fixture's body: replaces the collectives."""
     recorder = Recorder()
-    monkeypatch.setattr(collectives, "bucket_allreduce", recorder.bucket_allreduce)
+    monkeypatch.setattr(allreduce, "bucket_allreduce", recorder.bucket_allreduce)
     monkeypatch.setattr(world, "is_initialized", lambda: True)
     monkeypatch.setattr(wrapping, "_used", collections.Counter())
     yield recorder

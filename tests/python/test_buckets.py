@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from tfring import buckets
-from tfring.buckets import TensorSpec, cut_buckets, layout_hash
+from tfring.collectives import buckets
+from tfring.collectives.buckets import TensorSpec, cut_buckets, layout_hash
 
 
 def floats(*sizes: int) -> tuple[TensorSpec, ...]:

@@ -19,9 +19,9 @@ import pytest
 import tensorflow as tf
 from keras_recorder import Recorder, X, Y, fit, recording
 
-from tfring import collectives
 from tfring.keras.hook import find_hook
 from tfring.keras.optimizer import DistributedOptimizer
+from tfring.ops import topology_ops
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_a_function_traced_before_wrapping_fails(recorder: Recorder, make: Any) 
 def test_a_local_variable_registered_late_is_local_from_then_on(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collectives, "size_op", lambda process_set_id: tf.constant(4))
+    monkeypatch.setattr(topology_ops, "size_op", lambda process_set_id: tf.constant(4))
     optimizer = DistributedOptimizer(keras.optimizers.SGD(1e-2))
     model = fit(optimizer)
     assert recorder.built[-1].dtypes == ["float32"] * 4
@@ -182,7 +182,7 @@ def test_going_past_the_hook_is_refused(recorder: Recorder) -> None:
 
 
 def test_a_reduced_gradient_is_not_reduced_again(recorder: Recorder) -> None:
-    from tfring.gradient_tape import DistributedGradientTape
+    from tfring.training.gradient_tape import DistributedGradientTape
 
     variable = keras.Variable([1.0])
     with tf.GradientTape() as tape:

@@ -15,8 +15,10 @@ import pytest
 import tensorflow as tf
 
 import tfring
-from tfring import collectives, exceptions, names, tf_library
+from tfring import exceptions
 from tfring._native import core
+from tfring.collectives import allreduce
+from tfring.ops import arguments, library, names, topology_ops
 
 
 @pytest.fixture(autouse=True)
@@ -27,25 +29,25 @@ def job() -> Iterator[None]:
 
 
 def test_another_tensorflow_is_refused_before_loading(tmp_path: pathlib.Path) -> None:
-    (tmp_path / tf_library.BUILD_FILE).write_text(json.dumps({"tensorflow": "2.18.1"}))
+    (tmp_path / library.BUILD_FILE).write_text(json.dumps({"tensorflow": "2.18.1"}))
     with pytest.raises(ImportError) as caught:
-        tf_library.check_tensorflow_version(tf_library.built_for(tmp_path), tf.__version__)
+        library.check_tensorflow_version(library.built_for(tmp_path), tf.__version__)
     for part in ("built for TensorFlow 2.18", tf.__version__, "pip install"):
         assert part in str(caught.value)
 
 
 def test_another_patch_release_is_accepted() -> None:
-    tf_library.check_tensorflow_version("2.21.0", "2.21.3")
+    library.check_tensorflow_version("2.21.0", "2.21.3")
     with pytest.raises(ImportError):
-        tf_library.check_tensorflow_version("2.21.0", "2.2.1")
+        library.check_tensorflow_version("2.21.0", "2.2.1")
 
 
 def test_an_incomplete_build_is_explained(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ImportError, match="incomplete"):
-        tf_library.built_for(tmp_path)
-    (tmp_path / tf_library.BUILD_FILE).write_text("{}")
+        library.built_for(tmp_path)
+    (tmp_path / library.BUILD_FILE).write_text("{}")
     with pytest.raises(ImportError, match="incomplete"):
-        tf_library.built_for(tmp_path)
+        library.built_for(tmp_path)
 
 
 def test_calls_before_init_say_so() -> None:
@@ -69,7 +71,7 @@ def test_calls_before_init_say_so() -> None:
         lambda: tfring.send(1.0, 1),
         lambda: tfring.recv(1, tf.float32),
         lambda: tfring.join(),
-        lambda: collectives.rank_op(),
+        lambda: topology_ops.rank_op(),
         lambda: step(tf.ones(2)),
     ):
         with pytest.raises(tf.errors.FailedPreconditionError, match="init"):
@@ -77,7 +79,7 @@ def test_calls_before_init_say_so() -> None:
 
 
 def test_rank_and_size_are_not_baked_into_a_graph() -> None:
-    step = tf.function(lambda: (collectives.rank_op(), collectives.size_op()))
+    step = tf.function(lambda: (topology_ops.rank_op(), topology_ops.size_op()))
     assert [int(value) for value in step()] == [0, 1]
     tfring.shutdown()
     with pytest.raises(tf.errors.FailedPreconditionError):
@@ -116,10 +118,10 @@ def test_average_is_deprecated_but_works() -> None:
     with pytest.deprecated_call():
         assert float(tfring.allreduce(2.0, average=True)) == 2.0
     with pytest.deprecated_call():
-        assert collectives.handle_average_backwards_compatibility(None, False) == tfring.Sum
+        assert arguments.handle_average_backwards_compatibility(None, False) == tfring.Sum
     with pytest.raises(ValueError, match="not both"):
         tfring.allreduce(2.0, average=True, op=tfring.Sum)
-    assert collectives.handle_average_backwards_compatibility(None, None) == tfring.Average
+    assert arguments.handle_average_backwards_compatibility(None, None) == tfring.Average
 
 
 def names_in(function: Any, *args: Any) -> list[str]:
@@ -252,10 +254,10 @@ def test_one_channel_per_name() -> None:
     def trace() -> None:
         found.append(
             (
-                tf_library.channel("a"),
-                tf_library.channel("a"),
-                tf_library.channel("b"),
-                tf_library.channel("a", 1),
+                library.channel("a"),
+                library.channel("a"),
+                library.channel("b"),
+                library.channel("a", 1),
             )
         )
 
@@ -264,7 +266,7 @@ def test_one_channel_per_name() -> None:
     a, again, b = found[0][:3]
     assert a is again and a is not b
     assert found[0][3] is not a  # the same name in a process set
-    assert tf_library.channel("a") is tf_library.channel("b")  # eager calls share one
+    assert library.channel("a") is library.channel("b")  # eager calls share one
 
 
 def test_errors_of_the_runtime_become_tf_errors() -> None:
@@ -285,5 +287,5 @@ def test_scale_factors_survive_as_text() -> None:
 
 def test_layout_hash_takes_64_bits() -> None:
     for value in (0, 1, (1 << 63) + 5, (1 << 64) - 1):
-        got = collectives.bucket_allreduce([tf.ones(2)], name="hash", layout_hash=value)
+        got = allreduce.bucket_allreduce([tf.ones(2)], name="hash", layout_hash=value)
         np.testing.assert_array_equal(got[0], 1)

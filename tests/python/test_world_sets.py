@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfring.agreed_sets import Passed, agree, decode, own_set
+from tfring.process_sets.agreement import Passed, agree, decode, own_set
 
 
 def of_ranks(*sets):

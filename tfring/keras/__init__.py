@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tfring.horovod_names import missing_attribute
+from tfring.compat.missing_names import missing_attribute
 
 if TYPE_CHECKING:
     from tfring import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tfring.aggregation import LocalGradientAggregationHelper
+from tfring.training.accumulation import LocalGradientAggregationHelper
 
 
 @dataclasses.dataclass(frozen=True)

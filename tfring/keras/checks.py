@@ -12,9 +12,10 @@ from typing import Any
 
 import keras
 
-from tfring import world, xla
+from tfring import world
 from tfring.keras.hook import find_hook
-from tfring.reducer import GradientReducer
+from tfring.ops import xla
+from tfring.training.reducer import GradientReducer
 
 # For every model: the train function that was made while the hook was in place, and the hook. Both
 # refer to the model, so they are held weakly: it would never be freed.

@@ -6,10 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
-import tfring
-from tfring import collectives
-from tfring.compression import Compression
-from tfring.reduce_ops import Average
+from tfring.collectives.allgather import allgather as _allgather
+from tfring.collectives.allreduce import allreduce as _allreduce
+from tfring.collectives.broadcast import broadcast as _broadcast
+from tfring.collectives.compression import Compression
+from tfring.collectives.reducescatter import reducescatter as _reducescatter
+from tfring.ops.reduce_ops import Average
 
 
 def allreduce(
@@ -35,7 +37,7 @@ def allreduce(
     Raises:
         tf.errors.FailedPreconditionError: ranks disagree on dtype, shape, op or factors.
     """
-    return collectives.allreduce(
+    return _allreduce(
         tf.convert_to_tensor(value),
         average=average,
         name=name,
@@ -48,12 +50,12 @@ def allreduce(
 
 def allgather(value: Any, name: str | None = None) -> Any:
     """Returns the ranks' values joined along the first dimension, which may differ."""
-    return collectives.allgather(tf.convert_to_tensor(value), name=name)
+    return _allgather(tf.convert_to_tensor(value), name=name)
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     """Returns the root's value."""
-    return collectives.broadcast(tf.convert_to_tensor(value), root_rank, name=name)
+    return _broadcast(tf.convert_to_tensor(value), root_rank, name=name)
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
@@ -68,4 +70,4 @@ def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any
     Raises:
         tf.errors.FailedPreconditionError: ranks disagree on dtype, shape or op.
     """
-    return tfring.reducescatter(tf.convert_to_tensor(value), name=name, op=op)
+    return _reducescatter(tf.convert_to_tensor(value), name=name, op=op)

@@ -27,12 +27,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import reduce_ops, reduced_record
-from tfring.aggregation import LocalGradientAggregationHelper
-from tfring.keras import stale
+from tfring.keras import retracing
 from tfring.keras.accumulation import Accumulation
-from tfring.local_variables import LocalVariables, variable_key
-from tfring.reducer import GradientReducer
+from tfring.ops import reduce_ops
+from tfring.training import double_reduction
+from tfring.training.accumulation import LocalGradientAggregationHelper
+from tfring.training.local_variables import LocalVariables, variable_key
+from tfring.training.reducer import GradientReducer
 
 _ATTRIBUTE = "_tfring_hook"
 
@@ -89,7 +90,7 @@ class GradientHook:
         self._make_name = make_name
         self._accumulation = accumulation or Accumulation()
         self._helpers: dict[str, LocalGradientAggregationHelper] = {}
-        self._since = reduced_record.now()
+        self._since = double_reduction.now()
         self._ordinals: dict[tuple[Any, ...], int] = {}
         self._copies = 0
         self._calls: list[_Call] = []
@@ -109,7 +110,7 @@ class GradientHook:
             "register_local_var": self.register_local_var,
         }.items():
             object.__setattr__(self.optimizer, name, value)
-        stale.drop_traces(self.optimizer)
+        retracing.drop_traces(self.optimizer)
 
     def set_local(self, local: LocalVariables) -> None:
         """Replaces what is local to this rank, right after `attach`."""
@@ -124,7 +125,7 @@ class GradientHook:
             var: keras.Variable or tf.Variable.
         """
         self._reducer.local.register(var)
-        stale.drop_traces(self.optimizer)
+        retracing.drop_traces(self.optimizer)
 
     def local_among(self, variables: Sequence[Any]) -> list[Any]:
         """Returns those of `variables` whose gradients stay this rank's own."""
@@ -322,7 +323,7 @@ class GradientHook:
 
     def _refuse_reduced(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
         members = self._reducer.options.members
-        reduced_record.refuse_reduced(grads, variables, members, self._since)
+        double_reduction.refuse_reduced(grads, variables, members, self._since)
 
     def _check_reduced(self, call: _Call) -> None:
         """Raises RuntimeError if an update was made with what was accumulated on this rank."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import tfring.keras
-from tfring import reduce_ops
-from tfring.compression import Compression
+from tfring.collectives.compression import Compression
+from tfring.ops import reduce_ops
 
 __all__ = sorted({*tfring.keras.__all__, "DistributedOptimizer", "allreduce"})
 

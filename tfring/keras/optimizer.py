@@ -7,14 +7,15 @@ from typing import Any
 
 import keras
 
-from tfring import process_sets, reduce_ops
-from tfring.compression import Compression
+from tfring import process_sets
+from tfring.collectives.compression import Compression
 from tfring.keras import accumulation, loss_scale
 from tfring.keras.hook import GradientHook, find_hook, innermost
-from tfring.local_variables import LocalVariables
-from tfring.reduce_options import GradientHook as Hook
-from tfring.reduce_options import ReduceOptions, resolve_groups
-from tfring.reducer import GradientReducer
+from tfring.ops import reduce_ops
+from tfring.training.local_variables import LocalVariables
+from tfring.training.options import GradientHook as Hook
+from tfring.training.options import ReduceOptions, resolve_groups
+from tfring.training.reducer import GradientReducer
 
 # By process set: its members may use optimizers that the other ranks do not have.
 _used: collections.Counter[Any] = collections.Counter()

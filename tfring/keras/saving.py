@@ -10,7 +10,7 @@ import h5py
 import keras
 import numpy as np
 
-from tfring.compression import Compression
+from tfring.collectives.compression import Compression
 from tfring.keras import sync_batch_norm
 from tfring.keras.hook import innermost
 from tfring.keras.optimizer import DistributedOptimizer

@@ -18,7 +18,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfring import collectives, names, process_sets, reduce_ops
+from tfring import process_sets
+from tfring.collectives import allgather, allreduce
+from tfring.ops import names, reduce_ops
 
 
 @keras.saving.register_keras_serializable(package="tfring")
@@ -98,7 +100,7 @@ def _statistics_of_all(local: Any, process_set: Any) -> tuple[Any, Any]:
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def of_all(local: Any) -> Any:
-        rows = collectives.allgather(
+        rows = allgather.allgather(
             local[tf.newaxis], name=name, ignore_name_scope=True, process_set=process_set
         )
         counts, means, variances = tf.unstack(rows, num=3, axis=1)
@@ -108,7 +110,7 @@ def _statistics_of_all(local: Any, process_set: Any) -> tuple[Any, Any]:
         variance = tf.reduce_sum(shares * (variances + tf.math.squared_difference(means, mean)), 0)
 
         def gradient(mean_gradient: Any, variance_gradient: Any) -> Any:
-            by_mean, by_variance = collectives.bucket_allreduce(
+            by_mean, by_variance = allreduce.bucket_allreduce(
                 [mean_gradient, variance_gradient],
                 name=f"grad.{name}",
                 op=reduce_ops.Sum,

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tfring.bootstrap.inter_op_threads import WANTED, inter_op_threads
 from tfring.config import PYTHON_SETTINGS, SettingError, read_settings
 from tfring.environments import IdentityError, find_identity
-from tfring.inter_op import WANTED, inter_op_threads
 from tfring.version import __version__
 
 _CPU_FLAGS = ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "asimd", "sve")
@@ -127,7 +127,7 @@ def _tensorflow(findings: Findings) -> None:
     findings.show("TensorFlow", found or "installed, version unknown")
     findings.show("Keras", _version_of("keras") or "not installed")
     answer, trouble = _probe(
-        "import json, tfring.tf_library as t, tfring._native as n, tfring.xla as x\n"
+        "import json, tfring.ops.library as t, tfring._native as n, tfring.ops.xla as x\n"
         "built = t.built_for(n.library_dir()); t.library()\n"
         "print(json.dumps([built, x.trouble()]))"
     )

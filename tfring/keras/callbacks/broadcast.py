@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tfring import objects, world
+from tfring import world
+from tfring.collectives import objects
+from tfring.collectives.variables import broadcast_variables, describe_variables
 from tfring.keras.callbacks import state
 from tfring.keras.callbacks.base import DistributedCallback, find_join
 from tfring.keras.hook import find_hook
-from tfring.variables import broadcast_variables, describe_variables
 
 
 class BroadcastGlobalVariablesCallback(DistributedCallback):

@@ -8,9 +8,9 @@ import numpy as np
 
 from tfring import world
 from tfring._native import core
+from tfring.collectives.variables import broadcast_variables
 from tfring.exceptions import tf_errors
 from tfring.keras.callbacks import base, state
-from tfring.variables import broadcast_variables
 
 
 class JoinCallback(base.DistributedCallback):

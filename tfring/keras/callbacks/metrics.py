@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from tfring import objects, reduce_ops, world
+from tfring import world
 from tfring._native import core
+from tfring.collectives import objects
 from tfring.exceptions import tf_errors
 from tfring.keras.callbacks.base import DistributedCallback, set_averaged, wait_for_all
+from tfring.ops import reduce_ops
 
 
 class MetricAverageCallback(DistributedCallback):

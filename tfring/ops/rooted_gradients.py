@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import gradients, sparse, tf_library, tf_ops
-from tfring.reduce_ops import Average, Sum
+from tfring.ops import builders, gradients
+from tfring.ops.reduce_ops import Average, Sum
 
 
 def reduce_gradient(op: Any, *grads: Any) -> list[Any]:
@@ -35,17 +35,17 @@ def reduce_gradient(op: Any, *grads: Any) -> list[Any]:
         gradients.dense_gradient(grad, out) for grad, out in zip(grads, op.outputs, strict=True)
     ]
     name, number, root = _call(op)
-    totals = tf_library.broadcast_op(dense, name=name, root_rank=root, process_set_id=number)
+    totals = builders.broadcast_op(dense, name=name, root_rank=root, process_set_id=number)
     kind = gradients.reduction(op)
     if kind not in (Sum, Average):
-        results = tf_library.broadcast_op(
+        results = builders.broadcast_op(
             list(op.outputs), name=f"{name}.results", root_rank=root, process_set_id=number
         )
         return [*gradients.gradients_of_selection(op, tensors, results, totals), None]
     scale = gradients.factor(op, "prescale_factor") * gradients.factor(op, "postscale_factor")
     scaled = [total * tf.constant(scale, total.dtype) for total in totals]
     if kind == Average:
-        count = sparse.participants(f"{name}.count", number)
+        count = _participants(f"{name}.count", number)
         scaled = [total / tf.cast(count, total.dtype) for total in scaled]
     return [*scaled, None]
 
@@ -65,8 +65,8 @@ def gather_gradient(op: Any, grad: Any) -> list[Any]:
     tensor = op.inputs[0]
     name, number, root = _call(op)
     rows = tf.shape(tensor, out_type=tf.int64)[:1]
-    all_rows = tf_ops.gather_op(rows, name=f"{name}.rows", root_rank=root, process_set_id=number)
-    mine = tf_ops.scatter_op(
+    all_rows = builders.gather_op(rows, name=f"{name}.rows", root_rank=root, process_set_id=number)
+    mine = builders.scatter_op(
         tf.convert_to_tensor(grad), all_rows, name=name, root_rank=root, process_set_id=number
     )
     return [tf.ensure_shape(mine, tensor.shape), None]
@@ -87,7 +87,7 @@ def scatter_gradient(op: Any, grad: Any) -> list[Any]:
     """
     tensor = op.inputs[0]
     name, number, root = _call(op)
-    gathered = tf_ops.gather_op(
+    gathered = builders.gather_op(
         tf.convert_to_tensor(grad), name=name, root_rank=root, process_set_id=number
     )
     # No rows on the others: zeros for all of theirs.
@@ -99,3 +99,11 @@ def _call(op: Any) -> tuple[str, int, int]:
     """The gradient's name, the process set and the root."""
     number = gradients.process_set(op)
     return gradients.gradient_name(op), number, int(op.get_attr("root_rank"))
+
+
+def _participants(name: str, process_set_id: int) -> Any:
+    """Returns the number of ranks that take part in this collective, as an int32 scalar."""
+    [count] = builders.allreduce_op(
+        [tf.constant(1)], name=name, op=Sum, process_set_id=process_set_id
+    )
+    return count

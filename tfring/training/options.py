@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfring import process_sets, reduce_ops
-from tfring.compression import Compression
+from tfring import process_sets
+from tfring.collectives.compression import Compression
+from tfring.ops import reduce_ops
 
 GradientHook = Callable[[list[Any], list[Any]], Sequence[Any]]
 """Takes gradients and their variables, returns as many gradients."""
@@ -20,7 +21,7 @@ class ReduceOptions:
     Attributes:
         op: Average, Sum, Adasum, Min, Max or Product.
         compression: a Compressor class or object.
-        sparse_as_dense: True, False or "auto"; see tfring.sparse_gradients.
+        sparse_as_dense: True, False or "auto"; see tfring.training.sparse.
         gradient_predivide_factor: with Average, divides by this before the sum and by the rest of
             the number of ranks after it.
         groups: a number of groups, lists of variables, or None for a cut by size.

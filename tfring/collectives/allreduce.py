@@ -1,8 +1,4 @@
-"""The collectives on tensors: what users call, with Horovod's parameters.
-
-They work in eager mode, in a tf.function and in TF1 graphs. The same call must happen on every rank
-of the process set, under the same name (tfring.names says how default names come about).
-"""
+"""allreduce: the sum, mean or another reduction of the ranks' tensors, on every rank."""
 
 from __future__ import annotations
 
@@ -11,48 +7,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import arguments, buckets, names, tf_library
-from tfring.arguments import handle_average_backwards_compatibility
-from tfring.compression import Compression
+from tfring.collectives import buckets
+from tfring.collectives.compression import Compression
+from tfring.collectives.sparse import check_sparse, sparse_allreduce
+from tfring.ops import arguments, builders, library, names
+from tfring.ops.reduce_ops import Average
 from tfring.process_sets import ProcessSet, checked_id, global_process_set
-from tfring.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-from tfring.sparse import check_sparse, sparse_allreduce
-from tfring.topology_ops import (
-    cross_rank_op,
-    cross_size_op,
-    local_rank_op,
-    local_size_op,
-    process_set_included_op,
-    rank_op,
-    size_op,
-)
-
-__all__ = [
-    "Adasum",
-    "Average",
-    "Max",
-    "Min",
-    "Product",
-    "Sum",
-    "allgather",
-    "allreduce",
-    "broadcast",
-    "bucket_allreduce",
-    "bucket_broadcast",
-    "cross_rank_op",
-    "cross_size_op",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "handle_average_backwards_compatibility",
-    "local_rank_op",
-    "local_size_op",
-    "process_set_included_op",
-    "rank_op",
-    "size_op",
-]
 
 
-@tf_library.outside_autograph
+@library.outside_autograph
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -68,7 +31,7 @@ def allreduce(
 ) -> Any:
     """Reduces a tensor over all ranks.
 
-    Differentiable; tfring.gradients says which loss the gradient belongs to.
+    Differentiable; tfring.ops.gradients says which loss the gradient belongs to.
 
     Args:
         tensor: tensor, variable, array or number of any shape, which is the same on every rank:
@@ -121,7 +84,7 @@ def allreduce(
         )[0]
 
 
-@tf_library.outside_autograph
+@library.outside_autograph
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -191,124 +154,7 @@ def grouped_allreduce(
     return results
 
 
-@tf_library.outside_autograph
-def allgather(
-    tensor: Any,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Concatenates the ranks' tensors along the first dimension, in order of rank.
-
-    Differentiable; tfring.gradients says which loss the gradient belongs to.
-
-    Args:
-        tensor: tensor, variable or array with at least one dimension, of any number or bool dtype.
-            The first dimension may differ between ranks and may be 0, the others may not differ.
-        name: the same on every rank; made up by default.
-        ignore_name_scope: use `name` as it is, without the current name scope.
-        process_set: the ranks that take part.
-
-    Returns:
-        A tensor whose first dimension is the sum over the ranks.
-
-    Raises:
-        ValueError: the process set is unknown.
-        TypeError: the dtype is not supported.
-        tf.errors.InvalidArgumentError: on every rank: some rank's tensor is a scalar.
-        tf.errors.FailedPreconditionError: tfring is not initialized, or ranks disagree on dtype or
-            shape.
-        tf.errors.UnavailableError: a rank was lost.
-    """
-    process_set_id = checked_id(process_set)
-    arguments.require_init("allgather")
-    value = arguments.checked_tensor(tensor, name, tf_library.MOVABLE, "allgather")
-    full_name = names.collective_name("allgather", name, ignore_name_scope, process_set)
-    return tf_library.allgather_op([value], name=full_name, process_set_id=process_set_id)[0]
-
-
-@tf_library.outside_autograph
-def grouped_allgather(
-    tensors: Sequence[Any],
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> list[Any]:
-    """Gathers a list of tensors from all ranks, those of one dtype as one collective.
-
-    Args:
-        tensors: what allgather takes; dtypes and numbers of rows may differ between the tensors.
-        name: as in allgather; names the group.
-        ignore_name_scope: as in allgather.
-        process_set: as in allgather.
-
-    Returns:
-        The results in the order of `tensors`.
-
-    Raises:
-        Exception: what allgather raises.
-    """
-    process_set_id = checked_id(process_set)
-    arguments.require_init("grouped_allgather")
-    values = [arguments.checked_tensor(t, name, tf_library.MOVABLE, "allgather") for t in tensors]
-    if not values:
-        return []
-    full_name = names.collective_name("grouped_allgather", name, ignore_name_scope, process_set)
-    results: list[Any] = [None] * len(values)
-    for op_name, positions in arguments.by_dtype(values, full_name):
-        gathered = tf_library.allgather_op(
-            [values[i] for i in positions], name=op_name, process_set_id=process_set_id, group=True
-        )
-        for i, result in zip(positions, gathered, strict=True):
-            results[i] = result
-    return results
-
-
-@tf_library.outside_autograph
-def broadcast(
-    tensor: Any,
-    root_rank: int,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Gives every rank the root's tensor.
-
-    Differentiable; tfring.gradients says which loss the gradient belongs to.
-
-    Args:
-        tensor: tensor, variable, array or number of any number or bool dtype; on the other ranks
-            only shape and dtype matter, and must be the root's.
-        root_rank: whose tensor it is: a rank of the whole job, also within a process set.
-        name: the same on every rank; made up by default.
-        ignore_name_scope: use `name` as it is, without the current name scope.
-        process_set: the ranks that take part.
-
-    Returns:
-        A tensor of the same shape and dtype.
-
-    Raises:
-        ValueError: the process set is unknown.
-        TypeError: the dtype is not supported.
-        tf.errors.InvalidArgumentError: there is no such rank.
-        tf.errors.FailedPreconditionError: tfring is not initialized, or ranks disagree on dtype,
-            shape or root.
-        tf.errors.UnavailableError: a rank was lost.
-    """
-    process_set_id = checked_id(process_set)
-    arguments.require_init("broadcast")
-    root_rank = int(root_rank)
-    value = arguments.checked_tensor(tensor, name, tf_library.MOVABLE, "broadcast")
-    full_name = names.collective_name("broadcast", name, ignore_name_scope, process_set)
-    return tf_library.broadcast_op(
-        [value],
-        name=full_name,
-        root_rank=root_rank,
-        process_set_id=process_set_id,
-    )[0]
-
-
-@tf_library.outside_autograph
+@library.outside_autograph
 def bucket_allreduce(
     tensors: Sequence[Any],
     *,
@@ -337,7 +183,7 @@ def bucket_allreduce(
     Raises:
         Exception: what allreduce raises.
     """
-    return tf_library.allreduce_op(
+    return builders.allreduce_op(
         [tf.convert_to_tensor(tensor) for tensor in tensors],
         name=name,
         op=arguments.checked_op(op),
@@ -346,23 +192,6 @@ def bucket_allreduce(
         process_set_id=checked_id(process_set),
         layout_hash=layout_hash,
         group=True,
-    )
-
-
-@tf_library.outside_autograph
-def bucket_broadcast(
-    tensors: Sequence[Any],
-    *,
-    name: str,
-    root_rank: int,
-    process_set: ProcessSet = global_process_set,
-) -> list[Any]:
-    """Broadcasts tensors of one dtype as one op under exactly this name; returns the root's."""
-    return tf_library.broadcast_op(
-        [tf.convert_to_tensor(tensor) for tensor in tensors],
-        name=name,
-        root_rank=int(root_rank),
-        process_set_id=checked_id(process_set),
     )
 
 
@@ -387,7 +216,7 @@ def _dense_allreduce(
     met: list[Any] = []
     for op_name, positions in parts:
         with tf.control_dependencies(met):
-            reduced = tf_library.allreduce_op(
+            reduced = builders.allreduce_op(
                 [wires[i][0] for i in positions],
                 name=op_name,
                 op=op,

@@ -6,14 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import arguments, reduce_ops, tf_library
-from tfring.reduce_ops import Average, Sum
+from tfring.ops import arguments, builders, library, reduce_ops
+from tfring.ops.reduce_ops import Average, Sum
 
 
 def check_sparse(slices: Any, name: str | None, op: int, prescale: float, postscale: float) -> None:
     """Raises NotImplementedError for what tf.IndexedSlices cannot do, TypeError for a dtype."""
     label = name or arguments.UNNAMED
-    tf_library.refuse_xla(label, "allreduce of tf.IndexedSlices")
+    library.refuse_xla(label, "allreduce of tf.IndexedSlices")
     if op not in (Average, Sum):
         raise NotImplementedError(
             f"tensor {label}: tf.IndexedSlices can be reduced with Average and Sum, not with "
@@ -24,7 +24,7 @@ def check_sparse(slices: Any, name: str | None, op: int, prescale: float, postsc
             f"tensor {label}: scale factors are not available for tf.IndexedSlices; make it dense "
             "with tf.convert_to_tensor"
         )
-    arguments.checked_tensor(slices.values, name, tf_library.MOVABLE, "allgather")
+    arguments.checked_tensor(slices.values, name, library.MOVABLE, "allgather")
 
 
 def sparse_allreduce(slices: Any, name: str, op: int, process_set_id: int) -> Any:
@@ -37,9 +37,9 @@ def sparse_allreduce(slices: Any, name: str, op: int, process_set_id: int) -> An
     """
     distinct, position = tf.unique(slices.indices)
     summed = tf.math.unsorted_segment_sum(slices.values, position, tf.size(distinct))
-    [values] = tf_library.allgather_op([summed], name=name, process_set_id=process_set_id)
+    [values] = builders.allgather_op([summed], name=name, process_set_id=process_set_id)
     with tf.control_dependencies([values]):
-        [indices] = tf_library.allgather_op(
+        [indices] = builders.allgather_op(
             [distinct], name=f"{name}.indices", process_set_id=process_set_id
         )
         share = _share(f"{name}.count", op, process_set_id)
@@ -57,15 +57,7 @@ def _share(name: str, op: int, process_set_id: int) -> Any:
     The mean of vectors that hold a 1 in the place of their rank; found with the op itself, so that
     ranks whose ops differ are told.
     """
-    ops = tf_library.library()  # read when it runs: a traced function may outlive the job
+    ops = library.load()  # read when it runs: a traced function may outlive the job
     mine = tf.one_hot(ops.tfring_rank(), ops.tfring_size(), dtype=tf.float64)
-    [mixed] = tf_library.allreduce_op([mine], name=name, op=op, process_set_id=process_set_id)
+    [mixed] = builders.allreduce_op([mine], name=name, op=op, process_set_id=process_set_id)
     return tf.reduce_max(mixed)
-
-
-def participants(name: str, process_set_id: int) -> Any:
-    """Returns the number of ranks that take part in this collective, as an int32 scalar."""
-    [count] = tf_library.allreduce_op(
-        [tf.constant(1)], name=name, op=Sum, process_set_id=process_set_id
-    )
-    return count

@@ -60,9 +60,9 @@ def load(folder: pathlib.Path) -> None:
 
 def trouble() -> str:
     """Returns why collectives cannot be compiled in this process, or ""; loads the libraries."""
-    from tfring import tf_library
+    from tfring.ops import library
 
-    tf_library.library()
+    library.load()
     if _State.trouble:
         return _State.trouble
     if tf.config.list_logical_devices("GPU"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring.variables import broadcast_variables
+from tfring.collectives.variables import broadcast_variables
 
 
 def broadcast_global_variables(root_rank: int) -> Any:

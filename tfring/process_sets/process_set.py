@@ -14,9 +14,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tfring import agreed_sets, world
-from tfring.agreed_sets import Passed
+from tfring import world
 from tfring.bootstrap import mpi_exchange
+from tfring.process_sets import agreement
+from tfring.process_sets.agreement import Passed
 from tfring.world import is_initialized, rank, size
 
 _INVALID_ARGUMENT = 3
@@ -242,7 +243,7 @@ def register_at_init(process_sets: Sequence[ProcessSet]) -> None:
 def _add_agreed(process_sets: Sequence[ProcessSet], generation: int) -> None:
     """Registers sets after all ranks have told each other what they have."""
     own = _passed(process_sets)
-    places = agreed_sets.agree([agreed_sets.decode(line) for line in _gather(own.encode())])
+    places = agreement.agree([agreement.decode(line) for line in _gather(own.encode())])
     known = get_process_set_ids_and_ranks()
     distinct = list(itertools.chain.from_iterable(places))
     for wanted in distinct:
@@ -250,7 +251,7 @@ def _add_agreed(process_sets: Sequence[ProcessSet], generation: int) -> None:
             raise ValueError(f"a process set of the ranks {wanted} is registered already")
     numbers = {tuple(wanted): _add_ranks(wanted) for wanted in distinct}
     for place, process_set in enumerate(process_sets):
-        ranks = agreed_sets.own_set(places, own, place)
+        ranks = agreement.own_set(places, own, place)
         process_set._ranks = ranks
         if ranks is not None:
             _note(process_set, numbers[tuple(ranks)], generation)

@@ -2,8 +2,8 @@
 
 A rank differentiates its own loss, but its tensors reach the losses of others, so each gradient has
 to say which loss of the whole job it differentiates. For the collectives that Horovod has this is
-Horovod's choice, because scripts depend on it; for the others (tfring.rooted_gradients) it is the
-sum of all ranks' losses.
+Horovod's choice, because scripts depend on it; for the others (tfring.ops.rooted_gradients) it is
+the sum of all ranks' losses.
 
 Every gradient is a collective itself: all ranks must differentiate the same call. It is named after
 the call, with "grad." before it.
@@ -16,8 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import reduce_ops, tf_library, tf_ops, xla
-from tfring.reduce_ops import Average, Max, Min, Product, Sum
+from tfring.ops import builders, library, reduce_ops, xla
+from tfring.ops.reduce_ops import Average, Max, Min, Product, Sum
 
 _registered = False
 
@@ -27,7 +27,7 @@ def register() -> None:
     global _registered
     if _registered:
         return
-    from tfring import rooted_gradients
+    from tfring.ops import rooted_gradients
 
     gradients: dict[str, Callable[..., list[Any]]] = {
         "Allreduce": allreduce_gradient,
@@ -84,7 +84,7 @@ def allreduce_gradient(op: Any, *grads: Any) -> list[Any]:
     dense = [dense_gradient(grad, out) for grad, out in zip(grads, op.outputs, strict=True)]
     kind = reduction(op)
     if kind in (Sum, Average):
-        reduced = tf_library.allreduce_op(
+        reduced = builders.allreduce_op(
             dense,
             name=gradient_name(op),
             op=kind,
@@ -94,7 +94,7 @@ def allreduce_gradient(op: Any, *grads: Any) -> list[Any]:
             group=bool(op.get_attr("group")),
         )
         return [*reduced, None]
-    totals = tf_library.allreduce_op(
+    totals = builders.allreduce_op(
         dense, name=gradient_name(op), op=Sum, process_set_id=process_set(op)
     )
     return [*gradients_of_selection(op, tensors, list(op.outputs), totals), None]
@@ -134,14 +134,14 @@ def _extremum_gradients(
         kind = reduction(op)
         if prescale < 0:
             kind = Min if kind == Max else Max
-        extrema = tf_library.allreduce_op(
+        extrema = builders.allreduce_op(
             tensors, name=f"{gradient_name(op)}.extrema", op=kind, process_set_id=process_set(op)
         )
     holds = [
         tf.cast(tf.equal(tensor, extremum), tensor.dtype)
         for tensor, extremum in zip(tensors, extrema, strict=True)
     ]
-    holders = tf_library.allreduce_op(
+    holders = builders.allreduce_op(
         holds, name=f"{gradient_name(op)}.holders", op=Sum, process_set_id=process_set(op)
     )
     return [
@@ -153,12 +153,12 @@ def _extremum_gradients(
 def _product_gradients(op: Any, tensors: list[Any], totals: list[Any]) -> list[Any]:
     prescale, postscale = factor(op, "prescale_factor"), factor(op, "postscale_factor")
     name, number = gradient_name(op), process_set(op)
-    [ranks] = tf_library.allgather_op(
+    [ranks] = builders.allgather_op(
         [tf.expand_dims(rank(), 0)], name=f"{name}.ranks", process_set_id=number
     )
     position = tf.math.count_nonzero(ranks < rank(), dtype=tf.int32)
     # The product of the others without a division, which a zero would spoil.
-    all_factors = tf_library.allgather_op(
+    all_factors = builders.allgather_op(
         [tf.expand_dims(tensor * tf.constant(prescale, tensor.dtype), 0) for tensor in tensors],
         name=f"{name}.factors",
         process_set_id=number,
@@ -195,7 +195,7 @@ def allgather_gradient(op: Any, *grads: Any) -> list[Any]:
     rows = tf.stack([tf.shape(tensor, out_type=tf.int64)[0] for tensor in tensors])
     # Each rank's number and its rows, so that it does not matter who takes part.
     mine = tf.expand_dims(tf.concat([[tf.cast(rank(), tf.int64)], rows], 0), 0)
-    [everybody] = tf_library.allgather_op([mine], name=f"{name}.rows", process_set_id=number)
+    [everybody] = builders.allgather_op([mine], name=f"{name}.rows", process_set_id=number)
     before = everybody[:, :1] < tf.cast(rank(), tf.int64)
     starts = tf.reduce_sum(tf.where(before, everybody, tf.zeros_like(everybody)), axis=0)[1:]
     means = _average(dense, name, number)
@@ -247,7 +247,7 @@ def alltoall_gradient(op: Any, grad: Any, splits_grad: Any) -> list[Any]:
         A gradient of the tensor's shape, None for the splits and the channel.
     """
     del splits_grad
-    back, _ = tf_ops.alltoall_op(
+    back, _ = builders.alltoall_op(
         tf.convert_to_tensor(grad),
         op.outputs[1],
         name=gradient_name(op),
@@ -278,16 +278,16 @@ def reducescatter_gradient(op: Any, *grads: Any) -> list[Any]:
     tensors = list(op.inputs[:-1])
     dense = [dense_gradient(grad, out) for grad, out in zip(grads, op.outputs, strict=True)]
     name, number = gradient_name(op), process_set(op)
-    totals = tf_library.allgather_op(dense, name=name, process_set_id=number)
+    totals = builders.allgather_op(dense, name=name, process_set_id=number)
     kind = reduction(op)
     if kind != Average:
-        ranks = tf_library.library().tfring_size(process_set_id=number)
+        ranks = library.load().tfring_size(process_set_id=number)
         totals = [total * tf.cast(ranks, total.dtype) for total in totals]
     if kind in (Sum, Average):
         scale = factor(op, "prescale_factor") * factor(op, "postscale_factor")
         results = [total * tf.constant(scale, total.dtype) for total in totals]
     else:
-        whole = tf_library.allgather_op(
+        whole = builders.allgather_op(
             list(op.outputs), name=f"{name}.results", process_set_id=number
         )
         results = gradients_of_selection(op, tensors, whole, totals)
@@ -298,9 +298,9 @@ def reducescatter_gradient(op: Any, *grads: Any) -> list[Any]:
 def _average(grads: list[Any], name: str, process_set_id: int) -> list[Any]:
     """Average-allreduce; complex gradients travel as pairs of numbers."""
     if not grads[0].dtype.is_complex:
-        return tf_library.allreduce_op(grads, name=name, op=Average, process_set_id=process_set_id)
+        return builders.allreduce_op(grads, name=name, op=Average, process_set_id=process_set_id)
     pairs = [tf.stack([tf.math.real(grad), tf.math.imag(grad)]) for grad in grads]
-    means = tf_library.allreduce_op(pairs, name=name, op=Average, process_set_id=process_set_id)
+    means = builders.allreduce_op(pairs, name=name, op=Average, process_set_id=process_set_id)
     return [tf.complex(mean[0], mean[1]) for mean in means]
 
 
@@ -311,7 +311,7 @@ def dense_gradient(grad: Any, output: Any) -> Any:
 
 def rank() -> Any:
     """The world rank, read when the gradient runs."""
-    return tf_library.library().tfring_rank()
+    return library.load().tfring_rank()
 
 
 def tensor_name(op: Any) -> str:

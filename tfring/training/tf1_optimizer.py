@@ -11,11 +11,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import process_sets, reduced_record
-from tfring.aggregation import LocalGradientAggregationHelper
-from tfring.local_variables import LocalVariables
-from tfring.reduce_options import ReduceOptions, resolve_groups
-from tfring.reducer import GradientReducer
+from tfring import process_sets
+from tfring.training import double_reduction
+from tfring.training.accumulation import LocalGradientAggregationHelper
+from tfring.training.local_variables import LocalVariables
+from tfring.training.options import ReduceOptions, resolve_groups
+from tfring.training.reducer import GradientReducer
 
 _ATTRIBUTE = "_tfring_hook"
 # By process set: its members may wrap optimizers that the other ranks do not have.
@@ -138,11 +139,11 @@ class _LegacyHook:
         shared = [g for i, g in enumerate(gradients) if g is not None and i not in local]
         if not shared or not self._reducer.options.included:
             return
-        symbolic = reduced_record.symbolic_parts(shared)
+        symbolic = double_reduction.symbolic_parts(shared)
         if symbolic:
-            reduced = reduced_record.comes_from(symbolic, "tfring.")
+            reduced = double_reduction.comes_from(symbolic, "tfring.")
         else:
-            marked = any(reduced_record.is_marked(g) for g in shared)
+            marked = any(double_reduction.is_marked(g) for g in shared)
             reduced, self._computed_in_eager = marked or self._computed_in_eager, False
         if not reduced:
             raise RuntimeError(

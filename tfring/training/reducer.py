@@ -13,9 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import buckets, collectives, reduced_record, sparse_gradients, world
-from tfring.local_variables import LocalVariables, variable_key
-from tfring.reduce_options import ReduceOptions, call_hook, resolve_groups
+from tfring import world
+from tfring.collectives import allreduce, buckets
+from tfring.training import double_reduction, sparse
+from tfring.training.local_variables import LocalVariables, variable_key
+from tfring.training.options import ReduceOptions, call_hook, resolve_groups
 
 __all__ = ["GradientReducer", "ReduceOptions", "resolve_groups", "variable_key"]
 
@@ -84,9 +86,7 @@ class GradientReducer:
         for i, gradient in zip(shared, theirs, strict=True):
             results[i] = gradient
         for i, gradient in zip(sorted(local), ours, strict=True):
-            results[i] = (
-                gradient if postscale == 1.0 else sparse_gradients.times(gradient, postscale)
-            )
+            results[i] = gradient if postscale == 1.0 else sparse.times(gradient, postscale)
         return results
 
     def _reduce_shared(
@@ -100,7 +100,7 @@ class GradientReducer:
         options = self.options
         included = options.included
         if postscale != 1.0 and (options.before_reduce is not None or not included):
-            gradients = [sparse_gradients.times(gradient, postscale) for gradient in gradients]
+            gradients = [sparse.times(gradient, postscale) for gradient in gradients]
             postscale = 1.0
         scaled = unscale is not None and options.looks_inside
         if scaled:
@@ -110,10 +110,10 @@ class GradientReducer:
             gradients = self._reduce_buckets(gradients, variables, name, postscale)
         gradients = call_hook(options.after_reduce, gradients, variables)
         if scaled:
-            gradients = [sparse_gradients.times(gradient, unscale) for gradient in gradients]
+            gradients = [sparse.times(gradient, unscale) for gradient in gradients]
         if included:
             for gradient in gradients:
-                reduced_record.mark(gradient, options.members)
+                double_reduction.mark(gradient, options.members)
         return gradients
 
     def _reduce_buckets(
@@ -164,7 +164,7 @@ class _Call:
 
     def as_dense(self, gradient: Any) -> Any:
         if isinstance(gradient, tf.IndexedSlices) and self.options.sparse_as_dense is True:
-            with sparse_gradients.device(self.options.device_dense):
+            with sparse.device(self.options.device_dense):
                 return tf.convert_to_tensor(gradient)
         return gradient
 
@@ -181,11 +181,11 @@ class _Call:
         slices = [p for p in bucket.positions if _kind(gradients[p]) == "S"]
         met: list[Any] = []
         if dense or not slices:
-            with sparse_gradients.device(self.options.device_dense):
+            with sparse.device(self.options.device_dense):
                 met = [self._reduce_dense(name, bucket, dense, gradients, results, layout)]
         if not slices:
             return
-        reduction = sparse_gradients.SparseReduction(
+        reduction = sparse.SparseReduction(
             op=self.options.op,
             process_set=self.options.members,
             choose=self.options.sparse_as_dense == "auto",
@@ -234,7 +234,7 @@ class _Call:
 
     def _allreduce(self, tensors: list[Any], name: str, layout: int) -> list[Any]:
         factor = self.options.gradient_predivide_factor
-        return collectives.bucket_allreduce(
+        return allreduce.bucket_allreduce(
             tensors,
             name=name,
             op=self.options.op,
@@ -250,7 +250,7 @@ class _Call:
 
 
 def _divided(gradient: Any, scale: Any) -> Any:
-    return sparse_gradients.times(gradient, 1.0 / tf.cast(scale, tf.float64))
+    return sparse.times(gradient, 1.0 / tf.cast(scale, tf.float64))
 
 
 def _kind(gradient: Any) -> str:

@@ -6,10 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import legacy_optimizer, process_sets, reduce_ops
-from tfring.compression import Compression
+from tfring import process_sets
+from tfring.collectives.compression import Compression
 from tfring.keras import optimizer as keras_optimizer
-from tfring.reduce_options import GradientHook
+from tfring.ops import reduce_ops
+from tfring.training import tf1_optimizer
+from tfring.training.options import GradientHook
 
 
 def DistributedOptimizer(
@@ -64,7 +66,7 @@ def DistributedOptimizer(
         "after_reduce": after_reduce,
     }
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        return legacy_optimizer.wrap(optimizer, use_locking=use_locking, **options)
+        return tf1_optimizer.wrap(optimizer, use_locking=use_locking, **options)
     if use_locking:
         raise NotImplementedError("use_locking=True: Keras optimizers have no locks; omit it")
     return keras_optimizer.DistributedOptimizer(optimizer, **options)

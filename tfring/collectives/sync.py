@@ -6,14 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import arguments, names, tf_library, tf_ops
+from tfring.ops import arguments, builders, library, names
 from tfring.process_sets import ProcessSet, checked_id, global_process_set
 
 # One name for all calls, wherever they are made: a rank joins wherever its data ends.
 _JOIN_NAME = "tfring.join"
 
 
-@tf_library.outside_autograph
+@library.outside_autograph
 def join(process_set: ProcessSet = global_process_set) -> Any:
     """Says that this rank has no more data, and waits until all ranks have said so.
 
@@ -36,11 +36,11 @@ def join(process_set: ProcessSet = global_process_set) -> Any:
     """
     process_set_id = checked_id(process_set)
     arguments.require_init("join")
-    last = tf_ops.join_op(name=_JOIN_NAME, process_set_id=process_set_id)
+    last = builders.join_op(name=_JOIN_NAME, process_set_id=process_set_id)
     return int(last) if tf.executing_eagerly() else last
 
 
-@tf_library.outside_autograph
+@library.outside_autograph
 def barrier_op(name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """Waits until all ranks have come here; for graphs, where tfring.barrier does not run.
 
@@ -60,4 +60,4 @@ def barrier_op(name: str | None = None, process_set: ProcessSet = global_process
     process_set_id = checked_id(process_set)
     arguments.require_init("barrier")
     full_name = names.collective_name("barrier", name, False, process_set)
-    return tf_ops.barrier_op(name=full_name, process_set_id=process_set_id)
+    return builders.barrier_op(name=full_name, process_set_id=process_set_id)

@@ -4,48 +4,46 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfring import tf_library
+from tfring.ops import library
 
 
-@tf_library.outside_autograph
+@library.outside_autograph
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """Returns the number of ranks as an int32 scalar, read when the op runs."""
-    return tf_library.library().tfring_size(process_set_id=process_set_id, name=name)
+    return library.load().tfring_size(process_set_id=process_set_id, name=name)
 
 
-@tf_library.outside_autograph
+@library.outside_autograph
 def rank_op(name: str | None = None) -> Any:
     """Returns this process's rank as an int32 scalar, read when the op runs."""
-    return tf_library.library().tfring_rank(name=name)
+    return library.load().tfring_rank(name=name)
 
 
-@tf_library.outside_autograph
+@library.outside_autograph
 def local_size_op(name: str | None = None) -> Any:
     """Returns the number of ranks on this host as an int32 scalar, read when the op runs."""
-    return tf_library.library().tfring_local_size(name=name)
+    return library.load().tfring_local_size(name=name)
 
 
-@tf_library.outside_autograph
+@library.outside_autograph
 def local_rank_op(name: str | None = None) -> Any:
     """Returns this process's rank within its host as an int32 scalar, read when the op runs."""
-    return tf_library.library().tfring_local_rank(name=name)
+    return library.load().tfring_local_rank(name=name)
 
 
-@tf_library.outside_autograph
+@library.outside_autograph
 def cross_size_op(name: str | None = None) -> Any:
     """Returns the number of hosts with this local rank as an int32 scalar, read when run."""
-    return tf_library.library().tfring_cross_size(name=name)
+    return library.load().tfring_cross_size(name=name)
 
 
-@tf_library.outside_autograph
+@library.outside_autograph
 def cross_rank_op(name: str | None = None) -> Any:
     """Returns the number of this host as an int32 scalar, read when the op runs."""
-    return tf_library.library().tfring_cross_rank(name=name)
+    return library.load().tfring_cross_rank(name=name)
 
 
-@tf_library.outside_autograph
+@library.outside_autograph
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """Returns 1 if this rank is in the process set, else 0, as an int32 scalar, read when run."""
-    return tf_library.library().tfring_process_set_included(
-        process_set_id=process_set_id, name=name
-    )
+    return library.load().tfring_process_set_included(process_set_id=process_set_id, name=name)

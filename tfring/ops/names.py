@@ -18,7 +18,7 @@ every trace, whatever else a rank did before. It is, in this order:
 
 Each process set has counters of its own, because only its members count.
 
-Two collectives of one name in one tf.function run one after the other (see tf_library.channel).
+Two collectives of one name in one tf.function run one after the other (see library.channel).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
-from tfring import tf_library
+from tfring.ops import library
 from tfring.process_sets import checked_id, counting_key, generation
 
 EAGER_NAMES = 16
@@ -98,7 +98,7 @@ def collective_name(
 def _of_this_process(number: int, process_set: Any) -> dict[str, int]:
     """The process set's eager counters; new ones after init or when all have joined."""
     key = counting_key(process_set)
-    joins = (generation(), tf_library.joins(0), tf_library.joins(number))
+    joins = (generation(), library.joins(0), library.joins(number))
     with _lock:
         counters = _eager_counters.get(key)
         if counters is None or counters.joins != joins:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfring import arguments, names, tf_library, tf_ops
+from tfring.ops import arguments, builders, library, names
+from tfring.ops.reduce_ops import Average
 from tfring.process_sets import ProcessSet, checked_id, global_process_set
-from tfring.reduce_ops import Average
-from tfring.scattering import checked_splits
 
 
-@tf_library.outside_autograph
+@library.outside_autograph
 def reduce(
     tensor: Any,
     root_rank: int,
@@ -28,7 +27,7 @@ def reduce(
 ) -> Any:
     """Reduces a tensor over all ranks, for the root only.
 
-    Differentiable; tfring.gradients says which loss the gradient belongs to.
+    Differentiable; tfring.ops.gradients says which loss the gradient belongs to.
 
     Args:
         tensor: as in allreduce.
@@ -57,8 +56,8 @@ def reduce(
     arguments.require_init("reduce")
     root_rank = int(root_rank)
     arguments.refuse_sparse([tensor], name, "reduce")
-    value = arguments.checked_tensor(tensor, name, tf_library.REDUCIBLE, "reduce")
-    return tf_ops.reduce_op(
+    value = arguments.checked_tensor(tensor, name, library.REDUCIBLE, "reduce")
+    return builders.reduce_op(
         [value],
         name=names.collective_name("reduce", name, ignore_name_scope, process_set),
         root_rank=root_rank,
@@ -69,7 +68,7 @@ def reduce(
     )[0]
 
 
-@tf_library.outside_autograph
+@library.outside_autograph
 def gather(
     tensor: Any,
     root_rank: int,
@@ -79,7 +78,7 @@ def gather(
 ) -> Any:
     """Concatenates the ranks' tensors along the first dimension, for the root only.
 
-    Differentiable; tfring.gradients says which loss the gradient belongs to.
+    Differentiable; tfring.ops.gradients says which loss the gradient belongs to.
 
     Args:
         tensor: as in allgather.
@@ -105,8 +104,8 @@ def gather(
     arguments.require_init("gather")
     root_rank = int(root_rank)
     arguments.refuse_sparse([tensor], name, "gather")
-    value = arguments.checked_tensor(tensor, name, tf_library.MOVABLE, "gather")
-    return tf_ops.gather_op(
+    value = arguments.checked_tensor(tensor, name, library.MOVABLE, "gather")
+    return builders.gather_op(
         value,
         name=names.collective_name("gather", name, ignore_name_scope, process_set),
         root_rank=root_rank,
@@ -114,7 +113,7 @@ def gather(
     )
 
 
-@tf_library.outside_autograph
+@library.outside_autograph
 def scatter(
     tensor: Any,
     root_rank: int,
@@ -125,7 +124,7 @@ def scatter(
 ) -> Any:
     """Gives each rank its part of the root's rows.
 
-    Differentiable; tfring.gradients says which loss the gradient belongs to.
+    Differentiable; tfring.ops.gradients says which loss the gradient belongs to.
 
     Args:
         tensor: on the root a tensor, variable or array with at least one dimension, of any number
@@ -155,9 +154,9 @@ def scatter(
     arguments.require_init("scatter")
     root_rank = int(root_rank)
     arguments.refuse_sparse([tensor], name, "scatter")
-    value = arguments.checked_tensor(tensor, name, tf_library.MOVABLE, "scatter")
-    sizes = checked_splits(splits, name)
-    return tf_ops.scatter_op(
+    value = arguments.checked_tensor(tensor, name, library.MOVABLE, "scatter")
+    sizes = arguments.checked_splits(splits, name)
+    return builders.scatter_op(
         value,
         sizes,
         name=names.collective_name("scatter", name, ignore_name_scope, process_set),

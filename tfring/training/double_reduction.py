@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfring import process_sets
-from tfring.local_variables import variable_key
+from tfring.training.local_variables import variable_key
 
 TAPE_PREFIX = "tfring.tape."
 

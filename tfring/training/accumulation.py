@@ -9,10 +9,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import process_sets, sparse_gradients
-from tfring.local_variables import LocalVariables, variable_key
-from tfring.reduce_options import ReduceOptions
-from tfring.reducer import GradientReducer
+from tfring import process_sets
+from tfring.training import sparse
+from tfring.training.local_variables import LocalVariables, variable_key
+from tfring.training.options import ReduceOptions
+from tfring.training.reducer import GradientReducer
 
 
 @dataclasses.dataclass
@@ -181,7 +182,7 @@ class LocalGradientAggregationHelper:
             ]
             resets.append(state.counter.assign(0))
         if self.average_aggregated_gradients:
-            sums = [sparse_gradients.times(s, 1.0 / self.backward_passes_per_step) for s in sums]
+            sums = [sparse.times(s, 1.0 / self.backward_passes_per_step) for s in sums]
         local = self.local.positions([variables[i] for i in live])
         shared = [n for n in range(len(live)) if n not in local]
         reduced = self._reduce([sums[n] for n in shared], [variables[live[n]] for n in shared])

@@ -8,7 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import arguments, buckets, collectives, names, process_sets, reduce_ops, tf_library
+from tfring import process_sets
+from tfring.collectives import allreduce, broadcast, buckets
+from tfring.ops import arguments, library, names, reduce_ops
 
 
 def broadcast_variables(
@@ -87,16 +89,14 @@ def broadcast_(
     given = list(variables)
     tf_variables = [_tf_variable(v) for v in given]
     arguments.require_init("broadcast_")
-    values = [
-        arguments.checked_tensor(v, name, tf_library.MOVABLE, "broadcast") for v in tf_variables
-    ]
+    values = [arguments.checked_tensor(v, name, library.MOVABLE, "broadcast") for v in tf_variables]
     assigned = list(given)
     full_name = names.collective_name("broadcast_", name, process_set=process_set)
     parts = arguments.by_dtype(values, full_name)
     met = _meet(full_name, [values[positions[0]].dtype.name for _, positions in parts], process_set)
     for op_name, positions in parts:
         with tf.control_dependencies(met):
-            received = collectives.bucket_broadcast(
+            received = broadcast.bucket_broadcast(
                 [values[p] for p in positions],
                 name=op_name,
                 root_rank=root_rank,
@@ -114,7 +114,7 @@ def _meet(name: str, dtypes: Sequence[str], process_set: Any) -> list[Any]:
 
     Returns what the broadcasts have to wait for.
     """
-    return collectives.bucket_allreduce(
+    return allreduce.bucket_allreduce(
         [tf.zeros([1])],
         name=f"{name}.layout",
         op=reduce_ops.Max,
@@ -132,7 +132,7 @@ def describe_variables(variables: Sequence[Any]) -> list[tuple[str, tuple[int, .
 def _broadcast_bucket(
     variables: list[Any], name: str, root_rank: int, process_set: Any
 ) -> list[Any]:
-    values = collectives.bucket_broadcast(
+    values = broadcast.bucket_broadcast(
         [tf.convert_to_tensor(v) for v in variables],
         name=name,
         root_rank=root_rank,

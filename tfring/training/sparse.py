@@ -15,7 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import collectives, reduce_ops
+from tfring.collectives import allgather, allreduce
+from tfring.ops import reduce_ops
 
 
 def times(gradient: Any, factor: Any) -> Any:
@@ -89,7 +90,7 @@ class SparseReduction:
             # The first number counts the ranks that take part, which Average divides by.
             counts = [tf.constant(1, tf.int64)]
             counts += [tf.size(g.indices, out_type=tf.int64) for g in own]
-            [agreed] = collectives.bucket_allreduce(
+            [agreed] = allreduce.bucket_allreduce(
                 [tf.stack(counts)],
                 name=name,
                 op=reduce_ops.Sum,
@@ -127,7 +128,7 @@ class SparseReduction:
 
     def _gathered(self, gradient: Any, name: str, compressor: Any) -> tuple[Any, Any]:
         wire, context = _compress(gradient.values, compressor)
-        gather = collectives.allgather
+        gather = allgather.allgather
         options: Any = {"process_set": self.process_set, "ignore_name_scope": True}
         values = gather(wire, name=f"{name}.values", **options)
         indices = gather(gradient.indices, name=f"{name}.indices", **options)
@@ -136,7 +137,7 @@ class SparseReduction:
     def _densely(self, gradient: Any, table: Any, name: str, compressor: Any) -> tuple[Any, Any]:
         dense = tf.math.unsorted_segment_sum(gradient.values, gradient.indices, table)
         wire, context = _compress(dense, compressor)
-        [total] = collectives.bucket_allreduce(
+        [total] = allreduce.bucket_allreduce(
             [wire], name=f"{name}.dense", op=reduce_ops.Sum, process_set=self.process_set
         )
         indices = tf.range(tf.cast(table, gradient.indices.dtype))

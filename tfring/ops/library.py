@@ -10,7 +10,6 @@ import ctypes
 import functools
 import json
 import pathlib
-import re
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -19,7 +18,8 @@ from typing import Any, TypeVar, cast
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
-from tfring import _native, xla
+from tfring import _native
+from tfring.ops import xla
 
 OPS_LIBRARY = "_tfring_ops.so"
 BUILD_FILE = "build.json"
@@ -46,7 +46,7 @@ def outside_autograph(function: _Function) -> _Function:
     return cast(_Function, tf.autograph.experimental.do_not_convert(function))
 
 
-def library() -> Any:
+def load() -> Any:
     """Returns the module of generated op wrappers; loads the library at the first call.
 
     Raises:
@@ -64,7 +64,7 @@ def _load(folder: pathlib.Path) -> Any:
     check_tensorflow_version(built_for(folder), tf.__version__)
     loaded = tf.load_op_library(str(folder / OPS_LIBRARY))
     xla.load(folder)
-    from tfring import gradients
+    from tfring.ops import gradients
 
     gradients.register()
     return loaded
@@ -104,7 +104,7 @@ def output_counters() -> dict[str, int]:
 
     Counts all ops of this process since the library was loaded.
     """
-    library()
+    load()
     return {
         "forwarded": int(_functions().TfringForwardedOutputs()),
         "allocated": int(_functions().TfringAllocatedOutputs()),
@@ -168,99 +168,7 @@ def refuse_xla(name: str, kind: str = "") -> None:
 
     Args:
         name: of the tensor.
-        kind: of the collective; see tfring.xla.COMPILED.
+        kind: of the collective; see tfring.ops.xla.COMPILED.
     """
-    library()
+    load()
     xla.refuse(name, kind)
-
-
-def allreduce_op(
-    tensors: Sequence[Any],
-    *,
-    name: str,
-    op: int,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
-    process_set_id: int = 0,
-    layout_hash: int = 0,
-    group: bool = False,
-) -> list[Any]:
-    """Builds one TfringAllreduce of tensors of one dtype; returns tensors of the same shapes."""
-    refuse_xla(name, "allreduce")
-    for tensor in tensors:
-        check_dtype(tensor, name, REDUCIBLE, "allreduce")
-    reduced: list[Any] = _build(
-        library().tfring_allreduce,
-        name,
-        tensors=list(tensors),
-        reduce_op=op,
-        prescale_factor=as_text(prescale),
-        postscale_factor=as_text(postscale),
-        process_set_id=process_set_id,
-        layout_hash=_as_int64(layout_hash),
-        group=group,
-    )
-    return reduced
-
-
-def allgather_op(
-    tensors: Sequence[Any], *, name: str, process_set_id: int = 0, group: bool = False
-) -> list[Any]:
-    """Builds one TfringAllgather of tensors of one dtype; first dimensions become sums."""
-    refuse_xla(name, "allgather")
-    for tensor in tensors:
-        check_dtype(tensor, name, MOVABLE, "allgather")
-    gathered: list[Any] = _build(
-        library().tfring_allgather,
-        name,
-        tensors=list(tensors),
-        process_set_id=process_set_id,
-        group=group,
-    )
-    return gathered
-
-
-def broadcast_op(
-    tensors: Sequence[Any], *, name: str, root_rank: int, process_set_id: int = 0
-) -> list[Any]:
-    """Builds one TfringBroadcast of tensors of one dtype; returns tensors of the same shapes."""
-    refuse_xla(name, "broadcast")
-    for tensor in tensors:
-        check_dtype(tensor, name, MOVABLE, "broadcast")
-    values: list[Any] = _build(
-        library().tfring_broadcast,
-        name,
-        tensors=list(tensors),
-        root_rank=root_rank,
-        process_set_id=process_set_id,
-    )
-    return values
-
-
-def _build(make: Callable[..., Any], name: str, *, process_set_id: int, **inputs: Any) -> Any:
-    """Builds one op; under XLA behind all others, see tfring.xla."""
-    kind = "".join(part.title() for part in make.__name__.split("_"))
-    inputs.update(tensor_name=name, process_set_id=process_set_id, name=node_name(kind, name))
-    if not xla.compiling():
-        with xla.left_alone():
-            return make(channel=channel(name, process_set_id), **inputs)
-    with xla.in_order():
-        return make(channel=xla.chain(), **inputs)
-
-
-def as_text(factor: float) -> str:
-    """The shortest text that gives the same double again."""
-    return repr(float(factor))
-
-
-def _as_int64(value: int) -> int:
-    """The signed number with the same 64 bits."""
-    value &= (1 << 64) - 1
-    return value - (1 << 64) if value >> 63 else value
-
-
-def node_name(kind: str, name: str) -> str | None:
-    """A node name for people who look at graphs; means nothing to the ranks."""
-    if tf.executing_eagerly():
-        return None
-    return f"{kind}_{re.sub('[^A-Za-z0-9_.-]', '_', name)}"

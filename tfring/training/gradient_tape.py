@@ -9,11 +9,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import process_sets, reduce_ops, reduced_record
-from tfring.compression import Compression
-from tfring.local_variables import LocalVariables, variable_key
-from tfring.reduce_options import GradientHook, ReduceOptions, resolve_groups
-from tfring.reducer import GradientReducer
+from tfring import process_sets
+from tfring.collectives.compression import Compression
+from tfring.ops import reduce_ops
+from tfring.training import double_reduction
+from tfring.training.local_variables import LocalVariables, variable_key
+from tfring.training.options import GradientHook, ReduceOptions, resolve_groups
+from tfring.training.reducer import GradientReducer
 
 # Names must be those of the other ranks, and a tape is made anew in every step and every trace. So
 # a name belongs to the list of variables and not to the tape: to what it looks like and, among
@@ -32,7 +34,7 @@ def _name_of(sources: list[Any], members: Any) -> str:
     if key not in _ordinals:
         _ordinals[key] = _seen[ranks, look]
         _seen[ranks, look] += 1
-    return f"{reduced_record.TAPE_PREFIX}{look}.{_ordinals[key]}"
+    return f"{double_reduction.TAPE_PREFIX}{look}.{_ordinals[key]}"
 
 
 def _source_key(source: Any) -> Any:
@@ -191,7 +193,7 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         flat = tf.nest.flatten(local)
         reduced = self._reducer.reduce(flat, flat_sources, name=name)
         _, theirs = self.get_local_and_global_gradients(flat, flat_sources)
-        reduced_record.note_tape((v for _, v in theirs), self._reducer.options.members)
+        double_reduction.note_tape((v for _, v in theirs), self._reducer.options.members)
         return tf.nest.pack_sequence_as(local, reduced)
 
     def __enter__(self) -> DistributedGradientTape:

@@ -10,12 +10,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import arguments, names, tf_library, tf_ops
 from tfring._native import core
+from tfring.ops import arguments, builders, library, names
 from tfring.process_sets import ProcessSet, checked_id, global_process_set
 
 
-@tf_library.outside_autograph
+@library.outside_autograph
 def send(
     tensor: Any,
     dest: int,
@@ -52,8 +52,8 @@ def send(
     arguments.require_init("send")
     source, dest = core.rank(), int(dest)
     arguments.refuse_sparse([tensor], name, "send")
-    value = arguments.checked_tensor(tensor, name, tf_library.MOVABLE, "send")
-    return tf_ops.send_op(
+    value = arguments.checked_tensor(tensor, name, library.MOVABLE, "send")
+    return builders.send_op(
         value,
         name=_name(name, ignore_name_scope, process_set, source, dest),
         source=source,
@@ -62,7 +62,7 @@ def send(
     )
 
 
-@tf_library.outside_autograph
+@library.outside_autograph
 def recv(
     source: int,
     dtype: Any,
@@ -99,9 +99,9 @@ def recv(
     arguments.require_init("recv")
     source, dest = int(source), core.rank()
     wanted = tf.TensorSpec(shape, dtype)
-    tf_library.check_dtype(wanted, name or arguments.UNNAMED, tf_library.MOVABLE, "recv")
-    tf_library.refuse_xla(name or arguments.UNNAMED)
-    return tf_ops.recv_op(
+    library.check_dtype(wanted, name or arguments.UNNAMED, library.MOVABLE, "recv")
+    library.refuse_xla(name or arguments.UNNAMED)
+    return builders.recv_op(
         wanted.dtype,
         wanted.shape,
         name=_name(name, ignore_name_scope, process_set, source, dest),

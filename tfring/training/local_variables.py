@@ -12,7 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import collectives, process_sets, sparse_gradients
+from tfring import process_sets
+from tfring.ops import topology_ops
+from tfring.training import sparse
 
 
 def variable_key(variable: Any) -> Any:
@@ -73,9 +75,9 @@ class LocalVariables:
         included = self._process_set.process_set_id == 0 or self._process_set.included()
         if not self._scale or not gradients or not included:
             return list(gradients)
-        size = collectives.size_op(process_sets.checked_id(self._process_set))
+        size = topology_ops.size_op(process_sets.checked_id(self._process_set))
         share = 1.0 / tf.cast(size, tf.float64)
-        return [sparse_gradients.times(gradient, share) for gradient in gradients]
+        return [sparse.times(gradient, share) for gradient in gradients]
 
 
 def _has_weights(layer: Any) -> bool:

@@ -14,9 +14,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import reduce_ops, tf_library
 from tfring._native import core
-from tfring.reduce_ops import Adasum, Average, Sum
+from tfring.ops import library, reduce_ops
+from tfring.ops.reduce_ops import Adasum, Average, Sum
 
 UNNAMED = "(without a name)"
 
@@ -76,8 +76,8 @@ def checked_tensor(
 ) -> Any:
     """Returns the value as a tensor; TypeError for a dtype that `kind` (`variant`) cannot take."""
     value = tf.convert_to_tensor(tensor)
-    tf_library.check_dtype(value, name or UNNAMED, supported, kind + variant)
-    tf_library.refuse_xla(name or UNNAMED, kind.removeprefix("grouped_"))
+    library.check_dtype(value, name or UNNAMED, supported, kind + variant)
+    library.refuse_xla(name or UNNAMED, kind.removeprefix("grouped_"))
     return value
 
 
@@ -95,7 +95,7 @@ def compress(
 ) -> list[tuple[Any, Any]]:
     """Returns what goes over the wire for each tensor, and the compression's context."""
     pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
-    supported = _FLOATS if op == Adasum else tf_library.REDUCIBLE
+    supported = _FLOATS if op == Adasum else library.REDUCIBLE
     variant = " with op=Adasum" if op == Adasum else ""
     return [
         (checked_tensor(wire, name, supported, kind, variant), context) for wire, context in pairs
@@ -125,3 +125,19 @@ def on_device(name: str) -> Iterator[None]:
         return
     with tf.device(name):
         yield
+
+
+def checked_splits(splits: Any, name: str | None) -> Any:
+    """Returns splits as an int32 or int64 tensor, or None; what is in them is checked later.
+
+    Raises:
+        TypeError: they are no integers of 32 or 64 bits.
+    """
+    if splits is None:
+        return None
+    sizes = tf.convert_to_tensor(splits)
+    if sizes.dtype == tf.float32 and sizes.shape.num_elements() == 0:
+        sizes = tf.cast(sizes, tf.int32)  # an empty list says nothing about its dtype
+    label = f"splits of {name or UNNAMED}"
+    library.check_dtype(sizes, label, ("int32", "int64"), "a number of rows")
+    return sizes

@@ -1,0 +1,72 @@
+"""broadcast: one rank's tensor on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfring.ops import arguments, builders, library, names
+from tfring.process_sets import ProcessSet, checked_id, global_process_set
+
+
+@library.outside_autograph
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Gives every rank the root's tensor.
+
+    Differentiable; tfring.ops.gradients says which loss the gradient belongs to.
+
+    Args:
+        tensor: tensor, variable, array or number of any number or bool dtype; on the other ranks
+            only shape and dtype matter, and must be the root's.
+        root_rank: whose tensor it is: a rank of the whole job, also within a process set.
+        name: the same on every rank; made up by default.
+        ignore_name_scope: use `name` as it is, without the current name scope.
+        process_set: the ranks that take part.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Raises:
+        ValueError: the process set is unknown.
+        TypeError: the dtype is not supported.
+        tf.errors.InvalidArgumentError: there is no such rank.
+        tf.errors.FailedPreconditionError: tfring is not initialized, or ranks disagree on dtype,
+            shape or root.
+        tf.errors.UnavailableError: a rank was lost.
+    """
+    process_set_id = checked_id(process_set)
+    arguments.require_init("broadcast")
+    root_rank = int(root_rank)
+    value = arguments.checked_tensor(tensor, name, library.MOVABLE, "broadcast")
+    full_name = names.collective_name("broadcast", name, ignore_name_scope, process_set)
+    return builders.broadcast_op(
+        [value],
+        name=full_name,
+        root_rank=root_rank,
+        process_set_id=process_set_id,
+    )[0]
+
+
+@library.outside_autograph
+def bucket_broadcast(
+    tensors: Sequence[Any],
+    *,
+    name: str,
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Broadcasts tensors of one dtype as one op under exactly this name; returns the root's."""
+    return builders.broadcast_op(
+        [tf.convert_to_tensor(tensor) for tensor in tensors],
+        name=name,
+        root_rank=int(root_rank),
+        process_set_id=checked_id(process_set),
+    )

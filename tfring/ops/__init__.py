@@ -1,0 +1,1 @@
+"""The TensorFlow ops: loading their library, building, naming and differentiating them."""
