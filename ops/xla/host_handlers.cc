@@ -14,6 +14,7 @@
 #include "ops/kernels/topology_field.h"
 #include "ops/runtime/base/export.h"
 #include "ops/runtime/process/process_runtime.h"
+#include "ops/runtime/protocol/message/request.h"
 #include "ops/xla/attributes.h"
 #include "xla/ffi/api/ffi.h"
 
