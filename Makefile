@@ -44,7 +44,7 @@ libraries: $(READY)
 	  >"$(BUILD)/configure.log" || { cat "$(BUILD)/configure.log"; exit 1; }
 	cmake --build "$(BUILD)" -j $(JOBS)
 
-# Once: the package in place, with its `tfring` command; it finds the libraries built already.
+# Once: installs the package in place, with its `tfring` command. The libraries are built already.
 $(VENV)/.tfring-installed: $(READY) setup.py | libraries
 	$(PIP) --no-build-isolation --no-deps -e .
 	touch "$@"
@@ -70,7 +70,7 @@ wheel: $(READY) ## Make a wheel in dist/
 	$(PY) -m pip wheel --no-build-isolation --no-deps --wheel-dir dist .
 	@ls -l dist
 
-wheel-test: wheel ## Install the wheel into a clean environment without a compiler and use it
+wheel-test: wheel ## Install the wheel into a new environment without a compiler and test it there
 	TFRING_TEST_WHEEL="$$(ls $(CURDIR)/dist/*.whl)" $(PY) -m pytest -q -m wheel tests/python
 
 lint: lint-python lint-cc tidy ## All linters
@@ -83,7 +83,7 @@ lint-python: $(READY) ## ruff and mypy
 lint-cc: $(READY) ## clang-format
 	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
 
-tidy: build ## clang-tidy on the runtime, where the program is installed
+tidy: build ## clang-tidy on the runtime; skipped if it is not installed
 	tools/tidy.sh "$(BUILD)"
 
 format: $(READY) ## Reformat all sources
@@ -94,16 +94,16 @@ format: $(READY) ## Reformat all sources
 sanitize: $(READY) ## C++ tests with the address, undefined-behaviour and thread sanitizers
 	tools/sanitize.sh "$(BUILD)-sanitize"
 
-fuzz: $(READY) ## Feed the wire decoder with hostile bytes (SECONDS_TO_FUZZ, default 60)
+fuzz: $(READY) ## Feed broken messages to the wire decoder (SECONDS_TO_FUZZ, default 60)
 	tools/fuzz.sh "$(BUILD)-sanitize" $${SECONDS_TO_FUZZ:-60}
 
-bazel: ## Build and test the runtime with Bazel, without a network
+bazel: ## Build the runtime and run the C++ tests with Bazel, without a network
 	tools/bazel_offline.sh
 
 docs: build ## The documentation as HTML in docs/_build/html; warnings are errors
 	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
-bench: build ## Benchmarks on two ranks beside raw Open MPI; JSON in build/bench
+bench: build ## Benchmarks on two ranks, compared with Open MPI alone; JSON in build/bench
 	tools/bench.sh "$(BUILD)/bench"
 
 clean: ## Remove what was built

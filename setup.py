@@ -27,7 +27,7 @@ def read_version() -> str:
 
 
 class CMakeBuild(build_ext):
-    """Runs CMake once for all libraries; setuptools only has to know where they went."""
+    """Runs CMake once for all libraries, where setuptools would compile each extension itself."""
 
     def run(self) -> None:
         in_place = self.inplace or getattr(self, "editable_mode", False)
@@ -47,7 +47,7 @@ class CMakeBuild(build_ext):
         if not in_place:  # in place, the developer's `make build` decides
             options.append("-DTFRING_BUILD_TESTS=OFF")
         run = subprocess.check_call
-        # CMAKE_ARGS=-DTFRING_BUILD_XLA=OFF leaves out what takes the longest to build.
+        # For example CMAKE_ARGS=-DTFRING_BUILD_XLA=OFF: no jit_compile=True, and a shorter build.
         options += shlex.split(os.environ.get("CMAKE_ARGS", ""))
         run(["cmake", "-S", str(ROOT), "-B", str(build), "-G", "Ninja", *options])
         run(["cmake", "--build", str(build), "-j", str(jobs), "--target", "tfring_libraries"])
@@ -61,7 +61,7 @@ class CMakeBuild(build_ext):
 
 setup(
     version=read_version(),
-    # One nominal extension: it makes the wheel a platform wheel and calls CMakeBuild.
+    # One extension without sources: it makes the wheel a platform wheel, and CMakeBuild runs.
     ext_modules=[Extension("tfring._lib", sources=[])],
     cmdclass={"build_ext": CMakeBuild},
 )

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds and tests the runtime with Debian's Bazel (bazel-bootstrap, bazel-rules-java) and without a
-# network. The repositories that Bazel would fetch are replaced by stubs that say just as much as
-# our BUILD files need. With a current Bazel and a network, `bazel test //...` does without this.
+# network. The repositories that Bazel would fetch are replaced by stubs that define only what our
+# BUILD files use. With a current Bazel and a network, `bazel test //...` does the same.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -16,6 +16,6 @@ tools/mpi_run.sh "$ranks" python -m benchmarks.idle_cost --json "$out/idle_cost.
   failed+=(idle_cost)
 python -m benchmarks.training_speed --json "$out/training_speed.json" || failed+=(training_speed)
 if ((${#failed[@]})); then
-  echo "over the goal, or failed: ${failed[*]}"
+  echo "failed, or missed the goal: ${failed[*]}"
   exit 1
 fi

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# mpi_run.sh RANKS PROGRAM [ARGS...]: Open MPI's mpirun with what this machine needs.
+# mpi_run.sh RANKS PROGRAM [ARGS...]: runs the program with Open MPI's mpirun, also as root and with
+# more ranks than cores.
 set -euo pipefail
 
 ranks=$1
 shift
 args=(-np "$ranks" --bind-to none)
-# A small machine runs more ranks than it has cores; a test is no worse for it, only slower.
+# mpirun starts no more ranks than there are cores unless it is told to. Tests only become slower.
 if ((ranks > $(nproc))); then
   args+=(--oversubscribe)
 fi
-# mpirun refuses root unless told; a container often has no other user.
+# mpirun refuses to run as root unless both are set; a container often has no other user.
 if [[ $(id -u) == 0 ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi

@@ -19,7 +19,8 @@ trap 'rm -f "$single_log"' EXIT
 single=
 for ranks in "$@"; do
   if [[ $ranks == 1 && $# -gt 1 ]]; then
-    # A job of one rank leaves a core free: it runs beside the others and is shown at the end.
+    # A job of one rank uses one core: it runs at the same time as the others, and its output is
+    # printed at the end.
     run_with 1 >"$single_log" 2>&1 &
     single=$!
   elif ! run_with "$ranks"; then

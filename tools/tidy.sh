@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tidy.sh BUILD: clang-tidy over the runtime's sources, with the compile commands of BUILD. The files
-# that include TensorFlow or pybind11 are left out: each costs half a minute.
+# tidy.sh BUILD: clang-tidy over the sources of the runtime and the simulator, with the compile
+# commands of BUILD. Files that include TensorFlow or pybind11 are left out: each takes half a minute.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -12,7 +12,7 @@ constexpr size_t kAlignment = 64;
 
 Status OutOfMemory(const std::string& name, int64_t bytes) {
   return Internal("tensor '" + name + "': cannot allocate " + std::to_string(bytes) +
-                  " bytes of host memory");
+                  " bytes of memory on this rank");
 }
 
 }  // namespace
@@ -41,23 +41,23 @@ std::shared_ptr<Call> Call::Start(Request request, Output output, const void* in
 }
 
 void Call::Submit(Request request, Output output, Memory copy, int64_t bytes) {
-  LocalCall entry;
+  LocalCall call;
   const std::shared_ptr<Call> self = shared_from_this();
   if (copy) {
     const bool in_place = output == Output::kInPlace;
-    entry.buffers.push_back(
+    call.buffers.push_back(
         {copy.get(), in_place ? copy.get() : nullptr, bytes, in_place ? bytes : 0});
     (in_place ? result_ : input_) = std::move(copy);
   }
   if (output == Output::kAllocated) {
-    entry.allocate = [self, name = request.name, element_bytes = DataTypeSize(request.dtype)](
-                         int, const Shape& shape) {
+    call.allocate = [self, name = request.name, element_bytes = DataTypeSize(request.dtype)](
+                        int, const Shape& shape) {
       return self->AllocateResult(name, shape, element_bytes);
     };
   }
-  entry.announce = [self](const std::vector<int64_t>& values) { self->values_ = values; };
-  entry.done = [self](const Status& status) { self->Finish(status); };
-  ProcessRuntime::Get().Enqueue(std::move(request), std::move(entry));
+  call.announce = [self](const std::vector<int64_t>& values) { self->values_ = values; };
+  call.done = [self](const Status& status) { self->Finish(status); };
+  ProcessRuntime::Get().Enqueue(std::move(request), std::move(call));
 }
 
 Result<void*> Call::AllocateResult(const std::string& name, const Shape& shape,

@@ -17,6 +17,7 @@
 
 namespace tfring {
 
+// Memory from malloc: a numpy array that takes it over calls free.
 struct FreeDeleter {
   void operator()(void* memory) const { std::free(memory); }
 };
@@ -25,27 +26,29 @@ using Memory = std::unique_ptr<void, FreeDeleter>;
 // Null when there is not enough memory.
 Memory AllocateMemory(int64_t bytes);
 
-// One collective of a single array, submitted from Python. It owns copies of the data, so that no
-// thread of the runtime ever needs the GIL to let go of a Python object, and a caller may give up
-// waiting at any time. Thread-safe; lives until the runtime and the Python handle both dropped it.
+// One collective of at most one array, submitted from Python. It owns copies of the data instead of
+// Python objects: the runtime's threads never need the GIL to release one, and Python may stop
+// waiting at any time. The runtime's threads write the result and then call Finish; Python may read
+// it when WaitFor has returned true. Lives until both the runtime and the Python handle have
+// dropped it.
 class Call : public std::enable_shared_from_this<Call> {
  public:
   // Where the result comes from.
   enum class Output {
     kNone,       // this rank gets none
     kInPlace,    // it has the shape of the input
-    kAllocated,  // its shape comes with the plan
+    kAllocated,  // its shape is known when all ranks have sent theirs
   };
 
-  // Copies `bytes` from `input`, the data of the request's only shape, and submits. Never blocks.
-  // Null: the call has no input.
+  // Copies `bytes` from `input`, which has the request's only shape, and submits the call. `input`
+  // is null where the call has none. Does not wait for other ranks.
   static std::shared_ptr<Call> Start(Request request, Output output, const void* input,
                                      int64_t bytes);
 
-  // True when the call has ended.
+  // Waits at most `limit`; true when the call has ended.
   bool WaitFor(std::chrono::milliseconds limit);
 
-  // The rest requires that WaitFor returned true.
+  // Only after WaitFor has returned true.
   const Status& status() const { return status_; }
   const Shape& shape() const { return shape_; }
   const std::vector<int64_t>& values() const { return values_; }  // see LocalCall::announce
@@ -57,7 +60,7 @@ class Call : public std::enable_shared_from_this<Call> {
   Result<void*> AllocateResult(const std::string& name, const Shape& shape, int64_t element_bytes);
   void Finish(const Status& status);
 
-  // Written by the runtime before it calls Finish, read by Python after it.
+  // Written by the runtime's threads before finished_ is set, read by Python after that.
   Memory input_;
   Memory result_;
   Shape shape_;

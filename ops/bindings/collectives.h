@@ -5,8 +5,8 @@
 
 namespace tfring {
 
-// Adds the collectives on numpy arrays to the module, each as a call that waits and as one that
-// returns a Handle (`..._async`).
+// Adds the collectives on numpy arrays to the module. Each is there twice: `NAME` waits and returns
+// the result, `NAME_async` returns a Handle.
 void DefineCollectives(pybind11::module_& module);
 
 }  // namespace tfring

@@ -13,7 +13,7 @@ namespace {
 namespace py = pybind11;
 using Clock = std::chrono::steady_clock;
 
-// A waiting call looks for Ctrl-C this often.
+// How often a thread that waits looks for Ctrl-C.
 constexpr std::chrono::milliseconds kWaitSlice{50};
 
 }  // namespace

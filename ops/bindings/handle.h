@@ -11,8 +11,8 @@
 
 namespace tfring {
 
-// A collective on its way, as Python sees it. Used under the GIL only; lives as long as Python
-// holds it, and the collective goes on without it.
+// The Python object for a collective that was started and may not have ended. Used under the GIL
+// only. Python may drop it at any time; the collective continues.
 class Handle {
  public:
   // What `wait` returns.
@@ -30,8 +30,8 @@ class Handle {
   // True when the collective has ended.
   bool Done();
 
-  // The result. Releases the GIL; Ctrl-C raises and leaves the collective running on its own
-  // copies. Raises CoreError, or TimeoutError after `timeout` seconds.
+  // Waits without the GIL and returns the result. Raises CoreError, TimeoutError after `timeout`
+  // seconds, or KeyboardInterrupt on Ctrl-C; after the last two the collective continues.
   pybind11::object Wait(std::optional<double> timeout);
 
  private:

@@ -75,8 +75,9 @@ void DefineLifecycle(py::module_& m) {
   m.def("init", &Init, py::kw_only(), arg("rank"), arg("size"), arg("local_rank"),
         arg("local_size"), arg("cross_rank"), arg("cross_size"), arg("hosts"), arg("control_fds"),
         arg("data_fds"), arg("local_pids"), arg("config"), arg("start_timeout") = 60.0,
-        "Starts the runtime and takes over the descriptors.");
-  // `done` callbacks may run Python (tf.py_function), so the GIL is free meanwhile.
+        "Starts the runtime, which owns the descriptors from then on and closes them.");
+  // Without the GIL: shutdown waits for callbacks, and TensorFlow may run Python in them
+  // (tf.py_function).
   m.def(
       "shutdown", [] { ProcessRuntime::Get().Shutdown(); },
       py::call_guard<py::gil_scoped_release>(), "Stops the runtime; does nothing without one.");
@@ -93,7 +94,7 @@ void DefineLifecycle(py::module_& m) {
         RequireTopology();
         return ProcessRuntime::Get().ProcessSets();
       },
-      "The ranks of every process set by its id; 0 is the global one.");
+      "The ranks of each process set, by its id; 0 is the global one.");
   m.def(
       "counters", [] { return ProcessRuntime::Get().Counters(); },
       "Counters since init by name; empty without a runtime.");

@@ -49,8 +49,8 @@ std::string CheckSingleRuntime() {
       "; one process can use one tfring installation: remove the other one from sys.path and "
       "LD_PRELOAD, and check TFRING_LIB_DIR";
   if (Folder(own) != Folder(runtime)) {
-    return "the binding " + own + " was joined to the runtime " + runtime +
-           " of another tfring installation that was loaded before" + advice;
+    return "the binding " + own + " uses the runtime " + runtime +
+           " of another tfring installation, which was loaded before" + advice;
   }
   std::vector<std::string> runtimes;
   dl_iterate_phdr(&CollectRuntimes, &runtimes);

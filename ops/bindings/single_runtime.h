@@ -5,14 +5,15 @@
 
 namespace tfring {
 
-// Two copies of libtfring_runtime.so in one process would be two runtimes with one set of peers:
-// collectives would wait for each other for ever. Looks at what the dynamic linker has loaded and
-// returns what is wrong: another copy exists, or this binding was joined to the runtime of another
-// folder (the linker takes a library that is there already for one of the same SONAME). Empty when
-// all is well.
+// Returns what is wrong if this process uses more than one libtfring_runtime.so, else "".
+//
+// Two copies would be two runtimes with the same peers, and their collectives would wait for each
+// other for ever. It happens when two tfring installations are imported. Either both copies are
+// loaded, or the dynamic linker gives the second binding the first installation's runtime, because
+// it does not load a library twice under one name (SONAME).
 std::string CheckSingleRuntime();
 
-// The path of the runtime library in use.
+// The path of the runtime library that this binding uses.
 std::string RuntimePath();
 
 }  // namespace tfring

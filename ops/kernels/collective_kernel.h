@@ -1,71 +1,71 @@
 #ifndef TFRING_OPS_KERNELS_COLLECTIVE_KERNEL_H_
 #define TFRING_OPS_KERNELS_COLLECTIVE_KERNEL_H_
 
-#include <atomic>
 #include <functional>
-#include <memory>
-#include <string>
 #include <vector>
 
-#include "ops/kernels/conversions.h"
 #include "ops/runtime/process/process_runtime.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfring {
 
-// Outputs that took over their input's buffer, and outputs that needed memory of their own.
-extern std::atomic<int64_t> forwarded_outputs;
-extern std::atomic<int64_t> allocated_outputs;
-
-Shape ToRuntimeShape(const tensorflow::TensorShape& shape);
-
-// One call of a kernel on its way to the runtime: what is asked for, and what must live until the
-// answer. Belongs to one thread at a time.
+// One execution of a collective op.
 struct KernelCall {
-  Request request;
-  LocalCall entry;
-  // Inputs that the runtime reads.
-  std::vector<tensorflow::Tensor> kept;
-  // What is left to do after a success, before TensorFlow goes on; may be empty.
+  Request request;  // what this rank sends to the sequencer
+  LocalCall local;  // what stays here: buffers and callbacks
+  // Inputs that the runtime reads from; held until the collective has ended.
+  std::vector<tensorflow::Tensor> inputs;
+  // Runs after a success, before TensorFlow continues; may be empty.
   std::function<absl::Status()> finish;
 };
 
-// What all collective kernels share: a Request that is known but for the shapes, read from
-// whichever of the usual attributes the op has, and the way of a call through the runtime. One
-// instance per node, used by several executor threads at once: constant after construction.
-// Outlives its calls, as TensorFlow keeps kernels until then.
+// The way of one op through the runtime:
+//
+// 1. TensorFlow calls ComputeAsync on an executor thread when the op's inputs are ready. The
+//    executor does not wait for the collective: it runs other ops until `done` is called.
+// 2. Prepare completes the Request, which was read from the op's attributes at construction, with
+//    the shapes of this execution, and lists the buffers. An output takes over its input's buffer
+//    (TensorFlow calls this forwarding) if nobody else reads that input; the collective then works
+//    in place. Outputs whose shapes depend on other ranks are allocated later, on the control
+//    thread, when all ranks have sent their shapes.
+// 3. ProcessRuntime::Enqueue takes the Request and the buffers and returns at once. If Prepare
+//    failed, the Request carries the reason (`refusal`): the sequencer then ends the collective on
+//    all ranks with InvalidArgument, and no rank waits for this one.
+// 4. When the collective has ended, the completion thread runs `finish`, sets the op's status and
+//    calls `done`. TensorFlow may run the ops that follow on that same thread.
+//
+// There is one instance per node of a graph; TensorFlow keeps it until its last call has ended.
+// Constant after construction, so several executor threads may use it at once.
 class CollectiveKernel : public tensorflow::AsyncOpKernel {
  public:
   CollectiveKernel(tensorflow::OpKernelConstruction* construction, CollectiveKind kind);
 
-  // The call only leaves a message, so the executor may make it at once on its own thread.
+  void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) final;
+
+  // Cheap enough for the executor to call ComputeAsync without handing it to another thread.
   bool IsExpensive() override { return false; }
 
  protected:
-  KernelCall NewCall() const;
+  // Fills in shapes, buffers and callbacks; request() is in `call` already.
+  virtual absl::Status Prepare(tensorflow::OpKernelContext* context, KernelCall* call) const = 0;
 
-  // The first `count` outputs have the inputs' shapes and, where nobody else reads an input, its
-  // buffer.
+  // Output i has the shape of input i and, if possible, its buffer.
   static absl::Status PrepareSameShapes(tensorflow::OpKernelContext* context, KernelCall* call);
 
   // Adds input `index`, which is only read.
   static void AddInput(tensorflow::OpKernelContext* context, int index, KernelCall* call);
 
-  // The runtime says what shapes the outputs have when it knows.
+  // The same for a collective on rows: InvalidArgument if the input is a scalar.
+  static absl::Status AddRows(tensorflow::OpKernelContext* context, int index, KernelCall* call);
+
+  // Allocates each output when the runtime knows its shape.
   static void AllocateOutputsLater(tensorflow::OpKernelContext* context, KernelCall* call);
 
-  static void Submit(tensorflow::OpKernelContext* context, KernelCall call, DoneCallback done);
-
-  // Tells the other ranks that this one cannot take part, so that all get InvalidArgument with the
-  // reason instead of waiting.
-  void Refuse(tensorflow::OpKernelContext* context, const std::string& reason,
-              DoneCallback done) const;
-
-  Request request_;
+  const Request& request() const { return request_; }
 
  private:
-  absl::Status ReadReduction(tensorflow::OpKernelConstruction* construction);
+  Request request_;  // without shapes and splits
 };
 
 }  // namespace tfring

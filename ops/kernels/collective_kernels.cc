@@ -1,11 +1,9 @@
-// Kernels of the collectives that every rank calls in the same way.
+// One kernel class per way of preparing a collective; collective_kernel.h explains what they share.
 
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "ops/kernels/collective_kernel.h"
@@ -17,96 +15,156 @@ namespace {
 
 namespace tf = tensorflow;
 
-// TfringAllreduce and TfringBroadcast, whose outputs look like their inputs. Thread rule and
-// lifetime of CollectiveKernel.
+// The world rank. kNoRank before init; Enqueue refuses the call then.
+Rank OwnRank() {
+  const Result<Topology> topology = ProcessRuntime::Get().topology();
+  return topology.ok() ? topology->rank : kNoRank;
+}
+
+// TfringAllreduce and TfringBroadcast: the outputs have the shapes of the inputs.
 template <CollectiveKind kind>
 class SameShapeKernel : public CollectiveKernel {
  public:
   explicit SameShapeKernel(tf::OpKernelConstruction* construction)
       : CollectiveKernel(construction, kind) {}
 
-  void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
-    KernelCall call = NewCall();
-    // Without memory for an output: the other ranks must not wait for this one.
-    const absl::Status prepared = PrepareSameShapes(context, &call);
-    if (!prepared.ok()) return Refuse(context, std::string(prepared.message()), std::move(done));
-    Submit(context, std::move(call), std::move(done));
+ protected:
+  absl::Status Prepare(tf::OpKernelContext* context, KernelCall* call) const override {
+    return PrepareSameShapes(context, call);
   }
 };
-REGISTER_KERNEL_BUILDER(Name("TfringAllreduce").Device(tf::DEVICE_CPU),
-                        SameShapeKernel<CollectiveKind::kAllreduce>);
-REGISTER_KERNEL_BUILDER(Name("TfringBroadcast").Device(tf::DEVICE_CPU),
-                        SameShapeKernel<CollectiveKind::kBroadcast>);
 
-// TfringAllgather, TfringGather and TfringReducescatter: tensors with rows, whose outputs have
-// other numbers of rows. Thread rule and lifetime of CollectiveKernel.
+// TfringReduce: an allreduce whose result is on the root only; the other ranks get zeros.
+class ReduceKernel : public SameShapeKernel<CollectiveKind::kReduce> {
+ public:
+  using SameShapeKernel::SameShapeKernel;
+
+ protected:
+  absl::Status Prepare(tf::OpKernelContext* context, KernelCall* call) const override {
+    TF_RETURN_IF_ERROR(SameShapeKernel::Prepare(context, call));
+    if (OwnRank() == request().root) return absl::OkStatus();
+    call->finish = [outputs = call->local.buffers] {
+      for (const TensorBuffer& buffer : outputs) {
+        if (buffer.output_bytes == 0) continue;
+        std::memset(buffer.output, 0, static_cast<size_t>(buffer.output_bytes));
+      }
+      return absl::OkStatus();
+    };
+    return absl::OkStatus();
+  }
+};
+
+// TfringAllgather, TfringGather and TfringReducescatter: an output has the trailing dimensions of
+// its input and another number of rows.
 template <CollectiveKind kind>
 class RowsKernel : public CollectiveKernel {
  public:
   explicit RowsKernel(tf::OpKernelConstruction* construction)
       : CollectiveKernel(construction, kind) {}
 
-  void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
-    KernelCall call = NewCall();
+ protected:
+  absl::Status Prepare(tf::OpKernelContext* context, KernelCall* call) const override {
     for (int i = 0; i < context->num_outputs(); ++i) {
-      if (context->input(i).dims() == 0) return Refuse(context, ScalarRefusal(), std::move(done));
-      AddInput(context, i, &call);
+      TF_RETURN_IF_ERROR(AddRows(context, i, call));
     }
-    AllocateOutputsLater(context, &call);
-    Submit(context, std::move(call), std::move(done));
+    AllocateOutputsLater(context, call);
+    return absl::OkStatus();
   }
 };
-REGISTER_KERNEL_BUILDER(Name("TfringAllgather").Device(tf::DEVICE_CPU),
-                        RowsKernel<CollectiveKind::kAllgather>);
-REGISTER_KERNEL_BUILDER(Name("TfringGather").Device(tf::DEVICE_CPU),
-                        RowsKernel<CollectiveKind::kGather>);
-REGISTER_KERNEL_BUILDER(Name("TfringReducescatter").Device(tf::DEVICE_CPU),
-                        RowsKernel<CollectiveKind::kReducescatter>);
 
-// TfringAlltoall: rows for every rank, and how many came from each. Thread rule and lifetime of
-// CollectiveKernel.
-class AlltoallKernel : public CollectiveKernel {
+// TfringScatter and the sending half of TfringAlltoall: cuts the rows of its input into one part
+// per rank, as the second input says.
+template <CollectiveKind kind>
+class SplitRowsKernel : public CollectiveKernel {
  public:
-  explicit AlltoallKernel(tf::OpKernelConstruction* construction)
-      : CollectiveKernel(construction, CollectiveKind::kAlltoall) {
+  explicit SplitRowsKernel(tf::OpKernelConstruction* construction)
+      : CollectiveKernel(construction, kind) {
     OP_REQUIRES_OK(construction, construction->GetAttr("equal_splits", &equal_splits_));
   }
 
-  void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
-    KernelCall call = NewCall();
-    const tf::Tensor& tensor = context->input(0);
-    if (tensor.dims() == 0) return Refuse(context, ScalarRefusal(), std::move(done));
-    if (!equal_splits_) {
-      const std::string refusal =
-          ReadSplits(context->input(1), tensor.dim_size(0), &call.request.splits);
-      if (!refusal.empty()) return Refuse(context, refusal, std::move(done));
+ protected:
+  absl::Status Prepare(tf::OpKernelContext* context, KernelCall* call) const override {
+    TF_RETURN_IF_ERROR(AddRows(context, 0, call));
+    const bool cuts = kind == CollectiveKind::kAlltoall || OwnRank() == request().root;
+    if (cuts && !equal_splits_) {
+      TF_RETURN_IF_ERROR(
+          ReadSplits(context->input(1), context->input(0).dim_size(0), &call->request.splits));
     }
-    AddInput(context, 0, &call);
-    AllocateOutputsLater(context, &call);
-    const auto rows = std::make_shared<std::vector<int64_t>>();
-    call.entry.announce = [rows](const std::vector<int64_t>& values) { *rows = values; };
-    call.finish = [context, rows] { return WriteSplits(context, 1, *rows); };
-    Submit(context, std::move(call), std::move(done));
+    AllocateOutputsLater(context, call);
+    return absl::OkStatus();
   }
 
  private:
   bool equal_splits_ = false;
 };
-REGISTER_KERNEL_BUILDER(Name("TfringAlltoall").Device(tf::DEVICE_CPU), AlltoallKernel);
 
-// TfringBarrier. Thread rule and lifetime of CollectiveKernel.
+// TfringAlltoall also returns how many rows came from each rank.
+class AlltoallKernel : public SplitRowsKernel<CollectiveKind::kAlltoall> {
+ public:
+  using SplitRowsKernel::SplitRowsKernel;
+
+ protected:
+  absl::Status Prepare(tf::OpKernelContext* context, KernelCall* call) const override {
+    TF_RETURN_IF_ERROR(SplitRowsKernel::Prepare(context, call));
+    const auto rows = std::make_shared<std::vector<int64_t>>();
+    call->local.announce = [rows](const std::vector<int64_t>& values) { *rows = values; };
+    call->finish = [context, rows] { return WriteSplits(context, 1, *rows); };
+    return absl::OkStatus();
+  }
+};
+
+// TfringSend. Attribute `source` of the op, this rank, is the root of the request; `destination`
+// is the peer.
+class SendKernel : public CollectiveKernel {
+ public:
+  explicit SendKernel(tf::OpKernelConstruction* construction)
+      : CollectiveKernel(construction, CollectiveKind::kSendRecv) {}
+
+ protected:
+  absl::Status Prepare(tf::OpKernelContext* context, KernelCall* call) const override {
+    AddInput(context, 0, call);
+    return absl::OkStatus();
+  }
+};
+
+// TfringRecv. Attribute `source` of the op is the root of the request; `destination`, this rank, is
+// the peer. The attribute `shape` may be unknown, wholly or in parts.
+class RecvKernel : public CollectiveKernel {
+ public:
+  explicit RecvKernel(tf::OpKernelConstruction* construction)
+      : CollectiveKernel(construction, CollectiveKind::kSendRecv) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("shape", &shape_));
+  }
+
+ protected:
+  absl::Status Prepare(tf::OpKernelContext* context, KernelCall* call) const override {
+    if (!shape_.unknown_rank()) {
+      const auto sizes = shape_.dim_sizes();
+      call->request.shapes.emplace_back(sizes.begin(), sizes.end());
+      call->local.buffers.resize(1);
+    }
+    AllocateOutputsLater(context, call);
+    return absl::OkStatus();
+  }
+
+ private:
+  tf::PartialTensorShape shape_;
+};
+
+// TfringBarrier: no tensors.
 class BarrierKernel : public CollectiveKernel {
  public:
   explicit BarrierKernel(tf::OpKernelConstruction* construction)
       : CollectiveKernel(construction, CollectiveKind::kBarrier) {}
 
-  void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
-    Submit(context, NewCall(), std::move(done));
+ protected:
+  absl::Status Prepare(tf::OpKernelContext*, KernelCall*) const override {
+    return absl::OkStatus();
   }
 };
-REGISTER_KERNEL_BUILDER(Name("TfringBarrier").Device(tf::DEVICE_CPU), BarrierKernel);
 
-// How often all ranks of a process set have joined, in this process. Thread-safe; never destroyed.
+// How often all ranks of each process set have joined since the library was loaded. Thread-safe;
+// never destroyed.
 class JoinCounts {
  public:
   static JoinCounts& Get() {
@@ -119,8 +177,7 @@ class JoinCounts {
   }
   int64_t Read(ProcessSetId id) {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto it = counts_.find(id);
-    return it == counts_.end() ? 0 : it->second;
+    return counts_[id];
   }
 
  private:
@@ -128,34 +185,49 @@ class JoinCounts {
   std::map<ProcessSetId, int64_t> counts_;
 };
 
-// TfringJoin. Thread rule and lifetime of CollectiveKernel.
+// TfringJoin returns the rank that joined last.
 class JoinKernel : public CollectiveKernel {
  public:
   explicit JoinKernel(tf::OpKernelConstruction* construction)
       : CollectiveKernel(construction, CollectiveKind::kJoin) {}
 
-  void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
-    tf::Tensor* last = nullptr;
-    OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, tf::TensorShape({}), &last), done);
-    int32_t* const rank = static_cast<int32_t*>(last->data());
-    *rank = kNoRank;
-    KernelCall call = NewCall();
-    call.entry.announce = [rank](const std::vector<int64_t>& values) {
-      if (!values.empty()) *rank = static_cast<int32_t>(values[0]);
+ protected:
+  absl::Status Prepare(tf::OpKernelContext* context, KernelCall* call) const override {
+    tf::Tensor* output = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, tf::TensorShape({}), &output));
+    int32_t* const last_rank = static_cast<int32_t*>(output->data());
+    *last_rank = kNoRank;
+    call->local.announce = [last_rank](const std::vector<int64_t>& values) {
+      if (!values.empty()) *last_rank = static_cast<int32_t>(values[0]);
     };
-    call.finish = [id = request_.process_set] {
+    call->finish = [id = request().process_set] {
       JoinCounts::Get().Add(id);
       return absl::OkStatus();
     };
-    Submit(context, std::move(call), std::move(done));
+    return absl::OkStatus();
   }
 };
-REGISTER_KERNEL_BUILDER(Name("TfringJoin").Device(tf::DEVICE_CPU), JoinKernel);
+
+#define TFRING_REGISTER_KERNEL(name, ...) \
+  REGISTER_KERNEL_BUILDER(Name(name).Device(tf::DEVICE_CPU), __VA_ARGS__)
+
+TFRING_REGISTER_KERNEL("TfringAllreduce", SameShapeKernel<CollectiveKind::kAllreduce>);
+TFRING_REGISTER_KERNEL("TfringBroadcast", SameShapeKernel<CollectiveKind::kBroadcast>);
+TFRING_REGISTER_KERNEL("TfringReduce", ReduceKernel);
+TFRING_REGISTER_KERNEL("TfringAllgather", RowsKernel<CollectiveKind::kAllgather>);
+TFRING_REGISTER_KERNEL("TfringGather", RowsKernel<CollectiveKind::kGather>);
+TFRING_REGISTER_KERNEL("TfringReducescatter", RowsKernel<CollectiveKind::kReducescatter>);
+TFRING_REGISTER_KERNEL("TfringScatter", SplitRowsKernel<CollectiveKind::kScatter>);
+TFRING_REGISTER_KERNEL("TfringAlltoall", AlltoallKernel);
+TFRING_REGISTER_KERNEL("TfringSend", SendKernel);
+TFRING_REGISTER_KERNEL("TfringRecv", RecvKernel);
+TFRING_REGISTER_KERNEL("TfringBarrier", BarrierKernel);
+TFRING_REGISTER_KERNEL("TfringJoin", JoinKernel);
 
 }  // namespace
 }  // namespace tfring
 
-// For the counters of default names, through ctypes: how often the process set has joined.
+// For the counters of default names; Python calls it through ctypes.
 extern "C" TFRING_EXPORT int64_t TfringJoins(int32_t process_set_id) {
   return tfring::JoinCounts::Get().Read(process_set_id);
 }

@@ -3,29 +3,19 @@
 
 #include "absl/status/status.h"
 #include "ops/runtime/base/status.h"
+#include "ops/runtime/protocol/message/request.h"
+#include "tensorflow/core/framework/op_kernel.h"
 
+// What the op library and the XLA library both translate from TensorFlow to the runtime and back.
+// conversions.cc is compiled into both.
 namespace tfring {
 
-// The runtime's codes are numbered like absl's, and so become the tf.errors class of that name.
-inline absl::Status ToAbsl(const Status& status) {
-  if (status.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status.code()), status.message());
-}
+// The codes have the same numbers in both, so TensorFlow raises the tf.errors class of that name.
+absl::Status ToAbsl(const Status& status);
 
-static_assert(static_cast<int>(StatusCode::kCancelled) ==
-              static_cast<int>(absl::StatusCode::kCancelled));
-static_assert(static_cast<int>(StatusCode::kInvalidArgument) ==
-              static_cast<int>(absl::StatusCode::kInvalidArgument));
-static_assert(static_cast<int>(StatusCode::kDeadlineExceeded) ==
-              static_cast<int>(absl::StatusCode::kDeadlineExceeded));
-static_assert(static_cast<int>(StatusCode::kFailedPrecondition) ==
-              static_cast<int>(absl::StatusCode::kFailedPrecondition));
-static_assert(static_cast<int>(StatusCode::kUnimplemented) ==
-              static_cast<int>(absl::StatusCode::kUnimplemented));
-static_assert(static_cast<int>(StatusCode::kInternal) ==
-              static_cast<int>(absl::StatusCode::kInternal));
-static_assert(static_cast<int>(StatusCode::kUnavailable) ==
-              static_cast<int>(absl::StatusCode::kUnavailable));
+// Fills everything but shapes and splits from those attributes of the op that belong to a Request.
+absl::Status ReadAttributes(const tensorflow::OpKernelConstruction& construction,
+                            CollectiveKind kind, Request* request);
 
 }  // namespace tfring
 

@@ -1,137 +1,194 @@
-// The ops as TensorFlow's graphs know them: attributes, shapes, statefulness. Every collective is
-// stateful and takes a resource of its own, `channel`: a stateless op would be folded, merged or
-// pruned, and stateful ops without resources are run one after another in program order, which
-// stops overlap and hangs ranks that trace in different orders.
-//
-// Distributed communication: TensorFlow would otherwise replace our UnavailableError by another.
-// Scale factors travel as text: an attribute of type float would round them to 32 bits.
+// What TensorFlow's graphs know about the ops: inputs, attributes, shapes.
 
-#include "ops/kernels/shape_functions.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tfring {
 namespace {
 
 using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ScalarShape;
+using tensorflow::shape_inference::ShapeHandle;
 
-REGISTER_OP("TfringAllreduce")
-    .Attr("T: " TFRING_REDUCIBLE_TYPES)
-    .Attr("N: int >= 1")
-    .Attr("tensor_name: string")
-    .Attr("reduce_op: int")
-    .Attr("prescale_factor: string = '1'")
-    .Attr("postscale_factor: string = '1'")
-    .Attr("process_set_id: int = 0")
+// Output i has the shape of input i.
+absl::Status SameShapes(InferenceContext* c) {
+  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(i));
+  return absl::OkStatus();
+}
+
+// Output i has the shape of input i, except for the number of rows: that depends on the other
+// ranks. A scalar has no rows; the kernel refuses it, so that all ranks get the error.
+absl::Status UnknownRows(InferenceContext* c) {
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    ShapeHandle output = c->input(i);
+    if (!c->RankKnown(output) || c->Rank(output) == 0) {
+      output = c->UnknownShape();
+    } else {
+      TF_RETURN_IF_ERROR(c->ReplaceDim(output, 0, c->UnknownDim(), &output));
+    }
+    c->set_output(i, output);
+  }
+  return absl::OkStatus();
+}
+
+// The second output of alltoall is a vector, whatever its second input is.
+absl::Status AlltoallShapes(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(UnknownRows(c));
+  c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+  return absl::OkStatus();
+}
+
+absl::Status ShapeFromAttribute(InferenceContext* c) {
+  tensorflow::PartialTensorShape shape;
+  TF_RETURN_IF_ERROR(c->GetAttr("shape", &shape));
+  ShapeHandle output;
+  TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(shape, &output));
+  c->set_output(0, output);
+  return absl::OkStatus();
+}
+
+absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
+
+#define TFRING_MOVABLE_TYPES                                                                 \
+  "{bool, uint8, int8, uint16, int16, uint32, int32, uint64, int64, half, bfloat16, float, " \
+  "double, complex64, complex128}"
+#define TFRING_REDUCIBLE_TYPES "{half, bfloat16, float, double, int8, uint8, int32, int64}"
+
+// What every collective op has. Besides, each takes a resource as its last input, `channel`.
+//
+// Stateful, because TensorFlow may fold, merge or prune ops that are not. With a resource of its
+// own, because TensorFlow runs stateful ops that have none one after another in program order:
+// nothing would overlap, and ranks that trace their ops in different orders would deadlock.
+// Distributed communication, because TensorFlow replaces the UnavailableError of other ops.
+#define TFRING_COLLECTIVE_OP(name)     \
+  REGISTER_OP(name)                    \
+      .SetIsStateful()                 \
+      .SetIsDistributedCommunication() \
+      .Attr("tensor_name: string")     \
+      .Attr("process_set_id: int = 0")
+
+// An op on a list of tensors of one dtype.
+#define TFRING_LIST_OP(name, types, output) \
+  TFRING_COLLECTIVE_OP(name)                \
+      .Attr("T: " types)                    \
+      .Attr("N: int >= 1")                  \
+      .Input("tensors: N * T")              \
+      .Input("channel: resource")           \
+      .Output(output ": N * T")
+
+// The factors are text, because an attribute of type float would round them to 32 bits.
+#define TFRING_REDUCTION_OP(name)                         \
+  TFRING_LIST_OP(name, TFRING_REDUCIBLE_TYPES, "reduced") \
+      .Attr("reduce_op: int")                             \
+      .Attr("prescale_factor: string = '1'")              \
+      .Attr("postscale_factor: string = '1'")
+
+TFRING_REDUCTION_OP("TfringAllreduce")
     .Attr("layout_hash: int = 0")
     .Attr("group: bool = false")
-    .Input("tensors: N * T")
-    .Input("channel: resource")
-    .Output("reduced: N * T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(SameShapes)
     .Doc("Reduces a list of tensors over all ranks as one collective.");
 
-REGISTER_OP("TfringReducescatter")
-    .Attr("T: " TFRING_REDUCIBLE_TYPES)
-    .Attr("N: int >= 1")
-    .Attr("tensor_name: string")
-    .Attr("reduce_op: int")
-    .Attr("prescale_factor: string = '1'")
-    .Attr("postscale_factor: string = '1'")
-    .Attr("process_set_id: int = 0")
+TFRING_REDUCTION_OP("TfringReducescatter")
     .Attr("group: bool = false")
-    .Input("tensors: N * T")
-    .Input("channel: resource")
-    .Output("reduced: N * T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(UnknownRows)
     .Doc("Reduces a list of tensors over all ranks and gives each rank its share of the rows.");
 
-REGISTER_OP("TfringAllgather")
-    .Attr("T: " TFRING_MOVABLE_TYPES)
-    .Attr("N: int >= 1")
-    .Attr("tensor_name: string")
-    .Attr("process_set_id: int = 0")
+TFRING_REDUCTION_OP("TfringReduce")
+    .Attr("root_rank: int")
+    .SetShapeFn(SameShapes)
+    .Doc("Reduces a list of tensors over all ranks for the root; the others get zeros.");
+
+TFRING_LIST_OP("TfringAllgather", TFRING_MOVABLE_TYPES, "gathered")
     .Attr("group: bool = false")
-    .Input("tensors: N * T")
-    .Input("channel: resource")
-    .Output("gathered: N * T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(UnknownRows)
     .Doc("Concatenates the tensors of all ranks along the first dimension, in order of rank.");
 
-REGISTER_OP("TfringBroadcast")
-    .Attr("T: " TFRING_MOVABLE_TYPES)
-    .Attr("N: int >= 1")
-    .Attr("tensor_name: string")
+TFRING_LIST_OP("TfringBroadcast", TFRING_MOVABLE_TYPES, "values")
     .Attr("root_rank: int")
-    .Attr("process_set_id: int = 0")
-    .Input("tensors: N * T")
-    .Input("channel: resource")
-    .Output("values: N * T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(SameShapes)
     .Doc("Gives every rank the tensors of the root rank.");
 
-REGISTER_OP("TfringAlltoall")
+TFRING_COLLECTIVE_OP("TfringGather")
+    .Attr("T: " TFRING_MOVABLE_TYPES)
+    .Attr("root_rank: int")
+    .Input("tensor: T")
+    .Input("channel: resource")
+    .Output("gathered: T")
+    .SetShapeFn(UnknownRows)
+    .Doc("Concatenates the tensors of all ranks for the root; the others get no rows.");
+
+TFRING_COLLECTIVE_OP("TfringScatter")
     .Attr("T: " TFRING_MOVABLE_TYPES)
     .Attr("Tsplits: {int32, int64}")
-    .Attr("tensor_name: string")
+    .Attr("root_rank: int")
     .Attr("equal_splits: bool = false")
-    .Attr("process_set_id: int = 0")
+    .Input("tensor: T")
+    .Input("splits: Tsplits")
+    .Input("channel: resource")
+    .Output("received: T")
+    .SetShapeFn(UnknownRows)
+    .Doc("Gives each rank its part of the root's rows.");
+
+TFRING_COLLECTIVE_OP("TfringAlltoall")
+    .Attr("T: " TFRING_MOVABLE_TYPES)
+    .Attr("Tsplits: {int32, int64}")
+    .Attr("equal_splits: bool = false")
     .Input("tensor: T")
     .Input("splits: Tsplits")
     .Input("channel: resource")
     .Output("received: T")
     .Output("received_splits: Tsplits")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
-    .SetShapeFn([](InferenceContext* c) {
-      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
-      return UnknownRowsOf(c, 1);
-    })
+    .SetShapeFn(AlltoallShapes)
     .Doc("Sends rows to every rank and receives rows from every rank, in order of rank.");
 
-REGISTER_OP("TfringBarrier")
-    .Attr("tensor_name: string")
-    .Attr("process_set_id: int = 0")
+TFRING_COLLECTIVE_OP("TfringSend")
+    .Attr("T: " TFRING_MOVABLE_TYPES)
+    .Attr("source: int")
+    .Attr("destination: int")
+    .Input("tensor: T")
     .Input("channel: resource")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(NoOutputs)
-    .Doc("Waits until all ranks have come here.");
+    .Doc("Sends a tensor to one rank.");
 
-REGISTER_OP("TfringJoin")
-    .Attr("tensor_name: string")
-    .Attr("process_set_id: int = 0")
+TFRING_COLLECTIVE_OP("TfringRecv")
+    .Attr("T: " TFRING_MOVABLE_TYPES)
+    .Attr("source: int")
+    .Attr("destination: int")
+    .Attr("shape: shape = {unknown_rank: true}")
+    .Input("channel: resource")
+    .Output("tensor: T")
+    .SetShapeFn(ShapeFromAttribute)
+    .Doc("Receives a tensor from one rank.");
+
+TFRING_COLLECTIVE_OP("TfringBarrier")
+    .Input("channel: resource")
+    .SetShapeFn(NoOutputs)
+    .Doc("Waits until all ranks have called it.");
+
+TFRING_COLLECTIVE_OP("TfringJoin")
     .Input("channel: resource")
     .Output("last_rank: int32")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
-    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .SetShapeFn(ScalarShape)
     .Doc("Takes no part in collectives until all ranks have joined.");
 
-// Stateful, so that a graph never contains today's size or rank as a constant.
-#define TFRING_REGISTER_TOPOLOGY_OP(name)                   \
-  REGISTER_OP(name)                                         \
-      .Attr("process_set_id: int = 0")                      \
-      .Output("value: int32")                               \
-      .SetIsStateful()                                      \
-      .SetShapeFn(tensorflow::shape_inference::ScalarShape) \
-      .Doc("Read from the runtime each time it runs.");
+// Stateful, so that TensorFlow never folds today's rank or size into a graph as a constant.
+#define TFRING_TOPOLOGY_OP(name)       \
+  REGISTER_OP(name)                    \
+      .SetIsStateful()                 \
+      .Attr("process_set_id: int = 0") \
+      .Output("value: int32")          \
+      .SetShapeFn(ScalarShape)         \
+      .Doc("Read from the runtime each time it runs.")
 
-TFRING_REGISTER_TOPOLOGY_OP("TfringRank")
-TFRING_REGISTER_TOPOLOGY_OP("TfringSize")
-TFRING_REGISTER_TOPOLOGY_OP("TfringLocalRank")
-TFRING_REGISTER_TOPOLOGY_OP("TfringLocalSize")
-TFRING_REGISTER_TOPOLOGY_OP("TfringCrossRank")
-TFRING_REGISTER_TOPOLOGY_OP("TfringCrossSize")
-TFRING_REGISTER_TOPOLOGY_OP("TfringProcessSetIncluded")
+TFRING_TOPOLOGY_OP("TfringRank");
+TFRING_TOPOLOGY_OP("TfringSize");
+TFRING_TOPOLOGY_OP("TfringLocalRank");
+TFRING_TOPOLOGY_OP("TfringLocalSize");
+TFRING_TOPOLOGY_OP("TfringCrossRank");
+TFRING_TOPOLOGY_OP("TfringCrossSize");
+TFRING_TOPOLOGY_OP("TfringProcessSetIncluded");
 
 }  // namespace
 }  // namespace tfring

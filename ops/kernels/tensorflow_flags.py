@@ -1,4 +1,4 @@
-"""Prints how to build against the installed TensorFlow, for CMakeLists.txt.
+"""Prints the flags to build against the installed TensorFlow; CMakeLists.txt reads them.
 
 Four lines: version, include folder, other compile options, link options; options are separated by
 semicolons.

@@ -1,9 +1,5 @@
-#include <algorithm>
-#include <utility>
-#include <vector>
-
 #include "ops/kernels/conversions.h"
-#include "ops/runtime/process/process_runtime.h"
+#include "ops/kernels/topology_field.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfring {
@@ -11,12 +7,9 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Members are those of the process set, in ascending order; empty for the global one.
-using Reader = int (*)(const Topology& topology, const std::vector<Rank>& members);
-
-// Reads one number of the topology when it runs. Holds nothing but the process set's id; as many
-// instances as there are nodes, any thread.
-template <Reader read>
+// Reads one number of the topology when the op runs. There is one instance per node of a graph,
+// constant after construction, so any number of threads may run it.
+template <TopologyField field>
 class TopologyKernel : public tf::OpKernel {
  public:
   explicit TopologyKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
@@ -24,17 +17,11 @@ class TopologyKernel : public tf::OpKernel {
   }
 
   void Compute(tf::OpKernelContext* context) override {
-    const Result<Topology> topology = ProcessRuntime::Get().topology();
-    OP_REQUIRES_OK(context, ToAbsl(topology.status()));
-    std::vector<Rank> members;
-    if (process_set_ != kGlobalProcessSet) {
-      Result<std::vector<Rank>> found = ProcessRuntime::Get().Members(process_set_);
-      OP_REQUIRES_OK(context, ToAbsl(found.status()));
-      members = std::move(*found);
-    }
+    const Result<int32_t> number = ReadTopology(field, process_set_);
+    OP_REQUIRES_OK(context, ToAbsl(number.status()));
     tf::Tensor* value = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, tf::TensorShape({}), &value));
-    *static_cast<int32_t*>(value->data()) = read(*topology, members);
+    *static_cast<int32_t*>(value->data()) = *number;
   }
 
   bool IsExpensive() override { return false; }
@@ -43,42 +30,16 @@ class TopologyKernel : public tf::OpKernel {
   ProcessSetId process_set_ = kGlobalProcessSet;
 };
 
-// The position in the process set, or -1 if this rank is none of it.
-int ReadRank(const Topology& topology, const std::vector<Rank>& members) {
-  if (members.empty()) return topology.rank;
-  const auto it = std::lower_bound(members.begin(), members.end(), topology.rank);
-  const bool found = it != members.end() && *it == topology.rank;
-  return found ? static_cast<int>(it - members.begin()) : -1;
-}
-int ReadSize(const Topology& topology, const std::vector<Rank>& members) {
-  return members.empty() ? topology.size : static_cast<int>(members.size());
-}
-int ReadLocalRank(const Topology& topology, const std::vector<Rank>&) {
-  return topology.local_rank;
-}
-int ReadLocalSize(const Topology& topology, const std::vector<Rank>&) {
-  return topology.local_size;
-}
-int ReadCrossRank(const Topology& topology, const std::vector<Rank>&) {
-  return topology.cross_rank;
-}
-int ReadCrossSize(const Topology& topology, const std::vector<Rank>&) {
-  return topology.cross_size;
-}
-int ReadIncluded(const Topology& topology, const std::vector<Rank>& members) {
-  return ReadRank(topology, members) >= 0 ? 1 : 0;
-}
+#define TFRING_REGISTER_TOPOLOGY_KERNEL(name, field) \
+  REGISTER_KERNEL_BUILDER(Name(name).Device(tf::DEVICE_CPU), TopologyKernel<TopologyField::field>)
 
-#define TFRING_REGISTER_TOPOLOGY_KERNEL(name, read) \
-  REGISTER_KERNEL_BUILDER(Name(name).Device(tf::DEVICE_CPU), TopologyKernel<read>)
-
-TFRING_REGISTER_TOPOLOGY_KERNEL("TfringRank", ReadRank);
-TFRING_REGISTER_TOPOLOGY_KERNEL("TfringSize", ReadSize);
-TFRING_REGISTER_TOPOLOGY_KERNEL("TfringLocalRank", ReadLocalRank);
-TFRING_REGISTER_TOPOLOGY_KERNEL("TfringLocalSize", ReadLocalSize);
-TFRING_REGISTER_TOPOLOGY_KERNEL("TfringCrossRank", ReadCrossRank);
-TFRING_REGISTER_TOPOLOGY_KERNEL("TfringCrossSize", ReadCrossSize);
-TFRING_REGISTER_TOPOLOGY_KERNEL("TfringProcessSetIncluded", ReadIncluded);
+TFRING_REGISTER_TOPOLOGY_KERNEL("TfringRank", kRank);
+TFRING_REGISTER_TOPOLOGY_KERNEL("TfringSize", kSize);
+TFRING_REGISTER_TOPOLOGY_KERNEL("TfringLocalRank", kLocalRank);
+TFRING_REGISTER_TOPOLOGY_KERNEL("TfringLocalSize", kLocalSize);
+TFRING_REGISTER_TOPOLOGY_KERNEL("TfringCrossRank", kCrossRank);
+TFRING_REGISTER_TOPOLOGY_KERNEL("TfringCrossSize", kCrossSize);
+TFRING_REGISTER_TOPOLOGY_KERNEL("TfringProcessSetIncluded", kIncluded);
 
 }  // namespace
 }  // namespace tfring

@@ -7,10 +7,11 @@ namespace tfring::xla_names {
 inline constexpr char kCollective[] = "tfring_collective";
 inline constexpr char kTopology[] = "tfring_topology";
 
-// What a compiled program says about a call besides its operands; all are attributes of the
-// custom call.
+// The attributes of the custom calls. xla_kernels.cc writes them when XLA compiles an op;
+// host_handlers.cc reads them when the compiled program runs.
 inline constexpr char kTensorName[] = "tensor_name";
 inline constexpr char kKind[] = "kind";
+inline constexpr char kDataType[] = "data_type";
 inline constexpr char kReduceOp[] = "reduce_op";
 inline constexpr char kPrescale[] = "prescale";
 inline constexpr char kPostscale[] = "postscale";
@@ -18,10 +19,8 @@ inline constexpr char kProcessSet[] = "process_set";
 inline constexpr char kRoot[] = "root";
 inline constexpr char kLayoutHash[] = "layout_hash";
 inline constexpr char kGroup[] = "group";
-inline constexpr char kSize[] = "size";    // that shapes were computed with; 0: none was
-inline constexpr char kField[] = "field";  // of the topology
-
-enum class Field { kRank, kSize, kLocalRank, kLocalSize, kCrossRank, kCrossSize, kIncluded };
+inline constexpr char kSize[] = "size";    // ranks the result's shape was computed with, or 0
+inline constexpr char kField[] = "field";  // a TopologyField
 
 }  // namespace tfring::xla_names
 

@@ -1,13 +1,17 @@
-// How XLA compiles the collectives used in training: one custom call per op. The only file that
-// includes the compiler; it takes the better part of a minute.
+// How XLA compiles the collectives used in training (jit_compile=True): each op becomes one custom
+// call, which runs a function of host_handlers.cc. This is the only file that includes the
+// compiler; it takes about a minute to build.
 //
-// XLA on the CPU runs custom calls one after another, in an order that it chooses. Ranks that
-// chose differently would wait for each other for ever. So every collective of a process takes the
-// value of one variable, the chain, as an operand and assigns a result to it: XLA cannot but keep
-// the order in which TensorFlow hands it the ops, through loops, conditions and functions, and
-// automatic control dependencies make that the order in which Python traced them.
+// The chain. XLA on the CPU runs custom calls one after another, each waits for its collective to
+// end, and XLA chooses the order of calls that do not depend on each other. Two ranks that run two
+// collectives in different orders would wait for each other for ever. So the calls are made to
+// depend on each other: all collectives of a process share one int32 variable, the chain, which
+// stands where other ops have their `channel`. Each custom call takes the value of the chain as its
+// last operand and returns it as its last result, which becomes the new value. XLA then has to keep
+// the order in which TensorFlow gives it the ops, also through loops, conditions and nested
+// functions; and since all ops use one variable, TensorFlow's automatic control dependencies give
+// them in the order in which Python traced them (see tfring/ops/xla.py).
 
-#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -16,6 +20,7 @@
 #include <vector>
 
 #include "ops/kernels/conversions.h"
+#include "ops/kernels/topology_field.h"
 #include "ops/runtime/process/process_runtime.h"
 #include "ops/xla/attributes.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
@@ -30,7 +35,7 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Builds the text of an MLIR dictionary attribute. Used by one thread.
+// Builds the text of an MLIR dictionary attribute, for one custom call.
 class AttributeText {
  public:
   void Add(const char* name, const std::string& value) {
@@ -43,7 +48,7 @@ class AttributeText {
     AddText(name, quoted + "\"");
   }
   void Add(const char* name, int64_t value) { AddText(name, std::to_string(value) + " : i64"); }
-  // The bits, in MLIR's way of writing a float: no digit is lost.
+  // As the bits of the number, which MLIR can read: no digit is lost.
   void Add(const char* name, double value) {
     char hex[32];
     uint64_t bits = 0;
@@ -75,15 +80,13 @@ xla::XlaOp HostCall(xla::XlaBuilder* builder, const char* target,
       xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
 }
 
-// What the compiled collectives share: the attributes of the custom call and the chain. Constant
-// after construction; lives for one compilation, on its thread.
+// Turns one collective op into a custom call. XLA makes an instance when it compiles the op and
+// uses it on that thread only; nothing of it is left when the compiled program runs.
 class CollectiveXlaKernel : public tf::XlaOpKernel {
  public:
   CollectiveXlaKernel(tf::OpKernelConstruction* construction, CollectiveKind kind)
       : XlaOpKernel(construction) {
-    request_.kind = kind;
-    OP_REQUIRES_OK(construction, construction->GetAttr("tensor_name", &request_.name));
-    OP_REQUIRES_OK(construction, construction->GetAttr("process_set_id", &request_.process_set));
+    OP_REQUIRES_OK(construction, ReadAttributes(*construction, kind, &request_));
   }
 
   void Compile(tf::XlaOpKernelContext* context) override {
@@ -96,14 +99,14 @@ class CollectiveXlaKernel : public tf::XlaOpKernel {
       operands.push_back(context->Input(i));
       const absl::StatusOr<xla::Shape> shape = context->builder()->GetShape(operands.back());
       OP_REQUIRES_OK(context, shape.status());
-      OP_REQUIRES(context, shape->is_static(), Unknown(*shape));
+      OP_REQUIRES(context, shape->is_static(), UnknownShape(*shape));
       shapes.push_back(RowMajor(*shape));
       results.push_back(shapes.back());
       OP_REQUIRES_OK(context, ResultShape(&results.back(), &size));
     }
-    xla::XlaOp link;
-    OP_REQUIRES_OK(context, context->ReadVariableInput(chain, tf::DT_INT32, nullptr, &link));
-    operands.push_back(link);
+    xla::XlaOp chain_value;
+    OP_REQUIRES_OK(context, context->ReadVariableInput(chain, tf::DT_INT32, nullptr, &chain_value));
+    operands.push_back(chain_value);
     shapes.push_back(RowMajor(xla::ShapeUtil::MakeShape(xla::S32, {})));
     results.push_back(shapes.back());
     const xla::XlaOp call =
@@ -114,32 +117,32 @@ class CollectiveXlaKernel : public tf::XlaOpKernel {
                    context->AssignVariable(chain, tf::DT_INT32, xla::GetTupleElement(call, chain)));
   }
 
- protected:
-  // From an operand's shape to that of its result; sets `size` where the number of ranks is in it.
-  virtual absl::Status ResultShape(xla::Shape* shape, int64_t* size) const {
+ private:
+  // Changes the shape of an operand to that of its result. An allgather needs the number of ranks
+  // for it, and all ranks to have the same number of rows; the number of ranks is left in `size`.
+  absl::Status ResultShape(xla::Shape* shape, int64_t* size) const {
+    if (request_.kind != CollectiveKind::kAllgather) return absl::OkStatus();
+    if (shape->dimensions().empty()) return absl::OkStatus();  // refused when it runs, on all ranks
+    const Result<std::vector<Rank>> members = ProcessRuntime::Get().Members(request_.process_set);
+    if (!members.ok()) return ToAbsl(members.status());
+    *size = static_cast<int64_t>(members->size());
+    shape->set_dimensions(0, shape->dimensions(0) * *size);
     return absl::OkStatus();
   }
 
-  std::string What() const {
-    return std::string(CollectiveKindName(request_.kind)) + " of tensor '" + request_.name + "'";
-  }
-
-  Request request_;
-
- private:
-  absl::Status Unknown(const xla::Shape& shape) const {
-    return absl::UnimplementedError(What() + " has the shape " + shape.ToString() +
+  absl::Status UnknownShape(const xla::Shape& shape) const {
+    return absl::UnimplementedError(Describe(request_) + " has the shape " + shape.ToString() +
                                     ", which is known only when the function runs; XLA cannot "
                                     "compile that: use jit_compile=False");
   }
 
-  // A call that was traced without jit_compile has a channel of its own and no place in the chain.
+  // An op that was traced without jit_compile=True has a channel of its own instead of the chain.
   absl::Status CheckChain(tf::XlaOpKernelContext* context, int input) const {
     tf::XlaResource* resource = nullptr;
     TF_RETURN_IF_ERROR(context->GetResourceInput(input, &resource));
     if (resource->initialized() && resource->type() == tf::DT_INT32) return absl::OkStatus();
     return absl::FailedPreconditionError(
-        What() +
+        Describe(request_) +
         " is in a function that was traced without jit_compile=True and is now called by one with "
         "it: give each its own tf.function, or use jit_compile=False");
   }
@@ -148,6 +151,7 @@ class CollectiveXlaKernel : public tf::XlaOpKernel {
     AttributeText text;
     text.Add(xla_names::kTensorName, request_.name);
     text.Add(xla_names::kKind, static_cast<int64_t>(request_.kind));
+    text.Add(xla_names::kDataType, static_cast<int64_t>(request_.dtype));
     text.Add(xla_names::kReduceOp, static_cast<int64_t>(request_.op));
     text.Add(xla_names::kPrescale, request_.prescale);
     text.Add(xla_names::kPostscale, request_.postscale);
@@ -158,69 +162,20 @@ class CollectiveXlaKernel : public tf::XlaOpKernel {
     text.Add(xla_names::kSize, size);
     return text;
   }
+
+  Request request_;  // without shapes
 };
 
-// TfringAllreduce. Thread rule and lifetime of CollectiveXlaKernel.
-class AllreduceXlaKernel : public CollectiveXlaKernel {
+template <CollectiveKind kind>
+class XlaKernelOf : public CollectiveXlaKernel {
  public:
-  explicit AllreduceXlaKernel(tf::OpKernelConstruction* construction)
-      : CollectiveXlaKernel(construction, CollectiveKind::kAllreduce) {
-    int reduce_op = 0;
-    int64_t layout_hash = 0;
-    OP_REQUIRES_OK(construction, construction->GetAttr("reduce_op", &reduce_op));
-    OP_REQUIRES_OK(construction, construction->GetAttr("layout_hash", &layout_hash));
-    OP_REQUIRES_OK(construction, construction->GetAttr("group", &request_.group));
-    OP_REQUIRES_OK(construction, GetFactor(construction, "prescale_factor", &request_.prescale));
-    OP_REQUIRES_OK(construction, GetFactor(construction, "postscale_factor", &request_.postscale));
-    request_.op = static_cast<ReduceOp>(reduce_op);
-    request_.layout_hash = static_cast<uint64_t>(layout_hash);
-  }
-
- private:
-  absl::Status GetFactor(tf::OpKernelConstruction* construction, const char* attribute,
-                         double* factor) const {
-    std::string text;
-    TF_RETURN_IF_ERROR(construction->GetAttr(attribute, &text));
-    const char* end = text.data() + text.size();
-    const std::from_chars_result parsed = std::from_chars(text.data(), end, *factor);
-    if (parsed.ec == std::errc() && parsed.ptr == end) return absl::OkStatus();
-    return absl::InvalidArgumentError("tensor " + request_.name + ": " + attribute + " is '" +
-                                      text + "', not a number");
-  }
+  explicit XlaKernelOf(tf::OpKernelConstruction* construction)
+      : CollectiveXlaKernel(construction, kind) {}
 };
 
-// TfringBroadcast. Thread rule and lifetime of CollectiveXlaKernel.
-class BroadcastXlaKernel : public CollectiveXlaKernel {
- public:
-  explicit BroadcastXlaKernel(tf::OpKernelConstruction* construction)
-      : CollectiveXlaKernel(construction, CollectiveKind::kBroadcast) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("root_rank", &request_.root));
-  }
-};
-
-// TfringAllgather, with the same number of rows on every rank. Thread rule and lifetime of
-// CollectiveXlaKernel.
-class AllgatherXlaKernel : public CollectiveXlaKernel {
- public:
-  explicit AllgatherXlaKernel(tf::OpKernelConstruction* construction)
-      : CollectiveXlaKernel(construction, CollectiveKind::kAllgather) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("group", &request_.group));
-  }
-
- protected:
-  absl::Status ResultShape(xla::Shape* shape, int64_t* size) const override {
-    if (shape->dimensions().empty()) return absl::OkStatus();  // refused when it runs, on all ranks
-    const Result<std::vector<Rank>> members = ProcessRuntime::Get().Members(request_.process_set);
-    if (!members.ok()) return ToAbsl(members.status());
-    *size = static_cast<int64_t>(members->size());
-    shape->set_dimensions(0, shape->dimensions(0) * *size);
-    return absl::OkStatus();
-  }
-};
-
-// One number of the topology, read when the program runs. Holds the process
-// set's id; lives for one compilation.
-template <xla_names::Field field>
+// Turns one topology op into a custom call, so that the number is read each time the program runs.
+// Lives for one compilation, as CollectiveXlaKernel does.
+template <TopologyField field>
 class TopologyXlaKernel : public tf::XlaOpKernel {
  public:
   explicit TopologyXlaKernel(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
@@ -240,23 +195,24 @@ class TopologyXlaKernel : public tf::XlaOpKernel {
   int process_set_ = kGlobalProcessSet;
 };
 
-// For the CPU alone: a GPU's handler would need buffers and streams that the runtime does not have.
-// XLA makes kernels of its registry once, when it compiles for the first time. Registered as a
-// kernel too, and one that is preferred, an op can be compiled even if we are loaded after that.
+// For CPUs only: the runtime cannot read a GPU's buffers. REGISTER_XLA_OP alone would do if this
+// library were always loaded before XLA compiles anything: XLA turns that registry into kernels
+// once, at its first compilation. The second registration, preferred by its priority, serves a
+// library that is loaded later.
 #define TFRING_REGISTER_XLA(name, ...)                                                          \
   REGISTER_XLA_OP(Name(name).Device(tf::DEVICE_CPU_XLA_JIT).AllowResourceTypes(), __VA_ARGS__); \
   REGISTER_KERNEL_BUILDER(Name(name).Device(tf::DEVICE_CPU_XLA_JIT).Priority(1), __VA_ARGS__)
 
-TFRING_REGISTER_XLA("TfringAllreduce", AllreduceXlaKernel);
-TFRING_REGISTER_XLA("TfringBroadcast", BroadcastXlaKernel);
-TFRING_REGISTER_XLA("TfringAllgather", AllgatherXlaKernel);
-TFRING_REGISTER_XLA("TfringRank", TopologyXlaKernel<xla_names::Field::kRank>);
-TFRING_REGISTER_XLA("TfringSize", TopologyXlaKernel<xla_names::Field::kSize>);
-TFRING_REGISTER_XLA("TfringLocalRank", TopologyXlaKernel<xla_names::Field::kLocalRank>);
-TFRING_REGISTER_XLA("TfringLocalSize", TopologyXlaKernel<xla_names::Field::kLocalSize>);
-TFRING_REGISTER_XLA("TfringCrossRank", TopologyXlaKernel<xla_names::Field::kCrossRank>);
-TFRING_REGISTER_XLA("TfringCrossSize", TopologyXlaKernel<xla_names::Field::kCrossSize>);
-TFRING_REGISTER_XLA("TfringProcessSetIncluded", TopologyXlaKernel<xla_names::Field::kIncluded>);
+TFRING_REGISTER_XLA("TfringAllreduce", XlaKernelOf<CollectiveKind::kAllreduce>);
+TFRING_REGISTER_XLA("TfringBroadcast", XlaKernelOf<CollectiveKind::kBroadcast>);
+TFRING_REGISTER_XLA("TfringAllgather", XlaKernelOf<CollectiveKind::kAllgather>);
+TFRING_REGISTER_XLA("TfringRank", TopologyXlaKernel<TopologyField::kRank>);
+TFRING_REGISTER_XLA("TfringSize", TopologyXlaKernel<TopologyField::kSize>);
+TFRING_REGISTER_XLA("TfringLocalRank", TopologyXlaKernel<TopologyField::kLocalRank>);
+TFRING_REGISTER_XLA("TfringLocalSize", TopologyXlaKernel<TopologyField::kLocalSize>);
+TFRING_REGISTER_XLA("TfringCrossRank", TopologyXlaKernel<TopologyField::kCrossRank>);
+TFRING_REGISTER_XLA("TfringCrossSize", TopologyXlaKernel<TopologyField::kCrossSize>);
+TFRING_REGISTER_XLA("TfringProcessSetIncluded", TopologyXlaKernel<TopologyField::kIncluded>);
 
 }  // namespace
 }  // namespace tfring

@@ -200,7 +200,7 @@ def test_lists_of_other_kinds(case: str, in_graph: bool, rank: int, several: int
 # Bad on the last rank alone; all ranks hear of it. By what is wrong: rows, splits, what it says.
 BAD_SPLITS: dict[str, tuple[Callable[[int], Any], str]] = {
     "sum": (lambda size: [1] * (size - 1) + [size], "splits add up to"),
-    "negative": (lambda size: [-1] + [1] * (size - 1), "is -1, which is no number of rows"),
+    "negative": (lambda size: [-1] + [1] * (size - 1), "is -1: a number of rows is 0 or more"),
     "length": (lambda size: [1] * (size - 1) + [1, 0], "splits"),
     "matrix": (lambda size: [[1]] * size, "splits have to be a vector"),
     "64 bits": (lambda size: tf.constant([0] * (size - 1) + [1 << 40], tf.int64), "splits add up"),

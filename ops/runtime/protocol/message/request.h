@@ -40,7 +40,7 @@ struct Request {
 bool operator==(const Request& a, const Request& b);
 
 // "allreduce of tensor 'x'", the beginning of error messages.
-std::string Describe(const Request& request);
+TFRING_EXPORT std::string Describe(const Request& request);
 
 // Of all tensors together; INT64_MAX when that does not fit.
 int64_t TotalBytes(const Request& request);
