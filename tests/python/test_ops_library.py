@@ -206,6 +206,16 @@ def test_names_start_again_with_init() -> None:
     assert names.collective_name("reborn", None) == "eager.reborn.0"
 
 
+def test_a_barrier_of_one_rank() -> None:
+    assert tfring.barrier() is None
+
+    @tf.function
+    def step() -> None:
+        tfring.barrier()
+
+    assert step() is None
+
+
 def test_send_and_recv_have_a_name_per_pair() -> None:
     with tf.Graph().as_default():
         pair = [names.collective_name("send", None, suffix=s) for s in (".0to1", ".0to2", ".0to1")]
