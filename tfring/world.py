@@ -187,7 +187,7 @@ def shutdown() -> None:
 
 
 def _at_exit() -> None:
-    """Ends the membership and, after a run without an error, MPI. Never changes the exit code."""
+    """Leaves the job and, after a run without an error, ends MPI. Never changes the exit code."""
     if _state.pid != os.getpid():
         return
     try:
@@ -198,8 +198,8 @@ def _at_exit() -> None:
     failed = getattr(sys, "last_type", None) is not None
     if not _state.by_mpi or failed:
         return
-    # MPI_Finalize waits for all ranks. If one is gone without saying so, a traceback and a non-zero
-    # exit code are better than waiting for ever; a Python thread could not be started any more.
+    # MPI_Finalize waits for all ranks. If one of them has died, a traceback and a non-zero exit code
+    # are better than waiting for ever. At exit no Python thread can be started to watch the time.
     faulthandler.dump_traceback_later(_FINALIZE_SECONDS, exit=True, file=2)
     try:
         finalize()

@@ -1,4 +1,11 @@
-"""allreduce: the sum, mean or another reduction of the ranks' tensors, on every rank."""
+"""allreduce: the sum, mean or another reduction of the ranks' tensors, on every rank.
+
+Adasum counts what the tensors have in common once: of two it makes
+(1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b, where a.b is the dot product of the whole tensors. So
+orthogonal tensors are added and equal ones averaged; a tensor of zeros changes nothing. Any number
+of ranks is combined along a balanced binary tree, neighbours first (Maleki et al., Scaling
+Distributed Training with Adaptive Summation, https://arxiv.org/abs/2006.02924).
+"""
 
 from __future__ import annotations
 
@@ -44,12 +51,7 @@ def allreduce(
         compression: what is done to a dense tensor on the wire.
         op: Average (the default), Sum, Min, Max, Product or Adasum. Average is the sum divided by
             the number of ranks that took part (see join): a sum of integers wraps around as it does
-            in NumPy. Adasum, for floating dtypes, counts what the tensors have in common once: of
-            two it makes (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b, where a.b is the dot product
-            of the whole tensors, so orthogonal ones are added and equal ones averaged; a tensor of
-            zeros changes nothing. Any number of ranks is combined along a balanced binary tree,
-            neighbours first (Maleki et al., Scaling Distributed Training with Adaptive Summation,
-            https://arxiv.org/abs/2006.02924).
+            in NumPy. Adasum is for floating dtypes; tfring.collectives.allreduce describes it.
         prescale_factor: multiplies every rank's tensor before the reduction.
         postscale_factor: multiplies the result.
         name: the same on every rank; made up by default.

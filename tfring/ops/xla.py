@@ -182,8 +182,8 @@ def _refuse_unordered(graph: Any) -> None:
         if not _is_ordered(graph):
             parts: list[Any] = getattr(graph, _PARTS, [])
             setattr(graph, _PARTS, parts)
-            strangers = [p for p in parts if p is not part and not isinstance(p, tf.Operation)]
-            if strangers:
+            others = [p for p in parts if p is not part and not isinstance(p, tf.Operation)]
+            if others:
                 raise NotImplementedError(
                     "a gradient taken outside of a function with jit_compile=True goes through "
                     "collectives in nested functions, and their order cannot be fixed: take the "
