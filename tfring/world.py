@@ -198,8 +198,8 @@ def _at_exit() -> None:
     failed = getattr(sys, "last_type", None) is not None
     if not _state.by_mpi or failed:
         return
-    # MPI_Finalize waits for all ranks. If one of them has died, a traceback and a non-zero exit code
-    # are better than waiting for ever. At exit no Python thread can be started to watch the time.
+    # MPI_Finalize waits for all ranks. If one of them has died, a traceback and a non-zero exit
+    # code are better than waiting for ever. At exit no Python thread can be started any more.
     faulthandler.dump_traceback_later(_FINALIZE_SECONDS, exit=True, file=2)
     try:
         finalize()

@@ -11,7 +11,7 @@ from tfring.exceptions import tf_errors
 from tfring.ops import arguments, builders, library, names
 from tfring.process_sets import ProcessSet, checked_id, global_process_set
 
-# One name for all calls, wherever they are made: a rank joins wherever its data ends.
+# One name for all calls: ranks may join in different places of a script, wherever their data ends.
 _JOIN_NAME = "tfring.join"
 
 
@@ -19,14 +19,14 @@ _JOIN_NAME = "tfring.join"
 def join(process_set: ProcessSet = global_process_set) -> Any:
     """Says that this rank has no more data, and waits until all ranks have said so.
 
-    Until then the others' allreduce, allgather, broadcast, reduce, gather and barrier, which need
-    no rank in particular, are done among those that have not joined, and Average divides by their
-    number. What addresses this rank (alltoall, reducescatter, scatter, send and recv, a root that
-    has joined) fails on the others with FailedPreconditionError. Afterwards all ranks take part
-    again, and default names are counted from zero again.
+    Until then allreduce, allgather, broadcast, reduce, gather and barrier go on among the ranks
+    that have not joined, and Average divides by their number. A collective that needs this rank
+    (alltoall, reducescatter, scatter, a send or recv with it, one whose root it is) fails on the
+    others with FailedPreconditionError. Afterwards all ranks take part again, and default names are
+    counted from zero again.
 
     Args:
-        process_set: the ranks that join. Who joins all ranks is absent from every process set.
+        process_set: the ranks that join. A rank that joins the global set is left out of every set.
 
     Returns:
         The rank that joined last: an int in eager mode, else an int32 scalar, which has to run.

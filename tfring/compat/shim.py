@@ -42,25 +42,15 @@ _MODULES: dict[str, str | None] = {
     "tensorflow.sync_batch_norm": "tfring",
 }
 
-_NOT_YET = "{what} ({module}) is not there yet in this version of tfring"
-_OTHER = "{module} was imported, and tfring stands in for Horovod's TensorFlow and Keras parts only"
-
-# Modules that cannot be imported, and why.
-_ERRORS = {
-    **{
-        module: _NOT_YET.format(what=what, module=f"horovod.{module}")
-        for module, what in {
-            "keras.elastic": "elastic training",
-            "tensorflow.data": "the data service",
-            "tensorflow.elastic": "elastic training",
-            "tensorflow.keras.elastic": "elastic training",
-        }.items()
-    },
-    **{
-        module: _OTHER.format(module=f"horovod.{module}")
-        for module in ("mxnet", "ray", "spark", "torch")
-    },
+# Modules that cannot be imported: those to come, and parts of Horovod for other frameworks.
+_NOT_YET = {
+    "keras.elastic": "elastic training",
+    "tensorflow.data": "the data service",
+    "tensorflow.elastic": "elastic training",
+    "tensorflow.keras.elastic": "elastic training",
 }
+_FOREIGN = {"mxnet", "ray", "spark", "torch"}
+_KNOWN = {*_MODULES, *_NOT_YET, *_FOREIGN}
 
 
 def search_path(environ: Mapping[str, str]) -> str:
@@ -85,8 +75,8 @@ def reexport(
         only: those names; None is all.
     """
     module = importlib.import_module(target)
-    public = getattr(module, "__all__", [n for n in dir(module) if not n.startswith("_")])
-    names = list(public) if only is None else only
+    public = [n for n in getattr(module, "__all__", dir(module)) if not n.startswith("_")]
+    names = public if only is None else only
 
     def get(name: str) -> Any:
         if name.startswith("__") or (only is not None and name not in only):
@@ -97,25 +87,30 @@ def reexport(
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds and fills the modules of `_MODULES`; refuses those of `_ERRORS`."""
+    """Finds and fills the modules of the tables above."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         del path, target
-        top, _, module = fullname.partition(".")
-        known = _MODULES.keys() | _ERRORS.keys()
-        if top != "horovod" or module not in known:
+        top, _, name = fullname.partition(".")
+        if top != "horovod" or name not in _KNOWN:
             return None
-        is_package = any(other.startswith(f"{module}.") for other in known)
+        is_package = any(other.startswith(f"{name}.") for other in _KNOWN)
         return importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__.partition(".")[2]
-        if name in _ERRORS:
-            raise ImportError(_ERRORS[name])
+        if name in _NOT_YET:
+            raise ImportError(
+                f"{_NOT_YET[name]} ({module.__name__}) is not there yet in this version of tfring"
+            )
+        if name in _FOREIGN:
+            raise ImportError(
+                f"{module.__name__} was imported, and tfring stands in for Horovod's TensorFlow "
+                "and Keras parts only"
+            )
         target = _MODULES[name]
         if target is not None:
-            module.__doc__ = f"{module.__name__}: {target}."
-            names = module.__dict__
+            names = vars(module)
             names["__getattr__"], names["__dir__"], names["__all__"] = reexport(target)

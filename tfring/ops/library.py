@@ -1,7 +1,7 @@
 """The TensorFlow op library: loading it, and calling its ops.
 
 `_tfring_ops.so` works with the minor version of TensorFlow that it was built for and with no other,
-so the version is looked at before the library is touched.
+so the version is compared before the library is loaded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOVABLE = (
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _CHANNELS = "_tfring_channels"
-# All eager calls share one channel: they run one after another anyway, and their names are many.
+# All eager calls share one channel: they run one after another anyway, and have many names.
 _EAGER_CHANNEL = "tfring.eager"
 
 _lock = threading.RLock()  # guards _library and _eager_channels
