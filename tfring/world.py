@@ -54,9 +54,9 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         comm: The job. None or an empty list: all processes that were launched. An mpi4py
             communicator: its processes, with their ranks in it; disjoint communicators make
             independent jobs. A list of launched ranks: these, renumbered from 0 in that order; only
-            they call init. Without MPI one of them is rank 0, where they meet. A list of
-            communicators: all processes that were launched, with a process set for each (one of
-            all processes adds none); `tfring.process_sets.registered()` has them.
+            they call init. Without MPI the list has to contain rank 0, which runs the rendezvous. A
+            list of communicators: all processes that were launched, with a process set for each
+            (one of all processes adds none); `tfring.process_sets.registered()` has them.
         process_sets: Process sets to register, the same on all ranks where they are made of ranks;
             ranks are those of the job. "dynamic" or None: none yet. Sets can be added at any time.
 
