@@ -50,7 +50,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
         self._operation: Any = None
 
     def begin(self) -> None:
-        """Adds the broadcast to the graph; a hook that is used again may meet another graph."""
+        """Adds the broadcast to the graph; a hook that is used again may get another graph."""
         graph = tf.compat.v1.get_default_graph()
         if self._operation is None or self._operation.graph is not graph:
             with tf.device(self._device):

@@ -173,7 +173,7 @@ def _attach(
 ) -> None:
     inner = innermost(optimizer)
     accumulated = accumulation.set_up(inner, passes, average)
-    ranks = process_sets.counting_key(options.process_set)
+    ranks = options.members
 
     def make_name() -> str:
         if name is not None:

@@ -1,7 +1,7 @@
 """The TensorFlow op library: loading it, and calling its ops.
 
 `_tfring_ops.so` works with the minor version of TensorFlow that it was built for and with no other,
-so the version is looked at before the library is touched.
+so the version is compared before the library is loaded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOVABLE = (
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _CHANNELS = "_tfring_channels"
-# All eager calls share one channel: they run one after another anyway, and their names are many.
+# All eager calls share one channel: they run one after another anyway, and have many names.
 _EAGER_CHANNEL = "tfring.eager"
 
 _lock = threading.RLock()  # guards _library and _eager_channels
@@ -64,9 +64,6 @@ def _load(folder: pathlib.Path) -> Any:
     check_tensorflow_version(built_for(folder), tf.__version__)
     loaded = tf.load_op_library(str(folder / OPS_LIBRARY))
     xla.load(folder)
-    from tfring.ops import gradients
-
-    gradients.register()
     return loaded
 
 
@@ -163,7 +160,13 @@ def check_dtype(tensor: Any, name: str, supported: Sequence[str], kind: str) -> 
         )
 
 
-def refuse_xla(name: str, kind: str = "") -> None:
+def xla_trouble() -> str:
+    """Returns why collectives cannot be compiled by XLA in this process, or ""."""
+    load()
+    return xla.trouble()
+
+
+def refuse_xla(name: str, kind: str) -> None:
     """Raises NotImplementedError in a function with jit_compile=True that XLA cannot compile.
 
     Args:

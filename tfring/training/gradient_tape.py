@@ -27,7 +27,7 @@ _seen: collections.Counter[tuple[Any, str]] = collections.Counter()
 
 
 def _name_of(sources: list[Any], members: Any) -> str:
-    ranks = process_sets.counting_key(members)
+    ranks = members
     key = (ranks, *(_source_key(source) for source in sources))
     text = ";".join(f"{tf.as_dtype(s.dtype).name}:{_rank_of(s)}" for s in sources)
     look = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()

@@ -11,7 +11,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import process_sets
 from tfring.training import double_reduction
 from tfring.training.accumulation import LocalGradientAggregationHelper
 from tfring.training.local_variables import LocalVariables
@@ -57,7 +56,7 @@ def wrap(
             "wrap it once"
         )
     chosen = ReduceOptions(groups=resolve_groups(num_groups, groups), **options)
-    ranks = process_sets.counting_key(chosen.process_set)
+    ranks = chosen.members
     base = f"tfring.legacy_optimizer.{_wrapped[ranks] if name is None else name}"
     hook = _LegacyHook(
         optimizer,

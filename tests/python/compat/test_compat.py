@@ -93,6 +93,9 @@ def test_names_and_modules(tmp_path):
         assert horovod.keras.callbacks.__name__ and horovod.tensorflow.Compression is Compression
         assert global_process_set is tfring.global_process_set
         assert not hasattr(horovod.tensorflow, "no_such_name")
+        names = {}
+        exec("from horovod.tensorflow import *", names)
+        assert names["allreduce"] is tfring.allreduce
         for name, text in {
             "horovod.tensorflow.elastic": "not there yet",
             "horovod.keras.elastic": "not there yet",

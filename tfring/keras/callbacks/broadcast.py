@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tfring import world
+from tfring import topology
 from tfring.collectives import objects
 from tfring.collectives.variables import broadcast_variables, describe_variables
 from tfring.keras.callbacks import state
@@ -102,9 +102,9 @@ def _refuse_unequal_steps(steps: list[int | None]) -> None:
         return
     listed = ", ".join(f"rank {rank}: {count}" for rank, count in known)
     raise RuntimeError(
-        f"rank {world.rank()}: the ranks have different numbers of steps per epoch ({listed}), and "
-        "each step waits for all ranks: give every rank equally many batches, by equal shards of "
-        "the data or by steps_per_epoch=, or put a JoinCallback among the callbacks"
+        f"rank {topology.rank()}: the ranks have different numbers of steps per epoch ({listed}), "
+        "and each step waits for all ranks: give every rank equally many batches, by equal shards "
+        "of the data or by steps_per_epoch=, or put a JoinCallback among the callbacks"
     )
 
 
@@ -114,7 +114,7 @@ def _refuse_unequal_executions(executions: list[int | None]) -> None:
         return
     listed = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(executions))
     raise RuntimeError(
-        f"rank {world.rank()}: the ranks differ in steps_per_execution ({listed}; None: the "
+        f"rank {topology.rank()}: the ranks differ in steps_per_execution ({listed}; None: the "
         "optimizer is not wrapped): compile the model alike on every rank"
     )
 
@@ -125,7 +125,7 @@ def _refuse_unequal_names(names: list[str | None]) -> None:
         return
     listed = ", ".join(f"rank {rank}: {name}" for rank, name in enumerate(names))
     raise RuntimeError(
-        f"rank {world.rank()}: the optimizers of the ranks have different names ({listed}), as "
+        f"rank {topology.rank()}: the optimizers of the ranks have different names ({listed}), as "
         "some ranks used more optimizers than others before this one: give "
         "DistributedOptimizer the same name= on every rank"
     )
