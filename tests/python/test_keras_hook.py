@@ -139,6 +139,7 @@ def test_a_built_optimizer_learns_to_accumulate(
         DistributedOptimizer(
             model.optimizer, backward_passes_per_step=2, average_aggregated_gradients=average
         )
+        model.compile(optimizer=model.optimizer, loss="mse", **how)
         model.fit(X[16:], Y[16:], batch_size=4, verbose=0, shuffle=False)
         return model
 
