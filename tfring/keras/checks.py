@@ -17,8 +17,8 @@ from tfring.keras.hook import find_hook
 from tfring.ops import xla
 from tfring.training.reduction_record import reductions
 
-# For every model: the train function that was made while the hook was in place, and the hook. Both
-# refer to the model, so they are held weakly: it would never be freed.
+# By model: the train function that was made while the hook was in place, and the hook. Both refer
+# to the model, which would never be freed if they were not held weakly.
 _verified: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
 
 

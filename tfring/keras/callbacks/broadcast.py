@@ -16,10 +16,12 @@ from tfring.keras.hook import find_hook
 class BroadcastGlobalVariablesCallback(DistributedCallback):
     """Gives every rank the weights and the optimizer state of one rank, in every `fit`.
 
-    Broadcasts before the first batch what exists by then, so that all ranks take their first step
-    from the same weights, and once more at the end of the first batch, where Horovod broadcasts: by
-    then every optimizer has its state. Random seeds of layers stay each rank's own. Refuses ranks
-    with different numbers of steps per epoch, where `fit` knows them.
+    Broadcasts twice. Before the first batch, what exists by then on every rank, so that all ranks
+    take their first step from the same weights. After the first batch, when every optimizer has its
+    state, all of it again; this is where Horovod broadcasts. Random seeds of layers stay each
+    rank's own. Before the first batch it also refuses ranks that differ in what would make them
+    wait for each other: steps per epoch, where `fit` knows them, steps_per_execution, and the name
+    of the optimizer.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
@@ -53,8 +55,9 @@ class BroadcastGlobalVariablesCallback(DistributedCallback):
         _refuse_unequal_steps([other["steps"] for other in everywhere])
         _refuse_unequal_names([other["optimizer"] for other in everywhere])
         _refuse_unequal_executions([other["executions"] for other in everywhere])
-        # Ranks may differ in what exists by now: the root alone has resumed from a checkpoint, say.
-        # Then the weights suffice: its own first step is right, and its state follows after that.
+        # Ranks may differ in what exists by now, for example if the root alone has resumed from a
+        # checkpoint. Then only the weights are broadcast: the root's first step uses its own state,
+        # and the state of all is broadcast after that step.
         same = [key for key in ("weights", "state") if _all_equal(o[key] for o in everywhere)]
         if same == ["weights", "state"]:
             self._broadcast([*weights, *slots])
@@ -62,14 +65,14 @@ class BroadcastGlobalVariablesCallback(DistributedCallback):
             self._broadcast(weights)
 
     def _steps(self) -> int | None:
-        """The steps of an epoch if they are known and each of them waits for all ranks."""
+        """Returns the steps per epoch if they are known and every step waits for all ranks."""
         hook = find_hook(self.model.optimizer)
         joins = find_join(self.model) is not None
         every_step = hook is not None and not hook.accumulates and not joins
         return self.params.get("steps") if every_step else None
 
     def _executions(self) -> int | None:
-        """Steps that Keras runs between two calls of the callbacks, which meet other ranks."""
+        """Returns how many steps Keras runs between two calls of the callbacks."""
         hook = find_hook(self.model.optimizer)
         return None if hook is None else int(getattr(self.model, "steps_per_execution", 1))
 
@@ -96,7 +99,7 @@ def _all_equal(values: Iterable[Any]) -> bool:
 
 
 def _refuse_unequal_steps(steps: list[int | None]) -> None:
-    """Raises RuntimeError on every rank if some would wait for steps that others never take."""
+    """Raises RuntimeError on every rank if some would take steps that others never take."""
     known = [(rank, count) for rank, count in enumerate(steps) if count is not None]
     if len({count for _, count in known}) <= 1:
         return
@@ -109,7 +112,7 @@ def _refuse_unequal_steps(steps: list[int | None]) -> None:
 
 
 def _refuse_unequal_executions(executions: list[int | None]) -> None:
-    """Raises RuntimeError on every rank if some would train on while others meet in a callback."""
+    """Raises RuntimeError on every rank if their callbacks would run after different steps."""
     if len(set(executions)) <= 1:
         return
     listed = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(executions))
@@ -120,7 +123,7 @@ def _refuse_unequal_executions(executions: list[int | None]) -> None:
 
 
 def _refuse_unequal_names(names: list[str | None]) -> None:
-    """Raises RuntimeError on every rank if their gradients would wait under different names."""
+    """Raises RuntimeError on every rank if the collectives of their optimizers differ in name."""
     if len(set(names)) <= 1:
         return
     listed = ", ".join(f"rank {rank}: {name}" for rank, name in enumerate(names))
