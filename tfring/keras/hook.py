@@ -134,7 +134,7 @@ class OptimizerHook:
         """
         if self._traced:
             raise RuntimeError(
-                f"register_local_var({getattr(var, 'path', var.name)!r}): a training step was "
+                f"register_local_var({getattr(var, 'path', getattr(var, 'name', var))!r}): a training step was "
                 f"traced with optimizer {self.optimizer.name!r} already and would go on reducing "
                 "this gradient: register local variables before the first training step"
             )

@@ -132,11 +132,11 @@ def wrap(optimizer: Any, options: OptimizerOptions) -> Any:
     process_set = options.reduction.process_set
 
     def make_name(hook: OptimizerHook) -> str:
-        name: Any = options.name
-        if name is None:
-            # By process set: its members may use optimizers that the other ranks do not have.
-            name = _optimizers.number(hook.key, group=process_sets.checked_id(process_set))
-        return f"tfring.optimizer.{name}"
+        if options.name is not None:
+            return f"tfring.optimizer.{options.name}"
+        # By process set: its members may use optimizers that the other ranks do not have.
+        group = process_sets.checked_id(process_set)
+        return f"tfring.optimizer.{_optimizers.number(hook.key, group)}"
 
     reducer = GradientReducer(options.reduction, options.local)
     hook = OptimizerHook(inner, reducer, make_name, accumulated)

@@ -69,11 +69,14 @@ class _TF1OptimizerHook:
         self._helper = helper if options.passes > 1 else None
 
     def _reduce(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        name: Any = self._given_name
-        if name is None:  # numbered only now: one rank may have wrapped more than it ever uses
-            group = process_sets.checked_id(self._reducer.options.process_set)
-            name = _optimizers.number(self._key, group)
-        return self._reducer.reduce(gradients, variables, name=f"tfring.tf1_optimizer.{name}")
+        return self._reducer.reduce(gradients, variables, name=self._name())
+
+    def _name(self) -> str:
+        """Made up when first needed: a rank may have wrapped optimizers that it never uses."""
+        if self._given_name is not None:
+            return f"tfring.tf1_optimizer.{self._given_name}"
+        group = process_sets.checked_id(self._reducer.options.process_set)
+        return f"tfring.tf1_optimizer.{_optimizers.number(self._key, group)}"
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
