@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_cases import PER_RANK, assert_same_on_all_ranks, build_model, loss, my_data
+from keras_cases import PER_RANK, loss, my_data
 
 import tfring as hvd
 
@@ -126,28 +126,6 @@ def test_a_train_step_with_both_wrapped_is_refused() -> None:
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss=loss())
     with pytest.raises(ValueError, match="not both"):
         model.fit(*my_data(1), batch_size=PER_RANK, verbose=0)
-
-
-def test_a_model_compiled_again_after_wrapping_reduces_without_any_callback() -> None:
-    model = build_model(1)
-    model.compile(keras.optimizers.Adam(1e-2), loss=loss())
-    x, y = my_data(2)
-    initial = model.get_weights()
-    model.fit(x, y, batch_size=PER_RANK, verbose=0)  # each rank by itself
-    hvd.DistributedOptimizer(model.optimizer)
-    model.compile(model.optimizer, loss=loss())
-    model.set_weights(initial)
-    for variable in model.optimizer.variables[2:]:
-        variable.assign(tf.zeros_like(variable))
-    model.fit(x, y, batch_size=PER_RANK, verbose=0)
-    assert_same_on_all_ranks(model)
-
-
-def test_a_deepcopy_reduces() -> None:
-    variable = keras.Variable([0.0])
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
-    copy.deepcopy(optimizer).apply([tf.constant([mine()])], [variable])
-    np.testing.assert_allclose(variable, [-mean_over_ranks()], rtol=1e-6)
 
 
 def test_a_rank_that_resumed_meets_the_others(several: int) -> None:

@@ -133,10 +133,11 @@ class OptimizerHook:
             RuntimeError: a training step has been traced, which reduces this gradient.
         """
         if self._traced:
+            name = getattr(var, "path", getattr(var, "name", var))
             raise RuntimeError(
-                f"register_local_var({getattr(var, 'path', getattr(var, 'name', var))!r}): a training step was "
-                f"traced with optimizer {self.optimizer.name!r} already and would go on reducing "
-                "this gradient: register local variables before the first training step"
+                f"register_local_var({name!r}): a training step was traced with optimizer "
+                f"{self.optimizer.name!r} already and would go on reducing this gradient: register "
+                "local variables before the first training step"
             )
         self._reducer.local.register(var)
 

@@ -46,6 +46,8 @@ def DistributedOptimizer(
     """Makes `optimizer` reduce gradients over the ranks before it applies them.
 
     Changes the object itself, so that saving sees a plain optimizer. Call it before the first step.
+    Compression and hooks get gradients without a loss scale; hooks are traced with the step and,
+    where gradients are accumulated, run once per update.
 
     Args:
         optimizer: a keras.optimizers.Optimizer; of a LossScaleOptimizer the inner one is changed.

@@ -19,23 +19,8 @@ GradientTransform = Callable[[list[Any], list[Any]], Sequence[Any]]
 class ReduceOptions:
     """How gradients are reduced; checked when it is made, constant afterwards.
 
-    Attributes:
-        op: Average, Sum, Adasum, Min, Max or Product. tf.IndexedSlices that are not made dense need
-            Average or Sum.
-        compression: what is done to gradients on the wire: Compression.none, fp16 or bf16, or a
-            tfring.Compressor of the user's. Under loss scaling it gets gradients without the scale.
-        sparse_as_dense: True makes tf.IndexedSlices dense before the reduction; with "auto" the
-            ranks choose in every step what moves fewer bytes, and get tf.IndexedSlices.
-        gradient_predivide_factor: with Average, the divisor before the sum; the rest of the number
-            of ranks divides after it.
-        groups: a number of groups, lists of variables, or None for a cut by size.
-        process_set: the ranks to reduce over, None for all. On others gradients stay local.
-        device_dense: device for dense reductions, "" for TensorFlow's choice.
-        device_sparse: device for sparse reductions, likewise.
-        before_reduce: called with the gradients that are about to be reduced, without a loss scale
-            and not yet compressed. Traced with the step; once per update with accumulation. All
-            ranks must return gradients of the same kind.
-        after_reduce: called likewise with the reduced gradients, before an optimizer clips them.
+    DistributedGradientTape describes the parameters of the same names. `groups` is a number, lists
+    of variables, or None for a cut by size; None for `process_set` is the set of all ranks.
     """
 
     op: int = reduce_ops.Average
