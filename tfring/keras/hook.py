@@ -55,7 +55,7 @@ def find_hook(optimizer: Any) -> OptimizerHook | None:
     """Returns the hook of an optimizer, or of the one inside a LossScaleOptimizer, or None."""
     inner = innermost(optimizer)
     hook = getattr(inner, _ATTRIBUTE, None)
-    # An attribute copied to another object along with __dict__ would work on the wrong optimizer.
+    # An attribute that was copied along with __dict__ still belongs to the original optimizer.
     return hook if isinstance(hook, OptimizerHook) and hook.optimizer is inner else None
 
 
@@ -111,7 +111,7 @@ class OptimizerHook:
         self._finalize = optimizer.finalize_variable_values
 
     def attach(self) -> None:
-        """Puts the hook in place. Past Keras' attribute tracking, which would save it."""
+        """Puts the hook in place; not by setattr, with which Keras would track and save it."""
         for name, value in {
             _ATTRIBUTE: self,
             "apply": self.apply,
@@ -168,7 +168,7 @@ class OptimizerHook:
 
     @property
     def accumulates(self) -> bool:
-        """Whether `apply` only accumulates, most of the time."""
+        """Whether `apply` accumulates gradients and updates in the last of several passes only."""
         return bool(self.optimizer.gradient_accumulation_steps) or self._accumulation.passes > 1
 
     @property
@@ -178,7 +178,7 @@ class OptimizerHook:
 
     @property
     def in_reduced_call(self) -> bool:
-        """Whether a LossScaleOptimizer around this one has reduced already."""
+        """Whether a LossScaleOptimizer around this one has reduced the gradients already."""
         return self._outer_reduced
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -211,7 +211,7 @@ class OptimizerHook:
         return result
 
     def _apply_in_last_pass(self, grads: list[Any], variables: list[Any]) -> Any:
-        """Accumulates in front of an optimizer that was built without accumulators."""
+        """Accumulates here, for an optimizer that was built without accumulators."""
         if any(_overwrites(v) for v in variables):
             raise NotImplementedError(
                 "backward_passes_per_step for an optimizer that is built already cannot be used "
