@@ -1,7 +1,9 @@
-"""Loads the compiled binding: ``from tfring._native import core``.
+"""The compiled binding, as ``_native.core``; it is loaded at the first use of that name.
 
-The three libraries lie together in one folder, tfring/_lib, or in the folder that TFRING_LIB_DIR
-names (for developers who build outside the checkout).
+So a module can import `_native` at its top, and importing tfring does not load the runtime.
+
+The libraries lie together in one folder, tfring/_lib, or in the folder that TFRING_LIB_DIR names
+(for developers who build outside the checkout).
 """
 
 from __future__ import annotations
@@ -11,9 +13,15 @@ import importlib.util
 import os
 import pathlib
 import sys
+import threading
 from types import ModuleType
+from typing import Any
 
 _MODULE_NAME = "tfring._lib._core"
+
+core: Any  # set by __getattr__
+
+_lock = threading.Lock()  # held while the binding is loaded
 
 
 def library_dir() -> pathlib.Path:
@@ -44,4 +52,10 @@ def _load() -> ModuleType:
     return module
 
 
-core: ModuleType = _load()
+def __getattr__(name: str) -> Any:
+    if name != "core":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with _lock:
+        if "core" not in globals():
+            globals()["core"] = _load()
+    return globals()["core"]

@@ -10,9 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from tfring._native import core
-
-CoreError: type[RuntimeError] = core.CoreError
+from tfring import _native
 
 
 def to_tf_error(error: Any) -> Exception:
@@ -36,5 +34,5 @@ def tf_errors() -> Iterator[None]:
     """Within this context a CoreError leaves as the tf.errors exception of the same code."""
     try:
         yield
-    except CoreError as error:
+    except _native.core.CoreError as error:
         raise to_tf_error(error) from error

@@ -1,4 +1,4 @@
-"""The job as a whole: init, shutdown, who and how many we are, process sets.
+"""The life of a job in this process: init and shutdown.
 
 Importing this loads neither TensorFlow nor MPI.
 """
@@ -7,26 +7,20 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
-import importlib.util
 import logging
 import os
 import sys
 import threading
 from typing import Any
 
+from tfring import _native
 from tfring.bootstrap.inter_op_threads import ensure_inter_op_threads
-from tfring.bootstrap.mpi_exchange import (
-    finalize,
-    free_group,
-    is_communicator,
-    is_null,
-    ranks_in,
-    spans_world,
-    threads_supported,
-)
+from tfring.bootstrap.mpi_exchange import finalize, is_communicator, spans_world
 from tfring.bootstrap.start import Membership, bring_up
 from tfring.config import SettingError, Settings, read_settings
 from tfring.environments import find_identity
+from tfring.process_sets import ProcessSet, registry
+from tfring.topology import is_initialized, size
 
 _log = logging.getLogger("tfring")
 
@@ -35,27 +29,19 @@ _FINALIZE_SECONDS = 30.0
 
 
 class _State:
-    """What the runtime does not know about the present membership.
+    """What the runtime does not know about the present job.
 
     Guarded by _lock; lives as long as the process.
     """
 
-    pid: int | None = None  # who called init; None: nobody so far
+    pid: int | None = None  # the process that called init; None: none so far
     homogeneous = True
     by_mpi = False
     at_exit_registered = False
-    mpi_group: Any = None  # of the job's ranks, where MPI brought them together
 
 
 _lock = threading.RLock()
 _state = _State()
-
-
-def _core() -> Any:
-    """The compiled binding, loaded at first use."""
-    from tfring._native import core
-
-    return core
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -81,26 +67,22 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         ValueError: A setting has an impossible value, this process is not part of `comm`, or a
             process set is not possible, equal to another or not the same on all ranks.
     """
-    from tfring import process_sets as sets
-
     job, by_communicator = _job_and_sets(comm)
     with _lock:
         _refuse_in_forked_child()
-        core = _core()
-        if core.is_initialized():
+        if is_initialized():
             return
-        wanted = [*map(sets.ProcessSet, by_communicator), *_given_sets(process_sets)]
+        wanted = [*map(ProcessSet, by_communicator), *_given_sets(process_sets)]
         settings = read_settings(os.environ)
         _set_log_level(settings)
         for warning in settings.unknown:
             _log.warning("%s", warning)
         membership = bring_up(find_identity(os.environ), settings, os.environ, job, len(wanted))
-        _start(core, membership, settings)
-        sets.forget_all()
+        _start(membership, settings)
         if membership.process_sets == 0:
             return
         try:
-            sets.register_at_init(wanted)
+            registry.register_at_init(wanted)
         except BaseException:
             shutdown()
             raise
@@ -117,8 +99,6 @@ def _job_and_sets(comm: Any) -> tuple[Any, list[Any]]:
 
 
 def _given_sets(process_sets: Any) -> list[Any]:
-    from tfring.process_sets import ProcessSet
-
     if process_sets is None:
         return []
     if isinstance(process_sets, str):
@@ -136,29 +116,9 @@ def _given_sets(process_sets: Any) -> list[Any]:
     return given
 
 
-def ranks_of_communicator(comm: Any) -> list[int] | None:
-    """The ranks in the job of a communicator's processes, ascending; None for COMM_NULL.
-
-    Raises:
-        ValueError: It has processes outside of the job, or MPI did not start the job.
-    """
-    if is_null(comm):
-        return None
-    if _state.mpi_group is None:
-        if size() == comm.size == 1:
-            return [0]
-        raise ValueError(
-            "process sets are made from communicators only where MPI brought the job together: "
-            "start it with mpirun, or make them of ranks"
-        )
-    return ranks_in(_state.mpi_group, comm)
-
-
-def _start(core: Any, membership: Membership, settings: Settings) -> None:
-    from tfring.exceptions import CoreError
-
+def _start(membership: Membership, settings: Settings) -> None:
     try:
-        core.init(
+        _native.core.init(
             rank=membership.rank,
             size=membership.size,
             local_rank=membership.local_rank,
@@ -172,7 +132,7 @@ def _start(core: Any, membership: Membership, settings: Settings) -> None:
             config=membership.runtime,
             start_timeout=settings.start_timeout,
         )
-    except CoreError as error:
+    except _native.core.CoreError as error:
         membership.free_group()
         message = str(getattr(error, "message", error))
         if message.startswith("TFRING_"):
@@ -181,7 +141,7 @@ def _start(core: Any, membership: Membership, settings: Settings) -> None:
     _state.pid = os.getpid()
     _state.homogeneous = membership.homogeneous
     _state.by_mpi = membership.by_mpi
-    _state.mpi_group = membership.mpi_group
+    registry.begin_generation(membership.mpi_group)
     if not _state.at_exit_registered:
         atexit.register(_at_exit)
         _state.at_exit_registered = True
@@ -212,28 +172,22 @@ def _set_log_level(settings: Settings) -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job: what is under way ends, what waits is cancelled, peers hear a goodbye.
+    """Leaves the job: running collectives end, waiting ones are cancelled, peers get a goodbye.
 
     Does nothing before init or when called twice; init may follow. Runs at exit by itself. Process
     sets other than the global one are no longer registered afterwards.
     """
-    from tfring.process_sets import forget_all
-
     with _lock:
         if _state.pid != os.getpid():
             return
-        core = _core()
-        if not core.is_initialized():
+        if not is_initialized():
             return
-        core.shutdown()
-        forget_all()
-        if _state.mpi_group is not None:
-            free_group(_state.mpi_group)
-            _state.mpi_group = None
+        _native.core.shutdown()
+        registry.end_generation()
 
 
 def _at_exit() -> None:
-    """Ends the membership and, after a run without an error, MPI. Never changes the exit code."""
+    """Leaves the job and, after a run without an error, ends MPI. Never changes the exit code."""
     if _state.pid != os.getpid():
         return
     try:
@@ -244,8 +198,8 @@ def _at_exit() -> None:
     failed = getattr(sys, "last_type", None) is not None
     if not _state.by_mpi or failed:
         return
-    # MPI_Finalize waits for all ranks. If one is gone without saying so, a traceback and a non-zero
-    # exit code are better than waiting for ever; a Python thread could not be started any more.
+    # MPI_Finalize waits for all ranks. If one of them has died, a traceback and a non-zero exit code
+    # are better than waiting for ever. At exit no Python thread can be started to watch the time.
     faulthandler.dump_traceback_later(_FINALIZE_SECONDS, exit=True, file=2)
     try:
         finalize()
@@ -254,125 +208,12 @@ def _at_exit() -> None:
     faulthandler.cancel_dump_traceback_later()
 
 
-def is_initialized() -> bool:
-    """Whether init has been called, and shutdown has not."""
-    return bool(_core().is_initialized())
-
-
-def rank() -> int:
-    """Our rank in the job, from 0 to size() - 1. An error before init."""
-    return int(_core().rank())
-
-
-def size() -> int:
-    """The number of ranks in the job. An error before init."""
-    return int(_core().size())
-
-
-def local_rank() -> int:
-    """Our rank among the processes on this host. An error before init."""
-    return int(_core().local_rank())
-
-
-def local_size() -> int:
-    """The number of the job's processes on this host. An error before init."""
-    return int(_core().local_size())
-
-
-def cross_rank() -> int:
-    """Our rank among the processes with our local rank on all hosts. An error before init."""
-    return int(_core().cross_rank())
-
-
-def cross_size() -> int:
-    """The number of hosts that have a process with our local rank. An error before init."""
-    return int(_core().cross_size())
-
-
 def is_homogeneous() -> bool:
     """Whether every host has the same number of processes. An error before init."""
     size()
     return _state.homogeneous
 
 
-def barrier(process_set: Any = None) -> Any:
-    """Waits until all ranks of a process set have called it as often as this one.
-
-    In a tf.function or a TF1 graph it builds an op that waits when it runs.
-
-    Args:
-        process_set: None is the global one.
-
-    Returns:
-        None, or the op.
-
-    Raises:
-        ValueError: The process set is not registered.
-        tf.errors.UnavailableError: A rank was lost meanwhile; other errors as for collectives.
-    """
-    from tfring import process_sets as sets
-
-    chosen = sets.global_process_set if process_set is None else process_set
-    number = sets.checked_id(chosen)
-    # A TensorFlow that is just being imported has no such function yet, and no graph.
-    executing_eagerly = getattr(sys.modules.get("tensorflow"), "executing_eagerly", None)
-    if executing_eagerly is not None and not executing_eagerly():
-        from tfring.collectives.sync import barrier_op
-
-        return barrier_op(process_set=chosen)
-    from tfring.exceptions import tf_errors
-
-    # One name for all, because a rank that has joined takes part in fewer: threads wait in turn.
-    with chosen.barrier_lock, tf_errors():
-        _core().barrier(name="tfring.barrier", process_set=number)
-    return None
-
-
 def mpi_enabled() -> bool:
     """Whether MPI brought the ranks together. Data does not go over MPI in this release."""
     return _state.by_mpi and is_initialized()
-
-
-def mpi_built() -> bool:
-    """Whether jobs can be started under mpirun: whether mpi4py is installed."""
-    return importlib.util.find_spec("mpi4py") is not None
-
-
-def mpi_threads_supported() -> bool:
-    """Whether MPI is in use and allows calls from several threads at once."""
-    return threads_supported()
-
-
-def gloo_enabled() -> bool:
-    """False: tfring has its own transports instead of Gloo."""
-    return False
-
-
-def gloo_built() -> bool:
-    """False: tfring has its own transports instead of Gloo."""
-    return False
-
-
-def nccl_built() -> int:
-    """The version of NCCL that collectives can use; 0, because this release has no NCCL backend."""
-    return 0
-
-
-def cuda_built() -> bool:
-    """False: this release reduces in host memory."""
-    return False
-
-
-def rocm_built() -> bool:
-    """False: this release reduces in host memory."""
-    return False
-
-
-def ccl_built() -> bool:
-    """False: there is no oneCCL backend."""
-    return False
-
-
-def ddl_built() -> bool:
-    """False: there is no DDL backend."""
-    return False

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfring
-from tfring.ops import xla
+from tfring.ops import library
 
 Array = Any  # np.ndarray of any dtype
 Arrays = list[Array]
@@ -269,7 +269,7 @@ def xla_takes(row: Row) -> bool:
     """Whether XLA can compile it: reductions, broadcasts, and allgather of equal shapes."""
     compiled = ("allreduce", "grouped_allreduce", "broadcast")
     equal_rows = row.collective == "allgather" and row.variant == "equal"
-    return not xla.trouble() and (row.collective in compiled or equal_rows)
+    return not library.xla_trouble() and (row.collective in compiled or equal_rows)
 
 
 MODES = (

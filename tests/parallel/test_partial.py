@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfring as hvd
 import tfring.keras as hvd_keras
-from tfring.collectives import allreduce
+from tfring.ops import builders
 
 
 def mine() -> float:
@@ -25,15 +25,15 @@ def mean_over_ranks() -> float:
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the bucket collectives that are built."""
+    """The names of the allreduces that are built."""
     built: list[str] = []
-    original = allreduce.bucket_allreduce
+    original = builders.allreduce_op
 
     def record(tensors: Any, **kwargs: Any) -> Any:
         built.append(kwargs["name"])
         return original(tensors, **kwargs)
 
-    monkeypatch.setattr(allreduce, "bucket_allreduce", record)
+    monkeypatch.setattr(builders, "allreduce_op", record)
     return built
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import tfring
-from tfring import process_sets, world
+from tfring import process_sets, topology, world
 from tfring._native import core
 
 
@@ -14,13 +14,13 @@ def gathered(value, name):
 
 
 def test_ranks_are_distinct_and_complete(size):
-    assert gathered(world.rank(), "rank") == list(range(size))
-    assert set(gathered(world.size(), "size")) == {size}
+    assert gathered(topology.rank(), "rank") == list(range(size))
+    assert set(gathered(topology.size(), "size")) == {size}
 
 
 def test_local_and_cross_ranks_fit_together(size):
-    local, locals_ = gathered(world.local_rank(), "lr"), gathered(world.local_size(), "ls")
-    cross, crosses = gathered(world.cross_rank(), "cr"), gathered(world.cross_size(), "cs")
+    local, locals_ = gathered(topology.local_rank(), "lr"), gathered(topology.local_size(), "ls")
+    cross, crosses = gathered(topology.cross_rank(), "cr"), gathered(topology.cross_size(), "cs")
     assert all(0 <= a < b for a, b in zip(local, locals_, strict=True))
     assert all(0 <= a < b for a, b in zip(cross, crosses, strict=True))
     # Nobody has the same place twice.
@@ -31,7 +31,7 @@ def test_local_and_cross_ranks_fit_together(size):
 def test_global_process_set(size):
     everybody = process_sets.global_process_set
     assert everybody.process_set_id == 0 and everybody.ranks == list(range(size))
-    assert everybody.included() and everybody.rank() == world.rank()
+    assert everybody.included() and everybody.rank() == topology.rank()
     assert everybody.size() == size
 
 
@@ -46,5 +46,5 @@ def test_leave_and_join_again(rank, size):
         assert not tfring.is_initialized()
         tfring.init()
         assert (tfring.rank(), tfring.size()) == (rank, size)
-        world.barrier()
+        tfring.barrier()
         assert gathered(rank, "again") == list(range(size))

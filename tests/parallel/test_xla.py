@@ -23,9 +23,11 @@ from keras_cases import (
 
 import tfring as hvd
 from tfring.keras import DistributedOptimizer
-from tfring.ops import xla
+from tfring.ops import library, xla
 
-pytestmark = pytest.mark.skipif(bool(xla.trouble()), reason=f"no XLA: {xla.trouble()}")
+pytestmark = pytest.mark.skipif(
+    bool(library.xla_trouble()), reason=f"no XLA: {library.xla_trouble()}"
+)
 
 
 def compiled(function: Callable[..., Any]) -> Any:

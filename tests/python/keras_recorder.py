@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfring import world
+from tfring import topology
 from tfring.collectives import allreduce
 from tfring.keras import optimizer as wrapping
 from tfring.training.ordinals import Ordinals
@@ -64,7 +64,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     """A fixture's body: replaces the collectives."""
     recorder = Recorder()
     monkeypatch.setattr(allreduce, "bucket_allreduce", recorder.bucket_allreduce)
-    monkeypatch.setattr(world, "is_initialized", lambda: True)
+    monkeypatch.setattr(topology, "is_initialized", lambda: True)
     monkeypatch.setattr(wrapping, "_optimizers", Ordinals())
     yield recorder
     keras.mixed_precision.set_global_policy("float32")

@@ -127,7 +127,7 @@ def test_horovods_names_are_there(module: str, names: list[str]) -> None:
 
 @pytest.mark.parametrize("module", ["tfring", "tfring.keras"])
 def test_horovods_other_names_are_refused_with_a_reason(module: str) -> None:
-    from tfring.compat.missing_names import _INSTEAD, _NOT_YET
+    from tfring.compat.public_names import _INSTEAD, _NOT_YET
 
     hvd = importlib.import_module(module)
     for name in {*_NOT_YET, *_INSTEAD}.difference(hvd.__all__):

@@ -176,7 +176,7 @@ def second_copy(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_the_runtime_of_another_installation_is_refused(second_copy: pathlib.Path) -> None:
     """The linker gives a binding the runtime that is there already."""
     runtime = _native.library_dir().resolve() / "libtfring_runtime.so"
-    code = f"import ctypes\nctypes.CDLL({str(runtime)!r})\nimport tfring._native\n"
+    code = f"import ctypes\nctypes.CDLL({str(runtime)!r})\nfrom tfring._native import core\n"
     done = run_python(code, second_copy)
     assert done.returncode == 1
     assert "ImportError" in done.stderr and "another tfring installation" in done.stderr
@@ -190,7 +190,7 @@ def test_a_second_runtime_is_refused(second_copy: pathlib.Path) -> None:
         "import ctypes\n"
         f"ctypes.CDLL({str(own / name)!r})\n"
         f"ctypes.CDLL({str(second_copy / name)!r})\n"
-        "import tfring._native\n"
+        "from tfring._native import core\n"
     )
     done = run_python(code, own)
     assert done.returncode == 1
@@ -198,6 +198,6 @@ def test_a_second_runtime_is_refused(second_copy: pathlib.Path) -> None:
 
 
 def test_missing_libraries_are_explained(tmp_path: pathlib.Path) -> None:
-    done = run_python("import tfring._native", tmp_path)
+    done = run_python("from tfring._native import core", tmp_path)
     assert done.returncode == 1
     assert str(tmp_path) in done.stderr and "install tfring" in done.stderr

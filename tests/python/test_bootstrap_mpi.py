@@ -20,14 +20,14 @@ MPICH_LIBRARY = Path("/usr/lib/x86_64-linux-gnu/libmpich.so.12")
 TOGETHER = """
     import os
     import numpy as np
-    from tfring import world
+    from tfring import topology, world
     from tfring._native import core
     for _ in range(2):
         world.init()
-        assert core.allreduce(np.ones(3, np.float32), name="x", op=1)[0] == world.size()
+        assert core.allreduce(np.ones(3, np.float32), name="x", op=1)[0] == topology.size()
         assert world.mpi_enabled()
         # In one piece: an MPI launcher mixes what its ranks write piece by piece.
-        os.write(1, f"rank {world.rank()} of {world.size()}\\n".encode())
+        os.write(1, f"rank {topology.rank()} of {topology.size()}\\n".encode())
         world.shutdown()
 """
 
@@ -65,10 +65,11 @@ def test_mpi_that_the_user_started(tmp_path):
     needs_open_mpi()
     text = """
     from mpi4py import MPI
-    from tfring import world
+    from tfring import topology, world
+    from tfring.compat import build_flags
     world.init()
-    assert world.rank() == MPI.COMM_WORLD.rank and world.size() == MPI.COMM_WORLD.size == 2
-    assert world.mpi_threads_supported()
+    assert topology.rank() == MPI.COMM_WORLD.rank and topology.size() == MPI.COMM_WORLD.size == 2
+    assert build_flags.mpi_threads_supported()
     world.shutdown()
     MPI.COMM_WORLD.Barrier()
     """
@@ -81,11 +82,11 @@ def test_failure_on_one_rank_ends_the_job_with_an_error(tmp_path, ending):
     needs_open_mpi()
     text = f"""
     import numpy as np
-    from tfring import world
+    from tfring import topology, world
     from tfring._native import core
     world.init()
     core.barrier(name="here")
-    if world.rank() == 1:
+    if topology.rank() == 1:
         {ending}
     core.allreduce(np.ones(3, np.float32), name="alone", op=1)
     """

@@ -28,12 +28,12 @@ UNAVAILABLE = 14
 SCRIPT = """
     import json, os, subprocess, sys, time
     import numpy as np
-    from tfring import world
+    from tfring import topology, world
     from tfring._native import core
 
     folder, victim, gib, forks = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
     world.init()
-    rank = world.rank()
+    rank = topology.rank()
 
     def report(name, value):
         with open(f"{folder}/tmp.{rank}", "w") as file:
@@ -53,7 +53,7 @@ SCRIPT = """
     values = np.ones(1 << 18, np.float32)
     try:
         for step in range(1 << 30):
-            assert core.allreduce(values, name="step", op=1)[-1] == world.size()
+            assert core.allreduce(values, name="step", op=1)[-1] == topology.size()
             if step == 10:
                 report("pid", os.getpid())
     except core.CoreError as error:
@@ -192,12 +192,12 @@ def test_rank_that_raises_is_the_one_that_is_shown(tmp_path):
         """
     import sys, time
     import numpy as np
-    from tfring import world
+    from tfring import topology, world
     from tfring._native import core
     world.init()
     for step in range(1 << 30):
         core.allreduce(np.ones(1000, np.float32), name="step", op=1)
-        if step == 20 and world.rank() == 1:
+        if step == 20 and topology.rank() == 1:
             raise ZeroDivisionError("only here")
     """,
     )
@@ -218,12 +218,12 @@ def test_everybody_ends_well_after_the_last_collective(tmp_path):
         tmp_path,
         """
     import numpy as np
-    from tfring import world
+    from tfring import topology, world
     from tfring._native import core
     for _ in range(20):
         world.init()
         total = core.allreduce(np.ones(10, np.float32), name="x", op=1)
-        assert total[0] == world.size()
+        assert total[0] == topology.size()
         core.barrier(name="last")
         world.shutdown()
     world.init()

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 from keras_recorder import Recorder, X, Y, build_model, fit, recording
 
-from tfring import process_sets, world
+from tfring import process_sets, topology
 from tfring.collectives.compression import Compression
 from tfring.keras.hook import find_hook
 from tfring.keras.optimizer import DistributedOptimizer
@@ -155,7 +155,7 @@ def test_a_built_optimizer_learns_to_accumulate(
 
 
 def test_before_init_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world, "is_initialized", lambda: False)
+    monkeypatch.setattr(topology, "is_initialized", lambda: False)
     optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1))
     with pytest.raises(tf.errors.FailedPreconditionError, match="init"):
         optimizer.apply([tf.constant([1.0])], [keras.Variable([1.0])])

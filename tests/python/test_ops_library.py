@@ -175,7 +175,7 @@ def test_name_scopes() -> None:
 
 def test_process_sets_count_for_themselves() -> None:
     pair, other = tfring.ProcessSet([0, 1]), tfring.ProcessSet([0, 2])
-    pair.process_set_id = other.process_set_id = 3  # the number was given again, to other ranks
+    pair.process_set_id, other.process_set_id = 3, 4
     with tf.Graph().as_default():
         assert names.collective_name("allreduce", None, process_set=pair) == (
             "graph.set3.allreduce.0"
@@ -184,7 +184,7 @@ def test_process_sets_count_for_themselves() -> None:
     first = names.collective_name("counted", None)
     assert names.collective_name("counted", None, process_set=pair) == "eager.set3.counted.0"
     assert names.collective_name("counted", None) != first
-    assert names.collective_name("counted", None, process_set=other) == "eager.set3.counted.0"
+    assert names.collective_name("counted", None, process_set=other) == "eager.set4.counted.0"
     with pytest.raises(ValueError, match="not registered"):
         names.collective_name("counted", None, process_set=tfring.ProcessSet([0]))
 
@@ -204,6 +204,16 @@ def test_names_start_again_with_init() -> None:
     tfring.shutdown()
     tfring.init()
     assert names.collective_name("reborn", None) == "eager.reborn.0"
+
+
+def test_a_barrier_of_one_rank() -> None:
+    assert tfring.barrier() is None
+
+    @tf.function
+    def step() -> None:
+        tfring.barrier()
+
+    assert step() is None
 
 
 def test_send_and_recv_have_a_name_per_pair() -> None:
@@ -272,8 +282,8 @@ def test_one_channel_per_name() -> None:
 def test_errors_of_the_runtime_become_tf_errors() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="root rank 7"), exceptions.tf_errors():
         core.broadcast(np.ones(2), name="root", root=7)
-    unknown = exceptions.CoreError("what")
-    unknown.code, unknown.message = 99, "what"  # type: ignore[attr-defined]
+    unknown = core.CoreError("what")
+    unknown.code, unknown.message = 99, "what"
     assert isinstance(exceptions.to_tf_error(unknown), tf.errors.UnknownError)
 
 

@@ -8,7 +8,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tfring import process_sets, world
+from tfring import process_sets, topology
 from tfring.keras.checks import ReductionWatch
 from tfring.training.ordinals import Ordinals
 from tfring.training.reduction_record import ReductionRecord, reductions
@@ -43,8 +43,8 @@ class OwnTrainStep(keras.Sequential):
 
 
 def test_what_another_model_reduces_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world, "size", lambda: 2)
-    monkeypatch.setattr(world, "rank", lambda: 0)
+    monkeypatch.setattr(topology, "size", lambda: 2)
+    monkeypatch.setattr(topology, "rank", lambda: 0)
     model = OwnTrainStep([keras.layers.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd")
     reductions.add(model.trainable_variables)

@@ -1,18 +1,18 @@
-"""Which process sets the ranks agree on when each has passed its own."""
+"""Which process sets the ranks agree on when each proposes its own."""
 
 from __future__ import annotations
 
 import pytest
 
-from tfring.process_sets.agreement import Passed, agree, decode, own_set
+from tfring.process_sets.agreement import SetProposal, agree, decode, own_set
 
 
 def of_ranks(*sets):
-    return Passed([list(s) for s in sets], [False] * len(sets))
+    return SetProposal([list(s) for s in sets], [False] * len(sets))
 
 
 def of_comms(*sets):
-    return Passed([None if s is None else list(s) for s in sets], [True] * len(sets))
+    return SetProposal([None if s is None else list(s) for s in sets], [True] * len(sets))
 
 
 def test_lists_that_are_the_same_everywhere():
@@ -49,7 +49,7 @@ def test_null_communicator_stands_for_the_only_set_of_the_others():
         ([of_ranks([2])] * 2, r"names rank 2, but ranks go from 0 to 1"),
         ([of_comms(None), of_comms(None)], "COMM_NULL on every rank"),
         ([of_comms([0, 1]), of_comms(None), of_comms(None)], "rank 1 of them passed COMM_NULL"),
-        ([of_ranks(), Passed(error="no good")], "rank 1: no good"),
+        ([of_ranks(), SetProposal(error="no good")], "rank 1: no good"),
     ],
 )
 def test_disagreement_names_ranks_and_values(passed, words):
@@ -58,6 +58,6 @@ def test_disagreement_names_ranks_and_values(passed, words):
 
 
 def test_lists_survive_the_wire():
-    passed = [of_comms([0, 1], None), of_ranks([1]), Passed(error="a\nb")]
+    passed = [of_comms([0, 1], None), of_ranks([1]), SetProposal(error="a\nb")]
     assert [decode(p.encode()) for p in passed] == passed
     assert all(len(p.encode().splitlines()) == 1 for p in passed)

@@ -54,11 +54,8 @@ def grouped_allgather(
 ) -> list[Any]:
     """Gathers a list of tensors from all ranks, those of one dtype as one collective.
 
-    Args:
-        tensors: what allgather takes; dtypes and numbers of rows may differ between the tensors.
-        name: as in allgather; names the group.
-        ignore_name_scope: as in allgather.
-        process_set: as in allgather.
+    The parameters are those of allgather, for all tensors, whose dtypes and numbers of rows may
+    differ. `name` is the name of the group.
 
     Returns:
         The results in the order of `tensors`.

@@ -1,15 +1,22 @@
-"""allreduce: the sum, mean or another reduction of the ranks' tensors, on every rank."""
+"""allreduce: the sum, mean or another reduction of the ranks' tensors, on every rank.
+
+Adasum counts what the tensors have in common once: of two it makes
+(1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b, where a.b is the dot product of the whole tensors. So
+orthogonal tensors are added and equal ones averaged; a tensor of zeros changes nothing. Any number
+of ranks is combined along a balanced binary tree, neighbours first (Maleki et al., Scaling
+Distributed Training with Adaptive Summation, https://arxiv.org/abs/2006.02924).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfring.collectives import buckets
+from tfring.collectives import buckets, sparse
 from tfring.collectives.compression import Compression
-from tfring.collectives.sparse import check_sparse, sparse_allreduce
 from tfring.ops import arguments, builders, library, names
 from tfring.ops.reduce_ops import Average
 from tfring.process_sets import ProcessSet, checked_id, global_process_set
@@ -44,12 +51,7 @@ def allreduce(
         compression: what is done to a dense tensor on the wire.
         op: Average (the default), Sum, Min, Max, Product or Adasum. Average is the sum divided by
             the number of ranks that took part (see join): a sum of integers wraps around as it does
-            in NumPy. Adasum, for floating dtypes, counts what the tensors have in common once: of
-            two it makes (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b, where a.b is the dot product
-            of the whole tensors, so orthogonal ones are added and equal ones averaged; a tensor of
-            zeros changes nothing. Any number of ranks is combined along a balanced binary tree,
-            neighbours first (Maleki et al., Scaling Distributed Training with Adaptive Summation,
-            https://arxiv.org/abs/2006.02924).
+            in NumPy. Adasum is for floating dtypes; tfring.collectives.allreduce describes it.
         prescale_factor: multiplies every rank's tensor before the reduction.
         postscale_factor: multiplies the result.
         name: the same on every rank; made up by default.
@@ -68,20 +70,16 @@ def allreduce(
         tf.errors.UnavailableError: a rank was lost.
     """
     op = arguments.checked_op(op, average)
-    process_set_id = checked_id(process_set)
+    options = _Options(op, compression, prescale_factor, postscale_factor, checked_id(process_set))
     arguments.require_init("allreduce")
-    factors = (prescale_factor, postscale_factor)
+    options.check([tensor], name)
     if isinstance(tensor, tf.IndexedSlices):
-        check_sparse(tensor, name, op, *factors)
         full_name = names.collective_name("allreduce", name, ignore_name_scope, process_set)
-        with arguments.on_device(device_sparse):
-            return sparse_allreduce(tensor, full_name, op, process_set_id)
+        return options.reduce_sparse([tensor], full_name, device_sparse)[0]
     with arguments.on_device(device_dense):
-        wires = arguments.compress([tensor], name, compression, "allreduce", op)
+        wires = options.compress([tensor], name)
         full_name = names.collective_name("allreduce", name, ignore_name_scope, process_set)
-        return _dense_allreduce(
-            wires, full_name, op, compression, *factors, process_set_id, group=False
-        )[0]
+        return options.reduce_dense(wires, full_name, group=False)[0]
 
 
 @library.outside_autograph
@@ -100,18 +98,8 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Reduces a list of tensors over all ranks, those of one dtype as one collective.
 
-    Args:
-        tensors: what allreduce takes; dtypes may differ, tf.IndexedSlices may be among them.
-        average: as in allreduce, like all the other parameters.
-        device_dense: as in allreduce.
-        device_sparse: as in allreduce.
-        compression: as in allreduce.
-        op: as in allreduce.
-        prescale_factor: as in allreduce.
-        postscale_factor: as in allreduce.
-        process_set: as in allreduce.
-        ignore_name_scope: as in allreduce.
-        name: as in allreduce; names the group.
+    The parameters are those of allreduce, for all tensors, whose shapes and dtypes may differ;
+    tf.IndexedSlices may be among them. `name` is the name of the group.
 
     Returns:
         The results in the order of `tensors`.
@@ -120,38 +108,27 @@ def grouped_allreduce(
         Exception: what allreduce raises.
     """
     op = arguments.checked_op(op, average)
-    process_set_id = checked_id(process_set)
+    options = _Options(op, compression, prescale_factor, postscale_factor, checked_id(process_set))
     arguments.require_init("grouped_allreduce")
     if not tensors:
         return []
-    factors = (prescale_factor, postscale_factor)
-    results: list[Any] = [None] * len(tensors)
-    dense = [i for i, t in enumerate(tensors) if not isinstance(t, tf.IndexedSlices)]
-    for tensor in tensors:
-        if isinstance(tensor, tf.IndexedSlices):
-            check_sparse(tensor, name, op, *factors)
+    options.check(tensors, name)
+    sparse_at = [i for i, t in enumerate(tensors) if isinstance(t, tf.IndexedSlices)]
+    dense_at = [i for i in range(len(tensors)) if i not in sparse_at]
+    results: dict[int, Any] = {}
     with arguments.on_device(device_dense):
-        wires = arguments.compress([tensors[i] for i in dense], name, compression, "allreduce", op)
+        wires = options.compress([tensors[i] for i in dense_at], name)
         full_name = names.collective_name("grouped_allreduce", name, ignore_name_scope, process_set)
-        reduced = _dense_allreduce(
-            wires,
-            full_name,
-            op,
-            compression,
-            *factors,
-            process_set_id,
-            group=True,
-            sparse=[i for i in range(len(tensors)) if i not in dense],
-        )
-    for i, result in zip(dense, reduced, strict=True):
-        results[i] = result
-    with arguments.on_device(device_sparse), tf.control_dependencies(reduced[:1]):
-        for i, tensor in enumerate(tensors):
-            if isinstance(tensor, tf.IndexedSlices):
-                # The first collective has the plain name on every rank, whatever its list.
-                own_name = f"{full_name}.{i}" if dense or i else full_name
-                results[i] = sparse_allreduce(tensor, own_name, op, process_set_id)
-    return results
+        reduced = options.reduce_dense(wires, full_name, group=True, sparse_at=sparse_at)
+    results.update(zip(dense_at, reduced, strict=True))
+    if sparse_at:
+        # The first collective has the plain name on every rank, whatever its list.
+        sparse_name = f"{full_name}.sparse" if dense_at else full_name
+        with tf.control_dependencies(reduced[:1]):
+            slices = [tensors[i] for i in sparse_at]
+            reduced = options.reduce_sparse(slices, sparse_name, device_sparse, sparse_at)
+        results.update(zip(sparse_at, reduced, strict=True))
+    return [results[i] for i in range(len(tensors))]
 
 
 @library.outside_autograph
@@ -173,8 +150,8 @@ def bucket_allreduce(
         op: Average, Sum, Min, Max, Product or Adasum.
         prescale_factor: multiplies before the reduction.
         postscale_factor: multiplies the result.
-        layout_hash: of the way in which all gradients were cut into buckets; ranks whose hashes
-            differ get FailedPreconditionError.
+        layout_hash: of the way in which all gradients were cut into buckets; if the ranks' hashes
+            differ, all get FailedPreconditionError.
         process_set: the ranks that take part.
 
     Returns:
@@ -184,7 +161,7 @@ def bucket_allreduce(
         Exception: what allreduce raises.
     """
     return builders.allreduce_op(
-        [tf.convert_to_tensor(tensor) for tensor in tensors],
+        [arguments.checked_tensor(t, name, library.REDUCIBLE, "allreduce") for t in tensors],
         name=name,
         op=arguments.checked_op(op),
         prescale=prescale_factor,
@@ -195,38 +172,67 @@ def bucket_allreduce(
     )
 
 
-def _dense_allreduce(
-    wires: list[tuple[Any, Any]],
-    name: str,
-    op: int,
-    compression: Any,
-    prescale: float,
-    postscale: float,
-    process_set_id: int,
-    *,
-    group: bool,
-    sparse: Sequence[int] = (),
-) -> list[Any]:
-    """Builds one op per dtype; `sparse` are the positions of what follows them."""
-    results: list[Any] = [None] * len(wires)
-    parts = arguments.by_dtype([wire for wire, _ in wires], name)
-    # The first op says what else there will be: nobody waits for what other ranks do not have.
-    later = [part_name.removeprefix(name) for part_name, _ in parts[1:]]
-    layout = buckets.number_of(f"{later}{list(sparse)}") if later or sparse else 0
-    met: list[Any] = []
-    for op_name, positions in parts:
-        with tf.control_dependencies(met):
-            reduced = builders.allreduce_op(
-                [wires[i][0] for i in positions],
-                name=op_name,
-                op=op,
-                prescale=prescale,
-                postscale=postscale,
-                process_set_id=process_set_id,
-                layout_hash=layout,
-                group=group,
-            )
-        met = met or reduced[:1]
-        for i, wire in zip(positions, reduced, strict=True):
-            results[i] = compression.decompress(wire, wires[i][1])
-    return results
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """What one call of allreduce or grouped_allreduce does to its tensors."""
+
+    op: int
+    compression: Any
+    prescale: float
+    postscale: float
+    process_set_id: int
+
+    def check(self, tensors: Sequence[Any], name: str | None) -> None:
+        """Raises what cannot be done with those of the tensors that are tf.IndexedSlices."""
+        for tensor in tensors:
+            sparse.check_allreduce(tensor, name, self.op, self.prescale, self.postscale)
+
+    def compress(self, tensors: Sequence[Any], name: str | None) -> list[tuple[Any, Any]]:
+        """Returns what is sent for each dense tensor, and the compression's context."""
+        return arguments.compress(tensors, name, self.compression, "allreduce", self.op)
+
+    def reduce_dense(
+        self,
+        wires: list[tuple[Any, Any]],
+        name: str,
+        *,
+        group: bool,
+        sparse_at: Sequence[int] = (),
+    ) -> list[Any]:
+        """Builds one op per dtype of what `compress` returned.
+
+        The layout hash of the first op covers the later ops and the positions of the
+        tf.IndexedSlices: ranks whose lists differ get an error there, before one of them waits in
+        a collective that the others do not make.
+        """
+        results: list[Any] = [None] * len(wires)
+        parts = arguments.by_dtype([wire for wire, _ in wires], name)
+        later = [part_name.removeprefix(name) for part_name, _ in parts[1:]]
+        layout = buckets.text_hash(f"{later}{list(sparse_at)}") if later or sparse_at else 0
+        first: list[Any] = []
+        for op_name, positions in parts:
+            with tf.control_dependencies(first):
+                reduced = builders.allreduce_op(
+                    [wires[i][0] for i in positions],
+                    name=op_name,
+                    op=self.op,
+                    prescale=self.prescale,
+                    postscale=self.postscale,
+                    process_set_id=self.process_set_id,
+                    layout_hash=layout,
+                    group=group,
+                )
+            first = first or reduced[:1]
+            for i, wire in zip(positions, reduced, strict=True):
+                results[i] = self.compression.decompress(wire, wires[i][1])
+        return results
+
+    def reduce_sparse(
+        self, slices: Sequence[Any], name: str, device: str, positions: Sequence[int] = (0,)
+    ) -> list[Any]:
+        """Gathers tf.IndexedSlices, which are at these positions of the caller's list."""
+        layout = buckets.text_hash(str(list(positions)))
+        reduction = sparse.SparseReduction(
+            self.op, self.process_set_id, device=device, layout=layout
+        )
+        return reduction.reduce(slices, name)

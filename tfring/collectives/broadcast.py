@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from tfring.ops import arguments, builders, library, names
 from tfring.process_sets import ProcessSet, checked_id, global_process_set
 
@@ -65,7 +63,7 @@ def bucket_broadcast(
 ) -> list[Any]:
     """Broadcasts tensors of one dtype as one op under exactly this name; returns the root's."""
     return builders.broadcast_op(
-        [tf.convert_to_tensor(tensor) for tensor in tensors],
+        [arguments.checked_tensor(t, name, library.MOVABLE, "broadcast") for t in tensors],
         name=name,
         root_rank=int(root_rank),
         process_set_id=checked_id(process_set),

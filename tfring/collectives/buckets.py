@@ -4,9 +4,9 @@ One bucket is one collective. Buckets are cut when a function is traced, in reve
 because backward computes the last layer's gradients first: the first bucket is small so that
 communication starts early, the others are large so that a step costs a handful of operations.
 
-The cut never looks at which gradients exist. So a bucket has the same number on every rank even
-where ranks disagree about a None gradient, the ranks meet in it, and `layout_hash` tells them
-apart: a typed error instead of a wait without end.
+The cut does not depend on which gradients exist. So a bucket has the same number, and its
+collective the same name, on every rank even where a gradient is None on some ranks only; the ranks'
+hashes of the layout then differ, and all of them get an error instead of a wait without end.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Sequence
+
+from tfring.ops import arguments
 
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
@@ -85,10 +87,10 @@ def layout_hash(buckets: Sequence[Bucket], kinds: Sequence[str]) -> int:
             there is none).
     """
     text = ";".join(f"{b.index}:{b.dtype}:{','.join(map(str, b.positions))}" for b in buckets)
-    return number_of(f"{text}|{''.join(kinds)}")
+    return text_hash(f"{text}|{''.join(kinds)}")
 
 
-def number_of(text: str) -> int:
+def text_hash(text: str) -> int:
     """Returns a number in [1, 2**63) by which ranks compare a text."""
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 1) or 1
@@ -101,10 +103,8 @@ def _number(specs: Sequence[TensorSpec], parts: list[list[int]]) -> tuple[Bucket
 
 
 def _by_dtype(specs: Sequence[TensorSpec], positions: Sequence[int]) -> list[list[int]]:
-    parts: dict[str, list[int]] = {}
-    for position in positions:
-        parts.setdefault(specs[position].dtype, []).append(position)
-    return list(parts.values())
+    parts = arguments.by_dtype([specs[position] for position in positions], "")
+    return [[positions[i] for i in part] for _, part in parts]
 
 
 def _split_evenly(positions: list[int], count: int) -> list[list[int]]:

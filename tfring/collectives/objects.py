@@ -13,9 +13,9 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from tfring import process_sets
-from tfring._native import core
+from tfring import _native, process_sets
 from tfring.exceptions import tf_errors
+from tfring.topology import is_initialized, rank
 
 _FAILED = -1  # sent in place of a size
 
@@ -44,7 +44,7 @@ def broadcast_object(
     del session
     number = process_sets.checked_id(process_set)
     name = name or "tfring.broadcast_object"
-    mine = core.rank() == root_rank if core.is_initialized() else False
+    mine = rank() == root_rank if is_initialized() else False
     payload, failure = _pickled(obj) if mine else (np.empty(0, dtype=np.uint8), None)
     with tf_errors():
         length = np.array([_FAILED if failure else payload.size], dtype=np.int64)
@@ -91,17 +91,17 @@ def allgather_object(
     name = name or "tfring.allgather_object"
     payload, failure = _pickled(obj)
     with tf_errors():
-        header = np.array([[core.rank(), _FAILED if failure else payload.size]], dtype=np.int64)
-        headers = core.allgather(header, name=f"{name}.size", process_set=number)
+        header = np.array([[rank(), _FAILED if failure else payload.size]], dtype=np.int64)
+        headers = _native.core.allgather(header, name=f"{name}.size", process_set=number)
         ranks, sizes = headers.T.tolist()
         _refuse_failed(sizes, failure, ranks)
-        data = core.allgather(payload, name=f"{name}.data", process_set=number)
+        data = _native.core.allgather(payload, name=f"{name}.data", process_set=number)
     ends = np.cumsum(sizes)
     return [pickle.loads(data[end - n : end].tobytes()) for n, end in zip(sizes, ends, strict=True)]
 
 
 def _pickled(obj: Any) -> tuple[Any, Exception | None]:
-    """Returns the object's bytes; or none and the error, which the others must hear about first."""
+    """Returns the object's bytes; or none and the error that prevents it."""
     try:
         return np.frombuffer(cloudpickle.dumps(obj), dtype=np.uint8), None
     except Exception as error:
@@ -109,16 +109,16 @@ def _pickled(obj: Any) -> tuple[Any, Exception | None]:
 
 
 def _refuse_failed(sizes: Sequence[int], failure: Exception | None, ranks: Sequence[int]) -> None:
-    """Raises on every rank if one of them has nothing to send: nobody waits for its data."""
+    """Raises on every rank if one of them could not pickle its object, so that no rank waits."""
     if failure is not None:
         raise failure
-    failed = [str(rank) for rank, size in zip(ranks, sizes, strict=True) if size == _FAILED]
+    failed = [str(r) for r, size in zip(ranks, sizes, strict=True) if size == _FAILED]
     if failed:
         raise RuntimeError(
-            f"rank {core.rank()}: rank {', '.join(failed)} could not pickle the object that it was "
+            f"rank {rank()}: rank {', '.join(failed)} could not pickle the object that it was "
             "to send; see the error there"
         )
 
 
 def _broadcast(array: Any, name: str, root: int, process_set: int) -> Any:
-    return core.broadcast(array, name=name, root=root, process_set=process_set)
+    return _native.core.broadcast(array, name=name, root=root, process_set=process_set)

@@ -79,16 +79,8 @@ def grouped_reducescatter(
 ) -> list[Any]:
     """Reduces a list of tensors as reducescatter does, those of one dtype as one collective.
 
-    Args:
-        tensors: what reducescatter takes; shapes and dtypes may differ between the tensors.
-        device_dense: as in reducescatter, like all the other parameters.
-        compression: as in reducescatter.
-        op: as in reducescatter.
-        process_set: as in reducescatter.
-        prescale_factor: as in reducescatter.
-        postscale_factor: as in reducescatter.
-        name: as in reducescatter; names the group.
-        ignore_name_scope: as in reducescatter.
+    The parameters are those of reducescatter, for all tensors, whose shapes and dtypes may differ.
+    `name` is the name of the group.
 
     Returns:
         This rank's rows of each tensor, in the order of `tensors`.

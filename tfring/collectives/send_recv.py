@@ -10,9 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring._native import core
 from tfring.ops import arguments, builders, library, names
 from tfring.process_sets import ProcessSet, checked_id, global_process_set
+from tfring.topology import rank
 
 
 @library.outside_autograph
@@ -31,13 +31,13 @@ def send(
         tensor: tensor, variable, array or number of any shape and of any number or bool dtype.
         dest: the rank that receives it.
         name: the receiver's name for the call; made up by default: the n-th send from one rank to
-            another meets the n-th recv.
+            another goes to the n-th recv.
         process_set: the process set, of which both are members.
         ignore_name_scope: use `name` as it is, without the current name scope.
 
     Returns:
-        The operation when called while a graph is built, else None. A tf.function runs it without
-        being told; it cannot return it.
+        The operation when called while a graph is built, else None. A tf.function runs it by
+        itself and cannot return it.
 
     Raises:
         ValueError: the process set is unknown, or dest is this rank.
@@ -50,7 +50,7 @@ def send(
     """
     process_set_id = checked_id(process_set)
     arguments.require_init("send")
-    source, dest = core.rank(), int(dest)
+    source, dest = rank(), int(dest)
     arguments.refuse_sparse([tensor], name, "send")
     value = arguments.checked_tensor(tensor, name, library.MOVABLE, "send")
     return builders.send_op(
@@ -73,7 +73,7 @@ def recv(
 ) -> Any:
     """Receives a tensor from another rank, which calls send.
 
-    It has no gradient: the sender's variables do not hear of this rank's loss.
+    It has no gradient: nothing of this rank's loss reaches the sender's variables.
 
     Args:
         source: the rank that sends it.
@@ -97,10 +97,9 @@ def recv(
     """
     process_set_id = checked_id(process_set)
     arguments.require_init("recv")
-    source, dest = int(source), core.rank()
+    source, dest = int(source), rank()
     wanted = tf.TensorSpec(shape, dtype)
     library.check_dtype(wanted, name or arguments.UNNAMED, library.MOVABLE, "recv")
-    library.refuse_xla(name or arguments.UNNAMED)
     return builders.recv_op(
         wanted.dtype,
         wanted.shape,

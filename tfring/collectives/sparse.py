@@ -1,63 +1,202 @@
-"""The reduction of tf.IndexedSlices: all ranks' rows and their indices are gathered."""
+"""The reduction of tf.IndexedSlices, such as the gradients of embedding tables.
+
+Each rank first sums its rows of one index. Then either all rows are gathered, or each rank makes
+its tensor dense and that is reduced. Gathering moves the rows of all ranks, the dense way about two
+times the table, whatever the rows; so with `choose` all ranks take what moves fewer bytes, in every
+step anew and without a retrace.
+
+Before any row is sent the ranks exchange two small messages:
+
+1. an allgather of their numbers of rows. It has the plain name, so a rank that makes another
+   collective of this name, such as the allreduce of a dense tensor, gets an error like all others.
+   It also counts the ranks that take part, because ranks that have joined bring nothing;
+2. an allreduce that reduces nothing of interest but carries the operation, the factors and the
+   layout, on which the ranks have to agree before they make collectives that others may not make.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tfring.collectives import buckets
+from tfring.collectives.compression import Compression
 from tfring.ops import arguments, builders, library, reduce_ops
 from tfring.ops.reduce_ops import Average, Sum
 
 
-def check_sparse(slices: Any, name: str | None, op: int, prescale: float, postscale: float) -> None:
-    """Raises NotImplementedError for what tf.IndexedSlices cannot do, TypeError for a dtype."""
-    label = name or arguments.UNNAMED
-    library.refuse_xla(label, "allreduce of tf.IndexedSlices")
+def check_op(op: int, name: str) -> None:
+    """Raises NotImplementedError for an operation that tf.IndexedSlices cannot be reduced with."""
     if op not in (Average, Sum):
         raise NotImplementedError(
-            f"tensor {label}: tf.IndexedSlices can be reduced with Average and Sum, not with "
-            f"{reduce_ops.name_of(op)}; make it dense with tf.convert_to_tensor"
+            f"tensor {name}: tf.IndexedSlices can be reduced with Average and Sum, not with "
+            f"{reduce_ops.name_of(op)}; make it dense with tf.convert_to_tensor, or gradients with "
+            "sparse_as_dense=True"
         )
+
+
+def check_allreduce(
+    tensor: Any, name: str | None, op: int, prescale: float, postscale: float
+) -> None:
+    """Checks a tensor that was given to allreduce; there is nothing to check in a dense one.
+
+    Raises:
+        NotImplementedError: the operation, a factor, or a function with jit_compile=True.
+        TypeError: the dtype.
+    """
+    if not isinstance(tensor, tf.IndexedSlices):
+        return
+    label = name or arguments.UNNAMED
+    library.refuse_xla(label, "allreduce of tf.IndexedSlices")
+    check_op(op, label)
     if prescale != 1.0 or postscale != 1.0:
         raise NotImplementedError(
             f"tensor {label}: scale factors are not available for tf.IndexedSlices; make it dense "
             "with tf.convert_to_tensor"
         )
-    arguments.checked_tensor(slices.values, name, library.MOVABLE, "allgather")
+    arguments.checked_tensor(tensor.values, name, library.MOVABLE, "allgather")
 
 
-def sparse_allreduce(slices: Any, name: str, op: int, process_set_id: int) -> Any:
-    """Returns the rows of all ranks that take part; duplicates are summed before they travel.
+@dataclasses.dataclass(frozen=True)
+class SparseReduction:
+    """How tf.IndexedSlices are reduced.
 
-    Average divides by the number of ranks that took part, which is counted along the way: ranks
-    that have joined do not. The rows go first, under the plain name, where a rank that brought a
-    dense tensor meets the others and all are told; then the op, before anything that only one of
-    the two ops needs.
+    Attributes:
+        op: Average or Sum.
+        process_set_id: the ranks that take part.
+        choose: choose between gathering and the dense way in every step.
+        device: where, "" for TensorFlow's choice.
+        layout: a number that is the same on ranks that reduce the same list of tensors, or 0.
+        prescale: factor before the reduction.
+        postscale: factor after it.
     """
-    distinct, position = tf.unique(slices.indices)
-    summed = tf.math.unsorted_segment_sum(slices.values, position, tf.size(distinct))
-    [values] = builders.allgather_op([summed], name=name, process_set_id=process_set_id)
-    with tf.control_dependencies([values]):
-        [indices] = builders.allgather_op(
-            [distinct], name=f"{name}.indices", process_set_id=process_set_id
+
+    op: int
+    process_set_id: int
+    choose: bool = False
+    device: str = ""
+    layout: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+
+    def reduce(
+        self, slices: Sequence[Any], name: str, compressors: Sequence[Any] | None = None
+    ) -> list[Any]:
+        """Returns the reduced slices.
+
+        Args:
+            slices: tf.IndexedSlices.
+            name: of the first collective; those of the others begin with it.
+            compressors: one for each of the slices; those that are `for_sparse` see the values.
+        """
+        with arguments.on_device(self.device):
+            own = [_deduplicated(each, self.prescale) for each in slices]
+            rows = tf.stack([tf.size(each.indices, out_type=tf.int64) for each in own])
+            everybody = self._gather(tf.expand_dims(rows, 0), name)
+            agreed = self._agree(everybody, name)
+            with tf.control_dependencies([agreed]):
+                participants = tf.shape(everybody)[0]
+                totals = tf.reduce_sum(everybody, axis=0)
+                return [
+                    self._reduce_one(
+                        each, participants, totals[i], f"{name}.{i}", _sparse(compressors, i)
+                    )
+                    for i, each in enumerate(own)
+                ]
+
+    def _agree(self, everybody: Any, name: str) -> Any:
+        """Fails on every rank if the ranks reduce differently; returns what has to be awaited."""
+        with tf.control_dependencies([everybody]):
+            [agreed] = builders.allreduce_op(
+                [tf.zeros([1])],
+                name=f"{name}.options",
+                op=self.op,
+                prescale=self.prescale,
+                postscale=self.postscale,
+                process_set_id=self.process_set_id,
+                layout_hash=buckets.text_hash(f"{self.layout} {self.choose}"),
+            )
+        return agreed
+
+    def _reduce_one(
+        self, slices: Any, participants: Any, rows: Any, name: str, compressor: Any
+    ) -> Any:
+        if self.choose and slices.dense_shape is not None:
+            table = tf.cast(slices.dense_shape[0], tf.int64)
+            values, indices = tf.cond(
+                _gathering_is_dearer(slices, rows, table),
+                lambda: self._densely(slices, table, name, compressor),
+                lambda: self._gathered(slices, name, compressor),
+            )
+        else:
+            values, indices = self._gathered(slices, name, compressor)
+        if self.op == Average:
+            count = tf.cast(participants, values.dtype)
+            values = values // count if values.dtype.is_integer else values / count
+        if self.postscale != 1.0:
+            values = times(values, self.postscale)
+        values = tf.ensure_shape(values, [None, *slices.values.shape[1:]])
+        return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+    def _gathered(self, slices: Any, name: str, compressor: Any) -> tuple[Any, Any]:
+        wire, context = compressor.compress(slices.values)
+        values = self._gather(wire, f"{name}.values")
+        indices = self._gather(slices.indices, f"{name}.indices")
+        return compressor.decompress(values, context), indices
+
+    def _densely(self, slices: Any, table: Any, name: str, compressor: Any) -> tuple[Any, Any]:
+        dense = tf.math.unsorted_segment_sum(slices.values, slices.indices, table)
+        wire, context = compressor.compress(dense)
+        [total] = builders.allreduce_op(
+            [arguments.checked_tensor(wire, name, library.REDUCIBLE, "allreduce")],
+            name=f"{name}.dense",
+            op=Sum,
+            process_set_id=self.process_set_id,
         )
-        share = _share(f"{name}.count", op, process_set_id)
-    with tf.control_dependencies([share]):
-        values = tf.identity(values)
-    if op == Average:
-        count = tf.cast(tf.round(1.0 / share), values.dtype)
-        values = values // count if values.dtype.is_integer else values / count
-    return tf.IndexedSlices(values, indices, slices.dense_shape)
+        indices = tf.range(tf.cast(table, slices.indices.dtype))
+        return compressor.decompress(total, context), indices
+
+    def _gather(self, tensor: Any, name: str) -> Any:
+        [gathered] = builders.allgather_op([tensor], name=name, process_set_id=self.process_set_id)
+        return gathered
 
 
-def _share(name: str, op: int, process_set_id: int) -> Any:
-    """Returns, for Average, one divided by the number of ranks that take part, as a float64.
+def times(gradient: Any, factor: Any) -> Any:
+    """Returns a gradient, of any kind and also None, times a number or scalar tensor."""
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        values = times(gradient.values, factor)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    if gradient.dtype in (tf.float16, tf.bfloat16):  # the factor may be out of their range
+        wide = tf.cast(gradient, tf.float32) * tf.cast(factor, tf.float32)
+        return tf.cast(wide, gradient.dtype)
+    if gradient.dtype.is_integer:
+        wide = tf.cast(gradient, tf.float64) * tf.cast(factor, tf.float64)
+        return tf.cast(wide, gradient.dtype)
+    return gradient * tf.cast(factor, gradient.dtype)
 
-    The mean of vectors that hold a 1 in the place of their rank; found with the op itself, so that
-    ranks whose ops differ are told.
-    """
-    ops = library.load()  # read when it runs: a traced function may outlive the job
-    mine = tf.one_hot(ops.tfring_rank(), ops.tfring_size(), dtype=tf.float64)
-    [mixed] = builders.allreduce_op([mine], name=name, op=op, process_set_id=process_set_id)
-    return tf.reduce_max(mixed)
+
+def _deduplicated(slices: Any, prescale: float) -> Any:
+    distinct, position = tf.unique(slices.indices)
+    values = tf.math.unsorted_segment_sum(slices.values, position, tf.size(distinct))
+    if prescale != 1.0:
+        values = times(values, prescale)
+    return tf.IndexedSlices(values, distinct, slices.dense_shape)
+
+
+def _gathering_is_dearer(slices: Any, rows: Any, table: Any) -> Any:
+    """Compares bytes received: all ranks' rows and indices, or a ring's twice the table."""
+    elements = tf.reduce_prod(tf.shape(slices.values, out_type=tf.int64)[1:])
+    row_bytes = elements * slices.values.dtype.size
+    return rows * (row_bytes + slices.indices.dtype.size) > 2 * table * row_bytes
+
+
+def _sparse(compressors: Sequence[Any] | None, i: int) -> Any:
+    """The compressor for the values of tf.IndexedSlices number i."""
+    if compressors is None or not getattr(compressors[i], "for_sparse", False):
+        return Compression.none
+    return compressors[i]

@@ -1,4 +1,4 @@
-"""Collectives that move no data: join, and the barrier as an op."""
+"""Collectives that move no data: join and barrier."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfring import _native
+from tfring.exceptions import tf_errors
 from tfring.ops import arguments, builders, library, names
 from tfring.process_sets import ProcessSet, checked_id, global_process_set
 
@@ -41,23 +43,31 @@ def join(process_set: ProcessSet = global_process_set) -> Any:
 
 
 @library.outside_autograph
-def barrier_op(name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Waits until all ranks have come here; for graphs, where tfring.barrier does not run.
+def barrier(process_set: ProcessSet | None = None) -> Any:
+    """Waits until all ranks of a process set have called it as often as this one.
+
+    In a tf.function or a TF1 graph it builds an op that waits when it runs. In a tf.function this
+    op runs by itself, but only operations with a control dependency on it wait for it.
 
     Args:
-        name: the same on every rank; made up by default.
-        process_set: the ranks that wait for each other.
+        process_set: None is the global one.
 
     Returns:
-        The operation when called while a graph is built, else None. In a tf.function it runs by
-        itself, but only operations with a control dependency on it wait for it.
+        The op when called while a graph is built, else None.
 
     Raises:
-        ValueError: the process set is unknown.
+        ValueError: The process set is not registered.
         tf.errors.FailedPreconditionError: tfring is not initialized.
-        tf.errors.UnavailableError: a rank was lost.
+        tf.errors.UnavailableError: A rank was lost meanwhile; other errors as for collectives.
     """
-    process_set_id = checked_id(process_set)
-    arguments.require_init("barrier")
-    full_name = names.collective_name("barrier", name, False, process_set)
-    return builders.barrier_op(name=full_name, process_set_id=process_set_id)
+    chosen = global_process_set if process_set is None else process_set
+    process_set_id = checked_id(chosen)
+    if not tf.executing_eagerly():
+        arguments.require_init("barrier")
+        full_name = names.collective_name("barrier", None, process_set=chosen)
+        return builders.barrier_op(name=full_name, process_set_id=process_set_id)
+    # All calls share a name, because a rank that has joined makes fewer of them. So only one thread
+    # of this rank can be in a barrier of the set at a time.
+    with chosen.barrier_lock, tf_errors():
+        _native.core.barrier(name="tfring.barrier", process_set=process_set_id)
+    return None

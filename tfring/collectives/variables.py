@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfring import process_sets
 from tfring.collectives import allreduce, broadcast, buckets
-from tfring.ops import arguments, library, names, reduce_ops
+from tfring.ops import arguments, builders, library, names, reduce_ops
 
 
 def broadcast_variables(
@@ -48,8 +48,8 @@ def broadcast_variables(
     cut = buckets.cut_buckets(specs, first_bytes=buckets.BUCKET_BYTES)
     assigned = []
     with tf.device(device) if device else contextlib.nullcontext():
-        met = _meet("tfring.broadcast_variables", [b.dtype for b in cut], members)
-        with tf.control_dependencies(met):
+        compared = _compare_dtypes("tfring.broadcast_variables", [b.dtype for b in cut], members)
+        with tf.control_dependencies(compared):
             for bucket in cut:
                 assigned += _broadcast_bucket(
                     [tf_variables[p] for p in bucket.positions],
@@ -93,14 +93,15 @@ def broadcast_(
     assigned = list(given)
     full_name = names.collective_name("broadcast_", name, process_set=process_set)
     parts = arguments.by_dtype(values, full_name)
-    met = _meet(full_name, [values[positions[0]].dtype.name for _, positions in parts], process_set)
+    dtypes = [values[positions[0]].dtype.name for _, positions in parts]
+    compared = _compare_dtypes(full_name, dtypes, process_set)
     for op_name, positions in parts:
-        with tf.control_dependencies(met):
-            received = broadcast.bucket_broadcast(
+        with tf.control_dependencies(compared):
+            received = builders.broadcast_op(
                 [values[p] for p in positions],
                 name=op_name,
-                root_rank=root_rank,
-                process_set=process_set,
+                root_rank=int(root_rank),
+                process_set_id=process_sets.checked_id(process_set),
             )
         for p, value in zip(positions, received, strict=True):
             result = tf_variables[p].assign(value)
@@ -109,16 +110,19 @@ def broadcast_(
     return assigned
 
 
-def _meet(name: str, dtypes: Sequence[str], process_set: Any) -> list[Any]:
-    """Lets ranks find out that they have other broadcasts to come, before they wait in one.
+def _compare_dtypes(name: str, dtypes: Sequence[str], process_set: Any) -> list[Any]:
+    """Fails on every rank if the ranks are about to make different lists of broadcasts.
 
-    Returns what the broadcasts have to wait for.
+    Without it a rank could wait in a broadcast that the others do not make.
+
+    Returns:
+        What the broadcasts have to wait for.
     """
     return allreduce.bucket_allreduce(
         [tf.zeros([1])],
         name=f"{name}.layout",
         op=reduce_ops.Max,
-        layout_hash=buckets.number_of(" ".join(dtypes)),
+        layout_hash=buckets.text_hash(" ".join(dtypes)),
         process_set=process_set,
     )
 

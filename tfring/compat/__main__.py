@@ -7,7 +7,7 @@ import os
 import runpy
 import sys
 
-from tfring.compat import STAND_IN, search_path
+from tfring.compat.shim import SHIM_FOLDER, search_path
 
 
 def main() -> None:
@@ -27,13 +27,13 @@ def main() -> None:
     os.environ["PYTHONPATH"] = search_path(os.environ)
     if options.module:
         sys.argv = [options.module, *words]
-        sys.path.insert(0, str(STAND_IN))
+        sys.path.insert(0, str(SHIM_FOLDER))
         runpy.run_module(options.module, run_name="__main__", alter_sys=True)
         return
     sys.argv = words
     # The first entry is the folder that `-m` put there; Python puts the script's own instead.
     sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
-    sys.path.insert(1, str(STAND_IN))
+    sys.path.insert(1, str(SHIM_FOLDER))
     runpy.run_path(words[0], run_name="__main__")
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import keras
 
-from tfring import world
+from tfring import topology
 from tfring.keras.hook import find_hook
-from tfring.ops import xla
+from tfring.ops import library
 from tfring.training.reduction_record import reductions
 
 # By model: the train function that was made while the hook was in place, and the hook. Both refer
@@ -30,7 +30,7 @@ def before_train_function(model: Any) -> None:
     """
     if model is None or getattr(model, "optimizer", None) is None:
         return
-    if _needs_reduction(model) and model.jit_compile and (reason := xla.trouble()):
+    if _needs_reduction(model) and model.jit_compile and (reason := library.xla_trouble()):
         warnings.warn(
             "tfring: this model has jit_compile=True (Keras chooses that by itself when it sees a "
             f"GPU), and collectives cannot be compiled by XLA: {reason}. Training goes on with "
@@ -48,11 +48,11 @@ def before_train_function(model: Any) -> None:
 def at_train_begin(model: Any) -> None:
     """Raises RuntimeError when `fit` is about to train with an optimizer that does not reduce."""
     hook = _hook_of(model)
-    if hook is None and not _has_own_train_step(model) and world.size() > 1:
+    if hook is None and not _has_own_train_step(model) and topology.size() > 1:
         optimizer = model.optimizer
         raise RuntimeError(
-            f"rank {world.rank()}: the model's optimizer {optimizer.name!r} "
-            f"({type(optimizer).__name__}) does not reduce gradients over the {world.size()} "
+            f"rank {topology.rank()}: the model's optimizer {optimizer.name!r} "
+            f"({type(optimizer).__name__}) does not reduce gradients over the {topology.size()} "
             "ranks: each would train a model of its own. Give compile() the optimizer that "
             "DistributedOptimizer returned. (load_model, clone, pickle and from_config "
             "make plain optimizers: wrap those again.)"
@@ -74,7 +74,7 @@ class ReductionWatch:
         self._wanted = (
             _hook_of(model) is None
             and _has_own_train_step(model)
-            and world.size() > 1
+            and topology.size() > 1
             and model not in _verified  # else nothing is traced, and so nothing recorded
         )
         self._begin = reductions.now()
@@ -85,9 +85,9 @@ class ReductionWatch:
             return
         if not reductions.any_since(self._model.trainable_variables, self._begin):
             raise RuntimeError(
-                f"rank {world.rank()}: the model's own train_step ran and no gradient was reduced "
-                "over the ranks: wrap the optimizer in DistributedOptimizer, or the tape in "
-                "DistributedGradientTape"
+                f"rank {topology.rank()}: the model's own train_step ran and no gradient was "
+                "reduced over the ranks: wrap the optimizer in DistributedOptimizer, or the tape "
+                "in DistributedGradientTape"
             )
         _remember(self._model, None)
         self._wanted = False

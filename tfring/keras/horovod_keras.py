@@ -10,9 +10,10 @@ from typing import Any
 
 import tfring.keras
 from tfring.collectives.compression import Compression
+from tfring.compat.shim import reexport
 from tfring.ops import reduce_ops
 
-__all__ = sorted({*tfring.keras.__all__, "DistributedOptimizer", "allreduce"})
+__getattr__, __dir__, __all__ = reexport("tfring.keras")
 
 
 def DistributedOptimizer(
@@ -67,11 +68,3 @@ def allreduce(
         op=op,
         compression=compression,
     )
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(tfring.keras, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *dir(tfring.keras)})

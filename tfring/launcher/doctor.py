@@ -127,9 +127,8 @@ def _tensorflow(findings: Findings) -> None:
     findings.show("TensorFlow", found or "installed, version unknown")
     findings.show("Keras", _version_of("keras") or "not installed")
     answer, trouble = _probe(
-        "import json, tfring.ops.library as t, tfring._native as n, tfring.ops.xla as x\n"
-        "built = t.built_for(n.library_dir()); t.library()\n"
-        "print(json.dumps([built, x.trouble()]))"
+        "import json, tfring.ops.library as t, tfring._native as n\n"
+        "print(json.dumps([t.built_for(n.library_dir()), t.xla_trouble()]))"
     )
     if answer is None:
         findings.show("TensorFlow ops", "cannot be loaded")

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tfring.compat import search_path
+from tfring.compat.shim import search_path
 from tfring.config import DEFAULT_START_TIMEOUT, SettingError, read_settings
 from tfring.launcher.job import JobOptions
 from tfring.launcher.placement import UsageError, parse_hostfile, parse_hosts, place

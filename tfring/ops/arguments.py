@@ -1,8 +1,9 @@
 """What the collectives check and prepare before they build an op.
 
-A dtype or an option that no op can be built with is found before the call's name is made up: a call
-that raises here uses up no count, and the next one meets its like on the other ranks. All else that
-can be wrong on one rank alone (scalars, splits, roots) travels, and every rank gets the error.
+A dtype or an option that no op can be built with is refused before the call gets a default name, so
+a refused call uses up no count, and later calls have the same names as on the other ranks. All else
+that can be wrong on one rank alone (scalars, splits, roots) goes into the request, so that every
+rank gets the error.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring._native import core
+from tfring import _native
 from tfring.ops import library, reduce_ops
 from tfring.ops.reduce_ops import Adasum, Average, Sum
 
@@ -62,12 +63,12 @@ def checked_elementwise_op(op: int, kind: str) -> int:
 
 
 def require_init(what: str) -> None:
-    """Raises FailedPreconditionError, which says what is in the way, unless init was called."""
-    if core.is_initialized():
+    """Raises tf.errors.FailedPreconditionError, which says why, unless the runtime is running."""
+    if _native.core.is_initialized():
         return
     try:
-        core.rank()  # says what is in the way: no init yet, or a forked child
-    except core.CoreError as error:
+        _native.core.rank()  # its error says why: no init yet, or a forked child
+    except _native.core.CoreError as error:
         raise tf.errors.FailedPreconditionError(None, None, f"{what}: {error.message}") from None
 
 
@@ -77,7 +78,6 @@ def checked_tensor(
     """Returns the value as a tensor; TypeError for a dtype that `kind` (`variant`) cannot take."""
     value = tf.convert_to_tensor(tensor)
     library.check_dtype(value, name or UNNAMED, supported, kind + variant)
-    library.refuse_xla(name or UNNAMED, kind.removeprefix("grouped_"))
     return value
 
 
@@ -102,24 +102,24 @@ def compress(
     ]
 
 
-def by_dtype(tensors: Sequence[Any], name: str) -> list[tuple[str, list[int]]]:
-    """Returns positions of tensors of one dtype, and the name of their op.
+def by_dtype(items: Sequence[Any], name: str) -> list[tuple[str, list[int]]]:
+    """Returns, for each dtype of what has one, the name of its op and the positions in `items`.
 
-    The first keeps the plain name, so that ranks which disagree about dtypes meet there and find
-    out.
+    The op of the first dtype has the plain name, so that ranks whose dtypes differ make a call
+    under one name and get an error.
     """
     found: dict[Any, list[int]] = {}
-    for i, tensor in enumerate(tensors):
-        found.setdefault(tensor.dtype, []).append(i)
+    for i, item in enumerate(items):
+        found.setdefault(item.dtype, []).append(i)
     return [
-        (f"{name}.{dtype.name}" if number else name, positions)
+        (f"{name}.{tf.as_dtype(dtype).name}" if number else name, positions)
         for number, (dtype, positions) in enumerate(found.items())
     ]
 
 
 @contextlib.contextmanager
 def on_device(name: str) -> Iterator[None]:
-    """Builds ops on the device, or wherever TensorFlow likes for ""."""
+    """Places the ops that are built in this context; "" leaves that to TensorFlow."""
     if not name:
         yield
         return

@@ -1,19 +1,19 @@
 """Builds the ops of the collectives: one function per op.
 
-Each takes what the op's attributes need, the whole name and the number of the process set, and
-refuses dtypes that the op does not have, and functions with jit_compile=True.
+Each takes what the op's attributes need, the whole name and the id of the process set. The caller
+has checked the dtypes (tfring.ops.arguments); here a function with jit_compile=True is refused
+where XLA cannot compile the op.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfring.ops import library, xla
-from tfring.ops.library import MOVABLE, REDUCIBLE
 from tfring.ops.reduce_ops import Average
 
 
@@ -29,17 +29,14 @@ def allreduce_op(
     group: bool = False,
 ) -> list[Any]:
     """Builds one TfringAllreduce of tensors of one dtype; returns tensors of the same shapes."""
-    library.refuse_xla(name, "allreduce")
-    for tensor in tensors:
-        library.check_dtype(tensor, name, REDUCIBLE, "allreduce")
     reduced: list[Any] = _build(
-        library.load().tfring_allreduce,
+        "allreduce",
         name,
+        process_set_id,
         tensors=list(tensors),
         reduce_op=op,
         prescale_factor=_as_text(prescale),
         postscale_factor=_as_text(postscale),
-        process_set_id=process_set_id,
         layout_hash=_as_int64(layout_hash),
         group=group,
     )
@@ -50,15 +47,8 @@ def allgather_op(
     tensors: Sequence[Any], *, name: str, process_set_id: int = 0, group: bool = False
 ) -> list[Any]:
     """Builds one TfringAllgather of tensors of one dtype; first dimensions become sums."""
-    library.refuse_xla(name, "allgather")
-    for tensor in tensors:
-        library.check_dtype(tensor, name, MOVABLE, "allgather")
     gathered: list[Any] = _build(
-        library.load().tfring_allgather,
-        name,
-        tensors=list(tensors),
-        process_set_id=process_set_id,
-        group=group,
+        "allgather", name, process_set_id, tensors=list(tensors), group=group
     )
     return gathered
 
@@ -67,15 +57,8 @@ def broadcast_op(
     tensors: Sequence[Any], *, name: str, root_rank: int, process_set_id: int = 0
 ) -> list[Any]:
     """Builds one TfringBroadcast of tensors of one dtype; returns tensors of the same shapes."""
-    library.refuse_xla(name, "broadcast")
-    for tensor in tensors:
-        library.check_dtype(tensor, name, MOVABLE, "broadcast")
     values: list[Any] = _build(
-        library.load().tfring_broadcast,
-        name,
-        tensors=list(tensors),
-        root_rank=root_rank,
-        process_set_id=process_set_id,
+        "broadcast", name, process_set_id, tensors=list(tensors), root_rank=root_rank
     )
     return values
 
@@ -91,14 +74,15 @@ def reducescatter_op(
     group: bool = False,
 ) -> list[Any]:
     """Builds one TfringReducescatter of tensors of one dtype; returns this rank's rows."""
-    _check(tensors, name, REDUCIBLE, "reducescatter")
-    reduced: list[Any] = library.load().tfring_reducescatter(
+    reduced: list[Any] = _build(
+        "reducescatter",
+        name,
+        process_set_id,
         tensors=list(tensors),
         reduce_op=op,
         prescale_factor=_as_text(prescale),
         postscale_factor=_as_text(postscale),
         group=group,
-        **_common("TfringReducescatter", name, process_set_id),
     )
     return reduced
 
@@ -112,12 +96,13 @@ def alltoall_op(tensor: Any, splits: Any, *, name: str, process_set_id: int = 0)
         name: the whole name.
         process_set_id: the process set.
     """
-    _check([tensor], name, MOVABLE, "alltoall")
-    received, received_splits = library.load().tfring_alltoall(
+    received, received_splits = _build(
+        "alltoall",
+        name,
+        process_set_id,
         tensor=tensor,
         splits=_splits(splits),
         equal_splits=splits is None,
-        **_common("TfringAlltoall", name, process_set_id),
     )
     return received, received_splits
 
@@ -133,24 +118,22 @@ def reduce_op(
     process_set_id: int = 0,
 ) -> list[Any]:
     """Builds one TfringReduce of tensors of one dtype; returns zeros on all ranks but the root."""
-    _check(tensors, name, REDUCIBLE, "reduce")
-    reduced: list[Any] = library.load().tfring_reduce(
+    reduced: list[Any] = _build(
+        "reduce",
+        name,
+        process_set_id,
         tensors=list(tensors),
         root_rank=root_rank,
         reduce_op=op,
         prescale_factor=_as_text(prescale),
         postscale_factor=_as_text(postscale),
-        **_common("TfringReduce", name, process_set_id),
     )
     return reduced
 
 
 def gather_op(tensor: Any, *, name: str, root_rank: int, process_set_id: int = 0) -> Any:
     """Builds one TfringGather; returns no rows on all ranks but the root."""
-    _check([tensor], name, MOVABLE, "gather")
-    return library.load().tfring_gather(
-        tensor=tensor, root_rank=root_rank, **_common("TfringGather", name, process_set_id)
-    )
+    return _build("gather", name, process_set_id, tensor=tensor, root_rank=root_rank)
 
 
 def scatter_op(
@@ -165,13 +148,14 @@ def scatter_op(
         root_rank: whose rows are scattered.
         process_set_id: the process set.
     """
-    _check([tensor], name, MOVABLE, "scatter")
-    return library.load().tfring_scatter(
+    return _build(
+        "scatter",
+        name,
+        process_set_id,
         tensor=tensor,
         splits=_splits(splits),
         equal_splits=splits is None,
         root_rank=root_rank,
-        **_common("TfringScatter", name, process_set_id),
     )
 
 
@@ -179,12 +163,8 @@ def send_op(
     tensor: Any, *, name: str, source: int, destination: int, process_set_id: int = 0
 ) -> Any:
     """Builds one TfringSend; returns the operation, in eager mode None."""
-    _check([tensor], name, MOVABLE, "send")
-    return library.load().tfring_send(
-        tensor=tensor,
-        source=source,
-        destination=destination,
-        **_common("TfringSend", name, process_set_id),
+    return _build(
+        "send", name, process_set_id, tensor=tensor, source=source, destination=destination
     )
 
 
@@ -192,57 +172,41 @@ def recv_op(
     dtype: Any, shape: Any, *, name: str, source: int, destination: int, process_set_id: int = 0
 ) -> Any:
     """Builds one TfringRecv; the shape may be unknown, wholly or in parts."""
-    library.refuse_xla(name)
-    return library.load().tfring_recv(
+    return _build(
+        "recv",
+        name,
+        process_set_id,
         T=dtype,
         shape=shape,
         source=source,
         destination=destination,
-        **_common("TfringRecv", name, process_set_id),
     )
 
 
 def barrier_op(*, name: str, process_set_id: int = 0) -> Any:
     """Builds one TfringBarrier; returns the operation, in eager mode None."""
-    library.refuse_xla(name)
-    return library.load().tfring_barrier(**_common("TfringBarrier", name, process_set_id))
+    return _build("barrier", name, process_set_id)
 
 
 def join_op(*, name: str, process_set_id: int = 0) -> Any:
     """Builds one TfringJoin; returns the rank that joined last, an int32 scalar."""
-    library.refuse_xla(name)
-    return library.load().tfring_join(**_common("TfringJoin", name, process_set_id))
-
-
-def _check(tensors: Sequence[Any], name: str, supported: Sequence[str], kind: str) -> None:
-    library.refuse_xla(name, kind)
-    for tensor in tensors:
-        library.check_dtype(tensor, name, supported, kind)
+    return _build("join", name, process_set_id)
 
 
 def _splits(splits: Any) -> Any:
     return tf.zeros([0], tf.int32) if splits is None else splits
 
 
-def _common(kind: str, name: str, process_set_id: int) -> dict[str, Any]:
-    """What every collective op has."""
-    return {
-        "channel": library.channel(name, process_set_id),
-        "tensor_name": name,
-        "process_set_id": process_set_id,
-        "name": _node_name(kind, name),
-    }
-
-
-def _build(make: Callable[..., Any], name: str, *, process_set_id: int, **inputs: Any) -> Any:
-    """Builds one op; under XLA behind all others, see tfring.ops.xla."""
-    kind = "".join(part.title() for part in make.__name__.split("_"))
+def _build(kind: str, name: str, process_set_id: int, **inputs: Any) -> Any:
+    """Builds one op; under XLA after all others of the function, see tfring.ops.xla."""
+    library.refuse_xla(name, kind)
+    make = getattr(library.load(), f"tfring_{kind}")
     inputs.update(tensor_name=name, process_set_id=process_set_id, name=_node_name(kind, name))
-    if not xla.compiling():
-        with xla.left_alone():
-            return make(channel=library.channel(name, process_set_id), **inputs)
-    with xla.in_order():
-        return make(channel=xla.chain(), **inputs)
+    if xla.compiling():
+        with xla.in_order():
+            return make(channel=xla.chain(), **inputs)
+    with xla.outside_clusters():
+        return make(channel=library.channel(name, process_set_id), **inputs)
 
 
 def _as_text(factor: float) -> str:
@@ -260,4 +224,4 @@ def _node_name(kind: str, name: str) -> str | None:
     """A node name for people who look at graphs; means nothing to the ranks."""
     if tf.executing_eagerly():
         return None
-    return f"{kind}_{re.sub('[^A-Za-z0-9_.-]', '_', name)}"
+    return f"Tfring{kind.title()}_{re.sub('[^A-Za-z0-9_.-]', '_', name)}"

@@ -6,51 +6,36 @@ Horovod's choice, because scripts depend on it; for the others (tfring.ops.roote
 the sum of all ranks' losses.
 
 Every gradient is a collective itself: all ranks must differentiate the same call. It is named after
-the call, with "grad." before it.
+the call, with "grad." before it. Importing tfring.collectives registers the gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from tfring.ops import builders, library, reduce_ops, xla
 from tfring.ops.reduce_ops import Average, Max, Min, Product, Sum
 
-_registered = False
+_Gradient = TypeVar("_Gradient", bound=Callable[..., list[Any]])
 
 
-def register() -> None:
-    """Tells TensorFlow about the gradients; once per process, when the op library is loaded."""
-    global _registered
-    if _registered:
-        return
-    from tfring.ops import rooted_gradients
+def gradient_of(op_type: str) -> Callable[[_Gradient], _Gradient]:
+    """A decorator that registers a function as the gradient of an op; once per process."""
 
-    gradients: dict[str, Callable[..., list[Any]]] = {
-        "Allreduce": allreduce_gradient,
-        "Allgather": allgather_gradient,
-        "Broadcast": broadcast_gradient,
-        "Alltoall": alltoall_gradient,
-        "Reducescatter": reducescatter_gradient,
-        "Reduce": rooted_gradients.reduce_gradient,
-        "Gather": rooted_gradients.gather_gradient,
-        "Scatter": rooted_gradients.scatter_gradient,
-        "Send": no_gradient,
-        "Recv": no_gradient,
-        "Barrier": no_gradient,
-        "Join": no_gradient,
-    }
-    for kind, gradient in gradients.items():
-        tf.RegisterGradient(f"Tfring{kind}")(xla.following(gradient))
-    for kind in ("Rank", "Size", "LocalRank", "LocalSize", "CrossRank", "CrossSize"):
-        tf.no_gradient(f"Tfring{kind}")
-    tf.no_gradient("TfringProcessSetIncluded")
-    _registered = True
+    def register(gradient: _Gradient) -> _Gradient:
+        tf.RegisterGradient(op_type)(xla.chained_gradient(gradient))
+        return gradient
+
+    return register
 
 
+@gradient_of("TfringSend")
+@gradient_of("TfringRecv")
+@gradient_of("TfringBarrier")
+@gradient_of("TfringJoin")
 def no_gradient(op: Any, *grads: Any) -> list[Any]:
     """Raises NotImplementedError: this collective cannot be differentiated."""
     del grads
@@ -60,6 +45,7 @@ def no_gradient(op: Any, *grads: Any) -> list[Any]:
     )
 
 
+@gradient_of("TfringAllreduce")
 def allreduce_gradient(op: Any, *grads: Any) -> list[Any]:
     """The gradient of TfringAllreduce, by reduce operation.
 
@@ -176,11 +162,12 @@ def _product_gradients(op: Any, tensors: list[Any], totals: list[Any]) -> list[A
     return results
 
 
+@gradient_of("TfringAllgather")
 def allgather_gradient(op: Any, *grads: Any) -> list[Any]:
     """The gradient of TfringAllgather: of the mean of all ranks' losses.
 
-    Average-allreduce of the outputs' gradients, of which each rank keeps its own rows. Where these
-    are, the ranks tell each other when it runs.
+    Average-allreduce of the outputs' gradients, of which each rank keeps its own rows. To find them
+    the ranks exchange their numbers of rows when it runs.
 
     Args:
         op: the operation, with N tensors and the channel as inputs.
@@ -214,6 +201,7 @@ def _rows_from(mean: Any, start: Any, tensor: Any) -> Any:
     return tf.slice(mean, begin, tf.shape(tensor, out_type=tf.int64))
 
 
+@gradient_of("TfringBroadcast")
 def broadcast_gradient(op: Any, *grads: Any) -> list[Any]:
     """The gradient of TfringBroadcast: of the mean of all ranks' losses.
 
@@ -232,6 +220,7 @@ def broadcast_gradient(op: Any, *grads: Any) -> list[Any]:
     return [*(tf.where(is_root, mean, tf.zeros_like(mean)) for mean in means), None]
 
 
+@gradient_of("TfringAlltoall")
 def alltoall_gradient(op: Any, grad: Any, splits_grad: Any) -> list[Any]:
     """The gradient of TfringAlltoall: of the sum of all ranks' losses.
 
@@ -256,6 +245,7 @@ def alltoall_gradient(op: Any, grad: Any, splits_grad: Any) -> list[Any]:
     return [tf.ensure_shape(back, op.inputs[0].shape), None, None]
 
 
+@gradient_of("TfringReducescatter")
 def reducescatter_gradient(op: Any, *grads: Any) -> list[Any]:
     """The gradient of TfringReducescatter: of N times the sum of all ranks' losses.
 

@@ -64,9 +64,6 @@ def _load(folder: pathlib.Path) -> Any:
     check_tensorflow_version(built_for(folder), tf.__version__)
     loaded = tf.load_op_library(str(folder / OPS_LIBRARY))
     xla.load(folder)
-    from tfring.ops import gradients
-
-    gradients.register()
     return loaded
 
 
@@ -163,7 +160,13 @@ def check_dtype(tensor: Any, name: str, supported: Sequence[str], kind: str) -> 
         )
 
 
-def refuse_xla(name: str, kind: str = "") -> None:
+def xla_trouble() -> str:
+    """Returns why collectives cannot be compiled by XLA in this process, or ""."""
+    load()
+    return xla.trouble()
+
+
+def refuse_xla(name: str, kind: str) -> None:
     """Raises NotImplementedError in a function with jit_compile=True that XLA cannot compile.
 
     Args:

@@ -1,7 +1,7 @@
 """Names of collectives: what makes the n-th call on one rank the n-th call on another.
 
-A collective has a name, and ranks meet by it; so a name must come out the same on every rank and in
-every trace, whatever else a rank did before. It is, in this order:
+The runtime matches the ranks' requests by name, so a name must come out the same on every rank and
+in every trace, whatever else a rank did before. It is, in this order:
 
 - the user's, below the current name scope unless `ignore_name_scope` says otherwise. A scope of
   Keras layers contains process-wide counters: a rank that built one model more has other scopes;
@@ -11,7 +11,7 @@ every trace, whatever else a rank did before. It is, in this order:
   are made unique by process-wide counters;
 - in a TF1 graph: the kind and a counter of the graph;
 - in eager mode: the kind and a counter of the process. The call blocks until it is done, so the
-  ranks are at the same count, and one that is not is found out as a stall. The counter starts again
+  ranks are at the same count, and one that is not is reported as a stall. The counter starts again
   after EAGER_NAMES calls, because TensorFlow keeps a kernel for each name that it has seen. A rank
   that has joined makes fewer calls than the others: all counters start again when all have joined.
   They do so at init, too: a rank may have been in another job before.
@@ -31,7 +31,7 @@ from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
 from tfring.ops import library
-from tfring.process_sets import checked_id, counting_key, generation
+from tfring.process_sets import checked_id, generation
 
 EAGER_NAMES = 16
 
@@ -47,15 +47,14 @@ _lock = threading.Lock()
 
 
 class _EagerCounters:
-    """The counters of one process set in eager mode, valid until its ranks join or init again."""
+    """The counters of one process set in eager mode, valid until its ranks join or init runs."""
 
     def __init__(self, joins: tuple[int, int, int]) -> None:
         self.joins = joins
         self.counts: dict[str, int] = {}
 
 
-# By id and ranks: an id may be given again, to other ranks.
-_eager_counters: dict[tuple[int, tuple[int, ...]], _EagerCounters] = {}
+_eager_counters: dict[int, _EagerCounters] = {}  # by process set id
 
 
 def collective_name(
@@ -65,13 +64,13 @@ def collective_name(
     process_set: Any = None,
     suffix: str = "",
 ) -> str:
-    """Returns the name under which the ranks meet.
+    """Returns the name of a collective, which is the same on all its ranks.
 
     Args:
         kind: what the call is, as "allreduce"; part of default names.
         name: the user's name, or None or "" for a default name, which uses up a count.
         ignore_name_scope: leave out the current name scope.
-        process_set: the ranks that meet; None is all.
+        process_set: the ranks that take part; None is all.
         suffix: the end of the name; default names with different ends are counted apart.
 
     Raises:
@@ -84,7 +83,7 @@ def collective_name(
     group = f"set{number}." if number else ""
     key = f"{group}{kind}{suffix}"
     if tf.executing_eagerly():
-        count = _next(_of_this_process(number, process_set), key) % EAGER_NAMES
+        count = _next(_of_this_process(number), key) % EAGER_NAMES
         return f"eager.{group}{kind}.{count}{suffix}"
     graph = _owner(tf.compat.v1.get_default_graph())
     owner = graph.name if isinstance(graph, func_graph.FuncGraph) else "graph"
@@ -95,14 +94,13 @@ def collective_name(
     return f"{owner}.{group}{kind}.{_next(counters, key)}{suffix}"
 
 
-def _of_this_process(number: int, process_set: Any) -> dict[str, int]:
+def _of_this_process(number: int) -> dict[str, int]:
     """The process set's eager counters; new ones after init or when all have joined."""
-    key = counting_key(process_set)
     joins = (generation(), library.joins(0), library.joins(number))
     with _lock:
-        counters = _eager_counters.get(key)
+        counters = _eager_counters.get(number)
         if counters is None or counters.joins != joins:
-            counters = _eager_counters[key] = _EagerCounters(joins)
+            counters = _eager_counters[number] = _EagerCounters(joins)
         return counters.counts
 
 

@@ -15,6 +15,7 @@ from tfring.ops import builders, gradients
 from tfring.ops.reduce_ops import Average, Sum
 
 
+@gradients.gradient_of("TfringReduce")
 def reduce_gradient(op: Any, *grads: Any) -> list[Any]:
     """The gradient of TfringReduce: of the sum of all ranks' losses.
 
@@ -50,6 +51,7 @@ def reduce_gradient(op: Any, *grads: Any) -> list[Any]:
     return [*scaled, None]
 
 
+@gradients.gradient_of("TfringGather")
 def gather_gradient(op: Any, grad: Any) -> list[Any]:
     """The gradient of TfringGather: of the sum of all ranks' losses.
 
@@ -72,6 +74,7 @@ def gather_gradient(op: Any, grad: Any) -> list[Any]:
     return [tf.ensure_shape(mine, tensor.shape), None]
 
 
+@gradients.gradient_of("TfringScatter")
 def scatter_gradient(op: Any, grad: Any) -> list[Any]:
     """The gradient of TfringScatter: of the sum of all ranks' losses.
 

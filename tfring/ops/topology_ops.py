@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
 from tfring.ops import library
+
+for _kind in ("Rank", "Size", "LocalRank", "LocalSize", "CrossRank", "CrossSize"):
+    tf.no_gradient(f"Tfring{_kind}")
+tf.no_gradient("TfringProcessSetIncluded")
 
 
 @library.outside_autograph

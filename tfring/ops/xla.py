@@ -2,13 +2,13 @@
 
 `_tfring_xla.so` tells XLA how to compile the collectives that training uses. It is a library of its
 own because it needs more of TensorFlow than the ops do; where it cannot be loaded, everything works
-but jit_compile=True.
+but jit_compile=True. tfring.ops.library loads it.
 
 XLA on the CPU runs the collectives of a function one after another, so all ranks must run them in
 one order. Collectives in a function with jit_compile=True therefore share one variable, the chain,
-which each reads and writes. TensorFlow keeps its users in the order in which Python traced them,
-across nested functions, loops and conditions, and XLA sees a data dependence between each and the
-next.
+which each reads and writes. TensorFlow keeps the ops that use a variable in the order in which
+Python traced them, across nested functions, loops and conditions, and XLA sees a data dependence
+between each and the next.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PARTS = "_tfring_chained_parts"
 
 _lock = threading.Lock()  # guards _chains
 _chains: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-_follow = threading.local()  # .chain: a gradient of a chained collective is being built
+_building = threading.local()  # .chained: the gradient of a chained collective is being built
 
 
 class _State:
@@ -59,10 +59,7 @@ def load(folder: pathlib.Path) -> None:
 
 
 def trouble() -> str:
-    """Returns why collectives cannot be compiled in this process, or ""; loads the libraries."""
-    from tfring.ops import library
-
-    library.load()
+    """Returns why collectives cannot be compiled in this process, or ""; needs library.load."""
     if _State.trouble:
         return _State.trouble
     if tf.config.list_logical_devices("GPU"):
@@ -74,12 +71,12 @@ def compiling() -> bool:
     """Tells whether a function with jit_compile=True is being traced, or its gradient."""
     if tf.executing_eagerly():
         return False
-    if getattr(_follow, "chain", False):
+    if getattr(_building, "chained", False):
         return True
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
-def refuse(name: str, kind: str = "") -> None:
+def refuse(name: str, kind: str) -> None:
     """Raises NotImplementedError where a collective is traced for XLA but cannot be compiled.
 
     TensorFlow would refuse it as well, but only when the function runs, and would not say what to
@@ -87,7 +84,7 @@ def refuse(name: str, kind: str = "") -> None:
 
     Args:
         name: of the tensor.
-        kind: what is done to it, one of COMPILED; anything else cannot be compiled.
+        kind: of the collective; one that is not in COMPILED cannot be compiled.
     """
     if not compiling():
         return
@@ -97,7 +94,7 @@ def refuse(name: str, kind: str = "") -> None:
         reason = f"cannot be compiled by XLA: {reason}"
     if reason:
         raise NotImplementedError(
-            f"the {kind or 'collective'} of {name} is inside a function with jit_compile=True and "
+            f"the {kind} of {name} is inside a function with jit_compile=True and "
             f"{reason}; use jit_compile=False, in tf.function or in compile() "
             '(where "auto", the default, means True as soon as there is a GPU)'
         )
@@ -115,11 +112,11 @@ def chain() -> Any:
     return variable.handle
 
 
-def left_alone() -> Any:
-    """While a collective is built without jit_compile=True: keeps it out of automatic clusters.
+def outside_clusters() -> Any:
+    """A context for building a collective without jit_compile=True: XLA must not compile it.
 
-    With --tf_xla_auto_jit TensorFlow compiles parts of any graph. It takes ops that it can compile,
-    and these have no place in the chain.
+    With --tf_xla_auto_jit TensorFlow compiles clusters of ops of any graph. It would take these
+    collectives, which are not in the chain.
     """
     if tf.executing_eagerly():
         return contextlib.nullcontext()
@@ -128,9 +125,9 @@ def left_alone() -> Any:
 
 @contextlib.contextmanager
 def in_order() -> Iterator[None]:
-    """While one chained collective is built: puts it behind those that its graph has already.
+    """A context for building one chained collective: it runs after those that its graph has.
 
-    Automatic control dependencies do this in functions that Python traces. The function that
+    Automatic control dependencies see to this in functions that Python traces. A function that
     TensorFlow derives for a gradient has none.
     """
     graph = tf.compat.v1.get_default_graph()
@@ -145,21 +142,21 @@ def in_order() -> Iterator[None]:
     parts += [op for op in graph.get_operations()[before:] if op.type.startswith("Tfring")]
 
 
-def following(gradient: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the collectives of a gradient chained where the differentiated one is.
+def chained_gradient(gradient: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a gradient so that its collectives are chained if the differentiated one is.
 
-    TensorFlow builds the gradient of a function with jit_compile=True, for a tape outside of it,
-    where nothing else tells that it will be compiled.
+    When a tape outside of a function with jit_compile=True differentiates it, TensorFlow builds the
+    gradient in a graph that does not tell that it will be compiled.
     """
 
     @functools.wraps(gradient)
     def wrapped(op: Any, *grads: Any) -> Any:
-        before = getattr(_follow, "chain", False)
-        _follow.chain = before or (not tf.executing_eagerly() and _is_chain(op.inputs[-1]))
+        before = getattr(_building, "chained", False)
+        _building.chained = before or (not tf.executing_eagerly() and _is_chain(op.inputs[-1]))
         try:
             return gradient(op, *grads)
         finally:
-            _follow.chain = before
+            _building.chained = before
 
     return wrapped
 
@@ -185,8 +182,8 @@ def _refuse_unordered(graph: Any) -> None:
         if not _is_ordered(graph):
             parts: list[Any] = getattr(graph, _PARTS, [])
             setattr(graph, _PARTS, parts)
-            strangers = [p for p in parts if p is not part and not isinstance(p, tf.Operation)]
-            if strangers:
+            others = [p for p in parts if p is not part and not isinstance(p, tf.Operation)]
+            if others:
                 raise NotImplementedError(
                     "a gradient taken outside of a function with jit_compile=True goes through "
                     "collectives in nested functions, and their order cannot be fixed: take the "

@@ -1,15 +1,13 @@
-"""Process sets: groups of ranks that run collectives together, beside the set of all ranks."""
+"""Process sets: groups of ranks that run collectives together, beside the set of all ranks.
 
-from tfring.process_sets.process_set import (
-    ProcessSet,
+Sets may overlap, and collectives of several sets may run at the same time.
+"""
+
+from tfring.process_sets.process_set import ProcessSet, checked_id, global_process_set
+from tfring.process_sets.registry import (
     add_process_set,
-    checked_id,
-    counting_key,
-    forget_all,
     generation,
     get_process_set_ids_and_ranks,
-    global_process_set,
-    register_at_init,
     registered,
     remove_process_set,
 )
@@ -18,12 +16,9 @@ __all__ = [
     "ProcessSet",
     "add_process_set",
     "checked_id",
-    "counting_key",
-    "forget_all",
     "generation",
     "get_process_set_ids_and_ranks",
     "global_process_set",
-    "register_at_init",
     "registered",
     "remove_process_set",
 ]

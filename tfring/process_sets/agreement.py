@@ -1,9 +1,9 @@
-"""Which process sets the ranks register when each of them has passed its own list.
+"""Which process sets the ranks register when every rank proposes a list of its own.
 
 Sets that are lists of ranks have to be the same everywhere. Sets made from communicators need not:
-after MPI_Comm_split every rank holds another one. So every rank passes what it has, and all ranks
-compute the same from the same: the distinct sets in the order of their place in the lists, and at
-one place in the order of the ranks that passed them.
+after MPI_Comm_split every rank holds another one. So every rank sends its list to all, and all
+compute the same result from the same lists: the distinct sets in the order of their place in the
+lists, and at one place in the order of the ranks that proposed them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Passed:
-    """What one rank passed.
+class SetProposal:
+    """The list of sets that one rank proposes.
 
     Attributes:
         sets: The ranks of each set; None for COMM_NULL, a communicator that others are part of.
@@ -32,41 +32,41 @@ class Passed:
         return json.dumps([self.sets, self.by_comm, self.error])
 
 
-def decode(line: str) -> Passed:
-    """What a rank passed, from its line."""
-    return Passed(*json.loads(line))
+def decode(line: str) -> SetProposal:
+    """The proposal that `encode` made into this line."""
+    return SetProposal(*json.loads(line))
 
 
-def agree(passed: Sequence[Passed]) -> list[list[list[int]]]:
+def agree(proposals: Sequence[SetProposal]) -> list[list[list[int]]]:
     """Computes which sets are to be registered.
 
     Args:
-        passed: What each rank passed, by rank.
+        proposals: One for each rank, in order of rank.
 
     Returns:
-        For every place in the lists the distinct sets that ranks passed there, in the order in
+        For every place in the lists the distinct sets that ranks proposed there, in the order in
         which they are to be registered.
 
     Raises:
         ValueError: The ranks disagree, a set is not possible, or two are equal; the same on every
             rank.
     """
-    for rank, own in enumerate(passed):
+    for rank, own in enumerate(proposals):
         if own.error is not None:
             raise ValueError(f"rank {rank}: {own.error}")
-    for rank, own in enumerate(passed):
-        if len(own.sets) != len(passed[0].sets):
+    for rank, own in enumerate(proposals):
+        if len(own.sets) != len(proposals[0].sets):
             raise ValueError(
-                f"rank 0 passed {len(passed[0].sets)} process sets and rank {rank} "
+                f"rank 0 passed {len(proposals[0].sets)} process sets and rank {rank} "
                 f"{len(own.sets)}: all ranks pass as many (COMM_NULL where a rank is not part)"
             )
-    everybody = list(range(len(passed)))
+    everybody = list(range(len(proposals)))
     seen = {tuple(everybody): "the global process set"}
     places = []
-    for place in range(len(passed[0].sets)):
-        distinct = _at_place(passed, place)
+    for place in range(len(proposals[0].sets)):
+        distinct = _at_place(proposals, place)
         for ranks in distinct:
-            _check_ranks(ranks, len(passed), place)
+            _check_ranks(ranks, len(proposals), place)
             equal = seen.get(tuple(ranks))
             if equal is not None:
                 raise ValueError(f"process set {place}, {ranks}, is equal to {equal}")
@@ -75,10 +75,10 @@ def agree(passed: Sequence[Passed]) -> list[list[list[int]]]:
     return places
 
 
-def _at_place(passed: Sequence[Passed], place: int) -> list[list[int]]:
-    first = passed[0]
+def _at_place(proposals: Sequence[SetProposal], place: int) -> list[list[int]]:
+    first = proposals[0]
     distinct: list[list[int]] = []
-    for rank, own in enumerate(passed):
+    for rank, own in enumerate(proposals):
         ranks = own.sets[place]
         if own.by_comm[place] != first.by_comm[place]:
             raise ValueError(
@@ -94,17 +94,17 @@ def _at_place(passed: Sequence[Passed], place: int) -> list[list[int]]:
             distinct.append(ranks)
     for ranks in distinct if first.by_comm[place] else []:
         for member in ranks:
-            if passed[member].sets[place] != ranks:
+            if proposals[member].sets[place] != ranks:
                 raise ValueError(
                     f"process set {place} is a communicator of the ranks {ranks}, but rank "
-                    f"{member} of them passed {passed[member].sets[place] or 'COMM_NULL'} there"
+                    f"{member} of them passed {proposals[member].sets[place] or 'COMM_NULL'} there"
                 )
     if not distinct:
         raise ValueError(f"process set {place} is COMM_NULL on every rank")
     return distinct
 
 
-def _source(own: Passed, place: int) -> str:
+def _source(own: SetProposal, place: int) -> str:
     return "from a communicator" if own.by_comm[place] else "of ranks"
 
 
@@ -117,15 +117,15 @@ def _check_ranks(ranks: list[int], size: int, place: int) -> None:
         )
 
 
-def own_set(places: list[list[list[int]]], own: Passed, place: int) -> list[int] | None:
-    """The set that a rank's entry stands for.
+def own_set(places: list[list[list[int]]], own: SetProposal, place: int) -> list[int] | None:
+    """The ranks of the set that one of a rank's entries became.
 
-    COMM_NULL stands for the one set that the others made there; for none (None) if they made
-    several.
+    An entry that is COMM_NULL becomes the one set that the other ranks made at its place; None if
+    they made several there.
 
     Args:
         places: From agree.
-        own: What the rank passed.
+        own: The rank's proposal.
         place: Which of its entries.
     """
     ranks = own.sets[place]

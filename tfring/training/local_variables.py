@@ -13,8 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfring import process_sets
+from tfring.collectives import sparse
 from tfring.ops import topology_ops
-from tfring.training import sparse
 
 
 def variable_key(variable: Any) -> Any:

@@ -22,9 +22,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import world
-from tfring.collectives import allreduce, buckets
-from tfring.training import double_reduction, sparse
+from tfring import process_sets, topology
+from tfring.collectives import allreduce, buckets, sparse
+from tfring.ops import arguments
+from tfring.training import double_reduction
 from tfring.training.local_variables import LocalVariables, variable_key
 from tfring.training.options import ReduceOptions, call_hook
 from tfring.training.reduction_record import reductions
@@ -77,7 +78,7 @@ class GradientReducer:
             tf.errors.FailedPreconditionError: tfring is not initialized; or, when the operation
                 runs, ranks disagree about which gradients exist or about their shapes.
         """
-        if not world.is_initialized():
+        if not topology.is_initialized():
             raise tf.errors.FailedPreconditionError(
                 None, None, f"gradients of {name} are to be reduced: call tfring.init() first"
             )
@@ -171,7 +172,7 @@ class _Reduction:
 
     def as_dense(self, gradient: Any) -> Any:
         if isinstance(gradient, tf.IndexedSlices) and self.options.sparse_as_dense is True:
-            with sparse.device(self.options.device_dense):
+            with arguments.on_device(self.options.device_dense):
                 return tf.convert_to_tensor(gradient)
         return gradient
 
@@ -189,13 +190,14 @@ class _Reduction:
         slices = [p for p in bucket.positions if _kind(gradients[p]) == "S"]
         agreed: list[Any] = []  # results of a collective that compared the layouts
         if dense or not slices:
-            with sparse.device(self.options.device_dense):
+            with arguments.on_device(self.options.device_dense):
                 agreed = [self._reduce_dense(name, bucket, dense, gradients, results, layout)]
         if not slices:
             return
+        sparse.check_op(self.options.op, name)
         reduction = sparse.SparseReduction(
             op=self.options.op,
-            process_set=self.options.members,
+            process_set_id=process_sets.checked_id(self.options.members),
             choose=self.options.sparse_as_dense == "auto",
             device=self.options.device_sparse,
             layout=layout,
@@ -205,9 +207,8 @@ class _Reduction:
         with tf.control_dependencies(agreed):
             reduced = reduction.reduce(
                 [gradients[p] for p in slices],
-                [f"{name}.sparse.{p}" for p in slices],
-                [self._compressor(p) for p in slices],
                 f"{name}.sparse" if agreed else name,
+                [self._compressor(p) for p in slices],
             )
         for p, gradient in zip(slices, reduced, strict=True):
             results[p] = gradient
@@ -230,14 +231,10 @@ class _Reduction:
         compressors = [self._compressor(p) for p in positions]
         sent = [c.compress(gradients[p]) for c, p in zip(compressors, positions, strict=True)]
         wires, contexts = zip(*sent, strict=True)
-        parts: dict[Any, list[int]] = {}
-        for i, wire in enumerate(wires):
-            parts.setdefault(wire.dtype, []).append(i)
         agreed: list[Any] = []
-        for number, part in enumerate(parts.values()):
+        for part_name, part in arguments.by_dtype(wires, name):
             # Later parts wait for the first, which fails if the ranks' layouts differ.
             with tf.control_dependencies(agreed):
-                part_name = f"{name}.{number}" if number else name
                 reduced = self._allreduce([wires[i] for i in part], part_name, layout)
             agreed = agreed or [reduced[0]]
             for i, tensor in zip(part, reduced, strict=True):

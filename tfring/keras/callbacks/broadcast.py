@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tfring import world
+from tfring import topology
 from tfring.collectives import objects
 from tfring.collectives.variables import broadcast_variables, describe_variables
 from tfring.keras.callbacks import state
@@ -125,6 +125,6 @@ def _refuse_different_ranks(everywhere: list[dict[str, Any]]) -> None:
             listed = ", ".join(f"rank {rank}: {value}" for rank, value in values.items())
             none = "; None: the optimizer is not wrapped" if None in values.values() else ""
             raise RuntimeError(
-                f"rank {world.rank()}: the ranks differ in {what} ({listed}{none}), and would wait "
+                f"rank {topology.rank()}: the ranks differ in {what} ({listed}{none}), and would wait "
                 f"for each other: {advice}"
             )

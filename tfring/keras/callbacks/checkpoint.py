@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from tfring import world
+from tfring import topology
 from tfring.keras.callbacks import base
 
 
@@ -68,7 +68,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
-        if world.rank() != 0:
+        if topology.rank() != 0:
             return
         if self.monitor_op is None:  # Keras makes it at the end of the first epoch only
             self._set_monitor_op()
@@ -76,9 +76,9 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
-        if world.rank() != 0:
+        if topology.rank() != 0:
             return
-        decides_now = self.save_freq == "epoch" and world.size() > 1
+        decides_now = self.save_freq == "epoch" and topology.size() > 1
         if decides_now and not base.is_averaged(self.model, epoch):
             warnings.warn(
                 f"BestModelCheckpoint decides by {self.monitor} of rank 0 alone: put a "

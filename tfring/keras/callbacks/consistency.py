@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfring import world
-from tfring._native import core
+from tfring import _native, topology
 from tfring.exceptions import tf_errors
 from tfring.keras.callbacks import state
 from tfring.keras.callbacks.base import DistributedCallback, wait_for_all
@@ -82,23 +81,23 @@ class ConsistencyCheckCallback(DistributedCallback):
             RuntimeError: Variables differ; on every rank.
         """
         variables = self._variables()
-        hashes = [world.rank(), *(_hash_of(variable) for variable in variables)]
+        hashes = [topology.rank(), *(_hash_of(variable) for variable in variables)]
         mine = np.array([len(variables), _combined(variables)], dtype=np.int64)
         with tf_errors():
-            layouts = core.allgather(mine, name="tfring.consistency.layout").reshape(-1, 2)
+            layouts = _native.core.allgather(mine, name="tfring.consistency.layout").reshape(-1, 2)
             if len(np.unique(layouts, axis=0)) > 1:
                 counts = ", ".join(map(str, layouts[:, 0].tolist()))
                 raise RuntimeError(
-                    f"rank {world.rank()}: the ranks' models differ in number, shapes or dtypes of "
-                    f"variables ({counts} variables): build the same model on every rank"
+                    f"rank {topology.rank()}: the ranks' models differ in number, shapes or dtypes "
+                    f"of variables ({counts} variables): build the same model on every rank"
                 )
             row = np.array([hashes], dtype=np.int64)
-            rows = core.allgather(row, name="tfring.consistency.hashes")
+            rows = _native.core.allgather(row, name="tfring.consistency.hashes")
         differing = _differences(rows[:, 0].tolist(), rows[:, 1:], variables)
         if differing:
             more = f"; and {len(differing) - _LISTED} more" if len(differing) > _LISTED else ""
             raise RuntimeError(
-                f"rank {world.rank()}: the weights differ between ranks {when}: "
+                f"rank {topology.rank()}: the weights differ between ranks {when}: "
                 f"{'; '.join(differing[:_LISTED])}{more}. Start from equal weights "
                 "(BroadcastGlobalVariablesCallback), change them only through the distributed "
                 "optimizer, and name variables that are meant to differ in local_variables="

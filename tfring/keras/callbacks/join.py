@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tfring import world
-from tfring._native import core
+from tfring import _native, topology
 from tfring.collectives import sync
 from tfring.collectives.variables import broadcast_variables
 from tfring.exceptions import tf_errors
@@ -85,10 +84,10 @@ class JoinCallback(base.DistributedCallback):
         if self._most_steps is None:
             mine = np.array([self.params.get("steps") or 0], dtype=np.int64)
             with tf_errors():
-                steps = core.allgather(mine, name="tfring.join_callback.steps")
+                steps = _native.core.allgather(mine, name="tfring.join_callback.steps")
             self._most_steps = (int(steps.max()) if steps.min() else None,)
         return self._most_steps[0]
 
 
 def _join() -> int:
-    return 0 if world.size() == 1 else int(sync.join())
+    return 0 if topology.size() == 1 else int(sync.join())

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from tfring import world
+from tfring import topology
 from tfring.keras.callbacks.base import DistributedCallback, find_join
 from tfring.keras.hook import innermost
 
@@ -147,7 +147,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         # Keras calls this once for steps_per_execution batches.
         epoch += self.model.steps_per_execution / float(self.steps_per_epoch or 1)
         epoch = min(epoch, float(self.warmup_epochs))
-        size = world.size()
+        size = topology.size()
         return (epoch * (size - 1) / self.warmup_epochs + 1) / size
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

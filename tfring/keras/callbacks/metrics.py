@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfring import world
-from tfring._native import core
+from tfring import _native, topology
 from tfring.collectives import objects
 from tfring.exceptions import tf_errors
 from tfring.keras.callbacks.base import DistributedCallback, set_averaged, wait_for_all
@@ -65,11 +64,11 @@ class MetricAverageCallback(DistributedCallback):
         self._check_keys(epoch, keys)
         if not keys:
             return
-        training, validation = self._shares() if self.weighted else [1 / world.size()] * 2
+        training, validation = self._shares() if self.weighted else [1 / topology.size()] * 2
         shares = [validation if key.startswith("val_") else training for key in keys]
         values = np.array([float(logs[key]) for key in keys], dtype=np.float64)
         with tf_errors():
-            mean = core.allreduce(
+            mean = _native.core.allreduce(
                 values * np.array(shares), name="tfring.metric_average", op=reduce_ops.Sum
             )
         for key, value in zip(keys, mean, strict=True):
@@ -86,7 +85,7 @@ class MetricAverageCallback(DistributedCallback):
         trained = self._samples() if self._trained is None else self._trained
         mine = np.array([[trained, self._validated, self._batches]], dtype=np.float64)
         with tf_errors():
-            everywhere = core.allgather(mine, name="tfring.metric_average.samples")
+            everywhere = _native.core.allgather(mine, name="tfring.metric_average.samples")
         counted = np.all((everywhere[:, 0] > 0) | (everywhere[:, 2] == 0))
         training = _share(mine[0], everywhere, 0 if counted else 2)
         return training, _share(mine[0], everywhere, 1)
@@ -95,13 +94,13 @@ class MetricAverageCallback(DistributedCallback):
         digest = hashlib.sha256("\n".join(keys).encode()).digest()[:8]
         mine = np.frombuffer(digest, dtype=np.int64)
         with tf_errors():
-            hashes = core.allgather(mine, name="tfring.metric_average.keys")
+            hashes = _native.core.allgather(mine, name="tfring.metric_average.keys")
         if len(set(hashes.tolist())) == 1:
             return
         everywhere = objects.allgather_object(keys, name="tfring.metric_average.differ")
         lists = "; ".join(f"rank {rank}: {', '.join(k)}" for rank, k in enumerate(everywhere))
         raise RuntimeError(
-            f"rank {world.rank()}: the ranks have different metrics at the end of epoch "
+            f"rank {topology.rank()}: the ranks have different metrics at the end of epoch "
             f"{epoch + 1} ({lists}). Give all ranks the same metrics and validation data"
         )
 

@@ -1,0 +1,81 @@
+"""The public names, each from where it is defined; __init__.py reads them from this file."""
+
+from tfring.collectives.allgather import allgather as allgather
+from tfring.collectives.allgather import grouped_allgather as grouped_allgather
+from tfring.collectives.allreduce import allreduce as allreduce
+from tfring.collectives.allreduce import grouped_allreduce as grouped_allreduce
+from tfring.collectives.alltoall import alltoall as alltoall
+from tfring.collectives.broadcast import broadcast as broadcast
+from tfring.collectives.compression import Compression as Compression
+from tfring.collectives.compression import Compressor as Compressor
+from tfring.collectives.objects import allgather_object as allgather_object
+from tfring.collectives.objects import broadcast_object as broadcast_object
+from tfring.collectives.objects import broadcast_object_fn as broadcast_object_fn
+from tfring.collectives.reducescatter import grouped_reducescatter as grouped_reducescatter
+from tfring.collectives.reducescatter import reducescatter as reducescatter
+from tfring.collectives.rooted import gather as gather
+from tfring.collectives.rooted import reduce as reduce
+from tfring.collectives.rooted import scatter as scatter
+from tfring.collectives.send_recv import recv as recv
+from tfring.collectives.send_recv import send as send
+from tfring.collectives.sync import barrier as barrier
+from tfring.collectives.sync import join as join
+from tfring.collectives.variables import broadcast_ as broadcast_
+from tfring.collectives.variables import broadcast_variables as broadcast_variables
+from tfring.compat.build_flags import ccl_built as ccl_built
+from tfring.compat.build_flags import cuda_built as cuda_built
+from tfring.compat.build_flags import ddl_built as ddl_built
+from tfring.compat.build_flags import gloo_built as gloo_built
+from tfring.compat.build_flags import gloo_enabled as gloo_enabled
+from tfring.compat.build_flags import mpi_built as mpi_built
+from tfring.compat.build_flags import mpi_threads_supported as mpi_threads_supported
+from tfring.compat.build_flags import nccl_built as nccl_built
+from tfring.compat.build_flags import rocm_built as rocm_built
+from tfring.compat.helpers import check_num_rank_power_of_2 as check_num_rank_power_of_2
+from tfring.compat.helpers import gpu_available as gpu_available
+from tfring.compat.helpers import split_list as split_list
+from tfring.compat.tf1 import BroadcastGlobalVariablesHook as BroadcastGlobalVariablesHook
+from tfring.compat.tf1 import broadcast_global_variables as broadcast_global_variables
+from tfring.keras import callbacks as callbacks
+from tfring.keras.horovod_tensorflow import DistributedOptimizer as DistributedOptimizer
+from tfring.keras.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
+from tfring.launcher.function import run as run
+from tfring.ops.arguments import (
+    handle_average_backwards_compatibility as handle_average_backwards_compatibility,
+)
+from tfring.ops.reduce_ops import Adasum as Adasum
+from tfring.ops.reduce_ops import Average as Average
+from tfring.ops.reduce_ops import Max as Max
+from tfring.ops.reduce_ops import Min as Min
+from tfring.ops.reduce_ops import Product as Product
+from tfring.ops.reduce_ops import Sum as Sum
+from tfring.ops.topology_ops import cross_rank_op as cross_rank_op
+from tfring.ops.topology_ops import cross_size_op as cross_size_op
+from tfring.ops.topology_ops import local_rank_op as local_rank_op
+from tfring.ops.topology_ops import local_size_op as local_size_op
+from tfring.ops.topology_ops import process_set_included_op as process_set_included_op
+from tfring.ops.topology_ops import rank_op as rank_op
+from tfring.ops.topology_ops import size_op as size_op
+from tfring.process_sets import ProcessSet as ProcessSet
+from tfring.process_sets import add_process_set as add_process_set
+from tfring.process_sets import global_process_set as global_process_set
+from tfring.process_sets import remove_process_set as remove_process_set
+from tfring.topology import cross_rank as cross_rank
+from tfring.topology import cross_size as cross_size
+from tfring.topology import is_initialized as is_initialized
+from tfring.topology import local_rank as local_rank
+from tfring.topology import local_size as local_size
+from tfring.topology import rank as rank
+from tfring.topology import size as size
+from tfring.training.accumulation import (
+    LocalGradientAggregationHelper as LocalGradientAggregationHelper,
+)
+from tfring.training.gradient_tape import DistributedGradientTape as DistributedGradientTape
+from tfring.training.gradient_tape import (
+    PartialDistributedGradientTape as PartialDistributedGradientTape,
+)
+from tfring.version import __version__ as __version__
+from tfring.world import init as init
+from tfring.world import is_homogeneous as is_homogeneous
+from tfring.world import mpi_enabled as mpi_enabled
+from tfring.world import shutdown as shutdown

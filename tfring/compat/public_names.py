@@ -1,0 +1,66 @@
+"""The public names of a package, loaded when they are first used.
+
+A package lists them once, as imports in its `__init__.pyi`: `from tfring.topology import rank as
+rank`. Type checkers and editors read that file, and so does `lazy_names`, so that importing the
+package loads neither TensorFlow nor the compiled runtime.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Names of Horovod's that this version does not have. They are attributes that do not exist, so that
+# a script can ask with hasattr; the error says more than "no attribute".
+_NOT_YET = frozenset({"data", "elastic", "start_timeline", "stop_timeline"})
+
+_INSTEAD = {
+    "check_extension": "`tfring doctor` says what was built",
+    "PartialDistributedOptimizer": "it is in tfring.keras",
+    "load_model": "it is in tfring.keras",
+}
+
+
+def lazy_names(
+    package: str, init_file: str
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Returns `__all__`, `__getattr__` and `__dir__` of a package.
+
+    Args:
+        package: its name.
+        init_file: its __init__.py, beside which its __init__.pyi is.
+    """
+    module_of = _imports(Path(init_file).with_suffix(".pyi"))
+    names = sorted(module_of)
+
+    def load(name: str) -> Any:
+        if name not in module_of:
+            raise _missing(package, name)
+        module = module_of[name]
+        if module is None:
+            return importlib.import_module(f"{package}.{name}")
+        value = getattr(importlib.import_module(module), name)
+        vars(sys.modules[package])[name] = value
+        return value
+
+    return names, load, lambda: sorted({*vars(sys.modules[package]), *names})
+
+
+def _imports(stub: Path) -> dict[str, str | None]:
+    """The names that a stub imports, and from which module; None is the package itself."""
+    body = ast.parse(stub.read_text(encoding="utf-8")).body
+    imports = [node for node in body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module for node in imports for alias in node.names}
+
+
+def _missing(module: str, name: str) -> AttributeError:
+    text = f"module {module!r} has no attribute {name!r}"
+    if name in _NOT_YET:
+        text += ": it is not there yet in this version of tfring"
+    elif name in _INSTEAD:
+        text += f": {_INSTEAD[name]}"
+    return AttributeError(text, name=name)

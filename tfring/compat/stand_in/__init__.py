@@ -1,1 +1,0 @@
-"""The folder to put on the import path; see tfring.compat."""

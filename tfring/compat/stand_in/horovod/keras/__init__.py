@@ -1,5 +1,0 @@
-"""horovod.keras: tfring.keras.horovod_keras."""
-
-from tfring.compat import stand_for
-
-__getattr__, __dir__, __all__ = stand_for("tfring.keras.horovod_keras")
