@@ -125,6 +125,6 @@ def _refuse_different_ranks(everywhere: list[dict[str, Any]]) -> None:
             listed = ", ".join(f"rank {rank}: {value}" for rank, value in values.items())
             none = "; None: the optimizer is not wrapped" if None in values.values() else ""
             raise RuntimeError(
-                f"rank {topology.rank()}: the ranks differ in {what} ({listed}{none}), and would wait "
-                f"for each other: {advice}"
+                f"rank {topology.rank()}: the ranks differ in {what} ({listed}{none}), and would "
+                f"wait for each other: {advice}"
             )
