@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +14,7 @@ import tensorflow as tf
 from tfring import topology
 from tfring.collectives import allreduce
 from tfring.keras import optimizer as wrapping
+from tfring.training.ordinals import Ordinals
 
 X = np.random.default_rng(0).random((32, 4), dtype=np.float32)
 Y = X.sum(axis=1, keepdims=True)
@@ -65,7 +65,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     recorder = Recorder()
     monkeypatch.setattr(allreduce, "bucket_allreduce", recorder.bucket_allreduce)
     monkeypatch.setattr(topology, "is_initialized", lambda: True)
-    monkeypatch.setattr(wrapping, "_used", collections.Counter())
+    monkeypatch.setattr(wrapping, "_optimizers", Ordinals())
     yield recorder
     keras.mixed_precision.set_global_policy("float32")
 

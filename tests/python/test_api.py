@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -177,16 +178,54 @@ def test_parameters_are_horovods(module: str, name: str) -> None:
     assert parameters == PARAMETERS[module, name].split()
 
 
-def test_no_parameter_of_the_optimizer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    import tfring
-    from tfring.keras import optimizer
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("tfring", "DistributedOptimizer"),
+        ("tfring.keras", "DistributedOptimizer"),
+        ("tfring.keras", "PartialDistributedOptimizer"),
+    ],
+)
+def test_no_parameter_of_an_optimizer_is_dropped(
+    module: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tfring.keras import horovod_tensorflow, optimizer
+    from tfring.training.options import ReduceOptions
 
-    names = PARAMETERS["tfring.keras", "DistributedOptimizer"].split()
-    given = {name: object() for name in [*names, "before_reduce", "after_reduce"]}
-    monkeypatch.setattr(optimizer, "DistributedOptimizer", lambda o, **k: {"optimizer": o, **k})
-    assert tfring.DistributedOptimizer(**given) == given
+    def reduce_options(*args: Any, **kwargs: Any) -> Any:
+        return inspect.signature(ReduceOptions).bind(*args, **kwargs).arguments
+
+    for place in (horovod_tensorflow, optimizer):
+        monkeypatch.setattr(place, "ReduceOptions", reduce_options)
+        monkeypatch.setattr(place, "LocalVariables", lambda *layers, **rest: (layers, rest))
+        monkeypatch.setattr(place, "resolve_groups", lambda number, groups: (number, groups))
+    monkeypatch.setattr(optimizer, "wrap", lambda optimizer, options: (optimizer, options))
+    function = getattr(importlib.import_module(module), name)
+    parameters = set(inspect.signature(function).parameters) - {"use_locking"}
+    given = {parameter: object() for parameter in parameters}
+    wrapped, options = function(**given)
+    layers = (given["local_layers"],) if "local_layers" in given else ()
+    scale, process_set = given["scale_local_gradients"], given["process_set"]
+    assert wrapped is given["optimizer"]
+    assert options.local == (layers, {"scale": scale, "process_set": process_set})
+    assert options.reduction.pop("groups") == (given.get("num_groups", 0), given["groups"])
+    assert options.reduction == {key: given[key] for key in options.reduction}
+    assert (options.name, options.passes) == (given["name"], given["backward_passes_per_step"])
+    assert options.average is given["average_aggregated_gradients"]
+    assert parameters == {
+        *("optimizer", "name", "groups", "scale_local_gradients", "backward_passes_per_step"),
+        *("average_aggregated_gradients", *options.reduction),
+        *(parameters & {"num_groups", "local_layers"}),
+    }
+
+
+def test_keras_optimizers_have_no_locks() -> None:
+    import keras
+
+    import tfring
+
     with pytest.raises(NotImplementedError, match="use_locking"):
-        tfring.DistributedOptimizer(use_locking=True, **given)
+        tfring.DistributedOptimizer(keras.optimizers.SGD(0.1), use_locking=True)
 
 
 def test_both_modules_give_the_same_objects() -> None:

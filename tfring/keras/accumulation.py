@@ -1,7 +1,8 @@
 """backward_passes_per_step, by Keras' own accumulation or, for a built optimizer, by ours.
 
-Keras makes its accumulators when an optimizer is built, as part of the state that is saved. One
-that is built already keeps its state as it is: the hook accumulates in front of it.
+Keras makes its accumulators when it builds an optimizer, as part of the state that is saved. An
+optimizer that is built already keeps its state as it is: the hook accumulates gradients before it
+hands them to the optimizer.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from tfring.training.accumulation import LocalGradientAggregationHelper
 
 @dataclasses.dataclass(frozen=True)
 class Accumulation:
-    """What the hook has to know of accumulation.
+    """How the hook accumulates gradients, or scales those that Keras has accumulated.
 
     Attributes:
-        factor: for accumulated gradients, of which Keras takes the mean over the passes.
+        factor: multiplies what Keras has accumulated, which is the mean over the passes.
         passes: how many passes the hook itself accumulates; 1 if it does not.
         average: use the mean over these passes instead of their sum.
     """
@@ -27,7 +28,7 @@ class Accumulation:
     average: bool = False
 
     def helper(self, reduce: Any) -> LocalGradientAggregationHelper:
-        """Returns what accumulates in front of a built optimizer, reducing by `reduce`."""
+        """Returns what accumulates for a built optimizer and reduces by calling `reduce`."""
         return LocalGradientAggregationHelper(
             self.passes, reduce, average_aggregated_gradients=self.average
         )
@@ -43,7 +44,7 @@ def set_up(inner: Any, passes: int, average: bool) -> Accumulation:
 
     Raises:
         ValueError: passes is no positive number, or the optimizer accumulates already.
-        NotImplementedError: a MultiOptimizer, whose parts count steps of their own.
+        NotImplementedError: a MultiOptimizer, whose parts each count their own steps.
     """
     if passes < 1:
         raise ValueError(f"backward_passes_per_step must be at least 1, not {passes}")

@@ -1,6 +1,6 @@
-"""Notices training that would not reduce gradients, and repairs it where that can be done.
+"""Refuses training that would not reduce gradients, or makes it reduce them where that is possible.
 
-The callbacks call this. Without any callback of tfring a plain optimizer cannot be noticed.
+The callbacks of tfring call this; a plain optimizer is noticed only where there is one of them.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import keras
 from tfring import topology
 from tfring.keras.hook import find_hook
 from tfring.ops import library
-from tfring.training.reducer import GradientReducer
+from tfring.training.reduction_record import reductions
 
-# For every model: the train function that was made while the hook was in place, and the hook. Both
-# refer to the model, so they are held weakly: it would never be freed.
+# By model: the train function that was made while the hook was in place, and the hook. Both refer
+# to the model, which would never be freed if they were not held weakly.
 _verified: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
 
 
 def before_train_function(model: Any) -> None:
     """Called when a callback is given its model: before `fit` makes or reuses the train function.
 
-    A train function that was traced before the optimizer was wrapped would go on without reducing;
-    it is dropped, and `fit` makes another.
+    A train function that was traced before the optimizer was wrapped would go on without reducing.
+    It is dropped, unless an earlier call verified it, and `fit` makes another.
     """
     if model is None or getattr(model, "optimizer", None) is None:
         return
@@ -62,9 +62,11 @@ def at_train_begin(model: Any) -> None:
 
 
 class ReductionWatch:
-    """Sees whether a model with a train_step of its own reduced gradients in its first batch.
+    """Checks that a model with a train_step of its own reduced gradients in its first batch.
 
-    Such a model may use a DistributedGradientTape, so its plain optimizer proves nothing.
+    Such a model may use a DistributedGradientTape, so a plain optimizer is no reason to refuse it.
+    Made before the first batch, when the train function has not been traced yet; the record of
+    reductions then says whether one of the model's variables was reduced while it was.
     """
 
     def __init__(self, model: Any) -> None:
@@ -73,20 +75,21 @@ class ReductionWatch:
             _hook_of(model) is None
             and _has_own_train_step(model)
             and topology.size() > 1
-            and model not in _verified  # then nothing is traced, and so nothing built
+            and model not in _verified  # else nothing is traced, and so nothing recorded
         )
-        self._before = GradientReducer.built
+        self._begin = reductions.now()
 
     def after_first_batch(self) -> None:
-        """Raises RuntimeError when nothing was reduced since the watch was made."""
-        if self._wanted and GradientReducer.built == self._before:
+        """Raises RuntimeError if no gradient of the model was reduced since the watch was made."""
+        if not self._wanted:
+            return
+        if not reductions.any_since(self._model.trainable_variables, self._begin):
             raise RuntimeError(
                 f"rank {topology.rank()}: the model's own train_step ran and no gradient was "
                 "reduced over the ranks: wrap the optimizer in DistributedOptimizer, or the tape "
                 "in DistributedGradientTape"
             )
-        if self._wanted:
-            _remember(self._model, None)
+        _remember(self._model, None)
         self._wanted = False
 
 

@@ -1,19 +1,25 @@
-"""GradientHook: what is attached to a user's own Keras optimizer so that it reduces gradients.
+"""OptimizerHook: what is attached to a user's own Keras optimizer so that it reduces gradients.
 
-Attached as INSTANCE attributes, not as a subclass: saving, `serialize`, pickle and deepcopy see the
-plain class, so a saved model loads without tfring and a custom optimizer keeps its registered name.
-(A copy made by saving, pickling or from_config is a plain optimizer again; the callbacks notice it.
-A deepcopy is wrapped like its original.)
+A training step reaches the optimizer by `optimizer.apply(gradients, variables)`. Inside, Keras
+accumulates gradients if gradient_accumulation_steps is set, clips them in `_clip_gradients`, and
+updates the weights in `_backend_update_step`; at the end of `fit` it calls
+`finalize_variable_values`. The hook replaces these four methods:
 
-Where gradients are reduced:
-  without accumulation    in `apply`, before anything looks at them.
-  with accumulation       in `_clip_gradients`, which runs once per real update, before clipping,
-                          with what was accumulated; `apply` runs for every micro-step.
-A MultiOptimizer hands the gradients on to its parts, so it is always `apply` there: right with
-accumulation inside it, too, but with a reduction per micro-step.
-Gradients of `overwrite_with_gradient` variables (float8 scales) become the variable's next value
-without an update step; they are reduced by Max, as Keras itself accumulates them, so that every
-rank goes on with the same value.
+- `apply` reduces the gradients before anything looks at them, unless they are accumulated.
+- `_clip_gradients` reduces accumulated gradients: Keras calls it once per real update, with the
+  mean over the passes, whereas `apply` runs in every pass.
+- `_backend_update_step` raises if the gradients have been reduced in neither place.
+- `finalize_variable_values` raises if steps ran that never came to the hook.
+
+A MultiOptimizer hands the gradients on to its parts, so there it is always `apply` that reduces,
+and accumulation inside it costs one reduction per pass. Gradients of `overwrite_with_gradient`
+variables (float8 scales) become the variable's next value without an update step; they are reduced
+by Max, as Keras itself accumulates them, so that every rank goes on with the same value.
+
+The replacements are INSTANCE attributes, not methods of a subclass: saving, `serialize`, pickle and
+deepcopy see the plain class, so a saved model loads without tfring and a custom optimizer keeps its
+registered name. A copy made by saving, pickling or from_config is a plain optimizer again, which
+the callbacks refuse; a deepcopy is wrapped like its original.
 """
 
 from __future__ import annotations
@@ -21,19 +27,19 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfring.keras import retracing
 from tfring.keras.accumulation import Accumulation
 from tfring.ops import reduce_ops
 from tfring.training import double_reduction
 from tfring.training.accumulation import LocalGradientAggregationHelper
-from tfring.training.local_variables import LocalVariables, variable_key
+from tfring.training.local_variables import variable_key
+from tfring.training.ordinals import Ordinals
 from tfring.training.reducer import GradientReducer
+from tfring.training.reduction_record import reductions
 
 _ATTRIBUTE = "_tfring_hook"
 
@@ -45,12 +51,12 @@ def innermost(optimizer: Any) -> Any:
     return optimizer
 
 
-def find_hook(optimizer: Any) -> GradientHook | None:
+def find_hook(optimizer: Any) -> OptimizerHook | None:
     """Returns the hook of an optimizer, or of the one inside a LossScaleOptimizer, or None."""
     inner = innermost(optimizer)
     hook = getattr(inner, _ATTRIBUTE, None)
-    # An attribute copied to another object along with __dict__ would work on the wrong optimizer.
-    return hook if isinstance(hook, GradientHook) and hook.optimizer is inner else None
+    # An attribute that was copied along with __dict__ still belongs to the original optimizer.
+    return hook if isinstance(hook, OptimizerHook) and hook.optimizer is inner else None
 
 
 @dataclasses.dataclass
@@ -62,18 +68,18 @@ class _Call:
     reduced: bool
 
 
-class GradientHook:
+class OptimizerHook:
     """Reduces the gradients that pass through one optimizer.
 
-    Used by the thread that traces or runs the training step. Lives and dies with the optimizer:
-    they refer to each other.
+    Used by the thread that traces or runs the training step. The hook and its optimizer refer to
+    each other and are freed together.
     """
 
     def __init__(
         self,
         optimizer: Any,
         reducer: GradientReducer,
-        make_name: Callable[[], str],
+        make_name: Callable[[OptimizerHook], str],
         accumulation: Accumulation | None = None,
     ) -> None:
         """Prepares the hook; `attach` puts it in place.
@@ -81,100 +87,109 @@ class GradientHook:
         Args:
             optimizer: the innermost optimizer.
             reducer: reduces lists of gradients.
-            make_name: called before the first reduction; returns what the collectives' names
-                start with, the same on every rank.
+            make_name: returns what the names of this hook's collectives start with, the same on
+                every rank; called when the name is needed.
             accumulation: how gradients are accumulated, if they are.
         """
         self.optimizer = optimizer
+        self.key = object()  # identifies this hook where hooks are numbered
         self._reducer = reducer
         self._make_name = make_name
         self._accumulation = accumulation or Accumulation()
-        self._helpers: dict[str, LocalGradientAggregationHelper] = {}
-        self._since = double_reduction.now()
-        self._ordinals: dict[tuple[Any, ...], int] = {}
-        self._copies = 0
+        self._helpers: dict[tuple[Any, ...], LocalGradientAggregationHelper] = {}
+        self._wrapped_at = reductions.now()
+        self._lists_of_variables = Ordinals()
+        self._copies = Ordinals()
         self._calls: list[_Call] = []
         self._outer_reduced = False
+        self._reached = False  # whether `apply` was called
+        self._traced = False  # whether it was called while a function was traced
+        self._iterations_before = _iterations(optimizer)
         self._apply = optimizer.apply
         self._clip_gradients = optimizer._clip_gradients
         self._update_step = optimizer._backend_update_step
+        self._finalize = optimizer.finalize_variable_values
 
     def attach(self) -> None:
-        """Puts the hook in place. Past Keras' attribute tracking, which would save it."""
+        """Puts the hook in place; not by setattr, with which Keras would track and save it."""
         for name, value in {
             _ATTRIBUTE: self,
             "apply": self.apply,
             "_clip_gradients": self.clip_gradients,
             "_backend_update_step": self.update_step,
+            "finalize_variable_values": self.finalize_variable_values,
             "__deepcopy__": self.copy_optimizer,
             "register_local_var": self.register_local_var,
         }.items():
             object.__setattr__(self.optimizer, name, value)
-        retracing.drop_traces(self.optimizer)
-
-    def set_local(self, local: LocalVariables) -> None:
-        """Replaces what is local to this rank, right after `attach`."""
-        self._reducer = GradientReducer(self._reducer.options, local)
 
     def register_local_var(self, var: Any) -> None:
         """Makes the gradient of a variable stay this rank's own.
 
-        Best called before the first training step; after it, steps that were traced are dropped.
-
         Args:
             var: keras.Variable or tf.Variable.
+
+        Raises:
+            RuntimeError: a training step has been traced, which reduces this gradient.
         """
+        if self._traced:
+            name = getattr(var, "path", getattr(var, "name", var))
+            raise RuntimeError(
+                f"register_local_var({name!r}): a training step was traced with optimizer "
+                f"{self.optimizer.name!r} already and would go on reducing this gradient: register "
+                "local variables before the first training step"
+            )
         self._reducer.local.register(var)
-        retracing.drop_traces(self.optimizer)
 
     def local_among(self, variables: Sequence[Any]) -> list[Any]:
         """Returns those of `variables` whose gradients stay this rank's own."""
         return [variables[i] for i in sorted(self._reducer.local.positions(variables))]
 
     def copy_optimizer(self, memo: dict[int, Any]) -> Any:
-        """Stands in for `copy.deepcopy(optimizer)`: the copy reduces, too."""
+        """Is called by `copy.deepcopy(optimizer)`; the copy reduces, too."""
         object.__delattr__(self.optimizer, "__deepcopy__")
         try:
             copied = copy.deepcopy(self.optimizer, memo)
         finally:
             object.__setattr__(self.optimizer, "__deepcopy__", self.copy_optimizer)
-        GradientHook(copied, self._reducer, self._name_copy, self._accumulation).attach()
+        OptimizerHook(copied, self._reducer, self._name_copy, self._accumulation).attach()
         return copied
 
-    def _name_copy(self) -> str:
-        self._copies += 1
-        return f"{self.name}.copy{self._copies}"
+    def _name_copy(self, copied: OptimizerHook) -> str:
+        return f"{self.name}.copy{self._copies.number(copied.key) + 1}"
 
-    @functools.cached_property
+    @property
     def name(self) -> str:
         """What the collectives' names start with.
 
         Made up when first needed: a rank may have wrapped or copied optimizers that it never uses.
         """
-        return self._make_name()
+        return self._make_name(self)
 
     @property
     def accumulates(self) -> bool:
-        """Whether `apply` only accumulates, most of the time."""
+        """Whether `apply` accumulates gradients and updates in the last of several passes only."""
         return bool(self.optimizer.gradient_accumulation_steps) or self._accumulation.passes > 1
 
     @property
     def finite_here_only(self) -> bool:
-        """Whether ranks may see different gradients when they look for inf and nan."""
+        """Whether ranks may have different gradients when they look for inf and nan."""
         return self.accumulates or bool(self._reducer.local)
 
     @property
     def in_reduced_call(self) -> bool:
-        """Whether a LossScaleOptimizer around this one has reduced already."""
+        """Whether a LossScaleOptimizer around this one has reduced the gradients already."""
         return self._outer_reduced
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Stands in for `optimizer.apply`."""
+        """Replaces `optimizer.apply`."""
         grads = list(grads)
         variables = self._variables_of(grads, trainable_variables)
         if not variables:
             return self._apply(grads, trainable_variables)
+        self._reached = True
+        self._traced = self._traced or not tf.executing_eagerly()
         if self._accumulation.passes > 1:
             return self._apply_in_last_pass(grads, variables)
         if self._outer_reduced:
@@ -196,21 +211,21 @@ class GradientHook:
         return result
 
     def _apply_in_last_pass(self, grads: list[Any], variables: list[Any]) -> Any:
-        """Accumulates in front of an optimizer that was built without accumulators."""
+        """Accumulates here, for an optimizer that was built without accumulators."""
         if any(_overwrites(v) for v in variables):
             raise NotImplementedError(
                 "backward_passes_per_step for an optimizer that is built already cannot be used "
                 "with overwrite_with_gradient variables: wrap the optimizer before it is built"
             )
         self._refuse_reduced(grads, variables)
-        name = self._call_name(variables)
-        helper = self._helpers.get(name)
+        key = _key_of(variables)
+        helper = self._helpers.get(key)
         if helper is None:
 
-            def reduce(gradients: list[Any], variables: list[Any]) -> list[Any]:
-                return self._reducer.reduce(gradients, variables, name=name)
+            def reduce(gradients: list[Any], live: list[Any]) -> list[Any]:
+                return self._reducer.reduce(gradients, live, name=self._call_name(variables))
 
-            helper = self._helpers.setdefault(name, self._accumulation.helper(reduce))
+            helper = self._helpers.setdefault(key, self._accumulation.helper(reduce))
         reduced = helper.compute_gradients(grads, variables)
         live = [i for i, gradient in enumerate(reduced) if gradient is not None]
 
@@ -222,7 +237,7 @@ class GradientHook:
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def clip_gradients(self, grads: Any) -> Any:
-        """Stands in for `optimizer._clip_gradients`."""
+        """Replaces `optimizer._clip_gradients`; reduces first what was accumulated."""
         call = self._calls[-1] if self._calls else None
         if call is None or call.reduced:
             return self._clip_gradients(grads)
@@ -244,18 +259,34 @@ class GradientHook:
         return self._clip_gradients([reduced[position] for position in call.live])
 
     def update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> Any:
-        """Stands in for `optimizer._backend_update_step`: the last place to notice a bypass."""
+        """Replaces `optimizer._backend_update_step`; refuses gradients that were not reduced."""
         if not self._calls or not self._calls[-1].reduced:
             raise RuntimeError(
                 f"optimizer {self.optimizer.name!r} ({type(self.optimizer).__name__}) is about to "
                 "update weights with gradients that were not reduced over the ranks: something "
-                "called past the `apply` that DistributedOptimizer attached. Call "
+                "called another `apply` than the one that DistributedOptimizer attached. Call "
                 "optimizer.apply(...) or optimizer.apply_gradients(...) of the wrapped object"
             )
         return self._update_step(grads, trainable_variables, learning_rate)
 
+    def finalize_variable_values(self, var_list: Any) -> None:
+        """Replaces `optimizer.finalize_variable_values`; refuses steps that were not reduced.
+
+        Keras calls it at the end of `fit`. A train function that was traced before the optimizer
+        was wrapped runs steps, which count as iterations, without calling the hook.
+        """
+        steps = _iterations(self.optimizer) - self._iterations_before
+        if self._iterations_before and steps > 0 and not self._reached:
+            raise RuntimeError(
+                f"optimizer {self.optimizer.name!r} has taken {steps} steps since "
+                "DistributedOptimizer wrapped it, and none of them reduced gradients over the "
+                "ranks: they were traced before. Wrap the optimizer before the first training "
+                "step, or compile the model again after wrapping"
+            )
+        self._finalize(var_list)
+
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any], unscale: Any) -> list[Any]:
-        """Reduces one step's gradients; `unscale` is the loss scale that they carry, or None."""
+        """Reduces one step's gradients; `unscale` is the loss scale in them, or None."""
         self._refuse_reduced(grads, variables)
         plain = [None if _overwrites(v) else g for g, v in zip(grads, variables, strict=True)]
         reduced = self._reducer.reduce(
@@ -268,7 +299,7 @@ class GradientHook:
         ]
 
     def agree_finite(self, finite: Any) -> Any:
-        """Returns whether `finite` holds on every rank, as a bool tensor."""
+        """Returns, as a bool tensor, whether `finite` is true on every rank."""
         flag = tf.cast(finite, tf.int32)
         reducer = self._reducer.exact(reduce_ops.Min)
         (agreed,) = reducer.reduce([flag], [flag], name=f"{self.name}.finite")
@@ -276,7 +307,7 @@ class GradientHook:
 
     @contextlib.contextmanager
     def outer_reduced(self) -> Iterator[None]:
-        """While a LossScaleOptimizer applies gradients that it has reduced."""
+        """Tells the hook that a LossScaleOptimizer applies gradients that it has reduced."""
         before, self._outer_reduced = self._outer_reduced, True
         try:
             yield
@@ -290,7 +321,7 @@ class GradientHook:
         return list(self.optimizer._trainable_variables)
 
     def _variables_of(self, grads: list[Any], trainable_variables: Any) -> list[Any]:
-        """Returns [] where `apply` has nothing to do or will refuse the call by itself."""
+        """Returns [] if Keras' own `apply` has nothing to do or will refuse the call."""
         variables = self.variables_or_known(trainable_variables)
         if not grads or len(grads) != len(variables):
             return []
@@ -313,17 +344,16 @@ class GradientHook:
         return result
 
     def _call_name(self, variables: Sequence[Any]) -> str:
-        """Tells apart calls of `apply` with parts of the variables.
+        """Returns the name for a list of variables: `apply` may be called with several lists.
 
-        By the order in which they were first seen: what Keras knows of a variable's position
-        differs between a rank whose optimizer is built and one whose is not.
+        They are numbered in the order of their first use. (The positions that Keras gives to
+        variables will not do: it has none yet on a rank whose optimizer is not built.)
         """
-        key = tuple(variable_key(v) for v in variables)
-        return f"{self.name}.{self._ordinals.setdefault(key, len(self._ordinals))}"
+        return f"{self.name}.{self._lists_of_variables.number(_key_of(variables))}"
 
     def _refuse_reduced(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
         members = self._reducer.options.members
-        double_reduction.refuse_reduced(grads, variables, members, self._since)
+        double_reduction.refuse_reduced(grads, variables, members, self._wrapped_at)
 
     def _check_reduced(self, call: _Call) -> None:
         """Raises RuntimeError if an update was made with what was accumulated on this rank."""
@@ -335,8 +365,8 @@ class GradientHook:
                 return
         raise RuntimeError(
             f"optimizer {self.optimizer.name!r} ({type(self.optimizer).__name__}) accumulates "
-            "gradients in a way of its own, past Keras' `_clip_gradients`, and they would not be "
-            "reduced over the ranks: use it without gradient_accumulation_steps"
+            "gradients in a way of its own, without Keras' `_clip_gradients`, and they would not "
+            "be reduced over the ranks: use it without gradient_accumulation_steps"
         )
 
     @contextlib.contextmanager
@@ -346,6 +376,15 @@ class GradientHook:
             yield call
         finally:
             self._calls.pop()
+
+
+def _key_of(variables: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(variable_key(v) for v in variables)
+
+
+def _iterations(optimizer: Any) -> int:
+    """Returns how many steps an optimizer has taken; 0 if that cannot be read, as in a graph."""
+    return int(optimizer._iterations) if tf.executing_eagerly() else 0
 
 
 def _overwrites(variable: Any) -> bool:

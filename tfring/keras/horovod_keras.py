@@ -1,7 +1,7 @@
 """`import horovod.keras as hvd`: tfring.keras with the defaults of Horovod's oldest Keras module.
 
-allreduce averages unless it is told otherwise by `average`, and DistributedOptimizer takes fewer
-parameters by position than tfring.keras.DistributedOptimizer does.
+allreduce averages unless `average` is False, and DistributedOptimizer takes fewer parameters by
+position than tfring.keras.DistributedOptimizer does.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def allreduce(
 ) -> Any:
     """As tfring.keras.allreduce: the average of a value over the ranks unless `average` is False.
 
-    Horovod's default for `average` here is True, which stands for op=Average; an `op` wins over it.
+    Horovod's default for `average` here is True, that is op=Average. An `op` takes precedence.
     """
     if op is None:
         op = reduce_ops.Sum if average is False else reduce_ops.Average

@@ -11,7 +11,13 @@ from tfring.collectives.compression import Compression
 from tfring.keras import optimizer as keras_optimizer
 from tfring.ops import reduce_ops
 from tfring.training import tf1_optimizer
-from tfring.training.options import GradientHook
+from tfring.training.local_variables import LocalVariables
+from tfring.training.options import (
+    GradientTransform,
+    OptimizerOptions,
+    ReduceOptions,
+    resolve_groups,
+)
 
 
 def DistributedOptimizer(
@@ -31,8 +37,8 @@ def DistributedOptimizer(
     process_set: Any = process_sets.global_process_set,
     scale_local_gradients: bool = True,
     *,
-    before_reduce: GradientHook | None = None,
-    after_reduce: GradientHook | None = None,
+    before_reduce: GradientTransform | None = None,
+    after_reduce: GradientTransform | None = None,
 ) -> Any:
     """Makes an optimizer reduce gradients: tfring.keras.DistributedOptimizer describes it.
 
@@ -48,25 +54,16 @@ def DistributedOptimizer(
         ValueError: what tfring.keras.DistributedOptimizer raises.
         TypeError: likewise.
     """
-    options: dict[str, Any] = {
-        "name": name,
-        "device_dense": device_dense,
-        "device_sparse": device_sparse,
-        "compression": compression,
-        "sparse_as_dense": sparse_as_dense,
-        "gradient_predivide_factor": gradient_predivide_factor,
-        "op": op,
-        "backward_passes_per_step": backward_passes_per_step,
-        "average_aggregated_gradients": average_aggregated_gradients,
-        "num_groups": num_groups,
-        "groups": groups,
-        "process_set": process_set,
-        "scale_local_gradients": scale_local_gradients,
-        "before_reduce": before_reduce,
-        "after_reduce": after_reduce,
-    }
+    cut = resolve_groups(num_groups, groups)
+    rest = (device_dense, device_sparse, before_reduce, after_reduce)
+    reduction = ReduceOptions(
+        op, compression, sparse_as_dense, gradient_predivide_factor, cut, process_set, *rest
+    )
+    local = LocalVariables(scale=scale_local_gradients, process_set=process_set)
+    accumulated = (backward_passes_per_step, average_aggregated_gradients)
+    options = OptimizerOptions(reduction, local, name, *accumulated)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        return tf1_optimizer.wrap(optimizer, use_locking=use_locking, **options)
+        return tf1_optimizer.wrap(optimizer, options, use_locking=use_locking)
     if use_locking:
         raise NotImplementedError("use_locking=True: Keras optimizers have no locks; omit it")
-    return keras_optimizer.DistributedOptimizer(optimizer, **options)
+    return keras_optimizer.wrap(optimizer, options)

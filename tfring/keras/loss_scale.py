@@ -1,15 +1,17 @@
 """Makes Keras' LossScaleOptimizer decide alike on every rank.
 
-Under mixed_float16 `compile` puts a LossScaleOptimizer around the optimizer. It looks for inf in
-the gradients and skips the update when it finds one: on that rank alone, while the others wait in a
-collective. So
-  without accumulation    the gradients are reduced before it looks: an inf anywhere is an inf
-                          everywhere.
-  with accumulation       it looks at local gradients in every micro-step, and its verdict is
-                          reduced by Min: all accumulate, or all skip. Likewise where some
-                          variables are local, whose gradients only this rank sees.
-The methods are replaced on the class, because `compile` makes the object; optimizers without a hook
-are not touched.
+Under mixed_float16 `compile` puts a LossScaleOptimizer around the optimizer. It looks for inf and
+nan in the gradients and skips the update if it finds one: on that rank alone, while the others wait
+in a collective. To prevent that:
+
+- Without accumulation the gradients are reduced before it looks: an inf on one rank is then an inf
+  on every rank.
+- With accumulation it looks at local gradients in every pass. Its result is reduced by Min, so that
+  all ranks accumulate or all skip. The same where some variables are local, because only this rank
+  has their gradients.
+
+The two methods are replaced in the class, because the object is made later, by `compile`. They do
+nothing new for an optimizer that is not wrapped.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _original_check_finite = keras.optimizers.LossScaleOptimizer.check_finite
 
 
 def install() -> None:
-    """Replaces the two methods; does nothing when that was done before."""
+    """Replaces the two methods; a second call changes nothing."""
     keras.optimizers.LossScaleOptimizer.apply = _apply
     keras.optimizers.LossScaleOptimizer.check_finite = _check_finite
 

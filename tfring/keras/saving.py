@@ -25,17 +25,17 @@ def load_model(
 ) -> Any:
     """Loads a model and wraps its optimizer in DistributedOptimizer, which keeps its state.
 
-    Saved models contain the plain optimizer, also those saved while it was wrapped: this works for
-    any model that Keras saved, and keras.saving.load_model loads it without tfring. Options of
-    DistributedOptimizer are not saved either; for others than `compression`, load the model with
-    keras.saving.load_model and wrap `model.optimizer`, before the first training step. (What
-    backward_passes_per_step left in the file is gradient_accumulation_steps, whose update is the
-    mean over the passes.)
+    A saved model contains the plain optimizer, even if it was wrapped when the model was saved. So
+    this works for any model that Keras saved, and keras.saving.load_model loads it without tfring.
+    Options of DistributedOptimizer are not saved. If you need others than `compression`, load the
+    model with keras.saving.load_model and wrap `model.optimizer` before the first training step.
+    (backward_passes_per_step is saved as gradient_accumulation_steps, which updates by the mean
+    over the passes.)
 
     Args:
         filepath: a .keras or .h5 file.
         custom_optimizers: classes of optimizers that Keras does not know, if the model has one.
-        custom_objects: what keras.saving.load_model takes: names and what they stand for.
+        custom_objects: as in keras.saving.load_model: objects by name.
         compression: for DistributedOptimizer: what is done to gradients on the wire.
         legacy_opts: without effect: Keras 3 has no legacy optimizers and loads its own instead.
 
@@ -61,7 +61,7 @@ def load_model(
 def _restore_optimizer(model: Any, filepath: Any) -> None:
     """Gives the model of an HDF5 file an optimizer with the state that is in the file.
 
-    Keras builds it for no variables at all there, so that it neither has its state nor can train.
+    Keras builds it for an empty list of variables there, so it has no state and cannot train.
     """
     known = getattr(innermost(model.optimizer), "_trainable_variables", None)
     lost = model.optimizer.built and not known and model.trainable_variables

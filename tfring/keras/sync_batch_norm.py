@@ -27,8 +27,8 @@ from tfring.ops import names, reduce_ops
 class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
     """keras.layers.BatchNormalization whose batch is that of all ranks together.
 
-    Samples weigh alike on whichever rank they are, also where ranks have batches of different
-    sizes or masks; an empty batch weighs nothing. float16 and bfloat16 inputs are summed in
+    Every sample has the same weight, also where ranks have batches of different sizes or masks; a
+    rank may have an empty batch. float16 and bfloat16 inputs are summed in
     float32. All ranks of the process set must train the layer in the same steps.
 
     A saved model that contains it loads where tfring.keras.SyncBatchNormalization has been
@@ -46,7 +46,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         """Sets the layer.
 
         Args:
-            fused: must be False; the fused kernel knows nothing of other ranks.
+            fused: must be False; the fused kernel computes the moments of one rank.
             process_set: the registered ProcessSet whose ranks share their batches; None is all.
                 After loading a model it is a list of ranks, to be replaced by a registered set
                 (`layer.process_set = ...`) before training.

@@ -26,16 +26,17 @@ class _State:
 
 
 class LocalGradientAggregationHelper:
-    """Accumulates gradients locally, reduces the sum in the last of so many passes.
+    """Accumulates gradients locally and reduces their sum in the last of several passes.
 
-    For loops of one's own; optimizers have backward_passes_per_step. In every pass call both:
+    For training loops without DistributedOptimizer, which has backward_passes_per_step. In every
+    pass call both:
 
         gradients = helper.compute_gradients(tape.gradient(loss, variables), variables)
         helper.apply_gradients(lambda: optimizer.apply(gradients, variables))
 
-    Works in eager mode, in a tf.function, which is traced once, and in TF1 graphs. Holds one dense
-    accumulator per variable, so tf.IndexedSlices come out dense. One helper serves one list of
-    variables; used by the thread that runs the steps; lives as long as its owner.
+    Works in eager mode, in a tf.function, which is traced once, and in TF1 graphs. Keeps one dense
+    accumulator per variable, so tf.IndexedSlices become dense. One helper serves one list of
+    variables, in the thread that runs or traces the steps.
     """
 
     def __init__(
@@ -53,16 +54,17 @@ class LocalGradientAggregationHelper:
         """Sets how to accumulate.
 
         Args:
-            backward_passes_per_step: how many passes make an update.
-            allreduce_func: called as f(gradients, variables) to reduce, traced once; None averages
-                over the process set.
+            backward_passes_per_step: the number of passes per update.
+            allreduce_func: is called as f(gradients, variables) and returns reduced gradients; in a
+                graph once, when it is traced. None averages over the process set.
             sparse_as_dense: accepted for Horovod's sake; accumulators are dense.
             average_aggregated_gradients: use the mean over the passes instead of their sum.
             rank: accepted for Horovod's sake.
             optimizer_type: accepted for Horovod's sake.
             process_set: the ranks to reduce over without allreduce_func.
             scale_local_gradients: divide local variables' gradients by the size of the process set.
-            name: tells helpers apart in the names of collectives; the same on every rank.
+            name: a part of the names of collectives, the same on every rank and another for every
+                helper.
 
         Raises:
             ValueError: backward_passes_per_step is not positive.
@@ -101,8 +103,8 @@ class LocalGradientAggregationHelper:
             vars: tf.Variable or keras.Variable, in every pass the same.
 
         Returns:
-            Dense tensors, None where no pass had a gradient: in the last pass what was reduced,
-            else what was given, which is not meant to be applied.
+            Dense tensors, None where no pass had a gradient: in the last pass the reduced sums, in
+            the others `grads`, which apply_gradients does not apply.
 
         Raises:
             ValueError: the variables are not those of the passes before.
@@ -145,7 +147,7 @@ class LocalGradientAggregationHelper:
 
         Args:
             apply_grads_closure: applies what compute_gradients returned.
-            optimizer: accepted for Horovod's sake. Its count of iterations counts updates.
+            optimizer: accepted for Horovod's sake. Its iterations count updates, not passes.
             *args: accepted for Horovod's sake.
             global_step: a variable that the closure increments, and this in all other passes, so
                 that it counts passes.
@@ -223,6 +225,6 @@ class LocalGradientAggregationHelper:
 
 
 def _operations(results: Any) -> list[Any]:
-    """What can be waited for among the results of a closure."""
+    """Returns what a graph can wait for among the results of a closure."""
     flat = tf.nest.flatten(results)
     return [r for r in flat if isinstance(r, (tf.Tensor, tf.Operation, tf.Variable))]

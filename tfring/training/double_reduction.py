@@ -1,59 +1,51 @@
-"""Remembers which gradients a DistributedGradientTape has reduced, to refuse a second reduction.
+"""Refuses to reduce gradients a second time that a DistributedGradientTape has reduced.
 
-Wrapping the tape and the optimizer is an easy mistake, and a Sum would count every rank's gradient
-N times over. Three signs tell of it:
-  - the gradient is the very object that the tape returned;
-  - in a graph, it was computed from what a tape reduced there, however it was changed since;
-  - in eager mode, where nobody knows what a value was computed from, a tape has reduced gradients
-    of this variable since the optimizer was wrapped.
+Wrapping both the tape and the optimizer is an easy mistake, and with op=Sum every rank's gradient
+would count N times. Three signs give it away:
+
+1. The gradient is the very object that the tape returned.
+2. In a graph, the gradient was computed from what a tape reduced in that graph, however it was
+   changed since (clipped, scaled, returned by another tf.function).
+3. In eager mode, where a value does not say what it was computed from, a tape has reduced gradients
+   of this variable since the optimizer was wrapped.
+
 Reducing over two different process sets, one after the other, is allowed.
+
+The second sign is found by a depth-first search that starts at the gradient and goes from each
+operation to the operations that compute its inputs. Where it arrives at the input of a function's
+body, it goes on at the tensor outside that the function captured; where it arrives at a call or a
+branch, it reads the bodies that are called. A collective carries its name and its process set as
+attributes, and those that a tape builds have names that begin with TAPE_PREFIX. Each operation is
+visited once, when a step is traced; nothing is left for when it runs. A record by variable, as in
+eager mode, would not do: a step may reduce a gradient of a variable with a tape, for a penalty or a
+perturbation of the weights, and then train the same variable with a wrapped optimizer.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfring import process_sets
-from tfring.training.local_variables import variable_key
+from tfring.training.reduction_record import reductions
 
 TAPE_PREFIX = "tfring.tape."
 
 _MARK = "_tfring_reduced"
-
-_lock = threading.Lock()  # guards _clock and _by_tape
-_clock = 0
-_by_tape: dict[tuple[Any, int], int] = {}  # (variable, process set) -> time of the last reduction
+_OPS_WITH_BODIES = ("If", "StatelessIf", "While", "StatelessWhile")
 
 
 def mark(gradient: Any, members: Any) -> None:
-    """Marks the result of a reduction over a process set; None may be given."""
+    """Marks the result of a reduction over a process set; does nothing to None."""
     if gradient is not None:
         setattr(gradient, _MARK, process_sets.checked_id(members))
 
 
-def now() -> int:
-    """Returns a time; what a tape reduces from here on is later."""
-    global _clock
-    with _lock:
-        _clock += 1
-        return _clock
-
-
 def is_marked(gradient: Any) -> bool:
-    """Whether this very object came out of a reduction."""
+    """Returns whether this very object is the result of a reduction."""
     return getattr(gradient, _MARK, None) is not None
-
-
-def note_tape(variables: Iterable[Any], members: Any) -> None:
-    """Says that a tape reduces gradients of these variables, now or whenever its function runs."""
-    number = process_sets.checked_id(members)
-    keys = [(variable_key(v), number) for v in variables if not isinstance(v, tf.Tensor)]
-    with _lock:
-        _by_tape.update(dict.fromkeys(keys, _clock))
 
 
 def refuse_reduced(
@@ -64,8 +56,8 @@ def refuse_reduced(
     Args:
         gradients: what is about to be reduced, None where there is none.
         variables: what the gradients belong to.
-        members: the process set that they are about to be reduced over.
-        since: when the optimizer was wrapped.
+        members: the process set over which they are about to be reduced.
+        since: the time in the record of reductions at which the optimizer was wrapped.
     """
     number = process_sets.checked_id(members)
     present = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
@@ -74,8 +66,7 @@ def refuse_reduced(
     if not found and symbolic:
         found = _computed_from_reduced(symbolic, number)
     if not found and not symbolic:
-        with _lock:
-            found = any(_by_tape.get((variable_key(v), number), -1) >= since for _, v in present)
+        found = reductions.any_by_tape_since((v for _, v in present), number, since)
     if found:
         raise ValueError(
             "these gradients were reduced by a DistributedGradientTape already and would be "
@@ -84,21 +75,22 @@ def refuse_reduced(
 
 
 def symbolic_parts(gradients: Iterable[Any]) -> list[Any]:
-    """Returns the tensors in the graph that gradients consist of; none in eager mode."""
+    """Returns the graph's tensors that gradients consist of; none in eager mode."""
     values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     return [t for t in values if t is not None and not hasattr(t, "numpy")]
 
 
 def comes_from(tensors: Sequence[Any], prefix: str) -> bool:
-    """Returns whether symbolic tensors were computed from a collective whose name begins so."""
+    """Returns whether a graph's tensors were computed from a collective whose name begins so."""
     return any(name.startswith(prefix) for name, _ in _collectives_behind(tensors))
 
 
 def _computed_from_reduced(tensors: Sequence[Any], number: int) -> bool:
     """Returns whether the tensors were computed from what a tape reduced over a process set.
 
-    Whoever differentiates through a tape's reduction, as for a gradient penalty, depends on it
-    without having reduced: such a graph holds the reduction's own gradient.
+    A loss that contains reduced gradients, as for a gradient penalty, is differentiated through the
+    tape's reduction. Its gradient has not been reduced itself, though it depends on the reduction;
+    what tells it apart is that it also depends on the gradient operation of that reduction.
     """
     behind = set(_collectives_behind(tensors))
     if any(name.startswith(f"grad.{TAPE_PREFIX}") for name, _ in behind):
@@ -107,56 +99,48 @@ def _computed_from_reduced(tensors: Sequence[Any], number: int) -> bool:
 
 
 def _collectives_behind(tensors: Sequence[Any]) -> Iterator[tuple[str, int]]:
-    """Name and process set of all collectives that the tensors were computed from."""
+    """Yields name and process set of all collectives from which the tensors were computed."""
     seen: set[int] = set()
     stack = list(tensors)
-    captured: dict[int, dict[int, Any]] = {}
+    captures: dict[int, dict[int, Any]] = {}  # by graph: inner placeholder -> outer tensor
     while stack:
         tensor = stack.pop()
         if id(tensor) in seen or hasattr(tensor, "numpy"):
             continue
         seen.add(id(tensor))
         op = tensor.op
-        yield from _collectives_of(op)
+        yield from _collectives_in(op)
         if op.type == "Placeholder":
-            outer = _captures_of(op.graph, captured).get(id(tensor))
+            graph = op.graph
+            if id(graph) not in captures:
+                pairs = getattr(graph, "captures", ())
+                captures[id(graph)] = {id(inner): outer for outer, inner in pairs}
+            outer = captures[id(graph)].get(id(tensor))
             if outer is not None:
                 stack.append(outer)
         stack.extend(op.inputs)
 
 
-def _captures_of(graph: Any, known: dict[int, dict[int, Any]]) -> dict[int, Any]:
-    """Returns what the placeholders of a function's graph stand for outside of it."""
-    if id(graph) not in known:
-        pairs = getattr(graph, "captures", ())
-        known[id(graph)] = {id(inner): outer for outer, inner in pairs}
-    return known[id(graph)]
-
-
-def _collectives_of(op: Any) -> list[tuple[str, int]]:
-    """Returns name and process set of the collectives that an operation is or calls."""
+def _collectives_in(op: Any) -> Iterator[tuple[str, int]]:
+    """Yields name and process set of the collective that `op` is, or of those that it calls."""
     if op.type.startswith("Tfring"):
-        return _named(op.node_def)
-    if "Call" not in op.type and op.type not in ("If", "StatelessIf", "While", "StatelessWhile"):
-        return []
-    found: list[tuple[str, int]] = []
+        yield from _collective_of(op.node_def)
+    if "Call" not in op.type and op.type not in _OPS_WITH_BODIES:
+        return
     pending = _functions_of(op.node_def)
     seen: set[str] = set()
     while pending:
         name = pending.pop()
-        if name in seen:
+        function = op.graph._get_function(name)
+        if name in seen or function is None:
             continue
         seen.add(name)
-        function = op.graph._get_function(name)
-        if function is None:
-            continue
         for node in function.cached_definition.node_def:
-            found += _named(node)
+            yield from _collective_of(node)
             pending += _functions_of(node)
-    return found
 
 
-def _named(node: Any) -> list[tuple[str, int]]:
+def _collective_of(node: Any) -> list[tuple[str, int]]:
     if not node.op.startswith("Tfring") or "tensor_name" not in node.attr:
         return []
     return [(tf.compat.as_str(node.attr["tensor_name"].s), int(node.attr["process_set_id"].i))]

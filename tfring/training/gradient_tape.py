@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -14,27 +13,30 @@ from tfring.collectives.compression import Compression
 from tfring.ops import reduce_ops
 from tfring.training import double_reduction
 from tfring.training.local_variables import LocalVariables, variable_key
-from tfring.training.options import GradientHook, ReduceOptions, resolve_groups
+from tfring.training.options import GradientTransform, ReduceOptions, resolve_groups
+from tfring.training.ordinals import Ordinals
 from tfring.training.reducer import GradientReducer
+from tfring.training.reduction_record import reductions
 
-# Names must be those of the other ranks, and a tape is made anew in every step and every trace. So
-# a name belongs to the list of variables and not to the tape: to what it looks like and, among
-# lists that look alike, to the order in which they were first differentiated. Not to the order
-# among all lists: a rank that has joined, or is no member of a process set, misses some of them.
-# Dimensions are left out of the look, so that ranks which disagree about one meet and are told.
-_ordinals: dict[tuple[Any, ...], int] = {}
-_seen: collections.Counter[tuple[Any, str]] = collections.Counter()
+_lists_of_sources = Ordinals()
 
 
 def _name_of(sources: list[Any], members: Any) -> str:
-    ranks = members
-    key = (ranks, *(_source_key(source) for source in sources))
+    """Returns the start of the names of the collectives that reduce gradients of these sources.
+
+    All ranks must use the same name, and a tape is a new object in every step and every trace. So
+    the name belongs to the list of sources: it is a hash of their dtypes and numbers of dimensions
+    and, as several lists may have the same hash, the list's number among those, in the order in
+    which they were first differentiated. (A number among all lists would differ on a rank that
+    misses some: one that has joined, or is no member of a process set.) The sizes of dimensions are
+    no part of the hash: ranks that differ in them use the same name, and get an error.
+    """
+    process_set_id = process_sets.checked_id(members)
     text = ";".join(f"{tf.as_dtype(s.dtype).name}:{_rank_of(s)}" for s in sources)
-    look = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-    if key not in _ordinals:
-        _ordinals[key] = _seen[ranks, look]
-        _seen[ranks, look] += 1
-    return f"{double_reduction.TAPE_PREFIX}{look}.{_ordinals[key]}"
+    kinds = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    key = tuple(_source_key(source) for source in sources)
+    number = _lists_of_sources.number(key, group=(process_set_id, kinds))
+    return f"{double_reduction.TAPE_PREFIX}{kinds}.{number}"
 
 
 def _source_key(source: Any) -> Any:
@@ -52,8 +54,36 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
     """Wraps a tf.GradientTape: `gradient` returns gradients reduced over the ranks.
 
     Everything else is the wrapped tape's own: recording, watching, persistence, and `jacobian` and
-    `batch_jacobian`, whose results stay local. Either tape of the pair can be entered. Works in
-    eager mode and in a tf.function; used by the thread that uses the tape.
+    `batch_jacobian`, whose results stay local. Either of the two tapes can be entered. Works in
+    eager mode and in a tf.function; used by the thread that uses the wrapped tape.
+
+    Args:
+        gradtape: the tf.GradientTape to wrap.
+        device_dense: device for dense reductions, "" for TensorFlow's choice.
+        device_sparse: device for sparse reductions, likewise.
+        compression: what is done to gradients on the wire: Compression.none, fp16 or bf16, or a
+            tfring.Compressor of your own.
+        sparse_as_dense: turn tf.IndexedSlices into dense tensors before reducing; or "auto": the
+            ranks choose in every step what moves fewer bytes, and the result stays
+            tf.IndexedSlices.
+        op: Average, Sum, Adasum, Min, Max or Product. tf.IndexedSlices that are not made dense need
+            Average or Sum.
+        gradient_predivide_factor: with Average, divides by this before the sum and by the rest of
+            the number of ranks after it.
+        num_groups: cut the gradients into this many groups instead of by size.
+        groups: a number, as num_groups, or lists of variables to reduce together.
+        process_set: the ranks to reduce over. On other ranks gradients stay local.
+        scale_local_gradients: divide the gradients of local sources by the size of the process set,
+            so that one learning rate suits them and the averaged ones.
+        before_reduce: called as hook(gradients, variables) before the reduction and before
+            compression, with lists of what this rank is about to reduce; returns as many gradients.
+            It is traced with the step; all ranks must return gradients of the same kind.
+        after_reduce: called likewise with the reduced gradients.
+
+    Raises:
+        ValueError: `gradtape` is wrapped already, options contradict each other, or the process set
+            is not registered.
+        TypeError: an argument has a wrong type.
     """
 
     def __init__(
@@ -70,39 +100,9 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         process_set: Any = process_sets.global_process_set,
         scale_local_gradients: bool = True,
         *,
-        before_reduce: GradientHook | None = None,
-        after_reduce: GradientHook | None = None,
+        before_reduce: GradientTransform | None = None,
+        after_reduce: GradientTransform | None = None,
     ) -> None:
-        """Wraps `gradtape`.
-
-        Args:
-            gradtape: the tf.GradientTape to wrap.
-            device_dense: device for dense reductions, "" for TensorFlow's choice.
-            device_sparse: device for sparse reductions, likewise.
-            compression: what is done to gradients on the wire: Compression.none, fp16 or bf16, or a
-                tfring.Compressor of your own.
-            sparse_as_dense: turn tf.IndexedSlices into dense tensors before reducing; or "auto":
-                the ranks choose in every step what moves fewer bytes, and the result stays
-                tf.IndexedSlices.
-            op: Average, Sum, Adasum, Min, Max or Product. tf.IndexedSlices that are not made dense
-                need Average or Sum.
-            gradient_predivide_factor: with Average, divides by this before the sum and by the rest
-                of the size after it.
-            num_groups: cut the gradients into this many groups instead of by size.
-            groups: a number, as num_groups, or lists of variables to reduce together.
-            process_set: the ranks to reduce over. On other ranks gradients stay local.
-            scale_local_gradients: divide the gradients of local sources by the size of the process
-                set, so that they go with the averaged ones.
-            before_reduce: called as hook(gradients, variables) before the reduction and before
-                compression, with lists of what this rank is about to reduce; returns as many
-                gradients. It is traced with the step; ranks must return gradients of the same kind.
-            after_reduce: called likewise with the reduced gradients.
-
-        Raises:
-            ValueError: `gradtape` is wrapped already, options contradict each other, or the process
-                set is not registered.
-            TypeError: something given is not what it should be.
-        """
         if isinstance(gradtape, DistributedGradientTape):
             raise ValueError("this tape is a DistributedGradientTape already; wrap it once")
         if not isinstance(gradtape, tf.GradientTape):
@@ -175,9 +175,9 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
 
         Raises:
             tf.errors.FailedPreconditionError: tfring is not initialized, or ranks disagree about
-                which gradients exist or about their shapes. (Lists of sources that differ in
-                length, dtypes or dimensions do not meet: ranks that wait for each other in vain
-                are reported as a stall. broadcast_variables tells them before.)
+                which gradients exist or about their shapes. (Ranks whose lists of sources differ in
+                length, dtypes or numbers of dimensions wait for each other until a stall is
+                reported. broadcast_variables at the start refuses such lists with an error.)
         """
         del use_generic_names
         local = self._wrapped.gradient(
@@ -189,11 +189,11 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         flat_sources = tf.nest.flatten(sources)
         if not flat_sources:
             return local
-        name = _name_of(flat_sources, self._reducer.options.members)
+        members = self._reducer.options.members
         flat = tf.nest.flatten(local)
-        reduced = self._reducer.reduce(flat, flat_sources, name=name)
-        _, theirs = self.get_local_and_global_gradients(flat, flat_sources)
-        double_reduction.note_tape((v for _, v in theirs), self._reducer.options.members)
+        reduced = self._reducer.reduce(flat, flat_sources, name=_name_of(flat_sources, members))
+        _, shared = self.get_local_and_global_gradients(flat, flat_sources)
+        reductions.add_by_tape((v for _, v in shared), process_sets.checked_id(members))
         return tf.nest.pack_sequence_as(local, reduced)
 
     def __enter__(self) -> DistributedGradientTape:
@@ -228,7 +228,7 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         return self._wrapped.batch_jacobian(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_wrapped":  # not there yet: __init__ failed
+        if name == "_wrapped":  # __init__ failed before it was set
             raise AttributeError(name)
         return getattr(self._wrapped, name)
 
@@ -247,34 +247,20 @@ def PartialDistributedGradientTape(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
     *,
-    before_reduce: GradientHook | None = None,
-    after_reduce: GradientHook | None = None,
+    before_reduce: GradientTransform | None = None,
+    after_reduce: GradientTransform | None = None,
 ) -> DistributedGradientTape:
-    """Wraps a tape, leaving the gradients of some layers local.
+    """Wraps a tape and leaves the gradients of some layers local.
 
-    Args:
-        gradtape: as in DistributedGradientTape, like all but `local_layers`.
-        device_dense: see there.
-        device_sparse: see there.
-        compression: see there.
-        sparse_as_dense: see there.
-        op: see there.
-        gradient_predivide_factor: see there.
-        num_groups: see there.
-        groups: see there.
-        process_set: see there.
-        local_layers: a Keras layer or tf.Module, or several, whose trainable weights are this
-            rank's own. They may be built later.
-        scale_local_gradients: see there.
-        before_reduce: see there.
-        after_reduce: see there.
+    The parameters are those of DistributedGradientTape, and `local_layers`: a Keras layer or
+    tf.Module, or several, whose trainable weights are this rank's own. They may be built later.
 
     Returns:
         A DistributedGradientTape.
 
     Raises:
-        ValueError: as there.
-        TypeError: something in `local_layers` has no weights, and as there.
+        ValueError: as for DistributedGradientTape.
+        TypeError: something in `local_layers` has no weights, or as for DistributedGradientTape.
     """
     tape = DistributedGradientTape(
         gradtape,
@@ -287,7 +273,6 @@ def PartialDistributedGradientTape(
         num_groups,
         groups,
         process_set,
-        scale_local_gradients,
         before_reduce=before_reduce,
         after_reduce=after_reduce,
     )

@@ -1,8 +1,8 @@
 """Variables that belong to one rank: their gradients are not reduced.
 
-The gradient of a variable that all ranks share is averaged, so it is 1/N of the gradient of the
-summed loss. Local gradients are divided by N as well, so that one learning rate suits both
-(`scale_local_gradients`). N is the size of the process set when the step runs.
+The gradient of a variable that all ranks share is averaged, so it is 1/N of the gradient of the sum
+of the ranks' losses. Local gradients are divided by N as well, unless scale_local_gradients is
+False, so that one learning rate suits both. N is the size of the process set when the step runs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def variable_key(variable: Any) -> Any:
 
 
 class LocalVariables:
-    """The variables that one tape or optimizer leaves alone.
+    """The variables whose gradients one tape or optimizer does not reduce.
 
     Layers may be given before they are built: their weights are looked up when they are needed.
-    Used by the thread that traces or runs the training step; lives as long as its owner.
+    Used by the thread that traces or runs the training step.
     """
 
     def __init__(self, layers: Any = None, *, scale: bool = True, process_set: Any = None) -> None:
@@ -51,7 +51,7 @@ class LocalVariables:
                 )
         self._scale = scale
         self._process_set = process_set or process_sets.global_process_set
-        # The objects are kept along with their keys, or another one could come by the same key.
+        # Keeps the objects, too: the key of an object that is freed may be that of another one.
         self._registered: dict[Any, Any] = {}
 
     def register(self, variable: Any) -> None:
@@ -71,7 +71,7 @@ class LocalVariables:
         return {i for i, v in enumerate(variables) if variable_key(v) in keys}
 
     def scaled(self, gradients: Sequence[Any]) -> list[Any]:
-        """Returns local gradients as the optimizer should see them."""
+        """Returns local gradients as the optimizer should get them: divided, if that is wanted."""
         included = self._process_set.process_set_id == 0 or self._process_set.included()
         if not self._scale or not gradients or not included:
             return list(gradients)

@@ -1,4 +1,4 @@
-"""What a user can ask for when wrapping a tape or an optimizer, and whether it can be had."""
+"""What a user can ask for when wrapping a tape or an optimizer, and what is refused."""
 
 from __future__ import annotations
 
@@ -9,27 +9,18 @@ from typing import Any
 from tfring import process_sets
 from tfring.collectives.compression import Compression
 from tfring.ops import reduce_ops
+from tfring.training.local_variables import LocalVariables
 
-GradientHook = Callable[[list[Any], list[Any]], Sequence[Any]]
+GradientTransform = Callable[[list[Any], list[Any]], Sequence[Any]]
 """Takes gradients and their variables, returns as many gradients."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ReduceOptions:
-    """What the user asked for when wrapping; checked once, constant afterwards.
+    """How gradients are reduced; checked when it is made, constant afterwards.
 
-    Attributes:
-        op: Average, Sum, Adasum, Min, Max or Product.
-        compression: a Compressor class or object.
-        sparse_as_dense: True, False or "auto"; see tfring.training.sparse.
-        gradient_predivide_factor: with Average, divides by this before the sum and by the rest of
-            the number of ranks after it.
-        groups: a number of groups, lists of variables, or None for a cut by size.
-        process_set: the ranks to reduce over; None stands for all.
-        device_dense: device for dense reductions, "" for TensorFlow's choice.
-        device_sparse: device for sparse reductions, likewise.
-        before_reduce: called with the gradients that are about to be reduced.
-        after_reduce: called with the reduced gradients.
+    DistributedGradientTape describes the parameters of the same names. `groups` is a number, lists
+    of variables, or None for a cut by size; None for `process_set` is the set of all ranks.
     """
 
     op: int = reduce_ops.Average
@@ -40,8 +31,8 @@ class ReduceOptions:
     process_set: Any = None
     device_dense: str = ""
     device_sparse: str = ""
-    before_reduce: GradientHook | None = None
-    after_reduce: GradientHook | None = None
+    before_reduce: GradientTransform | None = None
+    after_reduce: GradientTransform | None = None
 
     def __post_init__(self) -> None:
         name = reduce_ops.name_of(self.op)
@@ -79,10 +70,32 @@ class ReduceOptions:
         return process_sets.checked_id(self.process_set) == 0 or self.members.included()
 
     @property
-    def looks_inside(self) -> bool:
-        """Whether something depends on the gradients' true size, without a loss scale."""
+    def depends_on_magnitude(self) -> bool:
+        """Whether hooks or compression must get the gradients without a loss scale."""
         hooked = self.before_reduce is not None or self.after_reduce is not None
         return hooked or self.compression is not Compression.none
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerOptions:
+    """What a user can ask for when wrapping an optimizer.
+
+    Attributes:
+        reduction: how gradients are reduced.
+        local: the variables whose gradients stay this rank's own.
+        name: a part of the collectives' names, the same on every rank. None for the optimizer's
+            number among the wrapped ones, in the order in which they are first used.
+        passes: how many backward passes are accumulated on this rank before one reduction and
+            update (backward_passes_per_step).
+        average: use the mean over these passes instead of their sum. (Keras' own
+            gradient_accumulation_steps always uses the mean.)
+    """
+
+    reduction: ReduceOptions
+    local: LocalVariables
+    name: str | None = None
+    passes: int = 1
+    average: bool = False
 
 
 def resolve_groups(num_groups: int, groups: Any) -> Any:
@@ -95,7 +108,7 @@ def resolve_groups(num_groups: int, groups: Any) -> Any:
 
 
 def call_hook(
-    hook: GradientHook | None, gradients: Sequence[Any], variables: Sequence[Any]
+    hook: GradientTransform | None, gradients: Sequence[Any], variables: Sequence[Any]
 ) -> list[Any]:
     """Returns what a hook makes of the gradients; the gradients themselves if there is no hook.
 

@@ -1,8 +1,17 @@
 """Reduces one step's gradients: the part that the tape and the optimizers share.
 
-The way of a gradient: the loss scale is taken off if anything below looks at values; before_reduce;
-compression; the reduction; decompression; after_reduce; the loss scale is put back. What clips by
-an optimizer's own parameters comes after all that.
+What happens to a gradient, in this order:
+
+1. If hooks or compression depend on its magnitude, it is divided by the loss scale.
+2. The user's before_reduce gets it.
+3. tf.IndexedSlices become dense, if sparse_as_dense is True.
+4. The list of variables is cut into buckets (collectives/buckets.py).
+5. The gradients of a bucket are compressed, reduced by one collective and decompressed.
+6. The user's after_reduce gets it.
+7. It is multiplied by the loss scale, if step 1 divided it.
+
+An optimizer's own clipping comes after all that. Gradients of local variables (local_variables.py)
+go through none of these steps; they are divided by the number of ranks, if the user wants that.
 """
 
 from __future__ import annotations
@@ -18,19 +27,16 @@ from tfring.collectives import allreduce, buckets, sparse
 from tfring.ops import arguments
 from tfring.training import double_reduction
 from tfring.training.local_variables import LocalVariables, variable_key
-from tfring.training.options import ReduceOptions, call_hook, resolve_groups
-
-__all__ = ["GradientReducer", "ReduceOptions", "resolve_groups", "variable_key"]
+from tfring.training.options import ReduceOptions, call_hook
+from tfring.training.reduction_record import reductions
 
 
 class GradientReducer:
     """Cuts gradients into buckets and reduces them over the ranks of a process set.
 
-    Usable in eager mode and while a function is traced; holds no state of a step, so a retrace
-    builds the same operations under the same names. Lives as long as the wrapper that owns it.
+    Usable in eager mode and while a function is traced. Keeps nothing from one step to the next, so
+    a retrace builds the same operations under the same names. Belongs to one tape or optimizer.
     """
-
-    built = 0  # how many reductions were built in this process; the callbacks look at it
 
     def __init__(self, options: ReduceOptions, local: LocalVariables | None = None) -> None:
         """Prepares a reducer.
@@ -43,7 +49,7 @@ class GradientReducer:
         self.local = LocalVariables() if local is None else local
 
     def exact(self, op: int) -> GradientReducer:
-        """Returns a reducer over the same ranks that does nothing but `op` to the values."""
+        """Returns a reducer over the same ranks that applies `op` and no other option."""
         return GradientReducer(ReduceOptions(op=op, process_set=self.options.process_set))
 
     def reduce(
@@ -57,16 +63,16 @@ class GradientReducer:
     ) -> list[Any]:
         """Returns the reduced gradients, None where there was none.
 
-        On a rank outside the process set the gradients stay its own, as in Horovod; the hooks see
-        them all the same. Gradients of local variables are scaled at most.
+        On a rank outside the process set the gradients stay its own, as in Horovod; the hooks are
+        called with them all the same.
 
         Args:
             gradients: tf.Tensor, tf.IndexedSlices or None, one per variable.
             variables: what the gradients belong to; only dtype, shape and identity are used.
             name: the collectives are called `name`.0, `name`.1 and so on.
-            unscale: the loss scale that the gradients carry; hooks and compressions see them
-                without it.
-            postscale: factor for the result; before_reduce sees gradients with it.
+            unscale: the loss scale by which the gradients are multiplied; hooks and compression
+                get them without it.
+            postscale: factor for the result; before_reduce gets gradients with it.
 
         Raises:
             tf.errors.FailedPreconditionError: tfring is not initialized; or, when the operation
@@ -76,17 +82,17 @@ class GradientReducer:
             raise tf.errors.FailedPreconditionError(
                 None, None, f"gradients of {name} are to be reduced: call tfring.init() first"
             )
-        GradientReducer.built += 1
+        reductions.add(variables)
         local = self.local.positions(variables)
         shared = [i for i in range(len(variables)) if i not in local]
         results: list[Any] = list(gradients)
-        theirs = self._reduce_shared(
+        reduced = self._reduce_shared(
             [gradients[i] for i in shared], [variables[i] for i in shared], name, unscale, postscale
         )
-        ours = self.local.scaled([gradients[i] for i in sorted(local)])
-        for i, gradient in zip(shared, theirs, strict=True):
+        kept = self.local.scaled([gradients[i] for i in sorted(local)])
+        for i, gradient in zip(shared, reduced, strict=True):
             results[i] = gradient
-        for i, gradient in zip(sorted(local), ours, strict=True):
+        for i, gradient in zip(sorted(local), kept, strict=True):
             results[i] = gradient if postscale == 1.0 else sparse.times(gradient, postscale)
         return results
 
@@ -103,7 +109,7 @@ class GradientReducer:
         if postscale != 1.0 and (options.before_reduce is not None or not included):
             gradients = [sparse.times(gradient, postscale) for gradient in gradients]
             postscale = 1.0
-        scaled = unscale is not None and options.looks_inside
+        scaled = unscale is not None and options.depends_on_magnitude
         if scaled:
             gradients = [_divided(gradient, unscale) for gradient in gradients]
         gradients = call_hook(options.before_reduce, gradients, variables)
@@ -120,8 +126,8 @@ class GradientReducer:
     def _reduce_buckets(
         self, gradients: list[Any], variables: list[Any], name: str, postscale: float
     ) -> list[Any]:
-        call = _Call(self.options, name, postscale, variables)
-        dense = [call.as_dense(gradient) for gradient in gradients]
+        call = _Reduction(self.options, name, postscale, variables)
+        gradients = [call.as_dense(gradient) for gradient in gradients]
         specs = tuple(_spec_of(variable) for variable in variables)
         cut = buckets.cut_buckets(
             specs,
@@ -129,12 +135,13 @@ class GradientReducer:
             buckets.FIRST_BUCKET_BYTES,
             buckets.BUCKET_BYTES,
         )
-        auto = self.options.sparse_as_dense == "auto"
-        kinds = [_kind(gradient).replace("S", "A" if auto else "S") for gradient in dense]
+        # "auto" runs other collectives for sparse gradients: ranks must agree on it, too.
+        sparse_kind = "A" if self.options.sparse_as_dense == "auto" else "S"
+        kinds = [_kind(gradient).replace("S", sparse_kind) for gradient in gradients]
         layout = buckets.layout_hash(cut, kinds)
-        results: list[Any] = [None] * len(dense)
+        results: list[Any] = [None] * len(gradients)
         for bucket in cut:
-            call.reduce_bucket(bucket, dense, results, layout)
+            call.reduce_bucket(bucket, gradients, results, layout)
         return results
 
     def _groups_by_position(self, variables: Sequence[Any]) -> buckets.Groups:
@@ -155,8 +162,8 @@ class GradientReducer:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Call:
-    """One call of GradientReducer.reduce."""
+class _Reduction:
+    """What all buckets of one call of GradientReducer.reduce have in common."""
 
     options: ReduceOptions
     name: str
@@ -174,16 +181,17 @@ class _Call:
     ) -> None:
         """Reduces what exists of one bucket into `results`.
 
-        A bucket without any gradient still meets the other ranks, with one element: they may have
-        one, and must be told instead of waiting.
+        A bucket for which this rank has no gradient is reduced all the same, with one element: if
+        other ranks have gradients there, the layout hashes differ, and all ranks get an error
+        instead of waiting for this one.
         """
         name = f"{self.name}.{bucket.index}"
         dense = [p for p in bucket.positions if _kind(gradients[p]) == "D"]
         slices = [p for p in bucket.positions if _kind(gradients[p]) == "S"]
-        met: list[Any] = []
+        agreed: list[Any] = []  # results of a collective that compared the layouts
         if dense or not slices:
             with arguments.on_device(self.options.device_dense):
-                met = [self._reduce_dense(name, bucket, dense, gradients, results, layout)]
+                agreed = [self._reduce_dense(name, bucket, dense, gradients, results, layout)]
         if not slices:
             return
         sparse.check_op(self.options.op, name)
@@ -196,10 +204,10 @@ class _Call:
             prescale=1.0 / self.options.gradient_predivide_factor,
             postscale=self.options.gradient_predivide_factor * self.postscale,
         )
-        with tf.control_dependencies(met):
+        with tf.control_dependencies(agreed):
             reduced = reduction.reduce(
                 [gradients[p] for p in slices],
-                f"{name}.sparse" if met else name,
+                f"{name}.sparse" if agreed else name,
                 [self._compressor(p) for p in slices],
             )
         for p, gradient in zip(slices, reduced, strict=True):
@@ -214,20 +222,24 @@ class _Call:
         results: list[Any],
         layout: int,
     ) -> Any:
+        """Reduces the dense gradients of one bucket; returns the first collective's first result.
+
+        A compression may choose another type for each gradient: each type is one collective.
+        """
         if not positions:
             return self._allreduce([tf.zeros([1], bucket.dtype)], name, layout)[0]
         compressors = [self._compressor(p) for p in positions]
         sent = [c.compress(gradients[p]) for c, p in zip(compressors, positions, strict=True)]
         wires, contexts = zip(*sent, strict=True)
-        met: list[Any] = []
+        agreed: list[Any] = []
         for part_name, part in arguments.by_dtype(wires, name):
-            # Later parts wait for the first, which is where ranks that disagree find out.
-            with tf.control_dependencies(met):
+            # Later parts wait for the first, which fails if the ranks' layouts differ.
+            with tf.control_dependencies(agreed):
                 reduced = self._allreduce([wires[i] for i in part], part_name, layout)
-            met = met or [reduced[0]]
+            agreed = agreed or [reduced[0]]
             for i, tensor in zip(part, reduced, strict=True):
                 results[positions[i]] = compressors[i].decompress(tensor, contexts[i])
-        return met[0]
+        return agreed[0]
 
     def _allreduce(self, tensors: list[Any], name: str, layout: int) -> list[Any]:
         factor = self.options.gradient_predivide_factor

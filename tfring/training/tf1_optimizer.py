@@ -1,113 +1,86 @@
 """DistributedOptimizer for the optimizers of TensorFlow 1, tf.compat.v1.train.Optimizer.
 
-`compute_gradients`, which `minimize` calls, returns reduced gradients; a script may change them, to
-clip them say, and applies them. As with Keras optimizers the user's own object is changed.
+Such an optimizer computes gradients in `compute_gradients` and applies them in `apply_gradients`;
+`minimize` calls both. After wrapping the first returns reduced gradients. A script may change them,
+to clip them for example, before it applies them. As with Keras optimizers the user's own object is
+changed: the two methods become instance attributes.
 """
 
 from __future__ import annotations
 
-import collections
 from typing import Any
 
 import tensorflow as tf
 
+from tfring import process_sets
 from tfring.training import double_reduction
 from tfring.training.accumulation import LocalGradientAggregationHelper
-from tfring.training.local_variables import LocalVariables
-from tfring.training.options import ReduceOptions, resolve_groups
+from tfring.training.options import OptimizerOptions
+from tfring.training.ordinals import Ordinals
 from tfring.training.reducer import GradientReducer
 
 _ATTRIBUTE = "_tfring_hook"
-# By process set: its members may wrap optimizers that the other ranks do not have.
-_wrapped: collections.Counter[Any] = collections.Counter()
+_optimizers = Ordinals()
 
 
-def wrap(
-    optimizer: Any,
-    *,
-    name: str | None,
-    use_locking: bool,
-    backward_passes_per_step: int,
-    average_aggregated_gradients: bool,
-    num_groups: int,
-    groups: Any,
-    scale_local_gradients: bool,
-    **options: Any,
-) -> Any:
+def wrap(optimizer: Any, options: OptimizerOptions, *, use_locking: bool) -> Any:
     """Makes a tf.compat.v1.train.Optimizer reduce gradients; returns it.
 
     Args:
         optimizer: the optimizer.
-        name: as in DistributedOptimizer, like all the others.
+        options: how to reduce.
         use_locking: lock variables while they are updated.
-        backward_passes_per_step: see there.
-        average_aggregated_gradients: see there.
-        num_groups: see there.
-        groups: see there.
-        scale_local_gradients: see there.
-        **options: the rest, which are those of ReduceOptions.
 
     Raises:
-        ValueError: it is wrapped already, or options contradict each other.
+        ValueError: it is wrapped already, or backward_passes_per_step is not positive.
     """
     if hasattr(optimizer, _ATTRIBUTE):
         raise ValueError(
             f"optimizer {optimizer.get_name()!r} is wrapped by DistributedOptimizer already; "
             "wrap it once"
         )
-    chosen = ReduceOptions(groups=resolve_groups(num_groups, groups), **options)
-    ranks = chosen.members
-    base = f"tfring.legacy_optimizer.{_wrapped[ranks] if name is None else name}"
-    hook = _LegacyHook(
-        optimizer,
-        chosen,
-        base,
-        backward_passes_per_step,
-        average_aggregated_gradients,
-        scale_local_gradients,
-    )
-    _wrapped[ranks] += 1
+    hook = _TF1OptimizerHook(optimizer, options)
     if use_locking:
         optimizer._use_locking = True
     setattr(optimizer, _ATTRIBUTE, hook)
     optimizer.compute_gradients = hook.compute_gradients
     optimizer.apply_gradients = hook.apply_gradients
-    optimizer.register_local_var = hook.local.register
+    optimizer.register_local_var = options.local.register
     return optimizer
 
 
-class _LegacyHook:
-    """What is attached to one optimizer; used by the thread that builds the graph."""
+class _TF1OptimizerHook:
+    """The methods that are attached to one optimizer, and what they need.
 
-    def __init__(
-        self,
-        optimizer: Any,
-        options: ReduceOptions,
-        name: str,
-        passes: int,
-        average: bool,
-        scale_local: bool,
-    ) -> None:
-        self._name = name
+    Used by the thread that builds the graph or, in eager mode, runs the steps.
+    """
+
+    def __init__(self, optimizer: Any, options: OptimizerOptions) -> None:
+        self._given_name = options.name
+        self._key = object()  # identifies this hook among those that are numbered
         self._optimizer_name = optimizer.get_name()
         self._compute = optimizer.compute_gradients
         self._apply = optimizer.apply_gradients
-        self.local = LocalVariables(scale=scale_local, process_set=options.process_set)
-        self._reducer = GradientReducer(options, self.local)
+        self._reducer = GradientReducer(options.reduction, options.local)
         self._computed_in_eager = False
-        self._helper: LocalGradientAggregationHelper | None = None
         helper = LocalGradientAggregationHelper(
-            passes, self._reduce, average_aggregated_gradients=average, name=name
+            options.passes, self._reduce, average_aggregated_gradients=options.average
         )
-        if passes > 1:
-            self._helper = helper
+        self._helper = helper if options.passes > 1 else None
 
     def _reduce(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        return self._reducer.reduce(gradients, variables, name=self._name)
+        return self._reducer.reduce(gradients, variables, name=self._name())
+
+    def _name(self) -> str:
+        """Made up when first needed: a rank may have wrapped optimizers that it never uses."""
+        if self._given_name is not None:
+            return f"tfring.tf1_optimizer.{self._given_name}"
+        group = process_sets.checked_id(self._reducer.options.process_set)
+        return f"tfring.tf1_optimizer.{_optimizers.number(self._key, group)}"
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """Stands in for `optimizer.compute_gradients`."""
+        """Replaces `optimizer.compute_gradients`; returns reduced gradients."""
         pairs = self._compute(*args, **kwargs)
         gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
         if self._helper is not None:
@@ -121,7 +94,7 @@ class _LegacyHook:
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
-        """Stands in for `optimizer.apply_gradients`."""
+        """Replaces `optimizer.apply_gradients`; with accumulation applies in the last pass only."""
         pairs = list(grads_and_vars)
         self._check_reduced([g for g, _ in pairs], [v for _, v in pairs])
         if self._helper is None:
@@ -134,7 +107,7 @@ class _LegacyHook:
 
     def _check_reduced(self, gradients: list[Any], variables: list[Any]) -> None:
         """Raises RuntimeError if the gradients come from elsewhere than compute_gradients."""
-        local = self.local.positions(variables)
+        local = self._reducer.local.positions(variables)
         shared = [g for i, g in enumerate(gradients) if g is not None and i not in local]
         if not shared or not self._reducer.options.included:
             return

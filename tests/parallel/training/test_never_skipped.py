@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_cases import PER_RANK, assert_same_on_all_ranks, build_model, loss, my_data
+from keras_cases import PER_RANK, loss, my_data
 
 import tfring as hvd
 
@@ -128,27 +128,6 @@ def test_a_train_step_with_both_wrapped_is_refused() -> None:
         model.fit(*my_data(1), batch_size=PER_RANK, verbose=0)
 
 
-def test_a_model_trained_before_wrapping_reduces_without_any_callback() -> None:
-    model = build_model(1)
-    model.compile(keras.optimizers.Adam(1e-2), loss=loss())
-    x, y = my_data(2)
-    initial = model.get_weights()
-    model.fit(x, y, batch_size=PER_RANK, verbose=0)  # each rank by itself
-    hvd.DistributedOptimizer(model.optimizer)
-    model.set_weights(initial)
-    for variable in model.optimizer.variables[2:]:
-        variable.assign(tf.zeros_like(variable))
-    model.fit(x, y, batch_size=PER_RANK, verbose=0)
-    assert_same_on_all_ranks(model)
-
-
-def test_a_deepcopy_reduces() -> None:
-    variable = keras.Variable([0.0])
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
-    copy.deepcopy(optimizer).apply([tf.constant([mine()])], [variable])
-    np.testing.assert_allclose(variable, [-mean_over_ranks()], rtol=1e-6)
-
-
 def test_a_rank_that_resumed_meets_the_others(several: int) -> None:
     """Its optimizer is built and knows positions; the first call has only some of the variables."""
     variables = [keras.Variable([0.0]), keras.Variable([0.0])]
@@ -212,4 +191,14 @@ def test_optimizers_that_one_rank_alone_wraps_or_copies(rank: int, size: int) ->
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
     variable = keras.Variable(0.0)
     optimizer.apply([tf.constant(float(rank))], [variable])
+    assert float(variable) == pytest.approx(-(size - 1) / 2)
+
+
+def test_tensorflow_1_optimizers_that_one_rank_alone_wraps(rank: int, size: int) -> None:
+    make = tf.compat.v1.train.GradientDescentOptimizer
+    if rank == 0:
+        hvd.DistributedOptimizer(make(0.1))
+    optimizer = hvd.DistributedOptimizer(make(1.0))
+    variable = tf.Variable(0.0)
+    optimizer.minimize(lambda: variable * float(rank), var_list=[variable])
     assert float(variable) == pytest.approx(-(size - 1) / 2)

@@ -139,6 +139,7 @@ def test_a_built_optimizer_learns_to_accumulate(
         DistributedOptimizer(
             model.optimizer, backward_passes_per_step=2, average_aggregated_gradients=average
         )
+        model.compile(optimizer=model.optimizer, loss="mse", **how)
         model.fit(X[16:], Y[16:], batch_size=4, verbose=0, shuffle=False)
         return model
 
@@ -340,6 +341,7 @@ def test_the_parts_of_keras_that_are_used_are_still_there() -> None:
         "apply",
         "_clip_gradients",
         "_backend_update_step",
+        "finalize_variable_values",
         "_get_variable_index",
         "_check_variables_are_known",
         "_trainable_variables",

@@ -1,4 +1,4 @@
-"""What the callbacks share: the check that gradients get reduced, and where the ranks meet."""
+"""What the callbacks share: the check that gradients are reduced, and facts about a model's fit."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import keras
 
 from tfring.keras import checks
 
-# For every model the JoinCallback of its fit, and the epoch whose metrics have been averaged.
+# By model: the JoinCallback of its fit, and the last epoch whose metrics have been averaged.
 _joins: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 _averaged: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class DistributedCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Checks, whatever else a callback does, that the gradients of this training get reduced.
+    """The base class of all callbacks that run collectives; checks that gradients are reduced.
 
     Used by the thread that calls `fit`, and for one `fit` at a time.
     """
@@ -56,9 +56,10 @@ def find_join(model: Any) -> Any:
 
 
 def wait_for_all(model: Any) -> None:
-    """Lets ranks that still train finish their epoch, where ranks have unlike numbers of batches.
+    """Waits until all ranks have finished their epoch, if the model's fit has a JoinCallback.
 
-    For every collective at the end of an epoch: the callbacks may be in any order in the list.
+    Every callback calls this before a collective at the end of an epoch: ranks may have different
+    numbers of batches, and the JoinCallback may be anywhere in the list of callbacks.
     """
     join = find_join(model)
     if join is not None:
@@ -66,10 +67,10 @@ def wait_for_all(model: Any) -> None:
 
 
 def set_averaged(model: Any, epoch: int) -> None:
-    """Notes that the metrics of this epoch are means over the ranks."""
+    """Records that the metrics of this epoch are means over the ranks."""
     _averaged[model] = epoch
 
 
 def is_averaged(model: Any, epoch: int) -> bool:
-    """Whether the metrics of this epoch are means over the ranks by now."""
+    """Returns whether the metrics of this epoch are means over the ranks already."""
     return _averaged.get(model) == epoch

@@ -12,14 +12,31 @@ from tfring.keras.callbacks import state
 from tfring.keras.callbacks.base import DistributedCallback, find_join
 from tfring.keras.hook import find_hook
 
+_MUST_BE_EQUAL = {
+    "steps": (
+        "steps per epoch",
+        "give every rank equally many batches, by equal shards of the data or by steps_per_epoch=, "
+        "or put a JoinCallback among the callbacks",
+    ),
+    "optimizer": (
+        "the name of the optimizer",
+        "some used more optimizers than others before this one. Give DistributedOptimizer the same "
+        "name= on every rank",
+    ),
+    "executions": ("steps_per_execution", "compile the model alike on every rank"),
+}
+"""What BroadcastGlobalVariablesCallback compares: what it is, and what to do if ranks differ."""
+
 
 class BroadcastGlobalVariablesCallback(DistributedCallback):
     """Gives every rank the weights and the optimizer state of one rank, in every `fit`.
 
-    Broadcasts before the first batch what exists by then, so that all ranks take their first step
-    from the same weights, and once more at the end of the first batch, where Horovod broadcasts: by
-    then every optimizer has its state. Random seeds of layers stay each rank's own. Refuses ranks
-    with different numbers of steps per epoch, where `fit` knows them.
+    Broadcasts twice. Before the first batch, what exists by then on every rank, so that all ranks
+    take their first step from the same weights. After the first batch, when every optimizer has its
+    state, all of it again; this is where Horovod broadcasts. Random seeds of layers stay each
+    rank's own. Before the first batch it also refuses ranks that differ in what would make them
+    wait for each other: steps per epoch, where `fit` knows them, steps_per_execution, and the name
+    of the optimizer.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
@@ -50,11 +67,10 @@ class BroadcastGlobalVariablesCallback(DistributedCallback):
             "executions": self._executions(),
         }
         everywhere = objects.allgather_object(mine, name="tfring.broadcast_callback.begin")
-        _refuse_unequal_steps([other["steps"] for other in everywhere])
-        _refuse_unequal_names([other["optimizer"] for other in everywhere])
-        _refuse_unequal_executions([other["executions"] for other in everywhere])
-        # Ranks may differ in what exists by now: the root alone has resumed from a checkpoint, say.
-        # Then the weights suffice: its own first step is right, and its state follows after that.
+        _refuse_different_ranks(everywhere)
+        # Ranks may differ in what exists by now, for example if the root alone has resumed from a
+        # checkpoint. Then only the weights are broadcast: the root's first step uses its own state,
+        # and the state of all is broadcast after that step.
         same = [key for key in ("weights", "state") if _all_equal(o[key] for o in everywhere)]
         if same == ["weights", "state"]:
             self._broadcast([*weights, *slots])
@@ -62,14 +78,14 @@ class BroadcastGlobalVariablesCallback(DistributedCallback):
             self._broadcast(weights)
 
     def _steps(self) -> int | None:
-        """The steps of an epoch if they are known and each of them waits for all ranks."""
+        """Returns the steps per epoch if they are known and every step waits for all ranks."""
         hook = find_hook(self.model.optimizer)
         joins = find_join(self.model) is not None
         every_step = hook is not None and not hook.accumulates and not joins
         return self.params.get("steps") if every_step else None
 
     def _executions(self) -> int | None:
-        """Steps that Keras runs between two calls of the callbacks, which meet other ranks."""
+        """Returns how many steps Keras runs between two calls of the callbacks."""
         hook = find_hook(self.model.optimizer)
         return None if hook is None else int(getattr(self.model, "steps_per_execution", 1))
 
@@ -95,37 +111,20 @@ def _all_equal(values: Iterable[Any]) -> bool:
     return all(other == first for other in others)
 
 
-def _refuse_unequal_steps(steps: list[int | None]) -> None:
-    """Raises RuntimeError on every rank if some would wait for steps that others never take."""
-    known = [(rank, count) for rank, count in enumerate(steps) if count is not None]
-    if len({count for _, count in known}) <= 1:
-        return
-    listed = ", ".join(f"rank {rank}: {count}" for rank, count in known)
-    raise RuntimeError(
-        f"rank {topology.rank()}: the ranks have different numbers of steps per epoch ({listed}), "
-        "and each step waits for all ranks: give every rank equally many batches, by equal shards "
-        "of the data or by steps_per_epoch=, or put a JoinCallback among the callbacks"
-    )
+def _refuse_different_ranks(everywhere: list[dict[str, Any]]) -> None:
+    """Raises RuntimeError on every rank if some would wait for collectives that others never run.
 
-
-def _refuse_unequal_executions(executions: list[int | None]) -> None:
-    """Raises RuntimeError on every rank if some would train on while others meet in a callback."""
-    if len(set(executions)) <= 1:
-        return
-    listed = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(executions))
-    raise RuntimeError(
-        f"rank {topology.rank()}: the ranks differ in steps_per_execution ({listed}; None: the "
-        "optimizer is not wrapped): compile the model alike on every rank"
-    )
-
-
-def _refuse_unequal_names(names: list[str | None]) -> None:
-    """Raises RuntimeError on every rank if their gradients would wait under different names."""
-    if len(set(names)) <= 1:
-        return
-    listed = ", ".join(f"rank {rank}: {name}" for rank, name in enumerate(names))
-    raise RuntimeError(
-        f"rank {topology.rank()}: the optimizers of the ranks have different names ({listed}), as "
-        "some ranks used more optimizers than others before this one: give "
-        "DistributedOptimizer the same name= on every rank"
-    )
+    Args:
+        everywhere: what each rank has under the keys of _MUST_BE_EQUAL.
+    """
+    for key, (what, advice) in _MUST_BE_EQUAL.items():
+        values = {rank: mine[key] for rank, mine in enumerate(everywhere)}
+        if key == "steps":  # a rank whose number is unknown may be right
+            values = {rank: steps for rank, steps in values.items() if steps is not None}
+        if len(set(values.values())) > 1:
+            listed = ", ".join(f"rank {rank}: {value}" for rank, value in values.items())
+            none = "; None: the optimizer is not wrapped" if None in values.values() else ""
+            raise RuntimeError(
+                f"rank {topology.rank()}: the ranks differ in {what} ({listed}{none}), and would "
+                f"wait for each other: {advice}"
+            )

@@ -14,10 +14,9 @@ from tfring.keras.callbacks import base
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
     """keras.callbacks.ModelCheckpoint with save_best_only=True, on rank 0 alone.
 
-    The other ranks do nothing, so it does not matter on which ranks the model got better, and the
-    callback may be given to rank 0 only. Put it after MetricAverageCallback: rank 0 then judges by
-    all ranks' metrics. With a number for `save_freq` it judges by its own, as there are no others
-    within an epoch.
+    The other ranks do nothing, so the callback may be given to rank 0 only. Put it after
+    MetricAverageCallback: rank 0 then decides by the mean of all ranks' metrics. With a number for
+    `save_freq` it decides by its own metrics: they are averaged only at the end of an epoch.
     """
 
     def __init__(
@@ -38,8 +37,8 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
             save_weights_only: save the weights instead of the model.
             mode: "min", "max" or "auto": which values are better.
             save_freq: "epoch" or a number of batches.
-            filepath: where to; may also be set as an attribute before `fit`, as Horovod's users
-                do. Ends in .keras, or in .weights.h5 with save_weights_only.
+            filepath: where to save; may also be set as an attribute before `fit`, as in Horovod.
+                Ends in .keras, or in .weights.h5 with save_weights_only.
         """
         suffix = ".weights.h5" if save_weights_only else ".keras"
         super().__init__(
@@ -79,10 +78,10 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
         """As in keras.callbacks.Callback."""
         if topology.rank() != 0:
             return
-        judges = self.save_freq == "epoch" and topology.size() > 1
-        if judges and not base.is_averaged(self.model, epoch):
+        decides_now = self.save_freq == "epoch" and topology.size() > 1
+        if decides_now and not base.is_averaged(self.model, epoch):
             warnings.warn(
-                f"BestModelCheckpoint judges {self.monitor} of rank 0 alone: put a "
+                f"BestModelCheckpoint decides by {self.monitor} of rank 0 alone: put a "
                 "MetricAverageCallback before it",
                 stacklevel=2,
             )

@@ -1,4 +1,4 @@
-"""ConsistencyCheckCallback: notices weights that differ between ranks."""
+"""ConsistencyCheckCallback: raises an error when weights differ between ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LISTED = 5  # variables in a message
 
 
 class ConsistencyCheckCallback(DistributedCallback):
-    """Compares the trainable weights of all ranks, every so many steps and after every epoch.
+    """Compares the trainable weights of all ranks, every `every` steps and after every epoch.
 
     The ranks exchange eight bytes per variable, a hash of its value, so weights count as equal only
     if all bits are. Needs the same `every` on every rank.
@@ -39,7 +39,7 @@ class ConsistencyCheckCallback(DistributedCallback):
                 knows as local (register_local_var, local_layers).
             non_trainable: compare the other weights, too; the moving statistics of a plain
                 BatchNormalization, for one, differ between ranks.
-            optimizer_state: compare the optimizer's variables, too, but for accumulated gradients.
+            optimizer_state: compare the optimizer's variables, too, except accumulated gradients.
 
         Raises:
             ValueError: `every` is less than 1.
@@ -56,7 +56,7 @@ class ConsistencyCheckCallback(DistributedCallback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
-        # Steps count from here: ranks whose epochs differ in length are at one count again.
+        # Counting starts again: the epoch before may have had more steps on some ranks.
         self._epoch, self._steps = epoch, 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -113,7 +113,7 @@ class ConsistencyCheckCallback(DistributedCallback):
 
 
 def _differences(ranks: Sequence[int], hashes: Any, variables: Sequence[Any]) -> list[str]:
-    """Says for each variable that differs which ranks do not have what most ranks have."""
+    """Describes each variable that differs: which ranks have another value than most ranks."""
     found = []
     for position, variable in enumerate(variables):
         column = hashes[:, position].tolist()

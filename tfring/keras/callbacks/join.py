@@ -7,31 +7,31 @@ from typing import Any
 import numpy as np
 
 from tfring import _native, topology
-from tfring.collectives.sync import join
+from tfring.collectives import sync
 from tfring.collectives.variables import broadcast_variables
 from tfring.exceptions import tf_errors
 from tfring.keras.callbacks import base, state
 
 
 class JoinCallback(base.DistributedCallback):
-    """Lets ranks that run out of batches wait at the end of the epoch, until all have.
+    """Makes a rank that has used up its batches wait for the others at the end of the epoch.
 
-    Meanwhile the others go on: averages of gradients count the ranks that take part. Then all ranks
-    take over the weights and the optimizer's state of the rank that trained longest, and so begin
-    the next epoch alike; gradients accumulated by then stay with their rank for the next update.
-    The waiting happens before validation, and before collectives of the other callbacks of tfring,
-    wherever this one is in the list; of callbacks with collectives of their own, it must be the
-    first. Every rank needs at least one batch, and the same number of epochs.
+    Meanwhile the others go on; their averages of gradients are over the ranks that still train.
+    When all are through, they get the weights and the optimizer's state of the rank that trained
+    longest, and so begin the next epoch alike. Gradients that were accumulated by then stay with
+    their rank for the next update. The waiting happens before validation, and before collectives of
+    tfring's other callbacks, wherever this one is in the list. It must come before callbacks of the
+    user's that run collectives. Every rank needs at least one batch, and the same number of epochs.
 
     Attributes:
-        last_rank: The rank whose weights all took over at the end of the last epoch, or None.
+        last_rank: The rank whose weights all ranks got at the end of the last epoch, or None.
     """
 
     def __init__(self, local_variables: Any = None, device: str = "") -> None:
-        """Sets what stays as it is.
+        """Sets what this rank keeps.
 
         Args:
-            local_variables: variables that are this rank's own and are not taken over, like those
+            local_variables: variables that are this rank's own and are not overwritten, like those
                 that the optimizer knows as local (register_local_var, local_layers).
             device: TensorFlow device for the broadcast, "" for TensorFlow's choice.
         """
@@ -66,7 +66,7 @@ class JoinCallback(base.DistributedCallback):
         base.register_join(self.model, None)
 
     def join_once(self) -> None:
-        """Waits until all ranks are through with their batches, once per epoch."""
+        """Waits until all ranks have used up their batches; does so once per epoch."""
         if not self._training:
             return
         self._training = False
@@ -90,6 +90,4 @@ class JoinCallback(base.DistributedCallback):
 
 
 def _join() -> int:
-    if topology.size() == 1:
-        return 0
-    return int(join())
+    return 0 if topology.size() == 1 else int(sync.join())

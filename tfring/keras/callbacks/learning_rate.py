@@ -32,14 +32,14 @@ class LearningRateScheduleCallback(DistributedCallback):
         """Sets the schedule.
 
         Args:
-            initial_lr: what the multiplier is applied to.
+            initial_lr: the learning rate that the multiplier is applied to.
             multiplier: a number, or a function of the epoch; with staircase=False of a fractional
                 epoch, at every batch.
             start_epoch: first epoch that is adjusted.
             end_epoch: first epoch that is not adjusted any more; None for never.
             staircase: adjust once per epoch. A constant multiplier always does.
             momentum_correction: scale the velocity with the learning rate.
-            steps_per_epoch: batches per epoch; found out by itself where `fit` knows it.
+            steps_per_epoch: batches per epoch; needed only where `fit` does not know it.
 
         Raises:
             ValueError: no initial_lr.
@@ -109,8 +109,8 @@ class LearningRateScheduleCallback(DistributedCallback):
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raises the learning rate from initial_lr / size to initial_lr over the first epochs.
 
-    Starting with the single process' learning rate and ending with that multiplied by the number of
-    ranks: `initial_lr` is the latter, as given to the optimizer.
+    It starts with the learning rate of one process and ends with that multiplied by the number of
+    ranks. `initial_lr` is the learning rate at the end, which the optimizer was made with.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             initial_lr: the learning rate at its end.
             warmup_epochs: how long it takes.
             momentum_correction: scale the velocity with the learning rate.
-            steps_per_epoch: batches per epoch; found out by itself where `fit` knows it.
+            steps_per_epoch: batches per epoch; needed only where `fit` does not know it.
             verbose: 1 prints a line at its end.
         """
         super().__init__(
@@ -143,8 +143,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def _warm_up(self, epoch: float) -> float:
-        # As far as the coming batches lead, so that the last ones of the warm-up end at initial_lr:
-        # with steps_per_execution Keras asks once for several.
+        # The rate after the coming batches, so that the last ones of the warm-up reach initial_lr.
+        # Keras calls this once for steps_per_execution batches.
         epoch += self.model.steps_per_execution / float(self.steps_per_epoch or 1)
         epoch = min(epoch, float(self.warmup_epochs))
         size = topology.size()
@@ -159,9 +159,10 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 def _scale_velocity(optimizer: Any, factor: float) -> None:
-    """Multiplies the velocity, which is what scaling the momentum for one step comes to.
+    """Multiplies the velocity by `factor`.
 
-    Keras traces the momentum as a constant, so changing it between steps would do nothing.
+    It has the effect of a momentum scaled for one step. The momentum itself is a constant in the
+    traced step, so that changing it between steps would do nothing.
     """
     for name in ("momentums", "_momentums"):  # SGD, RMSprop: velocities with the rate in them
         if isinstance(optimizer, (keras.optimizers.SGD, keras.optimizers.RMSprop)):

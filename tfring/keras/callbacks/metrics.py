@@ -22,14 +22,14 @@ class MetricAverageCallback(DistributedCallback):
     """
 
     def __init__(self, device: str = "", *, weighted: bool = False) -> None:
-        """Sets the kind of mean.
+        """Sets which mean to take.
 
         Args:
             device: accepted for Horovod's sake: the metrics are averaged on the CPU.
-            weighted: weigh every rank by the number of samples that it saw: training metrics by
-                those of the epoch, validation metrics by those of the validation. Keras counts
-                them with the loss; where a train_step of its own does not update Keras' loss, the
-                weights are numbers of batches, and for validation equal.
+            weighted: weigh every rank by its number of samples: training metrics by those of the
+                epoch, validation metrics by those of the validation. Keras counts samples in its
+                loss metric. If a model's own train_step does not update that metric, the weights
+                are the numbers of batches, and equal for validation.
         """
         super().__init__()
         self.device = device
@@ -76,7 +76,7 @@ class MetricAverageCallback(DistributedCallback):
         set_averaged(self.model, epoch)
 
     def _samples(self) -> float:
-        """How many samples Keras has counted since it last reset the metrics."""
+        """Returns how many samples Keras has counted since it last reset the metrics."""
         tracker = getattr(self.model, "_loss_tracker", None)
         return 0.0 if tracker is None else float(tracker.count)
 

@@ -41,9 +41,10 @@ def shared_state(model: Any, local: Iterable[Any] = (), *, accumulators: bool = 
 
 
 def _slots(optimizer: Any, variables: set[int]) -> set[int]:
-    """Returns the ids of what the optimizer keeps for these variables.
+    """Returns the ids of the optimizer's own variables for these variables of the model.
 
-    Keras keeps it in lists as long as that of the variables, in their order.
+    Keras keeps them (momentums, for example) in lists of the same length and order as the list of
+    the model's variables.
     """
     trained = getattr(optimizer, "_trainable_variables", None) or []
     positions = [i for i, variable in enumerate(trained) if id(variable) in variables]
