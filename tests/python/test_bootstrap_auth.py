@@ -108,7 +108,7 @@ def test_strangers_do_not_keep_the_right_one_out(listener, garbage):
 
 
 def test_many_silent_strangers_do_not_block(listener, monkeypatch):
-    monkeypatch.setattr(listener_module, "_MAX_STRANGERS", 8)
+    monkeypatch.setattr(listener_module, "_MAX_HANDSHAKES", 8)
     finish = accept_in_background(listener, {(DATA, 1)})
     strangers = [socket.create_connection(listener.address) for _ in range(30)]
     mine = join(listener, 1)

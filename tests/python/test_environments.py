@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tfring.environments import IdentityError, Meeting, find_identity
+from tfring.environments import IdentityError, Rendezvous, find_identity
 from tfring.environments.slurm import first_node
 
 LAUNCHED = {
@@ -56,20 +56,20 @@ TF_CONFIG = {
 
 WHOLE = [
     # variables, source, rank, size, meeting, local rank, local size, address, port
-    (LAUNCHED, "tfring run", 1, 4, Meeting.RENDEZVOUS, 1, 2, "127.0.0.1", 4000),
-    (TORCHRUN, "torchrun", 2, 3, Meeting.RENDEZVOUS, 0, 1, "node0", 29500),
-    (OPEN_MPI, "Open MPI", 3, 8, Meeting.MPI, 1, 2, None, None),
-    (MPICH, "MPICH", 1, 2, Meeting.MPI, 1, 2, None, None),
-    (PMIX, "PMIx", 1, None, Meeting.MPI, None, None, None, None),
-    (TF_CONFIG, "TF_CONFIG", 2, 3, Meeting.RENDEZVOUS, None, None, "h0", 1000),
-    ({}, "a single process", 0, 1, Meeting.ALONE, None, None, None, None),
-    ({"PATH": "/bin", "MASTER_ADDR": "x"}, "a single process", 0, 1, Meeting.ALONE, *4 * [None]),
+    (LAUNCHED, "tfring run", 1, 4, Rendezvous.TCP, 1, 2, "127.0.0.1", 4000),
+    (TORCHRUN, "torchrun", 2, 3, Rendezvous.TCP, 0, 1, "node0", 29500),
+    (OPEN_MPI, "Open MPI", 3, 8, Rendezvous.MPI, 1, 2, None, None),
+    (MPICH, "MPICH", 1, 2, Rendezvous.MPI, 1, 2, None, None),
+    (PMIX, "PMIx", 1, None, Rendezvous.MPI, None, None, None, None),
+    (TF_CONFIG, "TF_CONFIG", 2, 3, Rendezvous.TCP, None, None, "h0", 1000),
+    ({}, "a single process", 0, 1, Rendezvous.NONE, None, None, None, None),
+    ({"PATH": "/bin", "MASTER_ADDR": "x"}, "a single process", 0, 1, Rendezvous.NONE, *4 * [None]),
     (
         {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"},
         "a single process",
         0,
         1,
-        Meeting.ALONE,
+        Rendezvous.NONE,
         *4 * [None],
     ),
 ]
@@ -79,7 +79,7 @@ WHOLE = [
 def test_whole_sets(environ, source, rank, size, meeting, local, locals_, address, port):
     identity = find_identity(environ, have_mpi4py=True)
     assert (identity.source, identity.rank, identity.size) == (source, rank, size)
-    assert identity.meeting is meeting
+    assert identity.rendezvous is meeting
     assert (identity.local_rank, identity.local_size) == (local, locals_)
     assert (identity.address, identity.port) == (address, port)
 
