@@ -55,7 +55,7 @@ TF_CONFIG = {
 }
 
 WHOLE = [
-    # variables, source, rank, size, meeting, local rank, local size, address, port
+    # variables, source, rank, size, rendezvous, local rank, local size, address, port
     (LAUNCHED, "tfring run", 1, 4, Rendezvous.TCP, 1, 2, "127.0.0.1", 4000),
     (TORCHRUN, "torchrun", 2, 3, Rendezvous.TCP, 0, 1, "node0", 29500),
     (OPEN_MPI, "Open MPI", 3, 8, Rendezvous.MPI, 1, 2, None, None),
@@ -75,11 +75,11 @@ WHOLE = [
 ]
 
 
-@pytest.mark.parametrize("environ,source,rank,size,meeting,local,locals_,address,port", WHOLE)
-def test_whole_sets(environ, source, rank, size, meeting, local, locals_, address, port):
+@pytest.mark.parametrize("environ,source,rank,size,rendezvous,local,locals_,address,port", WHOLE)
+def test_whole_sets(environ, source, rank, size, rendezvous, local, locals_, address, port):
     identity = find_identity(environ, have_mpi4py=True)
     assert (identity.source, identity.rank, identity.size) == (source, rank, size)
-    assert identity.rendezvous is meeting
+    assert identity.rendezvous is rendezvous
     assert (identity.local_rank, identity.local_size) == (local, locals_)
     assert (identity.address, identity.port) == (address, port)
 

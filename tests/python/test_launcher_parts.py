@@ -9,8 +9,8 @@ import pytest
 from tfring.launcher.agent import open_rendezvous
 from tfring.launcher.cli import make_parser
 from tfring.launcher.options import environment_of, job_options
-from tfring.launcher.output import PARTIAL_SECONDS, TAKEOVER_SECONDS, Merger
-from tfring.launcher.placement import Slot, UsageError, parse_hostfile, parse_hosts, place
+from tfring.launcher.output import PARTIAL_SECONDS, TAKEOVER_SECONDS, OutputMerger
+from tfring.launcher.placement import Slot, UsageError, assign_slots, parse_hostfile, parse_hosts
 from tfring.launcher.process import RankProcess, SshOptions, write_all
 from tfring.launcher.report import describe, first_failure, last_traceback
 
@@ -38,15 +38,15 @@ def test_bad_hostfile_line_is_named():
 
 
 def test_placement():
-    slots = place(4, [("a", 2), ("b", 1), ("c", 3)])
+    slots = assign_slots(4, [("a", 2), ("b", 1), ("c", 3)])
     assert slots == [
         Slot(0, "a", 0, 2, 0, 3),
         Slot(1, "a", 1, 2, 0, 1),
         Slot(2, "b", 0, 1, 1, 3),
         Slot(3, "c", 0, 1, 2, 3),
     ]
-    assert len(place(None, [("a", 2), ("b", 2)])) == 4
-    assert [s.host for s in place(2, [])] == ["localhost"] * 2
+    assert len(assign_slots(None, [("a", 2), ("b", 2)])) == 4
+    assert [s.host for s in assign_slots(2, [])] == ["localhost"] * 2
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_placement():
 )
 def test_bad_placement(ranks, hosts, words):
     with pytest.raises(UsageError, match=words):
-        place(ranks, hosts)
+        assign_slots(ranks, hosts)
 
 
 def test_horovodruns_options_become_settings():
@@ -135,7 +135,7 @@ class Screen:
 
     def __init__(self):
         self.file = io.BytesIO()
-        self.merger = Merger(self.file, self.file)
+        self.merger = OutputMerger(self.file, self.file)
 
     @property
     def text(self):
@@ -261,8 +261,8 @@ def test_last_traceback_comes_with_its_cause():
 def ended(rank, code, at, text="", by_us=False):
     process = RankProcess(Slot(rank, "h", rank, 3, 0, 1), None, False)  # type: ignore[arg-type]
     if text:
-        process.remember("stderr", text.encode(), at[0] if isinstance(at, tuple) else at)
-    process.code, process.ended_by_us = code, by_us
+        process.record_output("stderr", text.encode(), at[0] if isinstance(at, tuple) else at)
+    process.code, process.ended_by_launcher = code, by_us
     process.ended_at = at[1] if isinstance(at, tuple) else at
     return process
 
@@ -302,6 +302,6 @@ def test_ranks_that_the_launcher_ended_come_last():
 
 def test_traceback_header_that_arrives_in_two_pieces_is_seen():
     process = ended(0, 1, 9.0)
-    process.remember("stderr", HEADER[:10].encode(), 1.0)
-    process.remember("stderr", HEADER[10:].encode() + b"X: y\n", 1.5)
+    process.record_output("stderr", HEADER[:10].encode(), 1.0)
+    process.record_output("stderr", HEADER[10:].encode() + b"X: y\n", 1.5)
     assert process.failed_at() == 1.5
