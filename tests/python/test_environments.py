@@ -1,4 +1,4 @@
-"""Which rank of which job a process takes itself for, by its variables."""
+"""Which identity a process has, by its variables."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_whole_sets(environ, source, rank, size, rendezvous, local, locals_, add
     assert (identity.address, identity.port) == (address, port)
 
 
-def test_slurm_step_meets_on_its_first_node_at_a_port_of_its_own():
+def test_slurm_step_uses_its_first_node_and_a_port_of_its_own():
     identity = find_identity(SLURM, have_mpi4py=False)
     assert (identity.source, identity.rank, identity.size) == ("a Slurm step", 5, 8)
     assert identity.address == "gpu03" and 20000 <= identity.port < 32000
@@ -132,7 +132,7 @@ HALF = [
 
 
 @pytest.mark.parametrize("whole,missing", HALF)
-def test_half_a_set_names_what_is_missing(whole, missing):
+def test_incomplete_variables_name_what_is_missing(whole, missing):
     half = {k: v for k, v in whole.items() if k != missing}
     with pytest.raises(IdentityError, match=rf"{missing}.*missing"):
         find_identity(half, have_mpi4py=True)
