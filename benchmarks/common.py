@@ -117,7 +117,7 @@ def one_core() -> None:
 
 
 def world_comm() -> Any:
-    """Open MPI's COMM_WORLD. tfring must be initialized before, because it decides how MPI starts."""
+    """Open MPI's COMM_WORLD. Call hvd.init() before: it decides how MPI is started."""
     from mpi4py import MPI
 
     return MPI.COMM_WORLD

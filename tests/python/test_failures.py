@@ -67,7 +67,7 @@ SCRIPT = """
 
 
 def signal_victim(folder, job, victim, size, number=signal.SIGKILL, within=RAISE_SECONDS):
-    """Sends a signal to one rank and checks the errors of the others; returns the error output."""
+    """Sends a signal to one rank and checks the errors of the others; returns stderr and pids."""
     pids = pids_in(folder, size)
     killed_at = time.monotonic()
     os.kill(pids[str(victim)], number)
@@ -81,8 +81,7 @@ def signal_victim(folder, job, victim, size, number=signal.SIGKILL, within=RAISE
         late = seen_at - killed_at
         assert late < within, f"rank {rank} raised {late:.3f} s after the kill: {message}"
     assert job.returncode != 0
-    assert not any(alive(pid) for pid in pids.values())
-    return err
+    return err, pids.values()
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
@@ -90,9 +89,10 @@ def signal_victim(folder, job, victim, size, number=signal.SIGKILL, within=RAISE
 def test_killed_rank_under_tfring_run(tmp_path, victim, forks):
     path = write_script(tmp_path, SCRIPT, header=REPORT)
     job = start("-np", 3, sys.executable, path, tmp_path, victim, RESIDENT_GIB, forks)
-    err = signal_victim(tmp_path, job, victim, 3)
+    err, pids = signal_victim(tmp_path, job, victim, 3)
     assert job.returncode == 137
     assert f"rank {victim} on host localhost failed first, with signal 9 (SIGKILL)" in err
+    assert not any(alive(pid) for pid in pids)
 
 
 TRAINING = """
@@ -128,7 +128,7 @@ def test_killed_rank_during_fit(tmp_path, victim):
         pytest.skip("the op library is not built")
     path = write_script(tmp_path, TRAINING, header=REPORT)
     job = start("-np", 2, sys.executable, path, tmp_path, TF_CPP_MIN_LOG_LEVEL="3")
-    err = signal_victim(tmp_path, job, victim, 2)
+    err, _ = signal_victim(tmp_path, job, victim, 2)
     assert f"rank {victim} on host localhost failed first, with signal 9 (SIGKILL)" in err
 
 
@@ -150,8 +150,9 @@ def test_stopped_rank_shows_in_missing_heartbeats(tmp_path, victim):
         TFRING_HEARTBEAT_SECONDS="0.5",
         TFRING_HEARTBEAT_TIMEOUT_SECONDS="2",
     )
-    err = signal_victim(tmp_path, job, victim, 3, signal.SIGSTOP, within=10.0)
+    err, pids = signal_victim(tmp_path, job, victim, 3, signal.SIGSTOP, within=10.0)
     assert "heartbeat" in err
+    assert not any(alive(pid) for pid in pids)
 
 
 def test_rank_that_raises_is_the_one_that_is_shown(tmp_path):

@@ -17,7 +17,7 @@ from tfring.environments import Identity, Rendezvous
 
 _log = logging.getLogger("tfring")
 
-# Longer than the time limit of connecting, so that a rank that failed can still tell the others.
+# Added to the time limit, so that a rank that failed to connect can still tell the others.
 _REPORT_SECONDS = 5.0
 
 

@@ -80,7 +80,7 @@ class Listener:
                 if now >= deadline:
                     break
                 self._drop_late(now)
-                limit = min([deadline, *(g.deadline for g in self._pending)])
+                limit = min([deadline, *(p.deadline for p in self._pending)])
                 for key, _ in self._selector.select(max(0.0, limit - now)):
                     if key.data is None:
                         self._accept_one()
@@ -176,7 +176,7 @@ class Listener:
         self._drop(pending, "")
 
     def _drop_late(self, now: float) -> None:
-        for pending in [g for g in self._pending if g.deadline <= now]:
+        for pending in [p for p in self._pending if p.deadline <= now]:
             self._drop(pending, "the handshake took too long")
 
     def _drop(self, pending: _Pending, reason: str) -> None:

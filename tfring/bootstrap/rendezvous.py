@@ -15,7 +15,7 @@ from tfring.bootstrap import auth, frames
 from tfring.bootstrap.errors import BootstrapError
 from tfring.bootstrap.listener import RETRY_LATER, Listener, bind, connect
 
-# Longer than the time limit of connecting, so that a rank that failed can still tell the others.
+# Added to the time limit, so that a rank that failed to connect can still tell the others.
 _REPORT_SECONDS = 5.0
 _RETRY_SECONDS = 0.05
 
