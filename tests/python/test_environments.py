@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 
 import pytest
 
-from tfring.environments import IdentityError, Rendezvous, find_identity
+from tfring.environments import Identity, IdentityError, Rendezvous, find_identity
 from tfring.environments.slurm import first_node
 
 LAUNCHED = {
@@ -62,16 +63,11 @@ WHOLE = [
     (MPICH, "MPICH", 1, 2, Rendezvous.MPI, 1, 2, None, None),
     (PMIX, "PMIx", 1, None, Rendezvous.MPI, None, None, None, None),
     (TF_CONFIG, "TF_CONFIG", 2, 3, Rendezvous.TCP, None, None, "h0", 1000),
-    ({}, "a single process", 0, 1, Rendezvous.NONE, None, None, None, None),
-    ({"PATH": "/bin", "MASTER_ADDR": "x"}, "a single process", 0, 1, Rendezvous.NONE, *4 * [None]),
-    (
-        {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"},
-        "a single process",
-        0,
-        1,
-        Rendezvous.NONE,
-        *4 * [None],
-    ),
+]
+NOT_LAUNCHED = [
+    {},
+    {"PATH": "/bin", "MASTER_ADDR": "x"},
+    {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"},
 ]
 
 
@@ -82,6 +78,12 @@ def test_whole_sets(environ, source, rank, size, rendezvous, local, locals_, add
     assert identity.rendezvous is rendezvous
     assert (identity.local_rank, identity.local_size) == (local, locals_)
     assert (identity.address, identity.port) == (address, port)
+
+
+@pytest.mark.parametrize("environ", NOT_LAUNCHED)
+def test_single_process(environ):
+    expected = Identity("a single process", rank=0, size=1, rendezvous=Rendezvous.NONE)
+    assert find_identity(environ, have_mpi4py=True) == expected
 
 
 def test_slurm_step_uses_its_first_node_and_a_port_of_its_own():
@@ -185,8 +187,8 @@ def test_torchrun_agent_keeps_its_port_and_restarts_are_new_jobs():
     assert first.job_id != again.job_id and first.public_seed != again.public_seed
 
 
-def test_mpi_is_not_loaded_to_find_out():
-    before = "mpi4py" in sys.modules
-    find_identity({})
-    find_identity(OPEN_MPI, have_mpi4py=None) if before else None
-    assert ("mpi4py" in sys.modules) == before
+@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py")
+def test_finding_the_identity_loads_no_mpi(monkeypatch):
+    monkeypatch.delitem(sys.modules, "mpi4py", raising=False)
+    assert find_identity(OPEN_MPI).source == "Open MPI"
+    assert "mpi4py" not in sys.modules

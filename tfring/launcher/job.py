@@ -47,6 +47,11 @@ class JobOptions:
 class JobRunner:
     """Runs one job from its start to its end.
 
+    One thread waits for output, signals and the end of ranks. The first rank that fails starts an
+    escalation: the others get time to print their own errors, then SIGTERM, then SIGKILL, and at
+    last their agents are killed. A signal to the launcher is passed on and starts one, too, which
+    leaves time for a checkpoint; a second signal leaves none.
+
     Used by the main thread, which handles signals. If run() raises, the agents read end of file
     and end the ranks that still run.
     """
@@ -122,15 +127,15 @@ class JobRunner:
                 ranks=len(slots),
             )
             self._processes.append(process)
-            early = b""
+            early_output = b""
             if slot.rank == 0:
-                address, port, early = self._read_rendezvous(process)
+                address, port, early_output = self._read_rendezvous(process)
             if self._options.verbose:
                 self._merger.note(
                     f"tfring run: rank {slot.rank} on {slot.host}, local rank {slot.local_rank}, "
                     f"agent {process.agent.pid}"
                 )
-            self._watch(process, early)
+            self._watch(process, early_output)
             if slot.rank == 0 and port == 0:
                 return  # rank 0 did not start; its error output has the reason
 
@@ -191,15 +196,15 @@ class JobRunner:
             )
         return words[1].decode(), int(words[2]), rest
 
-    def _watch(self, process: RankProcess, early: bytes) -> None:
+    def _watch(self, process: RankProcess, early_output: bytes) -> None:
         assert process.agent.stdout is not None and process.agent.stderr is not None
         for name, pipe in (("stdout", process.agent.stdout), ("stderr", process.agent.stderr)):
             os.set_blocking(pipe.fileno(), False)
             stream = self._merger.add(process.rank, name)
             self._open[stream] = process
             self._selector.register(pipe, selectors.EVENT_READ, stream)
-            if name == "stdout" and early:
-                self._handle_output(stream, early)
+            if name == "stdout" and early_output:
+                self._handle_output(stream, early_output)
 
     def _process_events(self) -> None:
         """Waits for output, a signal, the end of a rank or a deadline, and handles it."""
