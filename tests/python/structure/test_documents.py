@@ -9,7 +9,7 @@ import pytest
 
 from tfring import config
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 MAX_RECORD_LINES = 80
 

@@ -1,6 +1,6 @@
 """Ways in which a wrapped optimizer's gradients might not be reduced: each is repaired or an error.
 
-The collectives are replaced by a recording, as in test_keras_hook.py.
+The collectives are replaced by a recording, as in test_hook.py.
 """
 
 from __future__ import annotations

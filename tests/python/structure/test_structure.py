@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import source_rules as rules
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 MAX_INTERFACE_METHODS = 8
@@ -90,7 +90,7 @@ def test_no_machine_paths() -> None:
     def check(name: str, text: str) -> list[str]:
         return [f"{name}: {path}" for path in MACHINE_PATH.findall(text)]
 
-    this_test = "tests/python/test_house.py"
+    this_test = "tests/python/structure/test_structure.py"
     names = listed_files(
         ".cc", ".h", ".py", ".sh", ".md", ".txt", ".cmake", ".toml", ".bzl", ".bazel", "Makefile"
     )

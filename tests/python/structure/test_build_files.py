@@ -8,7 +8,7 @@ from pathlib import Path
 import build_lists as lists
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def bazel(folder: str) -> list[tuple[str, dict[str, object]]]:
