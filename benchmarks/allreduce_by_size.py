@@ -21,7 +21,7 @@ LIMIT_4B_MS = 0.4
 
 
 def repeats_for(size: int, scale: float) -> int:
-    """Enough rounds for a median, few enough that a size takes some seconds at most."""
+    """Returns the number of rounds: enough for a median, and at most a few seconds per size."""
     rounds = 200 if size <= 64 << 10 else 40 if size <= 4 << 20 else 12
     return max(3, int(rounds * scale))
 

@@ -1,7 +1,7 @@
 """What the benchmarks share: start-up, side-by-side timing, goals, and the report.
 
-Every benchmark is started on each rank by mpirun and times its candidates in turn within one run,
-because this kind of machine changes its speed from minute to minute.
+mpirun starts a benchmark on every rank. A benchmark times its candidates in turn within one run,
+because the speed of a shared machine changes from minute to minute.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Report:
         }
 
     def finish(self, path: str | None) -> int:
-        """Prints the rows and goals; the result is the exit code."""
+        """Prints the rows and goals; returns the exit code."""
         if self.rows:
             columns = list(self.rows[0])
             print("  ".join(f"{column:>18}" for column in columns))
@@ -106,9 +106,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def one_core() -> None:
-    """Pins TensorFlow to one computing thread per rank, as one core per rank would.
+    """Gives TensorFlow one computing thread per rank, as many as with one core per rank.
 
-    Two inter-op threads stay: with one, TensorFlow computes all weight gradients at the end.
+    There are two inter-op threads: with one, TensorFlow computes all weight gradients at the end.
     """
     import tensorflow as tf
 
@@ -117,14 +117,14 @@ def one_core() -> None:
 
 
 def world_comm() -> Any:
-    """Open MPI's COMM_WORLD; tfring must be initialized already, it decides how MPI starts."""
+    """Open MPI's COMM_WORLD. Call hvd.init() before: it decides how MPI is started."""
     from mpi4py import MPI
 
     return MPI.COMM_WORLD
 
 
 def quiet_barrier(comm: Any) -> None:
-    """A barrier that sleeps: ranks that wait in Open MPI's own would burn the cores."""
+    """A barrier that sleeps; ranks that wait in Open MPI's own barrier keep their cores busy."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(0.0005)
@@ -133,13 +133,13 @@ def quiet_barrier(comm: Any) -> None:
 def side_by_side(
     comm: Any, candidates: dict[str, Callable[[], object]], repeats: int, warmup: int = 3
 ) -> dict[str, list[float]]:
-    """Milliseconds of every call, candidates taking turns; the slowest rank counts.
+    """Times every call in milliseconds, on the slowest rank; the candidates take turns.
 
     Args:
       comm: an mpi4py communicator of all ranks.
       candidates: what to time, by name; all ranks give the same names in the same order.
       repeats: how many rounds are timed.
-      warmup: rounds before them that are not.
+      warmup: how many rounds run before them without being timed.
 
     Returns:
       For each name `repeats` numbers, the same on every rank.
@@ -149,7 +149,7 @@ def side_by_side(
     times: dict[str, list[float]] = {name: [] for name in candidates}
     names = list(candidates)
     for round_number in range(-warmup, repeats):
-        # Another one goes first each time, so that none always follows the same neighbour.
+        # Another candidate is first in each round, so that none always follows the same one.
         shift = round_number % len(names)
         for name in names[shift:] + names[:shift]:
             comm.Barrier()

@@ -13,7 +13,7 @@ from benchmarks import common
 def candidates(
     shapes: Sequence[tuple[int, ...]], comm: Any, name: str
 ) -> dict[str, Callable[[], object]]:
-    """Raw MPI, and a tf.function without, with one grouped and with separate allreduces."""
+    """Raw MPI; a tf.function without allreduce, with a grouped one, and with separate ones."""
     import tensorflow as tf
     from mpi4py import MPI
 
@@ -52,7 +52,7 @@ def candidates(
 
 
 def rows(times: dict[str, list[float]]) -> list[dict[str, Any]]:
-    """One row per way of reducing; tfring's numbers are what the reduction adds."""
+    """One row per candidate; for tfring the time that the reduction adds to the function."""
     made: list[dict[str, Any]] = [
         {"way": "Open MPI, Iallreduce", "median_ms": common.median(times["open_mpi"])}
     ]

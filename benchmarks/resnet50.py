@@ -8,7 +8,7 @@ BLOCKS = (3, 4, 6, 3)
 
 
 def shapes() -> list[tuple[int, ...]]:
-    """Shapes of all trainable variables, in forward order, as the architecture gives them.
+    """Shapes of all trainable variables, in forward order.
 
     Convolutions have no bias; each is followed by a batch normalisation (gamma and beta).
     """

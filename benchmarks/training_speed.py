@@ -75,7 +75,7 @@ def main() -> int:
             "ci95_high": mean + half,
         }
     )
-    # Slower by at most two per cent, as far as this many pairs can tell.
+    # No significant slowdown, and a mean of at most two per cent.
     report.goals.append(common.Goal("slowdown after init, lower bound", mean - half, 0.0))
     report.goals.append(common.Goal("slowdown after init, mean", mean, LIMIT_SLOWDOWN))
     return report.finish(arguments.json)

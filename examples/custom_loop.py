@@ -1,4 +1,4 @@
-"""Trains a classifier with a loop of one's own, in a tf.function, on several ranks.
+"""Trains a classifier with a custom training loop, in a tf.function, on several ranks.
 
 mpirun -np 2 python examples/custom_loop.py
 tfring run -np 2 python examples/custom_loop.py

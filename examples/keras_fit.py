@@ -51,12 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = example_data.parser(__doc__.splitlines()[0]).parse_args(argv)
     hvd.init()
     first = hvd.rank() == 0
-    keras.utils.set_random_seed(hvd.rank())  # ranks start unlike; the broadcast makes them equal
+    keras.utils.set_random_seed(hvd.rank())  # ranks start different; the broadcast makes them equal
 
     data = example_data.load(args.data, args.data_dir)
     x, y = data.shard(hvd.rank(), hvd.size())
 
-    # More ranks make a larger batch: the learning rate grows with it, and is warmed up to that.
+    # More ranks make a larger batch: the learning rate grows with it, after a warm-up.
     rate = args.learning_rate * hvd.size()
     model = build_model(x.shape[1], data.classes)
     model.compile(

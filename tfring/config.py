@@ -41,7 +41,7 @@ PYTHON_SETTINGS = {
     "LIB_DIR": "folder of the compiled libraries (for developers)",
 }
 
-# Set by the launcher, one value per rank. See environments/launched.py.
+# Set by the launcher, one value per rank. See environments/tfring_run.py.
 LAUNCHER_SETTINGS = (
     "RANK",
     "SIZE",

@@ -14,9 +14,9 @@ import threading
 from typing import Any
 
 from tfring import _native
+from tfring.bootstrap.connect import Membership, connect_job
 from tfring.bootstrap.inter_op_threads import ensure_inter_op_threads
 from tfring.bootstrap.mpi_exchange import finalize, is_communicator, spans_world
-from tfring.bootstrap.start import Membership, bring_up
 from tfring.config import SettingError, Settings, read_settings
 from tfring.environments import find_identity
 from tfring.process_sets import ProcessSet, registry
@@ -77,7 +77,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         _set_log_level(settings)
         for warning in settings.unknown:
             _log.warning("%s", warning)
-        membership = bring_up(find_identity(os.environ), settings, os.environ, job, len(wanted))
+        membership = connect_job(find_identity(os.environ), settings, os.environ, job, len(wanted))
         _start(membership, settings)
         if membership.process_sets == 0:
             return

@@ -1,4 +1,4 @@
-"""Running small jobs as a user would, and watching processes from outside."""
+"""Helpers that run small jobs as a user does and watch their processes from outside."""
 
 from __future__ import annotations
 
@@ -17,6 +17,17 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 120
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
+# The beginning of scripts that report to the test. Files appear in the folder that the first
+# argument names, with their whole content.
+REPORT = """
+import os, sys
+
+def report(name, value):
+    with open(f"{sys.argv[1]}/tmp.{name}", "w") as file:
+        file.write(f"{value}\\n")
+    os.rename(f"{sys.argv[1]}/tmp.{name}", f"{sys.argv[1]}/{name}")
+"""
+
 # Variables of an outer launcher would be taken for the job's own.
 _FOREIGN = ("TFRING_RANK", "TFRING_SIZE", "OMPI_", "PMI", "PMIX_", "RANK", "WORLD_SIZE", "SLURM_")
 
@@ -28,10 +39,10 @@ def environment(**more):
     return {**own, **more}
 
 
-def write_script(folder, text, name="script.py"):
-    """A Python file for the ranks."""
+def write_script(folder, text, name="script.py", header=""):
+    """Writes a Python file for the ranks and returns its path."""
     path = Path(folder) / name
-    path.write_text(textwrap.dedent(text))
+    path.write_text(header + textwrap.dedent(text))
     return str(path)
 
 
@@ -42,51 +53,64 @@ def run_command(*options):
 
 def start(*options, **more):
     """Starts `tfring run` in the background."""
+    return start_command(run_command(*options), **more)
+
+
+def start_command(command, **more):
+    """Starts a command in the background."""
     return subprocess.Popen(
-        run_command(*options),
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environment(**more),
-        preexec_fn=_hear_signals,
+        preexec_fn=_default_signals,
     )
 
 
-def _hear_signals():
+def _default_signals():
     """The tests may run where signals are ignored, as in the background of a shell."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
-def run(*options, limit=LIMIT_SECONDS, **more):
+def run(*options, **more):
     """Runs `tfring run` to its end."""
+    return finish(run_command(*options), **more)
+
+
+def run_python(*arguments, **more):
+    """Runs Python to its end, as a job of one process."""
+    return finish([sys.executable, *arguments], **more)
+
+
+def finish(command, **more):
+    """Runs a command to its end, with `more` in its environment."""
     return subprocess.run(
-        run_command(*options),
+        command,
         capture_output=True,
         text=True,
         env=environment(**more),
-        timeout=limit,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
 
 
 def mpirun(count, path, *arguments, **more):
-    """Runs a script under Open MPI's mpirun to its end; skips the test where there is none."""
+    """Runs a script under Open MPI's mpirun to its end."""
+    command = [*open_mpi_command(), "-np", str(count), sys.executable, path, *arguments]
+    return finish(command, **AS_ROOT, **more)
+
+
+def open_mpi_command(major=""):
+    """The mpirun of Open MPI with options; skips the test where this MPI or mpi4py is missing."""
     pytest.importorskip("mpi4py")
     if shutil.which("mpirun") is None:
         pytest.skip("needs mpirun")
     shown = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False)
-    if "Open MPI" not in shown.stdout:
-        pytest.skip("needs Open MPI")
-    launcher = ["mpirun", "--map-by", ":OVERSUBSCRIBE", "-np", str(count)]
-    return subprocess.run(
-        [*launcher, sys.executable, path, *arguments],
-        capture_output=True,
-        text=True,
-        env=environment(**AS_ROOT, **more),
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
+    if f"Open MPI) {major}" not in shown.stdout:
+        pytest.skip(f"needs Open MPI {major}")
+    return ["mpirun", "--map-by", ":OVERSUBSCRIBE"]
 
 
 def alive(pid):

@@ -11,7 +11,7 @@ from launcher_tools import mpirun, run, write_script
 core = pytest.importorskip("tfring._native").core
 
 from tfring import world  # noqa: E402
-from tfring.bootstrap import meeting  # noqa: E402
+from tfring.bootstrap import job  # noqa: E402
 
 COMMON = """
     import numpy as np
@@ -149,12 +149,12 @@ def test_lists_that_differ_are_named(tmp_path):
 
 
 def test_ranks_of_a_job_are_checked():
-    assert meeting.checked_ranks(range(2, 0, -1), 3, 1) == [2, 1]
+    assert job.checked_ranks(range(2, 0, -1), 3, 1) == [2, 1]
     for ranks, words in (([0, 3], "0 to 2"), ([-1, 0], "rank -1"), ([0.5, 0], "ranks only")):
         with pytest.raises(ValueError, match=words):
-            meeting.checked_ranks(ranks, 3, 0)
+            job.checked_ranks(ranks, 3, 0)
     with pytest.raises(ValueError, match="which is not among the ranks"):
-        meeting.checked_ranks([0, 1], 3, 2)
+        job.checked_ranks([0, 1], 3, 2)
 
 
 def test_what_is_no_communicator():

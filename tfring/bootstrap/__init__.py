@@ -1,1 +1,1 @@
-"""Brings the ranks of a job together and connects them, in Python, before the runtime starts."""
+"""Connects the ranks of a job to each other, in Python, before the runtime starts."""

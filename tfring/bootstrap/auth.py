@@ -1,4 +1,4 @@
-"""Mutual proof of knowing the job's key, before anything else is read from a connection.
+"""Each side of a connection proves to know the job's key before anything else is read from it.
 
 Three messages of fixed size, so that there is nothing to parse before the proof:
 
@@ -6,8 +6,8 @@ Three messages of fixed size, so that there is nothing to parse before the proof
     listener -> connector   the listener's nonce, HMAC(key, "listener", all of the above)
     connector -> listener   HMAC(key, "connector", all of the above)
 
-Both proofs cover both nonces, so neither can be replayed, and the side that speaks, so neither can
-be reflected. What follows on the connection is not encrypted.
+Each proof covers both nonces, so that it cannot be replayed, and the name of its side, so that it
+cannot be sent back to the one who made it. What follows on the connection is not encrypted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROOF_SIZE = _PROOF_SIZE
 
 
 class Role(enum.IntEnum):
-    """What a connection is for; part of what is proven."""
+    """What a connection is used for; covered by the proofs."""
 
     RENDEZVOUS = 1
     CONTROL = 2
@@ -43,7 +43,7 @@ class Role(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Hello:
-    """Who connects to whom, and what for; a claim until it is proven."""
+    """Which rank connects to which, and what for. Not trusted until the proof is checked."""
 
     role: Role
     connector: int
@@ -55,9 +55,9 @@ def _proof(key: bytes, side: bytes, hello: bytes, nonce: bytes) -> bytes:
 
 
 class ListenerHandshake:
-    """The listener's side of one connection, fed with bytes; no socket, no clock.
+    """The listener's side of the handshake on one connection.
 
-    Lives as long as the handshake; used by one thread.
+    It gets bytes and returns bytes; the caller owns the socket and the time limit.
     """
 
     def __init__(self, key: bytes, rank: int) -> None:
@@ -68,20 +68,22 @@ class ListenerHandshake:
         self.claim: Hello | None = None
 
     def challenge(self, hello: bytes) -> bytes:
-        """Answers the first message.
+        """Returns the answer to the connector's first message.
 
         Raises:
-            AuthError: It is not a hello, or is meant for another rank.
+            AuthError: It is not a hello, or is addressed to another rank.
         """
         magic, role, connector, listener, _ = _HELLO.unpack(hello)
         if magic != _MAGIC or role not in set(Role) or listener != self._rank:
-            raise AuthError("what connected does not speak tfring's protocol or wants another rank")
+            raise AuthError(
+                "the other end does not speak tfring's protocol, or connects to another rank"
+            )
         self._hello = hello
         self.claim = Hello(Role(role), connector, listener)
         return self._nonce + _proof(self._key, b"listener", hello, self._nonce)
 
     def finish(self, proof: bytes) -> Hello:
-        """Checks the last message.
+        """Checks the connector's proof and returns its hello, which can be trusted now.
 
         Raises:
             AuthError: The connector does not know the key.
@@ -90,22 +92,24 @@ class ListenerHandshake:
         if not hmac.compare_digest(
             proof, _proof(self._key, b"connector", self._hello, self._nonce)
         ):
-            raise AuthError(f"what connected as rank {self.claim.connector} has the wrong secret")
+            raise AuthError(
+                f"the process that connected as rank {self.claim.connector} has the wrong secret"
+            )
         return self.claim
 
 
 def prove_to_listener(sock: socket.socket, key: bytes, hello: Hello) -> None:
-    """The connector's side, on a connected blocking socket that has a time limit.
+    """Runs the connector's side of the handshake.
 
     Args:
-        sock: The connection.
+        sock: A connected blocking socket with a time limit.
         key: The job's key.
-        hello: Who we are, whom we want and what for.
+        hello: Our rank, the rank that we connect to, and what for.
 
     Raises:
         AuthError: The listener does not know the key.
-        ConnectionError: It hung up.
-        TimeoutError: It is silent.
+        ConnectionError: It closed the connection.
+        TimeoutError: It did not answer in time.
     """
     first = _HELLO.pack(
         _MAGIC, hello.role, hello.connector, hello.listener, secrets.token_bytes(_NONCE_SIZE)
@@ -115,8 +119,8 @@ def prove_to_listener(sock: socket.socket, key: bytes, hello: Hello) -> None:
     nonce, proof = answer[:_NONCE_SIZE], answer[_NONCE_SIZE:]
     if not hmac.compare_digest(proof, _proof(key, b"listener", first, nonce)):
         raise AuthError(
-            f"what listens as rank {hello.listener} has the wrong secret: another job on the same "
-            "port, or ranks that were started with different TFRING_SECRET"
+            f"the process that listens as rank {hello.listener} has the wrong secret: another job "
+            "uses the same port, or the ranks were started with different TFRING_SECRET"
         )
     sock.sendall(_proof(key, b"connector", first, nonce))
 
@@ -125,7 +129,7 @@ def receive_exactly(sock: socket.socket, count: int) -> bytes:
     """Reads ``count`` bytes from a blocking socket.
 
     Raises:
-        ConnectionError: The other end hung up before.
+        ConnectionError: The other end closed the connection before that.
         TimeoutError: The socket's time limit has passed.
     """
     chunks: list[bytes] = []

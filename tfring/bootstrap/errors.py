@@ -1,11 +1,11 @@
-"""What can go wrong while a job starts."""
+"""Errors while a job starts."""
 
 from __future__ import annotations
 
 
 class BootstrapError(RuntimeError):
-    """The ranks could not be brought together. The message names the ranks that are missing."""
+    """The job could not start. The message names the ranks that are missing or failed."""
 
 
 class AuthError(BootstrapError):
-    """The other end does not know this job's secret, or is not who we wanted to reach."""
+    """The other end does not know this job's secret, or is not the rank that we connected to."""

@@ -1,4 +1,4 @@
-"""The one thing that the start of a job needs from whatever brings its ranks together."""
+"""What the start of a job needs from MPI or from the rendezvous over TCP: an allgather."""
 
 from __future__ import annotations
 
@@ -8,31 +8,25 @@ from typing import Any, Protocol
 class Exchange(Protocol):
     """Exchanges small JSON values between all ranks while a job starts.
 
-    Used by one thread, from the beginning of init to its end.
+    Every rank makes the same calls in the same order, from one thread, while init runs.
     """
 
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-
     def allgather(self, value: Any) -> list[Any]:
-        """Gives every rank the values of all ranks, by rank.
+        """Gives every rank the values of all ranks, ordered by rank.
 
         Raises:
-            BootstrapError: A rank did not come; the message names it.
+            BootstrapError: A rank did not take part in time, or failed.
         """
 
     def close(self) -> None:
-        """Ends the exchange. Every rank has what it needs by then."""
+        """Ends the exchange. Called when no rank needs it any more."""
 
 
-class Alone:
+class SingleRankExchange:
     """The exchange of a job of one rank."""
 
-    size = 1
-
     def allgather(self, value: Any) -> list[Any]:
-        """Gives back its own value."""
+        """Returns a list with its own value."""
         return [value]
 
     def close(self) -> None:

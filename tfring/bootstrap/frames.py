@@ -1,4 +1,4 @@
-"""JSON values on an authenticated connection, each behind its length. Never pickle."""
+"""JSON values on an authenticated connection, each preceded by its length. Never pickle."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MAX_RECORD_BYTES = 64 << 10
 
 
 def encode(value: Any) -> bytes:
-    """The bytes of a value without the length in front."""
+    """Returns a value as JSON, without the length."""
     return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 
 def decode(data: bytes) -> Any:
-    """The value behind some bytes.
+    """Returns the value that some JSON describes.
 
     Raises:
         BootstrapError: They are not JSON.
@@ -41,7 +41,7 @@ def receive_frame(sock: socket.socket, limit: int) -> bytes:
     """Receives one frame of at most ``limit`` bytes from a blocking socket.
 
     Raises:
-        BootstrapError: The frame is larger; nothing of it has been read then.
+        BootstrapError: The frame is larger; none of it has been read then.
     """
     (length,) = _LENGTH.unpack(receive_exactly(sock, _LENGTH.size))
     if length > limit:

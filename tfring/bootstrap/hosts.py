@@ -1,4 +1,4 @@
-"""Which host this is, and its addresses."""
+"""The identity of this host, its network addresses, and which of them other hosts can reach."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class InterfaceAddress:
 
     @property
     def network(self) -> str:
-        """The network that the address belongs to, as 10.1.0.0/16."""
+        """The network that the address belongs to, for example 10.1.0.0/16."""
         return str(ipaddress.ip_network(f"{self.address}/{self.prefix}", strict=False))
 
     def to_json(self) -> list[Any]:
-        """As a JSON value."""
+        """Returns a JSON value."""
         return [self.interface, self.address, self.prefix, self.loopback]
 
     @staticmethod
     def from_json(value: Any) -> InterfaceAddress:
-        """From what another rank sent.
+        """Reads what to_json() of another rank returned.
 
         Raises:
             BootstrapError: It is not an address.
@@ -57,20 +57,19 @@ class InterfaceAddress:
 
 
 def host_name() -> str:
-    """This host's name, for messages."""
+    """Returns this host's name, for messages."""
     return socket.gethostname()
 
 
 def host_identity() -> str:
-    """Equal for two processes that see the same loopback interface and process ids.
+    """Returns text that is equal for processes that share the loopback interface and process ids.
 
-    The boot id tells machines apart, the namespaces containers on one machine, the name virtual
-    machines that were cloned while running.
+    The boot id differs between machines, the namespaces between containers of one machine, and the
+    name between virtual machines that were cloned while they ran.
     """
     parts = [socket.gethostname()]
-    for path in ("/proc/sys/kernel/random/boot_id",):
-        with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
-            parts.append(file.read().strip())
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        parts.append(file.read().strip())
     for namespace in ("net", "pid"):
         with contextlib.suppress(OSError):
             parts.append(os.readlink(f"/proc/self/ns/{namespace}"))
@@ -78,7 +77,7 @@ def host_identity() -> str:
 
 
 def interface_addresses() -> list[InterfaceAddress]:
-    """The addresses of all interfaces that are up, IPv4 first, in the kernel's order."""
+    """Returns the addresses of all interfaces that are up, IPv4 first, in the kernel's order."""
     return [*_ipv4_addresses(), *_ipv6_addresses()]
 
 
@@ -111,7 +110,10 @@ def _ipv6_addresses() -> list[InterfaceAddress]:
     found = []
     for line in lines:
         digits, _, prefix, scope, _, name = line.split()
-        if int(scope, 16) not in (0x00, 0x10):  # global and host only: others need a zone
+        if int(scope, 16) not in (
+            0x00,
+            0x10,
+        ):  # global and host
             continue
         address = str(ipaddress.IPv6Address(bytes.fromhex(digits)))
         found.append(InterfaceAddress(name, address, int(prefix, 16), scope == "10"))
@@ -121,14 +123,14 @@ def _ipv6_addresses() -> list[InterfaceAddress]:
 def chosen_interface(
     wanted: tuple[str, ...], addresses: list[InterfaceAddress]
 ) -> InterfaceAddress:
-    """The address of the first wanted interface that is up.
+    """Returns the address of the first wanted interface that is up.
 
     Args:
         wanted: Names of interfaces, best first.
-        addresses: What this host has.
+        addresses: The addresses of this host.
 
     Raises:
-        BootstrapError: None of them is there; names those that are.
+        BootstrapError: None of them is up; the message names those that are.
     """
     for name in wanted:
         for candidate in addresses:
@@ -142,10 +144,10 @@ def chosen_interface(
 
 
 def common_network(by_host: list[list[InterfaceAddress]]) -> str | None:
-    """A network in which every host has an address of its own, or None.
+    """Returns a network in which every host has an address of its own, or None.
 
-    Bridges like docker0 look the same everywhere and connect nobody: a network in which two hosts
-    have the same address is none.
+    A network in which two hosts have the same address does not count: bridges such as docker0 have
+    the same address on every host and do not connect them.
 
     Args:
         by_host: The addresses of every host, each in its own order of preference.
@@ -164,10 +166,10 @@ def common_network(by_host: list[list[InterfaceAddress]]) -> str | None:
 
 
 def route_address(towards: list[InterfaceAddress]) -> str | None:
-    """Our address on the way to another host; nothing is sent.
+    """Returns the address that the kernel would use to reach another host. Sends nothing.
 
     Args:
-        towards: The other host's addresses.
+        towards: The addresses of the other host.
     """
     for target in towards:
         if target.loopback:

@@ -1,7 +1,7 @@
-"""Sees to it that TensorFlow has two inter-op threads where collectives are to overlap compute.
+"""Gives TensorFlow two inter-op threads, so that collectives can overlap the backward pass.
 
-With one thread TensorFlow runs the weight gradients last, so that nothing is left to overlap with.
-mpirun binds a rank to one core by default, and TensorFlow takes its number of threads from that.
+With one thread TensorFlow computes the weight gradients last, after which no computation is left to
+overlap with. mpirun binds a rank to one core by default, and TensorFlow then takes one thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WANTED = 2
 
 
 def inter_op_threads() -> int:
-    """The number of inter-op threads that TensorFlow has or is going to have."""
+    """Returns the number of inter-op threads that TensorFlow has or is going to have."""
     if "tensorflow" in sys.modules:
         tf = sys.modules["tensorflow"]
         chosen = int(tf.config.threading.get_inter_op_parallelism_threads())
@@ -30,9 +30,9 @@ def inter_op_threads() -> int:
 
 
 def ensure_inter_op_threads() -> None:
-    """Raises the number to two where that is still possible, else warns. Never imports TensorFlow.
+    """Raises the number to two if TensorFlow has no threads yet, else warns. Imports no TensorFlow.
 
-    A number that the user set is left alone.
+    A number that the user set is not changed.
     """
     if inter_op_threads() >= WANTED:
         return

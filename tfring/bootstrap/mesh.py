@@ -1,4 +1,4 @@
-"""Connects the ranks with each other: a star of control connections, a mesh or ring for data."""
+"""Connects the ranks: a star of control connections around rank 0; data to all or along a ring."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfring.bootstrap.rendezvous import describe_ranks
 class Connections:
     """The connected sockets of one rank, until they are handed to the runtime.
 
-    Used by one thread; owns the sockets until release() or close().
+    Owns the sockets until release() or close().
     """
 
     def __init__(self) -> None:
@@ -22,13 +22,13 @@ class Connections:
         self.data: dict[int, socket.socket] = {}
 
     def add(self, role: auth.Role, peer: int, sock: socket.socket) -> None:
-        """Takes over one connection and makes it ready for the runtime."""
+        """Takes over one connection and sets the options that the runtime needs."""
         (self.control if role is auth.Role.CONTROL else self.data)[peer] = sock
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def release(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Hands out the descriptors of control and data; from now on they are the caller's."""
+        """Returns the control and data descriptors by peer; the caller owns them from now on."""
         control = {peer: sock.detach() for peer, sock in self.control.items()}
         data = {peer: sock.detach() for peer, sock in self.data.items()}
         return control, data
@@ -40,14 +40,14 @@ class Connections:
 
 
 def data_peers(rank: int, size: int, mesh_limit: int) -> set[int]:
-    """The ranks that a rank exchanges data with: all, or its ring neighbours in large jobs."""
+    """Returns the ranks that a rank has data connections with: all, or its ring neighbours."""
     if size <= mesh_limit:
         return set(range(size)) - {rank}
     return {(rank - 1) % size, (rank + 1) % size} - {rank}
 
 
 def links(rank: int, size: int, mesh_limit: int) -> set[tuple[auth.Role, int]]:
-    """Role and peer of every connection that a rank has."""
+    """Returns role and peer of every connection that a rank has."""
     control = set(range(1, size)) if rank == 0 else {0}
     wanted = {(auth.Role.CONTROL, peer) for peer in control}
     return wanted | {(auth.Role.DATA, peer) for peer in data_peers(rank, size, mesh_limit)}
@@ -63,22 +63,22 @@ def connect_all(
     mesh_limit: int,
     deadline: float,
 ) -> Connections:
-    """Makes all connections of this rank; every rank calls it at the same time.
+    """Makes all connections of this rank; all ranks call it at the same time.
 
-    Each rank first connects to those below it and then accepts those above: rank 0 only accepts, so
-    by induction nobody waits in a circle.
+    Each rank first connects to the lower ranks and then accepts the higher ones. Rank 0 only
+    accepts, so rank 1 gets through, then rank 2, and so on: there is no deadlock.
 
     Args:
         rank: Our rank.
         endpoints: Address and port of every rank's listener.
         hosts: Host name of every rank, for messages.
-        listener: Ours.
-        key: This round's key.
-        mesh_limit: Largest job in which everybody is connected with everybody.
+        listener: Our own.
+        key: The key of this generation.
+        mesh_limit: Largest job in which every rank has a data connection to every other.
         deadline: ``time.monotonic()`` at which to give up.
 
     Raises:
-        BootstrapError: A rank could not be reached or did not come; the message names it.
+        BootstrapError: A rank could not be reached or did not connect; the message names it.
     """
     wanted = links(rank, len(endpoints), mesh_limit)
     connections = Connections()
@@ -93,14 +93,15 @@ def connect_all(
             connections.add(role, peer, sock)
         missing = above - set(present)
         if missing:
-            raise BootstrapError(_missing(rank, {peer for _, peer in missing}, endpoints, hosts))
+            peers = {peer for _, peer in missing}
+            raise BootstrapError(_did_not_connect(rank, peers, endpoints, hosts))
     except BaseException:
         connections.close()
         raise
     return connections
 
 
-def _missing(
+def _did_not_connect(
     rank: int, peers: Iterable[int], endpoints: list[tuple[str, int]], hosts: list[str]
 ) -> str:
     ranks = sorted(peers)
@@ -108,5 +109,5 @@ def _missing(
     return (
         f"{describe_ranks(ranks)} (host {where}) did not connect to rank {rank} (host "
         f"{hosts[rank]}, address {endpoints[rank][0]}) in time: check that these hosts can reach "
-        "that address (a firewall, or the wrong network: TFRING_INTERFACE chooses one)"
+        "that address (firewall, or the wrong network: TFRING_INTERFACE chooses one)"
     )

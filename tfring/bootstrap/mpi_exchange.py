@@ -1,7 +1,7 @@
-"""Brings the ranks together through MPI, with byte buffers only: nothing is pickled.
+"""The exchange through MPI, with byte buffers only: nothing is pickled.
 
-Whatever waits for another process can be given up: requests are polled, and the one call that MPI
-has no request for runs in a thread.
+Every wait for other processes has a time limit: requests are polled, and the one call for which MPI
+has no request runs in a thread.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import shutil
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfring.bootstrap import frames
 from tfring.bootstrap.errors import BootstrapError
 
-# Whether MPI was initialised by us, and so has to be finalised by us.
-_ours = False
-# Requests that were given up, with their buffers: MPI may still write to them.
+# Whether tfring initialised MPI, and so has to finalise it.
+_finalize_mpi = False
+# Requests that timed out. They hold their buffers, which MPI may still write to.
 _abandoned: list[Any] = []
 
 _FIRST_PAUSE = 0.0001
@@ -29,41 +30,29 @@ _LONGEST_PAUSE = 0.002
 class MpiExchange:
     """Exchanges values over a communicator.
 
-    Used by the thread that called init; all ranks make the same calls in the same order. Owns its
-    communicator, so that it cannot meet messages of the user's.
+    Used by the thread that called init. Owns its communicator, so that its messages cannot match
+    those of the user's program.
     """
 
     def __init__(self, mpi: Any, comm: Any, deadline: float) -> None:
-        """Takes over `comm`; from `deadline` (``time.monotonic()``) on nobody is waited for."""
+        """Takes over `comm`; every wait ends at `deadline` (``time.monotonic()``)."""
         self._mpi = mpi
         self._comm = comm
         self._deadline = deadline
-        self._given_up = False
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return int(self._comm.size)
-
-    @property
-    def rank(self) -> int:
-        """Our rank."""
-        return int(self._comm.rank)
+        self._timed_out = False
 
     def group(self) -> Any:
-        """The processes of the job in the order of their ranks: an MPI group, the caller's."""
+        """Returns an MPI group of the processes, by rank; the caller owns it."""
         return self._comm.Get_group()
 
     def allgather(self, value: Any) -> list[Any]:
-        """Gives every rank the values of all ranks.
+        """Gives every rank the values of all ranks, ordered by rank.
 
         Raises:
-            BootstrapError: Not all came in time.
+            BootstrapError: Not all ranks called it in time.
         """
-        from array import array
-
         mine = frames.encode(value)
-        lengths = array("i", [0] * self.size)
+        lengths = array("i", [0] * self._comm.size)
         own_length = array("i", [len(mine)])
         self._wait(
             self._comm.Iallgather([own_length, self._mpi.INT], [lengths, self._mpi.INT]),
@@ -81,49 +70,49 @@ class MpiExchange:
         return values
 
     def close(self) -> None:
-        """Frees the communicator, unless something is still under way on it."""
-        if not self._given_up:
+        """Frees the communicator, unless a request on it timed out."""
+        if not self._timed_out:
             self._comm.Free()
 
     def _wait(self, request: Any) -> None:
         try:
             wait(request, self._deadline, self._comm)
         except BootstrapError:
-            self._given_up = True
+            self._timed_out = True
             raise
 
 
 def wait(request: Any, deadline: float, comm: Any) -> None:
-    """Polls a request to its end.
+    """Polls a request until it is complete.
 
     Raises:
-        BootstrapError: The time is up. MPI cannot take the request back, so that it will not be
-            finalised by us either.
+        BootstrapError: The time is up. The request cannot be cancelled and would block
+            MPI_Finalize, so tfring will not call that.
     """
-    global _ours
+    global _finalize_mpi
     pause, started = _FIRST_PAUSE, time.monotonic()
     while not request.Test():
         if time.monotonic() >= deadline:
-            _ours = False
+            _finalize_mpi = False
             _abandoned.append(request)
-            raise BootstrapError(_not_all_came(comm.rank, comm.size, started))
+            raise BootstrapError(_timeout_message(comm.rank, comm.size, started))
         time.sleep(pause)
         pause = min(pause * 1.5, _LONGEST_PAUSE)
 
 
-def _not_all_came(rank: int, size: int, started: float) -> str:
+def _timeout_message(rank: int, size: int, started: float) -> str:
     return (
         f"rank {rank} waited {time.monotonic() - started:.0f} s under MPI, and not all of the "
-        f"{size} ranks came to init: look at their output for an earlier error; if they only need "
+        f"{size} ranks called init: look at their output for an earlier error; if they only need "
         "longer, raise TFRING_START_TIMEOUT"
     )
 
 
 def duplicate(comm: Any, deadline: float) -> Any:
-    """A communicator of the same processes that is the caller's.
+    """Returns a new communicator of the same processes; the caller owns it.
 
     Raises:
-        BootstrapError: Not all processes asked for it in time.
+        BootstrapError: Not all processes called it in time.
     """
     copy, request = comm.Idup()
     wait(request, deadline, comm)
@@ -131,23 +120,25 @@ def duplicate(comm: Any, deadline: float) -> Any:
 
 
 def communicator_of(world: Any, ranks: Sequence[int], deadline: float) -> Any:
-    """A communicator of some ranks of `world`, in that order. Only they call this.
+    """Returns a communicator of some ranks of `world`, in the order given. Only they call it.
 
     Raises:
-        BootstrapError: Not all of them asked for it in time.
+        BootstrapError: Not all of them called it in time.
     """
     everybody = world.Get_group()
     group = everybody.Incl(list(ranks))
     everybody.Free()
     made: list[Any] = []
-    _bounded(lambda: made.append(world.Create_group(group)), deadline, world.rank, len(ranks))
+    _with_time_limit(
+        lambda: made.append(world.Create_group(group)), deadline, world.rank, len(ranks)
+    )
     group.Free()
     return made[0]
 
 
-def _bounded(call: Callable[[], None], deadline: float, rank: int, size: int) -> None:
-    """Runs a call of MPI that has no request, in a thread where MPI allows threads."""
-    global _ours
+def _with_time_limit(call: Callable[[], None], deadline: float, rank: int, size: int) -> None:
+    """Runs an MPI call that has no request, in a thread if MPI allows threads."""
+    global _finalize_mpi
     failures: list[Exception] = []
 
     def work() -> None:
@@ -162,8 +153,8 @@ def _bounded(call: Callable[[], None], deadline: float, rank: int, size: int) ->
         thread.start()
         thread.join(max(0.0, deadline - started))
         if thread.is_alive():
-            _ours = False
-            raise BootstrapError(_not_all_came(rank, size, started))
+            _finalize_mpi = False
+            raise BootstrapError(_timeout_message(rank, size, started))
     else:
         work()
     if failures:
@@ -171,18 +162,18 @@ def _bounded(call: Callable[[], None], deadline: float, rank: int, size: int) ->
 
 
 def is_communicator(value: Any) -> bool:
-    """Whether a value is an mpi4py communicator. Loads nothing."""
+    """Whether a value is an mpi4py communicator. Does not load mpi4py."""
     module = sys.modules.get("mpi4py.MPI")
     return module is not None and isinstance(value, module.Comm)
 
 
 def is_null(comm: Any) -> bool:
-    """Whether a communicator is COMM_NULL: we are none of its processes."""
+    """Whether a communicator is COMM_NULL, that is, this process is not in it."""
     return bool(comm == sys.modules["mpi4py.MPI"].COMM_NULL)
 
 
 def spans_world(comm: Any) -> bool:
-    """Whether a communicator has all processes of COMM_WORLD, in whatever order."""
+    """Whether a communicator has all processes of COMM_WORLD, in any order."""
     mpi = sys.modules["mpi4py.MPI"]
     if is_null(comm) or comm.Is_inter():
         return False
@@ -191,7 +182,7 @@ def spans_world(comm: Any) -> bool:
 
 
 def ranks_in(group: Any, comm: Any) -> list[int]:
-    """The ranks that the processes of a communicator have in a group, in ascending order.
+    """Returns the ranks that the processes of a communicator have in a group, ascending.
 
     Raises:
         ValueError: One of them is not in the group, or the communicator joins two groups.
@@ -199,7 +190,7 @@ def ranks_in(group: Any, comm: Any) -> list[int]:
     mpi = sys.modules["mpi4py.MPI"]
     if comm.Is_inter():
         raise ValueError(
-            "an intercommunicator is no process set: make one communicator of it with Merge()"
+            "a process set cannot be made of an intercommunicator: take the result of its Merge()"
         )
     members = comm.Get_group()
     ranks = mpi.Group.Translate_ranks(members, list(range(members.size)), group)
@@ -214,25 +205,25 @@ def ranks_in(group: Any, comm: Any) -> list[int]:
 
 
 def free_group(group: Any) -> None:
-    """Frees a group that MpiExchange.group gave, unless MPI is finalised already."""
+    """Frees a group that MpiExchange.group returned, unless MPI is finalised already."""
     module = sys.modules.get("mpi4py.MPI")
     if module is not None and not module.Is_finalized():
         group.Free()
 
 
 def load_mpi() -> Any:
-    """The module mpi4py.MPI, with MPI initialised.
+    """Returns the module mpi4py.MPI, with MPI initialised.
 
     Raises:
         BootstrapError: It cannot be loaded, or MPI has been finalised.
     """
-    global _ours
+    global _finalize_mpi
     first = "mpi4py.MPI" not in sys.modules
     try:
         import mpi4py
 
         if first:
-            # After a failure MPI_Finalize would wait for the dead: finalize() decides at the end.
+            # After a failure MPI_Finalize would wait for lost ranks: finalize() below decides.
             mpi4py.rc.finalize = False
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -241,7 +232,7 @@ def load_mpi() -> Any:
             f"({mpirun_path() or 'unknown'}), or use `tfring run`, which needs no MPI"
         ) from None
     if first and MPI.Is_initialized():
-        _ours = True
+        _finalize_mpi = True
     if MPI.Is_finalized():
         raise BootstrapError("MPI has been finalised, and MPI cannot be started a second time")
     return MPI
@@ -256,14 +247,14 @@ def threads_supported() -> bool:
 
 
 def finalize() -> None:
-    """Finalises MPI if it was us who initialised it. Only after a run without an error."""
+    """Finalises MPI if tfring initialised it. To be called only after a run without an error."""
     module = sys.modules.get("mpi4py.MPI")
-    if _ours and module is not None and not module.Is_finalized():
+    if _finalize_mpi and module is not None and not module.Is_finalized():
         module.Finalize()
 
 
 def mpirun_path() -> str | None:
-    """The launcher that started us, or else the mpirun in PATH."""
+    """Returns the path of the launcher that started this process, or else of the mpirun in PATH."""
     try:
         parent = os.readlink(f"/proc/{os.getppid()}/exe")
     except OSError:

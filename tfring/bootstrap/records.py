@@ -1,4 +1,4 @@
-"""What every rank tells the others about itself, and what follows from it."""
+"""What every rank sends to all others when the job starts, and the topology computed from it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from tfring.bootstrap.hosts import (
     interface_addresses,
 )
 from tfring.config import Settings
+from tfring.version import __version__
 
 
 @dataclass(frozen=True)
 class Record:
     """One rank's description of itself.
 
-    It came from a peer that proved the secret, and its types are checked nevertheless.
+    from_json() checks its types, although it comes from a process that knows the secret.
     """
 
     rank: int
@@ -40,9 +41,7 @@ class Record:
     def of_this_process(
         rank: int, local_rank: int | None, local_size: int | None, settings: Settings, nonce: str
     ) -> Record:
-        """Describes this process."""
-        from tfring.version import __version__
-
+        """Returns the record of this process."""
         return Record(
             rank=rank,
             host=host_name(),
@@ -52,19 +51,19 @@ class Record:
             local_rank=local_rank,
             local_size=local_size,
             mesh_limit=settings.mesh_limit,
-            # Only rank 0's is used.
+            # All ranks use rank 0's.
             nonce=nonce if rank == 0 else "",
             addresses=interface_addresses(),
             settings=dict(settings.runtime),
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
+        """Returns a JSON value."""
         return {**self.__dict__, "addresses": [a.to_json() for a in self.addresses]}
 
     @staticmethod
     def from_json(value: Any, rank: int) -> Record:
-        """From what rank ``rank`` sent.
+        """Reads what to_json() of rank ``rank`` returned.
 
         Raises:
             BootstrapError: It is not a record of that rank.
@@ -96,8 +95,8 @@ def _optional(value: Any) -> int | None:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a rank stands on its host and across hosts."""
+class Topology:
+    """A rank's position among the ranks of its host and across hosts."""
 
     local_rank: int
     local_size: int
@@ -106,15 +105,15 @@ class Place:
     homogeneous: bool
 
 
-def topology_of(records: list[Record], rank: int) -> Place:
-    """Computes a rank's place.
+def topology_of(records: list[Record], rank: int) -> Topology:
+    """Computes the topology as one rank sees it.
 
-    Local ranks are the environment's if it gave them to everybody, else the order of ranks on each
-    host. A rank's cross peers are the ranks with the same local rank.
+    Local ranks are the environment's if it has given one to every rank, else they follow the order
+    of ranks on each host. The cross rank counts the ranks with the same local rank.
 
     Args:
         records: Every rank's record, by rank.
-        rank: The rank in question.
+        rank: The rank whose topology is wanted.
     """
     by_host: dict[str, list[int]] = {}
     for record in records:
@@ -129,7 +128,7 @@ def topology_of(records: list[Record], rank: int) -> Place:
     if len(given_ranks) == len(given_sizes) == len(records):
         local_ranks, local_sizes = given_ranks, given_sizes
     cross = [r for r, local in enumerate(local_ranks) if local == local_ranks[rank]]
-    return Place(
+    return Topology(
         local_rank=local_ranks[rank],
         local_size=local_sizes[rank],
         cross_rank=cross.index(rank),

@@ -1,4 +1,4 @@
-"""Brings the ranks together without MPI: rank 0 listens where everybody knows, the others come."""
+"""The exchange without MPI: rank 0 listens at an address that all ranks know, others connect."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 from tfring.bootstrap import auth, frames
 from tfring.bootstrap.errors import BootstrapError
-from tfring.bootstrap.listener import COME_AGAIN, Listener, bind, connect
+from tfring.bootstrap.listener import RETRY_LATER, Listener, bind, connect
 
-# After everybody came, so that those who failed to connect to each other can still say so.
+# Added to the time limit, so that a rank that failed to connect can still tell the others.
 _REPORT_SECONDS = 5.0
-_AGAIN_SECONDS = 0.05
+_RETRY_SECONDS = 0.05
 
-# The launcher's listening sockets by port, for the next init: the port is one of those for outgoing
-# connections, and in between anybody could get it.
+# The launcher's listening sockets by port, kept open for the next init: the port is from the range
+# of outgoing connections, so that another program could get it in between.
 _adopted: dict[int, socket.socket] = {}
 
 
@@ -35,10 +35,7 @@ def describe_ranks(ranks: list[int]) -> str:
 
 
 class RendezvousServer:
-    """Rank 0's end: one connection to every other rank.
-
-    Used by one thread; owns its connections until close().
-    """
+    """Rank 0's side: one connection to every other rank. Owns them until close()."""
 
     def __init__(
         self, peers: dict[int, socket.socket], deadline: float, members: Sequence[int]
@@ -47,27 +44,22 @@ class RendezvousServer:
         self._deadline = deadline
         self._members = list(members)
 
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return len(self._members)
-
     def allgather(self, value: Any) -> list[Any]:
-        """Collects a value from every rank and gives the list, in order of members, to all."""
+        """Collects a value from every rank and sends the list, in order of members, to all."""
         values: dict[int, Any] = {0: value}
         for rank in sorted(self._peers):
-            with self._explained(rank):
+            with self._peer_errors(rank):
                 data = frames.receive_frame(self._timed(rank), frames.MAX_RECORD_BYTES)
                 values[rank] = frames.decode(data)
         ordered = [values[rank] for rank in self._members]
         answer = frames.encode({"values": ordered, "members": self._members})
         for rank in sorted(self._peers):
-            with self._explained(rank):
+            with self._peer_errors(rank):
                 frames.send_frame(self._timed(rank), answer)
         return ordered
 
     def refuse(self, reason: str) -> None:
-        """Tells everybody who is there why the job does not start."""
+        """Tells every connected rank why the job does not start."""
         for sock in self._peers.values():
             with contextlib.suppress(OSError):
                 sock.settimeout(1.0)
@@ -85,8 +77,8 @@ class RendezvousServer:
         return sock
 
     @contextlib.contextmanager
-    def _explained(self, rank: int) -> Any:
-        """Turns trouble with one rank into an error that all ranks get."""
+    def _peer_errors(self, rank: int) -> Any:
+        """Turns an error on the connection to one rank into an error that all ranks get."""
         try:
             yield
         except (OSError, BootstrapError) as error:
@@ -96,41 +88,36 @@ class RendezvousServer:
 
 
 class RendezvousClient:
-    """The end of every other rank: one connection to rank 0.
+    """The side of every other rank: one connection to rank 0. Owns it until close().
 
-    Used by one thread; owns its connection until close(). While rank 0 meets the ranks of an
-    earlier job that we are not part of, it tells us to come again.
+    While rank 0 starts an earlier job that does not include this rank, it answers that we have to
+    retry. So the connection is made anew until rank 0 starts the job that we are part of.
     """
 
     def __init__(
         self,
-        reach: Callable[[float], socket.socket],
+        connect_until: Callable[[float], socket.socket],
         rank: int,
         deadline: float,
         members: Sequence[int],
     ) -> None:
-        """Connects with `reach`, which gets the deadline, as often as rank 0 wants it."""
-        self._reach = reach
-        self._sock = reach(deadline)
+        """Connects with `connect_until`, which gets the deadline; more often if rank 0 says so."""
+        self._connect_until = connect_until
+        self._sock = connect_until(deadline)
         self._rank = rank
-        self._begin_until = deadline
+        self._retry_until = deadline
         self._deadline = deadline + _REPORT_SECONDS
         self._members = list(members)
 
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return len(self._members)
-
     def allgather(self, value: Any) -> list[Any]:
-        """Sends a value to rank 0 and receives the list of all."""
-        answer = self._ask(value)
-        while answer == COME_AGAIN and time.monotonic() < self._begin_until:
+        """Sends a value to rank 0 and receives the list of all ranks' values."""
+        answer = self._exchange(value)
+        while answer == RETRY_LATER and time.monotonic() < self._retry_until:
             self._sock.close()
-            time.sleep(_AGAIN_SECONDS)
-            self._sock = self._reach(self._begin_until)
-            answer = self._ask(value)
-        if answer == COME_AGAIN:
+            time.sleep(_RETRY_SECONDS)
+            self._sock = self._connect_until(self._retry_until)
+            answer = self._exchange(value)
+        if answer == RETRY_LATER:
             raise BootstrapError(
                 f"rank 0 waited for other ranks, and not for rank {self._rank}, until the time was "
                 f"up: only the ranks of a job call init(comm=[...]), here {self._members}"
@@ -144,15 +131,15 @@ class RendezvousClient:
                 f"one of {self._members}: init(comm=[...]) has to be the same on all of them"
             )
         values = answer.get("values")
-        if not isinstance(values, list) or len(values) != self.size:
+        if not isinstance(values, list) or len(values) != len(self._members):
             raise BootstrapError("rank 0 sent a malformed list of records")
         return values
 
-    def _ask(self, value: Any) -> Any:
-        limit = frames.MAX_RECORD_BYTES * (self.size + 1)
+    def _exchange(self, value: Any) -> Any:
+        limit = frames.MAX_RECORD_BYTES * (len(self._members) + 1)
         try:
             self._sock.settimeout(max(0.01, self._deadline - time.monotonic()))
-            # Who does not want us has answered and hung up already.
+            # A rank 0 that rejects us has answered and closed the connection already.
             with contextlib.suppress(ConnectionError):
                 frames.send_frame(self._sock, frames.encode(value))
             return frames.decode(frames.receive_frame(self._sock, limit))
@@ -166,7 +153,7 @@ class RendezvousClient:
         self._sock.close()
 
 
-def meet(
+def open_exchange(
     *,
     rank: int,
     size: int,
@@ -177,36 +164,43 @@ def meet(
     inherited_fd: int | None = None,
     members: Sequence[int] | None = None,
 ) -> RendezvousServer | RendezvousClient:
-    """Brings this rank together with all others.
+    """Connects this rank to rank 0, or as rank 0 waits until all members have connected.
 
     Args:
         rank: Our rank among all that were launched.
         size: Number of ranks that were launched.
         address: Where rank 0 listens.
-        port: The port for it.
+        port: The port at that address.
         key: The job's key.
-        timeout: Seconds to wait for everybody.
+        timeout: Seconds to wait for all members.
         inherited_fd: Rank 0: a listening socket on that port that the launcher passed on.
-        members: The ranks that come, in the order in which their values are wanted; rank 0 is one
-            of them. None: all.
+        members: The ranks of the job, in the order in which allgather returns their values; rank 0
+            is one of them. None: all.
 
     Raises:
-        AuthError: Whoever listens there does not know the secret.
-        BootstrapError: Somebody did not come in time; the message names the ranks.
+        AuthError: The process that listens there does not know the secret.
+        BootstrapError: A rank did not connect in time; the message names it.
     """
     deadline = time.monotonic() + timeout
     members = range(size) if members is None else members
-    if rank > 0:
-        hello = auth.Hello(auth.Role.RENDEZVOUS, rank, 0)
+    if rank == 0:
+        listener = Listener(_listening_socket(address, port, size, inherited_fd), key, 0)
+        return _accept_members(listener, members, deadline, timeout, f"{address} port {port}")
+    hello = auth.Hello(auth.Role.RENDEZVOUS, rank, 0)
 
-        def reach(until: float) -> socket.socket:
-            try:
-                return connect(address, port, key, hello, until)
-            except TimeoutError as error:
-                raise BootstrapError(str(error)) from None
+    def connect_until(until: float) -> socket.socket:
+        try:
+            return connect(address, port, key, hello, until)
+        except TimeoutError as error:
+            raise BootstrapError(str(error)) from None
 
-        return RendezvousClient(reach, rank, deadline, members)
-    listener = Listener(_listening_socket(address, port, size, inherited_fd), key, 0)
+    return RendezvousClient(connect_until, rank, deadline, members)
+
+
+def _accept_members(
+    listener: Listener, members: Sequence[int], deadline: float, timeout: float, where: str
+) -> RendezvousServer:
+    """Waits on rank 0 until all members have connected. Closes the listener."""
     expected = {(auth.Role.RENDEZVOUS, other) for other in members if other != 0}
     try:
         present = listener.accept(expected, deadline)
@@ -218,10 +212,10 @@ def meet(
     missing = sorted(other for role, other in expected if (role, other) not in present)
     if missing:
         reason = (
-            f"rank 0 waited {timeout:g} s at {address} port {port}, and {describe_ranks(missing)} "
-            f"of {len(members)} did not come: look at their output for an earlier error; if they "
-            "only need longer, raise TFRING_START_TIMEOUT; if they run on other hosts, check that "
-            f"they can reach {address} port {port}"
+            f"rank 0 waited {timeout:g} s at {where}, and {describe_ranks(missing)} of "
+            f"{len(members)} did not come: look at their output for an earlier error; if they only "
+            "need longer, raise TFRING_START_TIMEOUT; if they run on other hosts, check that they "
+            f"can reach {where}"
         )
         server.refuse(reason)
         raise BootstrapError(reason)
@@ -235,7 +229,7 @@ def _listening_socket(address: str, port: int, size: int, inherited: int | None)
     if sock is not None:
         _adopted[port] = sock
         return sock.dup()
-    # After a shutdown the next init uses the same port; a process that is just leaving may hold it.
+    # The next init after a shutdown uses the same port; a process that is about to end may hold it.
     return _retry_in_use(lambda: bind(address, port, min(4096, size + 16)), address, port)
 
 
@@ -259,7 +253,7 @@ def _retry_in_use(attempt: Callable[[], socket.socket], address: str, port: int)
 
 
 def adopt_listener(fd: int, port: int) -> socket.socket | None:
-    """A listening socket that was inherited, if ``fd`` really is the one for that port."""
+    """Takes over an inherited listening socket; None if ``fd`` is not one for that port."""
     try:
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):
             return None
@@ -274,5 +268,5 @@ def adopt_listener(fd: int, port: int) -> socket.socket | None:
     if not listening or len(name) < 2 or name[1] != port:
         probe.close()
         return None
-    os.close(fd)  # so that neither a child of ours nor a second init meets it
+    os.close(fd)  # so that neither a child process nor a second init can use it
     return probe

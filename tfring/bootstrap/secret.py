@@ -1,4 +1,4 @@
-"""The per-job secret and the keys that are made from it."""
+"""The secret that the ranks of a job share, and the keys that are made from it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ _MIN_LENGTH = 16
 
 
 def fresh_secret() -> str:
-    """A new secret of 256 bits, as text that fits into an environment variable."""
+    """Returns a new secret of 256 bits, as text that fits into an environment variable."""
     return secrets.token_hex(32)
 
 
 def derived_secret(public_seed: str) -> str:
-    """A secret that all ranks can compute from what their environment tells them.
+    """Returns a secret that all ranks can compute from their environment's variables.
 
-    Others on these machines can compute it as well: it stops accidents, not attackers.
+    Other users of these machines can compute it as well: it prevents accidents, not attacks.
     """
     return hashlib.sha256(b"tfring public seed\0" + public_seed.encode()).hexdigest()
 
 
 def job_key(secret: str, job_id: str) -> bytes:
-    """The key that the ranks of one job prove to have.
+    """Returns the key that the ranks of one job prove to know.
 
     Args:
         secret: The job's secret.
-        job_id: Keeps jobs that share a secret apart.
+        job_id: Tells jobs apart that share a secret.
 
     Returns:
         32 bytes.

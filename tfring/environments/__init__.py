@@ -1,7 +1,7 @@
-"""Who am I: one small file per environment, asked in a fixed order.
+"""Finds out which rank of which job this process is: one small file per kind of launcher.
 
-Variables decide; MPI is never loaded just to find out, because outside of mpirun that starts an
-MPI of its own and takes a second.
+Only variables decide. MPI is not loaded for it, because outside of mpirun that starts an MPI job of
+one process and takes a second.
 """
 
 from __future__ import annotations
@@ -10,31 +10,13 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
-from tfring.environments import (
-    launched,
-    mpich,
-    open_mpi,
-    pmix,
-    single,
-    slurm,
-    tf_config,
-    torchrun,
-)
-from tfring.environments.identity import Identity, IdentityError, Meeting
+from tfring.environments import mpi, pmix, single, slurm, tf_config, tfring_run, torchrun
+from tfring.environments.identity import Identity, IdentityError, Rendezvous
 
-__all__ = ["Identity", "IdentityError", "Meeting", "find_identity"]
+__all__ = ["Identity", "IdentityError", "Rendezvous", "find_identity"]
 
-# The first that recognises itself wins.
-_ENVIRONMENTS: tuple[Any, ...] = (
-    launched,
-    torchrun,
-    open_mpi,
-    mpich,
-    pmix,
-    slurm,
-    tf_config,
-    single,
-)
+# In this order; the first whose detect() returns an identity decides.
+_ENVIRONMENTS: tuple[Any, ...] = (tfring_run, torchrun, mpi, pmix, slurm, tf_config, single)
 
 
 def find_identity(environ: Mapping[str, str], *, have_mpi4py: bool | None = None) -> Identity:
@@ -45,27 +27,27 @@ def find_identity(environ: Mapping[str, str], *, have_mpi4py: bool | None = None
         have_mpi4py: Whether mpi4py is installed; None looks for it without importing it.
 
     Returns:
-        The identity according to the first environment that recognises itself.
+        The identity from the first environment that has its variables set.
 
     Raises:
-        IdentityError: A set of variables is half present or impossible, or the processes were
-            started by MPI and mpi4py is not installed.
+        IdentityError: An environment has set only some of its variables, or impossible values; or
+            MPI started the processes and mpi4py is not installed.
     """
     if have_mpi4py is None:
         have_mpi4py = importlib.util.find_spec("mpi4py") is not None
-    by_mpi: Identity | None = None
+    under_mpi: Identity | None = None
     for environment in _ENVIRONMENTS:
         identity: Identity | None = environment.detect(environ)
-        if identity is None or (by_mpi is not None and environment is single):
+        if identity is None or (under_mpi is not None and environment is single):
             continue
-        if identity.meeting is Meeting.MPI and not have_mpi4py:
-            # srun announces its PMI to every task, MPI or not: the step may do.
-            by_mpi = by_mpi or identity
+        if identity.rendezvous is Rendezvous.MPI and not have_mpi4py:
+            # srun sets PMI variables for programs without MPI as well: the Slurm step is enough.
+            under_mpi = under_mpi or identity
             continue
         return identity
-    assert by_mpi is not None
+    assert under_mpi is not None
     raise IdentityError(
-        f"this process is rank {by_mpi.rank} of a job started by {by_mpi.source}, but mpi4py, "
-        "which tfring uses to find the other ranks there, is not installed: "
+        f"this process is rank {under_mpi.rank} of a job started by {under_mpi.source}, but "
+        "mpi4py, which tfring uses to find the other ranks there, is not installed: "
         "`pip install mpi4py`, or start the job with `tfring run -np N` instead of mpirun"
     )

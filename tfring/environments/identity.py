@@ -1,4 +1,4 @@
-"""Who this process is in its job, as its environment says; and how the ranks meet."""
+"""Which rank of which job a process is, and what the environments share to find it out."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from dataclasses import dataclass
 
 
 class IdentityError(RuntimeError):
-    """The environment says half of what it has to say, or contradicts itself."""
+    """The variables are incomplete, impossible or contradict each other."""
 
 
-class Meeting(enum.Enum):
+class Rendezvous(enum.Enum):
     """How the ranks of a job find each other."""
 
-    ALONE = "alone"
-    RENDEZVOUS = "rendezvous"
-    MPI = "mpi"
+    NONE = "none"  # a job of one rank
+    TCP = "tcp"  # rank 0 listens at an address that all ranks know
+    MPI = "mpi"  # through mpi4py
 
 
 @dataclass(frozen=True)
 class Identity:
-    """One process's place in its job.
+    """The rank of a process in its job, and how it finds the other ranks.
 
     Attributes:
-        source: Name of the environment that said so, for messages.
+        source: Name of the environment that the values come from, for messages.
         rank: World rank.
         size: Number of ranks; None when only MPI itself knows it (PMIx).
-        meeting: How the ranks find each other.
-        local_rank: Rank among the processes of this host, if the environment says it.
-        local_size: Number of processes on this host, if the environment says it.
-        address: Where rank 0 listens (meeting by rendezvous).
-        port: The port for it.
-        job_id: Keeps jobs that use the same address apart.
-        public_seed: What the secret has to be derived from when none is given. Everybody on these
-            machines can know it, so it keeps accidents out, not attackers.
+        rendezvous: How the ranks find each other.
+        local_rank: Rank among the processes of this host, if the environment gives it.
+        local_size: Number of processes on this host, if the environment gives it.
+        address: Where rank 0 listens (Rendezvous.TCP).
+        port: The port at that address.
+        job_id: Tells jobs apart that use the same address.
+        public_seed: Text that the secret is derived from where none is given. Other users of these
+            machines may know it, so such a secret prevents accidents, not attacks.
     """
 
     source: str
     rank: int
     size: int | None
-    meeting: Meeting
+    rendezvous: Rendezvous
     local_rank: int | None = None
     local_size: int | None = None
     address: str | None = None
@@ -50,7 +50,7 @@ class Identity:
 
 
 def read_int(environ: Mapping[str, str], name: str, *, low: int = 0) -> int:
-    """The whole number in a variable that has to be there.
+    """Reads a whole number from a variable that is set.
 
     Raises:
         IdentityError: It is not a number, or below ``low``.
@@ -70,19 +70,38 @@ def read_optional_int(environ: Mapping[str, str], name: str, *, low: int = 0) ->
     return read_int(environ, name, low=low) if environ.get(name) else None
 
 
-def require_all(environ: Mapping[str, str], names: tuple[str, ...], source: str) -> None:
-    """Checks that a set of variables that has begun is whole.
+def read_rank_and_size(
+    environ: Mapping[str, str], source: str, names: tuple[str, ...]
+) -> tuple[int, int]:
+    """Reads the world rank and the number of ranks.
+
+    Args:
+        environ: The variables.
+        source: The environment's name, for messages.
+        names: Variables that have to be set together; the first has the rank, the second the size.
 
     Raises:
-        IdentityError: Names what is there and what is missing.
+        IdentityError: One is missing, or the values are impossible.
+    """
+    require_all(environ, names, source)
+    rank, size = read_int(environ, names[0]), read_int(environ, names[1], low=1)
+    check_rank(source, rank, size)
+    return rank, size
+
+
+def require_all(environ: Mapping[str, str], names: tuple[str, ...], source: str) -> None:
+    """Checks that all variables of an environment are set.
+
+    Raises:
+        IdentityError: Names those that are set and those that are missing.
     """
     missing = [name for name in names if not environ.get(name)]
     if missing:
         present = [name for name in names if environ.get(name)]
         raise IdentityError(
-            f"{' and '.join(present)} {'is' if len(present) == 1 else 'are'} set as {source} does, "
-            f"but {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: set all "
-            f"of {', '.join(names)}, or unset what is left over from elsewhere"
+            f"{' and '.join(present)} {'is' if len(present) == 1 else 'are'} set, as {source} "
+            f"does, but {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: "
+            f"set all of {', '.join(names)}, or unset those that are left over from another job"
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tfring.environments.identity import (
     Identity,
-    Meeting,
+    Rendezvous,
     check_rank,
     read_int,
     read_optional_int,
@@ -17,9 +17,9 @@ _SOURCE = "PMIx"
 
 
 def detect(environ: Mapping[str, str]) -> Identity | None:
-    """The identity that a PMIx server gave us, or None if there was none.
+    """Returns the identity that a PMIx server set, or None if there is no such server.
 
-    PMIx variables do not tell the number of ranks: under Slurm the step's does, elsewhere MPI.
+    No PMIx variable has the number of ranks: Slurm has one for its step, elsewhere MPI knows it.
     """
     if not environ.get("PMIX_RANK"):
         return None
@@ -31,6 +31,6 @@ def detect(environ: Mapping[str, str]) -> Identity | None:
         source=_SOURCE,
         rank=rank,
         size=size,
-        meeting=Meeting.MPI,
+        rendezvous=Rendezvous.MPI,
         local_rank=read_optional_int(environ, "SLURM_LOCALID") if size else None,
     )

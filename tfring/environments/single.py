@@ -1,13 +1,13 @@
-"""A process that nobody launched as one of several."""
+"""A process that no launcher started as one of several."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tfring.environments.identity import Identity, Meeting
+from tfring.environments.identity import Identity, Rendezvous
 
 
 def detect(environ: Mapping[str, str]) -> Identity | None:
-    """Rank 0 of 1, whatever the environment says."""
+    """Returns rank 0 of 1, whatever the variables are."""
     del environ
-    return Identity(source="a single process", rank=0, size=1, meeting=Meeting.ALONE)
+    return Identity(source="a single process", rank=0, size=1, rendezvous=Rendezvous.NONE)

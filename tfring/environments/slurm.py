@@ -1,4 +1,4 @@
-"""Tasks of a Slurm step (srun) without MPI: they meet on the step's first node."""
+"""Tasks of a Slurm step (srun) without MPI: rank 0 listens on the step's first node."""
 
 from __future__ import annotations
 
@@ -9,31 +9,26 @@ from collections.abc import Mapping
 from tfring.environments.identity import (
     Identity,
     IdentityError,
-    Meeting,
-    check_rank,
-    read_int,
+    Rendezvous,
     read_optional_int,
-    require_all,
+    read_rank_and_size,
 )
 
 _SOURCE = "a Slurm step"
-_NAMES = ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID")
-# Below Linux' usual range for outgoing connections, so that nobody gets the port by chance.
+_NAMES = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", "SLURM_JOB_ID")
+# Below the range that Linux takes ports of outgoing connections from, so that none has this port.
 _FIRST_PORT = 20000
 _PORTS = 12000
 
 
 def detect(environ: Mapping[str, str]) -> Identity | None:
-    """The identity of a task that srun started, or None outside of a step of several tasks.
+    """Returns the identity of a task that srun started; None outside of a step of several tasks.
 
     A batch script has SLURM_PROCID too, but no SLURM_STEP_NUM_TASKS: it is a single process.
     """
     if not environ.get("SLURM_STEP_NUM_TASKS") or environ["SLURM_STEP_NUM_TASKS"] == "1":
         return None
-    require_all(environ, _NAMES, _SOURCE)
-    rank = read_int(environ, "SLURM_PROCID")
-    size = read_int(environ, "SLURM_STEP_NUM_TASKS", low=1)
-    check_rank(_SOURCE, rank, size)
+    rank, size = read_rank_and_size(environ, _SOURCE, _NAMES)
     if rank == 0 and environ.get("SLURM_NODEID", "0") != "0":
         raise IdentityError(
             "Slurm put rank 0 on node "
@@ -46,7 +41,7 @@ def detect(environ: Mapping[str, str]) -> Identity | None:
         source=_SOURCE,
         rank=rank,
         size=size,
-        meeting=Meeting.RENDEZVOUS,
+        rendezvous=Rendezvous.TCP,
         local_rank=read_optional_int(environ, "SLURM_LOCALID"),
         address=first_node(nodes),
         port=_FIRST_PORT + zlib.crc32(job_id.encode()) % _PORTS,
@@ -56,7 +51,7 @@ def detect(environ: Mapping[str, str]) -> Identity | None:
 
 
 def first_node(nodes: str) -> str:
-    """The first host of a Slurm node list: ``a[03-05,9]-ib,b7`` gives ``a03-ib``.
+    """Returns the first host of a Slurm node list: ``a[03-05,9]-ib,b7`` gives ``a03-ib``.
 
     Raises:
         IdentityError: The list is empty.

@@ -1,4 +1,4 @@
-"""TF_CONFIG, as MultiWorkerMirroredStrategy's users and many cluster managers set it."""
+"""TF_CONFIG, which MultiWorkerMirroredStrategy reads and many cluster managers set."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tfring.environments.identity import Identity, IdentityError, Meeting
+from tfring.environments.identity import Identity, IdentityError, Rendezvous
 
 _SOURCE = "TF_CONFIG"
 _EXAMPLE = (
@@ -15,7 +15,7 @@ _EXAMPLE = (
 
 
 def detect(environ: Mapping[str, str]) -> Identity | None:
-    """The identity that TF_CONFIG describes, or None if it names no cluster of workers."""
+    """Returns the identity in TF_CONFIG, or None if it names no cluster of workers."""
     text = environ.get("TF_CONFIG", "")
     if not text:
         return None
@@ -37,8 +37,8 @@ def _identity(cluster: Any, task: Any) -> Identity:
     kind, index = task.get("type"), task.get("index")
     if kind not in ("chief", "master", "worker"):
         raise IdentityError(
-            f'TF_CONFIG makes this process a "{kind}": tfring trains with workers only '
-            "(chief, master, worker), and parameter servers have no place in it"
+            f'TF_CONFIG makes this process a "{kind}": tfring uses no parameter servers, only '
+            "workers (chief, master, worker)"
         )
     if not isinstance(index, int):
         raise IdentityError(f"TF_CONFIG's task has no index; an example: {_EXAMPLE}")
@@ -46,7 +46,7 @@ def _identity(cluster: Any, task: Any) -> Identity:
     if not 0 <= rank < len(members):
         raise IdentityError(f"TF_CONFIG names {len(members)} workers; {kind} {index} is not one")
     if len(members) == 1:
-        return Identity(source=_SOURCE, rank=0, size=1, meeting=Meeting.ALONE)
+        return Identity(source=_SOURCE, rank=0, size=1, rendezvous=Rendezvous.NONE)
     host, _, port = str(members[0]).rpartition(":")
     if not host or not port.isdigit():
         raise IdentityError(f'TF_CONFIG names "{members[0]}", which is not host:port')
@@ -54,7 +54,7 @@ def _identity(cluster: Any, task: Any) -> Identity:
         source=_SOURCE,
         rank=rank,
         size=len(members),
-        meeting=Meeting.RENDEZVOUS,
+        rendezvous=Rendezvous.TCP,
         address=host.strip("[]"),
         port=int(port),
         job_id="tf_config",

@@ -1,10 +1,10 @@
-"""Watches over one rank: starts it, passes signals on, and leaves nothing behind.
+"""Runs one rank: starts it, passes signals on to it, and kills all processes that it leaves behind.
 
-The launcher runs one of these per rank, on the rank's host, as a plain file with nothing but the
-standard library, so that it starts in milliseconds. It reads one line of JSON (what to run) from
-standard input and then ``signal N`` lines. End of file means that the launcher, or the connection
-to it, is gone: then the rank and everything that it started is ended. Output streams are inherited.
-It ends in the way its rank did.
+The launcher runs one agent per rank, on the rank's host. It imports only the standard library, so
+that it starts in milliseconds. It reads one line of JSON (what to run) from standard input and then
+``signal N`` lines. End of file means that the launcher, or the connection to it, is gone: the agent
+then ends the rank and all processes that the rank started. The rank inherits the output streams.
+The agent ends with the exit code or the signal of its rank.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def interface_address(names: list[str]) -> str:
-    """The IPv4 address of the first interface that has one.
+    """Returns the IPv4 address of the first interface that has one.
 
     Args:
         names: Names of network interfaces, best first.
@@ -52,10 +52,10 @@ def interface_address(names: list[str]) -> str:
 
 
 def open_rendezvous(interface: str | None, towards: str | None) -> socket.socket:
-    """A listening socket where the other ranks can reach rank 0, and nowhere else.
+    """Returns a socket that listens only at the address at which other ranks can reach this host.
 
     Args:
-        interface: The network interface to use, or several, as eth0,eth1; or None.
+        interface: The network interface to use, or several (eth0,eth1); or None.
         towards: Another host of the job, or None if all ranks are on this one.
     """
     address = "127.0.0.1"
@@ -68,7 +68,7 @@ def open_rendezvous(interface: str | None, towards: str | None) -> socket.socket
             address = probe.getsockname()[0]
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
-    # A later init binds the same port again while connections of the first one linger.
+    # A later init binds the same port while connections of the first are in TIME_WAIT.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((address, 0))
     listener.listen(4096)
@@ -76,7 +76,7 @@ def open_rendezvous(interface: str | None, towards: str | None) -> socket.socket
 
 
 def descendants() -> list[int]:
-    """Process ids of everything below this process. As a subreaper it inherits the orphans."""
+    """Returns the ids of all descendants, orphans too: this process is a subreaper."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -93,8 +93,8 @@ def descendants() -> list[int]:
     return found
 
 
-def end_everything() -> None:
-    """Kills every descendant and reaps it; those forked meanwhile come in the next round."""
+def kill_descendants() -> None:
+    """Kills and reaps all descendants, until no new ones have been forked meanwhile."""
     while True:
         for pid in descendants():
             with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ def end_everything() -> None:
 
 
 class Agent:
-    """One rank's keeper. Single-threaded; lives as long as the process."""
+    """Starts one rank and passes signals on to it. One per process, used by its only thread."""
 
     def __init__(self) -> None:
         self._input = b""
@@ -135,7 +135,7 @@ class Agent:
             print(f"tfring run: cannot start {program}: {error}", file=sys.stderr, flush=True)
             return 127 if isinstance(error, FileNotFoundError) else 126
         code = self._watch()
-        end_everything()
+        kill_descendants()
         return code
 
     def _first_line(self) -> bytes | None:
@@ -148,12 +148,12 @@ class Agent:
         return line
 
     def _open_rendezvous(self, job: dict[str, Any]) -> list[socket.socket]:
-        """Opens rank 0's rendezvous socket, if this is rank 0, and tells the launcher where."""
+        """On rank 0, opens the rendezvous socket and writes its address to the launcher."""
         if job.get("listen") is None:
             return []
         listener = open_rendezvous(job["listen"]["interface"], job["listen"]["towards"])
         address, port = listener.getsockname()[:2]
-        # The launcher reads this line; all that follows is the rank's own output.
+        # The launcher reads this line; the rank's own output follows.
         os.write(1, f"tfring-rendezvous {address} {port}\n".encode())
         job["env"]["TFRING_RENDEZVOUS_ADDR"] = address
         job["env"]["TFRING_RENDEZVOUS_PORT"] = str(port)
@@ -162,12 +162,12 @@ class Agent:
 
     def _start(self, job: dict[str, Any], passed: list[socket.socket]) -> None:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        keeper = os.getpid()
+        agent = os.getpid()
 
         def before_exec() -> None:
-            # If somebody kills the keeper, the rank goes with it.
+            # If the agent is killed, the kernel kills the rank.
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != keeper:
+            if os.getppid() != agent:
                 os._exit(1)
 
         self._child = subprocess.Popen(
@@ -183,7 +183,7 @@ class Agent:
             sock.close()
 
     def _watch(self) -> int:
-        """Passes signals on until the rank has ended; end of file ends it."""
+        """Passes signals on until the rank ends, or ends it at end of file. Returns its code."""
         assert self._child is not None
         kill_at: float | None = None
         connected = True
@@ -205,7 +205,7 @@ class Agent:
                 kill_at = time.monotonic() + _GRACE_SECONDS
 
     def _read_commands(self) -> bool:
-        """Obeys what the launcher says; False at end of file."""
+        """Reads and executes commands of the launcher; returns False at end of file."""
         chunk = os.read(0, 4096)
         self._input += chunk
         while b"\n" in self._input:
@@ -222,11 +222,11 @@ class Agent:
 
 
 def main() -> None:
-    """Runs the rank that standard input describes and ends as it does."""
+    """Runs the rank that standard input describes, and ends with its exit code or signal."""
     code = Agent().run()
     if code >= 0:
         sys.exit(code)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank has dumped its own
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank has written a core already
     if -code not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)

@@ -8,15 +8,15 @@ import sys
 from collections.abc import Sequence
 
 from tfring.launcher import doctor
-from tfring.launcher.job import Job
+from tfring.launcher.job import JobRunner
 from tfring.launcher.options import add_options, job_options
-from tfring.launcher.output import Merger
+from tfring.launcher.output import OutputMerger
 from tfring.launcher.placement import UsageError
 from tfring.version import __version__
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
+    """Returns the parser of the whole command line."""
     parser = argparse.ArgumentParser(
         prog="tfring", description="Distributed training for TensorFlow and Keras."
     )
@@ -26,14 +26,14 @@ def make_parser() -> argparse.ArgumentParser:
         "run",
         allow_abbrev=False,
         help="start a program on several ranks",
-        description="Starts a program on several ranks, here or on other hosts through ssh, shows "
-        "their output behind [rank]<stdout>: or [rank]<stderr>:, and ends all when one fails. "
-        "The ranks read nothing from standard input. Other hosts need the same Python and tfring "
-        "at the same place. The exit code is that of the rank that failed first.",
+        description="Starts a program on several ranks, here or on other hosts through ssh. Prints "
+        "their output with the prefix [rank]<stdout>: or [rank]<stderr>:, and ends all when one "
+        "fails. Their standard input is empty. Other hosts need the same Python and tfring at the "
+        "same path. The exit code is that of the rank that failed first.",
         usage="tfring run -np N [-H host:slots,...] [options] command ...",
     )
     add_options(run)
-    commands.add_parser("doctor", help="show what was built, found and chosen, and what is wrong")
+    commands.add_parser("doctor", help="show what is installed and what is wrong")
     return parser
 
 
@@ -55,16 +55,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         job = job_options(options)
-        merger = Merger(
+        merger = OutputMerger(
             sys.stdout.buffer, sys.stderr.buffer, timestamps=options.prefix_output_with_timestamp
         )
-        return Job(job, merger).run()
+        return JobRunner(job, merger).run()
     except UsageError as error:
         print(f"tfring run: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output is gone; the ranks are ended with us.
+        # The reader of our output is gone; the agents end the ranks when this process ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141

@@ -1,4 +1,4 @@
-"""``tfring doctor``: what was built, found and chosen, and what is wrong with it."""
+"""``tfring doctor``: shows what is installed, how it is set, and what is wrong."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tfring import _native
 from tfring.bootstrap.inter_op_threads import WANTED, inter_op_threads
 from tfring.config import PYTHON_SETTINGS, SettingError, read_settings
 from tfring.environments import IdentityError, find_identity
@@ -28,7 +29,7 @@ _PROBE_SECONDS = 120
 
 @dataclass
 class Findings:
-    """What was found, and what is wrong: each problem says what to do."""
+    """What the checks found. Each problem says what to do about it."""
 
     lines: list[tuple[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -39,7 +40,7 @@ class Findings:
 
 
 def main() -> int:
-    """Prints the findings; 1 if something is wrong, else 0."""
+    """Prints the findings. Returns 1 if there is a problem, else 0."""
     findings = Findings()
     checks: list[Callable[[Findings], None]] = [
         _python,
@@ -80,12 +81,12 @@ def _python(findings: Findings) -> None:
 
 def _binding(findings: Findings) -> None:
     try:
-        from tfring._native import core, library_dir
+        core = _native.core
     except (ImportError, OSError) as error:
         findings.show("runtime", "not found")
         findings.problems.append(f"the compiled runtime cannot be loaded: {error}")
         return
-    findings.show("libraries", library_dir())
+    findings.show("libraries", _native.library_dir())
     for name, value in sorted(core.build_info().items()):
         findings.show(f"built: {name}", value)
     findings.show("transports", "tcp between ranks, shared memory between ranks of one host")
@@ -93,7 +94,11 @@ def _binding(findings: Findings) -> None:
 
 
 def _probe(code: str) -> tuple[Any, str]:
-    """Runs a few lines in a Python of their own, so that a crash there is only a finding."""
+    """Runs code in a new Python process, so that a crash does not end this one.
+
+    Returns:
+        The JSON value that the code printed, or None and what went wrong.
+    """
     environment = {k: v for k, v in os.environ.items() if not _starts_mpi(k)}
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
@@ -185,8 +190,8 @@ def _compare_mpirun(findings: Findings, mpirun: str | None, library: str) -> Non
     ours = "Open MPI" if "Open MPI" in library else "MPICH"
     if theirs is not None and theirs != ours:
         findings.problems.append(
-            f"{mpirun} belongs to {theirs}, but mpi4py loads {library}: every rank would think "
-            "that it is alone. Put the matching mpirun first in PATH, or reinstall mpi4py for it"
+            f"{mpirun} belongs to {theirs}, but mpi4py loads {library}: every rank would be "
+            "a job of its own. Put the matching mpirun first in PATH, or reinstall mpi4py for it"
         )
 
 
@@ -240,7 +245,7 @@ def _settings(findings: Findings) -> None:
         if given is not None:
             findings.show(f"TFRING_{name}", "(set)" if name == "SECRET" else f"{given} (set)")
     try:
-        from tfring._native import core
+        core = _native.core
     except (ImportError, OSError):
         return
     for line in str(core.describe_config()).strip().splitlines():

@@ -1,7 +1,7 @@
 """tfring.run: calls a Python function on N processes and returns what it returned, by rank.
 
 The function and its results travel over a connection of their own between every rank and this
-process. Both sides prove to know a secret of this call before anything is read, because what
+process. Both sides prove to know a secret of this call before anything else is read, because what
 follows is pickled.
 """
 
@@ -25,9 +25,9 @@ from tfring.bootstrap.errors import BootstrapError
 from tfring.bootstrap.secret import fresh_secret, job_key
 from tfring.config import DEFAULT_START_TIMEOUT
 from tfring.launcher.agent import open_rendezvous
-from tfring.launcher.job import Job, JobOptions
-from tfring.launcher.output import Merger
-from tfring.launcher.placement import UsageError, parse_hostfile, parse_hosts, place
+from tfring.launcher.job import JobOptions, JobRunner
+from tfring.launcher.output import OutputMerger
+from tfring.launcher.placement import Slot, find_slots
 from tfring.launcher.process import SshOptions
 
 JOB_ID = "function"
@@ -54,11 +54,11 @@ def run(
 ) -> list[Any]:
     """Calls a function on several processes at once and waits for all of them.
 
-    The processes are started as by ``tfring run``; the function calls `init` itself. What they
-    print appears here behind their rank. Only from the main thread, because of the signals.
+    The processes are started as by ``tfring run``; the function calls `init` itself. Their
+    output is printed here with their rank as prefix. Only the main thread may call it.
 
     Args:
-        func: Any callable that cloudpickle can take, lambdas and local functions included.
+        func: Any callable that cloudpickle can pickle, including lambdas and local functions.
         args: Its positional arguments, the same on every rank.
         kwargs: Its keyword arguments.
         num_proc: Number of processes (default 1).
@@ -70,7 +70,7 @@ def run(
         ssh_identity_file: Private key for ssh.
         network_interface: Network interface to use between hosts, or several: "eth0,eth1".
         output_filename: Folder for a copy of each rank's output.
-        verbose: Says what is started where, if it is not 0.
+        verbose: If it is not 0, prints which rank is started on which host.
         executable: The Python that the ranks run (default: this one).
         **other: Horovod's other parameters: those of elastic jobs and of MPI must be None.
 
@@ -79,38 +79,34 @@ def run(
 
     Raises:
         ValueError: The parameters contradict each other.
-        NotImplementedError: A parameter asks for what is not there.
+        NotImplementedError: A parameter asks for a feature that tfring does not have.
         RuntimeError: A rank failed; the cause is its exception, if that can be pickled.
     """
-    network_interface = other.pop("network_interfaces", None) or network_interface
-    _refuse(other)
-    if num_proc is not None and np is not None and num_proc != np:
-        raise ValueError(f"num_proc={num_proc} and np={np} are the same thing: give one of them")
-    if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("tfring.run handles signals: call it from the main thread")
-    function = cloudpickle.dumps((func, tuple(args), dict(kwargs or {})))
-    where = _slots(num_proc if num_proc is not None else np, hosts, hostfile)
+    _check_other_parameters(other)
     options = JobOptions(
-        slots=where,
+        slots=_slots(num_proc, np, hosts, hostfile),
         argv=[executable or sys.executable, "-m", "tfring.launcher.function_task"],
         environment={"PYTHONPATH": os.pathsep.join(_import_path())},
         ssh=SshOptions(ssh_port, ssh_identity_file),
-        interface=network_interface,
+        interface=other.get("network_interfaces") or network_interface,
         start_timeout=start_timeout or DEFAULT_START_TIMEOUT,
         output_folder=Path(output_filename) if output_filename else None,
         verbose=bool(verbose),
     )
-    return _call(function, options)
+    return _call(cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))), options)
 
 
 def _call(function: bytes, options: JobOptions) -> list[Any]:
-    """Runs the job with a server beside it."""
+    """Runs the job, and while it runs a server for the function and its results."""
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("tfring.run handles signals: call it from the main thread")
     hosts = [slot.host for slot in options.slots]
-    elsewhere = next((host for host in hosts if host != hosts[0]), None)
-    with _Server(function, len(hosts), options.interface, elsewhere) as server:
+    other_host = next((host for host in hosts if host != hosts[0]), None)
+    with _Server(function, len(hosts), options.interface, other_host) as server:
         environment = {**options.environment, **server.environment}
         job = dataclasses.replace(options, environment=environment)
-        code = Job(job, Merger(_bytes_of(sys.stdout), _bytes_of(sys.stderr))).run()
+        merger = OutputMerger(_binary(sys.stdout), _binary(sys.stderr))
+        code = JobRunner(job, merger).run()
         return server.results(code)
 
 
@@ -119,14 +115,25 @@ _ELASTIC = (
     *("cooldown_range", "host_discovery_script"),
 )
 _MPI = ("use_mpi", "mpi_args")
-# Nothing is cached, and the processes are never started by MPI.
-_IGNORED = ("disable_cache", "use_gloo")
+# The first two have no effect: tfring.run caches nothing about hosts and never uses MPI.
+_ACCEPTED = ("disable_cache", "use_gloo", "network_interfaces")
 
 
-def _refuse(other: Mapping[str, Any]) -> None:
-    """Names the parameter that cannot be obeyed."""
+def _slots(
+    num_proc: int | None, np: int | None, hosts: str | None, hostfile: str | None
+) -> list[Slot]:
+    if num_proc is not None and np is not None and num_proc != np:
+        raise ValueError(f"num_proc={num_proc} and np={np} are the same thing: give one of them")
+    ranks = num_proc if num_proc is not None else np
+    if ranks is None and not hosts and not hostfile:
+        ranks = 1
+    return find_slots(ranks, hosts or None, hostfile)
+
+
+def _check_other_parameters(other: Mapping[str, Any]) -> None:
+    """Refuses parameters of Horovod's that ask for a feature which is missing here."""
     for name, value in other.items():
-        if name not in (*_ELASTIC, *_MPI, *_IGNORED):
+        if name not in (*_ELASTIC, *_MPI, *_ACCEPTED):
             raise TypeError(f"tfring.run has no parameter {name!r}")
         if name in _ELASTIC and value is not None:
             raise NotImplementedError(
@@ -139,24 +146,13 @@ def _refuse(other: Mapping[str, Any]) -> None:
             )
 
 
-def _slots(ranks: int | None, hosts: str | None, hostfile: str | None) -> list[Any]:
-    if hosts and hostfile:
-        raise UsageError("hosts and hostfile exclude each other")
-    if ranks is not None and ranks < 1:
-        raise UsageError(f"num_proc={ranks}: at least one process is needed")
-    found = parse_hosts(hosts) if hosts else []
-    if hostfile:
-        found = parse_hostfile(Path(hostfile).read_text(encoding="utf-8"))
-    return place(ranks if ranks is not None or found else 1, found)
-
-
 def _import_path() -> list[str]:
-    """What the function's modules were imported from, so that the ranks find them as well."""
+    """Returns the folders of sys.path, so that the ranks can import the function's modules."""
     return list(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
 
 
 class _TextAsBytes:
-    """The binary side of a text stream that has none, as in a notebook."""
+    """A binary stream that writes to a text stream without one, as a notebook has."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -169,16 +165,16 @@ class _TextAsBytes:
         self._stream.flush()
 
 
-def _bytes_of(stream: TextIO) -> BinaryIO:
+def _binary(stream: TextIO) -> BinaryIO:
     stream.flush()
     return cast(BinaryIO, getattr(stream, "buffer", None) or _TextAsBytes(stream))
 
 
 class _Server:
-    """Hands the function to the ranks and takes their results.
+    """Sends the function to the ranks and receives their results.
 
-    One thread accepts, one thread per connection waits for its rank; the owner reads the outcome
-    after the job has ended. Lives as long as the call of `run`.
+    One thread accepts connections; a thread per connection waits for the result of its rank. The
+    thread that called `run` owns the server and reads the results after the job has ended.
     """
 
     def __init__(
@@ -197,7 +193,7 @@ class _Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the ranks need to find us."""
+        """The variables with which the ranks find this server."""
         host, port = self._listener.getsockname()[:2]
         return {
             "TFRING_FUNCTION_ADDR": host,
@@ -217,16 +213,24 @@ class _Server:
                 connection.close()
 
     def results(self, code: int) -> list[Any]:
-        """Returns the results by rank; `code` is how the job ended.
+        """Returns the results by rank.
+
+        Args:
+            code: The exit code of the job.
 
         Raises:
-            RuntimeError: A rank failed, or ended without a result.
+            RuntimeError: A rank failed, or ended without a result; its exception is the cause.
         """
-        for thread in self._waiting():
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
             thread.join(_HANDSHAKE_SECONDS)
         with self._lock:
             outcomes = dict(self._outcomes)
-        for rank, (fine, data) in outcomes.items():  # in order of arrival: the cause first
+        for rank, (
+            fine,
+            data,
+        ) in outcomes.items():  # in order of arrival
             if not fine:
                 text, error = _failure(data)
                 raise RuntimeError(f"the function failed on rank {rank}:\n{text}") from error
@@ -234,28 +238,24 @@ class _Server:
         if missing or code != 0:
             ranks = ", ".join(map(str, missing)) or "none"
             raise RuntimeError(
-                f"the job ended with exit code {code}; ranks without a result: {ranks}. Their "
-                "output says why"
+                f"the job ended with exit code {code}; ranks without a result: {ranks}. See "
+                "their output"
             )
         return [cloudpickle.loads(outcomes[rank][1]) for rank in range(self._ranks)]
-
-    def _waiting(self) -> list[threading.Thread]:
-        with self._lock:
-            return list(self._threads)
 
     def _accept(self) -> None:
         while True:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return  # closed: the call is over
+                return  # closed: the job has ended
             thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
             with self._lock:
                 self._threads.append(thread)
             thread.start()
 
     def _serve(self, sock: socket.socket) -> None:
-        """One rank, from its proof to its result. Whoever cannot prove anything is hung up on."""
+        """Serves one rank, from the handshake to its result; drops who does not know the secret."""
         try:
             sock.settimeout(_HANDSHAKE_SECONDS)
             handshake = ListenerHandshake(job_key(self._secret, JOB_ID), 0)
@@ -277,10 +277,10 @@ class _Server:
 
 
 def _failure(data: bytes) -> tuple[str, BaseException | None]:
-    """The traceback of a rank, and its exception where that could be sent."""
+    """Returns the traceback of a rank, and its exception if that could be pickled."""
     text, pickled = cloudpickle.loads(data)
     try:
         error = cloudpickle.loads(pickled) if pickled else None
     except Exception:
-        error = None  # a class that cannot be built again from its arguments
+        error = None  # a class whose constructor needs other arguments than those it pickles
     return str(text), error if isinstance(error, BaseException) else None

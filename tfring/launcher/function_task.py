@@ -1,4 +1,4 @@
-"""One rank of tfring.run: fetches the function, calls it, sends back what it returned."""
+"""The program of each rank of tfring.run: receives the function, calls it, returns the result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CONNECT_SECONDS = 30.0
 
 
 def connect() -> Connection:
-    """Returns a connection to the process that called tfring.run, after mutual proof."""
+    """Connects to the process that called tfring.run and runs the handshake."""
     address = (os.environ["TFRING_FUNCTION_ADDR"], int(os.environ["TFRING_FUNCTION_PORT"]))
     sock = socket.create_connection(address, timeout=_CONNECT_SECONDS)
     key = job_key(os.environ["TFRING_FUNCTION_SECRET"], JOB_ID)
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def _pickled(error: BaseException) -> bytes:
-    """The exception's bytes; none if it cannot be pickled."""
+    """Returns the pickled exception; empty if it cannot be pickled."""
     try:
         data: bytes = cloudpickle.dumps(error)
     except Exception:

@@ -1,4 +1,4 @@
-"""Runs a job: starts the ranks, shows their output, ends all when one fails."""
+"""Runs a job: starts the ranks, prints their output, ends all when one fails."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from typing import Any
 
 from tfring.bootstrap.secret import fresh_secret
 from tfring.launcher import report
-from tfring.launcher.output import Merger, Stream
+from tfring.launcher.output import OutputMerger, Stream
 from tfring.launcher.placement import Slot, UsageError
 from tfring.launcher.process import RankProcess, SshOptions, start_rank
 
-# After the first failure: time for the others to report what they saw, then to clean up.
+# After the first failure the other ranks have so long to print their own errors, and then, after
+# SIGTERM, to clean up.
 REPORT_SECONDS = 2.0
 TERMINATE_SECONDS = 3.0
-# After a signal to the launcher the ranks may write a last checkpoint.
+# After a signal to the launcher the ranks have so long to write a last checkpoint.
 STOP_SECONDS = 30.0
-# Output that a rank left in a pipe is read for this long after its end.
+# For so long after the end of a rank its output is read from the pipe.
 _DRAIN_SECONDS = 1.0
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -43,14 +44,19 @@ class JobOptions:
     verbose: bool = False
 
 
-class Job:
-    """One job from its start to its end.
+class JobRunner:
+    """Runs one job from its start to its end.
 
-    Used by the main thread, because of the signals. Ranks that still run when it is left in any
-    way are ended by their agents, which see the end of their input.
+    One thread waits for output, signals and the end of ranks. The first rank that fails starts an
+    escalation: the others get time to print their own errors, then SIGTERM, then SIGKILL, and at
+    last their agents are killed. A signal to the launcher is passed on and starts one, too, which
+    leaves time for a checkpoint; a second signal leaves none.
+
+    Used by the main thread, which handles signals. If run() raises, the agents read end of file
+    and end the ranks that still run.
     """
 
-    def __init__(self, options: JobOptions, merger: Merger) -> None:
+    def __init__(self, options: JobOptions, merger: OutputMerger) -> None:
         self._options = options
         self._merger = merger
         self._processes: list[RankProcess] = []
@@ -58,7 +64,7 @@ class Job:
         self._open: dict[Stream, RankProcess] = {}
         self._stopping: int | None = None  # the signal that the launcher got
         self._failed = False  # a rank failed before any signal
-        # What to do when to those that still run, in order; 0 stands for giving up the agent.
+        # When to send which signal to the ranks that still run, in order. 0: kill their agents.
         self._escalation: list[tuple[float, int]] = []
         self._wake_fd = -1
         self._secret = fresh_secret()
@@ -69,14 +75,14 @@ class Job:
         self._wake_fd, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         old_wakeup = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        # What is ignored (nohup) stays ignored.
+        # A signal that is ignored (nohup) stays ignored.
         handled = [n for n in _FORWARDED if signal.getsignal(n) is not signal.SIG_IGN]
         old = {n: signal.signal(n, lambda *_: None) for n in (*handled, signal.SIGCHLD)}
         self._selector.register(self._wake_fd, selectors.EVENT_READ, None)
         try:
             self._start_all()
             while self._running():
-                self._turn()
+                self._process_events()
             self._drain()
         finally:
             for process in self._processes:
@@ -87,9 +93,10 @@ class Job:
             self._selector.close()
             os.close(self._wake_fd)
             os.close(wake_write)
-        return self._conclude()
+        return self._report()
 
-    def _conclude(self) -> int:
+    def _report(self) -> int:
+        """Prints how the job failed, if it did; returns the exit code."""
         first = report.first_failure(self._processes)
         if first is None:
             return 0
@@ -102,10 +109,10 @@ class Job:
 
     def _start_all(self) -> None:
         slots = self._options.slots
-        elsewhere = [s.host for s in slots if s.host != slots[0].host]
+        other_hosts = [s.host for s in slots if s.host != slots[0].host]
         listen = {
             "interface": self._options.interface,
-            "towards": elsewhere[0] if elsewhere else None,
+            "towards": other_hosts[0] if other_hosts else None,
         }
         address, port = "", 0
         for slot in slots:
@@ -120,17 +127,17 @@ class Job:
                 ranks=len(slots),
             )
             self._processes.append(process)
-            early = b""
+            early_output = b""
             if slot.rank == 0:
-                address, port, early = self._rendezvous(process)
+                address, port, early_output = self._read_rendezvous(process)
             if self._options.verbose:
                 self._merger.note(
                     f"tfring run: rank {slot.rank} on {slot.host}, local rank {slot.local_rank}, "
                     f"agent {process.agent.pid}"
                 )
-            self._watch(process, early)
+            self._watch(process, early_output)
             if slot.rank == 0 and port == 0:
-                return  # it could not start; its error output says why
+                return  # rank 0 did not start; its error output has the reason
 
     def _environment(self, slot: Slot, address: str, port: int) -> dict[str, str]:
         size = len(self._options.slots)
@@ -154,8 +161,12 @@ class Job:
             values["TFRING_RENDEZVOUS_PORT"] = str(port)
         return values
 
-    def _rendezvous(self, process: RankProcess) -> tuple[str, int, bytes]:
-        """Where rank 0 listens, and what it wrote after that; port 0 if it could not start."""
+    def _read_rendezvous(self, process: RankProcess) -> tuple[str, int, bytes]:
+        """Reads where rank 0 listens. Port 0 if it could not start.
+
+        Returns:
+            Address, port, and output of rank 0 that came with them.
+        """
         assert process.agent.stdout is not None
         fd = process.agent.stdout.fileno()
         deadline = time.monotonic() + self._options.start_timeout
@@ -185,59 +196,59 @@ class Job:
             )
         return words[1].decode(), int(words[2]), rest
 
-    def _watch(self, process: RankProcess, early: bytes) -> None:
+    def _watch(self, process: RankProcess, early_output: bytes) -> None:
         assert process.agent.stdout is not None and process.agent.stderr is not None
         for name, pipe in (("stdout", process.agent.stdout), ("stderr", process.agent.stderr)):
             os.set_blocking(pipe.fileno(), False)
             stream = self._merger.add(process.rank, name)
             self._open[stream] = process
             self._selector.register(pipe, selectors.EVENT_READ, stream)
-            if name == "stdout" and early:
-                self._take(stream, early)
+            if name == "stdout" and early_output:
+                self._handle_output(stream, early_output)
 
-    def _turn(self) -> None:
-        """Waits for something to happen and deals with it."""
+    def _process_events(self) -> None:
+        """Waits for output, a signal, the end of a rank or a deadline, and handles it."""
         now = time.monotonic()
         deadlines = [self._merger.tick(now), *(due for due, _ in self._escalation[:1])]
         limits = [d - now for d in deadlines if d is not None]
         for key, _ in self._selector.select(max(0.0, min(limits)) if limits else None):
             if key.data is None:
-                self._signals(os.read(key.fd, 4096))
+                self._handle_signals(os.read(key.fd, 4096))
             else:
                 self._read(key.fd, key.data)
         self._reap()
-        self._enforce()
+        self._escalate()
 
     def _read(self, fd: int, stream: Stream) -> bool:
-        """Reads what is there; False at the end of the stream."""
+        """Reads available output; returns False at the end of the stream."""
         try:
             data = os.read(fd, 1 << 16)
         except BlockingIOError:
             return True
         if data:
-            self._take(stream, data)
+            self._handle_output(stream, data)
             return True
         self._selector.unregister(fd)
         self._merger.finish(stream)
         del self._open[stream]
         return False
 
-    def _take(self, stream: Stream, data: bytes) -> None:
+    def _handle_output(self, stream: Stream, data: bytes) -> None:
         now = time.monotonic()
-        self._open[stream].remember(stream.name, data, now)
+        self._open[stream].record_output(stream.name, data, now)
         self._merger.feed(stream, data, now)
 
-    def _signals(self, numbers: bytes) -> None:
+    def _handle_signals(self, numbers: bytes) -> None:
         for number in numbers:
             if number not in _FORWARDED:
                 continue
             now = time.monotonic()
-            # After a failure, too, nobody has to write a checkpoint any more.
+            # After a failure no rank has to write a checkpoint either.
             second = self._stopping is not None or self._failed
             self._stopping = number
             for process in self._running():
                 process.signal(number)
-            # Who asks twice does not want to wait.
+            # A second signal ends the ranks at once.
             kill_at = now if second else now + STOP_SECONDS
             self._escalation = [(kill_at, signal.SIGKILL), (kill_at + TERMINATE_SECONDS, 0)]
 
@@ -253,24 +264,27 @@ class Job:
             process.code, process.ended_at = code, now
             if process.failed() and not self._escalation:
                 self._failed = True
-                ask = now + REPORT_SECONDS
-                make = ask + TERMINATE_SECONDS
-                give_up = make + TERMINATE_SECONDS
-                self._escalation = [(ask, signal.SIGTERM), (make, signal.SIGKILL), (give_up, 0)]
+                terminate_at = now + REPORT_SECONDS
+                kill_at = terminate_at + TERMINATE_SECONDS
+                self._escalation = [
+                    (terminate_at, signal.SIGTERM),
+                    (kill_at, signal.SIGKILL),
+                    (kill_at + TERMINATE_SECONDS, 0),
+                ]
 
-    def _enforce(self) -> None:
-        """Ends those that should have ended by now."""
+    def _escalate(self) -> None:
+        """Sends the signals that are due to the ranks that still run."""
         while self._escalation and time.monotonic() >= self._escalation[0][0]:
             _, number = self._escalation.pop(0)
             for process in self._running():
-                process.ended_by_us = True
+                process.ended_by_launcher = True
                 if number:
                     process.signal(number)
                 else:
-                    process.agent.kill()  # it does not obey: a host that is gone, perhaps
+                    process.agent.kill()  # it does not react; perhaps its host is gone
 
     def _drain(self) -> None:
-        """Reads what the ranks left in their pipes."""
+        """Reads the output that is left in the pipes of the ranks."""
         deadline = time.monotonic() + _DRAIN_SECONDS
         while self._open and time.monotonic() < deadline:
             for key, _ in self._selector.select(max(0.0, deadline - time.monotonic())):

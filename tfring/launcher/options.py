@@ -1,4 +1,4 @@
-"""The options of ``tfring run``: horovodrun's, as far as they mean something here."""
+"""The options of ``tfring run``: those of horovodrun that apply to tfring."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, NoReturn
 from tfring.compat.shim import search_path
 from tfring.config import DEFAULT_START_TIMEOUT, SettingError, read_settings
 from tfring.launcher.job import JobOptions
-from tfring.launcher.placement import UsageError, parse_hostfile, parse_hosts, place
+from tfring.launcher.placement import UsageError, find_slots
 from tfring.launcher.process import SshOptions
 
 _LATER = "is not there yet in this release"
 _NO_MPI = "tfring run does not use MPI; with MPI start the job as `mpirun -np N python train.py`"
 _NOT_HERE = "has no counterpart in tfring: leave it out"
 
-# horovodrun's options that cannot be obeyed, with the reason. Silence would promise too much.
+# Options of horovodrun that have no effect here are errors. The reason for each:
 _REFUSED = {
     **dict.fromkeys(("--mpi", "--jsrun", "--mpi-args", "--tcp", "--binding-args"), _NO_MPI),
     **dict.fromkeys(("--mpi-threads-disable", "--no-mpi-threads-disable"), _NO_MPI),
@@ -59,8 +59,8 @@ _REFUSED = {
 }
 
 
-class _Refuse(argparse.Action):
-    """Ends with the reason why an option cannot be obeyed."""
+class _RefusedOption(argparse.Action):
+    """Ends the program with the reason why an option is refused."""
 
     def __call__(
         self,
@@ -102,19 +102,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "-prefix-timestamp",
         "--prefix-output-with-timestamp",
         action="store_true",
-        help="put the time in front of every line",
+        help="print the time before every line",
     )
-    add("--verbose", action="store_true", help="say what is started where")
+    add("--verbose", action="store_true", help="print which rank is started on which host")
     add(
         "--horovod",
         action="store_true",
-        help="let `import horovod` mean tfring in the ranks' Python, as python -m tfring.compat",
+        help="`import horovod` imports tfring in the ranks, as with python -m tfring.compat",
     )
-    add("--gloo", action="store_true", help="accepted for horovodrun's sake: never MPI anyway")
+    add(
+        "--gloo",
+        action="store_true",
+        help="no effect: MPI is never used",
+    )
     add("-cb", "--check-build", action="store_true", help="the same as `tfring doctor`")
     _add_settings(parser)
     for name in _REFUSED:
-        add(name, action=_Refuse, nargs="*", help=argparse.SUPPRESS)
+        add(name, action=_RefusedOption, nargs="*", help=argparse.SUPPRESS)
     add("command", nargs=argparse.REMAINDER, help="the program and its arguments")
 
 
@@ -135,7 +139,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def environment_of(options: argparse.Namespace) -> dict[str, str]:
-    """The variables that the options stand for."""
+    """Returns the variables that the options set for the ranks."""
     values: dict[str, str] = {}
     if options.fusion_threshold_mb is not None:
         values["TFRING_FUSION_THRESHOLD"] = str(int(options.fusion_threshold_mb * (1 << 20)))
@@ -156,10 +160,10 @@ def environment_of(options: argparse.Namespace) -> dict[str, str]:
 
 
 def job_options(options: argparse.Namespace) -> JobOptions:
-    """Makes the job out of parsed options.
+    """Returns the job that the parsed options describe.
 
     Raises:
-        UsageError: They contradict each other, or something is missing.
+        UsageError: The options contradict each other, or one is missing.
     """
     try:
         settings = read_settings(os.environ)
@@ -170,20 +174,14 @@ def job_options(options: argparse.Namespace) -> JobOptions:
         argv = argv[1:]
     if not argv:
         raise UsageError("say what to run: tfring run -np 2 python train.py")
-    if options.num_proc is not None and options.num_proc < 1:
-        raise UsageError(f"-np {options.num_proc}: at least one rank is needed")
     if options.start_timeout is not None and options.start_timeout <= 0:
         raise UsageError(f"--start-timeout {options.start_timeout:g}: it has to be above 0")
-    if options.hosts and options.hostfile:
-        raise UsageError("-H and --hostfile exclude each other")
-    hosts = parse_hosts(options.hosts) if options.hosts is not None else []
-    if options.hostfile:
-        try:
-            hosts = parse_hostfile(Path(options.hostfile).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UsageError(f"the host file cannot be read: {error}") from None
+    try:
+        slots = find_slots(options.num_proc, options.hosts, options.hostfile)
+    except OSError as error:
+        raise UsageError(f"the host file cannot be read: {error}") from None
     return JobOptions(
-        slots=place(options.num_proc, hosts),
+        slots=slots,
         argv=argv,
         environment=environment_of(options),
         ssh=SshOptions(options.ssh_port, options.ssh_identity_file),

@@ -1,4 +1,4 @@
-"""Shows the output of many ranks on one terminal, each line behind its rank."""
+"""Merges the output of many ranks for one terminal, each line with its rank as prefix."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import time
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-# A line that is not finished is shown after this long, so that prompts and progress bars appear ...
+# After so long an unfinished line is written, so that prompts and progress bars appear.
 PARTIAL_SECONDS = 0.1
-# ... and may interrupt the unfinished line of another rank after this long.
+# After so long it is written even if another rank's unfinished line is on the terminal.
 TAKEOVER_SECONDS = 1.0
 
-# Without a line end for this long a line is cut, so that binary output cannot fill the memory.
+# Longer lines are cut, so that binary output without line ends cannot fill the memory.
 _MAX_LINE = 1 << 20
 
 
 @dataclass
 class _Sink:
-    """One file that output goes to, and whose line is unfinished there."""
+    """A file that output is written to, and the stream with an unfinished line in it."""
 
     file: BinaryIO
     owner: Stream | None = None
@@ -33,14 +33,15 @@ class Stream:
     sink: _Sink
     pending: bytearray = field(default_factory=bytearray)
     since: float = 0.0
-    at_start: bool = True  # the cursor stands at the beginning of a line
+    at_start: bool = True  # the cursor is at the beginning of a line
 
 
-class Merger:
+class OutputMerger:
     """Merges streams line by line.
 
-    A line that ends in a carriage return is a progress bar's: it stays where it is, and the next
-    one overwrites it, as long as nobody else writes. One thread; owns nothing.
+    A line that ends in a carriage return is taken for a progress bar: the next line of the same
+    stream overwrites it, unless another stream has written meanwhile. Not thread-safe; the files
+    belong to the caller.
     """
 
     def __init__(self, stdout: BinaryIO, stderr: BinaryIO, *, timestamps: bool = False) -> None:
@@ -51,52 +52,52 @@ class Merger:
         self._streams: list[Stream] = []
 
     def add(self, rank: int, name: str) -> Stream:
-        """A new stream: ``stdout`` or ``stderr`` of a rank."""
+        """Adds ``stdout`` or ``stderr`` of a rank."""
         stream = Stream(rank, name, self._sinks[name])
         self._streams.append(stream)
         return stream
 
     def feed(self, stream: Stream, data: bytes, now: float) -> None:
-        """Takes what a rank wrote, and shows the lines that are whole."""
+        """Takes output of a rank and writes the lines that are complete."""
         if not stream.pending:
             stream.since = now
         stream.pending += data
         while True:
-            end = _segment_end(stream.pending)
+            end = _line_length(stream.pending)
             if end == 0 and len(stream.pending) > _MAX_LINE:
                 end = _MAX_LINE
             if end == 0:
                 break
-            segment = bytes(stream.pending[:end])
+            line = bytes(stream.pending[:end])
             del stream.pending[:end]
             stream.since = now
-            self._write(stream, segment)
+            self._write(stream, line)
         stream.sink.file.flush()
 
     def tick(self, now: float) -> float | None:
-        """Shows unfinished lines that have waited long enough.
+        """Writes unfinished lines that have waited long enough.
 
         Returns:
-            When to be called again even if nothing arrives, or None.
+            When to call it again even if no output arrives, or None.
         """
         later: list[float] = []
         for stream in self._streams:
-            if not _showable(stream.pending):
+            if not _printable_length(stream.pending):
                 continue
             free = stream.sink.owner in (None, stream)
             due = stream.since + (PARTIAL_SECONDS if free else TAKEOVER_SECONDS)
             if due > now:
                 later.append(due)
                 continue
-            count = _showable(stream.pending)
-            segment = bytes(stream.pending[:count])
+            count = _printable_length(stream.pending)
+            line = bytes(stream.pending[:count])
             del stream.pending[:count]
-            self._write(stream, segment)
+            self._write(stream, line)
             stream.sink.file.flush()
         return min(later, default=None)
 
     def finish(self, stream: Stream) -> None:
-        """The stream has ended: shows what is left of it, as a line of its own."""
+        """Ends a stream: writes the rest of it and ends its line."""
         if stream.pending:
             self._write(stream, bytes(stream.pending))
             stream.pending.clear()
@@ -106,18 +107,18 @@ class Merger:
         self._streams.remove(stream)
 
     def note(self, text: str) -> None:
-        """Shows a message of the launcher itself on the error stream."""
+        """Writes a message of the launcher itself to the error stream."""
         sink = self._sinks["stderr"]
         self._end_line(sink)
         sink.file.write(text.encode() + b"\n")
         sink.file.flush()
 
-    def _write(self, stream: Stream, segment: bytes) -> None:
+    def _write(self, stream: Stream, line: bytes) -> None:
         sink = stream.sink
-        body = segment.rstrip(b"\r\n")
-        end = segment[len(body) :]
+        body = line.rstrip(b"\r\n")
+        end = line[len(body) :]
         if not body and end == b"\r":
-            # A bar that begins with the return: back to the start of our own unfinished line.
+            # A bar that begins with a carriage return: back to the start of its unfinished line.
             if sink.owner is stream and not stream.at_start:
                 sink.file.write(b"\r")
                 stream.at_start = True
@@ -127,7 +128,7 @@ class Merger:
             stream.at_start = True
         if stream.at_start:
             sink.file.write(self._prefix(stream))
-        sink.file.write(segment)
+        sink.file.write(line)
         if end.endswith(b"\n"):
             sink.owner, stream.at_start = None, True
         else:
@@ -144,8 +145,8 @@ class Merger:
         return f"{stamp}[{stream.rank}]<{stream.name}>:".encode()
 
 
-def _segment_end(pending: bytearray) -> int:
-    """Where the first whole line ends, its line end or carriage return included; 0: nowhere."""
+def _line_length(pending: bytearray) -> int:
+    """Returns the length of the first complete line with its line end or carriage return, or 0."""
     newline = pending.find(b"\n")
     back = pending.find(b"\r", 0, newline if newline >= 0 else len(pending))
     if back < 0:
@@ -155,8 +156,8 @@ def _segment_end(pending: bytearray) -> int:
     return newline + 1 if back + 1 == newline else back + 1
 
 
-def _showable(pending: bytearray) -> int:
-    """How much of an unfinished line can be shown without cutting a UTF-8 character in two."""
+def _printable_length(pending: bytearray) -> int:
+    """Returns the length of an unfinished line without an incomplete UTF-8 character at its end."""
     count = len(pending)
     for back in range(1, min(4, count) + 1):
         byte = pending[count - back]

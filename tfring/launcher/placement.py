@@ -1,21 +1,22 @@
-"""Which rank runs on which host."""
+"""Assigns ranks to hosts."""
 
 from __future__ import annotations
 
 import re
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 from tfring.bootstrap.hosts import interface_addresses
 
 
 class UsageError(ValueError):
-    """The command line asks for something that cannot be."""
+    """The options of the command line or of tfring.run are impossible."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one rank runs, and its place there and across hosts."""
+    """The host of one rank, and its rank among those of the host and across hosts."""
 
     rank: int
     host: str
@@ -25,11 +26,33 @@ class Slot:
     cross_size: int
 
 
+def find_slots(ranks: int | None, hosts: str | None, hostfile: str | None) -> list[Slot]:
+    """Assigns ranks to the hosts in a list or in a file.
+
+    Args:
+        ranks: Number of ranks; None uses every slot of the hosts.
+        hosts: For example ``node1:4,node2:4``; None for this host.
+        hostfile: Path of a host file, instead of `hosts`.
+
+    Raises:
+        UsageError: The parameters are wrong or contradict each other.
+        OSError: The host file cannot be read.
+    """
+    if hosts and hostfile:
+        raise UsageError("a list of hosts (-H) and a host file exclude each other: give one")
+    if ranks is not None and ranks < 1:
+        raise UsageError(f"{ranks} ranks were asked for, and at least one is needed")
+    found = parse_hosts(hosts) if hosts is not None else []
+    if hostfile:
+        found = parse_hostfile(Path(hostfile).read_text(encoding="utf-8"))
+    return assign_slots(ranks, found)
+
+
 def parse_hosts(text: str) -> list[tuple[str, int]]:
     """Reads ``host:slots,host:slots``; a host without a number has one slot.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: The text has another form.
     """
     hosts = [_host_and_slots(part.strip(), part) for part in text.split(",") if part.strip()]
     if not hosts:
@@ -41,7 +64,7 @@ def parse_hostfile(text: str) -> list[tuple[str, int]]:
     """Reads a host file: ``host slots=4`` or ``host:4`` per line, # starts a comment.
 
     Raises:
-        UsageError: A line is something else; names it.
+        UsageError: A line has another form; the message names it.
     """
     hosts = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -63,12 +86,12 @@ def _host_and_slots(entry: str, shown: str) -> tuple[str, int]:
     return match.group(1), int(match.group(2) or 1)
 
 
-def place(ranks: int | None, hosts: list[tuple[str, int]]) -> list[Slot]:
-    """Fills the hosts with ranks, in order.
+def assign_slots(ranks: int | None, hosts: list[tuple[str, int]]) -> list[Slot]:
+    """Fills the slots of the hosts with ranks, in order.
 
     Args:
         ranks: Number of ranks; None fills every slot.
-        hosts: Hosts and their slots; none means this host with as many slots as it takes.
+        hosts: Hosts and their slots; empty means this host with as many slots as ranks.
 
     Raises:
         UsageError: There are too few slots, or a host is named twice.
@@ -89,10 +112,10 @@ def place(ranks: int | None, hosts: list[tuple[str, int]]) -> list[Slot]:
         used.append((host, min(slots, left)))
         left -= used[-1][1]
     used = [(host, count) for host, count in used if count > 0]
-    return _slots(used)
+    return _number_ranks(used)
 
 
-def _slots(used: list[tuple[str, int]]) -> list[Slot]:
+def _number_ranks(used: list[tuple[str, int]]) -> list[Slot]:
     slots: list[Slot] = []
     for index, (host, count) in enumerate(used):
         for local in range(count):
@@ -103,7 +126,7 @@ def _slots(used: list[tuple[str, int]]) -> list[Slot]:
 
 
 def is_local(host: str) -> bool:
-    """Whether a host name means this machine."""
+    """Whether a host name is this machine's."""
     if host in ("localhost", socket.gethostname(), socket.getfqdn()):
         return True
     try:

@@ -1,4 +1,4 @@
-"""One rank as the launcher sees it: its agent, its output, how it ended."""
+"""One rank from the launcher's side: its agent, its output, how it ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AGENT = str(Path(__file__).with_name("agent.py"))
 _TAIL_BYTES = 64 << 10
 _TRACEBACK = b"Traceback (most recent call last):"
 
-# Variables that describe a login on this host, not the job: they stay away from other hosts.
+# Variables of the login on this host. They are not copied to other hosts.
 _PERSONAL = re.compile(
     r"BASH_FUNC_.*|DBUS_.*|DISPLAY|HOME|HOSTNAME|LOGNAME|MAIL|OLDPWD|PWD|SHELL|SHLVL|SSH_.*|TERM|"
     r"TMPDIR|TMUX.*|USER|XAUTHORITY|XDG_.*|_"
@@ -36,7 +36,7 @@ class SshOptions:
     identity_file: str | None = None
 
     def command(self, host: str, remote: list[str]) -> list[str]:
-        """The command line that runs ``remote`` on ``host``; it carries no secret."""
+        """Returns the command line that runs ``remote`` on ``host``. It contains no secret."""
         words = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15"]
         if self.port is not None:
             words += ["-p", str(self.port)]
@@ -47,10 +47,7 @@ class SshOptions:
 
 @dataclass
 class RankProcess:
-    """A rank that runs or has run.
-
-    One thread; owns its agent's pipes until they are closed by the job.
-    """
+    """A rank that runs or has run. JobRunner closes the pipes of its agent."""
 
     slot: Slot
     agent: subprocess.Popen[bytes]
@@ -58,8 +55,8 @@ class RankProcess:
     tail: bytearray = field(default_factory=bytearray)
     traceback_at: float | None = None  # when the last traceback on its error output began
     ended_at: float | None = None
-    code: int | None = None  # as subprocess has it: negative for a signal
-    ended_by_us: bool = False
+    code: int | None = None  # as in subprocess: negative for a signal
+    ended_by_launcher: bool = False
     copies: dict[str, BinaryIO] = field(default_factory=dict)
 
     @property
@@ -73,15 +70,15 @@ class RankProcess:
             assert self.agent.stdin is not None
             os.write(self.agent.stdin.fileno(), f"signal {number}\n".encode())
 
-    def remember(self, name: str, data: bytes, now: float) -> None:
-        """Keeps the end of the error output, and copies everything to files if that is wanted."""
+    def record_output(self, name: str, data: bytes, now: float) -> None:
+        """Keeps the end of the error output; copies all output to files if that was asked for."""
         if name in self.copies:
             self.copies[name].write(data)
             self.copies[name].flush()
         if name != "stderr":
             return
-        seam = bytes(self.tail[-len(_TRACEBACK) :])
-        if _TRACEBACK in seam + data and _TRACEBACK not in seam:
+        before = bytes(self.tail[-len(_TRACEBACK) :])
+        if _TRACEBACK in before + data and _TRACEBACK not in before:
             self.traceback_at = now
         self.tail += data
         del self.tail[:-_TAIL_BYTES]
@@ -96,11 +93,11 @@ class RankProcess:
         return 128 - self.code if self.code < 0 else self.code
 
     def failed_at(self) -> float:
-        """When its failure began, as far as can be seen from outside.
+        """Estimates when its failure began.
 
         A Python rank fails when its traceback appears, and may need seconds from there to its end,
-        while the others notice that it is leaving. A rank that was killed ends only after the
-        kernel has taken down its memory, which the others may notice earlier.
+        while other ranks already fail because of it. A killed rank ends only after the kernel has
+        freed its memory, and other ranks may see its connections close before that.
         """
         assert self.ended_at is not None
         if self.code is not None and (self.code < 0 or self.code > 128):
@@ -122,7 +119,7 @@ class RankProcess:
 
 
 def write_all(pipe: IO[bytes], data: bytes) -> None:
-    """Writes everything to an unbuffered pipe, which may take less at once: a signal interrupts."""
+    """Writes all of `data` to an unbuffered pipe, which a signal can interrupt."""
     left = memoryview(data)
     while left:
         left = left[pipe.write(left) :]
@@ -143,7 +140,7 @@ def start_rank(
     Args:
         slot: Which rank, and where.
         argv: The command.
-        environment: What this rank gets on top of the launcher's own environment.
+        environment: Variables of this rank in addition to those of the launcher.
         ssh: How to reach other hosts.
         listen: Rank 0: where to open the rendezvous socket; see agent.py.
         copies: Folder for copies of the output, or None.
@@ -165,7 +162,7 @@ def start_rank(
     )
     job = {"argv": argv, "env": dict(environment), "cwd": os.getcwd(), "listen": listen}
     assert agent.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it ended at once, and will be seen to have
+    with contextlib.suppress(BrokenPipeError):  # JobRunner will see that it has ended
         write_all(agent.stdin, json.dumps(job).encode() + b"\n")
     process = RankProcess(slot, agent, remote)
     if copies is not None:

@@ -1,4 +1,4 @@
-"""Says which rank failed first, and why."""
+"""Finds the rank that failed first and describes its failure."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ _CHAINS = (
 )
 _MAX_LINES = 60
 _PLAIN_LINES = 12
-# How the runtime's errors name the rank that they are a consequence of.
-_BLAME = re.compile(r"rank (\d+) (?:\([^)]*\) )?(?:was lost|has shut down)")
+# The runtime's errors name the rank that caused them in these words.
+_CAUSE = re.compile(r"rank (\d+) (?:\([^)]*\) )?(?:was lost|has shut down)")
 
 
 def first_failure(processes: list[RankProcess]) -> RankProcess | None:
-    """The rank whose failure came first; those that the launcher ended itself come last.
+    """Returns the rank whose failure came first; ranks that the launcher ended come last.
 
-    A rank whose error says that another one was lost or left failed because of that one.
+    If the error of a rank says that another rank was lost or left, the other one failed first.
     """
     failed = {p.rank: p for p in processes if p.failed()}
     if not failed:
         return None
-    first = min(failed.values(), key=lambda p: (p.ended_by_us, p.failed_at()))
+    first = min(failed.values(), key=lambda p: (p.ended_by_launcher, p.failed_at()))
     seen = {first.rank}
     while True:
-        blamed = [int(rank) for rank in _BLAME.findall("\n".join(_end_of_output(first)))]
-        culprits = [failed[r] for r in blamed if r in failed and r not in seen]
-        if not culprits or culprits[0].ended_by_us:
+        named = [int(rank) for rank in _CAUSE.findall("\n".join(_end_of_output(first)))]
+        causes = [failed[r] for r in named if r in failed and r not in seen]
+        if not causes or causes[0].ended_by_launcher:
             return first
-        first = culprits[0]
+        first = causes[0]
         seen.add(first.rank)
 
 
@@ -41,7 +41,7 @@ def _end_of_output(process: RankProcess) -> list[str]:
 
 
 def last_traceback(text: str) -> list[str]:
-    """The last traceback in an error output with what it was caused by, else its last lines."""
+    """Returns the last traceback in an error output with its causes, else the last lines."""
     lines = text.rstrip().splitlines()
     headers = [i for i, line in enumerate(lines) if line.endswith(_HEADER)]
     if not headers:
@@ -58,7 +58,7 @@ def last_traceback(text: str) -> list[str]:
 
 
 def describe(processes: list[RankProcess]) -> str:
-    """The closing words about a job that failed; empty if nobody failed."""
+    """Returns a summary of a failed job; empty if no rank failed."""
     first = first_failure(processes)
     if first is None:
         return ""
@@ -72,8 +72,8 @@ def describe(processes: list[RankProcess]) -> str:
     for process in processes:
         if process is first or not process.failed():
             continue
-        by_us = ", ended by tfring run" if process.ended_by_us else ""
-        followers.append(f"rank {process.rank} ({process.describe_end()}{by_us})")
+        by_launcher = ", ended by tfring run" if process.ended_by_launcher else ""
+        followers.append(f"rank {process.rank} ({process.describe_end()}{by_launcher})")
     if followers:
         shown = ", ".join(followers[:16]) + (", ..." if len(followers) > 16 else "")
         lines.append(f"tfring run: after it {shown}")

@@ -1,4 +1,4 @@
-"""The handshake against peers that lie, babble or say nothing."""
+"""The handshake with peers that lie, send garbage or send nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def soon(seconds=10.0):
 
 
 def accept_in_background(listener, expected, seconds=10.0):
-    """Accepts in a thread; returns a function that waits for the result."""
+    """Calls accept() in a thread; returns a function that waits for its result."""
     result = {}
 
     def work():
@@ -85,7 +85,7 @@ def test_short_secret_is_refused():
         job_key("abc", "job")
 
 
-STRANGERS = [
+GARBAGE = [
     b"",
     b"\x00",
     b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10,
@@ -97,8 +97,8 @@ STRANGERS = [
 ]
 
 
-@pytest.mark.parametrize("garbage", STRANGERS)
-def test_strangers_do_not_keep_the_right_one_out(listener, garbage):
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage_does_not_keep_the_right_rank_out(listener, garbage):
     finish = accept_in_background(listener, {(DATA, 1)})
     stranger = socket.create_connection(listener.address)
     stranger.sendall(garbage)  # and then silence, with the connection open
@@ -107,8 +107,8 @@ def test_strangers_do_not_keep_the_right_one_out(listener, garbage):
     stranger.close(), mine.close()
 
 
-def test_many_silent_strangers_do_not_block(listener, monkeypatch):
-    monkeypatch.setattr(listener_module, "_MAX_STRANGERS", 8)
+def test_many_silent_connections_do_not_block(listener, monkeypatch):
+    monkeypatch.setattr(listener_module, "_MAX_HANDSHAKES", 8)
     finish = accept_in_background(listener, {(DATA, 1)})
     strangers = [socket.create_connection(listener.address) for _ in range(30)]
     mine = join(listener, 1)
@@ -117,7 +117,7 @@ def test_many_silent_strangers_do_not_block(listener, monkeypatch):
         sock.close()
 
 
-def test_silent_stranger_is_cut_off(listener, monkeypatch):
+def test_silent_connection_is_closed(listener, monkeypatch):
     monkeypatch.setattr(listener_module, "_HANDSHAKE_SECONDS", 0.2)
     finish = accept_in_background(listener, {(DATA, 1)}, seconds=2.0)
     stranger = socket.create_connection(listener.address, timeout=10)
@@ -165,7 +165,7 @@ def test_replayed_handshake_is_refused(listener):
     attacker = socket.create_connection(listener.address, timeout=10)
     attacker.sendall(recorded)
     auth.receive_exactly(attacker, auth.CHALLENGE_SIZE)
-    assert attacker.recv(1) == b""  # hung up on
+    assert attacker.recv(1) == b""
     attacker.close()
     assert finish() == {}
 
@@ -181,7 +181,7 @@ def test_reflected_proof_is_refused(listener):
     assert finish() == {}
 
 
-def test_listener_that_does_not_know_the_secret_is_unmasked():
+def test_listener_that_does_not_know_the_secret_is_refused():
     impostor = bind("127.0.0.1", 0, 1)
 
     def serve():
@@ -189,7 +189,7 @@ def test_listener_that_does_not_know_the_secret_is_unmasked():
         sock.settimeout(10)
         auth.receive_exactly(sock, auth.HELLO_SIZE)
         sock.sendall(b"\x00" * auth.CHALLENGE_SIZE)
-        assert sock.recv(1) == b""  # no proof is given away
+        assert sock.recv(1) == b""  # no proof is sent to it
         sock.close()
 
     thread = threading.Thread(target=serve)
@@ -202,7 +202,7 @@ def test_listener_that_does_not_know_the_secret_is_unmasked():
 
 
 def test_role_and_ranks_are_part_of_what_is_proven(listener):
-    """A connection that proved one thing cannot be passed off as another."""
+    """A proof for one role and rank is not accepted for another."""
     handshake = auth.ListenerHandshake(KEY, 0)
     hello = auth._HELLO.pack(auth._MAGIC, DATA, 1, 0, b"n" * 32)
     nonce = handshake.challenge(hello)[:32]

@@ -1,20 +1,18 @@
-"""Jobs that MPI starts."""
+"""Jobs that an MPI launcher starts."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from launcher_tools import LIMIT_SECONDS, environment, write_script
+from launcher_tools import AS_ROOT, finish, mpirun, open_mpi_command, run_python, write_script
 
 core = pytest.importorskip("tfring._native").core
 pytest.importorskip("mpi4py")
 
-ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 MPICH_LIBRARY = Path("/usr/lib/x86_64-linux-gnu/libmpich.so.12")
 
 TOGETHER = """
@@ -32,28 +30,8 @@ TOGETHER = """
 """
 
 
-def needs_open_mpi():
-    if shutil.which("mpirun") is None:
-        pytest.skip("needs mpirun")
-    shown = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False)
-    if "Open MPI" not in shown.stdout:
-        pytest.skip("needs Open MPI")
-
-
-def mpirun(count, path, launcher=("mpirun", "--map-by", ":OVERSUBSCRIBE"), **more):
-    return subprocess.run(
-        [*launcher, "-np", str(count), sys.executable, path],
-        capture_output=True,
-        text=True,
-        env=environment(**ROOT, **more),
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_open_mpi(tmp_path, count):
-    needs_open_mpi()
     text = TOGETHER if count > 1 else TOGETHER.replace("assert world.mpi", "assert not world.mpi")
     done = mpirun(count, write_script(tmp_path, text))
     assert done.returncode == 0, done.stderr
@@ -62,7 +40,6 @@ def test_open_mpi(tmp_path, count):
 
 
 def test_mpi_that_the_user_started(tmp_path):
-    needs_open_mpi()
     text = """
     from mpi4py import MPI
     from tfring import topology, world
@@ -79,7 +56,6 @@ def test_mpi_that_the_user_started(tmp_path):
 
 @pytest.mark.parametrize("ending", ["raise ValueError('only here')", "raise SystemExit(3)"])
 def test_failure_on_one_rank_ends_the_job_with_an_error(tmp_path, ending):
-    needs_open_mpi()
     text = f"""
     import numpy as np
     from tfring import topology, world
@@ -98,17 +74,10 @@ def test_failure_on_one_rank_ends_the_job_with_an_error(tmp_path, ending):
 
 def test_wrong_mpi_is_recognised(tmp_path):
     """The launcher announces two ranks, and the MPI library that gets loaded knows of one."""
-    needs_open_mpi()
+    open_mpi_command()  # skips
     path = write_script(tmp_path, "from tfring import world\nworld.init()\n")
     announced = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
-    done = subprocess.run(
-        [sys.executable, path],
-        capture_output=True,
-        text=True,
-        env=environment(**ROOT, **announced),
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
+    done = run_python(path, **AS_ROOT, **announced)
     assert done.returncode == 1
     assert "wrong MPI: Open MPI started 2 ranks" in done.stderr
     assert "sees 1" in done.stderr
@@ -122,6 +91,7 @@ def test_mpich(tmp_path):
     (tmp_path / "libmpi.so.12").symlink_to(MPICH_LIBRARY)
     path = write_script(tmp_path, TOGETHER)
     search = os.pathsep.join([str(tmp_path), os.environ.get("LD_LIBRARY_PATH", "")])
-    done = mpirun(2, path, [launcher], LD_LIBRARY_PATH=search, MPI4PY_MPIABI="mpich")
+    command = [launcher, "-np", "2", sys.executable, path]
+    done = finish(command, LD_LIBRARY_PATH=search, MPI4PY_MPIABI="mpich")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == sorted(2 * ["rank 0 of 2", "rank 1 of 2"])

@@ -1,4 +1,4 @@
-"""Ranks that meet, or do not, without MPI: every rank is a thread here."""
+"""The start of jobs without MPI, and its failures: every rank is a thread here."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import time
 
 import pytest
 
-from tfring.bootstrap import auth, frames, hosts, mesh, records, rendezvous, start
+from tfring.bootstrap import auth, frames, hosts, mesh, records, rendezvous
+from tfring.bootstrap.connect import connect_job
 from tfring.bootstrap.errors import BootstrapError
 from tfring.bootstrap.hosts import InterfaceAddress
 from tfring.bootstrap.listener import bind, connect
 from tfring.bootstrap.secret import job_key
 from tfring.config import Settings, read_settings
-from tfring.environments import Identity, Meeting
+from tfring.environments import Identity, Rendezvous
 
 SECRET = "s" * 64
 
@@ -48,17 +49,28 @@ def run_ranks(work, ranks):
 
 
 def identity(rank, size, port, **more):
-    return Identity("a test", rank, size, Meeting.RENDEZVOUS, None, None, "localhost", port, **more)
+    return Identity("a test", rank, size, Rendezvous.TCP, None, None, "localhost", port, **more)
 
 
-def bring_up_all(size, settings=None, each=None, **more):
-    port = free_port()
+@pytest.fixture
+def connect_all():
+    """Connects jobs of threads; closes their connections after the test."""
+    opened = []
 
-    def work(rank):
-        own = each[rank] if each else settings or Settings(secret=SECRET, start_timeout=20)
-        return start.bring_up(identity(rank, size, port, **more), own, {})
+    def connect_ranks(size, settings=None, each=None, **more):
+        port = free_port()
 
-    return run_ranks(work, range(size))
+        def work(rank):
+            own = each[rank] if each else settings or Settings(secret=SECRET, start_timeout=20)
+            return connect_job(identity(rank, size, port, **more), own, {})
+
+        memberships, errors = run_ranks(work, range(size))
+        opened.extend(memberships.values())
+        return memberships, errors
+
+    yield connect_ranks
+    for membership in opened:
+        close(membership)
 
 
 def close(membership):
@@ -67,7 +79,7 @@ def close(membership):
 
 
 def talk(memberships, kind):
-    """Everybody sends its rank on every connection, then reads and checks the peer's."""
+    """Every rank sends its number on every connection, then reads and checks the peer's."""
     for rank, membership in memberships.items():
         for fd in getattr(membership, kind).values():
             assert not os.get_blocking(fd) and not os.get_inheritable(fd)
@@ -79,8 +91,8 @@ def talk(memberships, kind):
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 8])
-def test_everybody_is_connected_with_everybody(size):
-    memberships, errors = bring_up_all(size)
+def test_all_ranks_are_connected(connect_all, size):
+    memberships, errors = connect_all(size)
     assert not errors
     for rank, membership in memberships.items():
         others = set(range(size)) - {rank}
@@ -92,26 +104,22 @@ def test_everybody_is_connected_with_everybody(size):
         assert membership.homogeneous and not membership.by_mpi
     talk(memberships, "control_fds")
     talk(memberships, "data_fds")
-    for membership in memberships.values():
-        close(membership)
 
 
-def test_large_jobs_connect_ring_neighbours():
+def test_large_jobs_connect_ring_neighbours(connect_all):
     settings = Settings(secret=SECRET, start_timeout=20, mesh_limit=3)
-    memberships, errors = bring_up_all(5, settings)
+    memberships, errors = connect_all(5, settings)
     assert not errors
     for rank, membership in memberships.items():
         assert set(membership.data_fds) == {(rank - 1) % 5, (rank + 1) % 5}
     talk(memberships, "data_fds")
-    for membership in memberships.values():
-        close(membership)
 
 
-def test_ranks_that_do_not_come_are_named_everywhere():
+def test_every_rank_names_those_that_do_not_come():
     port = free_port()
     settings = Settings(secret=SECRET, start_timeout=1.0)
     _, errors = run_ranks(
-        lambda rank: start.bring_up(identity(rank, 5, port), settings, {}), [0, 2, 4]
+        lambda rank: connect_job(identity(rank, 5, port), settings, {}), [0, 2, 4]
     )
     for rank in (0, 2, 4):
         assert isinstance(errors[rank], BootstrapError)
@@ -121,12 +129,12 @@ def test_ranks_that_do_not_come_are_named_everywhere():
 def test_rank_0_that_does_not_come():
     settings = Settings(secret=SECRET, start_timeout=0.5)
     with pytest.raises(BootstrapError, match="rank 1 could not reach rank 0 at localhost"):
-        start.bring_up(identity(1, 2, free_port()), settings, {})
+        connect_job(identity(1, 2, free_port()), settings, {})
 
 
-def test_different_secrets():
+def test_different_secrets(connect_all):
     each = [Settings(secret=c * 64, start_timeout=2.0) for c in "ab"]
-    _, errors = bring_up_all(2, each=each)
+    _, errors = connect_all(2, each=each)
     assert "wrong secret" in str(errors[1])
     assert "rank 1 of 2 did not come" in str(errors[0])
 
@@ -141,7 +149,7 @@ def test_rank_that_dies_after_the_handshake():
             key = job_key(SECRET, "")
             connect("localhost", port, key, hello, time.monotonic() + 5).close()
             return None
-        return start.bring_up(identity(rank, 3, port), settings, {})
+        return connect_job(identity(rank, 3, port), settings, {})
 
     _, errors = run_ranks(work, range(3))
     assert "rank 0 lost rank 1" in str(errors[0])
@@ -158,13 +166,13 @@ def test_rank_that_dies_after_the_handshake():
     ],
 )
 def test_malformed_records_from_a_member(payload, words):
-    """Even a peer that knows the secret cannot make rank 0 allocate or crash."""
+    """A peer that knows the secret cannot make rank 0 allocate much memory or crash."""
     port = free_port()
     settings = Settings(secret=SECRET, start_timeout=5.0)
 
     def work(rank):
         if rank == 0:
-            return start.bring_up(identity(0, 2, port), settings, {})
+            return connect_job(identity(0, 2, port), settings, {})
         hello = auth.Hello(auth.Role.RENDEZVOUS, 1, 0)
         with connect("localhost", port, job_key(SECRET, ""), hello, time.monotonic() + 5) as sock:
             sock.sendall(payload)
@@ -176,7 +184,7 @@ def test_malformed_records_from_a_member(payload, words):
     assert isinstance(errors[0], BootstrapError) and words in str(errors[0])
 
 
-def test_rank_0s_settings_count_for_all(caplog):
+def test_rank_0s_settings_count_for_all(connect_all, caplog):
     each = [
         Settings(
             secret=SECRET, start_timeout=20, runtime={"PIECE_BYTES": "1", "LOG_LEVEL": "info"}
@@ -187,59 +195,51 @@ def test_rank_0s_settings_count_for_all(caplog):
         Settings(secret=SECRET, start_timeout=20),
     ]
     with caplog.at_level(logging.WARNING, "tfring"):
-        memberships, errors = bring_up_all(3, each=each)
+        memberships, errors = connect_all(3, each=each)
     assert not errors
     assert memberships[0].runtime == {"PIECE_BYTES": "1", "LOG_LEVEL": "info"}
     assert memberships[1].runtime == {"PIECE_BYTES": "1", "LOG_LEVEL": "error"}
     assert memberships[2].runtime == {"PIECE_BYTES": "1"}
     assert "TFRING_PIECE_BYTES is 2 on rank 1 and 1 on rank 0" in caplog.text
-    for membership in memberships.values():
-        close(membership)
 
 
-def test_public_secret_is_admitted_to_be_one(caplog):
+def test_warning_about_a_public_secret(connect_all, caplog):
     with caplog.at_level(logging.WARNING, "tfring"):
-        memberships, errors = bring_up_all(2, Settings(start_timeout=20), public_seed="port 1")
+        _, errors = connect_all(2, Settings(start_timeout=20), public_seed="port 1")
     assert not errors
     assert "any local user could join" in caplog.text
-    for membership in memberships.values():
-        close(membership)
 
 
-def test_unknown_interface_is_an_error_on_every_rank():
+def test_unknown_interface_is_an_error_on_every_rank(connect_all):
     good = Settings(secret=SECRET, start_timeout=20)
     bad = Settings(secret=SECRET, start_timeout=20, interfaces=("nope0",))
-    _, errors = bring_up_all(2, each=[good, bad])
+    _, errors = connect_all(2, each=[good, bad])
     assert "nope0" in str(errors[1])
     assert "rank 1" in str(errors[0]) and "nope0" in str(errors[0])
 
 
-def test_interface_is_respected():
+def test_interface_is_respected(connect_all):
     own = [a for a in hosts.interface_addresses() if not a.loopback]
     if not own:
         pytest.skip("this machine has only a loopback interface")
     settings = Settings(secret=SECRET, start_timeout=20, interfaces=(own[0].interface,))
-    memberships, errors = bring_up_all(2, settings)
+    memberships, errors = connect_all(2, settings)
     assert not errors
     with socket.socket(fileno=os.dup(memberships[0].data_fds[1])) as sock:
         assert sock.getsockname()[0] == own[0].address
-    for membership in memberships.values():
-        close(membership)
 
 
-def test_ranks_of_one_host_use_the_loopback_interface_only():
-    memberships, _ = bring_up_all(2)
+def test_ranks_of_one_host_use_the_loopback_interface_only(connect_all):
+    memberships, _ = connect_all(2)
     for fds in (memberships[0].data_fds, memberships[0].control_fds):
         with socket.socket(fileno=os.dup(fds[1])) as sock:
             assert sock.getsockname()[0] == sock.getpeername()[0] == "127.0.0.1"
-    for membership in memberships.values():
-        close(membership)
 
 
 def test_address_that_is_not_ours():
     settings = Settings(secret=SECRET, start_timeout=5, rendezvous_addr="192.0.2.254")
     with pytest.raises(BootstrapError, match=r"cannot listen at 192\.0\.2\.254"):
-        start.bring_up(identity(0, 2, free_port()), settings, {})
+        connect_job(identity(0, 2, free_port()), settings, {})
 
 
 def test_inherited_listener_is_used_only_if_it_is_one():
@@ -254,9 +254,9 @@ def test_inherited_listener_is_used_only_if_it_is_one():
     adopted.close()
 
 
-def test_single_process_needs_nobody():
-    alone = Identity("a single process", 0, 1, Meeting.ALONE)
-    membership = start.bring_up(alone, read_settings({}), {})
+def test_single_process():
+    alone = Identity("a single process", 0, 1, Rendezvous.NONE)
+    membership = connect_job(alone, read_settings({}), {})
     assert (membership.rank, membership.size, membership.local_size) == (0, 1, 1)
     assert membership.control_fds == membership.data_fds == membership.local_pids == {}
 
@@ -305,7 +305,7 @@ def test_records_survive_json():
 
 
 @pytest.mark.parametrize("size,limit", [(2, 64), (3, 2), (64, 64), (65, 64), (200, 64)])
-def test_both_ends_of_every_link_want_it(size, limit):
+def test_links_are_the_same_at_both_ends(size, limit):
     wanted = {
         (role, *sorted((rank, peer)))
         for rank in range(size)
@@ -317,7 +317,7 @@ def test_both_ends_of_every_link_want_it(size, limit):
     assert len([w for w in wanted if w[0] is auth.Role.CONTROL]) == size - 1
 
 
-def test_rank_that_is_early_for_another_job_comes_again():
+def test_rank_that_is_early_for_another_job_retries():
     """Rank 1 is there at once; rank 0 waits for rank 2 first, with which it makes another job."""
     port = free_port()
     settings = Settings(secret=SECRET, start_timeout=20)
@@ -327,7 +327,7 @@ def test_rank_that_is_early_for_another_job_comes_again():
             if rank == 2:
                 time.sleep(0.5)
             own = identity(rank, 3, port)
-            membership = start.bring_up(own, settings, {}, comm=[other, 0])
+            membership = connect_job(own, settings, {}, comm=[other, 0])
             close(membership)
         return membership
 

@@ -1,13 +1,14 @@
-"""Which rank of which job a process takes itself for, by its variables."""
+"""Which identity a process has, by its variables."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 
 import pytest
 
-from tfring.environments import IdentityError, Meeting, find_identity
+from tfring.environments import Identity, IdentityError, Rendezvous, find_identity
 from tfring.environments.slurm import first_node
 
 LAUNCHED = {
@@ -55,36 +56,37 @@ TF_CONFIG = {
 }
 
 WHOLE = [
-    # variables, source, rank, size, meeting, local rank, local size, address, port
-    (LAUNCHED, "tfring run", 1, 4, Meeting.RENDEZVOUS, 1, 2, "127.0.0.1", 4000),
-    (TORCHRUN, "torchrun", 2, 3, Meeting.RENDEZVOUS, 0, 1, "node0", 29500),
-    (OPEN_MPI, "Open MPI", 3, 8, Meeting.MPI, 1, 2, None, None),
-    (MPICH, "MPICH", 1, 2, Meeting.MPI, 1, 2, None, None),
-    (PMIX, "PMIx", 1, None, Meeting.MPI, None, None, None, None),
-    (TF_CONFIG, "TF_CONFIG", 2, 3, Meeting.RENDEZVOUS, None, None, "h0", 1000),
-    ({}, "a single process", 0, 1, Meeting.ALONE, None, None, None, None),
-    ({"PATH": "/bin", "MASTER_ADDR": "x"}, "a single process", 0, 1, Meeting.ALONE, *4 * [None]),
-    (
-        {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"},
-        "a single process",
-        0,
-        1,
-        Meeting.ALONE,
-        *4 * [None],
-    ),
+    # variables, source, rank, size, rendezvous, local rank, local size, address, port
+    (LAUNCHED, "tfring run", 1, 4, Rendezvous.TCP, 1, 2, "127.0.0.1", 4000),
+    (TORCHRUN, "torchrun", 2, 3, Rendezvous.TCP, 0, 1, "node0", 29500),
+    (OPEN_MPI, "Open MPI", 3, 8, Rendezvous.MPI, 1, 2, None, None),
+    (MPICH, "MPICH", 1, 2, Rendezvous.MPI, 1, 2, None, None),
+    (PMIX, "PMIx", 1, None, Rendezvous.MPI, None, None, None, None),
+    (TF_CONFIG, "TF_CONFIG", 2, 3, Rendezvous.TCP, None, None, "h0", 1000),
+]
+NOT_LAUNCHED = [
+    {},
+    {"PATH": "/bin", "MASTER_ADDR": "x"},
+    {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"},
 ]
 
 
-@pytest.mark.parametrize("environ,source,rank,size,meeting,local,locals_,address,port", WHOLE)
-def test_whole_sets(environ, source, rank, size, meeting, local, locals_, address, port):
+@pytest.mark.parametrize("environ,source,rank,size,rendezvous,local,locals_,address,port", WHOLE)
+def test_whole_sets(environ, source, rank, size, rendezvous, local, locals_, address, port):
     identity = find_identity(environ, have_mpi4py=True)
     assert (identity.source, identity.rank, identity.size) == (source, rank, size)
-    assert identity.meeting is meeting
+    assert identity.rendezvous is rendezvous
     assert (identity.local_rank, identity.local_size) == (local, locals_)
     assert (identity.address, identity.port) == (address, port)
 
 
-def test_slurm_step_meets_on_its_first_node_at_a_port_of_its_own():
+@pytest.mark.parametrize("environ", NOT_LAUNCHED)
+def test_single_process(environ):
+    expected = Identity("a single process", rank=0, size=1, rendezvous=Rendezvous.NONE)
+    assert find_identity(environ, have_mpi4py=True) == expected
+
+
+def test_slurm_step_uses_its_first_node_and_a_port_of_its_own():
     identity = find_identity(SLURM, have_mpi4py=False)
     assert (identity.source, identity.rank, identity.size) == ("a Slurm step", 5, 8)
     assert identity.address == "gpu03" and 20000 <= identity.port < 32000
@@ -132,7 +134,7 @@ HALF = [
 
 
 @pytest.mark.parametrize("whole,missing", HALF)
-def test_half_a_set_names_what_is_missing(whole, missing):
+def test_incomplete_variables_name_what_is_missing(whole, missing):
     half = {k: v for k, v in whole.items() if k != missing}
     with pytest.raises(IdentityError, match=rf"{missing}.*missing"):
         find_identity(half, have_mpi4py=True)
@@ -185,8 +187,8 @@ def test_torchrun_agent_keeps_its_port_and_restarts_are_new_jobs():
     assert first.job_id != again.job_id and first.public_seed != again.public_seed
 
 
-def test_mpi_is_not_loaded_to_find_out():
-    before = "mpi4py" in sys.modules
-    find_identity({})
-    find_identity(OPEN_MPI, have_mpi4py=None) if before else None
-    assert ("mpi4py" in sys.modules) == before
+@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py")
+def test_finding_the_identity_loads_no_mpi(monkeypatch):
+    monkeypatch.delitem(sys.modules, "mpi4py", raising=False)
+    assert find_identity(OPEN_MPI).source == "Open MPI"
+    assert "mpi4py" not in sys.modules

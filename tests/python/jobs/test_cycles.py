@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
-from launcher_tools import LIMIT_SECONDS, environment, mpirun, run, write_script
+from launcher_tools import mpirun, run, run_python, write_script
 
 pytest.importorskip("tfring._native")
 
@@ -67,14 +66,7 @@ CYCLES = """
 
 
 def test_single_process(tmp_path):
-    done = subprocess.run(
-        [sys.executable, write_script(tmp_path, CYCLES), "1"],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
+    done = run_python(write_script(tmp_path, CYCLES), "1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("grown by") == 1
 

@@ -1,6 +1,6 @@
 """What happens to the other ranks when one is lost. Whole jobs, killed from outside.
 
-TFRING_TEST_RESIDENT_GIB=4 makes the lost rank as large as the product promises to handle.
+TFRING_TEST_RESIDENT_GIB=4 gives the lost rank the largest memory for which the limit is promised.
 """
 
 from __future__ import annotations
@@ -8,20 +8,28 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
-from launcher_tools import LIMIT_SECONDS, alive, environment, pids_in, start
-from launcher_tools import write_script as write
+from launcher_tools import (
+    AS_ROOT,
+    LIMIT_SECONDS,
+    REPORT,
+    alive,
+    open_mpi_command,
+    pids_in,
+    run,
+    start,
+    start_command,
+    write_script,
+)
 
 native = pytest.importorskip("tfring._native")
 
 RESIDENT_GIB = float(os.environ.get("TFRING_TEST_RESIDENT_GIB", "1"))
-# What the product promises: from the kill to the error in every survivor's hands.
+# The limit from the kill to the error on every survivor.
 RAISE_SECONDS = 1.0
 UNAVAILABLE = 14
 
@@ -31,14 +39,9 @@ SCRIPT = """
     from tfring import topology, world
     from tfring._native import core
 
-    folder, victim, gib, forks = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+    victim, gib, forks = int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
     world.init()
     rank = topology.rank()
-
-    def report(name, value):
-        with open(f"{folder}/tmp.{rank}", "w") as file:
-            file.write(f"{value}\\n")
-        os.rename(f"{folder}/tmp.{rank}", f"{folder}/{name}.{rank}")
 
     if rank == victim:
         ballast = np.ones(int(gib * (1 << 27)))
@@ -55,16 +58,20 @@ SCRIPT = """
         for step in range(1 << 30):
             assert core.allreduce(values, name="step", op=1)[-1] == topology.size()
             if step == 10:
-                report("pid", os.getpid())
+                report(f"pid.{rank}", os.getpid())
     except core.CoreError as error:
         now = time.monotonic()
-        report("end", json.dumps([now, error.code, error.message]))
+        report(f"end.{rank}", json.dumps([now, error.code, error.message]))
         raise
 """
 
 
-def check_survivors(folder, job, victim, size, killed_at, within=RAISE_SECONDS):
-    out, err = job.communicate(timeout=LIMIT_SECONDS)
+def signal_victim(folder, job, victim, size, number=signal.SIGKILL, within=RAISE_SECONDS):
+    """Sends a signal to one rank and checks the errors of the others; returns stderr and pids."""
+    pids = pids_in(folder, size)
+    killed_at = time.monotonic()
+    os.kill(pids[str(victim)], number)
+    _, err = job.communicate(timeout=LIMIT_SECONDS)
     for rank in (r for r in range(size) if r != victim):
         end = folder / f"end.{rank}"
         assert end.exists(), f"rank {rank} did not get to its error:\n{err}"
@@ -74,21 +81,18 @@ def check_survivors(folder, job, victim, size, killed_at, within=RAISE_SECONDS):
         late = seen_at - killed_at
         assert late < within, f"rank {rank} raised {late:.3f} s after the kill: {message}"
     assert job.returncode != 0
-    return out, err
+    return err, pids.values()
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
 @pytest.mark.parametrize("forks", ["alone", "forks"])
 def test_killed_rank_under_tfring_run(tmp_path, victim, forks):
-    path = write(tmp_path, SCRIPT)
+    path = write_script(tmp_path, SCRIPT, header=REPORT)
     job = start("-np", 3, sys.executable, path, tmp_path, victim, RESIDENT_GIB, forks)
-    pids = pids_in(tmp_path, 3)
-    killed_at = time.monotonic()
-    os.kill(pids[str(victim)], signal.SIGKILL)
-    _, err = check_survivors(tmp_path, job, victim, 3, killed_at)
+    err, pids = signal_victim(tmp_path, job, victim, 3)
     assert job.returncode == 137
     assert f"rank {victim} on host localhost failed first, with signal 9 (SIGKILL)" in err
-    assert not any(alive(pid) for pid in pids.values())
+    assert not any(alive(pid) for pid in pids)
 
 
 TRAINING = """
@@ -98,19 +102,13 @@ TRAINING = """
     import keras
     import tfring.keras as hvd
 
-    folder = sys.argv[1]
     hvd.init()
     rank = hvd.rank()
-
-    def report(name, value):
-        with open(f"{folder}/tmp.{rank}", "w") as file:
-            file.write(f"{value}\\n")
-        os.rename(f"{folder}/tmp.{rank}", f"{folder}/{name}.{rank}")
 
     class Report(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             if batch == 5:
-                report("pid", os.getpid())
+                report(f"pid.{rank}", os.getpid())
 
     model = keras.Sequential([keras.layers.Dense(64), keras.layers.Dense(1)])
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.001)), loss="mse")
@@ -119,7 +117,7 @@ TRAINING = """
         model.fit(rows, rows[:, :1], batch_size=8, verbose=0, callbacks=[Report()])
     except tf.errors.OpError as error:
         now = time.monotonic()
-        report("end", json.dumps([now, error.error_code, error.message]))
+        report(f"end.{rank}", json.dumps([now, error.error_code, error.message]))
         raise
 """
 
@@ -128,66 +126,37 @@ TRAINING = """
 def test_killed_rank_during_fit(tmp_path, victim):
     if not (native.library_dir() / "build.json").exists():
         pytest.skip("the op library is not built")
-    path = write(tmp_path, TRAINING)
+    path = write_script(tmp_path, TRAINING, header=REPORT)
     job = start("-np", 2, sys.executable, path, tmp_path, TF_CPP_MIN_LOG_LEVEL="3")
-    pids = pids_in(tmp_path, 2)
-    killed_at = time.monotonic()
-    os.kill(pids[str(victim)], signal.SIGKILL)
-    _, err = check_survivors(tmp_path, job, victim, 2, killed_at)
+    err, _ = signal_victim(tmp_path, job, victim, 2)
     assert f"rank {victim} on host localhost failed first, with signal 9 (SIGKILL)" in err
-
-
-def mpirun_that_spares_survivors():
-    """The command of an Open MPI that can be told not to kill the survivors, or None."""
-    mpirun = shutil.which("mpirun")
-    if mpirun is None:
-        return None
-    shown = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)
-    if "Open MPI) 5" not in shown.stdout:
-        return None
-    return [mpirun, "--continuous", "--map-by", ":OVERSUBSCRIBE"]
 
 
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("forks", ["alone", "forks"])
 def test_killed_rank_under_mpirun(tmp_path, victim, forks):
-    mpirun = mpirun_that_spares_survivors()
-    if mpirun is None:
-        pytest.skip("needs Open MPI 5")
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    path = write(tmp_path, SCRIPT)
+    launcher = [*open_mpi_command(major="5"), "--continuous"]  # which lets the survivors live
+    path = write_script(tmp_path, SCRIPT, header=REPORT)
     words = [sys.executable, path, tmp_path, victim, RESIDENT_GIB, forks]
-    job = subprocess.Popen(
-        [*mpirun, "-np", "3", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(**root),
-    )
-    pids = pids_in(tmp_path, 3)
-    killed_at = time.monotonic()
-    os.kill(pids[str(victim)], signal.SIGKILL)
-    check_survivors(tmp_path, job, victim, 3, killed_at)
+    job = start_command([*launcher, "-np", "3", *map(str, words)], **AS_ROOT)
+    signal_victim(tmp_path, job, victim, 3)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_stopped_rank_shows_in_missing_heartbeats(tmp_path, victim):
-    path = write(tmp_path, SCRIPT)
+    path = write_script(tmp_path, SCRIPT, header=REPORT)
     job = start(
         *("-np", 3, sys.executable, path, tmp_path, victim, 0, "alone"),
         TFRING_HEARTBEAT_SECONDS="0.5",
         TFRING_HEARTBEAT_TIMEOUT_SECONDS="2",
     )
-    pids = pids_in(tmp_path, 3)
-    stopped_at = time.monotonic()
-    os.kill(pids[str(victim)], signal.SIGSTOP)
-    _, err = check_survivors(tmp_path, job, victim, 3, stopped_at, within=10.0)
+    err, pids = signal_victim(tmp_path, job, victim, 3, signal.SIGSTOP, within=10.0)
     assert "heartbeat" in err
-    assert not any(alive(pid) for pid in pids.values())
+    assert not any(alive(pid) for pid in pids)
 
 
 def test_rank_that_raises_is_the_one_that_is_shown(tmp_path):
-    path = write(
+    path = write_script(
         tmp_path,
         """
     import sys, time
@@ -201,20 +170,20 @@ def test_rank_that_raises_is_the_one_that_is_shown(tmp_path):
             raise ZeroDivisionError("only here")
     """,
     )
-    job = start("-np", 3, sys.executable, path)
-    _, err = job.communicate(timeout=LIMIT_SECONDS)
-    assert job.returncode == 1
+    done = run("-np", 3, sys.executable, path)
+    assert done.returncode == 1
+    err = done.stderr
     closing = err[err.index("tfring run: rank") :]
     assert "rank 1 on host localhost failed first" in closing
     assert "ZeroDivisionError: only here" in closing
-    # The others were told that rank 1 left, each in its own error.
-    told = [line for line in err.splitlines() if re.search(r"Cancelled: .*\brank 1 ", line)]
-    assert {line[:3] for line in told} >= {"[0]", "[2]"}, err
+    # The other ranks have errors that name rank 1.
+    errors = [line for line in err.splitlines() if re.search(r"Cancelled: .*\brank 1 ", line)]
+    assert {line[:3] for line in errors} >= {"[0]", "[2]"}, err
 
 
-def test_everybody_ends_well_after_the_last_collective(tmp_path):
-    """Leaving right after a collective cancels nobody's part in it, and init may follow."""
-    path = write(
+def test_all_ranks_end_well_after_the_last_collective(tmp_path):
+    """A shutdown right after a collective cancels it on no rank, and init may follow."""
+    path = write_script(
         tmp_path,
         """
     import numpy as np
@@ -230,14 +199,13 @@ def test_everybody_ends_well_after_the_last_collective(tmp_path):
     core.barrier(name="end")
     """,
     )
-    job = start("-np", 3, sys.executable, path)
-    _, err = job.communicate(timeout=LIMIT_SECONDS)
-    assert job.returncode == 0, err
+    done = run("-np", 3, sys.executable, path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_idle_ranks_sleep(tmp_path):
     """Ten seconds after init the runtime's threads have woken up at most 100 times in all."""
-    path = write(
+    path = write_script(
         tmp_path,
         """
     import time
@@ -253,15 +221,15 @@ def test_idle_ranks_sleep(tmp_path):
     core.barrier(name="end")
     """,
     )
-    job = start("-np", 2, sys.executable, path)
-    out, err = job.communicate(timeout=LIMIT_SECONDS)
-    assert job.returncode == 0, err
-    counts = [int(line.rpartition("woke ")[2]) for line in out.splitlines() if "woke" in line]
+    done = run("-np", 2, sys.executable, path)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if "woke" in line]
+    counts = [int(line.rpartition("woke ")[2]) for line in lines]
     assert len(counts) == 2 and max(counts) <= 100, counts
 
 
-def test_forked_child_is_told_that_it_is_no_rank(tmp_path):
-    path = write(
+def test_init_in_a_forked_child_is_an_error(tmp_path):
+    path = write_script(
         tmp_path,
         """
     import os, sys
@@ -273,13 +241,12 @@ def test_forked_child_is_told_that_it_is_no_rank(tmp_path):
             world.init()
         except RuntimeError as error:
             assert "forked" in str(error), error
-            sys.exit(7)  # its exit handlers must not say goodbye for the parent
+            sys.exit(7)  # its exit handlers must not send the parent's goodbye
         sys.exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     from tfring._native import core
     core.barrier(name="still here")
     """,
     )
-    job = start("-np", 2, sys.executable, path)
-    _, err = job.communicate(timeout=LIMIT_SECONDS)
-    assert job.returncode == 0, err
+    done = run("-np", 2, sys.executable, path)
+    assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""A job too large to connect everybody: what goes around its ring, with ranks that have joined."""
+"""A job too large to connect all ranks: collectives around its ring while ranks have joined."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCRIPT = """
             raise AssertionError("nothing was refused")
 
     assert total("all") == 15
-    # What neighbours alone cannot do ends on all ranks, and nothing else does.
+    # A collective that needs other connections ends on all ranks; no other one does.
     expect_refusal(lambda: core.alltoall(mine, name="to all"), "which alltoall needs")
     assert total("all") == 15
 
@@ -45,7 +45,7 @@ SCRIPT = """
             result = core.reduce(mine, name=f"to {root}", root=root, op=1)
             assert (result is None) if rank != root else result[0] == 12
     if rank in (1, 3, 4):
-        # Two gaps: 1 has nobody beside it.
+        # Two gaps: rank 1 has no neighbour left.
         expect_refusal(lambda: total("without 0 and 2"), "ranks 1, 3, 4 are not connected")
     core.join()
     assert total("all") == 15

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from launcher_tools import environment
+from launcher_tools import run_python
 
 from tfring.launcher import doctor
 
@@ -22,14 +20,7 @@ def findings_of(check, monkeypatch, **variables):
 
 
 def test_whole_command_says_what_is_there_and_fails_without_the_runtime(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "tfring", "doctor"],
-        capture_output=True,
-        text=True,
-        env=environment(TFRING_LIB_DIR=str(tmp_path)),
-        timeout=300,
-        check=False,
-    )
+    done = run_python("-m", "tfring", "doctor", TFRING_LIB_DIR=str(tmp_path))
     assert done.returncode == 1, done.stderr
     for name in ("tfring:", "Python:", "TensorFlow:", "mpirun:", "NCCL:", "CPU features:"):
         assert name in done.stdout

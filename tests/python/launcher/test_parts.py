@@ -9,8 +9,15 @@ import pytest
 from tfring.launcher.agent import open_rendezvous
 from tfring.launcher.cli import make_parser
 from tfring.launcher.options import environment_of, job_options
-from tfring.launcher.output import PARTIAL_SECONDS, TAKEOVER_SECONDS, Merger
-from tfring.launcher.placement import Slot, UsageError, parse_hostfile, parse_hosts, place
+from tfring.launcher.output import PARTIAL_SECONDS, TAKEOVER_SECONDS, OutputMerger
+from tfring.launcher.placement import (
+    Slot,
+    UsageError,
+    assign_slots,
+    find_slots,
+    parse_hostfile,
+    parse_hosts,
+)
 from tfring.launcher.process import RankProcess, SshOptions, write_all
 from tfring.launcher.report import describe, first_failure, last_traceback
 
@@ -38,24 +45,30 @@ def test_bad_hostfile_line_is_named():
 
 
 def test_placement():
-    slots = place(4, [("a", 2), ("b", 1), ("c", 3)])
+    slots = assign_slots(4, [("a", 2), ("b", 1), ("c", 3)])
     assert slots == [
         Slot(0, "a", 0, 2, 0, 3),
         Slot(1, "a", 1, 2, 0, 1),
         Slot(2, "b", 0, 1, 1, 3),
         Slot(3, "c", 0, 1, 2, 3),
     ]
-    assert len(place(None, [("a", 2), ("b", 2)])) == 4
-    assert [s.host for s in place(2, [])] == ["localhost"] * 2
+    assert len(assign_slots(None, [("a", 2), ("b", 2)])) == 4
+    assert [s.host for s in assign_slots(2, [])] == ["localhost"] * 2
 
 
 @pytest.mark.parametrize(
-    "ranks,hosts,words",
-    [(None, [], "how many"), (3, [("a", 2)], "2 slots"), (2, [("a", 1), ("a", 1)], "twice")],
+    "ranks,hosts,hostfile,words",
+    [
+        (None, None, None, "how many"),
+        (0, None, None, "at least one"),
+        (3, "a:2", None, "2 slots"),
+        (2, "a:1,a:1", None, "twice"),
+        (2, "a:2", "b", "exclude"),
+    ],
 )
-def test_bad_placement(ranks, hosts, words):
+def test_bad_placement(ranks, hosts, hostfile, words):
     with pytest.raises(UsageError, match=words):
-        place(ranks, hosts)
+        find_slots(ranks, hosts, hostfile)
 
 
 def test_horovodruns_options_become_settings():
@@ -81,21 +94,19 @@ def test_horovodruns_options_become_settings():
         (["--min-np", "1"], "not there yet"),
     ],
 )
-def test_what_cannot_be_obeyed_is_refused_with_a_reason(words, reason, capsys):
+def test_refused_options_have_a_reason(words, reason, capsys):
     with pytest.raises(SystemExit):
         parse("-np", "2", *words, "python", "t.py")
     assert reason in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "words", [["-np", "2"], ["-np", "0", "x"], ["-np", "1", "--start-timeout", "0", "x"]]
-)
+@pytest.mark.parametrize("words", [["-np", "2"], ["-np", "1", "--start-timeout", "0", "x"]])
 def test_bad_options(words):
     with pytest.raises(UsageError):
         job_options(parse(*words))
 
 
-def test_environment_counts_where_no_option_says_otherwise(monkeypatch):
+def test_environment_counts_where_an_option_is_missing(monkeypatch):
     monkeypatch.setenv("TFRING_START_TIMEOUT", "7")
     monkeypatch.setenv("HOROVOD_GLOO_IFACE", "eth0,lo")
     job = job_options(parse("-np", "2", "python"))
@@ -118,7 +129,7 @@ def test_ssh_command_has_no_secret_and_quotes():
 
 
 class NarrowPipe(io.BytesIO):
-    """Takes seven bytes at once, as a pipe may that a signal interrupts."""
+    """Takes at most seven bytes in one write, as a pipe that a signal interrupts."""
 
     def write(self, data):
         return super().write(data[:7])
@@ -131,25 +142,59 @@ def test_a_large_environment_arrives_whole():
 
 
 class Screen:
-    """A merger with one terminal for both streams."""
+    """An OutputMerger with one terminal for both streams."""
 
     def __init__(self):
         self.file = io.BytesIO()
-        self.merger = Merger(self.file, self.file)
+        self.merger = OutputMerger(self.file, self.file)
 
     @property
     def text(self):
         return self.file.getvalue().decode()
 
 
-def test_whole_lines_get_their_prefix():
+# What two ranks write, and what the terminal shows. Rank 0 writes to stdout, rank 1 to stderr.
+# TICK: the time passes after which an unfinished line is shown. END: the stream ends.
+TICK, END = object(), object()
+MERGED = {
+    "complete lines": (
+        [(0, b"one\ntw"), (1, b"bad\r\n"), (0, b"o\n")],
+        "[0]<stdout>:one\n[1]<stderr>:bad\r\n[0]<stdout>:two\n",
+    ),
+    "a progress bar that returns first": (
+        [(0, b"\r0/2"), (0, TICK), (0, b"\r1/2"), (0, TICK), (0, b"\r2/2"), (0, TICK), (0, b"\n")],
+        "[0]<stdout>:0/2\r[0]<stdout>:1/2\r[0]<stdout>:2/2\n",
+    ),
+    "a progress bar that returns last": (
+        [(0, b"1/2\r2/2\r"), (0, b"done\n")],
+        "[0]<stdout>:1/2\r[0]<stdout>:2/2\r[0]<stdout>:done\n",
+    ),
+    "a line of another rank during a progress bar": (
+        [(0, b"\r1/2"), (0, TICK), (1, b"warning\n"), (0, b"\r2/2\n")],
+        "[0]<stdout>:1/2\n[1]<stderr>:warning\n[0]<stdout>:2/2\n",
+    ),
+    "a last line without an end": (
+        [(0, b"bye"), (0, END), (1, b"me too\n")],
+        "[0]<stdout>:bye\n[1]<stderr>:me too\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_merged_output(name):
+    events, text = MERGED[name]
     screen = Screen()
-    out = screen.merger.add(0, "stdout")
-    err = screen.merger.add(1, "stderr")
-    screen.merger.feed(out, b"one\ntw", 0.0)
-    screen.merger.feed(err, b"bad\r\n", 0.0)
-    screen.merger.feed(out, b"o\n", 0.0)
-    assert screen.text == "[0]<stdout>:one\n[1]<stderr>:bad\r\n[0]<stdout>:two\n"
+    streams = [screen.merger.add(0, "stdout"), screen.merger.add(1, "stderr")]
+    now = 0.0
+    for rank, event in events:
+        if event is TICK:
+            now += PARTIAL_SECONDS
+            screen.merger.tick(now)
+        elif event is END:
+            screen.merger.finish(streams[rank])
+        else:
+            screen.merger.feed(streams[rank], event, now)
+    assert screen.text == text
 
 
 def test_unfinished_line_appears_after_a_while_and_is_continued_without_a_second_prefix():
@@ -162,34 +207,6 @@ def test_unfinished_line_appears_after_a_while_and_is_continued_without_a_second
     assert screen.text == "[3]<stdout>:Epoch 1: "
     screen.merger.feed(out, b"done\n", 1.0)
     assert screen.text == "[3]<stdout>:Epoch 1: done\n"
-
-
-def test_progress_bar_stays_in_its_line():
-    screen = Screen()
-    out = screen.merger.add(0, "stdout")
-    for step in range(3):
-        screen.merger.feed(out, b"\r%d/3" % step, float(step))
-        screen.merger.tick(step + PARTIAL_SECONDS)
-    screen.merger.feed(out, b"\n", 9.0)
-    assert screen.text == "[0]<stdout>:0/3\r[0]<stdout>:1/3\r[0]<stdout>:2/3\n"
-
-
-def test_bar_with_the_return_at_its_end():
-    screen = Screen()
-    out = screen.merger.add(0, "stdout")
-    screen.merger.feed(out, b"1/2\r2/2\r", 0.0)
-    screen.merger.feed(out, b"done\n", 0.0)
-    assert screen.text == "[0]<stdout>:1/2\r[0]<stdout>:2/2\r[0]<stdout>:done\n"
-
-
-def test_other_ranks_line_does_not_land_inside_a_bar():
-    screen = Screen()
-    bar, other = screen.merger.add(0, "stdout"), screen.merger.add(1, "stderr")
-    screen.merger.feed(bar, b"\r1/2", 0.0)
-    screen.merger.tick(PARTIAL_SECONDS)
-    screen.merger.feed(other, b"warning\n", 0.2)
-    screen.merger.feed(bar, b"\r2/2\n", 0.3)
-    assert screen.text == "[0]<stdout>:1/2\n[1]<stderr>:warning\n[0]<stdout>:2/2\n"
 
 
 def test_second_bar_waits_for_the_first_one():
@@ -213,15 +230,6 @@ def test_characters_are_not_cut_in_two():
     assert screen.text == "[0]<stdout>:x"
     screen.merger.feed(out, snowman[2:] + b"\n", 1.0)
     assert screen.text == "[0]<stdout>:x☃\n"
-
-
-def test_last_line_without_an_end_is_ended():
-    screen = Screen()
-    out, other = screen.merger.add(0, "stdout"), screen.merger.add(1, "stdout")
-    screen.merger.feed(out, b"bye", 0.0)
-    screen.merger.finish(out)
-    screen.merger.feed(other, b"me too\n", 0.0)
-    assert screen.text == "[0]<stdout>:bye\n[1]<stdout>:me too\n"
 
 
 def test_endless_line_does_not_fill_the_memory():
@@ -261,8 +269,8 @@ def test_last_traceback_comes_with_its_cause():
 def ended(rank, code, at, text="", by_us=False):
     process = RankProcess(Slot(rank, "h", rank, 3, 0, 1), None, False)  # type: ignore[arg-type]
     if text:
-        process.remember("stderr", text.encode(), at[0] if isinstance(at, tuple) else at)
-    process.code, process.ended_by_us = code, by_us
+        process.record_output("stderr", text.encode(), at[0] if isinstance(at, tuple) else at)
+    process.code, process.ended_by_launcher = code, by_us
     process.ended_at = at[1] if isinstance(at, tuple) else at
     return process
 
@@ -279,17 +287,17 @@ def test_first_failure_is_the_first_traceback_not_the_first_exit():
     assert "ValueError: root" in text and "after it rank 0" in text
 
 
-def test_killed_rank_comes_before_those_who_noticed():
+def test_killed_rank_failed_before_those_that_noticed():
     killed = ended(2, -9, 1.5)
     noticed = ended(0, 1, (1.4, 1.8), HEADER + "UnavailableError: somebody is gone\n")
     assert first_failure([noticed, killed]) is killed
     assert "signal 9 (SIGKILL)" in describe([noticed, killed])
 
 
-def test_rank_that_is_blamed_is_the_first_one():
+def test_rank_that_an_error_names_failed_first():
     left = ended(1, 3, 2.0)
-    blamer = ended(0, 1, (1.0, 1.1), HEADER + "E: rank 1 (host h) has shut down: no collective\n")
-    assert first_failure([blamer, left]) is left
+    named_it = ended(0, 1, (1.0, 1.1), HEADER + "E: rank 1 (host h) has shut down: no collective\n")
+    assert first_failure([named_it, left]) is left
 
 
 def test_ranks_that_the_launcher_ended_come_last():
@@ -302,6 +310,6 @@ def test_ranks_that_the_launcher_ended_come_last():
 
 def test_traceback_header_that_arrives_in_two_pieces_is_seen():
     process = ended(0, 1, 9.0)
-    process.remember("stderr", HEADER[:10].encode(), 1.0)
-    process.remember("stderr", HEADER[10:].encode() + b"X: y\n", 1.5)
+    process.record_output("stderr", HEADER[:10].encode(), 1.0)
+    process.record_output("stderr", HEADER[10:].encode() + b"X: y\n", 1.5)
     assert process.failed_at() == 1.5

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from launcher_tools import alive, pids_in, run, start, wait_until, write_script
+from launcher_tools import REPORT, alive, pids_in, run, start, wait_until, write_script
 
-# Writes its process id for the test; what a rank does next is the test's business.
-REPORT = """\
-    import os, signal, subprocess, sys, time
-    rank = int(os.environ["TFRING_RANK"])
-    def report(name, pid):
-        with open(f"{sys.argv[1]}/tmp.{name}", "w") as file:
-            file.write(f"{pid}\\n")
-        os.rename(f"{sys.argv[1]}/tmp.{name}", f"{sys.argv[1]}/pid.{name}")
+PREAMBLE = """
+import signal, subprocess, time
+rank = int(os.environ["TFRING_RANK"])
 """
 
 
 def script(folder, text):
-    return write_script(folder, REPORT + text)
+    return write_script(folder, text, header=REPORT + PREAMBLE)
 
 
-def test_ranks_know_their_place_and_the_secret_stays_off_command_lines(tmp_path):
+def test_ranks_get_their_variables_and_no_command_line_has_the_secret(tmp_path):
     path = script(
         tmp_path,
         """
@@ -73,12 +67,6 @@ def test_first_failure_is_shown_with_its_traceback_and_code(tmp_path):
     assert closing.count("ended by tfring run") == 2
 
 
-@pytest.mark.parametrize("code", [3, 42])
-def test_exit_code_is_that_of_the_first_failure(tmp_path, code):
-    path = script(tmp_path, f"\n    sys.exit({code} if rank == 0 else time.sleep(60))\n")
-    assert run("-np", 2, sys.executable, path, tmp_path).returncode == code
-
-
 def test_killed_rank_gives_128_plus_the_signal(tmp_path):
     path = script(
         tmp_path,
@@ -93,7 +81,7 @@ def test_killed_rank_gives_128_plus_the_signal(tmp_path):
     assert "rank 1 on host localhost failed first, with signal 9 (SIGKILL)" in done.stderr
 
 
-def test_others_get_time_to_report_and_stubborn_ones_are_killed(tmp_path):
+def test_others_get_time_to_report_and_are_killed_if_they_ignore_sigterm(tmp_path):
     path = script(
         tmp_path,
         """
@@ -172,7 +160,7 @@ def test_signals_reach_the_ranks(tmp_path, number):
         sys.exit(0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
-    report(rank, os.getpid())
+    report(f"pid.{rank}", os.getpid())
     time.sleep(60)
     """,
     )
@@ -189,7 +177,7 @@ def test_second_interrupt_does_not_wait(tmp_path):
         tmp_path,
         """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    report(rank, os.getpid())
+    report(f"pid.{rank}", os.getpid())
     time.sleep(300)
     """,
     )
@@ -210,8 +198,8 @@ def test_interrupt_after_a_failure_hides_nothing(tmp_path):
     if rank == 1:
         raise ValueError("the cause")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: report("asked", os.getpid()))
-    report(rank, os.getpid())
+    signal.signal(signal.SIGTERM, lambda *_: report("pid.asked", os.getpid()))
+    report(f"pid.{rank}", os.getpid())
     while True:
         time.sleep(1)
     """,
@@ -227,23 +215,14 @@ def test_interrupt_after_a_failure_hides_nothing(tmp_path):
 
 FAMILY = """
     # A child, one that left the process group, and one that was orphaned.
-    report(f"{rank}.child", subprocess.Popen(["sleep", "300"]).pid)
-    report(f"{rank}.away", subprocess.Popen(["sleep", "300"], start_new_session=True).pid)
+    report(f"pid.{rank}.child", subprocess.Popen(["sleep", "300"]).pid)
+    report(f"pid.{rank}.away", subprocess.Popen(["sleep", "300"], start_new_session=True).pid)
     made = subprocess.run(["sh", "-c", "setsid sleep 300 >/dev/null 2>&1 & echo $!"],
                           stdout=subprocess.PIPE, text=True)
-    report(f"{rank}.orphan", int(made.stdout))
-    report(rank, os.getpid())
+    report(f"pid.{rank}.orphan", int(made.stdout))
+    report(f"pid.{rank}", os.getpid())
     time.sleep(300)
     """
-
-
-def test_killed_launcher_leaves_no_orphans(tmp_path):
-    job = start("-np", 2, sys.executable, script(tmp_path, FAMILY), tmp_path)
-    pids = pids_in(tmp_path, 8)
-    assert all(alive(pid) for pid in pids.values())
-    job.kill()
-    job.communicate(timeout=30)
-    assert wait_until(lambda: not any(alive(pid) for pid in pids.values()))
 
 
 def test_failed_rank_leaves_no_orphans(tmp_path):
@@ -255,14 +234,8 @@ def test_failed_rank_leaves_no_orphans(tmp_path):
     assert not any(alive(pid) for pid in pids.values())
 
 
-def fake_ssh(folder):
-    """An ssh that runs the command here, in an empty environment, and records its arguments."""
-    bin_folder = Path(folder) / "bin"
-    bin_folder.mkdir()
-    path = bin_folder / "ssh"
-    path.write_text(
-        f"""#!/bin/bash
-printf '%s\\n' "$*" >> {folder}/ssh.log
+RUN_HERE = """\
+printf '%s\\n' "$*" >> "${0%/bin/ssh}/ssh.log"
 while [[ "$1" == -* ]]; do
   case "$1" in -o|-p|-i) shift;; esac
   shift
@@ -270,9 +243,15 @@ done
 shift
 exec env -i PATH=/usr/bin:/bin HOME=/ bash -c "$*"
 """
-    )
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
+
+
+def fake_ssh(folder, text=RUN_HERE):
+    """A PATH with an ssh that runs the command here, in an empty environment, and records it."""
+    path = Path(folder) / "bin" / "ssh"
+    path.parent.mkdir()
+    path.write_text("#!/bin/bash\n" + text)
+    path.chmod(0o755)
+    return f"{path.parent}{os.pathsep}{os.environ['PATH']}"
 
 
 def test_other_hosts_get_the_environment_but_no_secret_on_the_command_line(tmp_path):
@@ -298,7 +277,7 @@ def test_other_hosts_get_the_environment_but_no_secret_on_the_command_line(tmp_p
     assert len(secrets) == 1 and secrets.pop() not in log
 
 
-def test_rank_0_elsewhere_tells_where_it_listens(tmp_path):
+def test_rank_0_on_another_host_passes_on_where_it_listens(tmp_path):
     path = script(
         tmp_path,
         """
@@ -318,12 +297,12 @@ def test_rank_0_elsewhere_tells_where_it_listens(tmp_path):
     assert "[0]<stdout>:heard something" in done.stdout
 
 
-def test_killed_launcher_leaves_no_orphans_on_other_hosts(tmp_path):
-    job = start(
-        *("-H", "127.0.0.2:1,127.0.0.3:1", sys.executable, script(tmp_path, FAMILY), tmp_path),
-        PATH=fake_ssh(tmp_path),
-    )
+@pytest.mark.parametrize("where", [("-np", 2), ("-H", "127.0.0.2:1,127.0.0.3:1")])
+def test_killed_launcher_leaves_no_orphans(tmp_path, where):
+    path = script(tmp_path, FAMILY)
+    job = start(*where, sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
     pids = pids_in(tmp_path, 8)
+    assert all(alive(pid) for pid in pids.values())
     job.kill()
     job.communicate(timeout=30)
     assert wait_until(lambda: not any(alive(pid) for pid in pids.values()))
@@ -331,22 +310,17 @@ def test_killed_launcher_leaves_no_orphans_on_other_hosts(tmp_path):
 
 def test_host_that_cannot_be_reached(tmp_path):
     path = script(tmp_path, "\n    pass\n")
-    bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
-    ssh = bin_folder / "ssh"
-    ssh.write_text("#!/bin/sh\necho 'ssh: no route to host' >&2\nexit 255\n")
-    ssh.chmod(0o755)
-    where = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
-    done = run("-H", "127.0.0.2:2", sys.executable, path, tmp_path, PATH=where)
+    ssh = fake_ssh(tmp_path, "echo 'ssh: no route to host' >&2; exit 255")
+    done = run("-H", "127.0.0.2:2", sys.executable, path, tmp_path, PATH=ssh)
     assert done.returncode == 255
     assert "no route to host" in done.stderr and "ssh could not reach the host" in done.stderr
 
 
-def test_reader_that_goes_away_ends_the_job(tmp_path):
+def test_closed_output_ends_the_job(tmp_path):
     path = script(
         tmp_path,
         """
-    report(rank, os.getpid())
+    report(f"pid.{rank}", os.getpid())
     while True:
         print("line", flush=True)
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Which processes make up the job, and how they meet: all that were launched, or some of them."""
+"""Which processes form the job, all that were launched or some, and how they exchange values."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 
 from tfring.bootstrap import mpi_exchange, rendezvous
 from tfring.bootstrap.errors import BootstrapError
-from tfring.bootstrap.exchange import Alone, Exchange
+from tfring.bootstrap.exchange import Exchange, SingleRankExchange
 from tfring.bootstrap.secret import derived_secret, job_key
 from tfring.config import Settings
-from tfring.environments import Identity, Meeting
+from tfring.environments import Identity, Rendezvous
 
 _log = logging.getLogger("tfring")
 
-# After everybody came, so that those who failed to connect to each other can still say so.
+# Added to the time limit, so that a rank that failed to connect can still tell the others.
 _REPORT_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Meet:
-    """The ranks of a job, brought together.
+class Job:
+    """The ranks of a job, able to exchange values.
 
     Attributes:
-        identity: Who we are in the job; its rank is the job's.
-        exchange: Between its ranks, to be closed by whoever holds this.
-        secret: What its ranks share; may be empty under MPI.
-        mpi_group: The MPI group of its ranks, to be freed by whoever holds this; None without MPI.
+        identity: Our identity with the rank and size of the job.
+        exchange: Between the job's ranks; the owner of the Job closes it.
+        secret: Text that only the job's ranks know; may be empty under MPI.
+        mpi_group: The MPI group of the ranks, which the owner of the Job frees; None without MPI.
     """
 
     identity: Identity
@@ -38,60 +38,60 @@ class Meet:
     mpi_group: Any = None
 
 
-def meet(
+def form_job(
     identity: Identity, settings: Settings, environ: Mapping[str, str], comm: Any = None
-) -> Meet:
-    """Brings the ranks of the job together.
+) -> Job:
+    """Forms the job: every rank of it calls this and gets an exchange with the others.
 
     Args:
-        identity: Who we are among the processes that were launched.
-        settings: What the environment asks for.
-        environ: The variables (for the launcher's inherited socket).
-        comm: The job: an mpi4py communicator, or launched ranks in the order in which they are
-            numbered anew; None or no ranks at all: all that were launched.
+        identity: Our identity among the processes that were launched.
+        settings: The settings in the environment.
+        environ: The variables (for the socket that the launcher passed on).
+        comm: An mpi4py communicator, or a list of launched ranks, whose order gives the new ranks.
+            None or an empty list: all that were launched.
 
     Raises:
-        BootstrapError: Somebody did not come.
-        ValueError: We are not part of `comm`, or it cannot be a job here.
+        BootstrapError: A rank did not take part.
+        ValueError: `comm` does not contain this process, or cannot be a job here.
     """
     if comm is None or (isinstance(comm, Sequence) and not comm):
-        return _meet_all(identity, settings, environ)
+        return _all_launched(identity, settings, environ)
     if not isinstance(comm, Sequence):
-        return _meet_communicator(identity, settings, comm)
-    if identity.meeting is Meeting.MPI:
-        return _meet_mpi_ranks(identity, settings, comm)
+        return _from_communicator(identity, settings, comm)
+    if identity.rendezvous is Rendezvous.MPI:
+        return _from_mpi_ranks(identity, settings, comm)
     assert identity.size is not None
     ranks = checked_ranks(comm, identity.size, identity.rank)
     if len(ranks) == 1:
-        return Meet(_renumbered(identity, 0, 1, Meeting.ALONE), Alone(), "")
-    return _meet_at_rank_0(identity, settings, environ, ranks)
+        return Job(_renumbered(identity, 0, 1, Rendezvous.NONE), SingleRankExchange(), "")
+    return _from_tcp_ranks(identity, settings, environ, ranks)
 
 
-def _meet_all(identity: Identity, settings: Settings, environ: Mapping[str, str]) -> Meet:
+def _all_launched(identity: Identity, settings: Settings, environ: Mapping[str, str]) -> Job:
     secret = _secret(identity, settings)
-    if identity.meeting is Meeting.ALONE:
-        return Meet(identity, Alone(), secret)
-    if identity.meeting is Meeting.RENDEZVOUS:
-        return Meet(identity, _rendezvous(identity, settings, environ, secret, None), secret)
+    if identity.rendezvous is Rendezvous.NONE:
+        return Job(identity, SingleRankExchange(), secret)
+    if identity.rendezvous is Rendezvous.TCP:
+        return Job(identity, _tcp_exchange(identity, settings, environ, secret, None), secret)
     mpi = mpi_exchange.load_mpi()
     mpi_exchange.check_world(mpi, identity.size, identity.source)
     world = mpi.COMM_WORLD
     if world.rank != identity.rank:
         raise BootstrapError(
             f"{identity.source} says that this is rank {identity.rank}, and MPI says "
-            f"{world.rank}: variables of another launcher are left over"
+            f"{world.rank}: the variables are left over from another launcher"
         )
     deadline = time.monotonic() + settings.start_timeout
     own = mpi_exchange.duplicate(world, deadline)
-    return _over_mpi(mpi, own, identity, secret, deadline)
+    return _job_over_mpi(mpi, own, identity, secret, deadline)
 
 
-def _over_mpi(mpi: Any, comm: Any, identity: Identity, secret: str, deadline: float) -> Meet:
+def _job_over_mpi(mpi: Any, comm: Any, identity: Identity, secret: str, deadline: float) -> Job:
     exchange = mpi_exchange.MpiExchange(mpi, comm, deadline + _REPORT_SECONDS)
-    return Meet(identity, exchange, secret, exchange.group())
+    return Job(identity, exchange, secret, exchange.group())
 
 
-def _meet_communicator(identity: Identity, settings: Settings, comm: Any) -> Meet:
+def _from_communicator(identity: Identity, settings: Settings, comm: Any) -> Job:
     if not mpi_exchange.is_communicator(comm):
         raise ValueError(
             f"init(comm={comm!r}): comm is an mpi4py communicator, a list of ranks, or a list of "
@@ -105,57 +105,62 @@ def _meet_communicator(identity: Identity, settings: Settings, comm: Any) -> Mee
             "which is COMM_NULL here: only the processes of a communicator call init with it"
         )
     if comm.Is_inter():
-        raise ValueError("init(comm=...) got an intercommunicator: Merge() makes one job of it")
+        raise ValueError("init(comm=...) got an intercommunicator: pass the result of its Merge()")
     deadline = time.monotonic() + settings.start_timeout
     own = mpi_exchange.duplicate(comm, deadline)
-    job = _renumbered(identity, own.rank, own.size, Meeting.MPI)
-    return _over_mpi(mpi, own, job, settings.secret or "", deadline)
+    job = _renumbered(identity, own.rank, own.size, Rendezvous.MPI)
+    return _job_over_mpi(mpi, own, job, settings.secret or "", deadline)
 
 
-def _meet_mpi_ranks(identity: Identity, settings: Settings, comm: Sequence[Any]) -> Meet:
+def _from_mpi_ranks(identity: Identity, settings: Settings, comm: Sequence[Any]) -> Job:
     mpi = mpi_exchange.load_mpi()
     mpi_exchange.check_world(mpi, identity.size, identity.source)
     world = mpi.COMM_WORLD
     ranks = checked_ranks(comm, world.size, world.rank)
     deadline = time.monotonic() + settings.start_timeout
     own = mpi_exchange.communicator_of(world, ranks, deadline)
-    job = _renumbered(identity, own.rank, own.size, Meeting.MPI)
-    return _over_mpi(mpi, own, job, settings.secret or "", deadline)
+    job = _renumbered(identity, own.rank, own.size, Rendezvous.MPI)
+    return _job_over_mpi(mpi, own, job, settings.secret or "", deadline)
 
 
-def _meet_at_rank_0(
+def _from_tcp_ranks(
     identity: Identity, settings: Settings, environ: Mapping[str, str], ranks: list[int]
-) -> Meet:
+) -> Job:
     if 0 not in ranks:
         raise ValueError(
-            f"init(comm={ranks}): without MPI the ranks meet at rank 0, which is not among these: "
+            f"init(comm={ranks}): without MPI all connect to rank 0, which is not among these: "
             "start the job with mpirun, put rank 0 in the list, or use all ranks with "
             f"init(process_sets=[ProcessSet({ranks})])"
         )
     secret = _secret(identity, settings)
-    exchange = _rendezvous(identity, settings, environ, secret, ranks)
-    job = _renumbered(identity, ranks.index(identity.rank), len(ranks), Meeting.RENDEZVOUS)
-    return Meet(job, exchange, secret)
+    exchange = _tcp_exchange(identity, settings, environ, secret, ranks)
+    job = _renumbered(identity, ranks.index(identity.rank), len(ranks), Rendezvous.TCP)
+    return Job(job, exchange, secret)
 
 
-def _renumbered(identity: Identity, rank: int, size: int, meeting: Meeting) -> Identity:
-    """Us in a job of our own choice; the launcher's local ranks do not fit any more."""
+def _renumbered(identity: Identity, rank: int, size: int, rendezvous_by: Rendezvous) -> Identity:
+    """Returns our identity in a job that init's `comm` describes; local ranks are computed anew."""
     return dataclasses.replace(
         identity,
         source="init(comm=...)",
         rank=rank,
         size=size,
-        meeting=meeting,
+        rendezvous=rendezvous_by,
         local_rank=None,
         local_size=None,
     )
 
 
 def checked_ranks(comm: Sequence[Any], size: int, rank: int) -> list[int]:
-    """The ranks of a job as whole numbers.
+    """Returns the ranks of a job as whole numbers.
+
+    Args:
+        comm: The ranks.
+        size: Number of ranks that were launched.
+        rank: Our rank.
 
     Raises:
-        ValueError: One is no rank or is named twice, or we are not among them.
+        ValueError: One is not a rank or is named twice, or our own is missing.
     """
     try:
         ranks = [int(r.__index__()) for r in comm]
@@ -163,12 +168,12 @@ def checked_ranks(comm: Sequence[Any], size: int, rank: int) -> list[int]:
         raise ValueError(
             f"init(comm={list(comm)!r}): a list has to hold ranks only, or communicators only"
         ) from None
-    for place, other in enumerate(ranks):
+    for position, other in enumerate(ranks):
         if not 0 <= other < size:
             raise ValueError(
                 f"init(comm={ranks}) names rank {other}, but ranks go from 0 to {size - 1}"
             )
-        if other in ranks[:place]:
+        if other in ranks[:position]:
             raise ValueError(f"init(comm={ranks}) names rank {other} twice")
     if rank not in ranks:
         raise ValueError(
@@ -180,13 +185,13 @@ def checked_ranks(comm: Sequence[Any], size: int, rank: int) -> list[int]:
 
 def _secret(identity: Identity, settings: Settings) -> str:
     if settings.secret is not None:
-        job_key(settings.secret, "")  # refuses one that is too short
+        job_key(settings.secret, "")  # raises if it is too short
         return settings.secret
-    if identity.meeting is not Meeting.RENDEZVOUS or identity.public_seed is None:
+    if identity.rendezvous is not Rendezvous.TCP or identity.public_seed is None:
         return ""
     if identity.rank == 0:
         _log.warning(
-            "the job was started by %s, which gives it no secret: tfring makes one from variables "
+            "the job was started by %s, which sets no secret: tfring derives one from variables "
             "that others on these machines can read, so that any local user could join the job. "
             "Set TFRING_SECRET to the same random text for all ranks to prevent that",
             identity.source,
@@ -194,7 +199,7 @@ def _secret(identity: Identity, settings: Settings) -> str:
     return derived_secret(identity.public_seed)
 
 
-def _rendezvous(
+def _tcp_exchange(
     identity: Identity,
     settings: Settings,
     environ: Mapping[str, str],
@@ -205,7 +210,7 @@ def _rendezvous(
     port = settings.rendezvous_port or identity.port
     assert address is not None and port is not None and identity.size is not None
     fd = environ.get("TFRING_RENDEZVOUS_FD", "")
-    return rendezvous.meet(
+    return rendezvous.open_exchange(
         rank=identity.rank,
         size=identity.size,
         address=address,

@@ -1,4 +1,4 @@
-"""From "who am I" to connected, authenticated sockets between all ranks."""
+"""From a process's identity to authenticated sockets between all ranks of its job."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from tfring.bootstrap import hosts, mesh
 from tfring.bootstrap.errors import BootstrapError
 from tfring.bootstrap.exchange import Exchange
 from tfring.bootstrap.hosts import InterfaceAddress
+from tfring.bootstrap.job import Job, form_job
 from tfring.bootstrap.listener import Listener, bind
-from tfring.bootstrap.meeting import meet
 from tfring.bootstrap.mpi_exchange import free_group
 from tfring.bootstrap.records import Record, topology_of
 from tfring.bootstrap.secret import fresh_secret
 from tfring.config import LOCAL_SETTINGS, Settings
-from tfring.environments import Identity, Meeting
+from tfring.environments import Identity, Rendezvous
 
 _log = logging.getLogger("tfring")
 
 
 @dataclasses.dataclass(frozen=True)
 class Membership:
-    """This rank's place in the job and its connections, as the runtime wants them.
+    """One rank's membership in a job: its topology and connections, as the runtime needs them.
 
-    Descriptors belong to whoever holds this; the runtime takes them over. So does the MPI group of
-    the ranks, which is None where MPI did not bring them together. `process_sets` is the largest
-    number of process sets that a rank brings along.
+    The descriptors and the MPI group belong to the owner of this object; the runtime takes the
+    descriptors over. `mpi_group` is None where MPI did not start the job. `process_sets` is the
+    largest number of process sets that any rank gave to init.
     """
 
     rank: int
@@ -56,75 +56,79 @@ class Membership:
             free_group(self.mpi_group)
 
 
-def bring_up(
+def connect_job(
     identity: Identity,
     settings: Settings,
     environ: Mapping[str, str],
     comm: Any = None,
     process_sets: int = 0,
 ) -> Membership:
-    """Brings all ranks of the job together and connects them; every rank calls it.
+    """Connects all ranks of the job to each other; every rank calls it.
 
     Args:
-        identity: Who we are among the processes that were launched.
-        settings: What the environment asks for.
-        environ: The variables (for the launcher's inherited socket).
+        identity: Our identity among the processes that were launched.
+        settings: The settings in the environment.
+        environ: The variables (for the socket that the launcher passed on).
         comm: The job, as for init, but no list of communicators.
-        process_sets: How many process sets this rank brings along; all ranks hear of it.
+        process_sets: The number of process sets that this rank gave to init.
 
     Returns:
-        Our place in the job, with the descriptors of all our connections.
+        Our membership, with the descriptors of all our connections.
 
     Raises:
-        BootstrapError: Somebody did not come or could not be reached; the message names the ranks.
-        AuthError: Somebody does not know the job's secret.
-        ValueError: We are not part of `comm`, or it cannot be a job here.
+        BootstrapError: A rank did not take part or could not be reached; the message names it.
+        AuthError: A process does not know the job's secret.
+        ValueError: `comm` does not contain this process, or cannot be a job here.
     """
     deadline = time.monotonic() + settings.start_timeout
-    job = meet(identity, settings, environ, comm)
-    identity, exchange = job.identity, job.exchange
+    job = form_job(identity, settings, environ, comm)
     try:
-        # Under MPI there may be no secret yet: then rank 0's nonce, which travels over MPI, is it.
-        mine = Record.of_this_process(
-            identity.rank, identity.local_rank, identity.local_size, settings, fresh_secret()
-        )
-        mine = dataclasses.replace(mine, process_sets=process_sets)
-        records = [Record.from_json(r, i) for i, r in enumerate(exchange.allgather(mine.to_json()))]
-        _check(records, identity)
+        records = _exchange_records(job, settings, process_sets)
+        _check(records, job.identity)
+        # Under MPI there may be no secret; the nonce of rank 0, which MPI carries, suffices then.
         key = hmac.new(job.secret.encode(), records[0].nonce.encode(), hashlib.sha256).digest()
-        connections = _connect(exchange, records, identity.rank, settings, key, deadline)
+        connections = _connect(job.exchange, records, job.identity.rank, settings, key, deadline)
     except BaseException:
         if job.mpi_group is not None:
             free_group(job.mpi_group)
         raise
     finally:
-        exchange.close()
+        job.exchange.close()
+    return _membership(job, records, connections)
+
+
+def _exchange_records(job: Job, settings: Settings, process_sets: int) -> list[Record]:
+    """Sends our record to all ranks and returns the records of all."""
+    identity = job.identity
+    mine = Record.of_this_process(
+        identity.rank, identity.local_rank, identity.local_size, settings, fresh_secret()
+    )
+    mine = dataclasses.replace(mine, process_sets=process_sets)
+    values = job.exchange.allgather(mine.to_json())
+    return [Record.from_json(value, rank) for rank, value in enumerate(values)]
+
+
+def _membership(job: Job, records: list[Record], connections: mesh.Connections) -> Membership:
+    rank = job.identity.rank
     control_fds, data_fds = connections.release()
-    place = topology_of(records, identity.rank)
+    neighbours = [r for r in records if r.host_id == records[rank].host_id and r.rank != rank]
     return Membership(
-        rank=identity.rank,
+        rank=rank,
         size=len(records),
-        local_rank=place.local_rank,
-        local_size=place.local_size,
-        cross_rank=place.cross_rank,
-        cross_size=place.cross_size,
-        homogeneous=place.homogeneous,
+        **dataclasses.asdict(topology_of(records, rank)),
         hosts=[r.host for r in records],
         control_fds=control_fds,
         data_fds=data_fds,
-        local_pids={
-            r.rank: r.pid
-            for r in records
-            if r.host_id == records[identity.rank].host_id and r.rank != identity.rank
-        },
-        runtime=_agreed_settings(records, identity.rank),
-        by_mpi=identity.meeting is Meeting.MPI,
+        local_pids={r.rank: r.pid for r in neighbours},
+        runtime=_agreed_settings(records, rank),
+        by_mpi=job.identity.rendezvous is Rendezvous.MPI,
         mpi_group=job.mpi_group,
         process_sets=max(r.process_sets for r in records),
     )
 
 
 def _check(records: list[Record], identity: Identity) -> None:
+    """Checks that all ranks have one version and that the job has the announced size."""
     for record in records:
         if record.version != records[0].version:
             raise BootstrapError(
@@ -134,12 +138,12 @@ def _check(records: list[Record], identity: Identity) -> None:
             )
     if identity.size is not None and len(records) != identity.size:
         raise BootstrapError(
-            f"{identity.source} announced {identity.size} ranks, and {len(records)} came together"
+            f"{identity.source} announced {identity.size} ranks, and {len(records)} came"
         )
 
 
 def _agreed_settings(records: list[Record], rank: int) -> dict[str, str]:
-    """Rank 0's settings for all, because different algorithms on different ranks would not meet."""
+    """Returns rank 0's settings, which all ranks use so that they choose the same algorithms."""
     mine, first = records[rank].settings, records[0].settings
     for name, value in mine.items():
         if name not in LOCAL_SETTINGS and first.get(name) != value:
@@ -154,11 +158,12 @@ def _agreed_settings(records: list[Record], rank: int) -> dict[str, str]:
     return agreed | {n: v for n, v in mine.items() if n in LOCAL_SETTINGS}
 
 
-def _together(exchange: Exchange, rank: int, step: Callable[[], Any]) -> list[Any]:
-    """Runs one step on every rank and exchanges the results; an error anywhere is one everywhere.
+def _run_on_all_ranks(exchange: Exchange, rank: int, step: Callable[[], Any]) -> list[Any]:
+    """Runs a step on every rank and returns the results of all; a failure of one fails all.
 
     Raises:
-        BootstrapError: Our own error if the step failed here, else one that names who failed.
+        BootstrapError: The step failed on another rank, which the message names. If it failed here,
+            its own error is raised.
     """
     failure: Exception | None = None
     value: Any = None
@@ -185,6 +190,7 @@ def _connect(
     key: bytes,
     deadline: float,
 ) -> mesh.Connections:
+    """Opens our listener, exchanges the addresses and makes all connections of this rank."""
     size = len(records)
     if size == 1:
         return mesh.Connections()
@@ -199,7 +205,7 @@ def _connect(
         listener = Listener(bind(address, 0, backlog), key, rank)
         return list(listener.address)
 
-    def join() -> None:
+    def connect_all() -> None:
         nonlocal connections
         assert listener is not None
         connections = mesh.connect_all(
@@ -213,8 +219,8 @@ def _connect(
         )
 
     try:
-        endpoints = [(str(a), int(p)) for a, p in _together(exchange, rank, listen)]
-        _together(exchange, rank, join)
+        endpoints = [(str(a), int(p)) for a, p in _run_on_all_ranks(exchange, rank, listen)]
+        _run_on_all_ranks(exchange, rank, connect_all)
     except BaseException:
         if connections is not None:
             connections.close()
@@ -227,7 +233,7 @@ def _connect(
 
 
 def _own_address(records: list[Record], rank: int, settings: Settings) -> str:
-    """The address at which the other ranks can reach this one: loopback if all share a host."""
+    """Returns the address at which other ranks can reach this one: loopback on a single host."""
     mine = records[rank]
     if settings.interfaces:
         return hosts.chosen_interface(settings.interfaces, mine.addresses).address
@@ -246,5 +252,5 @@ def _own_address(records: list[Record], rank: int, settings: Settings) -> str:
                 return address
     raise BootstrapError(
         f"host {mine.host} (rank {rank}) has no address at which host {records[0].host} could "
-        "reach it: TFRING_INTERFACE chooses a network interface"
+        "reach it: choose a network interface with TFRING_INTERFACE"
     )

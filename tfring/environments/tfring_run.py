@@ -6,30 +6,29 @@ from collections.abc import Mapping
 
 from tfring.environments.identity import (
     Identity,
-    Meeting,
-    check_rank,
+    Rendezvous,
     read_int,
     read_optional_int,
-    require_all,
+    read_rank_and_size,
 )
 
 _SOURCE = "tfring run"
-_NAMES = ("TFRING_RANK", "TFRING_SIZE", "TFRING_RENDEZVOUS_ADDR", "TFRING_RENDEZVOUS_PORT")
+_NAMES = (
+    *("TFRING_RANK", "TFRING_SIZE"),
+    *("TFRING_RENDEZVOUS_ADDR", "TFRING_RENDEZVOUS_PORT", "TFRING_SECRET"),
+)
 
 
 def detect(environ: Mapping[str, str]) -> Identity | None:
-    """The identity that the launcher gave us, or None if it did not start this process."""
+    """Returns the identity that ``tfring run`` set, or None if it did not start this process."""
     if not environ.get("TFRING_RANK") and not environ.get("TFRING_SIZE"):
         return None
-    require_all(environ, (*_NAMES, "TFRING_SECRET"), _SOURCE)
-    rank = read_int(environ, "TFRING_RANK")
-    size = read_int(environ, "TFRING_SIZE", low=1)
-    check_rank(_SOURCE, rank, size)
+    rank, size = read_rank_and_size(environ, _SOURCE, _NAMES)
     return Identity(
         source=_SOURCE,
         rank=rank,
         size=size,
-        meeting=Meeting.RENDEZVOUS if size > 1 else Meeting.ALONE,
+        rendezvous=Rendezvous.TCP if size > 1 else Rendezvous.NONE,
         local_rank=read_optional_int(environ, "TFRING_LOCAL_RANK"),
         local_size=read_optional_int(environ, "TFRING_LOCAL_SIZE", low=1),
         address=environ["TFRING_RENDEZVOUS_ADDR"],
