@@ -126,7 +126,7 @@ def grouped_allreduce(
         sparse_name = f"{full_name}.sparse" if dense_at else full_name
         with tf.control_dependencies(reduced[:1]):
             slices = [tensors[i] for i in sparse_at]
-            reduced = options.reduce_sparse(slices, sparse_name, device_sparse, sparse_at)
+            reduced = options.reduce_sparse(slices, sparse_name, device_sparse)
         results.update(zip(sparse_at, reduced, strict=True))
     return [results[i] for i in range(len(tensors))]
 
@@ -227,12 +227,7 @@ class _Options:
                 results[i] = self.compression.decompress(wire, wires[i][1])
         return results
 
-    def reduce_sparse(
-        self, slices: Sequence[Any], name: str, device: str, positions: Sequence[int] = (0,)
-    ) -> list[Any]:
-        """Gathers tf.IndexedSlices, which are at these positions of the caller's list."""
-        layout = buckets.text_hash(str(list(positions)))
-        reduction = sparse.SparseReduction(
-            self.op, self.process_set_id, device=device, layout=layout
-        )
+    def reduce_sparse(self, slices: Sequence[Any], name: str, device: str) -> list[Any]:
+        """Reduces tf.IndexedSlices."""
+        reduction = sparse.SparseReduction(self.op, self.process_set_id, device=device)
         return reduction.reduce(slices, name)

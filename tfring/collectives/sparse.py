@@ -5,13 +5,17 @@ its tensor dense and that is reduced. Gathering moves the rows of all ranks, the
 times the table, whatever the rows; so with `choose` all ranks take what moves fewer bytes, in every
 step anew and without a retrace.
 
-Before any row is sent the ranks exchange two small messages:
+Before any row is sent the ranks tell each other how many rows they have, under the plain name of
+the call. A rank that makes another collective of this name, such as the allreduce of a dense
+tensor, gets an error like all others. There are two ways:
 
-1. an allgather of their numbers of rows. It has the plain name, so a rank that makes another
-   collective of this name, such as the allreduce of a dense tensor, gets an error like all others.
-   It also counts the ranks that take part, because ranks that have joined bring nothing;
-2. an allreduce that reduces nothing of interest but carries the operation, the factors and the
-   layout, on which the ranks have to agree before they make collectives that others may not make.
+- For gradients, which have a layout hash: an allreduce of the counts that carries a hash of the
+  layout and the options. It also counts the ranks that take part, because ranks that have joined
+  bring nothing.
+- For a call of allreduce, which has none: an allgather of the counts, whose number of rows is the
+  number of ranks that take part. The operation is compared by a second allreduce beside the
+  gathering of the rows, so that an error names the operations. Without `choose` all ranks gather
+  whatever the operation is, so nobody waits in vain.
 """
 
 from __future__ import annotations
@@ -69,7 +73,8 @@ class SparseReduction:
         process_set_id: the ranks that take part.
         choose: choose between gathering and the dense way in every step.
         device: where, "" for TensorFlow's choice.
-        layout: a number that is the same on ranks that reduce the same list of tensors, or 0.
+        layout: a number that is the same on ranks that reduce the same list of tensors; 0 without
+            one, and then without `choose` and factors.
         prescale: factor before the reduction.
         postscale: factor after it.
     """
@@ -95,31 +100,42 @@ class SparseReduction:
         with arguments.on_device(self.device):
             own = [_deduplicated(each, self.prescale) for each in slices]
             rows = tf.stack([tf.size(each.indices, out_type=tf.int64) for each in own])
-            everybody = self._gather(tf.expand_dims(rows, 0), name)
-            agreed = self._agree(everybody, name)
-            with tf.control_dependencies([agreed]):
-                participants = tf.shape(everybody)[0]
-                totals = tf.reduce_sum(everybody, axis=0)
-                return [
+            exchange = self._allreduce_counts if self.layout else self._allgather_counts
+            participants, totals, agreed = exchange(rows, name)
+            with tf.control_dependencies([totals]):
+                reduced = [
                     self._reduce_one(
                         each, participants, totals[i], f"{name}.{i}", _sparse(compressors, i)
                     )
                     for i, each in enumerate(own)
                 ]
+            with tf.control_dependencies([agreed]):
+                return [
+                    tf.IndexedSlices(tf.identity(each.values), each.indices, each.dense_shape)
+                    for each in reduced
+                ]
 
-    def _agree(self, everybody: Any, name: str) -> Any:
-        """Fails on every rank if the ranks reduce differently; returns what has to be awaited."""
+    def _allreduce_counts(self, rows: Any, name: str) -> tuple[Any, Any, Any]:
+        """Returns the number of ranks, all ranks' rows, and what to wait for before results."""
+        options = f"{self.layout} {self.op} {self.prescale} {self.postscale} {self.choose}"
+        [counts] = builders.allreduce_op(
+            [tf.concat([[tf.constant(1, tf.int64)], rows], 0)],
+            name=name,
+            op=Sum,
+            process_set_id=self.process_set_id,
+            layout_hash=buckets.text_hash(options),
+        )
+        return counts[0], counts[1:], counts
+
+    def _allgather_counts(self, rows: Any, name: str) -> tuple[Any, Any, Any]:
+        """As _allreduce_counts, where there is no layout hash and nothing to choose."""
+        assert not self.choose
+        everybody = self._gather(tf.expand_dims(rows, 0), name)
         with tf.control_dependencies([everybody]):
             [agreed] = builders.allreduce_op(
-                [tf.zeros([1])],
-                name=f"{name}.options",
-                op=self.op,
-                prescale=self.prescale,
-                postscale=self.postscale,
-                process_set_id=self.process_set_id,
-                layout_hash=buckets.text_hash(f"{self.layout} {self.choose}"),
+                [tf.zeros([1])], name=f"{name}.op", op=self.op, process_set_id=self.process_set_id
             )
-        return agreed
+        return tf.shape(everybody)[0], tf.reduce_sum(everybody, axis=0), agreed
 
     def _reduce_one(
         self, slices: Any, participants: Any, rows: Any, name: str, compressor: Any
