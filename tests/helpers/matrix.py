@@ -53,17 +53,28 @@ class Team:
         return self.ranks[-1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
-    """A collective in one variant; the functions return one list per member."""
+    """A collective in one variant.
+
+    Attributes:
+        collective: its name.
+        variant: what sets the row apart from others of the collective.
+        dtypes: those that it takes.
+        shapes: the shapes of a member's tensors, from its position.
+        call: calls it with a member's tensors.
+        want: the results, one list per member, from all members' tensors.
+        gradient: the gradients of the tensors, from the tensors and the gradients of the results;
+            None if it has none.
+        exact: whether the results equal NumPy's, to the last bit.
+    """
 
     collective: str
-    variant: str
-    dtypes: Sequence[str]
+    variant: str = ""
+    dtypes: Sequence[str] = MOVABLE
     shapes: Callable[[int, Team], Shapes]
     call: Callable[[list[Any], Team], list[Any]]
     want: Callable[[list[Arrays], Team], list[Arrays]]
-    # From the inputs and the gradients of the results, by member.
     gradient: Callable[[list[Arrays], list[Arrays], Team], list[Arrays]] | None = None
     exact: bool = True
 

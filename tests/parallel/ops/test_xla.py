@@ -32,41 +32,6 @@ def compiled(function: Callable[..., Any]) -> Any:
     return tf.function(function, jit_compile=True)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8", "int64"])
-def test_an_allreduce_of_each_kind_of_number(dtype: str, rank: int, size: int) -> None:
-    @compiled
-    def step(x: Any) -> Any:
-        return [
-            hvd.allreduce(x, op=op, name=f"xla.{dtype}.{op}")
-            for op in (hvd.Sum, hvd.Min, hvd.Max, hvd.Product)
-        ]
-
-    mine = tf.cast(tf.fill([3, 2], rank + 1), dtype)
-    ranks = np.arange(1.0, size + 1)
-    expected = [ranks.sum(), 1, size, ranks.prod()]
-    for got, value in zip(step(mine), expected, strict=True):
-        assert got.dtype == dtype
-        np.testing.assert_array_equal(tf.cast(got, tf.float64), np.full([3, 2], value))
-
-
-@pytest.mark.parametrize(
-    "dtype", ["bool", "uint8", "int16", "uint32", "float16", "bfloat16", "float64", "complex64"]
-)
-def test_moving_each_kind_of_value(dtype: str, rank: int, size: int) -> None:
-    @compiled
-    def step(x: Any) -> Any:
-        return hvd.allgather(x, name="xla.gather"), hvd.broadcast(x, size - 1, name="xla.root")
-
-    values = [tf.cast([[r % 2, 1], [0, r]], dtype) for r in range(size)]
-    gathered, root = step(values[rank])
-    np.testing.assert_array_equal(
-        tf.cast(gathered, tf.complex64), tf.cast(tf.concat(values, 0), tf.complex64)
-    )
-    np.testing.assert_array_equal(
-        tf.cast(root, tf.complex64), tf.cast(values[size - 1], tf.complex64)
-    )
-
-
 def test_scalars_empty_tensors_mixed_groups_and_factors(rank: int, size: int) -> None:
     @compiled
     def step(x: Any) -> Any:

@@ -60,25 +60,6 @@ def test_added_set_tells_who_is_in_it(rank, several, added):
     assert process_sets.registered()[evens.process_set_id] is evens
 
 
-def test_collectives_in_overlapping_sets(rank, several, added):
-    """A ring of pairs, where every rank is in two; each begins with another one."""
-    pairs = [added([r, (r + 1) % several]) for r in range(several if several > 2 else 0)]
-    order = pairs[rank:] + pairs[:rank]
-    handles = [
-        (
-            p,
-            core.allreduce_async(
-                np.full(3, 10.0**rank), name="pair", op=1, process_set=p.process_set_id
-            ),
-        )
-        for p in order
-        if p.included()
-    ]
-    for pair, handle in handles:
-        assert handle.wait().tolist() == [sum(10.0**r for r in pair.ranks)] * 3
-    assert len(handles) == (2 if pairs else 0)
-
-
 def test_set_of_one(rank, several, added):
     alone = added([several - 1])
     if alone.included():
