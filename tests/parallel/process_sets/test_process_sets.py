@@ -69,16 +69,6 @@ def test_set_of_one(rank, several, added):
     assert alone.size() == 1 and alone.rank() == (0 if rank == several - 1 else -1)
 
 
-def test_default_names_count_in_each_set(rank, several, added):
-    """Who is not in a set does not count its calls, and meets the others nevertheless."""
-    first = added([0])
-    for count in range(3):
-        if first.included():
-            hvd.allreduce(tf.constant(1.0), process_set=first)
-        value = hvd.allreduce(tf.constant(float(rank + count)), op=hvd.Sum)
-        assert value.numpy() == sum(r + count for r in range(several))
-
-
 def test_removed_set_says_so_and_its_number_is_not_used_again(several):
     one, two = hvd.add_process_set([0]), hvd.add_process_set([several - 1])
     first, second = one.process_set_id, two.process_set_id
