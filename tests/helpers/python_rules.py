@@ -20,21 +20,21 @@ ARROWS: dict[str, set[str]] = {
     "environments": set(),
     "bootstrap": {"version", "config", "environments"},
     "topology": {"_native"},
-    "process_sets": {"_native", "exceptions", "topology"},
+    "process_sets": {"_native", "exceptions", "bootstrap", "topology"},
     "world": {
-        *("config", "_native", "exceptions", "environments", "bootstrap"),
+        *("config", "_native", "environments", "bootstrap"),
         *("topology", "process_sets"),
     },
-    "ops": {"_native", "topology", "process_sets"},
+    "ops": {"_native", "process_sets"},
     "collectives": {"_native", "exceptions", "topology", "process_sets", "ops"},
     "training": {"topology", "process_sets", "ops", "collectives"},
-    "compat": {"_native", "topology", "collectives"},
+    "compat": {"bootstrap", "collectives"},
     "keras": {
-        *("_native", "exceptions", "topology", "process_sets", "world"),
+        *("_native", "exceptions", "topology", "process_sets"),
         *("ops", "collectives", "training", "compat"),
     },
     "launcher": {"version", "config", "_native", "environments", "bootstrap", "compat"},
-    "tfring": {"version", "compat"},
+    "tfring": {"compat"},
     "__main__": {"launcher"},
 }
 # Third-party modules and the packages that may import them. A function may hold such an import:
