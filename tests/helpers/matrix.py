@@ -29,9 +29,9 @@ MOVABLE = (
     *REDUCIBLE,
     *("bool", "int16", "uint16", "uint32", "uint64", "complex64", "complex128"),
 )
-# Those whose gradients are compared as well.
+# The dtypes whose gradients are compared, too.
 DIFFERENTIATED = ("float32", "complex64")
-# Those that process sets are tried with: what is special about a set is not the dtype.
+# The dtypes that are tried in process sets, which treat all dtypes alike.
 FEW = ("float32", "bfloat16", "int32", "bool", "complex64")
 
 
@@ -103,7 +103,7 @@ def value(dtype: str, shape: tuple[int, ...], seed: int) -> Array:
 
 
 def gradients_of_results(results: list[Arrays]) -> list[Arrays]:
-    """Other numbers for every element of every member's results."""
+    """A different number for every element of every member's results."""
     return [
         [np.arange(1.0, y.size + 1.0).reshape(y.shape) + 10.0 * p for y in ys]
         for p, ys in enumerate(results)
@@ -146,7 +146,7 @@ def adasum_of_two(a: Array, b: Array) -> Array:
 
 
 def linear(xs: Arrays, upstream: Array, op: int, factors: dict[str, float]) -> Arrays:
-    """By member: gradients of a reduction whose result has the gradient `upstream`, analytic."""
+    """The analytic gradients of a reduction by member; `upstream` is the gradient of its result."""
     stacked = np.stack([wide(x) for x in xs])
     scale = factors.get("prescale_factor", 1.0) * factors.get("postscale_factor", 1.0)
     if op in (tfring.Sum, tfring.Average):

@@ -1,4 +1,4 @@
-"""Errors as a script sees them: tf.errors classes, and a runtime that goes on."""
+"""Wrong calls: the tf.errors class and message that every rank gets; and the next call works."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def make(
     row: tuple[int, ...] = (3,),
     **arguments: Any,
 ) -> Any:
-    """Runs it with a tensor that every collective takes, but for what a test changes."""
+    """Runs a collective with a tensor that all of them take, unless a test changes it."""
     return run(call, name, tf.ones([rows * tfring.size(), *row], dtype), **arguments)
 
 
@@ -124,7 +124,7 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize("case", BAD_CALLS)
 def test_a_refused_call_uses_up_no_name(case: str, rank: int, size: int) -> None:
-    """One rank's bad call takes no part: the next calls without names have the same ones."""
+    """One rank's refused call counts for no default name: the next calls get equal names."""
     call, message = BAD_CALLS[case]
     if rank == size - 1:
         with pytest.raises((TypeError, ValueError, NotImplementedError), match=message):
@@ -222,7 +222,7 @@ LISTS: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
 @both
 @pytest.mark.parametrize("case", LISTS)
 def test_lists_of_other_kinds(case: str, in_graph: bool, rank: int, several: int) -> None:
-    """A rank is told, too, that would wait for what the others do not have."""
+    """A rank that calls a collective which the others never call gets the error, too."""
     call, usual, odd = LISTS[case]
     mine = odd if rank == several - 1 else usual
 
@@ -233,7 +233,8 @@ def test_lists_of_other_kinds(case: str, in_graph: bool, rank: int, several: int
     everybody_gets(tf.errors.FailedPreconditionError, run, parts, in_graph)
 
 
-# Bad on the last rank alone; all ranks hear of it. By what is wrong: rows, splits, what it says.
+# The last rank alone passes wrong splits; every rank gets the error. Each case has the splits and a
+# part of the message.
 BAD_SPLITS: dict[str, tuple[Callable[[int], Any], str]] = {
     "sum": (lambda size: [1] * (size - 1) + [size], "splits add up to"),
     "negative": (lambda size: [-1] + [1] * (size - 1), "is -1, which is no number of rows"),
@@ -276,7 +277,7 @@ def test_rows_that_cannot_be_cut_equally(in_graph: bool, rank: int, several: int
 
 @pytest.mark.parametrize("call", [c for c in COLLECTIVES if c not in SAME_SHAPE])
 def test_a_scalar_has_no_rows(call: str, rank: int, size: int) -> None:
-    """The other ranks hear of it, whether its shape is known before it runs or not."""
+    """Every rank gets the error, whether TensorFlow knows the shape when it traces or not."""
 
     def step(x: Any) -> Any:
         return run(call, f"scalar.{call}", x, root=size - 1)
@@ -293,7 +294,7 @@ def test_a_scalar_has_no_rows(call: str, rank: int, size: int) -> None:
 @both
 @pytest.mark.parametrize("call", ROOTED)
 def test_a_root_that_is_no_rank(call: str, in_graph: bool, rank: int, size: int) -> None:
-    """Bad on the last rank alone, as above."""
+    """The last rank alone names it; every rank gets the error."""
     everybody_gets(
         tf.errors.InvalidArgumentError,
         lambda: make(call, f"no.root.{call}", root=size if rank == size - 1 else 0),
@@ -361,7 +362,7 @@ def test_send_and_recv_need_another_rank(rank: int, size: int) -> None:
 
 
 def test_an_error_in_one_of_two_collectives(rank: int, several: int) -> None:
-    """The step fails as a whole, and nothing of it stays behind."""
+    """The whole step fails, and the names of both collectives can be used again."""
 
     @tf.function
     def step(x: Any) -> Any:

@@ -58,7 +58,7 @@ def test_an_epoch_of_unequal_lengths(in_graph: bool, rank: int, size: int) -> No
 def test_rooted_collectives_among_those_who_are_left(
     in_graph: bool, rank: int, several: int
 ) -> None:
-    """And barriers: none of them needs the rank that has joined."""
+    """Reduce, gather, broadcast and barrier work as long as the root has not joined."""
 
     def step(x: Any) -> Any:
         return [
@@ -101,7 +101,7 @@ def test_what_needs_a_rank_that_has_joined(case: str, rank: int, several: int) -
 
 
 def test_joining_a_process_set(rank: int, several: int) -> None:
-    """Its members miss one; the others and the global set are not concerned."""
+    """A join in a set changes nothing for the global set and for ranks outside the set."""
     members = tfring.add_process_set([0, several - 1]) if several > 2 else tfring.global_process_set
     if rank in (0, several - 1):
         if rank == 0:

@@ -96,11 +96,11 @@ def test_alltoall_in_equal_parts(rank: int, size: int) -> None:
 
 
 def test_send_and_recv(rank: int, several: int) -> None:
-    """Around the ring, all at once; the receiver may know the shape, or parts, or nothing."""
+    """Every rank sends to the next one; the receiver knows the shape, a part of it, or nothing."""
     left, right = (rank - 1) % several, (rank + 1) % several
-    for shape, told in [((2, 3), None), ((), ()), ((5,), (-1,)), ((0, 2), (0, 2))]:
+    for shape, known in [((2, 3), None), ((), ()), ((5,), (-1,)), ((0, 2), (0, 2))]:
         sent = core.send_async(values("complex64", rank, shape), name="ring", dest=right)
-        got = core.recv(np.complex64, told, name="ring", source=left)
+        got = core.recv(np.complex64, known, name="ring", source=left)
         assert sent.wait(LIMIT) is None
         assert got.dtype == np.complex64
         np.testing.assert_array_equal(got, values("complex64", left, shape))
@@ -175,7 +175,7 @@ def test_threads_use_their_own_sets(rank: int, several: int) -> None:
 
 
 def free_memory_gib() -> float:
-    """What this machine could give."""
+    """The memory that this machine has left."""
     text = pathlib.Path("/proc/meminfo").read_text()
     kib = next(line.split()[1] for line in text.splitlines() if line.startswith("MemAvailable"))
     return int(kib) / 2**20

@@ -47,7 +47,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def check_next(kind: str, name: str) -> None:
-    """The same name works, at once, for a call that is right."""
+    """A right call with the same name works at once."""
     STARTS[kind](X, name=name)
     core.barrier(name=name)
 
@@ -64,7 +64,7 @@ def test_kinds(kind: str, rank: int, several: int) -> None:
 
 @pytest.mark.parametrize("kind", REDUCING)
 def test_what_cannot_be_reduced(kind: str, rank: int, several: int) -> None:
-    """One rank's dtype or factor is refused on all of them, with the reason that it gave."""
+    """One rank's wrong dtype or factor is an error on every rank, with that rank's reason."""
     for odd in range(several):
         name = f"bad.{kind}.{odd}"
         flags = partial(STARTS[kind], X.astype(bool) if rank == odd else X, name=name)

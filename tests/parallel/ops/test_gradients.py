@@ -1,4 +1,4 @@
-"""Registered gradients where test_matrix.py does not go: zeros, negative factors, no gradient."""
+"""What test_matrix.py leaves out of gradients: zeros, negative factors, unused results, none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ both = pytest.mark.parametrize("in_graph", [False, True])
 @pytest.mark.parametrize("factor", [0.5, -3.0])
 @pytest.mark.parametrize("op", [tfring.Min, tfring.Max])
 def test_extremum(op: int, factor: float, in_graph: bool, rank: int, size: int) -> None:
-    """One element differs by rank; the other is everybody's, who share its gradient."""
+    """One element differs by rank; the other is equal on all ranks, which share its gradient."""
     got = gradient_of(
         lambda x: tfring.allreduce(x, op=op, prescale_factor=factor),
         tf.constant([float(rank), 5.0]),
@@ -73,7 +73,7 @@ def test_what_has_no_gradient_says_so(in_graph: bool, rank: int, size: int) -> N
 @both
 @pytest.mark.parametrize("op", [tfring.Min, tfring.Product])
 def test_a_scaled_reducescatter(op: int, in_graph: bool, rank: int, size: int) -> None:
-    """Of size times the sum of all losses; a rounded or negative scale hides no extremum."""
+    """Of size times the sum of all losses; a negative factor turns the minimum into a maximum."""
     mine = np.arange(2.0 * size) * (rank + 1.0) + 1.0
     got = gradient_of(
         lambda x: tfring.reducescatter(x, op=op, prescale_factor=-0.3, postscale_factor=0.7),

@@ -1,4 +1,4 @@
-"""What TensorFlow must not do to a collective: fold, merge, prune or needlessly order it."""
+"""TensorFlow must not fold, merge or prune a collective, nor order it without need."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_nested_functions(rank: int, size: int) -> None:
 
 
 def test_a_collective_in_a_python_function_behind_a_collective(size: int) -> None:
-    """What follows a collective may wait for another one; no runtime thread waits with it."""
+    """An op after a collective may wait for another one; it blocks no thread of the runtime."""
 
     @tf.function
     def step(x: Any) -> Any:
@@ -192,7 +192,7 @@ def test_200_tensors_in_random_orders_inside_one_function(rank: int, size: int) 
         for lane in range(4):  # each lane submits in its order; the lanes race each other
             before: list[Any] = []
             for i in order[lane::4]:
-                # What is submitted next waits for the input of what was submitted before.
+                # A collective is submitted after the input of the one before it is ready.
                 with tf.control_dependencies(before):
                     tensor = tf.identity(x) + float(i)
                 results[int(i)] = tfring.allreduce(tensor, name=f"random.{i}", op=tfring.Sum)

@@ -48,7 +48,7 @@ def test_scalars_empty_tensors_mixed_groups_and_factors(rank: int, size: int) ->
 
 
 def test_transposed_operands_arrive_in_row_major_order(rank: int, size: int) -> None:
-    """XLA likes to leave a transpose to the layout of whoever reads it."""
+    """XLA may turn a transpose into another layout of the operand; the runtime needs row-major."""
 
     @compiled
     def step(x: Any) -> Any:
@@ -64,10 +64,10 @@ def test_transposed_operands_arrive_in_row_major_order(rank: int, size: int) -> 
 
 
 def chain_of(ir: str) -> list[str]:
-    """The tensors of a program's collectives, in the order in which each needs the one before.
+    """The names of a program's collectives, in the order that their data dependences give.
 
     Raises:
-        AssertionError: that is no order.
+        AssertionError: the dependences are no single chain.
     """
     calls = {}  # result -> (operands, tensor)
     for line in ir.splitlines():
@@ -102,7 +102,7 @@ def test_xla_sees_a_data_dependence_between_independent_collectives() -> None:
 
 
 def test_ranks_with_different_programs_meet_in_the_same_order(rank: int, size: int) -> None:
-    """Each rank's own work and ways to use the results would suggest another order."""
+    """The ranks do different work, by which XLA would order their collectives differently."""
 
     @compiled
     def step(x: Any) -> Any:
@@ -226,7 +226,7 @@ def test_disagreement_is_a_typed_error_on_all_ranks(rank: int, several: int) -> 
 
 
 def test_a_scalar_found_when_compiling_is_refused_on_all_ranks() -> None:
-    """Its rank is not known before; it neither ends the process nor leaves a rank waiting."""
+    """The shape is known only when XLA compiles; the error ends no process and blocks no rank."""
     gather = tf.function(
         lambda x: hvd.allgather(x, name="jit.scalar"),
         jit_compile=True,
@@ -239,7 +239,7 @@ def test_a_scalar_found_when_compiling_is_refused_on_all_ranks() -> None:
 
 def test_an_allgather_of_different_rows_says_what_to_do(rank: int, several: int) -> None:
     step = compiled(lambda x: hvd.allgather(x, name="xla.rows"))
-    # Two rows more than the last rank has: nobody's guess at the sum is right.
+    # The last rank has two rows more, so that no rank guesses the sum of all rows right.
     rows = 3 if rank == several - 1 else 1
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"xla\.rows.*same number of rows"):
         step(tf.ones([rows]))
