@@ -75,10 +75,11 @@ wheel-test: wheel ## Install the wheel into a new environment without a compiler
 
 lint: lint-python lint-cc tidy ## All linters
 
-lint-python: $(READY) ## ruff and mypy
+lint-python: $(READY) ## ruff, mypy, and the rules about arrows and sizes
 	$(VENV)/bin/ruff check $(PY_FILES)
 	$(VENV)/bin/ruff format --check $(PY_FILES)
 	$(VENV)/bin/mypy
+	$(PY) -m pytest -q tests/python/structure/test_structure.py
 
 lint-cc: $(READY) ## clang-format
 	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)

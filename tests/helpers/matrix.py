@@ -29,9 +29,9 @@ MOVABLE = (
     *REDUCIBLE,
     *("bool", "int16", "uint16", "uint32", "uint64", "complex64", "complex128"),
 )
-# Those whose gradients are compared as well.
+# The dtypes whose gradients are compared, too.
 DIFFERENTIATED = ("float32", "complex64")
-# Those that process sets are tried with: what is special about a set is not the dtype.
+# The dtypes that are tried in process sets, which treat all dtypes alike.
 FEW = ("float32", "bfloat16", "int32", "bool", "complex64")
 
 
@@ -53,17 +53,28 @@ class Team:
         return self.ranks[-1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
-    """A collective in one variant; the functions return one list per member."""
+    """A collective in one variant.
+
+    Attributes:
+        collective: its name.
+        variant: what sets the row apart from others of the collective.
+        dtypes: those that it takes.
+        shapes: the shapes of a member's tensors, from its position.
+        call: calls it with a member's tensors.
+        want: the results, one list per member, from all members' tensors.
+        gradient: the gradients of the tensors, from the tensors and the gradients of the results;
+            None if it has none.
+        exact: whether the results equal NumPy's, to the last bit.
+    """
 
     collective: str
-    variant: str
-    dtypes: Sequence[str]
+    variant: str = ""
+    dtypes: Sequence[str] = MOVABLE
     shapes: Callable[[int, Team], Shapes]
     call: Callable[[list[Any], Team], list[Any]]
     want: Callable[[list[Arrays], Team], list[Arrays]]
-    # From the inputs and the gradients of the results, by member.
     gradient: Callable[[list[Arrays], list[Arrays], Team], list[Arrays]] | None = None
     exact: bool = True
 
@@ -92,7 +103,7 @@ def value(dtype: str, shape: tuple[int, ...], seed: int) -> Array:
 
 
 def gradients_of_results(results: list[Arrays]) -> list[Arrays]:
-    """Other numbers for every element of every member's results."""
+    """A different number for every element of every member's results."""
     return [
         [np.arange(1.0, y.size + 1.0).reshape(y.shape) + 10.0 * p for y in ys]
         for p, ys in enumerate(results)
@@ -135,7 +146,7 @@ def adasum_of_two(a: Array, b: Array) -> Array:
 
 
 def linear(xs: Arrays, upstream: Array, op: int, factors: dict[str, float]) -> Arrays:
-    """By member: gradients of a reduction whose result has the gradient `upstream`, analytic."""
+    """The analytic gradients of a reduction by member; `upstream` is the gradient of its result."""
     stacked = np.stack([wide(x) for x in xs])
     scale = factors.get("prescale_factor", 1.0) * factors.get("postscale_factor", 1.0)
     if op in (tfring.Sum, tfring.Average):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import matrix
@@ -42,69 +43,74 @@ def many_of(function: Callable[..., Any], **arguments: Any) -> Callable[[list[An
     return lambda xs, team: function(xs, process_set=team.process_set, **arguments)
 
 
-def reductions() -> list[Row]:
-    rows = []
-    shapes = {"": same((5, 3)), "scalar": same(()), "empty": same((0, 3))}
-    for name, (op, factors) in OPS.items():
-        more = {"op": op, **factors}
-        dtypes = matrix.FLOATS if factors else matrix.REDUCIBLE
-        exact = op != tfring.Average
-        gradient = matrix.gradient_of_allreduce(op, factors)
-        for kind, shape in shapes.items():
-            if kind and name not in ("Sum", "Average"):
-                continue
-            variant = f"{name} {kind}"
-            rows.append(
-                Row(
-                    *("allreduce", variant, dtypes, shape, one_of(tfring.allreduce, **more)),
-                    matrix.want_allreduce(op, factors),
-                    *(gradient, exact),
-                )
-            )
-        rows.append(
-            Row(
-                *("grouped_allreduce", name, dtypes, same((5, 3), (), (0, 3), (7,))),
-                many_of(tfring.grouped_allreduce, **more),
-                matrix.want_allreduce(op, factors),
-                *(gradient, exact),
-            )
-        )
-        rows.append(
-            Row(
-                *("reduce", name, dtypes, same((5, 3))),
-                lambda xs, team, more=more: [
-                    tfring.reduce(xs[0], team.root, process_set=team.process_set, **more)
-                ],
-                matrix.want_reduce(op, factors),
-                *(matrix.gradient_of_reduce(op, factors), exact),
-            )
-        )
-        rows += reducescatters(name, op, factors)
-    adasum: tuple[int, dict[str, float]] = (tfring.Adasum, {})
-    for collective, call in (
-        ("allreduce", one_of(tfring.allreduce, op=tfring.Adasum)),
-        ("grouped_allreduce", many_of(tfring.grouped_allreduce, op=tfring.Adasum)),
-    ):
-        shape = same((6, 4)) if collective == "allreduce" else same((6, 4), (3,), ())
-        want = matrix.want_allreduce(*adasum)
-        rows.append(Row(collective, "Adasum", matrix.FLOATS, shape, call, want, None, exact=False))
-    return rows
+def with_root(function: Callable[..., Any], **arguments: Any) -> Callable[[list[Any], Team], Any]:
+    """Calls a collective of one tensor that has a root."""
+    return lambda xs, team: [function(xs[0], team.root, process_set=team.process_set, **arguments)]
 
 
-def reducescatters(name: str, op: int, factors: dict[str, float]) -> list[Row]:
+def allreduces(name: str, op: int, factors: dict[str, float]) -> list[Row]:
+    """The rows of allreduce with one operation."""
     more = {"op": op, **factors}
-    dtypes = matrix.FLOATS if factors else matrix.REDUCIBLE
-    want = matrix.want_reducescatter(op, factors)
-    gradient = matrix.gradient_of_reducescatter(op, factors)
-    last = (want, gradient, op != tfring.Average)
-    one, many = (
-        one_of(tfring.reducescatter, **more),
-        many_of(tfring.grouped_reducescatter, **more),
+    one = Row(
+        collective="allreduce",
+        variant=name,
+        dtypes=matrix.FLOATS if factors else matrix.REDUCIBLE,
+        shapes=same((5, 3)),
+        call=one_of(tfring.allreduce, **more),
+        want=matrix.want_allreduce(op, factors),
+        gradient=matrix.gradient_of_allreduce(op, factors),
+        exact=op != tfring.Average,
     )
+    many = replace(
+        one,
+        collective="grouped_allreduce",
+        shapes=same((5, 3), (), (0, 3), (7,)),
+        call=many_of(tfring.grouped_allreduce, **more),
+    )
+    if name not in ("Sum", "Average"):
+        return [one, many]
+    scalar = replace(one, variant=f"{name} scalar", shapes=same(()))
+    empty = replace(one, variant=f"{name} empty", shapes=same((0, 3)))
+    return [one, many, scalar, empty]
+
+
+def adasums() -> list[Row]:
+    """The rows of Adasum, which takes no whole numbers and has no gradient."""
+    one, many = allreduces("Adasum", tfring.Adasum, {})
+    inexact = {"dtypes": matrix.FLOATS, "gradient": None, "exact": False}
     return [
-        Row("reducescatter", name, dtypes, same((5, 3)), one, *last),
-        Row("grouped_reducescatter", name, dtypes, same((5, 3), (0, 3), (8,)), many, *last),
+        replace(one, shapes=same((6, 4)), **inexact),
+        replace(many, shapes=same((6, 4), (3,), ()), **inexact),
     ]
+
+
+def other_reductions(name: str, op: int, factors: dict[str, float]) -> list[Row]:
+    """The rows of reduce and reducescatter with one operation."""
+    more = {"op": op, **factors}
+    to_root = Row(
+        collective="reduce",
+        variant=name,
+        dtypes=matrix.FLOATS if factors else matrix.REDUCIBLE,
+        shapes=same((5, 3)),
+        call=with_root(tfring.reduce, **more),
+        want=matrix.want_reduce(op, factors),
+        gradient=matrix.gradient_of_reduce(op, factors),
+        exact=op != tfring.Average,
+    )
+    scattered = replace(
+        to_root,
+        collective="reducescatter",
+        call=one_of(tfring.reducescatter, **more),
+        want=matrix.want_reducescatter(op, factors),
+        gradient=matrix.gradient_of_reducescatter(op, factors),
+    )
+    many = replace(
+        scattered,
+        collective="grouped_reducescatter",
+        shapes=same((5, 3), (0, 3), (8,)),
+        call=many_of(tfring.grouped_reducescatter, **more),
+    )
+    return [to_root, scattered, many]
 
 
 def want_allgather(xs: list[Arrays], team: Team) -> list[Arrays]:
@@ -237,120 +243,111 @@ def after_barrier(xs: list[Any], team: Team) -> list[Any]:
         return [tf.identity(xs[0])]
 
 
+def two(source: int, target: int) -> int:
+    """How many rows one member sends to another, where they are even."""
+    return 2
+
+
+def two_each(team: Team) -> list[int]:
+    """How many rows each member gets from the root, where they are even."""
+    return [2] * team.size
+
+
 def gathering() -> list[Row]:
-    every = matrix.MOVABLE
-    return [
-        Row(
-            "allgather",
-            "uneven",
-            every,
-            uneven,
-            one_of(tfring.allgather),
-            want_allgather,
-            gradient_of_allgather,
-        ),
-        Row(
-            "allgather",
-            "equal",
-            every,
-            same((2,)),
-            one_of(tfring.allgather),
-            want_allgather,
-            gradient_of_allgather,
-        ),
-        Row(
-            "grouped_allgather",
-            "",
-            every,
-            lambda p, t: [*uneven(p, t), (2,), (0, 1)],
-            many_of(tfring.grouped_allgather),
-            want_allgather,
-            gradient_of_allgather,
-        ),
-        Row(
-            "gather",
-            "uneven",
-            every,
-            uneven,
-            lambda xs, team: [tfring.gather(xs[0], team.root, process_set=team.process_set)],
-            want_gather,
-            gradient_of_gather,
-        ),
-    ]
+    rows = Row(
+        collective="allgather",
+        variant="uneven",
+        shapes=uneven,
+        call=one_of(tfring.allgather),
+        want=want_allgather,
+        gradient=gradient_of_allgather,
+    )
+    many = replace(
+        rows,
+        collective="grouped_allgather",
+        shapes=lambda p, team: [*uneven(p, team), (2,), (0, 1)],
+        call=many_of(tfring.grouped_allgather),
+    )
+    to_root = replace(
+        rows,
+        collective="gather",
+        call=with_root(tfring.gather),
+        want=want_gather,
+        gradient=gradient_of_gather,
+    )
+    return [rows, replace(rows, variant="equal", shapes=same((2,))), many, to_root]
 
 
 def cutting() -> list[Row]:
-    every = matrix.MOVABLE
-    equal: Callable[[Team], list[int]] = lambda team: [2] * team.size  # noqa: E731
-    two: Callable[[int, int], int] = lambda s, t: 2  # noqa: E731
-    return [
+    def scatter_parts(xs: list[Any], team: Team) -> list[Any]:
+        return with_root(tfring.scatter, splits=scattered_rows(team))(xs, team)
+
+    scatters = [
         Row(
-            "scatter",
-            "equal",
-            every,
-            scatter_shapes(equal),
-            lambda xs, team: [tfring.scatter(xs[0], team.root, process_set=team.process_set)],
-            want_scatter(equal),
-            gradient_of_scatter,
-        ),
-        Row(
-            "scatter",
-            "uneven",
-            every,
-            scatter_shapes(scattered_rows),
-            lambda xs, team: [
-                tfring.scatter(xs[0], team.root, scattered_rows(team), process_set=team.process_set)
-            ],
-            want_scatter(scattered_rows),
-            gradient_of_scatter,
-        ),
-        Row(
-            "alltoall",
-            "equal",
-            every,
-            lambda p, team: [(2 * team.size, 3)],
-            one_of(tfring.alltoall),
-            want_alltoall(two, False),
-            gradient_of_alltoall(two),
-        ),
-        Row(
-            "alltoall",
-            "uneven",
-            every,
-            lambda p, team: [(sum(exchange(p, t) for t in range(team.size)), 3)],
-            alltoall_uneven,
-            want_alltoall(exchange, True),
-            gradient_of_alltoall(exchange),
-        ),
+            collective="scatter",
+            variant=variant,
+            shapes=scatter_shapes(rows),
+            call=call,
+            want=want_scatter(rows),
+            gradient=gradient_of_scatter,
+        )
+        for variant, rows, call in (
+            ("equal", two_each, with_root(tfring.scatter)),
+            ("uneven", scattered_rows, scatter_parts),
+        )
     ]
+    equal = Row(
+        collective="alltoall",
+        variant="equal",
+        shapes=lambda p, team: [(2 * team.size, 3)],
+        call=one_of(tfring.alltoall),
+        want=want_alltoall(two, False),
+        gradient=gradient_of_alltoall(two),
+    )
+    parts = Row(
+        collective="alltoall",
+        variant="uneven",
+        shapes=lambda p, team: [(sum(exchange(p, t) for t in range(team.size)), 3)],
+        call=alltoall_uneven,
+        want=want_alltoall(exchange, True),
+        gradient=gradient_of_alltoall(exchange),
+    )
+    return [*scatters, equal, parts]
 
 
 def same_shapes() -> list[Row]:
-    every = matrix.MOVABLE
-    rows = []
-    for variant, shape in (("", (2, 3)), ("scalar", ()), ("empty", (0, 3))):
-        rows += [
-            Row(
-                "broadcast",
-                variant,
-                every,
-                same(shape),
-                lambda xs, team: [tfring.broadcast(xs[0], team.root, process_set=team.process_set)],
-                want_broadcast,
-                gradient_of_broadcast,
-            ),
-            Row(
-                "send and recv",
-                variant,
-                every,
-                same(shape),
-                send_recv,
-                lambda xs, team: [*xs[:-1], xs[0]],
-            ),
-            Row("barrier", variant, ("float32",), same(shape), after_barrier, lambda xs, team: xs),
-        ]
-    return rows
+    """The rows of what gives back the shape that it is given."""
+    rooted = Row(
+        collective="broadcast",
+        shapes=same((2, 3)),
+        call=with_root(tfring.broadcast),
+        want=want_broadcast,
+        gradient=gradient_of_broadcast,
+    )
+    message = Row(
+        collective="send and recv",
+        shapes=same((2, 3)),
+        call=send_recv,
+        want=lambda xs, team: [*xs[:-1], xs[0]],
+    )
+    barrier = Row(
+        collective="barrier",
+        dtypes=("float32",),
+        shapes=same((2, 3)),
+        call=after_barrier,
+        want=lambda xs, team: xs,
+    )
+    rows = [rooted, message, barrier]
+    rows += [replace(row, variant="scalar", shapes=same(())) for row in (rooted, message)]
+    return rows + [replace(row, variant="empty", shapes=same((0, 3))) for row in (rooted, message)]
 
 
-ROWS = [*reductions(), *gathering(), *cutting(), *same_shapes()]
+ROWS = [
+    *(row for name, (op, factors) in OPS.items() for row in allreduces(name, op, factors)),
+    *(row for name, (op, factors) in OPS.items() for row in other_reductions(name, op, factors)),
+    *adasums(),
+    *gathering(),
+    *cutting(),
+    *same_shapes(),
+]
 COLLECTIVES = sorted({row.collective for row in ROWS})

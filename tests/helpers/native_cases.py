@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
+from matrix import MOVABLE, dtype_of
 
 from tfring._native import core
 
@@ -18,16 +18,7 @@ AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT = 0, 1, 2, 3, 4, 5
 INVALID_ARGUMENT, FAILED_PRECONDITION = 3, 9
 LIMIT = 120.0
 
-FLOATS = ("float16", "bfloat16", "float32", "float64")
-INTEGERS = ("int8", "uint8", "int32", "int64")
-OTHERS = ("bool", "int16", "uint16", "uint32", "uint64", "complex64", "complex128")
-REDUCIBLE = FLOATS + INTEGERS
-ALL_DTYPES = REDUCIBLE + OTHERS
-
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    """Returns numpy's dtype of that name; bfloat16 is no type of numpy's own."""
-    return np.dtype(getattr(ml_dtypes, name) if name == "bfloat16" else name)
+ALL_DTYPES = MOVABLE
 
 
 def values(dtype: str, owner: int, shape: tuple[int, ...]) -> Array:

@@ -1,4 +1,4 @@
-"""What the house test reads out of source text: includes, imports, functions, interfaces.
+"""Rules that are read off source text: which C++ folder may include which, and sizes.
 
 No compiler is asked: the scanners below know just enough C++ to find blocks and what opens them.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import NamedTuple
 
-# Which rooms a C++ room may include, besides itself.
+# Which layers, folders of ops/, a layer may include, besides itself. A layer stands below all that
+# it may include, so that this table cannot hold a circle.
 CC_ARROWS: dict[str, set[str]] = {
     "base": set(),
     "interfaces": {"base"},
@@ -37,7 +38,7 @@ CC_ARROWS: dict[str, set[str]] = {
         *("protocol/message", "protocol/negotiation", "protocol/engine"),
     },
 }
-# Foreign headers and the only rooms that may use them.
+# Foreign headers and the only layers that may use them.
 FOREIGN_HEADERS = {
     "tensorflow/": {"kernels", "xla"},
     "xla/": {"xla"},
@@ -46,30 +47,21 @@ FOREIGN_HEADERS = {
     "google/protobuf/": {"kernels"},
     "Python.h": {"bindings"},
 }
-# The pure rooms see no thread, clock or system.
-PURE_ROOMS = {"protocol/message", "protocol/negotiation", "protocol/engine"}
+# The pure layers decide by their arguments alone: they use no thread, lock, clock, socket, file,
+# environment or random number. Every system header of C ends in .h.
+PURE = "protocol/"
 IMPURE_HEADER = re.compile(
-    r"^(thread|mutex|condition_variable|shared_mutex|future|atomic|chrono|ctime|random|fstream"
-    r"|unistd\.h|fcntl\.h|poll\.h|time\.h|pthread\.h|(sys|netinet|arpa|linux)/.*)$"
+    r"(.*\.h|c?std(atomic|threads)|thread|mutex|condition_variable|shared_mutex|future|atomic|chrono"
+    r"|ctime|csignal|random|fstream|iostream|filesystem)"
 )
-# Python rooms of tfring/ and what their files may not import at all, or only inside a function.
-PY_NEVER: dict[str, set[str]] = {
-    "tfring/environments/": {"tensorflow", "keras", "mpi4py", "tfring.keras"},
-    "tfring/bootstrap/": {"tensorflow", "keras", "tfring.keras"},
-    "tfring/": {"horovod"},
-}
-PY_LAZY_EVERYWHERE = {"mpi4py"}
-PY_TENSORFLOW_FREE = {
-    "tfring/__init__.py",
-    "tfring/_native.py",
-    "tfring/config.py",
-    "tfring/exceptions.py",
-    "tfring/version.py",
-    "tfring/world.py",
-    "tfring/environments/",
-    "tfring/bootstrap/",
-    "tfring/launcher/",
-}
+IMPURE_WORD = re.compile(
+    r"\bstd::(?:thread|mutex|lock_guard|unique_lock|condition_variable|atomic|async|future|promise"
+    r"|chrono|this_thread|random_device|mt19937|getenv|time|clock|[io]?fstream|cout|cerr)\b"
+    # A function of the system, called: no method of an object, nor a name in a namespace of ours.
+    r"|(?<![\w.>:])(?:::)?(?:socket|connect|bind|listen|accept4?|send|recv|sendmsg|recvmsg|poll|select"
+    r"|epoll_\w+|eventfd|timerfd_\w+|pipe2?|open|close|read|write|mmap|fork|syscall|pthread_\w+"
+    r"|time|clock|clock_\w+|gettimeofday|u?sleep|nanosleep|getenv|setenv|getpid|rand|random)\s*\("
+)
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 
@@ -86,8 +78,8 @@ class Block(NamedTuple):
         return self.last - self.first + 1
 
 
-def room_of(path: str) -> str | None:
-    """The room that a C++ path under ops/ belongs to."""
+def layer_of(path: str) -> str | None:
+    """The layer that a C++ path under ops/ belongs to."""
     if not path.startswith("ops/") or path.count("/") < 2:
         return None
     return path.rpartition("/")[0].removeprefix("ops/").removeprefix("runtime/")
@@ -95,68 +87,46 @@ def room_of(path: str) -> str | None:
 
 def include_errors(path: str, text: str) -> list[str]:
     """Every #include of a file that goes against the arrows."""
-    room = room_of(path)
-    if room is None:
+    layer = layer_of(path)
+    if layer is None:
         return []
-    if room not in CC_ARROWS:
-        return [f"{path}: the room {room} is not in the list of rooms"]
+    if layer not in CC_ARROWS:
+        return [f"{path}: the layer {layer} has no arrows in tests/helpers/source_rules.py"]
     errors = []
     for quoted, angled in INCLUDE.findall(text):
         header = quoted or angled
-        for prefix, rooms in FOREIGN_HEADERS.items():
-            if header.startswith(prefix) and room not in rooms:
-                errors.append(f"{path}: {room} includes {header}, only {sorted(rooms)} may")
-        if angled and room in PURE_ROOMS and IMPURE_HEADER.match(angled):
-            errors.append(f"{path}: {room} is pure but includes <{angled}>")
+        for prefix, layers in FOREIGN_HEADERS.items():
+            if header.startswith(prefix) and layer not in layers:
+                errors.append(f"{path}: {layer} includes {header}, only {sorted(layers)} may")
         if quoted and not re.match(r"(ops|tests|tensorflow|xla|absl|tsl)/", quoted):
             errors.append(f'{path}: "{quoted}" is not written from the top of the checkout')
-        target = room_of(quoted) if quoted else None
-        if target is not None and target != room and target not in CC_ARROWS[room]:
-            errors.append(f"{path}: {room} may not include {header} of {target}")
+        target = layer_of(quoted) if quoted else None
+        if target is not None and target != layer and target not in CC_ARROWS[layer]:
+            errors.append(f"{path}: {layer} may not include {header} of {target}")
     return errors
 
 
-def imported_modules(tree: ast.AST) -> Iterator[tuple[str, bool]]:
-    """(module, at import time) for every import that can run; type-checking blocks cannot."""
+def purity_errors(sources: Mapping[str, str]) -> list[str]:
+    """Every use of a thread, lock, clock, socket or the like in a pure layer.
 
-    def walk(node: ast.AST, top: bool) -> Iterator[tuple[str, bool]]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Import):
-                for alias in child.names:
-                    yield alias.name, top
-            elif isinstance(child, ast.ImportFrom) and child.module and child.level == 0:
-                yield child.module, top
-                for alias in child.names:
-                    yield f"{child.module}.{alias.name}", top
-            elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-                for other in child.orelse:
-                    yield from walk(other, top)
-            else:
-                inside = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-                yield from walk(child, top and not inside)
-
-    yield from walk(tree, True)
-
-
-def _is(module: str, package: str) -> bool:
-    return module == package or module.startswith(package + ".")
-
-
-def import_errors(path: str, text: str) -> list[str]:
-    """Every import of a file of tfring/ that goes against the arrows."""
-    errors = []
-    seen = set(imported_modules(ast.parse(text)))
-    for module, top in sorted(seen):
-        for folder, never in PY_NEVER.items():
-            if path.startswith(folder) and any(_is(module, name) for name in never):
-                errors.append(f"{path}: may not import {module}")
-        if not path.startswith("tfring/keras/") and top and _is(module, "tfring.keras"):
-            errors.append(f"{path}: imports {module}; only tfring/keras knows Keras")
-        if top and any(_is(module, name) for name in PY_LAZY_EVERYWHERE):
-            errors.append(f"{path}: imports {module} at import time")
-        free = any(path == name or path.startswith(name) for name in PY_TENSORFLOW_FREE)
-        if free and top and (_is(module, "tensorflow") or _is(module, "keras")):
-            errors.append(f"{path}: imports {module} at import time; `import tfring` must not")
+    `sources` has the text of each file of ops/, by its path: the headers that a pure file includes,
+    directly or not, may not include such a thing either.
+    """
+    pure = [path for path in sources if (layer_of(path) or "").startswith(PURE)]
+    errors = [
+        f"{path}: a pure layer uses {match.group()}"
+        for path in pure
+        for match in IMPURE_WORD.finditer(blank_out(sources[path]))
+    ]
+    reached, waiting = set(pure), list(pure)
+    while waiting:
+        path = waiting.pop()
+        for quoted, angled in INCLUDE.findall(sources[path]):
+            if IMPURE_HEADER.fullmatch(angled):
+                errors.append(f"{path}: included by a pure layer, but includes <{angled}>")
+            if quoted in sources and quoted not in reached:
+                reached.add(quoted)
+                waiting.append(quoted)
     return errors
 
 

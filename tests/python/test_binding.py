@@ -88,29 +88,6 @@ def test_results_belong_to_the_caller(runtime: None) -> None:
     np.testing.assert_array_equal(first, source)
 
 
-def test_one_rank_runs_every_collective(runtime: None) -> None:
-    """Factors count, and every rank is the root."""
-    x = np.arange(6, dtype=np.float32).reshape(3, 2)
-    results = [
-        core.allreduce(x, name="a", op=0),
-        core.reducescatter(x, name="b", op=1, prescale=0.5, postscale=2.0),
-        core.reduce(x, name="c", root=0, op=5),
-        core.allgather(x, name="d"),
-        core.gather(x, name="e", root=0),
-        core.broadcast(x, name="f", root=0),
-        core.scatter(x, [3], name="g", root=0),
-    ]
-    for result in results:
-        np.testing.assert_array_equal(result, x)
-    rows, received = core.alltoall(x, [3], name="h")
-    np.testing.assert_array_equal(rows, x)
-    assert received.dtype == np.int64 and received.tolist() == [3]
-    assert core.barrier(name="i") is None
-    assert core.join() == 0
-    np.testing.assert_array_equal(core.reducescatter(x, name="k", op=1, postscale=3.0), 3 * x)
-    np.testing.assert_array_equal(core.reduce(x, name="k", root=0, op=1, prescale=3.0), 3 * x)
-
-
 def test_one_rank_has_no_second_process_set(runtime: None) -> None:
     assert core.process_sets() == {0: [0]}
     for ranks, message in [([0], "registered already"), ([1], "rank 1"), ([], "at least one")]:

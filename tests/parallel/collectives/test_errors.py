@@ -1,4 +1,4 @@
-"""Errors as a script sees them: tf.errors classes, and a runtime that goes on."""
+"""Wrong calls: the tf.errors class and message that every rank gets; and the next call works."""
 
 from __future__ import annotations
 
@@ -14,45 +14,53 @@ import tfring
 
 Call = Callable[..., Any]
 
-# What each collective is called with here. The defaults are right; a test changes one of them.
-CALLS: dict[str, Call] = {
-    "allreduce": lambda x, name, op, scale, root: tfring.allreduce(
-        x, name=name, op=op, prescale_factor=scale
-    ),
-    "grouped_allreduce": lambda x, name, op, scale, root: tfring.grouped_allreduce(
-        [x, x], name=name, op=op, prescale_factor=scale
-    ),
-    "reducescatter": lambda x, name, op, scale, root: tfring.reducescatter(
-        x, name=name, op=op, postscale_factor=scale
-    ),
-    "grouped_reducescatter": lambda x, name, op, scale, root: tfring.grouped_reducescatter(
-        [x, x], name=name, op=op, prescale_factor=scale
-    ),
-    "reduce": lambda x, name, op, scale, root: tfring.reduce(
-        x, root, op=op, postscale_factor=scale, name=name
-    ),
-    "allgather": lambda x, name, op, scale, root: tfring.allgather(x, name=name),
-    "grouped_allgather": lambda x, name, op, scale, root: tfring.grouped_allgather(
-        [x, x], name=name
-    ),
-    "broadcast": lambda x, name, op, scale, root: tfring.broadcast(x, root, name=name),
-    "gather": lambda x, name, op, scale, root: tfring.gather(x, root, name=name),
-    "scatter": lambda x, name, op, scale, root: tfring.scatter(x, root, name=name),
-    "alltoall": lambda x, name, op, scale, root: tfring.alltoall(x, name=name),
-}
 REDUCING = ("allreduce", "grouped_allreduce", "reducescatter", "grouped_reducescatter", "reduce")
 ROOTED = ("reduce", "broadcast", "gather", "scatter")
 GROUPED = ("grouped_allreduce", "grouped_allgather", "grouped_reducescatter")
+SAME_SHAPE = ("allreduce", "grouped_allreduce", "reduce", "broadcast")  # scalars, too
+COLLECTIVES = (
+    *REDUCING,
+    "allgather",
+    "grouped_allgather",
+    "broadcast",
+    "gather",
+    "scatter",
+    "alltoall",
+)
 
-# By what the ranks disagree on: the odd one's argument, what the error says, who has it.
+# What the ranks have to agree on: the odd one's argument, what the error says of both values, and
+# which collectives have it. {few} and {many} are the numbers of rows with rows=2 and rows=4.
 DISAGREEMENTS: dict[str, tuple[dict[str, Any], tuple[str, str], tuple[str, ...]]] = {
-    "dtype": ({"dtype": tf.float64}, ("float32", "float64"), tuple(CALLS)),
-    "shape": ({"columns": 4}, (", 3]", ", 4]"), tuple(CALLS)),
+    "dtype": ({"dtype": tf.float64}, ("float32", "float64"), COLLECTIVES),
+    "shape": ({"row": (4,)}, (", 3]", ", 4]"), COLLECTIVES),
+    "dimensions": ({"row": (3, 1)}, (", 3]", ", 3, 1]"), COLLECTIVES),
+    "rows": ({"rows": 4}, ("[{few}, 3]", "[{many}, 3]"), (*REDUCING, "broadcast")),
     "op": ({"op": tfring.Max}, ("Max", "Sum"), REDUCING),
-    "scale": ({"scale": 0.5}, ("0.5", "0.25"), REDUCING),
+    "average": ({"op": tfring.Average}, ("Average", "Sum"), REDUCING),
+    "prescale": ({"prescale": 0.5}, ("0.5", "0.25"), REDUCING),
+    "postscale": ({"postscale": 0.5}, ("0.5", "0.25"), REDUCING),
     "root": ({"root": 1}, ("root 0", "root 1"), ROOTED),
 }
 CASES = [(call, what) for what, (_, _, calls) in DISAGREEMENTS.items() for call in calls]
+
+
+def run(
+    call: str,
+    name: str,
+    x: Any,
+    *,
+    op: int = tfring.Sum,
+    prescale: float = 0.25,
+    postscale: float = 0.25,
+    root: int = 0,
+) -> Any:
+    """Runs a collective with those of the arguments that it takes."""
+    arguments: dict[str, Any] = {"name": name}
+    if call in REDUCING:
+        arguments |= {"op": op, "prescale_factor": prescale, "postscale_factor": postscale}
+    if call in ROOTED:
+        arguments |= {"root_rank": root}
+    return getattr(tfring, call)([x, x] if call in GROUPED else x, **arguments)
 
 
 def make(
@@ -60,41 +68,67 @@ def make(
     name: str,
     *,
     dtype: Any = tf.float32,
-    columns: int = 3,
-    op: int = tfring.Sum,
-    scale: float = 0.25,
-    root: int = 0,
+    rows: int = 2,
+    row: tuple[int, ...] = (3,),
+    **arguments: Any,
 ) -> Any:
-    return CALLS[call](tf.ones([2 * tfring.size(), columns], dtype), name, op, scale, root)
+    """Runs a collective with a tensor that all of them take, unless a test changes it."""
+    return run(call, name, tf.ones([rows * tfring.size(), *row], dtype), **arguments)
 
 
 def still_works(size: int) -> None:
     np.testing.assert_array_equal(tfring.allreduce(tf.ones(2), op=tfring.Sum), size)
 
 
-BAD_CALLS: dict[str, Callable[[], Any]] = {
-    "allreduce bool": lambda: tfring.allreduce(tf.constant([True])),
-    "allreduce text": lambda: tfring.allreduce("a"),
-    "grouped bool": lambda: tfring.grouped_allreduce([tf.constant([True])]),
-    "sparse Min": lambda: tfring.allreduce(
-        tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0])), op=tfring.Min
+FLAGS, TEXT = tf.constant([True]), tf.constant(["text"])
+BAD_CALLS: dict[str, tuple[Callable[[], Any], str]] = {
+    "allreduce bool": (
+        lambda: tfring.allreduce(FLAGS, name="flags"),
+        "tensor flags has dtype bool.*supported are float16",
     ),
-    "allgather text": lambda: tfring.allgather(tf.constant(["a"])),
-    "broadcast text": lambda: tfring.broadcast("a", 0),
-    "broadcast root": lambda: tfring.broadcast(tf.ones(2), "zero"),
-    "alltoall splits": lambda: tfring.alltoall(tf.ones(2), [1.0]),
-    "reducescatter bool": lambda: tfring.reducescatter([True]),
-    "reduce Adasum": lambda: tfring.reduce(1.0, 0, op=tfring.Adasum),
-    "allreduce Adasum": lambda: tfring.allreduce(1, op=tfring.Adasum),
+    "allreduce text": (
+        lambda: tfring.allreduce("a", name="words"),
+        "tensor words has dtype string.*supported are float16",
+    ),
+    "grouped bool": (lambda: tfring.grouped_allreduce([FLAGS]), "dtype bool"),
+    "sparse Min": (
+        lambda: tfring.allreduce(
+            tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0])), op=tfring.Min
+        ),
+        "Min",
+    ),
+    "allgather text": (lambda: tfring.allgather(TEXT), "dtype string"),
+    "broadcast text": (lambda: tfring.broadcast("a", 0), "dtype string"),
+    "broadcast root": (lambda: tfring.broadcast(tf.ones(2), "zero"), "zero"),
+    "alltoall splits": (lambda: tfring.alltoall(tf.ones(2), [1.0]), "dtype float32"),
+    "reducescatter bool": (lambda: tfring.reducescatter([True]), "dtype bool"),
+    "reduce Adasum": (
+        lambda: tfring.reduce(1.0, 0, op=tfring.Adasum),
+        "Adasum needs whole tensors",
+    ),
+    "reducescatter Adasum": (
+        lambda: tfring.reducescatter([1.0], op=tfring.Adasum),
+        "Adasum needs whole tensors",
+    ),
+    "grouped reducescatter Adasum": (
+        lambda: tfring.grouped_reducescatter([[1.0]], op=tfring.Adasum),
+        "Adasum needs whole tensors",
+    ),
+    "allreduce Adasum": (
+        lambda: tfring.allreduce(1, op=tfring.Adasum),
+        "op=Adasum does not support",
+    ),
+    "unknown op": (lambda: tfring.allreduce(1.0, op=9), "9 is not a reduce operation"),
 }
 
 
 @pytest.mark.parametrize("case", BAD_CALLS)
 def test_a_refused_call_uses_up_no_name(case: str, rank: int, size: int) -> None:
-    """One rank's bad call takes no part: the next calls without names meet."""
+    """One rank's refused call counts for no default name: the next calls get equal names."""
+    call, message = BAD_CALLS[case]
     if rank == size - 1:
-        with pytest.raises((TypeError, ValueError, NotImplementedError)):
-            BAD_CALLS[case]()
+        with pytest.raises((TypeError, ValueError, NotImplementedError), match=message):
+            call()
     ones = tf.ones(3)
     np.testing.assert_array_equal(tfring.allreduce(ones, op=tfring.Sum), size * ones)
     np.testing.assert_array_equal(tfring.grouped_allreduce([ones], op=tfring.Sum)[0], size * ones)
@@ -123,14 +157,16 @@ both = pytest.mark.parametrize("in_graph", [False, True])
 @pytest.mark.parametrize(("call", "what"), CASES, ids=lambda part: part)
 def test_disagreement(call: str, what: str, in_graph: bool, rank: int, several: int) -> None:
     """Every rank gets the error, which names the tensor, the ranks and the values."""
-    odd_one = several - 1
     argument, values, _ = DISAGREEMENTS[what]
-    everybody_gets(
-        tf.errors.FailedPreconditionError,
-        lambda: make(call, f"m.{what}.{call}", **(argument if rank == odd_one else {})),
-        (f"m.{what}.{call}", *values, f"rank {odd_one}", "rank 0" if several == 2 else "ranks 0"),
-        in_graph,
-    )
+    for odd, other in ((0, 1), (several - 1, 0)):
+        name = f"m.{what}.{call}.{odd}"
+        said = [value.format(few=2 * several, many=4 * several) for value in values]
+        everybody_gets(
+            tf.errors.FailedPreconditionError,
+            functools.partial(make, call, name, **(argument if rank == odd else {})),
+            (name, *said, f"rank {odd}", f"rank {other}" if several == 2 else f"ranks {other}"),
+            in_graph,
+        )
 
 
 @both
@@ -186,7 +222,7 @@ LISTS: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
 @both
 @pytest.mark.parametrize("case", LISTS)
 def test_lists_of_other_kinds(case: str, in_graph: bool, rank: int, several: int) -> None:
-    """A rank is told, too, that would wait for what the others do not have."""
+    """A rank that calls a collective which the others never call gets the error, too."""
     call, usual, odd = LISTS[case]
     mine = odd if rank == several - 1 else usual
 
@@ -197,7 +233,8 @@ def test_lists_of_other_kinds(case: str, in_graph: bool, rank: int, several: int
     everybody_gets(tf.errors.FailedPreconditionError, run, parts, in_graph)
 
 
-# Bad on the last rank alone; all ranks hear of it. By what is wrong: rows, splits, what it says.
+# The last rank alone passes wrong splits; every rank gets the error. Each case has the splits and a
+# part of the message.
 BAD_SPLITS: dict[str, tuple[Callable[[int], Any], str]] = {
     "sum": (lambda size: [1] * (size - 1) + [size], "splits add up to"),
     "negative": (lambda size: [-1] + [1] * (size - 1), "is -1: a number of rows is 0 or more"),
@@ -238,23 +275,12 @@ def test_rows_that_cannot_be_cut_equally(in_graph: bool, rank: int, several: int
         everybody_gets(tf.errors.InvalidArgumentError, call, parts, in_graph)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "allgather",
-        "grouped_allgather",
-        "gather",
-        "scatter",
-        "alltoall",
-        "reducescatter",
-        "grouped_reducescatter",
-    ],
-)
+@pytest.mark.parametrize("call", [c for c in COLLECTIVES if c not in SAME_SHAPE])
 def test_a_scalar_has_no_rows(call: str, rank: int, size: int) -> None:
-    """The other ranks hear of it, whether its shape is known before it runs or not."""
+    """Every rank gets the error, whether TensorFlow knows the shape when it traces or not."""
 
     def step(x: Any) -> Any:
-        return CALLS[call](x, f"scalar.{call}", tfring.Sum, 1.0, size - 1)
+        return run(call, f"scalar.{call}", x, root=size - 1)
 
     late = tf.function(step, input_signature=[tf.TensorSpec(None, tf.float32)])
     mine = tf.constant(1.0) if rank == size - 1 else tf.ones([size])
@@ -267,17 +293,18 @@ def test_a_scalar_has_no_rows(call: str, rank: int, size: int) -> None:
 
 @both
 @pytest.mark.parametrize("call", ROOTED)
-def test_a_root_that_is_no_rank(call: str, in_graph: bool, size: int) -> None:
+def test_a_root_that_is_no_rank(call: str, in_graph: bool, rank: int, size: int) -> None:
+    """The last rank alone names it; every rank gets the error."""
     everybody_gets(
         tf.errors.InvalidArgumentError,
-        lambda: make(call, f"no.root.{call}", root=size),
-        (f"no.root.{call}", f"root rank {size}"),
+        lambda: make(call, f"no.root.{call}", root=size if rank == size - 1 else 0),
+        (f"no.root.{call}", f"rank {size - 1}", f"root rank {size}"),
         in_graph,
     )
 
 
 @both
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", COLLECTIVES)
 def test_an_unknown_process_set(call: str, in_graph: bool, size: int) -> None:
     function = getattr(tfring, call)
     rows = [tf.ones([2, 2])] if call.startswith("grouped") else tf.ones([2, 2])
@@ -324,26 +351,18 @@ def test_send_and_recv_need_another_rank(rank: int, size: int) -> None:
         tfring.send(1.0, rank)
     with pytest.raises(ValueError, match="itself"):
         tfring.recv(rank, tf.float32)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=str(size)):
-        tfring.send(1.0, size)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=str(size)):
-        tfring.recv(size, tf.float32)
+    for other in (size, -1):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=str(other)):
+            tfring.send(1.0, other)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=str(other)):
+            tfring.recv(other, tf.float32)
     with pytest.raises(TypeError, match="dtype string"):
         tfring.recv(size, tf.string)
     still_works(size)
 
 
-def test_dtypes_that_cannot_be_reduced() -> None:
-    with pytest.raises(TypeError, match=r"tensor words has dtype string.*supported are float16"):
-        tfring.allreduce(tf.constant("text"), name="words")
-    with pytest.raises(TypeError, match=r"tensor flags has dtype bool.*supported are"):
-        tfring.allreduce(tf.constant([True]), name="flags")
-    with pytest.raises(TypeError, match=r"dtype string"):
-        tfring.allgather(tf.constant(["text"]), name="words")
-
-
 def test_an_error_in_one_of_two_collectives(rank: int, several: int) -> None:
-    """The step fails as a whole, and nothing of it stays behind."""
+    """The whole step fails, and the names of both collectives can be used again."""
 
     @tf.function
     def step(x: Any) -> Any:

@@ -37,7 +37,7 @@ def teams() -> Iterator[dict[str, Team]]:
 
 
 class Cell:
-    """A row with one dtype: what goes in, and what has to come out here."""
+    """A row with one dtype: the inputs, and the results that this rank has to get."""
 
     def __init__(self, row: Row, dtype: str, team: Team) -> None:
         self.row, self.dtype, self.team = row, dtype, team
@@ -119,7 +119,7 @@ def test_matrix(team: str, mode: Mode, collective: str, teams: dict[str, Team]) 
 
 
 def test_the_table_is_complete() -> None:
-    """Nothing that moves tensors is missing from it."""
+    """The table has every collective that moves tensors."""
     listed = set(COLLECTIVES)
     for name in (
         *("allreduce", "grouped_allreduce", "allgather", "grouped_allgather", "broadcast"),

@@ -41,7 +41,7 @@ class Task(NamedTuple):
     splits: list[list[int]]
 
     def input_of(self, rank: int) -> Array:
-        """What a rank brings: small whole numbers, different for every call and rank."""
+        """A rank's input: small whole numbers, different for every call and rank."""
         shape = (self.rows[self.ranks.index(rank)], self.columns)
         count = shape[0] * shape[1]
         return (
@@ -128,13 +128,13 @@ def check(task: Task, rank: int, got: Any) -> None:
 
 
 def cut(rng: random.Random, rows: int, parts: int) -> list[int]:
-    """Any parts of a number, zeros among them."""
+    """Divides rows into random parts, some of them zero."""
     bounds = sorted(rng.randint(0, rows) for _ in range(parts - 1))
     return [b - a for a, b in itertools.pairwise([0, *bounds, rows])]
 
 
 def draw(rng: random.Random, number: int, slot: int, sets: dict[int, list[int]]) -> Task:
-    """The same call on every rank."""
+    """A random call, the same on every rank."""
     process_set = rng.choice(sorted(sets))
     ranks = sets[process_set]
     kinds = ["allreduce", "reducescatter", "reduce", "allgather", "gather", "broadcast"]
@@ -188,7 +188,7 @@ def change_sets(rng: random.Random, size: int, sets: dict[int, list[int]]) -> No
 
 
 def run_out(rng: random.Random, rank: int, size: int) -> None:
-    """Every rank makes steps of its own number, then joins: averages are over those who go on."""
+    """Every rank makes a random number of steps, then joins: averages are over those not joined."""
     steps = [rng.randint(0, 3) for _ in range(size)]
     for step in range(steps[rank]):
         going = [r for r in range(size) if steps[r] > step]

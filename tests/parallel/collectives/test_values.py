@@ -1,4 +1,4 @@
-"""The TensorFlow collectives' values, eager and in a tf.function, against numpy."""
+"""What test_matrix.py leaves out: defaults, plain values, mixed groups, sparse tensors."""
 
 from __future__ import annotations
 
@@ -14,48 +14,15 @@ from tfring.collectives import broadcast
 from tfring.collectives.compression import Compression
 from tfring.ops import topology_ops
 
-REDUCIBLE = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
-OTHERS = ("bool", "int16", "uint16", "uint32", "uint64", "complex64", "complex128")
-REDUCTIONS: dict[int, Callable[[Any], Any]] = {
-    tfring.Sum: lambda all_: all_.sum(0),
-    tfring.Min: lambda all_: all_.min(0),
-    tfring.Max: lambda all_: all_.max(0),
-    tfring.Product: lambda all_: all_.prod(0),
-}
-
-
-def tensor_of(owner: int, dtype: str, shape: tuple[int, ...] = (5, 7)) -> Any:
-    rng = np.random.default_rng(owner)
-    return tf.cast(tf.constant(rng.integers(1, 4, size=shape)), dtype)
-
-
-def as_float(tensor: Any) -> Any:
-    return tf.cast(tensor, tf.float64).numpy()
-
 
 def graphed(call: Callable[..., Any], in_graph: bool) -> Callable[..., Any]:
     return tf.function(call) if in_graph else call
 
 
 @pytest.mark.parametrize("in_graph", [False, True])
-@pytest.mark.parametrize("dtype", REDUCIBLE)
-def test_allreduce(dtype: str, in_graph: bool, rank: int, size: int) -> None:
-    everything = np.stack([as_float(tensor_of(r, dtype)) for r in range(size)])
-    for op, reduction in REDUCTIONS.items():
-        call = graphed(lambda x, op=op: tfring.allreduce(x, op=op), in_graph)
-        got = call(tensor_of(rank, dtype))
-        assert got.dtype.name == dtype
-        np.testing.assert_array_equal(as_float(got), reduction(everything))
-
-
-@pytest.mark.parametrize("in_graph", [False, True])
 def test_average_is_the_default(in_graph: bool, rank: int, size: int) -> None:
     call = graphed(lambda x: tfring.allreduce(x), in_graph)
-    for dtype in ("float32", "float64"):
-        got = call(tf.fill([3], tf.cast(rank, dtype)))
-        np.testing.assert_allclose(got, (size - 1) / 2, rtol=1e-6)
-    got = call(tf.fill([3], tf.constant(size * (rank + 1), tf.int32)))
-    np.testing.assert_array_equal(got, size * (size + 1) // 2)
+    np.testing.assert_allclose(call(tf.fill([3], float(rank))), (size - 1) / 2, rtol=1e-6)
 
 
 def test_plain_python_and_numpy_values(rank: int, size: int) -> None:
@@ -128,25 +95,12 @@ def test_indexed_slices_are_gathered(op: int, in_graph: bool, rank: int, size: i
     np.testing.assert_allclose(dense[1:], 2.0 / share, rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", REDUCIBLE + OTHERS)
-def test_allgather_of_different_rows(dtype: str, rank: int, size: int) -> None:
+def test_a_traced_allgather_does_not_know_its_rows(rank: int, size: int) -> None:
     call = tf.function(
-        lambda x: tfring.allgather(x), input_signature=[tf.TensorSpec([None, 2], dtype)]
+        lambda x: tfring.allgather(x), input_signature=[tf.TensorSpec([None, 2], tf.float32)]
     )
-    rows = [tf.cast(tf.fill([r % 3, 2], r % 2), dtype) for r in range(1, size + 1)]
-    got = call(rows[rank])
-    assert got.dtype.name == dtype
-    np.testing.assert_array_equal(got, tf.concat(rows, 0))
     assert call.get_concrete_function().structured_outputs.shape.as_list() == [None, 2]
-
-
-@pytest.mark.parametrize("dtype", REDUCIBLE + OTHERS)
-def test_broadcast(dtype: str, rank: int, size: int) -> None:
-    call = tf.function(lambda x, root: tfring.broadcast(x, root))
-    for root in range(size):
-        got = call(tf.cast(tf.fill([2, 3], (rank + 1) % 2), dtype), root)
-        assert got.dtype.name == dtype and got.shape == (2, 3)
-        np.testing.assert_array_equal(got, tf.cast(tf.fill([2, 3], (root + 1) % 2), dtype))
+    assert call(tf.ones([rank, 2])).shape == (size * (size - 1) // 2, 2)
 
 
 def test_bucket_broadcast_is_one_op(rank: int, size: int) -> None:

@@ -1,22 +1,21 @@
-"""The binding: whatever ranks get wrong ends with one typed error on all of them, and life goes on.
+"""The binding: mistakes that TensorFlow's ops cannot make, and those about process sets.
 
-Every test makes the same mistake once with each rank as the odd one out.
+All others are in collectives/test_errors.py. Most tests make the same mistake once with each rank
+as the odd one out: every rank gets one typed error, and the next call of that name works.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from native_cases import (
-    AVERAGE,
     FAILED_PRECONDITION,
     INVALID_ARGUMENT,
     LIMIT,
-    MAX,
-    MIN,
     SUM,
     expect_error,
     process_set,
@@ -25,10 +24,9 @@ from native_cases import (
 from tfring._native import core
 
 X = np.ones((12, 2), np.float32)
-Start = Callable[..., Any]
 
 # A valid call of every kind that takes an array, the same on all ranks.
-STARTS: dict[str, Start] = {
+STARTS: dict[str, Callable[..., Any]] = {
     "allreduce": lambda x, op=SUM, **k: core.allreduce(x, op=op, **k),
     "reducescatter": lambda x, op=SUM, **k: core.reducescatter(x, op=op, **k),
     "reduce": lambda x, op=SUM, root=0, **k: core.reduce(x, op=op, root=root, **k),
@@ -40,8 +38,6 @@ STARTS: dict[str, Start] = {
 }
 REDUCING = ("allreduce", "reducescatter", "reduce")
 ROOTED = ("reduce", "gather", "broadcast", "scatter")
-SPLITTING = ("alltoall", "scatter")
-BY_ROWS = ("reducescatter", "allgather", "gather", "scatter", "alltoall")
 
 
 @pytest.fixture(params=sorted(STARTS))
@@ -51,237 +47,31 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def check_next(kind: str, name: str) -> None:
-    """The same name works, at once, for a call that is right."""
+    """A right call with the same name works at once."""
     STARTS[kind](X, name=name)
     core.barrier(name=name)
 
 
-def disagree(kind: str, rank: int, several: int, call: Callable[[bool, str], Any], *parts: str):
-    """Expects FailedPrecondition everywhere for each odd rank, naming the tensor and the rank."""
+def test_kinds(kind: str, rank: int, several: int) -> None:
     for odd in range(several):
         name = f"odd.{kind}.{odd}"
-        expect_error(
-            FAILED_PRECONDITION,
-            lambda odd=odd, name=name: call(rank == odd, name),
-            *(name, f"rank {odd}", *parts),
+        call = (
+            partial(core.barrier, name=name) if rank == odd else partial(STARTS[kind], X, name=name)
         )
+        expect_error(FAILED_PRECONDITION, call, name, f"rank {odd}", kind, "barrier")
         check_next(kind, name)
 
 
-def test_dtypes(kind: str, rank: int, several: int) -> None:
-    disagree(
-        kind,
-        rank,
-        several,
-        lambda odd, name: STARTS[kind](X.astype(np.float64) if odd else X, name=name),
-        "float32",
-        "float64",
-    )
-
-
-def test_shapes(kind: str, rank: int, several: int) -> None:
-    other = np.ones((12, 3), np.float32)
-    disagree(
-        kind,
-        rank,
-        several,
-        lambda odd, name: STARTS[kind](other if odd else X, name=name),
-        "[12, 2]",
-        "[12, 3]",
-    )
-
-
-def test_numbers_of_dimensions(kind: str, rank: int, several: int) -> None:
-    flat = np.ones(12, np.float32)
-    disagree(
-        kind,
-        rank,
-        several,
-        lambda odd, name: STARTS[kind](flat if odd else X, name=name),
-        "[12, 2]",
-        "[12]",
-    )
-
-
-@pytest.mark.parametrize("kind", ["allreduce", "reducescatter", "reduce", "broadcast"])
-def test_numbers_of_rows(kind: str, rank: int, several: int) -> None:
-    more = np.ones((24, 2), np.float32)
-    disagree(
-        kind,
-        rank,
-        several,
-        lambda odd, name: STARTS[kind](more if odd else X, name=name),
-        "[12, 2]",
-        "[24, 2]",
-    )
-
-
-def test_kinds(kind: str, rank: int, several: int) -> None:
-    disagree(
-        kind,
-        rank,
-        several,
-        lambda odd, name: core.barrier(name=name) if odd else STARTS[kind](X, name=name),
-        kind,
-        "barrier",
-    )
-
-
 @pytest.mark.parametrize("kind", REDUCING)
-def test_ops_and_factors(kind: str, rank: int, several: int) -> None:
-    for right, wrong, parts in [
-        ({"op": MIN}, {"op": MAX}, ("Min", "Max")),
-        ({"op": SUM}, {"op": AVERAGE}, ("Sum", "Average")),
-        ({"prescale": 2.0}, {"prescale": 3.0}, ("2", "3")),
-        ({"postscale": 2.0}, {"postscale": 0.5}, ("2", "0.5")),
-    ]:
-        disagree(
-            kind,
-            rank,
-            several,
-            lambda odd, name, right=right, wrong=wrong: STARTS[kind](
-                X, name=name, **(wrong if odd else right)
-            ),
-            *parts,
-        )
-
-
-@pytest.mark.parametrize("kind", ROOTED)
-def test_roots(kind: str, rank: int, several: int) -> None:
-    disagree(
-        kind,
-        rank,
-        several,
-        lambda odd, name: STARTS[kind](X, name=name, root=1 if odd else 0),
-        "root 0",
-        "root 1",
-    )
-
-
-def refuse(kind: str, rank: int, several: int, call: Callable[[bool, str], Any], *parts: str):
-    """Expects InvalidArgument everywhere for each odd rank, with the reason that it gave."""
+def test_what_cannot_be_reduced(kind: str, rank: int, several: int) -> None:
+    """One rank's wrong dtype or factor is an error on every rank, with that rank's reason."""
     for odd in range(several):
         name = f"bad.{kind}.{odd}"
-        expect_error(
-            INVALID_ARGUMENT,
-            lambda odd=odd, name=name: call(rank == odd, name),
-            *(name, f"rank {odd}", *parts),
-        )
+        flags = partial(STARTS[kind], X.astype(bool) if rank == odd else X, name=name)
+        expect_error(INVALID_ARGUMENT, flags, name, f"rank {odd}", "bool")
+        scaled = partial(STARTS[kind], X, name=name, prescale=np.inf if rank == odd else 1.0)
+        expect_error(INVALID_ARGUMENT, scaled, name, f"rank {odd}", "prescale")
         check_next(kind, name)
-
-
-@pytest.mark.parametrize("kind", ROOTED)
-def test_a_root_that_is_no_rank(kind: str, rank: int, several: int) -> None:
-    refuse(
-        kind,
-        rank,
-        several,
-        lambda odd, name: STARTS[kind](X, name=name, root=several if odd else 0),
-        f"root rank {several}",
-    )
-
-
-@pytest.mark.parametrize("kind", BY_ROWS)
-def test_a_scalar_has_no_rows(kind: str, rank: int, several: int) -> None:
-    scalar = np.float32(1)
-    refuse(
-        kind,
-        rank,
-        several,
-        lambda odd, name: STARTS[kind](scalar if odd else X, name=name),
-        "scalar",
-    )
-
-
-@pytest.mark.parametrize("kind", REDUCING)
-def test_a_dtype_that_cannot_be_reduced(kind: str, rank: int, several: int) -> None:
-    refuse(
-        kind,
-        rank,
-        several,
-        lambda odd, name: STARTS[kind](X.astype(bool) if odd else X, name=name),
-        "bool",
-    )
-
-
-@pytest.mark.parametrize("kind", REDUCING)
-def test_a_factor_that_is_no_number(kind: str, rank: int, several: int) -> None:
-    refuse(
-        kind,
-        rank,
-        several,
-        lambda odd, name: STARTS[kind](X, name=name, prescale=np.inf if odd else 1.0),
-        "prescale",
-    )
-
-
-def test_bad_splits_of_alltoall(rank: int, several: int) -> None:
-    rest = [0] * (several - 2)
-    good = [12, 0, *rest]
-    for bad in ([12], [11, 0, *rest], [13, -1, *rest], [*good, 0]):
-        refuse(
-            "alltoall",
-            rank,
-            several,
-            lambda odd, name, bad=bad: core.alltoall(X, bad if odd else good, name=name),
-            "splits",
-        )
-    for rows in range(1, 2 * several):
-        if rows % several:
-            refuse(
-                "alltoall",
-                rank,
-                several,
-                lambda odd, name, rows=rows: core.alltoall(X[:rows] if odd else X, name=name),
-                str(rows),
-            )
-
-
-def test_bad_splits_of_scatter(rank: int, several: int) -> None:
-    rest = [0] * (several - 2)
-    for root in range(several):
-        for bad in ([12], [11, 0, *rest], [13, -1, *rest]):
-            name = f"scatter.{root}"
-            expect_error(
-                INVALID_ARGUMENT,
-                lambda bad=bad, root=root, name=name: core.scatter(X, bad, name=name, root=root),
-                *(name, f"rank {root}", "splits"),
-            )
-            check_next("scatter", name)
-
-
-def test_sends_that_do_not_fit(rank: int, several: int) -> None:
-    """Only the two hear of it."""
-    for told, dtype, parts in [
-        ((3, 2), np.float32, ("[12, 2]", "[3, 2]")),
-        ((-1,), np.float32, ("[12, 2]", "[-1]")),
-        (None, np.int32, ("float32", "int32")),
-    ]:
-        if rank == 0:
-            expect_error(FAILED_PRECONDITION, lambda: core.send(X, name="m", dest=1), *parts)
-            core.send(X, name="m", dest=1)
-        elif rank == 1:
-            expect_error(
-                FAILED_PRECONDITION,
-                lambda told=told, dtype=dtype: core.recv(dtype, told, name="m", source=0),
-                *parts,
-            )
-            np.testing.assert_array_equal(core.recv(np.float32, name="m", source=0), X)
-
-
-def test_messages_that_go_nowhere_end_at_once(rank: int, several: int) -> None:
-    for other in (rank, several, -1):
-        expect_error(INVALID_ARGUMENT, lambda o=other: core.send(X, name="m", dest=o), f"{other}")
-        expect_error(
-            INVALID_ARGUMENT, lambda o=other: core.recv("float32", name="m", source=o), f"{other}"
-        )
-
-
-def test_sets_that_do_not_exist(kind: str, rank: int, size: int) -> None:
-    expect_error(
-        INVALID_ARGUMENT, lambda: STARTS[kind](X, name="x", process_set=7), "process set 7"
-    )
-    check_next(kind, "x")
 
 
 def test_sets_of_other_ranks(kind: str, rank: int, several: int) -> None:

@@ -34,41 +34,6 @@ def compiled(function: Callable[..., Any]) -> Any:
     return tf.function(function, jit_compile=True)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8", "int64"])
-def test_an_allreduce_of_each_kind_of_number(dtype: str, rank: int, size: int) -> None:
-    @compiled
-    def step(x: Any) -> Any:
-        return [
-            hvd.allreduce(x, op=op, name=f"xla.{dtype}.{op}")
-            for op in (hvd.Sum, hvd.Min, hvd.Max, hvd.Product)
-        ]
-
-    mine = tf.cast(tf.fill([3, 2], rank + 1), dtype)
-    ranks = np.arange(1.0, size + 1)
-    expected = [ranks.sum(), 1, size, ranks.prod()]
-    for got, value in zip(step(mine), expected, strict=True):
-        assert got.dtype == dtype
-        np.testing.assert_array_equal(tf.cast(got, tf.float64), np.full([3, 2], value))
-
-
-@pytest.mark.parametrize(
-    "dtype", ["bool", "uint8", "int16", "uint32", "float16", "bfloat16", "float64", "complex64"]
-)
-def test_moving_each_kind_of_value(dtype: str, rank: int, size: int) -> None:
-    @compiled
-    def step(x: Any) -> Any:
-        return hvd.allgather(x, name="xla.gather"), hvd.broadcast(x, size - 1, name="xla.root")
-
-    values = [tf.cast([[r % 2, 1], [0, r]], dtype) for r in range(size)]
-    gathered, root = step(values[rank])
-    np.testing.assert_array_equal(
-        tf.cast(gathered, tf.complex64), tf.cast(tf.concat(values, 0), tf.complex64)
-    )
-    np.testing.assert_array_equal(
-        tf.cast(root, tf.complex64), tf.cast(values[size - 1], tf.complex64)
-    )
-
-
 def test_scalars_empty_tensors_mixed_groups_and_factors(rank: int, size: int) -> None:
     @compiled
     def step(x: Any) -> Any:
@@ -85,7 +50,7 @@ def test_scalars_empty_tensors_mixed_groups_and_factors(rank: int, size: int) ->
 
 
 def test_transposed_operands_arrive_in_row_major_order(rank: int, size: int) -> None:
-    """XLA likes to leave a transpose to the layout of whoever reads it."""
+    """XLA may turn a transpose into another layout of the operand; the runtime needs row-major."""
 
     @compiled
     def step(x: Any) -> Any:
@@ -101,10 +66,10 @@ def test_transposed_operands_arrive_in_row_major_order(rank: int, size: int) -> 
 
 
 def chain_of(ir: str) -> list[str]:
-    """The tensors of a program's collectives, in the order in which each needs the one before.
+    """The names of a program's collectives, in the order that their data dependences give.
 
     Raises:
-        AssertionError: that is no order.
+        AssertionError: the dependences are no single chain.
     """
     calls = {}  # result -> (operands, tensor)
     for line in ir.splitlines():
@@ -139,7 +104,7 @@ def test_xla_sees_a_data_dependence_between_independent_collectives() -> None:
 
 
 def test_ranks_with_different_programs_meet_in_the_same_order(rank: int, size: int) -> None:
-    """Each rank's own work and ways to use the results would suggest another order."""
+    """The ranks do different work, by which XLA would order their collectives differently."""
 
     @compiled
     def step(x: Any) -> Any:
@@ -263,7 +228,7 @@ def test_disagreement_is_a_typed_error_on_all_ranks(rank: int, several: int) -> 
 
 
 def test_a_scalar_found_when_compiling_is_refused_on_all_ranks() -> None:
-    """Its rank is not known before; it neither ends the process nor leaves a rank waiting."""
+    """The shape is known only when XLA compiles; the error ends no process and blocks no rank."""
     gather = tf.function(
         lambda x: hvd.allgather(x, name="jit.scalar"),
         jit_compile=True,
@@ -276,7 +241,7 @@ def test_a_scalar_found_when_compiling_is_refused_on_all_ranks() -> None:
 
 def test_an_allgather_of_different_rows_says_what_to_do(rank: int, several: int) -> None:
     step = compiled(lambda x: hvd.allgather(x, name="xla.rows"))
-    # Two rows more than the last rank has: nobody's guess at the sum is right.
+    # The last rank has two rows more, so that no rank guesses the sum of all rows right.
     rows = 3 if rank == several - 1 else 1
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"xla\.rows.*same number of rows"):
         step(tf.ones([rows]))

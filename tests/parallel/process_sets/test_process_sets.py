@@ -60,25 +60,6 @@ def test_added_set_tells_who_is_in_it(rank, several, added):
     assert process_sets.registered()[evens.process_set_id] is evens
 
 
-def test_collectives_in_overlapping_sets(rank, several, added):
-    """A ring of pairs, where every rank is in two; each begins with another one."""
-    pairs = [added([r, (r + 1) % several]) for r in range(several if several > 2 else 0)]
-    order = pairs[rank:] + pairs[:rank]
-    handles = [
-        (
-            p,
-            core.allreduce_async(
-                np.full(3, 10.0**rank), name="pair", op=1, process_set=p.process_set_id
-            ),
-        )
-        for p in order
-        if p.included()
-    ]
-    for pair, handle in handles:
-        assert handle.wait().tolist() == [sum(10.0**r for r in pair.ranks)] * 3
-    assert len(handles) == (2 if pairs else 0)
-
-
 def test_set_of_one(rank, several, added):
     alone = added([several - 1])
     if alone.included():
@@ -86,16 +67,6 @@ def test_set_of_one(rank, several, added):
         assert hvd.allreduce(tf.constant([2.0]), process_set=alone).numpy().tolist() == [2.0]
         hvd.barrier(alone)
     assert alone.size() == 1 and alone.rank() == (0 if rank == several - 1 else -1)
-
-
-def test_default_names_count_in_each_set(rank, several, added):
-    """Who is not in a set does not count its calls, and meets the others nevertheless."""
-    first = added([0])
-    for count in range(3):
-        if first.included():
-            hvd.allreduce(tf.constant(1.0), process_set=first)
-        value = hvd.allreduce(tf.constant(float(rank + count)), op=hvd.Sum)
-        assert value.numpy() == sum(r + count for r in range(several))
 
 
 def test_removed_set_says_so_and_its_number_is_not_used_again(several):

@@ -88,22 +88,6 @@ def test_rank_and_size_are_not_baked_into_a_graph() -> None:
     assert [int(value) for value in step()] == [0, 1]
 
 
-def test_unknown_operations_and_sets() -> None:
-    for call in (
-        lambda: tfring.reducescatter([1.0], op=tfring.Adasum),
-        lambda: tfring.grouped_reducescatter([[1.0]], op=tfring.Adasum),
-        lambda: tfring.reduce(1.0, 0, op=tfring.Adasum),
-    ):
-        with pytest.raises(NotImplementedError, match="Adasum needs whole tensors"):
-            call()
-    with pytest.raises(TypeError, match="op=Adasum does not support"):
-        tfring.allreduce(1, op=tfring.Adasum)
-    with pytest.raises(ValueError, match="9 is not a reduce operation"):
-        tfring.allreduce(1.0, op=9)
-    with pytest.raises(ValueError, match="is not registered"):
-        tfring.allreduce(1.0, process_set=tfring.ProcessSet([0]))
-
-
 def test_sparse_tensors_know_sum_and_average_only() -> None:
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
     for op in (tfring.Min, tfring.Max, tfring.Product, tfring.Adasum):

@@ -53,7 +53,11 @@ def free_port() -> str:
 
 
 def test_another_size_and_a_lost_rank() -> None:
-    """The baked size is refused, what bakes none goes on, and a blocked call hears of a death."""
+    """After a change of the job's size, and after the death of a rank.
+
+    A function that was compiled with the old size is refused, one that holds no size works, and a
+    call that waits for the dead rank fails.
+    """
     port = free_port()
     env = environment(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
     for name in [name for name in env if name.startswith(("OMPI_", "PMI", "TFRING_RANK"))]:

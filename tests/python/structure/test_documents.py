@@ -1,4 +1,4 @@
-"""What the documents name exists: files, settings, make targets."""
+"""What the documents name exists: files, settings, make targets. ARCHITECTURE.md has its parts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,80 @@ from tfring import config
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 MAX_RECORD_LINES = 80
+ARCHITECTURE = "ARCHITECTURE.md"
+MIN_CHANGES = 20
+MAX_FILES_OF_ONE_TENSOR = 30
+MAX_GLOSSARY_LINES = 40
+GLOSSARY = (
+    *("rank", "collective", "process set", "request", "negotiation", "fusion", "plan"),
+    *("sequencer", "generation", "bucket", "layout hash"),
+)
+# A path in backticks, from the top of the checkout; `*` is any name. It has a slash or a suffix.
+PATH = re.compile(r"`([\w.*-]+/[\w.*/-]*|[\w.*-]+\.(?:cc|h|pyi?|md|toml|sh|txt|bzl))`")
+
+
+def section(text: str, heading: str) -> str:
+    """The lines below a heading, up to the next of its rank."""
+    parts = re.split(r"^## (.*)\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True)).get(heading, "")
+
+
+def missing_paths(text: str) -> list[str]:
+    """The paths in backticks that name no file or folder of the project."""
+    return [path for path in PATH.findall(text) if not list(ROOT.glob(path.rstrip("/")))]
+
+
+def changes(text: str) -> list[str]:
+    """The rows of the table that says where to change what, without those that head it."""
+    rows = re.findall(r"^\|.*\|$", section(text, "To change X, look in Y"), re.MULTILINE)
+    return rows[2:]
+
+
+def files_of_one_tensor(text: str) -> list[str]:
+    found = PATH.findall(section(text, "The way of one tensor"))
+    return [path for path in dict.fromkeys(found) if not path.endswith("/")]
+
+
+def test_architecture_names_what_exists() -> None:
+    text = (ROOT / ARCHITECTURE).read_text("utf-8")
+    assert PATH.findall(text), "no path found"
+    assert missing_paths(text) == []
+
+
+def test_architecture_says_where_to_change_what() -> None:
+    rows = changes((ROOT / ARCHITECTURE).read_text("utf-8"))
+    assert len(rows) >= MIN_CHANGES
+    assert [row for row in rows if not PATH.search(row)] == []
+
+
+def test_the_way_of_one_tensor_is_short() -> None:
+    files = files_of_one_tensor((ROOT / ARCHITECTURE).read_text("utf-8"))
+    assert files
+    assert len(files) <= MAX_FILES_OF_ONE_TENSOR
+    assert [name for name in files if not (ROOT / name).is_file()] == []
+
+
+def test_glossary_is_short() -> None:
+    glossary = section((ROOT / ARCHITECTURE).read_text("utf-8"), "Glossary").strip()
+    assert 0 < glossary.count("\n") + 1 <= MAX_GLOSSARY_LINES
+    assert [word for word in GLOSSARY if word not in glossary.lower()] == []
+
+
+def test_a_wrong_document_is_found() -> None:
+    text = """# A
+`tfring/world.py`, `no/such.py`, `nowhere.py`, `ops/*/message/`, `hvd.init`, `/dev/shm`
+## To change X, look in Y
+| X | Y |
+|---|---|
+| a launcher | `tfring/launcher/cli.py` |
+## The way of one tensor
+`ops/sim/` and `tfring/world.py`, then `tfring/world.py`, `tfring/gone.py`
+## Glossary
+"""
+    assert missing_paths(text) == ["no/such.py", "nowhere.py", "ops/*/message/", "tfring/gone.py"]
+    assert changes(text) == ["| a launcher | `tfring/launcher/cli.py` |"]
+    assert files_of_one_tensor(text) == ["tfring/world.py", "tfring/gone.py"]
+    assert section(text, "Glossary") == section(text, "No such heading") == ""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

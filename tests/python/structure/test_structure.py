@@ -1,19 +1,31 @@
-"""The rules of the house, read off the sources: arrows between rooms, sizes, no machine paths."""
+"""The rules of the sources: who may include and import whom, purity, sizes, retired words.
+
+`make lint` runs this file, too.
+"""
 
 from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+import python_rules
 import source_rules as rules
 
 ROOT = Path(__file__).resolve().parents[3]
-MAX_FILE_LINES = 500
-MAX_FUNCTION_LINES = 70
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
 MAX_INTERFACE_METHODS = 8
+MAX_FILES = {"tfring": 10}  # in the folder itself
+MAX_FILES_IN_PACKAGE = 15
+# Words that another one has replaced, by the files where they may not appear.
+RETIRED_WORDS = {
+    r"ops/.*": r"(?<!time_since_)epoch",  # generation: one life of the runtime
+    r".*\.(py|md)": r"\brooms?\b",  # layer
+}
 # Folders that exist on one machine only: home directories, temporary and work areas.
 MACHINE_PATH = re.compile(r"(?<![\w.$}/])/(?:home|root|Users|work|opt/[a-z]+env)/[\w.-]+")
 
@@ -29,72 +41,148 @@ def listed_files(*suffixes: str) -> list[str]:
     return sorted(name for name in found if not name.startswith(("build", ".venv", "dist")))
 
 
-def text_of(name: str) -> str:
-    return (ROOT / name).read_text(encoding="utf-8")
+def sources(folder: str, *suffixes: str) -> dict[str, str]:
+    """The text of each file of a folder with one of the suffixes, by its path."""
+    found = {
+        name: (ROOT / name).read_text("utf-8")
+        for name in listed_files(*suffixes)
+        if name.startswith(folder)
+    }
+    assert found, "no file found: the check would pass on nothing"
+    return found
 
 
-def collect(names: list[str], check: Callable[[str, str], list[str]]) -> str:
-    assert names, "no file found: the check would pass on nothing"
-    return "\n".join(error for name in names for error in check(name, text_of(name)))
+def expect_none(errors: Iterable[str]) -> None:
+    """Fails with the errors, one a line, if there are any."""
+    if text := "\n".join(errors):
+        pytest.fail(text, pytrace=False)
+
+
+def check_each(files: dict[str, str], check: Callable[[str, str], list[str]]) -> None:
+    expect_none(error for name, text in files.items() for error in check(name, text))
+
+
+# What a file may include or import.
+
+
+@pytest.mark.parametrize("arrows", [rules.CC_ARROWS, python_rules.ARROWS], ids=["cc", "python"])
+def test_arrows_go_down(arrows: dict[str, set[str]]) -> None:
+    layers = list(arrows)
+    assert not [name for i, name in enumerate(layers) if not arrows[name] <= set(layers[:i])]
 
 
 def test_includes_follow_the_arrows() -> None:
-    names = [name for name in listed_files(".cc", ".h") if name.startswith("ops/")]
-    assert not collect(names, rules.include_errors)
+    check_each(sources("ops/", ".cc", ".h"), rules.include_errors)
 
 
-def test_imports_follow_the_arrows() -> None:
-    names = [name for name in listed_files(".py") if name.startswith("tfring/")]
-    assert not collect(names, rules.import_errors)
+def test_protocol_is_pure() -> None:
+    expect_none(rules.purity_errors(sources("ops/", ".cc", ".h")))
 
 
 def test_runtime_reads_no_environment() -> None:
     def check(name: str, text: str) -> list[str]:
         return [f"{name}: calls getenv"] if "getenv(" in rules.blank_out(text) else []
 
-    names = [name for name in listed_files(".cc", ".h") if name.startswith("ops/runtime/")]
-    assert not collect(names, check)
+    check_each(sources("ops/runtime/", ".cc", ".h"), check)
+
+
+def test_imports_follow_the_arrows() -> None:
+    files = sources("tfring/", ".py")
+    check_each(files, lambda name, _: python_rules.import_errors(name, files))
+    check_each(files, python_rules.import_by_name_errors)
+
+
+def test_no_arrow_is_unused() -> None:
+    used = python_rules.used_arrows(sources("tfring/", ".py"))
+    expect_none(
+        f"{name} imports nothing from {other}: take the arrow out"
+        for name, below in python_rules.ARROWS.items()
+        for other in sorted(below - used[name])
+    )
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    graph = python_rules.import_graph(sources("tfring/", ".py"), in_functions=True)
+    expect_none([" -> ".join(python_rules.circle(graph))])
+
+
+def test_init_and_the_launcher_load_no_tensorflow() -> None:
+    expect_none(python_rules.tensorflow_errors(sources("tfring/", ".py")))
+
+
+# Sizes and words.
+
+
+def long_file(name: str, text: str) -> list[str]:
+    lines = text.count("\n")
+    return [f"{name}: {lines} lines"] if lines > MAX_FILE_LINES else []
+
+
+def long_functions(name: str, text: str) -> list[str]:
+    functions = rules.py_functions(text) if name.endswith(".py") else rules.cc_functions(text)
+    return [
+        f"{name}:{block.first}: {block.head[-60:]} has {block.lines} lines"
+        for block in functions
+        if block.lines > MAX_FUNCTION_LINES
+    ]
+
+
+def large_interfaces(name: str, text: str) -> list[str]:
+    return [
+        f"{name}: {interface} has {methods} methods"
+        for interface, methods in rules.interface_sizes(text).items()
+        if methods > MAX_INTERFACE_METHODS
+    ]
+
+
+def full_packages(names: list[str]) -> list[str]:
+    files = Counter(name.rpartition("/")[0] for name in names)
+    return [
+        f"{folder}: {count} files"
+        for folder, count in files.items()
+        if count > MAX_FILES.get(folder, MAX_FILES_IN_PACKAGE)
+    ]
+
+
+def retired_words(name: str, text: str) -> list[str]:
+    return [
+        f"{name}: {word}"
+        for files, pattern in RETIRED_WORDS.items()
+        if re.fullmatch(files, name)
+        for word in re.findall(pattern, text, re.IGNORECASE)
+    ]
 
 
 def test_files_are_short() -> None:
-    def check(name: str, text: str) -> list[str]:
-        lines = text.count("\n")
-        return [f"{name}: {lines} lines"] if lines > MAX_FILE_LINES else []
-
-    assert not collect(listed_files(".cc", ".h", ".py", ".sh"), check)
+    check_each(sources("", ".cc", ".h", ".py", ".pyi", ".sh"), long_file)
 
 
 def test_functions_are_short() -> None:
-    def check(name: str, text: str) -> list[str]:
-        functions = rules.py_functions(text) if name.endswith(".py") else rules.cc_functions(text)
-        return [
-            f"{name}:{block.first}: {block.head[-60:]} has {block.lines} lines"
-            for block in functions
-            if block.lines > MAX_FUNCTION_LINES
-        ]
-
-    assert not collect(listed_files(".cc", ".h", ".py"), check)
+    check_each(sources("", ".cc", ".h", ".py"), long_functions)
 
 
 def test_interfaces_are_small() -> None:
-    def check(name: str, text: str) -> list[str]:
-        sizes = rules.interface_sizes(text)
-        return [
-            f"{name}: {k} has {v} methods" for k, v in sizes.items() if v > MAX_INTERFACE_METHODS
-        ]
+    check_each(sources("ops/", ".h"), large_interfaces)
 
-    assert not collect([name for name in listed_files(".h") if name.startswith("ops/")], check)
+
+def test_packages_are_small() -> None:
+    expect_none(full_packages([name for name in listed_files("") if name.startswith("tfring/")]))
+
+
+def test_retired_words_do_not_return() -> None:
+    files = sources("", ".cc", ".h", ".py", ".md")
+    del files["tests/python/structure/test_structure.py"]
+    check_each(files, retired_words)
 
 
 def test_no_machine_paths() -> None:
     def check(name: str, text: str) -> list[str]:
         return [f"{name}: {path}" for path in MACHINE_PATH.findall(text)]
 
-    this_test = "tests/python/structure/test_structure.py"
-    names = listed_files(
-        ".cc", ".h", ".py", ".sh", ".md", ".txt", ".cmake", ".toml", ".bzl", ".bazel", "Makefile"
-    )
-    assert not collect([name for name in names if name != this_test], check)
+    suffixes = (".cc", ".h", ".py", ".sh", ".md", ".txt", ".cmake", ".toml", ".bzl", ".bazel")
+    files = sources("", *suffixes, "Makefile")
+    del files["tests/python/structure/test_structure.py"]
+    check_each(files, check)
 
 
 # The scanners themselves: each must find what it looks for.
@@ -103,15 +191,14 @@ def test_no_machine_paths() -> None:
 @pytest.mark.parametrize(
     ("path", "line"),
     [
-        ("ops/runtime/core/a.cc", '#include "ops/runtime/engine/engine.h"'),
-        ("ops/runtime/base/a.h", '#include "ops/runtime/core/plan.h"'),
-        ("ops/runtime/backend/cpu/a.cc", '#include "ops/runtime/transport/tcp_data.h"'),
-        ("ops/runtime/transport/a.cc", '#include "ops/runtime/core/wire.h"'),
-        ("ops/runtime/engine/a.cc", "#include <pybind11/pybind11.h>"),
+        ("ops/runtime/protocol/message/a.cc", '#include "ops/runtime/process/factory.h"'),
+        ("ops/runtime/base/a.h", '#include "ops/runtime/protocol/message/plan.h"'),
+        ("ops/runtime/backend/a.cc", '#include "ops/runtime/transport/tcp_data.h"'),
+        ("ops/runtime/transport/a.cc", '#include "ops/runtime/protocol/message/wire.h"'),
+        ("ops/runtime/process/a.cc", "#include <pybind11/pybind11.h>"),
+        ("ops/runtime/protocol/engine/a.cc", '#include "tensorflow/core/framework/op.h"'),
         ("ops/bindings/a.cc", '#include "tensorflow/core/framework/op.h"'),
-        ("ops/runtime/core/a.cc", "#include <mutex>"),
-        ("ops/runtime/core/a.cc", "  #  include <sys/socket.h>"),
-        ("ops/runtime/core/a.cc", '#include "plan.h"'),
+        ("ops/runtime/protocol/message/a.cc", '#include "plan.h"'),
         ("ops/unknown/a.cc", "#include <vector>"),
     ],
 )
@@ -120,40 +207,147 @@ def test_a_wrong_include_is_found(path: str, line: str) -> None:
 
 
 def test_a_right_include_passes() -> None:
-    text = '#include "ops/runtime/core/plan.h"\n#include <vector>\n'
-    assert rules.include_errors("ops/runtime/engine/engine.h", text) == []
-    assert rules.include_errors("ops/runtime/core/wire.h", text) == []
+    text = '#include "ops/runtime/protocol/message/plan.h"\n#include <vector>\n'
+    assert rules.include_errors("ops/runtime/process/factory.h", text) == []
+    assert rules.include_errors("ops/runtime/protocol/message/wire.h", text) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "#include <mutex>",
+        "  #  include <sys/socket.h>",
+        '#include "ops/runtime/base/indirect.h"',
+        "std::thread worker(Run);",
+        "std::lock_guard<std::mutex> lock(mutex_);",
+        "int fd = socket(AF_INET, SOCK_STREAM, 0);",
+        "if (::send(fd, data, size, 0) < 0) return;",
+        "clock_gettime(CLOCK_MONOTONIC, &now);",
+        "auto now = std::chrono::steady_clock::now();",
+        'const char* value = getenv("TFRING_X");',
+    ],
+)
+def test_what_is_not_pure_is_found(line: str) -> None:
+    files = {
+        "ops/runtime/protocol/engine/a.cc": line + "\n",
+        "ops/runtime/base/indirect.h": "#include <ctime>\n",
+    }
+    assert rules.purity_errors(files)
+    files["ops/runtime/transport/a.cc"] = files.pop("ops/runtime/protocol/engine/a.cc")
+    assert rules.purity_errors(files) == []
+
+
+def test_what_is_pure_passes() -> None:
+    text = """
+#include <vector>
+// Sends with socket(), under a std::mutex: only a comment.
+void F(Transport* t) { t->send(1); Send("std::thread"); table.open(2); wire::read(3); }
+"""
+    assert rules.purity_errors({"ops/runtime/protocol/engine/a.cc": text}) == []
+
+
+# Two packages that may import each other one way, as in tfring/.
+PLANTED = {
+    "tfring/__init__.py": "",
+    "tfring/world.py": "from tfring.process_sets import registry\n",
+    "tfring/process_sets/__init__.py": "",
+    "tfring/process_sets/registry.py": "import os\n",
+}
 
 
 @pytest.mark.parametrize(
     ("path", "text"),
     [
+        ("tfring/process_sets/registry.py", "from tfring import world\n"),  # upward
+        ("tfring/process_sets/registry.py", "from tfring.world import init\n"),
+        ("tfring/process_sets/registry.py", "from .. import world\n"),
+        ("tfring/process_sets/registry.py", "def f():\n    from tfring import world\n"),
+        ("tfring/process_sets/registry.py", "from tfring import init\n"),
+        ("tfring/world.py", "def f():\n    from tfring import process_sets\n"),  # in a function
+        ("tfring/world.py", "class A:\n    def f(self):\n        import os\n"),
         ("tfring/world.py", "import tensorflow as tf\n"),
-        ("tfring/launcher/cli.py", "from tensorflow import keras\n"),
-        ("tfring/collectives.py", "import tfring.keras\n"),
+        ("tfring/world.py", "def f():\n    import torch\n"),
         ("tfring/bootstrap/mpi.py", "from mpi4py import MPI\n"),
         ("tfring/environments/mpi.py", "def f():\n    from mpi4py import MPI\n"),
-        ("tfring/x.py", "if True:\n    import horovod\n"),
+        ("tfring/drawer/x.py", "import os\n"),  # a package that the table does not know
     ],
 )
 def test_a_wrong_import_is_found(path: str, text: str) -> None:
-    assert rules.import_errors(path, text)
+    assert python_rules.import_errors(path, {**PLANTED, path: text})
 
 
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("tfring/world.py", "def f():\n    import tensorflow as tf\n"),
+        ("tfring/world.py", PLANTED["tfring/world.py"]),
+        ("tfring/exceptions.py", "def f():\n    import tensorflow as tf\n"),
         ("tfring/bootstrap/mpi.py", "def f():\n    from mpi4py import MPI\n"),
-        ("tfring/collectives.py", "import tensorflow as tf\n"),
         (
-            "tfring/world.py",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import keras\n",
+            "tfring/process_sets/registry.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from tfring import world\n",
         ),
     ],
 )
 def test_a_right_import_passes(path: str, text: str) -> None:
-    assert rules.import_errors(path, text) == []
+    assert python_rules.import_errors(path, {**PLANTED, path: text}) == []
+
+
+@pytest.mark.parametrize("call", ["importlib.import_module(name)", "__import__(name)"])
+def test_an_import_by_name_is_found(call: str) -> None:
+    assert python_rules.import_by_name_errors("tfring/world.py", f"import importlib\n{call}\n")
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        {"tfring/process_sets/registry.py": "from tfring import world\n"},
+        {"tfring/process_sets/registry.py": "def f():\n    import tfring.world\n"},
+        {"tfring/process_sets/__init__.py": "from tfring.world import init\n"},
+        {
+            "tfring/process_sets/__init__.py": "from tfring.process_sets.registry import add\n",
+            "tfring/process_sets/registry.py": "from tfring.process_sets import add\n",
+        },
+    ],
+)
+def test_a_circle_is_found(planted: dict[str, str]) -> None:
+    assert python_rules.circle(python_rules.import_graph(PLANTED, in_functions=True)) == []
+    graph = python_rules.import_graph({**PLANTED, **planted}, in_functions=True)
+    found = python_rules.circle(graph)
+    assert found and found[0] == found[-1] and set(found) >= set(planted)
+
+
+def test_tensorflow_behind_an_import_is_found() -> None:
+    heavy = {"tfring/process_sets/registry.py": "import tensorflow as tf\n"}
+    (error,) = python_rules.tensorflow_errors({**PLANTED, **heavy})
+    assert error == "tfring/world.py loads TensorFlow through tfring/process_sets/registry.py"
+    late = {"tfring/process_sets/registry.py": "def f():\n    import tensorflow as tf\n"}
+    assert python_rules.tensorflow_errors({**PLANTED, **late}) == []
+
+
+def test_what_is_too_long_is_found() -> None:
+    assert long_file("a.sh", "\n" * (MAX_FILE_LINES + 1))
+    assert not long_file("a.sh", "\n" * MAX_FILE_LINES)
+    body = "  a();\n" * MAX_FUNCTION_LINES
+    assert long_functions("ops/a.cc", f"void F() {{\n{body}}}\n")
+    assert long_functions("a.py", f"def f():\n{body.replace(';', '')}")
+    methods = "virtual void F() = 0;\n" * MAX_INTERFACE_METHODS
+    assert not large_interfaces("a.h", f"class A {{\n{methods}}};")
+    assert large_interfaces("a.h", f"class A {{\n{methods} virtual int G() const = 0;\n}};")
+
+
+@pytest.mark.parametrize(("folder", "most"), [("tfring", 10), ("tfring/keras/callbacks", 15)])
+def test_a_full_package_is_found(folder: str, most: int) -> None:
+    names = [f"{folder}/x{i}.py" for i in range(most)]
+    assert full_packages(names) == []
+    assert full_packages([*names, f"{folder}/py.typed"]) == [f"{folder}: {most + 1} files"]
+
+
+def test_a_retired_word_is_found() -> None:
+    assert retired_words("ops/runtime/a.h", "uint64_t epoch_ = time_since_epoch();") == [
+        "ops/runtime/a.h: epoch"
+    ]
+    assert retired_words("docs/a.md", "the rooms") == ["docs/a.md: rooms"]
+    assert retired_words("examples/a.py", "epochs=3") == []
 
 
 def test_functions_are_measured() -> None:

@@ -1,0 +1,211 @@
+"""Which file of tfring/ may import which, read off the sources; nothing is run.
+
+Imports that only type checkers follow (.pyi files, `if TYPE_CHECKING:`) do not count.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+# Which packages of tfring/ a package may import, besides itself; "tfring" is tfring/__init__.py. A
+# package stands below all that it may import, so that this table cannot hold a circle.
+ARROWS: dict[str, set[str]] = {
+    "version": set(),
+    "config": set(),
+    "_native": set(),
+    "exceptions": {"_native"},
+    "environments": set(),
+    "bootstrap": {"version", "config", "environments"},
+    "topology": {"_native"},
+    "process_sets": {"_native", "exceptions", "bootstrap", "topology"},
+    "world": {
+        *("config", "_native", "environments", "bootstrap"),
+        *("topology", "process_sets"),
+    },
+    "ops": {"_native", "process_sets"},
+    "collectives": {"_native", "exceptions", "topology", "process_sets", "ops"},
+    "training": {"topology", "process_sets", "ops", "collectives"},
+    "compat": {"bootstrap", "collectives"},
+    "keras": {
+        *("_native", "exceptions", "topology", "process_sets"),
+        *("ops", "collectives", "training", "compat"),
+    },
+    "launcher": {"version", "config", "_native", "environments", "bootstrap", "compat"},
+    "tfring": {"compat"},
+    "__main__": {"launcher"},
+}
+# Third-party modules and the packages that may import them. A function may hold such an import:
+# these modules are large, or a job can do without them.
+THIRD_PARTY: dict[str, set[str]] = {
+    "cloudpickle": {"collectives", "launcher"},
+    "h5py": {"keras"},
+    "keras": {"keras"},
+    "mpi4py": {"bootstrap"},
+    "numpy": {"process_sets", "collectives", "keras"},
+    "tensorflow": {"exceptions", "ops", "collectives", "training", "compat", "keras"},
+}
+# Importing mpi4py starts MPI: only a function does that, where a job is known to want it.
+NEVER_AT_IMPORT_TIME = {"mpi4py"}
+# What users import before TensorFlow is loaded, because `hvd.init()` sets what it reads when it
+# starts, and the `tfring` command, which needs none of it.
+WITHOUT_TENSORFLOW = (
+    *("tfring/__init__.py", "tfring/keras/__init__.py", "tfring/world.py", "tfring/__main__.py"),
+    *("tfring/environments/", "tfring/bootstrap/", "tfring/launcher/"),
+)
+# The files that import by a name in a string: public names at first use, and the `horovod` package.
+IMPORTS_BY_NAME = {"tfring/compat/public_names.py", "tfring/compat/shim.py"}
+
+Sources = Mapping[str, str]  # the text of each file of tfring/, by its path
+
+
+class Import(NamedTuple):
+    """One import: the module, the name that is taken from it if any, and where."""
+
+    module: str
+    name: str
+    line: int
+    in_function: bool
+
+
+def imports_of(path: str, text: str) -> Iterator[Import]:
+    """The imports of a file that can run."""
+
+    def walk(node: ast.AST, in_function: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield Import(alias.name, "", child.lineno, in_function)
+            elif isinstance(child, ast.ImportFrom):
+                folder = path.split("/")[: -child.level] if child.level else []
+                module = ".".join([*folder, *filter(None, [child.module])])
+                for alias in child.names:
+                    yield Import(module, alias.name, child.lineno, in_function)
+            elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                for other in child.orelse:
+                    yield from walk(other, in_function)
+            else:
+                function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+                yield from walk(child, in_function or function)
+
+    return walk(ast.parse(text), False)
+
+
+def package_of(path: str) -> str:
+    """The package of ARROWS that a file of tfring/ belongs to."""
+    name = path.split("/")[1].removesuffix(".py")
+    return "tfring" if name == "__init__" else name
+
+
+def file_of(dotted: str, sources: Sources) -> str | None:
+    """The file of a module of tfring/."""
+    stem = dotted.replace(".", "/")
+    return next((p for p in (f"{stem}.py", f"{stem}/__init__.py") if p in sources), None)
+
+
+def targets(path: str, one: Import, sources: Sources) -> list[str]:
+    """The files that an import loads: the module's own, and __init__.py of packages around it.
+
+    The packages that hold the importing file are left out: they are being loaded already.
+    """
+    if one.module.split(".")[0] != "tfring":
+        return []
+    parts = [*one.module.split("."), *([one.name] if one.name else [])]
+    if one.name and file_of(".".join(parts), sources) is None:
+        parts.pop()
+    around = [".".join(parts[:length]) for length in range(1, len(parts))]
+    outside = [name for name in around if not path.startswith(name.replace(".", "/") + "/")]
+    files = [file_of(name, sources) for name in [*outside, ".".join(parts)]]
+    return [name for name in files if name is not None]
+
+
+def import_errors(path: str, sources: Sources) -> list[str]:
+    """Every import of a file that goes against the arrows, or stands in a function."""
+    package, errors = package_of(path), []
+    if package not in ARROWS:
+        return [f"{path}: the package {package} has no arrows in tests/helpers/python_rules.py"]
+    for one in imports_of(path, sources[path]):
+        where, top = f"{path}:{one.line}", one.module.split(".")[0]
+        if top == "tfring" or top in sys.stdlib_module_names:
+            if one.in_function:
+                errors.append(f"{where}: imports {one.module} inside a function")
+        elif package not in THIRD_PARTY.get(top, ()):
+            errors.append(f"{where}: {package} may not import {top}")
+        elif top in NEVER_AT_IMPORT_TIME and not one.in_function:
+            errors.append(f"{where}: imports {top} at import time")
+        for target in targets(path, one, sources):
+            if package_of(target) not in {package, *ARROWS[package]}:
+                errors.append(f"{where}: {package} may not import {target}")
+    return list(dict.fromkeys(errors))
+
+
+def import_by_name_errors(path: str, text: str) -> list[str]:
+    """Imports of a module named by a string, which no other rule can see."""
+    if path in IMPORTS_BY_NAME:
+        return []
+    return [
+        f"{path}:{node.lineno}: imports by name; only {sorted(IMPORTS_BY_NAME)} may"
+        for node in ast.walk(ast.parse(text))
+        if (isinstance(node, ast.Attribute) and node.attr == "import_module")
+        or (isinstance(node, ast.Name) and node.id in ("__import__", "import_module"))
+    ]
+
+
+def import_graph(sources: Sources, in_functions: bool) -> dict[str, list[str]]:
+    """Which files each file loads; with `in_functions` also those that its functions load."""
+    return {
+        path: [
+            target
+            for one in imports_of(path, text)
+            if in_functions or not one.in_function
+            for target in targets(path, one, sources)
+        ]
+        for path, text in sources.items()
+    }
+
+
+def used_arrows(sources: Sources) -> dict[str, set[str]]:
+    """The packages that each package imports from."""
+    used: dict[str, set[str]] = {package: set() for package in ARROWS}
+    for path, loaded in import_graph(sources, in_functions=True).items():
+        used[package_of(path)] |= {package_of(other) for other in loaded}
+    return used
+
+
+def circle(graph: Mapping[str, list[str]]) -> list[str]:
+    """Files that import each other in a circle, found by depth-first search; [] if none do."""
+    done: set[str] = set()
+
+    def visit(path: str, above: list[str]) -> list[str]:
+        if path in above:
+            return [*above[above.index(path) :], path]
+        if path in done:
+            return []
+        found = next((c for other in graph[path] if (c := visit(other, [*above, path]))), [])
+        done.add(path)
+        return found
+
+    return next((found for path in graph if (found := visit(path, []))), [])
+
+
+def tensorflow_errors(sources: Sources) -> list[str]:
+    """Every way on which a file that must do without TensorFlow and Keras loads one of them."""
+    graph = import_graph(sources, in_functions=False)
+    heavy = {
+        path
+        for path, text in sources.items()
+        for one in imports_of(path, text)
+        if not one.in_function and one.module.split(".")[0] in ("tensorflow", "keras")
+    }
+    errors = []
+    for start in sources:
+        if start.startswith(WITHOUT_TENSORFLOW):
+            reached, waiting = {start}, [start]
+            while waiting:
+                new = set(graph[waiting.pop()]) - reached
+                reached |= new
+                waiting.extend(new)
+            errors += [f"{start} loads TensorFlow through {path}" for path in reached & heavy]
+    return errors
