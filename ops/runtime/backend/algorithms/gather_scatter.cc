@@ -6,7 +6,7 @@
 namespace tfring {
 namespace {
 
-constexpr size_t kWindow = 4;  // pieces on their way through a rank of a line
+constexpr size_t kWindow = 4;  // pieces that a rank of a line holds while it passes them on
 
 Range BlockOf(const RootedShape& shape, Space space, int block) {
   return {space, shape.Begin(block), shape.block_bytes[block]};
@@ -16,7 +16,7 @@ Range Own(const RootedShape& shape, Space space) {
   return {space, 0, shape.block_bytes[shape.self]};
 }
 
-// In pieces, as those who pass them on do.
+// Calls add(piece) for the pieces of a block, the same as on the ranks that pass the block on.
 template <typename Add>
 void ForPieces(const RootedShape& shape, Range whole, Add add) {
   const Pieces pieces(whole.bytes, 1, shape.piece_bytes);
@@ -33,7 +33,8 @@ void Recv(ScheduleBuilder* builder, const RootedShape& shape, int peer, Range bl
   ForPieces(shape, block, [&](Range piece) { builder->Recv(peer, piece); });
 }
 
-// Passes blocks of others on from one neighbour to the other, through a few pieces of scratch.
+// Passes blocks of other ranks on from one neighbour to the other. A piece waits in one of kWindow
+// slots of scratch, which is used again when the piece has been sent on.
 class Forwarder {
  public:
   Forwarder(ScheduleBuilder* builder, const RootedShape& shape)

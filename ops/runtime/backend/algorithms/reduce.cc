@@ -9,10 +9,10 @@
 namespace tfring {
 namespace {
 
-constexpr int64_t kWindow = 4;  // pieces on their way through a rank
+constexpr int64_t kWindow = 4;  // pieces that a rank holds while it passes them on
 
-// Adds what comes from `sources`, in order, to the input, in pieces, and passes the sums on to
-// `target` (-1: this is the root).
+// Receives pieces from the `sources`, adds them in this order to the own input and passes the sums
+// on to `target` (-1: this rank is the root).
 Schedule Relay(const char* algorithm, const ReduceShape& shape, const std::vector<int>& sources,
                int target) {
   ScheduleBuilder builder(algorithm);
@@ -70,7 +70,7 @@ Schedule TreeReduce(const ReduceShape& shape, int root) {
   if (!leaf && !(top && root == 0)) into = {Space::kScratch, builder.AddScratch(bytes), bytes};
   int last = kNoStep;
   int mask = 1;
-  // As in TreeAllreduce: a position whose bit `mask` is set hands its sum down.
+  // As in TreeAllreduce.
   for (; mask < shape.size && (shape.self & mask) == 0; mask <<= 1) {
     const int child = shape.self + mask;
     if (child >= shape.size) continue;

@@ -8,9 +8,9 @@
 namespace tfring {
 namespace {
 
-constexpr int kWindow = 2;  // pieces of the own block that are being received at once
+constexpr int kWindow = 2;  // pieces of the own block that are received at the same time
 constexpr int64_t kSmallestPiece = 16 << 10;
-constexpr int kLineWindow = 4;  // pieces on their way through a rank of a line
+constexpr int kLineWindow = 4;  // pieces that a rank of a line holds while it passes them on
 
 Range Part(const Range& whole, const Pieces& pieces, int64_t i) {
   return {whole.space, whole.offset + pieces.Begin(i), pieces.Bytes(i)};
@@ -24,8 +24,8 @@ Range OwnOutput(const ScatterShape& shape) {
   return {Space::kOutput, 0, shape.block_bytes[shape.self]};
 }
 
-// One direction of a line: takes in the sums of this rank and of those further on, from the
-// neighbour behind, and passes on what is not for this rank.
+// One direction of a line. From the neighbour behind come the sums for this rank and for the ranks
+// ahead; this rank adds its input to them and passes on the sums for the others.
 class LineFlow {
  public:
   LineFlow(ScheduleBuilder* builder, const ScatterShape& shape, int direction)
@@ -56,7 +56,8 @@ class LineFlow {
     }
   }
 
-  // The own block: adds what comes to `source`, which is ready after `ready` (by piece).
+  // Receives the sum of the own block and adds it to `source`, which is complete after the steps
+  // `ready` (by piece). Returns the steps that add.
   std::vector<int> End(Range source, const std::vector<int>& ready, bool finish) {
     const Range output = OwnOutput(shape_);
     const Pieces pieces = PiecesOf(output.bytes);
@@ -96,7 +97,7 @@ int64_t ScatterShape::Begin(int block) const {
   return std::accumulate(block_bytes.begin(), block_bytes.begin() + block, int64_t{0});
 }
 
-// The inputs of a piece from all others are in scratch at once.
+// Scratch holds a piece from every other rank at the same time, so that pieces are smaller here.
 Pieces DirectPieces(const ScatterShape& shape, int block) {
   const int64_t piece_bytes = std::max(shape.piece_bytes / shape.size(), kSmallestPiece);
   return Pieces(shape.block_bytes[block], shape.element_bytes, piece_bytes);
@@ -160,7 +161,8 @@ Schedule RingReducescatter(const ScatterShape& shape) {
     const Range from =
         round == 0 ? InputBlock(shape, sent) : slot(round - 1, shape.block_bytes[sent]);
     const Pieces out(from.bytes, shape.element_bytes, shape.piece_bytes);
-    // What this round receives lies where the previous one sends from; earlier ones sent before.
+    // This round receives into the memory that the previous round sends from: a piece can come only
+    // when that has been sent.
     const std::vector<int> freed = std::move(sends);
     const int all_freed = last_send;
     sends.clear();
