@@ -2,12 +2,8 @@
 
 #include "ops/sim/cluster.h"
 
-// The simulated users, and the names of a run.
+// The simulated users of a Cluster, and the text forms of its options.
 namespace tfring::sim {
-
-namespace {
-constexpr Duration kMicrosecond = 1000;
-}  // namespace
 
 void Cluster::StartPhase(Rank rank) {
   Node& node = nodes_[rank];
@@ -41,7 +37,7 @@ void Cluster::OnCallEnded(Rank rank) {
 
 void Cluster::OnScriptEnded(Rank rank) {
   nodes_[rank].done = true;
-  // Others may leave early, and nobody is to notice. Rank 0 is needed to the end.
+  // A rank may shut down early, which must not disturb the others. Rank 0 is needed to the end.
   if (rank != 0 && random_.Percent(30)) Leave(rank);
   LeaveIfAllDone();
 }
