@@ -16,8 +16,7 @@
 #include "ops/runtime/backend/local_backend.h"
 #include "ops/runtime/process/rank_runtime.h"
 #include "tests/cc/transport/fixture.h"
-#include "tests/cc/transport/in_process_control.h"
-#include "tests/cc/transport/in_process_data.h"
+#include "tests/cc/transport/in_process.h"
 
 // Several ranks in one process, each a RankRuntime of its own, and calls that can be waited for.
 namespace tfring {

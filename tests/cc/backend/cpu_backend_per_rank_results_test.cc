@@ -1,3 +1,5 @@
+// The collectives that give different ranks different results (reducescatter, reduce, gather,
+// scatter, alltoall and send/recv) on the CPU backend, compared with a plain computation.
 #include <cmath>
 #include <string>
 
@@ -5,23 +7,20 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-// The collectives that give different ranks different results, against a plain computation.
-
 namespace tfring {
 namespace {
 
 using testing::Expected;
 using testing::FirstRanks;
-using testing::MemoryNet;
+using testing::kReducibleTypes;
 using testing::Read;
+using testing::RingStreams;
 using testing::SmallConfig;
 using testing::Store;
+using testing::StreamOptions;
 using testing::Value;
 using testing::World;
 
-constexpr DataType kTypes[] = {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32,
-                               DataType::kFloat64, DataType::kInt8,     DataType::kUint8,
-                               DataType::kInt32,   DataType::kInt64};
 constexpr size_t kTensors = 3;
 
 struct Case {
@@ -204,7 +203,7 @@ void RunCases(World* world, const std::vector<Rank>& members, const std::vector<
 
 std::vector<Case> AllCases(int size, bool alltoall) {
   std::vector<Case> cases;
-  for (DataType dtype : kTypes) {
+  for (DataType dtype : kReducibleTypes) {
     for (int64_t unit : {0, 1, 20, 300}) {
       const int root = static_cast<int>(cases.size()) % size;
       const bool in_place = cases.size() % 2 == 0;
@@ -225,7 +224,7 @@ std::vector<Case> AllCases(int size, bool alltoall) {
 
 TEST(EveryKindOfEveryTypeOnEveryNumberOfRanks) {
   for (int size = 1; size <= 9; ++size) {
-    MemoryNet::Options options;
+    StreamOptions options;
     options.seed = static_cast<uint32_t>(size);
     options.peek = size % 2 == 0;
     Config config = SmallConfig();
@@ -236,20 +235,18 @@ TEST(EveryKindOfEveryTypeOnEveryNumberOfRanks) {
 }
 
 TEST(SomeRanksOfAWorldAndNeighboursOnly) {
-  World world(6, SmallConfig(), MemoryNet::Options());
+  World world(6, SmallConfig());
   RunCases(&world, {1, 3, 4}, AllCases(3, true));
   RunCases(&world, {2}, AllCases(1, true));
-  MemoryNet::Options options;
-  options.connected = [](Rank a, Rank b) { return (a - b + 6) % 6 == 1 || (b - a + 6) % 6 == 1; };
-  World ring(6, SmallConfig(), options);
+  World ring(6, SmallConfig(), RingStreams(6));
   RunCases(&ring, FirstRanks(6), AllCases(6, false));
-  World line(6, SmallConfig(), options);
+  World line(6, SmallConfig(), RingStreams(6));
   RunCases(&line, {1, 2, 3, 4}, AllCases(4, false));
-  World around(6, SmallConfig(), options);
+  World around(6, SmallConfig(), RingStreams(6));
   RunCases(&around, {0, 1, 2, 4, 5}, AllCases(5, false));
-  World mostly_behind(6, SmallConfig(), options);
+  World mostly_behind(6, SmallConfig(), RingStreams(6));
   RunCases(&mostly_behind, {0, 3, 4, 5}, AllCases(4, false));
-  World pair(6, SmallConfig(), options);
+  World pair(6, SmallConfig(), RingStreams(6));
   RunCases(&pair, {0, 5}, AllCases(2, true));
 }
 
@@ -257,9 +254,9 @@ TEST(ScalesOfSumsThatHaveNoOutputToScaleIn) {
   for (bool deterministic : {false, true}) {
     Config config = SmallConfig();
     config.deterministic = deterministic;
-    World world(3, config, MemoryNet::Options());
+    World world(3, config);
     std::vector<Case> cases;
-    for (DataType dtype : kTypes) {
+    for (DataType dtype : kReducibleTypes) {
       for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
         for (int64_t unit : {1, 300}) {
           for (auto kind : {CollectiveKind::kReducescatter, CollectiveKind::kReduce}) {
@@ -281,7 +278,7 @@ TEST(NoMoreBytesAreSentThanTheDataNeeds) {
   };
   for (auto kind : {CollectiveKind::kReducescatter, CollectiveKind::kAlltoall,
                     CollectiveKind::kGather, CollectiveKind::kScatter, CollectiveKind::kReduce}) {
-    World world(size, SmallConfig(), MemoryNet::Options());
+    World world(size, SmallConfig());
     const Case c = case_of(kind);
     RunCases(&world, FirstRanks(size), {c});
     for (Rank r = 0; r < size; ++r) {

@@ -1,16 +1,22 @@
+// What happens to collectives on the CPU backend when they are aborted, a stream breaks, members
+// do not come, or the collective itself makes no sense.
+#include <unistd.h>
+
 #include <string>
 #include <thread>
 
 #include "ops/runtime/backend/local_backend.h"
 #include "tests/cc/backend/world.h"
+#include "tests/cc/death.h"
 #include "tests/cc/test.h"
 
 namespace tfring {
 namespace {
 
+using testing::AbortMessage;
 using testing::FirstRanks;
-using testing::MemoryNet;
 using testing::SmallConfig;
+using testing::StreamOptions;
 using testing::World;
 
 Collective Sum(std::vector<float>* data, int self, int size, uint64_t sequence) {
@@ -27,7 +33,7 @@ Collective Sum(std::vector<float>* data, int self, int size, uint64_t sequence) 
 
 TEST(AbortInTheMiddleEndsEverythingOnceWithItsReason) {
   const int size = 3;
-  World world(size, SmallConfig(), MemoryNet::Options());
+  World world(size, SmallConfig());
   std::vector<std::vector<float>> data(size, std::vector<float>(100000, 1.0f));
   // Rank 2 never comes: the others get stuck in the middle of the first one.
   for (Rank r = 0; r < 2; ++r) {
@@ -35,7 +41,7 @@ TEST(AbortInTheMiddleEndsEverythingOnceWithItsReason) {
       world.backend(r).Submit(Sum(&data[r], r, size, sequence));
     }
   }
-  world.net().WaitForBytes(1000);
+  world.streams().WaitForBytes(1000);
   EXPECT_EQ(world.Count(0, 1), 0);
   for (Rank r = 0; r < 2; ++r) {
     world.backend(r).Abort(Unavailable("rank 2 was lost"));
@@ -58,12 +64,12 @@ TEST(AbortAtAnyMomentCompletesEverythingExactlyOnce) {
   for (int round = 0; round < 100; ++round) {
     const int size = 2;
     const uint64_t count = 20;
-    MemoryNet::Options options;
+    StreamOptions options;
     options.seed = static_cast<uint32_t>(round);
     World world(size, SmallConfig(), options);
     std::vector<std::vector<float>> data(size, std::vector<float>(500, 1.0f));
     std::thread aborter([&] {
-      world.net().WaitForBytes(round * 300);
+      world.streams().WaitForBytes(round * 300);
       world.backend(round % 2).Abort(Cancelled("stop"));
       world.backend(1 - round % 2).Abort(Cancelled("stop"));
     });
@@ -86,15 +92,15 @@ TEST(AbortAtAnyMomentCompletesEverythingExactlyOnce) {
 
 TEST(ABrokenStreamNamesTheSuspectAndEndsAllThatFollows) {
   const int size = 4;
-  World world(size, SmallConfig(), MemoryNet::Options());
+  World world(size, SmallConfig());
   std::vector<std::vector<float>> data(size, std::vector<float>(100000, 1.0f));
   for (Rank r = 0; r < size; ++r) {
     if (r == 2) continue;
     world.backend(r).Submit(Sum(&data[r], r, size, 1));
     world.backend(r).Submit(Sum(&data[r], r, size, 2));
   }
-  world.net().WaitForBytes(1000);
-  world.net().Break(2);
+  world.streams().WaitForBytes(1000);
+  world.streams().Break(2);
   // Rank 0 has no stream to rank 2 in a ring of four: only the control plane can tell it.
   for (Rank r : {1, 3}) {
     for (uint64_t sequence : {1, 2}) {
@@ -105,134 +111,55 @@ TEST(ABrokenStreamNamesTheSuspectAndEndsAllThatFollows) {
     }
   }
   EXPECT_EQ(world.Count(0, 1), 0);
-  // The verdict replaces the suspicion.
+  // The reason of an abort replaces that of the broken stream.
   world.backend(1).Abort(Unavailable("rank 2 (host b) was lost"));
   world.backend(1).Submit(Sum(&data[1], 1, size, 3));
   EXPECT_EQ(world.Wait(1, 3).status.message(), "rank 2 (host b) was lost");
 }
 
-// Collectives of one tensor of 40 bytes on rank 0, each made wrong in one way, and what the error
-// says of it.
-class WrongCollectives {
- public:
-  template <typename Change>
-  void Add(Change change, const char* text) {
-    Collective c = Sum(&data_, 0, 1, 1);
+TEST(AContradictoryCollectiveAborts) {
+  std::vector<float> data(10, 1.0f);
+  const auto run = [&](auto change) {
+    Collective c = Sum(&data, 0, 1, 1);
     change(&c);
-    wrong_.emplace_back(std::move(c), text);
-  }
-
-  void Check() const {
-    for (const auto& [collective, text] : wrong_) {
-      MemoryNet::Options options;
-      options.connected = [](Rank, Rank peer) { return peer != 7; };
-      World world(1, SmallConfig(), options);
-      world.backend(0).Submit(collective);
-      const Completion completion = world.Wait(0, 1);
-      EXPECT_TRUE(completion.status.code() == StatusCode::kInternal);
-      EXPECT_CONTAINS(completion.status.message(), text);
-    }
-  }
-
- private:
-  std::vector<float> data_ = std::vector<float>(10, 1.0f);
-  std::vector<std::pair<Collective, std::string>> wrong_;
-};
-
-TEST(ContradictingSizesAreAnErrorAndNoCrash) {
-  WrongCollectives wrong;
-  wrong.Add([](Collective* c) { c->buffers[0].output_bytes = 36; }, "input of 40 bytes");
-  wrong.Add([](Collective* c) { c->buffers[0].input_bytes = c->buffers[0].output_bytes = 39; },
-            "no multiple");
-  wrong.Add([](Collective* c) { c->buffers[0].input_bytes = c->buffers[0].output_bytes = -4; },
-            "negative");
-  wrong.Add([](Collective* c) { c->buffers[0].output = nullptr; }, "no memory");
-  wrong.Add([](Collective* c) { c->buffers[0].input = nullptr; }, "no memory");
-  wrong.Add([](Collective* c) { c->self = 1; }, "position 1");
-  wrong.Add([](Collective* c) { c->members = {1}; }, "part of rank 1");
-  wrong.Add([](Collective* c) { c->members = {0, 0}; }, "ascending");
-  wrong.Add([](Collective* c) { c->dtype = DataType::kBool; }, "bool");
-  wrong.Add([](Collective* c) { c->dtype = static_cast<DataType>(99); }, "unknown dtype");
-  wrong.Add(
-      [](Collective* c) {
-        c->op = ReduceOp::kAdasum;
-        c->dtype = DataType::kInt32;
-      },
-      "no Adasum of int32");
-  wrong.Add(
-      [](Collective* c) {
-        c->op = ReduceOp::kAdasum;
-        c->kind = CollectiveKind::kReduce;
-      },
-      "reduce number 1: no Adasum");
-  wrong.Add([](Collective* c) { c->kind = static_cast<CollectiveKind>(99); }, "unknown kind");
-  wrong.Add([](Collective* c) { c->members = {0, 7}; }, "not connected to rank 7");
-  wrong.Add(
-      [](Collective* c) {
-        c->kind = CollectiveKind::kBroadcast;
-        c->root = 3;
-      },
-      "root 3");
-  wrong.Add([](Collective* c) { c->kind = CollectiveKind::kAllgather; }, "0 lists");
-  wrong.Add(
-      [](Collective* c) {
-        c->kind = CollectiveKind::kAllgather;
-        c->block_bytes = {{40, 3}};
-      },
-      "2 blocks for 1");
-  wrong.Add(
-      [](Collective* c) {
-        c->kind = CollectiveKind::kAllgather;
-        c->block_bytes = {{44}};
-      },
-      "blocks of 44 bytes");
-  wrong.Check();
+    return AbortMessage([&] {
+      World world(1, SmallConfig());
+      world.backend(0).Submit(c);
+      world.Wait(0, 1);
+    });
+  };
+  EXPECT_CONTAINS(run([](Collective* c) { c->buffers[0].output_bytes = 36; }), "input of 40 bytes");
+  EXPECT_CONTAINS(run([](Collective* c) { c->members = {1}; }), "collective of rank 1");
+  EXPECT_CONTAINS(run([](Collective* c) { c->dtype = DataType::kBool; }), "Sum of bool");
+  EXPECT_CONTAINS(run([](Collective* c) {
+                    c->op = ReduceOp::kAdasum;
+                    c->dtype = DataType::kInt32;
+                  }),
+                  "no Adasum of int32");
+  EXPECT_CONTAINS(run([](Collective* c) {
+                    c->op = ReduceOp::kAdasum;
+                    c->kind = CollectiveKind::kReduce;
+                  }),
+                  "reduce number 1: no Adasum");
+  EXPECT_CONTAINS(AbortMessage([&] {
+                    LocalBackend backend(Config(), [](Completion) {});
+                    backend.Submit(Sum(&data, 0, 2, 1));
+                    pause();
+                  }),
+                  "a collective of 2 ranks");
 }
 
-TEST(ContradictingBlocksAreAnErrorAndNoCrash) {
-  WrongCollectives wrong;
-  auto of_kind = [&](CollectiveKind kind, std::vector<std::vector<int64_t>> blocks,
-                     const char* text) {
-    wrong.Add(
-        [&](Collective* c) {
-          c->kind = kind;
-          c->block_bytes = std::move(blocks);
-        },
-        text);
-  };
-  of_kind(CollectiveKind::kReducescatter, {}, "0 lists");
-  of_kind(CollectiveKind::kReducescatter, {{44}}, "blocks of 44 bytes for an input of 40");
-  of_kind(CollectiveKind::kReducescatter, {{-4}}, "negative size");
-  of_kind(CollectiveKind::kReducescatter, {{38}}, "a block of 38 bytes");
-  of_kind(CollectiveKind::kGather, {{36}}, "blocks of 36 bytes");
-  of_kind(CollectiveKind::kScatter, {{36}}, "blocks of 36 bytes");
-  of_kind(CollectiveKind::kScatter, {{40, 0}}, "2 blocks for 1");
-  of_kind(CollectiveKind::kAlltoall, {{40}}, "0 lists");
-  of_kind(CollectiveKind::kSendRecv, {}, "between 1 ranks");
-  of_kind(CollectiveKind::kJoin, {}, "moves no data");
-  for (auto kind : {CollectiveKind::kReduce, CollectiveKind::kGather, CollectiveKind::kScatter}) {
-    wrong.Add(
-        [kind](Collective* c) {
-          c->kind = kind;
-          c->root = -1;
-        },
-        "root -1");
-  }
-  wrong.Add(
-      [](Collective* c) {
-        c->kind = CollectiveKind::kReduce;
-        c->buffers[0].output_bytes = 0;
-      },
-      "output of 0");
-  wrong.Add(
-      [](Collective* c) {
-        c->kind = CollectiveKind::kAlltoall;
-        c->members = {0, 7};
-        c->block_bytes = {{16, 24}};
-        c->send_bytes = {{12, 28}};
-      },
-      "12 bytes for this rank itself, which expects 16");
-  wrong.Check();
+TEST(ARankThatIsNotConnectedIsAnError) {
+  StreamOptions options;
+  options.connected = [](Rank, Rank peer) { return peer != 7; };
+  World world(1, SmallConfig(), options);
+  std::vector<float> data(10, 1.0f);
+  Collective c = Sum(&data, 0, 1, 1);
+  c.members = {0, 7};
+  world.backend(0).Submit(std::move(c));
+  const Completion completion = world.Wait(0, 1);
+  EXPECT_TRUE(completion.status.code() == StatusCode::kInternal);
+  EXPECT_CONTAINS(completion.status.message(), "not connected to rank 7");
 }
 
 // One tensor of a kind that gives different ranks different results, the same size for all.
@@ -268,14 +195,14 @@ constexpr CollectiveKind kOneSided[] = {CollectiveKind::kReducescatter, Collecti
 TEST(AbortInTheMiddleOfEveryKindEndsItOnce) {
   for (CollectiveKind kind : kOneSided) {
     const int size = kind == CollectiveKind::kSendRecv ? 2 : 3;
-    World world(size, SmallConfig(), MemoryNet::Options());
+    World world(size, SmallConfig());
     std::vector<char> in(600000, 1);
     std::vector<char> out = in;
     for (uint64_t sequence : {1, 2}) {
       world.backend(1).Submit(OfKind(kind, &in, &out, 1, size, sequence));
     }
     const bool sends = kind != CollectiveKind::kReduce && kind != CollectiveKind::kGather;
-    if (sends) world.net().WaitForBytes(1000);
+    if (sends) world.streams().WaitForBytes(1000);
     EXPECT_EQ(world.Count(1, 1), 0);
     world.backend(1).Abort(Unavailable("lost"));
     for (uint64_t sequence : {1, 2}) {
@@ -288,11 +215,11 @@ TEST(AbortInTheMiddleOfEveryKindEndsItOnce) {
 TEST(ABrokenStreamInEveryKindNamesTheSuspect) {
   for (CollectiveKind kind : kOneSided) {
     const int size = kind == CollectiveKind::kSendRecv ? 2 : 3;
-    World world(size, SmallConfig(), MemoryNet::Options());
+    World world(size, SmallConfig());
     std::vector<char> in(600000, 1);
     std::vector<char> out = in;
     world.backend(1).Submit(OfKind(kind, &in, &out, 1, size, 1));
-    world.net().Break(0);
+    world.streams().Break(0);
     const Completion completion = world.Wait(1, 1);
     EXPECT_TRUE(completion.status.code() == StatusCode::kUnavailable);
     EXPECT_EQ(completion.suspect, 0);
@@ -314,7 +241,7 @@ TEST(ClosingWithoutAnAbortEndsWhatIsLeft) {
 }
 
 TEST(AnIdleBackendDoesNotWake) {
-  World world(2, SmallConfig(), MemoryNet::Options());
+  World world(2, SmallConfig());
   std::vector<std::vector<float>> data(2, std::vector<float>(10, 1.0f));
   for (Rank r = 0; r < 2; ++r) world.backend(r).Submit(Sum(&data[r], r, 2, 1));
   for (Rank r = 0; r < 2; ++r) EXPECT_TRUE(world.Wait(r, 1).status.ok());
