@@ -270,36 +270,6 @@ TEST(ScalesOfSumsThatHaveNoOutputToScaleIn) {
   }
 }
 
-TEST(NoMoreBytesAreSentThanTheDataNeeds) {
-  const int size = 5;
-  const int64_t unit = 400;
-  auto case_of = [&](CollectiveKind kind) {
-    return Case{kind, DataType::kFloat32, ReduceOp::kSum, unit, 2};
-  };
-  for (auto kind : {CollectiveKind::kReducescatter, CollectiveKind::kAlltoall,
-                    CollectiveKind::kGather, CollectiveKind::kScatter, CollectiveKind::kReduce}) {
-    World world(size, SmallConfig());
-    const Case c = case_of(kind);
-    RunCases(&world, FirstRanks(size), {c});
-    for (Rank r = 0; r < size; ++r) {
-      int64_t all = 0, own = 0, sent = 0, kept = 0;
-      for (size_t t = 0; t < kTensors; ++t) {
-        all += 4 * BlockAt(c, t, size, 0).first;
-        own += 4 * c.Block(t, r);
-        sent += 4 * BlockAt(c, t, size, r).first;
-        kept += 4 * c.Block(t, r, r);
-      }
-      int64_t expected = 0;
-      if (kind == CollectiveKind::kReducescatter) expected = all - own;
-      if (kind == CollectiveKind::kAlltoall) expected = sent - kept;
-      if (kind == CollectiveKind::kGather) expected = r == c.root ? 0 : own;
-      if (kind == CollectiveKind::kScatter) expected = r == c.root ? all - own : 0;
-      if (kind == CollectiveKind::kReduce) expected = r == c.root ? 0 : all;
-      EXPECT_EQ(world.backend(r).bytes_sent(), expected);
-    }
-  }
-}
-
 }  // namespace
 }  // namespace tfring
 

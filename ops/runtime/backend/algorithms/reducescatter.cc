@@ -10,7 +10,6 @@ namespace {
 
 constexpr int kWindow = 2;  // pieces of the own block that are received at the same time
 constexpr int64_t kSmallestPiece = 16 << 10;
-constexpr int kLineWindow = 4;  // pieces that a rank of a line holds while it passes them on
 
 Range Part(const Range& whole, const Pieces& pieces, int64_t i) {
   return {whole.space, whole.offset + pieces.Begin(i), pieces.Bytes(i)};
@@ -32,11 +31,8 @@ class LineFlow {
       : builder_(*builder),
         shape_(shape),
         behind_(Neighbour(-direction)),
-        ahead_(Neighbour(direction)) {
-    const int64_t largest = *std::max_element(shape.block_bytes.begin(), shape.block_bytes.end());
-    slot_bytes_ = std::min(PiecesOf(largest).piece, largest);
-    if (behind_ >= 0 && ahead_ >= 0) scratch_ = builder_.AddScratch(kLineWindow * slot_bytes_);
-  }
+        ahead_(Neighbour(direction)),
+        window_(builder, SlotBytes(shape)) {}
 
   void PassOn(int block) {
     const Range whole = InputBlock(shape_, block);
@@ -47,12 +43,9 @@ class LineFlow {
         builder_.Send(ahead_, input);
         continue;
       }
-      const size_t slot = sent_.size() % kLineWindow;
-      const Range sum{Space::kScratch, scratch_ + static_cast<int64_t>(slot) * slot_bytes_,
-                      input.bytes};
-      const int freed = sent_.size() < kLineWindow ? kNoStep : sent_[sent_.size() - kLineWindow];
-      const int summed = builder_.RecvReduce(behind_, input, sum, false, {freed});
-      sent_.push_back(builder_.Send(ahead_, sum, {summed}));
+      const Range sum = window_.Next(input.bytes);
+      const int summed = builder_.RecvReduce(behind_, input, sum, false, {window_.FreedBy()});
+      window_.SentBy(builder_.Send(ahead_, sum, {summed}));
     }
   }
 
@@ -71,7 +64,6 @@ class LineFlow {
   }
 
   bool first() const { return behind_ < 0; }
-  bool last() const { return ahead_ < 0; }
 
  private:
   int Neighbour(int direction) const {
@@ -81,14 +73,16 @@ class LineFlow {
   Pieces PiecesOf(int64_t bytes) const {
     return Pieces(bytes, shape_.element_bytes, shape_.piece_bytes);
   }
+  static int64_t SlotBytes(const ScatterShape& shape) {
+    const int64_t largest = *std::max_element(shape.block_bytes.begin(), shape.block_bytes.end());
+    return std::min(Pieces(largest, shape.element_bytes, shape.piece_bytes).piece, largest);
+  }
 
   ScheduleBuilder& builder_;
   const ScatterShape& shape_;
-  const int behind_;  // -1: nobody
+  const int behind_;  // -1: there is none
   const int ahead_;
-  int64_t slot_bytes_ = 0;
-  int64_t scratch_ = 0;
-  std::vector<int> sent_;
+  ScratchWindow window_;
 };
 
 }  // namespace

@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace tfring {
+namespace {
+
+constexpr size_t kWindowSlots = 4;
+
+}  // namespace
 
 int ScheduleBuilder::Add(StepKind kind, int peer, Range src, Range src2, Range dst, bool finish,
                          After after) {
@@ -84,6 +89,16 @@ int64_t ScheduleBuilder::AddScratch(int64_t bytes) {
   int64_t offset = schedule_.scratch_bytes;
   schedule_.scratch_bytes += bytes;
   return offset;
+}
+
+Range ScratchWindow::Next(int64_t bytes) {
+  const size_t piece = sent_.size();
+  if (piece < kWindowSlots) slots_.push_back(builder_.AddScratch(slot_bytes_));
+  return {Space::kScratch, slots_[piece % kWindowSlots], bytes};
+}
+
+int ScratchWindow::FreedBy() const {
+  return sent_.size() < kWindowSlots ? kNoStep : sent_[sent_.size() - kWindowSlots];
 }
 
 int64_t Slices::Begin(int part) const {

@@ -43,6 +43,26 @@ class ScheduleBuilder {
   Schedule schedule_;
 };
 
+// Scratch memory for pieces that a rank receives and sends on: a few slots, each of which is used
+// again once its piece has been sent, so that long data passes through little memory.
+class ScratchWindow {
+ public:
+  ScratchWindow(ScheduleBuilder* builder, int64_t slot_bytes)
+      : builder_(*builder), slot_bytes_(slot_bytes) {}
+
+  // The slot of the next piece, and the step that has to end before anything is written there.
+  Range Next(int64_t bytes);
+  int FreedBy() const;
+  // The piece is sent by this step.
+  void SentBy(int step) { sent_.push_back(step); }
+
+ private:
+  ScheduleBuilder& builder_;
+  const int64_t slot_bytes_;
+  std::vector<int64_t> slots_;
+  std::vector<int> sent_;  // by piece
+};
+
 // Cuts an array of elements into `parts` parts whose sizes differ by at most one element.
 struct Slices {
   int64_t elements = 0;

@@ -39,6 +39,9 @@ void CheckReduce(const NamedReduce& algorithm, int size, int root, int64_t eleme
     schedules.push_back(algorithm.build({r, size, elements, 4, piece_bytes}, root));
     if (r == root) ranks[r].output.resize(elements);
     EXPECT_TRUE(BytesSent(schedules[r]) <= elements * 4);
+    if (algorithm.order != Order::kCanonical) {
+      EXPECT_EQ(BytesSent(schedules[r]), r == root ? 0 : elements * 4);
+    }
   }
   const std::string what = std::string(schedules[0].algorithm) + " of " + std::to_string(size) +
                            " to " + std::to_string(root);
