@@ -7,7 +7,8 @@
 #include "ops/sim/virtual_clock.h"
 #include "tests/cc/test.h"
 
-// That the simulator repeats itself, and that its checks can fail. The long runs are in tests/cc/CMakeLists.txt.
+// That the simulator repeats itself, and that its checks can fail. The long runs are in
+// tests/cc/CMakeLists.txt.
 namespace tfring::sim {
 namespace {
 
