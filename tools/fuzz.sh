@@ -9,5 +9,5 @@ mkdir -p "$folder"
 cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
   -DTFRING_SANITIZE=address,undefined -DTFRING_BUILD_OPS=OFF -DTFRING_BUILD_BINDINGS=OFF \
   >"$folder/configure.log"
-cmake --build "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --target core_wire_fuzz
-UBSAN_OPTIONS=halt_on_error=1 "$folder/tests/cc/core_wire_fuzz" "$2" "${3:-$RANDOM}"
+cmake --build "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --target protocol_message_wire_fuzz_test
+UBSAN_OPTIONS=halt_on_error=1 "$folder/tests/cc/protocol_message_wire_fuzz_test" "$2" "${3:-$RANDOM}"

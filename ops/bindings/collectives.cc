@@ -177,16 +177,16 @@ HandlePtr Join(int process_set, const std::string& name) {
   return StartWithoutArray(MakeRequest(CollectiveKind::kJoin, name, process_set), Yields::kNumber);
 }
 
-HandlePtr AddProcessSet(std::vector<int64_t> ranks, const std::string& name) {
+HandlePtr AddProcessSet(std::vector<Rank> ranks, const std::string& name) {
   Request request = MakeRequest(CollectiveKind::kAddProcessSet, name, kGlobalProcessSet);
   std::sort(ranks.begin(), ranks.end());
-  request.splits = std::move(ranks);
+  request.set_ranks = std::move(ranks);
   return StartWithoutArray(std::move(request), Yields::kNumber);
 }
 
 HandlePtr RemoveProcessSet(int id, const std::string& name) {
   Request request = MakeRequest(CollectiveKind::kRemoveProcessSet, name, kGlobalProcessSet);
-  request.splits = {id};
+  request.removed_set = id;
   return StartWithoutArray(std::move(request), Yields::kNothing);
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMaxFailures = 20;
 
-// All that the members of a plan have to agree on, as text so that a difference can be shown.
+// What must be the same on all members of a plan, as text, so that a difference can be shown.
 std::string Content(const PlanRun& run) {
   const Plan& plan = run.plan;
   std::ostringstream out;
@@ -24,8 +24,8 @@ std::string Content(const PlanRun& run) {
   return out.str();
 }
 
-// What this rank says about the first dimensions.
-std::vector<int64_t> OwnDims(const Request& request, Rank rank, size_t members) {
+// The values of a plan that come from this rank's request.
+std::vector<int64_t> OwnValues(const Request& request, Rank rank, size_t members) {
   std::vector<int64_t> own;
   switch (request.kind) {
     case CollectiveKind::kAllgather:
@@ -39,8 +39,12 @@ std::vector<int64_t> OwnDims(const Request& request, Rank rank, size_t members) 
       return RowsByMember(request, members);
     case CollectiveKind::kSendRecv:
       return rank == request.root ? request.shapes[0] : own;
+    case CollectiveKind::kAddProcessSet:
+      return {request.set_ranks.begin(), request.set_ranks.end()};
+    case CollectiveKind::kRemoveProcessSet:
+      return {request.removed_set};
     default:
-      return request.splits;
+      return own;
   }
 }
 
@@ -76,7 +80,7 @@ void Checker::Fail(const std::string& what) {
 }
 
 void Checker::OnSubmit(Rank rank, CallId id, const Call& call) {
-  ranks_[rank].entries.emplace(id, Entry{call, 0});
+  ranks_[rank].calls.emplace(id, SeenCall{call, 0});
   ++ranks_[rank].open;
 }
 
@@ -101,17 +105,17 @@ void Checker::OnRun(Rank rank, const PlanRun& run) {
   if (!std::binary_search(run.members.begin(), run.members.end(), rank)) {
     Fail(who + "is no member");
   }
-  CheckEntries(rank, run);
+  CheckCalls(rank, run);
 }
 
-void Checker::CheckEntries(Rank rank, const PlanRun& run) {
+void Checker::CheckCalls(Rank rank, const PlanRun& run) {
   const std::string who =
       "rank " + std::to_string(rank) + ", plan " + std::to_string(run.plan.sequence) + ": ";
-  if (run.entries.size() != run.plan.items.size()) return Fail(who + "entries are missing");
-  for (size_t i = 0; i < run.entries.size(); ++i) {
+  if (run.calls.size() != run.plan.items.size()) return Fail(who + "calls are missing");
+  for (size_t i = 0; i < run.calls.size(); ++i) {
     const PlanItem& item = run.plan.items[i];
-    auto it = ranks_[rank].entries.find(run.entries[i]);
-    if (it == ranks_[rank].entries.end()) {
+    auto it = ranks_[rank].calls.find(run.calls[i]);
+    if (it == ranks_[rank].calls.end()) {
       Fail(who + "'" + item.name + "' runs for a call that was never made");
       continue;
     }
@@ -122,14 +126,14 @@ void Checker::CheckEntries(Rank rank, const PlanRun& run) {
       Fail(who + "'" + item.name + "' runs for the call '" + request.name + "'");
       continue;
     }
-    const std::string wrong = CheckItem(rank, run, item, it->second.call);
+    const std::string wrong = WrongItem(rank, run, item, it->second.call);
     if (!wrong.empty()) Fail(who + "'" + item.name + "' " + wrong);
   }
 }
 
-// What is wrong with this rank's share of a plan, if anything. The shares of all together are the
-// whole, since all see the same plan.
-std::string Checker::CheckItem(Rank rank, const PlanRun& run, const PlanItem& item,
+// What is wrong with this rank's part of a plan's values; empty if nothing is. That all ranks have
+// the same plan is checked elsewhere, so that together their parts cover all values.
+std::string Checker::WrongItem(Rank rank, const PlanRun& run, const PlanItem& item,
                                const Call& call) {
   const Request& request = call.request;
   if (!call.participants.empty() && run.members != call.participants) {
@@ -140,7 +144,7 @@ std::string Checker::CheckItem(Rank rank, const PlanRun& run, const PlanItem& it
   const auto self = static_cast<size_t>(
       std::lower_bound(run.members.begin(), run.members.end(), rank) - run.members.begin());
   const std::vector<int64_t>& dims = item.negotiated_values;
-  const std::vector<int64_t> own = OwnDims(request, rank, members);
+  const std::vector<int64_t> own = OwnValues(request, rank, members);
   size_t first = 0;  // of this rank's
   size_t step = 1;
   size_t count = 0;
@@ -168,7 +172,7 @@ std::string Checker::CheckItem(Rank rank, const PlanRun& run, const PlanItem& it
       return "names no rank that joined last";
     case CollectiveKind::kAddProcessSet:
       first = 1;
-      count = 1 + request.splits.size();
+      count = 1 + request.set_ranks.size();
       if (!dims.empty() && dims[0] != call.new_set) {
         return "has id " + std::to_string(dims[0]) + ", not " + std::to_string(call.new_set);
       }
@@ -181,25 +185,24 @@ std::string Checker::CheckItem(Rank rank, const PlanRun& run, const PlanItem& it
   }
   bool right = dims.size() == count;
   for (size_t i = 0; right && i < own.size(); ++i) right = dims[first + i * step] == own[i];
-  return right ? "" : "has wrong first dimensions";
+  return right ? "" : "has wrong negotiated values";
 }
 
 void Checker::OnResult(Rank rank, CallId id, const Status& status) {
   const std::string who = "rank " + std::to_string(rank) + ", call " + std::to_string(id);
-  auto it = ranks_[rank].entries.find(id);
-  if (it == ranks_[rank].entries.end()) return Fail(who + " has a result, but was never made");
-  Entry& entry = it->second;
-  if (++entry.results > 1) return Fail(who + " '" + entry.call.request.name + "' ended twice");
+  auto it = ranks_[rank].calls.find(id);
+  if (it == ranks_[rank].calls.end()) return Fail(who + " has a result, but was never made");
+  SeenCall& seen = it->second;
+  if (++seen.results > 1) return Fail(who + " '" + seen.call.request.name + "' ended twice");
   ++results_;
   --ranks_[rank].open;
-  const std::string verdict = Verdict(rank, entry.call, status);
-  if (!verdict.empty()) {
-    Fail(who + " '" + entry.call.request.name + "' ended with " + status.ToString() + ": " +
-         verdict);
+  const std::string wrong = WrongResult(rank, seen.call, status);
+  if (!wrong.empty()) {
+    Fail(who + " '" + seen.call.request.name + "' ended with " + status.ToString() + ": " + wrong);
   }
 }
 
-std::string Checker::Verdict(Rank rank, const Call& call, const Status& status) const {
+std::string Checker::WrongResult(Rank rank, const Call& call, const Status& status) const {
   const std::string& text = status.message();
   switch (status.code()) {
     case StatusCode::kOk:
@@ -221,17 +224,17 @@ std::string Checker::Verdict(Rank rank, const Call& call, const Status& status) 
     case StatusCode::kCancelled:
       if (ranks_[rank].shut_down) return "";
       if (allowed_.departed == kNoRank) return "nobody has shut down";
-      // After rank 0's goodbye everybody leaves, in any order.
+      // When rank 0 has shut down all others do, in any order.
       if (allowed_.departed == 0 && Contains(text, "has shut down")) return "";
       if (SaysShutDown(text, allowed_.departed)) return "";
-      if (allowed_.cascade && NamesWhoLeft(text)) return "";
+      if (allowed_.cascade && NamesADepartedRank(text)) return "";
       return "rank " + std::to_string(allowed_.departed) + " is the one that has shut down";
     default:
       return "this never happens";
   }
 }
 
-bool Checker::NamesWhoLeft(const std::string& text) const {
+bool Checker::NamesADepartedRank(const std::string& text) const {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     if (ranks_[rank].shut_down && SaysShutDown(text, static_cast<Rank>(rank))) return true;
   }
@@ -240,10 +243,10 @@ bool Checker::NamesWhoLeft(const std::string& text) const {
 
 void Checker::Finish(const std::vector<Rank>& ended) {
   for (Rank rank : ended) {
-    for (const auto& [id, entry] : ranks_[rank].entries) {
-      if (entry.results != 0) continue;
+    for (const auto& [id, seen] : ranks_[rank].calls) {
+      if (seen.results != 0) continue;
       Fail("rank " + std::to_string(rank) + ", call " + std::to_string(id) + " '" +
-           entry.call.request.name + "' never ended");
+           seen.call.request.name + "' never ended");
     }
   }
   if (allowed_.lost != kNoRank || allowed_.departed != kNoRank) return;

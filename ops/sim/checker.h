@@ -11,29 +11,30 @@
 
 namespace tfring::sim {
 
-// Which failures a run may show besides those that its workload expects.
-struct Allowed {
+// Which errors calls may end with in a run, besides those that its workload expects.
+struct AllowedErrors {
   Rank lost = kNoRank;      // Unavailable that names this rank
   Rank departed = kNoRank;  // Cancelled that says that this rank has shut down
-  bool silent = false;      // the lost rank was found by its missing heartbeats
-  bool cascade = false;     // whoever hears that a rank has shut down does the same
+  bool silent = false;      // the lost rank must have been found by its missing heartbeats
+  bool cascade = false;     // ranks that learn that a rank has shut down also shut down
 };
 
-// Watches all ranks and says what must never be seen: plans in different orders or with different
-// content, results that are missing, doubled or wrong. Lives for one run; one thread.
+// Is told what every rank submits, runs and gets as a result, and collects what must never happen:
+// plans in different orders or with different content, results that are missing, doubled or wrong.
+// Lives for one run; one thread.
 class Checker {
  public:
-  // With `check_order` false wrong orders are left to show as deadlocks.
+  // Without `check_order`, a wrong order of plans is only found if it leads to a deadlock.
   Checker(int ranks, bool check_order) : check_order_(check_order), ranks_(ranks) {}
 
   void OnSubmit(Rank rank, CallId id, const Call& call);
   void OnRun(Rank rank, const PlanRun& run);
   void OnResult(Rank rank, CallId id, const Status& status);
-  // From here on calls on this rank have to end at once and in failure.
+  // This rank shuts down: its calls may end as Cancelled from now on.
   void OnShutdown(Rank rank) { ranks_[rank].shut_down = true; }
-  void SetAllowed(const Allowed& allowed) { allowed_ = allowed; }
+  void Allow(const AllowedErrors& allowed) { allowed_ = allowed; }
 
-  // The run is over: whoever is in `ended` has to have all its results.
+  // The run is over. The calls of the ranks in `ended` must all have ended.
   void Finish(const std::vector<Rank>& ended);
 
   void Fail(const std::string& what);
@@ -41,18 +42,18 @@ class Checker {
 
   size_t open(Rank rank) const { return ranks_[rank].open; }
   const Request& request(Rank rank, CallId id) const {
-    return ranks_[rank].entries.at(id).call.request;
+    return ranks_[rank].calls.at(id).call.request;
   }
   int64_t plans() const { return static_cast<int64_t>(plans_.size()); }
   int64_t results() const { return results_; }
 
  private:
-  struct Entry {
+  struct SeenCall {
     Call call;
     int results = 0;
   };
   struct PerRank {
-    std::map<CallId, Entry> entries;
+    std::map<CallId, SeenCall> calls;
     uint64_t last_sequence = 0;
     size_t open = 0;
     bool shut_down = false;
@@ -63,14 +64,14 @@ class Checker {
     size_t members = 0;
   };
 
-  std::string Verdict(Rank rank, const Call& call, const Status& status) const;
-  bool NamesWhoLeft(const std::string& text) const;
-  void CheckEntries(Rank rank, const PlanRun& run);
-  static std::string CheckItem(Rank rank, const PlanRun& run, const PlanItem& item,
+  std::string WrongResult(Rank rank, const Call& call, const Status& status) const;
+  bool NamesADepartedRank(const std::string& text) const;
+  void CheckCalls(Rank rank, const PlanRun& run);
+  static std::string WrongItem(Rank rank, const PlanRun& run, const PlanItem& item,
                                const Call& call);
 
   const bool check_order_;
-  Allowed allowed_;
+  AllowedErrors allowed_;
   std::vector<PerRank> ranks_;
   std::map<uint64_t, SeenPlan> plans_;
   int64_t results_ = 0;

@@ -7,8 +7,7 @@ namespace tfring::sim {
 
 namespace {
 
-constexpr Duration kMicrosecond = 1000;
-// Survivors have to know about a death by then, although a big process is torn down slowly.
+// A call that a death ends must end within this time, although a big process is torn down slowly.
 constexpr Duration kDeathLimit = kSecond;
 // No run takes longer than a heartbeat timeout and some seconds.
 constexpr TimePoint kHorizon = 300 * kSecond;
@@ -61,38 +60,38 @@ void Cluster::BuildNodes() {
 }
 
 void Cluster::PlanFault() {
-  victim_ = static_cast<Rank>(random_.Below(options_.ranks));
-  Allowed allowed;
+  faulty_rank_ = static_cast<Rank>(random_.Below(options_.ranks));
+  AllowedErrors allowed;
   if (options_.fault == Fault::kGoodbye) {
-    allowed.departed = victim_;
-    allowed.cascade = GivesUp();
+    allowed.departed = faulty_rank_;
+    allowed.cascade = UsersLeaveOnCancel();
   } else {
-    allowed.lost = victim_;
+    allowed.lost = faulty_rank_;
     allowed.silent = options_.fault == Fault::kHang;
   }
-  checker_.SetAllowed(allowed);
-  // Half the deaths happen in the middle of a step, when some frames are out and others are not.
+  checker_.Allow(allowed);
+  // Half the deaths happen in the middle of a step, when some of its frames have been sent.
   if (options_.fault == Fault::kDeath && random_.Percent(50)) {
-    strike_step_ = random_.Below(60);
+    fault_step_ = random_.Below(60);
   } else {
-    clock_.At(random_.Below(60 * kMillisecond), [this] { Strike(); });
+    clock_.At(random_.Below(60 * kMillisecond), [this] { InjectFault(); });
   }
 }
 
-void Cluster::Strike() {
-  Node& node = nodes_[victim_];
+void Cluster::InjectFault() {
+  Node& node = nodes_[faulty_rank_];
   if (!node.alive || node.closed || node.leaving) return;
-  struck_ = true;
-  struck_at_ = clock_.Now();
-  if (options_.fault == Fault::kGoodbye) return Leave(victim_);
+  faulted_ = true;
+  faulted_at_ = clock_.Now();
+  if (options_.fault == Fault::kGoodbye) return Leave(faulty_rank_);
   node.alive = false;
   if (options_.fault == Fault::kHang) {
-    data_plane_.Freeze(victim_);
+    data_plane_.Freeze(faulty_rank_);
   } else {
     // The sockets of a big process close long after its last instruction.
     const Duration teardown = random_.Percent(50) ? 0 : random_.Below(250 * kMillisecond);
-    network_.CloseAll(victim_, teardown);
-    data_plane_.CloseAll(victim_, teardown);
+    network_.CloseAll(faulty_rank_, teardown);
+    data_plane_.CloseAll(faulty_rank_, teardown);
   }
   LeaveIfAllDone();
 }
@@ -100,7 +99,7 @@ void Cluster::Strike() {
 SimReport Cluster::Run() {
   while (checker_.failures().empty() && !Ended()) {
     if (!clock_.RunOne() || clock_.Now() > kHorizon) {
-      checker_.Fail("deadlock: nothing goes on any more after " +
+      checker_.Fail("deadlock: nothing happens any more after " +
                     std::to_string(clock_.Now() / kMicrosecond) + " us");
       DescribeDeadlock();
       break;
@@ -111,7 +110,7 @@ SimReport Cluster::Run() {
     if (nodes_[rank].alive) survivors.push_back(rank);
   }
   checker_.Finish(survivors);
-  // A request and a plan for each call at most, a few frames besides, and everybody's goodbye.
+  // For each call at most a request and a plan, a few other frames, and a goodbye of every rank.
   const int64_t limit = static_cast<int64_t>(4 * workload_.largest_phase + 16) + options_.ranks;
   if (network_.max_in_flight() > limit) {
     checker_.Fail("too many frames under way: " + std::to_string(network_.max_in_flight()));
@@ -122,7 +121,7 @@ SimReport Cluster::Run() {
   report.results = checker_.results();
   report.events = clock_.events_run();
   report.max_frames = network_.max_in_flight();
-  report.faulted = struck_;
+  report.faulted = faulted_;
   report.sabotaged = sabotaged_;
   report.end = clock_.Now();
   return report;
@@ -151,7 +150,7 @@ void Cluster::PlanStep(Rank rank) {
   Node& node = nodes_[rank];
   if (node.step_planned || !node.alive || node.closed) return;
   node.step_planned = true;
-  // Now and then the thread is not scheduled for a while, and many events come at once.
+  // Sometimes the thread does not run for a while, and then many events come at once.
   const Duration delay = random_.Below((random_.Percent(5) ? 2000 : 20) * kMicrosecond);
   clock_.After(delay, [this, rank] { Step(rank); });
 }
@@ -184,11 +183,11 @@ void Cluster::Step(Rank rank) {
     node.broken = node.broken || !completion.status.ok();
   }
   EngineEffects effects = node.engine->Step(clock_.Now(), std::move(events));
-  if (rank == victim_ && node.steps == strike_step_ && !node.leaving) {
+  if (rank == faulty_rank_ && node.steps == fault_step_ && !node.leaving) {
     effects.frames.resize(
         static_cast<size_t>(random_.Below(static_cast<int64_t>(effects.frames.size()) + 1)));
     for (auto& [to, frame] : effects.frames) network_.Send(rank, to, std::move(frame));
-    return Strike();
+    return InjectFault();
   }
   ++node.steps;
   Apply(rank, std::move(effects));
@@ -205,7 +204,7 @@ void Cluster::Apply(Rank rank, EngineEffects effects) {
   }
   for (PlanRun& run : effects.runs) RunPlan(rank, std::move(run));
   if (effects.abort) data_plane_.Abort(rank, *effects.abort);
-  for (const auto& [id, status] : effects.results) PassResult(rank, id, status);
+  for (const auto& [id, status] : effects.results) DeliverResult(rank, id, status);
   CheckNode(rank);
   if (effects.finished) {
     node.closed = true;
@@ -242,32 +241,32 @@ void Cluster::RunPlan(Rank rank, PlanRun run) {
     sabotaged_ = true;
     run.plan.postscale += 1;
   }
-  if (!target || options_.sabotage != Sabotage::kSwapPlans) return HandOver(rank, run);
-  if (kept_back_.empty()) {
-    kept_back_.push_back(std::move(run));
+  if (!target || options_.sabotage != Sabotage::kSwapPlans) return StartPlan(rank, run);
+  if (held_plans_.empty()) {
+    held_plans_.push_back(std::move(run));
     // An eager user waits for this plan before there is another one to swap it with.
-    clock_.After(10 * kMillisecond, [this, rank] { ReleaseKeptBack(rank); });
+    clock_.After(10 * kMillisecond, [this, rank] { StartHeldPlans(rank); });
     return;
   }
   sabotaged_ = true;
-  HandOver(rank, run);
-  ReleaseKeptBack(rank);
+  StartPlan(rank, run);
+  StartHeldPlans(rank);
 }
 
-void Cluster::ReleaseKeptBack(Rank rank) {
-  for (const PlanRun& run : std::exchange(kept_back_, {})) HandOver(rank, run);
+void Cluster::StartHeldPlans(Rank rank) {
+  for (const PlanRun& run : std::exchange(held_plans_, {})) StartPlan(rank, run);
 }
 
-void Cluster::HandOver(Rank rank, const PlanRun& run) {
+void Cluster::StartPlan(Rank rank, const PlanRun& run) {
   checker_.OnRun(rank, run);
   if (!run.moves_data()) {
     nodes_[rank].pending.completions.push_back({run.plan.sequence, OkStatus(), kNoRank});
     return PlanStep(rank);
   }
-  data_plane_.Submit(rank, run, 2048 * static_cast<int64_t>(run.entries.size()));
+  data_plane_.Submit(rank, run, 2048 * static_cast<int64_t>(run.calls.size()));
 }
 
-void Cluster::PassResult(Rank rank, CallId id, const Status& status) {
+void Cluster::DeliverResult(Rank rank, CallId id, const Status& status) {
   if (!sabotaged_ && options_.sabotage == Sabotage::kDropResult && random_.Percent(20)) {
     sabotaged_ = true;
     return;
@@ -277,12 +276,12 @@ void Cluster::PassResult(Rank rank, CallId id, const Status& status) {
     checker_.OnResult(rank, id, status);
   }
   checker_.OnResult(rank, id, status);
-  if (options_.fault == Fault::kDeath && !status.ok() && clock_.Now() > struck_at_ + kDeathLimit) {
+  if (options_.fault == Fault::kDeath && !status.ok() && clock_.Now() > faulted_at_ + kDeathLimit) {
     checker_.Fail("rank " + std::to_string(rank) + " learns too late of the death");
   }
   if (options_.fault == Fault::kGoodbye) {
-    if (!GivesUp()) {
-      CheckBystander(rank, id, status);
+    if (!UsersLeaveOnCancel()) {
+      CheckCancelIsNeeded(rank, id, status);
     } else if (status.code() == StatusCode::kCancelled) {
       Leave(rank);
     }
@@ -290,19 +289,20 @@ void Cluster::PassResult(Rank rank, CallId id, const Status& status) {
   OnCallEnded(rank);
 }
 
-// Unless a plan broke in the middle, calls that do not need the rank that left go on.
-void Cluster::CheckBystander(Rank rank, CallId id, const Status& status) {
-  if (status.code() != StatusCode::kCancelled || nodes_[rank].leaving || victim_ == 0) return;
+// A call may be cancelled because of the rank that left only if it needs this rank, unless a plan
+// broke in the middle.
+void Cluster::CheckCancelIsNeeded(Rank rank, CallId id, const Status& status) {
+  if (status.code() != StatusCode::kCancelled || nodes_[rank].leaving || faulty_rank_ == 0) return;
   const ProcessSetId set = checker_.request(rank, id).process_set;
   const bool needed =
       set == kGlobalProcessSet ||
       std::any_of(workload_.sets.begin(), workload_.sets.end(), [&](const auto& item) {
         return item.first == set &&
-               std::binary_search(item.second.begin(), item.second.end(), victim_);
+               std::binary_search(item.second.begin(), item.second.end(), faulty_rank_);
       });
   if (needed || data_plane_.broken() > 0) return;
   checker_.Fail("rank " + std::to_string(rank) + ", call " + std::to_string(id) +
-                " was cancelled, but does not need rank " + std::to_string(victim_));
+                " was cancelled, but does not need rank " + std::to_string(faulty_rank_));
 }
 
 }  // namespace tfring::sim

@@ -18,11 +18,11 @@ namespace tfring::sim {
 enum class Fault {
   kNone,
   kDeath,    // a random rank dies at a random moment
-  kHang,     // it stops, and its sockets stay open
-  kGoodbye,  // it shuts down in the middle
+  kHang,     // it stops at a random moment, and its sockets stay open
+  kGoodbye,  // it shuts down at a random moment, with calls under way
 };
 
-// What the cluster does wrong on purpose, to show that the checks can fail.
+// What the simulation does wrong on purpose, to show that the checker finds it.
 enum class Sabotage {
   kNone,
   kSwapPlans,     // one rank runs two plans in the other order
@@ -52,8 +52,11 @@ struct SimReport {
   TimePoint end = 0;       // virtual
 };
 
-// One run of many ranks: real engines, simulated users, network and data plane. Everything follows
-// from the options. One thread; lives for one run.
+// One run of a simulated job of many ranks: real engines between simulated users, a simulated
+// control network and a simulated data plane, all in one thread on virtual time. The engine takes
+// events and the time and returns effects, so that a rank is little more than a loop: collect
+// events, call Engine::Step after a random delay, carry out the effects. The checker watches every
+// submission, plan and result. A run depends on its options only. One thread; lives for one run.
 class Cluster {
  public:
   explicit Cluster(const SimOptions& options);
@@ -67,8 +70,8 @@ class Cluster {
     bool alive = true;
     bool done = false;  // its script has ended
     bool leaving = false;
-    bool closed = false;  // it has left in good order
-    bool broken = false;  // it knows that a plan of its own failed
+    bool closed = false;  // its shutdown has finished
+    bool broken = false;  // its engine has been told that a plan failed
     size_t phase = 0;     // of its script
     size_t awaited = 0;   // calls of this phase without a result
     int64_t steps = 0;
@@ -87,8 +90,9 @@ class Cluster {
   void OnScriptEnded(Rank rank);
   void LeaveIfAllDone();
   void Leave(Rank rank);
-  // A user whose join is cancelled has no common ground with the others any more, and leaves.
-  bool GivesUp() const {
+  // True if users shut down when a call is cancelled. In the random workload they must: without the
+  // join that was cancelled, the rest of their script does not fit that of the others.
+  bool UsersLeaveOnCancel() const {
     return options_.workload == "random" && options_.fault == Fault::kGoodbye;
   }
 
@@ -99,12 +103,12 @@ class Cluster {
   void Step(Rank rank);
   void Apply(Rank rank, EngineEffects effects);
   void RunPlan(Rank rank, PlanRun run);
-  void HandOver(Rank rank, const PlanRun& run);
-  void ReleaseKeptBack(Rank rank);
-  void PassResult(Rank rank, CallId id, const Status& status);
+  void StartPlan(Rank rank, const PlanRun& run);
+  void StartHeldPlans(Rank rank);
+  void DeliverResult(Rank rank, CallId id, const Status& status);
   void CheckNode(Rank rank);
-  void CheckBystander(Rank rank, CallId id, const Status& status);
-  void Strike();
+  void CheckCancelIsNeeded(Rank rank, CallId id, const Status& status);
+  void InjectFault();
 
   const SimOptions options_;
   Random random_;
@@ -116,13 +120,13 @@ class Cluster {
   std::vector<Node> nodes_;
   CallId next_id_ = 1;
 
-  Rank victim_ = kNoRank;
-  int64_t strike_step_ = -1;  // the victim dies in this step
-  bool struck_ = false;
-  TimePoint struck_at_ = 0;
-  bool closing_ = false;  // everybody has been told to leave
+  Rank faulty_rank_ = kNoRank;
+  int64_t fault_step_ = -1;  // the faulty rank dies in this step of its engine
+  bool faulted_ = false;
+  TimePoint faulted_at_ = 0;
+  bool closing_ = false;  // all ranks shut down now
   bool sabotaged_ = false;
-  std::vector<PlanRun> kept_back_;  // by Sabotage::kSwapPlans
+  std::vector<PlanRun> held_plans_;  // by Sabotage::kSwapPlans
 };
 
 // The command that repeats a run.

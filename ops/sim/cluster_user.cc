@@ -1,13 +1,11 @@
 #include <algorithm>
+#include <utility>
 
+#include "ops/runtime/protocol/negotiation/admission.h"
 #include "ops/sim/cluster.h"
 
-// The simulated users, and the names of a run.
+// The simulated users of a Cluster, and the text forms of its options.
 namespace tfring::sim {
-
-namespace {
-constexpr Duration kMicrosecond = 1000;
-}  // namespace
 
 void Cluster::StartPhase(Rank rank) {
   Node& node = nodes_[rank];
@@ -26,9 +24,16 @@ void Cluster::StartPhase(Rank rank) {
 void Cluster::SubmitCall(Rank rank, const Call& call) {
   Node& node = nodes_[rank];
   if (!node.alive || node.closed) return;
+  const ProcessSets& sets = node.engine->process_sets();
+  // The fault came before the set was added: this user has no set to make the call in.
+  const bool never_added = sets.Find(call.request.process_set) == nullptr && !call.removed;
+  if (never_added && options_.fault != Fault::kNone) return OnCallEnded(rank);
   const CallId id = next_id_++;
   checker_.OnSubmit(rank, id, call);
-  node.pending.submissions.emplace_back(id, call.request);
+  Request request = call.request;
+  const Status admitted = AdmitRequest(sets, rank, &request);
+  if (!admitted.ok()) return DeliverResult(rank, id, admitted);
+  node.pending.submissions.emplace_back(id, std::move(request));
   PlanStep(rank);
 }
 
@@ -41,7 +46,7 @@ void Cluster::OnCallEnded(Rank rank) {
 
 void Cluster::OnScriptEnded(Rank rank) {
   nodes_[rank].done = true;
-  // Others may leave early, and nobody is to notice. Rank 0 is needed to the end.
+  // A rank may shut down early, which must not disturb the others. Rank 0 is needed to the end.
   if (rank != 0 && random_.Percent(30)) Leave(rank);
   LeaveIfAllDone();
 }

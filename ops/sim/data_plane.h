@@ -15,29 +15,29 @@
 
 namespace tfring::sim {
 
-// The collective backends of all ranks. Each rank runs its plans strictly one after another, and a
-// plan is a rendezvous: it ends nowhere before all its members have begun it. So two ranks that
-// run two common plans in different orders wait for ever, as they would on real streams. Moving the
-// data takes as long as the CPU backend's schedules cost, and a random time more. Lives for one
-// run; one thread.
+// The collective backends of all ranks. Each rank runs its plans one after another, and a plan ends
+// on no rank before all its members have begun it. So two ranks that run two common plans in
+// different orders wait for ever, as they would on real streams. Moving the data takes as long as
+// the CPU backend's schedules would (see PlanPrices) and a random time more. Lives for one run; one
+// thread.
 class DataPlane {
  public:
   using Sink = std::function<void(Rank rank, Completion completion)>;
 
   DataPlane(int size, VirtualClock* clock, Random random, Sink sink);
 
-  // `bytes`, a multiple of 4, is what each member brings.
+  // Each member contributes `bytes`, a multiple of 4.
   void Submit(Rank rank, const PlanRun& run, int64_t bytes);
   void Abort(Rank rank, const Status& why);
 
-  // The rank's streams end: its neighbours in a plan that it has not finished see that after
-  // `delay`; other members just wait.
+  // The rank's streams close. Its neighbours in a plan that it has not finished notice after
+  // `delay`; the other members of the plan wait.
   void CloseAll(Rank rank, Duration delay);
 
-  // The rank does nothing any more, and nobody sees it.
+  // The rank does nothing any more, and no other rank notices.
   void Freeze(Rank rank) { nodes_[rank].stuck = true; }
 
-  // Streams that broke in the middle of a plan.
+  // How many streams broke in the middle of a plan.
   int64_t broken() const { return broken_; }
   // Plans of this rank that have not ended.
   size_t queued(Rank rank) const { return nodes_[rank].queue.size(); }
@@ -51,21 +51,21 @@ class DataPlane {
     bool stuck = false;
     bool aborted = false;
     bool closed = false;
-    TimePoint closed_at = kNever;  // when others see it
+    TimePoint closed_at = kNever;  // when others notice
     Status why;
   };
-  // A plan and who is how far with it.
-  struct Flight {
+  // A plan that a member has submitted and not all have ended.
+  struct RunningPlan {
     std::vector<Rank> members;
     Duration cost = 0;
     std::set<Rank> begun;
     std::set<Rank> ended;
-    bool failed = false;  // a member is gone: whoever has not ended never will
+    bool failed = false;  // a member is gone: members that have not ended it never will
   };
 
   void Begin(Rank rank);
   void End(Rank rank, uint64_t sequence);
-  // Lets `rank`, which runs the flight, see that a neighbour has gone.
+  // Lets `rank`, which runs the plan, notice that a neighbour is gone.
   void WatchNeighbours(Rank rank, uint64_t sequence);
   void Break(Rank rank, uint64_t sequence, Rank suspect);
   void CompleteLater(Rank rank, Completion completion);
@@ -74,9 +74,9 @@ class DataPlane {
   VirtualClock* const clock_;
   Random random_;
   const Sink sink_;
-  Pricing pricing_;
+  PlanPrices prices_;
   std::vector<Node> nodes_;
-  std::map<uint64_t, Flight> flights_;
+  std::map<uint64_t, RunningPlan> plans_;  // by sequence
   int64_t broken_ = 0;
 };
 

@@ -7,7 +7,6 @@
 namespace tfring::sim {
 
 namespace {
-constexpr Duration kMicrosecond = 1000;
 constexpr Rank kRanksPerHost = 4;
 
 ControlEvent Lost(Rank rank, const std::string& reason) {

@@ -21,14 +21,14 @@ class Network {
 
   Network(int size, VirtualClock* clock, Random random, Sink sink);
 
-  // One end is rank 0. Dropped if either end is closed.
+  // `from` or `to` is rank 0. The frame is dropped if either end is closed.
   void Send(Rank from, Rank to, std::string frame);
 
-  // The rank's process ended, or it closed its sockets: peers see that after what it has sent, and
-  // after `delay` (a big process takes long to be torn down).
+  // The rank's process ended, or it closed its sockets: peers notice after they have received what
+  // it sent and after `delay` (a big process takes long to be torn down).
   void CloseAll(Rank rank, Duration delay);
 
-  // The next frame that is sent is lost, as no real network does it: for testing the checks.
+  // The next frame is lost, which a real stream never does: for Sabotage::kLoseFrame.
   void LoseNextFrame() { lose_next_ = true; }
 
   // The most frames that were under way in one direction at one time.

@@ -5,19 +5,37 @@
 #include <cstdint>
 #include <map>
 #include <tuple>
+#include <vector>
 
+#include "ops/runtime/backend/schedule/schedule.h"
 #include "ops/runtime/base/types.h"
+#include "ops/runtime/interfaces/collective_backend.h"
 #include "ops/runtime/protocol/message/plan.h"
-#include "ops/sim/price.h"
 
 namespace tfring::sim {
 
-// What it costs to move a plan's data: builds the schedules that the CPU backend would run on every
-// member and plays them on a model of the links. Remembers what it has priced. One thread.
-class Pricing {
+// How long moving data takes, the same for all ranks. Every rank has one link, which sends and
+// receives at the same time, and one core that reduces and copies.
+struct LinkModel {
+  Duration latency = 20'000;             // from the last byte sent to its arrival
+  double bytes_per_second = 1e9;         // of a link, in each direction
+  double reduce_bytes_per_second = 4e9;  // reducing and copying
+};
+
+// When each rank ends its schedule, if all begin at time 0; by_rank[p] is the schedule of position
+// p. Pure. Ranks whose schedule cannot end, because the schedules do not fit together, get kNever.
+std::vector<Duration> PriceSchedules(const std::vector<Schedule>& by_rank, const LinkModel& model);
+
+// The collective of a plan as the member at position `self` sees it, if each member contributes
+// `bytes` to it; without memory, because algorithms need only sizes.
+Collective DescribeCollective(const Plan& plan, size_t members, size_t self, int64_t bytes);
+
+// How long it takes to move the data of a plan: makes the schedules that the CPU backend would run
+// on every member, prices them and remembers the result. One thread.
+class PlanPrices {
  public:
-  // Until the last of `members` ranks ends, if each brings `bytes` (a multiple of 4) and all begin
-  // together. kNever if the schedules do not fit together: a mistake in an algorithm.
+  // Until the last of `members` ranks ends, if each contributes `bytes` (a multiple of 4). kNever
+  // if the schedules do not fit together, which is a mistake in an algorithm.
   Duration Price(const Plan& plan, size_t members, int64_t bytes);
 
  private:

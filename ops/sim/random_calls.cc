@@ -16,7 +16,7 @@ const std::vector<ReduceOp> kOps = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp
 // The last kind that moves data.
 constexpr int64_t kKinds = static_cast<int64_t>(CollectiveKind::kSendRecv) + 1;
 
-// All members are needed, or these ranks suffice.
+// True if the collective can run on the ranks that are present, when others have joined.
 bool PossibleFor(const RandomOp& op, const std::vector<Rank>& present) {
   if (present == op.participants) return true;
   switch (op.request.kind) {
@@ -96,7 +96,7 @@ Request RandomCalls::OnRank(const RandomOp& op, Rank rank) {
       if (rank != request.root) request.shapes[0][0] = random_.Below(2);
       break;
     case CollectiveKind::kSendRecv:
-      if (rank == request.peer) Receive(&request);
+      if (rank == request.peer) LeaveShapeOpen(&request);
       break;
     default:
       break;
@@ -110,7 +110,7 @@ Request RandomCalls::OnRank(const RandomOp& op, Rank rank) {
 }
 
 // A receiver may know all, a part or nothing of the shape.
-void RandomCalls::Receive(Request* request) {
+void RandomCalls::LeaveShapeOpen(Request* request) {
   if (random_.Percent(30)) {
     request->shapes.clear();
     return;
@@ -137,7 +137,7 @@ std::vector<std::pair<Rank, Call>> RandomCalls::Calls(const RandomOp& op,
     call.expected = expected;
     call.participants = present;
     if (rank == odd && flaw == Flaw::kMismatch) Disagree(op, &call.request);
-    if (rank == odd && flaw == Flaw::kRefusal) Spoil(op, rank, &call.request);
+    if (rank == odd && flaw == Flaw::kRefusal) MakeInvalid(op, rank, &call.request);
     calls.emplace_back(rank, std::move(call));
   }
   return calls;
@@ -160,7 +160,7 @@ void RandomCalls::Disagree(const RandomOp& op, Request* request) {
   }
 }
 
-void RandomCalls::Spoil(const RandomOp& op, Rank rank, Request* request) {
+void RandomCalls::MakeInvalid(const RandomOp& op, Rank rank, Request* request) {
   if (request->kind == CollectiveKind::kBarrier) {
     request->shapes = {{1}};
   } else if (Reduces(request->kind)) {

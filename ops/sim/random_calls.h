@@ -10,7 +10,7 @@
 
 namespace tfring::sim {
 
-// A collective as all its members mean it.
+// A collective, with what all its members agree on.
 struct RandomOp {
   Request request;
   std::vector<Rank> set;           // the process set
@@ -19,22 +19,22 @@ struct RandomOp {
   bool equal_parts = false;
 };
 
-// What is wrong with a call on purpose.
+// What is made wrong with a call on purpose.
 enum class Flaw {
   kNone,
   kMismatch,  // one rank asks for something else
   kRefusal,   // the call is invalid on one rank
 };
 
-// Makes collectives of every kind, and what each rank has to say about them. One thread.
+// Makes random collectives of every kind and the calls of each rank. One thread.
 class RandomCalls {
  public:
   RandomCalls(int ranks, Random random) : ranks_(ranks), random_(random) {}
 
-  // `number` makes the name; names come back, then with other properties.
+  // The name comes from `number`; a name may come again with other properties.
   RandomOp Make(ProcessSetId set, const std::vector<Rank>& members, int64_t number);
 
-  // The calls of the ranks `present`; the other participants have joined.
+  // What the ranks in `present` call; the other participants have joined.
   std::vector<std::pair<Rank, Call>> Calls(const RandomOp& op, const std::vector<Rank>& present,
                                            Flaw flaw);
 
@@ -42,9 +42,9 @@ class RandomCalls {
   void Fill(RandomOp* op);
   void FillRows(RandomOp* op);
   Request OnRank(const RandomOp& op, Rank rank);
-  void Receive(Request* request);
+  void LeaveShapeOpen(Request* request);
   void Disagree(const RandomOp& op, Request* request);
-  void Spoil(const RandomOp& op, Rank rank, Request* request);
+  void MakeInvalid(const RandomOp& op, Rank rank, Request* request);
 
   const int ranks_;
   Random random_;

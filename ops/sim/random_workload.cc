@@ -48,7 +48,7 @@ class RandomWorkload {
     Flush();
   }
 
-  // What the ranks do in one go, in the order of phases_.
+  // Ends the phase of every rank: its calls in phases_ become part of its script.
   void Flush() {
     for (Rank rank = 0; rank < ranks_; ++rank) {
       workload_.largest_phase = std::max(workload_.largest_phase, phases_[rank].size());
@@ -104,13 +104,13 @@ class RandomWorkload {
     request.name = "add";
     request.kind = CollectiveKind::kAddProcessSet;
     const std::vector<Rank> ranks = SomeRanks();
-    request.splits.assign(ranks.begin(), ranks.end());
+    request.set_ranks = ranks;
     if (Registered(ranks)) return OnAll(request, StatusCode::kInvalidArgument);
     if (random_.Percent(20)) {
       const bool refused = ranks_ == 1 || random_.Percent(50);
       OnAll(request, refused ? StatusCode::kInvalidArgument : StatusCode::kFailedPrecondition);
-      std::vector<int64_t>& odd =
-          phases_[static_cast<size_t>(random_.Below(ranks_))].back().request.splits;
+      std::vector<Rank>& odd =
+          phases_[static_cast<size_t>(random_.Below(ranks_))].back().request.set_ranks;
       if (refused) {
         odd.push_back(ranks_);
       } else if (odd.size() > 1) {
@@ -131,11 +131,11 @@ class RandomWorkload {
     request.name = "remove";
     request.kind = CollectiveKind::kRemoveProcessSet;
     if (sets_.size() == 1 || random_.Percent(10)) {
-      request.splits = {NextId()};
+      request.removed_set = NextId();
       return OnAll(request, StatusCode::kInvalidArgument);
     }
     const auto set = std::next(SomeSetButTheGlobal());
-    request.splits = {set->first};
+    request.removed_set = set->first;
     // What was asked for in this phase might come too late: only calls that never complete.
     for (Phase& phase : phases_) {
       phase.erase(
@@ -143,7 +143,7 @@ class RandomWorkload {
                          [&](const Call& call) { return call.request.process_set == set->first; }),
           phase.end());
     }
-    Stray(set->first, set->second);
+    AddCallsEndedByRemoval(set->first, set->second);
     OnAll(request, StatusCode::kOk);
     sets_.erase(set);
   }
@@ -153,8 +153,8 @@ class RandomWorkload {
     return std::next(sets_.begin(), random_.Below(static_cast<int64_t>(sets_.size()) - 1));
   }
 
-  // Some members, not all, call what the removal of the set will end.
-  void Stray(ProcessSetId set, std::vector<Rank> members) {
+  // Some members of a set, not all, make a call that can end only by the removal of the set.
+  void AddCallsEndedByRemoval(ProcessSetId set, std::vector<Rank> members) {
     if (members.size() < 2 || random_.Percent(50)) return;
     random_.Shuffle(&members);
     members.resize(
@@ -169,7 +169,7 @@ class RandomWorkload {
     }
   }
 
-  // The members of a set have work for different numbers of rounds, and join when it is done.
+  // The members of a set have work for different numbers of rounds and join when they have done it.
   void AddJoin() {
     const auto& [joined_set, joining] = *(random_.Percent(50) ? sets_.cbegin() : SomeSet());
     std::map<Rank, int64_t> rounds;

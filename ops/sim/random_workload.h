@@ -6,10 +6,10 @@
 
 namespace tfring::sim {
 
-// Every kind of collective on random overlapping process sets, which are added and removed on the
-// way; ranks that run out of work at different times and join; calls about which the ranks
-// disagree, and calls that are invalid on one rank. Says of each call how it has to end and who
-// takes part in it.
+// Every kind of collective on random overlapping process sets, which are added and removed during
+// the run; ranks that run out of work at different times and join; calls about which the ranks
+// disagree, and calls that are invalid on one rank. Each call says how it must end and which ranks
+// take part in it.
 Workload MakeRandomWorkload(int ranks, Random random);
 
 }  // namespace tfring::sim

@@ -5,17 +5,19 @@
 #include <functional>
 #include <vector>
 
-#include "ops/runtime/interfaces/clock.h"
+#include "ops/runtime/base/types.h"
 
 namespace tfring::sim {
 
-// Virtual time: it jumps from event to event. Events of the same moment run in the order in which
-// they were planned, so that a run is a function of its seed alone. One thread; lives for one run.
-class VirtualClock : public Clock {
- public:
-  TimePoint Now() const override { return now_; }
+inline constexpr Duration kMicrosecond = 1000;
 
-  // Plans `action` for `when`, or for now if that has passed.
+// Virtual time, which jumps from event to event. Events of the same moment run in the order in
+// which they were planned, so that a run depends on its seed only. One thread; lives for one run.
+class VirtualClock {
+ public:
+  TimePoint Now() const { return now_; }
+
+  // Plans `action` for `when`, or for now if `when` has passed.
   void At(TimePoint when, std::function<void()> action);
   void After(Duration delay, std::function<void()> action) { At(now_ + delay, std::move(action)); }
 

@@ -9,11 +9,11 @@ namespace tfring::sim {
 
 namespace {
 
-// A collective as all its members mean it.
+// A collective, with what all its members agree on.
 struct Op {
   Request request;
   std::vector<Rank> members;
-  Rank odd = kNoRank;  // this member disagrees
+  Rank odd = kNoRank;  // the member that disagrees
 };
 
 const std::vector<DataType> kReducible = {DataType::kFloat16, DataType::kBfloat16,
@@ -33,7 +33,7 @@ class Generator {
     const int64_t phases = random_.Between(2, ranks_ > 32 ? 3 : 5);
     const int64_t width = random_.Between(2, ranks_ > 32 ? 8 : 10);
     for (int64_t phase = 0; phase < phases; ++phase) {
-      // Mostly the same calls again, as in training; that is what the response cache sees.
+      // Mostly the same calls again, as in training, so that the response cache is used.
       if (phase == 0 || random_.Percent(30)) NewOps(width);
       for (Op& op : ops_) Vary(&op);
       AddPhase(&workload);
@@ -68,7 +68,7 @@ class Generator {
       const int64_t set = random_.Between(first_set_, static_cast<int64_t>(sets_.size()) - 1);
       op.members = sets_[static_cast<size_t>(set)];
       op.request.process_set = static_cast<ProcessSetId>(set);
-      // Names come back in later generations, then with other properties.
+      // Later phases use the same names, then with other properties.
       op.request.name = "op" + std::to_string(i);
       op.request.kind = static_cast<CollectiveKind>(random_.Below(4));
       Fill(&op);
@@ -92,7 +92,7 @@ class Generator {
     }
   }
 
-  // What may differ from phase to phase: a shape, and whether somebody disagrees.
+  // What may differ from phase to phase: a shape, and whether a member disagrees.
   void Vary(Op* op) {
     op->odd = kNoRank;
     if (mismatches_ && op->members.size() > 1 && random_.Percent(25)) {

@@ -16,20 +16,20 @@ namespace tfring::sim {
 // One call that a simulated user makes on one rank.
 struct Call {
   Request request;
-  // How it ends if nothing is lost and nobody leaves: the ranks may disagree about it on purpose,
-  // or it may be invalid on one of them.
+  // How it must end in a run without faults: the ranks may disagree about it on purpose, or it may
+  // be invalid on one of them.
   StatusCode expected = StatusCode::kOk;
-  bool removed = false;            // its process set goes meanwhile: it fails in one way or another
-  std::vector<Rank> participants;  // of its plan; not checked if empty
-  ProcessSetId new_set = -1;       // what adding a process set has to give
+  bool removed = false;            // its process set is removed meanwhile: any error is right
+  std::vector<Rank> participants;  // that its plan must have; not checked if empty
+  ProcessSetId new_set = -1;       // adding a process set: the id that it must get
 };
 
-// Calls that one rank makes without waiting in between, in this order; then it waits for all of
-// them. One call is what an eager user does, many are what a tf.function does.
+// Calls that one rank makes in this order without waiting in between; then it waits for all of
+// them. A user without tf.function has one call per phase, a tf.function many.
 using Phase = std::vector<Call>;
 
-// What all ranks do in one run: a function of the name, the size and the seed. Ranks submit the
-// calls of a phase in different orders, but blocking calls in orders that can end.
+// What all ranks do in one run; depends on its name, the number of ranks and the seed only. Ranks
+// submit the calls of a phase in different orders, but single calls in orders that cannot deadlock.
 struct Workload {
   std::vector<std::pair<ProcessSetId, std::vector<Rank>>> sets;
   std::vector<std::vector<Phase>> scripts;  // by rank
@@ -37,7 +37,7 @@ struct Workload {
   size_t largest_phase = 0;
 };
 
-// The parts that workloads have in common.
+// Used by several workloads.
 Shape RandomShape(Random* random);
 Config RandomConfig(Random* random);
 std::vector<Rank> AllRanks(int ranks);

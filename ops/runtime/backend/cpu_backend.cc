@@ -5,7 +5,9 @@
 #include <string>
 #include <utility>
 
+#include "ops/runtime/backend/algorithms/check_collective.h"
 #include "ops/runtime/backend/reduction/reduction.h"
+#include "ops/runtime/base/check.h"
 
 namespace tfring {
 namespace {
@@ -61,27 +63,21 @@ Completion CpuBackend::Run(const Collective& collective) {
 }
 
 Status CpuBackend::Execute(const Collective& collective) {
-  TFRING_RETURN_IF_ERROR(CheckCollective(collective));
-  if (collective.members[collective.self] != self_) {
-    return Internal("rank " + std::to_string(self_) + " was given the part of rank " +
-                    std::to_string(collective.members[collective.self]));
-  }
+  const std::string contradiction = FindContradiction(collective);
+  TFRING_CHECK(contradiction.empty()) << contradiction;
+  const Rank rank = collective.members[collective.self];
+  TFRING_CHECK(rank == self_) << "rank " << self_ << " was given the collective of rank " << rank;
   Result<Schedule> schedule = SelectSchedule(
       collective, config_, ConnectivityOf(collective.members, world_size_, full_mesh_));
   if (!schedule.ok()) return schedule.status();
   for (const Step& step : schedule->steps) {
-    const bool remote = IsRemote(step);
-    const Rank peer = remote ? collective.members[step.peer] : self_;
-    if (remote && !transport_->Connected(peer)) {
+    const Rank peer = IsRemote(step) ? collective.members[step.peer] : kNoRank;
+    if (peer != kNoRank && !transport_->Connected(peer)) {
       return Internal("rank " + std::to_string(self_) + " is not connected to rank " +
                       std::to_string(peer) + ", which " + schedule->algorithm + " needs");
     }
   }
-  Result<Reduction> reduction = Reduction();
-  const bool reducing = Reduces(collective.kind);
-  if (reducing) reduction = ResolveReduction(collective);
-  if (!reduction.ok()) return reduction.status();
-  executor_.Prepare(collective, *schedule, reducing ? &*reduction : nullptr);
+  executor_.Prepare(collective, *schedule, ResolveReduction(collective));
   runner_.Start(*schedule, collective.members, &executor_);
   return runner_.Run();
 }

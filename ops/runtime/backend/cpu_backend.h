@@ -14,14 +14,15 @@
 
 namespace tfring {
 
-// Collectives of host memory over a DataTransport. Owns the transport and the data thread, which
-// alone runs schedules. Threads and lifetime as CollectiveBackend says. The destructor closes the
-// transport when the thread has ended, waiting at most 2 seconds for the peers to do the same, and
+// Runs collectives of host memory over a DataTransport: for each one it selects an algorithm, has
+// it make this rank's schedule and runs the schedule. Owns the transport and the data thread, which
+// alone runs schedules. Threads and lifetime as CollectiveBackend says. The destructor ends the
+// thread and then closes the transport, waiting at most 2 seconds for the peers to do the same, and
 // not at all after an abort with Unavailable.
 class CpuBackend final : public CollectiveBackend {
  public:
-  // `world_size` tells a full mesh from a ring of neighbours; without it a rank takes what it sees
-  // for a full mesh, which is right up to 64 ranks.
+  // From `world_size` the backend finds out whether all ranks are connected with each other or only
+  // neighbours in a ring. Without it, it assumes the former, which is right up to 64 ranks.
   CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTransport> transport,
              CompletionSink sink, int world_size = 0);
   ~CpuBackend() override;

@@ -33,7 +33,7 @@ void DataThread::Submit(Collective collective) {
 void DataThread::Abort(Status why) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    // The reason of an abort is better than that of a stream which broke by itself before.
+    // The reason of the first abort counts. It replaces that of a stream which broke before it.
     if (poison_->load(std::memory_order_relaxed)) return;
     ended_ = Completion{0, std::move(why), kNoRank};
     poison_->store(true, std::memory_order_release);

@@ -15,21 +15,22 @@
 
 namespace tfring {
 
-// A queue of collectives and the thread that runs them in order, sleeping while there is none.
-// Every one is completed through the sink exactly once, on this thread. After a failure the peers'
-// streams are out of step, so that all that follow end with the same failure. Only what no member
-// can do (Unimplemented) has moved nothing anywhere and ends alone. Submit and Abort are
-// thread-safe and return at once; the destructor joins, ending what is left as cancelled.
+// A queue of collectives and the thread that runs them in order, sleeping while there is none. It
+// passes one completion of every collective to the sink, on this thread. A failure leaves the
+// streams to the peers in the middle of a message, so that every later collective ends with the
+// same failure; the exception is Unimplemented, which all members find out before they move
+// anything. Submit and Abort are thread-safe and return at once; the destructor joins the thread
+// and ends what is left as cancelled.
 class DataThread {
  public:
   struct Hooks {
     // Does the work, on this thread; returns soon after Abort.
     std::function<Completion(const Collective&)> run;
-    // Ends a wait that `run` is in; called from any thread.
+    // Makes `run` return if it waits for peers; called from any thread.
     std::function<void()> interrupt;
   };
 
-  // `poison` becomes true on Abort. It and what the hooks need must outlive this.
+  // Abort sets `poison`. It and what the hooks use must outlive this.
   DataThread(Hooks hooks, CompletionSink sink, std::atomic<bool>* poison);
   ~DataThread();
   DataThread(const DataThread&) = delete;

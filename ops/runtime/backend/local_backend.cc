@@ -4,51 +4,36 @@
 #include <string>
 #include <utility>
 
+#include "ops/runtime/backend/algorithms/check_collective.h"
 #include "ops/runtime/backend/reduction/reduction.h"
+#include "ops/runtime/base/check.h"
 
 namespace tfring {
 namespace {
 
-Status Check(const Collective& collective) {
-  if (collective.members.size() != 1) {
-    return Internal("a collective of " + std::to_string(collective.members.size()) +
-                    " ranks came to a rank that is alone");
-  }
-  for (size_t t = 0; t < collective.buffers.size(); ++t) {
-    const TensorBuffer& buffer = collective.buffers[t];
-    const bool no_memory =
-        buffer.output_bytes > 0 && (buffer.input == nullptr || buffer.output == nullptr);
-    if (buffer.input_bytes != buffer.output_bytes || buffer.output_bytes < 0 || no_memory) {
-      return Internal("tensor " + std::to_string(t) + " has an input of " +
-                      std::to_string(buffer.input_bytes) + " bytes and an output of " +
-                      std::to_string(buffer.output_bytes) + (no_memory ? ", without memory" : ""));
-    }
-  }
-  return OkStatus();
-}
-
-Status Execute(const Collective& collective) {
-  TFRING_RETURN_IF_ERROR(Check(collective));
-  Result<Reduction> reduction = Reduction();
-  if (Reduces(collective.kind)) reduction = ResolveReduction(collective);
-  if (!reduction.ok()) return reduction.status();
+void Execute(const Collective& collective) {
+  TFRING_CHECK(collective.members.size() == 1)
+      << "a collective of " << collective.members.size() << " ranks in a world of one";
+  const std::string contradiction = FindContradiction(collective);
+  TFRING_CHECK(contradiction.empty()) << contradiction;
+  const Reduction reduction = ResolveReduction(collective);
   for (const TensorBuffer& buffer : collective.buffers) {
     const void* from = buffer.input;
-    for (const Scale& scale : {reduction->before, reduction->after}) {
-      if (reduction->kernels == nullptr || scale.identity()) continue;
-      reduction->kernels->scale(buffer.output, from,
-                                buffer.output_bytes / DataTypeSize(collective.dtype), scale);
+    for (const Scale& scale : {reduction.before, reduction.after}) {
+      if (reduction.kernels == nullptr || scale.identity()) continue;
+      reduction.kernels->scale(buffer.output, from,
+                               buffer.output_bytes / DataTypeSize(collective.dtype), scale);
       from = buffer.output;
     }
     if (from != buffer.output && buffer.output_bytes > 0) {
       std::memcpy(buffer.output, from, static_cast<size_t>(buffer.output_bytes));
     }
   }
-  return OkStatus();
 }
 
 Completion Run(const Collective& collective) {
-  return {collective.sequence, Execute(collective), kNoRank};
+  Execute(collective);
+  return {collective.sequence, OkStatus(), kNoRank};
 }
 
 }  // namespace

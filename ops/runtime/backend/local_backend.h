@@ -9,8 +9,8 @@
 
 namespace tfring {
 
-// Collectives of a world of one rank: scaled copies from input to output. Threads and lifetime as
-// CollectiveBackend says.
+// Collectives of a world of one rank, which copy the input to the output and scale it. Threads and
+// lifetime as CollectiveBackend says.
 class LocalBackend final : public CollectiveBackend {
  public:
   LocalBackend(const Config& config, CompletionSink sink);
@@ -24,7 +24,7 @@ class LocalBackend final : public CollectiveBackend {
 
  private:
   std::atomic<bool> poison_{false};
-  DataThread thread_;  // last: it uses the other
+  DataThread thread_;  // last, because it uses poison_
 };
 
 }  // namespace tfring

@@ -10,7 +10,7 @@
 namespace tfring {
 namespace {
 
-// One bit per descriptor; untouched pages of the table cost nothing.
+// One bit per descriptor. Pages of the table that are never written need no memory.
 constexpr int kMaxFd = 1 << 20;
 constexpr int kWords = kMaxFd / 64;
 std::atomic<uint64_t> g_tracked[kWords];

@@ -5,17 +5,18 @@
 
 namespace tfring {
 
-// Keeps forked children out of the job: a child that held our sockets would hide our death from the
-// peers. Descriptors that are tracked here are closed in a child by pthread_atfork, and a child of
-// a process whose runtime was alive is marked for ever. Lock-free and without allocation, because
-// the child handler may use neither. Process-wide by nature: fork copies the process. Thread-safe.
+// Keeps forked children out of the job: as long as a child holds copies of a dead rank's sockets,
+// the peers do not notice the death. A pthread_atfork handler closes the descriptors that are
+// registered here in every child, and marks a child of a process whose runtime was alive, for good.
+// The handler may use neither locks nor allocations, so this class does not. It is process-wide,
+// because fork copies the process. Thread-safe.
 class ForkGuard {
  public:
-  // Registers a descriptor; those that do not fit the table are refused.
+  // Registers a descriptor. InvalidArgument if its number is too large for the table.
   static Status Track(int fd);
   static void Untrack(int fd);
 
-  // Between these two calls a fork marks the child. They nest.
+  // A child that is forked between these two calls is marked. Calls may be nested.
   static void RuntimeStarts();
   static void RuntimeEnded();
 

@@ -18,8 +18,9 @@ inline constexpr size_t kMaxStreamFrameBytes = 64u << 20;
 
 std::array<char, kFrameHeaderBytes> FrameHeader(size_t frame_bytes);
 
-// Cuts a byte stream into frames. Memory grows with what really arrived, never with what a length
-// promises. Used by one thread; lives as long as its connection.
+// Cuts a byte stream into frames. It keeps only bytes that have arrived and allocates nothing
+// because of a length alone, so that a wrong length cannot exhaust the memory. Used by one thread;
+// lives as long as its connection.
 class FrameReader {
  public:
   explicit FrameReader(size_t max_frame_bytes = kMaxStreamFrameBytes) : max_(max_frame_bytes) {}
@@ -28,11 +29,11 @@ class FrameReader {
   // when a length is over the limit: the stream cannot be used any more.
   Status Feed(std::string_view bytes, const std::function<void(std::string)>& sink);
 
-  // Bytes of a frame that is not complete.
+  // The size of the incomplete frame at the end of what was fed.
   size_t pending() const { return partial_.size(); }
 
  private:
-  // Consumes the complete frames at the front of `bytes`.
+  // Removes the complete frames at the front of `bytes`.
   Status Cut(std::string_view* bytes, const std::function<void(std::string)>& sink) const;
 
   size_t max_;

@@ -15,14 +15,15 @@
 namespace tfring {
 namespace {
 
-// Enough to keep both sides busy; small enough to stay in a second-level cache.
+// Large enough for both sides to work at the same time, small enough to stay in a second-level
+// cache.
 constexpr uint64_t kMaxRingBytes = 1 << 20;
 constexpr uint64_t kMinRingBytes = 64 << 10;
 constexpr uint64_t kSegmentBudget = 32 << 20;
 
-// A sleep beside sockets is this short, because a futex and a descriptor cannot be waited for
-// together; every other sleep ends by itself after kMaxSleep, in case a wake-up is lost with its
-// sender.
+// A futex and a descriptor cannot be waited for together, so a sleep in which bytes may also come
+// from a socket is this short. Every other sleep ends after kMaxSleep, in case the peer dies before
+// it wakes us.
 constexpr Duration kMixedSleep = kMillisecond / 10;
 constexpr Duration kMaxSleep = 50 * kMillisecond;
 
@@ -34,9 +35,10 @@ uint64_t RingBytesFor(size_t peers) {
 
 }  // namespace
 
-// The ring we write lies in the peer's segment, the ring we read in our own. Positions are cached
-// so that the other side's cache line is read only when it has to be.
-struct ShmDataTransport::Pair {
+// The two rings between this rank and a peer. The ring that we write lies in the peer's segment,
+// the ring that we read in our own. The other side's positions are cached, so that its cache line
+// is read only when the cached position does not suffice.
+struct ShmDataTransport::RingPair {
   Rank rank = kNoRank;
   std::unique_ptr<ShmSegment> theirs;
   ShmRing* out = nullptr;
@@ -104,7 +106,7 @@ Result<std::unique_ptr<DataTransport>> ShmDataTransport::Connect(
 }
 
 void ShmDataTransport::AddPair(ShmAgreement agreement) {
-  auto pair = std::make_unique<Pair>();
+  auto pair = std::make_unique<RingPair>();
   pair->rank = agreement.rank;
   pair->theirs = std::move(agreement.theirs);
   pair->out = pair->theirs->ring(agreement.our_ring);
@@ -125,7 +127,7 @@ ShmDataTransport::ShmDataTransport(std::unique_ptr<ShmSegment> own,
 
 ShmDataTransport::~ShmDataTransport() = default;
 
-ShmDataTransport::Pair* ShmDataTransport::Find(Rank peer) const {
+ShmDataTransport::RingPair* ShmDataTransport::Find(Rank peer) const {
   if (peer < 0 || static_cast<size_t>(peer) >= pairs_.size()) return nullptr;
   return pairs_[static_cast<size_t>(peer)].get();
 }
@@ -135,7 +137,7 @@ bool ShmDataTransport::Connected(Rank peer) const {
 }
 
 Result<int64_t> ShmDataTransport::TrySend(Rank to, const struct iovec* iov, int count) {
-  Pair* pair = Find(to);
+  RingPair* pair = Find(to);
   if (pair == nullptr) return base_->TrySend(to, iov, count);
   if (pair->theirs->header()->owner_closed.load(std::memory_order_acquire) != 0) {
     return pair->Broken("sending to");
@@ -158,14 +160,14 @@ Result<int64_t> ShmDataTransport::TrySend(Rank to, const struct iovec* iov, int 
   if (moved > 0) {
     pair->out_written += moved;
     pair->out->written.store(pair->out_written, std::memory_order_seq_cst);
-    pair->theirs->Ring();
+    pair->theirs->WakeOwner();
     bytes_sent_.fetch_add(static_cast<int64_t>(moved), std::memory_order_relaxed);
   }
   return static_cast<int64_t>(moved);
 }
 
 Result<int64_t> ShmDataTransport::TryRecv(Rank from, const struct iovec* iov, int count) {
-  Pair* pair = Find(from);
+  RingPair* pair = Find(from);
   if (pair == nullptr) return base_->TryRecv(from, iov, count);
   // Read the flag first: what was written before closing must still be delivered.
   const bool closed = pair->in->producer_closed.load(std::memory_order_acquire) != 0;
@@ -195,7 +197,7 @@ bool ShmDataTransport::CanPeek(Rank from) const {
 }
 
 Result<struct iovec> ShmDataTransport::Peek(Rank from) {
-  Pair* pair = Find(from);
+  RingPair* pair = Find(from);
   if (pair == nullptr) return base_->Peek(from);
   // Read the flag first: what was written before closing must still be delivered.
   const bool closed = pair->in->producer_closed.load(std::memory_order_acquire) != 0;
@@ -207,15 +209,16 @@ Result<struct iovec> ShmDataTransport::Peek(Rank from) {
 }
 
 void ShmDataTransport::Consume(Rank from, int64_t bytes) {
-  Pair* pair = Find(from);
+  RingPair* pair = Find(from);
   if (pair == nullptr) return base_->Consume(from, bytes);
   const uint64_t before = pair->in_read;
   pair->in_read += static_cast<uint64_t>(bytes);
   pair->in->read.store(pair->in_read, std::memory_order_seq_cst);
-  // Only a peer that has filled the ring can be waiting for room. Either we see here that it did,
-  // or it looks for room again after that and finds what we have just freed.
+  // Only a peer that has filled the ring can wait for room. Either we see here that it has filled
+  // it, or it fills it later, and then checks for room again before it sleeps and finds what we
+  // have just freed.
   if (pair->in->written.load(std::memory_order_seq_cst) - before == pair->in_bytes) {
-    pair->theirs->Ring();
+    pair->theirs->WakeOwner();
   }
 }
 
@@ -223,11 +226,11 @@ bool ShmDataTransport::Ready(const std::vector<Rank>& readable,
                              const std::vector<Rank>& writable) const {
   if (interrupted_.load(std::memory_order_seq_cst)) return true;
   for (Rank r : readable) {
-    const Pair* pair = Find(r);
+    const RingPair* pair = Find(r);
     if (pair != nullptr && pair->CanReceive()) return true;
   }
   for (Rank r : writable) {
-    const Pair* pair = Find(r);
+    const RingPair* pair = Find(r);
     if (pair != nullptr && pair->CanSend()) return true;
   }
   return false;
@@ -242,7 +245,7 @@ void ShmDataTransport::Wait(const std::vector<Rank>& readable, const std::vector
   const uint32_t seen = header->doorbell.load(std::memory_order_seq_cst);
   if (Ready(readable, writable)) return;
   header->sleeping.store(1, std::memory_order_seq_cst);
-  // Once more: whoever changed a ring before it could see that we sleep did not wake us.
+  // Check again: a peer that changed a ring before it could see `sleeping` did not wake us.
   if (!Ready(readable, writable)) {
     Sleep(seen, through_memory < readable.size() + writable.size());
   }
@@ -256,7 +259,7 @@ void ShmDataTransport::Sleep(uint32_t doorbell_seen, bool sockets_too) const {
 
 void ShmDataTransport::Interrupt() {
   interrupted_.store(true, std::memory_order_seq_cst);
-  own_->Ring();
+  own_->WakeOwner();
   base_->Interrupt();
 }
 
@@ -264,10 +267,10 @@ int64_t ShmDataTransport::bytes_sent() const { return bytes_sent_ + base_->bytes
 
 void ShmDataTransport::Close(TimePoint deadline) {
   own_->header()->owner_closed.store(1, std::memory_order_seq_cst);
-  for (const std::unique_ptr<Pair>& pair : pairs_) {
+  for (const std::unique_ptr<RingPair>& pair : pairs_) {
     if (pair == nullptr) continue;
     pair->out->producer_closed.store(1, std::memory_order_seq_cst);
-    pair->theirs->Ring();
+    pair->theirs->WakeOwner();
   }
   base_->Close(deadline);
 }

@@ -12,16 +12,18 @@
 
 namespace tfring {
 
-// Bytes through shared memory to the ranks of this host, through `base` to all others. Threads as
-// DataTransport says. A peer that closes shows like a broken stream; one that is killed does not
-// show here at all: the control plane notices, and Interrupt ends every wait. Peers must outlive
-// nothing: a mapping stays valid when its owner is gone.
+// Moves bytes to and from the ranks of this host through shared memory, and to and from all others
+// through the transport `base`. Every rank has a segment with one ring buffer per peer, which the
+// peer writes and the rank reads. A rank sleeps on a futex in its own segment, its doorbell; peers
+// that change a ring it may wait for wake it. Threads as DataTransport says. A peer that closes is
+// a broken stream. The death of a peer is not noticed here, but over the control connections, and
+// then Interrupt ends the wait. A mapping stays valid when the process of its owner ends.
 class ShmDataTransport final : public DataTransport {
  public:
-  // Agrees with every peer in `peers` over its data socket, in both directions, whether they share
-  // memory; a pair that does not stays with `base`, and so do all if none can be had. All peers
-  // must call this at the same time. Unavailable if one does not answer until `deadline`.
-  // With `offer` false this rank takes part in the agreement but shares nothing.
+  // Agrees with every peer in `peers`, over its data socket, whether the two share memory; if not,
+  // they use `base`, which is returned itself if this rank has no memory to share. All peers must
+  // call this at the same time. Unavailable if one does not answer until `deadline`. Without
+  // `offer` this rank takes part in the agreement but shares no memory.
   static Result<std::unique_ptr<DataTransport>> Connect(bool offer,
                                                         const std::vector<ShmPeer>& peers,
                                                         std::unique_ptr<DataTransport> base,
@@ -37,22 +39,22 @@ class ShmDataTransport final : public DataTransport {
   void Wait(const std::vector<Rank>& readable, const std::vector<Rank>& writable) override;
   void Interrupt() override;
   int64_t bytes_sent() const override;
-  // The ranks that are reached through memory.
+  // The ranks that are reached through shared memory.
   const std::vector<Rank>& shared() const { return shared_; }
   void Close(TimePoint deadline) override;
 
  private:
-  struct Pair;  // one peer: its segment, and the rings of both directions
+  struct RingPair;  // the rings between this rank and one peer
 
   ShmDataTransport(std::unique_ptr<ShmSegment> own, std::unique_ptr<DataTransport> base);
   void AddPair(ShmAgreement agreement);
-  Pair* Find(Rank peer) const;
+  RingPair* Find(Rank peer) const;
   bool Ready(const std::vector<Rank>& readable, const std::vector<Rank>& writable) const;
   void Sleep(uint32_t doorbell_seen, bool sockets_too) const;
 
   std::unique_ptr<ShmSegment> own_;
   std::unique_ptr<DataTransport> base_;
-  std::vector<std::unique_ptr<Pair>> pairs_;  // by rank; null where base_ serves
+  std::vector<std::unique_ptr<RingPair>> pairs_;  // by rank; null where `base_` is used
   std::vector<Rank> shared_;
   std::atomic<bool> interrupted_{false};
   std::atomic<int64_t> bytes_sent_{0};

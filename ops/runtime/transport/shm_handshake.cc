@@ -2,15 +2,15 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <string>
 #include <type_traits>
 #include <utility>
+
+#include "ops/runtime/transport/socket_util.h"
 
 namespace tfring {
 namespace {
@@ -19,7 +19,7 @@ constexpr uint32_t kMagic = 0x53524654;  // "TFRS"
 constexpr uint64_t kMaxRingBytes = 1ULL << 30;
 constexpr uint32_t kMaxRings = 4096;
 
-// Both processes run on one machine, so it travels as it lies in memory.
+// Sent as it lies in memory, because it is of use only between processes of one machine.
 struct Offer {
   uint32_t magic = kMagic;
   uint32_t usable = 0;
@@ -32,12 +32,6 @@ struct Offer {
   ShmNonce nonce{};
 };
 static_assert(std::is_trivially_copyable_v<Offer> && sizeof(Offer) == 56, "sent as bytes");
-
-TimePoint Now() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * kSecond + t.tv_nsec;
-}
 
 Status PeerError(Rank rank, const std::string& what) {
   return Unavailable("setting up shared memory with rank " + std::to_string(rank) + ": " + what);
@@ -56,11 +50,11 @@ Status MoveAll(const ShmPeer& peer, uint8_t* data, size_t bytes, short event, Ti
     }
     if (n == 0) return PeerError(peer.rank, "it closed the connection");
     if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != EWOULDBLOCK) return PeerError(peer.rank, std::strerror(errno));
-    const TimePoint now = Now();
+    if (errno != EAGAIN && errno != EWOULDBLOCK) return PeerError(peer.rank, ErrnoText(errno));
+    const TimePoint now = MonotonicNow();
     if (now >= deadline) return PeerError(peer.rank, "no answer in time");
     pollfd wait{peer.fd, event, 0};
-    poll(&wait, 1, static_cast<int>((deadline - now) / kMillisecond) + 1);
+    poll(&wait, 1, MillisecondsUntil(deadline, now));
   }
   return OkStatus();
 }
@@ -93,8 +87,8 @@ Offer MakeOffer(const ShmSegment* own, uint32_t ring) {
   return offer;
 }
 
-// Null where the offer cannot be taken up: the pair then uses sockets.
-std::unique_ptr<ShmSegment> TakeUp(const Offer& offer) {
+// The segment of a peer; null if it cannot be mapped, and then the two ranks use sockets.
+std::unique_ptr<ShmSegment> OpenOffered(const Offer& offer) {
   const bool sane = offer.usable == 1 && offer.pid > 0 && offer.fd >= 0 && offer.rings > 0 &&
                     offer.rings <= kMaxRings && offer.your_ring < offer.rings &&
                     offer.ring_bytes > 0 && offer.ring_bytes <= kMaxRingBytes &&
@@ -111,7 +105,7 @@ Result<std::vector<ShmAgreement>> AgreeOnSharedMemory(const ShmSegment* own,
                                                       const std::vector<ShmPeer>& peers,
                                                       TimePoint deadline) {
   std::vector<ShmAgreement> agreements(peers.size());
-  // Everybody sends to all before it reads from any, so nobody waits in a circle.
+  // All ranks send to all peers before they receive from any, so that they cannot deadlock.
   for (size_t i = 0; i < peers.size(); ++i) {
     TFRING_RETURN_IF_ERROR(SendAll(peers[i], MakeOffer(own, static_cast<uint32_t>(i)), deadline));
   }
@@ -122,7 +116,7 @@ Result<std::vector<ShmAgreement>> AgreeOnSharedMemory(const ShmSegment* own,
     agreements[i].rank = peers[i].rank;
     agreements[i].our_ring = offer.your_ring;
     agreements[i].their_ring = static_cast<uint32_t>(i);
-    if (own != nullptr) agreements[i].theirs = TakeUp(offer);
+    if (own != nullptr) agreements[i].theirs = OpenOffered(offer);
     TFRING_RETURN_IF_ERROR(
         SendAll(peers[i], static_cast<uint8_t>(agreements[i].theirs != nullptr), deadline));
   }

@@ -14,7 +14,7 @@ namespace tfring {
 // How to reach a rank of this host while shared memory is set up.
 struct ShmPeer {
   Rank rank = kNoRank;
-  int fd = -1;  // the connected data socket; borrowed, nothing else may be under way on it
+  int fd = -1;  // the connected data socket; not owned, and not used by others during the handshake
 };
 
 // What was agreed with one peer: its mapped segment, or null where the pair has to use sockets.
@@ -25,10 +25,11 @@ struct ShmAgreement {
   uint32_t their_ring = 0;  // in our segment: what we read
 };
 
-// Offers `own` (null: none could be had) to every peer and maps theirs; memory is used by a pair
-// only if both could map the other's, which the nonce proves, whatever the hosts are called. All
-// peers must call this at the same time. Unavailable names a peer that does not answer until
-// `deadline` (CLOCK_MONOTONIC) or answers nonsense.
+// Offers `own` (null: this rank shares no memory) to every peer and maps the segments of the peers.
+// Two ranks share memory only if each could map the segment of the other one: the nonce in a
+// segment proves that they run on one host, whatever the names of their hosts are. All peers must
+// call this at the same time. Unavailable names a peer that does not answer until `deadline`
+// (CLOCK_MONOTONIC) or answers with something else.
 Result<std::vector<ShmAgreement>> AgreeOnSharedMemory(const ShmSegment* own,
                                                       const std::vector<ShmPeer>& peers,
                                                       TimePoint deadline);

@@ -10,10 +10,11 @@
 
 #include <cerrno>
 #include <climits>
-#include <cstring>
 #include <fstream>
 #include <new>
 #include <string>
+
+#include "ops/runtime/transport/socket_util.h"
 
 namespace tfring {
 namespace {
@@ -26,8 +27,8 @@ uint64_t SegmentBytes(uint32_t rings, uint64_t ring_bytes) {
   return (headers + kPage - 1) / kPage * kPage + rings * ring_bytes;
 }
 
-// What the memory cgroup of this process still allows, or UINT64_MAX where it has no limit. Pages
-// beyond the limit would not fail: they would get the process killed.
+// How many bytes the memory cgroup of this process still allows; UINT64_MAX if it has no limit. To
+// allocate more would not fail, but get the process killed.
 uint64_t CgroupHeadroom() {
   std::string line;
   std::string path;
@@ -46,7 +47,7 @@ uint64_t CgroupHeadroom() {
 }
 
 Status Errno(const char* what) {
-  return Unavailable(std::string("shared memory: ") + what + ": " + std::strerror(errno));
+  return Unavailable(std::string("shared memory: ") + what + ": " + ErrnoText(errno));
 }
 
 }  // namespace
@@ -66,7 +67,7 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Create(uint32_t rings, uint64_t 
   }
   int fd = memfd_create("tfring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return Errno("memfd_create");
-  // fallocate, not ftruncate: memory that is not there must show now and not as a SIGBUS later.
+  // fallocate, not ftruncate: missing memory must be an error now and not a SIGBUS later.
   if (fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0 || fcntl(fd, F_ADD_SEALS, kSeals) != 0) {
     Status status = Errno("fallocate");
     close(fd);
@@ -108,7 +109,7 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Open(pid_t pid, int fd, const Sh
   (*segment)->fd_ = -1;
   const ShmHeader* header = (*segment)->header();
   if (header->nonce != nonce || header->rings != rings || header->ring_bytes != ring_bytes) {
-    return Unavailable("shared memory: " + path + " carries another nonce");
+    return Unavailable("shared memory: " + path + " has another nonce");
   }
   return segment;
 }
@@ -128,7 +129,7 @@ uint8_t* ShmSegment::data(uint32_t index) const {
   return static_cast<uint8_t*>(base_) + (bytes_ - (h->rings - index) * h->ring_bytes);
 }
 
-void ShmSegment::Ring() const {
+void ShmSegment::WakeOwner() const {
   ShmHeader* h = header();
   h->doorbell.fetch_add(1, std::memory_order_seq_cst);
   if (h->sleeping.load(std::memory_order_seq_cst) != 0) {

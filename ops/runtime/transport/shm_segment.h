@@ -12,7 +12,7 @@
 
 namespace tfring {
 
-// Proves that two processes look at the same memory.
+// Random bytes that prove that two processes have mapped the same memory.
 using ShmNonce = std::array<uint8_t, 16>;
 
 // One direction between two ranks: a single producer, single consumer byte ring. Positions only
@@ -24,8 +24,8 @@ struct ShmRing {
 };
 static_assert(sizeof(ShmRing) == 128, "two cache lines");
 
-// First page of a segment. `doorbell` is the futex that the owner sleeps on; whoever changes a ring
-// that the owner may wait for rings it.
+// The beginning of a segment. `doorbell` is the futex that the owner sleeps on; peers that change a
+// ring that the owner may wait for call WakeOwner.
 struct ShmHeader {
   ShmNonce nonce;
   uint32_t rings = 0;
@@ -35,14 +35,14 @@ struct ShmHeader {
   std::atomic<uint32_t> owner_closed{0};
 };
 
-// What one rank receives through, shared with the ranks of its host: a memfd with a header and one
-// ring per sender. It has no name in the file system, so nothing is left behind after a kill -9; it
-// is allocated and sealed at its final size, so nobody's access can fault. A plain value holder:
-// the transport decides who uses which ring from which thread. Unmaps when destroyed.
+// The memory through which one rank receives from the ranks of its host: a memfd with a header and
+// one ring per sender. It has no name in the file system, so that nothing is left after a kill -9;
+// it is allocated and sealed at its final size, so that no access to it can fault. The transport
+// decides who uses which ring in which thread. Unmaps when destroyed.
 class ShmSegment {
  public:
-  // Allocates a segment with `rings` rings of `ring_bytes` (a power of two). Unavailable if the
-  // memory cannot be had, also where a memory cgroup leaves too little.
+  // Allocates a segment with `rings` rings of `ring_bytes` (a power of two). Unavailable if there
+  // is not enough memory, also within the limit of a memory cgroup.
   static Result<std::unique_ptr<ShmSegment>> Create(uint32_t rings, uint64_t ring_bytes);
 
   // Maps the segment that process `pid` holds as descriptor `fd`, if it can be opened, is sealed,
@@ -60,7 +60,7 @@ class ShmSegment {
   int fd() const { return fd_; }
 
   // Wakes the owner if it sleeps, and makes its next sleep return at once.
-  void Ring() const;
+  void WakeOwner() const;
 
  private:
   ShmSegment(int fd, void* base, uint64_t bytes) : fd_(fd), base_(base), bytes_(bytes) {}

@@ -22,15 +22,15 @@ std::string ErrnoText(int error);
 // InvalidArgument if the descriptor is not a socket.
 Status PrepareSocket(int fd);
 
-// Larger buffers, where the system allows at least `bytes`. A smaller fixed size would be worse
-// than the kernel's own tuning, which ends when a size is set.
+// Sets the sizes of the socket's buffers to `bytes`, where the system allows that much. A smaller
+// fixed size would be worse than the kernel's own tuning, which ends when a size is set.
 void WidenBuffers(int fd, int bytes);
 
 // A non-blocking eventfd.
 Result<UniqueFd> NewEventFd();
 void SignalEventFd(const UniqueFd& fd);
 
-// A readable descriptor when the process ends; not valid where the kernel refuses.
+// A descriptor that becomes readable when the process ends; not valid if the kernel has none.
 UniqueFd OpenPidFd(int64_t pid);
 
 }  // namespace tfring

@@ -15,13 +15,13 @@ namespace tfring {
 namespace {
 
 constexpr size_t kBufferBytes = 64 << 10;
-// One peer's flood must not keep the others waiting; epoll reports the rest again.
+// After this many reads from one peer it is the turn of the others; epoll reports the rest again.
 constexpr int kReadsPerWait = 16;
 constexpr int kEventsPerWait = 64;
-// A dead peer's stream ends, but a living forked child of it could write for ever.
+// A dead peer's stream ends, but a forked child of it that is alive could write for ever.
 constexpr int kReadsAfterEnd = 1 << 20;
 
-// What an epoll event belongs to: a link's index and one of these.
+// The data of an epoll event is a link's index and one of these tags.
 constexpr uint64_t kSocketTag = 0;
 constexpr uint64_t kPidTag = 1;
 constexpr uint64_t kWakeTag = 2;
@@ -52,7 +52,7 @@ Result<std::unique_ptr<TcpControlTransport>> TcpControlTransport::Create(std::ve
   if (!wake.ok()) return wake.status();
   std::unique_ptr<TcpControlTransport> transport(
       new TcpControlTransport(std::move(epoll), std::move(*wake)));
-  // Edge-triggered: every Wake is an edge, so that nobody has to read the counter back.
+  // Edge-triggered: every Wake is an edge, so that the counter need not be read.
   TFRING_RETURN_IF_ERROR(transport->Register(transport->wake_.get(), EPOLLIN | EPOLLET, kWakeTag));
   for (Peer& peer : peers) TFRING_RETURN_IF_ERROR(transport->AddLink(std::move(peer)));
   return transport;
@@ -115,7 +115,7 @@ void TcpControlTransport::Send(Rank to, std::string frame) {
   auto header = FrameHeader(frame.size());
   size_t sent = 0;
   if (link->out.empty()) {
-    // At once rather than in the next Wait: the peer can start while we go on.
+    // At once and not in the next Wait, so that the peer can start.
     struct iovec parts[2] = {{header.data(), header.size()}, {frame.data(), frame.size()}};
     struct msghdr message{};
     message.msg_iov = parts;
@@ -198,7 +198,7 @@ void TcpControlTransport::ReadSome(Link* link, std::vector<ControlEvent>* events
   std::string reason;
   for (int i = 0; i < kReadsPerWait; ++i) {
     const Reading reading = ReadOnce(link, events, &reason);
-    if (reading == Reading::kEnded) return Lose(link, std::move(reason), events);
+    if (reading == Reading::kEnded) return ReportLoss(link, std::move(reason), events);
     if (reading != Reading::kFull) return;
   }
 }
@@ -210,10 +210,11 @@ void TcpControlTransport::ReadToEnd(Link* link, std::string reason,
     const Reading reading = ReadOnce(link, events, &ignored);
     if (reading == Reading::kBlocked || reading == Reading::kEnded) break;
   }
-  Lose(link, std::move(reason), events);
+  ReportLoss(link, std::move(reason), events);
 }
 
-void TcpControlTransport::Lose(Link* link, std::string reason, std::vector<ControlEvent>* events) {
+void TcpControlTransport::ReportLoss(Link* link, std::string reason,
+                                     std::vector<ControlEvent>* events) {
   link->lost = true;
   events->push_back({ControlEvent::Kind::kPeerLost, link->rank, "", std::move(reason)});
   // A copy of the socket in a forked child would keep it in the epoll set.
@@ -273,7 +274,7 @@ void TcpControlTransport::DrainForClose(TimePoint deadline) {
       if (link->out.empty()) shutdown(link->socket.get(), SHUT_WR);
       const short events = link->out.empty() ? POLLIN : POLLIN | POLLOUT;
       waiting.push_back({link->socket.get(), events, 0});
-      // A dead peer's socket may live on in a child of it.
+      // The socket of a dead peer may still be open in a child of it.
       if (link->pidfd.valid()) waiting.push_back({link->pidfd.get(), POLLIN, 0});
     }
     const TimePoint now = MonotonicNow();

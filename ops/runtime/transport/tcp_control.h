@@ -12,10 +12,10 @@
 
 namespace tfring {
 
-// Control frames over connected stream sockets: one epoll for the sockets, for the end of local
-// peer processes (a forked child may hold a dead peer's socket open) and for Wake. Threads as
-// ControlTransport says; lives for one generation. Destroying it without Close drops the
-// connections at once.
+// Control frames over connected stream sockets. One epoll waits for the sockets, for Wake and for
+// the end of peer processes on this host, because a forked child may hold a dead peer's socket
+// open. Threads as ControlTransport says; lives for one generation. Destroying it without Close
+// closes the connections at once.
 class TcpControlTransport final : public ControlTransport {
  public:
   struct Peer {
@@ -37,6 +37,8 @@ class TcpControlTransport final : public ControlTransport {
 
  private:
   struct Link;
+  // How a read from a socket ended: the buffer is full, or not; there was nothing; the stream
+  // ended.
   enum class Reading { kFull, kPart, kBlocked, kEnded };
 
   TcpControlTransport(UniqueFd epoll, UniqueFd wake);
@@ -47,7 +49,7 @@ class TcpControlTransport final : public ControlTransport {
   Reading ReadOnce(Link* link, std::vector<ControlEvent>* events, std::string* reason);
   void ReadSome(Link* link, std::vector<ControlEvent>* events);
   void ReadToEnd(Link* link, std::string reason, std::vector<ControlEvent>* events);
-  void Lose(Link* link, std::string reason, std::vector<ControlEvent>* events);
+  void ReportLoss(Link* link, std::string reason, std::vector<ControlEvent>* events);
   void Flush(Link* link);
   void WatchWritable(Link* link, bool on);
   void FailWriting(Link* link, std::string reason);

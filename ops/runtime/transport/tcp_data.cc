@@ -16,7 +16,7 @@ namespace tfring {
 namespace {
 
 constexpr int kSocketBufferBytes = 2 << 20;
-// There is no event for "everything was acknowledged", so Close looks this often.
+// There is no event for "everything was acknowledged", so Close checks at this interval.
 constexpr Duration kCloseCheck = 2 * kMillisecond;
 
 struct msghdr Message(const struct iovec* iov, int count) {

@@ -14,7 +14,7 @@
 namespace tfring {
 
 // Bulk data over connected, non-blocking stream sockets, one per peer. Threads as DataTransport
-// says; lives for one generation. Destroying it without Close drops the connections at once.
+// says; lives for one generation. Destroying it without Close closes the connections at once.
 class TcpDataTransport final : public DataTransport {
  public:
   // InvalidArgument names the rank whose descriptor is not a socket.
@@ -27,8 +27,8 @@ class TcpDataTransport final : public DataTransport {
   void Interrupt() override;
   int64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
 
-  // Ends early for a peer whose kernel has acknowledged all that we sent: closing cannot lose
-  // anything then, even if the peer itself goes on for hours.
+  // Does not wait for a peer whose kernel has acknowledged all that we sent: closing can lose
+  // nothing then, even if the peer itself goes on for hours.
   void Close(TimePoint deadline) override;
 
  private:

@@ -31,7 +31,7 @@ class UniqueFd {
   bool valid() const { return fd_ >= 0; }
   void Reset() {
     if (fd_ < 0) return;
-    // In this order: the number may belong to somebody else as soon as it is closed.
+    // In this order: the number may be given to another descriptor as soon as it is closed.
     ForkGuard::Untrack(fd_);
     close(fd_);
     fd_ = -1;

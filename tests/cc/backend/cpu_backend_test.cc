@@ -1,3 +1,4 @@
+// Allreduce, allgather, broadcast and barrier on the CPU backend, and a rank alone.
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -13,10 +14,12 @@ namespace {
 
 using testing::Expected;
 using testing::FirstRanks;
-using testing::MemoryNet;
+using testing::kReducibleTypes;
 using testing::Read;
+using testing::RingStreams;
 using testing::SmallConfig;
 using testing::Store;
+using testing::StreamOptions;
 using testing::Value;
 using testing::World;
 
@@ -112,15 +115,12 @@ void RunCases(World* world, const std::vector<Rank>& members, const std::vector<
   }
 }
 
-constexpr DataType kTypes[] = {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32,
-                               DataType::kFloat64, DataType::kInt8,     DataType::kUint8,
-                               DataType::kInt32,   DataType::kInt64};
 constexpr ReduceOp kOps[] = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
                              ReduceOp::kProduct};
 
 std::vector<Case> AllCases(int size) {
   std::vector<Case> cases;
-  for (DataType dtype : kTypes) {
+  for (DataType dtype : kReducibleTypes) {
     for (ReduceOp op : kOps) {
       for (int64_t elements : {0, 1, 2, size - 1, size, size + 1, 1000}) {
         cases.push_back({dtype, op, elements, cases.size() % 2 == 0});
@@ -133,7 +133,7 @@ std::vector<Case> AllCases(int size) {
 
 TEST(AllreduceOfEveryTypeOpAndSize) {
   for (int size = 1; size <= 9; ++size) {
-    MemoryNet::Options options;
+    StreamOptions options;
     options.seed = static_cast<uint32_t>(size);
     options.peek = size % 2 == 0;
     World world(size, SmallConfig(), options);
@@ -145,37 +145,33 @@ TEST(AllreduceInCanonicalOrder) {
   for (int size : {2, 3, 6, 9}) {
     Config config = SmallConfig();
     config.deterministic = true;
-    World world(size, config, MemoryNet::Options());
+    World world(size, config);
     RunCases(&world, FirstRanks(size), AllCases(size));
   }
 }
 
 TEST(AllreduceWithNeighboursOnly) {
   for (bool deterministic : {false, true}) {
-    MemoryNet::Options options;
-    options.connected = [](Rank a, Rank b) { return (a - b + 6) % 6 == 1 || (b - a + 6) % 6 == 1; };
     Config config = SmallConfig();
     config.deterministic = deterministic;
-    World world(6, config, options);
+    World world(6, config, RingStreams(6));
     RunCases(&world, FirstRanks(6), AllCases(6));
   }
 }
 
 TEST(AllreduceAmongSomeRanks) {
-  World world(6, SmallConfig(), MemoryNet::Options());
+  World world(6, SmallConfig());
   RunCases(&world, {1, 3, 4}, AllCases(3));
-  MemoryNet::Options options;
-  options.connected = [](Rank a, Rank b) { return (a - b + 6) % 6 == 1 || (b - a + 6) % 6 == 1; };
-  World line(6, SmallConfig(), options);
+  World line(6, SmallConfig(), RingStreams(6));
   RunCases(&line, {2, 3, 4}, AllCases(3));
-  World around(6, SmallConfig(), options);  // one has joined
+  World around(6, SmallConfig(), RingStreams(6));  // one has joined
   RunCases(&around, {0, 1, 2, 4, 5}, AllCases(5));
 }
 
 TEST(ScalesApplyOnceBeforeAndAfter) {
-  World world(3, SmallConfig(), MemoryNet::Options());
+  World world(3, SmallConfig());
   std::vector<Case> cases;
-  for (DataType dtype : kTypes) {
+  for (DataType dtype : kReducibleTypes) {
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
       for (int64_t elements : {4, 200, 3000}) {
         cases.push_back({dtype, op, elements, cases.size() % 2 == 0, 2.0, 3.0});
@@ -190,7 +186,7 @@ TEST(BytesSentByARingAreTwiceNMinusOneNthOfTheData) {
   for (int size = 2; size <= 8; ++size) {
     Config config = SmallConfig();
     config.direct_max_bytes = config.tree_max_bytes = 0;
-    World world(size, config, MemoryNet::Options());
+    World world(size, config);
     const int64_t elements = 840 * 5;
     RunCases(&world, FirstRanks(size), {{DataType::kFloat32, ReduceOp::kSum, elements}});
     for (Rank r = 0; r < size; ++r) {
@@ -218,7 +214,7 @@ TEST(CanonicalOrderGivesTheSameBitsWhateverTheAlgorithm) {
     config.deterministic = true;
     config.direct_max_bytes = direct_max;
     config.tree_max_bytes = results.size() == 1 ? 1 << 20 : 0;
-    World world(size, config, MemoryNet::Options());
+    World world(size, config);
     std::vector<std::vector<float>> data;
     for (Rank r = 0; r < size; ++r) data.push_back(Rough(r, count));
     for (Rank r = 0; r < size; ++r) {
@@ -250,7 +246,7 @@ std::string Text(Rank rank, size_t tensor, int64_t bytes) {
 TEST(AllgatherOfSeveralTensorsWithDifferingBlocks) {
   for (int size = 1; size <= 9; ++size) {
     for (int64_t unit : {1, 400}) {
-      World world(size, SmallConfig(), MemoryNet::Options());
+      World world(size, SmallConfig());
       std::vector<std::vector<int64_t>> blocks(3);
       std::vector<std::string> expected(3);
       for (size_t t = 0; t < 3; ++t) {
@@ -286,7 +282,7 @@ TEST(AllgatherOfSeveralTensorsWithDifferingBlocks) {
 
 TEST(BroadcastFromEveryRootThenABarrier) {
   for (int size = 1; size <= 9; ++size) {
-    World world(size, SmallConfig(), MemoryNet::Options());
+    World world(size, SmallConfig());
     for (int root = 0; root < size; ++root) {
       const int64_t bytes = root % 2 == 0 ? 5 : 3001;
       std::vector<std::string> inputs, outputs;
@@ -326,7 +322,7 @@ TEST(ARankAloneCopiesAndScales) {
     changed.notify_all();
   });
   std::vector<Case> cases;
-  for (DataType dtype : kTypes) {
+  for (DataType dtype : kReducibleTypes) {
     for (ReduceOp op : kOps) {
       cases.push_back({dtype, op, 100, cases.size() % 2 == 0});
       cases.push_back({dtype, op, 100, cases.size() % 2 == 0, 4.0, 0.5});

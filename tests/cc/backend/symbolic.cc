@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <numeric>
 #include <random>
 #include <utility>
 
@@ -38,7 +39,7 @@ class Player {
     while (left > 0 && wrong_.empty()) {
       std::vector<std::pair<int, int>> able = Able();
       if (able.empty()) return "no step can start, " + std::to_string(left) + " are left";
-      // Several of them before looking again: quicker, and no less random.
+      // Several of them before asking again, which is quicker and no less random.
       std::shuffle(able.begin(), able.end(), random_);
       able.resize(1 + random_() % able.size());
       for (auto [rank, step] : able) {
@@ -48,7 +49,7 @@ class Player {
         --left;
       }
     }
-    for (const auto& [lane, queue] : wires_) {
+    for (const auto& [ends, queue] : streams_) {
       if (!queue.empty()) Wrong("something sent was never received");
     }
     return wrong_;
@@ -59,7 +60,7 @@ class Player {
     if (wrong_.empty()) wrong_ = what;
   }
 
-  // The steps in question of one rank: the first unfinished one of each stream, and local ones.
+  // The steps (rank, number) that may start: of each stream the first that has not ended.
   std::vector<std::pair<int, int>> Able() {
     std::vector<std::pair<int, int>> able;
     for (size_t r = 0; r < schedules_.size(); ++r) {
@@ -83,7 +84,7 @@ class Player {
       if (earlier < 0 || earlier >= s) Wrong("a step waits for a later one");
       if (!ended_[r][earlier]) return false;
     }
-    return !IsRecv(step) || !wires_[{step.peer, r}].empty();
+    return !IsRecv(step) || !streams_[{step.peer, r}].empty();
   }
 
   Symbol* At(int r, const Range& range) {
@@ -124,7 +125,7 @@ class Player {
     if (dst != nullptr && step.dst.space == Space::kInput) Wrong("a step writes to the input");
     if (!wrong_.empty()) return;
     if (step.kind == StepKind::kSend) {
-      wires_[{r, step.peer}].emplace_back(src, src + step.src.bytes / element_);
+      streams_[{r, step.peer}].emplace_back(src, src + step.src.bytes / element_);
       return;
     }
     if (step.kind == StepKind::kAdasumDots) {
@@ -140,8 +141,8 @@ class Player {
     const size_t count = static_cast<size_t>(step.dst.bytes / element_);
     Symbols received;
     if (IsRecv(step)) {
-      received = std::move(wires_[{step.peer, r}].front());
-      wires_[{step.peer, r}].pop_front();
+      received = std::move(streams_[{step.peer, r}].front());
+      streams_[{step.peer, r}].pop_front();
       if (received.size() != count) return Wrong("a send and its receive differ in size");
     }
     for (size_t i = 0; i < count; ++i) {
@@ -166,7 +167,7 @@ class Player {
   std::vector<SymbolicRank>& ranks_;
   std::vector<Symbols> scratch_;
   std::vector<std::vector<bool>> ended_;
-  std::map<std::pair<int, int>, std::deque<Symbols>> wires_;
+  std::map<std::pair<int, int>, std::deque<Symbols>> streams_;
   std::string wrong_;
 };
 
@@ -183,6 +184,82 @@ Symbol Leaf(int r, int64_t i) {
 
 Symbol Combined(const Symbol& left, const Symbol& right) {
   return {left.ranks | right.ranks, Mix(left.tree, right.tree), 0};
+}
+
+std::vector<SymbolicRank> Inputs(int size, int64_t elements) {
+  std::vector<SymbolicRank> ranks(size);
+  for (int r = 0; r < size; ++r) {
+    for (int64_t i = 0; i < elements; ++i) ranks[r].input.push_back(Leaf(r, i));
+  }
+  return ranks;
+}
+
+Symbol SumOf(Order order, int size, int owner, int64_t i) {
+  std::vector<Symbol> level;
+  for (int r = 0; r < size; ++r) level.push_back(Leaf(r, i));
+  while (order == Order::kCanonical && level.size() > 1) {
+    std::vector<Symbol> above;
+    for (size_t k = 0; k + 1 < level.size(); k += 2) {
+      above.push_back(Combined(level[k], level[k + 1]));
+    }
+    if (level.size() % 2 == 1) above.push_back(level.back());
+    level = std::move(above);
+  }
+  if (order == Order::kCanonical) return level[0];
+  if (order == Order::kRing) {
+    Symbol sum = level[(owner + 1) % size];
+    for (int hop = 2; hop <= size; ++hop) sum = Combined(level[(owner + hop) % size], sum);
+    return sum;
+  }
+  Symbol result = level[owner];
+  if (owner > 0) {
+    Symbol sum = level[0];
+    for (int r = 1; r < owner; ++r) sum = Combined(level[r], sum);
+    result = Combined(result, sum);
+  }
+  if (owner + 1 < size) {
+    Symbol sum = level[size - 1];
+    for (int r = size - 2; r > owner; --r) sum = Combined(level[r], sum);
+    result = Combined(result, sum);
+  }
+  return result;
+}
+
+bool IsFinished(const Symbol& actual, const Symbol& expected) {
+  return actual.ranks == expected.ranks && actual.tree == expected.tree && actual.finished == 1;
+}
+
+int64_t Sum(const Blocks& blocks) {
+  return std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
+}
+
+std::vector<Blocks> BlockCases(int size, int64_t unit) {
+  std::vector<Blocks> cases(5, Blocks(size, 0));
+  for (int m = 0; m < size; ++m) {
+    cases[0][m] = unit * (1 + m * 7 % 5 * 11);
+    cases[1][m] = unit * 33;
+    cases[2][m] = unit * (m * 7 % 3 * 40);
+  }
+  cases[4][size / 2] = unit * 300;
+  return cases;
+}
+
+std::string PlayAllgather(const std::vector<Schedule>& schedules, const Blocks& blocks) {
+  std::vector<SymbolicRank> ranks(blocks.size());
+  std::vector<Symbol> expected;
+  for (size_t r = 0; r < blocks.size(); ++r) {
+    for (int64_t i = 0; i < blocks[r]; ++i) ranks[r].input.push_back(Leaf(static_cast<int>(r), i));
+    expected.insert(expected.end(), ranks[r].input.begin(), ranks[r].input.end());
+  }
+  for (SymbolicRank& rank : ranks) rank.output.resize(expected.size());
+  const std::string wrong = PlaySymbolically(schedules, 1, false, 3, &ranks);
+  if (!wrong.empty()) return wrong;
+  for (const SymbolicRank& rank : ranks) {
+    for (size_t i = 0; i < expected.size(); ++i) {
+      if (rank.output[i].tree != expected[i].tree) return "a wrong block arrived";
+    }
+  }
+  return "";
 }
 
 uint64_t DotsOf(const Symbol& a, const Symbol& b) { return Mix(b.tree, ~a.tree); }

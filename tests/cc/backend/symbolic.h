@@ -9,8 +9,8 @@
 
 namespace tfring::testing {
 
-// What an element of a buffer stands for: whose inputs it contains, along which tree they were
-// combined, and how often it was finished.
+// What is known of an element of a buffer in place of its value: whose inputs it contains, along
+// which tree they were reduced, and how often it was finished.
 struct Symbol {
   uint64_t ranks = 0;  // bit r: the input of rank r
   uint64_t tree = 0;   // equal for equal trees with equal leaves in equal order
@@ -22,22 +22,42 @@ struct SymbolicRank {
   std::vector<Symbol> output;  // what came out
 };
 
-// Plays the schedules of all ranks without moving data, in a random order that `after` and the
-// order of streams allow. `in_place`: output and input are the same memory. Returns what is wrong:
-// a range out of bounds, not whole elements or empty; an input counted twice; elements combined
-// that belong to different positions; a write to the input; sends and receives that do not match;
-// no progress. Empty if nothing is.
+// Runs the schedules of all ranks on symbols, in a random order that `after` and the order of
+// streams allow. `in_place`: output and input are the same memory. Returns what is wrong, or
+// nothing: a range that is out of bounds, empty or cuts an element; an input counted twice; a write
+// to the input; sends and receives that do not match; no progress.
 std::string PlaySymbolically(const std::vector<Schedule>& schedules, int64_t element_bytes,
                              bool in_place, uint32_t seed, std::vector<SymbolicRank>* ranks);
 
-// The value that rank `r` contributes at element `i` of its input.
+// The same for an allgather of `blocks` elements of one byte, and checks the outputs.
+std::string PlayAllgather(const std::vector<Schedule>& schedules,
+                          const std::vector<int64_t>& blocks);
+
+// Element `i` of the input of rank `r`.
 Symbol Leaf(int r, int64_t i);
 
-// What combining two elements gives, the left one first.
+// What reducing two elements gives, the left one first.
 Symbol Combined(const Symbol& left, const Symbol& right);
 
-// What two elements add to the dot products of their tensors, as a number that is summed, and the
-// combined element that such a sum makes.
+// All ranks with inputs of this many elements, and without outputs.
+std::vector<SymbolicRank> Inputs(int size, int64_t elements);
+
+// In which order a sum is made, see canonical_sum.h: around the ring towards its owner, or along
+// the line towards its owner from both ends.
+enum class Order { kCanonical, kRing, kLine };
+// Element i of the sum of all ranks' inputs for its owner.
+Symbol SumOf(Order order, int size, int owner, int64_t i);
+// True if `actual` is `expected` and was finished once.
+bool IsFinished(const Symbol& actual, const Symbol& expected);
+
+using Blocks = std::vector<int64_t>;
+int64_t Sum(const Blocks& blocks);
+// Blocks of multiples of `unit`: uneven, even, some of them empty, all empty, and all but one
+// empty.
+std::vector<Blocks> BlockCases(int size, int64_t unit);
+
+// For Adasum: what two elements add to the dot products of their tensors, as a number, and the
+// element that comes out with such a sum of numbers.
 uint64_t DotsOf(const Symbol& a, const Symbol& b);
 Symbol AdasumOf(const Symbol& combined, uint64_t dots);
 

@@ -11,12 +11,18 @@
 
 namespace tfring::testing {
 
-// Small whole numbers, exact in every dtype also when all ranks are summed or multiplied.
+inline constexpr DataType kReducibleTypes[] = {
+    DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64,
+    DataType::kInt8,    DataType::kUint8,    DataType::kInt32,   DataType::kInt64};
+
+// Element i of the input of a rank: small whole numbers, exact in every dtype, and so are their
+// sums and products over all ranks.
 inline int Value(ReduceOp op, Rank rank, int64_t i) {
   const int64_t mixed = rank * 31 + i * 7 + i / 11;
   return op == ReduceOp::kProduct ? static_cast<int>(1 + mixed % 2) : static_cast<int>(mixed % 4);
 }
 
+// Element i of the sum, product, ... of all members; of Average the sum.
 inline double Expected(ReduceOp op, const std::vector<Rank>& members, int64_t i) {
   double result = Value(op, members[0], i);
   for (size_t m = 1; m < members.size(); ++m) {

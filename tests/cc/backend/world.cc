@@ -4,8 +4,17 @@
 
 namespace tfring::testing {
 
-World::World(int size, const Config& config, MemoryNet::Options options)
-    : net_(std::move(options)) {
+namespace {
+
+StreamOptions Random(StreamOptions options) {
+  if (options.seed == 0) options.seed = 1;
+  return options;
+}
+
+}  // namespace
+
+World::World(int size, const Config& config, StreamOptions options)
+    : streams_(size, Random(std::move(options))) {
   for (Rank rank = 0; rank < size; ++rank) {
     auto sink = [this, rank](Completion completion) {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -13,7 +22,7 @@ World::World(int size, const Config& config, MemoryNet::Options options)
       changed_.notify_all();
     };
     backends_.push_back(
-        std::make_unique<CpuBackend>(rank, config, net_.Endpoint(rank), sink, size));
+        std::make_unique<CpuBackend>(rank, config, streams_.Endpoint(rank), sink, size));
   }
 }
 
@@ -46,6 +55,15 @@ std::vector<Rank> FirstRanks(int size) {
   std::vector<Rank> ranks(size);
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
+}
+
+StreamOptions RingStreams(int size) {
+  StreamOptions options;
+  options.connected = [size](Rank a, Rank b) {
+    const int distance = (a - b + size) % size;
+    return distance == 1 || distance == size - 1;
+  };
+  return options;
 }
 
 }  // namespace tfring::testing

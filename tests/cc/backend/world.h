@@ -8,39 +8,45 @@
 #include <vector>
 
 #include "ops/runtime/backend/cpu_backend.h"
-#include "tests/cc/backend/memory_net.h"
+#include "tests/cc/transport/in_process.h"
 
 namespace tfring::testing {
 
-// A CpuBackend for every rank of a test, over one MemoryNet. Use from one thread.
+using StreamOptions = InProcessDataHub::Options;
+
+// A CpuBackend for every rank of a test, over in-process streams that move a random part of what
+// they are asked to. Use from one thread.
 class World {
  public:
-  World(int size, const Config& config, MemoryNet::Options options);
+  World(int size, const Config& config, StreamOptions options = {});
   // Aborts all, then destroys them.
   ~World();
 
-  MemoryNet& net() { return net_; }
+  InProcessDataHub& streams() { return streams_; }
   CpuBackend& backend(Rank rank) { return *backends_[rank]; }
   int size() const { return static_cast<int>(backends_.size()); }
 
-  // Waits for the completion with this sequence on this rank.
+  // Blocks until the collective with this sequence has ended on this rank.
   Completion Wait(Rank rank, uint64_t sequence);
 
-  // Completions of this sequence on this rank so far.
+  // How many completions with this sequence this rank has had.
   int Count(Rank rank, uint64_t sequence);
 
  private:
-  MemoryNet net_;
+  InProcessDataHub streams_;
   std::mutex mutex_;  // guards completions_
   std::condition_variable changed_;
   std::map<std::pair<Rank, uint64_t>, std::vector<Completion>> completions_;
   std::vector<std::unique_ptr<CpuBackend>> backends_;
 };
 
-// Settings under which small data takes every way through the algorithms.
+// Settings under which small data is enough to reach every algorithm.
 Config SmallConfig();
 
 std::vector<Rank> FirstRanks(int size);
+
+// Streams between neighbours in a ring of `size` ranks only.
+StreamOptions RingStreams(int size);
 
 }  // namespace tfring::testing
 

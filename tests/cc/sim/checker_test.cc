@@ -7,7 +7,8 @@
 #include "ops/sim/virtual_clock.h"
 #include "tests/cc/test.h"
 
-// That the simulator repeats itself, and that its checks can fail. The long runs are in sim.cmake.
+// That the simulator repeats itself, and that its checks can fail. The long runs are in
+// tests/cc/CMakeLists.txt.
 namespace tfring::sim {
 namespace {
 
@@ -122,9 +123,9 @@ TEST(AnUnexpectedLossIsDetected) {
 
 TEST(TheWrongNameOfALostRankIsDetected) {
   Checker checker(3, true);
-  Allowed allowed;
+  AllowedErrors allowed;
   allowed.lost = 2;
-  checker.SetAllowed(allowed);
+  checker.Allow(allowed);
   Call call;
   call.request.name = "x";
   checker.OnSubmit(0, 1, call);
@@ -150,20 +151,20 @@ TEST(UnknownWorkloadsAreRefused) {
 }
 
 TEST(DataCostsWhatTheSchedulesOfTheBackendCost) {
-  Pricing pricing;
+  PlanPrices prices;
   Plan plan;
   plan.kind = CollectiveKind::kAllreduce;
   const int64_t bytes = 64 << 20;
   // The ring's floor: 2(N-1)/N of the bytes through each link, at the model's 1e9 bytes a second.
   const Duration floor = 2 * 3 * bytes / 4;
-  const Duration ring = pricing.Price(plan, 4, bytes);
+  const Duration ring = prices.Price(plan, 4, bytes);
   EXPECT_TRUE(ring >= floor && ring < floor + floor / 2);
-  EXPECT_TRUE(pricing.Price(plan, 4, 4) < kMillisecond);
+  EXPECT_TRUE(prices.Price(plan, 4, 4) < kMillisecond);
   plan.op = ReduceOp::kAdasum;
-  EXPECT_TRUE(pricing.Price(plan, 4, bytes) != ring);
-  EXPECT_EQ(pricing.Price(plan, 4, bytes), Pricing().Price(plan, 4, bytes));
+  EXPECT_TRUE(prices.Price(plan, 4, bytes) != ring);
+  EXPECT_EQ(prices.Price(plan, 4, bytes), PlanPrices().Price(plan, 4, bytes));
   plan.kind = CollectiveKind::kBarrier;
-  EXPECT_EQ(pricing.Price(plan, 4, 0), Duration{0});
+  EXPECT_EQ(prices.Price(plan, 4, 0), Duration{0});
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What every control and data transport promises, run on sockets and in one process.
+// What every control and data transport promises: the in-process ones, sockets and shared memory.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,8 +15,7 @@
 #include "ops/runtime/transport/socket_util.h"
 #include "tests/cc/test.h"
 #include "tests/cc/transport/fixture.h"
-#include "tests/cc/transport/in_process_control.h"
-#include "tests/cc/transport/in_process_data.h"
+#include "tests/cc/transport/in_process.h"
 
 namespace tfring {
 namespace {
@@ -27,10 +26,6 @@ using Kind = ControlEvent::Kind;
 struct ControlPair {
   std::unique_ptr<ControlTransport> a;  // rank 0
   std::unique_ptr<ControlTransport> b;  // rank 1
-};
-struct DataPair {
-  std::unique_ptr<DataTransport> a;
-  std::unique_ptr<DataTransport> b;
 };
 
 ControlPair MakeControl(Link link) {
@@ -44,14 +39,16 @@ ControlPair MakeControl(Link link) {
 
 DataPair MakeData(Link link) {
   if (link == Link::kInProcess) {
-    InProcessDataHub hub(2, 4096);
+    InProcessDataHub::Options options;
+    options.capacity = 4096;
+    InProcessDataHub hub(2, options);
     return {hub.Endpoint(0), hub.Endpoint(1)};
   }
-  auto [a, b] = ConnectedSockets(link);
-  return {DataOver({{1, a}}), DataOver({{0, b}})};
+  return ConnectedData(link);
 }
 
-const Link kLinks[] = {Link::kInProcess, Link::kUnix, Link::kTcp};
+const Link kControlLinks[] = {Link::kInProcess, Link::kUnix, Link::kTcp};
+const Link kDataLinks[] = {Link::kInProcess, Link::kUnix, Link::kTcp, Link::kSharedMemory};
 
 TimePoint In(Duration wait) { return MonotonicNow() + wait; }
 
@@ -66,7 +63,7 @@ Events Collect(ControlTransport* transport, size_t count) {
 struct iovec Part(const void* data, size_t bytes) { return {const_cast<void*>(data), bytes}; }
 
 TEST(ControlFramesArriveWholeAndInOrder) {
-  for (Link link : kLinks) {
+  for (Link link : kControlLinks) {
     ControlPair pair = MakeControl(link);
     for (int i = 0; i < 500; ++i) {
       pair.a->Send(1, std::string(static_cast<size_t>(i % 7) * 31, 'x') + std::to_string(i));
@@ -88,7 +85,7 @@ TEST(ControlFramesArriveWholeAndInOrder) {
 }
 
 TEST(ControlSendsLargeFramesInPartsWithoutBlocking) {
-  for (Link link : kLinks) {
+  for (Link link : kControlLinks) {
     ControlPair pair = MakeControl(link);
     std::string large(24 << 20, 'a');
     for (size_t i = 0; i < large.size(); i += 977) large[i] = static_cast<char>('a' + i % 26);
@@ -110,7 +107,7 @@ TEST(ControlSendsLargeFramesInPartsWithoutBlocking) {
 }
 
 TEST(ControlDeliversEarlierFramesBeforeTheLoss) {
-  for (Link link : kLinks) {
+  for (Link link : kControlLinks) {
     ControlPair pair = MakeControl(link);
     for (int i = 0; i < 50; ++i) pair.a->Send(1, "frame " + std::to_string(i));
     pair.a.reset();  // as a process that dies
@@ -127,7 +124,7 @@ TEST(ControlDeliversEarlierFramesBeforeTheLoss) {
 }
 
 TEST(ControlWaitKeepsItsDeadline) {
-  for (Link link : kLinks) {
+  for (Link link : kControlLinks) {
     ControlPair pair = MakeControl(link);
     Events events;
     const TimePoint deadline = In(3 * kMillisecond + 1);
@@ -144,7 +141,7 @@ TEST(ControlWaitKeepsItsDeadline) {
 }
 
 TEST(ControlWakeEndsAWaitFromAnyThread) {
-  for (Link link : kLinks) {
+  for (Link link : kControlLinks) {
     ControlPair pair = MakeControl(link);
     Events events;
     for (int i = 0; i < 20; ++i) {
@@ -159,7 +156,7 @@ TEST(ControlWakeEndsAWaitFromAnyThread) {
 }
 
 TEST(ControlCloseDeliversWhatWasSent) {
-  for (Link link : kLinks) {
+  for (Link link : kControlLinks) {
     ControlPair pair = MakeControl(link);
     const std::string large(8 << 20, 'z');
     std::thread closer([&] {
@@ -178,7 +175,7 @@ TEST(ControlCloseDeliversWhatWasSent) {
 }
 
 TEST(DataMovesPartsAndKeepsOrder) {
-  for (Link link : kLinks) {
+  for (Link link : kDataLinks) {
     DataPair pair = MakeData(link);
     EXPECT_TRUE(pair.a->Connected(1) && !pair.a->Connected(0) && !pair.a->Connected(7));
     std::vector<uint32_t> sent(1 << 20);
@@ -214,7 +211,7 @@ TEST(DataMovesPartsAndKeepsOrder) {
 }
 
 TEST(DataSendsOnlyWhatFits) {
-  for (Link link : kLinks) {
+  for (Link link : kDataLinks) {
     DataPair pair = MakeData(link);
     const std::string block(1 << 20, 'q');
     struct iovec part = Part(block.data(), block.size());
@@ -240,11 +237,13 @@ TEST(DataSendsOnlyWhatFits) {
 }
 
 TEST(DataEndOfStreamComesAfterTheData) {
-  for (Link link : kLinks) {
+  for (Link link : kDataLinks) {
     DataPair pair = MakeData(link);
     struct iovec hello = Part("hello", 5);
     Result<int64_t> sent = pair.a->TrySend(1, &hello, 1);
     ASSERT_TRUE(sent.ok() && *sent == 5);
+    // Shared memory outlives a process that dies, so that only a closed end can be seen.
+    if (link == Link::kSharedMemory) pair.a->Close(0);
     pair.a.reset();
     char got[8] = "";
     struct iovec into = Part(got, sizeof(got));
@@ -257,11 +256,15 @@ TEST(DataEndOfStreamComesAfterTheData) {
     ASSERT_TRUE(!n.ok());
     EXPECT_TRUE(n.status().code() == StatusCode::kUnavailable);
     EXPECT_CONTAINS(n.status().message(), "rank 0");
+    // Sockets accept a few bytes before the closed end refuses them.
+    n = pair.b->TrySend(0, &hello, 1);
+    for (int i = 0; i < 1000 && n.ok(); ++i) n = pair.b->TrySend(0, &hello, 1);
+    EXPECT_TRUE(!n.ok());
   }
 }
 
 TEST(DataInterruptEndsThisAndLaterWaits) {
-  for (Link link : kLinks) {
+  for (Link link : kDataLinks) {
     DataPair pair = MakeData(link);
     std::thread interrupter([&] { pair.a->Interrupt(); });
     pair.a->Wait({1}, {});
@@ -276,7 +279,7 @@ TEST(DataInterruptEndsThisAndLaterWaits) {
 }
 
 TEST(DataCloseLosesNothing) {
-  for (Link link : kLinks) {
+  for (Link link : kDataLinks) {
     DataPair pair = MakeData(link);
     const std::string block(3000, 'c');
     struct iovec part = Part(block.data(), block.size());

@@ -8,21 +8,24 @@
 
 #include <map>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "ops/runtime/transport/shm_data.h"
+#include "ops/runtime/transport/socket_util.h"
 #include "ops/runtime/transport/tcp_control.h"
 #include "ops/runtime/transport/tcp_data.h"
 
 // Connected sockets and transports over them, for tests.
 namespace tfring {
 
-enum class Link { kInProcess, kUnix, kTcp };
+enum class Link { kInProcess, kUnix, kTcp, kSharedMemory };
 
-// Two ends of one connection, or {-1, -1}.
+// Two ends of one connection, or {-1, -1}. Shared memory is agreed upon over a unix socket.
 inline std::pair<int, int> ConnectedSockets(Link link) {
   int fds[2] = {-1, -1};
-  if (link == Link::kUnix) {
+  if (link != Link::kTcp) {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) return {-1, -1};
     return {fds[0], fds[1]};
   }
@@ -59,6 +62,30 @@ inline std::unique_ptr<TcpDataTransport> DataOver(std::map<Rank, int> fds) {
   for (auto [rank, fd] : fds) sockets.emplace(rank, UniqueFd(fd));
   auto made = TcpDataTransport::Create(std::move(sockets));
   return made.ok() ? std::move(*made) : nullptr;
+}
+
+// One end of shared memory between this rank and `peer`, which has the other end of socket `fd` and
+// must do the same at the same time.
+inline std::unique_ptr<DataTransport> SharedMemoryOver(Rank peer, int fd) {
+  auto made = ShmDataTransport::Connect(true, {{peer, fd}}, DataOver({{peer, fd}}),
+                                        MonotonicNow() + 10 * kSecond);
+  return made.ok() ? std::move(*made) : nullptr;
+}
+
+struct DataPair {
+  std::unique_ptr<DataTransport> a;  // rank 0
+  std::unique_ptr<DataTransport> b;  // rank 1
+};
+
+// Connected data transports, but for kInProcess.
+inline DataPair ConnectedData(Link link) {
+  auto [a, b] = ConnectedSockets(link);
+  if (link != Link::kSharedMemory) return {DataOver({{1, a}}), DataOver({{0, b}})};
+  DataPair pair;
+  std::thread other([&pair, fd = b] { pair.b = SharedMemoryOver(0, fd); });
+  pair.a = SharedMemoryOver(1, a);
+  other.join();
+  return pair;
 }
 
 }  // namespace tfring

@@ -14,14 +14,15 @@ struct Chunk {
   int64_t bytes = 0;
 };
 
-// One gradient on its way up the tree: this rank's slice of it, and the steps that made it.
+// A gradient in the tree, an input or one that was combined: this rank's slice of it, and the steps
+// that made it.
 struct Node {
   Space space = Space::kScratch;
   int64_t begin = 0;       // of the slice
   std::vector<int> ready;  // by chunk
 };
 
-// One tensor of which this rank holds a part.
+// A tensor of which this rank's slice holds a part.
 struct Share {
   size_t tensor = 0;
   std::vector<int> ranks;  // who holds parts, this rank included; ascending
@@ -33,6 +34,8 @@ struct Sums {
   int ready = kNoStep;
 };
 
+// Builds the schedule: Exchange the slices, Combine one level of the tree after another, Spread the
+// result.
 class Adasum {
  public:
   explicit Adasum(const AdasumShape& shape)
@@ -90,6 +93,7 @@ class Adasum {
   int Before(int distance) const { return (shape_.self + shape_.size - distance) % shape_.size; }
   int After(int distance) const { return (shape_.self + distance) % shape_.size; }
 
+  // Sends each slice to its rank; returns this rank's slices of all inputs, the leaves of the tree.
   std::vector<Node> Exchange() {
     for (int distance = 1; distance < shape_.size; ++distance) {
       for (const Chunk& chunk : ChunksOf(After(distance))) {
@@ -135,7 +139,7 @@ class Adasum {
     return above;
   }
 
-  // What the own slice adds to the dot products of each tensor in it.
+  // The dot products over this rank's parts of the tensors, for all pairs of a level.
   std::vector<Sums> OwnDots(const std::vector<Node>& level) {
     const size_t pairs = level.size() / 2;
     std::vector<Sums> sums(shares_.size());
@@ -147,7 +151,7 @@ class Adasum {
     for (size_t pair = 0; pair < pairs; ++pair) {
       const Node& left = level[2 * pair];
       const Node& right = level[2 * pair + 1];
-      // One after the other, so that the order of summation is fixed.
+      // One after another, so that the order of summation is fixed.
       ForOwn([&](size_t c, size_t share) {
         const int64_t dots = sums[share].offset + static_cast<int64_t>(pair) * kAdasumDotsBytes;
         int& before = last[share][pair];
@@ -159,7 +163,8 @@ class Adasum {
     return sums;
   }
 
-  // Two ranks share at most one tensor, so that one message per level goes each way.
+  // Adds up the dot products of all ranks that hold parts of a tensor. Two ranks share at most one
+  // tensor, so that they exchange one message per level.
   Sums AddUp(const Share& share, const Sums& own, int64_t bytes) {
     if (share.ranks.size() == 1) return own;
     std::vector<Sums> parts;
@@ -195,7 +200,7 @@ class Adasum {
     }
   }
 
-  // Calls with every own chunk and the share that it belongs to.
+  // Calls visit(chunk, share) for every chunk of the own slice and the share that it belongs to.
   template <typename Visit>
   void ForOwn(Visit visit) const {
     size_t share = 0;

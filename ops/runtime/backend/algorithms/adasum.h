@@ -8,7 +8,8 @@
 
 namespace tfring {
 
-// What an Adasum depends on: unlike other reductions, on where tensors begin and end.
+// What the schedule of an Adasum depends on: unlike other reductions, also on where tensors begin
+// and end, because each tensor has factors of its own.
 struct AdasumShape {
   int self = 0;
   int size = 1;
@@ -17,10 +18,13 @@ struct AdasumShape {
   int64_t piece_bytes = 1;
 };
 
-// Slice j of everybody goes to rank j. On each level of the tree the ranks that hold parts of a
-// tensor exchange what their parts add to its dot products (24 bytes per pair) and add them up in
-// order of rank, so that all use the same factors; then each combines its part. At the end the
-// slices go to everybody: 2 (N-1)/N of the data, log2 N + 2 hops, the same bits on all ranks.
+// Adasum (Maleki et al. 2020; the formula is in reduction/adasum_kernels.h) along a binary tree
+// over the positions. As in TwoPhaseAllreduce, slice j of all inputs goes to rank j, which combines
+// its slice of all N gradients, and the results go to all ranks at the end. The factors of a pair
+// of gradients need dot products over whole tensors, of which several ranks may hold parts: on each
+// level of the tree these ranks exchange the dot products of their parts (24 bytes per pair), and
+// all add them up in order of rank, so that all use the same factors to the last bit. log2 N + 2
+// hops, 2 (N-1)/N S bytes sent and the dot products.
 Schedule AdasumAllreduce(const AdasumShape& shape);
 
 }  // namespace tfring

@@ -19,7 +19,7 @@ class Gather {
     }
   }
 
-  // Sends a block that is or will be here: the own one from the input.
+  // Sends the own block from the input, or another block once it has arrived.
   void Send(int peer, int block) {
     const Pieces pieces = PiecesOf(block);
     for (int64_t i = 0; i < pieces.count; ++i) {

@@ -8,9 +8,9 @@
 
 namespace tfring {
 
-// What an all-to-all schedule depends on: how many bytes this position sends to and gets from
-// every position, its own included. Input and output are these blocks in order of position; what
-// one sends another is what that one gets from it.
+// What the schedule of an alltoall depends on: how many bytes this position sends to and receives
+// from every position, itself included. Input and output consist of these blocks in order of
+// position. What one position sends to another, the other one expects from it.
 struct AlltoallShape {
   int self = 0;
   std::vector<int64_t> send_bytes;
@@ -18,10 +18,13 @@ struct AlltoallShape {
   int64_t piece_bytes = 1;
 };
 
-// Everybody sends everybody its block: no byte takes more than one hop. Empty blocks cost nothing.
+// Pairwise exchange (as in MPICH's alltoall of long messages): in round d a rank sends to the rank
+// d positions after it and receives from the one d positions before it, so that the ranks do not
+// all send to the same one. Rounds do not wait for each other. 1 hop, N-1 messages, the input less
+// the own block sent; empty blocks cost nothing.
 Schedule PairwiseAlltoall(const AlltoallShape& shape);
 
-// One sends everything to the other, in a set of two.
+// One of two members sends everything to the other in one message.
 Schedule SendRecv(int self, int source, int64_t bytes);
 
 }  // namespace tfring

@@ -5,8 +5,8 @@
 namespace tfring {
 namespace {
 
-// Receives everything from `source` (-1: this is the root) in pieces and passes each one on to
-// `targets` in order.
+// Receives the data from `source` (-1: this rank is the root) in pieces and passes each piece on to
+// the `targets` in order.
 Schedule Relay(const char* algorithm, const BroadcastShape& shape, int source,
                const std::vector<int>& targets, int64_t piece_bytes) {
   ScheduleBuilder builder(algorithm);

@@ -7,7 +7,8 @@
 
 namespace tfring {
 
-// What a broadcast schedule depends on. The root reads its input; everybody writes its output.
+// What the schedule of a broadcast depends on. The root reads its input; all ranks, the root
+// included, write their output. Costs: S is the size of the data, N the number of members.
 struct BroadcastShape {
   int self = 0;
   int size = 1;
@@ -16,14 +17,17 @@ struct BroadcastShape {
   int64_t piece_bytes = 1;
 };
 
-// Binomial tree: log2 N hops, for small sizes.
+// A binomial tree (Thakur, Rabenseifner and Gropp 2005): log2 N hops, but the root sends the data
+// log2 N times. For small sizes.
 Schedule TreeBroadcast(const BroadcastShape& shape);
 
-// Pieces follow each other from neighbour to neighbour around the ring: nobody sends the data more
-// than once, for large sizes.
+// A pipelined chain: pieces follow each other from neighbour to neighbour around the ring, from the
+// root to its left neighbour. N-1 hops for the first piece, at most S sent by a rank: for large
+// sizes.
 Schedule ChainBroadcast(const BroadcastShape& shape);
 
-// The same along the line 0 - 1 - ... - N-1, from the root to both ends.
+// The same along the line 0 - 1 - ... - N-1, from the root to both ends: only the root sends S
+// twice.
 Schedule LineBroadcast(const BroadcastShape& shape);
 
 }  // namespace tfring

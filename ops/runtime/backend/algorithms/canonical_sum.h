@@ -7,17 +7,20 @@
 
 namespace tfring {
 
-// One rank's contribution, somewhere on this rank, valid once the step `ready` has ended. The
-// space is kInput for the rank's own one, which is not overwritten.
+// The contribution of one member to a sum, in the memory of this rank and valid once the step
+// `ready` has ended. This rank's own contribution is its input, which is not overwritten; the
+// others are in scratch.
 struct Contribution {
   Range range;
   int ready = kNoStep;
 };
 
-// Adds the steps that combine the contributions (by position, two or more) into `dst`, along the
-// one tree that all canonical algorithms share: neighbours first, the lower position on the left,
-// an odd one out moves up: ((0 1) (2 3)) 4. Contributions in scratch are overwritten. The last step
-// finishes the result, waits for `before_output` too, and is returned.
+// Adds the steps that reduce the contributions (by position, two or more) into `dst`. Floating
+// point sums depend on the order of summation, so that algorithms give the same bits only if they
+// share one: neighbours are added first, the lower position on the left, and an odd one out moves
+// up a level: ((0 1) (2 3)) 4. DirectAllreduce, TreeAllreduce, TwoPhaseAllreduce and their like for
+// other collectives use this canonical order. Contributions in scratch are overwritten. The last
+// step finishes the result and is returned; it also waits for the step `before_output`.
 int AppendCanonicalSum(ScheduleBuilder* builder, std::vector<Contribution> contributions, Range dst,
                        int before_output);
 

@@ -6,8 +6,6 @@
 namespace tfring {
 namespace {
 
-constexpr size_t kWindow = 4;  // pieces on their way through a rank of a line
-
 Range BlockOf(const RootedShape& shape, Space space, int block) {
   return {space, shape.Begin(block), shape.block_bytes[block]};
 }
@@ -16,7 +14,7 @@ Range Own(const RootedShape& shape, Space space) {
   return {space, 0, shape.block_bytes[shape.self]};
 }
 
-// In pieces, as those who pass them on do.
+// Calls add(piece) for the pieces of a block, the same as on the ranks that pass the block on.
 template <typename Add>
 void ForPieces(const RootedShape& shape, Range whole, Add add) {
   const Pieces pieces(whole.bytes, 1, shape.piece_bytes);
@@ -33,30 +31,15 @@ void Recv(ScheduleBuilder* builder, const RootedShape& shape, int peer, Range bl
   ForPieces(shape, block, [&](Range piece) { builder->Recv(peer, piece); });
 }
 
-// Passes blocks of others on from one neighbour to the other, through a few pieces of scratch.
-class Forwarder {
- public:
-  Forwarder(ScheduleBuilder* builder, const RootedShape& shape)
-      : builder_(*builder), shape_(shape) {}
-
-  void Forward(int from, int to, int block) {
-    const Pieces pieces(shape_.block_bytes[block], 1, shape_.piece_bytes);
-    for (int64_t i = 0; i < pieces.count; ++i) {
-      const size_t number = sent_.size();
-      if (number < kWindow) slots_.push_back(builder_.AddScratch(pieces.piece));
-      const Range slot{Space::kScratch, slots_[number % kWindow], pieces.Bytes(i)};
-      const int freed = number < kWindow ? kNoStep : sent_[number - kWindow];
-      const int arrived = builder_.Recv(from, slot, {freed});
-      sent_.push_back(builder_.Send(to, slot, {arrived}));
-    }
-  }
-
- private:
-  ScheduleBuilder& builder_;
-  const RootedShape& shape_;
-  std::vector<int64_t> slots_;
-  std::vector<int> sent_;
-};
+// Passes a block of another rank on from one neighbour to the other.
+void Forward(ScheduleBuilder* builder, const RootedShape& shape, ScratchWindow* window, int from,
+             int to, int block) {
+  ForPieces(shape, {Space::kScratch, 0, shape.block_bytes[block]}, [&](Range piece) {
+    const Range slot = window->Next(piece.bytes);
+    const int arrived = builder->Recv(from, slot, {window->FreedBy()});
+    window->SentBy(builder->Send(to, slot, {arrived}));
+  });
+}
 
 }  // namespace
 
@@ -111,9 +94,9 @@ Schedule LineGather(const RootedShape& shape) {
   }
   const int towards = self < shape.root ? 1 : -1;
   Send(&builder, shape, self + towards, Own(shape, Space::kInput));
-  Forwarder forwarder(&builder, shape);
+  ScratchWindow window(&builder, shape.piece_bytes);
   for (int block = self - towards; block >= 0 && block < shape.size(); block -= towards) {
-    forwarder.Forward(self - towards, self + towards, block);
+    Forward(&builder, shape, &window, self - towards, self + towards, block);
   }
   return builder.Take();
 }
@@ -135,9 +118,9 @@ Schedule LineScatter(const RootedShape& shape) {
     return builder.Take();
   }
   const int away = self < shape.root ? -1 : 1;
-  Forwarder forwarder(&builder, shape);
+  ScratchWindow window(&builder, shape.piece_bytes);
   for (int block = away < 0 ? 0 : last; block != self; block -= away) {
-    forwarder.Forward(self - away, self + away, block);
+    Forward(&builder, shape, &window, self - away, self + away, block);
   }
   Recv(&builder, shape, self - away, Own(shape, Space::kOutput));
   return builder.Take();

@@ -8,8 +8,9 @@
 
 namespace tfring {
 
-// What a gather or a scatter depends on: how many bytes every position sends to, or gets from, the
-// root. The root's side is the blocks in order of position; blocks may be empty.
+// What the schedule of a gather or a scatter depends on: how many bytes every position sends to the
+// root or receives from it. The output (of a scatter: the input) of the root consists of these
+// blocks in order of position; blocks may be empty.
 struct RootedShape {
   int self = 0;
   int root = 0;
@@ -20,11 +21,14 @@ struct RootedShape {
   int64_t Begin(int block) const;
 };
 
-// Everybody exchanges its block with the root: one hop, and no byte more than the blocks.
+// The root receives every block from its owner, or sends it to its owner: 1 hop, and each block is
+// sent once.
 Schedule DirectGather(const RootedShape& shape);
 Schedule DirectScatter(const RootedShape& shape);
 
-// Blocks travel along the line 0 - 1 - ... - N-1, to and from the root: needs no other connections.
+// Blocks travel along the line 0 - 1 - ... - N-1 to the root, or from it, for ranks that are
+// connected with their neighbours only: a block takes as many hops as its owner is away from the
+// root. Ranks on the way pass blocks on through a few pieces of scratch memory.
 Schedule LineGather(const RootedShape& shape);
 Schedule LineScatter(const RootedShape& shape);
 

@@ -9,19 +9,22 @@
 
 namespace tfring {
 
-// A ring of ranks with a gap in it is a line that begins behind the gap and goes on at position 0
-// after the last one: a schedule for a line is made for places along it, and then told in
-// positions. A value type; the identity for members without a gap.
+// Translates schedules for a line into schedules for a ring with a gap. Such a ring is a line, too,
+// but one that begins behind the gap and goes on with position 0 after the last position. The line
+// algorithms number the members along the line; these numbers are called places here. So the
+// schedule is made for places, and Apply then replaces places by positions. Members without a gap
+// have places equal to their positions. A value type.
 class LineRotation {
  public:
   explicit LineRotation(const std::vector<Rank>& members);
 
   int PlaceOf(int position) const { return (position - first_ + size_) % size_; }
-  // Lists by position as lists by place.
+  // A list by position, reordered by place.
   std::vector<int64_t> AlongLine(const std::vector<int64_t>& by_position) const;
 
-  // From places to positions. The spaces that consist of the blocks of all (`blocks` by position)
-  // are listed by place before and by position after; no range is in two blocks.
+  // Changes `schedule` from places to positions: its peers, and its ranges in the input
+  // (`of_input`) or the output (`of_output`), if that consists of the `blocks` of all members (by
+  // position), whose order changes. No range of the schedule lies in two blocks.
   void Apply(const std::vector<int64_t>& blocks, bool of_input, bool of_output,
              Schedule* schedule) const;
 

@@ -9,30 +9,26 @@
 namespace tfring {
 namespace {
 
-constexpr int64_t kWindow = 4;  // pieces on their way through a rank
-
-// Adds what comes from `sources`, in order, to the input, in pieces, and passes the sums on to
-// `target` (-1: this is the root).
+// Receives pieces from the `sources`, adds them in this order to the own input and passes the sums
+// on to `target` (-1: this rank is the root).
 Schedule Relay(const char* algorithm, const ReduceShape& shape, const std::vector<int>& sources,
                int target) {
   ScheduleBuilder builder(algorithm);
   const Pieces pieces(shape.bytes(), shape.element_bytes, shape.piece_bytes);
   const bool root = target < 0;
-  const int64_t slot_bytes = std::min(pieces.piece, pieces.total);
-  const int64_t slots = root || sources.empty() ? 0 : std::min(pieces.count, kWindow);
-  const int64_t scratch = builder.AddScratch(slots * slot_bytes);
-  std::vector<int> sent;
+  const bool passes_on = !root && !sources.empty();
+  ScratchWindow window(&builder, std::min(pieces.piece, pieces.total));
   for (int64_t i = 0; i < pieces.count; ++i) {
     Range sum{Space::kInput, pieces.Begin(i), pieces.Bytes(i)};
     Range into{Space::kOutput, pieces.Begin(i), pieces.Bytes(i)};
-    if (!root) into = {Space::kScratch, scratch + i % kWindow * slot_bytes, pieces.Bytes(i)};
-    int last = root || i < kWindow ? kNoStep : sent[i - kWindow];
+    if (passes_on) into = window.Next(pieces.Bytes(i));
+    int last = window.FreedBy();
     for (int source : sources) {
       const bool finish = root && source == sources.back();
       last = builder.RecvReduce(source, sum, into, finish, {last});
       sum = into;
     }
-    if (!root) sent.push_back(builder.Send(target, sum, {last}));
+    if (!root) window.SentBy(builder.Send(target, sum, {last}));
   }
   return builder.Take();
 }
@@ -70,7 +66,7 @@ Schedule TreeReduce(const ReduceShape& shape, int root) {
   if (!leaf && !(top && root == 0)) into = {Space::kScratch, builder.AddScratch(bytes), bytes};
   int last = kNoStep;
   int mask = 1;
-  // As in TreeAllreduce: a position whose bit `mask` is set hands its sum down.
+  // As in TreeAllreduce.
   for (; mask < shape.size && (shape.self & mask) == 0; mask <<= 1) {
     const int child = shape.self + mask;
     if (child >= shape.size) continue;

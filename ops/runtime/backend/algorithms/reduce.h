@@ -1,25 +1,29 @@
 #ifndef TFRING_OPS_RUNTIME_BACKEND_ALGORITHMS_REDUCE_H_
 #define TFRING_OPS_RUNTIME_BACKEND_ALGORITHMS_REDUCE_H_
 
-#include "ops/runtime/backend/schedule/builder.h"
+#include "ops/runtime/backend/algorithms/allreduce.h"
 
 namespace tfring {
 
-// Reductions to one position. Only the root has an output, which may be its input; what the others
-// add up lies in scratch. The first three sum in canonical order, so with the bits of
-// DirectAllreduce.
+// Reductions to one position, the root. Only the root has an output, which may be its input; the
+// others add up in scratch. The first three algorithms sum in canonical order and so give the bits
+// of DirectAllreduce. Costs as in allreduce.h.
 
-// Everybody sends everything to the root: one hop, for small sizes.
+// Every rank sends its whole input to the root. 1 hop, S sent, N-1 inputs in the root's scratch:
+// for the smallest sizes.
 Schedule DirectReduce(const ReduceShape& shape, int root);
 
-// Binomial tree to position 0, who passes the result on to the root: log2 N + 1 hops.
+// A binomial tree to position 0, which sends the result to the root: log2 N + 1 hops, S sent. For
+// small sizes on many ranks.
 Schedule TreeReduce(const ReduceShape& shape, int root);
 
-// Slice j goes to rank j, who sums it and sends it to the root: every rank sends the data once.
+// The first phase of TwoPhaseAllreduce, then a gather: slice j of all inputs goes to rank j, which
+// adds them up and sends the result to the root. 2 hops, S sent. For large sizes (DETERMINISTIC).
 Schedule ScatterReduce(const ReduceShape& shape, int root);
 
-// Sums of pieces go from neighbour to neighbour around the ring and end at the root: every rank
-// sends and receives the data once. The order of summation is the same for every element.
+// A pipelined chain: sums of pieces travel from neighbour to neighbour around the ring, beginning
+// behind the root and ending at it. N-1 hops for the first piece, S sent: for large sizes. The
+// order of summation is the same for every element.
 Schedule ChainReduce(const ReduceShape& shape, int root);
 
 // The same along the line 0 - 1 - ... - N-1, from both ends to the root.

@@ -8,9 +8,8 @@
 namespace tfring {
 namespace {
 
-constexpr int kWindow = 2;  // pieces of the own block that are being received at once
+constexpr int kWindow = 2;  // pieces of the own block that are received at the same time
 constexpr int64_t kSmallestPiece = 16 << 10;
-constexpr int kLineWindow = 4;  // pieces on their way through a rank of a line
 
 Range Part(const Range& whole, const Pieces& pieces, int64_t i) {
   return {whole.space, whole.offset + pieces.Begin(i), pieces.Bytes(i)};
@@ -24,19 +23,16 @@ Range OwnOutput(const ScatterShape& shape) {
   return {Space::kOutput, 0, shape.block_bytes[shape.self]};
 }
 
-// One direction of a line: takes in the sums of this rank and of those further on, from the
-// neighbour behind, and passes on what is not for this rank.
+// One direction of a line. From the neighbour behind come the sums for this rank and for the ranks
+// ahead; this rank adds its input to them and passes on the sums for the others.
 class LineFlow {
  public:
   LineFlow(ScheduleBuilder* builder, const ScatterShape& shape, int direction)
       : builder_(*builder),
         shape_(shape),
         behind_(Neighbour(-direction)),
-        ahead_(Neighbour(direction)) {
-    const int64_t largest = *std::max_element(shape.block_bytes.begin(), shape.block_bytes.end());
-    slot_bytes_ = std::min(PiecesOf(largest).piece, largest);
-    if (behind_ >= 0 && ahead_ >= 0) scratch_ = builder_.AddScratch(kLineWindow * slot_bytes_);
-  }
+        ahead_(Neighbour(direction)),
+        window_(builder, SlotBytes(shape)) {}
 
   void PassOn(int block) {
     const Range whole = InputBlock(shape_, block);
@@ -47,16 +43,14 @@ class LineFlow {
         builder_.Send(ahead_, input);
         continue;
       }
-      const size_t slot = sent_.size() % kLineWindow;
-      const Range sum{Space::kScratch, scratch_ + static_cast<int64_t>(slot) * slot_bytes_,
-                      input.bytes};
-      const int freed = sent_.size() < kLineWindow ? kNoStep : sent_[sent_.size() - kLineWindow];
-      const int summed = builder_.RecvReduce(behind_, input, sum, false, {freed});
-      sent_.push_back(builder_.Send(ahead_, sum, {summed}));
+      const Range sum = window_.Next(input.bytes);
+      const int summed = builder_.RecvReduce(behind_, input, sum, false, {window_.FreedBy()});
+      window_.SentBy(builder_.Send(ahead_, sum, {summed}));
     }
   }
 
-  // The own block: adds what comes to `source`, which is ready after `ready` (by piece).
+  // Receives the sum of the own block and adds it to `source`, which is complete after the steps
+  // `ready` (by piece). Returns the steps that add.
   std::vector<int> End(Range source, const std::vector<int>& ready, bool finish) {
     const Range output = OwnOutput(shape_);
     const Pieces pieces = PiecesOf(output.bytes);
@@ -70,7 +64,6 @@ class LineFlow {
   }
 
   bool first() const { return behind_ < 0; }
-  bool last() const { return ahead_ < 0; }
 
  private:
   int Neighbour(int direction) const {
@@ -80,14 +73,16 @@ class LineFlow {
   Pieces PiecesOf(int64_t bytes) const {
     return Pieces(bytes, shape_.element_bytes, shape_.piece_bytes);
   }
+  static int64_t SlotBytes(const ScatterShape& shape) {
+    const int64_t largest = *std::max_element(shape.block_bytes.begin(), shape.block_bytes.end());
+    return std::min(Pieces(largest, shape.element_bytes, shape.piece_bytes).piece, largest);
+  }
 
   ScheduleBuilder& builder_;
   const ScatterShape& shape_;
-  const int behind_;  // -1: nobody
+  const int behind_;  // -1: there is none
   const int ahead_;
-  int64_t slot_bytes_ = 0;
-  int64_t scratch_ = 0;
-  std::vector<int> sent_;
+  ScratchWindow window_;
 };
 
 }  // namespace
@@ -96,7 +91,7 @@ int64_t ScatterShape::Begin(int block) const {
   return std::accumulate(block_bytes.begin(), block_bytes.begin() + block, int64_t{0});
 }
 
-// The inputs of a piece from all others are in scratch at once.
+// Scratch holds a piece from every other rank at the same time, so that pieces are smaller here.
 Pieces DirectPieces(const ScatterShape& shape, int block) {
   const int64_t piece_bytes = std::max(shape.piece_bytes / shape.size(), kSmallestPiece);
   return Pieces(shape.block_bytes[block], shape.element_bytes, piece_bytes);
@@ -160,7 +155,8 @@ Schedule RingReducescatter(const ScatterShape& shape) {
     const Range from =
         round == 0 ? InputBlock(shape, sent) : slot(round - 1, shape.block_bytes[sent]);
     const Pieces out(from.bytes, shape.element_bytes, shape.piece_bytes);
-    // What this round receives lies where the previous one sends from; earlier ones sent before.
+    // This round receives into the memory that the previous round sends from: a piece can come only
+    // when that has been sent.
     const std::vector<int> freed = std::move(sends);
     const int all_freed = last_send;
     sends.clear();

@@ -8,9 +8,10 @@
 
 namespace tfring {
 
-// What a reduce-scatter schedule depends on: how many bytes of the input every position gets the
-// sum of. The input is the blocks in order of position and is never written, the output is the own
-// block; blocks may be empty.
+// What the schedule of a reducescatter depends on: how many bytes the block of every position has,
+// of which it gets the sum. The input consists of the blocks in order of position and is never
+// written; the output is the own block. Blocks may be empty. Costs are those of one rank; S is the
+// size of the input, N the number of members.
 struct ScatterShape {
   int self = 0;
   std::vector<int64_t> block_bytes;
@@ -21,22 +22,25 @@ struct ScatterShape {
   int64_t Begin(int block) const;
 };
 
-// Every block goes straight to its owner, who sums in canonical order: one hop.
+// Every rank sends each block to its owner, which adds them up in canonical order. 1 hop, N-1
+// messages, S less the own block sent: for small sizes, and for all with DETERMINISTIC.
 Schedule DirectReducescatter(const ScatterShape& shape);
 
-// Sums travel around the ring self -> self + 1, pipelined in pieces, and end at their owner. The
-// order of summation depends on the owner only. Both send all blocks but one, once.
+// The first half of the ring allreduce (Patarasuk and Yuan 2009): the sum of a block begins at the
+// right neighbour of its owner and travels around the ring, where each rank adds its input, until
+// it ends at its owner. N-1 hops, S less one block sent, pieces pipelined: for large sizes. The
+// order of summation depends on the owner only.
 Schedule RingReducescatter(const ScatterShape& shape);
 
-// Sums travel along the line 0 - 1 - ... - N-1 towards their owner from both ends, so that only
-// neighbours need be connected. Every rank sends at most all blocks but its own, once.
+// Sums travel along the line 0 - 1 - ... - N-1 towards their owner from both ends, for ranks that
+// are connected with their neighbours only. N-1 hops, at most S less the own block sent.
 Schedule LineReducescatter(const ScatterShape& shape);
 
-// DirectReducescatter as a part of something larger, with the own result at `own`. Returns the
-// steps that finish it, by piece.
+// The steps of DirectReducescatter, as a part of another schedule, with the result at `own`.
+// Returns the steps that finish the result, by piece.
 std::vector<int> AppendDirectReducescatter(ScheduleBuilder* builder, const ScatterShape& shape,
                                            Range own);
-// The pieces of a block there.
+// How AppendDirectReducescatter cuts a block into pieces.
 Pieces DirectPieces(const ScatterShape& shape, int block);
 
 }  // namespace tfring

@@ -7,22 +7,19 @@
 
 #include "ops/runtime/backend/algorithms/adasum.h"
 #include "ops/runtime/backend/algorithms/allgather.h"
+#include "ops/runtime/backend/algorithms/allreduce.h"
 #include "ops/runtime/backend/algorithms/alltoall.h"
 #include "ops/runtime/backend/algorithms/broadcast.h"
-#include "ops/runtime/backend/algorithms/direct_allreduce.h"
 #include "ops/runtime/backend/algorithms/gather_scatter.h"
-#include "ops/runtime/backend/algorithms/line_allreduce.h"
 #include "ops/runtime/backend/algorithms/line_rotation.h"
 #include "ops/runtime/backend/algorithms/reduce.h"
 #include "ops/runtime/backend/algorithms/reducescatter.h"
-#include "ops/runtime/backend/algorithms/ring_allreduce.h"
-#include "ops/runtime/backend/algorithms/tree_allreduce.h"
-#include "ops/runtime/backend/algorithms/two_phase_allreduce.h"
+#include "ops/runtime/base/check.h"
 
 namespace tfring {
 namespace {
 
-// Beyond this, N^2 messages of a direct exchange cost more than the hops of a tree.
+// With more ranks, the N^2 messages of a direct exchange cost more than the hops of a tree.
 constexpr int kDirectMaxRanks = 16;
 
 using Blocks = std::vector<int64_t>;  // by member
@@ -49,7 +46,7 @@ std::vector<int64_t> TensorBytes(const Collective& collective) {
   return bytes;
 }
 
-// The blocks of all tensors together.
+// The blocks of all tensors added up.
 Blocks ByMember(const std::vector<Blocks>& by_tensor, size_t size) {
   Blocks sums(size, 0);
   for (const Blocks& blocks : by_tensor) {
@@ -71,13 +68,13 @@ Schedule SelectAllreduce(const ReduceShape& shape, const Config& config,
     const bool ring = connectivity == Connectivity::kRing && !config.deterministic;
     return ring ? RingAllreduce(shape) : LineAllreduce(shape);
   }
-  // Two ranks that exchange everything send no more than in a ring, in one hop instead of two.
+  // Two ranks that exchange everything send no more than in a ring, with one hop instead of two.
   const int64_t direct_max = shape.size == 2
                                  ? std::max(config.direct_max_bytes, config.tree_max_bytes)
                                  : config.direct_max_bytes;
   if (bytes <= direct_max && shape.size <= kDirectMaxRanks) return DirectAllreduce(shape);
   if (bytes <= config.tree_max_bytes) return TreeAllreduce(shape);
-  return config.deterministic ? DirectReduceScatterAllreduce(shape) : RingAllreduce(shape);
+  return config.deterministic ? TwoPhaseAllreduce(shape) : RingAllreduce(shape);
 }
 
 Schedule SelectAllgather(const GatherShape& shape, const Config& config,
@@ -126,10 +123,10 @@ Status NotConnected(const Collective& collective, const std::string& what) {
   return Unimplemented("ranks " + RanksString(collective.members) + " are not connected " + what);
 }
 
-// For two or more members that are connected in some way. `self`, `root` and `blocks`: as the
-// schedule counts positions.
-Result<Schedule> SelectAmong(const Collective& collective, int self, int root, const Blocks& blocks,
-                             const Config& config, Connectivity connectivity) {
+// For two or more members that are connected well enough. `self`, `root` and `blocks` are positions
+// or, for a line, places (see LineRotation).
+Schedule SelectAmong(const Collective& collective, int self, int root, const Blocks& blocks,
+                     const Config& config, Connectivity connectivity) {
   const size_t members = collective.members.size();
   const int size = static_cast<int>(members);
   const int64_t piece_bytes = std::max<int64_t>(config.piece_bytes, 1);
@@ -161,26 +158,26 @@ Result<Schedule> SelectAmong(const Collective& collective, int self, int root, c
     case CollectiveKind::kSendRecv:
       return SendRecv(self, root, self == root ? input_bytes : OutputBytes(collective));
     default:
-      return Internal(std::string(CollectiveKindName(collective.kind)) + " moves no data");
+      TFRING_CHECK(false) << CollectiveKindName(collective.kind) << " moves no data";
+      return Schedule();
   }
 }
 
-Result<Schedule> SelectOfSeveral(const Collective& collective, const Config& config,
-                                 Connectivity connectivity) {
+Schedule SelectOfSeveral(const Collective& collective, const Config& config,
+                         Connectivity connectivity) {
   const Blocks blocks = ByMember(collective.block_bytes, collective.members.size());
   if (connectivity != Connectivity::kLine) {
     return SelectAmong(collective, collective.self, collective.root, blocks, config, connectivity);
   }
   const LineRotation rotation(collective.members);
-  Result<Schedule> schedule =
+  Schedule schedule =
       SelectAmong(collective, rotation.PlaceOf(collective.self), rotation.PlaceOf(collective.root),
                   rotation.AlongLine(blocks), config, connectivity);
-  if (!schedule.ok()) return schedule;
   const bool of_input = collective.kind == CollectiveKind::kReducescatter ||
                         collective.kind == CollectiveKind::kScatter;
   const bool of_output =
       collective.kind == CollectiveKind::kAllgather || collective.kind == CollectiveKind::kGather;
-  rotation.Apply(blocks, of_input, of_output, &*schedule);
+  rotation.Apply(blocks, of_input, of_output, &schedule);
   return schedule;
 }
 
@@ -199,7 +196,7 @@ Connectivity ConnectivityOf(const std::vector<Rank>& members, int world_size, bo
 
 Result<Schedule> SelectSchedule(const Collective& collective, const Config& config,
                                 Connectivity connectivity) {
-  // That the plan came proves that all members have arrived: nothing is left to do.
+  // Rank 0 sends the plan when all members have called the barrier: nothing is left to do.
   if (collective.kind == CollectiveKind::kBarrier) return ScheduleBuilder("barrier").Take();
   if (collective.members.size() == 1) return CopyOnly(OutputBytes(collective));
   if (connectivity == Connectivity::kNone) {

@@ -8,25 +8,23 @@
 
 namespace tfring {
 
-// How the members of a process set are connected. All members must come to the same answer.
+// How the members of a process set are connected with each other.
 enum class Connectivity {
-  kFull,  // everybody with everybody
-  kRing,  // only with the next and the previous position, around
-  kLine,  // the same with one gap, anywhere
+  kFull,  // every member with every other
+  kRing,  // every member with the next and the previous position, the last one with the first
+  kLine,  // a ring with one gap, anywhere
   kNone,  // less than that
 };
 
-// For a process set in a world of `world_size` ranks that is fully connected or, if not, in a ring.
+// The connectivity of a process set in a world of `world_size` ranks, all of which are connected
+// with each other (`full_mesh`) or in a ring. All members come to the same answer.
 Connectivity ConnectivityOf(const std::vector<Rank>& members, int world_size, bool full_mesh);
 
-// The schedule of this rank for a collective that has passed CheckCollective: by kind, size,
-// number of ranks and settings. Pure; every member gets schedules that fit together.
-// Unimplemented if the members are not connected well enough.
+// Selects an algorithm by kind, size, number of ranks and settings, and returns its schedule for
+// this rank. The collective has no contradiction (see check_collective.h). Pure; the schedules of
+// all members fit together. Unimplemented, on all members, if they are not connected well enough.
 Result<Schedule> SelectSchedule(const Collective& collective, const Config& config,
                                 Connectivity connectivity);
-
-// Sizes, positions and pointers that contradict each other: Internal, naming them.
-Status CheckCollective(const Collective& collective);
 
 }  // namespace tfring
 

@@ -12,8 +12,8 @@ namespace tfring {
 //   Adasum(a, b) = (1 - a.b / (2 |a|^2)) a + (1 - a.b / (2 |b|^2)) b
 //
 // Orthogonal gradients are added, equal ones averaged. A gradient of norm zero has factor 1. More
-// than two are combined along a balanced binary tree over the positions, neighbours first.
-// Each tensor of a collective is a gradient of its own.
+// than two gradients are combined along a binary tree over the positions, neighbours first. Each
+// tensor of a collective is a gradient of its own.
 
 // a.b, |a|^2 and |b|^2. As bytes: three doubles, of any alignment.
 struct AdasumDots {

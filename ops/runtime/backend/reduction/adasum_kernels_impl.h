@@ -1,8 +1,8 @@
 #ifndef TFRING_OPS_RUNTIME_BACKEND_REDUCTION_ADASUM_KERNELS_IMPL_H_
 #define TFRING_OPS_RUNTIME_BACKEND_REDUCTION_ADASUM_KERNELS_IMPL_H_
 
-// The kernels of adasum.h as templates, a part of reduce_kernels_impl.h: what it says of unnamed
-// namespaces and flattening holds here too. E is how a dtype is stored, see there.
+// The kernels of adasum_kernels.h as templates; a part of reduce_kernels_impl.h, which says why
+// they are in an unnamed namespace and flattened, and what E is.
 
 #include <cstdint>
 
@@ -12,9 +12,9 @@ namespace tfring {
 namespace {
 
 constexpr int kDotsLanes = 8;    // independent sums
-constexpr int kDotsBlock = 256;  // elements that are converted at once, whole groups of lanes
+constexpr int kDotsBlock = 256;  // elements that are converted together; a multiple of kDotsLanes
 
-// Lanes as the compiler's vectors: of whatever registers there are, with the same bits.
+// A vector of the compiler's, which gives the same bits with every instruction set.
 template <typename T>
 using Lanes __attribute__((vector_size(sizeof(T) * kDotsLanes))) = T;
 
@@ -40,7 +40,7 @@ __attribute__((flatten)) void DotsOfArrays(const void* a, const void* b, int64_t
     const int size = count - begin < kDotsBlock ? static_cast<int>(count - begin) : kDotsBlock;
     for (int i = 0; i < size; ++i) x[i] = E::Load(left[begin + i]);
     for (int i = 0; i < size; ++i) y[i] = E::Load(right[begin + i]);
-    // Zeros fill the last group up and change no sum.
+    // Zeros fill the last vector and change no sum.
     const int filled = (size + kDotsLanes - 1) / kDotsLanes * kDotsLanes;
     for (int i = size; i < filled; ++i) x[i] = y[i] = 0;
     for (int i = 0; i < filled; i += kDotsLanes) {

@@ -8,9 +8,9 @@
 
 namespace tfring {
 
-// What a value is multiplied with. Floats: value * factor (divisor is 1). Integers: the sum divided
-// by `divisor` and multiplied by `factor`, rounded toward zero once, at the end, and kept in range:
-// so an integer Average of N equal values is that value.
+// What a value is multiplied with. Floats: value * factor (divisor is 1). Integers: value * factor
+// / divisor, rounded toward zero once, at the end, and kept in range; so an integer Average of N
+// equal values is that value.
 struct Scale {
   double factor = 1.0;
   int64_t divisor = 1;
@@ -33,12 +33,12 @@ struct ReduceKernels {
   ScaleFn scale = nullptr;
   AdasumKernels adasum;  // null for integers
 
-  CombineFn For(ReduceOp op) const;  // Average is a sum; null for what has no kernel
+  CombineFn For(ReduceOp op) const;  // for Average the sum; null if there is none
 };
 
 enum class SimdLevel { kBase, kAvx2, kAvx512 };
 
-// The best that this processor can do. Every level gives the same bits.
+// The best instruction set of this processor. All give the same bits.
 SimdLevel BestSimdLevel();
 const char* SimdLevelName(SimdLevel level);
 

@@ -2,9 +2,9 @@
 #define TFRING_OPS_RUNTIME_BACKEND_REDUCTION_REDUCE_KERNELS_IMPL_H_
 
 // The kernels as templates, for the files that compile them once per instruction set. Everything
-// is in an unnamed namespace, and the entry points are flattened: an inline function that was
-// emitted by several of these files would be merged by the linker, and AVX-512 code could run on a
-// processor that has none.
+// is in an unnamed namespace, and the functions that are called from outside are flattened: of an
+// inline function that several of these files emit, the linker keeps one copy, and this could be
+// AVX-512 code that then runs on a processor without it.
 
 #include <cstdint>
 #include <type_traits>
@@ -21,7 +21,8 @@ struct __attribute__((packed, may_alias)) Unaligned {
   T value;
 };
 
-// How a dtype is stored and what its arithmetic happens in.
+// How a dtype is stored, and the type in which its arithmetic happens. E stands for one of these in
+// the templates below.
 template <typename T>
 struct Plain {
   using Stored = Unaligned<T>;
@@ -98,7 +99,7 @@ T Scaled(T value, Scale scale) {
   return exact <= kLowest ? static_cast<T>(kLowest) : T{0};  // NaN becomes 0
 }
 
-// Addresses may be equal but do not overlap otherwise: iterations are independent.
+// Arrays are the same or do not overlap, so that iterations are independent.
 #define TFRING_INDEPENDENT _Pragma("GCC ivdep")
 
 template <typename E>

@@ -5,8 +5,8 @@
 
 namespace tfring {
 
-// The same kernels as different instruction sets compile them. On other processors than x86 the
-// last two are the first.
+// The same kernels, compiled for different instruction sets. On processors other than x86 all three
+// are compiled in the same way.
 const ReduceKernels* BaseKernels(DataType dtype);
 const ReduceKernels* Avx2Kernels(DataType dtype);
 const ReduceKernels* Avx512Kernels(DataType dtype);

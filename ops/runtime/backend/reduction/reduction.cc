@@ -1,6 +1,6 @@
 #include "ops/runtime/backend/reduction/reduction.h"
 
-#include <string>
+#include "ops/runtime/base/check.h"
 
 namespace tfring {
 namespace {
@@ -17,19 +17,18 @@ bool IsHomogeneous(ReduceOp op) {
 
 }  // namespace
 
-Result<Reduction> ResolveReduction(const Collective& collective) {
+Reduction ResolveReduction(const Collective& collective) {
   Reduction reduction;
+  if (!Reduces(collective.kind)) return reduction;
   reduction.kernels = FindReduceKernels(collective.dtype);
   if (reduction.kernels != nullptr) reduction.combine = reduction.kernels->For(collective.op);
   if (collective.op == ReduceOp::kAdasum && collective.kind == CollectiveKind::kAllreduce) {
     const bool known = reduction.kernels != nullptr && reduction.kernels->adasum.dots != nullptr;
     if (known) reduction.adasum = &reduction.kernels->adasum;
   }
-  if (reduction.combine == nullptr && reduction.adasum == nullptr) {
-    return Internal(std::string(CollectiveKindName(collective.kind)) + " number " +
-                    std::to_string(collective.sequence) + ": no " + ReduceOpName(collective.op) +
-                    " of " + DataTypeName(collective.dtype));
-  }
+  TFRING_CHECK(reduction.combine != nullptr || reduction.adasum != nullptr)
+      << CollectiveKindName(collective.kind) << " number " << collective.sequence << ": no "
+      << ReduceOpName(collective.op) << " of " << DataTypeName(collective.dtype);
   reduction.before.factor = collective.prescale;
   reduction.after.factor = collective.postscale;
   const bool wide =

@@ -42,51 +42,51 @@ int BufferMap::Collect(int64_t offset, int64_t bytes, struct iovec* pieces, int 
   return count;
 }
 
-namespace {
-
-using Blocks = std::vector<std::vector<int64_t>>;  // [tensor][member]
-
-// How one space of a collective is made up.
-struct Layout {
-  bool used = true;
-  const Blocks* blocks = nullptr;  // null: tensor by tensor
-};
-
-Layout InputLayout(const Collective& collective) {
+SideLayout InputLayout(const Collective& collective) {
   const bool root = collective.self == collective.root;
   switch (collective.kind) {
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kGather:
+      return {true, nullptr, &collective.block_bytes};
     case CollectiveKind::kReducescatter:
-      return {true, &collective.block_bytes};
-    case CollectiveKind::kAlltoall:
-      return {true, &collective.send_bytes};
+      return {true, &collective.block_bytes, nullptr};
     case CollectiveKind::kScatter:
-      return {root, &collective.block_bytes};
+      return {root, &collective.block_bytes, nullptr};
+    case CollectiveKind::kAlltoall:
+      return {true, &collective.send_bytes, nullptr};
+    case CollectiveKind::kBroadcast:
     case CollectiveKind::kSendRecv:
-      return {root, nullptr};
+      return {root, nullptr, nullptr};
     default:
       return {};
   }
 }
 
-Layout OutputLayout(const Collective& collective) {
+SideLayout OutputLayout(const Collective& collective) {
   const bool root = collective.self == collective.root;
   switch (collective.kind) {
     case CollectiveKind::kAllgather:
     case CollectiveKind::kAlltoall:
-      return {true, &collective.block_bytes};
+      return {true, &collective.block_bytes, nullptr};
     case CollectiveKind::kGather:
-      return {root, &collective.block_bytes};
+      return {root, &collective.block_bytes, nullptr};
+    case CollectiveKind::kReducescatter:
+    case CollectiveKind::kScatter:
+      return {true, nullptr, &collective.block_bytes};
     case CollectiveKind::kReduce:
-      return {root, nullptr};
+      return {root, nullptr, nullptr};
     case CollectiveKind::kSendRecv:
-      return {!root, nullptr};
+      return {!root, nullptr, nullptr};
     default:
       return {};
   }
 }
 
+namespace {
+
 template <typename Piece>
-void AddAll(const Collective& collective, const Layout& layout, Piece piece_of, BufferMap* map) {
+void AddAll(const Collective& collective, const SideLayout& layout, Piece piece_of,
+            BufferMap* map) {
   map->Clear();
   if (!layout.used) return;
   const size_t tensors = collective.buffers.size();

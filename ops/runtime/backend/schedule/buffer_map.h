@@ -10,8 +10,8 @@
 
 namespace tfring {
 
-// One address space made of pieces of memory that lie anywhere: the concatenation of a collective's
-// tensors. A value type; it does not own the memory.
+// One address space over pieces of memory that lie anywhere: the concatenation of a collective's
+// tensors, so that schedules need no copy into one buffer. A value type; does not own the memory.
 class BufferMap {
  public:
   void Clear();
@@ -33,9 +33,20 @@ class BufferMap {
   std::vector<int64_t> size_;
 };
 
-// The input and output spaces of a collective on this rank. Where members have blocks of their own
-// (see Collective), a space lists those of member 0 in all tensors, then those of member 1, so that
-// what one member sends or gets is one range. Spaces that this rank does not use are empty.
+// How a collective uses one side of this rank's tensors: their inputs or their outputs.
+struct SideLayout {
+  using Blocks = std::vector<std::vector<int64_t>>;  // [tensor][member]
+
+  bool used = true;                // false: this rank needs no memory there
+  const Blocks* blocks = nullptr;  // the side consists of the blocks of all members, in order
+  const Blocks* own = nullptr;     // the side is this rank's own block
+};
+SideLayout InputLayout(const Collective& collective);
+SideLayout OutputLayout(const Collective& collective);
+
+// The input and output spaces of a collective on this rank. A side that consists of blocks is
+// mapped member by member: the blocks of member 0 in all tensors, then those of member 1, so that
+// what one member sends or receives is one range. Sides that this rank does not use are empty.
 void MapBuffers(const Collective& collective, BufferMap* input, BufferMap* output);
 
 }  // namespace tfring

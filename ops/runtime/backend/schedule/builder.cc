@@ -3,8 +3,21 @@
 #include <algorithm>
 
 namespace tfring {
+namespace {
 
-int ScheduleBuilder::Add(Step step, After after) {
+constexpr size_t kWindowSlots = 4;
+
+}  // namespace
+
+int ScheduleBuilder::Add(StepKind kind, int peer, Range src, Range src2, Range dst, bool finish,
+                         After after) {
+  Step step;
+  step.kind = kind;
+  step.finish = finish;
+  step.peer = peer;
+  step.src = src;
+  step.src2 = src2;
+  step.dst = dst;
   int i = 0;
   for (int earlier : after) {
     if (earlier != kNoStep) step.after[i++] = earlier;
@@ -14,48 +27,23 @@ int ScheduleBuilder::Add(Step step, After after) {
 }
 
 int ScheduleBuilder::Send(int peer, Range src, After after) {
-  Step step;
-  step.kind = StepKind::kSend;
-  step.peer = peer;
-  step.src = src;
-  return Add(step, after);
+  return Add(StepKind::kSend, peer, src, {}, {}, false, after);
 }
 
 int ScheduleBuilder::Recv(int peer, Range dst, After after) {
-  Step step;
-  step.kind = StepKind::kRecv;
-  step.peer = peer;
-  step.dst = dst;
-  return Add(step, after);
+  return Add(StepKind::kRecv, peer, {}, {}, dst, false, after);
 }
 
 int ScheduleBuilder::RecvReduce(int peer, Range src, Range dst, bool finish, After after) {
-  Step step;
-  step.kind = StepKind::kRecvReduce;
-  step.finish = finish;
-  step.peer = peer;
-  step.src = src;
-  step.dst = dst;
-  return Add(step, after);
+  return Add(StepKind::kRecvReduce, peer, src, {}, dst, finish, after);
 }
 
 int ScheduleBuilder::Reduce(Range src, Range src2, Range dst, bool finish, After after) {
-  Step step;
-  step.kind = StepKind::kReduce;
-  step.finish = finish;
-  step.src = src;
-  step.src2 = src2;
-  step.dst = dst;
-  return Add(step, after);
+  return Add(StepKind::kReduce, 0, src, src2, dst, finish, after);
 }
 
 int ScheduleBuilder::Copy(Range src, Range dst, bool finish, After after) {
-  Step step;
-  step.kind = StepKind::kCopy;
-  step.finish = finish;
-  step.src = src;
-  step.dst = dst;
-  return Add(step, after);
+  return Add(StepKind::kCopy, 0, src, {}, dst, finish, after);
 }
 
 void ScheduleBuilder::CopyInPieces(Range src, Range dst, int64_t piece_bytes) {
@@ -70,39 +58,26 @@ int ScheduleBuilder::Join(const std::vector<int>& steps) {
   if (steps.empty()) return kNoStep;
   int joined = steps[0];
   for (size_t i = 1; i < steps.size(); i += kMaxAfter - 1) {
-    joined = Add(Step(), {joined, steps[i], i + 1 < steps.size() ? steps[i + 1] : kNoStep});
+    joined = Add(StepKind::kJoin, 0, {}, {}, {}, false,
+                 {joined, steps[i], i + 1 < steps.size() ? steps[i + 1] : kNoStep});
   }
   return joined;
 }
 
 int ScheduleBuilder::AdasumDots(Range src, Range src2, int64_t dots, After after) {
-  Step step;
-  step.kind = StepKind::kAdasumDots;
-  step.src = src;
-  step.src2 = src2;
-  step.dst = {Space::kScratch, dots, kAdasumDotsBytes};
-  return Add(step, after);
+  const Range dst{Space::kScratch, dots, kAdasumDotsBytes};
+  return Add(StepKind::kAdasumDots, 0, src, src2, dst, false, after);
 }
 
 int ScheduleBuilder::AdasumAdd(Range src, Range src2, Range dst, After after) {
-  Step step;
-  step.kind = StepKind::kAdasumAdd;
-  step.src = src;
-  step.src2 = src2;
-  step.dst = dst;
-  return Add(step, after);
+  return Add(StepKind::kAdasumAdd, 0, src, src2, dst, false, after);
 }
 
 int ScheduleBuilder::AdasumCombine(Range src, Range src2, Range dst, int64_t dots, bool finish,
                                    After after) {
-  Step step;
-  step.kind = StepKind::kAdasumCombine;
-  step.finish = finish;
-  step.src = src;
-  step.src2 = src2;
-  step.dst = dst;
-  step.dots = dots;
-  return Add(step, after);
+  const int step = Add(StepKind::kAdasumCombine, 0, src, src2, dst, finish, after);
+  schedule_.steps.back().dots = dots;
+  return step;
 }
 
 int64_t ScheduleBuilder::AddZeroedScratch(int64_t bytes) {
@@ -114,6 +89,16 @@ int64_t ScheduleBuilder::AddScratch(int64_t bytes) {
   int64_t offset = schedule_.scratch_bytes;
   schedule_.scratch_bytes += bytes;
   return offset;
+}
+
+Range ScratchWindow::Next(int64_t bytes) {
+  const size_t piece = sent_.size();
+  if (piece < kWindowSlots) slots_.push_back(builder_.AddScratch(slot_bytes_));
+  return {Space::kScratch, slots_[piece % kWindowSlots], bytes};
+}
+
+int ScratchWindow::FreedBy() const {
+  return sent_.size() < kWindowSlots ? kNoStep : sent_[sent_.size() - kWindowSlots];
 }
 
 int64_t Slices::Begin(int part) const {

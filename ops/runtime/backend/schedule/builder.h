@@ -10,19 +10,8 @@
 
 namespace tfring {
 
-// What an all-reduce schedule depends on. `self` and all peers are positions in the process set.
-struct ReduceShape {
-  int self = 0;
-  int size = 1;
-  int64_t elements = 0;
-  int64_t element_bytes = 1;
-  int64_t piece_bytes = 1;  // pipelining unit
-
-  int64_t bytes() const { return elements * element_bytes; }
-};
-
-// Appends steps to a schedule; every function returns the number of the step it added, for the
-// `after` of later ones. Used by one builder function at a time.
+// Appends steps to a schedule. Every function that adds a step returns its number, for the `after`
+// of later steps; see StepKind for what the steps do. One algorithm builds one schedule with it.
 class ScheduleBuilder {
  public:
   explicit ScheduleBuilder(const char* algorithm) { schedule_.algorithm = algorithm; }
@@ -33,7 +22,7 @@ class ScheduleBuilder {
   int RecvReduce(int peer, Range src, Range dst, bool finish, After after = {});
   int Reduce(Range src, Range src2, Range dst, bool finish, After after = {});
   int Copy(Range src, Range dst, bool finish, After after = {});
-  // Nothing waits for these copies.
+  // A copy as several steps, which no other step can wait for.
   void CopyInPieces(Range src, Range dst, int64_t piece_bytes);
   // One step that ends when all of `steps` have; kNoStep for none.
   int Join(const std::vector<int>& steps);
@@ -50,18 +39,37 @@ class ScheduleBuilder {
   Schedule Take() { return std::move(schedule_); }
 
  private:
-  int Add(Step step, After after);
+  int Add(StepKind kind, int peer, Range src, Range src2, Range dst, bool finish, After after);
   Schedule schedule_;
 };
 
-// Element-aligned parts of [0, elements) as byte ranges: `parts` parts whose sizes differ by at
-// most one element.
+// Scratch memory for pieces that a rank receives and sends on: a few slots, each of which is used
+// again once its piece has been sent, so that long data passes through little memory.
+class ScratchWindow {
+ public:
+  ScratchWindow(ScheduleBuilder* builder, int64_t slot_bytes)
+      : builder_(*builder), slot_bytes_(slot_bytes) {}
+
+  // The slot of the next piece, and the step that has to end before anything is written there.
+  Range Next(int64_t bytes);
+  int FreedBy() const;
+  // The piece is sent by this step.
+  void SentBy(int step) { sent_.push_back(step); }
+
+ private:
+  ScheduleBuilder& builder_;
+  const int64_t slot_bytes_;
+  std::vector<int64_t> slots_;
+  std::vector<int> sent_;  // by piece
+};
+
+// Cuts an array of elements into `parts` parts whose sizes differ by at most one element.
 struct Slices {
   int64_t elements = 0;
   int64_t element_bytes = 1;
   int parts = 1;
 
-  int64_t Begin(int part) const;  // bytes
+  int64_t Begin(int part) const;  // in bytes
   int64_t Bytes(int part) const { return Begin(part + 1) - Begin(part); }
   std::vector<int64_t> All() const;  // Bytes of every part
 };

@@ -12,7 +12,8 @@ constexpr int64_t kStagingBytes = 128 << 10;  // a part of the second-level cach
 constexpr auto kSpinTime = std::chrono::microseconds(20);
 constexpr int kMaxSpinsToSkip = 256;
 
-// The steps that peers wait for and that are short; of the others, sends and receives come first.
+// True for short steps for which peers wait. Of the others one is executed at a time, so that sends
+// and receives go on in between.
 bool RunsAtOnce(StepKind kind) {
   return kind == StepKind::kReduce || kind == StepKind::kJoin || kind == StepKind::kAdasumAdd;
 }
@@ -46,7 +47,7 @@ void ScheduleRunner::Start(const Schedule& schedule, const std::vector<Rank>& me
       (RunsAtOnce(kind) ? ready_ : ready_long_).push_back(step);
     }
   }
-  // Taken from the back: the first piece first.
+  // They are taken from the back, and the first piece should be the first.
   std::reverse(ready_long_.begin(), ready_long_.end());
 }
 
@@ -158,19 +159,20 @@ Result<int64_t> ScheduleRunner::RecvReduce(Lane* lane, const Step& step) {
     if (!view.ok()) return view.status();
     const int64_t bytes = std::min({static_cast<int64_t>(view->iov_len), wanted, kStagingBytes});
     if (bytes == 0) return bytes;
-    TakeIn(lane, step, static_cast<const char*>(view->iov_base), bytes);
+    ReduceReceived(lane, step, static_cast<const char*>(view->iov_base), bytes);
     transport_->Consume(from, bytes);
     return bytes;
   }
   if (staging_.empty()) staging_.resize(kStagingBytes);
   struct iovec piece = {staging_.data(), static_cast<size_t>(std::min(wanted, kStagingBytes))};
   Result<int64_t> received = transport_->TryRecv(from, &piece, 1);
-  if (received.ok() && *received > 0) TakeIn(lane, step, staging_.data(), *received);
+  if (received.ok() && *received > 0) ReduceReceived(lane, step, staging_.data(), *received);
   return received;
 }
 
-// `lane->moved` does not count `bytes` yet, but counts what is in the carry.
-void ScheduleRunner::TakeIn(Lane* lane, const Step& step, const char* data, int64_t bytes) {
+// Reduces the next `bytes` of a step, which `lane->moved` does not count yet. A stream may end a
+// part within an element: its beginning is kept in `lane->carry`, which `lane->moved` counts.
+void ScheduleRunner::ReduceReceived(Lane* lane, const Step& step, const char* data, int64_t bytes) {
   const int64_t element = executor_->element_bytes();
   int64_t combined = lane->moved - lane->carried;
   if (lane->carried > 0) {
@@ -223,7 +225,7 @@ Status ScheduleRunner::Run() {
 }
 
 // Spinning saves a wake-up where the peer answers at once, and wastes a core where it does not:
-// after each failure in a row, spinning is left out for twice as many waits.
+// each time in a row that it does not, spinning is left out for twice as many waits.
 Status ScheduleRunner::WaitForPeers() {
   if (spins_to_skip_ > 0) {
     --spins_to_skip_;

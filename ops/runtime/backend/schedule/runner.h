@@ -12,40 +12,53 @@
 
 namespace tfring {
 
-// Executes schedules over byte streams, one after the other, as a resumable state machine: sends
-// and receives at once, straight from and into the tensors. Used by one thread. After a failure the
-// streams are in the middle of something and the runner must not be used again.
+// Runs schedules, one after another, over byte streams that never block.
+//
+// A schedule is a graph: each step names up to three earlier steps in `after` that it has to wait
+// for. The runner counts for each step how many of these have not ended; when a step ends, it
+// lowers the counts of the steps that wait for it, and a count of zero makes a step ready. Sends to
+// one peer form a queue (a Lane), and so do receives from one peer, because a stream carries bytes
+// in one order: only the first step of a lane is under way, once it is ready, and it may stop after
+// any byte and go on later. Steps without a peer run as soon as they are ready. So every call of
+// Advance asks each lane to move what its stream takes or has, executes what became ready, and
+// returns; Run repeats this and, when nothing moves, spins for a moment and then sleeps until a
+// stream that a ready step needs can move bytes. Bytes go directly from and into the tensors; what
+// is received in order to be reduced is reduced from the transport's own memory, where it can be
+// seen there, or through a small buffer that stays in the cache.
+//
+// Used by one thread. After a failure the streams are in the middle of a message, and the runner
+// must not be used again.
 class ScheduleRunner {
  public:
-  // Run returns soon after `poison` became true and the transport was interrupted.
+  // To end a Run, set `poison` and then interrupt the transport.
   ScheduleRunner(DataTransport* transport, const std::atomic<bool>* poison)
       : transport_(transport), poison_(poison) {}
 
-  // Begins a schedule. `schedule`, `members` (world ranks by position) and `executor`, which is
-  // prepared for it, must stay until it is done.
+  // Begins a schedule. `schedule`, `members` (world ranks by position) and `executor`, which has
+  // been prepared for it, must outlive the schedule's run.
   void Start(const Schedule& schedule, const std::vector<Rank>& members, StepExecutor* executor);
 
-  // Moves what can be moved without blocking; true if that was anything.
+  // Moves what can be moved without blocking; true if anything was.
   Result<bool> Advance();
 
   bool done() const { return remaining_ == 0; }
 
-  // Advances and waits until the schedule is done. Cancelled if poisoned; Unavailable if a stream
-  // broke, and suspect() then names the peer.
+  // Advances and waits until the schedule is done. Cancelled if `poison` was set; Unavailable if a
+  // stream broke: suspect() is then the peer at its other end.
   Status Run();
 
   Rank suspect() const { return suspect_; }
-  // Returns from DataTransport::Wait.
+  // How often DataTransport::Wait returned.
   int64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
 
  private:
-  // What goes to, or comes from, one peer, in order.
+  // The sends to one peer, or the receives from one peer, in order.
   struct Lane {
     int peer = 0;
     std::vector<int> steps;
     size_t head = 0;
     int64_t moved = 0;    // bytes of the head step
-    int64_t carried = 0;  // bytes in `carry`: received, but not a whole element yet
+    int64_t carried = 0;  // bytes in `carry`: the received part of an element
     char carry[16] = {};
   };
 
@@ -58,7 +71,7 @@ class ScheduleRunner {
   Result<bool> AdvanceRecv(Lane* lane);
   Result<int64_t> RecvPlain(Lane* lane, const Step& step);
   Result<int64_t> RecvReduce(Lane* lane, const Step& step);
-  void TakeIn(Lane* lane, const Step& step, const char* data, int64_t bytes);
+  void ReduceReceived(Lane* lane, const Step& step, const char* data, int64_t bytes);
   void FinishHead(Lane* lane, int64_t bytes);
   Status Fail(int peer, const Status& status);
   Status WaitForPeers();
@@ -75,12 +88,12 @@ class ScheduleRunner {
   std::vector<int> waiting_for_;  // by step: how many steps of `after` have not ended
   std::vector<int> dependents_;   // of step s: [first_dependent_[s], first_dependent_[s + 1])
   std::vector<int> first_dependent_;
-  std::vector<int> ready_;       // local steps that may run at once
-  std::vector<int> ready_long_;  // the same, but sends and receives come first
+  std::vector<int> ready_;       // steps without a peer: run at once
+  std::vector<int> ready_long_;  // the same, but one at a time, between sends and receives
   size_t remaining_ = 0;
   Rank suspect_ = kNoRank;
 
-  std::vector<char> staging_;   // what a kRecvReduce step receives; stays in the cache
+  std::vector<char> staging_;   // for kRecvReduce; small enough to stay in the cache
   std::vector<Rank> readable_;  // arguments of Wait, kept for their memory
   std::vector<Rank> writable_;
   int spin_failures_ = 0;  // in a row

@@ -8,8 +8,9 @@
 
 namespace tfring {
 
-// Where bytes of a collective live on one rank. Input and output are the concatenation of all
-// tensors of the collective: no packing, the runner maps ranges to pieces of tensors.
+// Where the bytes of a collective lie on one rank. Input and output are the concatenation of all
+// tensors of the collective, which are not copied together: the executor finds the tensors behind
+// a range.
 enum class Space : uint8_t { kInput, kOutput, kScratch };
 
 struct Range {
@@ -19,35 +20,36 @@ struct Range {
 };
 
 enum class StepKind : uint8_t {
-  kSend,        // src to peer
-  kRecv,        // from peer into dst
-  kRecvReduce,  // from peer; dst = src (op) received
+  kSend,        // sends src to peer
+  kRecv,        // receives dst from peer
+  kRecvReduce,  // receives from peer; dst = src (op) received
   kReduce,      // dst = src (op) src2; dst may be one of them
   kCopy,        // dst = src
-  kJoin,        // nothing: waits for more steps than one `after` holds
-  // Of adasum.h:
+  kJoin,        // does nothing; for waiting for more steps than one `after` holds
+  // For algorithms/adasum.h only:
   kAdasumDots,     // dst, three doubles, += the dot products of src and src2
   kAdasumAdd,      // dst = src + src2, as doubles
-  kAdasumCombine,  // dst = Adasum(src, src2) by the dot products at `dots`; dst may be one of them
+  kAdasumCombine,  // dst = Adasum(src, src2) with the dot products at `dots`; dst may be one of
+                   // them
 };
 
 inline constexpr int kNoStep = -1;
 inline constexpr int kMaxAfter = 3;
 inline constexpr int64_t kAdasumDotsBytes = 24;  // three doubles
 
-// One move of a schedule. It may start when the steps named in `after` have ended and, for sends
-// and receives, all earlier sends to (receives from) the same peer have. The k-th send from a to b
-// and the k-th receive of b from a have the same size. No step is empty except kJoin.
+// One step of a schedule. It may start when the steps named in `after` have ended and, for a send
+// (a receive), all earlier sends to (receives from) the same peer have ended, too. The k-th send
+// from a to b and the k-th receive of b from a have the same size. No step is empty except kJoin.
 struct Step {
   StepKind kind = StepKind::kJoin;
-  // What dst gets is complete: it is multiplied by the final scale of the collective. Exactly once
-  // per element of the result.
+  // The step completes dst, which is therefore multiplied by the final scale of the collective.
+  // True for exactly one step per element of the result.
   bool finish = false;
   int peer = 0;  // position in the process set
   Range src;
   Range src2;
   Range dst;
-  int64_t dots = 0;  // kAdasumCombine: offset in the scratch of three doubles
+  int64_t dots = 0;  // kAdasumCombine: offset of the three doubles in scratch
   int after[kMaxAfter] = {kNoStep, kNoStep, kNoStep};
 };
 
@@ -57,12 +59,13 @@ inline bool IsRecv(const Step& step) {
 
 inline bool IsRemote(const Step& step) { return step.kind == StepKind::kSend || IsRecv(step); }
 
-// All that one rank does for one collective: pure data, so that the runner can execute it, a
-// simulator can price it and a test can check it for all ranks at once.
+// All that one rank does for one collective, as a graph of steps. It is pure data, so that the
+// runner can execute it, the simulator can compute how long it takes, and a test can check the
+// schedules of all ranks together.
 struct Schedule {
   const char* algorithm = "";
   int64_t scratch_bytes = 0;  // kScratch addressed by the steps
-  int64_t zeroed_bytes = 0;   // this much of it, from its begin on, is zero at the start
+  int64_t zeroed_bytes = 0;   // this much of it, from its beginning on, is set to zero first
   std::vector<Step> steps;
 };
 

@@ -8,22 +8,21 @@ namespace tfring {
 static_assert(sizeof(AdasumDots) == kAdasumDotsBytes);
 
 void StepExecutor::Prepare(const Collective& collective, const Schedule& schedule,
-                           const Reduction* reduction) {
+                           const Reduction& reduction) {
   MapBuffers(collective, &input_, &output_);
   const size_t scratch_bytes = static_cast<size_t>(schedule.scratch_bytes);
   if (scratch_memory_.size() < scratch_bytes) scratch_memory_.resize(scratch_bytes);
   scratch_.Clear();
   scratch_.Add(scratch_memory_.data(), schedule.scratch_bytes);
   std::fill_n(scratch_memory_.begin(), schedule.zeroed_bytes, '\0');
-  reducing_ = reduction != nullptr;
-  reduction_ = reducing_ ? *reduction : Reduction();
-  element_bytes_ = reducing_ ? DataTypeSize(collective.dtype) : 1;
-  if (reducing_ && !reduction_.before.identity()) ApplyScaleBefore(collective);
+  reduction_ = reduction;
+  element_bytes_ = reduction.kernels != nullptr ? DataTypeSize(collective.dtype) : 1;
+  if (!reduction.before.identity()) ApplyScaleBefore(collective);
 }
 
 void StepExecutor::ApplyScaleBefore(const Collective& collective) {
   if (collective.kind != CollectiveKind::kAllreduce) {
-    // The output has not the size of the input, or there is none.
+    // There is no output of the size of the input to scale into.
     const int64_t bytes = input_.bytes();
     scaled_memory_.resize(static_cast<size_t>(bytes));
     for (int64_t done = 0, part = 0; done < bytes; done += part) {

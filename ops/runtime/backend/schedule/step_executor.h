@@ -10,20 +10,21 @@
 
 namespace tfring {
 
-// The part of a schedule that touches memory: finds the tensors behind ranges, copies, combines.
-// Knows nothing of peers or order. Used by one thread; Prepare starts a new collective, whose
-// buffers must stay valid until its last step. Scratch memory is kept from one to the next.
+// Does those parts of a schedule that touch memory: finds the tensors behind ranges, copies and
+// reduces. ScheduleRunner decides about order and peers. Used by one thread. Prepare starts a new
+// collective, whose buffers must stay valid until its last step; scratch memory is kept from one
+// collective to the next.
 class StepExecutor {
  public:
-  // `reduction` may be null where the schedule reduces nothing; else it applies the scale that
-  // comes before the reduction, after which the output, or a copy, is the input.
-  void Prepare(const Collective& collective, const Schedule& schedule, const Reduction* reduction);
+  // `reduction` has no kernels where the schedule reduces nothing. Where the inputs are scaled
+  // before the reduction, this does it: the scaled output, or a scaled copy, becomes the input.
+  void Prepare(const Collective& collective, const Schedule& schedule, const Reduction& reduction);
 
-  // The local steps: those without a peer.
+  // Executes a step without a peer.
   void Execute(const Step& step);
 
-  // `data` continues what has been received for a kRecvReduce step, whole elements from byte
-  // `done` of the step on.
+  // Reduces `data`, what was received for bytes [done, done + bytes) of a kRecvReduce step: whole
+  // elements.
   void CombineReceived(const Step& step, int64_t done, const char* data, int64_t bytes);
 
   // The memory of a range from byte `done` on, as up to `max` pieces; returns how many.
@@ -34,7 +35,8 @@ class StepExecutor {
  private:
   const BufferMap& MapOf(Space space) const;
   void ApplyScaleBefore(const Collective& collective);
-  // Calls apply(dst, src, src2, elements) where all three are in one piece.
+  // Calls apply(dst, src, src2, elements) for each part of a step in which all three ranges are
+  // contiguous.
   template <typename Apply>
   void ForPieces(const Step& step, Apply apply) const;
   void Combine(const Step& step);
@@ -49,7 +51,6 @@ class StepExecutor {
   std::vector<char> scratch_memory_;
   std::vector<char> scaled_memory_;  // the input times the scale before
   Reduction reduction_;
-  bool reducing_ = false;
   int64_t element_bytes_ = 1;
 };
 

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <string>
 
-#include "ops/sim/price.h"
+#include "ops/sim/pricing.h"
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/backend/values.h"
 #include "tests/cc/backend/world.h"
@@ -20,11 +20,12 @@ using testing::Combined;
 using testing::DotsOf;
 using testing::FirstRanks;
 using testing::Leaf;
-using testing::MemoryNet;
 using testing::PlaySymbolically;
 using testing::Read;
+using testing::RingStreams;
 using testing::SmallConfig;
 using testing::Store;
+using testing::StreamOptions;
 using testing::Symbol;
 using testing::SymbolicRank;
 using testing::World;
@@ -119,8 +120,9 @@ TEST(AdasumSendsNoMoreThanARingAndAFewNumbers) {
     for (const Schedule& s : ScheduleOfAll(size, even, 4, 1000)) {
       EXPECT_EQ(BytesSent(s), 2 * (size - 1) * 400);
     }
-    for (Duration end : PriceSchedules(ScheduleOfAll(size, tensors, 4, 1000), LinkModel())) {
-      EXPECT_TRUE(end != kNever && end > 2 * LinkModel().latency);
+    for (Duration end :
+         sim::PriceSchedules(ScheduleOfAll(size, tensors, 4, 1000), sim::LinkModel())) {
+      EXPECT_TRUE(end != kNever && end > 2 * sim::LinkModel().latency);
     }
   }
 }
@@ -250,18 +252,18 @@ std::vector<Case> AllCases(int size) {
 
 TEST(AdasumOnAnyNumberOfRanksIsThatOfTheFormula) {
   for (int size = 1; size <= 7; ++size) {
-    MemoryNet::Options options;
+    StreamOptions options;
     options.seed = static_cast<uint32_t>(size);
     World world(size, SmallConfig(), options);
     RunCases(&world, FirstRanks(size), AllCases(size));
   }
-  World world(6, SmallConfig(), MemoryNet::Options());
+  World world(6, SmallConfig());
   RunCases(&world, {0, 2, 3, 5}, AllCases(4));
 }
 
 // Two ranks, one tensor of two elements each.
 std::vector<float> OfTwo(std::vector<float> a, std::vector<float> b) {
-  World world(2, SmallConfig(), MemoryNet::Options());
+  World world(2, SmallConfig());
   for (Rank r = 0; r < 2; ++r) {
     Collective c;
     c.kind = CollectiveKind::kAllreduce;
@@ -290,9 +292,7 @@ TEST(OrthogonalGradientsAddUpAndEqualOnesDoNot) {
 }
 
 TEST(AdasumNeedsEverybodyConnected) {
-  MemoryNet::Options options;
-  options.connected = [](Rank a, Rank b) { return (a - b + 6) % 6 == 1 || (b - a + 6) % 6 == 1; };
-  World world(6, SmallConfig(), options);
+  World world(6, SmallConfig(), RingStreams(6));
   const Case c = {DataType::kFloat32, {5}};
   std::vector<Memory> in(6), out(6);
   for (Rank r = 0; r < 6; ++r) {
@@ -314,15 +314,15 @@ TEST(AdasumNeedsEverybodyConnected) {
 }
 
 TEST(ABrokenStreamEndsAnAdasum) {
-  World world(3, SmallConfig(), MemoryNet::Options());
+  World world(3, SmallConfig());
   const Case c = {DataType::kFloat32, {100000}};
   std::vector<Memory> in(2), out(2);
   for (Rank r = 0; r < 2; ++r) {
     world.backend(r).Submit(Prepare(c, FirstRanks(3), r, &in[r], &out[r]));
   }
-  world.net().WaitForBytes(1000);
+  world.streams().WaitForBytes(1000);
   EXPECT_EQ(world.Count(0, 0) + world.Count(1, 0), 0);
-  world.net().Break(2);
+  world.streams().Break(2);
   for (Rank r = 0; r < 2; ++r) {
     EXPECT_TRUE(world.Wait(r, 0).status.code() == StatusCode::kUnavailable);
     EXPECT_EQ(world.Wait(r, 0).suspect, 2);

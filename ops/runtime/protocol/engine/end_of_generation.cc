@@ -1,0 +1,212 @@
+#include <utility>
+
+#include "ops/runtime/protocol/engine/engine_impl.h"
+
+// How a generation ends: what goodbyes, lost connections and fault reports mean, and who has to be
+// told. A lost rank shows in several ways (its control connection ends, data connections break, its
+// process ends, heartbeats stop), often first on a rank that cannot tell which of its peers is to
+// blame. So a rank that sees a data connection break only suspects the peer, reports that to rank 0
+// and waits a moment; rank 0, to which every rank is connected, decides and tells all others, so
+// that they name the same rank. When the time is over without a decision, the suspicion holds.
+namespace tfring {
+
+namespace {
+
+FrameType PeekType(const std::string& bytes) {
+  return bytes.empty() ? FrameType{0} : static_cast<FrameType>(static_cast<uint8_t>(bytes[0]));
+}
+
+bool IsNegotiation(FrameType type) {
+  return type == FrameType::kRequests || type == FrameType::kPlans || type == FrameType::kResend;
+}
+
+}  // namespace
+
+void Engine::Impl::OnControl(const ControlEvent& event) {
+  if (!peers_.InRange(event.peer) || event.peer == rank_) return;
+  if (event.kind == ControlEvent::Kind::kPeerLost) return OnPeerLost(event.peer, event.reason);
+  if (!peers_.IsControlPeer(event.peer)) return;
+  peers_.Received(event.peer, now_);
+  if (!IsNegotiation(PeekType(event.frame))) return OnControlFrame(event.peer, event.frame);
+  // Requests of a rank that has left are of no use: it has cancelled those calls itself.
+  if (negotiator_ == nullptr || peers_.departed(event.peer)) return;
+  negotiator_->OnFrame(event.peer, event.frame, now_);
+}
+
+void Engine::Impl::OnControlFrame(Rank from, const std::string& bytes) {
+  Result<Frame> frame = DecodeFrame(bytes);
+  if (!frame.ok()) {
+    return EndOnPeerLoss(from, "it sent a frame that cannot be read: " + frame.status().message());
+  }
+  switch (frame->type) {
+    case FrameType::kHeartbeat:
+      return;
+    case FrameType::kGoodbye:
+      return OnGoodbye(from, *frame);
+    case FrameType::kAbort:
+      return OnAbort(from, *frame);
+    case FrameType::kFault:
+      return OnFault(from, *frame);
+    default:
+      return EndOnPeerLoss(from, "it sent a frame of the wrong type");
+  }
+}
+
+void Engine::Impl::OnGoodbye(Rank from, const Frame& frame) {
+  const Rank who = frame.rank;
+  if (!peers_.InRange(who) || who == rank_ || (rank_ == 0 && who != from)) {
+    return EndOnPeerLoss(from, "it sent a goodbye for rank " + std::to_string(who));
+  }
+  if (peers_.departed(who)) return;
+  peers_.MarkDeparted(who);
+  if (rank_ == 0) Broadcast(frame, who);
+  std::optional<Peers::Suspicion> suspicion = peers_.TakeSuspicion(who);
+  if (suspicion && suspicion->hard) return EndOnLeave(who, "");
+  if (rank_ == 0 && negotiator_ != nullptr) negotiator_->OnDeparted(who, now_);
+  // Without rank 0 there are no more plans. Those that run need no sequencer, but nobody could tell
+  // this rank if one broke elsewhere: hence the drain limit in Close.
+  if (who != 0) return;
+  DrainNegotiator();  // plans that came before the goodbye still count
+  Close(LeftStatus(0, ""));
+}
+
+void Engine::Impl::OnAbort(Rank from, const Frame& frame) {
+  if (rank_ == 0) return EndOnPeerLoss(from, "it sent a frame of the wrong type");
+  EndGeneration(
+      frame.status.ok() ? Internal(Name(0) + " ended the job without a reason") : frame.status,
+      frame.rank);
+}
+
+void Engine::Impl::OnFault(Rank from, const Frame& frame) {
+  const Rank suspect = frame.rank;
+  if (rank_ != 0 || !peers_.InRange(suspect) || frame.status.ok()) {
+    return EndOnPeerLoss(from, "it sent a fault report that makes no sense");
+  }
+  if (!ended_.ok()) return;
+  if (suspect == from) return EndGeneration(frame.status, from);
+  if (peers_.departed(suspect) || (suspect == rank_ && leaving_)) {
+    return EndGeneration(LeftStatus(suspect, ""), suspect);
+  }
+  peers_.Suspect(
+      suspect, {Name(from) + " reports: " + frame.status.message(), now_ + kSequencerGrace, true});
+}
+
+void Engine::Impl::OnPeerLost(Rank peer, const std::string& reason) {
+  if (peers_.gone(peer)) return;
+  if (peers_.IsControlPeer(peer)) {
+    // All frames of this connection came before this event: a goodbye would have been among them.
+    peers_.MarkGone(peer);
+    if (!peers_.departed(peer)) EndOnPeerLoss(peer, reason);
+  } else if (!peers_.departed(peer) && closed_.ok()) {
+    peers_.Suspect(peer, {reason, now_ + kGoodbyeGrace, false});
+  }
+}
+
+// The time for an explanation is over.
+void Engine::Impl::OnSuspicion(Rank suspect, const Peers::Suspicion& suspicion) {
+  if (!suspicion.hard) {
+    // Nothing is broken here: rank 0, which may know more, decides.
+    if (closed_.ok()) ReportFault(suspect, Unavailable(suspicion.reason));
+  } else if (peers_.departed(0)) {
+    EndOnLeave(suspect, "");  // after rank 0's goodbye the others are leaving too
+  } else {
+    EndOnPeerLoss(suspect, suspicion.reason);
+  }
+}
+
+void Engine::Impl::OnShutdown() {
+  if (leaving_) return;
+  leaving_ = true;
+  Frame goodbye;
+  goodbye.type = FrameType::kGoodbye;
+  goodbye.rank = rank_;
+  Broadcast(goodbye, kNoRank);
+  Close(LeftStatus(rank_, ""));
+}
+
+void Engine::Impl::OnBrokenConnection(const Completion& completion, const std::string& what) {
+  const Rank suspect = completion.suspect;
+  // Once rank 0 has left, every rank leaves, and nobody can forward the goodbye of the suspect.
+  if (peers_.departed(suspect) || peers_.gone(0)) return EndOnLeave(suspect, what);
+  const Status evidence =
+      Unavailable("the data stream of " + what + " broke: " + completion.status.message());
+  peers_.Suspect(suspect,
+                 {evidence.message(), now_ + (rank_ == 0 ? kSequencerGrace : kFaultGrace), true});
+  ReportFault(suspect, evidence);
+  // Bytes of this plan may be left in the connections: the plans behind it must not run.
+  effects_.abort = LostStatus(suspect, evidence.message());
+  aborted_ = true;
+}
+
+void Engine::Impl::EndOnPeerLoss(Rank peer, const std::string& reason) {
+  if (!ended_.ok()) return;
+  const Status why = LostStatus(peer, reason);
+  ReportFault(peer, why);
+  EndGeneration(why, peer);
+}
+
+void Engine::Impl::EndOnLeave(Rank peer, const std::string& what) {
+  if (!ended_.ok()) return;
+  const Status why = LeftStatus(peer, what);
+  ReportFault(peer, why);
+  EndGeneration(why, peer);
+}
+
+void Engine::Impl::EndOnError(const Status& status) {
+  if (!ended_.ok()) return;
+  ReportFault(rank_, status);
+  EndGeneration(status, rank_);
+}
+
+void Engine::Impl::ReportFault(Rank rank, const Status& status) {
+  if (rank_ == 0) return;  // rank 0 tells everybody when the generation ends
+  Frame fault;
+  fault.type = FrameType::kFault;
+  fault.rank = rank;
+  fault.status = status;
+  SendFrame(0, fault);
+}
+
+void Engine::Impl::EndGeneration(const Status& why, Rank lost) {
+  if (!ended_.ok()) return;
+  ended_ = why;
+  if (rank_ == 0) {
+    Frame abort;
+    abort.type = FrameType::kAbort;
+    abort.rank = lost;
+    abort.status = why;
+    Broadcast(abort, kNoRank);
+  }
+  if (!aborted_) effects_.abort = why;
+  aborted_ = true;
+  AddResults(std::exchange(held_, {}), why);
+  Close(why);
+}
+
+void Engine::Impl::Close(const Status& why) {
+  if (closed_.ok()) {
+    closed_ = why;
+    drain_deadline_ = now_ + kDrainLimit;
+  }
+  if (negotiator_ == nullptr) return;
+  AddResults(negotiator_->TakeCalls(), why);
+  negotiator_.reset();
+}
+
+Status Engine::Impl::LostStatus(Rank peer, const std::string& reason) const {
+  return Unavailable(Name(peer) + " was lost: " + reason +
+                     ". See the log of that rank; the job must be started again");
+}
+
+Status Engine::Impl::LeftStatus(Rank peer, const std::string& what) const {
+  std::string text = Name(peer) + " has shut down";
+  // Rank 0 often leaves because another rank did: name that one.
+  const Rank first = peers_.first_departed();
+  if (peer == 0 && rank_ != 0 && first != kNoRank && first != 0) {
+    text += ", after " + Name(first) + " had";
+  }
+  if (!what.empty()) text += " while " + what + " was running";
+  return Cancelled(text + ": no collective with it is possible any more");
+}
+
+}  // namespace tfring

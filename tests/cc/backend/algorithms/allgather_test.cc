@@ -1,0 +1,31 @@
+#include "ops/runtime/backend/algorithms/allgather.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "tests/cc/backend/symbolic.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+using testing::BlockCases;
+using testing::Blocks;
+using testing::PlayAllgather;
+
+TEST(EveryAllgatherBringsEveryBlockToEveryRank) {
+  for (auto build : {RingAllgather, DirectAllgather, LineAllgather}) {
+    for (int size = 2; size <= 9; ++size) {
+      for (const Blocks& blocks : BlockCases(size, 1)) {
+        std::vector<Schedule> schedules;
+        for (int r = 0; r < size; ++r) schedules.push_back(build({r, blocks, 10}));
+        ASSERT_EQ(PlayAllgather(schedules, blocks), "");
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()

@@ -1,0 +1,256 @@
+// What happens to collectives on the CPU backend when they are aborted, a stream breaks, members
+// do not come, or the collective itself makes no sense.
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+
+#include "ops/runtime/backend/local_backend.h"
+#include "tests/cc/backend/world.h"
+#include "tests/cc/death.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+using testing::AbortMessage;
+using testing::FirstRanks;
+using testing::SmallConfig;
+using testing::StreamOptions;
+using testing::World;
+
+Collective Sum(std::vector<float>* data, int self, int size, uint64_t sequence) {
+  Collective c;
+  c.sequence = sequence;
+  c.kind = CollectiveKind::kAllreduce;
+  c.dtype = DataType::kFloat32;
+  c.self = self;
+  c.members = FirstRanks(size);
+  const int64_t bytes = static_cast<int64_t>(data->size()) * 4;
+  c.buffers.push_back({data->data(), data->data(), bytes, bytes});
+  return c;
+}
+
+TEST(AbortInTheMiddleEndsEverythingOnceWithItsReason) {
+  const int size = 3;
+  World world(size, SmallConfig());
+  std::vector<std::vector<float>> data(size, std::vector<float>(100000, 1.0f));
+  // Rank 2 never comes: the others get stuck in the middle of the first one.
+  for (Rank r = 0; r < 2; ++r) {
+    for (uint64_t sequence : {1, 2, 3}) {
+      world.backend(r).Submit(Sum(&data[r], r, size, sequence));
+    }
+  }
+  world.streams().WaitForBytes(1000);
+  EXPECT_EQ(world.Count(0, 1), 0);
+  for (Rank r = 0; r < 2; ++r) {
+    world.backend(r).Abort(Unavailable("rank 2 was lost"));
+    world.backend(r).Abort(Cancelled("too late to matter"));
+    world.backend(r).Submit(Sum(&data[r], r, size, 4));
+  }
+  for (Rank r = 0; r < 2; ++r) {
+    for (uint64_t sequence : {1, 2, 3, 4}) {
+      const Completion completion = world.Wait(r, sequence);
+      EXPECT_TRUE(completion.status.code() == StatusCode::kUnavailable);
+      EXPECT_EQ(completion.status.message(), "rank 2 was lost");
+    }
+  }
+  for (Rank r = 0; r < 2; ++r) {
+    for (uint64_t sequence : {1, 2, 3, 4}) EXPECT_EQ(world.Count(r, sequence), 1);
+  }
+}
+
+TEST(AbortAtAnyMomentCompletesEverythingExactlyOnce) {
+  for (int round = 0; round < 100; ++round) {
+    const int size = 2;
+    const uint64_t count = 20;
+    StreamOptions options;
+    options.seed = static_cast<uint32_t>(round);
+    World world(size, SmallConfig(), options);
+    std::vector<std::vector<float>> data(size, std::vector<float>(500, 1.0f));
+    std::thread aborter([&] {
+      world.streams().WaitForBytes(round * 300);
+      world.backend(round % 2).Abort(Cancelled("stop"));
+      world.backend(1 - round % 2).Abort(Cancelled("stop"));
+    });
+    for (uint64_t sequence = 0; sequence < count; ++sequence) {
+      for (Rank r = 0; r < size; ++r) world.backend(r).Submit(Sum(&data[r], r, size, sequence));
+    }
+    for (Rank r = 0; r < size; ++r) {
+      bool ended = false;
+      for (uint64_t sequence = 0; sequence < count; ++sequence) {
+        const Completion completion = world.Wait(r, sequence);
+        // Once one has been cancelled, all that follow have.
+        EXPECT_TRUE(completion.status.ok() ? !ended : completion.status.message() == "stop");
+        ended = !completion.status.ok();
+        EXPECT_EQ(world.Count(r, sequence), 1);
+      }
+    }
+    aborter.join();
+  }
+}
+
+TEST(ABrokenStreamNamesTheSuspectAndEndsAllThatFollows) {
+  const int size = 4;
+  World world(size, SmallConfig());
+  std::vector<std::vector<float>> data(size, std::vector<float>(100000, 1.0f));
+  for (Rank r = 0; r < size; ++r) {
+    if (r == 2) continue;
+    world.backend(r).Submit(Sum(&data[r], r, size, 1));
+    world.backend(r).Submit(Sum(&data[r], r, size, 2));
+  }
+  world.streams().WaitForBytes(1000);
+  world.streams().Break(2);
+  // Rank 0 has no stream to rank 2 in a ring of four: only the control plane can tell it.
+  for (Rank r : {1, 3}) {
+    for (uint64_t sequence : {1, 2}) {
+      const Completion completion = world.Wait(r, sequence);
+      EXPECT_TRUE(completion.status.code() == StatusCode::kUnavailable);
+      EXPECT_CONTAINS(completion.status.message(), "rank 2");
+      EXPECT_EQ(completion.suspect, 2);
+    }
+  }
+  EXPECT_EQ(world.Count(0, 1), 0);
+  // The reason of an abort replaces that of the broken stream.
+  world.backend(1).Abort(Unavailable("rank 2 (host b) was lost"));
+  world.backend(1).Submit(Sum(&data[1], 1, size, 3));
+  EXPECT_EQ(world.Wait(1, 3).status.message(), "rank 2 (host b) was lost");
+}
+
+TEST(AContradictoryCollectiveAborts) {
+  std::vector<float> data(10, 1.0f);
+  const auto run = [&](auto change) {
+    Collective c = Sum(&data, 0, 1, 1);
+    change(&c);
+    return AbortMessage([&] {
+      World world(1, SmallConfig());
+      world.backend(0).Submit(c);
+      world.Wait(0, 1);
+    });
+  };
+  EXPECT_CONTAINS(run([](Collective* c) { c->buffers[0].output_bytes = 36; }), "input of 40 bytes");
+  EXPECT_CONTAINS(run([](Collective* c) { c->members = {1}; }), "collective of rank 1");
+  EXPECT_CONTAINS(run([](Collective* c) { c->dtype = DataType::kBool; }), "Sum of bool");
+  EXPECT_CONTAINS(run([](Collective* c) {
+                    c->op = ReduceOp::kAdasum;
+                    c->dtype = DataType::kInt32;
+                  }),
+                  "no Adasum of int32");
+  EXPECT_CONTAINS(run([](Collective* c) {
+                    c->op = ReduceOp::kAdasum;
+                    c->kind = CollectiveKind::kReduce;
+                  }),
+                  "reduce number 1: no Adasum");
+  EXPECT_CONTAINS(AbortMessage([&] {
+                    LocalBackend backend(Config(), [](Completion) {});
+                    backend.Submit(Sum(&data, 0, 2, 1));
+                    pause();
+                  }),
+                  "a collective of 2 ranks");
+}
+
+TEST(ARankThatIsNotConnectedIsAnError) {
+  StreamOptions options;
+  options.connected = [](Rank, Rank peer) { return peer != 7; };
+  World world(1, SmallConfig(), options);
+  std::vector<float> data(10, 1.0f);
+  Collective c = Sum(&data, 0, 1, 1);
+  c.members = {0, 7};
+  world.backend(0).Submit(std::move(c));
+  const Completion completion = world.Wait(0, 1);
+  EXPECT_TRUE(completion.status.code() == StatusCode::kInternal);
+  EXPECT_CONTAINS(completion.status.message(), "not connected to rank 7");
+}
+
+// One tensor of a kind that gives different ranks different results, the same size for all.
+Collective OfKind(CollectiveKind kind, std::vector<char>* in, std::vector<char>* out, int self,
+                  int size, uint64_t sequence) {
+  Collective c;
+  c.sequence = sequence;
+  c.kind = kind;
+  c.root = 1;
+  c.self = self;
+  c.members = FirstRanks(size);
+  const int64_t all = static_cast<int64_t>(in->size());
+  const std::vector<int64_t> blocks(size, all / size);
+  c.block_bytes = {blocks};
+  c.send_bytes = {blocks};
+  const bool root = self == c.root;
+  int64_t input = all;
+  int64_t output = all;
+  if (kind == CollectiveKind::kReducescatter) output = all / size;
+  if (kind == CollectiveKind::kReduce) output = root ? all : 0;
+  if (kind == CollectiveKind::kGather) input = all / size, output = root ? all : 0;
+  if (kind == CollectiveKind::kScatter) input = root ? all : 0, output = all / size;
+  if (kind == CollectiveKind::kSendRecv) input = root ? all : 0, output = root ? 0 : all;
+  c.buffers.push_back({in->data(), output > 0 ? out->data() : nullptr, input, output});
+  return c;
+}
+
+constexpr CollectiveKind kOneSided[] = {CollectiveKind::kReducescatter, CollectiveKind::kAlltoall,
+                                        CollectiveKind::kReduce,        CollectiveKind::kGather,
+                                        CollectiveKind::kScatter,       CollectiveKind::kSendRecv};
+
+// The root waits for the others, or cannot get rid of what they never take.
+TEST(AbortInTheMiddleOfEveryKindEndsItOnce) {
+  for (CollectiveKind kind : kOneSided) {
+    const int size = kind == CollectiveKind::kSendRecv ? 2 : 3;
+    World world(size, SmallConfig());
+    std::vector<char> in(600000, 1);
+    std::vector<char> out = in;
+    for (uint64_t sequence : {1, 2}) {
+      world.backend(1).Submit(OfKind(kind, &in, &out, 1, size, sequence));
+    }
+    const bool sends = kind != CollectiveKind::kReduce && kind != CollectiveKind::kGather;
+    if (sends) world.streams().WaitForBytes(1000);
+    EXPECT_EQ(world.Count(1, 1), 0);
+    world.backend(1).Abort(Unavailable("lost"));
+    for (uint64_t sequence : {1, 2}) {
+      EXPECT_EQ(world.Wait(1, sequence).status.message(), "lost");
+      EXPECT_EQ(world.Count(1, sequence), 1);
+    }
+  }
+}
+
+TEST(ABrokenStreamInEveryKindNamesTheSuspect) {
+  for (CollectiveKind kind : kOneSided) {
+    const int size = kind == CollectiveKind::kSendRecv ? 2 : 3;
+    World world(size, SmallConfig());
+    std::vector<char> in(600000, 1);
+    std::vector<char> out = in;
+    world.backend(1).Submit(OfKind(kind, &in, &out, 1, size, 1));
+    world.streams().Break(0);
+    const Completion completion = world.Wait(1, 1);
+    EXPECT_TRUE(completion.status.code() == StatusCode::kUnavailable);
+    EXPECT_EQ(completion.suspect, 0);
+    world.backend(1).Submit(OfKind(kind, &in, &out, 1, size, 2));
+    EXPECT_TRUE(world.Wait(1, 2).status.code() == StatusCode::kUnavailable);
+  }
+}
+
+TEST(ClosingWithoutAnAbortEndsWhatIsLeft) {
+  std::vector<float> data(10, 1.0f);
+  int total = 0;
+  {
+    LocalBackend backend(Config(), [&](Completion) { ++total; });
+    for (uint64_t sequence = 0; sequence < 50; ++sequence) {
+      backend.Submit(Sum(&data, 0, 1, sequence));
+    }
+  }
+  EXPECT_EQ(total, 50);
+}
+
+TEST(AnIdleBackendDoesNotWake) {
+  World world(2, SmallConfig());
+  std::vector<std::vector<float>> data(2, std::vector<float>(10, 1.0f));
+  for (Rank r = 0; r < 2; ++r) world.backend(r).Submit(Sum(&data[r], r, 2, 1));
+  for (Rank r = 0; r < 2; ++r) EXPECT_TRUE(world.Wait(r, 1).status.ok());
+  const int64_t before = world.backend(0).wakeups() + world.backend(1).wakeups();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_TRUE(world.backend(0).wakeups() + world.backend(1).wakeups() - before <= 2);
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()
