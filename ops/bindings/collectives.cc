@@ -182,16 +182,16 @@ HandlePtr Join(int process_set, const std::string& name) {
                            Output::kNone, Yields::kNumber);
 }
 
-HandlePtr AddProcessSet(std::vector<int64_t> ranks, const std::string& name) {
+HandlePtr AddProcessSet(std::vector<Rank> ranks, const std::string& name) {
   Request request = MakeRequest(CollectiveKind::kAddProcessSet, name, kGlobalProcessSet);
   std::sort(ranks.begin(), ranks.end());
-  request.splits = std::move(ranks);
+  request.set_ranks = std::move(ranks);
   return StartWithoutInput(std::move(request), py::none(), Output::kNone, Yields::kNumber);
 }
 
 HandlePtr RemoveProcessSet(int id, const std::string& name) {
   Request request = MakeRequest(CollectiveKind::kRemoveProcessSet, name, kGlobalProcessSet);
-  request.splits = {id};
+  request.removed_set = id;
   return StartWithoutInput(std::move(request), py::none(), Output::kNone, Yields::kNothing);
 }
 

@@ -39,8 +39,12 @@ std::vector<int64_t> OwnDims(const Request& request, Rank rank, size_t members) 
       return RowsByMember(request, members);
     case CollectiveKind::kSendRecv:
       return rank == request.root ? request.shapes[0] : own;
+    case CollectiveKind::kAddProcessSet:
+      return {request.set_ranks.begin(), request.set_ranks.end()};
+    case CollectiveKind::kRemoveProcessSet:
+      return {request.removed_set};
     default:
-      return request.splits;
+      return own;
   }
 }
 
@@ -107,10 +111,10 @@ void Checker::OnRun(Rank rank, const PlanRun& run) {
 void Checker::CheckEntries(Rank rank, const PlanRun& run) {
   const std::string who =
       "rank " + std::to_string(rank) + ", plan " + std::to_string(run.plan.sequence) + ": ";
-  if (run.entries.size() != run.plan.items.size()) return Fail(who + "entries are missing");
-  for (size_t i = 0; i < run.entries.size(); ++i) {
+  if (run.calls.size() != run.plan.items.size()) return Fail(who + "entries are missing");
+  for (size_t i = 0; i < run.calls.size(); ++i) {
     const PlanItem& item = run.plan.items[i];
-    auto it = ranks_[rank].entries.find(run.entries[i]);
+    auto it = ranks_[rank].entries.find(run.calls[i]);
     if (it == ranks_[rank].entries.end()) {
       Fail(who + "'" + item.name + "' runs for a call that was never made");
       continue;
@@ -168,7 +172,7 @@ std::string Checker::CheckItem(Rank rank, const PlanRun& run, const PlanItem& it
       return "names no rank that joined last";
     case CollectiveKind::kAddProcessSet:
       first = 1;
-      count = 1 + request.splits.size();
+      count = 1 + request.set_ranks.size();
       if (!dims.empty() && dims[0] != call.new_set) {
         return "has id " + std::to_string(dims[0]) + ", not " + std::to_string(call.new_set);
       }

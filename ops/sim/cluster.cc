@@ -264,7 +264,7 @@ void Cluster::HandOver(Rank rank, const PlanRun& run) {
     nodes_[rank].pending.completions.push_back({run.plan.sequence, OkStatus(), kNoRank});
     return PlanStep(rank);
   }
-  data_plane_.Submit(rank, run, 2048 * static_cast<int64_t>(run.entries.size()));
+  data_plane_.Submit(rank, run, 2048 * static_cast<int64_t>(run.calls.size()));
 }
 
 void Cluster::PassResult(Rank rank, CallId id, const Status& status) {

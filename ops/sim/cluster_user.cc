@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <utility>
 
+#include "ops/runtime/protocol/negotiation/admission.h"
 #include "ops/sim/cluster.h"
 
 // The simulated users, and the names of a run.
@@ -26,9 +28,16 @@ void Cluster::StartPhase(Rank rank) {
 void Cluster::SubmitCall(Rank rank, const Call& call) {
   Node& node = nodes_[rank];
   if (!node.alive || node.closed) return;
+  const ProcessSets& sets = node.engine->process_sets();
+  // The fault came before the set was added: this user has no set to make the call in.
+  const bool never_added = sets.Find(call.request.process_set) == nullptr && !call.removed;
+  if (never_added && options_.fault != Fault::kNone) return OnCallEnded(rank);
   const CallId id = next_id_++;
   checker_.OnSubmit(rank, id, call);
-  node.pending.submissions.emplace_back(id, call.request);
+  Request request = call.request;
+  const Status admitted = AdmitRequest(sets, rank, &request);
+  if (!admitted.ok()) return PassResult(rank, id, admitted);
+  node.pending.submissions.emplace_back(id, std::move(request));
   PlanStep(rank);
 }
 

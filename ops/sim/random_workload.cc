@@ -104,13 +104,13 @@ class RandomWorkload {
     request.name = "add";
     request.kind = CollectiveKind::kAddProcessSet;
     const std::vector<Rank> ranks = SomeRanks();
-    request.splits.assign(ranks.begin(), ranks.end());
+    request.set_ranks = ranks;
     if (Registered(ranks)) return OnAll(request, StatusCode::kInvalidArgument);
     if (random_.Percent(20)) {
       const bool refused = ranks_ == 1 || random_.Percent(50);
       OnAll(request, refused ? StatusCode::kInvalidArgument : StatusCode::kFailedPrecondition);
-      std::vector<int64_t>& odd =
-          phases_[static_cast<size_t>(random_.Below(ranks_))].back().request.splits;
+      std::vector<Rank>& odd =
+          phases_[static_cast<size_t>(random_.Below(ranks_))].back().request.set_ranks;
       if (refused) {
         odd.push_back(ranks_);
       } else if (odd.size() > 1) {
@@ -131,11 +131,11 @@ class RandomWorkload {
     request.name = "remove";
     request.kind = CollectiveKind::kRemoveProcessSet;
     if (sets_.size() == 1 || random_.Percent(10)) {
-      request.splits = {NextId()};
+      request.removed_set = NextId();
       return OnAll(request, StatusCode::kInvalidArgument);
     }
     const auto set = std::next(SomeSetButTheGlobal());
-    request.splits = {set->first};
+    request.removed_set = set->first;
     // What was asked for in this phase might come too late: only calls that never complete.
     for (Phase& phase : phases_) {
       phase.erase(

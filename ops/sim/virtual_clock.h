@@ -5,15 +5,15 @@
 #include <functional>
 #include <vector>
 
-#include "ops/runtime/interfaces/clock.h"
+#include "ops/runtime/base/types.h"
 
 namespace tfring::sim {
 
 // Virtual time: it jumps from event to event. Events of the same moment run in the order in which
 // they were planned, so that a run is a function of its seed alone. One thread; lives for one run.
-class VirtualClock : public Clock {
+class VirtualClock {
  public:
-  TimePoint Now() const override { return now_; }
+  TimePoint Now() const { return now_; }
 
   // Plans `action` for `when`, or for now if that has passed.
   void At(TimePoint when, std::function<void()> action);

@@ -60,6 +60,12 @@ int64_t NumElements(const Shape& shape) {
   return count;
 }
 
+int64_t RowBytes(const Shape& shape, DataType dtype) {
+  Shape row = shape;
+  row[0] = DataTypeSize(dtype);
+  return NumElements(row);
+}
+
 std::string ShapeString(const Shape& shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) {

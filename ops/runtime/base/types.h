@@ -13,7 +13,8 @@ namespace tfring {
 using Rank = int32_t;
 using ProcessSetId = int32_t;
 using Shape = std::vector<int64_t>;
-// Nanoseconds on some Clock; only differences and comparisons mean anything.
+// Nanoseconds of CLOCK_MONOTONIC, in the simulator of virtual time; only differences and
+// comparisons mean anything.
 using TimePoint = int64_t;
 using Duration = int64_t;
 
@@ -66,8 +67,8 @@ enum class CollectiveKind : uint8_t {
   kGather = 7,
   kScatter = 8,
   kSendRecv = 9,        // of two ranks of the process set: one sends, the other receives
-  kJoin = 10,           // moves no data: takes no part from here on until all have joined
-  kAddProcessSet = 11,  // moves no data; over the global process set, like the next
+  kJoin = 10,           // the caller takes no part in collectives until all ranks have joined
+  kAddProcessSet = 11,  // a call of all ranks, like the next
   kRemoveProcessSet = 12
 };
 inline constexpr int kNumCollectiveKinds = 13;
@@ -77,21 +78,24 @@ constexpr bool Reduces(CollectiveKind kind) {
   return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter ||
          kind == CollectiveKind::kReduce;
 }
-// One rank is special: the root, or the source of a send.
+// One rank is special: the root, or the sender of a send/recv.
 constexpr bool HasRoot(CollectiveKind kind) {
   return kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce ||
          kind == CollectiveKind::kGather || kind == CollectiveKind::kScatter ||
          kind == CollectiveKind::kSendRecv;
 }
-// The shape of the output is known only when the plan is.
+// The shape of the output is not known before the plan.
 constexpr bool AllocatesOutput(CollectiveKind kind) {
   return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kReducescatter ||
          kind == CollectiveKind::kAlltoall || kind == CollectiveKind::kGather ||
          kind == CollectiveKind::kScatter || kind == CollectiveKind::kSendRecv;
 }
+constexpr bool ChangesProcessSets(CollectiveKind kind) {
+  return kind == CollectiveKind::kAddProcessSet || kind == CollectiveKind::kRemoveProcessSet;
+}
+// Involves the backend. All others only change what the ranks know about each other.
 constexpr bool MovesData(CollectiveKind kind) {
-  return kind != CollectiveKind::kJoin && kind != CollectiveKind::kAddProcessSet &&
-         kind != CollectiveKind::kRemoveProcessSet;
+  return kind != CollectiveKind::kJoin && !ChangesProcessSets(kind);
 }
 
 TFRING_EXPORT int64_t DataTypeSize(DataType dtype);
@@ -101,6 +105,7 @@ TFRING_EXPORT const char* CollectiveKindName(CollectiveKind);  // "allreduce"
 TFRING_EXPORT bool IsReducible(DataType dtype);                // has Sum, Min, Max and Product here
 
 TFRING_EXPORT int64_t NumElements(const Shape& shape);      // INT64_MAX when it does not fit
+int64_t RowBytes(const Shape& shape, DataType dtype);       // the same; not for scalars
 TFRING_EXPORT std::string ShapeString(const Shape& shape);  // "[2, 3]"
 TFRING_EXPORT std::string RanksString(const std::vector<Rank>& ranks);  // "0, 2-5"
 

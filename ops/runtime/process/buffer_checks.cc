@@ -9,7 +9,7 @@ Status Wrong(const Request& request, const std::string& what) {
   return InvalidArgument(Describe(request) + ": " + what);
 }
 
-// What a call of this rank has to come with.
+// What a call of one rank has to bring.
 struct Needs {
   bool tensors = true;  // one buffer for each shape
   bool input = true;    // of the size of the shape
@@ -40,16 +40,16 @@ bool Fits(const void* data, int64_t actual, int64_t expected) {
 
 }  // namespace
 
-Status CheckBuffers(const Request& request, const LocalCall& entry, Rank self) {
+Status CheckBuffers(const Request& request, const LocalCall& call, Rank self) {
   const Needs needs = NeedsOf(request, self);
-  if (needs.allocate && !entry.allocate) return Wrong(request, "no way to allocate the output");
+  if (needs.allocate && !call.allocate) return Wrong(request, "no way to allocate the output");
   if (!needs.tensors) return OkStatus();
-  if (entry.buffers.size() != request.shapes.size()) {
-    return Wrong(request, std::to_string(entry.buffers.size()) + " buffers for " +
+  if (call.buffers.size() != request.shapes.size()) {
+    return Wrong(request, std::to_string(call.buffers.size()) + " buffers for " +
                               std::to_string(request.shapes.size()) + " shapes");
   }
-  for (size_t t = 0; t < entry.buffers.size(); ++t) {
-    const TensorBuffer& buffer = entry.buffers[t];
+  for (size_t t = 0; t < call.buffers.size(); ++t) {
+    const TensorBuffer& buffer = call.buffers[t];
     const int64_t bytes = NumElements(request.shapes[t]) * DataTypeSize(request.dtype);
     if ((!needs.input || Fits(buffer.input, buffer.input_bytes, bytes)) &&
         (!needs.output || Fits(buffer.output, buffer.output_bytes, bytes))) {

@@ -7,9 +7,9 @@
 
 namespace tfring {
 
-// InvalidArgument if the buffers of rank `self` do not belong to the shapes of the request, or
-// there is no way to allocate an output that its kind needs. Thread-safe.
-Status CheckBuffers(const Request& request, const LocalCall& entry, Rank self);
+// InvalidArgument if the buffers of rank `self` do not have the sizes of the request's shapes, or
+// if `allocate` is missing although the kind needs it. Pure.
+Status CheckBuffers(const Request& request, const LocalCall& call, Rank self);
 
 }  // namespace tfring
 

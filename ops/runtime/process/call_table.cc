@@ -1,21 +1,23 @@
 #include "ops/runtime/process/call_table.h"
 
+#include "ops/runtime/base/check.h"
+
 namespace tfring {
 
-Status CallTable::Add(Request* request, LocalCall* entry) {
-  Call call;
-  call.key = std::to_string(request->process_set) + ":" + request->name;
-  if (AllocatesOutput(request->kind)) call.running.shapes = request->shapes;
+Status CallTable::Add(Request* request, LocalCall* call) {
+  Accepted accepted;
+  accepted.key = std::to_string(request->process_set) + ":" + request->name;
+  if (AllocatesOutput(request->kind)) accepted.running.shapes = request->shapes;
   std::lock_guard<std::mutex> lock(mutex_);
   if (!closed_.ok()) return closed_;
-  if (!names_.insert(call.key).second) {
+  if (!names_.insert(accepted.key).second) {
     return InvalidArgument("tensor '" + request->name +
                            "' is in flight on this rank already: wait for that call to end, or "
                            "give this one another name");
   }
   const CallId id = next_id_++;
-  call.running.entry = std::move(*entry);
-  calls_.emplace(id, std::move(call));
+  accepted.running.call = std::move(*call);
+  calls_.emplace(id, std::move(accepted));
   submissions_.emplace_back(id, std::move(*request));
   return OkStatus();
 }
@@ -41,7 +43,8 @@ std::vector<RunningCall*> CallTable::Begin(uint64_t sequence, const std::vector<
   std::lock_guard<std::mutex> lock(mutex_);
   for (CallId id : ids) {
     auto it = calls_.find(id);
-    if (it != calls_.end()) calls.push_back(&it->second.running);
+    TFRING_CHECK(it != calls_.end()) << "plan " << sequence << " runs call " << id;
+    calls.push_back(&it->second.running);
   }
   plans_[sequence] = ids;
   return calls;
@@ -90,8 +93,8 @@ void CallTable::CloseAdmission(Status why) {
   if (closed_.ok()) closed_ = std::move(why);
 }
 
-FinishedCall CallTable::Remove(std::unordered_map<CallId, Call>::iterator it, Status status) {
-  FinishedCall finished{std::move(it->second.running.entry), std::move(status)};
+FinishedCall CallTable::Remove(std::unordered_map<CallId, Accepted>::iterator it, Status status) {
+  FinishedCall finished{std::move(it->second.running.call), std::move(status)};
   names_.erase(it->second.key);
   calls_.erase(it);
   return finished;

@@ -14,34 +14,35 @@
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/process/process_runtime.h"
-#include "ops/runtime/protocol/engine/engine.h"
+#include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
 
 namespace tfring {
 
 // A call that has left the table: its `done` is to be run with this status.
 struct FinishedCall {
-  LocalCall entry;
+  LocalCall call;
   Status status;
 };
 
 // A call whose plan is about to run. The control thread may change it until it submits the plan.
 struct RunningCall {
-  LocalCall entry;
+  LocalCall call;
   std::vector<Shape> shapes;                     // where AllocatesOutput
   Status local_failure;                          // not ok: the outcome even if the plan succeeds
-  std::vector<std::unique_ptr<char[]>> scratch;  // outputs that nobody wants
+  std::vector<std::unique_ptr<char[]>> scratch;  // outputs that are thrown away
 };
 
-// The one lock between the threads that call Enqueue and the control thread: every call that was
-// accepted and has no outcome yet. A call is taken out exactly once, by whoever comes first, and
-// only who takes it may run `done`, after the lock is released. Thread-safe; lives as long as the
-// runtime of one generation.
+// Every call of this rank that was accepted and has no outcome yet: its buffers, its `done`, and
+// its name while it is in flight. (The engine has the requests and decides; it knows calls by id.)
+// It is what the threads that call Enqueue, the control thread and the backend's threads share. A
+// call is taken out exactly once, by the first thread that wants to end it, and only that thread
+// may run `done`, after the lock is released. Thread-safe; lives for one generation.
 class CallTable {
  public:
-  // Accepts the call and moves it here. InvalidArgument for a name that is in flight already; the
-  // status of CloseAdmission after that. Both arguments are untouched when refused.
-  Status Add(Request* request, LocalCall* entry);
+  // Accepts the call and moves both arguments here. InvalidArgument, and the arguments stay, for a
+  // name that is in flight in this process set already; after CloseAdmission its status.
+  Status Add(Request* request, LocalCall* call);
 
   // Moves the requests that were accepted since the last Drain to `out`, in order.
   void Drain(std::vector<std::pair<CallId, Request>>* out);
@@ -52,7 +53,7 @@ class CallTable {
 
   // The plan succeeded: takes its calls.
   std::vector<FinishedCall> TakePlan(uint64_t sequence);
-  // It did not: its calls stay until the engine has decided how they end.
+  // The plan failed: its calls stay until the engine has decided how they end.
   void ForgetPlan(uint64_t sequence);
 
   // Takes one call, if it is still there; or all.
@@ -63,19 +64,19 @@ class CallTable {
   void CloseAdmission(Status why);
 
  private:
-  struct Call {
+  struct Accepted {
     std::string key;
     RunningCall running;
   };
-  FinishedCall Remove(std::unordered_map<CallId, Call>::iterator it, Status status);
+  FinishedCall Remove(std::unordered_map<CallId, Accepted>::iterator it, Status status);
 
   mutable std::mutex mutex_;  // guards everything below
   Status closed_;
   CallId next_id_ = 1;
-  std::unordered_map<CallId, Call> calls_;
-  std::unordered_set<std::string> names_;  // of calls_, with their process sets
-  std::vector<std::pair<CallId, Request>> submissions_;
-  std::map<uint64_t, std::vector<CallId>> plans_;
+  std::unordered_map<CallId, Accepted> calls_;
+  std::unordered_set<std::string> names_;                // keys of calls_: "process set:name"
+  std::vector<std::pair<CallId, Request>> submissions_;  // that Drain has not taken yet
+  std::map<uint64_t, std::vector<CallId>> plans_;        // that run, by sequence
 };
 
 }  // namespace tfring

@@ -2,36 +2,25 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <memory>
 #include <new>
 #include <string>
 #include <utility>
 
+#include "ops/runtime/base/check.h"
 #include "ops/runtime/process/output_layout.h"
 
 namespace tfring {
 namespace {
 
-int PositionOf(const std::vector<Rank>& members, Rank rank) {
-  auto it = std::lower_bound(members.begin(), members.end(), rank);
-  return it != members.end() && *it == rank ? static_cast<int>(it - members.begin()) : -1;
+int PositionOf(const PlanRun& run, Rank rank) {
+  const auto it = std::lower_bound(run.members.begin(), run.members.end(), rank);
+  TFRING_CHECK(it != run.members.end() && *it == rank)
+      << "rank " << rank << " takes no part in plan " << run.plan.sequence;
+  return static_cast<int>(it - run.members.begin());
 }
 
-std::vector<Rank> TakingPart(const PlanRun& run) {
-  const Plan& plan = run.plan;
-  if (plan.kind == CollectiveKind::kSendRecv) {
-    return {std::min(plan.root, plan.peer), std::max(plan.root, plan.peer)};
-  }
-  if (plan.absent.empty()) return run.members;
-  std::vector<Rank> present;
-  std::set_difference(run.members.begin(), run.members.end(), plan.absent.begin(),
-                      plan.absent.end(), std::back_inserter(present));
-  return present;
-}
-
-// Sends and does not receive, or receives and does not send.
-bool IsSource(const Collective& collective) {
+bool OnlySends(const Collective& collective) {
   return collective.kind == CollectiveKind::kSendRecv && collective.self == collective.root;
 }
 bool ReadsInput(const Collective& collective) {
@@ -40,11 +29,11 @@ bool ReadsInput(const Collective& collective) {
   return !rooted || collective.self == collective.root;
 }
 
-// Memory for the output: the framework's, or, where it has none, scratch.
+// Gives `buffer` memory for the output: the framework's, or scratch memory if it has none.
 Status Allocate(const Collective& collective, const std::string& name, int tensor,
                 const OutputLayout& layout, RunningCall* call, TensorBuffer* buffer) {
   buffer->output_bytes = layout.bytes;
-  Result<void*> memory = call->entry.allocate(tensor, layout.shape);
+  Result<void*> memory = call->call.allocate(tensor, layout.shape);
   if (memory.ok() && (*memory != nullptr || layout.bytes == 0)) {
     buffer->output = *memory;
     return OkStatus();
@@ -58,38 +47,38 @@ Status Allocate(const Collective& collective, const std::string& name, int tenso
   return buffer->output == nullptr ? call->local_failure : OkStatus();
 }
 
-Status AddLaidOut(const PlanItem& item, RunningCall* call, Collective* out) {
+// Adds the buffers of a call whose outputs have to be allocated now.
+Status AddAllocated(const PlanItem& item, RunningCall* call, Collective* out) {
   LayoutRequest request;
   request.kind = out->kind;
   request.dtype = out->dtype;
   request.members = out->members.size();
   request.self = static_cast<size_t>(out->self);
   request.root = static_cast<size_t>(out->root);
-  // A receiver that knows no shape has given no tensor.
-  const bool open = out->kind == CollectiveKind::kSendRecv && call->shapes.empty();
-  const size_t tensors = open ? 1 : call->shapes.size();
+  // A receiver may have given no shape.
+  const size_t tensors = out->kind == CollectiveKind::kSendRecv ? 1 : call->shapes.size();
   for (size_t t = 0; t < tensors; ++t) {
-    Result<OutputLayout> layout = LayoutOf(request, item, t, open ? nullptr : &call->shapes[t]);
-    if (!layout.ok()) return layout.status();
+    const Shape own = t < call->shapes.size() ? call->shapes[t] : Shape();
+    OutputLayout layout = LayoutOf(request, item.negotiated_values, t, own);
     TensorBuffer buffer;
-    if (t < call->entry.buffers.size() && ReadsInput(*out)) {
-      buffer.input = call->entry.buffers[t].input;
-      buffer.input_bytes = call->entry.buffers[t].input_bytes;
+    if (t < call->call.buffers.size() && ReadsInput(*out)) {
+      buffer.input = call->call.buffers[t].input;
+      buffer.input_bytes = call->call.buffers[t].input_bytes;
     }
-    if (!IsSource(*out)) {
-      TFRING_RETURN_IF_ERROR(
-          Allocate(*out, item.name, static_cast<int>(t), *layout, call, &buffer));
+    if (!OnlySends(*out)) {
+      TFRING_RETURN_IF_ERROR(Allocate(*out, item.name, static_cast<int>(t), layout, call, &buffer));
     }
     out->buffers.push_back(buffer);
     if (out->kind == CollectiveKind::kSendRecv) continue;
-    out->block_bytes.push_back(std::move(layout->blocks));
+    out->block_bytes.push_back(std::move(layout.blocks));
     if (out->kind != CollectiveKind::kAlltoall) continue;
-    out->send_bytes.push_back(std::move(layout->sends));
-    if (call->entry.announce) call->entry.announce(layout->rows);
+    out->send_bytes.push_back(std::move(layout.sends));
+    if (call->call.announce) call->call.announce(layout.rows);
   }
   return OkStatus();
 }
 
+// Adds the buffers of a call that came with its outputs.
 void AddGiven(const std::vector<TensorBuffer>& buffers, Collective* out) {
   for (TensorBuffer buffer : buffers) {
     if (out->kind == CollectiveKind::kReduce && out->self != out->root) {
@@ -112,18 +101,15 @@ Result<Collective> BuildCollective(const PlanRun& run, Rank self,
   out.op = plan.op;
   out.prescale = plan.prescale;
   out.postscale = plan.postscale;
-  out.members = TakingPart(run);
-  out.self = PositionOf(out.members, self);
-  if (HasRoot(plan.kind)) out.root = PositionOf(out.members, plan.root);
-  if (out.self < 0 || out.root < 0 || calls.size() != plan.items.size()) {
-    return Internal("plan " + std::to_string(plan.sequence) + " (" + CollectiveKindName(plan.kind) +
-                    ") does not fit the calls of rank " + std::to_string(self));
-  }
+  out.members = run.members;
+  out.self = PositionOf(run, self);
+  if (HasRoot(plan.kind)) out.root = PositionOf(run, plan.root);
+  TFRING_CHECK(calls.size() == plan.items.size()) << "plan " << plan.sequence;
   for (size_t i = 0; i < calls.size(); ++i) {
     if (AllocatesOutput(plan.kind)) {
-      TFRING_RETURN_IF_ERROR(AddLaidOut(plan.items[i], calls[i], &out));
+      TFRING_RETURN_IF_ERROR(AddAllocated(plan.items[i], calls[i], &out));
     } else {
-      AddGiven(calls[i]->entry.buffers, &out);
+      AddGiven(calls[i]->call.buffers, &out);
     }
   }
   return out;

@@ -5,15 +5,15 @@
 
 #include "ops/runtime/interfaces/collective_backend.h"
 #include "ops/runtime/process/call_table.h"
-#include "ops/runtime/protocol/engine/engine.h"
+#include "ops/runtime/protocol/message/plan.h"
 
 namespace tfring {
 
-// What the plan asks of this rank's backend: the buffers of its calls, one after another. Outputs
-// whose size only the plan knows are allocated here, and alltoall is told what it receives. Where
-// the framework has no memory for one, the call is marked as failed and scratch memory stands in,
-// because the other ranks count on us. Internal if the plan does not fit the calls, or if there is
-// not even scratch memory. Not for kinds that move no data. Control thread.
+// The collective that the backend of rank `self` has to run for a plan that moves data: the buffers
+// of its calls, one after another. Outputs whose size only the plan knows are allocated here, and
+// alltoall announces what it receives. If the framework has no memory for an output, the call will
+// fail, but it takes part with scratch memory, because the other ranks wait for its data. Internal
+// if there is not even scratch memory. Control thread.
 Result<Collective> BuildCollective(const PlanRun& run, Rank self,
                                    const std::vector<RunningCall*>& calls);
 

@@ -6,9 +6,9 @@
 namespace tfring {
 namespace {
 
-// The call is gone, with all that it holds, before the next one begins.
-void RunDone(FinishedCall call) {
-  if (call.entry.done) call.entry.done(call.status);
+// Destroys the call, with all that it holds, before the next one begins.
+void RunDone(FinishedCall finished) {
+  if (finished.call.done) finished.call.done(finished.status);
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ bool CompletionThread::Stop(TimePoint deadline) {
   }
   queue_->changed.notify_one();
   if (!thread_.Join(deadline)) return false;
-  // A thread that never started has left everything to us.
+  // A thread that never started has run nothing.
   std::vector<FinishedCall> calls;
   {
     std::lock_guard<std::mutex> lock(queue_->mutex);

@@ -15,9 +15,9 @@
 
 namespace tfring {
 
-// Runs `done` callbacks, in the order in which calls finished, on a thread that nothing in the
-// runtime waits for: they may run framework code for a long time and may call Enqueue. Push is
-// thread-safe; Start and Stop belong to the owner. Lives from init to shutdown.
+// Runs `done` callbacks, in the order in which calls finished, on a thread of its own: they may run
+// framework code for a long time and may call Enqueue, so no other thread of the runtime may wait
+// for them. Push is thread-safe; Start and Stop are for the owner. Lives for one generation.
 class CompletionThread {
  public:
   CompletionThread();
@@ -27,8 +27,8 @@ class CompletionThread {
   // Takes the calls; their `done` runs soon, or at once on the caller's thread after Stop.
   void Push(std::vector<FinishedCall> calls);
 
-  // Runs what was pushed, then ends the thread. False if a `done` did not return until `deadline`;
-  // the thread goes on by itself then and still runs the rest.
+  // Runs what was pushed, then ends the thread. False if a `done` has not returned by `deadline`;
+  // the thread then runs the rest on its own and ends.
   bool Stop(TimePoint deadline);
 
   bool IsCurrent() const { return thread_.IsCurrent(); }
@@ -38,7 +38,7 @@ class CompletionThread {
   struct Queue;
   static void Run(Queue* queue);
 
-  const std::shared_ptr<Queue> queue_;  // shared with the thread, which may outlive us
+  const std::shared_ptr<Queue> queue_;  // shared with the thread, which may outlive this object
   WorkerThread thread_;
 };
 

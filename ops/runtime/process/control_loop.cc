@@ -11,19 +11,19 @@
 namespace tfring {
 namespace {
 
-// Peers may still read what we sent last.
+// For peers to read the last frames, and to close their side.
 constexpr Duration kCloseLimit = 2 * kSecond;
 
 }  // namespace
 
 ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport,
-                         CallTable* table, MemberTable* members, CompletionThread* completions)
+                         CallTable* table, CompletionThread* completions)
     : rank_(options.rank),
       engine_(std::move(options)),
       table_(table),
-      members_(members),
       completions_(completions),
-      transport_(std::move(transport)) {}
+      transport_(std::move(transport)),
+      sets_(std::make_shared<const ProcessSets>(engine_.process_sets())) {}
 
 ControlLoop::~ControlLoop() = default;
 
@@ -36,7 +36,8 @@ void ControlLoop::OnCompletion(Completion completion) {
   const bool ok = completion.status.ok();
   bool leaving = false;
   {
-    // Before any `done` can run: a name that is submitted again must come after its completion.
+    // Before any `done` can run: it may submit the same name again, and the engine has to see this
+    // completion first.
     std::lock_guard<std::mutex> lock(inbox_mutex_);
     inbox_.completions.push_back(std::move(completion));
     leaving = leaving_;
@@ -46,8 +47,8 @@ void ControlLoop::OnCompletion(Completion completion) {
   } else {
     table_->ForgetPlan(sequence);
   }
-  // Only the sequencer has to act on a success, since it may send what became ready meanwhile, and
-  // whoever waits for the last plan to leave. The others learn of it when they are awake next.
+  // A success needs the engine at once only on rank 0, which may plan what became complete
+  // meanwhile, and on a rank that leaves after its last plan. All others see it at their next step.
   if (!ok || leaving || rank_ == 0) WakeIfAsleep();
 }
 
@@ -80,7 +81,7 @@ void ControlLoop::Sleep(std::vector<ControlEvent>* events) {
 EngineEvents ControlLoop::Gather(std::vector<ControlEvent> control) {
   EngineEvents events;
   events.control = std::move(control);
-  // In this order: a name may be submitted again once its completion is in the inbox.
+  // In this order: calls that reuse a name were made after the completion came into the inbox.
   table_->Drain(&events.submissions);
   std::lock_guard<std::mutex> lock(inbox_mutex_);
   events.completions.swap(inbox_.completions);
@@ -102,6 +103,10 @@ void ControlLoop::Run() {
 
 void ControlLoop::Apply(EngineEffects effects) {
   for (auto& [to, frame] : effects.frames) transport_->Send(to, std::move(frame));
+  if (effects.process_sets != nullptr) {
+    std::lock_guard<std::mutex> lock(sets_mutex_);
+    sets_ = std::move(effects.process_sets);
+  }
   for (const PlanRun& run : effects.runs) StartPlan(run);
   if (effects.abort) backend_->Abort(std::move(*effects.abort));
   std::vector<FinishedCall> finished;
@@ -114,39 +119,22 @@ void ControlLoop::Apply(EngineEffects effects) {
 }
 
 void ControlLoop::StartPlan(const PlanRun& run) {
-  const std::vector<RunningCall*> calls = table_->Begin(run.plan.sequence, run.entries);
-  if (!MovesData(run.plan.kind)) {
+  const std::vector<RunningCall*> calls = table_->Begin(run.plan.sequence, run.calls);
+  if (!run.moves_data()) {
+    // Joins and changes of process sets: that the plan came is all there is to run.
     Count({}, calls.size());
-    return OnCompletion({run.plan.sequence, RunHere(run.plan, calls), kNoRank});
+    const LocalCall& call = calls.at(0)->call;
+    if (call.announce) call.announce({run.plan.items[0].negotiated_values[0]});
+    return OnCompletion({run.plan.sequence, OkStatus(), kNoRank});
   }
   Result<Collective> collective = BuildCollective(run, rank_, calls);
   if (!collective.ok()) {
-    // The peers run this plan: our bytes of the next one must not be taken for those of this one.
+    // The peers run this plan: they would take our bytes of the next one for those of this one.
     backend_->Abort(collective.status());
     return OnCompletion(Completion{run.plan.sequence, collective.status(), kNoRank});
   }
   Count(collective->buffers, calls.size());
   backend_->Submit(std::move(*collective));
-}
-
-// What needs no backend: that the plan came is all there is to it.
-Status ControlLoop::RunHere(const Plan& plan, const std::vector<RunningCall*>& calls) {
-  for (size_t i = 0; i < plan.items.size(); ++i) {
-    const std::vector<int64_t>& values = plan.items[i].negotiated_values;
-    if (values.empty() || i >= calls.size()) {
-      return Internal("plan " + std::to_string(plan.sequence) + " (" +
-                      CollectiveKindName(plan.kind) + ") does not fit the calls of rank " +
-                      std::to_string(rank_));
-    }
-    const auto id = static_cast<ProcessSetId>(values[0]);
-    if (plan.kind == CollectiveKind::kAddProcessSet) {
-      TFRING_RETURN_IF_ERROR(
-          members_->Add(id, std::vector<Rank>(values.begin() + 1, values.end())));
-    }
-    if (plan.kind == CollectiveKind::kRemoveProcessSet) members_->Remove(id);
-    if (calls[i]->entry.announce) calls[i]->entry.announce({values[0]});
-  }
-  return OkStatus();
 }
 
 void ControlLoop::Count(const std::vector<TensorBuffer>& buffers, size_t calls) {
@@ -158,6 +146,11 @@ void ControlLoop::Count(const std::vector<TensorBuffer>& buffers, size_t calls) 
   for (const TensorBuffer& buffer : buffers) {
     if (buffer.input == buffer.output && buffer.input != nullptr) ++counts_.forwarded;
   }
+}
+
+std::shared_ptr<const ProcessSets> ControlLoop::process_sets() const {
+  std::lock_guard<std::mutex> lock(sets_mutex_);
+  return sets_;
 }
 
 ControlLoop::Counts ControlLoop::counts() const {

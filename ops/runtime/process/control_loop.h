@@ -11,38 +11,43 @@
 #include "ops/runtime/interfaces/control_transport.h"
 #include "ops/runtime/process/call_table.h"
 #include "ops/runtime/process/completion_thread.h"
-#include "ops/runtime/process/member_table.h"
 #include "ops/runtime/protocol/engine/engine.h"
 
 namespace tfring {
 
-// The loop that turns what happens into Engine::Step and its effects into sends, submitted
-// collectives and results. Run is the body of one thread; the other methods are called by other
-// threads and only leave a note and wake that thread if it sleeps. Lives for one generation; the
-// tables and the completion thread outlive it.
+// Connects the engine, which only decides, with the world: a loop that gathers events from the call
+// table, the control transport and the backend, calls Engine::Step, and carries out its effects:
+// frames to send, collectives to submit, calls to end. Between two steps it sleeps in the transport
+// until the engine's next deadline. Other threads put what they have into the call table or the
+// inbox, and wake the loop only if it sleeps: `asleep_` is set before the last look at the queues,
+// so an addition is either seen by that look or finds the flag set. Run is the body of the control
+// thread. Lives for one generation; the call table and the completion thread outlive it.
 class ControlLoop {
  public:
   ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport, CallTable* table,
-              MemberTable* members, CompletionThread* completions);
+              CompletionThread* completions);
   ~ControlLoop();
 
   // Where the backend reports to. The backend is given before Run.
   CompletionSink Sink();
   void SetBackend(std::unique_ptr<CollectiveBackend> backend) { backend_ = std::move(backend); }
 
-  // Instead of Run, where its thread could not be started.
+  // Instead of Run, if its thread could not be started.
   void DropBackend(const Status& why);
 
-  // Until a shutdown is through. Then the backend and the transport are closed, and every call has
-  // been handed to the completion thread.
+  // Returns after a shutdown, when the backend and the transport are closed and every call has been
+  // handed to the completion thread.
   void Run();
 
-  // The table holds something new. Any thread.
+  // The call table has a new call. Any thread.
   void NotifySubmission() { WakeIfAsleep(); }
   // This rank leaves; Run returns soon. Any thread.
   void RequestShutdown();
 
-  // Any thread, while Run goes on or after it.
+  // The process sets as of the last plan that this rank has taken. Any thread.
+  std::shared_ptr<const ProcessSets> process_sets() const;
+
+  // Any thread, during Run or after it.
   struct Counts {
     int64_t control_wakeups = 0;
     int64_t data_wakeups = 0;
@@ -68,25 +73,26 @@ class ControlLoop {
   EngineEvents Gather(std::vector<ControlEvent> control);
   void Apply(EngineEffects effects);
   void StartPlan(const PlanRun& run);
-  Status RunHere(const Plan& plan, const std::vector<RunningCall*>& calls);
   void Count(const std::vector<TensorBuffer>& buffers, size_t calls);
   void Leave();
 
   const Rank rank_;
   Engine engine_;
   CallTable* const table_;
-  MemberTable* const members_;
   CompletionThread* const completions_;
   const std::unique_ptr<ControlTransport> transport_;
   std::unique_ptr<CollectiveBackend> backend_;
 
   // True from just before the control thread looks at its queues for the last time until it is
-  // awake: whoever adds to a queue and finds it true has to wake the thread.
+  // awake. A thread that adds to a queue and finds it true has to wake the control thread.
   std::atomic<bool> asleep_{false};
+
+  mutable std::mutex sets_mutex_;  // guards sets_
+  std::shared_ptr<const ProcessSets> sets_;
 
   mutable std::mutex inbox_mutex_;  // guards inbox_ and leaving_
   Inbox inbox_;
-  bool leaving_ = false;  // a shutdown was asked for; stays
+  bool leaving_ = false;  // RequestShutdown was called; stays
 
   mutable std::mutex counts_mutex_;  // guards counts_ and the end of backend_
   Counts counts_;

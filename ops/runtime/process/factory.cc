@@ -27,7 +27,7 @@ Status CheckTopology(const Topology& t, const std::vector<std::string>& hosts) {
 
 bool NeedsControl(const Topology& t, Rank peer) { return t.rank == 0 || peer == 0; }
 
-// The bootstrap decides how full the mesh is; the ring is the least that every collective needs.
+// The bootstrap decides which ranks are connected; the ring is the least that collectives need.
 bool NeedsData(const Topology& t, Rank peer) {
   const int distance = (peer - t.rank + t.size) % t.size;
   return distance == 1 || distance == t.size - 1;
@@ -108,7 +108,7 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   }
   Result<std::unique_ptr<DataTransport>> data = MakeData(&connections, config, limit);
   if (!data.ok()) return data.status();
-  // std::function wants to be copyable; the transport is handed over at the only call.
+  // std::function has to be copyable and the transport is not; it is moved out in the only call.
   auto holder = std::make_shared<std::unique_ptr<DataTransport>>(std::move(*data));
   parts.make_backend = [self = topology.rank, size = topology.size, config,
                         holder](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {

@@ -12,7 +12,7 @@
 
 namespace tfring {
 
-// The descriptors of InitOptions, owned. Movable.
+// The descriptors of InitOptions, which it closes.
 struct Connections {
   std::map<Rank, UniqueFd> control;
   std::map<Rank, UniqueFd> data;
@@ -22,10 +22,10 @@ struct Connections {
 // Takes over the descriptors, so that they are closed whatever happens next.
 Connections TakeConnections(InitOptions* options);
 
-// Chooses transports and backend: the only place that knows all kinds. A job of one rank gets the
-// local backend, all others the CPU backend, over shared memory within a host and sockets between
-// hosts. InvalidArgument says which connection is missing or superfluous; Unavailable names a peer
-// that was lost meanwhile or does not answer within `limit`.
+// Chooses transports and backend: the only place that knows all implementations. A job of one rank
+// gets the local backend, all others the CPU backend, over shared memory within a host and sockets
+// between hosts. InvalidArgument says which connection is missing or superfluous; Unavailable names
+// a peer that was lost meanwhile or does not answer within `limit`.
 Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::string> hosts,
                                      Connections connections, const Config& config, Duration limit);
 

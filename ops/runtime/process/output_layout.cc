@@ -1,159 +1,82 @@
 #include "ops/runtime/process/output_layout.h"
 
-#include <string>
+#include <numeric>
 #include <utility>
+
+#include "ops/runtime/base/check.h"
 
 namespace tfring {
 namespace {
 
-constexpr int64_t kTooLarge = INT64_MAX;  // more bytes than can be counted
+using Values = std::vector<int64_t>;
 
-// Rows as bytes, and their sums. False if they make no sense or overflow.
-struct Blocks {
-  std::vector<int64_t> bytes;
-  int64_t total_rows = 0;
-  int64_t total_bytes = 0;
-
-  bool Add(int64_t rows, int64_t row_bytes) {
-    int64_t block = 0;
-    const bool countable =
-        rows == 0 || (row_bytes != kTooLarge && !__builtin_mul_overflow(rows, row_bytes, &block));
-    if (rows < 0 || !countable || __builtin_add_overflow(total_bytes, block, &total_bytes) ||
-        __builtin_add_overflow(total_rows, rows, &total_rows)) {
-      return false;
-    }
-    bytes.push_back(block);
-    return true;
-  }
-
-  bool AddAll(const int64_t* rows, size_t count, size_t stride, int64_t row_bytes) {
-    for (size_t m = 0; m < count; ++m) {
-      if (!Add(rows[m * stride], row_bytes)) return false;
-    }
-    return true;
-  }
-};
-
-// False for a scalar. Rows that are too large are right where there are none.
-bool RowBytes(const Shape& shape, DataType dtype, int64_t* bytes) {
-  if (shape.empty()) return false;
-  Shape row = shape;
-  row[0] = DataTypeSize(dtype);
-  *bytes = NumElements(row);
-  return true;
+int64_t Sum(const Values& values) {
+  return std::accumulate(values.begin(), values.end(), int64_t{0});
 }
 
-void SetRows(int64_t rows, int64_t bytes, OutputLayout* out) {
-  out->shape[0] = rows;
-  out->bytes = bytes;
+// `count` values from `first` on, `stride` apart.
+Values Slice(const Values& values, size_t first, size_t count, size_t stride = 1) {
+  TFRING_CHECK(count > 0 && first + (count - 1) * stride < values.size())
+      << "a plan has " << values.size() << " negotiated values";
+  Values slice;
+  for (size_t i = 0; i < count; ++i) slice.push_back(values[first + i * stride]);
+  return slice;
 }
 
-// Of allgather and gather.
-bool Gathered(const LayoutRequest& request, const PlanItem& item, size_t tensor, int64_t row_bytes,
-              OutputLayout* out) {
-  const size_t begin = tensor * request.members;
-  if (item.negotiated_values.size() < begin + request.members) return false;
-  if (item.negotiated_values[begin + request.self] != out->shape[0]) return false;
-  Blocks blocks;
-  if (!blocks.AddAll(item.negotiated_values.data() + begin, request.members, 1, row_bytes))
-    return false;
-  const bool receives = request.kind == CollectiveKind::kAllgather || request.self == request.root;
-  SetRows(receives ? blocks.total_rows : 0, receives ? blocks.total_bytes : 0, out);
-  out->blocks = std::move(blocks.bytes);
-  return true;
+Values RowsToBytes(Values rows, int64_t row_bytes) {
+  for (int64_t& value : rows) value *= row_bytes;
+  return rows;
 }
 
 // Of reducescatter: the first (rows % members) get one row more.
-bool Scattered(const LayoutRequest& request, int64_t row_bytes, OutputLayout* out) {
-  const auto members = static_cast<int64_t>(request.members);
-  const int64_t rows = out->shape[0];
-  const auto self = static_cast<int64_t>(request.self);
-  if (members <= 0 || self >= members) return false;
-  const int64_t share = rows / members, rest = rows % members;
-  Blocks blocks;
-  for (int64_t m = 0; m < members; ++m) {
-    if (!blocks.Add(share + (m < rest ? 1 : 0), row_bytes)) return false;
-  }
-  SetRows(share + (self < rest ? 1 : 0), blocks.bytes[request.self], out);
-  out->blocks = std::move(blocks.bytes);
-  return true;
-}
-
-// Of alltoall: [s * members + d] are the rows from s to d.
-bool Exchanged(const LayoutRequest& request, const PlanItem& item, int64_t row_bytes,
-               OutputLayout* out) {
-  const size_t members = request.members;
-  if (item.negotiated_values.size() != members * members) return false;
-  const int64_t* matrix = item.negotiated_values.data();
-  Blocks sent, received;
-  if (!sent.AddAll(matrix + request.self * members, members, 1, row_bytes) ||
-      !received.AddAll(matrix + request.self, members, members, row_bytes) ||
-      sent.total_rows != out->shape[0]) {
-    return false;
-  }
-  for (size_t s = 0; s < members; ++s) out->rows.push_back(matrix[s * members + request.self]);
-  SetRows(received.total_rows, received.total_bytes, out);
-  out->blocks = std::move(received.bytes);
-  out->sends = std::move(sent.bytes);
-  return true;
-}
-
-// Of scatter: the rows for each member.
-bool Dealt(const LayoutRequest& request, const PlanItem& item, int64_t row_bytes,
-           OutputLayout* out) {
-  if (item.negotiated_values.size() != request.members) return false;
-  Blocks blocks;
-  if (!blocks.AddAll(item.negotiated_values.data(), request.members, 1, row_bytes)) return false;
-  if (request.self == request.root && blocks.total_rows != out->shape[0]) return false;
-  SetRows(item.negotiated_values[request.self], blocks.bytes[request.self], out);
-  out->blocks = std::move(blocks.bytes);
-  return true;
-}
-
-// Of send/recv: the plan has the whole shape. The receiver may have left it open.
-bool Handed(const LayoutRequest& request, const PlanItem& item, const Shape* own,
-            OutputLayout* out) {
-  out->shape = item.negotiated_values;
-  for (size_t d = 0; d < out->shape.size(); ++d) {
-    const bool fits = own == nullptr || (own->size() == out->shape.size() &&
-                                         ((*own)[d] == out->shape[d] || (*own)[d] == -1));
-    if (out->shape[d] < 0 || !fits) return false;
-  }
-  if (own != nullptr && own->size() != out->shape.size()) return false;
-  const int64_t elements = NumElements(out->shape);
-  return elements != INT64_MAX &&
-         !__builtin_mul_overflow(elements, DataTypeSize(request.dtype), &out->bytes);
-}
-
-bool Lay(const LayoutRequest& request, const PlanItem& item, size_t tensor, const Shape* own,
-         OutputLayout* out) {
-  if (request.kind == CollectiveKind::kSendRecv) return Handed(request, item, own, out);
-  int64_t row_bytes = 0;
-  if (own == nullptr || !RowBytes(*own, request.dtype, &row_bytes)) return false;
-  out->shape = *own;
-  switch (request.kind) {
-    case CollectiveKind::kAllgather:
-    case CollectiveKind::kGather:
-      return Gathered(request, item, tensor, row_bytes, out);
-    case CollectiveKind::kReducescatter:
-      return Scattered(request, row_bytes, out);
-    case CollectiveKind::kAlltoall:
-      return Exchanged(request, item, row_bytes, out);
-    case CollectiveKind::kScatter:
-      return Dealt(request, item, row_bytes, out);
-    default:
-      return false;
-  }
+Values EqualRows(int64_t rows, size_t members) {
+  const auto count = static_cast<int64_t>(members);
+  Values shares(members, rows / count);
+  for (int64_t m = 0; m < rows % count; ++m) ++shares[static_cast<size_t>(m)];
+  return shares;
 }
 
 }  // namespace
 
-Result<OutputLayout> LayoutOf(const LayoutRequest& request, const PlanItem& item, size_t tensor,
-                              const Shape* own) {
-  OutputLayout layout;
-  if (Lay(request, item, tensor, own, &layout)) return layout;
-  return Internal("the plan for " + std::string(CollectiveKindName(request.kind)) + " '" +
-                  item.name + "' does not fit what this rank submitted");
+OutputLayout LayoutOf(const LayoutRequest& request, const std::vector<int64_t>& values,
+                      size_t tensor, const Shape& own) {
+  OutputLayout out;
+  if (request.kind == CollectiveKind::kSendRecv) {
+    out.shape = values;
+    out.bytes = NumElements(out.shape) * DataTypeSize(request.dtype);
+    return out;
+  }
+  const size_t members = request.members;
+  const int64_t row_bytes = RowBytes(own, request.dtype);
+  Values rows;  // of each block
+  int64_t output_rows = 0;
+  switch (request.kind) {
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kGather:
+      rows = Slice(values, tensor * members, members);
+      if (request.kind == CollectiveKind::kAllgather || request.self == request.root) {
+        output_rows = Sum(rows);
+      }
+      break;
+    case CollectiveKind::kReducescatter:
+      rows = EqualRows(own[0], members);
+      output_rows = rows[request.self];
+      break;
+    case CollectiveKind::kScatter:
+      rows = Slice(values, 0, members);
+      output_rows = rows[request.self];
+      break;
+    default:  // alltoall: the matrix of rows, [sender * members + receiver]
+      out.sends = RowsToBytes(Slice(values, request.self * members, members), row_bytes);
+      rows = Slice(values, request.self, members, members);
+      out.rows = rows;
+      output_rows = Sum(rows);
+  }
+  out.shape = own;
+  out.shape[0] = output_rows;
+  out.bytes = output_rows * row_bytes;
+  out.blocks = RowsToBytes(std::move(rows), row_bytes);
+  return out;
 }
 
 }  // namespace tfring

@@ -5,13 +5,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
-#include "ops/runtime/protocol/message/plan.h"
 
 namespace tfring {
 
-// Where one rank stands in a plan whose outputs are allocated when it comes. A value type.
+// The place of this rank in a plan of a kind that AllocatesOutput. A value type.
 struct LayoutRequest {
   CollectiveKind kind = CollectiveKind::kAllgather;
   DataType dtype = DataType::kUint8;
@@ -29,11 +27,11 @@ struct OutputLayout {
   std::vector<int64_t> rows;    // alltoall: received from each member
 };
 
-// The layout of tensor number `tensor`, whose input here has the shape `own` (null: a receiver that
-// takes any). `item` came over the wire: Internal if its dimensions do not fit the call, or hold
-// more bytes than can be counted.
-Result<OutputLayout> LayoutOf(const LayoutRequest& request, const PlanItem& item, size_t tensor,
-                              const Shape* own);
+// The layout of tensor number `tensor`, whose input here has the shape `own` (any shape for a
+// receiver). `values` are the plan's negotiated values, which have passed NegotiatedValuesFit.
+// Pure.
+OutputLayout LayoutOf(const LayoutRequest& request, const std::vector<int64_t>& values,
+                      size_t tensor, const Shape& own);
 
 }  // namespace tfring
 

@@ -43,8 +43,8 @@ bool Same(const Topology& a, const Topology& b) {
 
 }  // namespace
 
-// What Init and Shutdown change. Transitions are long and hold no lock: `phase` says that one is
-// under way. In a forked child no lock may be taken, its owner may not exist there.
+// What Init and Shutdown change. Both take long and hold no lock meanwhile; `phase` says that one
+// is under way. A forked child must take no lock: the thread that holds it may not exist there.
 struct ProcessRuntime::Impl {
   enum class Phase { kDown, kStarting, kUp, kStopping };
 
@@ -86,7 +86,7 @@ struct ProcessRuntime::Impl {
   std::condition_variable changed;
   Phase phase = Phase::kDown;
   std::shared_ptr<RankRuntime> runtime;
-  // All that there were so far: a reader of `topology` may be slow.
+  // Never removed, because readers of `topology` hold no lock.
   std::vector<std::unique_ptr<const Topology>> topologies;
   std::atomic<const Topology*> topology{nullptr};  // null when not initialized
 };
@@ -175,7 +175,7 @@ std::map<ProcessSetId, std::vector<Rank>> ProcessRuntime::ProcessSets() const {
   if (ForkGuard::InForkedChild()) return {};
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
   if (runtime == nullptr) return {};
-  return runtime->ProcessSets();
+  return runtime->AllProcessSets();
 }
 
 Result<std::vector<Rank>> ProcessRuntime::Members(ProcessSetId id) const {
@@ -185,14 +185,14 @@ Result<std::vector<Rank>> ProcessRuntime::Members(ProcessSetId id) const {
   return runtime->Members(id);
 }
 
-void ProcessRuntime::Enqueue(Request request, LocalCall entry) {
+void ProcessRuntime::Enqueue(Request request, LocalCall call) {
   if (ForkGuard::InForkedChild()) {
-    if (entry.done) entry.done(ForkGuard::ForkedChildError());
+    if (call.done) call.done(ForkGuard::ForkedChildError());
     return;
   }
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  if (runtime != nullptr) return runtime->Enqueue(std::move(request), std::move(entry));
-  if (entry.done) entry.done(NotInitialized());
+  if (runtime != nullptr) return runtime->Enqueue(std::move(request), std::move(call));
+  if (call.done) call.done(NotInitialized());
 }
 
 std::map<std::string, int64_t> ProcessRuntime::Counters() const {

@@ -16,13 +16,13 @@
 
 namespace tfring {
 
-// One call as the framework glue hands it over. `buffers` has one element per shape of the Request.
-// Where AllocatesOutput, `allocate` is called once per tensor with its final shape and returns the
-// memory; not on the source of a send. `announce` may be empty; it is told, before `done` and only
-// if a plan came: the rows received from each member (alltoall), the rank that joined last (join),
-// the id (adding a process set). Both run on the control thread and must not block. `done` is
-// called exactly once, whatever happens, on a thread that the runtime does not need to make
-// progress, with no lock held; it may call Enqueue.
+// What of a call stays on this rank, beside its Request. `buffers` has one element per shape of the
+// Request. Where AllocatesOutput, `allocate` is called once per tensor with its final shape and
+// returns the memory; not on the sender of a send/recv. `announce` may be empty; it is called
+// before `done`, and only if a plan came, with the rows received from each member (alltoall), the
+// rank that joined last (join) or the id (adding or removing a process set). Both run on the
+// control thread and must not block. `done` is called exactly once, whatever happens, on a thread
+// that the runtime does not need to make progress, with no lock held; it may call Enqueue.
 struct LocalCall {
   std::vector<TensorBuffer> buffers;
   std::function<Result<void*>(int tensor, const Shape& shape)> allocate;
@@ -46,13 +46,13 @@ struct InitOptions {
   std::vector<std::string> hosts;             // host name by rank, size elements
   std::map<Rank, int> control_fds;            // rank 0: to everybody; others: to rank 0
   std::map<Rank, int> data_fds;               // to the connected data peers
-  std::map<Rank, int64_t> local_pids;         // ranks of this host, besides ourselves: process id
+  std::map<Rank, int64_t> local_pids;         // process ids of the other ranks of this host
   std::map<std::string, std::string> config;  // see base/config.h
   double start_timeout_seconds = 60;          // for the peers to answer while Init runs
 };
 
-// The process-wide runtime: the only global. Created on first use, never destroyed. Init, Shutdown
-// and init again may follow each other any number of times. Thread-safe.
+// The process-wide runtime: the only global object. Created on first use, never destroyed. Init and
+// Shutdown may follow each other any number of times. Thread-safe.
 class TFRING_EXPORT ProcessRuntime {
  public:
   static ProcessRuntime& Get();
@@ -75,11 +75,11 @@ class TFRING_EXPORT ProcessRuntime {
   // Of one of them. InvalidArgument for an unknown id.
   Result<std::vector<Rank>> Members(ProcessSetId id) const;
 
-  // Never blocks. Refusals come through entry.done as well: those that no other rank can hear of
-  // (not initialized, no name, duplicate name in flight, unknown process set, this rank is not
-  // among the ranks of the call) possibly before Enqueue returns; any other bad call ends on all
-  // ranks with InvalidArgument once all have made it.
-  void Enqueue(Request request, LocalCall entry);
+  // Never blocks. All errors come through call.done. A call that cannot be matched with those of
+  // other ranks (not initialized, no name, a name that is in flight already, an unknown process
+  // set, this rank is not among the ranks of the call) ends alone, possibly before Enqueue returns;
+  // any other wrong call ends on all ranks with InvalidArgument once all have made it.
+  void Enqueue(Request request, LocalCall call);
 
   // "bytes_sent", "control_wakeups", "data_wakeups", "completion_wakeups", "plans", "collectives"
   // (calls that were part of a plan), "tensors", "forwarded" (outputs in place of their inputs),

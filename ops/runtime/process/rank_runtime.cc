@@ -10,15 +10,15 @@
 #include "ops/runtime/process/call_table.h"
 #include "ops/runtime/process/completion_thread.h"
 #include "ops/runtime/process/control_loop.h"
-#include "ops/runtime/process/member_table.h"
 #include "ops/runtime/protocol/message/request.h"
+#include "ops/runtime/protocol/negotiation/admission.h"
 #include "ops/runtime/transport/socket_util.h"
 
 namespace tfring {
 namespace {
 
 constexpr Duration kJoinLimit = 5 * kSecond;
-// What a `done` that is running gets, even if the control thread used up the limit.
+// Left for a `done` that is running, even if the control thread used up kJoinLimit.
 constexpr Duration kLastDoneLimit = kSecond / 2;
 
 Status StartBackend(const RankRuntimeParts& parts, ControlLoop* loop) {
@@ -31,30 +31,21 @@ Status StartBackend(const RankRuntimeParts& parts, ControlLoop* loop) {
   }
 }
 
-std::string NoSuchSet(ProcessSetId id) {
-  return "there is no process set " + std::to_string(id) +
-         ": add it on every rank before its use, and do not use it once it is removed";
-}
-
 }  // namespace
 
-// What the control thread uses, and keeps alive if it has to be left behind.
+// What the control thread uses. Shared with it, because it may outlive the RankRuntime if it does
+// not end in time.
 struct RankRuntime::Core {
-  explicit Core(int size) : members(size) {}
   CallTable table;
-  MemberTable members;
   CompletionThread completions;
   std::unique_ptr<ControlLoop> loop;
 };
 
 Result<std::unique_ptr<RankRuntime>> RankRuntime::Start(RankRuntimeParts parts) {
-  auto core = std::make_shared<Core>(parts.engine.size);
+  auto core = std::make_shared<Core>();
   std::unique_ptr<RankRuntime> runtime(new RankRuntime(core, parts.engine.rank));
-  for (auto& [id, ranks] : parts.engine.process_sets) {
-    TFRING_RETURN_IF_ERROR(core->members.Add(id, ranks));
-  }
   core->loop = std::make_unique<ControlLoop>(std::move(parts.engine), std::move(parts.control),
-                                             &core->table, &core->members, &core->completions);
+                                             &core->table, &core->completions);
   TFRING_RETURN_IF_ERROR(core->completions.Start());
   Status started = StartBackend(parts, core->loop.get());
   if (started.ok()) {
@@ -74,27 +65,22 @@ RankRuntime::RankRuntime(std::shared_ptr<Core> core, Rank rank)
 
 RankRuntime::~RankRuntime() { Shutdown(); }
 
-Status RankRuntime::Check(const LocalCall& entry, Request* request) const {
-  const MemberTable::Members members = core_->members.Find(request->process_set);
-  if (members == nullptr) {
-    return InvalidArgument("tensor '" + request->name + "': " + NoSuchSet(request->process_set));
+// All checks that a call has to pass on its own rank.
+Status RankRuntime::Admit(Request* request, LocalCall* call) {
+  TFRING_RETURN_IF_ERROR(AdmitRequest(*core_->loop->process_sets(), rank_, request));
+  if (request->refusal.empty()) {
+    const Status fits = CheckBuffers(*request, *call, rank_);
+    if (!fits.ok()) Refuse(fits, request);
   }
-  TFRING_RETURN_IF_ERROR(CheckRouting(*request, *members, rank_));
-  if (!request->refusal.empty()) return OkStatus();
-  Status valid = CheckRequest(*request, *members, rank_);
-  if (valid.ok()) valid = CheckBuffers(*request, entry, rank_);
-  // The other ranks are to hear of it instead of waiting for this one.
-  if (!valid.ok()) Refuse(valid, request);
-  return OkStatus();
+  return core_->table.Add(request, call);
 }
 
-void RankRuntime::Enqueue(Request request, LocalCall entry) {
-  Status status = Check(entry, &request);
-  if (status.ok()) status = core_->table.Add(&request, &entry);
-  if (status.ok()) {
+void RankRuntime::Enqueue(Request request, LocalCall call) {
+  const Status admitted = Admit(&request, &call);
+  if (admitted.ok()) {
     core_->loop->NotifySubmission();
-  } else if (entry.done) {
-    entry.done(status);
+  } else if (call.done) {
+    call.done(admitted);
   }
 }
 
@@ -116,12 +102,13 @@ void RankRuntime::Shutdown() {
   }
 }
 
-std::map<ProcessSetId, std::vector<Rank>> RankRuntime::ProcessSets() const {
-  return core_->members.All();
+std::map<ProcessSetId, std::vector<Rank>> RankRuntime::AllProcessSets() const {
+  return core_->loop->process_sets()->all();
 }
 
 Result<std::vector<Rank>> RankRuntime::Members(ProcessSetId id) const {
-  const MemberTable::Members members = core_->members.Find(id);
+  const std::shared_ptr<const ProcessSets> sets = core_->loop->process_sets();
+  const std::vector<Rank>* members = sets->Find(id);
   if (members == nullptr) return InvalidArgument(NoSuchSet(id));
   return *members;
 }

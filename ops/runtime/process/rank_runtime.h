@@ -24,9 +24,9 @@ struct RankRuntimeParts {
   std::function<std::unique_ptr<CollectiveBackend>(CompletionSink)> make_backend;
 };
 
-// One rank at work: tensor table, control thread, backend and completion thread. A process has one,
+// One rank at work: call table, control thread, backend and completion thread. A process has one,
 // owned by ProcessRuntime; tests have several. Every call that Enqueue takes ends exactly once,
-// also when the runtime is shut down with work in flight. Thread-safe. Lives for one generation.
+// also when the runtime is shut down with calls in flight. Thread-safe. Lives for one generation.
 class RankRuntime {
  public:
   // Starts the threads. Internal if the system refuses one.
@@ -34,14 +34,14 @@ class RankRuntime {
   ~RankRuntime();
 
   // As ProcessRuntime::Enqueue.
-  void Enqueue(Request request, LocalCall entry);
+  void Enqueue(Request request, LocalCall call);
 
-  // Refuses new calls, lets running plans end for 2 s, cancels all else, says goodbye and joins the
-  // threads, in 5 s at most. A second call waits for the first. Not from a `done`.
+  // Refuses new calls, waits up to 2 s for running plans, cancels all else, says goodbye and joins
+  // the threads, in 5 s at most. A second call waits for the first. Not from a `done`.
   void Shutdown();
 
   // As ProcessRuntime.
-  std::map<ProcessSetId, std::vector<Rank>> ProcessSets() const;
+  std::map<ProcessSetId, std::vector<Rank>> AllProcessSets() const;
   Result<std::vector<Rank>> Members(ProcessSetId id) const;
 
   // True inside a `done`.
@@ -52,13 +52,12 @@ class RankRuntime {
  private:
   struct Core;
   RankRuntime(std::shared_ptr<Core> core, Rank rank);
-  // Not ok if the call can only end here; one that is wrong otherwise becomes its own refusal.
-  Status Check(const LocalCall& entry, Request* request) const;
+  Status Admit(Request* request, LocalCall* call);
 
   const Rank rank_;
   const std::shared_ptr<Core> core_;  // shared with the control thread
   WorkerThread control_thread_;
-  std::mutex shutdown_mutex_;  // held by whoever shuts down; guards shut_down_
+  std::mutex shutdown_mutex_;  // held during Shutdown; guards shut_down_
   bool shut_down_ = false;
 };
 

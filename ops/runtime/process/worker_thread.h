@@ -16,9 +16,9 @@
 
 namespace tfring {
 
-// A named thread that can be joined with a limit: one that does not come back by then is let go.
-// So whatever its body uses must be owned by the body. Signals are left to the other threads of the
-// process. Used by one thread at a time; lives until Join.
+// A named thread that can be joined with a time limit: after that it is detached and runs on, so
+// the body has to own all that it uses. It blocks all signals, which the other threads of the
+// process handle. Used by one thread at a time.
 class WorkerThread {
  public:
   WorkerThread() = default;
@@ -45,7 +45,7 @@ class WorkerThread {
   std::shared_ptr<Ending> ending_;
 };
 
-// Blocks every signal for the calling thread, and so for those it creates meanwhile.
+// While it lives, blocks every signal for the calling thread and so for the threads it creates.
 class SignalsBlocked {
  public:
   SignalsBlocked();

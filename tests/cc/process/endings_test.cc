@@ -226,12 +226,12 @@ TEST(ADoneThatEnqueuesDuringShutdownEndsToo) {
   Job job(2, Link::kTcp);
   auto first = Allreduce("first", {1}, 1.0f);
   auto second = Allreduce("second", {1}, 1.0f);
-  LocalCall entry = first->MakeEntry();
-  entry.done = [&](const Status& status) {
+  LocalCall local = first->MakeLocalCall();
+  local.done = [&](const Status& status) {
     EXPECT_TRUE(status.code() == StatusCode::kCancelled);
     second->Start(&job[0]);
   };
-  job[0].Enqueue(first->request, std::move(entry));
+  job[0].Enqueue(first->request, std::move(local));
   job[0].Shutdown();
   EXPECT_TRUE(second->Wait().code() == StatusCode::kCancelled);
 }

@@ -120,20 +120,20 @@ class Call {
     return *this;
   }
 
-  void Start(RankRuntime* rank) { rank->Enqueue(request, MakeEntry()); }
+  void Start(RankRuntime* rank) { rank->Enqueue(request, MakeLocalCall()); }
 
-  LocalCall MakeEntry() {
-    LocalCall entry;
+  LocalCall MakeLocalCall() {
+    LocalCall local;
     outputs.resize(inputs.size());
     const bool allocates = AllocatesOutput(request.kind);
     for (size_t i = 0; i < inputs.size(); ++i) {
       const auto bytes = static_cast<int64_t>(inputs[i].size() * sizeof(float));
       if (!allocates) outputs[i].assign(inputs[i].size(), -1.0f);
-      entry.buffers.push_back({inputs[i].data(), allocates ? nullptr : outputs[i].data(), bytes,
+      local.buffers.push_back({inputs[i].data(), allocates ? nullptr : outputs[i].data(), bytes,
                                allocates ? 0 : bytes});
     }
     if (allocates) {
-      entry.allocate = [this](int tensor, const Shape& shape) -> Result<void*> {
+      local.allocate = [this](int tensor, const Shape& shape) -> Result<void*> {
         if (refuse_memory) return Internal("no memory for test");
         output_shapes.push_back(shape);
         outputs.resize(std::max(outputs.size(), static_cast<size_t>(tensor) + 1));
@@ -141,9 +141,9 @@ class Call {
         return static_cast<void*>(outputs[tensor].data());
       };
     }
-    entry.announce = [this](const std::vector<int64_t>& told) { values = told; };
-    entry.done = [this](const Status& status) { outcome_.set_value(status); };
-    return entry;
+    local.announce = [this](const std::vector<int64_t>& told) { values = told; };
+    local.done = [this](const Status& status) { outcome_.set_value(status); };
+    return local;
   }
 
   // Internal "timed out" after 30 s. A second outcome would throw in set_value.

@@ -22,11 +22,13 @@ std::unique_ptr<Call> Joining(ProcessSetId set = kGlobalProcessSet) {
 }
 
 // Makes the call on every rank; the outcome that all agree on.
-Status OnAll(Job* job, CollectiveKind kind, const std::vector<int64_t>& splits, int64_t* value) {
+Status OnAll(Job* job, CollectiveKind kind, const Ranks& ranks, ProcessSetId removed,
+             int64_t* value) {
   Calls calls;
   for (int r = 0; r < job->size(); ++r) {
     calls.push_back(Bare(kind, "sets"));
-    calls[r]->request.splits = splits;
+    calls[r]->request.set_ranks = ranks;
+    calls[r]->request.removed_set = removed;
     calls[r]->Start(&(*job)[r]);
   }
   Status first;
@@ -41,14 +43,13 @@ Status OnAll(Job* job, CollectiveKind kind, const std::vector<int64_t>& splits, 
 
 ProcessSetId Add(Job* job, const Ranks& ranks) {
   int64_t id = -1;
-  const std::vector<int64_t> splits(ranks.begin(), ranks.end());
-  EXPECT_EQ(OnAll(job, CollectiveKind::kAddProcessSet, splits, &id).ToString(),
+  EXPECT_EQ(OnAll(job, CollectiveKind::kAddProcessSet, ranks, 0, &id).ToString(),
             OkStatus().ToString());
   return static_cast<ProcessSetId>(id);
 }
 
 Status Remove(Job* job, ProcessSetId id) {
-  return OnAll(job, CollectiveKind::kRemoveProcessSet, {id}, nullptr);
+  return OnAll(job, CollectiveKind::kRemoveProcessSet, {}, id, nullptr);
 }
 
 Calls SumIn(Job* job, ProcessSetId set, const Ranks& ranks, const std::string& name) {
@@ -74,7 +75,7 @@ TEST(SetsComeAndGo) {
     const ProcessSetId even = Add(&job, {0, 2}), others = Add(&job, {1, 2, 3});
     EXPECT_EQ(even, 1);
     EXPECT_EQ(others, 2);
-    const auto sets = job[3].ProcessSets();
+    const auto sets = job[3].AllProcessSets();
     EXPECT_EQ(sets.size(), size_t{3});
     EXPECT_TRUE((sets.at(0) == Ranks{0, 1, 2, 3} && sets.at(2) == Ranks{1, 2, 3}));
     EXPECT_TRUE((*job[3].Members(even) == Ranks{0, 2}));
@@ -95,12 +96,12 @@ TEST(SetsComeAndGo) {
 TEST(BadSetsAreRefusedOnEveryRank) {
   Job job(3, Link::kTcp);
   Add(&job, {0, 1});
-  const Status twice = OnAll(&job, CollectiveKind::kAddProcessSet, {0, 1}, nullptr);
+  const Status twice = OnAll(&job, CollectiveKind::kAddProcessSet, {0, 1}, 0, nullptr);
   EXPECT_TRUE(twice.code() == StatusCode::kInvalidArgument);
   EXPECT_CONTAINS(twice.message(), "registered already");
-  const std::vector<int64_t> bad[] = {{}, {0, 3}, {-1}, {1, 1}};
+  const Ranks bad[] = {{}, {0, 3}, {-1}, {1, 1}};
   for (const auto& ranks : bad) {
-    EXPECT_TRUE(OnAll(&job, CollectiveKind::kAddProcessSet, ranks, nullptr).code() ==
+    EXPECT_TRUE(OnAll(&job, CollectiveKind::kAddProcessSet, ranks, 0, nullptr).code() ==
                 StatusCode::kInvalidArgument);
   }
   for (ProcessSetId id : {0, 7, -1}) {

@@ -21,7 +21,7 @@ namespace {
 
 ProcessRuntime& Runtime() { return ProcessRuntime::Get(); }
 
-void Enqueue(Call* call) { Runtime().Enqueue(call->request, call->MakeEntry()); }
+void Enqueue(Call* call) { Runtime().Enqueue(call->request, call->MakeLocalCall()); }
 
 // This process is rank 0 of 2; `peer` plays rank 1 with transports and a backend of its own.
 struct TwoRanks {
@@ -114,15 +114,15 @@ TEST(ShutdownInsideADoneDoesNotDeadlock) {
     ASSERT_TRUE(Runtime().Init(InitOptions()).ok());
     auto call = Allreduce("last", {1}, 1.0f);
     std::promise<void> ended;
-    LocalCall entry = call->MakeEntry();
-    entry.done = [&](const Status&) {
+    LocalCall local = call->MakeLocalCall();
+    local.done = [&](const Status&) {
       Runtime().Shutdown();
       EXPECT_TRUE(!Runtime().initialized());
       EXPECT_TRUE(!Runtime().Init(InitOptions()).ok());  // it would have to wait for itself
       Runtime().Shutdown();
       ended.set_value();
     };
-    Runtime().Enqueue(call->request, std::move(entry));
+    Runtime().Enqueue(call->request, std::move(local));
     ended.get_future().wait();
     Runtime().Shutdown();  // waits for the other
     EXPECT_TRUE(!Runtime().initialized());
@@ -171,12 +171,12 @@ TEST(AForkedChildHasNoSocketsAndIsToldWhy) {
     Request request;
     request.name = "in child";
     request.shapes = {Shape{}};
-    LocalCall entry;
-    entry.done = [&](const Status& status) {
+    LocalCall local;
+    local.done = [&](const Status& status) {
       refused = status.code() == StatusCode::kFailedPrecondition &&
                 status.message().find("forked child") != std::string::npos;
     };
-    Runtime().Enqueue(request, std::move(entry));
+    Runtime().Enqueue(request, std::move(local));
     const bool init_refused = !Runtime().Init(InitOptions()).ok();
     Runtime().Shutdown();
     _exit(OpenSockets() == 0 && refused && init_refused && !Runtime().initialized() ? 0 : 1);

@@ -3,25 +3,40 @@
 #include <algorithm>
 #include <utility>
 
-#include "ops/runtime/protocol/engine/engine_state.h"
+#include "ops/runtime/base/check.h"
+#include "ops/runtime/protocol/engine/engine_impl.h"
 
 namespace tfring {
+namespace {
 
-Engine::Engine(EngineOptions options) : state_(std::make_unique<State>(std::move(options))) {}
+// "'x'", or "'x' and 3 more".
+std::string ItemsText(const Plan& plan) {
+  std::string text = "'" + plan.items.front().name + "'";
+  if (plan.items.size() > 1) text += " and " + std::to_string(plan.items.size() - 1) + " more";
+  return text;
+}
+
+}  // namespace
+
+Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 
 Engine::~Engine() = default;
 
 EngineEffects Engine::Step(TimePoint now, EngineEvents events) {
-  return state_->Step(now, std::move(events));
+  return impl_->Step(now, std::move(events));
 }
 
-TimePoint Engine::next_deadline() const { return state_->next_deadline(); }
+TimePoint Engine::next_deadline() const { return impl_->next_deadline(); }
 
-size_t Engine::in_flight() const { return state_->in_flight(); }
+size_t Engine::in_flight() const { return impl_->in_flight(); }
 
-int64_t Engine::cache_hits() const { return state_->cache_hits(); }
+const ProcessSets& Engine::process_sets() const { return impl_->sets_; }
 
-Engine::State::State(EngineOptions options)
+int64_t Engine::cache_hits() const {
+  return impl_->negotiator_ == nullptr ? 0 : impl_->negotiator_->cache_hits();
+}
+
+Engine::Impl::Impl(EngineOptions options)
     : rank_(options.rank),
       size_(options.size),
       config_(options.config),
@@ -29,13 +44,13 @@ Engine::State::State(EngineOptions options)
       sets_(options.size),
       peers_(options.rank, options.size, options.config) {
   for (auto& [id, ranks] : options.process_sets) {
-    Status status = sets_.Add(id, std::move(ranks));
-    if (!status.ok() && closed_.ok()) closed_ = status;
+    const Status added = sets_.Add(id, std::move(ranks));
+    TFRING_CHECK(added.ok()) << added.message();
   }
-  if (closed_.ok()) negotiator_ = std::make_unique<Negotiator>(rank_, size_, config_, &sets_);
+  negotiator_ = std::make_unique<Negotiator>(rank_, size_, config_, &sets_);
 }
 
-EngineEffects Engine::State::Step(TimePoint now, EngineEvents events) {
+EngineEffects Engine::Impl::Step(TimePoint now, EngineEvents events) {
   now_ = now;
   if (!started_) {
     started_ = true;
@@ -43,113 +58,63 @@ EngineEffects Engine::State::Step(TimePoint now, EngineEvents events) {
   }
   for (const Completion& completion : events.completions) OnCompletion(completion);
   for (const ControlEvent& event : events.control) OnControl(event);
-  Pump();
+  DrainNegotiator();
   if (events.shutdown) OnShutdown();
   for (auto& [id, request] : events.submissions) OnSubmission(id, std::move(request));
   OnTime();
-  Pump();
-  effects_.finished = leaving_ && !entries_.any_running() && held_.empty();
+  DrainNegotiator();
+  effects_.finished = leaving_ && running_.empty() && held_.empty();
   return std::exchange(effects_, {});
 }
 
-TimePoint Engine::State::next_deadline() const {
+TimePoint Engine::Impl::next_deadline() const {
   if (!started_) return 0;
   if (!ended_.ok()) return kNever;
   TimePoint deadline = peers_.suspicion_deadline();
-  if (entries_.any_running()) deadline = std::min(deadline, drain_deadline_);
+  if (!running_.empty()) deadline = std::min(deadline, drain_deadline_);
   if (negotiator_ != nullptr) {
     deadline = std::min({deadline, negotiator_->next_deadline(), peers_.heartbeat_deadline()});
   }
   return deadline;
 }
 
-void Engine::State::OnCompletion(const Completion& completion) {
-  std::string what = entries_.Describe(completion.sequence);
-  std::vector<CallId> ids = entries_.TakeRunning(completion.sequence);
-  if (completion.status.ok()) {
-    for (CallId id : ids) effects_.results.emplace_back(id, OkStatus());
+size_t Engine::Impl::in_flight() const {
+  size_t count = held_.size() + (negotiator_ == nullptr ? 0 : negotiator_->waiting());
+  for (const auto& item : running_) count += item.second.calls.size();
+  return count;
+}
+
+void Engine::Impl::OnCompletion(const Completion& completion) {
+  const auto it = running_.find(completion.sequence);
+  TFRING_CHECK(it != running_.end()) << "plan " << completion.sequence << " ended without running";
+  const Running plan = std::move(it->second);
+  running_.erase(it);
+  // A backend says Unimplemented where no member can run the plan. All of them find that out by
+  // themselves before they move data, so the connections are intact.
+  const bool impossible = completion.status.code() == StatusCode::kUnimplemented;
+  if (completion.status.ok() || impossible) {
+    AddResults(plan.calls, impossible ? Unimplemented("cannot run " + plan.what + ": " +
+                                                      completion.status.message())
+                                      : OkStatus());
     if (negotiator_ != nullptr) negotiator_->OnPlanDone(completion.sequence, now_);
     return;
   }
-  if (completion.status.code() == StatusCode::kUnimplemented) {
-    // No member can run it, all know that by themselves, and nothing has moved: it ends alone.
-    const Status why = Unimplemented("cannot run " + what + ": " + completion.status.message());
-    for (CallId id : ids) effects_.results.emplace_back(id, why);
-    if (negotiator_ != nullptr) negotiator_->OnPlanDone(completion.sequence, now_);
-    return;
-  }
-  held_.insert(held_.end(), ids.begin(), ids.end());
-  if (!ended_.ok()) {
-    CompleteHeld(ended_);
-  } else if (aborted_) {
-    // The verdict on the first broken stream is under way.
-  } else if (peers_.InRange(completion.suspect)) {
-    OnBrokenStream(completion, what);
-  } else {
-    // Nobody else is to blame, but the others wait for data that will not come.
-    EndOnError(Status(completion.status.code(),
-                      Name(rank_) + " could not run " + what + ": " + completion.status.message()));
-  }
+  Hold(plan.calls);
+  if (aborted_) return;  // this failure follows from an earlier one
+  if (peers_.InRange(completion.suspect)) return OnBrokenConnection(completion, plan.what);
+  // The failure is this rank's own, but the others wait for data that will not come.
+  EndOnError(Status(completion.status.code(), Name(rank_) + " could not run " + plan.what + ": " +
+                                                  completion.status.message()));
 }
 
-void Engine::State::OnSubmission(CallId id, Request request) {
-  Status status = closed_;
-  const std::vector<Rank>* members = sets_.Find(request.process_set);
-  const std::string set = "process set " + std::to_string(request.process_set);
-  if (!status.ok()) {
-    // As it is.
-  } else if (members == nullptr) {
-    status = InvalidArgument("'" + request.name + "' names " + set + ", which does not exist");
-  } else if (sets_.PositionOf(request.process_set, rank_) < 0) {
-    status = InvalidArgument("'" + request.name + "' was called on " + Name(rank_) + ", but " +
-                             set + " has only the ranks " + RanksString(*members));
-  } else {
-    status = CheckRouting(request, *members, rank_);
-  }
-  if (status.ok() && request.refusal.empty()) {
-    // The others are to hear of it instead of waiting for this rank.
-    const Status valid = CheckRequest(request, *members, rank_);
-    if (!valid.ok()) Refuse(valid, &request);
-  }
-  if (status.ok() && !entries_.Add(id, request)) {
-    status = InvalidArgument("'" + request.name + "' is in flight on " + Name(rank_) +
-                             " already: wait for that call, or give this one another name");
-  }
-  if (status.ok()) {
-    negotiator_->Submit(std::move(request), now_);
-  } else {
-    effects_.results.emplace_back(id, std::move(status));
-  }
+void Engine::Impl::OnSubmission(CallId id, Request request) {
+  if (!closed_.ok()) return AddResults({id}, closed_);
+  negotiator_->Submit(id, std::move(request), now_);
 }
 
-void Engine::State::OnShutdown() {
-  if (leaving_) return;
-  leaving_ = true;
-  Frame goodbye;
-  goodbye.type = FrameType::kGoodbye;
-  goodbye.rank = rank_;
-  Broadcast(goodbye, kNoRank);
-  Close(LeftStatus(rank_, ""));
-}
-
-void Engine::State::OnTime() {
-  while (auto expired = peers_.TakeExpired(now_)) {
-    auto& [suspect, suspicion] = *expired;
-    if (!suspicion.hard) {
-      // Nothing of ours is broken: rank 0 decides, who may know more.
-      if (closed_.ok()) Report(suspect, Unavailable(suspicion.reason));
-    } else if (peers_.departed(0)) {
-      EndOnLeave(suspect, "");  // after rank 0's goodbye the others are leaving too
-    } else {
-      EndOnPeerLoss(suspect, suspicion.reason);
-    }
-  }
-  if (entries_.any_running() && now_ >= drain_deadline_ && ended_.ok()) {
-    Rank left = leaving_ ? rank_ : 0;
-    Status why = LeftStatus(left, entries_.DescribeOldest());
-    if (leaving_) Report(rank_, why);
-    EndGeneration(why, left);
-  }
+void Engine::Impl::OnTime() {
+  while (auto expired = peers_.TakeExpired(now_)) OnSuspicion(expired->first, expired->second);
+  if (!running_.empty() && now_ >= drain_deadline_ && ended_.ok()) OnDrainLimit();
   if (negotiator_ == nullptr) return;
   if (Rank silent = peers_.Silent(now_); silent != kNoRank) {
     EndOnPeerLoss(silent,
@@ -157,75 +122,69 @@ void Engine::State::OnTime() {
     return;
   }
   if (now_ >= negotiator_->next_deadline()) negotiator_->OnTime(now_);
-  Pump();  // what is sent anyway spares the heartbeat
+  OnHeartbeats();
+}
+
+void Engine::Impl::OnDrainLimit() {
+  const Rank left = leaving_ ? rank_ : 0;
+  const Status why = LeftStatus(left, running_.begin()->second.what);
+  if (leaving_) ReportFault(rank_, why);
+  EndGeneration(why, left);
+}
+
+void Engine::Impl::OnHeartbeats() {
+  DrainNegotiator();  // a peer that gets another frame now needs no heartbeat
   if (negotiator_ == nullptr) return;
   Frame heartbeat;
   heartbeat.type = FrameType::kHeartbeat;
   for (Rank peer : peers_.HeartbeatsDue(now_)) SendFrame(peer, heartbeat);
 }
 
-void Engine::State::Pump() {
+void Engine::Impl::DrainNegotiator() {
   if (negotiator_ == nullptr) return;
   Negotiator::Output output = negotiator_->Drain();
   for (auto& [to, frame] : output.frames) Send(to, std::move(frame));
   for (std::string& warning : output.warnings) effects_.warnings.push_back(std::move(warning));
-  for (Plan& plan : output.plans) Run(std::move(plan));
+  for (PlanRun& run : output.runs) Run(std::move(run));
   if (!output.fatal.ok()) EndOnError(output.fatal);
 }
 
-void Engine::State::Run(Plan plan) {
-  if (!ended_.ok()) return;
-  if (!plan.error.ok()) return EndWithError(plan);
-  const std::string what = "plan " + std::to_string(plan.sequence);
-  if (plan.sequence <= last_sequence_) {
-    return EndOnError(
-        Internal(Name(rank_) + " got " + what + " after plan " + std::to_string(last_sequence_)));
+void Engine::Impl::Run(PlanRun run) {
+  if (!run.plan.error.ok()) return AddResults(run.calls, run.plan.error);
+  if (ChangesProcessSets(run.plan.kind)) {
+    effects_.process_sets = std::make_shared<const ProcessSets>(sets_);
   }
-  last_sequence_ = plan.sequence;
-  std::vector<CallId> ids;
-  for (const PlanItem& item : plan.items) {
-    std::optional<CallId> id = entries_.FindWaiting(plan.process_set, item.name);
-    if (!id)
-      return EndOnError(Internal(Name(rank_) + " got " + what + " with '" + item.name +
-                                 "', which it did not submit"));
-    ids.push_back(*id);
-  }
-  // The streams are in the middle of something: nothing may run on them, the verdict is near.
-  if (aborted_) return;
-  entries_.HandOver(plan.sequence, ids);
-  std::vector<Rank> members = std::move(plan.members);
-  effects_.runs.push_back(PlanRun{std::move(plan), std::move(members), std::move(ids)});
+  // An aborted backend may have stopped in the middle of a transfer: nothing can follow on its
+  // connections.
+  if (aborted_) return Hold(run.calls);
+  running_[run.plan.sequence] = {run.calls, ItemsText(run.plan)};
+  effects_.runs.push_back(std::move(run));
 }
 
-void Engine::State::EndWithError(const Plan& plan) {
-  for (const PlanItem& item : plan.items) {
-    // A member that has not submitted the tensor is told too; there is nothing to end.
-    std::optional<CallId> id = entries_.FindWaiting(plan.process_set, item.name);
-    if (!id) continue;
-    entries_.Remove(*id);
-    effects_.results.emplace_back(*id, plan.error);
-  }
+void Engine::Impl::AddResults(const std::vector<CallId>& calls, const Status& status) {
+  for (CallId id : calls) effects_.results.emplace_back(id, status);
 }
 
-void Engine::State::CompleteHeld(const Status& status) {
-  for (CallId id : held_) effects_.results.emplace_back(id, status);
-  held_.clear();
+// The calls end when it is known why the generation ends.
+void Engine::Impl::Hold(const std::vector<CallId>& calls) {
+  if (!ended_.ok()) return AddResults(calls, ended_);
+  held_.insert(held_.end(), calls.begin(), calls.end());
 }
 
-void Engine::State::Send(Rank to, std::string frame) {
+void Engine::Impl::Send(Rank to, std::string frame) {
   if (to == rank_ || peers_.gone(to)) return;
   peers_.Sent(to, now_);
   effects_.frames.emplace_back(to, std::move(frame));
 }
 
-void Engine::State::Broadcast(const Frame& frame, Rank except) {
+void Engine::Impl::Broadcast(const Frame& frame, Rank except) {
   std::string bytes = EncodeFrame(frame);
   for (Rank peer : peers_.control_peers()) {
     if (peer != except) Send(peer, bytes);
   }
 }
 
-std::string Engine::State::Name(Rank rank) const {
+std::string Engine::Impl::Name(Rank rank) const {
   std::string text = "rank " + std::to_string(rank);
   if (static_cast<size_t>(rank) < hosts_.size()) text += " (host " + hosts_[rank] + ")";
   return text;

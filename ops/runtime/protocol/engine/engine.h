@@ -18,9 +18,6 @@
 
 namespace tfring {
 
-// Names one accepted call on this rank; never reused within a process.
-using CallId = uint64_t;
-
 struct EngineOptions {
   Rank rank = 0;
   int size = 1;
@@ -29,42 +26,40 @@ struct EngineOptions {
   std::vector<std::pair<ProcessSetId, std::vector<Rank>>> process_sets;  // besides the global one
 };
 
-// What happened since the last Step. Completions are handled before submissions: a name may be
-// submitted again as soon as its completion is on the way (so the caller collects submissions
-// first and completions second).
+// What happened since the last Step. Completions are handled before submissions, so a name may be
+// submitted again together with the completion of its last call. (A caller with several threads
+// has to collect submissions first and completions second.)
 struct EngineEvents {
   std::vector<Completion> completions;
   std::vector<ControlEvent> control;
+  // Each request has passed AdmitRequest, and no call of its name and process set is in flight.
   std::vector<std::pair<CallId, Request>> submissions;
   bool shutdown = false;  // from now on this rank leaves; set once
-};
-
-// A plan to hand to the backend: entries[i] is this rank's call behind plan.items[i]. One that
-// moves no data (a join, a process set that comes or goes; items[0].negotiated_values has the
-// values) is for nobody: its caller announces the values, and reports a Completion with OkStatus
-// for it at once, as for any other plan. The process sets have changed already.
-struct PlanRun {
-  Plan plan;
-  std::vector<Rank> members;  // those who take part, ascending: not the absent
-  std::vector<CallId> entries;
-
-  bool moves_data() const { return MovesData(plan.kind); }
 };
 
 // What has to be done now, in the order of the fields.
 struct EngineEffects {
   std::vector<std::pair<Rank, std::string>> frames;
+  // Not null: the process sets have changed. To be published before the runs start.
+  std::shared_ptr<const ProcessSets> process_sets;
+  // Each run goes to the backend, which reports a Completion. One that moves no data has nothing
+  // to run: the caller passes on items[0].negotiated_values and reports OkStatus itself.
   std::vector<PlanRun> runs;
   std::optional<Status> abort;                     // abort the backend
-  std::vector<std::pair<CallId, Status>> results;  // every entry appears exactly once, ever
+  std::vector<std::pair<CallId, Status>> results;  // each call appears exactly once, ever
   std::vector<std::string> warnings;
   bool finished = false;  // after a shutdown: nothing is in flight any more
 };
 
-// One rank's life in one generation as a state machine: negotiation, plans in flight, peer loss,
-// heartbeats, goodbye. Never blocks, has no thread, socket or clock, so that the simulator drives
-// it on virtual time. Control thread only; one per generation. After a peer was lost every entry,
-// present or future, ends with Unavailable naming that rank.
+// The control plane of one rank during one generation, as a state machine: it takes events (calls,
+// frames, completions, lost peers, the time) and returns what is to be done about them. Step never
+// blocks and has no thread, socket or clock, so the simulator can drive it on virtual time.
+//
+// A call is always in one place: it waits in the Negotiator until a plan comes, runs with the
+// backend until the plan's completion, or, if its plan broke, is held until it is known which rank
+// is to blame. Each of these ends with one result, and the end of the generation ends them all:
+// after a peer was lost every call, present or future, ends with Unavailable naming that rank.
+// Control thread only; one per generation.
 class Engine {
  public:
   explicit Engine(EngineOptions options);
@@ -75,15 +70,18 @@ class Engine {
   // When Step wants to be called again even if nothing happens.
   TimePoint next_deadline() const;
 
-  // Entries accepted and without a result yet.
+  // Calls that were submitted and have no result yet.
   size_t in_flight() const;
 
-  // Requests that travelled as a cache id so far; 0 once the negotiation is over.
+  // As of the last Step.
+  const ProcessSets& process_sets() const;
+
+  // Calls that went out as a cache id so far; 0 once the negotiation is over.
   int64_t cache_hits() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace tfring

@@ -56,11 +56,6 @@ std::optional<std::pair<Rank, Peers::Suspicion>> Peers::TakeExpired(TimePoint no
   return expired;
 }
 
-bool Peers::AnyHard() const {
-  return std::any_of(suspicions_.begin(), suspicions_.end(),
-                     [](const auto& item) { return item.second.hard; });
-}
-
 void Peers::StartHeartbeats(TimePoint now) {
   for (State& state : state_) state.sent = state.received = now;
 }
@@ -72,7 +67,7 @@ std::vector<Rank> Peers::HeartbeatsDue(TimePoint now) const {
   for (Rank peer : control_peers_) {
     if (!Watched(peer)) continue;
     any = any || now - state_[peer].sent >= interval_;
-    // Whoever is due soon gets his now: one wake-up serves all peers, not one each.
+    // Peers that are due soon get theirs now: one wake-up for all of them instead of one for each.
     if (now - state_[peer].sent >= interval_ / 2) due.push_back(peer);
   }
   if (!any) due.clear();

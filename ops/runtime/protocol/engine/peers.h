@@ -12,16 +12,17 @@
 
 namespace tfring {
 
-// What this rank knows about the life of the others: who left, whose connection is gone, who is
-// suspected, and when a heartbeat is due to or overdue from a control peer (rank 0 for all others,
-// everybody for rank 0). Part of the engine: control thread only, lives for one generation.
+// What this rank knows about the other ranks: which have said goodbye, whose control connection has
+// ended, which are suspected to be lost, and when a heartbeat is due to or overdue from a control
+// peer (all others on rank 0, rank 0 on all others). Part of the engine.
 class Peers {
  public:
-  // Why a rank may be gone. A hard suspicion comes from a broken collective: the generation ends
-  // whatever the verdict. A soft one (its process ended) is dropped when a goodbye explains it.
+  // Why a rank may be lost. A hard suspicion comes from a plan that broke: the generation ends in
+  // any case, the question is only which rank is named. A soft one (its process ended) is dropped
+  // when the rank's goodbye arrives.
   struct Suspicion {
     std::string reason;
-    TimePoint deadline = kNever;  // the verdict is ours from here on
+    TimePoint deadline = kNever;  // from then on it counts without a further sign
     bool hard = false;
   };
 
@@ -35,22 +36,21 @@ class Peers {
   void MarkGone(Rank peer);  // connection closed: frames to it are pointless
   bool departed(Rank peer) const { return state_[peer].departed; }
   bool gone(Rank peer) const { return state_[peer].gone; }
-  // Who said goodbye before all others, or kNoRank.
+  // Which rank said goodbye first, or kNoRank.
   Rank first_departed() const { return first_departed_; }
 
   // A hard suspicion replaces a soft one; the earlier deadline stays.
   void Suspect(Rank peer, Suspicion suspicion);
-  // Removes and returns what is held against `peer`.
+  // Removes and returns the suspicion against `peer`, if there is one.
   std::optional<Suspicion> TakeSuspicion(Rank peer);
-  // Removes and returns the suspicion whose deadline passed first.
+  // Removes and returns the suspicion whose deadline passed first, if one has.
   std::optional<std::pair<Rank, Suspicion>> TakeExpired(TimePoint now);
-  bool AnyHard() const;
 
-  // The clocks of all heartbeats start; to be called once, before the rest.
+  // Counts as a frame to and from every peer; to be called once, before the rest.
   void StartHeartbeats(TimePoint now);
   void Sent(Rank peer, TimePoint now) { state_[peer].sent = now; }
   void Received(Rank peer, TimePoint now) { state_[peer].received = now; }
-  // Control peers that ought to hear from us now.
+  // Control peers to which a heartbeat has to be sent now.
   std::vector<Rank> HeartbeatsDue(TimePoint now) const;
   // A control peer that has been silent for too long, or kNoRank.
   Rank Silent(TimePoint now) const;

@@ -7,13 +7,14 @@
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
+#include "ops/runtime/protocol/message/request.h"
 
 namespace tfring {
 
 // One request's share of a Plan.
 struct PlanItem {
   std::string name;
-  uint32_t cache_id = 0;  // from now on this id stands for the request; 0 is none
+  uint32_t cache_id = 0;  // from now on this id may be sent instead of the request; 0 is none
   // What the ranks cannot know by themselves, with M ranks taking part:
   // allgather, gather: [t * M + m] is the first dimension of tensor t on member m;
   // alltoall: [s * M + d] are the rows that go from member s to d; scatter: [m] the rows for m;
@@ -22,8 +23,8 @@ struct PlanItem {
   std::vector<int64_t> negotiated_values;
 };
 
-// What the members of a process set do next (Horovod says Response). The sequencer stamps all
-// Plans of all process sets with one ascending sequence; every rank runs its own in that order. A
+// What the members of a process set do next (Horovod's Response). The sequencer gives the Plans of
+// all process sets numbers from one ascending sequence; every rank runs its own in that order. A
 // value type.
 struct Plan {
   uint64_t sequence = 0;
@@ -36,12 +37,30 @@ struct Plan {
   Rank root = 0;             // see HasRoot: world rank
   Rank peer = kNoRank;       // send/recv: the receiver
   std::vector<Rank> absent;  // members that have joined and take no part; ascending
-  Status error;              // not ok: nothing runs, the items end with this
+  Status error;              // not ok: nothing runs, the calls of the items end with this
   std::vector<PlanItem> items;
-  std::vector<uint32_t> evicted;  // cache ids that mean nothing from here on
-  // Who takes part, ascending: the process set without `absent`, or the two of a send/recv. Does
-  // not travel: every rank fills it in when it takes the plan, as the set may be gone later.
+  std::vector<uint32_t> evicted;  // cache ids that nobody may send from here on
+};
+
+// The plan that `request` leads to, still without sequence, absent ranks and items. Fields that
+// the kind does not use have their defaults.
+Plan PlanFor(const Request& request);
+
+// Whether two plans are the same collective: all that PlanFor sets is equal.
+bool SameCollective(const Plan& a, const Plan& b);
+
+// Names one accepted call on this rank; never used again within a process.
+using CallId = uint64_t;
+
+// A plan as one rank runs it: with what that rank added when the plan arrived.
+struct PlanRun {
+  Plan plan;
+  // Who takes part, ascending: the process set as of this plan without the absent, or the two of a
+  // send/recv. Empty if the plan is an error.
   std::vector<Rank> members;
+  std::vector<CallId> calls;  // calls[i] is this rank's call of plan.items[i]
+
+  bool moves_data() const { return MovesData(plan.kind); }
 };
 
 }  // namespace tfring

@@ -7,11 +7,10 @@
 namespace tfring {
 namespace {
 
-// Keep every frame far below the largest that a transport carries.
+// These bounds keep every frame far below the largest that a transport carries.
 constexpr size_t kMaxNameBytes = 4096;
 constexpr size_t kMaxTensors = 1u << 16;
 constexpr size_t kMaxDimensions = 1u << 20;
-
 constexpr size_t kMaxRefusalBytes = 4096;
 
 bool TakesNoTensor(CollectiveKind kind) {
@@ -23,7 +22,7 @@ bool TakesOneTensor(CollectiveKind kind) {
          kind == CollectiveKind::kSendRecv;
 }
 
-// The first dimension means rows, for the kinds that split it or join along it.
+// The kind splits the first dimension, or concatenates along it.
 bool HasRows(CollectiveKind kind) {
   return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kReducescatter ||
          kind == CollectiveKind::kAlltoall || kind == CollectiveKind::kGather ||
@@ -47,7 +46,7 @@ Status CheckCount(const Request& request, bool receives) {
   return OkStatus();
 }
 
-// `receives`: may leave out what the sender will say.
+// With `receives`, shapes and dimensions may be left to the sender.
 Status CheckShapes(const Request& request, bool receives) {
   TFRING_RETURN_IF_ERROR(CheckCount(request, receives));
   size_t dimensions = 0;
@@ -76,7 +75,7 @@ Status CheckShapes(const Request& request, bool receives) {
   return OkStatus();
 }
 
-// Of an alltoall, or of the root of a scatter.
+// Checks the splits of an alltoall, or of the root of a scatter.
 Status CheckRows(const Request& request, const std::vector<Rank>& members) {
   const int64_t rows = request.shapes[0][0];
   const auto count = static_cast<int64_t>(members.size());
@@ -108,22 +107,29 @@ Status CheckRows(const Request& request, const std::vector<Rank>& members) {
 }
 
 Status CheckNewSet(const Request& request, const std::vector<Rank>& world) {
-  const std::string ranks = "ranks " + ShapeString(request.splits);
-  if (request.splits.empty()) {
+  const std::vector<Rank>& ranks = request.set_ranks;
+  const std::string text = "ranks " + ShapeString(Shape(ranks.begin(), ranks.end()));
+  if (ranks.empty()) {
     return InvalidArgument(Describe(request) + ": a process set needs at least one rank");
   }
-  for (size_t i = 0; i < request.splits.size(); ++i) {
-    const int64_t rank = request.splits[i];
-    if (rank < 0 || rank >= static_cast<int64_t>(world.size())) {
-      return InvalidArgument(Describe(request) + ": " + ranks + " name rank " +
-                             std::to_string(rank) + ", but ranks go from 0 to " +
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < 0 || ranks[i] >= static_cast<Rank>(world.size())) {
+      return InvalidArgument(Describe(request) + ": " + text + " name rank " +
+                             std::to_string(ranks[i]) + ", but ranks go from 0 to " +
                              std::to_string(world.size() - 1));
     }
-    if (i > 0 && rank <= request.splits[i - 1]) {
-      return InvalidArgument(Describe(request) + ": " + ranks + " have to ascend, each rank once");
+    if (i > 0 && ranks[i] <= ranks[i - 1]) {
+      return InvalidArgument(Describe(request) + ": " + text + " have to ascend, each rank once");
     }
   }
   return OkStatus();
+}
+
+Status CheckRemovedSet(const Request& request) {
+  if (request.removed_set > kGlobalProcessSet) return OkStatus();
+  return InvalidArgument(Describe(request) + ": process set " +
+                         std::to_string(request.removed_set) +
+                         " cannot be removed; name one that was added");
 }
 
 Status CheckSplits(const Request& request, const std::vector<Rank>& members, Rank self) {
@@ -134,15 +140,6 @@ Status CheckSplits(const Request& request, const std::vector<Rank>& members, Ran
       if (self == request.root) return CheckRows(request, members);
       if (request.splits.size() <= members.size()) return OkStatus();  // they mean nothing here
       break;
-    case CollectiveKind::kAddProcessSet:
-      return CheckNewSet(request, members);
-    case CollectiveKind::kRemoveProcessSet:
-      if (request.splits.size() == 1 && request.splits[0] > kGlobalProcessSet &&
-          request.splits[0] <= INT32_MAX) {
-        return OkStatus();
-      }
-      return InvalidArgument(Describe(request) + ": process set " + ShapeString(request.splits) +
-                             " cannot be removed; name one that was added");
     default:
       if (request.splits.empty()) return OkStatus();
   }
@@ -212,7 +209,8 @@ bool operator==(const Request& a, const Request& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.prescale == b.prescale &&
          a.postscale == b.postscale && a.process_set == b.process_set && a.root == b.root &&
          a.peer == b.peer && a.layout_hash == b.layout_hash && a.group == b.group &&
-         a.shapes == b.shapes && a.splits == b.splits && a.refusal == b.refusal && a.name == b.name;
+         a.shapes == b.shapes && a.splits == b.splits && a.set_ranks == b.set_ranks &&
+         a.removed_set == b.removed_set && a.refusal == b.refusal && a.name == b.name;
 }
 
 std::string Describe(const Request& request) {
@@ -258,9 +256,7 @@ Status CheckRouting(const Request& request, const std::vector<Rank>& members, Ra
     return InvalidArgument(Describe(request) + ": a refusal of " +
                            std::to_string(request.refusal.size()) + " bytes is too long");
   }
-  const bool changes_sets = request.kind == CollectiveKind::kAddProcessSet ||
-                            request.kind == CollectiveKind::kRemoveProcessSet;
-  if (changes_sets && request.process_set != kGlobalProcessSet) {
+  if (ChangesProcessSets(request.kind) && request.process_set != kGlobalProcessSet) {
     return InvalidArgument(Describe(request) + ": all ranks have to take part, not only those of " +
                            "process set " + std::to_string(request.process_set));
   }
@@ -268,8 +264,7 @@ Status CheckRouting(const Request& request, const std::vector<Rank>& members, Ra
   return OkStatus();
 }
 
-Status CheckRequest(const Request& request, const std::vector<Rank>& members, Rank self) {
-  TFRING_RETURN_IF_ERROR(CheckRouting(request, members, self));
+Status CheckContent(const Request& request, const std::vector<Rank>& members, Rank self) {
   if (static_cast<int>(request.dtype) >= kNumDataTypes) {
     return InvalidArgument(Describe(request) + ": dtype " +
                            std::to_string(static_cast<int>(request.dtype)) + " is unknown");
@@ -281,7 +276,18 @@ Status CheckRequest(const Request& request, const std::vector<Rank>& members, Ra
     return InvalidArgument(Describe(request) + ": root rank " + std::to_string(request.root) +
                            " is not among the ranks that take part (" + RanksString(members) + ")");
   }
+  if (request.kind == CollectiveKind::kAddProcessSet) {
+    TFRING_RETURN_IF_ERROR(CheckNewSet(request, members));
+  }
+  if (request.kind == CollectiveKind::kRemoveProcessSet) {
+    TFRING_RETURN_IF_ERROR(CheckRemovedSet(request));
+  }
   return CheckSplits(request, members, self);
+}
+
+Status CheckRequest(const Request& request, const std::vector<Rank>& members, Rank self) {
+  TFRING_RETURN_IF_ERROR(CheckRouting(request, members, self));
+  return request.refusal.empty() ? CheckContent(request, members, self) : OkStatus();
 }
 
 void Refuse(const Status& why, Request* request) {

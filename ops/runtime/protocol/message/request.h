@@ -9,9 +9,9 @@
 
 namespace tfring {
 
-// "My tensor `name` is ready": what a rank tells the sequencer, and all that the sequencer needs to
-// check that the ranks agree. One Request stands for one call, which may carry a list of tensors
-// that are planned as a whole. A value type.
+// "My tensor `name` is ready": what a rank sends to the sequencer, and all that the sequencer needs
+// to check that the ranks agree. One Request is one call, which may carry a list of tensors that
+// are planned as a whole. A value type.
 struct Request {
   std::string name;
   CollectiveKind kind = CollectiveKind::kAllreduce;
@@ -29,11 +29,12 @@ struct Request {
   // Scatter: the first dimension matters on the root only.
   std::vector<Shape> shapes;
   // Alltoall, and scatter on the root: rows for each member of the process set; empty: equal parts.
-  // Adding a process set: its ranks. Removing one: its id.
   std::vector<int64_t> splits;
-  // Not empty: the call is invalid on this rank, and why. Travels so that all members get
-  // InvalidArgument instead of waiting for this one; nothing else of the request matters but name,
-  // kind, process set, root and peer.
+  std::vector<Rank> set_ranks;                   // kAddProcessSet only: its ranks, ascending
+  ProcessSetId removed_set = kGlobalProcessSet;  // kRemoveProcessSet only
+  // Not empty: this rank found its own call invalid, for this reason. The request is sent all the
+  // same, so that all members get InvalidArgument instead of waiting for this rank. Of the other
+  // fields only name, kind, process set, root and peer have a meaning.
   std::string refusal;
 };
 
@@ -53,17 +54,21 @@ std::vector<Rank> ParticipantsOf(const Request& request, const std::vector<Rank>
 // CheckRequest.
 std::vector<int64_t> RowsByMember(const Request& request, size_t members);
 
-// Checks what it takes to bring the call together with those of the other ranks: the name, the
-// kind, the two ends of a send/recv. `members` is the process set, `self` the rank that asks;
-// InvalidArgument names the tensor. A call that fails here can only end where it was made.
+// The two checks of what needs no other rank; `members` is the process set, `self` the rank that
+// calls. InvalidArgument names the tensor.
+//
+// CheckRouting: what rank 0 needs to match the call with those of the other ranks, that is the
+// name, the kind and the two ends of a send/recv. A call that fails here ends on its own rank.
 Status CheckRouting(const Request& request, const std::vector<Rank>& members, Rank self);
-
-// Checks all that needs no other rank: besides the address known enums, a reducible dtype, shapes
-// and splits that the kind can have, a root that is a member. A call that fails here alone is to
-// be refused (see Refuse), so that the other ranks hear of it.
+// CheckContent: all else, that is known enums, a reducible dtype, shapes and splits that the kind
+// can have, a root that is a member. A call that fails here has to be refused (see Refuse), so
+// that the other ranks do not wait for it. The request has passed CheckRouting.
+Status CheckContent(const Request& request, const std::vector<Rank>& members, Rank self);
+// Both; a refusal has no content.
 Status CheckRequest(const Request& request, const std::vector<Rank>& members, Rank self);
 
-// Makes `request` its own refusal for the reason that `why` gives: what was wrong with it is gone.
+// Turns `request` into a refusal with the message of `why` as its reason. Only the fields that a
+// refusal needs are kept, so that it can be encoded whatever was wrong with the others.
 void Refuse(const Status& why, Request* request);
 
 }  // namespace tfring

@@ -142,6 +142,8 @@ void WriteRequest(const Request& request, WireWriter* out) {
   if (flags & kHasLayoutHash) out->Word(request.layout_hash);
   if (flags & kHasSplits) WriteNumbers(request.splits, out);
   if (flags & kHasRefusal) out->String(request.refusal);
+  if (request.kind == CollectiveKind::kAddProcessSet) WriteRanks(request.set_ranks, out);
+  if (request.kind == CollectiveKind::kRemoveProcessSet) out->Signed(request.removed_set);
   out->Unsigned(request.shapes.size());
   for (const Shape& shape : request.shapes) WriteNumbers(shape, out);
 }
@@ -171,6 +173,8 @@ Request ReadRequest(WireReader* in) {
     request.refusal = in->String();
     if (request.refusal.empty()) in->Fail();
   }
+  if (request.kind == CollectiveKind::kAddProcessSet) request.set_ranks = ReadRanks(in);
+  if (request.kind == CollectiveKind::kRemoveProcessSet) request.removed_set = in->Signed32();
   const size_t shapes = in->Count(1);
   request.shapes.reserve(shapes);
   for (size_t i = 0; i < shapes && in->ok(); ++i) request.shapes.push_back(ReadNumbers(in));
@@ -319,7 +323,8 @@ Result<Frame> DecodeFrame(std::string_view bytes) {
 }
 
 size_t MaxEncodedBytes(const Request& request) {
-  size_t bytes = 80 + request.name.size() + 10 * request.splits.size() + request.refusal.size();
+  size_t bytes = 90 + request.name.size() + 10 * request.splits.size() +
+                 5 * request.set_ranks.size() + request.refusal.size();
   for (const Shape& shape : request.shapes) bytes += 5 + 10 * shape.size();
   return bytes;
 }

@@ -13,15 +13,15 @@
 
 namespace tfring {
 
-// First byte of every control frame. Values are the wire format.
+// First byte of every control frame. Values are part of the wire format.
 enum class FrameType : uint8_t {
   kRequests = 1,   // rank to sequencer: full requests and cache ids
   kPlans = 2,      // sequencer to member
-  kResend = 3,     // sequencer to rank: these cache ids are unknown, send them in full
+  kResend = 3,     // sequencer to rank: these cache ids are unknown, send the requests in full
   kHeartbeat = 4,  // either way, empty
   kAbort = 5,      // sequencer to all: the generation is over, with this status
-  kGoodbye = 6,    // a rank shuts down; the sequencer passes it on
-  kFault = 7,      // rank to sequencer: my stream to `rank` broke
+  kGoodbye = 6,    // a rank shuts down; the sequencer forwards it to all others
+  kFault = 7,      // rank to sequencer: my data connection to `rank` broke
 };
 inline constexpr uint8_t kMaxFrameType = 7;
 
@@ -38,12 +38,12 @@ struct Frame {
 std::string EncodeFrame(const Frame& frame);
 
 // Treats every byte as hostile: bounds every length by what is left of the input, allocates no
-// more than a small multiple of its size, refuses unknown enums and trailing bytes.
+// more than a small multiple of its size, and refuses unknown enums and trailing bytes.
 Result<Frame> DecodeFrame(std::string_view bytes);
 
 inline constexpr size_t kMaxFrameBytes = 64u << 20;
 
-// Upper bounds of what these take in a frame, to keep batches below kMaxFrameBytes.
+// Upper bounds of the encoded size, to keep batches below kMaxFrameBytes.
 size_t MaxEncodedBytes(const Request& request);
 size_t MaxEncodedBytes(const Plan& plan);
 

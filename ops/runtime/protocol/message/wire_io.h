@@ -122,7 +122,8 @@ class WireReader {
     return value;
   }
 
-  // A number of elements that take at least `min_bytes` each: never more than can follow.
+  // The number of elements that follow, which take at least `min_bytes` each: fails for more than
+  // the rest of the input can hold.
   size_t Count(size_t min_bytes) {
     const uint64_t count = Unsigned();
     if (count > left_.size() / min_bytes) Fail();

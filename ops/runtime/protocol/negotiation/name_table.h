@@ -41,11 +41,12 @@ class NameTable {
     sets_.erase(by_name);
   }
 
+  // In no particular order.
   template <typename Action>
-  void ForEach(ProcessSetId set, const Action& action) {
-    const auto by_name = sets_.find(set);
-    if (by_name == sets_.end()) return;
-    for (auto& item : by_name->second) action(&item.second);
+  void ForEach(const Action& action) const {
+    for (const auto& set : sets_) {
+      for (const auto& item : set.second) action(item.second);
+    }
   }
 
   size_t size() const { return size_; }

@@ -10,17 +10,10 @@ size_t PositionOf(const std::vector<Rank>& members, Rank rank) {
                              members.begin());
 }
 
-// All but the first dimension say what a row is; INT64_MAX when that does not fit.
-int64_t RowBytes(const Request& request, size_t tensor) {
-  Shape row = request.shapes[tensor];
-  row[0] = DataTypeSize(request.dtype);
-  return NumElements(row);
-}
-
-// Adds up the rows and the bytes of blocks of rows.
+// Sums of the rows and of the bytes of blocks of rows.
 class Bytes {
  public:
-  // False if that cannot be, or is too much together with what came before; `row` as RowBytes.
+  // False if `rows` is negative or a sum overflows; `row` is the size of one row (see RowBytes).
   bool Add(int64_t row, int64_t rows) {
     int64_t bytes = 0;
     return rows >= 0 && (rows == 0 || row != INT64_MAX) &&
@@ -34,47 +27,50 @@ class Bytes {
   int64_t rows_ = 0;
 };
 
-bool GatherCountable(const std::vector<int64_t>& dims, size_t members, const Request& request) {
+bool GatherCountable(const std::vector<int64_t>& values, size_t members, const Request& request) {
   Bytes all;
   for (size_t t = 0; t < request.shapes.size(); ++t) {
-    const int64_t row = RowBytes(request, t);
+    const int64_t row = RowBytes(request.shapes[t], request.dtype);
     for (size_t m = 0; m < members; ++m) {
-      if (!all.Add(row, dims[t * members + m])) return false;
+      if (!all.Add(row, values[t * members + m])) return false;
     }
   }
   return true;
 }
 
-bool GatherFits(const std::vector<int64_t>& dims, size_t members, size_t self,
+bool GatherFits(const std::vector<int64_t>& values, size_t members, size_t self,
                 const Request& request) {
   for (size_t t = 0; t < request.shapes.size(); ++t) {
-    if (dims[t * members + self] != request.shapes[t][0]) return false;
+    if (values[t * members + self] != request.shapes[t][0]) return false;
   }
-  return GatherCountable(dims, members, request);
+  return GatherCountable(values, members, request);
 }
 
-// What one member receives.
-bool ColumnCountable(const std::vector<int64_t>& dims, size_t members, size_t column, int64_t row) {
+// Of an alltoall: the rows that one member receives.
+bool ColumnCountable(const std::vector<int64_t>& values, size_t members, size_t column,
+                     int64_t row) {
   Bytes received;
   for (size_t m = 0; m < members; ++m) {
-    if (!received.Add(row, dims[m * members + column])) return false;
+    if (!received.Add(row, values[m * members + column])) return false;
   }
   return true;
 }
 
-bool AlltoallFits(const std::vector<int64_t>& dims, size_t members, size_t self,
+bool AlltoallFits(const std::vector<int64_t>& values, size_t members, size_t self,
                   const Request& request) {
   const std::vector<int64_t> sent = RowsByMember(request, members);
-  if (!std::equal(sent.begin(), sent.end(), dims.data() + self * members)) return false;
-  if (!ColumnCountable(dims, members, self, RowBytes(request, 0))) return false;
-  return std::all_of(dims.begin(), dims.end(), [](int64_t rows) { return rows >= 0; });
+  if (!std::equal(sent.begin(), sent.end(), values.data() + self * members)) return false;
+  if (!ColumnCountable(values, members, self, RowBytes(request.shapes[0], request.dtype)))
+    return false;
+  return std::all_of(values.begin(), values.end(), [](int64_t rows) { return rows >= 0; });
 }
 
-bool ScatterFits(const std::vector<int64_t>& dims, Rank self, const Request& request) {
-  if (self == request.root && dims != RowsByMember(request, dims.size())) return false;
+bool ScatterFits(const std::vector<int64_t>& values, Rank self, const Request& request) {
+  if (self == request.root && values != RowsByMember(request, values.size())) return false;
   Bytes all;
-  const int64_t row = RowBytes(request, 0);
-  return std::all_of(dims.begin(), dims.end(), [&](int64_t rows) { return all.Add(row, rows); });
+  const int64_t row = RowBytes(request.shapes[0], request.dtype);
+  return std::all_of(values.begin(), values.end(),
+                     [&](int64_t rows) { return all.Add(row, rows); });
 }
 
 bool SentShapeFits(const Shape& shape, Rank self, const Request& request) {
@@ -90,6 +86,21 @@ bool SentShapeFits(const Shape& shape, Rank self, const Request& request) {
   const Shape& expected = request.shapes[0];
   return std::equal(shape.begin(), shape.end(), expected.begin(), expected.end(),
                     [](int64_t sent, int64_t wanted) { return wanted == -1 || sent == wanted; });
+}
+
+// Of a plan that moves no data.
+bool SetChangeOrJoinFits(const std::vector<int64_t>& values, const std::vector<Rank>& members,
+                         const Request& request) {
+  switch (request.kind) {
+    case CollectiveKind::kJoin:
+      return values.size() == 1 && std::count(members.begin(), members.end(), values[0]) == 1;
+    case CollectiveKind::kAddProcessSet:
+      return !values.empty() && values[0] > kGlobalProcessSet && values[0] <= INT32_MAX &&
+             std::equal(values.begin() + 1, values.end(), request.set_ranks.begin(),
+                        request.set_ranks.end());
+    default:
+      return values == std::vector<int64_t>{request.removed_set};
+  }
 }
 
 }  // namespace
@@ -112,18 +123,18 @@ std::vector<int64_t> NegotiatedValuesOf(const std::vector<Rank>& members,
                                         const std::vector<const Request*>& requests) {
   const Request& first = *requests[0];
   const size_t count = members.size();
-  std::vector<int64_t> dims;
-  dims.reserve(NegotiatedValuesCount(first, count));
+  std::vector<int64_t> values;
+  values.reserve(NegotiatedValuesCount(first, count));
   switch (first.kind) {
     case CollectiveKind::kAllgather:
     case CollectiveKind::kGather:
       for (size_t t = 0; t < first.shapes.size(); ++t) {
-        for (const Request* request : requests) dims.push_back(request->shapes[t][0]);
+        for (const Request* request : requests) values.push_back(request->shapes[t][0]);
       }
       break;
     case CollectiveKind::kAlltoall:
       for (const Request* request : requests) {
-        for (int64_t rows : RowsByMember(*request, count)) dims.push_back(rows);
+        for (int64_t rows : RowsByMember(*request, count)) values.push_back(rows);
       }
       break;
     case CollectiveKind::kScatter:
@@ -133,7 +144,7 @@ std::vector<int64_t> NegotiatedValuesOf(const std::vector<Rank>& members,
     default:
       break;
   }
-  return dims;
+  return values;
 }
 
 bool NegotiatedValuesCountable(const std::vector<int64_t>& negotiated_values, size_t members,
@@ -143,21 +154,23 @@ bool NegotiatedValuesCountable(const std::vector<int64_t>& negotiated_values, si
     case CollectiveKind::kGather:
       return GatherCountable(negotiated_values, members, request);
     case CollectiveKind::kAlltoall: {
-      const int64_t row = RowBytes(request, 0);
+      const int64_t row = RowBytes(request.shapes[0], request.dtype);
       for (size_t m = 0; m < members; ++m) {
         if (!ColumnCountable(negotiated_values, members, m, row)) return false;
       }
       return true;
     }
     default:
-      return true;  // nobody gets more than one rank has
+      return true;  // no member receives more than one rank has
   }
 }
 
 bool NegotiatedValuesFit(const std::vector<int64_t>& negotiated_values,
                          const std::vector<Rank>& members, Rank self, const Request& request) {
-  if (request.kind == CollectiveKind::kSendRecv)
+  if (!MovesData(request.kind)) return SetChangeOrJoinFits(negotiated_values, members, request);
+  if (request.kind == CollectiveKind::kSendRecv) {
     return SentShapeFits(negotiated_values, self, request);
+  }
   if (negotiated_values.size() != NegotiatedValuesCount(request, members.size())) return false;
   const size_t position = PositionOf(members, self);
   switch (request.kind) {

@@ -8,22 +8,26 @@
 
 namespace tfring {
 
-// PlanItem::negotiated_values of the kinds that move data, as plan.h says: the sequencer makes them
-// out of what all asked for, and every rank checks them against what it asked for itself.
+// PlanItem::negotiated_values, see there: the rows of each rank, or the whole shape of a send/recv.
+// The sequencer computes them from the requests of all ranks, and every rank checks those that it
+// receives against its own request. Kinds that move no data put the rank that joined last, or the
+// id and the ranks of a process set there.
 
-// requests[i] is what members[i], who take part, asked for; they agree (see ValidateAgreement).
+// The values of a kind that moves data. requests[i] is the request of members[i], the ranks that
+// take part; they agree (see ValidateAgreement).
 std::vector<int64_t> NegotiatedValuesOf(const std::vector<Rank>& members,
                                         const std::vector<const Request*>& requests);
 
 // How many numbers NegotiatedValuesOf makes for so many members.
 size_t NegotiatedValuesCount(const Request& request, size_t members);
 
-// Whether every member can count the rows and bytes that it gets; `request` is that of any.
+// False if some member would receive more rows or bytes than an int64 holds. `request` is that of
+// any member.
 bool NegotiatedValuesCountable(const std::vector<int64_t>& negotiated_values, size_t members,
                                const Request& request);
 
-// False if what came over the wire is not what `self`, one of `members`, asked for, or holds more
-// bytes than can be counted.
+// Checks values of any kind that came over the wire: false if they do not fit the request of
+// `self`, one of `members`, or if the sums of the rows and bytes that this rank receives overflow.
 bool NegotiatedValuesFit(const std::vector<int64_t>& negotiated_values,
                          const std::vector<Rank>& members, Rank self, const Request& request);
 

@@ -1,5 +1,6 @@
 #include "ops/runtime/protocol/negotiation/negotiator.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -11,7 +12,7 @@ namespace tfring {
 namespace {
 
 constexpr Rank kSequencerRank = 0;
-// What goes out together is split into several frames beyond this.
+// Requests or plans that go to one rank together take several frames beyond this size.
 constexpr size_t kMaxBatchBytes = kMaxFrameBytes / 4;
 
 std::vector<std::string> EncodeRequests(std::vector<Request> requests,
@@ -19,7 +20,7 @@ std::vector<std::string> EncodeRequests(std::vector<Request> requests,
   std::vector<std::string> frames;
   Frame frame;
   frame.type = FrameType::kRequests;
-  frame.cache_ids = std::move(cache_ids);  // in the first, see Sequencer::OnRequests
+  frame.cache_ids = std::move(cache_ids);  // in the first frame: the sequencer wants ids first
   size_t bytes = 0;
   for (Request& request : requests) {
     const size_t more = MaxEncodedBytes(request);
@@ -36,7 +37,7 @@ std::vector<std::string> EncodeRequests(std::vector<Request> requests,
   return frames;
 }
 
-std::vector<std::string> EncodePlans(const std::vector<Sequencer::Stamped>& plans,
+std::vector<std::string> EncodePlans(const std::vector<Sequencer::Addressed>& plans,
                                      const std::vector<size_t>& chosen) {
   std::vector<std::string> frames;
   Frame frame;
@@ -66,7 +67,7 @@ struct Negotiator::Local {
   Participant participant;
   Output out;
   TimePoint now = 0;  // the latest seen
-  bool dead = false;  // a fatal status was produced: nothing makes sense any more
+  bool dead = false;  // there was a fatal status: nothing is sent or received any more
 };
 
 Negotiator::Negotiator(Rank rank, int size, const Config& config, ProcessSets* process_sets)
@@ -88,11 +89,10 @@ void Negotiator::FailPeer(Rank from, const Status& why) {
                 std::to_string(local_->rank) + ": " + why.message()));
 }
 
-void Negotiator::Submit(Request request, TimePoint now) {
-  if (local_->dead) return;
+void Negotiator::Submit(CallId id, Request request, TimePoint now) {
   local_->now = now;
-  local_->participant.Submit(std::move(request));
-  if (sequencer_) PassOwnRequests();
+  local_->participant.Submit(id, std::move(request));  // for TakeCalls, also after a fatal status
+  if (sequencer_ && !local_->dead) PassOwnRequests();
 }
 
 void Negotiator::PassOwnRequests() {
@@ -123,18 +123,23 @@ void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
       return FailPeer(from, sequencer_->OnRequests(from, std::move(decoded->requests),
                                                    decoded->cache_ids, now));
     case FrameType::kPlans:
-      for (Plan& plan : decoded->plans) {
-        const Status status = local_->participant.OnPlan(&plan);
-        if (!status.ok()) return FailPeer(from, status);
-        local_->out.plans.push_back(std::move(plan));
-      }
+      for (Plan& plan : decoded->plans) TakePlan(from, std::move(plan));
       return;
     case FrameType::kResend:
-      return FailPeer(from, local_->participant.OnResend(decoded->cache_ids, &local_->out.plans));
+      return FailPeer(from, local_->participant.OnResend(decoded->cache_ids));
     default:
       FailPeer(from, Internal("a frame of type " + std::to_string(static_cast<int>(decoded->type)) +
                               " is not part of the negotiation"));
   }
+}
+
+void Negotiator::TakePlan(Rank from, Plan plan) {
+  if (local_->dead) return;
+  PlanRun run;
+  run.plan = std::move(plan);
+  const Status status = local_->participant.OnPlan(&run);
+  if (!status.ok()) return FailPeer(from, status);
+  local_->out.runs.push_back(std::move(run));
 }
 
 void Negotiator::OnPlanDone(uint64_t sequence, TimePoint now) {
@@ -157,15 +162,15 @@ void Negotiator::OnTime(TimePoint now) {
 Negotiator::Output Negotiator::Drain() {
   if (!local_->dead) {
     if (sequencer_) {
-      DrainToMembers();
+      SendPlans();
     } else {
-      DrainToSequencer();
+      SendRequests();
     }
   }
   return std::exchange(local_->out, Output());
 }
 
-void Negotiator::DrainToSequencer() {
+void Negotiator::SendRequests() {
   std::vector<Request> requests;
   std::vector<uint32_t> cache_ids;
   local_->participant.TakeOutgoing(&requests, &cache_ids);
@@ -175,16 +180,16 @@ void Negotiator::DrainToSequencer() {
   }
 }
 
-void Negotiator::DrainToMembers() {
+void Negotiator::SendPlans() {
   Sequencer::Outgoing outgoing = sequencer_->Take();
   const auto own = outgoing.resend.find(kSequencerRank);
   if (own != outgoing.resend.end()) {
-    // Our own ids were evicted: asked for in full, they may be ready at once.
-    FailPeer(kSequencerRank, local_->participant.OnResend(own->second, &local_->out.plans));
+    // Ids of this rank itself were evicted: sent in full, the tensors may be complete at once.
+    FailPeer(kSequencerRank, local_->participant.OnResend(own->second));
     outgoing.resend.erase(own);
     PassOwnRequests();
     Sequencer::Outgoing more = sequencer_->Take();
-    for (auto& stamped : more.plans) outgoing.plans.push_back(std::move(stamped));
+    for (auto& plan : more.plans) outgoing.plans.push_back(std::move(plan));
   }
   for (auto& [rank, ids] : outgoing.resend) {
     Frame frame;
@@ -205,10 +210,7 @@ void Negotiator::DrainToMembers() {
     for (const std::string& frame : frames) local_->out.frames.emplace_back(rank, frame);
   }
   for (size_t index : chosen[kSequencerRank]) {
-    Plan& plan = outgoing.plans[index].plan;
-    FailPeer(kSequencerRank, local_->participant.OnPlan(&plan));
-    if (local_->dead) return;
-    local_->out.plans.push_back(std::move(plan));
+    TakePlan(kSequencerRank, std::move(outgoing.plans[index].plan));
   }
 }
 
@@ -216,7 +218,17 @@ TimePoint Negotiator::next_deadline() const {
   return sequencer_ && !local_->dead ? sequencer_->next_deadline() : kNever;
 }
 
-size_t Negotiator::unplanned() const { return local_->participant.unplanned(); }
+std::vector<CallId> Negotiator::TakeCalls() {
+  std::vector<CallId> calls = local_->participant.TakeCalls();
+  for (const PlanRun& run : local_->out.runs) {
+    calls.insert(calls.end(), run.calls.begin(), run.calls.end());
+  }
+  local_->out.runs.clear();
+  std::sort(calls.begin(), calls.end());
+  return calls;
+}
+
+size_t Negotiator::waiting() const { return local_->participant.waiting(); }
 
 int64_t Negotiator::cache_hits() const { return local_->participant.cache_hits(); }
 

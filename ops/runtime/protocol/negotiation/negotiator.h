@@ -16,37 +16,40 @@
 
 namespace tfring {
 
-class Sequencer;  // rank 0's half: counts, validates, fuses, stamps
+class Sequencer;
 
-// Agrees with the other ranks on one order of collectives. Requests go to the sequencer (world rank
-// 0), which counts readiness for every process set, validates, fuses and answers with Plans; known
-// requests travel as cache ids. Pure: no thread, socket or clock; the same calls give the same
-// output. Owned by the engine, used by one thread, lives for one generation.
+// Agrees with the other ranks on one order of collectives. Every rank has a Participant, which
+// turns calls into requests and plans back into calls; rank 0 has the Sequencer as well, which
+// decides (see both). The negotiator connects the two: it encodes and decodes frames, passes rank
+// 0's own requests and plans directly, and makes every error of the protocol fatal, because ranks
+// that disagree on the order of plans would exchange each other's data. Pure: no thread, socket or
+// clock; the same calls give the same output. Part of the engine; lives for one generation.
 class Negotiator {
  public:
   // What a call made necessary. Frames go out in order; plans run in order.
   struct Output {
     std::vector<std::pair<Rank, std::string>> frames;
-    std::vector<Plan> plans;
+    std::vector<PlanRun> runs;
     std::vector<std::string> warnings;  // stalls, for the log
-    Status fatal;                       // not ok: a peer sent nonsense, or the stall limit passed
+    Status fatal;  // not ok: a peer broke the protocol, or the stall limit passed
   };
 
-  // Changes `process_sets` with the plans that say so, when they come out of Drain or OnFrame.
+  // Changes `process_sets` when a plan says so, before the plan comes out of Drain.
   Negotiator(Rank rank, int size, const Config& config, ProcessSets* process_sets);
   ~Negotiator();
 
-  // A local tensor is ready. `request` has passed CheckRequest; its name is not in flight here.
-  void Submit(Request request, TimePoint now);
+  // A call of this rank. `request` has passed AdmitRequest; no call of its name and process set is
+  // in flight here.
+  void Submit(CallId id, Request request, TimePoint now);
 
-  // A negotiation frame (see wire.h) from `from`.
+  // A kRequests, kPlans or kResend frame from `from`.
   void OnFrame(Rank from, std::string_view frame, TimePoint now);
 
-  // This rank's backend finished the plan: the sequencer may send what became ready meanwhile. Does
-  // nothing for a plan that moves no data, which the sequencer never waits for.
+  // This rank's backend finished the plan: the sequencer may plan what became complete meanwhile.
+  // Does nothing for a plan that moves no data: the sequencer does not count those.
   void OnPlanDone(uint64_t sequence, TimePoint now);
 
-  // `rank` said goodbye: whatever waits for it, now or later, ends with Cancelled (sequencer only).
+  // `rank` has shut down: whatever waits for it, now or later, ends with Cancelled (rank 0 only).
   void OnDeparted(Rank rank, TimePoint now);
 
   // Stall checks that are due.
@@ -55,13 +58,15 @@ class Negotiator {
   // Hands over, and forgets, what the calls since the last Drain produced.
   Output Drain();
 
+  // Gives up: the calls, ascending, that have not come out of Drain with a plan.
+  std::vector<CallId> TakeCalls();
+
   TimePoint next_deadline() const;
 
-  // Requests submitted here and not yet planned, for the bounded-queue invariant and the stall
-  // report.
-  size_t unplanned() const;
+  // Calls of this rank that wait for a plan.
+  size_t waiting() const;
 
-  // Requests that went out as a cache id, since the beginning of the generation.
+  // Calls that went out as a cache id, since the beginning of the generation.
   int64_t cache_hits() const;
 
  private:
@@ -69,8 +74,9 @@ class Negotiator {
   void Fail(Status status);
   void FailPeer(Rank from, const Status& why);
   void PassOwnRequests();
-  void DrainToSequencer();
-  void DrainToMembers();
+  void TakePlan(Rank from, Plan plan);
+  void SendRequests();
+  void SendPlans();
   std::unique_ptr<Local> local_;
   std::unique_ptr<Sequencer> sequencer_;  // rank 0 only
 };

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "ops/runtime/base/status.h"
@@ -15,46 +14,57 @@
 
 namespace tfring {
 
-// The half of the negotiation that every rank has: turns calls into requests or cache ids, and
-// compact plans of the sequencer back into whole ones, after checking them against the calls; keeps
-// the process sets of this rank. Owned by the Negotiator; one thread.
+// The half of the negotiation that every rank has, rank 0 included. It holds the calls of this rank
+// that wait for a plan, by process set and name. A call goes to the sequencer as a request, or as
+// the cache id that an earlier plan gave to an equal request. A plan comes back with names or ids;
+// the participant looks up the waiting calls, checks that the plan is what they requested (the
+// backend trusts it with this rank's buffers, so a wrong plan must not get through), and hands them
+// out with the plan. Cache ids and process sets change exactly when the plan that says so is taken,
+// so they are the same on all ranks at the same point of the plan stream. Pure; part of the
+// Negotiator.
 class Participant {
  public:
   Participant(Rank rank, ProcessSets* process_sets) : rank_(rank), process_sets_(process_sets) {}
 
-  void Submit(Request request);
+  // `request` has passed AdmitRequest; no call of its name waits in its process set.
+  void Submit(CallId id, Request request);
 
   // What Submit and OnResend want to be sent; forgets it.
   void TakeOutgoing(std::vector<Request>* requests, std::vector<uint32_t>* cache_ids);
 
-  // Completes `plan` in place, and changes the process sets if it says so. Internal if it makes no
-  // sense here.
-  Status OnPlan(Plan* plan);
+  // Completes run->plan, whose items may be cache ids, and adds the members and the calls, which do
+  // not wait any more. Changes the process sets if the plan says so. Internal, and no call is
+  // taken, if the plan makes no sense here.
+  Status OnPlan(PlanRun* run);
 
-  // The sequencer does not know these ids any more. Calls whose process set was removed end with a
-  // plan in `ended`: its id may mean other ranks by the time a request arrives. Internal for an id
-  // that was not sent.
-  Status OnResend(const std::vector<uint32_t>& cache_ids, std::vector<Plan>* ended);
+  // The sequencer has evicted these ids: their requests go out in full. Internal for an id that was
+  // not sent.
+  Status OnResend(const std::vector<uint32_t>& cache_ids);
 
-  size_t unplanned() const { return unplanned_.size(); }
+  // Gives up: the calls that wait, ascending.
+  std::vector<CallId> TakeCalls();
+
+  size_t waiting() const { return waiting_.size(); }
   int64_t cache_hits() const { return cache_hits_; }
 
  private:
-  struct Unplanned {
+  struct WaitingCall {
+    CallId id = 0;
     Request request;
-    uint32_t sent_id = 0;      // 0: sent in full
-    bool set_removed = false;  // since it was made: its process set id may mean other ranks now
+    uint32_t sent_id = 0;  // 0: sent in full
+    bool in_plan = false;  // named by the plan that is being taken
   };
-  Status TakeItem(const Plan& plan, PlanItem* item);
-  Status CheckItem(const Plan& plan, const PlanItem& item, const Request& request) const;
-  Status FindMembers(Plan* plan) const;
+  Status FindMembers(PlanRun* run) const;
+  Status FindCall(const PlanRun& run, PlanItem* item, WaitingCall** call);
+  Status CheckItem(const PlanRun& run, const PlanItem& item, const Request& request) const;
+  void TakeCall(WaitingCall* call);
   Status ChangeSets(const Plan& plan);
 
   const Rank rank_;
   ProcessSets* const process_sets_;
-  NameTable<Unplanned> unplanned_;
-  // Ids in flight, by what they were sent for: stays true when the id is evicted meanwhile.
-  std::unordered_map<uint32_t, std::pair<ProcessSetId, std::string>> sent_ids_;
+  NameTable<WaitingCall> waiting_;
+  // Calls that were sent as an id and wait. Stays true when the id is evicted meanwhile.
+  std::unordered_map<uint32_t, WaitingCall*> sent_ids_;
   KnownIds known_;
   std::vector<Request> requests_;
   std::vector<uint32_t> cache_ids_;

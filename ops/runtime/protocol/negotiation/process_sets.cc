@@ -51,12 +51,9 @@ const std::vector<Rank>* ProcessSets::Find(ProcessSetId id) const {
   return it == sets_.end() ? nullptr : &it->second;
 }
 
-int ProcessSets::PositionOf(ProcessSetId id, Rank rank) const {
+bool ProcessSets::Contains(ProcessSetId id, Rank rank) const {
   const std::vector<Rank>* members = Find(id);
-  if (members == nullptr) return -1;
-  const auto it = std::lower_bound(members->begin(), members->end(), rank);
-  if (it == members->end() || *it != rank) return -1;
-  return static_cast<int>(it - members->begin());
+  return members != nullptr && std::binary_search(members->begin(), members->end(), rank);
 }
 
 }  // namespace tfring

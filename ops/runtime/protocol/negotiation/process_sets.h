@@ -9,9 +9,10 @@
 
 namespace tfring {
 
-// Which ranks belong to which process set. Id 0 is all ranks. The same on every rank at the same
-// point of the plan stream. The engine has one, the sequencer another that is ahead of it; control
-// thread only.
+// Which ranks belong to which process set. Id 0 is all ranks. A value type. The plans that add and
+// remove sets change it, so it is the same on every rank at the same point of the plan stream: the
+// engine of each rank has one, and the sequencer one that is ahead of them, as of the last plan
+// that it made. Other threads read a snapshot that the engine publishes.
 class ProcessSets {
  public:
   explicit ProcessSets(int size);
@@ -22,18 +23,20 @@ class ProcessSets {
   // InvalidArgument for the global set, and for one that does not exist.
   Status Remove(ProcessSetId id);
 
-  // The set that has exactly these ranks, which ascend; or -1.
+  // The id of the set that has exactly these ranks, which ascend; or -1.
   ProcessSetId FindEqual(const std::vector<Rank>& ranks) const;
 
-  // An id that no set has had so far: whoever still names a removed one gets an error, not another
-  // set.
+  // The id of the next set to be added. Ids are never used again: a call that names a removed set
+  // gets an error, not another set.
   ProcessSetId NextId() const { return last_id_ + 1; }
 
   // Members in ascending order, or null for an unknown id.
   const std::vector<Rank>* Find(ProcessSetId id) const;
 
-  // Position of `rank` in the set, or -1.
-  int PositionOf(ProcessSetId id, Rank rank) const;
+  // False for an unknown id, too.
+  bool Contains(ProcessSetId id, Rank rank) const;
+
+  const std::map<ProcessSetId, std::vector<Rank>>& all() const { return sets_; }
 
  private:
   int size_;

@@ -12,7 +12,7 @@ const Request& Pending::AnyRequest() const {
   return rank_requests[i].common();
 }
 
-std::vector<Rank> Pending::AskedBy() const {
+std::vector<Rank> Pending::ReadyRanks() const {
   std::vector<Rank> ranks;
   for (size_t i = 0; i < rank_requests.size(); ++i) {
     if (rank_requests[i].order != 0) ranks.push_back(members[i]);
@@ -20,12 +20,28 @@ std::vector<Rank> Pending::AskedBy() const {
   return ranks;
 }
 
-Rank Pending::LastToAsk() const {
+Rank Pending::LastReady() const {
   size_t last = 0;
   for (size_t i = 1; i < rank_requests.size(); ++i) {
     if (rank_requests[i].order > rank_requests[last].order) last = i;
   }
   return members[last];
+}
+
+const Agreement* Pending::CommonAgreement() const {
+  const Agreement* common = rank_requests.front().cached.get();
+  for (const RankRequest& rank_request : rank_requests) {
+    if (rank_request.cached.get() != common) return nullptr;
+  }
+  return common;
+}
+
+std::string SetText(ProcessSetId set) {
+  return set == kGlobalProcessSet ? "" : " in process set " + std::to_string(set);
+}
+
+std::string Describe(const Pending& pending) {
+  return Describe(pending.AnyRequest()) + SetText(pending.process_set);
 }
 
 void Readiness::Widen(Pending* pending, const std::vector<Rank>& members) {
@@ -64,7 +80,7 @@ Pending* Readiness::Add(ProcessSetId set, const std::string& name, const std::ve
   if (slot.order != 0) return nullptr;
   slot = std::move(rank_request);
   slot.order = ++last_order_;
-  ++pending->asked;
+  ++pending->ready;
   return pending;
 }
 

@@ -15,48 +15,57 @@
 
 namespace tfring {
 
-// How one member asked for a tensor: by cache id or in full. Exactly one is set.
+// The request of one rank for one tensor. It came as a cache id or in full: one of the first two is
+// set.
 struct RankRequest {
   std::shared_ptr<const Agreement> cached;
   std::unique_ptr<Request> full;
-  uint64_t order = 0;  // ascends over all requests of the generation; 0: has not asked
+  uint64_t order = 0;  // ascends over all requests of the generation; 0: none has come
 
   const Request& common() const { return full ? *full : cached->request; }
 };
 
-// A tensor that at least one member of a process set has asked for and that is not planned yet.
+// A tensor of a process set with a request of at least one rank and no plan yet.
 struct Pending {
   uint64_t handle = 0;
   ProcessSetId process_set = kGlobalProcessSet;
   std::string name;
-  std::vector<Rank> members;  // between whom it is agreed: the set, or the two of a send/recv
+  std::vector<Rank> members;  // who has to agree: the process set, or the two of a send/recv
   std::vector<RankRequest> rank_requests;  // by position in `members`
-  size_t asked = 0;
+  size_t ready = 0;                        // how many of them have come
   TimePoint since = 0;
   bool watched = false;
   StallInspector::Token watch;
-  // Nothing is missing any more; what was agreed on:
+  // All requests have come and agree. Set from then on:
   bool complete = false;
-  std::vector<Rank> absent;
-  std::vector<int64_t> negotiated_values;  // where it is not to be had from the cache
+  std::vector<Rank> absent;                // those that had joined, and sent no request
+  std::vector<int64_t> negotiated_values;  // unless there is a CommonAgreement
 
   const Request& AnyRequest() const;
-  std::vector<Rank> AskedBy() const;
-  Rank LastToAsk() const;
+  std::vector<Rank> ReadyRanks() const;  // whose requests have come
+  Rank LastReady() const;
+  // The agreement whose cache id every member sent, or null.
+  const Agreement* CommonAgreement() const;
 };
 
-// Who has asked for what, in every process set. Control thread of rank 0; lives for one generation.
+// " in process set 1"; nothing for the global one.
+std::string SetText(ProcessSetId set);
+// "allreduce of tensor 'x' in process set 1".
+std::string Describe(const Pending& pending);
+
+// Which ranks are ready for which tensors, in every process set. Part of the Sequencer.
 class Readiness {
  public:
-  // Notes that `from`, one of `members`, asked; null if it had asked for this name already. Where
-  // the ranks differ about who takes part, all of them do, so that all learn of it.
+  // Records the request of `from`, one of `members`; null if it has one under this name already.
+  // Where ranks disagree on who takes part (one calls send/recv, another allreduce), the union of
+  // their members has to be ready, so that all of them get the error.
   Pending* Add(ProcessSetId set, const std::string& name, const std::vector<Rank>& members,
                Rank from, RankRequest rank_request, TimePoint now);
 
-  // The name may be asked for again before `pending` is erased.
+  // From now on a request of this name starts a new Pending, although this one is not erased yet.
   void ReleaseName(const Pending& pending);
 
-  // Null once it was erased.
+  // Null if it has been erased.
   Pending* Find(uint64_t handle);
   void Erase(uint64_t handle);
 

@@ -20,81 +20,98 @@
 
 namespace tfring {
 
-// The one place where plans of all process sets get their order: counts readiness, validates,
-// fuses, stamps; keeps the process sets as of the last plan. Plans are compact: an item whose id
-// all members know has neither name nor dimensions. Holds plans back while max_plans_in_flight of
-// those that rank 0 takes part in are unfinished, so that what becomes ready meanwhile is fused;
-// plans of other sets never wait, as nobody here sees them end. Rank 0's control thread; lives for
-// one generation.
+// Rank 0's half of the negotiation: decides which collectives run, with which ranks and in which
+// order, for all process sets. (Horovod's coordinator.)
+//
+// It collects the requests of all ranks by process set and tensor name. A tensor is complete when
+// every member has sent its request, or has joined. Then it checks that the requests agree: if not,
+// all of them end with the same error; if so, the tensor is fused with others like it into a Plan.
+// Every Plan gets the next number of one sequence for all process sets, and every rank runs its
+// Plans in that order. Two sets that share two ranks can therefore not wait for each other in
+// opposite orders, which would be a deadlock.
+//
+// Of the plans in which rank 0 takes part at most max_plans_in_flight are unfinished at a time;
+// what becomes complete meanwhile is fused ("batch while busy"). Plans of other ranks are sent at
+// once, because rank 0 does not see them end.
+//
+// A request comes in full or, once a plan has given it a cache id, as that id. A plan whose members
+// all sent the id carries the id alone, without name and negotiated values. Pure; part of rank 0's
+// Negotiator.
 class Sequencer {
  public:
-  struct Stamped {
+  struct Addressed {
     Plan plan;
     std::vector<Rank> recipients;
   };
   struct Outgoing {
-    std::vector<Stamped> plans;  // by sequence
-    std::map<Rank, std::vector<uint32_t>> resend;
+    std::vector<Addressed> plans;                  // by sequence
+    std::map<Rank, std::vector<uint32_t>> resend;  // cache ids that each rank has to send in full
   };
 
   Sequencer(const Config& config, ProcessSets process_sets);
 
-  // Internal when `from` cannot have meant it.
+  // Internal if no correct rank sends this. Ids are handled before requests.
   Status OnRequests(Rank from, std::vector<Request> requests,
                     const std::vector<uint32_t>& cache_ids, TimePoint now);
 
-  // Rank 0's backend is through with it. Not needed for plans that move no data: nothing waits for
-  // them.
+  // Rank 0's backend has finished the plan. Not needed for plans that move no data: they do not
+  // count as unfinished.
   void OnPlanDone(uint64_t sequence);
+
+  // `rank` has shut down: whatever waits for it, now or later, ends with Cancelled.
   void OnDeparted(Rank rank);
 
   // Appends stall reports that are due. DeadlineExceeded when a tensor has stalled for too long.
   Status OnTime(TimePoint now, std::vector<std::string>* warnings);
 
-  // Stamps what may go now.
+  // Hands over, and forgets, what the calls since the last Take produced; makes the plans that may
+  // be sent now.
   Outgoing Take();
 
   TimePoint next_deadline() const { return stalls_.next_deadline(); }
 
  private:
+  // sequencer.cc: from requests to complete tensors, and to errors.
   Status OnRequest(Rank from, Request request, TimePoint now);
   Status OnResent(Rank from, TimePoint now);
   Status OnCacheId(Rank from, uint32_t id, TimePoint now);
-  Status Record(Rank from, const std::vector<Rank>& members, RankRequest rank_request,
-                TimePoint now);
-  void SettleWithout(Rank rank, TimePoint now);
+  Status RecordRequest(Rank from, const std::vector<Rank>& members, RankRequest rank_request,
+                       TimePoint now);
+  void CompleteWithout(Rank joined, TimePoint now);
   void TryComplete(Pending* pending, TimePoint now);
-  void Complete(Pending* pending);
+  void ValidateAndQueue(Pending* pending);
   static Status Validate(Pending* pending);
-  void Reject(Rank from, const Request& request, Status error);
+  void RejectRequest(Rank from, const Request& request, Status error);
   std::vector<Rank> DepartedOf(const std::vector<Rank>& members) const;
-  void Cancel(Pending* pending, const std::vector<Rank>& departed);
-  void End(Pending* pending, Status error);
-  void Unwatch(Pending* pending);
-  bool StampNext(FusionPlanner* planner, Outgoing* out);
+  void CancelFor(const std::vector<Rank>& departed, Pending* pending);
+  void EndWithError(Pending* pending, Status error);
+  void StopStallWatch(Pending* pending);
+  // sequencer_plans.cc: from complete tensors to plans.
+  bool MakePlan(FusionPlanner* planner, Outgoing* out);
   void AddItem(const Pending& pending, Plan* plan);
-  void AddValues(const Pending& pending, Plan* plan);
+  void AddMembershipItem(const Pending& pending, Plan* plan);
   Status AddSet(const Request& request, std::vector<int64_t>* values);
   Status RemoveSet(const Request& request, std::vector<int64_t>* values);
+  // sequencer_stalls.cc
   std::map<Rank, const Pending*> OldestWaits() const;
   std::string StallReport(const Pending& pending, TimePoint now,
                           const std::map<Rank, const Pending*>& waits) const;
 
-  ProcessSets sets_;  // as of the last plan that was stamped
+  ProcessSets sets_;  // as of the last plan that was made
   const size_t max_in_flight_;
   const Duration stall_shutdown_;
   Readiness readiness_;
   Joins joins_;
   ResponseCache cache_;
   StallInspector stalls_;
-  FusionPlanner throttled_;      // plans with rank 0
-  FusionPlanner unthrottled_;    // all others
-  std::vector<Stamped> errors_;  // not stamped yet
+  FusionPlanner throttled_;        // complete tensors in which rank 0 takes part
+  FusionPlanner unthrottled_;      // all others
+  std::vector<Addressed> errors_;  // plans that end calls; without a sequence number yet
   std::map<Rank, std::vector<uint32_t>> resend_;
-  std::map<Rank, size_t> awaited_;                         // requests that a rank has to repeat
+  std::map<Rank, size_t> awaited_;                         // how many requests a rank has to resend
   std::map<Rank, std::vector<Request>> late_joins_;        // of those ranks
-  std::map<ProcessSetId, std::vector<uint32_t>> evicted_;  // not announced to the set yet
-  std::set<uint64_t> in_flight_;                           // plans that rank 0 is executing
+  std::map<ProcessSetId, std::vector<uint32_t>> evicted_;  // cache ids; no plan has said so yet
+  std::set<uint64_t> in_flight_;                           // plans that rank 0 is running
   std::set<Rank> departed_;
   uint64_t last_sequence_ = 0;
 };

@@ -8,7 +8,7 @@
 namespace tfring {
 namespace {
 
-// More values than this say nothing that the first ones do not.
+// An error message lists so many different values.
 constexpr size_t kMaxValuesNamed = 8;
 
 std::string DoubleText(double value) {
@@ -23,13 +23,13 @@ std::string HashText(uint64_t value) {
   return text;
 }
 
-// Every rank brings as many rows as it likes.
+// The number of rows may differ from rank to rank.
 bool OwnRows(CollectiveKind kind) {
   return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kGather ||
          kind == CollectiveKind::kAlltoall || kind == CollectiveKind::kScatter;
 }
 
-// Shapes without what the kind allows to differ.
+// Whether the shapes agree in all that the kind needs.
 bool SameShape(CollectiveKind kind, const Shape& a, const Shape& b) {
   if (kind == CollectiveKind::kSendRecv) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(),
@@ -43,10 +43,6 @@ bool SameShape(CollectiveKind kind, const Shape& a, const Shape& b) {
 bool SameCount(const Request& a, const Request& b) {
   return a.shapes.size() == b.shapes.size() ||
          (a.kind == CollectiveKind::kSendRecv && (a.shapes.empty() || b.shapes.empty()));
-}
-
-bool ChangesSets(CollectiveKind kind) {
-  return kind == CollectiveKind::kAddProcessSet || kind == CollectiveKind::kRemoveProcessSet;
 }
 
 // One property that the ranks have to agree on.
@@ -79,11 +75,13 @@ const Property kProperties[] = {
      },
      [](const Request& r) { return "to rank " + std::to_string(r.peer); },
      "Both ranks have to name the same source and destination."},
-    {"the ranks or the id of the process set",
-     [](const Request& a, const Request& b) {
-       return !ChangesSets(a.kind) || a.splits == b.splits;
-     },
-     [](const Request& r) { return ShapeString(r.splits); },
+    {"the ranks of the process set",
+     [](const Request& a, const Request& b) { return a.set_ranks == b.set_ranks; },
+     [](const Request& r) { return ShapeString(Shape(r.set_ranks.begin(), r.set_ranks.end())); },
+     "All ranks have to add and remove the same process sets in the same order."},
+    {"the id of the process set",
+     [](const Request& a, const Request& b) { return a.removed_set == b.removed_set; },
+     [](const Request& r) { return std::to_string(r.removed_set); },
      "All ranks have to add and remove the same process sets in the same order."},
     {"the prescale factor",
      [](const Request& a, const Request& b) {
@@ -153,7 +151,7 @@ Status ShapeMismatch(const std::vector<Rank>& members, const std::vector<const R
   const char* advice =
       OwnRows(first.kind) ? "Only the first dimension may differ; all others have to be the same."
       : first.kind == CollectiveKind::kSendRecv
-          ? "The receiver has to expect what the sender sends; -1 stands for any size."
+          ? "The receiver has to expect what the sender sends; -1 is any size."
           : "The shape has to be the same on every rank; do all ranks build the same model, and "
             "use batches of one size where the shape depends on them?";
   return FailedPrecondition(Beginning(first) + what + ": " +
@@ -166,7 +164,7 @@ Status ShapeMismatch(const std::vector<Rank>& members, const std::vector<const R
                             ". " + advice);
 }
 
-// Not ok if some ranks found their own calls invalid.
+// Not ok if some ranks refused their own calls: the first reason, and the ranks that gave it.
 Status Refusals(const std::vector<Rank>& members, const std::vector<const Request*>& requests) {
   const Request* refused = nullptr;
   std::vector<Rank> ranks;
@@ -198,7 +196,7 @@ Status ValidateAgreement(const std::vector<Rank>& members,
                                 property.advice);
     }
   }
-  // All have the same number of shapes, but for receivers that have none.
+  // All have the same number of shapes, except receivers, which may have none.
   for (const Request* request : others) {
     const size_t shapes = std::min(first.shapes.size(), request->shapes.size());
     for (size_t t = 0; t < shapes; ++t) {

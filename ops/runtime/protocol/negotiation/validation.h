@@ -8,9 +8,9 @@
 
 namespace tfring {
 
-// Checks that those who take part mean the same collective: requests[i] is what members[i] asked
-// for under one name, never null. FailedPrecondition names the tensor, the ranks, both values and
-// what to do; InvalidArgument repeats what a rank refused its own call for.
+// Checks that all ranks that take part make the same call: requests[i] is the request of members[i]
+// under one name, never null. FailedPrecondition names the tensor, the ranks, both values and what
+// to do; InvalidArgument repeats the reason for which a rank refused its own call.
 Status ValidateAgreement(const std::vector<Rank>& members,
                          const std::vector<const Request*>& requests);
 

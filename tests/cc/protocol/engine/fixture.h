@@ -12,6 +12,7 @@
 
 #include "ops/runtime/protocol/engine/engine.h"
 #include "ops/runtime/protocol/message/wire.h"
+#include "ops/runtime/protocol/negotiation/admission.h"
 
 namespace tfring::testing {
 
@@ -63,6 +64,11 @@ class World {
   }
 
   void Submit(Rank rank, CallId id, Request request) {
+    const Status admitted = AdmitRequest(nodes_[rank].engine->process_sets(), rank, &request);
+    if (!admitted.ok()) {
+      doubled = doubled || !nodes_[rank].results.emplace(id, admitted).second;
+      return;
+    }
     EngineEvents events;
     events.submissions.emplace_back(id, std::move(request));
     Step(rank, std::move(events));
@@ -114,7 +120,7 @@ class World {
     Step(rank, {});
   }
 
-  // The result of an entry, if it has one.
+  // The result of a call, if it has one.
   std::optional<Status> Result(Rank rank, CallId id) const {
     auto it = nodes_[rank].results.find(id);
     if (it == nodes_[rank].results.end()) return std::nullopt;
@@ -143,7 +149,7 @@ class World {
 
   TimePoint now = 1000 * kSecond;
   std::set<Rank> mute;   // nothing goes to or comes from these
-  bool doubled = false;  // an entry ended twice
+  bool doubled = false;  // a call ended twice
 
  private:
   struct Node {

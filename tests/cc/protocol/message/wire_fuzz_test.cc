@@ -41,8 +41,8 @@ Request SeedRequest(const std::string& name, CollectiveKind kind) {
   request.kind = kind;
   if (kind != CollectiveKind::kBarrier && MovesData(kind)) request.shapes = {{3, 2}};
   if (kind == CollectiveKind::kSendRecv) request.peer = 1;
-  if (kind == CollectiveKind::kAddProcessSet) request.splits = {0, 2};
-  if (kind == CollectiveKind::kRemoveProcessSet) request.splits = {1};
+  if (kind == CollectiveKind::kAddProcessSet) request.set_ranks = {0, 2};
+  if (kind == CollectiveKind::kRemoveProcessSet) request.removed_set = 1;
   return request;
 }
 
@@ -53,17 +53,19 @@ void Negotiate(Rank rank, const std::vector<std::string>& frames) {
   Config config;
   config.cache_capacity = 2;
   Negotiator negotiator(rank, 3, config, &sets);
-  negotiator.Submit(SeedRequest("x", CollectiveKind::kAllreduce), 0);
-  negotiator.Submit(SeedRequest("g", CollectiveKind::kAllgather), 0);
-  negotiator.Submit(SeedRequest("t", CollectiveKind::kAlltoall), 0);
-  negotiator.Submit(SeedRequest("c", CollectiveKind::kScatter), 0);
-  if (rank < 2) negotiator.Submit(SeedRequest("s", CollectiveKind::kSendRecv), 0);
-  negotiator.Submit(SeedRequest("a", CollectiveKind::kAddProcessSet), 0);
-  negotiator.Submit(SeedRequest("j", CollectiveKind::kJoin), 0);
+  negotiator.Submit(1, SeedRequest("x", CollectiveKind::kAllreduce), 0);
+  negotiator.Submit(2, SeedRequest("g", CollectiveKind::kAllgather), 0);
+  negotiator.Submit(3, SeedRequest("t", CollectiveKind::kAlltoall), 0);
+  negotiator.Submit(4, SeedRequest("c", CollectiveKind::kScatter), 0);
+  if (rank < 2) negotiator.Submit(5, SeedRequest("s", CollectiveKind::kSendRecv), 0);
+  negotiator.Submit(6, SeedRequest("a", CollectiveKind::kAddProcessSet), 0);
+  negotiator.Submit(7, SeedRequest("j", CollectiveKind::kJoin), 0);
   TimePoint now = 1;
   for (const std::string& frame : frames) {
     negotiator.OnFrame(rank == 0 ? 1 + static_cast<Rank>(now % 2) : 0, frame, now);
-    for (const Plan& plan : negotiator.Drain().plans) negotiator.OnPlanDone(plan.sequence, now);
+    for (const PlanRun& run : negotiator.Drain().runs) {
+      negotiator.OnPlanDone(run.plan.sequence, now);
+    }
     negotiator.OnTime(now * 100 * kSecond);
     ++now;
   }

@@ -30,6 +30,12 @@ Frame RequestsFrame() {
   odd.splits = {0, -1, INT64_MAX};
   odd.refusal = "a scalar";
   odd.resent = true;
+  Request& add = frame.requests.emplace_back();
+  add.kind = CollectiveKind::kAddProcessSet;
+  add.set_ranks = {0, 7, INT32_MAX};
+  Request& remove = frame.requests.emplace_back();
+  remove.kind = CollectiveKind::kRemoveProcessSet;
+  remove.removed_set = 5;
   frame.cache_ids = {1, 127, 128, UINT32_MAX};
   return frame;
 }

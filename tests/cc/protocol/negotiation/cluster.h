@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ops/runtime/protocol/negotiation/negotiator.h"
+#include "tests/cc/test.h"
 
 namespace tfring::testing {
 
@@ -28,6 +29,44 @@ inline Request Allgather(const std::string& name, Shape shape) {
   request.kind = CollectiveKind::kAllgather;
   return request;
 }
+
+inline Request Of(CollectiveKind kind, Shape shape, std::vector<int64_t> splits = {}) {
+  Request request = Allreduce("x", std::move(shape));
+  request.kind = kind;
+  request.splits = std::move(splits);
+  return request;
+}
+
+inline Request AddSet(std::vector<Rank> ranks) {
+  Request request;
+  request.name = "add";
+  request.kind = CollectiveKind::kAddProcessSet;
+  request.set_ranks = std::move(ranks);
+  return request;
+}
+
+inline Request RemoveSet(ProcessSetId id) {
+  Request request;
+  request.name = "remove";
+  request.kind = CollectiveKind::kRemoveProcessSet;
+  request.removed_set = id;
+  return request;
+}
+
+inline ProcessSets OverlappingSets() {
+  ProcessSets sets(3);
+  EXPECT_TRUE(sets.Add(1, {0, 1}).ok());
+  EXPECT_TRUE(sets.Add(2, {1, 2}).ok());
+  EXPECT_TRUE(sets.Add(3, {0, 2}).ok());
+  return sets;
+}
+
+// A plan as it came to a rank.
+struct TakenPlan : Plan {
+  TakenPlan() = default;
+  explicit TakenPlan(PlanRun run) : Plan(std::move(run.plan)), members(std::move(run.members)) {}
+  std::vector<Rank> members;
+};
 
 // The negotiators of all ranks and a network between them that keeps the order of each pair of
 // ranks and nothing else. A plan ends on a rank at a random later time. One thread, one test.
@@ -48,7 +87,10 @@ class Cluster {
 
   const ProcessSets& sets(Rank rank) const { return sets_[rank]; }
   Negotiator& at(Rank rank) { return *negotiators_[rank]; }
-  void Submit(Rank rank, Request request) { at(rank).Submit(std::move(request), now); }
+  void Submit(Rank rank, Request request) {
+    names_[++last_id_] = request.name;
+    at(rank).Submit(last_id_, std::move(request), now);
+  }
 
   // Everything that a rank has to do now: sends its frames and notes its plans.
   void Flush(Rank rank) {
@@ -59,9 +101,14 @@ class Cluster {
       ++frames_of_type[frame.empty() ? 0 : frame[0]];
       network_[{rank, to}].push_back(std::move(frame));
     }
-    for (Plan& plan : out.plans) {
+    for (PlanRun& run : out.runs) {
+      const Plan& plan = run.plan;
+      EXPECT_EQ(run.calls.size(), plan.items.size());
+      for (size_t i = 0; i < plan.items.size(); ++i) {
+        EXPECT_EQ(names_.at(run.calls.at(i)), plan.items[i].name);
+      }
       if (plan.error.ok() && MovesData(plan.kind)) running_[rank].push_back(plan.sequence);
-      log_[rank].push_back(std::move(plan));
+      log_[rank].emplace_back(std::move(run));
     }
     for (std::string& warning : out.warnings) warnings.push_back(std::move(warning));
     if (!out.fatal.ok() && fatal.ok()) fatal = out.fatal;
@@ -104,14 +151,14 @@ class Cluster {
   size_t Below(size_t limit) { return std::uniform_int_distribution<size_t>(0, limit - 1)(rng_); }
   std::mt19937& rng() { return rng_; }
 
-  const std::vector<Plan>& log(Rank rank) const { return log_[rank]; }
+  const std::vector<TakenPlan>& log(Rank rank) const { return log_[rank]; }
   void ClearLogs() {
     for (auto& log : log_) log.clear();
     frames = bytes = 0;
   }
 
   // The only plan that `rank` got since ClearLogs, or an empty one.
-  Plan Only(Rank rank) const { return log_[rank].size() == 1 ? log_[rank][0] : Plan(); }
+  TakenPlan Only(Rank rank) const { return log_[rank].size() == 1 ? log_[rank][0] : TakenPlan(); }
 
   TimePoint now = 0;
   bool finish_plans = true;
@@ -127,12 +174,14 @@ class Cluster {
   std::mt19937 rng_;
   std::vector<std::unique_ptr<Negotiator>> negotiators_;
   std::map<std::pair<Rank, Rank>, std::deque<std::string>> network_;
-  std::vector<std::vector<Plan>> log_;
+  std::vector<std::vector<TakenPlan>> log_;
+  CallId last_id_ = 0;
+  std::map<CallId, std::string> names_;
   std::vector<std::deque<uint64_t>> running_;
 };
 
 // One line per item, for comparing what ranks got.
-inline std::string PlanText(const Plan& plan) {
+inline std::string PlanText(const TakenPlan& plan) {
   std::string text = std::to_string(plan.sequence) + "/" + std::to_string(plan.process_set) + "/" +
                      CollectiveKindName(plan.kind) + "/" + RanksString(plan.members) + "/" +
                      plan.error.ToString();
@@ -143,9 +192,9 @@ inline std::string PlanText(const Plan& plan) {
   return text;
 }
 
-inline std::string LogText(const std::vector<Plan>& plans) {
+inline std::string LogText(const std::vector<TakenPlan>& plans) {
   std::string text;
-  for (const Plan& plan : plans) text += PlanText(plan) + "\n";
+  for (const TakenPlan& plan : plans) text += PlanText(plan) + "\n";
   return text;
 }
 

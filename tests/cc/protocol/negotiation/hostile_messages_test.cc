@@ -27,12 +27,12 @@ void ExpectFatal(Rank rank, Rank from, const std::string& frame, const std::stri
   EXPECT_CONTAINS(fatal.message(), "rank " + std::to_string(from) + " broke the negotiation");
   EXPECT_CONTAINS(fatal.message(), part);
   negotiator.OnFrame(from, frame, 2);
-  negotiator.Submit(Allreduce("later"), 2);
+  negotiator.Submit(99, Allreduce("later"), 2);
   negotiator.OnPlanDone(1, 2);
   negotiator.OnDeparted(1, 2);
   negotiator.OnTime(kNever - 1);
   const Negotiator::Output after = negotiator.Drain();
-  EXPECT_TRUE(after.frames.empty() && after.plans.empty() && after.fatal.ok());
+  EXPECT_TRUE(after.frames.empty() && after.runs.empty() && after.fatal.ok());
 }
 
 std::string Requests(std::vector<Request> requests, std::vector<uint32_t> ids = {}) {
@@ -59,7 +59,7 @@ Plan PlanOf(const std::string& name, uint64_t sequence = 1) {
   return plan;
 }
 
-void SubmitX(Negotiator* negotiator) { negotiator->Submit(Allreduce("x"), 0); }
+void SubmitX(Negotiator* negotiator) { negotiator->Submit(1, Allreduce("x"), 0); }
 
 TEST(BytesThatAreNoFrame) {
   ExpectFatal(0, 1, "", "0 bytes");
@@ -88,10 +88,10 @@ TEST(ImpossibleRequests) {
 
 TEST(IdsOfOtherPeoplesSets) {
   const auto learn = [](Negotiator* negotiator) {
-    negotiator->Submit(Allreduce("x", {4}, 1), 0);
+    negotiator->Submit(1, Allreduce("x", {4}, 1), 0);
     negotiator->OnFrame(1, Requests({Allreduce("x", {4}, 1)}), 0);
     const Negotiator::Output out = negotiator->Drain();
-    EXPECT_EQ(out.plans.at(0).items.at(0).cache_id, 1u);
+    EXPECT_EQ(out.runs.at(0).plan.items.at(0).cache_id, 1u);
   };
   ExpectFatal(0, 2, Requests({}, {1}), "no member", learn);
   ExpectFatal(0, 1, Requests({}, {1, 1}), "asked twice", learn);
@@ -114,7 +114,7 @@ TEST(ImpossiblePlans) {
   ExpectFatal(1, 0, Plans({plan}), "unknown cache id 4", SubmitX);
   const auto submit_two = [](Negotiator* negotiator) {
     SubmitX(negotiator);
-    negotiator->Submit(Allreduce("y"), 0);
+    negotiator->Submit(2, Allreduce("y"), 0);
   };
   ExpectFatal(1, 0, Plans({PlanOf("x", 7), PlanOf("y", 7)}), "plan 7 came after plan 7",
               submit_two);
@@ -138,13 +138,15 @@ TEST(PlansThatAreNotTheCall) {
 }
 
 TEST(AllgatherPlansWithWrongDimensions) {
-  const auto submit = [](Negotiator* negotiator) { negotiator->Submit(Allgather("x", {5, 2}), 0); };
+  const auto submit = [](Negotiator* negotiator) {
+    negotiator->Submit(1, Allgather("x", {5, 2}), 0);
+  };
   for (const std::vector<int64_t>& dims :
        std::vector<std::vector<int64_t>>{{}, {5}, {1, 6, 3}, {1, 5, -1}, {1, 5, INT64_MAX}}) {
     Plan plan = PlanOf("x");
     plan.kind = CollectiveKind::kAllgather;
     plan.items[0].negotiated_values = dims;
-    ExpectFatal(1, 0, Plans({plan}), "wrong first dimensions", submit);
+    ExpectFatal(1, 0, Plans({plan}), "wrong negotiated values", submit);
   }
   Plan plan = PlanOf("x");
   plan.kind = CollectiveKind::kAllgather;

@@ -28,7 +28,7 @@ Request Join(ProcessSetId set = kGlobalProcessSet, const std::string& name = "jo
 
 void ExpectNothingLeft(Cluster* cluster, int size) {
   EXPECT_EQ(cluster->fatal.ToString(), "Ok");
-  for (Rank rank = 0; rank < size; ++rank) EXPECT_EQ(cluster->at(rank).unplanned(), size_t{0});
+  for (Rank rank = 0; rank < size; ++rank) EXPECT_EQ(cluster->at(rank).waiting(), size_t{0});
 }
 
 TEST(TheOthersGoOnWithoutWhoHasJoined) {
@@ -39,7 +39,7 @@ TEST(TheOthersGoOnWithoutWhoHasJoined) {
   cluster.Run();
   for (Rank rank : {0, 2}) {
     ASSERT_EQ(cluster.log(rank).size(), size_t{2});
-    for (const Plan& plan : cluster.log(rank)) {
+    for (const testing::TakenPlan& plan : cluster.log(rank)) {
       EXPECT_EQ(plan.error.ToString(), "Ok");
       EXPECT_EQ(plan.absent, std::vector<Rank>{1});
       EXPECT_EQ(plan.members, (std::vector<Rank>{0, 2}));
@@ -170,7 +170,7 @@ void ExpectEnds(Request request, const std::string& part) {
     cluster.Run();
     EXPECT_TRUE(cluster.Only(2).error.code() == StatusCode::kFailedPrecondition);
     EXPECT_EQ(cluster.fatal.ToString(), "Ok");
-    EXPECT_EQ(cluster.at(2).unplanned(), size_t{0});
+    EXPECT_EQ(cluster.at(2).waiting(), size_t{0});
   }
 }
 
@@ -215,7 +215,7 @@ TEST(WhoHasJoinedAsksForNothingElse) {
   cluster.Submit(1, Join(0, "again"));
   cluster.Run();
   ASSERT_EQ(cluster.log(1).size(), size_t{2});
-  for (const Plan& plan : cluster.log(1)) {
+  for (const testing::TakenPlan& plan : cluster.log(1)) {
     EXPECT_TRUE(plan.error.code() == StatusCode::kFailedPrecondition);
     EXPECT_CONTAINS(plan.error.message(), "rank 1 has joined");
   }

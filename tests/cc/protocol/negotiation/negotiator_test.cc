@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <map>
-#include <set>
 #include <string>
 
 #include "ops/runtime/protocol/message/wire.h"
@@ -14,7 +13,9 @@ using testing::Allgather;
 using testing::Allreduce;
 using testing::Cluster;
 using testing::LogText;
+using testing::OverlappingSets;
 using testing::PlanText;
+using testing::TakenPlan;
 
 // A mixed bag of calls, the same on every rank but for what allgather allows.
 std::vector<Request> Calls(Rank rank, int count) {
@@ -51,7 +52,7 @@ void SubmitInRandomOrder(Cluster* cluster, std::vector<std::vector<Request>> cal
   cluster->Run();
 }
 
-std::vector<std::string> SortedNames(const std::vector<Plan>& plans) {
+std::vector<std::string> SortedNames(const std::vector<TakenPlan>& plans) {
   std::vector<std::string> names;
   for (const Plan& plan : plans) {
     for (const PlanItem& item : plan.items) names.push_back(item.name);
@@ -62,7 +63,7 @@ std::vector<std::string> SortedNames(const std::vector<Plan>& plans) {
 
 void ExpectAllInFlightDone(Cluster* cluster, int size) {
   EXPECT_EQ(cluster->fatal.ToString(), "Ok");
-  for (Rank rank = 0; rank < size; ++rank) EXPECT_EQ(cluster->at(rank).unplanned(), size_t{0});
+  for (Rank rank = 0; rank < size; ++rank) EXPECT_EQ(cluster->at(rank).waiting(), size_t{0});
 }
 
 void RunMixedRounds(int size, const Config& config, unsigned seed) {
@@ -241,24 +242,6 @@ TEST(DisagreementEndsTheCallAndNothingElse) {
   ExpectAllInFlightDone(&cluster, 3);
 }
 
-TEST(UnknownProcessSetIsTheSendersError) {
-  Cluster cluster(2, Config());
-  cluster.Submit(1, Allreduce("x", {4}, 9));
-  cluster.Run();
-  EXPECT_TRUE(cluster.Only(1).error.code() == StatusCode::kInvalidArgument);
-  EXPECT_CONTAINS(cluster.Only(1).error.message(), "process set 9");
-  EXPECT_TRUE(cluster.log(0).empty());
-  ExpectAllInFlightDone(&cluster, 2);
-}
-
-ProcessSets OverlappingSets() {
-  ProcessSets sets(3);
-  EXPECT_TRUE(sets.Add(1, {0, 1}).ok());
-  EXPECT_TRUE(sets.Add(2, {1, 2}).ok());
-  EXPECT_TRUE(sets.Add(3, {0, 2}).ok());
-  return sets;
-}
-
 TEST(OverlappingSetsFollowOneSequence) {
   const std::vector<std::vector<Rank>> members = {{0, 1, 2}, {0, 1}, {1, 2}, {0, 2}};
   for (unsigned seed = 0; seed < 200; ++seed) {
@@ -280,7 +263,7 @@ TEST(OverlappingSetsFollowOneSequence) {
       std::map<uint64_t, std::string> by_sequence;
       for (Rank rank = 0; rank < 3; ++rank) {
         uint64_t last = 0;
-        for (const Plan& plan : cluster.log(rank)) {
+        for (const TakenPlan& plan : cluster.log(rank)) {
           EXPECT_TRUE(plan.sequence > last);
           last = plan.sequence;
           const auto [it, added] = by_sequence.try_emplace(plan.sequence, PlanText(plan));
@@ -291,55 +274,6 @@ TEST(OverlappingSetsFollowOneSequence) {
       ExpectAllInFlightDone(&cluster, 3);
     }
   }
-}
-
-TEST(BatchesWhileBusy) {
-  Config config;
-  config.max_plans_in_flight = 1;
-  Cluster cluster(2, config);
-  cluster.finish_plans = false;
-  for (int i = 0; i < 10; ++i) {
-    for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("t" + std::to_string(i)));
-    cluster.Run();
-  }
-  ASSERT_EQ(cluster.log(1).size(), size_t{1});  // the first leaves at once, the rest waits
-  EXPECT_EQ(cluster.log(1)[0].items.size(), size_t{1});
-  cluster.finish_plans = true;
-  cluster.Run();
-  ASSERT_EQ(cluster.log(1).size(), size_t{2});
-  EXPECT_EQ(cluster.log(1)[1].items.size(), size_t{9});
-  EXPECT_EQ(LogText(cluster.log(0)), LogText(cluster.log(1)));
-}
-
-TEST(SetsWithoutTheSequencerNeverWaitForIt) {
-  Config config;
-  config.max_plans_in_flight = 1;
-  Cluster cluster(3, config, OverlappingSets(), 1);
-  cluster.finish_plans = false;
-  for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("blocks", {4}, 1));
-  cluster.Run();
-  for (int i = 0; i < 5; ++i) {
-    for (Rank rank : {1, 2}) cluster.Submit(rank, Allreduce("t" + std::to_string(i), {4}, 2));
-    cluster.Run();
-  }
-  EXPECT_EQ(cluster.log(2).size(), size_t{5});
-  EXPECT_EQ(cluster.log(1).size(), size_t{6});
-}
-
-TEST(FailedPlansDoNotFillTheWindow) {
-  Config config;
-  config.max_plans_in_flight = 1;
-  Cluster cluster(2, config);
-  cluster.finish_plans = false;
-  for (int i = 0; i < 3; ++i) {
-    for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("x", {rank}));
-    cluster.Run();
-  }
-  EXPECT_EQ(cluster.log(1).size(), size_t{3});
-  for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("y"));
-  cluster.Run();
-  EXPECT_TRUE(cluster.log(1).back().error.ok());
-  EXPECT_EQ(cluster.log(1).size(), size_t{4});
 }
 
 TEST(WhatNeedsADepartedRankIsCancelled) {
@@ -375,95 +309,6 @@ TEST(WhatNeedsADepartedRankIsCancelled) {
   EXPECT_EQ(cluster.Only(2).items.at(0).name, "other");
   EXPECT_TRUE(cluster.Only(0).error.ok());
   ExpectAllInFlightDone(&cluster, 1);
-}
-
-TEST(EagerCallsInDifferentOrdersAreReportedWithBothNames) {
-  Config config;
-  config.stall_warning = 10 * kSecond;
-  Cluster cluster(3, config);
-  EXPECT_EQ(cluster.at(0).next_deadline(), kNever);
-  cluster.Submit(0, Allreduce("loss"));
-  cluster.Submit(1, Allreduce("accuracy"));
-  cluster.Run();
-  EXPECT_EQ(cluster.at(0).next_deadline(), 10 * kSecond);
-  EXPECT_EQ(cluster.at(1).next_deadline(), kNever);
-  cluster.now = 9 * kSecond;
-  cluster.at(0).OnTime(cluster.now);
-  cluster.Run();
-  EXPECT_TRUE(cluster.warnings.empty());
-  for (int i = 0; i < 2; ++i) {  // the second time it is too early to say it again
-    cluster.now = (11 + i) * kSecond;
-    cluster.at(0).OnTime(cluster.now);
-    cluster.Run();
-  }
-  ASSERT_EQ(cluster.warnings.size(), size_t{2});
-  EXPECT_CONTAINS(cluster.warnings[0],
-                  "allreduce of tensor 'loss' has waited 11 s: ready on rank 0");
-  EXPECT_CONTAINS(cluster.warnings[0],
-                  "missing on rank 1, waiting for allreduce of tensor 'accuracy' instead");
-  EXPECT_CONTAINS(cluster.warnings[0], "missing on rank 2, which has asked for nothing else");
-  EXPECT_CONTAINS(cluster.warnings[1], "'accuracy'");
-  EXPECT_CONTAINS(cluster.warnings[1], "'loss' instead");
-  cluster.now = 21 * kSecond;
-  cluster.at(0).OnTime(cluster.now);
-  cluster.Run();
-  EXPECT_EQ(cluster.warnings.size(), size_t{4});
-  for (const char* name : {"loss", "accuracy"}) {
-    for (Rank rank = 0; rank < 3; ++rank) {
-      if ((rank == 0) != (name[0] == 'l') || rank == 2) cluster.Submit(rank, Allreduce(name));
-    }
-  }
-  cluster.Run();
-  EXPECT_EQ(cluster.at(0).next_deadline(), kNever);
-  ExpectAllInFlightDone(&cluster, 3);
-}
-
-TEST(StallReportsLeaveOutWhatOnlyWaitsForTheWindow) {
-  Config config;
-  config.max_plans_in_flight = 1;
-  config.stall_warning = kSecond;
-  Cluster cluster(2, config);
-  cluster.finish_plans = false;
-  for (const char* name : {"runs", "held"}) {
-    for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce(name));
-    cluster.Run();
-  }
-  cluster.Submit(0, Allreduce("x"));
-  cluster.at(0).OnTime(kSecond);
-  cluster.Run();
-  ASSERT_EQ(cluster.warnings.size(), size_t{1});
-  EXPECT_CONTAINS(cluster.warnings[0], "tensor 'x'");
-  EXPECT_CONTAINS(cluster.warnings[0], "rank 1, which has asked for nothing else");
-}
-
-TEST(ManyStallsAtOnceAreSummedUp) {
-  Config config;
-  config.stall_warning = kSecond;
-  Cluster cluster(2, config);
-  for (int i = 0; i < 100; ++i) cluster.Submit(0, Allreduce("t" + std::to_string(i)));
-  cluster.at(0).OnTime(kSecond);
-  cluster.Run();
-  ASSERT_EQ(cluster.warnings.size(), size_t{9});
-  EXPECT_CONTAINS(cluster.warnings[8], "92 more tensors");
-}
-
-TEST(TheStallLimitIsFatal) {
-  Config config;
-  config.stall_warning = 10 * kSecond;
-  config.stall_shutdown = 30 * kSecond;
-  Cluster cluster(2, config);
-  cluster.Submit(1, Allreduce("x"));
-  cluster.Run();
-  for (int second : {10, 20, 29}) {
-    cluster.at(0).OnTime(second * kSecond);
-    cluster.Run();
-  }
-  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
-  cluster.at(0).OnTime(30 * kSecond);
-  cluster.Run();
-  EXPECT_TRUE(cluster.fatal.code() == StatusCode::kDeadlineExceeded);
-  EXPECT_CONTAINS(cluster.fatal.message(), "tensor 'x' has waited 30 s: ready on rank 1");
-  EXPECT_EQ(cluster.at(0).next_deadline(), kNever);
 }
 
 TEST(OneRankPlansForItself) {

@@ -1,8 +1,13 @@
 #include <utility>
 
-#include "ops/runtime/protocol/engine/engine_state.h"
+#include "ops/runtime/protocol/engine/engine_impl.h"
 
-// How a generation ends: what control frames and lost connections mean, and who is told.
+// How a generation ends: what goodbyes, lost connections and fault reports mean, and who has to be
+// told. A lost rank shows in several ways (its control connection ends, data connections break, its
+// process ends, heartbeats stop), often first on a rank that cannot tell which of its peers is to
+// blame. So a rank that sees a data connection break only suspects the peer, reports that to rank 0
+// and waits a moment; rank 0, to which every rank is connected, decides and tells all others, so
+// that they name the same rank. When the time is over without a decision, the suspicion holds.
 namespace tfring {
 
 namespace {
@@ -17,18 +22,18 @@ bool IsNegotiation(FrameType type) {
 
 }  // namespace
 
-void Engine::State::OnControl(const ControlEvent& event) {
+void Engine::Impl::OnControl(const ControlEvent& event) {
   if (!peers_.InRange(event.peer) || event.peer == rank_) return;
   if (event.kind == ControlEvent::Kind::kPeerLost) return OnPeerLost(event.peer, event.reason);
   if (!peers_.IsControlPeer(event.peer)) return;
   peers_.Received(event.peer, now_);
   if (!IsNegotiation(PeekType(event.frame))) return OnControlFrame(event.peer, event.frame);
-  // A rank that has left may have sent requests before; they are cancelled there already.
+  // Requests of a rank that has left are of no use: it has cancelled those calls itself.
   if (negotiator_ == nullptr || peers_.departed(event.peer)) return;
   negotiator_->OnFrame(event.peer, event.frame, now_);
 }
 
-void Engine::State::OnControlFrame(Rank from, const std::string& bytes) {
+void Engine::Impl::OnControlFrame(Rank from, const std::string& bytes) {
   Result<Frame> frame = DecodeFrame(bytes);
   if (!frame.ok()) {
     return EndOnPeerLoss(from, "it sent a frame that cannot be read: " + frame.status().message());
@@ -47,7 +52,7 @@ void Engine::State::OnControlFrame(Rank from, const std::string& bytes) {
   }
 }
 
-void Engine::State::OnGoodbye(Rank from, const Frame& frame) {
+void Engine::Impl::OnGoodbye(Rank from, const Frame& frame) {
   const Rank who = frame.rank;
   if (!peers_.InRange(who) || who == rank_ || (rank_ == 0 && who != from)) {
     return EndOnPeerLoss(from, "it sent a goodbye for rank " + std::to_string(who));
@@ -58,21 +63,21 @@ void Engine::State::OnGoodbye(Rank from, const Frame& frame) {
   std::optional<Peers::Suspicion> suspicion = peers_.TakeSuspicion(who);
   if (suspicion && suspicion->hard) return EndOnLeave(who, "");
   if (rank_ == 0 && negotiator_ != nullptr) negotiator_->OnDeparted(who, now_);
-  // Nobody counts any more. What runs needs no sequencer, but nobody can tell us if it breaks
-  // elsewhere: hence the limit.
+  // Without rank 0 there are no more plans. Those that run need no sequencer, but nobody could tell
+  // this rank if one broke elsewhere: hence the drain limit in Close.
   if (who != 0) return;
-  Pump();  // plans that came before the goodbye still count
+  DrainNegotiator();  // plans that came before the goodbye still count
   Close(LeftStatus(0, ""));
 }
 
-void Engine::State::OnAbort(Rank from, const Frame& frame) {
+void Engine::Impl::OnAbort(Rank from, const Frame& frame) {
   if (rank_ == 0) return EndOnPeerLoss(from, "it sent a frame of the wrong type");
   EndGeneration(
       frame.status.ok() ? Internal(Name(0) + " ended the job without a reason") : frame.status,
       frame.rank);
 }
 
-void Engine::State::OnFault(Rank from, const Frame& frame) {
+void Engine::Impl::OnFault(Rank from, const Frame& frame) {
   const Rank suspect = frame.rank;
   if (rank_ != 0 || !peers_.InRange(suspect) || frame.status.ok()) {
     return EndOnPeerLoss(from, "it sent a fault report that makes no sense");
@@ -86,10 +91,10 @@ void Engine::State::OnFault(Rank from, const Frame& frame) {
       suspect, {Name(from) + " reports: " + frame.status.message(), now_ + kSequencerGrace, true});
 }
 
-void Engine::State::OnPeerLost(Rank peer, const std::string& reason) {
+void Engine::Impl::OnPeerLost(Rank peer, const std::string& reason) {
   if (peers_.gone(peer)) return;
   if (peers_.IsControlPeer(peer)) {
-    // The frames of this connection came before this event: there is no goodbye under way.
+    // All frames of this connection came before this event: a goodbye would have been among them.
     peers_.MarkGone(peer);
     if (!peers_.departed(peer)) EndOnPeerLoss(peer, reason);
   } else if (!peers_.departed(peer) && closed_.ok()) {
@@ -97,41 +102,63 @@ void Engine::State::OnPeerLost(Rank peer, const std::string& reason) {
   }
 }
 
-void Engine::State::OnBrokenStream(const Completion& completion, const std::string& what) {
+// The time for an explanation is over.
+void Engine::Impl::OnSuspicion(Rank suspect, const Peers::Suspicion& suspicion) {
+  if (!suspicion.hard) {
+    // Nothing is broken here: rank 0, which may know more, decides.
+    if (closed_.ok()) ReportFault(suspect, Unavailable(suspicion.reason));
+  } else if (peers_.departed(0)) {
+    EndOnLeave(suspect, "");  // after rank 0's goodbye the others are leaving too
+  } else {
+    EndOnPeerLoss(suspect, suspicion.reason);
+  }
+}
+
+void Engine::Impl::OnShutdown() {
+  if (leaving_) return;
+  leaving_ = true;
+  Frame goodbye;
+  goodbye.type = FrameType::kGoodbye;
+  goodbye.rank = rank_;
+  Broadcast(goodbye, kNoRank);
+  Close(LeftStatus(rank_, ""));
+}
+
+void Engine::Impl::OnBrokenConnection(const Completion& completion, const std::string& what) {
   const Rank suspect = completion.suspect;
-  // With rank 0 gone after its goodbye everybody leaves, and nobody can pass on who did.
+  // Once rank 0 has left, every rank leaves, and nobody can forward the goodbye of the suspect.
   if (peers_.departed(suspect) || peers_.gone(0)) return EndOnLeave(suspect, what);
   const Status evidence =
       Unavailable("the data stream of " + what + " broke: " + completion.status.message());
   peers_.Suspect(suspect,
                  {evidence.message(), now_ + (rank_ == 0 ? kSequencerGrace : kFaultGrace), true});
-  Report(suspect, evidence);
-  // Bytes of this plan may be left in the streams: what is queued behind it must not run.
+  ReportFault(suspect, evidence);
+  // Bytes of this plan may be left in the connections: the plans behind it must not run.
   effects_.abort = LostStatus(suspect, evidence.message());
   aborted_ = true;
 }
 
-void Engine::State::EndOnPeerLoss(Rank peer, const std::string& reason) {
+void Engine::Impl::EndOnPeerLoss(Rank peer, const std::string& reason) {
   if (!ended_.ok()) return;
   const Status why = LostStatus(peer, reason);
-  Report(peer, why);
+  ReportFault(peer, why);
   EndGeneration(why, peer);
 }
 
-void Engine::State::EndOnLeave(Rank peer, const std::string& what) {
+void Engine::Impl::EndOnLeave(Rank peer, const std::string& what) {
   if (!ended_.ok()) return;
   const Status why = LeftStatus(peer, what);
-  Report(peer, why);
+  ReportFault(peer, why);
   EndGeneration(why, peer);
 }
 
-void Engine::State::EndOnError(const Status& status) {
+void Engine::Impl::EndOnError(const Status& status) {
   if (!ended_.ok()) return;
-  Report(rank_, status);
+  ReportFault(rank_, status);
   EndGeneration(status, rank_);
 }
 
-void Engine::State::Report(Rank rank, const Status& status) {
+void Engine::Impl::ReportFault(Rank rank, const Status& status) {
   if (rank_ == 0) return;  // rank 0 tells everybody when the generation ends
   Frame fault;
   fault.type = FrameType::kFault;
@@ -140,7 +167,7 @@ void Engine::State::Report(Rank rank, const Status& status) {
   SendFrame(0, fault);
 }
 
-void Engine::State::EndGeneration(const Status& why, Rank lost) {
+void Engine::Impl::EndGeneration(const Status& why, Rank lost) {
   if (!ended_.ok()) return;
   ended_ = why;
   if (rank_ == 0) {
@@ -152,27 +179,28 @@ void Engine::State::EndGeneration(const Status& why, Rank lost) {
   }
   if (!aborted_) effects_.abort = why;
   aborted_ = true;
-  CompleteHeld(why);
+  AddResults(std::exchange(held_, {}), why);
   Close(why);
 }
 
-void Engine::State::Close(const Status& why) {
+void Engine::Impl::Close(const Status& why) {
   if (closed_.ok()) {
     closed_ = why;
     drain_deadline_ = now_ + kDrainLimit;
   }
+  if (negotiator_ == nullptr) return;
+  AddResults(negotiator_->TakeCalls(), why);
   negotiator_.reset();
-  for (CallId id : entries_.TakeWaiting()) effects_.results.emplace_back(id, why);
 }
 
-Status Engine::State::LostStatus(Rank peer, const std::string& reason) const {
+Status Engine::Impl::LostStatus(Rank peer, const std::string& reason) const {
   return Unavailable(Name(peer) + " was lost: " + reason +
                      ". See the log of that rank; the job must be started again");
 }
 
-Status Engine::State::LeftStatus(Rank peer, const std::string& what) const {
+Status Engine::Impl::LeftStatus(Rank peer, const std::string& what) const {
   std::string text = Name(peer) + " has shut down";
-  // Rank 0 often leaves because another rank did: say which.
+  // Rank 0 often leaves because another rank did: name that one.
   const Rank first = peers_.first_departed();
   if (peer == 0 && rank_ != 0 && first != kNoRank && first != 0) {
     text += ", after " + Name(first) + " had";

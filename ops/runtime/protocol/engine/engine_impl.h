@@ -1,0 +1,107 @@
+#ifndef TFRING_OPS_RUNTIME_PROTOCOL_ENGINE_ENGINE_IMPL_H_
+#define TFRING_OPS_RUNTIME_PROTOCOL_ENGINE_ENGINE_IMPL_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/runtime/protocol/engine/engine.h"
+#include "ops/runtime/protocol/engine/peers.h"
+#include "ops/runtime/protocol/message/wire.h"
+#include "ops/runtime/protocol/negotiation/negotiator.h"
+#include "ops/runtime/protocol/negotiation/process_sets.h"
+
+namespace tfring {
+
+// How long a rank whose data connection broke waits for rank 0 to say which rank was lost.
+inline constexpr Duration kFaultGrace = 300 * kMillisecond;
+// How long rank 0 waits for other signs; shorter, so that its decision arrives within kFaultGrace.
+inline constexpr Duration kSequencerGrace = 150 * kMillisecond;
+// How long a goodbye may take to arrive after the peer's process ended.
+inline constexpr Duration kGoodbyeGrace = 500 * kMillisecond;
+// How long plans may run on after a shutdown.
+inline constexpr Duration kDrainLimit = 2 * kSecond;
+
+// The state machine behind Engine. It ends in three stages, each at most once and in this order:
+//   closed_:  no new calls, and those that wait end (shutdown here or on rank 0);
+//   aborted_: the backend was aborted, because a plan broke or a peer was lost; plans that still
+//             arrive are not run;
+//   ended_:   the generation is over, and it is known why: every call that remains ends with that.
+// The end of the generation includes the other two. Plans that the backend holds end with their
+// completions in any stage. engine.cc has the events of normal work, end_of_generation.cc the rest.
+struct Engine::Impl {
+  explicit Impl(EngineOptions options);
+
+  EngineEffects Step(TimePoint now, EngineEvents events);
+  TimePoint next_deadline() const;
+  size_t in_flight() const;
+
+  // engine.cc: events.
+  void OnCompletion(const Completion& completion);
+  void OnSubmission(CallId id, Request request);
+  void OnTime();
+  void OnDrainLimit();
+  void OnHeartbeats();
+  // Moves what the negotiator produced into the effects.
+  void DrainNegotiator();
+  void Run(PlanRun run);
+  void AddResults(const std::vector<CallId>& calls, const Status& status);
+  void Hold(const std::vector<CallId>& calls);
+
+  // end_of_generation.cc: events.
+  void OnControl(const ControlEvent& event);
+  void OnControlFrame(Rank from, const std::string& bytes);
+  void OnGoodbye(Rank from, const Frame& frame);
+  void OnAbort(Rank from, const Frame& frame);
+  void OnFault(Rank from, const Frame& frame);
+  void OnPeerLost(Rank peer, const std::string& reason);
+  void OnSuspicion(Rank suspect, const Peers::Suspicion& suspicion);
+  void OnShutdown();
+  // A plan (`what`) failed because the data connection to completion.suspect broke.
+  void OnBrokenConnection(const Completion& completion, const std::string& what);
+  // Three reasons for which the generation ends. Each tells rank 0, which tells everybody.
+  void EndOnPeerLoss(Rank peer, const std::string& reason);
+  void EndOnLeave(Rank peer, const std::string& what);
+  void EndOnError(const Status& status);
+  void ReportFault(Rank rank, const Status& status);
+  void EndGeneration(const Status& why, Rank lost);
+  void Close(const Status& why);
+
+  void Send(Rank to, std::string frame);
+  void SendFrame(Rank to, const Frame& frame) { Send(to, EncodeFrame(frame)); }
+  void Broadcast(const Frame& frame, Rank except);
+  std::string Name(Rank rank) const;  // "rank 2 (host h)"
+  Status LostStatus(Rank peer, const std::string& reason) const;
+  Status LeftStatus(Rank peer, const std::string& what) const;
+
+  struct Running {
+    std::vector<CallId> calls;
+    std::string what;  // "'x' and 3 more"
+  };
+
+  const Rank rank_;
+  const int size_;
+  const Config config_;
+  const std::vector<std::string> hosts_;
+  ProcessSets sets_;
+  std::unique_ptr<Negotiator> negotiator_;  // null once closed_; has the calls that wait
+  std::map<uint64_t, Running> running_;     // plans that the backend has, by sequence
+  std::vector<CallId> held_;                // their plan broke; they end with the generation
+  Peers peers_;
+
+  bool started_ = false;
+  bool leaving_ = false;               // shutdown was asked for here
+  bool aborted_ = false;               // the backend was aborted
+  Status closed_;                      // not ok: why new calls are refused
+  Status ended_;                       // not ok: why the generation is over
+  TimePoint drain_deadline_ = kNever;  // plans that still run are aborted then
+
+  TimePoint now_ = 0;      // of the present Step
+  EngineEffects effects_;  // of the present Step
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROTOCOL_ENGINE_ENGINE_IMPL_H_

@@ -1,0 +1,136 @@
+#include <utility>
+
+#include "ops/runtime/base/check.h"
+#include "ops/runtime/protocol/negotiation/admission.h"
+#include "ops/runtime/protocol/negotiation/sequencer.h"
+
+// From complete tensors to plans. Whatever plans refer to (cache ids, joins, process sets) changes
+// here and only here, at the moment when a plan gets its number: so each rank, which makes the same
+// change when it takes the plan, has the same state at the same point of the sequence.
+namespace tfring {
+
+Sequencer::Outgoing Sequencer::Take() {
+  Outgoing out;
+  out.resend = std::exchange(resend_, {});
+  // Again while there are errors: a plan that removes a process set ends the calls that wait in it.
+  do {
+    for (Addressed& error : std::exchange(errors_, {})) {
+      error.plan.sequence = ++last_sequence_;
+      out.plans.push_back(std::move(error));
+    }
+    while (MakePlan(&unthrottled_, &out)) {
+    }
+    while (in_flight_.size() < max_in_flight_ && MakePlan(&throttled_, &out)) {
+    }
+  } while (!errors_.empty());
+  return out;
+}
+
+// Makes a plan of the next batch of `planner`; false if there is none.
+bool Sequencer::MakePlan(FusionPlanner* planner, Outgoing* out) {
+  while (!planner->empty()) {
+    Addressed next;
+    Plan& plan = next.plan;
+    for (uint64_t handle : planner->Take()) {
+      const Pending* pending = readiness_.Find(handle);
+      if (pending == nullptr) continue;  // it ended with an error meanwhile
+      if (plan.items.empty()) {
+        plan = PlanFor(pending->AnyRequest());
+        plan.absent = pending->absent;
+        next.recipients = pending->ReadyRanks();
+      }
+      AddItem(*pending, &plan);
+      readiness_.Erase(handle);
+    }
+    if (plan.items.empty()) continue;
+    plan.sequence = ++last_sequence_;
+    // An eviction goes into a plan that all members of the set get, or some would miss it.
+    const auto evicted = evicted_.find(plan.process_set);
+    if (evicted != evicted_.end() && plan.absent.empty() &&
+        plan.kind != CollectiveKind::kSendRecv) {
+      plan.evicted = std::move(evicted->second);
+      evicted_.erase(evicted);
+    }
+    const bool runs_here = next.recipients.front() == 0 && MovesData(plan.kind);
+    if (runs_here) in_flight_.insert(plan.sequence);
+    out->plans.push_back(std::move(next));
+    return true;
+  }
+  return false;
+}
+
+void Sequencer::AddItem(const Pending& pending, Plan* plan) {
+  if (!MovesData(plan->kind)) return AddMembershipItem(pending, plan);
+  PlanItem item;
+  const Agreement* agreement = pending.CommonAgreement();
+  if (agreement != nullptr && cache_.Find(agreement->id) != nullptr) {
+    item.cache_id = agreement->id;
+    cache_.Touch(agreement->id);
+    plan->items.push_back(std::move(item));
+    return;
+  }
+  item.name = pending.name;
+  item.negotiated_values =
+      agreement != nullptr ? agreement->negotiated_values : pending.negotiated_values;
+  // A rank that is absent does not get the plan and could not learn the id.
+  if (Cacheable(plan->kind) && pending.absent.empty()) {
+    ResponseCache::Evicted evicted;
+    item.cache_id =
+        cache_.Insert(pending.rank_requests.front().common(), item.negotiated_values, &evicted);
+    for (const auto& [set, id] : evicted) evicted_[set].push_back(id);
+  }
+  plan->items.push_back(std::move(item));
+}
+
+// The item of a join, or of a process set that is added or removed: the change happens here now,
+// and on each rank when it takes the plan.
+void Sequencer::AddMembershipItem(const Pending& pending, Plan* plan) {
+  PlanItem item;
+  item.name = pending.name;
+  const Request& request = pending.AnyRequest();
+  if (plan->kind == CollectiveKind::kJoin) {
+    item.negotiated_values = {pending.LastReady()};
+    joins_.Clear(pending.process_set);
+  } else if (plan->kind == CollectiveKind::kAddProcessSet) {
+    plan->error = AddSet(request, &item.negotiated_values);
+  } else {
+    plan->error = RemoveSet(request, &item.negotiated_values);
+  }
+  plan->items.push_back(std::move(item));
+}
+
+Status Sequencer::AddSet(const Request& request, std::vector<int64_t>* values) {
+  const std::vector<Rank>& ranks = request.set_ranks;
+  const ProcessSetId equal = sets_.FindEqual(ranks);
+  if (equal >= 0) {
+    return InvalidArgument(Describe(request) + ": a process set of the ranks " +
+                           RanksString(ranks) + " is registered already, with id " +
+                           std::to_string(equal) + "; use that one");
+  }
+  const ProcessSetId id = sets_.NextId();
+  const Status added = sets_.Add(id, ranks);
+  TFRING_CHECK(added.ok()) << added.message();  // CheckRequest has seen the ranks
+  values->push_back(id);
+  values->insert(values->end(), ranks.begin(), ranks.end());
+  return OkStatus();
+}
+
+Status Sequencer::RemoveSet(const Request& request, std::vector<int64_t>* values) {
+  const ProcessSetId id = request.removed_set;
+  const Status removed = sets_.Remove(id);
+  if (!removed.ok()) return InvalidArgument(Describe(request) + ": " + removed.message());
+  cache_.DropSet(id);
+  evicted_.erase(id);
+  std::vector<uint64_t> waiting;
+  for (const auto& [handle, pending] : readiness_.all()) {
+    if (pending.process_set == id) waiting.push_back(handle);
+  }
+  for (uint64_t handle : waiting) {
+    Pending* pending = readiness_.Find(handle);
+    EndWithError(pending, SetWasRemoved(pending->AnyRequest()));
+  }
+  *values = {id};
+  return OkStatus();
+}
+
+}  // namespace tfring

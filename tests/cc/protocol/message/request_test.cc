@@ -1,0 +1,146 @@
+#include "ops/runtime/protocol/message/request.h"
+
+#include <cmath>
+#include <string>
+
+#include "tests/cc/protocol/negotiation/cluster.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+using testing::AddSet;
+using testing::Allgather;
+using testing::Allreduce;
+using testing::Of;
+using testing::RemoveSet;
+
+const std::vector<Rank> kThree = {0, 1, 2};
+
+void ExpectRefused(const Request& request, const std::string& part, Rank self = 0) {
+  const Status status = CheckRequest(request, kThree, self);
+  EXPECT_TRUE(status.code() == StatusCode::kInvalidArgument);
+  EXPECT_CONTAINS(status.message(), part);
+}
+
+TEST(CheckRequestAcceptsWhatIsRight) {
+  EXPECT_TRUE(CheckRequest(Allreduce("x"), kThree, 0).ok());
+  EXPECT_TRUE(CheckRequest(Allreduce("x", {}), kThree, 0).ok());
+  EXPECT_TRUE(CheckRequest(Allreduce("x", {0, 3}), kThree, 0).ok());
+  EXPECT_TRUE(CheckRequest(Allgather("x", {0, 3}), kThree, 0).ok());
+  Request barrier;
+  barrier.name = "b";
+  barrier.kind = CollectiveKind::kBarrier;
+  EXPECT_TRUE(CheckRequest(barrier, kThree, 0).ok());
+}
+
+TEST(CheckRequestNamesWhatIsWrong) {
+  ExpectRefused(Allreduce(""), "needs a name");
+  ExpectRefused(Allreduce(std::string(5000, 'x')), "too long");
+  ExpectRefused(Allreduce("x", {2, -1}), "[2, -1]");
+  ExpectRefused(Allreduce("x", {INT64_MAX, 2}), "more bytes");
+  ExpectRefused(Allgather("x", {}), "reshape it to [1]");
+  Request request = Allreduce("x");
+  request.dtype = DataType::kBool;
+  ExpectRefused(request, "dtype bool cannot be reduced");
+  request = Allreduce("x");
+  request.dtype = static_cast<DataType>(99);
+  ExpectRefused(request, "'x'");
+  request = Allreduce("x");
+  request.op = static_cast<ReduceOp>(99);
+  ExpectRefused(request, "reduce op 99");
+  request.op = ReduceOp::kAdasum;
+  request.dtype = DataType::kInt32;
+  ExpectRefused(request, "Adasum needs float16");
+  request.dtype = DataType::kFloat32;
+  EXPECT_TRUE(CheckRequest(request, kThree, 0).ok());
+  request.kind = CollectiveKind::kReduce;
+  ExpectRefused(request, "Adasum is available for allreduce");
+  request = Allreduce("x");
+  request.kind = static_cast<CollectiveKind>(99);
+  ExpectRefused(request, "kind 99");
+  request = Allreduce("x");
+  request.postscale = NAN;
+  ExpectRefused(request, "finite");
+  request = Allreduce("x");
+  request.shapes.clear();
+  ExpectRefused(request, "at least one tensor");
+  request.shapes.assign(70000, {});
+  ExpectRefused(request, "split the list");
+  request = Allreduce("x");
+  request.kind = CollectiveKind::kBroadcast;
+  request.root = 3;
+  ExpectRefused(request, "root rank 3");
+  request.kind = CollectiveKind::kBarrier;
+  ExpectRefused(request, "takes no tensors");
+}
+
+TEST(TotalBytesAddsUp) {
+  Request request = Allreduce("x", {2, 3});
+  request.shapes.push_back({});
+  request.shapes.push_back({0, 9});
+  EXPECT_EQ(TotalBytes(request), 28);
+  request.shapes.push_back({INT64_MAX / 4});
+  EXPECT_EQ(TotalBytes(request), INT64_MAX);
+}
+
+void ExpectWrong(const Request& request, Rank self, const std::string& part) {
+  const Status status = CheckRequest(request, {0, 1, 2}, self);
+  EXPECT_TRUE(status.code() == StatusCode::kInvalidArgument);
+  EXPECT_CONTAINS(status.message(), part);
+}
+
+TEST(CallsOfEveryKindAreChecked) {
+  for (CollectiveKind kind : {CollectiveKind::kAlltoall, CollectiveKind::kScatter}) {
+    EXPECT_TRUE(CheckRequest(Of(kind, {6}), {0, 1, 2}, 0).ok());
+    EXPECT_TRUE(CheckRequest(Of(kind, {6}, {0, 5, 1}), {0, 1, 2}, 0).ok());
+    ExpectWrong(Of(kind, {7}), 0, "7 rows cannot be cut into 3 equal parts");
+    ExpectWrong(Of(kind, {6}, {3, 3}), 0, "2 splits for 3 ranks");
+    ExpectWrong(Of(kind, {6}, {7, -1, 0}), 0, "negative number of rows");
+    ExpectWrong(Of(kind, {6}, {1, 2, 4}), 0, "[1, 2, 4] sum up to 7, but the tensor has 6 rows");
+    ExpectWrong(Of(kind, {6}, {INT64_MAX, 6, 1}), 0, "sum up to");
+    Request two = Of(kind, {6});
+    two.shapes.push_back({6});
+    ExpectWrong(two, 0, "one tensor per call, not 2");
+  }
+  EXPECT_TRUE(CheckRequest(Of(CollectiveKind::kScatter, {7}), {0, 1, 2}, 1).ok());
+  for (CollectiveKind kind : {CollectiveKind::kReducescatter, CollectiveKind::kAlltoall,
+                              CollectiveKind::kGather, CollectiveKind::kScatter}) {
+    ExpectWrong(Of(kind, {}), 0, "reshape it to [1]");
+  }
+  ExpectWrong(Of(CollectiveKind::kAllreduce, {6}, {6}), 0, "have no meaning here");
+  for (CollectiveKind kind :
+       {CollectiveKind::kReduce, CollectiveKind::kGather, CollectiveKind::kScatter}) {
+    Request request = Of(kind, {6});
+    request.root = 3;
+    ExpectWrong(request, 0, "root rank 3");
+  }
+  ExpectWrong(AddSet({}), 0, "at least one rank");
+  ExpectWrong(AddSet({1, 0}), 0, "have to ascend");
+  ExpectWrong(AddSet({1, 1}), 0, "have to ascend");
+  ExpectWrong(AddSet({0, 3}), 0, "rank 3, but ranks go from 0 to 2");
+  ExpectWrong(RemoveSet(0), 0, "cannot be removed");
+  Request add = AddSet({0});
+  add.process_set = 1;
+  ExpectWrong(add, 0, "all ranks have to take part");
+}
+
+TEST(SendsAreChecked) {
+  Request send = Of(CollectiveKind::kSendRecv, {-1, 4});
+  send.peer = 2;
+  EXPECT_TRUE(CheckRequest(send, {0, 1, 2}, 2).ok());
+  ExpectWrong(send, 0, "negative dimension");
+  send.shapes.clear();
+  EXPECT_TRUE(CheckRequest(send, {0, 1, 2}, 2).ok());
+  ExpectWrong(send, 0, "at least one tensor");
+  ExpectWrong(send, 1, "goes from rank 0 to rank 2, but rank 1 called it");
+  send.peer = 3;
+  ExpectWrong(send, 0, "rank 3 is not among the ranks of the process set");
+  send.peer = 0;
+  ExpectWrong(send, 0, "cannot send to itself");
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()

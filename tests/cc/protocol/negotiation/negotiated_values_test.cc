@@ -1,0 +1,210 @@
+#include "ops/runtime/protocol/negotiation/negotiated_values.h"
+
+#include <functional>
+#include <string>
+
+#include "ops/runtime/protocol/message/wire.h"
+#include "tests/cc/protocol/negotiation/cluster.h"
+#include "tests/cc/test.h"
+
+// The values that a plan says and no rank knows alone, and plans that a rank must not run.
+namespace tfring {
+namespace {
+
+using testing::AddSet;
+using testing::Allreduce;
+using testing::Cluster;
+using testing::Of;
+using testing::RemoveSet;
+
+TEST(PlansSayWhatEachRankCannotKnow) {
+  Cluster cluster(2, Config());
+  cluster.Submit(0, Of(CollectiveKind::kAlltoall, {5, 2}, {4, 1}));
+  cluster.Submit(1, Of(CollectiveKind::kAlltoall, {6, 2}));
+  cluster.Run();
+  EXPECT_EQ(cluster.Only(1).items[0].negotiated_values, (std::vector<int64_t>{4, 1, 3, 3}));
+  EXPECT_EQ(cluster.Only(1).items[0].cache_id, 0u);
+  cluster.ClearLogs();
+  cluster.Submit(0, Of(CollectiveKind::kScatter, {5, 2}, {4, 1}));
+  cluster.Submit(1, Of(CollectiveKind::kScatter, {0, 2}));
+  cluster.Run();
+  EXPECT_EQ(cluster.Only(1).items[0].negotiated_values, (std::vector<int64_t>{4, 1}));
+  cluster.ClearLogs();
+  for (Rank rank : {0, 1}) cluster.Submit(rank, Of(CollectiveKind::kGather, {rank + 1, 2}));
+  cluster.Run();
+  EXPECT_EQ(cluster.Only(1).items[0].negotiated_values, (std::vector<int64_t>{1, 2}));
+  cluster.ClearLogs();
+  Request send = Of(CollectiveKind::kSendRecv, {3, 7});
+  send.peer = 1;
+  cluster.Submit(0, send);
+  send.shapes = {{-1, 7}};
+  cluster.Submit(1, send);
+  cluster.Run();
+  EXPECT_EQ(cluster.Only(1).items[0].negotiated_values, (std::vector<int64_t>{3, 7}));
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+}
+
+// Each rank can count its own rows, which have no bytes, but not those of both.
+TEST(MoreRowsThanCanBeCountedAreRefused) {
+  Cluster cluster(2, Config());
+  for (auto kind :
+       {CollectiveKind::kAllgather, CollectiveKind::kGather, CollectiveKind::kAlltoall}) {
+    Request request = Of(kind, {INT64_MAX - 1, 0});
+    if (kind == CollectiveKind::kAlltoall) request.splits = {INT64_MAX - 1, 0};
+    for (Rank rank : {0, 1}) cluster.Submit(rank, request);
+    cluster.Run();
+    for (Rank rank : {0, 1}) {
+      EXPECT_TRUE(cluster.Only(rank).error.code() == StatusCode::kInvalidArgument);
+      EXPECT_CONTAINS(cluster.Only(rank).error.message(), "ranks 0, 1 together hold more rows");
+    }
+    cluster.ClearLogs();
+  }
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+}
+
+// A plan that rank 0 got wrong, or that somebody else sends: rank 1 of three stops.
+void ExpectFatal(const Request& request, const std::function<void(Plan*)>& change,
+                 const std::string& part) {
+  ProcessSets sets(3);
+  Negotiator negotiator(1, 3, Config(), &sets);
+  negotiator.Submit(1, request, 0);
+  (void)negotiator.Drain();
+  Frame frame;
+  frame.type = FrameType::kPlans;
+  Plan plan = PlanFor(request);
+  plan.sequence = 1;
+  plan.items = {{request.name, 0, {}}};
+  change(&plan);
+  frame.plans = {plan};
+  negotiator.OnFrame(0, EncodeFrame(frame), 1);
+  const Negotiator::Output out = negotiator.Drain();
+  if (part.empty()) {
+    EXPECT_EQ(out.fatal.ToString(), "Ok");
+    EXPECT_EQ(out.runs.size(), size_t{1});
+  } else {
+    EXPECT_TRUE(out.fatal.code() == StatusCode::kInternal);
+    EXPECT_CONTAINS(out.fatal.message(), part);
+  }
+}
+
+void ExpectDims(const Request& request, std::vector<int64_t> dims, bool right) {
+  ExpectFatal(
+      request, [&](Plan* plan) { plan->items[0].negotiated_values = dims; },
+      right ? "" : "wrong negotiated values");
+}
+
+TEST(WrongDimensionsOfEveryKind) {
+  const Request alltoall = Of(CollectiveKind::kAlltoall, {3, 2}, {0, 1, 2});
+  ExpectDims(alltoall, {9, 9, 9, 0, 1, 2, 7, 7, 7}, true);
+  ExpectDims(alltoall, {9, 9, 9, 0, 2, 1, 7, 7, 7}, false);
+  ExpectDims(alltoall, {9, 9, 9, 0, 1, 2, 7, INT64_MAX, 7}, false);
+  ExpectDims(alltoall, {-1, 9, 9, 0, 1, 2, 7, 7, 7}, false);
+  ExpectDims(alltoall, {9, 9, 9, 0, 1, 2, 7, 7}, false);
+  Request scatter = Of(CollectiveKind::kScatter, {0, 2});
+  ExpectDims(scatter, {1, 2, 3}, true);
+  ExpectDims(scatter, {1, -2, 3}, false);
+  ExpectDims(scatter, {1, INT64_MAX, 3}, false);
+  ExpectDims(scatter, {1, 2}, false);
+  scatter = Of(CollectiveKind::kScatter, {3, 2});
+  scatter.root = 1;
+  ExpectDims(scatter, {1, 1, 1}, true);
+  ExpectDims(scatter, {1, 2, 0}, false);
+  const Request gather = Of(CollectiveKind::kGather, {5, 2});
+  ExpectDims(gather, {1, 5, 1}, true);
+  ExpectDims(gather, {1, 6, 1}, false);
+  Request receive = Of(CollectiveKind::kSendRecv, {-1, 2});
+  receive.root = 2;
+  receive.peer = 1;
+  ExpectDims(receive, {9, 2}, true);
+  ExpectDims(receive, {9, 3}, false);
+  ExpectDims(receive, {-9, 2}, false);
+  ExpectDims(receive, {INT64_MAX, 2}, false);
+  receive.shapes.clear();
+  ExpectDims(receive, {INT64_MAX, 2}, false);
+  ExpectDims(receive, {}, true);
+  ExpectDims(Of(CollectiveKind::kReduce, {4}), {4}, false);
+  Request join;
+  join.name = "join";
+  join.kind = CollectiveKind::kJoin;
+  ExpectDims(join, {2}, true);
+  ExpectDims(join, {3}, false);
+  ExpectDims(join, {}, false);
+  ExpectDims(AddSet({0, 1}), {1, 0, 1}, true);
+  ExpectDims(AddSet({0, 1}), {0, 0, 1}, false);
+  ExpectDims(AddSet({0, 1}), {1, 0, 2}, false);
+}
+
+// None of these may make rank 1 write where it has no memory.
+TEST(ValuesThatDoNotFitTheShape) {
+  constexpr int64_t kHuge = INT64_MAX / 2;
+  const struct {
+    CollectiveKind kind;
+    std::vector<int64_t> values;
+  } cases[] = {
+      {CollectiveKind::kAllgather, {1, 3, 1}},
+      {CollectiveKind::kAllgather, {1, 2}},
+      {CollectiveKind::kAllgather, {-1, 2, 1}},
+      {CollectiveKind::kAllgather, {kHuge, 2, kHuge}},
+      {CollectiveKind::kGather, {1, 3, 1}},
+      {CollectiveKind::kGather, {kHuge, 2, kHuge}},
+      {CollectiveKind::kAlltoall, {0, 0, 0, 1, 1, 1, 0, 0, 0}},
+      {CollectiveKind::kAlltoall, {0, 0, 0, 3, -1, 0, 0, 0, 0}},
+      {CollectiveKind::kAlltoall, {0, kHuge, 0, 2, 0, 0, 0, kHuge, 0}},
+      {CollectiveKind::kAlltoall, {1, 1, 0}},
+      {CollectiveKind::kScatter, {1, 2, 0}},
+      {CollectiveKind::kScatter, {-1, 2, 1}},
+      {CollectiveKind::kScatter, {1, 1}},
+      {CollectiveKind::kSendRecv, {2, 4}},
+      {CollectiveKind::kSendRecv, {2}},
+      {CollectiveKind::kSendRecv, {}},
+  };
+  for (const auto& bad : cases) {
+    Request request = Of(bad.kind, {2, 3});
+    if (bad.kind == CollectiveKind::kAlltoall) request.splits = {2, 0, 0};
+    if (bad.kind == CollectiveKind::kScatter) request.splits = {1, 1, 0};
+    request.root = 1;
+    if (bad.kind == CollectiveKind::kSendRecv) request.peer = 2;
+    ExpectDims(request, bad.values, false);
+  }
+  const Shape none = {0, kHuge, kHuge};
+  ExpectDims(Of(CollectiveKind::kAllgather, none), {0, 0, 0}, true);
+  ExpectDims(Of(CollectiveKind::kAllgather, none), {0, 0, 1}, false);
+  Request receive = Of(CollectiveKind::kSendRecv, {3, 2});
+  receive.root = 2;
+  receive.peer = 1;
+  ExpectDims(receive, {4, 2}, false);
+}
+
+TEST(PlansForOthersAreRefused) {
+  const auto absent = [](std::vector<Rank> ranks) {
+    return [ranks](Plan* plan) { plan->absent = ranks; };
+  };
+  ExpectFatal(Allreduce("x"), absent({0}), "");
+  Request broadcast = Of(CollectiveKind::kBroadcast, {4});
+  ExpectFatal(broadcast, absent({2}), "");
+  ExpectFatal(broadcast, absent({1}), "takes no part");
+  ExpectFatal(broadcast, absent({3}), "which is no member");
+  ExpectFatal(broadcast, absent({2, 2}), "which is no member");
+  ExpectFatal(broadcast, absent({0}), "is its root");
+  ExpectFatal(Of(CollectiveKind::kReducescatter, {4}), absent({2}), "needs all its ranks");
+  ExpectFatal(
+      Of(CollectiveKind::kAlltoall, {3}),
+      [](Plan* plan) {
+        plan->items[0].negotiated_values.assign(9, 1);
+        plan->items[0].cache_id = 1;
+      },
+      "a cache id");
+  Request send = Of(CollectiveKind::kSendRecv, {4});
+  send.root = 1;
+  send.peer = 0;
+  ExpectFatal(send, [](Plan* plan) { plan->peer = 2; }, "is not what rank 1");
+  ExpectFatal(send, [](Plan* plan) { plan->root = 2; }, "takes no part");
+  ExpectFatal(
+      RemoveSet(3), [](Plan* plan) { plan->items[0].negotiated_values = {3}; },
+      "there is no process set 3");
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()

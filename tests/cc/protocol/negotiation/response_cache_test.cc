@@ -1,0 +1,59 @@
+#include "ops/runtime/protocol/negotiation/response_cache.h"
+
+#include "tests/cc/protocol/negotiation/cluster.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+using testing::Allgather;
+using testing::Allreduce;
+
+TEST(ResponseCacheEvictsTheLeastRecentlyUsed) {
+  ResponseCache cache(2);
+  ResponseCache::Evicted evicted;
+  EXPECT_EQ(cache.Insert(Allreduce("a"), {}, &evicted), 1u);
+  EXPECT_EQ(cache.Insert(Allreduce("b"), {}, &evicted), 2u);
+  EXPECT_TRUE(evicted.empty());
+  cache.Touch(1);
+  EXPECT_EQ(cache.Insert(Allreduce("c", {4}, 5), {}, &evicted), 3u);
+  EXPECT_TRUE(evicted == (ResponseCache::Evicted{{0, 2u}}));
+  EXPECT_TRUE(cache.Find(2) == nullptr);
+  EXPECT_TRUE(cache.Issued(2));
+  EXPECT_TRUE(!cache.Issued(4));
+  EXPECT_TRUE(!cache.Issued(0));
+  evicted.clear();
+  EXPECT_EQ(cache.Insert(Allreduce("c", {9}, 5), {}, &evicted), 4u);  // instead of id 3
+  EXPECT_TRUE(evicted == (ResponseCache::Evicted{{5, 3u}}));
+  EXPECT_EQ(cache.size(), size_t{2});
+  EXPECT_TRUE(cache.Find(1) != nullptr);
+  EXPECT_EQ(ResponseCache(0).Insert(Allreduce("a"), {}, &evicted), 0u);
+}
+
+TEST(AgreementGivesEachMemberItsOwnRequest) {
+  Agreement agreement{1, Allgather("g", {5, 2}), {5, 6, 7, 50, 60, 70}};
+  agreement.request.shapes.push_back({50});
+  EXPECT_TRUE(agreement.RequestOf(2).shapes == (std::vector<Shape>{{7, 2}, {70}}));
+  EXPECT_TRUE(agreement.RequestOf(0).shapes == (std::vector<Shape>{{5, 2}, {50}}));
+}
+
+TEST(KnownIdsStandForEqualRequestsOnly) {
+  KnownIds known;
+  known.Learn(3, Allreduce("a"), {});
+  EXPECT_EQ(known.IdFor(Allreduce("a")), 3u);
+  EXPECT_EQ(known.IdFor(Allreduce("a", {5})), 0u);
+  EXPECT_EQ(known.IdFor(Allreduce("a", {4}, 1)), 0u);
+  known.Learn(9, Allreduce("a", {5}), {});
+  EXPECT_EQ(known.IdFor(Allreduce("a", {5})), 9u);
+  EXPECT_TRUE(known.Find(3) == nullptr);
+  known.Forget(3);
+  EXPECT_EQ(known.IdFor(Allreduce("a", {5})), 9u);
+  known.Forget(9);
+  EXPECT_EQ(known.IdFor(Allreduce("a", {5})), 0u);
+  EXPECT_EQ(known.size(), size_t{0});
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()

@@ -1,0 +1,159 @@
+#include <string>
+
+#include "ops/runtime/protocol/message/wire.h"
+#include "tests/cc/protocol/negotiation/cluster.h"
+#include "tests/cc/test.h"
+
+// What rank 0 decides: who gets an error, which name is free when, and when plans are held back.
+namespace tfring {
+namespace {
+
+using testing::Allreduce;
+using testing::Cluster;
+using testing::LogText;
+using testing::Of;
+using testing::OverlappingSets;
+
+TEST(ARefusalReachesAllWithRankAndReason) {
+  Cluster cluster(3, Config());
+  Request refused = Allreduce("x");
+  refused.dtype = static_cast<DataType>(99);
+  Refuse(InvalidArgument("no such dtype"), &refused);
+  cluster.Submit(0, Allreduce("x"));
+  cluster.Submit(1, refused);
+  cluster.Submit(2, refused);
+  cluster.Run();
+  for (Rank rank : {0, 1, 2}) {
+    EXPECT_TRUE(cluster.Only(rank).error.code() == StatusCode::kInvalidArgument);
+    EXPECT_CONTAINS(cluster.Only(rank).error.message(), "invalid on ranks 1, 2: no such dtype");
+  }
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+}
+
+TEST(ASendIsAgreedBetweenTwo) {
+  Cluster cluster(3, Config());
+  Request send = Of(CollectiveKind::kSendRecv, {3});
+  send.root = 2;
+  send.peer = 0;
+  cluster.Submit(2, send);
+  send.shapes = {{4}};
+  cluster.Submit(0, send);
+  cluster.Run();
+  EXPECT_CONTAINS(cluster.Only(0).error.message(), "[4] on rank 0; [3] on rank 2");
+  cluster.ClearLogs();
+  // Another kind under the same name: all learn of it.
+  cluster.Submit(2, send);
+  for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("x"));
+  cluster.Run();
+  for (Rank rank : {0, 1, 2}) {
+    EXPECT_CONTAINS(cluster.Only(rank).error.message(), "the kind of collective");
+  }
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+}
+
+// While the send waits for the window, a rank that has no part in it uses its name.
+TEST(TheNameOfAnAgreedSendIsFree) {
+  Config config;
+  config.max_plans_in_flight = 1;
+  Cluster cluster(3, config);
+  cluster.finish_plans = false;
+  for (Rank rank : {0, 1, 2}) cluster.Submit(rank, Allreduce("busy"));
+  cluster.Run();
+  Request send = Of(CollectiveKind::kSendRecv, {3});
+  send.root = 2;
+  send.peer = 0;
+  for (Rank rank : {0, 2}) cluster.Submit(rank, send);
+  cluster.Run();
+  cluster.Submit(1, Allreduce(send.name));
+  cluster.Run();
+  cluster.ClearLogs();
+  cluster.finish_plans = true;
+  cluster.Run();
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+  EXPECT_TRUE(cluster.log(1).empty());
+  for (Rank rank : {0, 2}) {
+    EXPECT_TRUE(cluster.Only(rank).kind == CollectiveKind::kSendRecv);
+    EXPECT_EQ(cluster.Only(rank).members, (std::vector<Rank>{0, 2}));
+  }
+  cluster.ClearLogs();
+  for (Rank rank : {0, 2}) cluster.Submit(rank, Allreduce(send.name));
+  cluster.Run();
+  EXPECT_EQ(cluster.Only(1).members, (std::vector<Rank>{0, 1, 2}));
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+}
+
+TEST(UnknownProcessSetIsTheSendersError) {
+  Cluster cluster(2, Config());
+  cluster.Submit(1, Allreduce("x", {4}, 9));
+  cluster.Run();
+  EXPECT_TRUE(cluster.Only(1).error.code() == StatusCode::kInvalidArgument);
+  EXPECT_CONTAINS(cluster.Only(1).error.message(), "process set 9");
+  EXPECT_TRUE(cluster.log(0).empty());
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+  EXPECT_EQ(cluster.at(1).waiting(), size_t{0});
+}
+
+TEST(ARequestIsRepeatedOnlyWhenAsked) {
+  ProcessSets sets(2);
+  Negotiator negotiator(0, 2, Config(), &sets);
+  Frame frame;
+  frame.type = FrameType::kRequests;
+  frame.requests = {Allreduce("x")};
+  frame.requests[0].resent = true;
+  negotiator.OnFrame(1, EncodeFrame(frame), 0);
+  EXPECT_CONTAINS(negotiator.Drain().fatal.message(), "nobody asked for");
+}
+
+TEST(BatchesWhileBusy) {
+  Config config;
+  config.max_plans_in_flight = 1;
+  Cluster cluster(2, config);
+  cluster.finish_plans = false;
+  for (int i = 0; i < 10; ++i) {
+    for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("t" + std::to_string(i)));
+    cluster.Run();
+  }
+  ASSERT_EQ(cluster.log(1).size(), size_t{1});  // the first leaves at once, the rest waits
+  EXPECT_EQ(cluster.log(1)[0].items.size(), size_t{1});
+  cluster.finish_plans = true;
+  cluster.Run();
+  ASSERT_EQ(cluster.log(1).size(), size_t{2});
+  EXPECT_EQ(cluster.log(1)[1].items.size(), size_t{9});
+  EXPECT_EQ(LogText(cluster.log(0)), LogText(cluster.log(1)));
+}
+
+TEST(SetsWithoutTheSequencerNeverWaitForIt) {
+  Config config;
+  config.max_plans_in_flight = 1;
+  Cluster cluster(3, config, OverlappingSets(), 1);
+  cluster.finish_plans = false;
+  for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("blocks", {4}, 1));
+  cluster.Run();
+  for (int i = 0; i < 5; ++i) {
+    for (Rank rank : {1, 2}) cluster.Submit(rank, Allreduce("t" + std::to_string(i), {4}, 2));
+    cluster.Run();
+  }
+  EXPECT_EQ(cluster.log(2).size(), size_t{5});
+  EXPECT_EQ(cluster.log(1).size(), size_t{6});
+}
+
+TEST(FailedPlansDoNotFillTheWindow) {
+  Config config;
+  config.max_plans_in_flight = 1;
+  Cluster cluster(2, config);
+  cluster.finish_plans = false;
+  for (int i = 0; i < 3; ++i) {
+    for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("x", {rank}));
+    cluster.Run();
+  }
+  EXPECT_EQ(cluster.log(1).size(), size_t{3});
+  for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("y"));
+  cluster.Run();
+  EXPECT_TRUE(cluster.log(1).back().error.ok());
+  EXPECT_EQ(cluster.log(1).size(), size_t{4});
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()

@@ -1,0 +1,112 @@
+#include "ops/runtime/protocol/negotiation/validation.h"
+
+#include <string>
+
+#include "tests/cc/protocol/negotiation/cluster.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+using testing::Allgather;
+using testing::Allreduce;
+
+const std::vector<Rank> kThree = {0, 1, 2};
+
+// What three ranks hear when rank 1 differs.
+std::string Disagreement(Request base, const Request& other) {
+  const Status status = ValidateAgreement(kThree, {&base, &other, &base});
+  EXPECT_TRUE(status.code() == StatusCode::kFailedPrecondition);
+  EXPECT_CONTAINS(status.message(), "tensor 'x'");
+  EXPECT_CONTAINS(status.message(), "on ranks 0, 2");
+  EXPECT_CONTAINS(status.message(), "on rank 1");
+  return status.message();
+}
+
+TEST(ValidationNamesBothValues) {
+  const Request base = Allreduce("x", {2, 3});
+  Request other = base;
+  other.dtype = DataType::kFloat16;
+  EXPECT_CONTAINS(Disagreement(base, other), "float32 on ranks 0, 2; float16 on rank 1");
+  other = base;
+  other.kind = CollectiveKind::kBroadcast;
+  EXPECT_CONTAINS(Disagreement(base, other), "broadcast on rank 1");
+  other = base;
+  other.op = ReduceOp::kMax;
+  EXPECT_CONTAINS(Disagreement(base, other), "Sum on ranks 0, 2; Max on rank 1");
+  other = base;
+  other.prescale = 0.5;
+  EXPECT_CONTAINS(Disagreement(base, other), "prescale factor: 1 on ranks 0, 2; 0.5 on rank 1");
+  other = base;
+  other.postscale = 0.25;
+  EXPECT_CONTAINS(Disagreement(base, other), "postscale factor: 1 on ranks 0, 2; 0.25 on rank 1");
+  other = base;
+  other.shapes.push_back({1});
+  EXPECT_CONTAINS(Disagreement(base, other), "number of tensors: 1 on ranks 0, 2; 2 on rank 1");
+  other = base;
+  other.shapes[0] = {3, 2};
+  EXPECT_CONTAINS(Disagreement(base, other), "[2, 3] on ranks 0, 2; [3, 2] on rank 1");
+  other = base;
+  other.layout_hash = 0xabc;
+  EXPECT_CONTAINS(Disagreement(base, other), "layout 0000000000000abc on rank 1");
+  other = base;
+  other.group = true;
+  EXPECT_CONTAINS(Disagreement(base, other), "a grouped call on rank 1");
+  Request broadcast = base;
+  broadcast.kind = CollectiveKind::kBroadcast;
+  other = broadcast;
+  other.root = 2;
+  EXPECT_CONTAINS(Disagreement(broadcast, other), "root 0 on ranks 0, 2; root 2 on rank 1");
+}
+
+TEST(ValidationOfAllgatherLooksPastTheFirstDimension) {
+  const Request base = Allgather("x", {2, 3});
+  Request other = Allgather("x", {7, 3});
+  EXPECT_TRUE(ValidateAgreement(kThree, {&base, &other, &base}).ok());
+  other.shapes[0] = {2, 4};
+  EXPECT_CONTAINS(Disagreement(base, other), "[2, 3] on ranks 0, 2; [2, 4] on rank 1");
+  other.shapes[0] = {2, 3, 1};
+  Disagreement(base, other);
+}
+
+TEST(ValidationOfListsOfDifferentLengths) {
+  Request base = Allreduce("x", {2});
+  base.shapes = {{2}, {3}};
+  Request other = base;
+  other.shapes[1] = {4};
+  Request shorter = Allreduce("x", {2});
+  const Status status = ValidateAgreement(kThree, {&base, &other, &shorter});
+  EXPECT_CONTAINS(status.message(), "number of tensors: 2 on ranks 0, 1; 1 on rank 2");
+}
+
+TEST(ValidationOfSendsWhoseReceiversTakeAnything) {
+  Request send = Allreduce("x", {2});
+  send.kind = CollectiveKind::kSendRecv;
+  send.peer = 1;
+  Request recv = send;
+  recv.shapes[0] = {5};
+  Request open = send;
+  open.shapes.clear();
+  EXPECT_TRUE(ValidateAgreement(kThree, {&send, &open, &send}).ok());
+  EXPECT_CONTAINS(ValidateAgreement(kThree, {&send, &recv, &open}).message(),
+                  "[2] on rank 0; [5] on rank 1; any shape on rank 2");
+}
+
+TEST(ValidationStaysShortOnManyRanks) {
+  std::vector<Request> requests;
+  std::vector<Rank> ranks;
+  std::vector<const Request*> pointers;
+  for (int i = 0; i < 1000; ++i) requests.push_back(Allreduce("x", {i}));
+  for (int i = 0; i < 1000; ++i) {
+    ranks.push_back(i);
+    pointers.push_back(&requests[i]);
+  }
+  const std::string message = ValidateAgreement(ranks, pointers).message();
+  EXPECT_CONTAINS(message, "[0] on rank 0; [1] on rank 1");
+  EXPECT_CONTAINS(message, "others on 992 more ranks");
+}
+
+}  // namespace
+}  // namespace tfring
+
+TFRING_TEST_MAIN()
