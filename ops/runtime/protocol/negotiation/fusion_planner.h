@@ -36,20 +36,20 @@ class FusionPlanner {
   std::vector<uint64_t> Take();
 
  private:
-  using Like = std::tuple<ProcessSetId, CollectiveKind, DataType, ReduceOp, double, double, Rank,
-                          std::vector<Rank>>;
+  using FusionKey = std::tuple<ProcessSetId, CollectiveKind, DataType, ReduceOp, double, double,
+                               Rank, std::vector<Rank>>;
   struct Batch {
     std::vector<uint64_t> handles;
     int64_t bytes = 0;
-    bool open = false;  // open_[like] points here
-    Like like;
+    bool open = false;  // open_[key] points here
+    FusionKey key;
   };
   bool Alone(const Request& request) const;
 
   int64_t threshold_;
   bool groups_alone_;
   std::list<Batch> batches_;
-  std::map<Like, Batch*> open_;  // the latest batch of each kind, while it can grow
+  std::map<FusionKey, Batch*> open_;  // the last batch of each key, while it can grow
 };
 
 }  // namespace tfring

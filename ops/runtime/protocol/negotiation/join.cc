@@ -54,7 +54,7 @@ void Joins::Leave(ProcessSetId set, Rank rank) {
   if (it->second.ranks.empty()) joined_.erase(it);
 }
 
-std::vector<Rank> Joins::AbsentFrom(const Pending& pending) const {
+std::vector<Rank> Joins::AbsentFrom(const PendingTensor& pending) const {
   std::vector<Rank> absent;
   if (joined_.empty()) return absent;
   // A join waits for all members of its set; only those that joined the global set are absent.

@@ -31,7 +31,7 @@ class Joins {
 
   // The members that `pending` need not wait for: those that have joined, and sent no request for
   // it before.
-  std::vector<Rank> AbsentFrom(const Pending& pending) const;
+  std::vector<Rank> AbsentFrom(const PendingTensor& pending) const;
 
  private:
   struct Joined {
