@@ -56,7 +56,7 @@ void Log(LogLevel level, const std::string& text) {
   while (left > 0) {
     const ssize_t written = write(STDERR_FILENO, next, left);
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // nobody can be told that stderr is gone
+    if (written <= 0) return;  // stderr is closed: there is nowhere to report it
     next += written;
     left -= static_cast<size_t>(written);
   }

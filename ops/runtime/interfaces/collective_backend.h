@@ -19,7 +19,7 @@ struct TensorBuffer {
   int64_t output_bytes = 0;
 };
 
-// What a backend is asked to do: a Plan together with this rank's buffers.
+// What a backend runs: a Plan together with this rank's buffers.
 struct Collective {
   uint64_t sequence = 0;
   CollectiveKind kind = CollectiveKind::kBarrier;

@@ -25,8 +25,8 @@ class DataTransport {
   virtual Result<int64_t> TrySend(Rank to, const struct iovec* iov, int count) = 0;
   virtual Result<int64_t> TryRecv(Rank from, const struct iovec* iov, int count) = 0;
 
-  // Where a transport can show what has arrived without copying it: CanPeek tells; Peek gives a
-  // contiguous view, empty when nothing is there; Consume hands back its first `bytes`.
+  // If CanPeek, received data can be read where it is, without a copy: Peek gives a contiguous
+  // view, empty when nothing has arrived; Consume releases its first `bytes`.
   virtual bool CanPeek(Rank) const { return false; }
   virtual Result<struct iovec> Peek(Rank) { return iovec{nullptr, 0}; }
   virtual void Consume(Rank, int64_t) {}

@@ -124,7 +124,7 @@ TEST(RemovingASetEndsItsPendingCalls) {
   ExpectSum(SumIn(&job, again, {0, 1}, "lonely"), 3.0f);
 }
 
-TEST(AStrangerIsRefused) {
+TEST(ARankThatIsNoMemberIsRefused) {
   Job job(3, Link::kTcp);
   const ProcessSetId set = Add(&job, {0, 1});
   auto call = Allreduce("x", {2}, 1.0f);

@@ -61,7 +61,8 @@ struct Engine::Impl {
   void OnShutdown();
   // A plan (`what`) failed because the data connection to completion.suspect broke.
   void OnBrokenConnection(const Completion& completion, const std::string& what);
-  // Three reasons for which the generation ends. Each tells rank 0, which tells everybody.
+  // The reasons for which a generation ends here. Each is reported to rank 0, which tells all
+  // others.
   void EndOnPeerLoss(Rank peer, const std::string& reason);
   void EndOnLeave(Rank peer, const std::string& what);
   void EndOnError(const Status& status);
@@ -92,7 +93,7 @@ struct Engine::Impl {
   Peers peers_;
 
   bool started_ = false;
-  bool leaving_ = false;               // shutdown was asked for here
+  bool leaving_ = false;               // OnShutdown was called
   bool aborted_ = false;               // the backend was aborted
   Status closed_;                      // not ok: why new calls are refused
   Status ended_;                       // not ok: why the generation is over

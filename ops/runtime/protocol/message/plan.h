@@ -39,7 +39,7 @@ struct Plan {
   std::vector<Rank> absent;  // members that have joined and take no part; ascending
   Status error;              // not ok: nothing runs, the calls of the items end with this
   std::vector<PlanItem> items;
-  std::vector<uint32_t> evicted;  // cache ids that nobody may send from here on
+  std::vector<uint32_t> evicted;  // cache ids that no rank may send from here on
 };
 
 // The plan that `request` leads to, still without sequence, absent ranks and items. Fields that

@@ -27,14 +27,14 @@ void FusionPlanner::Add(uint64_t handle, const Request& request, const std::vect
     return;
   }
   const bool reduces = Reduces(request.kind);
-  const Like like(request.process_set, request.kind, request.dtype,
-                  reduces ? request.op : ReduceOp::kSum, reduces ? request.prescale : 1.0,
-                  reduces ? request.postscale : 1.0, HasRoot(request.kind) ? request.root : 0,
-                  absent);
-  Batch*& open = open_[like];
+  const FusionKey key(request.process_set, request.kind, request.dtype,
+                      reduces ? request.op : ReduceOp::kSum, reduces ? request.prescale : 1.0,
+                      reduces ? request.postscale : 1.0, HasRoot(request.kind) ? request.root : 0,
+                      absent);
+  Batch*& open = open_[key];
   if (open == nullptr || bytes > threshold_ - open->bytes || open->handles.size() >= kMaxItems) {
     if (open != nullptr) open->open = false;
-    batches_.push_back({{}, 0, true, like});
+    batches_.push_back({{}, 0, true, key});
     open = &batches_.back();
   }
   open->handles.push_back(handle);
@@ -44,7 +44,7 @@ void FusionPlanner::Add(uint64_t handle, const Request& request, const std::vect
 std::vector<uint64_t> FusionPlanner::Take() {
   if (batches_.empty()) return {};
   Batch& batch = batches_.front();
-  if (batch.open) open_.erase(batch.like);
+  if (batch.open) open_.erase(batch.key);
   std::vector<uint64_t> handles = std::move(batch.handles);
   batches_.pop_front();
   return handles;

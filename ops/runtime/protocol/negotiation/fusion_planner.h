@@ -18,10 +18,11 @@ constexpr bool Fuses(CollectiveKind kind) {
          kind == CollectiveKind::kReduce || kind == CollectiveKind::kReducescatter;
 }
 
-// Decides which ready requests share one Plan: same process set, absent ranks, kind (see Fuses),
-// dtype, op, scales and root, together within the threshold. A request joins the latest batch of
-// its like, also past others that do not match; batches leave in the order of their first requests,
-// so the same additions always give the same batches. Pure; constant work per request.
+// Decides which complete tensors share one Plan (tensor fusion): those of one process set with the
+// same absent ranks, kind (see Fuses), dtype, op, factors and root, up to the threshold in bytes. A
+// tensor is added to the last batch that matches, even if others were added in between; batches
+// leave in the order of their first tensors, so the same additions always give the same batches.
+// Pure; constant work per tensor.
 class FusionPlanner {
  public:
   explicit FusionPlanner(const Config& config);
@@ -35,20 +36,20 @@ class FusionPlanner {
   std::vector<uint64_t> Take();
 
  private:
-  using Like = std::tuple<ProcessSetId, CollectiveKind, DataType, ReduceOp, double, double, Rank,
-                          std::vector<Rank>>;
+  using FusionKey = std::tuple<ProcessSetId, CollectiveKind, DataType, ReduceOp, double, double,
+                               Rank, std::vector<Rank>>;
   struct Batch {
     std::vector<uint64_t> handles;
     int64_t bytes = 0;
-    bool open = false;  // open_[like] points here
-    Like like;
+    bool open = false;  // open_[key] points here
+    FusionKey key;
   };
   bool Alone(const Request& request) const;
 
   int64_t threshold_;
   bool groups_alone_;
   std::list<Batch> batches_;
-  std::map<Like, Batch*> open_;  // the latest batch of each kind, while it can grow
+  std::map<FusionKey, Batch*> open_;  // the last batch of each key, while it can grow
 };
 
 }  // namespace tfring

@@ -5,7 +5,7 @@
 namespace tfring {
 namespace {
 
-// What every member brings is worth something without the others.
+// The collective has a meaning if some members take no part.
 bool GoesOnWithout(CollectiveKind kind) {
   switch (kind) {
     case CollectiveKind::kAllreduce:
@@ -54,10 +54,10 @@ void Joins::Leave(ProcessSetId set, Rank rank) {
   if (it->second.ranks.empty()) joined_.erase(it);
 }
 
-std::vector<Rank> Joins::AbsentFrom(const Pending& pending) const {
+std::vector<Rank> Joins::AbsentFrom(const PendingTensor& pending) const {
   std::vector<Rank> absent;
   if (joined_.empty()) return absent;
-  // Those who joined the same set are the ones that a join waits for.
+  // A join waits for all members of its set; only those that joined the global set are absent.
   const bool join = pending.AnyRequest().kind == CollectiveKind::kJoin;
   if (join && pending.process_set == kGlobalProcessSet) return absent;
   for (size_t i = 0; i < pending.members.size(); ++i) {

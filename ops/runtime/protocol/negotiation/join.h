@@ -12,25 +12,26 @@
 
 namespace tfring {
 
-// Which ranks have joined which process set: they ask for nothing in it until all its
-// members have joined, and the others go on without them. Whoever has joined the global set is
-// absent from every set. Control thread of rank 0; lives for one generation.
+// Which ranks have joined which process set. A rank that has joined sends no requests for the set
+// until all its members have joined, and the others go on without it. A rank that has joined the
+// global set is absent from every set. Part of the Sequencer.
 class Joins {
  public:
   bool Has(ProcessSetId set, Rank rank) const;
 
-  // `rank` joins. FailedPrecondition if others have joined this set under another name: the two
-  // would never meet.
+  // `rank` joins. FailedPrecondition if others have joined this set under another name: neither
+  // join could ever be complete.
   Status Join(ProcessSetId set, const std::string& name, Rank rank);
 
-  // The join of `rank` ended without the others'.
+  // The join of `rank` ended with an error.
   void Leave(ProcessSetId set, Rank rank);
 
-  // All have joined: the set is whole again.
+  // All have joined: from here on all take part again.
   void Clear(ProcessSetId set) { joined_.erase(set); }
 
-  // The members that `pending` need not wait for: those that have joined and not asked before.
-  std::vector<Rank> AbsentFrom(const Pending& pending) const;
+  // The members that `pending` need not wait for: those that have joined, and sent no request for
+  // it before.
+  std::vector<Rank> AbsentFrom(const PendingTensor& pending) const;
 
  private:
   struct Joined {
@@ -42,7 +43,7 @@ class Joins {
   std::map<ProcessSetId, Joined> joined_;  // no element is empty
 };
 
-// FailedPrecondition if what `request` asks for has no meaning without the ranks `absent`.
+// FailedPrecondition if the collective of `request` is not possible without the ranks `absent`.
 Status CheckAbsent(const Request& request, const std::vector<Rank>& absent);
 
 }  // namespace tfring

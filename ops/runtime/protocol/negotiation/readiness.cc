@@ -6,13 +6,13 @@
 
 namespace tfring {
 
-const Request& Pending::AnyRequest() const {
+const Request& PendingTensor::AnyRequest() const {
   size_t i = 0;
   while (rank_requests[i].order == 0) ++i;
   return rank_requests[i].common();
 }
 
-std::vector<Rank> Pending::ReadyRanks() const {
+std::vector<Rank> PendingTensor::ReadyRanks() const {
   std::vector<Rank> ranks;
   for (size_t i = 0; i < rank_requests.size(); ++i) {
     if (rank_requests[i].order != 0) ranks.push_back(members[i]);
@@ -20,7 +20,7 @@ std::vector<Rank> Pending::ReadyRanks() const {
   return ranks;
 }
 
-Rank Pending::LastReady() const {
+Rank PendingTensor::LastReady() const {
   size_t last = 0;
   for (size_t i = 1; i < rank_requests.size(); ++i) {
     if (rank_requests[i].order > rank_requests[last].order) last = i;
@@ -28,7 +28,7 @@ Rank Pending::LastReady() const {
   return members[last];
 }
 
-const Agreement* Pending::CommonAgreement() const {
+const Agreement* PendingTensor::CommonAgreement() const {
   const Agreement* common = rank_requests.front().cached.get();
   for (const RankRequest& rank_request : rank_requests) {
     if (rank_request.cached.get() != common) return nullptr;
@@ -40,11 +40,11 @@ std::string SetText(ProcessSetId set) {
   return set == kGlobalProcessSet ? "" : " in process set " + std::to_string(set);
 }
 
-std::string Describe(const Pending& pending) {
+std::string Describe(const PendingTensor& pending) {
   return Describe(pending.AnyRequest()) + SetText(pending.process_set);
 }
 
-void Readiness::Widen(Pending* pending, const std::vector<Rank>& members) {
+void Readiness::Widen(PendingTensor* pending, const std::vector<Rank>& members) {
   std::vector<Rank> all;
   std::set_union(pending->members.begin(), pending->members.end(), members.begin(), members.end(),
                  std::back_inserter(all));
@@ -57,13 +57,14 @@ void Readiness::Widen(Pending* pending, const std::vector<Rank>& members) {
   pending->rank_requests = std::move(rank_requests);
 }
 
-Pending* Readiness::Add(ProcessSetId set, const std::string& name, const std::vector<Rank>& members,
-                        Rank from, RankRequest rank_request, TimePoint now) {
-  Pending** known = by_name_.Find(set, name);
-  Pending* pending = known == nullptr ? nullptr : *known;
+PendingTensor* Readiness::Add(ProcessSetId set, const std::string& name,
+                              const std::vector<Rank>& members, Rank from, RankRequest rank_request,
+                              TimePoint now) {
+  PendingTensor** known = by_name_.Find(set, name);
+  PendingTensor* pending = known == nullptr ? nullptr : *known;
   if (pending == nullptr) {
     const uint64_t handle = ++last_handle_;
-    pending = &pending_.emplace_hint(pending_.end(), handle, Pending())->second;
+    pending = &pending_.emplace_hint(pending_.end(), handle, PendingTensor())->second;
     pending->handle = handle;
     pending->process_set = set;
     pending->name = name;
@@ -84,13 +85,13 @@ Pending* Readiness::Add(ProcessSetId set, const std::string& name, const std::ve
   return pending;
 }
 
-Pending* Readiness::Find(uint64_t handle) {
+PendingTensor* Readiness::Find(uint64_t handle) {
   const auto it = pending_.find(handle);
   return it == pending_.end() ? nullptr : &it->second;
 }
 
-void Readiness::ReleaseName(const Pending& pending) {
-  Pending** known = by_name_.Find(pending.process_set, pending.name);
+void Readiness::ReleaseName(const PendingTensor& pending) {
+  PendingTensor** known = by_name_.Find(pending.process_set, pending.name);
   if (known != nullptr && *known == &pending) by_name_.Erase(pending.process_set, pending.name);
 }
 

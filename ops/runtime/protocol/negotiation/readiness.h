@@ -26,7 +26,7 @@ struct RankRequest {
 };
 
 // A tensor of a process set with a request of at least one rank and no plan yet.
-struct Pending {
+struct PendingTensor {
   uint64_t handle = 0;
   ProcessSetId process_set = kGlobalProcessSet;
   std::string name;
@@ -51,7 +51,7 @@ struct Pending {
 // " in process set 1"; nothing for the global one.
 std::string SetText(ProcessSetId set);
 // "allreduce of tensor 'x' in process set 1".
-std::string Describe(const Pending& pending);
+std::string Describe(const PendingTensor& pending);
 
 // Which ranks are ready for which tensors, in every process set. Part of the Sequencer.
 class Readiness {
@@ -59,24 +59,25 @@ class Readiness {
   // Records the request of `from`, one of `members`; null if it has one under this name already.
   // Where ranks disagree on who takes part (one calls send/recv, another allreduce), the union of
   // their members has to be ready, so that all of them get the error.
-  Pending* Add(ProcessSetId set, const std::string& name, const std::vector<Rank>& members,
-               Rank from, RankRequest rank_request, TimePoint now);
+  PendingTensor* Add(ProcessSetId set, const std::string& name, const std::vector<Rank>& members,
+                     Rank from, RankRequest rank_request, TimePoint now);
 
-  // From now on a request of this name starts a new Pending, although this one is not erased yet.
-  void ReleaseName(const Pending& pending);
+  // From now on a request of this name starts a new PendingTensor, although this one is not erased
+  // yet.
+  void ReleaseName(const PendingTensor& pending);
 
   // Null if it has been erased.
-  Pending* Find(uint64_t handle);
+  PendingTensor* Find(uint64_t handle);
   void Erase(uint64_t handle);
 
   // All, the oldest first.
-  const std::map<uint64_t, Pending>& all() const { return pending_; }
+  const std::map<uint64_t, PendingTensor>& all() const { return pending_; }
 
  private:
-  static void Widen(Pending* pending, const std::vector<Rank>& members);
+  static void Widen(PendingTensor* pending, const std::vector<Rank>& members);
 
-  std::map<uint64_t, Pending> pending_;
-  NameTable<Pending*> by_name_;
+  std::map<uint64_t, PendingTensor> pending_;
+  NameTable<PendingTensor*> by_name_;
   uint64_t last_handle_ = 0;
   uint64_t last_order_ = 0;
 };

@@ -14,8 +14,8 @@
 
 namespace tfring {
 
-// Whether an id can stand for a request of this kind: what each member asked for has to follow from
-// the request of one and the first dimensions of all.
+// Whether requests of this kind may be sent as cache ids: the request of each member has to follow
+// from that of one member and the negotiated values.
 constexpr bool Cacheable(CollectiveKind kind) {
   return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kAllgather ||
          kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kBarrier ||
@@ -23,20 +23,21 @@ constexpr bool Cacheable(CollectiveKind kind) {
          kind == CollectiveKind::kGather;
 }
 
-// What the members of a process set agreed on under one cache id. Immutable; whoever still needs it
-// after an eviction holds on to it.
+// What the members of a process set agreed on under one cache id. Immutable and shared, because
+// requests that came as the id may still wait when it is evicted.
 struct Agreement {
   uint32_t id = 0;
   Request request;                         // of the member at position 0
   std::vector<int64_t> negotiated_values;  // allgather and gather only, as in PlanItem
 
-  // What the member at `position` asked for.
+  // The request of the member at `position`.
   Request RequestOf(int position) const;
 };
 
-// The sequencer's response cache: which agreement an id stands for. Ids ascend and are never used
-// twice in a generation; the least recently planned agreement goes when the cache is full. Control
-// thread of rank 0; lives for one generation.
+// The sequencer's response cache: the agreement of each cache id. Ids ascend and are never used
+// twice in a generation, so an id that crosses its own eviction cannot be mistaken for another
+// request. When the cache is full the least recently planned agreement is evicted. Part of the
+// Sequencer.
 class ResponseCache {
  public:
   using Evicted = std::vector<std::pair<ProcessSetId, uint32_t>>;
@@ -49,14 +50,15 @@ class ResponseCache {
   // True if `id` has ever been handed out.
   bool Issued(uint32_t id) const { return id != 0 && id <= last_id_; }
 
-  // Counts as the latest use of `id`, which must be in the cache.
+  // Makes `id`, which is in the cache, the most recently used.
   void Touch(uint32_t id);
 
-  // Stores an agreement under a new id, instead of an older one of this name; appends what went
-  // for it to `evicted`. 0, and nothing stored, if the cache is disabled or has run out of ids.
+  // Stores an agreement under a new id, replacing one of the same name; appends what it evicted to
+  // `evicted`. 0, and nothing stored, if the cache is disabled or has run out of ids.
   uint32_t Insert(const Request& request, std::vector<int64_t> negotiated_values, Evicted* evicted);
 
-  // The set is gone. Nobody has to be told of the ids: all see it go.
+  // The set was removed. Its ids need no announcement: the plan that removes the set drops them on
+  // every rank.
   void DropSet(ProcessSetId set);
 
   size_t size() const { return by_id_.size(); }
@@ -75,8 +77,8 @@ class ResponseCache {
   std::list<uint32_t> uses_;  // the latest at the back
 };
 
-// A member's view of the same: what an id stands for here, fed from the plan stream. Control
-// thread; lives for one generation.
+// The same on each member: this rank's own request for each cache id, learned from plans. Part of
+// the Participant.
 class KnownIds {
  public:
   struct Known {
@@ -85,12 +87,12 @@ class KnownIds {
     std::vector<int64_t> negotiated_values;  // as in PlanItem
   };
 
-  // The id that stands for exactly this request on this rank, or 0.
+  // The id of exactly this request, or 0.
   uint32_t IdFor(const Request& request);
 
   const Known* Find(uint32_t id) const;
 
-  // From now on `id` stands for `request`, and an older id of that name for nothing.
+  // From now on `id` means `request`; an older id of the same name is forgotten.
   void Learn(uint32_t id, const Request& request, const std::vector<int64_t>& negotiated_values);
 
   // Does nothing for an id that is forgotten already.

@@ -126,7 +126,7 @@ Status Sequencer::RecordRequest(Rank from, const std::vector<Rank>& members,
       return OkStatus();
     }
   }
-  Pending* pending = readiness_.Add(set, name, members, from, std::move(rank_request), now);
+  PendingTensor* pending = readiness_.Add(set, name, members, from, std::move(rank_request), now);
   if (pending == nullptr) {
     return Internal("rank " + std::to_string(from) + " asked twice for tensor '" + name + "'" +
                     SetText(set) + " before it was planned");
@@ -157,7 +157,7 @@ void Sequencer::CompleteWithout(Rank joined, TimePoint now) {
 
 // Called after each change that can complete a tensor. If a member is still missing, it is watched
 // for a stall: every tensor either leaves this state or is reported sooner or later.
-void Sequencer::TryComplete(Pending* pending, TimePoint now) {
+void Sequencer::TryComplete(PendingTensor* pending, TimePoint now) {
   const std::vector<Rank> departed = DepartedOf(pending->members);
   if (!departed.empty()) return CancelFor(departed, pending);
   std::vector<Rank> absent = joins_.AbsentFrom(*pending);
@@ -173,7 +173,7 @@ void Sequencer::TryComplete(Pending* pending, TimePoint now) {
   pending->watched = true;
 }
 
-void Sequencer::ValidateAndQueue(Pending* pending) {
+void Sequencer::ValidateAndQueue(PendingTensor* pending) {
   StopStallWatch(pending);
   Status agreed = Validate(pending);
   if (!agreed.ok()) return EndWithError(pending, std::move(agreed));
@@ -190,7 +190,7 @@ void Sequencer::ValidateAndQueue(Pending* pending) {
 }
 
 // Checks that the requests agree, and computes the values that no rank knows alone.
-Status Sequencer::Validate(Pending* pending) {
+Status Sequencer::Validate(PendingTensor* pending) {
   if (pending->CommonAgreement() != nullptr) return OkStatus();  // valid the first time, so again
   std::vector<std::unique_ptr<Request>> expanded;
   std::vector<const Request*> requests;
@@ -234,7 +234,7 @@ std::vector<Rank> Sequencer::DepartedOf(const std::vector<Rank>& members) const 
   return departed;
 }
 
-void Sequencer::CancelFor(const std::vector<Rank>& departed, Pending* pending) {
+void Sequencer::CancelFor(const std::vector<Rank>& departed, PendingTensor* pending) {
   const bool one = departed.size() == 1;
   EndWithError(
       pending,
@@ -246,7 +246,7 @@ void Sequencer::CancelFor(const std::vector<Rank>& departed, Pending* pending) {
 }
 
 // Sends the error to all ranks whose requests have come. The others never know of the tensor.
-void Sequencer::EndWithError(Pending* pending, Status error) {
+void Sequencer::EndWithError(PendingTensor* pending, Status error) {
   StopStallWatch(pending);
   Addressed ending{PlanFor(pending->AnyRequest()), {}};
   for (size_t i = 0; i < pending->rank_requests.size(); ++i) {
@@ -264,7 +264,7 @@ void Sequencer::EndWithError(Pending* pending, Status error) {
   readiness_.Erase(pending->handle);
 }
 
-void Sequencer::StopStallWatch(Pending* pending) {
+void Sequencer::StopStallWatch(PendingTensor* pending) {
   if (pending->watched) stalls_.Forget(pending->watch);
   pending->watched = false;
 }

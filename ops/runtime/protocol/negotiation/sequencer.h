@@ -78,24 +78,24 @@ class Sequencer {
   Status RecordRequest(Rank from, const std::vector<Rank>& members, RankRequest rank_request,
                        TimePoint now);
   void CompleteWithout(Rank joined, TimePoint now);
-  void TryComplete(Pending* pending, TimePoint now);
-  void ValidateAndQueue(Pending* pending);
-  static Status Validate(Pending* pending);
+  void TryComplete(PendingTensor* pending, TimePoint now);
+  void ValidateAndQueue(PendingTensor* pending);
+  static Status Validate(PendingTensor* pending);
   void RejectRequest(Rank from, const Request& request, Status error);
   std::vector<Rank> DepartedOf(const std::vector<Rank>& members) const;
-  void CancelFor(const std::vector<Rank>& departed, Pending* pending);
-  void EndWithError(Pending* pending, Status error);
-  void StopStallWatch(Pending* pending);
+  void CancelFor(const std::vector<Rank>& departed, PendingTensor* pending);
+  void EndWithError(PendingTensor* pending, Status error);
+  void StopStallWatch(PendingTensor* pending);
   // sequencer_plans.cc: from complete tensors to plans.
   bool MakePlan(FusionPlanner* planner, Outgoing* out);
-  void AddItem(const Pending& pending, Plan* plan);
-  void AddMembershipItem(const Pending& pending, Plan* plan);
+  void AddItem(const PendingTensor& pending, Plan* plan);
+  void AddMembershipItem(const PendingTensor& pending, Plan* plan);
   Status AddSet(const Request& request, std::vector<int64_t>* values);
   Status RemoveSet(const Request& request, std::vector<int64_t>* values);
   // sequencer_stalls.cc
-  std::map<Rank, const Pending*> OldestWaits() const;
-  std::string StallReport(const Pending& pending, TimePoint now,
-                          const std::map<Rank, const Pending*>& waits) const;
+  std::map<Rank, const PendingTensor*> OldestWaits() const;
+  std::string StallReport(const PendingTensor& pending, TimePoint now,
+                          const std::map<Rank, const PendingTensor*>& waits) const;
 
   ProcessSets sets_;  // as of the last plan that was made
   const size_t max_in_flight_;

@@ -32,7 +32,7 @@ bool Sequencer::MakePlan(FusionPlanner* planner, Outgoing* out) {
     Addressed next;
     Plan& plan = next.plan;
     for (uint64_t handle : planner->Take()) {
-      const Pending* pending = readiness_.Find(handle);
+      const PendingTensor* pending = readiness_.Find(handle);
       if (pending == nullptr) continue;  // it ended with an error meanwhile
       if (plan.items.empty()) {
         plan = PlanFor(pending->AnyRequest());
@@ -59,7 +59,7 @@ bool Sequencer::MakePlan(FusionPlanner* planner, Outgoing* out) {
   return false;
 }
 
-void Sequencer::AddItem(const Pending& pending, Plan* plan) {
+void Sequencer::AddItem(const PendingTensor& pending, Plan* plan) {
   if (!MovesData(plan->kind)) return AddMembershipItem(pending, plan);
   PlanItem item;
   const Agreement* agreement = pending.CommonAgreement();
@@ -84,7 +84,7 @@ void Sequencer::AddItem(const Pending& pending, Plan* plan) {
 
 // The item of a join, or of a process set that is added or removed: the change happens here now,
 // and on each rank when it takes the plan.
-void Sequencer::AddMembershipItem(const Pending& pending, Plan* plan) {
+void Sequencer::AddMembershipItem(const PendingTensor& pending, Plan* plan) {
   PlanItem item;
   item.name = pending.name;
   const Request& request = pending.AnyRequest();
@@ -126,7 +126,7 @@ Status Sequencer::RemoveSet(const Request& request, std::vector<int64_t>* values
     if (pending.process_set == id) waiting.push_back(handle);
   }
   for (uint64_t handle : waiting) {
-    Pending* pending = readiness_.Find(handle);
+    PendingTensor* pending = readiness_.Find(handle);
     EndWithError(pending, SetWasRemoved(pending->AnyRequest()));
   }
   *values = {id};

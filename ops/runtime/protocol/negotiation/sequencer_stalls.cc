@@ -19,7 +19,7 @@ Status Sequencer::OnTime(TimePoint now, std::vector<std::string>* warnings) {
   }
   const std::vector<uint64_t> due = stalls_.TakeWarnings(now);
   if (due.empty()) return OkStatus();
-  const std::map<Rank, const Pending*> waits = OldestWaits();
+  const std::map<Rank, const PendingTensor*> waits = OldestWaits();
   for (size_t i = 0; i < due.size() && i < kMaxStallReports; ++i) {
     warnings->push_back(StallReport(*readiness_.Find(due[i]), now, waits));
   }
@@ -33,8 +33,8 @@ Status Sequencer::OnTime(TimePoint now, std::vector<std::string>* warnings) {
 
 // By rank: the oldest of its requests that still waits for other ranks. Of a rank that is missing
 // from one tensor this shows which other tensor it waits for.
-std::map<Rank, const Pending*> Sequencer::OldestWaits() const {
-  std::map<Rank, std::pair<uint64_t, const Pending*>> oldest;
+std::map<Rank, const PendingTensor*> Sequencer::OldestWaits() const {
+  std::map<Rank, std::pair<uint64_t, const PendingTensor*>> oldest;
   for (const auto& [handle, pending] : readiness_.all()) {
     if (pending.complete) continue;
     for (size_t i = 0; i < pending.rank_requests.size(); ++i) {
@@ -44,13 +44,13 @@ std::map<Rank, const Pending*> Sequencer::OldestWaits() const {
       if (!added && order < it->second.first) it->second = {order, &pending};
     }
   }
-  std::map<Rank, const Pending*> waits;
+  std::map<Rank, const PendingTensor*> waits;
   for (const auto& [rank, wait] : oldest) waits[rank] = wait.second;
   return waits;
 }
 
-std::string Sequencer::StallReport(const Pending& pending, TimePoint now,
-                                   const std::map<Rank, const Pending*>& waits) const {
+std::string Sequencer::StallReport(const PendingTensor& pending, TimePoint now,
+                                   const std::map<Rank, const PendingTensor*>& waits) const {
   std::vector<StallView> views;
   for (size_t i = 0; i < pending.rank_requests.size(); ++i) {
     StallView view;

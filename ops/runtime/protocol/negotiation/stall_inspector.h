@@ -12,9 +12,9 @@
 
 namespace tfring {
 
-// Knows how long each tensor has been waited for by some ranks and when to say so: first after
-// stall_warning, then once per stall_warning; never again after stall_shutdown. Times passed in
-// must not go backwards. Constant work per tensor. Control thread of rank 0.
+// Measures how long each incomplete tensor has waited, and says when to warn: after stall_warning,
+// and again each time as much has passed. After stall_shutdown the tensor is expired. Times passed
+// in must not go backwards. Constant work per tensor. Part of the Sequencer.
 class StallInspector {
  private:
   struct Watched {
@@ -35,7 +35,7 @@ class StallInspector {
 
   TimePoint next_deadline() const;
 
-  // The tensors to warn about now; counts as having warned.
+  // The tensors to warn about now; their next warning is one stall_warning away.
   std::vector<uint64_t> TakeWarnings(TimePoint now);
 
   // A tensor that has passed stall_shutdown, or null. Valid until the next call.
@@ -45,15 +45,17 @@ class StallInspector {
   Duration warning_;
   Duration shutdown_;
   std::list<Watched> by_age_;
-  std::list<Watched*> turns_;  // by next_warning: both kinds of turn come one warning_ after a now
+  // By next_warning: new ones and repeated ones are both due one warning_ after the present, so the
+  // back of the list is always right.
+  std::list<Watched*> turns_;
 };
 
 // One rank in a stall report.
 struct StallView {
   Rank rank = 0;
   bool ready = false;
-  bool joined = false;    // takes no part, and is not waited for
-  std::string waits_for;  // missing ranks: what they asked for instead, "" for nothing
+  bool joined = false;    // takes no part; the others do not wait for it
+  std::string waits_for;  // of a missing rank: the tensor that it waits for, "" for none
 };
 
 // "allreduce of tensor 'a' has waited 60 s: ranks 0, 2 are ready; rank 1 is missing and waits for

@@ -115,7 +115,7 @@ TEST(PlansWithoutDataRunToo) {
 }
 
 // Rank 0 does not wait for its own completion of a plan that moves no data.
-TEST(PlansWithoutDataDoNotFillTheWindow) {
+TEST(PlansWithoutDataDoNotCountAsInFlight) {
   Config config = QuietConfig();
   config.max_plans_in_flight = 1;
   World world(2, config);
@@ -175,7 +175,7 @@ TEST(WhatNoRankCanRunEndsAlone) {
   World world(3, config);
   world.SubmitOnAll(1, "x");
   const uint64_t first = world.runs(0).back().plan.sequence;
-  world.SubmitOnAll(2, "y");  // waits for the window
+  world.SubmitOnAll(2, "y");  // waits for other plans to end
   EXPECT_EQ(world.runs(1).size(), 1u);
   for (Rank rank : {2, 0, 1}) world.Complete(rank, first, Unimplemented("not connected"));
   for (Rank rank : {0, 1, 2}) {

@@ -123,6 +123,22 @@ TEST(ImpossiblePlans) {
   ExpectFatal(1, 0, Plans({plan}), "cache id 4 again", submit_two);
 }
 
+// The engine ends the calls that it never saw in a plan: none may be lost with the wrong frame.
+TEST(AWrongPlanLosesNoCall) {
+  ProcessSets sets(3);
+  Negotiator negotiator(1, 3, Config(), &sets);
+  for (CallId id : {3, 2, 1}) negotiator.Submit(id, Allreduce("x" + std::to_string(id)), 0);
+  EXPECT_EQ(negotiator.waiting(), size_t{3});
+  Plan wrong = PlanOf("x2", 2);
+  wrong.items.push_back({"x2", 0, {}});
+  negotiator.OnFrame(0, Plans({PlanOf("x1"), wrong, PlanOf("x3", 3)}), 1);
+  negotiator.Submit(4, Allreduce("later"), 2);
+  EXPECT_EQ(negotiator.TakeCalls(), (std::vector<CallId>{1, 2, 3, 4}));
+  const Negotiator::Output out = negotiator.Drain();
+  EXPECT_TRUE(out.runs.empty());
+  EXPECT_CONTAINS(out.fatal.message(), "plan 2 holds tensor 'x2', which rank 1 has not asked for");
+}
+
 TEST(PlansThatAreNotTheCall) {
   const auto differs = [](const std::function<void(Plan*)>& change) {
     Plan plan = PlanOf("x");

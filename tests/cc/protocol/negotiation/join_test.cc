@@ -110,7 +110,7 @@ TEST(AJoinDoesNotOvertakeWhatHasToBeSentAgain) {
   cluster.ClearLogs();
   for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("y"));  // takes the place of "x"
   cluster.Flush(1);
-  EXPECT_TRUE(cluster.StepOnce());  // planned, and rank 1 has not heard of it
+  EXPECT_TRUE(cluster.StepOnce());  // planned, and rank 1 has not received the plan
   cluster.Submit(1, Allreduce("x"));
   cluster.Submit(1, Join());
   cluster.Run();
@@ -147,7 +147,7 @@ TEST(CachedCallsAreAnsweredInFullWithoutTheJoined) {
   cluster.ClearLogs();
   for (Rank rank : {0, 1, 2}) cluster.Submit(rank, Allgather("g", {rank, 2}));
   cluster.Run();
-  EXPECT_EQ(cluster.at(0).cache_hits(), 2);  // the id still stands for the call of all
+  EXPECT_EQ(cluster.at(0).cache_hits(), 2);  // the id still means the call of all
   EXPECT_EQ(cluster.Only(1).items[0].negotiated_values, (std::vector<int64_t>{0, 1, 2}));
   ExpectNothingLeft(&cluster, 3);
 }

@@ -87,51 +87,51 @@ void ExpectFatal(const Request& request, const std::function<void(Plan*)>& chang
   }
 }
 
-void ExpectDims(const Request& request, std::vector<int64_t> dims, bool right) {
+void ExpectValues(const Request& request, std::vector<int64_t> values, bool right) {
   ExpectFatal(
-      request, [&](Plan* plan) { plan->items[0].negotiated_values = dims; },
+      request, [&](Plan* plan) { plan->items[0].negotiated_values = values; },
       right ? "" : "wrong negotiated values");
 }
 
-TEST(WrongDimensionsOfEveryKind) {
+TEST(WrongValuesOfEveryKind) {
   const Request alltoall = Of(CollectiveKind::kAlltoall, {3, 2}, {0, 1, 2});
-  ExpectDims(alltoall, {9, 9, 9, 0, 1, 2, 7, 7, 7}, true);
-  ExpectDims(alltoall, {9, 9, 9, 0, 2, 1, 7, 7, 7}, false);
-  ExpectDims(alltoall, {9, 9, 9, 0, 1, 2, 7, INT64_MAX, 7}, false);
-  ExpectDims(alltoall, {-1, 9, 9, 0, 1, 2, 7, 7, 7}, false);
-  ExpectDims(alltoall, {9, 9, 9, 0, 1, 2, 7, 7}, false);
+  ExpectValues(alltoall, {9, 9, 9, 0, 1, 2, 7, 7, 7}, true);
+  ExpectValues(alltoall, {9, 9, 9, 0, 2, 1, 7, 7, 7}, false);
+  ExpectValues(alltoall, {9, 9, 9, 0, 1, 2, 7, INT64_MAX, 7}, false);
+  ExpectValues(alltoall, {-1, 9, 9, 0, 1, 2, 7, 7, 7}, false);
+  ExpectValues(alltoall, {9, 9, 9, 0, 1, 2, 7, 7}, false);
   Request scatter = Of(CollectiveKind::kScatter, {0, 2});
-  ExpectDims(scatter, {1, 2, 3}, true);
-  ExpectDims(scatter, {1, -2, 3}, false);
-  ExpectDims(scatter, {1, INT64_MAX, 3}, false);
-  ExpectDims(scatter, {1, 2}, false);
+  ExpectValues(scatter, {1, 2, 3}, true);
+  ExpectValues(scatter, {1, -2, 3}, false);
+  ExpectValues(scatter, {1, INT64_MAX, 3}, false);
+  ExpectValues(scatter, {1, 2}, false);
   scatter = Of(CollectiveKind::kScatter, {3, 2});
   scatter.root = 1;
-  ExpectDims(scatter, {1, 1, 1}, true);
-  ExpectDims(scatter, {1, 2, 0}, false);
+  ExpectValues(scatter, {1, 1, 1}, true);
+  ExpectValues(scatter, {1, 2, 0}, false);
   const Request gather = Of(CollectiveKind::kGather, {5, 2});
-  ExpectDims(gather, {1, 5, 1}, true);
-  ExpectDims(gather, {1, 6, 1}, false);
+  ExpectValues(gather, {1, 5, 1}, true);
+  ExpectValues(gather, {1, 6, 1}, false);
   Request receive = Of(CollectiveKind::kSendRecv, {-1, 2});
   receive.root = 2;
   receive.peer = 1;
-  ExpectDims(receive, {9, 2}, true);
-  ExpectDims(receive, {9, 3}, false);
-  ExpectDims(receive, {-9, 2}, false);
-  ExpectDims(receive, {INT64_MAX, 2}, false);
+  ExpectValues(receive, {9, 2}, true);
+  ExpectValues(receive, {9, 3}, false);
+  ExpectValues(receive, {-9, 2}, false);
+  ExpectValues(receive, {INT64_MAX, 2}, false);
   receive.shapes.clear();
-  ExpectDims(receive, {INT64_MAX, 2}, false);
-  ExpectDims(receive, {}, true);
-  ExpectDims(Of(CollectiveKind::kReduce, {4}), {4}, false);
+  ExpectValues(receive, {INT64_MAX, 2}, false);
+  ExpectValues(receive, {}, true);
+  ExpectValues(Of(CollectiveKind::kReduce, {4}), {4}, false);
   Request join;
   join.name = "join";
   join.kind = CollectiveKind::kJoin;
-  ExpectDims(join, {2}, true);
-  ExpectDims(join, {3}, false);
-  ExpectDims(join, {}, false);
-  ExpectDims(AddSet({0, 1}), {1, 0, 1}, true);
-  ExpectDims(AddSet({0, 1}), {0, 0, 1}, false);
-  ExpectDims(AddSet({0, 1}), {1, 0, 2}, false);
+  ExpectValues(join, {2}, true);
+  ExpectValues(join, {3}, false);
+  ExpectValues(join, {}, false);
+  ExpectValues(AddSet({0, 1}), {1, 0, 1}, true);
+  ExpectValues(AddSet({0, 1}), {0, 0, 1}, false);
+  ExpectValues(AddSet({0, 1}), {1, 0, 2}, false);
 }
 
 // None of these may make rank 1 write where it has no memory.
@@ -164,15 +164,15 @@ TEST(ValuesThatDoNotFitTheShape) {
     if (bad.kind == CollectiveKind::kScatter) request.splits = {1, 1, 0};
     request.root = 1;
     if (bad.kind == CollectiveKind::kSendRecv) request.peer = 2;
-    ExpectDims(request, bad.values, false);
+    ExpectValues(request, bad.values, false);
   }
   const Shape none = {0, kHuge, kHuge};
-  ExpectDims(Of(CollectiveKind::kAllgather, none), {0, 0, 0}, true);
-  ExpectDims(Of(CollectiveKind::kAllgather, none), {0, 0, 1}, false);
+  ExpectValues(Of(CollectiveKind::kAllgather, none), {0, 0, 0}, true);
+  ExpectValues(Of(CollectiveKind::kAllgather, none), {0, 0, 1}, false);
   Request receive = Of(CollectiveKind::kSendRecv, {3, 2});
   receive.root = 2;
   receive.peer = 1;
-  ExpectDims(receive, {4, 2}, false);
+  ExpectValues(receive, {4, 2}, false);
 }
 
 TEST(PlansForOthersAreRefused) {

@@ -110,7 +110,7 @@ TEST(EvictedIdsAreAskedForAgain) {
   };
   both("a");
   both("b");
-  // Rank 1 sends the id of "a" while the sequencer, which has not heard of that, evicts it.
+  // Rank 1 sends the id of "a" while the sequencer, which has not received it yet, evicts it.
   cluster.Submit(1, Allreduce("a"));
   Negotiator::Output late = cluster.at(1).Drain();
   ASSERT_EQ(late.frames.size(), size_t{1});
@@ -238,7 +238,7 @@ TEST(DisagreementEndsTheCallAndNothingElse) {
       }
     }
   }
-  EXPECT_EQ(cluster.at(1).cache_hits(), 1);  // the id still stands for what it stood for
+  EXPECT_EQ(cluster.at(1).cache_hits(), 1);  // the id has kept its meaning
   ExpectAllInFlightDone(&cluster, 3);
 }
 

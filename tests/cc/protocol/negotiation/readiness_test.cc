@@ -17,7 +17,7 @@ TEST(ReadinessCountsMembersOnce) {
     full.full = std::make_unique<Request>(Allreduce("x"));
     return readiness.Add(0, "x", {0, 1, 2}, rank, std::move(full), 7);
   };
-  const Pending* pending = add(2);
+  const PendingTensor* pending = add(2);
   EXPECT_TRUE(add(2) == nullptr);
   EXPECT_TRUE(add(0) == pending);
   EXPECT_TRUE(pending->ready == 2);

@@ -51,7 +51,7 @@ TEST(EagerCallsInDifferentOrdersAreReportedWithBothNames) {
   for (Rank rank : {0, 1, 2}) EXPECT_EQ(cluster.at(rank).waiting(), size_t{0});
 }
 
-TEST(StallReportsLeaveOutWhatOnlyWaitsForTheWindow) {
+TEST(StallReportsLeaveOutWhatOnlyWaitsForOtherPlans) {
   Config config;
   config.max_plans_in_flight = 1;
   config.stall_warning = kSecond;

@@ -51,7 +51,7 @@ TEST(ASendIsAgreedBetweenTwo) {
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
 }
 
-// While the send waits for the window, a rank that has no part in it uses its name.
+// While the send waits for other plans to end, a rank that has no part in it uses its name.
 TEST(TheNameOfAnAgreedSendIsFree) {
   Config config;
   config.max_plans_in_flight = 1;
@@ -137,7 +137,7 @@ TEST(SetsWithoutTheSequencerNeverWaitForIt) {
   EXPECT_EQ(cluster.log(1).size(), size_t{6});
 }
 
-TEST(FailedPlansDoNotFillTheWindow) {
+TEST(FailedPlansDoNotCountAsInFlight) {
   Config config;
   config.max_plans_in_flight = 1;
   Cluster cluster(2, config);

@@ -13,7 +13,7 @@ using testing::Allreduce;
 
 const std::vector<Rank> kThree = {0, 1, 2};
 
-// What three ranks hear when rank 1 differs.
+// The error of three ranks if rank 1 differs.
 std::string Disagreement(Request base, const Request& other) {
   const Status status = ValidateAgreement(kThree, {&base, &other, &base});
   EXPECT_TRUE(status.code() == StatusCode::kFailedPrecondition);
