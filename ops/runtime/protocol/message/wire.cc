@@ -1,5 +1,6 @@
 #include "ops/runtime/protocol/message/wire.h"
 
+#include <type_traits>
 #include <utility>
 
 #include "ops/runtime/protocol/message/wire_io.h"
@@ -29,44 +30,30 @@ constexpr size_t kMinRequestBytes = 8;
 constexpr size_t kMinPlanBytes = 8;
 constexpr size_t kMinItemBytes = 3;
 
-void WriteIds(const std::vector<uint32_t>& ids, WireWriter* out) {
-  out->Unsigned(ids.size());
-  for (uint32_t id : ids) out->Unsigned(id);
+template <typename T>
+void WriteList(const std::vector<T>& values, WireWriter* out) {
+  out->Unsigned(values.size());
+  for (T value : values) {
+    if constexpr (std::is_signed_v<T>) {
+      out->Signed(value);
+    } else {
+      out->Unsigned(value);
+    }
+  }
 }
 
-std::vector<uint32_t> ReadIds(WireReader* in) {
-  std::vector<uint32_t> ids;
+template <typename T>
+std::vector<T> ReadList(T (WireReader::*read)(), WireReader* in) {
+  std::vector<T> values;
   const size_t count = in->Count(1);
-  ids.reserve(count);
-  for (size_t i = 0; i < count && in->ok(); ++i) ids.push_back(in->Unsigned32());
-  return ids;
+  values.reserve(count);
+  for (size_t i = 0; i < count && in->ok(); ++i) values.push_back((in->*read)());
+  return values;
 }
 
-void WriteNumbers(const std::vector<int64_t>& numbers, WireWriter* out) {
-  out->Unsigned(numbers.size());
-  for (int64_t number : numbers) out->Signed(number);
-}
-
-std::vector<int64_t> ReadNumbers(WireReader* in) {
-  std::vector<int64_t> numbers;
-  const size_t count = in->Count(1);
-  numbers.reserve(count);
-  for (size_t i = 0; i < count && in->ok(); ++i) numbers.push_back(in->Signed());
-  return numbers;
-}
-
-void WriteRanks(const std::vector<Rank>& ranks, WireWriter* out) {
-  out->Unsigned(ranks.size());
-  for (Rank rank : ranks) out->Signed(rank);
-}
-
-std::vector<Rank> ReadRanks(WireReader* in) {
-  std::vector<Rank> ranks;
-  const size_t count = in->Count(1);
-  ranks.reserve(count);
-  for (size_t i = 0; i < count && in->ok(); ++i) ranks.push_back(in->Signed32());
-  return ranks;
-}
+std::vector<uint32_t> ReadIds(WireReader* in) { return ReadList(&WireReader::Unsigned32, in); }
+std::vector<int64_t> ReadNumbers(WireReader* in) { return ReadList(&WireReader::Signed, in); }
+std::vector<Rank> ReadRanks(WireReader* in) { return ReadList(&WireReader::Signed32, in); }
 
 // The receiver of a send/recv, where there is one.
 Rank ReadPeer(uint8_t flags, WireReader* in) {
@@ -140,12 +127,12 @@ void WriteRequest(const Request& request, WireWriter* out) {
   if (flags & kHasPeer) out->Signed(request.peer);
   WriteScales(flags, request.prescale, request.postscale, out);
   if (flags & kHasLayoutHash) out->Word(request.layout_hash);
-  if (flags & kHasSplits) WriteNumbers(request.splits, out);
+  if (flags & kHasSplits) WriteList(request.splits, out);
   if (flags & kHasRefusal) out->String(request.refusal);
-  if (request.kind == CollectiveKind::kAddProcessSet) WriteRanks(request.set_ranks, out);
+  if (request.kind == CollectiveKind::kAddProcessSet) WriteList(request.set_ranks, out);
   if (request.kind == CollectiveKind::kRemoveProcessSet) out->Signed(request.removed_set);
   out->Unsigned(request.shapes.size());
-  for (const Shape& shape : request.shapes) WriteNumbers(shape, out);
+  for (const Shape& shape : request.shapes) WriteList(shape, out);
 }
 
 Request ReadRequest(WireReader* in) {
@@ -197,13 +184,13 @@ void WritePlan(const Plan& plan, WireWriter* out) {
   if (flags & kHasPeer) out->Signed(plan.peer);
   WriteScales(flags, plan.prescale, plan.postscale, out);
   if (flags & kHasError) WriteStatus(plan.error, out);
-  if (flags & kHasEvicted) WriteIds(plan.evicted, out);
-  if (flags & kHasAbsent) WriteRanks(plan.absent, out);
+  if (flags & kHasEvicted) WriteList(plan.evicted, out);
+  if (flags & kHasAbsent) WriteList(plan.absent, out);
   out->Unsigned(plan.items.size());
   for (const PlanItem& item : plan.items) {
     out->String(item.name);
     out->Unsigned(item.cache_id);
-    WriteNumbers(item.negotiated_values, out);
+    WriteList(item.negotiated_values, out);
   }
 }
 
@@ -264,14 +251,14 @@ std::string EncodeFrame(const Frame& frame) {
     case FrameType::kRequests:
       out.Unsigned(frame.requests.size());
       for (const Request& request : frame.requests) WriteRequest(request, &out);
-      WriteIds(frame.cache_ids, &out);
+      WriteList(frame.cache_ids, &out);
       break;
     case FrameType::kPlans:
       out.Unsigned(frame.plans.size());
       for (const Plan& plan : frame.plans) WritePlan(plan, &out);
       break;
     case FrameType::kResend:
-      WriteIds(frame.cache_ids, &out);
+      WriteList(frame.cache_ids, &out);
       break;
     case FrameType::kHeartbeat:
       break;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "ops/runtime/protocol/message/wire.h"
-#include "ops/runtime/protocol/negotiation/participant.h"
 #include "ops/runtime/protocol/negotiation/sequencer.h"
 
 namespace tfring {
@@ -59,54 +58,43 @@ std::vector<std::string> EncodePlans(const std::vector<Sequencer::Addressed>& pl
 
 }  // namespace
 
-struct Negotiator::Local {
-  Local(Rank r, int s, ProcessSets* sets) : rank(r), size(s), participant(r, sets) {}
-
-  const Rank rank;
-  const int size;
-  Participant participant;
-  Output out;
-  TimePoint now = 0;  // the latest seen
-  bool dead = false;  // there was a fatal status: nothing is sent or received any more
-};
-
 Negotiator::Negotiator(Rank rank, int size, const Config& config, ProcessSets* process_sets)
-    : local_(std::make_unique<Local>(rank, size, process_sets)) {
+    : rank_(rank), size_(size), participant_(rank, process_sets) {
   if (rank == kSequencerRank) sequencer_ = std::make_unique<Sequencer>(config, *process_sets);
 }
 
 Negotiator::~Negotiator() = default;
 
 void Negotiator::Fail(Status status) {
-  if (local_->dead) return;
-  local_->dead = true;
-  local_->out.fatal = std::move(status);
+  if (dead_) return;
+  dead_ = true;
+  out_.fatal = std::move(status);
 }
 
 void Negotiator::FailPeer(Rank from, const Status& why) {
   if (why.ok()) return;
   Fail(Internal("rank " + std::to_string(from) + " broke the negotiation with rank " +
-                std::to_string(local_->rank) + ": " + why.message()));
+                std::to_string(rank_) + ": " + why.message()));
 }
 
 void Negotiator::Submit(CallId id, Request request, TimePoint now) {
-  local_->now = now;
-  local_->participant.Submit(id, std::move(request));  // for TakeCalls, also after a fatal status
-  if (sequencer_ && !local_->dead) PassOwnRequests();
+  now_ = now;
+  participant_.Submit(id, std::move(request));  // for TakeCalls, also after a fatal status
+  if (sequencer_ && !dead_) PassOwnRequests();
 }
 
 void Negotiator::PassOwnRequests() {
   std::vector<Request> requests;
   std::vector<uint32_t> cache_ids;
-  local_->participant.TakeOutgoing(&requests, &cache_ids);
+  participant_.TakeOutgoing(&requests, &cache_ids);
   FailPeer(kSequencerRank,
-           sequencer_->OnRequests(kSequencerRank, std::move(requests), cache_ids, local_->now));
+           sequencer_->OnRequests(kSequencerRank, std::move(requests), cache_ids, now_));
 }
 
 void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
-  if (local_->dead) return;
-  local_->now = now;
-  if (from < 0 || from >= local_->size || from == local_->rank) {
+  if (dead_) return;
+  now_ = now;
+  if (from < 0 || from >= size_ || from == rank_) {
     return FailPeer(from, Internal("there is no such peer"));
   }
   Result<Frame> decoded = DecodeFrame(frame);
@@ -116,7 +104,7 @@ void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
     return FailPeer(from,
                     Internal("a frame of type " + std::to_string(static_cast<int>(decoded->type)) +
                              " does not go from rank " + std::to_string(from) + " to rank " +
-                             std::to_string(local_->rank)));
+                             std::to_string(rank_)));
   }
   switch (decoded->type) {
     case FrameType::kRequests:
@@ -126,7 +114,7 @@ void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
       for (Plan& plan : decoded->plans) TakePlan(from, std::move(plan));
       return;
     case FrameType::kResend:
-      return FailPeer(from, local_->participant.OnResend(decoded->cache_ids));
+      return FailPeer(from, participant_.OnResend(decoded->cache_ids));
     default:
       FailPeer(from, Internal("a frame of type " + std::to_string(static_cast<int>(decoded->type)) +
                               " is not part of the negotiation"));
@@ -134,49 +122,49 @@ void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
 }
 
 void Negotiator::TakePlan(Rank from, Plan plan) {
-  if (local_->dead) return;
+  if (dead_) return;
   PlanRun run;
   run.plan = std::move(plan);
-  const Status status = local_->participant.OnPlan(&run);
+  const Status status = participant_.OnPlan(&run);
   if (!status.ok()) return FailPeer(from, status);
-  local_->out.runs.push_back(std::move(run));
+  out_.runs.push_back(std::move(run));
 }
 
 void Negotiator::OnPlanDone(uint64_t sequence, TimePoint now) {
-  local_->now = now;
+  now_ = now;
   if (sequencer_) sequencer_->OnPlanDone(sequence);
 }
 
 void Negotiator::OnDeparted(Rank rank, TimePoint now) {
-  local_->now = now;
+  now_ = now;
   if (sequencer_) sequencer_->OnDeparted(rank);
 }
 
 void Negotiator::OnTime(TimePoint now) {
-  local_->now = now;
-  if (!sequencer_ || local_->dead) return;
-  const Status status = sequencer_->OnTime(now, &local_->out.warnings);
+  now_ = now;
+  if (!sequencer_ || dead_) return;
+  const Status status = sequencer_->OnTime(now, &out_.warnings);
   if (!status.ok()) Fail(status);
 }
 
 Negotiator::Output Negotiator::Drain() {
-  if (!local_->dead) {
+  if (!dead_) {
     if (sequencer_) {
       SendPlans();
     } else {
       SendRequests();
     }
   }
-  return std::exchange(local_->out, Output());
+  return std::exchange(out_, Output());
 }
 
 void Negotiator::SendRequests() {
   std::vector<Request> requests;
   std::vector<uint32_t> cache_ids;
-  local_->participant.TakeOutgoing(&requests, &cache_ids);
+  participant_.TakeOutgoing(&requests, &cache_ids);
   if (requests.empty() && cache_ids.empty()) return;
   for (std::string& frame : EncodeRequests(std::move(requests), std::move(cache_ids))) {
-    local_->out.frames.emplace_back(kSequencerRank, std::move(frame));
+    out_.frames.emplace_back(kSequencerRank, std::move(frame));
   }
 }
 
@@ -185,7 +173,7 @@ void Negotiator::SendPlans() {
   const auto own = outgoing.resend.find(kSequencerRank);
   if (own != outgoing.resend.end()) {
     // Ids of this rank itself were evicted: sent in full, the tensors may be complete at once.
-    FailPeer(kSequencerRank, local_->participant.OnResend(own->second));
+    FailPeer(kSequencerRank, participant_.OnResend(own->second));
     outgoing.resend.erase(own);
     PassOwnRequests();
     Sequencer::Outgoing more = sequencer_->Take();
@@ -195,7 +183,7 @@ void Negotiator::SendPlans() {
     Frame frame;
     frame.type = FrameType::kResend;
     frame.cache_ids = std::move(ids);
-    local_->out.frames.emplace_back(rank, EncodeFrame(frame));
+    out_.frames.emplace_back(rank, EncodeFrame(frame));
   }
   std::map<Rank, std::vector<size_t>> chosen;
   for (size_t i = 0; i < outgoing.plans.size(); ++i) {
@@ -207,7 +195,7 @@ void Negotiator::SendPlans() {
     if (rank == kSequencerRank) continue;
     std::vector<std::string>& frames = encoded[indices];
     if (frames.empty()) frames = EncodePlans(outgoing.plans, indices);
-    for (const std::string& frame : frames) local_->out.frames.emplace_back(rank, frame);
+    for (const std::string& frame : frames) out_.frames.emplace_back(rank, frame);
   }
   for (size_t index : chosen[kSequencerRank]) {
     TakePlan(kSequencerRank, std::move(outgoing.plans[index].plan));
@@ -215,21 +203,21 @@ void Negotiator::SendPlans() {
 }
 
 TimePoint Negotiator::next_deadline() const {
-  return sequencer_ && !local_->dead ? sequencer_->next_deadline() : kNever;
+  return sequencer_ && !dead_ ? sequencer_->next_deadline() : kNever;
 }
 
 std::vector<CallId> Negotiator::TakeCalls() {
-  std::vector<CallId> calls = local_->participant.TakeCalls();
-  for (const PlanRun& run : local_->out.runs) {
+  std::vector<CallId> calls = participant_.TakeCalls();
+  for (const PlanRun& run : out_.runs) {
     calls.insert(calls.end(), run.calls.begin(), run.calls.end());
   }
-  local_->out.runs.clear();
+  out_.runs.clear();
   std::sort(calls.begin(), calls.end());
   return calls;
 }
 
-size_t Negotiator::waiting() const { return local_->participant.waiting(); }
+size_t Negotiator::waiting() const { return participant_.waiting(); }
 
-int64_t Negotiator::cache_hits() const { return local_->participant.cache_hits(); }
+int64_t Negotiator::cache_hits() const { return participant_.cache_hits(); }
 
 }  // namespace tfring

@@ -12,6 +12,7 @@
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
+#include "ops/runtime/protocol/negotiation/participant.h"
 #include "ops/runtime/protocol/negotiation/process_sets.h"
 
 namespace tfring {
@@ -70,15 +71,20 @@ class Negotiator {
   int64_t cache_hits() const;
 
  private:
-  struct Local;
   void Fail(Status status);
   void FailPeer(Rank from, const Status& why);
   void PassOwnRequests();
   void TakePlan(Rank from, Plan plan);
   void SendRequests();
   void SendPlans();
-  std::unique_ptr<Local> local_;
+
+  const Rank rank_;
+  const int size_;
+  Participant participant_;
   std::unique_ptr<Sequencer> sequencer_;  // rank 0 only
+  Output out_;
+  TimePoint now_ = 0;  // the latest seen
+  bool dead_ = false;  // there was a fatal status: nothing is sent or received any more
 };
 
 }  // namespace tfring
