@@ -43,6 +43,7 @@ def before_train_function(model: Any) -> None:
     current = (model.train_function, _hook_of(model))
     if known is None or any(ref() is not value for ref, value in zip(known, current, strict=True)):
         model.train_function = None
+        _verified.pop(model, None)
 
 
 def at_train_begin(model: Any) -> None:
@@ -66,7 +67,8 @@ class ReductionWatch:
 
     Such a model may use a DistributedGradientTape, so a plain optimizer is no reason to refuse it.
     Made before the first batch, when the train function has not been traced yet; the record of
-    reductions then says whether one of the model's variables was reduced while it was.
+    reductions then says whether a gradient was reduced while it was. Of what is not asked: a model
+    may hold variables that Keras does not know.
     """
 
     def __init__(self, model: Any) -> None:
@@ -83,7 +85,7 @@ class ReductionWatch:
         """Raises RuntimeError if no gradient of the model was reduced since the watch was made."""
         if not self._wanted:
             return
-        if not reductions.any_since(self._model.trainable_variables, self._begin):
+        if not reductions.any_since(self._begin):
             raise RuntimeError(
                 f"rank {topology.rank()}: the model's own train_step ran and no gradient was "
                 "reduced over the ranks: wrap the optimizer in DistributedOptimizer, or the tape "

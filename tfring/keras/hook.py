@@ -104,7 +104,7 @@ class OptimizerHook:
         self._outer_reduced = False
         self._reached = False  # whether `apply` was called
         self._traced = False  # whether it was called while a function was traced
-        self._iterations_before = _iterations(optimizer)
+        self.steps_before = _iterations(optimizer)
         self._apply = optimizer.apply
         self._clip_gradients = optimizer._clip_gradients
         self._update_step = optimizer._backend_update_step
@@ -137,7 +137,7 @@ class OptimizerHook:
             raise RuntimeError(
                 f"register_local_var({name!r}): a training step was traced with optimizer "
                 f"{self.optimizer.name!r} already and would go on reducing this gradient: register "
-                "local variables before the first training step"
+                "local variables before the first training step, or wrap another optimizer"
             )
         self._reducer.local.register(var)
 
@@ -275,8 +275,8 @@ class OptimizerHook:
         Keras calls it at the end of `fit`. A train function that was traced before the optimizer
         was wrapped runs steps, which count as iterations, without calling the hook.
         """
-        steps = _iterations(self.optimizer) - self._iterations_before
-        if self._iterations_before and steps > 0 and not self._reached:
+        steps = _iterations(self.optimizer) - self.steps_before
+        if self.steps_before and steps > 0 and not self._reached:
             raise RuntimeError(
                 f"optimizer {self.optimizer.name!r} has taken {steps} steps since "
                 "DistributedOptimizer wrapped it, and none of them reduced gradients over the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import keras
@@ -126,23 +127,36 @@ def PartialDistributedOptimizer(
     return wrap(optimizer, OptimizerOptions(reduction, local, name, *accumulated))
 
 
-def wrap(optimizer: Any, options: OptimizerOptions) -> Any:
-    """Does the work of DistributedOptimizer; returns `optimizer`."""
+def wrap(optimizer: Any, options: OptimizerOptions, *, just_loaded: bool = False) -> Any:
+    """Does the work of DistributedOptimizer; returns `optimizer`.
+
+    Args:
+        optimizer: the optimizer.
+        options: what was asked for.
+        just_loaded: its steps were taken in another process: do not warn of them.
+    """
     _check_optimizer(optimizer)
     inner = innermost(optimizer)
     accumulated = accumulation.set_up(inner, options.passes, options.average)
-    process_set = options.reduction.process_set
 
     def make_name(hook: OptimizerHook) -> str:
         if options.name is not None:
             return f"tfring.optimizer.{options.name}"
         # By process set: its members may use optimizers that the other ranks do not have.
-        group = process_sets.checked_id(process_set)
+        group = options.reduction.members
         return f"tfring.optimizer.{_optimizers.number(hook.key, group)}"
 
     reducer = GradientReducer(options.reduction, options.local)
     hook = OptimizerHook(inner, reducer, make_name, accumulated)
     hook.attach()
+    if hook.steps_before and not just_loaded:
+        warnings.warn(
+            f"tfring: optimizer {inner.name!r} had taken {hook.steps_before} steps when "
+            "DistributedOptimizer wrapped it: a training step that was traced before does not "
+            "reduce gradients, so compile the model again and make such a tf.function anew (there "
+            "is none if the optimizer was only loaded)",
+            stacklevel=3,
+        )
     if optimizer is not inner:
         object.__setattr__(optimizer, "register_local_var", hook.register_local_var)
     loss_scale.install()

@@ -13,7 +13,9 @@ import numpy as np
 from tfring.collectives.compression import Compression
 from tfring.keras import sync_batch_norm
 from tfring.keras.hook import innermost
-from tfring.keras.optimizer import DistributedOptimizer
+from tfring.keras.optimizer import wrap
+from tfring.training.local_variables import LocalVariables
+from tfring.training.options import OptimizerOptions, ReduceOptions
 
 
 def load_model(
@@ -54,7 +56,8 @@ def load_model(
     model = keras.saving.load_model(filepath, custom_objects=objects)
     if getattr(model, "optimizer", None) is not None:
         _restore_optimizer(model, filepath)
-        DistributedOptimizer(model.optimizer, compression=compression)
+        options = OptimizerOptions(ReduceOptions(compression=compression), LocalVariables())
+        wrap(model.optimizer, options, just_loaded=True)
     return model
 
 

@@ -31,11 +31,10 @@ def _name_of(sources: list[Any], members: Any) -> str:
     misses some: one that has joined, or is no member of a process set.) The sizes of dimensions are
     no part of the hash: ranks that differ in them use the same name, and get an error.
     """
-    process_set_id = process_sets.checked_id(members)
     text = ";".join(f"{tf.as_dtype(s.dtype).name}:{_rank_of(s)}" for s in sources)
     kinds = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     key = tuple(_source_key(source) for source in sources)
-    number = _lists_of_sources.number(key, group=(process_set_id, kinds))
+    number = _lists_of_sources.number(key, group=(members, kinds))
     return f"{double_reduction.TAPE_PREFIX}{kinds}.{number}"
 
 

@@ -82,7 +82,7 @@ class GradientReducer:
             raise tf.errors.FailedPreconditionError(
                 None, None, f"gradients of {name} are to be reduced: call tfring.init() first"
             )
-        reductions.add(variables)
+        reductions.add()
         local = self.local.positions(variables)
         shared = [i for i in range(len(variables)) if i not in local]
         results: list[Any] = list(gradients)

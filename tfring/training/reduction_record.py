@@ -1,4 +1,4 @@
-"""Which variables' gradients were reduced in this process, and in which order."""
+"""When gradients were reduced in this process, and which of them by tapes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfring.training.local_variables import variable_key
 
 
 class ReductionRecord:
-    """Remembers for every variable when its gradient was last reduced.
+    """Remembers when a gradient was last reduced, and for every variable when a tape did that.
 
     A reduction is recorded where it is built: once per trace of a tf.function, in every step in
     eager mode. Times are counts of what was recorded. Tensors are left out: they are new objects in
@@ -22,7 +22,7 @@ class ReductionRecord:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards everything below
         self._time = 0
-        self._reduced: dict[Any, int] = {}
+        self._last_reduction = 0
         self._by_tape: dict[tuple[Any, int], int] = {}  # (variable, process set) -> time
 
     def now(self) -> int:
@@ -30,12 +30,11 @@ class ReductionRecord:
         with self._lock:
             return self._time
 
-    def add(self, variables: Iterable[Any]) -> None:
-        """Records that gradients of these variables are reduced."""
-        keys = _keys(variables)
+    def add(self) -> None:
+        """Records that gradients are reduced, whatever they belong to."""
         with self._lock:
             self._time += 1
-            self._reduced.update(dict.fromkeys(keys, self._time))
+            self._last_reduction = self._time
 
     def add_by_tape(self, variables: Iterable[Any], process_set_id: int) -> None:
         """Records that a tape reduces gradients of these variables over a process set."""
@@ -44,11 +43,10 @@ class ReductionRecord:
             self._time += 1
             self._by_tape.update(dict.fromkeys(keys, self._time))
 
-    def any_since(self, variables: Iterable[Any], time: int) -> bool:
-        """Returns whether the gradient of one of the variables was reduced after `time`."""
-        keys = _keys(variables)
+    def any_since(self, time: int) -> bool:
+        """Returns whether any gradient was reduced after `time`."""
         with self._lock:
-            return any(self._reduced.get(key, 0) > time for key in keys)
+            return self._last_reduction > time
 
     def any_by_tape_since(self, variables: Iterable[Any], process_set_id: int, time: int) -> bool:
         """Returns whether a tape reduced one of them over this process set after `time`."""

@@ -12,7 +12,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import process_sets
 from tfring.training import double_reduction
 from tfring.training.accumulation import LocalGradientAggregationHelper
 from tfring.training.options import OptimizerOptions
@@ -75,7 +74,7 @@ class _TF1OptimizerHook:
         """Made up when first needed: a rank may have wrapped optimizers that it never uses."""
         if self._given_name is not None:
             return f"tfring.tf1_optimizer.{self._given_name}"
-        group = process_sets.checked_id(self._reducer.options.process_set)
+        group = self._reducer.options.members
         return f"tfring.tf1_optimizer.{_optimizers.number(self._key, group)}"
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]

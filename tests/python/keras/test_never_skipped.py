@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-import warnings
 import zipfile
 from collections.abc import Iterator
 from typing import Any
@@ -83,8 +82,7 @@ def test_a_model_trained_before_wrapping_reduces_once_it_is_compiled_again(
     recorder: Recorder,
 ) -> None:
     model = fit(keras.optimizers.Adam(1e-2))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
+    with pytest.warns(UserWarning, match=r"had taken 4 steps.*compile the model again"):
         DistributedOptimizer(model.optimizer)
     with pytest.raises(RuntimeError, match=r"taken 4 steps since.*compile the model again"):
         model.fit(X, Y, batch_size=8, verbose=0)  # with the train function of before
@@ -102,7 +100,8 @@ def test_a_loaded_optimizer_can_be_wrapped(
     fit(keras.optimizers.Adam(1e-2)).save(tmp_path / "m.keras")
     model = keras.models.load_model(tmp_path / "m.keras")
     assert model.optimizer.built and int(model.optimizer.iterations) == 4
-    DistributedOptimizer(model.optimizer)
+    with pytest.warns(UserWarning, match="only loaded"):
+        DistributedOptimizer(model.optimizer)
     if compile_again:
         model.compile(optimizer=model.optimizer, loss="mse")
     model.fit(X, Y, batch_size=8, verbose=0)
@@ -120,7 +119,8 @@ def test_a_function_made_after_wrapping_a_used_optimizer_reduces(
         optimizer.apply([tf.constant([1.0, 1.0])], [variable])
 
     tf.function(step)()
-    DistributedOptimizer(optimizer)
+    with pytest.warns(UserWarning, match="had taken 1 steps.*tf.function anew"):
+        DistributedOptimizer(optimizer)
     tf.function(step)()
     assert int(optimizer.iterations) == 2
     assert recorder.ran == ["tfring.optimizer.0.0.0"]
