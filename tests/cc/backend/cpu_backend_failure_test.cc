@@ -10,14 +10,8 @@
 #include "tests/cc/death.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::AbortMessage;
-using testing::FirstRanks;
-using testing::SmallConfig;
-using testing::StreamOptions;
-using testing::World;
 
 Collective Sum(std::vector<float>* data, int self, int size, uint64_t sequence) {
   Collective c;
@@ -251,6 +245,4 @@ TEST(AnIdleBackendDoesNotWake) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

@@ -210,5 +210,3 @@ TEST(BuffersHaveToFitTheirShapes) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

@@ -255,5 +255,3 @@ TEST(AnIdleRuntimeDoesNotWake) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

@@ -269,5 +269,3 @@ TEST(AFailedStartIsAnErrorAndLeavesNothing) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

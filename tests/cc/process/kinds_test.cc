@@ -223,5 +223,3 @@ TEST(ARankWithoutMemoryFailsAlone) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

@@ -259,5 +259,3 @@ TEST(JoiningASetLeavesTheOthersAlone) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

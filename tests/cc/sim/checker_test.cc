@@ -169,5 +169,3 @@ TEST(DataCostsWhatTheSchedulesOfTheBackendCost) {
 
 }  // namespace
 }  // namespace tfring::sim
-
-TFRING_TEST_MAIN()

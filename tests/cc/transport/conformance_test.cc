@@ -305,5 +305,3 @@ TEST(DataCloseLosesNothing) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

@@ -150,5 +150,3 @@ TEST(ShmSilentPeerEndsAtTheDeadline) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

@@ -156,5 +156,3 @@ TEST(ADeadlineIsNeverRoundedDown) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

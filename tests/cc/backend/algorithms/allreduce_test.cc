@@ -9,13 +9,8 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::BytesSent;
-using testing::Inputs;
-using testing::PlaySymbolically;
-using testing::SymbolicRank;
 
 using AllreduceBuilder = Schedule (*)(const ReduceShape&);
 
@@ -154,6 +149,4 @@ TEST(AllreduceTimesFollowTheTextbook) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

@@ -7,18 +7,8 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::BytesSent;
-using testing::Inputs;
-using testing::IsFinished;
-using testing::Leaf;
-using testing::Order;
-using testing::PlaySymbolically;
-using testing::SumOf;
-using testing::Symbol;
-using testing::SymbolicRank;
 
 using ReduceBuilder = Schedule (*)(const ReduceShape&, int);
 struct NamedReduce {
@@ -90,6 +80,4 @@ TEST(ReduceTimesFollowTheTextbook) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

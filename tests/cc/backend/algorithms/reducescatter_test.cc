@@ -7,20 +7,8 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::BlockCases;
-using testing::Blocks;
-using testing::BytesSent;
-using testing::Inputs;
-using testing::IsFinished;
-using testing::Order;
-using testing::PlaySymbolically;
-using testing::Sum;
-using testing::SumOf;
-using testing::Symbol;
-using testing::SymbolicRank;
 
 struct NamedReducescatter {
   Schedule (*build)(const ScatterShape&);
@@ -90,6 +78,4 @@ TEST(ReducescatterTimesFollowTheTextbook) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

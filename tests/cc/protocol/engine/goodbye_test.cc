@@ -214,5 +214,3 @@ TEST(AShutdownAfterALossFinishesOnceTheBackendIsThrough) {
 
 }  // namespace
 }  // namespace tfring::testing
-
-TFRING_TEST_MAIN()

@@ -274,5 +274,3 @@ TEST(FramesThatOnlyRankZeroMaySendAreRefused) {
 
 }  // namespace
 }  // namespace tfring::testing
-
-TFRING_TEST_MAIN()

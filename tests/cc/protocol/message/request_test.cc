@@ -6,14 +6,8 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::AddSet;
-using testing::Allgather;
-using testing::Allreduce;
-using testing::Of;
-using testing::RemoveSet;
 
 const std::vector<Rank> kThree = {0, 1, 2};
 
@@ -135,6 +129,4 @@ TEST(SendsAreChecked) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

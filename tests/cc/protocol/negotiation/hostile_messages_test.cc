@@ -6,11 +6,8 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Allgather;
-using testing::Allreduce;
 
 // A peer that sends `frame` to `rank` of three, where {0, 1} is process set 1: the generation is
 // over, the message names the peer, and nothing that is sent later revives it.
@@ -190,6 +187,4 @@ TEST(ResendOfWhatIsNotInFlight) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

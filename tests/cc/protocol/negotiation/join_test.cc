@@ -5,12 +5,8 @@
 #include "tests/cc/test.h"
 
 // Ranks that have joined: who takes part then, what cannot go on, and how a set is whole again.
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Allgather;
-using testing::Allreduce;
-using testing::Cluster;
 
 Request Of(CollectiveKind kind, const std::string& name, Shape shape = {4}) {
   Request request = Allreduce(name, std::move(shape));
@@ -39,7 +35,7 @@ TEST(TheOthersGoOnWithoutWhoHasJoined) {
   cluster.Run();
   for (Rank rank : {0, 2}) {
     ASSERT_EQ(cluster.log(rank).size(), size_t{2});
-    for (const testing::TakenPlan& plan : cluster.log(rank)) {
+    for (const TakenPlan& plan : cluster.log(rank)) {
       EXPECT_EQ(plan.error.ToString(), "Ok");
       EXPECT_EQ(plan.absent, std::vector<Rank>{1});
       EXPECT_EQ(plan.members, (std::vector<Rank>{0, 2}));
@@ -215,7 +211,7 @@ TEST(WhoHasJoinedAsksForNothingElse) {
   cluster.Submit(1, Join(0, "again"));
   cluster.Run();
   ASSERT_EQ(cluster.log(1).size(), size_t{2});
-  for (const testing::TakenPlan& plan : cluster.log(1)) {
+  for (const TakenPlan& plan : cluster.log(1)) {
     EXPECT_TRUE(plan.error.code() == StatusCode::kFailedPrecondition);
     EXPECT_CONTAINS(plan.error.message(), "rank 1 has joined");
   }
@@ -286,6 +282,4 @@ TEST(StallReportsSayWhoHasJoinedAndJoinsDoNotStall) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

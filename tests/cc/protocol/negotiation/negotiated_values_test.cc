@@ -8,14 +8,8 @@
 #include "tests/cc/test.h"
 
 // The values that a plan says and no rank knows alone, and plans that a rank must not run.
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::AddSet;
-using testing::Allreduce;
-using testing::Cluster;
-using testing::Of;
-using testing::RemoveSet;
 
 TEST(PlansSayWhatEachRankCannotKnow) {
   Cluster cluster(2, Config());
@@ -183,6 +177,4 @@ TEST(PlansForOthersAreRefused) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

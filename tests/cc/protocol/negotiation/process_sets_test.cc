@@ -6,13 +6,8 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::AddSet;
-using testing::Allreduce;
-using testing::Cluster;
-using testing::RemoveSet;
 
 TEST(ProcessSetsCheckAndFind) {
   ProcessSets sets(4);
@@ -124,6 +119,4 @@ TEST(AnIdThatCrossesTheRemovalEndsItsCall) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

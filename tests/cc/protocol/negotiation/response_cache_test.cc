@@ -3,11 +3,8 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Allgather;
-using testing::Allreduce;
 
 TEST(ResponseCacheEvictsTheLeastRecentlyUsed) {
   ResponseCache cache(2);
@@ -54,6 +51,4 @@ TEST(KnownIdsStandForEqualRequestsOnly) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

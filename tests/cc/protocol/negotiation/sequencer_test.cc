@@ -5,14 +5,8 @@
 #include "tests/cc/test.h"
 
 // What rank 0 decides: who gets an error, which name is free when, and when plans are held back.
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Allreduce;
-using testing::Cluster;
-using testing::LogText;
-using testing::Of;
-using testing::OverlappingSets;
 
 TEST(ARefusalReachesAllWithRankAndReason) {
   Cluster cluster(3, Config());
@@ -154,6 +148,4 @@ TEST(FailedPlansDoNotCountAsInFlight) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

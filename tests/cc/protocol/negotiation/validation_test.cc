@@ -5,11 +5,8 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Allgather;
-using testing::Allreduce;
 
 const std::vector<Rank> kThree = {0, 1, 2};
 
@@ -107,6 +104,4 @@ TEST(ValidationStaysShortOnManyRanks) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing
