@@ -50,16 +50,6 @@ DataPair MakeData(Link link) {
 const Link kControlLinks[] = {Link::kInProcess, Link::kUnix, Link::kTcp};
 const Link kDataLinks[] = {Link::kInProcess, Link::kUnix, Link::kTcp, Link::kSharedMemory};
 
-TimePoint In(Duration wait) { return MonotonicNow() + wait; }
-
-// Waits until `count` events have come, at most 20 s.
-Events Collect(ControlTransport* transport, size_t count) {
-  Events events;
-  const TimePoint deadline = In(20 * kSecond);
-  while (events.size() < count && MonotonicNow() < deadline) transport->Wait(deadline, &events);
-  return events;
-}
-
 struct iovec Part(const void* data, size_t bytes) { return {const_cast<void*>(data), bytes}; }
 
 TEST(ControlFramesArriveWholeAndInOrder) {

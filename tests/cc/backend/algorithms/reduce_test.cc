@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "ops/sim/pricing.h"
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
@@ -64,10 +63,7 @@ TEST(EveryReduceBringsTheSumToTheRootOnly) {
 }
 
 TEST(ReduceTimesFollowTheTextbook) {
-  sim::LinkModel model;
-  model.latency = 1000;
-  model.bytes_per_second = 1e9;
-  model.reduce_bytes_per_second = 1e15;  // as good as free
+  const sim::LinkModel model = TextbookLinks();
   for (int size : {2, 4, 8}) {
     const int64_t bytes = 64 << 20;
     std::vector<Schedule> schedules;

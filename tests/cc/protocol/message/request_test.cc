@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string>
 
-#include "tests/cc/protocol/negotiation/cluster.h"
+#include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
 
 namespace tfring::testing {
@@ -107,6 +107,7 @@ TEST(CallsOfEveryKindAreChecked) {
   ExpectRefused(AddSet({1, 0}), "have to ascend");
   ExpectRefused(AddSet({1, 1}), "have to ascend");
   ExpectRefused(AddSet({0, 3}), "rank 3, but ranks go from 0 to 2");
+  ExpectRefused(AddSet({-1}), "rank -1, but ranks go from 0 to 2");
   ExpectRefused(RemoveSet(0), "cannot be removed");
   Request add = AddSet({0});
   add.process_set = 1;
@@ -114,8 +115,7 @@ TEST(CallsOfEveryKindAreChecked) {
 }
 
 TEST(SendsAreChecked) {
-  Request send = Of(CollectiveKind::kSendRecv, {-1, 4});
-  send.peer = 2;
+  Request send = Send(0, 2, {-1, 4});
   EXPECT_TRUE(CheckRequest(send, {0, 1, 2}, 2).ok());
   ExpectRefused(send, "negative dimension");
   send.shapes.clear();

@@ -1,6 +1,6 @@
 #include "ops/runtime/protocol/negotiation/fusion_planner.h"
 
-#include "tests/cc/protocol/negotiation/cluster.h"
+#include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
 
 namespace tfring::testing {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "tests/cc/protocol/negotiation/cluster.h"
+#include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
 
 namespace tfring::testing {

@@ -26,9 +26,7 @@ TEST(ARefusalReachesAllWithRankAndReason) {
 
 TEST(ASendIsAgreedBetweenTwo) {
   Cluster cluster(3, Config());
-  Request send = Of(CollectiveKind::kSendRecv, {3});
-  send.root = 2;
-  send.peer = 0;
+  Request send = Send(2, 0, {3});
   cluster.Submit(2, send);
   send.shapes = {{4}};
   cluster.Submit(0, send);
@@ -53,9 +51,7 @@ TEST(TheNameOfAnAgreedSendIsFree) {
   cluster.finish_plans = false;
   for (Rank rank : {0, 1, 2}) cluster.Submit(rank, Allreduce("busy"));
   cluster.Run();
-  Request send = Of(CollectiveKind::kSendRecv, {3});
-  send.root = 2;
-  send.peer = 0;
+  Request send = Send(2, 0, {3});
   for (Rank rank : {0, 2}) cluster.Submit(rank, send);
   cluster.Run();
   cluster.Submit(1, Allreduce(send.name));

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "tests/cc/protocol/negotiation/cluster.h"
+#include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
 
 namespace tfring::testing {
@@ -77,9 +77,7 @@ TEST(ValidationOfListsOfDifferentLengths) {
 }
 
 TEST(ValidationOfSendsWhoseReceiversTakeAnything) {
-  Request send = Allreduce("x", {2});
-  send.kind = CollectiveKind::kSendRecv;
-  send.peer = 1;
+  const Request send = Send(0, 1, {2});
   Request recv = send;
   recv.shapes[0] = {5};
   Request open = send;
