@@ -8,7 +8,8 @@
 #include <vector>
 
 // A test runner of one page: no C++ test library can be had with a compiler and pip alone
-// (docs/adr/0004). TEST(name) { EXPECT_EQ(a, b); }; the program's main is in test_main.cc.
+// (docs/adr/0004). Write TEST(name) { EXPECT_EQ(a, b); }; every program has the same main, in
+// test_main.cc.
 
 namespace tfring::testing {
 

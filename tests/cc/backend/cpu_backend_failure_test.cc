@@ -2,7 +2,6 @@
 // do not come, or the collective itself makes no sense.
 #include <unistd.h>
 
-#include <string>
 #include <thread>
 
 #include "ops/runtime/backend/local_backend.h"

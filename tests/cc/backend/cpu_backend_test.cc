@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstring>
 #include <string>
-#include <type_traits>
 
 #include "ops/runtime/backend/local_backend.h"
 #include "tests/cc/backend/values.h"

@@ -2,7 +2,6 @@
 #include "ops/runtime/process/collective_builder.h"
 
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 

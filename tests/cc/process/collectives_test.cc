@@ -1,7 +1,6 @@
 // Collectives between several ranks in one process, through every layer of the runtime.
 #include <algorithm>
 #include <atomic>
-#include <memory>
 #include <numeric>
 #include <random>
 #include <string>

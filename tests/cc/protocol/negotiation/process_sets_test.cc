@@ -1,7 +1,5 @@
 #include "ops/runtime/protocol/negotiation/process_sets.h"
 
-#include <string>
-
 #include "ops/runtime/protocol/message/wire.h"
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
