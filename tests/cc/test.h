@@ -1,7 +1,6 @@
 #ifndef TFRING_TESTS_CC_TEST_H_
 #define TFRING_TESTS_CC_TEST_H_
 
-#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <sstream>
@@ -9,7 +8,8 @@
 #include <vector>
 
 // A test runner of one page: no C++ test library can be had with a compiler and pip alone
-// (docs/adr/0004). TEST(name) { EXPECT_EQ(a, b); } and one tfring_test_main per program.
+// (docs/adr/0004). Write TEST(name) { EXPECT_EQ(a, b); }; every program has the same main, in
+// test_main.cc.
 
 namespace tfring::testing {
 
@@ -61,24 +61,6 @@ bool CheckEq(const A& a, const B& b, const char* text, const char* file, int lin
   return false;
 }
 
-// Runs the cases whose name contains argv[1], or all.
-inline int Main(int argc, char** argv) {
-  int ran = 0;
-  int failed = 0;
-  for (const Case& c : Cases()) {
-    if (argc > 1 && c.name.find(argv[1]) == std::string::npos) continue;
-    int before = Failures();
-    c.body();
-    ++ran;
-    if (Failures() != before) {
-      ++failed;
-      std::cerr << "FAILED " << c.name << "\n";
-    }
-  }
-  std::cout << ran - failed << " passed, " << failed << " failed\n";
-  return failed == 0 && ran > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-}
-
 }  // namespace tfring::testing
 
 #define TEST(name)                                                               \
@@ -109,7 +91,5 @@ inline int Main(int argc, char** argv) {
       ::tfring::testing::Fail(__FILE__, __LINE__,                                        \
                               "\"" + std::string(text) + "\" lacks \"" + (part) + "\""); \
   } while (0)
-#define TFRING_TEST_MAIN() \
-  int main(int argc, char** argv) { return ::tfring::testing::Main(argc, argv); }
 
 #endif  // TFRING_TESTS_CC_TEST_H_

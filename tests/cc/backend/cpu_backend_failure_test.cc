@@ -2,7 +2,6 @@
 // do not come, or the collective itself makes no sense.
 #include <unistd.h>
 
-#include <string>
 #include <thread>
 
 #include "ops/runtime/backend/local_backend.h"
@@ -10,14 +9,8 @@
 #include "tests/cc/death.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::AbortMessage;
-using testing::FirstRanks;
-using testing::SmallConfig;
-using testing::StreamOptions;
-using testing::World;
 
 Collective Sum(std::vector<float>* data, int self, int size, uint64_t sequence) {
   Collective c;
@@ -251,6 +244,4 @@ TEST(AnIdleBackendDoesNotWake) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

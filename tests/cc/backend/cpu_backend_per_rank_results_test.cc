@@ -7,19 +7,8 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Expected;
-using testing::FirstRanks;
-using testing::kReducibleTypes;
-using testing::Read;
-using testing::RingStreams;
-using testing::SmallConfig;
-using testing::Store;
-using testing::StreamOptions;
-using testing::Value;
-using testing::World;
 
 constexpr size_t kTensors = 3;
 
@@ -271,6 +260,4 @@ TEST(ScalesOfSumsThatHaveNoOutputToScaleIn) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

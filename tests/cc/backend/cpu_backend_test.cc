@@ -2,26 +2,14 @@
 #include <cmath>
 #include <cstring>
 #include <string>
-#include <type_traits>
 
 #include "ops/runtime/backend/local_backend.h"
 #include "tests/cc/backend/values.h"
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Expected;
-using testing::FirstRanks;
-using testing::kReducibleTypes;
-using testing::Read;
-using testing::RingStreams;
-using testing::SmallConfig;
-using testing::Store;
-using testing::StreamOptions;
-using testing::Value;
-using testing::World;
 
 // One all-reduce of several tensors of odd sizes on all members, with its memory.
 struct Case {
@@ -341,6 +329,4 @@ TEST(ARankAloneCopiesAndScales) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

@@ -276,4 +276,12 @@ int64_t BytesSent(const Schedule& schedule) {
   return bytes;
 }
 
+sim::LinkModel TextbookLinks() {
+  sim::LinkModel links;
+  links.latency = 1000;
+  links.bytes_per_second = 1e9;
+  links.reduce_bytes_per_second = 1e15;
+  return links;
+}
+
 }  // namespace tfring::testing

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ops/runtime/backend/schedule/schedule.h"
+#include "ops/sim/pricing.h"
 
 namespace tfring::testing {
 
@@ -62,6 +63,9 @@ uint64_t DotsOf(const Symbol& a, const Symbol& b);
 Symbol AdasumOf(const Symbol& combined, uint64_t dots);
 
 int64_t BytesSent(const Schedule& schedule);
+
+// Links of 1000 ns and 1e9 bytes a second, and reducing that is as good as free.
+sim::LinkModel TextbookLinks();
 
 }  // namespace tfring::testing
 

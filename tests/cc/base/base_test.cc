@@ -183,5 +183,3 @@ TEST(LogLinesCarryRankAndLevel) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

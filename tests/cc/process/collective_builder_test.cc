@@ -2,7 +2,6 @@
 #include "ops/runtime/process/collective_builder.h"
 
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -210,5 +209,3 @@ TEST(BuffersHaveToFitTheirShapes) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

@@ -1,7 +1,6 @@
 // Collectives between several ranks in one process, through every layer of the runtime.
 #include <algorithm>
 #include <atomic>
-#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -16,8 +15,6 @@ namespace {
 
 const Link kLinks[] = {Link::kInProcess, Link::kUnix, Link::kTcp};
 
-using Calls = std::vector<std::unique_ptr<Call>>;
-
 TEST(EveryKindWorksForOneToFourRanks) {
   for (Link link : kLinks) {
     for (int size = 1; size <= 4; ++size) {
@@ -26,12 +23,11 @@ TEST(EveryKindWorksForOneToFourRanks) {
       for (int r = 0; r < size; ++r) {
         reduce.push_back(Allreduce("sum", {3, 5}, static_cast<float>(r + 1)));
         reduce.back()->Tensor({2}, 10.0f);
-        gather.push_back(std::make_unique<Call>(CollectiveKind::kAllgather, "rows"));
-        gather.back()->Tensor({r, 2}, static_cast<float>(r));
-        spread.push_back(std::make_unique<Call>(CollectiveKind::kBroadcast, "from last"));
-        spread.back()->Tensor({7}, static_cast<float>(r));
+        const auto value = static_cast<float>(r);
+        gather.push_back(Single(CollectiveKind::kAllgather, "rows", {r, 2}, value));
+        spread.push_back(Single(CollectiveKind::kBroadcast, "from last", {7}, value));
         spread.back()->request.root = size - 1;
-        barrier.push_back(std::make_unique<Call>(CollectiveKind::kBarrier, "all here"));
+        barrier.push_back(Bare(CollectiveKind::kBarrier, "all here"));
         for (Calls* calls : {&reduce, &gather, &spread, &barrier}) calls->back()->Start(&job[r]);
       }
       for (int r = 0; r < size; ++r) {
@@ -92,26 +88,15 @@ TEST(RandomOrdersGiveTheRightSums) {
 TEST(LargeTensorsGoThroughSmallPipes) {
   for (Link link : kLinks) {
     Job job(3, link);
-    Calls calls;
-    for (int r = 0; r < 3; ++r) {
-      calls.push_back(Allreduce("large", {1 << 20}, 1.5f));
-      calls.back()->Start(&job[r]);
-    }
-    for (auto& call : calls) {
-      EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
-      EXPECT_TRUE(AllEqual(call->outputs[0], 4.5f));
-    }
+    Calls calls = RunAll(&job, [](int) { return Allreduce("large", {1 << 20}, 1.5f); });
+    for (auto& call : calls) EXPECT_TRUE(AllEqual(call->outputs[0], 4.5f));
     EXPECT_TRUE(job[0].Counters()["bytes_sent"] > 1 << 20);
   }
 }
 
 TEST(ADisagreementEndsOnEveryRankAndTheNextCallWorks) {
   Job job(3, Link::kTcp);
-  Calls bad, good;
-  for (int r = 0; r < 3; ++r) {
-    bad.push_back(Allreduce("loss", {r == 2 ? 5 : 4}, 1.0f));
-    bad.back()->Start(&job[r]);
-  }
+  Calls bad = StartAll(&job, [](int r) { return Allreduce("loss", {r == 2 ? 5 : 4}, 1.0f); });
   for (auto& call : bad) {
     Status status = call->Wait();
     EXPECT_TRUE(status.code() == StatusCode::kFailedPrecondition);
@@ -119,14 +104,8 @@ TEST(ADisagreementEndsOnEveryRankAndTheNextCallWorks) {
     EXPECT_CONTAINS(status.message(), "[4]");
     EXPECT_CONTAINS(status.message(), "[5]");
   }
-  for (int r = 0; r < 3; ++r) {
-    good.push_back(Allreduce("loss", {4}, 1.0f));
-    good.back()->Start(&job[r]);
-  }
-  for (auto& call : good) {
-    EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
-    EXPECT_TRUE(AllEqual(call->outputs[0], 3.0f));
-  }
+  Calls good = RunAll(&job, [](int) { return Allreduce("loss", {4}, 1.0f); });
+  for (auto& call : good) EXPECT_TRUE(AllEqual(call->outputs[0], 3.0f));
 }
 
 TEST(ADuplicateNameIsRefusedAndTheFirstCallGoesOn) {
@@ -142,34 +121,8 @@ TEST(ADuplicateNameIsRefusedAndTheFirstCallGoesOn) {
   auto other = Allreduce("twice", {2}, 1.0f);
   other->Start(&job[1]);
   EXPECT_TRUE(first->Wait().ok() && other->Wait().ok());
-  Calls again;  // the name is free after the call
-  for (int r = 0; r < 2; ++r) {
-    again.push_back(Allreduce("twice", {2}, 1.0f));
-    again[r]->Start(&job[r]);
-  }
-  for (auto& call : again) EXPECT_TRUE(call->Wait().ok());
-}
-
-TEST(ABadRequestIsRefusedOnAllRanksThatCanHear) {
-  Job job(2, Link::kInProcess);
-  auto nameless = Allreduce("", {2}, 1.0f);
-  nameless->Start(&job[0]);
-  EXPECT_TRUE(nameless->Wait().code() == StatusCode::kInvalidArgument);
-  auto stranger = Allreduce("x", {2}, 1.0f);
-  stranger->request.process_set = 9;
-  stranger->Start(&job[0]);
-  EXPECT_TRUE(stranger->Wait().code() == StatusCode::kInvalidArgument);
-  auto short_buffer = Allreduce("y", {2}, 1.0f);
-  short_buffer->request.shapes[0] = {3};
-  short_buffer->Start(&job[0]);
-  auto right = Allreduce("y", {2}, 1.0f);
-  right->Start(&job[1]);
-  for (const auto& call : {&short_buffer, &right}) {
-    const Status status = (*call)->Wait();
-    EXPECT_TRUE(status.code() == StatusCode::kInvalidArgument);
-    EXPECT_CONTAINS(status.message(), "invalid on rank 0: ");
-    EXPECT_CONTAINS(status.message(), "[3]");
-  }
+  // The name is free after the call.
+  RunAll(&job, [](int) { return Allreduce("twice", {2}, 1.0f); });
 }
 
 // The same name again from inside `done`: it must never be taken for a duplicate.
@@ -211,39 +164,13 @@ TEST(DoneMayEnqueueTheSameNameAgain) {
   }
 }
 
-// The rank without memory fails alone; its peers must not wait for it.
-TEST(ARankWithoutMemoryStillTakesPart) {
-  Job job(3, Link::kTcp);
-  Calls calls;
-  for (int r = 0; r < 3; ++r) {
-    calls.push_back(std::make_unique<Call>(CollectiveKind::kAllgather, "rows"));
-    calls[r]->Tensor({r + 1}, static_cast<float>(r));
-    calls[r]->refuse_memory = r == 1;
-    calls[r]->Start(&job[r]);
-  }
-  EXPECT_TRUE(calls[0]->Wait().ok() && calls[2]->Wait().ok());
-  EXPECT_CONTAINS(calls[1]->Wait().message(), "no memory for test");
-  EXPECT_EQ(calls[2]->outputs[0].size(), size_t{6});
-  auto next0 = Allreduce("next", {1}, 1), next1 = Allreduce("next", {1}, 1),
-       next2 = Allreduce("next", {1}, 1);
-  next0->Start(&job[0]);
-  next1->Start(&job[1]);
-  next2->Start(&job[2]);
-  EXPECT_TRUE(next0->Wait().ok() && next1->Wait().ok() && next2->Wait().ok());
-}
-
 // Idle means asleep: only heartbeats (none within this test) may wake a thread.
 TEST(AnIdleRuntimeDoesNotWake) {
   Config config;
   config.heartbeat_interval = 600 * kSecond;
   config.heartbeat_timeout = 3600 * kSecond;
   Job job(2, Link::kTcp, config);
-  Calls calls;
-  for (int r = 0; r < 2; ++r) {
-    calls.push_back(Allreduce("once", {1}, 1.0f));
-    calls[r]->Start(&job[r]);
-  }
-  EXPECT_TRUE(calls[0]->Wait().ok() && calls[1]->Wait().ok());
+  RunAll(&job, [](int) { return Allreduce("once", {1}, 1.0f); });
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const auto before = job[0].Counters();
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
@@ -255,5 +182,3 @@ TEST(AnIdleRuntimeDoesNotWake) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

@@ -19,7 +19,6 @@
 namespace tfring {
 namespace {
 
-using Calls = std::vector<std::unique_ptr<Call>>;
 using Clock = std::chrono::steady_clock;
 
 int EntriesOf(const char* folder) {
@@ -31,12 +30,7 @@ int EntriesOf(const char* folder) {
 }
 
 void RunOnce(Job* job, const std::string& name) {
-  Calls calls;
-  for (int r = 0; r < job->size(); ++r) {
-    calls.push_back(Allreduce(name, {16}, 1.0f));
-    calls.back()->Start(&(*job)[r]);
-  }
-  for (auto& call : calls) EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
+  RunAll(job, [&](int) { return Allreduce(name, {16}, 1.0f); });
 }
 
 TEST(ShutdownCancelsWhatTheOthersNeverSubmitted) {
@@ -58,14 +52,11 @@ TEST(ShutdownCancelsWhatTheOthersNeverSubmitted) {
 TEST(ThoseWhoWaitForARankThatLeftAreCancelled) {
   for (int leaver = 0; leaver < 3; ++leaver) {
     Job job(3, Link::kTcp);
-    Calls waiting;
-    for (int r = 0; r < 3; ++r) {
-      if (r == leaver) continue;
-      waiting.push_back(Allreduce("without one", {4}, 1.0f));
-      waiting.back()->Start(&job[r]);
-    }
+    Calls waiting = StartAll(
+        &job, [&](int r) { return r == leaver ? nullptr : Allreduce("without one", {4}, 1.0f); });
     job[leaver].Shutdown();
     for (auto& call : waiting) {
+      if (!call) continue;
       Status status = call->Wait();
       EXPECT_TRUE(status.code() == StatusCode::kCancelled);
       EXPECT_CONTAINS(status.message(), "rank " + std::to_string(leaver));
@@ -103,11 +94,7 @@ TEST(ShutdownWhileOthersEnqueue) {
 
 TEST(RunningPlansEndBeforeAShutdown) {
   Job job(2, Link::kTcp);
-  Calls calls;
-  for (int r = 0; r < 2; ++r) {
-    calls.push_back(Allreduce("big", {1 << 18}, 2.0f));
-    calls.back()->Start(&job[r]);
-  }
+  Calls calls = StartAll(&job, [](int) { return Allreduce("big", {1 << 18}, 2.0f); });
   while (job[0].Counters()["plans"] == 0 || job[1].Counters()["plans"] == 0) {
     std::this_thread::yield();
   }
@@ -269,5 +256,3 @@ TEST(AFailedStartIsAnErrorAndLeavesNothing) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "ops/runtime/backend/cpu_backend.h"
 #include "ops/runtime/backend/local_backend.h"
 #include "ops/runtime/process/rank_runtime.h"
+#include "tests/cc/test.h"
 #include "tests/cc/transport/fixture.h"
 #include "tests/cc/transport/in_process.h"
 
@@ -168,12 +170,6 @@ class Call {
   std::future<Status> future_ = outcome_.get_future();
 };
 
-inline std::unique_ptr<Call> Allreduce(const std::string& name, Shape shape, float value) {
-  auto call = std::make_unique<Call>(CollectiveKind::kAllreduce, name);
-  call->Tensor(std::move(shape), value);
-  return call;
-}
-
 // A call that carries no tensor.
 inline std::unique_ptr<Call> Bare(CollectiveKind kind, const std::string& name) {
   return std::make_unique<Call>(kind, name);
@@ -185,6 +181,31 @@ inline std::unique_ptr<Call> Single(CollectiveKind kind, const std::string& name
   auto call = std::make_unique<Call>(kind, name);
   call->Tensor(std::move(shape), value);
   return call;
+}
+
+inline std::unique_ptr<Call> Allreduce(const std::string& name, Shape shape, float value) {
+  return Single(CollectiveKind::kAllreduce, name, std::move(shape), value);
+}
+
+using Calls = std::vector<std::unique_ptr<Call>>;
+
+// Starts what `make` gives for each rank; null where a rank makes no call.
+inline Calls StartAll(Job* job, const std::function<std::unique_ptr<Call>(int rank)>& make) {
+  Calls calls;
+  for (int r = 0; r < job->size(); ++r) {
+    calls.push_back(make(r));
+    if (calls[r]) calls[r]->Start(&(*job)[r]);
+  }
+  return calls;
+}
+
+// The same, and waits until all have ended well.
+inline Calls RunAll(Job* job, const std::function<std::unique_ptr<Call>(int rank)>& make) {
+  Calls calls = StartAll(job, make);
+  for (auto& call : calls) {
+    if (call) EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
+  }
+  return calls;
 }
 
 inline bool AllEqual(const std::vector<float>& values, float expected) {

@@ -196,5 +196,3 @@ TEST(AForkedChildHasNoSocketsAndIsToldWhy) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

@@ -5,11 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "ops/runtime/transport/socket_util.h"
@@ -49,16 +47,6 @@ DataPair MakeData(Link link) {
 
 const Link kControlLinks[] = {Link::kInProcess, Link::kUnix, Link::kTcp};
 const Link kDataLinks[] = {Link::kInProcess, Link::kUnix, Link::kTcp, Link::kSharedMemory};
-
-TimePoint In(Duration wait) { return MonotonicNow() + wait; }
-
-// Waits until `count` events have come, at most 20 s.
-Events Collect(ControlTransport* transport, size_t count) {
-  Events events;
-  const TimePoint deadline = In(20 * kSecond);
-  while (events.size() < count && MonotonicNow() < deadline) transport->Wait(deadline, &events);
-  return events;
-}
 
 struct iovec Part(const void* data, size_t bytes) { return {const_cast<void*>(data), bytes}; }
 
@@ -305,5 +293,3 @@ TEST(DataCloseLosesNothing) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

@@ -72,6 +72,16 @@ inline std::unique_ptr<DataTransport> SharedMemoryOver(Rank peer, int fd) {
   return made.ok() ? std::move(*made) : nullptr;
 }
 
+inline TimePoint In(Duration wait) { return MonotonicNow() + wait; }
+
+// Waits until `count` events have come, at most 20 s.
+inline std::vector<ControlEvent> Collect(ControlTransport* transport, size_t count) {
+  std::vector<ControlEvent> events;
+  const TimePoint deadline = In(20 * kSecond);
+  while (events.size() < count && MonotonicNow() < deadline) transport->Wait(deadline, &events);
+  return events;
+}
+
 struct DataPair {
   std::unique_ptr<DataTransport> a;  // rank 0
   std::unique_ptr<DataTransport> b;  // rank 1

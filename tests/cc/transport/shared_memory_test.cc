@@ -16,8 +16,6 @@
 namespace tfring {
 namespace {
 
-TimePoint In(Duration wait) { return MonotonicNow() + wait; }
-
 uint8_t ByteAt(uint64_t position) { return static_cast<uint8_t>((position * 2654435761u) >> 13); }
 
 // Sends `total` bytes of the known pattern in random pieces of random iovecs.
@@ -150,5 +148,3 @@ TEST(ShmSilentPeerEndsAtTheDeadline) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

@@ -20,13 +20,6 @@ namespace {
 
 using Kind = ControlEvent::Kind;
 
-std::vector<ControlEvent> Collect(ControlTransport* transport, size_t count) {
-  std::vector<ControlEvent> events;
-  const TimePoint deadline = MonotonicNow() + 20 * kSecond;
-  while (events.size() < count && MonotonicNow() < deadline) transport->Wait(deadline, &events);
-  return events;
-}
-
 TEST(FrameReaderCutsAnyStream) {
   std::string stream;
   std::vector<std::string> frames = {"", "a", std::string(300, 'b'), "c", ""};
@@ -156,5 +149,3 @@ TEST(ADeadlineIsNeverRoundedDown) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

@@ -11,24 +11,8 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::AdasumOf;
-using testing::BytesSent;
-using testing::Combined;
-using testing::DotsOf;
-using testing::FirstRanks;
-using testing::Leaf;
-using testing::PlaySymbolically;
-using testing::Read;
-using testing::RingStreams;
-using testing::SmallConfig;
-using testing::Store;
-using testing::StreamOptions;
-using testing::Symbol;
-using testing::SymbolicRank;
-using testing::World;
 
 std::vector<Schedule> ScheduleOfAll(int size, const std::vector<int64_t>& tensor_elements,
                                     int64_t element_bytes, int64_t piece_bytes) {
@@ -330,6 +314,4 @@ TEST(ABrokenStreamEndsAnAdasum) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

@@ -6,12 +6,8 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::BlockCases;
-using testing::Blocks;
-using testing::PlayAllgather;
 
 TEST(EveryAllgatherBringsEveryBlockToEveryRank) {
   for (auto build : {RingAllgather, DirectAllgather, LineAllgather}) {
@@ -26,6 +22,4 @@ TEST(EveryAllgatherBringsEveryBlockToEveryRank) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

@@ -5,17 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include "ops/sim/pricing.h"
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::BytesSent;
-using testing::Inputs;
-using testing::PlaySymbolically;
-using testing::SymbolicRank;
 
 using AllreduceBuilder = Schedule (*)(const ReduceShape&);
 
@@ -124,10 +118,7 @@ TEST(RingAndTwoPhaseAllreduceSendTwiceNMinusOneNthOfTheData) {
 }
 
 TEST(AllreduceTimesFollowTheTextbook) {
-  sim::LinkModel model;
-  model.latency = 1000;
-  model.bytes_per_second = 1e9;
-  model.reduce_bytes_per_second = 1e15;  // as good as free
+  const sim::LinkModel model = TextbookLinks();
   for (int size : {2, 4, 8}) {
     const int64_t bytes = 64 << 20;
     const double floor = 2.0 * (size - 1) / size * static_cast<double>(bytes);
@@ -154,6 +145,4 @@ TEST(AllreduceTimesFollowTheTextbook) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

@@ -5,15 +5,8 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::BytesSent;
-using testing::Leaf;
-using testing::PlaySymbolically;
-using testing::Sum;
-using testing::Symbol;
-using testing::SymbolicRank;
 
 // What rank `from` sends to rank `to`: some nothing, differing in both directions.
 int64_t Sent(int from, int to, int variant) {
@@ -75,6 +68,4 @@ TEST(SendRecvMovesOneWayOnly) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

@@ -5,13 +5,8 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Inputs;
-using testing::Leaf;
-using testing::PlaySymbolically;
-using testing::SymbolicRank;
 
 TEST(EveryBroadcastBringsTheRootsDataToEveryRank) {
   for (auto build : {TreeBroadcast, ChainBroadcast, LineBroadcast}) {
@@ -35,6 +30,4 @@ TEST(EveryBroadcastBringsTheRootsDataToEveryRank) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

@@ -105,5 +105,3 @@ TEST(ContradictingBlocksAreFound) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

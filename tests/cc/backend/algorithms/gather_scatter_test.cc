@@ -7,17 +7,8 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::BlockCases;
-using testing::Blocks;
-using testing::BytesSent;
-using testing::Leaf;
-using testing::PlaySymbolically;
-using testing::Sum;
-using testing::Symbol;
-using testing::SymbolicRank;
 
 void CheckRooted(Schedule (*build)(const RootedShape&), bool gather, const Blocks& blocks,
                  int root) {
@@ -69,6 +60,4 @@ TEST(EveryGatherAndScatterMovesEachBlockOnce) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

@@ -3,22 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "ops/sim/pricing.h"
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::BytesSent;
-using testing::Inputs;
-using testing::IsFinished;
-using testing::Leaf;
-using testing::Order;
-using testing::PlaySymbolically;
-using testing::SumOf;
-using testing::Symbol;
-using testing::SymbolicRank;
 
 using ReduceBuilder = Schedule (*)(const ReduceShape&, int);
 struct NamedReduce {
@@ -74,10 +63,7 @@ TEST(EveryReduceBringsTheSumToTheRootOnly) {
 }
 
 TEST(ReduceTimesFollowTheTextbook) {
-  sim::LinkModel model;
-  model.latency = 1000;
-  model.bytes_per_second = 1e9;
-  model.reduce_bytes_per_second = 1e15;  // as good as free
+  const sim::LinkModel model = TextbookLinks();
   for (int size : {2, 4, 8}) {
     const int64_t bytes = 64 << 20;
     std::vector<Schedule> schedules;
@@ -90,6 +76,4 @@ TEST(ReduceTimesFollowTheTextbook) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

@@ -3,24 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "ops/sim/pricing.h"
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::BlockCases;
-using testing::Blocks;
-using testing::BytesSent;
-using testing::Inputs;
-using testing::IsFinished;
-using testing::Order;
-using testing::PlaySymbolically;
-using testing::Sum;
-using testing::SumOf;
-using testing::Symbol;
-using testing::SymbolicRank;
 
 struct NamedReducescatter {
   Schedule (*build)(const ScatterShape&);
@@ -69,10 +56,7 @@ TEST(EveryReducescatterGivesEachOwnerTheSumOfItsBlock) {
 }
 
 TEST(ReducescatterTimesFollowTheTextbook) {
-  sim::LinkModel model;
-  model.latency = 1000;
-  model.bytes_per_second = 1e9;
-  model.reduce_bytes_per_second = 1e15;  // as good as free
+  const sim::LinkModel model = TextbookLinks();
   for (int size : {2, 4, 8}) {
     const int64_t bytes = 64 << 20;
     const double floor = (size - 1.0) / size * static_cast<double>(bytes);
@@ -90,6 +74,4 @@ TEST(ReducescatterTimesFollowTheTextbook) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

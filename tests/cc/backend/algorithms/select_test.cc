@@ -17,14 +17,8 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Inputs;
-using testing::Leaf;
-using testing::PlayAllgather;
-using testing::PlaySymbolically;
-using testing::SymbolicRank;
 
 // The algorithm that all ranks choose when each contributes `bytes`.
 std::string Selected(CollectiveKind kind, int size, int64_t bytes, const Config& config,
@@ -202,6 +196,4 @@ TEST(LineAndRingSchedulesTalkToNeighboursOnly) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

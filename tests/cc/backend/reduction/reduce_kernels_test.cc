@@ -11,7 +11,7 @@
 #include "tests/cc/backend/values.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
 
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
@@ -191,8 +191,8 @@ TEST(AdasumGivesTheSameBitsAtEveryLevel) {
       const size_t size = static_cast<size_t>(DataTypeSize(dtype));
       std::vector<char> a(count * size + 1), b(count * size + 1);
       for (int64_t i = 0; i < count; ++i) {
-        testing::Store(dtype, a.data() + 1 + i * size, 1.0 / static_cast<double>(i + 3));
-        testing::Store(dtype, b.data() + 1 + i * size, 0.3 - static_cast<double>(i % 7) / 9.0);
+        Store(dtype, a.data() + 1 + i * size, 1.0 / static_cast<double>(i + 3));
+        Store(dtype, b.data() + 1 + i * size, 0.3 - static_cast<double>(i % 7) / 9.0);
       }
       const std::vector<char> expected = AdasumBytes(dtype, SimdLevel::kBase, a, b, count);
       for (SimdLevel level : Levels()) {
@@ -240,6 +240,4 @@ TEST(IntegersAreDividedExactlyAndStayInRange) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

@@ -13,6 +13,7 @@
 #include "ops/runtime/protocol/engine/engine.h"
 #include "ops/runtime/protocol/message/wire.h"
 #include "ops/runtime/protocol/negotiation/admission.h"
+#include "tests/cc/protocol/requests.h"
 
 namespace tfring::testing {
 
@@ -21,14 +22,6 @@ inline Config QuietConfig() {
   config.heartbeat_interval = 0;
   config.stall_warning = 0;
   return config;
-}
-
-inline Request Allreduce(const std::string& name, ProcessSetId set = kGlobalProcessSet) {
-  Request request;
-  request.name = name;
-  request.process_set = set;
-  request.shapes = {{4}};
-  return request;
 }
 
 // Engines of all ranks, and what their effects were so far. Frames wait until Deliver(). Time and

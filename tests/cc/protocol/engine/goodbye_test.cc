@@ -73,8 +73,8 @@ TEST(WhatNeedsADepartedRankIsCancelledAndTheRestGoesOn) {
   world.Deliver();
   EXPECT_EQ(world.Code(2, 2), StatusCode::kCancelled);
   EXPECT_CONTAINS(world.Text(2, 2), "rank 1");
-  world.Submit(0, 3, Allreduce("pair", 3));
-  world.Submit(2, 3, Allreduce("pair", 3));
+  world.Submit(0, 3, Allreduce("pair", {4}, 3));
+  world.Submit(2, 3, Allreduce("pair", {4}, 3));
   world.Deliver();
   ASSERT_EQ(world.runs(2).size(), 1u);
   world.Complete(2, world.runs(2)[0].plan.sequence);
@@ -214,5 +214,3 @@ TEST(AShutdownAfterALossFinishesOnceTheBackendIsThrough) {
 
 }  // namespace
 }  // namespace tfring::testing
-
-TFRING_TEST_MAIN()

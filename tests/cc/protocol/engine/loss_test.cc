@@ -163,5 +163,3 @@ TEST(AProcessThatEndedIsReportedOnceItsGoodbyeIsOverdue) {
 
 }  // namespace
 }  // namespace tfring::testing
-
-TFRING_TEST_MAIN()

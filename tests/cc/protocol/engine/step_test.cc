@@ -51,30 +51,6 @@ TEST(ANameIsFreeInTheStepOfItsCompletion) {
   EXPECT_EQ(world.runs(0).size(), 2u);
 }
 
-TEST(OneNameMayBeInFlightInTwoProcessSets) {
-  World world(3);
-  world.Submit(0, 1, Allreduce("x", 1));
-  world.Submit(0, 2, Allreduce("x", 3));
-  world.Submit(1, 1, Allreduce("x", 1));
-  world.Submit(2, 1, Allreduce("x", 3));
-  world.Deliver();
-  EXPECT_EQ(world.runs(0).size(), 2u);
-  EXPECT_EQ(world.runs(1).size(), 1u);
-}
-
-TEST(WrongCallsEndOnTheirOwn) {
-  World world(3);
-  world.Submit(0, 1, Allreduce("x", 9));
-  EXPECT_EQ(world.Code(0, 1), StatusCode::kInvalidArgument);
-  EXPECT_CONTAINS(world.Text(0, 1), "process set 9");
-  world.Submit(0, 2, Allreduce("x", 2));
-  EXPECT_EQ(world.Code(0, 2), StatusCode::kInvalidArgument);
-  EXPECT_CONTAINS(world.Text(0, 2), "only the ranks 1, 2");
-  EXPECT_EQ(world.in_flight(0), 0u);
-  world.SubmitOnAll(4, "x");
-  EXPECT_EQ(world.runs(0).size(), 1u);
-}
-
 TEST(WhatIsWrongOnOneRankEndsOnAll) {
   World world(3);
   Request request = Allreduce("x");
@@ -96,11 +72,7 @@ TEST(WhatIsWrongOnOneRankEndsOnAll) {
 
 TEST(PlansWithoutDataRunToo) {
   World world(3);
-  Request remove;
-  remove.name = "remove";
-  remove.kind = CollectiveKind::kRemoveProcessSet;
-  remove.removed_set = 2;
-  for (Rank rank : {0, 1, 2}) world.Submit(rank, 1, remove);
+  for (Rank rank : {0, 1, 2}) world.Submit(rank, 1, RemoveSet(2));
   world.Deliver();
   for (Rank rank : {0, 1, 2}) {
     ASSERT_EQ(world.runs(rank).size(), 1u);
@@ -110,7 +82,7 @@ TEST(PlansWithoutDataRunToo) {
     world.Complete(rank, world.runs(rank)[0].plan.sequence);
     EXPECT_EQ(world.Code(rank, 1), StatusCode::kOk);
   }
-  world.Submit(1, 2, Allreduce("x", 2));
+  world.Submit(1, 2, Allreduce("x", {4}, 2));
   EXPECT_CONTAINS(world.Text(1, 2), "there is no process set 2");
 }
 
@@ -119,53 +91,12 @@ TEST(PlansWithoutDataDoNotCountAsInFlight) {
   Config config = QuietConfig();
   config.max_plans_in_flight = 1;
   World world(2, config);
-  Request join;
-  join.name = "join";
-  join.kind = CollectiveKind::kJoin;
-  for (Rank rank : {0, 1}) world.Submit(rank, 1, join);
+  for (Rank rank : {0, 1}) world.Submit(rank, 1, Join());
   world.Deliver();
   EXPECT_EQ(world.runs(0).size(), 1u);
   world.SubmitOnAll(2, "x");
   ASSERT_EQ(world.runs(0).size(), 2u);
   EXPECT_EQ(world.runs(0)[1].members, (std::vector<Rank>{0, 1}));
-}
-
-TEST(APlanHasThoseWhoTakePartAsMembers) {
-  World world(3);
-  Request join;
-  join.name = "join";
-  join.kind = CollectiveKind::kJoin;
-  world.Submit(2, 1, join);
-  Request send = Allreduce("s");
-  send.kind = CollectiveKind::kSendRecv;
-  send.root = 1;
-  send.peer = 0;
-  for (Rank rank : {0, 1}) world.Submit(rank, 1, Allreduce("x"));
-  for (Rank rank : {0, 1}) world.Submit(rank, 2, send);
-  world.Deliver();
-  for (Rank rank : {0, 1}) {
-    ASSERT_EQ(world.runs(rank).size(), 2u);
-    for (const PlanRun& run : world.runs(rank)) {
-      EXPECT_EQ(run.members, (std::vector<Rank>{0, 1}));
-    }
-  }
-  EXPECT_TRUE(world.runs(2).empty());
-}
-
-TEST(RanksThatDisagreeAllFailAndGoOn) {
-  World world(2);
-  world.Submit(0, 1, Allreduce("x"));
-  Request other = Allreduce("x");
-  other.dtype = DataType::kFloat64;
-  world.Submit(1, 1, other);
-  world.Deliver();
-  for (Rank rank : {0, 1}) {
-    EXPECT_EQ(world.Code(rank, 1), StatusCode::kFailedPrecondition);
-    EXPECT_CONTAINS(world.Text(rank, 1), "float64");
-    EXPECT_TRUE(world.runs(rank).empty());
-  }
-  world.SubmitOnAll(2, "x");
-  EXPECT_EQ(world.runs(1).size(), 1u);
 }
 
 // The backend of every member says so by itself, and its streams are whole.
@@ -274,5 +205,3 @@ TEST(FramesThatOnlyRankZeroMaySendAreRefused) {
 
 }  // namespace
 }  // namespace tfring::testing
-
-TFRING_TEST_MAIN()

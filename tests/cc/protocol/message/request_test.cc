@@ -3,17 +3,11 @@
 #include <cmath>
 #include <string>
 
-#include "tests/cc/protocol/negotiation/cluster.h"
+#include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::AddSet;
-using testing::Allgather;
-using testing::Allreduce;
-using testing::Of;
-using testing::RemoveSet;
 
 const std::vector<Rank> kThree = {0, 1, 2};
 
@@ -113,6 +107,7 @@ TEST(CallsOfEveryKindAreChecked) {
   ExpectRefused(AddSet({1, 0}), "have to ascend");
   ExpectRefused(AddSet({1, 1}), "have to ascend");
   ExpectRefused(AddSet({0, 3}), "rank 3, but ranks go from 0 to 2");
+  ExpectRefused(AddSet({-1}), "rank -1, but ranks go from 0 to 2");
   ExpectRefused(RemoveSet(0), "cannot be removed");
   Request add = AddSet({0});
   add.process_set = 1;
@@ -120,8 +115,7 @@ TEST(CallsOfEveryKindAreChecked) {
 }
 
 TEST(SendsAreChecked) {
-  Request send = Of(CollectiveKind::kSendRecv, {-1, 4});
-  send.peer = 2;
+  Request send = Send(0, 2, {-1, 4});
   EXPECT_TRUE(CheckRequest(send, {0, 1, 2}, 2).ok());
   ExpectRefused(send, "negative dimension");
   send.shapes.clear();
@@ -135,6 +129,4 @@ TEST(SendsAreChecked) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

@@ -6,11 +6,8 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Allgather;
-using testing::Allreduce;
 
 Frame RequestsFrame() {
   Frame frame;
@@ -188,7 +185,7 @@ TEST(BoundsOfSizesHold) {
 }
 
 TEST(LargeBatchesAreSplitIntoFrames) {
-  testing::Cluster cluster(2, Config());
+  Cluster cluster(2, Config());
   for (int i = 0; i < 8; ++i) {
     Request request = Allreduce("x" + std::to_string(i));
     request.shapes.assign(60000, Shape(15, 1));
@@ -204,6 +201,4 @@ TEST(LargeBatchesAreSplitIntoFrames) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

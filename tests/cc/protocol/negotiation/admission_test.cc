@@ -5,11 +5,8 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Allreduce;
-using testing::OverlappingSets;
 
 TEST(CallsThatNoRankCouldMatchEndHere) {
   const auto expect = [](Request request, const std::string& part) {
@@ -35,6 +32,4 @@ TEST(OtherwiseWrongCallsBecomeRefusals) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

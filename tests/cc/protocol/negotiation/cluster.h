@@ -11,47 +11,10 @@
 #include <vector>
 
 #include "ops/runtime/protocol/negotiation/negotiator.h"
+#include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
 
 namespace tfring::testing {
-
-inline Request Allreduce(const std::string& name, Shape shape = {4},
-                         ProcessSetId set = kGlobalProcessSet) {
-  Request request;
-  request.name = name;
-  request.process_set = set;
-  request.shapes = {std::move(shape)};
-  return request;
-}
-
-inline Request Allgather(const std::string& name, Shape shape) {
-  Request request = Allreduce(name, std::move(shape));
-  request.kind = CollectiveKind::kAllgather;
-  return request;
-}
-
-inline Request Of(CollectiveKind kind, Shape shape, std::vector<int64_t> splits = {}) {
-  Request request = Allreduce("x", std::move(shape));
-  request.kind = kind;
-  request.splits = std::move(splits);
-  return request;
-}
-
-inline Request AddSet(std::vector<Rank> ranks) {
-  Request request;
-  request.name = "add";
-  request.kind = CollectiveKind::kAddProcessSet;
-  request.set_ranks = std::move(ranks);
-  return request;
-}
-
-inline Request RemoveSet(ProcessSetId id) {
-  Request request;
-  request.name = "remove";
-  request.kind = CollectiveKind::kRemoveProcessSet;
-  request.removed_set = id;
-  return request;
-}
 
 inline ProcessSets OverlappingSets() {
   ProcessSets sets(3);

@@ -1,13 +1,10 @@
 #include "ops/runtime/protocol/negotiation/fusion_planner.h"
 
-#include "tests/cc/protocol/negotiation/cluster.h"
+#include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Allgather;
-using testing::Allreduce;
 
 TEST(FusionTakesLikeRequestsUpToTheThreshold) {
   Config config;
@@ -79,6 +76,4 @@ TEST(FusionSeparatesWhatDiffers) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

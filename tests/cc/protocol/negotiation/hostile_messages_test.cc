@@ -6,11 +6,8 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Allgather;
-using testing::Allreduce;
 
 // A peer that sends `frame` to `rank` of three, where {0, 1} is process set 1: the generation is
 // over, the message names the peer, and nothing that is sent later revives it.
@@ -153,23 +150,6 @@ TEST(PlansThatAreNotTheCall) {
   differs([](Plan* plan) { plan->items[0].negotiated_values = {1, 2, 3}; });
 }
 
-TEST(AllgatherPlansWithWrongDimensions) {
-  const auto submit = [](Negotiator* negotiator) {
-    negotiator->Submit(1, Allgather("x", {5, 2}), 0);
-  };
-  for (const std::vector<int64_t>& dims :
-       std::vector<std::vector<int64_t>>{{}, {5}, {1, 6, 3}, {1, 5, -1}, {1, 5, INT64_MAX}}) {
-    Plan plan = PlanOf("x");
-    plan.kind = CollectiveKind::kAllgather;
-    plan.items[0].negotiated_values = dims;
-    ExpectFatal(1, 0, Plans({plan}), "wrong negotiated values", submit);
-  }
-  Plan plan = PlanOf("x");
-  plan.kind = CollectiveKind::kAllgather;
-  plan.items = {{"x", 0, {1, 5, 1}}, {"y", 0, {1, 5, 1}}};
-  ExpectFatal(1, 0, Plans({plan}), "fuses allgathers", submit);
-}
-
 TEST(ResendOfWhatIsNotInFlight) {
   Frame frame;
   frame.type = FrameType::kResend;
@@ -190,6 +170,4 @@ TEST(ResendOfWhatIsNotInFlight) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

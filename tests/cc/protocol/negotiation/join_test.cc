@@ -5,26 +5,8 @@
 #include "tests/cc/test.h"
 
 // Ranks that have joined: who takes part then, what cannot go on, and how a set is whole again.
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Allgather;
-using testing::Allreduce;
-using testing::Cluster;
-
-Request Of(CollectiveKind kind, const std::string& name, Shape shape = {4}) {
-  Request request = Allreduce(name, std::move(shape));
-  request.kind = kind;
-  return request;
-}
-
-Request Join(ProcessSetId set = kGlobalProcessSet, const std::string& name = "join") {
-  Request request;
-  request.name = name;
-  request.kind = CollectiveKind::kJoin;
-  request.process_set = set;
-  return request;
-}
 
 void ExpectNothingLeft(Cluster* cluster, int size) {
   EXPECT_EQ(cluster->fatal.ToString(), "Ok");
@@ -39,7 +21,7 @@ TEST(TheOthersGoOnWithoutWhoHasJoined) {
   cluster.Run();
   for (Rank rank : {0, 2}) {
     ASSERT_EQ(cluster.log(rank).size(), size_t{2});
-    for (const testing::TakenPlan& plan : cluster.log(rank)) {
+    for (const TakenPlan& plan : cluster.log(rank)) {
       EXPECT_EQ(plan.error.ToString(), "Ok");
       EXPECT_EQ(plan.absent, std::vector<Rank>{1});
       EXPECT_EQ(plan.members, (std::vector<Rank>{0, 2}));
@@ -175,10 +157,10 @@ void ExpectEnds(Request request, const std::string& part) {
 }
 
 TEST(WhatNeedsTheJoinedRankEndsAtOnce) {
-  ExpectEnds(Of(CollectiveKind::kReducescatter, "x"), "needs all its ranks");
-  ExpectEnds(Of(CollectiveKind::kAlltoall, "x", {3}), "needs all its ranks");
-  ExpectEnds(Of(CollectiveKind::kScatter, "x", {3}), "needs all its ranks");
-  Request request = Of(CollectiveKind::kBroadcast, "x");
+  ExpectEnds(Of(CollectiveKind::kReducescatter, {4}), "needs all its ranks");
+  ExpectEnds(Of(CollectiveKind::kAlltoall, {3}), "needs all its ranks");
+  ExpectEnds(Of(CollectiveKind::kScatter, {3}), "needs all its ranks");
+  Request request = Of(CollectiveKind::kBroadcast, {4});
   request.root = 1;
   ExpectEnds(request, "rank 1 is its root");
   request.kind = CollectiveKind::kReduce;
@@ -191,18 +173,12 @@ TEST(ASendNeedsItsOtherEndOnly) {
   Cluster cluster(3, Config());
   cluster.Submit(2, Join());
   cluster.Run();
-  Request send = Of(CollectiveKind::kSendRecv, "s.0to1");
-  send.root = 0;
-  send.peer = 1;
-  cluster.Submit(0, send);
-  cluster.Submit(1, send);
+  for (Rank rank : {0, 1}) cluster.Submit(rank, Send(0, 1));
   cluster.Run();
   EXPECT_EQ(cluster.Only(1).error.ToString(), "Ok");
   EXPECT_EQ(cluster.Only(1).members, (std::vector<Rank>{0, 1}));
   cluster.ClearLogs();
-  send.name = "s.0to2";
-  send.peer = 2;
-  cluster.Submit(0, send);
+  cluster.Submit(0, Send(0, 2));
   cluster.Run();
   EXPECT_CONTAINS(cluster.Only(0).error.message(), "rank 2 has joined");
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
@@ -215,7 +191,7 @@ TEST(WhoHasJoinedAsksForNothingElse) {
   cluster.Submit(1, Join(0, "again"));
   cluster.Run();
   ASSERT_EQ(cluster.log(1).size(), size_t{2});
-  for (const testing::TakenPlan& plan : cluster.log(1)) {
+  for (const TakenPlan& plan : cluster.log(1)) {
     EXPECT_TRUE(plan.error.code() == StatusCode::kFailedPrecondition);
     EXPECT_CONTAINS(plan.error.message(), "rank 1 has joined");
   }
@@ -286,6 +262,4 @@ TEST(StallReportsSayWhoHasJoinedAndJoinsDoNotStall) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

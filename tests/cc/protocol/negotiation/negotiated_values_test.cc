@@ -8,14 +8,8 @@
 #include "tests/cc/test.h"
 
 // The values that a plan says and no rank knows alone, and plans that a rank must not run.
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::AddSet;
-using testing::Allreduce;
-using testing::Cluster;
-using testing::Of;
-using testing::RemoveSet;
 
 TEST(PlansSayWhatEachRankCannotKnow) {
   Cluster cluster(2, Config());
@@ -34,11 +28,8 @@ TEST(PlansSayWhatEachRankCannotKnow) {
   cluster.Run();
   EXPECT_EQ(cluster.Only(1).items[0].negotiated_values, (std::vector<int64_t>{1, 2}));
   cluster.ClearLogs();
-  Request send = Of(CollectiveKind::kSendRecv, {3, 7});
-  send.peer = 1;
-  cluster.Submit(0, send);
-  send.shapes = {{-1, 7}};
-  cluster.Submit(1, send);
+  cluster.Submit(0, Send(0, 1, {3, 7}));
+  cluster.Submit(1, Send(0, 1, {-1, 7}));
   cluster.Run();
   EXPECT_EQ(cluster.Only(1).items[0].negotiated_values, (std::vector<int64_t>{3, 7}));
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
@@ -87,7 +78,9 @@ void ExpectFatal(const Request& request, const std::function<void(Plan*)>& chang
   }
 }
 
-void ExpectValues(const Request& request, std::vector<int64_t> values, bool right) {
+using Dims = std::vector<int64_t>;
+
+void ExpectValues(const Request& request, const Dims& values, bool right) {
   ExpectFatal(
       request, [&](Plan* plan) { plan->items[0].negotiated_values = values; },
       right ? "" : "wrong negotiated values");
@@ -109,12 +102,15 @@ TEST(WrongValuesOfEveryKind) {
   scatter.root = 1;
   ExpectValues(scatter, {1, 1, 1}, true);
   ExpectValues(scatter, {1, 2, 0}, false);
+  const Request allgather = Of(CollectiveKind::kAllgather, {5, 2});
+  for (const Dims& wrong : {Dims{}, {5}, {1, 6, 3}, {1, 5, -1}, {1, 5, INT64_MAX}}) {
+    ExpectValues(allgather, wrong, false);
+  }
+  ExpectValues(allgather, {1, 5, 3}, true);
   const Request gather = Of(CollectiveKind::kGather, {5, 2});
   ExpectValues(gather, {1, 5, 1}, true);
   ExpectValues(gather, {1, 6, 1}, false);
-  Request receive = Of(CollectiveKind::kSendRecv, {-1, 2});
-  receive.root = 2;
-  receive.peer = 1;
+  Request receive = Send(2, 1, {-1, 2});
   ExpectValues(receive, {9, 2}, true);
   ExpectValues(receive, {9, 3}, false);
   ExpectValues(receive, {-9, 2}, false);
@@ -123,12 +119,9 @@ TEST(WrongValuesOfEveryKind) {
   ExpectValues(receive, {INT64_MAX, 2}, false);
   ExpectValues(receive, {}, true);
   ExpectValues(Of(CollectiveKind::kReduce, {4}), {4}, false);
-  Request join;
-  join.name = "join";
-  join.kind = CollectiveKind::kJoin;
-  ExpectValues(join, {2}, true);
-  ExpectValues(join, {3}, false);
-  ExpectValues(join, {}, false);
+  ExpectValues(Join(), {2}, true);
+  ExpectValues(Join(), {3}, false);
+  ExpectValues(Join(), {}, false);
   ExpectValues(AddSet({0, 1}), {1, 0, 1}, true);
   ExpectValues(AddSet({0, 1}), {0, 0, 1}, false);
   ExpectValues(AddSet({0, 1}), {1, 0, 2}, false);
@@ -146,9 +139,7 @@ TEST(ValuesThatOverflowOrNameAnotherShape) {
   const Request none = Of(CollectiveKind::kAllgather, {0, kHuge, kHuge});
   ExpectValues(none, {0, 0, 0}, true);
   ExpectValues(none, {0, 0, 1}, false);
-  Request send = Of(CollectiveKind::kSendRecv, {2, 3});
-  send.root = 1;
-  send.peer = 2;
+  const Request send = Send(1, 2, {2, 3});
   ExpectValues(send, {2, 3}, true);
   for (const Shape& wrong : {Shape{2, 4}, Shape{2}, Shape{}}) ExpectValues(send, wrong, false);
 }
@@ -172,9 +163,11 @@ TEST(PlansForOthersAreRefused) {
         plan->items[0].cache_id = 1;
       },
       "a cache id");
-  Request send = Of(CollectiveKind::kSendRecv, {4});
-  send.root = 1;
-  send.peer = 0;
+  ExpectFatal(
+      Of(CollectiveKind::kAllgather, {5, 2}),
+      [](Plan* plan) { plan->items = {{"x", 0, {1, 5, 1}}, {"y", 0, {1, 5, 1}}}; },
+      "fuses allgathers");
+  const Request send = Send(1, 0);
   ExpectFatal(send, [](Plan* plan) { plan->peer = 2; }, "is not what rank 1");
   ExpectFatal(send, [](Plan* plan) { plan->root = 2; }, "takes no part");
   ExpectFatal(
@@ -183,6 +176,4 @@ TEST(PlansForOthersAreRefused) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

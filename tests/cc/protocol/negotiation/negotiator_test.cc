@@ -6,16 +6,8 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Allgather;
-using testing::Allreduce;
-using testing::Cluster;
-using testing::LogText;
-using testing::OverlappingSets;
-using testing::PlanText;
-using testing::TakenPlan;
 
 // A mixed bag of calls, the same on every rank but for what allgather allows.
 std::vector<Request> Calls(Rank rank, int count) {
@@ -327,6 +319,4 @@ TEST(OneRankPlansForItself) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

@@ -1,18 +1,11 @@
 #include "ops/runtime/protocol/negotiation/process_sets.h"
 
-#include <string>
-
 #include "ops/runtime/protocol/message/wire.h"
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::AddSet;
-using testing::Allreduce;
-using testing::Cluster;
-using testing::RemoveSet;
 
 TEST(ProcessSetsCheckAndFind) {
   ProcessSets sets(4);
@@ -124,6 +117,4 @@ TEST(AnIdThatCrossesTheRemovalEndsItsCall) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

@@ -2,13 +2,11 @@
 
 #include <memory>
 
-#include "tests/cc/protocol/negotiation/cluster.h"
+#include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Allreduce;
 
 TEST(ReadinessCountsMembersOnce) {
   Readiness readiness;
@@ -30,6 +28,4 @@ TEST(ReadinessCountsMembersOnce) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

@@ -1,13 +1,10 @@
 #include "ops/runtime/protocol/negotiation/response_cache.h"
 
-#include "tests/cc/protocol/negotiation/cluster.h"
+#include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Allgather;
-using testing::Allreduce;
 
 TEST(ResponseCacheEvictsTheLeastRecentlyUsed) {
   ResponseCache cache(2);
@@ -54,6 +51,4 @@ TEST(KnownIdsStandForEqualRequestsOnly) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

@@ -3,11 +3,8 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Allreduce;
-using testing::Cluster;
 
 TEST(EagerCallsInDifferentOrdersAreReportedWithBothNames) {
   Config config;
@@ -100,6 +97,4 @@ TEST(TheStallLimitIsFatal) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

@@ -5,14 +5,8 @@
 #include "tests/cc/test.h"
 
 // What rank 0 decides: who gets an error, which name is free when, and when plans are held back.
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Allreduce;
-using testing::Cluster;
-using testing::LogText;
-using testing::Of;
-using testing::OverlappingSets;
 
 TEST(ARefusalReachesAllWithRankAndReason) {
   Cluster cluster(3, Config());
@@ -32,9 +26,7 @@ TEST(ARefusalReachesAllWithRankAndReason) {
 
 TEST(ASendIsAgreedBetweenTwo) {
   Cluster cluster(3, Config());
-  Request send = Of(CollectiveKind::kSendRecv, {3});
-  send.root = 2;
-  send.peer = 0;
+  Request send = Send(2, 0, {3});
   cluster.Submit(2, send);
   send.shapes = {{4}};
   cluster.Submit(0, send);
@@ -59,9 +51,7 @@ TEST(TheNameOfAnAgreedSendIsFree) {
   cluster.finish_plans = false;
   for (Rank rank : {0, 1, 2}) cluster.Submit(rank, Allreduce("busy"));
   cluster.Run();
-  Request send = Of(CollectiveKind::kSendRecv, {3});
-  send.root = 2;
-  send.peer = 0;
+  Request send = Send(2, 0, {3});
   for (Rank rank : {0, 2}) cluster.Submit(rank, send);
   cluster.Run();
   cluster.Submit(1, Allreduce(send.name));
@@ -154,6 +144,4 @@ TEST(FailedPlansDoNotCountAsInFlight) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing

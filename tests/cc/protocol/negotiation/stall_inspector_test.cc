@@ -41,5 +41,3 @@ TEST(StallInspectorCanBeOff) {
 
 }  // namespace
 }  // namespace tfring
-
-TFRING_TEST_MAIN()

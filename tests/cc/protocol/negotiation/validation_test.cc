@@ -2,14 +2,11 @@
 
 #include <string>
 
-#include "tests/cc/protocol/negotiation/cluster.h"
+#include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::testing {
 namespace {
-
-using testing::Allgather;
-using testing::Allreduce;
 
 const std::vector<Rank> kThree = {0, 1, 2};
 
@@ -80,9 +77,7 @@ TEST(ValidationOfListsOfDifferentLengths) {
 }
 
 TEST(ValidationOfSendsWhoseReceiversTakeAnything) {
-  Request send = Allreduce("x", {2});
-  send.kind = CollectiveKind::kSendRecv;
-  send.peer = 1;
+  const Request send = Send(0, 1, {2});
   Request recv = send;
   recv.shapes[0] = {5};
   Request open = send;
@@ -107,6 +102,4 @@ TEST(ValidationStaysShortOnManyRanks) {
 }
 
 }  // namespace
-}  // namespace tfring
-
-TFRING_TEST_MAIN()
+}  // namespace tfring::testing
