@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -132,31 +133,32 @@ def test_parameters_are_horovods(module: str, name: str) -> None:
 def test_no_parameter_of_an_optimizer_is_dropped(
     module: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tfring.keras import optimizer
-    from tfring.training import options as checked
+    from tfring.keras import horovod_tensorflow, optimizer
+    from tfring.training.options import ReduceOptions
 
-    monkeypatch.setattr(checked.ReduceOptions, "__post_init__", lambda self: None)
-    monkeypatch.setattr(checked, "LocalVariables", lambda layers, **rest: (layers, rest))
-    monkeypatch.setattr(checked, "resolve_groups", lambda number, groups: (number, groups))
+    def reduce_options(*args: Any, **kwargs: Any) -> Any:
+        return inspect.signature(ReduceOptions).bind(*args, **kwargs).arguments
+
+    for place in (horovod_tensorflow, optimizer):
+        monkeypatch.setattr(place, "ReduceOptions", reduce_options)
+        monkeypatch.setattr(place, "LocalVariables", lambda *layers, **rest: (layers, rest))
+        monkeypatch.setattr(place, "resolve_groups", lambda number, groups: (number, groups))
     monkeypatch.setattr(optimizer, "wrap", lambda optimizer, options: (optimizer, options))
     function = getattr(importlib.import_module(module), name)
     parameters = set(inspect.signature(function).parameters) - {"use_locking"}
     given = {parameter: object() for parameter in parameters}
     wrapped, options = function(**given)
+    layers = (given["local_layers"],) if "local_layers" in given else ()
     scale, process_set = given["scale_local_gradients"], given["process_set"]
     assert wrapped is given["optimizer"]
-    assert options.local == (
-        given.get("local_layers"),
-        {"scale": scale, "process_set": process_set},
-    )
-    reduction = vars(options.reduction)
-    assert reduction.pop("groups") == (given.get("num_groups", 0), given["groups"])
-    assert reduction == {key: given[key] for key in reduction}
+    assert options.local == (layers, {"scale": scale, "process_set": process_set})
+    assert options.reduction.pop("groups") == (given.get("num_groups", 0), given["groups"])
+    assert options.reduction == {key: given[key] for key in options.reduction}
     assert (options.name, options.passes) == (given["name"], given["backward_passes_per_step"])
     assert options.average is given["average_aggregated_gradients"]
     assert parameters == {
         *("optimizer", "name", "groups", "scale_local_gradients", "backward_passes_per_step"),
-        *("average_aggregated_gradients", *reduction),
+        *("average_aggregated_gradients", *options.reduction),
         *(parameters & {"num_groups", "local_layers"}),
     }
 

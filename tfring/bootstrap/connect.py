@@ -17,7 +17,7 @@ from tfring.bootstrap.hosts import InterfaceAddress
 from tfring.bootstrap.job import Job, form_job
 from tfring.bootstrap.listener import Listener, bind
 from tfring.bootstrap.mpi_exchange import free_group
-from tfring.bootstrap.records import Record, Topology, topology_of
+from tfring.bootstrap.records import Record, topology_of
 from tfring.bootstrap.secret import fresh_secret
 from tfring.config import LOCAL_SETTINGS, Settings
 from tfring.environments import Identity, Rendezvous
@@ -26,7 +26,7 @@ _log = logging.getLogger("tfring")
 
 
 @dataclasses.dataclass(frozen=True)
-class Membership(Topology):
+class Membership:
     """One rank's membership in a job: its topology and connections, as the runtime needs them.
 
     The descriptors and the MPI group belong to the owner of this object; the runtime takes the
@@ -36,6 +36,11 @@ class Membership(Topology):
 
     rank: int
     size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    homogeneous: bool
     hosts: list[str]
     control_fds: dict[int, int]
     data_fds: dict[int, int]

@@ -11,7 +11,13 @@ from tfring.collectives.compression import Compression
 from tfring.keras import optimizer as keras_optimizer
 from tfring.ops import reduce_ops
 from tfring.training import tf1_optimizer
-from tfring.training.options import GradientTransform, OptimizerOptions
+from tfring.training.local_variables import LocalVariables
+from tfring.training.options import (
+    GradientTransform,
+    OptimizerOptions,
+    ReduceOptions,
+    resolve_groups,
+)
 
 
 def DistributedOptimizer(
@@ -48,7 +54,14 @@ def DistributedOptimizer(
         ValueError: what tfring.keras.DistributedOptimizer raises.
         TypeError: likewise.
     """
-    options = OptimizerOptions.of_arguments(locals())
+    cut = resolve_groups(num_groups, groups)
+    rest = (device_dense, device_sparse, before_reduce, after_reduce)
+    reduction = ReduceOptions(
+        op, compression, sparse_as_dense, gradient_predivide_factor, cut, process_set, *rest
+    )
+    local = LocalVariables(scale=scale_local_gradients, process_set=process_set)
+    accumulated = (backward_passes_per_step, average_aggregated_gradients)
+    options = OptimizerOptions(reduction, local, name, *accumulated)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return tf1_optimizer.wrap(optimizer, options, use_locking=use_locking)
     if use_locking:

@@ -11,7 +11,13 @@ from tfring.collectives.compression import Compression
 from tfring.keras import accumulation, loss_scale
 from tfring.keras.hook import OptimizerHook, find_hook, innermost
 from tfring.ops import reduce_ops
-from tfring.training.options import GradientTransform, OptimizerOptions
+from tfring.training.local_variables import LocalVariables
+from tfring.training.options import (
+    GradientTransform,
+    OptimizerOptions,
+    ReduceOptions,
+    resolve_groups,
+)
 from tfring.training.ordinals import Ordinals
 from tfring.training.reducer import GradientReducer
 
@@ -68,7 +74,14 @@ def DistributedOptimizer(
         ValueError: it is wrapped already, or options contradict each other.
         TypeError: not a Keras 3 optimizer, or an option has a wrong type.
     """
-    return wrap(optimizer, OptimizerOptions.of_arguments(locals()))
+    cut = resolve_groups(num_groups, groups)
+    rest = (device_dense, device_sparse, before_reduce, after_reduce)
+    reduction = ReduceOptions(
+        op, compression, sparse_as_dense, gradient_predivide_factor, cut, process_set, *rest
+    )
+    local = LocalVariables(scale=scale_local_gradients, process_set=process_set)
+    accumulated = (backward_passes_per_step, average_aggregated_gradients)
+    return wrap(optimizer, OptimizerOptions(reduction, local, name, *accumulated))
 
 
 def PartialDistributedOptimizer(
@@ -103,7 +116,14 @@ def PartialDistributedOptimizer(
         ValueError: as for DistributedOptimizer.
         TypeError: something in `local_layers` has no weights, or as for DistributedOptimizer.
     """
-    return wrap(optimizer, OptimizerOptions.of_arguments(locals()))
+    cut = resolve_groups(0, groups)
+    rest = (device_dense, device_sparse, before_reduce, after_reduce)
+    reduction = ReduceOptions(
+        op, compression, sparse_as_dense, gradient_predivide_factor, cut, process_set, *rest
+    )
+    local = LocalVariables(local_layers, scale=scale_local_gradients, process_set=process_set)
+    accumulated = (backward_passes_per_step, average_aggregated_gradients)
+    return wrap(optimizer, OptimizerOptions(reduction, local, name, *accumulated))
 
 
 def wrap(optimizer: Any, options: OptimizerOptions) -> Any:

@@ -13,7 +13,7 @@ from tfring.collectives.compression import Compression
 from tfring.ops import reduce_ops
 from tfring.training import double_reduction
 from tfring.training.local_variables import LocalVariables, variable_key
-from tfring.training.options import GradientTransform, ReduceOptions
+from tfring.training.options import GradientTransform, ReduceOptions, resolve_groups
 from tfring.training.ordinals import Ordinals
 from tfring.training.reducer import GradientReducer
 from tfring.training.reduction_record import reductions
@@ -108,7 +108,18 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         if not isinstance(gradtape, tf.GradientTape):
             raise TypeError(f"need a tf.GradientTape to wrap, not {type(gradtape).__name__}")
         self._wrapped = gradtape
-        options = ReduceOptions.of_arguments(locals())
+        options = ReduceOptions(
+            op=op,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            gradient_predivide_factor=gradient_predivide_factor,
+            groups=resolve_groups(num_groups, groups),
+            process_set=process_set,
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            before_reduce=before_reduce,
+            after_reduce=after_reduce,
+        )
         local = LocalVariables(scale=scale_local_gradients, process_set=process_set)
         self._reducer = GradientReducer(options, local)
 
@@ -251,9 +262,20 @@ def PartialDistributedGradientTape(
         ValueError: as for DistributedGradientTape.
         TypeError: something in `local_layers` has no weights, or as for DistributedGradientTape.
     """
-    given = dict(locals())
-    del given["local_layers"]
-    tape = DistributedGradientTape(**given)
+    tape = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        before_reduce=before_reduce,
+        after_reduce=after_reduce,
+    )
     local = LocalVariables(local_layers, scale=scale_local_gradients, process_set=process_set)
     tape._reducer.local = local
     return tape

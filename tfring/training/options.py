@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfring import process_sets
@@ -33,13 +33,6 @@ class ReduceOptions:
     device_sparse: str = ""
     before_reduce: GradientTransform | None = None
     after_reduce: GradientTransform | None = None
-
-    @classmethod
-    def of_arguments(cls, given: Mapping[str, Any]) -> ReduceOptions:
-        """Picks the options out of the arguments, by name, of a function that users call."""
-        chosen = {field.name: given[field.name] for field in dataclasses.fields(cls)}
-        chosen["groups"] = resolve_groups(given.get("num_groups", 0), given["groups"])
-        return cls(**chosen)
 
     def __post_init__(self) -> None:
         name = reduce_ops.name_of(self.op)
@@ -103,18 +96,6 @@ class OptimizerOptions:
     name: str | None = None
     passes: int = 1
     average: bool = False
-
-    @classmethod
-    def of_arguments(cls, given: Mapping[str, Any]) -> OptimizerOptions:
-        """Picks the options out of the arguments, by name, of a function that users call."""
-        scale, process_set = given["scale_local_gradients"], given["process_set"]
-        return cls(
-            reduction=ReduceOptions.of_arguments(given),
-            local=LocalVariables(given.get("local_layers"), scale=scale, process_set=process_set),
-            name=given["name"],
-            passes=given["backward_passes_per_step"],
-            average=given["average_aggregated_gradients"],
-        )
 
 
 def resolve_groups(num_groups: int, groups: Any) -> Any:
