@@ -54,46 +54,35 @@ class NoneCompressor(Compressor):
         return tensor
 
 
-def _cast_floating(tensor: Any, dtype: Any) -> tuple[Any, Any]:
-    if not tensor.dtype.is_floating or tensor.dtype == dtype:
-        return tensor, None
-    return tf.cast(tensor, dtype), tensor.dtype
+class _FloatCompressor(Compressor):
+    """Sends floating point tensors with another dtype, that of the subclass."""
+
+    for_sparse = True
+    _dtype: Any
+
+    @classmethod
+    def compress(cls, tensor: Any) -> tuple[Any, Any]:
+        """As in Compressor."""
+        if not tensor.dtype.is_floating or tensor.dtype == cls._dtype:
+            return tensor, None
+        return tf.cast(tensor, cls._dtype), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """As in Compressor."""
+        return tensor if ctx is None else tf.cast(tensor, ctx)
 
 
-def _cast_back(tensor: Any, dtype: Any) -> Any:
-    return tensor if dtype is None else tf.cast(tensor, dtype)
-
-
-class FP16Compressor(Compressor):
+class FP16Compressor(_FloatCompressor):
     """Sends floating point tensors as float16: half the bytes, values up to 65504."""
 
-    for_sparse = True
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """As in Compressor."""
-        return _cast_floating(tensor, tf.float16)
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """As in Compressor."""
-        return _cast_back(tensor, ctx)
+    _dtype = tf.float16
 
 
-class BF16Compressor(Compressor):
+class BF16Compressor(_FloatCompressor):
     """Sends floating point tensors as bfloat16: half the bytes, the range of float32."""
 
-    for_sparse = True
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """As in Compressor."""
-        return _cast_floating(tensor, tf.bfloat16)
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """As in Compressor."""
-        return _cast_back(tensor, ctx)
+    _dtype = tf.bfloat16
 
 
 class Compression:

@@ -78,14 +78,8 @@ def gather(
 ) -> Any:
     """Concatenates the ranks' tensors along the first dimension, for the root only.
 
-    Differentiable; tfring.ops.gradients says which loss the gradient belongs to.
-
-    Args:
-        tensor: as in allgather.
-        root_rank: who gets the result: a rank of the whole job, also within a process set.
-        name: the same on every rank; made up by default.
-        process_set: the ranks that take part.
-        ignore_name_scope: use `name` as it is, without the current name scope.
+    Differentiable; tfring.ops.gradients says which loss the gradient belongs to. `tensor` is as in
+    allgather, the other parameters are as in reduce.
 
     Returns:
         On the root what allgather returns; no rows (first dimension 0) on the others.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import tensorflow as tf
 
 from tfring import process_sets
 from tfring.collectives import allreduce, broadcast, buckets
-from tfring.ops import arguments, builders, library, names, reduce_ops
+from tfring.ops import arguments, library, names, reduce_ops
 
 
 def broadcast_variables(
@@ -46,17 +45,10 @@ def broadcast_variables(
     )
     members = process_set or process_sets.global_process_set
     cut = buckets.cut_buckets(specs, first_bytes=buckets.BUCKET_BYTES)
-    assigned = []
-    with tf.device(device) if device else contextlib.nullcontext():
-        compared = _compare_dtypes("tfring.broadcast_variables", [b.dtype for b in cut], members)
-        with tf.control_dependencies(compared):
-            for bucket in cut:
-                assigned += _broadcast_bucket(
-                    [tf_variables[p] for p in bucket.positions],
-                    f"tfring.broadcast_variables.{bucket.index}",
-                    root_rank,
-                    members,
-                )
+    name = "tfring.broadcast_variables"
+    parts = [(f"{name}.{bucket.index}", bucket.positions) for bucket in cut]
+    with arguments.on_device(device):
+        assigned = _assign(tf_variables, parts, name, root_rank, members)
     return None if tf.executing_eagerly() else tf.group(assigned)
 
 
@@ -90,59 +82,53 @@ def broadcast_(
     tf_variables = [_tf_variable(v) for v in given]
     arguments.require_init("broadcast_")
     values = [arguments.checked_tensor(v, name, library.MOVABLE, "broadcast") for v in tf_variables]
-    assigned = list(given)
     full_name = names.collective_name("broadcast_", name, process_set=process_set)
     parts = arguments.by_dtype(values, full_name)
-    dtypes = [values[positions[0]].dtype.name for _, positions in parts]
-    compared = _compare_dtypes(full_name, dtypes, process_set)
-    for op_name, positions in parts:
-        with tf.control_dependencies(compared):
-            received = builders.broadcast_op(
-                [values[p] for p in positions],
-                name=op_name,
-                root_rank=int(root_rank),
-                process_set_id=process_sets.checked_id(process_set),
-            )
-        for p, value in zip(positions, received, strict=True):
-            result = tf_variables[p].assign(value)
-            if not tf.executing_eagerly():
-                assigned[p] = result
-    return assigned
+    assigned = _assign(tf_variables, parts, full_name, root_rank, process_set)
+    return given if tf.executing_eagerly() else assigned
 
 
-def _compare_dtypes(name: str, dtypes: Sequence[str], process_set: Any) -> list[Any]:
-    """Fails on every rank if the ranks are about to make different lists of broadcasts.
+def _assign(
+    variables: Sequence[Any],
+    parts: Sequence[tuple[str, Sequence[int]]],
+    name: str,
+    root_rank: int,
+    process_set: Any,
+) -> list[Any]:
+    """Broadcasts each part, which has a name and positions of variables of one dtype, as one op.
 
-    Without it a rank could wait in a broadcast that the others do not make.
+    Before it the ranks compare the parts' dtypes in a collective: if they are about to make
+    different lists of broadcasts, all of them get an error, and none waits for the others.
 
     Returns:
-        What the broadcasts have to wait for.
+        The result of each variable's assignment.
     """
-    return allreduce.bucket_allreduce(
+    dtypes = [variables[positions[0]].dtype.name for _, positions in parts]
+    compared = allreduce.bucket_allreduce(
         [tf.zeros([1])],
         name=f"{name}.layout",
         op=reduce_ops.Max,
         layout_hash=buckets.text_hash(" ".join(dtypes)),
         process_set=process_set,
     )
+    assigned: list[Any] = [None] * len(variables)
+    with tf.control_dependencies(compared):
+        for part_name, positions in parts:
+            values = broadcast.bucket_broadcast(
+                [variables[p] for p in positions],
+                name=part_name,
+                root_rank=root_rank,
+                process_set=process_set,
+            )
+            for p, value in zip(positions, values, strict=True):
+                assigned[p] = variables[p].assign(value)
+    return assigned
 
 
 def describe_variables(variables: Sequence[Any]) -> list[tuple[str, tuple[int, ...]]]:
     """Returns dtype and shape of each: two ranks can exchange values if these are equal."""
     described = [_tf_variable(v) for v in variables]
     return [(v.dtype.name, tuple(v.shape.as_list())) for v in described]
-
-
-def _broadcast_bucket(
-    variables: list[Any], name: str, root_rank: int, process_set: Any
-) -> list[Any]:
-    values = broadcast.bucket_broadcast(
-        [tf.convert_to_tensor(v) for v in variables],
-        name=name,
-        root_rank=root_rank,
-        process_set=process_set,
-    )
-    return [v.assign(value) for v, value in zip(variables, values, strict=True)]
 
 
 def _tf_variable(variable: Any) -> Any:

@@ -30,19 +30,9 @@ def DistributedOptimizer(
     **more: Any,
 ) -> Any:
     """As tfring.keras.DistributedOptimizer, with horovod.keras' order of parameters."""
-    return tfring.keras.DistributedOptimizer(
-        optimizer,
-        name=name,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        num_groups=num_groups,
-        groups=groups,
-        **more,
-    )
+    given = dict(locals())
+    del given["more"]
+    return tfring.keras.DistributedOptimizer(**given, **more)
 
 
 def allreduce(

@@ -29,38 +29,22 @@ def allreduce_op(
     group: bool = False,
 ) -> list[Any]:
     """Builds one TfringAllreduce of tensors of one dtype; returns tensors of the same shapes."""
-    reduced: list[Any] = _build(
-        "allreduce",
-        name,
-        process_set_id,
-        tensors=list(tensors),
-        reduce_op=op,
-        prescale_factor=_as_text(prescale),
-        postscale_factor=_as_text(postscale),
-        layout_hash=_as_int64(layout_hash),
-        group=group,
-    )
-    return reduced
+    attributes = _reduction(op, prescale, postscale) | {"layout_hash": _as_int64(layout_hash)}
+    return _build_list("allreduce", tensors, name, process_set_id, group=group, **attributes)
 
 
 def allgather_op(
     tensors: Sequence[Any], *, name: str, process_set_id: int = 0, group: bool = False
 ) -> list[Any]:
     """Builds one TfringAllgather of tensors of one dtype; first dimensions become sums."""
-    gathered: list[Any] = _build(
-        "allgather", name, process_set_id, tensors=list(tensors), group=group
-    )
-    return gathered
+    return _build_list("allgather", tensors, name, process_set_id, group=group)
 
 
 def broadcast_op(
     tensors: Sequence[Any], *, name: str, root_rank: int, process_set_id: int = 0
 ) -> list[Any]:
     """Builds one TfringBroadcast of tensors of one dtype; returns tensors of the same shapes."""
-    values: list[Any] = _build(
-        "broadcast", name, process_set_id, tensors=list(tensors), root_rank=root_rank
-    )
-    return values
+    return _build_list("broadcast", tensors, name, process_set_id, root_rank=root_rank)
 
 
 def reducescatter_op(
@@ -74,36 +58,18 @@ def reducescatter_op(
     group: bool = False,
 ) -> list[Any]:
     """Builds one TfringReducescatter of tensors of one dtype; returns this rank's rows."""
-    reduced: list[Any] = _build(
-        "reducescatter",
-        name,
-        process_set_id,
-        tensors=list(tensors),
-        reduce_op=op,
-        prescale_factor=_as_text(prescale),
-        postscale_factor=_as_text(postscale),
-        group=group,
-    )
-    return reduced
+    attributes = _reduction(op, prescale, postscale)
+    return _build_list("reducescatter", tensors, name, process_set_id, group=group, **attributes)
 
 
 def alltoall_op(tensor: Any, splits: Any, *, name: str, process_set_id: int = 0) -> tuple[Any, Any]:
     """Builds one TfringAlltoall; returns rows and how many came from each rank.
 
-    Args:
-        tensor: the rows for all ranks, in their order.
-        splits: int32 or int64 vector of rows per rank; None for equal parts.
-        name: the whole name.
-        process_set_id: the process set.
+    `tensor` has the rows for all ranks, in their order; `splits`, an int32 or int64 vector, says
+    how many go to each rank, None in equal parts.
     """
-    received, received_splits = _build(
-        "alltoall",
-        name,
-        process_set_id,
-        tensor=tensor,
-        splits=_splits(splits),
-        equal_splits=splits is None,
-    )
+    inputs = {"tensor": tensor, **_splits(splits)}
+    received, received_splits = _build("alltoall", name, process_set_id, **inputs)
     return received, received_splits
 
 
@@ -118,17 +84,8 @@ def reduce_op(
     process_set_id: int = 0,
 ) -> list[Any]:
     """Builds one TfringReduce of tensors of one dtype; returns zeros on all ranks but the root."""
-    reduced: list[Any] = _build(
-        "reduce",
-        name,
-        process_set_id,
-        tensors=list(tensors),
-        root_rank=root_rank,
-        reduce_op=op,
-        prescale_factor=_as_text(prescale),
-        postscale_factor=_as_text(postscale),
-    )
-    return reduced
+    attributes = _reduction(op, prescale, postscale)
+    return _build_list("reduce", tensors, name, process_set_id, root_rank=root_rank, **attributes)
 
 
 def gather_op(tensor: Any, *, name: str, root_rank: int, process_set_id: int = 0) -> Any:
@@ -139,48 +96,28 @@ def gather_op(tensor: Any, *, name: str, root_rank: int, process_set_id: int = 0
 def scatter_op(
     tensor: Any, splits: Any, *, name: str, root_rank: int, process_set_id: int = 0
 ) -> Any:
-    """Builds one TfringScatter; the other ranks' tensors only say dtype and row shape.
+    """Builds one TfringScatter of the root's rows, with `tensor` and `splits` as in alltoall_op.
 
-    Args:
-        tensor: on the root the rows for all ranks, in their order.
-        splits: on the root an int32 or int64 vector of rows per rank; None for equal parts.
-        name: the whole name.
-        root_rank: whose rows are scattered.
-        process_set_id: the process set.
+    The other ranks' tensors only say dtype and row shape, and their splits nothing.
     """
-    return _build(
-        "scatter",
-        name,
-        process_set_id,
-        tensor=tensor,
-        splits=_splits(splits),
-        equal_splits=splits is None,
-        root_rank=root_rank,
-    )
+    inputs = {"tensor": tensor, **_splits(splits)}
+    return _build("scatter", name, process_set_id, root_rank=root_rank, **inputs)
 
 
 def send_op(
     tensor: Any, *, name: str, source: int, destination: int, process_set_id: int = 0
 ) -> Any:
     """Builds one TfringSend; returns the operation, in eager mode None."""
-    return _build(
-        "send", name, process_set_id, tensor=tensor, source=source, destination=destination
-    )
+    ends = {"source": source, "destination": destination}
+    return _build("send", name, process_set_id, tensor=tensor, **ends)
 
 
 def recv_op(
     dtype: Any, shape: Any, *, name: str, source: int, destination: int, process_set_id: int = 0
 ) -> Any:
     """Builds one TfringRecv; the shape may be unknown, wholly or in parts."""
-    return _build(
-        "recv",
-        name,
-        process_set_id,
-        T=dtype,
-        shape=shape,
-        source=source,
-        destination=destination,
-    )
+    ends = {"source": source, "destination": destination}
+    return _build("recv", name, process_set_id, T=dtype, shape=shape, **ends)
 
 
 def barrier_op(*, name: str, process_set_id: int = 0) -> Any:
@@ -193,8 +130,22 @@ def join_op(*, name: str, process_set_id: int = 0) -> Any:
     return _build("join", name, process_set_id)
 
 
-def _splits(splits: Any) -> Any:
-    return tf.zeros([0], tf.int32) if splits is None else splits
+def _splits(splits: Any) -> dict[str, Any]:
+    equal = splits is None
+    return {"splits": tf.zeros([0], tf.int32) if equal else splits, "equal_splits": equal}
+
+
+def _reduction(op: int, prescale: float, postscale: float) -> dict[str, Any]:
+    """The attributes of a reduction; repr is the shortest text that gives the same double again."""
+    factors = {"prescale_factor": repr(float(prescale)), "postscale_factor": repr(float(postscale))}
+    return {"reduce_op": op, **factors}
+
+
+def _build_list(
+    kind: str, tensors: Sequence[Any], name: str, process_set_id: int, **attributes: Any
+) -> list[Any]:
+    """Builds one op that takes a list of tensors of one dtype and returns as many."""
+    return list(_build(kind, name, process_set_id, tensors=list(tensors), **attributes))
 
 
 def _build(kind: str, name: str, process_set_id: int, **inputs: Any) -> Any:
@@ -207,11 +158,6 @@ def _build(kind: str, name: str, process_set_id: int, **inputs: Any) -> Any:
             return make(channel=xla.chain(), **inputs)
     with xla.outside_clusters():
         return make(channel=library.channel(name, process_set_id), **inputs)
-
-
-def _as_text(factor: float) -> str:
-    """The shortest text that gives the same double again."""
-    return repr(float(factor))
 
 
 def _as_int64(value: int) -> int:

@@ -19,14 +19,28 @@ import tensorflow as tf
 from tfring.ops import builders, library, reduce_ops, xla
 from tfring.ops.reduce_ops import Average, Max, Min, Product, Sum
 
-_Gradient = TypeVar("_Gradient", bound=Callable[..., list[Any]])
+_Gradient = TypeVar("_Gradient", bound=Callable[[Any, list[Any]], list[Any]])
 
 
 def gradient_of(op_type: str) -> Callable[[_Gradient], _Gradient]:
-    """A decorator that registers a function as the gradient of an op; once per process."""
+    """A decorator that registers a function as the gradient of an op; once per process.
+
+    The function takes the operation, whose inputs are one or more tensors, splits where it has
+    them, and the channel; and a list of one gradient for each output, zeros for an output that
+    nobody used: the other ranks expect them from us. It returns one gradient for each tensor, of
+    its shape.
+    """
 
     def register(gradient: _Gradient) -> _Gradient:
-        tf.RegisterGradient(op_type)(xla.chained_gradient(gradient))
+        def of_all_inputs(op: Any, *grads: Any) -> list[Any]:
+            dense = [
+                tf.zeros_like(out) if grad is None else tf.convert_to_tensor(grad)
+                for grad, out in zip(grads, op.outputs, strict=True)
+            ]
+            found = gradient(op, dense)
+            return [*found, *[None] * (len(op.inputs) - len(found))]
+
+        tf.RegisterGradient(op_type)(xla.chained_gradient(of_all_inputs))
         return gradient
 
     return register
@@ -36,7 +50,7 @@ def gradient_of(op_type: str) -> Callable[[_Gradient], _Gradient]:
 @gradient_of("TfringRecv")
 @gradient_of("TfringBarrier")
 @gradient_of("TfringJoin")
-def no_gradient(op: Any, *grads: Any) -> list[Any]:
+def no_gradient(op: Any, grads: list[Any]) -> list[Any]:
     """Raises NotImplementedError: this collective cannot be differentiated."""
     del grads
     raise NotImplementedError(
@@ -46,7 +60,7 @@ def no_gradient(op: Any, *grads: Any) -> list[Any]:
 
 
 @gradient_of("TfringAllreduce")
-def allreduce_gradient(op: Any, *grads: Any) -> list[Any]:
+def allreduce_gradient(op: Any, grads: list[Any]) -> list[Any]:
     """The gradient of TfringAllreduce, by reduce operation.
 
     - Sum: of the sum of all ranks' losses: Sum-allreduce of the gradients.
@@ -56,22 +70,13 @@ def allreduce_gradient(op: Any, *grads: Any) -> list[Any]:
     - Product: of the sum of all ranks' losses, exact also where a factor is zero.
     - Adasum: none.
 
-    Args:
-        op: the operation, with N tensors and the channel as inputs.
-        *grads: N gradients, None where an output is not used.
-
-    Returns:
-        N gradients and None for the channel.
-
     Raises:
         NotImplementedError: the operation is Adasum.
     """
-    tensors = list(op.inputs[:-1])
-    dense = [dense_gradient(grad, out) for grad, out in zip(grads, op.outputs, strict=True)]
     kind = reduction(op)
     if kind in (Sum, Average):
-        reduced = builders.allreduce_op(
-            dense,
+        return builders.allreduce_op(
+            grads,
             name=gradient_name(op),
             op=kind,
             prescale=factor(op, "prescale_factor"),
@@ -79,11 +84,10 @@ def allreduce_gradient(op: Any, *grads: Any) -> list[Any]:
             process_set_id=process_set(op),
             group=bool(op.get_attr("group")),
         )
-        return [*reduced, None]
     totals = builders.allreduce_op(
-        dense, name=gradient_name(op), op=Sum, process_set_id=process_set(op)
+        grads, name=gradient_name(op), op=Sum, process_set_id=process_set(op)
     )
-    return [*gradients_of_selection(op, tensors, list(op.outputs), totals), None]
+    return gradients_of_selection(op, list(op.inputs[:-1]), list(op.outputs), totals)
 
 
 def gradients_of_selection(
@@ -163,21 +167,13 @@ def _product_gradients(op: Any, tensors: list[Any], totals: list[Any]) -> list[A
 
 
 @gradient_of("TfringAllgather")
-def allgather_gradient(op: Any, *grads: Any) -> list[Any]:
+def allgather_gradient(op: Any, grads: list[Any]) -> list[Any]:
     """The gradient of TfringAllgather: of the mean of all ranks' losses.
 
     Average-allreduce of the outputs' gradients, of which each rank keeps its own rows. To find them
     the ranks exchange their numbers of rows when it runs.
-
-    Args:
-        op: the operation, with N tensors and the channel as inputs.
-        *grads: N gradients, None where an output is not used.
-
-    Returns:
-        N gradients of the inputs' shapes and None for the channel.
     """
     tensors = list(op.inputs[:-1])
-    dense = [dense_gradient(grad, out) for grad, out in zip(grads, op.outputs, strict=True)]
     name, number = gradient_name(op), process_set(op)
     rows = tf.stack([tf.shape(tensor, out_type=tf.int64)[0] for tensor in tensors])
     # Each rank's number and its rows, so that it does not matter who takes part.
@@ -185,13 +181,10 @@ def allgather_gradient(op: Any, *grads: Any) -> list[Any]:
     [everybody] = builders.allgather_op([mine], name=f"{name}.rows", process_set_id=number)
     before = everybody[:, :1] < tf.cast(rank(), tf.int64)
     starts = tf.reduce_sum(tf.where(before, everybody, tf.zeros_like(everybody)), axis=0)[1:]
-    means = _average(dense, name, number)
+    means = _average(grads, name, number)
     return [
-        *(
-            tf.ensure_shape(_rows_from(mean, starts[i], tensor), tensor.shape)
-            for i, (mean, tensor) in enumerate(zip(means, tensors, strict=True))
-        ),
-        None,
+        tf.ensure_shape(_rows_from(mean, starts[i], tensor), tensor.shape)
+        for i, (mean, tensor) in enumerate(zip(means, tensors, strict=True))
     ]
 
 
@@ -202,51 +195,31 @@ def _rows_from(mean: Any, start: Any, tensor: Any) -> Any:
 
 
 @gradient_of("TfringBroadcast")
-def broadcast_gradient(op: Any, *grads: Any) -> list[Any]:
+def broadcast_gradient(op: Any, grads: list[Any]) -> list[Any]:
     """The gradient of TfringBroadcast: of the mean of all ranks' losses.
 
     Average-allreduce of the gradients on the root, zeros on the others.
-
-    Args:
-        op: the operation, with N tensors and the channel as inputs.
-        *grads: N gradients, None where an output is not used.
-
-    Returns:
-        N gradients and None for the channel.
     """
-    dense = [dense_gradient(grad, out) for grad, out in zip(grads, op.outputs, strict=True)]
     is_root = tf.equal(rank(), int(op.get_attr("root_rank")))
-    means = _average(dense, gradient_name(op), process_set(op))
-    return [*(tf.where(is_root, mean, tf.zeros_like(mean)) for mean in means), None]
+    means = _average(grads, gradient_name(op), process_set(op))
+    return [tf.where(is_root, mean, tf.zeros_like(mean)) for mean in means]
 
 
 @gradient_of("TfringAlltoall")
-def alltoall_gradient(op: Any, grad: Any, splits_grad: Any) -> list[Any]:
+def alltoall_gradient(op: Any, grads: list[Any]) -> list[Any]:
     """The gradient of TfringAlltoall: of the sum of all ranks' losses.
 
     The gradient of each row goes back to where the row came from: alltoall with the received
     splits.
-
-    Args:
-        op: the operation, with the tensor, the splits and the channel as inputs.
-        grad: gradient of the received rows.
-        splits_grad: means nothing.
-
-    Returns:
-        A gradient of the tensor's shape, None for the splits and the channel.
     """
-    del splits_grad
     back, _ = builders.alltoall_op(
-        tf.convert_to_tensor(grad),
-        op.outputs[1],
-        name=gradient_name(op),
-        process_set_id=process_set(op),
+        grads[0], op.outputs[1], name=gradient_name(op), process_set_id=process_set(op)
     )
-    return [tf.ensure_shape(back, op.inputs[0].shape), None, None]
+    return [tf.ensure_shape(back, op.inputs[0].shape)]
 
 
 @gradient_of("TfringReducescatter")
-def reducescatter_gradient(op: Any, *grads: Any) -> list[Any]:
+def reducescatter_gradient(op: Any, grads: list[Any]) -> list[Any]:
     """The gradient of TfringReducescatter: of N times the sum of all ranks' losses.
 
     N is the number of ranks. With this factor, Horovod's, an allgather of the result, whose
@@ -257,18 +230,10 @@ def reducescatter_gradient(op: Any, *grads: Any) -> list[Any]:
     - Min, Max, Product: N times what allreduce_gradient says of the sum of all ranks' losses.
 
     The factors of the call apply to the gradient as well.
-
-    Args:
-        op: the operation, with N tensors and the channel as inputs.
-        *grads: N gradients, None where an output is not used.
-
-    Returns:
-        N gradients of the inputs' shapes and None for the channel.
     """
     tensors = list(op.inputs[:-1])
-    dense = [dense_gradient(grad, out) for grad, out in zip(grads, op.outputs, strict=True)]
     name, number = gradient_name(op), process_set(op)
-    totals = builders.allgather_op(dense, name=name, process_set_id=number)
+    totals = builders.allgather_op(grads, name=name, process_set_id=number)
     kind = reduction(op)
     if kind != Average:
         ranks = library.load().tfring_size(process_set_id=number)
@@ -281,8 +246,7 @@ def reducescatter_gradient(op: Any, *grads: Any) -> list[Any]:
             list(op.outputs), name=f"{name}.results", process_set_id=number
         )
         results = gradients_of_selection(op, tensors, whole, totals)
-    shaped = [tf.ensure_shape(r, t.shape) for r, t in zip(results, tensors, strict=True)]
-    return [*shaped, None]
+    return [tf.ensure_shape(r, t.shape) for r, t in zip(results, tensors, strict=True)]
 
 
 def _average(grads: list[Any], name: str, process_set_id: int) -> list[Any]:
@@ -292,11 +256,6 @@ def _average(grads: list[Any], name: str, process_set_id: int) -> list[Any]:
     pairs = [tf.stack([tf.math.real(grad), tf.math.imag(grad)]) for grad in grads]
     means = builders.allreduce_op(pairs, name=name, op=Average, process_set_id=process_set_id)
     return [tf.complex(mean[0], mean[1]) for mean in means]
-
-
-def dense_gradient(grad: Any, output: Any) -> Any:
-    """An output that nobody used has no gradient; the other ranks expect zeros from us."""
-    return tf.zeros_like(output) if grad is None else tf.convert_to_tensor(grad)
 
 
 def rank() -> Any:

@@ -167,11 +167,6 @@ def xla_trouble() -> str:
 
 
 def refuse_xla(name: str, kind: str) -> None:
-    """Raises NotImplementedError in a function with jit_compile=True that XLA cannot compile.
-
-    Args:
-        name: of the tensor.
-        kind: of the collective; see tfring.ops.xla.COMPILED.
-    """
+    """Loads the library, and raises NotImplementedError as tfring.ops.xla.refuse does."""
     load()
     xla.refuse(name, kind)

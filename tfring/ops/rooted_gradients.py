@@ -16,86 +16,57 @@ from tfring.ops.reduce_ops import Average, Sum
 
 
 @gradients.gradient_of("TfringReduce")
-def reduce_gradient(op: Any, *grads: Any) -> list[Any]:
+def reduce_gradient(op: Any, grads: list[Any]) -> list[Any]:
     """The gradient of TfringReduce: of the sum of all ranks' losses.
 
     Only the root's loss depends on the tensors; the zeros of the others are constants. So it is the
     root's gradient, broadcast: for Sum as it is, for Average divided by the number of ranks that
     took part, for Min, Max and Product shared as in gradients.allreduce_gradient; times the
     factors of the call.
-
-    Args:
-        op: the operation, with N tensors and the channel as inputs.
-        *grads: N gradients, None where an output is not used.
-
-    Returns:
-        N gradients and None for the channel.
     """
-    tensors = list(op.inputs[:-1])
-    dense = [
-        gradients.dense_gradient(grad, out) for grad, out in zip(grads, op.outputs, strict=True)
-    ]
     name, number, root = _call(op)
-    totals = builders.broadcast_op(dense, name=name, root_rank=root, process_set_id=number)
+    totals = builders.broadcast_op(grads, name=name, root_rank=root, process_set_id=number)
     kind = gradients.reduction(op)
     if kind not in (Sum, Average):
         results = builders.broadcast_op(
             list(op.outputs), name=f"{name}.results", root_rank=root, process_set_id=number
         )
-        return [*gradients.gradients_of_selection(op, tensors, results, totals), None]
+        return gradients.gradients_of_selection(op, list(op.inputs[:-1]), results, totals)
     scale = gradients.factor(op, "prescale_factor") * gradients.factor(op, "postscale_factor")
     scaled = [total * tf.constant(scale, total.dtype) for total in totals]
     if kind == Average:
         count = _participants(f"{name}.count", number)
         scaled = [total / tf.cast(count, total.dtype) for total in scaled]
-    return [*scaled, None]
+    return scaled
 
 
 @gradients.gradient_of("TfringGather")
-def gather_gradient(op: Any, grad: Any) -> list[Any]:
+def gather_gradient(op: Any, grads: list[Any]) -> list[Any]:
     """The gradient of TfringGather: of the sum of all ranks' losses.
 
     Each rank gets the gradient of its rows from the root: a scatter.
-
-    Args:
-        op: the operation, with the tensor and the channel as inputs.
-        grad: gradient of the output.
-
-    Returns:
-        A gradient of the tensor's shape and None for the channel.
     """
     tensor = op.inputs[0]
     name, number, root = _call(op)
     rows = tf.shape(tensor, out_type=tf.int64)[:1]
     all_rows = builders.gather_op(rows, name=f"{name}.rows", root_rank=root, process_set_id=number)
-    mine = builders.scatter_op(
-        tf.convert_to_tensor(grad), all_rows, name=name, root_rank=root, process_set_id=number
-    )
-    return [tf.ensure_shape(mine, tensor.shape), None]
+    mine = builders.scatter_op(grads[0], all_rows, name=name, root_rank=root, process_set_id=number)
+    return [tf.ensure_shape(mine, tensor.shape)]
 
 
 @gradients.gradient_of("TfringScatter")
-def scatter_gradient(op: Any, grad: Any) -> list[Any]:
+def scatter_gradient(op: Any, grads: list[Any]) -> list[Any]:
     """The gradient of TfringScatter: of the sum of all ranks' losses.
 
     The root gets the gradients of all rows: a gather. The other ranks' tensors are not used, their
     gradients are zeros.
-
-    Args:
-        op: the operation, with the tensor, the splits and the channel as inputs.
-        grad: gradient of the output.
-
-    Returns:
-        A gradient of the tensor's shape, None for the splits and the channel.
     """
     tensor = op.inputs[0]
     name, number, root = _call(op)
-    gathered = builders.gather_op(
-        tf.convert_to_tensor(grad), name=name, root_rank=root, process_set_id=number
-    )
+    gathered = builders.gather_op(grads[0], name=name, root_rank=root, process_set_id=number)
     # No rows on the others: zeros for all of theirs.
     missing = tf.zeros_like(tensor)[tf.shape(gathered)[0] :]
-    return [tf.ensure_shape(tf.concat([gathered, missing], 0), tensor.shape), None, None]
+    return [tf.ensure_shape(tf.concat([gathered, missing], 0), tensor.shape)]
 
 
 def _call(op: Any) -> tuple[str, int, int]:
