@@ -42,17 +42,17 @@ def broadcast_object(
         RuntimeError: The root could not pickle its object; on the root the pickler's own error.
     """
     del session
-    number = process_sets.checked_id(process_set)
+    set_id = process_sets.checked_id(process_set)
     name = name or "tfring.broadcast_object"
     mine = rank() == root_rank if is_initialized() else False
     payload, failure = _pickled(obj) if mine else (np.empty(0, dtype=np.uint8), None)
     with tf_errors():
         length = np.array([_FAILED if failure else payload.size], dtype=np.int64)
-        size = int(_broadcast(length, f"{name}.size", root_rank, number)[0])
+        size = int(_broadcast(length, f"{name}.size", root_rank, set_id)[0])
         _refuse_failed([size], failure, [root_rank])
         if not mine:
             payload = np.empty(size, dtype=np.uint8)
-        received = _broadcast(payload, f"{name}.data", root_rank, number)
+        received = _broadcast(payload, f"{name}.data", root_rank, set_id)
     return obj if mine else pickle.loads(received.tobytes())
 
 
@@ -87,15 +87,15 @@ def allgather_object(
         RuntimeError: A rank could not pickle its object; on that rank the pickler's own error.
     """
     del session
-    number = process_sets.checked_id(process_set)
+    set_id = process_sets.checked_id(process_set)
     name = name or "tfring.allgather_object"
     payload, failure = _pickled(obj)
     with tf_errors():
         header = np.array([[rank(), _FAILED if failure else payload.size]], dtype=np.int64)
-        headers = _native.core.allgather(header, name=f"{name}.size", process_set=number)
+        headers = _native.core.allgather(header, name=f"{name}.size", process_set=set_id)
         ranks, sizes = headers.T.tolist()
         _refuse_failed(sizes, failure, ranks)
-        data = _native.core.allgather(payload, name=f"{name}.data", process_set=number)
+        data = _native.core.allgather(payload, name=f"{name}.data", process_set=set_id)
     ends = np.cumsum(sizes)
     return [pickle.loads(data[end - n : end].tobytes()) for n, end in zip(sizes, ends, strict=True)]
 

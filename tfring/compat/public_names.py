@@ -50,6 +50,27 @@ def lazy_names(
     return names, load, lambda: sorted({*vars(sys.modules[package]), *names})
 
 
+def reexport(
+    target: str, only: list[str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Returns `__getattr__`, `__dir__` and `__all__` of a module with the names of another.
+
+    Args:
+        target: the module of tfring that has the names.
+        only: those names; None is all.
+    """
+    module = importlib.import_module(target)
+    public = [n for n in getattr(module, "__all__", dir(module)) if not n.startswith("_")]
+    names = public if only is None else only
+
+    def get(name: str) -> Any:
+        if name.startswith("__") or (only is not None and name not in only):
+            raise AttributeError(f"tfring's shim for Horovod has no {name!r} here", name=name)
+        return getattr(module, name)
+
+    return get, lambda: sorted({*names, *(dir(module) if only is None else ())}), names
+
+
 def _imports(stub: Path) -> dict[str, str | None]:
     """The names that a stub imports, and from which module; None is the package itself."""
     body = ast.parse(stub.read_text(encoding="utf-8")).body

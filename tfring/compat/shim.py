@@ -15,10 +15,11 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+
+from tfring.compat.public_names import reexport
 
 SHIM_FOLDER = Path(__file__).resolve().parent / "import_path"
 
@@ -63,27 +64,6 @@ def install() -> None:
     """Makes the modules below `horovod` importable, before those of an installed Horovod."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
-
-
-def reexport(
-    target: str, only: list[str] | None = None
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Returns `__getattr__`, `__dir__` and `__all__` of a module with the names of another.
-
-    Args:
-        target: the module of tfring that has the names.
-        only: those names; None is all.
-    """
-    module = importlib.import_module(target)
-    public = [n for n in getattr(module, "__all__", dir(module)) if not n.startswith("_")]
-    names = public if only is None else only
-
-    def get(name: str) -> Any:
-        if name.startswith("__") or (only is not None and name not in only):
-            raise AttributeError(f"tfring's stand-in for Horovod has no {name!r} here", name=name)
-        return getattr(module, name)
-
-    return get, lambda: sorted({*names, *(dir(module) if only is None else ())}), names
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -10,7 +10,7 @@ from typing import Any
 
 import tfring.keras
 from tfring.collectives.compression import Compression
-from tfring.compat.shim import reexport
+from tfring.compat.public_names import reexport
 from tfring.ops import reduce_ops
 
 __getattr__, __dir__, __all__ = reexport("tfring.keras")

@@ -142,16 +142,16 @@ def _extremum_gradients(
 
 def _product_gradients(op: Any, tensors: list[Any], totals: list[Any]) -> list[Any]:
     prescale, postscale = factor(op, "prescale_factor"), factor(op, "postscale_factor")
-    name, number = gradient_name(op), process_set(op)
+    name, set_id = gradient_name(op), process_set(op)
     [ranks] = builders.allgather_op(
-        [tf.expand_dims(rank(), 0)], name=f"{name}.ranks", process_set_id=number
+        [tf.expand_dims(rank(), 0)], name=f"{name}.ranks", process_set_id=set_id
     )
     position = tf.math.count_nonzero(ranks < rank(), dtype=tf.int32)
     # The product of the others without a division, which a zero would spoil.
     all_factors = builders.allgather_op(
         [tf.expand_dims(tensor * tf.constant(prescale, tensor.dtype), 0) for tensor in tensors],
         name=f"{name}.factors",
-        process_set_id=number,
+        process_set_id=set_id,
     )
     results = []
     for tensor, total, factors in zip(tensors, totals, all_factors, strict=True):
@@ -174,14 +174,14 @@ def allgather_gradient(op: Any, grads: list[Any]) -> list[Any]:
     the ranks exchange their numbers of rows when it runs.
     """
     tensors = list(op.inputs[:-1])
-    name, number = gradient_name(op), process_set(op)
+    name, set_id = gradient_name(op), process_set(op)
     rows = tf.stack([tf.shape(tensor, out_type=tf.int64)[0] for tensor in tensors])
     # Each rank's number and its rows, so that it does not matter who takes part.
     mine = tf.expand_dims(tf.concat([[tf.cast(rank(), tf.int64)], rows], 0), 0)
-    [everybody] = builders.allgather_op([mine], name=f"{name}.rows", process_set_id=number)
+    [everybody] = builders.allgather_op([mine], name=f"{name}.rows", process_set_id=set_id)
     before = everybody[:, :1] < tf.cast(rank(), tf.int64)
     starts = tf.reduce_sum(tf.where(before, everybody, tf.zeros_like(everybody)), axis=0)[1:]
-    means = _average(grads, name, number)
+    means = _average(grads, name, set_id)
     return [
         tf.ensure_shape(_rows_from(mean, starts[i], tensor), tensor.shape)
         for i, (mean, tensor) in enumerate(zip(means, tensors, strict=True))
@@ -232,18 +232,18 @@ def reducescatter_gradient(op: Any, grads: list[Any]) -> list[Any]:
     The factors of the call apply to the gradient as well.
     """
     tensors = list(op.inputs[:-1])
-    name, number = gradient_name(op), process_set(op)
-    totals = builders.allgather_op(grads, name=name, process_set_id=number)
+    name, set_id = gradient_name(op), process_set(op)
+    totals = builders.allgather_op(grads, name=name, process_set_id=set_id)
     kind = reduction(op)
     if kind != Average:
-        ranks = library.load().tfring_size(process_set_id=number)
+        ranks = library.load().tfring_size(process_set_id=set_id)
         totals = [total * tf.cast(ranks, total.dtype) for total in totals]
     if kind in (Sum, Average):
         scale = factor(op, "prescale_factor") * factor(op, "postscale_factor")
         results = [total * tf.constant(scale, total.dtype) for total in totals]
     else:
         whole = builders.allgather_op(
-            list(op.outputs), name=f"{name}.results", process_set_id=number
+            list(op.outputs), name=f"{name}.results", process_set_id=set_id
         )
         results = gradients_of_selection(op, tensors, whole, totals)
     return [tf.ensure_shape(r, t.shape) for r, t in zip(results, tensors, strict=True)]
@@ -284,5 +284,5 @@ def factor(op: Any, attribute: str) -> float:
 
 
 def process_set(op: Any) -> int:
-    """The number of the process set."""
+    """The id of the process set."""
     return int(op.get_attr("process_set_id"))

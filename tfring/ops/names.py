@@ -76,14 +76,14 @@ def collective_name(
     Raises:
         ValueError: the process set is not registered.
     """
-    number = checked_id(process_set)
+    set_id = checked_id(process_set)
     if name:
         scope = "" if ignore_name_scope else tf.get_current_name_scope()
         return f"{scope}/{name}{suffix}" if scope else f"{name}{suffix}"
-    group = f"set{number}." if number else ""
+    group = f"set{set_id}." if set_id else ""
     key = f"{group}{kind}{suffix}"
     if tf.executing_eagerly():
-        count = _next(_of_this_process(number), key) % EAGER_NAMES
+        count = _next(_of_this_process(set_id), key) % EAGER_NAMES
         return f"eager.{group}{kind}.{count}{suffix}"
     graph = _owner(tf.compat.v1.get_default_graph())
     owner = graph.name if isinstance(graph, func_graph.FuncGraph) else "graph"
@@ -94,13 +94,13 @@ def collective_name(
     return f"{owner}.{group}{kind}.{_next(counters, key)}{suffix}"
 
 
-def _of_this_process(number: int) -> dict[str, int]:
+def _of_this_process(set_id: int) -> dict[str, int]:
     """The process set's eager counters; new ones after init or when all have joined."""
-    joins = (generation(), library.joins(0), library.joins(number))
+    joins = (generation(), library.joins(0), library.joins(set_id))
     with _lock:
-        counters = _eager_counters.get(number)
+        counters = _eager_counters.get(set_id)
         if counters is None or counters.joins != joins:
-            counters = _eager_counters[number] = _EagerCounters(joins)
+            counters = _eager_counters[set_id] = _EagerCounters(joins)
         return counters.counts
 
 

@@ -24,18 +24,18 @@ def reduce_gradient(op: Any, grads: list[Any]) -> list[Any]:
     took part, for Min, Max and Product shared as in gradients.allreduce_gradient; times the
     factors of the call.
     """
-    name, number, root = _call(op)
-    totals = builders.broadcast_op(grads, name=name, root_rank=root, process_set_id=number)
+    name, set_id, root = _call(op)
+    totals = builders.broadcast_op(grads, name=name, root_rank=root, process_set_id=set_id)
     kind = gradients.reduction(op)
     if kind not in (Sum, Average):
         results = builders.broadcast_op(
-            list(op.outputs), name=f"{name}.results", root_rank=root, process_set_id=number
+            list(op.outputs), name=f"{name}.results", root_rank=root, process_set_id=set_id
         )
         return gradients.gradients_of_selection(op, list(op.inputs[:-1]), results, totals)
     scale = gradients.factor(op, "prescale_factor") * gradients.factor(op, "postscale_factor")
     scaled = [total * tf.constant(scale, total.dtype) for total in totals]
     if kind == Average:
-        count = _participants(f"{name}.count", number)
+        count = _participants(f"{name}.count", set_id)
         scaled = [total / tf.cast(count, total.dtype) for total in scaled]
     return scaled
 
@@ -47,10 +47,10 @@ def gather_gradient(op: Any, grads: list[Any]) -> list[Any]:
     Each rank gets the gradient of its rows from the root: a scatter.
     """
     tensor = op.inputs[0]
-    name, number, root = _call(op)
+    name, set_id, root = _call(op)
     rows = tf.shape(tensor, out_type=tf.int64)[:1]
-    all_rows = builders.gather_op(rows, name=f"{name}.rows", root_rank=root, process_set_id=number)
-    mine = builders.scatter_op(grads[0], all_rows, name=name, root_rank=root, process_set_id=number)
+    all_rows = builders.gather_op(rows, name=f"{name}.rows", root_rank=root, process_set_id=set_id)
+    mine = builders.scatter_op(grads[0], all_rows, name=name, root_rank=root, process_set_id=set_id)
     return [tf.ensure_shape(mine, tensor.shape)]
 
 
@@ -62,8 +62,8 @@ def scatter_gradient(op: Any, grads: list[Any]) -> list[Any]:
     gradients are zeros.
     """
     tensor = op.inputs[0]
-    name, number, root = _call(op)
-    gathered = builders.gather_op(grads[0], name=name, root_rank=root, process_set_id=number)
+    name, set_id, root = _call(op)
+    gathered = builders.gather_op(grads[0], name=name, root_rank=root, process_set_id=set_id)
     # No rows on the others: zeros for all of theirs.
     missing = tf.zeros_like(tensor)[tf.shape(gathered)[0] :]
     return [tf.ensure_shape(tf.concat([gathered, missing], 0), tensor.shape)]
@@ -71,8 +71,8 @@ def scatter_gradient(op: Any, grads: list[Any]) -> list[Any]:
 
 def _call(op: Any) -> tuple[str, int, int]:
     """The gradient's name, the process set and the root."""
-    number = gradients.process_set(op)
-    return gradients.gradient_name(op), number, int(op.get_attr("root_rank"))
+    set_id = gradients.process_set(op)
+    return gradients.gradient_name(op), set_id, int(op.get_attr("root_rank"))
 
 
 def _participants(name: str, process_set_id: int) -> Any:

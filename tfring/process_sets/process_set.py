@@ -153,7 +153,7 @@ def checked_id(process_set: Any) -> int:
         return 0
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set has to be a ProcessSet, not {process_set!r}")
-    number = process_set.process_set_id
-    if number is None:
+    set_id = process_set.process_set_id
+    if set_id is None:
         raise ValueError(f"{process_set} is not registered: {process_set._advice()}")
-    return int(number)
+    return int(set_id)

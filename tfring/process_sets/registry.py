@@ -149,8 +149,9 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if process_set is global_process_set:
         return False
     with _lock:
-        number, null_here = process_set.process_set_id, process_set._null_on_this_rank
-        if number is None and not null_here:
+        set_id, null_here = process_set.process_set_id, process_set._null_on_this_rank
+        why = process_set._why
+        if set_id is None and not null_here:
             raise ValueError(f"{process_set} is not registered: {process_set._advice()}")
         # From here on no thread of this rank begins a collective in it.
         _unregister(
@@ -158,37 +159,55 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         )
         generation = _generation
     try:
-        _remove(process_set, number)
+        _remove(process_set, set_id)
     except BaseException:
         with _lock:
             if generation == _generation:
-                process_set.process_set_id = number
+                process_set.process_set_id = set_id
+                process_set._null_on_this_rank = null_here
+                process_set._why = why
         raise
     with _lock:
-        if number is not None and _registered.get(number) is process_set:
-            del _registered[number]
+        if set_id is not None and _registered.get(set_id) is process_set:
+            del _registered[set_id]
     return True
 
 
-def _remove(process_set: ProcessSet, number: int | None) -> None:
+def _remove(process_set: ProcessSet, set_id: int | None) -> None:
     """Removes the set; with communicators all sets that ranks hold in its place."""
-    numbers = [number]
+    set_ids = [set_id]
     if process_set.mpi_comm is not None:
-        numbers = sorted({n for n in map(json.loads, _gather(json.dumps(number))) if n is not None})
+        set_ids = sorted({n for n in map(json.loads, _gather(json.dumps(set_id))) if n is not None})
     with _removing, _argument_errors():
-        for each in numbers:
+        for each in set_ids:
             _native.core.remove_process_set(each)
 
 
-def _register(process_set: ProcessSet, number: int, generation: int) -> None:
+def _register(process_set: ProcessSet, set_id: int, generation: int) -> None:
     """Makes a set usable that the runtime has."""
     with _lock:
-        if generation != _generation:
-            raise ValueError(f"{process_set} was not registered: shutdown() came in between")
+        _check_generation(process_set, generation)
         process_set._why = ""
         process_set._null_on_this_rank = False
-        process_set.process_set_id = number
-        _registered[number] = process_set
+        process_set.process_set_id = set_id
+        _registered[set_id] = process_set
+
+
+def _register_null(process_set: ProcessSet, generation: int) -> None:
+    """Notes that the other ranks made several sets in the place of this one."""
+    with _lock:
+        _check_generation(process_set, generation)
+        process_set._ranks = []
+        process_set._null_on_this_rank = True
+        process_set._why = (
+            "it is COMM_NULL on this rank, and the other ranks made several sets in its place"
+        )
+        _null_here.append(process_set)
+
+
+def _check_generation(process_set: ProcessSet, generation: int) -> None:
+    if generation != _generation:
+        raise ValueError(f"{process_set} was not registered: shutdown() came in between")
 
 
 def _unregister(process_set: ProcessSet, why: str) -> None:
@@ -212,19 +231,14 @@ def _add_agreed(process_sets: Sequence[ProcessSet], generation: int) -> None:
     for wanted in distinct:
         if wanted in known.values():
             raise ValueError(f"a process set of the ranks {wanted} is registered already")
-    numbers = {tuple(wanted): _add_ranks(wanted) for wanted in distinct}
+    set_ids = {tuple(wanted): _add_ranks(wanted) for wanted in distinct}
     for place, process_set in enumerate(process_sets):
         ranks = agreement.own_set(places, own, place)
         process_set._ranks = ranks
         if ranks is not None:
-            _register(process_set, numbers[tuple(ranks)], generation)
-            continue
-        process_set._ranks = []
-        process_set._null_on_this_rank = True
-        process_set._why = (
-            "it is COMM_NULL on this rank, and the other ranks made several sets in its place"
-        )
-        _null_here.append(process_set)
+            _register(process_set, set_ids[tuple(ranks)], generation)
+        else:
+            _register_null(process_set, generation)
 
 
 def _proposal(process_sets: Sequence[ProcessSet]) -> SetProposal:

@@ -59,14 +59,14 @@ def refuse_reduced(
         members: the process set over which they are about to be reduced.
         since: the time in the record of reductions at which the optimizer was wrapped.
     """
-    number = process_sets.checked_id(members)
+    set_id = process_sets.checked_id(members)
     present = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
-    found = any(getattr(g, _MARK, None) == number for g, _ in present)
+    found = any(getattr(g, _MARK, None) == set_id for g, _ in present)
     symbolic = symbolic_parts(g for g, _ in present)
     if not found and symbolic:
-        found = _computed_from_reduced(symbolic, number)
+        found = _computed_from_reduced(symbolic, set_id)
     if not found and not symbolic:
-        found = reductions.any_by_tape_since((v for _, v in present), number, since)
+        found = reductions.any_by_tape_since((v for _, v in present), set_id, since)
     if found:
         raise ValueError(
             "these gradients were reduced by a DistributedGradientTape already and would be "
@@ -85,7 +85,7 @@ def comes_from(tensors: Sequence[Any], prefix: str) -> bool:
     return any(name.startswith(prefix) for name, _ in _collectives_behind(tensors))
 
 
-def _computed_from_reduced(tensors: Sequence[Any], number: int) -> bool:
+def _computed_from_reduced(tensors: Sequence[Any], set_id: int) -> bool:
     """Returns whether the tensors were computed from what a tape reduced over a process set.
 
     A loss that contains reduced gradients, as for a gradient penalty, is differentiated through the
@@ -95,7 +95,7 @@ def _computed_from_reduced(tensors: Sequence[Any], number: int) -> bool:
     behind = set(_collectives_behind(tensors))
     if any(name.startswith(f"grad.{TAPE_PREFIX}") for name, _ in behind):
         return False
-    return any(name.startswith(TAPE_PREFIX) and over == number for name, over in behind)
+    return any(name.startswith(TAPE_PREFIX) and over == set_id for name, over in behind)
 
 
 def _collectives_behind(tensors: Sequence[Any]) -> Iterator[tuple[str, int]]:

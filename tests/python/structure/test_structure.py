@@ -25,6 +25,8 @@ MAX_FILES_IN_PACKAGE = 15
 RETIRED_WORDS = {
     r"ops/.*": r"(?<!time_since_)epoch",  # generation: one life of the runtime
     r".*\.(py|md)": r"\brooms?\b",  # layer
+    r"(ops|tests/cc)/.*": r"\b(first_dims|TensorTable|EntryTable|CheckAddress|LineTurn)\b",
+    r"tfring/.*": r"\b(tf_library|tf_ops|reduced_record|stand_in|stand_for|bring_up|agreed_sets)\b",
 }
 # Folders that exist on one machine only: home directories, temporary and work areas.
 MACHINE_PATH = re.compile(r"(?<![\w.$}/])/(?:home|root|Users|work|opt/[a-z]+env)/[\w.-]+")

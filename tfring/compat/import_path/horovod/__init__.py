@@ -1,7 +1,7 @@
 """horovod: tfring under Horovod's name. tfring.compat.shim has the modules below it."""
 
-from tfring.compat import shim
+from tfring.compat import public_names, shim
 from tfring.compat.shim import HOROVOD_VERSION as __version__  # noqa: F401
 
 shim.install()
-__getattr__, __dir__, __all__ = shim.reexport("tfring", ["run", "__version__"])
+__getattr__, __dir__, __all__ = public_names.reexport("tfring", ["run", "__version__"])
