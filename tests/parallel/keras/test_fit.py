@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -33,13 +32,6 @@ OPTIMIZERS: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def mixed_float16() -> Iterator[None]:
-    keras.mixed_precision.set_global_policy("mixed_float16")
-    yield
-    keras.mixed_precision.set_global_policy("float32")
-
-
 @pytest.mark.parametrize("how", [{"run_eagerly": True}, {"steps_per_execution": 5}])
 def test_other_ways_to_run_equal_one_process(how: dict[str, Any]) -> None:
     together = train_together(OPTIMIZERS["accumulation"](), steps=10, seed=2, **how)
@@ -60,7 +52,7 @@ def test_jit_compile_without_a_callback_is_an_error_that_says_what_to_do(
     model = build_model(3)
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
     model.compile(optimizer=optimizer, loss=loss(), jit_compile=True)
-    with pytest.raises(NotImplementedError, match="jit_compile=False"):
+    with pytest.raises(NotImplementedError, match="no library; use jit_compile=False"):
         model.fit(*my_data(1), batch_size=PER_RANK, verbose=0)
 
 
@@ -131,57 +123,6 @@ def test_another_model_on_one_rank_only() -> None:
     assert_same_weights(together, train_alone(OPTIMIZERS["momentum"](), steps=4, seed=5))
 
 
-class OverflowOnOneRank(keras.callbacks.Callback):
-    """Makes the gradients of one step infinite on the last rank, by its loss scale's input."""
-
-    def __init__(self, layer: Any, step: int) -> None:
-        super().__init__()
-        self._layer, self._step, self._kept = layer, step, None
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if batch == self._step and hvd.rank() == hvd.size() - 1:
-            self._layer.poison.assign(float("inf"))
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._layer.poison.assign(1.0)
-
-
-class Poison(keras.layers.Layer):
-    """Multiplies by a variable that a test can set to inf."""
-
-    def build(self, input_shape: Any) -> None:
-        self.poison = self.add_weight(shape=(), initializer="ones", trainable=False)
-
-    def call(self, inputs: Any) -> Any:
-        return inputs * keras.ops.cast(self.poison, inputs.dtype)
-
-
-@pytest.mark.parametrize("accumulate", [None, 2])
-def test_an_overflow_on_one_rank_makes_all_skip(mixed_float16: None, accumulate: Any) -> None:
-    model = keras.Sequential([keras.layers.Input((8,)), Poison(), keras.layers.Dense(3)])
-    inner = keras.optimizers.SGD(0.01, gradient_accumulation_steps=accumulate)
-    scaling = keras.optimizers.LossScaleOptimizer(
-        hvd.DistributedOptimizer(inner), initial_scale=16.0
-    )
-    model.compile(optimizer=scaling, loss=loss())
-    x, y = my_data(8)
-    model.fit(
-        x,
-        y,
-        batch_size=PER_RANK,
-        shuffle=False,
-        verbose=0,
-        callbacks=[
-            hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-            OverflowOnOneRank(model.layers[0], 3),
-        ],
-    )
-    assert float(scaling.dynamic_scale) == 8.0  # halved once, on every rank
-    assert int(inner._iterations) == 7
-    assert_same_on_all_ranks(model)
-    assert all(np.isfinite(w).all() for w in model.get_weights())
-
-
 def test_an_optimizer_wrapped_after_the_first_fit_is_repaired() -> None:
     model = build_model(7)
     model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss())
@@ -232,6 +173,7 @@ class OwnTrainStep(keras.Model):
         if self.distributed:
             tape = tfring.DistributedGradientTape(tape)
         gradients = tape.gradient(value, self.trainable_variables)
+        gradients, _ = tf.clip_by_global_norm(gradients, 1e6)
         self.optimizer.apply(gradients, self.trainable_variables)
         return {"loss": value}
 
@@ -250,7 +192,7 @@ def test_an_own_train_step_with_a_distributed_optimizer_equals_one_process() -> 
     assert_same_weights(model, alone.get_weights())
 
 
-def test_an_own_train_step_must_reduce_one_way_or_the_other() -> None:
+def test_an_own_train_step_must_reduce_one_way_or_the_other_and_not_both() -> None:
     x, y = my_data(4)
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
     model = OwnTrainStep(distributed=True)
@@ -258,20 +200,12 @@ def test_an_own_train_step_must_reduce_one_way_or_the_other() -> None:
     for _ in range(2):  # the second fit does not trace again
         model.fit(x, y, batch_size=PER_RANK, verbose=0, callbacks=callbacks)
     assert_same_on_all_ranks(model)
+    model = OwnTrainStep(distributed=True)
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss=loss())
+    with pytest.raises(ValueError, match="not both"):
+        model.fit(x, y, batch_size=PER_RANK, verbose=0)
     if hvd.size() > 1:
         model = OwnTrainStep(distributed=False)
         model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss())
         with pytest.raises(RuntimeError, match="no gradient was reduced"):
             model.fit(x, y, batch_size=PER_RANK, verbose=0, callbacks=callbacks)
-
-
-def test_different_missing_gradients_are_an_error_on_every_rank() -> None:
-    variables = [keras.Variable([1.0]), keras.Variable([2.0])]
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
-    gradients = [tf.constant([1.0]), tf.constant([1.0])]
-    if hvd.size() > 1:
-        mine = [gradients[0], None] if hvd.rank() == 0 else gradients
-        with pytest.raises(tf.errors.FailedPreconditionError, match=r"tfring\.optimizer"):
-            optimizer.apply(mine, variables)
-    optimizer.apply(gradients, variables)  # and the next step works
-    np.testing.assert_allclose([v.numpy()[0] for v in variables], [0.9, 1.9], rtol=1e-6)

@@ -181,17 +181,6 @@ def test_a_second_model_cannot_use_the_optimizer(recorder: Recorder) -> None:
         fit(optimizer)
 
 
-def test_names_do_not_depend_on_being_built(recorder: Recorder) -> None:
-    """A rank that resumed has a built optimizer, the others have not."""
-    for build in (False, True):
-        variables = [keras.Variable([1.0]), keras.Variable([1.0])]
-        optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), name=f"n{build}")
-        if build:
-            optimizer.build(variables)
-        optimizer.apply([tf.constant([1.0])], variables[1:])
-    assert [name.split(".", 3)[3] for name in recorder.ran] == ["0.0", "0.0"]
-
-
 def test_going_past_the_hook_is_refused(recorder: Recorder) -> None:
     optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1))
     variable = keras.Variable([1.0])
@@ -199,15 +188,3 @@ def test_going_past_the_hook_is_refused(recorder: Recorder) -> None:
     with pytest.raises(RuntimeError, match="not reduced"):
         keras.optimizers.SGD.apply(optimizer, [tf.constant([1.0])], [variable])
     np.testing.assert_array_equal(variable, [1.0])
-
-
-def test_a_reduced_gradient_is_not_reduced_again(recorder: Recorder) -> None:
-    from tfring.training.gradient_tape import DistributedGradientTape
-
-    variable = keras.Variable([1.0])
-    with tf.GradientTape() as tape:
-        loss = variable * 2.0
-    gradients = DistributedGradientTape(tape).gradient(loss, [variable])
-    optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0))
-    with pytest.raises(ValueError, match="not both"):
-        optimizer.apply(gradients, [variable])
