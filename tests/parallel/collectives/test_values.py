@@ -97,25 +97,12 @@ def test_a_traced_allgather_does_not_know_its_rows(rank: int, size: int) -> None
 
 
 @pytest.mark.parametrize("in_graph", [False, True])
-def test_topology_ops(in_graph: bool, rank: int, size: int) -> None:
+def test_topology_ops(in_graph: bool) -> None:
+    names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+
     def call() -> Any:
-        return (
-            topology_ops.rank_op(),
-            topology_ops.size_op(),
-            topology_ops.local_rank_op(),
-            topology_ops.local_size_op(),
-            topology_ops.cross_rank_op(),
-            topology_ops.cross_size_op(),
-            topology_ops.process_set_included_op(),
-        )
+        return [getattr(topology_ops, f"{name}_op")() for name in names]
 
     got = [int(value) for value in graphed(call, in_graph)()]
-    assert got == [
-        rank,
-        size,
-        tfring.local_rank(),
-        tfring.local_size(),
-        tfring.cross_rank(),
-        tfring.cross_size(),
-        1,
-    ]
+    assert got == [getattr(tfring, name)() for name in names]
+    assert int(graphed(topology_ops.process_set_included_op, in_graph)()) == 1

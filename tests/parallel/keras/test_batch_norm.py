@@ -155,9 +155,6 @@ def test_the_ranks_of_a_process_set_share_their_batches(several: int) -> None:
         layer = hvd.SyncBatchNormalization(process_set=mine, momentum=0.0)
         layer(np.full((2, 1), float(hvd.rank()), dtype="float32"), training=True)
         np.testing.assert_allclose(layer.moving_mean.numpy(), [np.mean(mine.ranks)], rtol=1e-6)
-        saved = hvd.SyncBatchNormalization.from_config(layer.get_config())
-        with pytest.raises(ValueError, match=r"was saved with the process set of ranks \["):
-            saved(np.zeros((2, 1), dtype="float32"), training=True)
     finally:
         for process_set in sets:
             hvd.remove_process_set(process_set)

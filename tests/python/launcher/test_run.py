@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -285,10 +284,5 @@ def test_closed_output_ends_the_job(tmp_path):
 
 
 def test_help_names_the_options():
-    shown = subprocess.run(
-        [sys.executable, "-m", "tfring", "run", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    shown = run("--help").stdout
     assert "--output-filename" in shown and "--autotune" not in shown
