@@ -132,6 +132,13 @@ def test_rank_0_that_does_not_come():
         connect_job(identity(1, 2, free_port()), settings, {})
 
 
+def test_different_secrets(connect_all):
+    each = [Settings(secret=c * 64, start_timeout=2.0) for c in "ab"]
+    _, errors = connect_all(2, each=each)
+    assert "wrong secret" in str(errors[1])
+    assert "rank 1 of 2 did not come" in str(errors[0])
+
+
 def test_rank_that_dies_after_the_handshake():
     port = free_port()
     settings = Settings(secret=SECRET, start_timeout=5.0)
