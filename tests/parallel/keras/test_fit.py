@@ -14,7 +14,10 @@ from keras_cases import (
     PER_RANK,
     assert_same_on_all_ranks,
     assert_same_weights,
+    broadcast,
     build_model,
+    compiled,
+    fit,
     loss,
     my_data,
     train_alone,
@@ -49,18 +52,14 @@ def test_jit_compile_without_a_callback_is_an_error_that_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(xla._State, "trouble", "no library")
-    model = build_model(3)
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
-    model.compile(optimizer=optimizer, loss=loss(), jit_compile=True)
+    model = compiled(keras.optimizers.SGD(0.1), jit_compile=True)
     with pytest.raises(NotImplementedError, match="no library; use jit_compile=False"):
-        model.fit(*my_data(1), batch_size=PER_RANK, verbose=0)
+        fit(model)
 
 
 @pytest.mark.parametrize("eagerly", [False, True])
 def test_train_on_batch_equals_one_process(eagerly: bool) -> None:
-    model = build_model(10)
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(1e-2))
-    model.compile(optimizer=optimizer, loss=loss(), run_eagerly=eagerly)
+    model = compiled(keras.optimizers.Adam(1e-2), seed=10, run_eagerly=eagerly)
     x, y = my_data(6)
     for step in range(6):
         batch = slice(step * PER_RANK, (step + 1) * PER_RANK)
@@ -107,12 +106,11 @@ def test_a_model_without_trainable_weights_trains_nothing() -> None:
 
 def test_a_partial_last_batch_on_one_rank_only() -> None:
     """That rank retraces; the names stay, and the others do not wait for ever."""
-    model = build_model(4)
-    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss=loss())
+    model = compiled(keras.optimizers.SGD(0.1))
     x, y = my_data(3)
     if hvd.rank() == hvd.size() - 1:
         x, y = x[:-2], y[:-2]
-    model.fit(x, y, batch_size=PER_RANK, epochs=2, shuffle=False, verbose=0)
+    fit(model, data=(x, y), epochs=2)
     assert_same_on_all_ranks(model)
 
 
@@ -126,24 +124,20 @@ def test_another_model_on_one_rank_only() -> None:
 def test_an_optimizer_wrapped_after_the_first_fit_is_repaired() -> None:
     model = build_model(7)
     model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss())
-    x, y = my_data(4)
-    model.fit(x, y, batch_size=PER_RANK, verbose=0)  # traces without reducing: ranks drift apart
+    fit(model)  # traces without reducing: ranks drift apart
     hvd.DistributedOptimizer(model.optimizer)
-    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    model.fit(x, y, batch_size=PER_RANK, verbose=0, callbacks=[broadcast])
+    fit(model, broadcast())
     assert_same_on_all_ranks(model)
 
 
 def test_an_optimizer_that_does_not_reduce_is_refused() -> None:
     model = build_model(8)
     model.compile(optimizer="sgd", loss=loss())
-    x, y = my_data(2)
-    callbacks = [hvd.callbacks.MetricAverageCallback()]
     if hvd.size() == 1:
-        model.fit(x, y, batch_size=PER_RANK, verbose=0, callbacks=callbacks)
+        fit(model, hvd.callbacks.MetricAverageCallback())
         return
     with pytest.raises(RuntimeError, match="does not reduce"):
-        model.fit(x, y, batch_size=PER_RANK, verbose=0, callbacks=callbacks)
+        fit(model, hvd.callbacks.MetricAverageCallback())
 
 
 def test_a_trained_model_is_freed() -> None:
@@ -179,12 +173,11 @@ class OwnTrainStep(keras.Model):
 
 
 def test_an_own_train_step_with_a_distributed_optimizer_equals_one_process() -> None:
-    x, y = my_data(5)
     model = OwnTrainStep(distributed=False)
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss=loss())
-    model(x)
+    model(my_data(5)[0])
     model.set_weights([np.full(w.shape, 0.1) for w in model.get_weights()])
-    model.fit(x, y, batch_size=PER_RANK, shuffle=False, verbose=0)
+    fit(model, steps=5)
     alone = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(3)])
     alone.set_weights([np.full(w.shape, 0.1) for w in alone.get_weights()])
     alone.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss())
@@ -193,19 +186,17 @@ def test_an_own_train_step_with_a_distributed_optimizer_equals_one_process() -> 
 
 
 def test_an_own_train_step_must_reduce_one_way_or_the_other_and_not_both() -> None:
-    x, y = my_data(4)
-    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
     model = OwnTrainStep(distributed=True)
     model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss())
     for _ in range(2):  # the second fit does not trace again
-        model.fit(x, y, batch_size=PER_RANK, verbose=0, callbacks=callbacks)
+        fit(model, broadcast())
     assert_same_on_all_ranks(model)
     model = OwnTrainStep(distributed=True)
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss=loss())
     with pytest.raises(ValueError, match="not both"):
-        model.fit(x, y, batch_size=PER_RANK, verbose=0)
+        fit(model)
     if hvd.size() > 1:
         model = OwnTrainStep(distributed=False)
         model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss())
         with pytest.raises(RuntimeError, match="no gradient was reduced"):
-            model.fit(x, y, batch_size=PER_RANK, verbose=0, callbacks=callbacks)
+            fit(model, broadcast())
