@@ -29,6 +29,34 @@ def loss() -> Any:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
+def compiled(optimizer: Any, seed: int = 1, *, middle: Any = (), **compile_kwargs: Any) -> Any:
+    """The model with a distributed optimizer."""
+    model = build_model(seed, *middle)
+    model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss=loss(), **compile_kwargs)
+    return model
+
+
+def broadcast() -> Any:
+    return hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+
+
+def fit(model: Any, *callbacks: Any, data: Any = None, steps: int = 3, **kwargs: Any) -> Any:
+    """Trains with `steps` batches of this rank, or with the data that is given."""
+    x, y = my_data(steps) if data is None else data
+    how = {"batch_size": PER_RANK, "shuffle": False, "verbose": 0, **kwargs}
+    return model.fit(x, y, callbacks=list(callbacks), **how)
+
+
+def mine() -> float:
+    """This rank's number, one on rank 0."""
+    return float(hvd.rank() + 1)
+
+
+def mean_over_ranks() -> float:
+    """The mean of mine()."""
+    return (hvd.size() + 1) / 2
+
+
 def whole_data(steps: int, per_rank: int = PER_RANK) -> tuple[Any, Any]:
     """`steps` batches for all ranks together: `per_rank` samples for each of them."""
     rng = np.random.default_rng(11)
@@ -75,18 +103,9 @@ def train_together(
     **compile_kwargs: Any,
 ) -> Any:
     """What the ranks make of their parts, starting unlike each other but for the broadcast."""
-    model = build_model(seed + 100 * hvd.rank(), *middle)
-    model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss=loss(), **compile_kwargs)
-    x, y = my_part(whole_data(steps) if data is None else data, steps)
-    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    model.fit(
-        x,
-        y,
-        batch_size=len(x) // steps,
-        shuffle=False,
-        verbose=0,
-        callbacks=[broadcast, *(callbacks or [])],
-    )
+    model = compiled(optimizer, seed + 100 * hvd.rank(), middle=middle, **compile_kwargs)
+    own = my_part(whole_data(steps) if data is None else data, steps)
+    fit(model, broadcast(), *(callbacks or []), data=own, batch_size=len(own[0]) // steps)
     return model
 
 
@@ -95,7 +114,9 @@ def assert_same_weights(model: Any, expected: Any, tolerance: float = 1e-5) -> N
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
 
 
-def assert_same_on_all_ranks(model: Any) -> None:
-    for weights in hvd.allgather_object(model.get_weights()):
-        for ours, theirs in zip(model.get_weights(), weights, strict=True):
+def assert_same_on_all_ranks(model: Any, *, but: Any = None) -> None:
+    """Compares the weights of a model or a layer, one of them left out."""
+    own = [weight.numpy() for weight in model.weights if weight is not but]
+    for weights in hvd.allgather_object(own):
+        for ours, theirs in zip(own, weights, strict=True):
             np.testing.assert_array_equal(ours, theirs)

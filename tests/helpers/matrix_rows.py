@@ -110,7 +110,8 @@ def other_reductions(name: str, op: int, factors: dict[str, float]) -> list[Row]
         shapes=same((5, 3), (0, 3), (8,)),
         call=many_of(tfring.grouped_reducescatter, **more),
     )
-    return [to_root, scattered, many]
+    scalar = replace(to_root, variant=f"{name} scalar", shapes=same(()))
+    return [to_root, scalar, scattered, many]
 
 
 def want_allgather(xs: list[Arrays], team: Team) -> list[Arrays]:

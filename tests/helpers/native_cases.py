@@ -14,7 +14,7 @@ from tfring._native import core
 
 Array = np.ndarray[Any, Any]
 
-AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT = 0, 1, 2, 3, 4, 5
+AVERAGE, SUM, MIN, MAX = 0, 1, 3, 4
 INVALID_ARGUMENT, FAILED_PRECONDITION = 3, 9
 LIMIT = 120.0
 
@@ -35,7 +35,6 @@ def reduced(arrays: list[Array], op: int) -> Array:
         SUM: wide.sum,
         MIN: wide.min,
         MAX: wide.max,
-        PRODUCT: wide.prod,
     }
     return np.asarray(how[op](axis=0))
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from launcher_tools import run_python
 
-from tfring import _native, config, version
+from tfring import _native, version
 from tfring._native import core
 
 SINGLE = {
@@ -119,26 +118,11 @@ def test_arrays_in_foreign_byte_order_are_refused(runtime: None) -> None:
         )
 
 
-def test_build_info_and_settings() -> None:
+def test_build_info() -> None:
     info = core.build_info()
     assert info["version"] == version.__version__
     assert pathlib.Path(info["runtime"]).parent == _native.library_dir().resolve()
     assert info["compiler"] and isinstance(info["cpu_features"], list)
-    for setting in config.RUNTIME_SETTINGS:
-        assert setting in core.describe_config()
-
-
-def run_python(code: str, library_dir: pathlib.Path) -> subprocess.CompletedProcess[str]:
-    root = pathlib.Path(_native.__file__).parents[1]
-    environment = {**os.environ, "TFRING_LIB_DIR": str(library_dir), "PYTHONPATH": str(root)}
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 @pytest.fixture
@@ -154,7 +138,7 @@ def test_the_runtime_of_another_installation_is_refused(second_copy: pathlib.Pat
     """The linker gives a binding the runtime that is there already."""
     runtime = _native.library_dir().resolve() / "libtfring_runtime.so"
     code = f"import ctypes\nctypes.CDLL({str(runtime)!r})\nfrom tfring._native import core\n"
-    done = run_python(code, second_copy)
+    done = run_python("-c", code, TFRING_LIB_DIR=str(second_copy))
     assert done.returncode == 1
     assert "ImportError" in done.stderr and "another tfring installation" in done.stderr
     assert str(second_copy) in done.stderr and str(runtime) in done.stderr
@@ -169,12 +153,12 @@ def test_a_second_runtime_is_refused(second_copy: pathlib.Path) -> None:
         f"ctypes.CDLL({str(second_copy / name)!r})\n"
         "from tfring._native import core\n"
     )
-    done = run_python(code, own)
+    done = run_python("-c", code, TFRING_LIB_DIR=str(own))
     assert done.returncode == 1
     assert "ImportError" in done.stderr and "two copies of the tfring runtime" in done.stderr
 
 
 def test_missing_libraries_are_explained(tmp_path: pathlib.Path) -> None:
-    done = run_python("from tfring._native import core", tmp_path)
+    done = run_python("-c", "from tfring._native import core", TFRING_LIB_DIR=str(tmp_path))
     assert done.returncode == 1
     assert str(tmp_path) in done.stderr and "install tfring" in done.stderr

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
-from launcher_tools import environment, write_script
+from launcher_tools import run_python, write_script
 
 core = pytest.importorskip("tfring._native").core
 
@@ -15,15 +12,7 @@ from tfring.compat import build_flags  # noqa: E402
 
 
 def python(folder, text, **more):
-    path = write_script(folder, text)
-    return subprocess.run(
-        [sys.executable, path],
-        capture_output=True,
-        text=True,
-        env=environment(**more),
-        timeout=120,
-        check=False,
-    )
+    return run_python(write_script(folder, text), **more)
 
 
 def test_single_process(tmp_path):
@@ -96,16 +85,9 @@ def test_process_sets_of_the_same_ranks_are_equal():
 
 
 def test_what_is_built_is_said_honestly():
-    assert build_flags.nccl_built() == 0
-    assert not any(
-        (
-            build_flags.cuda_built(),
-            build_flags.rocm_built(),
-            build_flags.ccl_built(),
-            build_flags.ddl_built(),
-        )
-    )
-    assert not any((build_flags.gloo_built(), build_flags.gloo_enabled()))
+    for name in ("nccl_built", "cuda_built", "rocm_built", "ccl_built", "ddl_built", "gloo_built"):
+        assert not getattr(build_flags, name)(), name
+    assert build_flags.nccl_built() == 0 and not build_flags.gloo_enabled()
 
 
 def test_settings_are_those_of_the_runtime():

@@ -116,24 +116,6 @@ def test_joining_a_process_set(rank: int, several: int) -> None:
         tfring.remove_process_set(members)
 
 
-def test_names_count_per_process_set(rank: int, several: int) -> None:
-    """Calls in a set that only some ranks are in do not shift the names of the others."""
-    first = tfring.add_process_set([0])
-
-    @tf.function
-    def step(x: Any) -> Any:
-        if rank == 0:
-            x = tfring.allreduce(x, process_set=first)
-        return tfring.allreduce(x, op=tfring.Sum)
-
-    for _ in range(2):
-        if rank == 0:
-            tfring.allreduce(1.0, process_set=first)
-        np.testing.assert_array_equal(tfring.allreduce(1.0, op=tfring.Sum), several)
-    np.testing.assert_array_equal(step(tf.constant(1.0)), several)
-    tfring.remove_process_set(first)
-
-
 def test_join_in_a_session(rank: int, size: int) -> None:
     with tf.Graph().as_default():
         mean = tfring.allreduce(tf.constant(float(rank)))

@@ -1,7 +1,8 @@
 """Random collectives in random orders on process sets that overlap, come and go; and joins.
 
 All ranks draw the same calls from one seed (TFRING_TEST_SEED, printed) and submit those that are
-theirs in an order of their own, several rounds ahead of the results.
+theirs in an order of their own, several rounds ahead of the results. A name is in flight once in
+each set.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,6 +22,7 @@ from tfring._native import core
 
 ROUNDS = 1000
 IN_FLIGHT = 4
+CALLS = 6  # in a round, at most
 DTYPES = ("float32", "float64", "int32", "int64", "uint8", "bfloat16")
 LARGE_BYTES = 4 << 20
 
@@ -133,9 +136,10 @@ def cut(rng: random.Random, rows: int, parts: int) -> list[int]:
     return [b - a for a, b in itertools.pairwise([0, *bounds, rows])]
 
 
-def draw(rng: random.Random, number: int, slot: int, sets: dict[int, list[int]]) -> Task:
-    """A random call, the same on every rank."""
+def draw(rng: random.Random, number: int, names: Counter[int], sets: dict[int, list[int]]) -> Task:
+    """A random call, the same on every rank; `names` counts those of its round in each set."""
     process_set = rng.choice(sorted(sets))
+    names[process_set] += 1
     ranks = sets[process_set]
     kinds = ["allreduce", "reducescatter", "reduce", "allgather", "gather", "broadcast"]
     kinds += ["scatter", "alltoall", "barrier"] + ["message"] * (len(ranks) > 1)
@@ -153,7 +157,7 @@ def draw(rng: random.Random, number: int, slot: int, sets: dict[int, list[int]])
     return Task(
         number=number,
         kind=kind,
-        name=f"random.{slot}",
+        name=f"random.{number // CALLS % IN_FLIGHT}.{names[process_set]}",
         process_set=process_set,
         ranks=ranks,
         dtype=dtype,
@@ -225,9 +229,8 @@ def test_random_collectives(rank: int, size: int, seed: int) -> None:
             change_sets(rng, size, sets)
         if rng.random() < 0.02:
             run_out(rng, rank, size)
-        calls = rng.randint(1, 6)
-        slot = (number % IN_FLIGHT) * 6
-        tasks = [draw(rng, 6 * number + i, slot + i, sets) for i in range(calls)]
+        calls, names = rng.randint(1, CALLS), Counter[int]()
+        tasks = [draw(rng, CALLS * number + i, names, sets) for i in range(calls)]
         mine = [t for t in tasks if rank in (t.ranks if t.kind != "message" else (t.root, t.peer))]
         order.shuffle(mine)
         flights.append([(task, start(task, rank)) for task in mine])

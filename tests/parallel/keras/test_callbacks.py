@@ -8,30 +8,18 @@ import keras
 import numpy as np
 import pytest
 from keras_cases import (
-    PER_RANK,
     assert_same_on_all_ranks,
     assert_same_weights,
+    broadcast,
     build_model,
+    compiled,
+    fit,
     loss,
-    my_data,
     train_alone,
 )
 
 import tfring.keras as hvd
 from tfring.keras import callbacks
-
-
-def compiled(optimizer: Any, seed: int = 1) -> Any:
-    model = build_model(seed)
-    model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss=loss())
-    return model
-
-
-def fit(model: Any, *used: Any, epochs: int = 1, steps: int = 3) -> Any:
-    x, y = my_data(steps)
-    return model.fit(
-        x, y, batch_size=PER_RANK, epochs=epochs, shuffle=False, verbose=0, callbacks=list(used)
-    )
 
 
 @pytest.mark.parametrize("root", ["first", "last"])
@@ -52,7 +40,7 @@ def test_broadcast_takes_the_roots_weights_and_state(root: str) -> None:
 
 def test_every_fit_broadcasts() -> None:
     model = compiled(keras.optimizers.SGD(0.1, momentum=0.9))
-    callback = callbacks.BroadcastGlobalVariablesCallback(0)
+    callback = broadcast()
     fit(model, callback)
     model.set_weights([w + hvd.rank() for w in model.get_weights()])
     fit(model, callback)
@@ -64,7 +52,7 @@ def test_a_rank_that_has_resumed_gives_its_state_to_ranks_that_have_not() -> Non
     if hvd.rank() == 0:
         model.optimizer.build(model.trainable_variables)
         model.optimizer.iterations.assign(500)
-    fit(model, callbacks.BroadcastGlobalVariablesCallback(0), steps=2)
+    fit(model, broadcast(), steps=2)
     assert int(model.optimizer.iterations) == 502
     assert_same_on_all_ranks(model)
 
@@ -73,14 +61,14 @@ def test_the_first_step_starts_from_the_weights_of_a_root_that_has_resumed() -> 
     model = compiled(keras.optimizers.SGD(0.1, momentum=0.9), seed=1 + 100 * hvd.rank())
     if hvd.rank() == 0:
         model.optimizer.build(model.trainable_variables)
-    fit(model, callbacks.BroadcastGlobalVariablesCallback(0), steps=1)
+    fit(model, broadcast(), steps=1)
     alone = train_alone(keras.optimizers.SGD(0.1, momentum=0.9), steps=1, seed=1)
     assert_same_weights(model, alone)
 
 
 def test_ranks_with_different_numbers_of_batches_are_refused() -> None:
     model = compiled(keras.optimizers.SGD(0.1))
-    callback = callbacks.BroadcastGlobalVariablesCallback(0)
+    callback = broadcast()
     if hvd.size() > 1:
         with pytest.raises(RuntimeError, match=r"rank 0: 3, rank 1: 2"):
             fit(model, callback, steps=3 if hvd.rank() == 0 else 2)
@@ -89,12 +77,10 @@ def test_ranks_with_different_numbers_of_batches_are_refused() -> None:
 
 
 def test_ranks_that_run_other_numbers_of_steps_at_once_are_refused(several: int) -> None:
-    model = build_model(1)
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
     together = 2 if hvd.rank() == 0 else 1
-    model.compile(optimizer=optimizer, loss=loss(), steps_per_execution=together)
+    model = compiled(keras.optimizers.SGD(0.1), steps_per_execution=together)
     with pytest.raises(RuntimeError, match=r"steps_per_execution \(rank 0: 2, rank 1: 1"):
-        fit(model, callbacks.BroadcastGlobalVariablesCallback(0), steps=2)
+        fit(model, broadcast(), steps=2)
 
 
 def test_ranks_with_other_names_of_optimizers_are_refused(several: int) -> None:
@@ -103,22 +89,20 @@ def test_ranks_with_other_names_of_optimizers_are_refused(several: int) -> None:
     name = "odd" if odd else "even"
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), name=name), loss=loss())
     with pytest.raises(RuntimeError, match="name="):
-        fit(model, callbacks.BroadcastGlobalVariablesCallback(0))
+        fit(model, broadcast())
 
 
 def test_an_optimizer_that_one_rank_wraps_and_never_uses_is_nobodys_business() -> None:
     if hvd.rank() == hvd.size() - 1:
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
     model = compiled(keras.optimizers.SGD(0.1))
-    fit(model, callbacks.BroadcastGlobalVariablesCallback(0))
+    fit(model, broadcast())
     assert_same_on_all_ranks(model)
 
 
 @pytest.mark.parametrize(("together", "steps"), [(1, 3), (2, 4), (2, 3)])
 def test_a_warm_up_ends_at_the_full_rate(together: int, steps: int) -> None:
-    model = build_model(1)
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
-    model.compile(optimizer=optimizer, loss=loss(), steps_per_execution=together)
+    model = compiled(keras.optimizers.SGD(0.1), steps_per_execution=together)
     warmup = callbacks.LearningRateWarmupCallback(0.1, warmup_epochs=2)
     rates = fit(model, warmup, epochs=3, steps=steps).history["lr"]
     assert rates[-1] == pytest.approx(0.1)
@@ -138,10 +122,7 @@ def test_local_variables_are_left_alone() -> None:
     for variable, velocity in zip(optimizer._trainable_variables, optimizer.momentums, strict=True):
         expected = 0.9 * (mine if variable is local else 1.0)
         np.testing.assert_allclose(velocity.numpy(), np.full(velocity.shape, expected), rtol=1e-5)
-    others = [w.numpy() for w in model.weights if w is not local]
-    for weights in hvd.allgather_object(others):
-        for ours, theirs in zip(others, weights, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+    assert_same_on_all_ranks(model, but=local)
 
 
 class Inject(keras.callbacks.Callback):

@@ -12,7 +12,10 @@ from keras_cases import (
     PER_RANK,
     assert_same_on_all_ranks,
     assert_same_weights,
+    broadcast,
     build_model,
+    compiled,
+    fit,
     loss,
 )
 
@@ -32,24 +35,8 @@ def data_of(rank: int) -> tuple[Any, Any]:
     return rng.normal(size=(count, FEATURES)).astype("float32"), rng.integers(0, 3, count)
 
 
-def compiled(optimizer: Any, seed: int = 1, middle: Any = (), **kwargs: Any) -> Any:
-    model = build_model(seed, *middle)
-    model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss=loss(), **kwargs)
-    return model
-
-
-def fit(model: Any, *used: Any, epochs: int = 1, **kwargs: Any) -> Any:
-    x, y = data_of(hvd.rank())
-    return model.fit(
-        x,
-        y,
-        batch_size=PER_RANK,
-        epochs=epochs,
-        shuffle=False,
-        verbose=0,
-        callbacks=list(used),
-        **kwargs,
-    )
+def fit_own(model: Any, *used: Any, **kwargs: Any) -> Any:
+    return fit(model, *used, data=data_of(hvd.rank()), **kwargs)
 
 
 def alone(optimizer: Any, epochs: int, seed: int = 1, middle: Any = ()) -> Any:
@@ -66,10 +53,6 @@ def alone(optimizer: Any, epochs: int, seed: int = 1, middle: Any = ()) -> Any:
     return model
 
 
-def broadcast() -> Any:
-    return callbacks.BroadcastGlobalVariablesCallback(0)
-
-
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda: keras.optimizers.SGD(0.1),
     "adam": lambda: keras.optimizers.Adam(1e-2),
@@ -79,7 +62,7 @@ OPTIMIZERS: dict[str, Any] = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_average_counts_the_ranks_that_take_part(name: str) -> None:
     model, join = compiled(OPTIMIZERS[name](), seed=1 + hvd.rank()), callbacks.JoinCallback()
-    fit(model, join, broadcast(), epochs=2)
+    fit_own(model, join, broadcast(), epochs=2)
     assert_same_weights(model, alone(OPTIMIZERS[name](), epochs=2).get_weights())
     assert_same_on_all_ranks(model)
     assert join.last_rank == 0
@@ -89,7 +72,7 @@ def test_the_average_counts_the_ranks_that_take_part(name: str) -> None:
 def test_sync_batch_normalization_counts_the_samples_of_those_that_take_part() -> None:
     sync = hvd.SyncBatchNormalization(momentum=0.9)
     model = compiled(keras.optimizers.SGD(0.1), middle=[sync])
-    fit(model, callbacks.JoinCallback(), broadcast())
+    fit_own(model, callbacks.JoinCallback(), broadcast())
     plain = keras.layers.BatchNormalization(momentum=0.9)
     expected = alone(keras.optimizers.SGD(0.1), epochs=1, middle=[plain])
     assert_same_weights(model, expected.get_weights(), tolerance=2e-5)
@@ -99,7 +82,7 @@ def test_sync_batch_normalization_counts_the_samples_of_those_that_take_part() -
 @pytest.mark.parametrize("how", [{"run_eagerly": True}, {"steps_per_execution": 2}])
 def test_other_ways_to_run(how: dict[str, Any]) -> None:
     model = compiled(keras.optimizers.SGD(0.1), **how)
-    fit(model, broadcast(), callbacks.JoinCallback(), epochs=2)
+    fit_own(model, broadcast(), callbacks.JoinCallback(), epochs=2)
     assert_same_weights(model, alone(keras.optimizers.SGD(0.1), epochs=2).get_weights())
     assert_same_on_all_ranks(model)
 
@@ -112,7 +95,7 @@ def test_metrics_and_validation_wait_for_all(first: bool) -> None:
     join, mean = callbacks.JoinCallback(), callbacks.MetricAverageCallback(weighted=True)
     check = callbacks.ConsistencyCheckCallback(every=2, optimizer_state=True)
     used = [join, mean, check, broadcast()] if first else [broadcast(), check, mean, join]
-    history = fit(model, *used, epochs=2, validation_data=(x[:9], y[:9])).history
+    history = fit_own(model, *used, epochs=2, validation_data=(x[:9], y[:9])).history
     evaluated = model.evaluate(x[:9], y[:9], verbose=0)
     assert history["val_loss"][-1] == pytest.approx(evaluated, rel=1e-5)
     assert len(set(hvd.allgather_object(tuple(history["loss"])))) == 1
@@ -123,14 +106,14 @@ def test_a_warm_up_follows_the_longest_epoch() -> None:
     model = compiled(keras.optimizers.SGD(0.1))
     warmup = callbacks.LearningRateWarmupCallback(0.1, warmup_epochs=1)
     check = callbacks.ConsistencyCheckCallback(every=1, optimizer_state=True)
-    history = fit(model, broadcast(), warmup, check, callbacks.JoinCallback()).history
+    history = fit_own(model, broadcast(), warmup, check, callbacks.JoinCallback()).history
     assert warmup.steps_per_epoch == max(counts())
     assert max(hvd.allgather_object(history["lr"][-1])) == pytest.approx(0.1)
 
 
 def test_accumulated_gradients_stay_where_they_are() -> None:
     model = compiled(keras.optimizers.SGD(0.1, gradient_accumulation_steps=4))
-    fit(model, broadcast(), callbacks.JoinCallback(), epochs=2)
+    fit_own(model, broadcast(), callbacks.JoinCallback(), epochs=2)
     assert_same_on_all_ranks(model)
 
 
@@ -138,7 +121,7 @@ def test_under_loss_scaling() -> None:
     keras.mixed_precision.set_global_policy("mixed_float16")
     try:
         model = compiled(keras.optimizers.SGD(0.1))
-        fit(model, broadcast(), callbacks.JoinCallback(), epochs=2)
+        fit_own(model, broadcast(), callbacks.JoinCallback(), epochs=2)
     finally:
         keras.mixed_precision.set_global_policy("float32")
     assert_same_on_all_ranks(model)
@@ -175,18 +158,15 @@ def test_local_variables_are_not_taken_over(registered: bool) -> None:
     given = [] if registered else [local]
     join = callbacks.JoinCallback(local_variables=given)
     check = callbacks.ConsistencyCheckCallback(local_variables=given, optimizer_state=registered)
-    fit(model, join, check)
+    fit_own(model, join, check)
     np.testing.assert_array_equal(local.numpy(), before)
-    others = [w.numpy() for w in model.weights if w is not local]
-    for weights in hvd.allgather_object(others):
-        for ours, theirs in zip(others, weights, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+    assert_same_on_all_ranks(model, but=local)
 
 
 def test_the_next_fit_is_not_affected(several: int) -> None:
     """Without a JoinCallback, ranks with unlike numbers of batches are refused again."""
     del several
     model = compiled(keras.optimizers.SGD(0.1))
-    fit(model, broadcast(), callbacks.JoinCallback())
+    fit_own(model, broadcast(), callbacks.JoinCallback())
     with pytest.raises(RuntimeError, match="JoinCallback"):
-        fit(model, broadcast())
+        fit_own(model, broadcast())

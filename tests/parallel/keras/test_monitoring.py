@@ -9,31 +9,14 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from keras_cases import FEATURES, PER_RANK, assert_same_weights, build_model, loss, my_data
+from keras_cases import FEATURES, assert_same_weights, broadcast, build_model, compiled, fit
 
 import tfring.keras as hvd
 from tfring.keras import callbacks
 
 
-def compiled(rate: float = 0.1, seed: int = 1, **kwargs: Any) -> Any:
-    model = build_model(seed)
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(rate, momentum=0.9))
-    model.compile(optimizer=optimizer, loss=loss(), **kwargs)
-    return model
-
-
-def fit(model: Any, *used: Any, epochs: int = 1, steps: int = 2, **kwargs: Any) -> Any:
-    x, y = my_data(steps)
-    return model.fit(
-        x,
-        y,
-        batch_size=PER_RANK,
-        epochs=epochs,
-        shuffle=False,
-        verbose=0,
-        callbacks=list(used),
-        **kwargs,
-    )
+def with_momentum(rate: float = 0.1, **kwargs: Any) -> Any:
+    return compiled(keras.optimizers.SGD(rate, momentum=0.9), **kwargs)
 
 
 def samples(count: int, seed: int) -> tuple[Any, Any]:
@@ -44,7 +27,7 @@ def samples(count: int, seed: int) -> tuple[Any, Any]:
 @pytest.mark.parametrize("together", [1, 2])
 def test_weighted_metrics_are_those_of_all_samples(together: int) -> None:
     """The rate is zero, so evaluating everything afterwards must give the same numbers."""
-    model = compiled(0.0, steps_per_execution=together)
+    model = with_momentum(0.0, steps_per_execution=together)
     parts = [samples(6 + 2 * r, seed=r) for r in range(hvd.size())]
     validation = [samples(3 + 7 * r, seed=50 + r) for r in range(hvd.size())]
     x, y = parts[hvd.rank()]
@@ -129,9 +112,8 @@ def test_the_best_epoch_of_all_ranks_is_saved(weights_only: bool, tmp_path: Path
         own = [3.0, 0.0, 1.0]
     best = callbacks.BestModelCheckpoint("score", save_weights_only=weights_only, mode="min")
     best.filepath = str(path)
-    model, kept = compiled(), Snapshots()
-    broadcast = callbacks.BroadcastGlobalVariablesCallback(0)
-    fit(model, broadcast, Inject(own), callbacks.MetricAverageCallback(), best, kept, epochs=3)
+    model, kept = with_momentum(), Snapshots()
+    fit(model, broadcast(), Inject(own), callbacks.MetricAverageCallback(), best, kept, epochs=3)
     assert path.exists() == (hvd.rank() == 0)
     if hvd.rank() == 0:
         loaded = model if weights_only else keras.saving.load_model(path)
@@ -142,24 +124,24 @@ def test_the_best_epoch_of_all_ranks_is_saved(weights_only: bool, tmp_path: Path
 
 def test_a_checkpoint_on_rank_0_only_keeps_nobody_waiting(tmp_path: Path) -> None:
     path = tmp_path / "best.keras"
-    used: list[Any] = [callbacks.BroadcastGlobalVariablesCallback(0)]
+    used: list[Any] = [broadcast()]
     if hvd.rank() == 0:
         used.append(callbacks.BestModelCheckpoint("loss", filepath=path, save_freq=1))
-    fit(compiled(), *used, epochs=2)
+    fit(with_momentum(), *used, epochs=2)
     assert path.exists() == (hvd.rank() == 0)
 
 
 def test_a_checkpoint_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="filepath"):
-        fit(compiled(), callbacks.BestModelCheckpoint("loss"))
+        fit(with_momentum(), callbacks.BestModelCheckpoint("loss"))
     best = callbacks.BestModelCheckpoint("loss", filepath=tmp_path / "best.keras")
     if hvd.rank() == 0 and hvd.size() > 1:
         with pytest.warns(UserWarning, match="MetricAverageCallback"):
-            fit(compiled(), best)
+            fit(with_momentum(), best)
     else:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".*MetricAverageCallback")
-            fit(compiled(), best)
+            fit(with_momentum(), best)
 
 
 class Corrupt(keras.callbacks.Callback):
@@ -175,37 +157,34 @@ class Corrupt(keras.callbacks.Callback):
 
 
 def test_equal_weights_pass_the_consistency_check() -> None:
-    model = compiled()
-    broadcast = callbacks.BroadcastGlobalVariablesCallback(0)
+    model = with_momentum()
     check = callbacks.ConsistencyCheckCallback(every=2, non_trainable=True, optimizer_state=True)
-    fit(model, broadcast, check, epochs=2, steps=5)
+    fit(model, broadcast(), check, epochs=2, steps=5)
 
 
 @pytest.mark.parametrize(("every", "when"), [(2, "after step 4 of"), (100, "at the end of")])
 def test_the_consistency_check_names_variable_and_rank(several: int, every: int, when: str) -> None:
-    model = compiled()
+    model = with_momentum()
     bias = model.layers[1].bias
-    broadcast = callbacks.BroadcastGlobalVariablesCallback(0)
     corrupt = Corrupt(bias, rank=several - 1, step=3)
     check = callbacks.ConsistencyCheckCallback(every=every)
     match = rf"{when} epoch 1: variable {bias.path} \(number 3\) of rank {several - 1} is not"
     with pytest.raises(RuntimeError, match=match):
-        fit(model, broadcast, corrupt, check, steps=5)
+        fit(model, broadcast(), corrupt, check, steps=5)
 
 
 def test_what_the_consistency_check_leaves_out(several: int) -> None:
-    model = compiled(0.0)
+    model = with_momentum(0.0)
     bias = model.layers[1].bias
-    broadcast = callbacks.BroadcastGlobalVariablesCallback(0)
     local = callbacks.ConsistencyCheckCallback(local_variables=[bias], optimizer_state=True)
-    fit(model, broadcast, Corrupt(bias, rank=several - 1, step=1), local)
+    fit(model, broadcast(), Corrupt(bias, rank=several - 1, step=1), local)
     bias.trainable = False
-    model = compiled()
-    corrupt = Corrupt(model.optimizer._learning_rate, rank=0, step=1)
-    fit(model, broadcast, corrupt, callbacks.ConsistencyCheckCallback())
+    model = with_momentum()
+    corrupt = Corrupt(model.optimizer._learning_rate, rank=0, step=1)  # after the last step
+    fit(model, broadcast(), corrupt, callbacks.ConsistencyCheckCallback(), steps=2)
     strict = callbacks.ConsistencyCheckCallback(optimizer_state=True)
     with pytest.raises(RuntimeError, match=r"learning_rate \(number"):
-        fit(model, broadcast, corrupt, strict)
+        fit(model, broadcast(), corrupt, strict, steps=2)
 
 
 def test_unlike_models_are_an_error_on_every_rank(several: int) -> None:

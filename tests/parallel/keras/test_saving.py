@@ -15,9 +15,10 @@ from keras_cases import (
     PER_RANK,
     assert_same_on_all_ranks,
     assert_same_weights,
+    broadcast,
     build_model,
+    fit,
     loss,
-    my_data,
     train_alone,
     train_together,
     whole_data,
@@ -67,9 +68,7 @@ def saved(optimizer: Any, path: Path) -> Any:
 
 def go_on(model: Any) -> None:
     """Three more steps with the batches of before."""
-    x, y = my_data(3)
-    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    model.fit(x, y, batch_size=PER_RANK, shuffle=False, verbose=0, callbacks=[broadcast])
+    fit(model, broadcast())
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])

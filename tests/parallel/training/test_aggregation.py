@@ -8,12 +8,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras_cases import mean_over_ranks, mine
 
 import tfring as hvd
-
-
-def mean_over_ranks() -> float:
-    return (hvd.size() + 1) / 2
 
 
 @pytest.mark.parametrize("in_function", [False, True])
@@ -40,7 +37,7 @@ def test_a_loop_reduces_in_the_last_pass(average: bool, in_function: bool) -> No
         return helper.apply_gradients(lambda: optimizer.apply(gradients[:2], variables[:2]))
 
     run = tf.function(step) if in_function else step
-    scale = tf.constant(float(hvd.rank() + 1))
+    scale = tf.constant(mine())
     updates = [bool(run(scale)) for _ in range(2)]
     built = len(calls)
     updates += [bool(run(scale)) for _ in range(2)]
@@ -93,7 +90,7 @@ def test_a_tensorflow_1_optimizer_minimizes(make: Any) -> None:
         variable = tf.Variable([0.0, 0.0])
         step = tf.compat.v1.train.get_or_create_global_step()
         optimizer = hvd.DistributedOptimizer(make(1.0))
-        loss = tf.reduce_sum(variable) * (hvd.rank() + 1.0)
+        loss = tf.reduce_sum(variable) * mine()
         return [variable, step], optimizer.minimize(loss, global_step=step)
 
     value, steps = in_session(build, 3)
@@ -111,7 +108,7 @@ def test_a_tensorflow_1_optimizer_accumulates(average: bool) -> None:
             backward_passes_per_step=2,
             average_aggregated_gradients=average,
         )
-        pairs = optimizer.compute_gradients(tf.reduce_sum(variable) * (hvd.rank() + 1.0))
+        pairs = optimizer.compute_gradients(tf.reduce_sum(variable) * mine())
         clipped = [(tf.clip_by_value(g, -100.0, 100.0), v) for g, v in pairs]
         return [variable, step], optimizer.apply_gradients(clipped, global_step=step)
 
@@ -123,7 +120,7 @@ def test_a_tensorflow_1_optimizer_accumulates(average: bool) -> None:
 def test_a_tensorflow_1_optimizer_in_eager_mode() -> None:
     variable = tf.Variable([0.0])
     optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1.0))
-    optimizer.minimize(lambda: tf.reduce_sum(variable) * (hvd.rank() + 1.0), var_list=[variable])
+    optimizer.minimize(lambda: tf.reduce_sum(variable) * mine(), var_list=[variable])
     np.testing.assert_allclose(variable, [-mean_over_ranks()], rtol=1e-6)
     with pytest.raises(ValueError, match="wrap it once"):
         hvd.DistributedOptimizer(optimizer)

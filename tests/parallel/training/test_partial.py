@@ -9,18 +9,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras_cases import mean_over_ranks, mine
 
 import tfring as hvd
 import tfring.keras as hvd_keras
 from tfring.ops import builders
-
-
-def mine() -> float:
-    return float(hvd.rank() + 1)
-
-
-def mean_over_ranks() -> float:
-    return (hvd.size() + 1) / 2
 
 
 @pytest.fixture

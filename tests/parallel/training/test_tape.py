@@ -14,16 +14,13 @@ from keras_cases import (
     assert_same_weights,
     build_model,
     loss,
+    mine,
     my_data,
     train_alone,
 )
 
 import tfring as hvd
 from tfring.collectives import buckets
-
-
-def mine() -> float:
-    return float(hvd.rank() + 1)
 
 
 def over_ranks(reduce: Any) -> float:

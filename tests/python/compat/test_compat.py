@@ -1,7 +1,6 @@
 """Unmodified Horovod scripts on tfring: `import horovod` means tfring where that was asked for."""
 
 import re
-import subprocess
 import sys
 
 import launcher_tools as tools
@@ -60,19 +59,11 @@ def test_scripts_do_not_know_tfring():
         assert "tfring" not in script.read_text()
 
 
-def _compat(*words, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "tfring.compat", *map(str, words)],
-        capture_output=True,
-        text=True,
-        env=tools.environment(),
-        timeout=tools.LIMIT_SECONDS,
-        check=False,
-        cwd=cwd,
-    )
+def _compat(*words):
+    return tools.run_python("-m", "tfring.compat", *map(str, words))
 
 
-def test_names_and_modules(tmp_path):
+def test_names_and_modules(tmp_path, monkeypatch):
     """The modules that scripts import, and what is said about those that are not there."""
     script = tools.write_script(
         tmp_path,
@@ -117,7 +108,8 @@ def test_names_and_modules(tmp_path):
     done = _compat(script, "--lr", "0.1", "-m")
     assert done.returncode == 0, done.stderr
     assert "ARGV ['--lr', '0.1', '-m'] __main__" in done.stdout
-    done = _compat("-m", "script", "x", cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    done = _compat("-m", "script", "x")
     assert done.returncode == 0, done.stderr
     assert "ARGV ['x'] __main__" in done.stdout
 
@@ -128,12 +120,5 @@ def test_nothing_to_run():
 
 
 def test_horovod_is_unknown_without_being_asked_for():
-    done = subprocess.run(
-        [sys.executable, "-c", "import tfring, horovod"],
-        capture_output=True,
-        text=True,
-        env=tools.environment(),
-        timeout=tools.LIMIT_SECONDS,
-        check=False,
-    )
+    done = tools.run_python("-c", "import tfring, horovod")
     assert done.returncode != 0 and "No module named 'horovod'" in done.stderr

@@ -181,28 +181,6 @@ def test_rank_that_raises_is_the_one_that_is_shown(tmp_path):
     assert {line[:3] for line in errors} >= {"[0]", "[2]"}, err
 
 
-def test_all_ranks_end_well_after_the_last_collective(tmp_path):
-    """A shutdown right after a collective cancels it on no rank, and init may follow."""
-    path = write_script(
-        tmp_path,
-        """
-    import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
-    for _ in range(20):
-        world.init()
-        total = core.allreduce(np.ones(10, np.float32), name="x", op=1)
-        assert total[0] == topology.size()
-        core.barrier(name="last")
-        world.shutdown()
-    world.init()
-    core.barrier(name="end")
-    """,
-    )
-    done = run("-np", 3, sys.executable, path)
-    assert done.returncode == 0, done.stderr
-
-
 def test_idle_ranks_sleep(tmp_path):
     """Ten seconds after init the runtime's threads have woken up at most 100 times in all."""
     path = write_script(

@@ -44,22 +44,6 @@ def test_accumulation_reduces_once_per_update(recorder: Recorder, how: Any) -> N
     assert recorder.ran == ["tfring.optimizer.0.0.0"] * 2
 
 
-@pytest.mark.parametrize("average", [False, True])
-def test_backward_passes_sum_or_average(recorder: Recorder, average: bool) -> None:
-    def weights(optimizer: Any) -> list[Any]:
-        keras.utils.set_random_seed(1)
-        return list(fit(optimizer).get_weights())
-
-    wrapped = DistributedOptimizer(
-        keras.optimizers.SGD(1e-2), backward_passes_per_step=2, average_aggregated_gradients=average
-    )
-    rate = 1e-2 if average else 2e-2
-    plain = keras.optimizers.SGD(rate, gradient_accumulation_steps=2)
-    for ours, theirs in zip(weights(wrapped), weights(plain), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    assert len(recorder.ran) == 2
-
-
 def test_a_retrace_gives_the_same_names(recorder: Recorder) -> None:
     optimizer = DistributedOptimizer(keras.optimizers.SGD(1e-2))
     model = fit(optimizer)

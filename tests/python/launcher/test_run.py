@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -50,37 +49,6 @@ def test_every_job_has_its_own_secret(tmp_path):
     assert len(secrets) == 2
 
 
-def test_first_failure_is_shown_with_its_traceback_and_code(tmp_path):
-    path = script(
-        tmp_path,
-        """
-    if rank == 1:
-        raise ValueError("the root of all evil")
-    time.sleep(60)
-    """,
-    )
-    done = run("-np", 3, sys.executable, path, tmp_path)
-    assert done.returncode == 1
-    closing = done.stderr[done.stderr.index("tfring run:") :]
-    assert "rank 1 on host localhost failed first, with exit code 1" in closing
-    assert "    ValueError: the root of all evil" in closing
-    assert closing.count("ended by tfring run") == 2
-
-
-def test_killed_rank_gives_128_plus_the_signal(tmp_path):
-    path = script(
-        tmp_path,
-        """
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
-    """,
-    )
-    done = run("-np", 2, sys.executable, path, tmp_path)
-    assert done.returncode == 128 + 9
-    assert "rank 1 on host localhost failed first, with signal 9 (SIGKILL)" in done.stderr
-
-
 def test_others_get_time_to_report_and_are_killed_if_they_ignore_sigterm(tmp_path):
     path = script(
         tmp_path,
@@ -110,27 +78,6 @@ def test_rank_that_ends_well_ends_nobody_else(tmp_path):
 def test_command_that_does_not_exist():
     done = run("-np", 2, "/no/such/program")
     assert done.returncode == 127 and "cannot start /no/such/program" in done.stderr
-
-
-def test_unfinished_lines_and_streams_are_kept_apart(tmp_path):
-    path = script(
-        tmp_path,
-        """
-    sys.stdout.write("half ")
-    time.sleep(0.5)
-    sys.stdout.write("and half\\n")
-    for step in range(3):
-        sys.stderr.write(f"\\r{step}/2")
-        time.sleep(0.3)
-    sys.stderr.write("\\n")
-    """,
-    )
-    done = run("-np", 1, sys.executable, path, tmp_path)
-    assert done.stdout == "[0]<stdout>:half and half\n"
-    assert done.stderr == "[0]<stderr>:0/2\r[0]<stderr>:1/2\r[0]<stderr>:2/2\n" or (
-        # Text mode shows a return as a line end.
-        done.stderr == "[0]<stderr>:0/2\n[0]<stderr>:1/2\n[0]<stderr>:2/2\n"
-    )
 
 
 def test_nothing_of_a_long_output_is_lost(tmp_path):
@@ -337,10 +284,5 @@ def test_closed_output_ends_the_job(tmp_path):
 
 
 def test_help_names_the_options():
-    shown = subprocess.run(
-        [sys.executable, "-m", "tfring", "run", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    shown = run("--help").stdout
     assert "--output-filename" in shown and "--autotune" not in shown

@@ -190,16 +190,6 @@ def test_names_start_again_with_init() -> None:
     assert names.collective_name("reborn", None) == "eager.reborn.0"
 
 
-def test_a_barrier_of_one_rank() -> None:
-    assert tfring.barrier() is None
-
-    @tf.function
-    def step() -> None:
-        tfring.barrier()
-
-    assert step() is None
-
-
 def test_send_and_recv_have_a_name_per_pair() -> None:
     with tf.Graph().as_default():
         pair = [names.collective_name("send", None, suffix=s) for s in (".0to1", ".0to2", ".0to1")]
@@ -269,14 +259,6 @@ def test_errors_of_the_runtime_become_tf_errors() -> None:
     unknown = core.CoreError("what")
     unknown.code, unknown.message = 99, "what"
     assert isinstance(exceptions.to_tf_error(unknown), tf.errors.UnknownError)
-
-
-def test_scale_factors_survive_as_text() -> None:
-    @tf.function
-    def step(x: Any) -> Any:
-        return tfring.allreduce(x, op=tfring.Sum, prescale_factor=1e-30, postscale_factor=1e30)
-
-    np.testing.assert_allclose(step(tf.constant([3.0], tf.float64)), [3.0], rtol=1e-15)
 
 
 def test_layout_hash_takes_64_bits() -> None:

@@ -7,7 +7,9 @@ import socket
 import subprocess
 import sys
 
-from launcher_tools import environment
+from launcher_tools import environment, run_python
+
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 SCRIPT = """
 import os, signal, sys
@@ -59,7 +61,7 @@ def test_another_size_and_a_lost_rank() -> None:
     call that waits for the dead rank fails.
     """
     port = free_port()
-    env = environment(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
+    env = environment(**QUIET)
     for name in [name for name in env if name.startswith(("OMPI_", "PMI", "TFRING_RANK"))]:
         del env[name]
     jobs = [
@@ -98,13 +100,5 @@ print("shapes", first.shape, second.shape)
 
 def test_automatic_clusters_leave_collectives_alone() -> None:
     flags = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=1"
-    env = environment(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", TF_XLA_FLAGS=flags)
-    done = subprocess.run(
-        [sys.executable, "-c", CLUSTERED],
-        capture_output=True,
-        text=True,
-        env=env,
-        timeout=150,
-        check=False,
-    )
+    done = run_python("-c", CLUSTERED, **QUIET, TF_XLA_FLAGS=flags)
     assert "shapes (4, 4) (4, 4)" in done.stdout, done.stderr
