@@ -2,14 +2,12 @@
 
 A training step reaches the optimizer by `optimizer.apply(gradients, variables)`. Inside, Keras
 accumulates gradients if gradient_accumulation_steps is set, clips them in `_clip_gradients`, and
-updates the weights in `_backend_update_step`; at the end of `fit` it calls
-`finalize_variable_values`. The hook replaces these four methods:
+updates the weights in `_backend_update_step`. The hook replaces these three methods:
 
 - `apply` reduces the gradients before anything looks at them, unless they are accumulated.
 - `_clip_gradients` reduces accumulated gradients: Keras calls it once per real update, with the
   mean over the passes, whereas `apply` runs in every pass.
 - `_backend_update_step` raises if the gradients have been reduced in neither place.
-- `finalize_variable_values` raises if steps ran that never came to the hook.
 
 A MultiOptimizer hands the gradients on to its parts, so there it is always `apply` that reduces,
 and accumulation inside it costs one reduction per pass. Gradients of `overwrite_with_gradient`
@@ -102,13 +100,10 @@ class OptimizerHook:
         self._copies = Ordinals()
         self._calls: list[_Call] = []
         self._outer_reduced = False
-        self._reached = False  # whether `apply` was called
-        self._traced = False  # whether it was called while a function was traced
-        self.steps_before = _iterations(optimizer)
+        self._traced = False  # whether `apply` was called while a function was traced
         self._apply = optimizer.apply
         self._clip_gradients = optimizer._clip_gradients
         self._update_step = optimizer._backend_update_step
-        self._finalize = optimizer.finalize_variable_values
 
     def attach(self) -> None:
         """Puts the hook in place; not by setattr, with which Keras would track and save it."""
@@ -117,7 +112,6 @@ class OptimizerHook:
             "apply": self.apply,
             "_clip_gradients": self.clip_gradients,
             "_backend_update_step": self.update_step,
-            "finalize_variable_values": self.finalize_variable_values,
             "__deepcopy__": self.copy_optimizer,
             "register_local_var": self.register_local_var,
         }.items():
@@ -188,7 +182,6 @@ class OptimizerHook:
         variables = self._variables_of(grads, trainable_variables)
         if not variables:
             return self._apply(grads, trainable_variables)
-        self._reached = True
         self._traced = self._traced or not tf.executing_eagerly()
         if self._accumulation.passes > 1:
             return self._apply_in_last_pass(grads, variables)
@@ -268,22 +261,6 @@ class OptimizerHook:
                 "optimizer.apply(...) or optimizer.apply_gradients(...) of the wrapped object"
             )
         return self._update_step(grads, trainable_variables, learning_rate)
-
-    def finalize_variable_values(self, var_list: Any) -> None:
-        """Replaces `optimizer.finalize_variable_values`; refuses steps that were not reduced.
-
-        Keras calls it at the end of `fit`. A train function that was traced before the optimizer
-        was wrapped runs steps, which count as iterations, without calling the hook.
-        """
-        steps = _iterations(self.optimizer) - self.steps_before
-        if self.steps_before and steps > 0 and not self._reached:
-            raise RuntimeError(
-                f"optimizer {self.optimizer.name!r} has taken {steps} steps since "
-                "DistributedOptimizer wrapped it, and none of them reduced gradients over the "
-                "ranks: they were traced before. Wrap the optimizer before the first training "
-                "step, or compile the model again after wrapping"
-            )
-        self._finalize(var_list)
 
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any], unscale: Any) -> list[Any]:
         """Reduces one step's gradients; `unscale` is the loss scale in them, or None."""
@@ -380,11 +357,6 @@ class OptimizerHook:
 
 def _key_of(variables: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(variable_key(v) for v in variables)
-
-
-def _iterations(optimizer: Any) -> int:
-    """Returns how many steps an optimizer has taken; 0 if that cannot be read, as in a graph."""
-    return int(optimizer._iterations) if tf.executing_eagerly() else 0
 
 
 def _overwrites(variable: Any) -> bool:

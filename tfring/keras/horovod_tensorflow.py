@@ -39,6 +39,7 @@ def DistributedOptimizer(
     *,
     before_reduce: GradientTransform | None = None,
     after_reduce: GradientTransform | None = None,
+    resumed: bool = False,
 ) -> Any:
     """Makes an optimizer reduce gradients: tfring.keras.DistributedOptimizer describes it.
 
@@ -66,4 +67,4 @@ def DistributedOptimizer(
         return tf1_optimizer.wrap(optimizer, options, use_locking=use_locking)
     if use_locking:
         raise NotImplementedError("use_locking=True: Keras optimizers have no locks; omit it")
-    return keras_optimizer.wrap(optimizer, options)
+    return keras_optimizer.wrap(optimizer, options, resumed)

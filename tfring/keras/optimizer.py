@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfring import process_sets
 from tfring.collectives.compression import Compression
@@ -43,6 +43,7 @@ def DistributedOptimizer(
     *,
     before_reduce: GradientTransform | None = None,
     after_reduce: GradientTransform | None = None,
+    resumed: bool = False,
 ) -> Any:
     """Makes `optimizer` reduce gradients over the ranks before it applies them.
 
@@ -67,12 +68,13 @@ def DistributedOptimizer(
         scale_local_gradients: divide gradients of local variables by the number of these ranks.
         before_reduce: f(gradients, variables) -> gradients; is called before the reduction.
         after_reduce: likewise, called after it and before the optimizer clips.
+        resumed: the optimizer has taken steps, and none that was traced will run again.
 
     Returns:
         `optimizer`, with a method register_local_var(var) for a variable not to be reduced.
 
     Raises:
-        ValueError: it is wrapped already, or options contradict each other.
+        ValueError: it is wrapped or has taken steps already, or options contradict each other.
         TypeError: not a Keras 3 optimizer, or an option has a wrong type.
     """
     cut = resolve_groups(num_groups, groups)
@@ -82,7 +84,7 @@ def DistributedOptimizer(
     )
     local = LocalVariables(scale=scale_local_gradients, process_set=process_set)
     accumulated = (backward_passes_per_step, average_aggregated_gradients)
-    return wrap(optimizer, OptimizerOptions(reduction, local, name, *accumulated))
+    return wrap(optimizer, OptimizerOptions(reduction, local, name, *accumulated), resumed)
 
 
 def PartialDistributedOptimizer(
@@ -103,6 +105,7 @@ def PartialDistributedOptimizer(
     *,
     before_reduce: GradientTransform | None = None,
     after_reduce: GradientTransform | None = None,
+    resumed: bool = False,
 ) -> Any:
     """Makes `optimizer` reduce gradients over the ranks, but not those of some layers.
 
@@ -124,19 +127,15 @@ def PartialDistributedOptimizer(
     )
     local = LocalVariables(local_layers, scale=scale_local_gradients, process_set=process_set)
     accumulated = (backward_passes_per_step, average_aggregated_gradients)
-    return wrap(optimizer, OptimizerOptions(reduction, local, name, *accumulated))
+    return wrap(optimizer, OptimizerOptions(reduction, local, name, *accumulated), resumed)
 
 
-def wrap(optimizer: Any, options: OptimizerOptions, *, just_loaded: bool = False) -> Any:
-    """Does the work of DistributedOptimizer; returns `optimizer`.
-
-    Args:
-        optimizer: the optimizer.
-        options: what was asked for.
-        just_loaded: its steps were taken in another process: do not warn of them.
-    """
+def wrap(optimizer: Any, options: OptimizerOptions, resumed: bool) -> Any:
+    """Does the work of DistributedOptimizer; returns `optimizer`."""
     _check_optimizer(optimizer)
     inner = innermost(optimizer)
+    if not resumed:
+        _refuse_used(inner)
     accumulated = accumulation.set_up(inner, options.passes, options.average)
 
     def make_name(hook: OptimizerHook) -> str:
@@ -149,18 +148,25 @@ def wrap(optimizer: Any, options: OptimizerOptions, *, just_loaded: bool = False
     reducer = GradientReducer(options.reduction, options.local)
     hook = OptimizerHook(inner, reducer, make_name, accumulated)
     hook.attach()
-    if hook.steps_before and not just_loaded:
-        warnings.warn(
-            f"tfring: optimizer {inner.name!r} had taken {hook.steps_before} steps when "
-            "DistributedOptimizer wrapped it: a training step that was traced before does not "
-            "reduce gradients, so compile the model again and make such a tf.function anew (there "
-            "is none if the optimizer was only loaded)",
-            stacklevel=3,
-        )
     if optimizer is not inner:
         object.__setattr__(optimizer, "register_local_var", hook.register_local_var)
     loss_scale.install()
     return optimizer
+
+
+def _refuse_used(optimizer: Any) -> None:
+    """Raises ValueError if steps were taken: what was traced before would go on not reducing.
+
+    A loaded optimizer looks the same, so whoever loads one has to say so.
+    """
+    steps = int(optimizer._iterations) if tf.executing_eagerly() else 0
+    if steps > 0:
+        raise ValueError(
+            f"optimizer {optimizer.name!r} has taken {steps} steps already, and a step that was "
+            "traced before would go on without reducing gradients: wrap it before its first step, "
+            "or pass resumed=True if it was loaded (load_model does), or if you compile the model "
+            "again and make your tf.functions anew"
+        )
 
 
 def _check_optimizer(optimizer: Any) -> None:

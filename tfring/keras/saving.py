@@ -57,7 +57,7 @@ def load_model(
     if getattr(model, "optimizer", None) is not None:
         _restore_optimizer(model, filepath)
         options = OptimizerOptions(ReduceOptions(compression=compression), LocalVariables())
-        wrap(model.optimizer, options, just_loaded=True)
+        wrap(model.optimizer, options, resumed=True)
     return model
 
 

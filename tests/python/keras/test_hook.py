@@ -325,7 +325,6 @@ def test_the_parts_of_keras_that_are_used_are_still_there() -> None:
         "apply",
         "_clip_gradients",
         "_backend_update_step",
-        "finalize_variable_values",
         "_get_variable_index",
         "_check_variables_are_known",
         "_trainable_variables",

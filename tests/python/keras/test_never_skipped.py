@@ -67,52 +67,23 @@ def test_a_deepcopy_reduces_under_a_name_of_its_own(recorder: Recorder) -> None:
     assert find_hook(optimizer) is not None is not find_hook(copy.deepcopy(again))
 
 
-def test_a_model_trained_before_wrapping_reduces_once_it_is_compiled_again(
-    recorder: Recorder,
+@pytest.mark.parametrize("loaded", [False, True])
+def test_an_optimizer_that_took_steps_is_refused_unless_resumed(
+    recorder: Recorder, loaded: bool, tmp_path: Any
 ) -> None:
     model = fit(keras.optimizers.Adam(1e-2))
-    with pytest.warns(UserWarning, match=r"had taken 4 steps.*compile the model again"):
+    if loaded:
+        model.save(tmp_path / "m.keras")
+        model = keras.models.load_model(tmp_path / "m.keras")
+    with pytest.raises(ValueError, match=r"taken 4 steps already.*resumed=True"):
         DistributedOptimizer(model.optimizer)
-    with pytest.raises(RuntimeError, match=r"taken 4 steps since.*compile the model again"):
-        model.fit(X, Y, batch_size=8, verbose=0)  # with the train function of before
-    assert recorder.ran == []
-    model.compile(optimizer=model.optimizer, loss="mse")
-    model.fit(X, Y, batch_size=8, verbose=0)
-    assert recorder.ran == ["tfring.optimizer.0.0.0"] * 4
-    assert int(model.optimizer.iterations) == 12
-
-
-@pytest.mark.parametrize("compile_again", [False, True])
-def test_a_loaded_optimizer_can_be_wrapped(
-    recorder: Recorder, compile_again: bool, tmp_path: Any
-) -> None:
-    fit(keras.optimizers.Adam(1e-2)).save(tmp_path / "m.keras")
-    model = keras.models.load_model(tmp_path / "m.keras")
-    assert model.optimizer.built and int(model.optimizer.iterations) == 4
-    with pytest.warns(UserWarning, match="only loaded"):
-        DistributedOptimizer(model.optimizer)
-    if compile_again:
+    assert find_hook(model.optimizer) is None
+    DistributedOptimizer(model.optimizer, resumed=True)
+    if not loaded:
         model.compile(optimizer=model.optimizer, loss="mse")
     model.fit(X, Y, batch_size=8, verbose=0)
     assert recorder.ran == ["tfring.optimizer.0.0.0"] * 4
     assert int(model.optimizer.iterations) == 8
-
-
-@pytest.mark.parametrize("make", [keras.optimizers.SGD, keras.optimizers.Adam])
-def test_a_function_made_after_wrapping_a_used_optimizer_reduces(
-    recorder: Recorder, make: Any
-) -> None:
-    optimizer, variable = make(0.5), keras.Variable([1.0, 2.0])
-
-    def step() -> None:
-        optimizer.apply([tf.constant([1.0, 1.0])], [variable])
-
-    tf.function(step)()
-    with pytest.warns(UserWarning, match="had taken 1 steps.*tf.function anew"):
-        DistributedOptimizer(optimizer)
-    tf.function(step)()
-    assert int(optimizer.iterations) == 2
-    assert recorder.ran == ["tfring.optimizer.0.0.0"]
 
 
 def test_a_local_variable_is_registered_before_a_step_is_traced(
