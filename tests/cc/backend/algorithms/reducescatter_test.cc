@@ -23,7 +23,7 @@ using testing::Symbol;
 using testing::SymbolicRank;
 
 struct NamedReducescatter {
-  Schedule (*build)(const ScatterShape&);
+  Schedule (*build)(const ReducescatterShape&);
   Order order;
 };
 constexpr NamedReducescatter kReducescatters[] = {{DirectReducescatter, Order::kCanonical},
