@@ -1,4 +1,4 @@
-// One kernel class per way of preparing a collective; collective_kernel.h explains what they share.
+// One kernel class per way of preparing a collective; kernel_base.h explains what they share.
 
 #include <cstring>
 #include <map>
@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "ops/kernels/collective_kernel.h"
+#include "ops/kernels/kernel_base.h"
 #include "ops/kernels/splits.h"
 #include "ops/runtime/base/export.h"
 
@@ -64,9 +64,7 @@ class RowsKernel : public CollectiveKernel {
 
  protected:
   absl::Status Prepare(tf::OpKernelContext* context, KernelCall* call) const override {
-    for (int i = 0; i < context->num_outputs(); ++i) {
-      TF_RETURN_IF_ERROR(AddRows(context, i, call));
-    }
+    for (int i = 0; i < context->num_outputs(); ++i) AddInput(context, i, call);
     AllocateOutputsLater(context, call);
     return absl::OkStatus();
   }
@@ -84,11 +82,10 @@ class SplitRowsKernel : public CollectiveKernel {
 
  protected:
   absl::Status Prepare(tf::OpKernelContext* context, KernelCall* call) const override {
-    TF_RETURN_IF_ERROR(AddRows(context, 0, call));
+    AddInput(context, 0, call);
     const bool cuts = kind == CollectiveKind::kAlltoall || OwnRank() == request().root;
     if (cuts && !equal_splits_) {
-      TF_RETURN_IF_ERROR(
-          ReadSplits(context->input(1), context->input(0).dim_size(0), &call->request.splits));
+      TF_RETURN_IF_ERROR(ReadSplits(context->input(1), &call->request.splits));
     }
     AllocateOutputsLater(context, call);
     return absl::OkStatus();

@@ -105,7 +105,7 @@ absl::Status ReadAttributes(const tf::OpKernelConstruction& construction, Collec
   int64_t layout_hash = 0;
   TF_RETURN_IF_ERROR(ReadIfPresent(construction, "layout_hash", &layout_hash));
   request->layout_hash = static_cast<uint64_t>(layout_hash);
-  return Reduces(kind) ? ReadReduction(construction, request) : absl::OkStatus();
+  return Traits(kind).reduces ? ReadReduction(construction, request) : absl::OkStatus();
 }
 
 }  // namespace tfring

@@ -6,27 +6,18 @@ namespace tfring {
 
 namespace tf = tensorflow;
 
-absl::Status ReadSplits(const tf::Tensor& tensor, int64_t rows, std::vector<int64_t>* splits) {
+absl::Status ReadSplits(const tf::Tensor& tensor, std::vector<int64_t>* splits) {
   if (tensor.dims() != 1) {
     return absl::InvalidArgumentError(
         "splits have to be a vector with one number of rows per rank, not of shape " +
         tensor.shape().DebugString());
   }
-  int64_t sum = 0;
   for (int64_t i = 0; i < tensor.NumElements(); ++i) {
-    const int64_t value = tensor.dtype() == tf::DT_INT32
-                              ? static_cast<const int32_t*>(tensor.data())[i]
-                              : static_cast<const int64_t*>(tensor.data())[i];
-    if (value < 0) {
-      return absl::InvalidArgumentError("splits[" + std::to_string(i) + "] is " +
-                                        std::to_string(value) + ": a number of rows is 0 or more");
-    }
-    if (__builtin_add_overflow(sum, value, &sum)) sum = INT64_MAX;
-    splits->push_back(value);
+    splits->push_back(tensor.dtype() == tf::DT_INT32
+                          ? static_cast<const int32_t*>(tensor.data())[i]
+                          : static_cast<const int64_t*>(tensor.data())[i]);
   }
-  if (sum == rows) return absl::OkStatus();
-  return absl::InvalidArgumentError("splits add up to " + std::to_string(sum) +
-                                    " rows, but the tensor has " + std::to_string(rows));
+  return absl::OkStatus();
 }
 
 absl::Status WriteSplits(tf::OpKernelContext* context, int output,

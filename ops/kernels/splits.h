@@ -8,10 +8,9 @@
 
 namespace tfring {
 
-// Reads how many rows go to each rank from a vector of int32 or int64. InvalidArgument unless the
-// elements are not negative and add up to `rows`. The runtime checks that there is one per rank.
-absl::Status ReadSplits(const tensorflow::Tensor& tensor, int64_t rows,
-                        std::vector<int64_t>* splits);
+// Reads how many rows go to each rank from a tensor of int32 or int64; InvalidArgument if it is not
+// a vector. The runtime checks the numbers (CheckContent).
+absl::Status ReadSplits(const tensorflow::Tensor& tensor, std::vector<int64_t>* splits);
 
 // Writes numbers of rows to an output of int32 or int64.
 absl::Status WriteSplits(tensorflow::OpKernelContext* context, int output,

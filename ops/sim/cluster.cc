@@ -259,7 +259,7 @@ void Cluster::StartHeldPlans(Rank rank) {
 
 void Cluster::StartPlan(Rank rank, const PlanRun& run) {
   checker_.OnRun(rank, run);
-  if (!run.moves_data()) {
+  if (!run.uses_backend()) {
     nodes_[rank].pending.completions.push_back({run.plan.sequence, OkStatus(), kNoRank});
     return PlanStep(rank);
   }

@@ -13,8 +13,16 @@ const std::vector<DataType> kFloats = {DataType::kFloat16, DataType::kBfloat16, 
 const std::vector<ReduceOp> kOps = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
                                     ReduceOp::kMax};
 
-// The last kind that moves data.
-constexpr int64_t kKinds = static_cast<int64_t>(CollectiveKind::kSendRecv) + 1;
+// The kinds that use the backend and are possible among so many ranks.
+std::vector<CollectiveKind> KindsFor(size_t ranks) {
+  std::vector<CollectiveKind> kinds;
+  for (int i = 0; i < kNumCollectiveKinds; ++i) {
+    const auto kind = static_cast<CollectiveKind>(i);
+    const bool possible = ranks > 1 || kind != CollectiveKind::kSendRecv;
+    if (Traits(kind).uses_backend && possible) kinds.push_back(kind);
+  }
+  return kinds;
+}
 
 // True if the collective can run on the ranks that are present, when others have joined.
 bool PossibleFor(const RandomOp& op, const std::vector<Rank>& present) {
@@ -39,8 +47,7 @@ RandomOp RandomCalls::Make(ProcessSetId set, const std::vector<Rank>& members, i
   RandomOp op;
   op.request.process_set = set;
   op.request.name = "op" + std::to_string(number);
-  op.request.kind =
-      static_cast<CollectiveKind>(random_.Below(members.size() > 1 ? kKinds : kKinds - 1));
+  op.request.kind = random_.Pick(KindsFor(members.size()));
   op.request.group = random_.Percent(20);
   op.set = members;
   op.participants = members;
@@ -53,12 +60,10 @@ void RandomCalls::Fill(RandomOp* op) {
   if (request.kind == CollectiveKind::kBarrier) return;
   request.dtype = random_.Pick(kFloats);
   request.shapes = {RandomShape(&random_)};
-  const bool one = request.kind == CollectiveKind::kAlltoall ||
-                   request.kind == CollectiveKind::kScatter ||
-                   request.kind == CollectiveKind::kSendRecv;
-  while (!one && random_.Percent(30)) request.shapes.push_back(RandomShape(&random_));
-  if (HasRoot(request.kind)) request.root = random_.Pick(op->set);
-  if (Reduces(request.kind)) {
+  const bool list = Traits(request.kind).max_tensors > 1;
+  while (list && random_.Percent(30)) request.shapes.push_back(RandomShape(&random_));
+  if (Traits(request.kind).has_root()) request.root = random_.Pick(op->set);
+  if (Traits(request.kind).reduces) {
     request.op = random_.Pick(kOps);
     if (random_.Percent(20)) request.postscale = 0.5;
     if (request.kind == CollectiveKind::kAllreduce && random_.Percent(10)) {
@@ -148,7 +153,7 @@ void RandomCalls::Disagree(const RandomOp& op, Request* request) {
     request->kind = CollectiveKind::kBroadcast;
     request->shapes = {{1}};
     request->root = op.set[0];
-  } else if (Reduces(request->kind) && random_.Percent(30)) {
+  } else if (Traits(request->kind).reduces && random_.Percent(30)) {
     request->op = ReduceOp::kProduct;
   } else if (request->kind == CollectiveKind::kBroadcast && random_.Percent(30)) {
     request->root = *std::find_if(op.set.begin(), op.set.end(),
@@ -163,11 +168,11 @@ void RandomCalls::Disagree(const RandomOp& op, Request* request) {
 void RandomCalls::MakeInvalid(const RandomOp& op, Rank rank, Request* request) {
   if (request->kind == CollectiveKind::kBarrier) {
     request->shapes = {{1}};
-  } else if (Reduces(request->kind)) {
+  } else if (Traits(request->kind).reduces) {
     request->dtype = DataType::kBool;
   } else if (request->kind == CollectiveKind::kSendRecv) {
     request->shapes.assign(2, {-2});
-  } else if (HasRoot(request->kind) && random_.Percent(50)) {
+  } else if (Traits(request->kind).has_root() && random_.Percent(50)) {
     request->root = ranks_ + 3;
   } else if (request->kind == CollectiveKind::kAlltoall ||
              (request->kind == CollectiveKind::kScatter && rank == request->root)) {

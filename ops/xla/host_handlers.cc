@@ -82,7 +82,7 @@ Status ReadTensors(const ffi::RemainingArgs& arguments, const ffi::RemainingRets
     }
     request->shapes.emplace_back(input->dimensions().begin(), input->dimensions().end());
     const auto bytes = static_cast<int64_t>(input->size_bytes());
-    if (AllocatesOutput(request->kind)) {
+    if (Traits(request->kind).allocates_output()) {
       call->buffers.push_back({input->untyped_data(), nullptr, bytes, 0});
     } else {
       call->buffers.push_back({input->untyped_data(), (*output)->untyped_data(), bytes,
@@ -141,7 +141,7 @@ Status RunCollective(const ffi::Dictionary& attributes, const ffi::RemainingArgs
   int64_t size = 0;
   TFRING_RETURN_IF_ERROR(ReadRequest(attributes, &request, &size));
   TFRING_RETURN_IF_ERROR(ReadTensors(arguments, results, &request, &call));
-  if (AllocatesOutput(request.kind)) UseGivenOutputs(results, request, &call);
+  if (Traits(request.kind).allocates_output()) UseGivenOutputs(results, request, &call);
   if (size != 0) TFRING_RETURN_IF_ERROR(RefuseIfResized(size, &request));
   TFRING_RETURN_IF_ERROR(RunAndWait(std::move(request), std::move(call)));
   const size_t chain = arguments.size() - 1;

@@ -18,11 +18,6 @@ constexpr DataTypeInfo kDataTypes[kNumDataTypes] = {
 };
 constexpr const char* kReduceOps[kNumReduceOps] = {"Average", "Sum", "Adasum",
                                                    "Min",     "Max", "Product"};
-constexpr const char* kKinds[kNumCollectiveKinds] = {
-    "allreduce",         "allgather", "broadcast", "barrier",
-    "reducescatter",     "alltoall",  "reduce",    "gather",
-    "scatter",           "send/recv", "join",      "add_process_set",
-    "remove_process_set"};
 
 constexpr DataTypeInfo kUnknown = {"unknown", 0, false};
 
@@ -40,11 +35,6 @@ const char* DataTypeName(DataType dtype) { return Info(dtype).name; }
 const char* ReduceOpName(ReduceOp op) {
   const int index = static_cast<int>(op);
   return index < kNumReduceOps ? kReduceOps[index] : "unknown";
-}
-
-const char* CollectiveKindName(CollectiveKind kind) {
-  const int index = static_cast<int>(kind);
-  return index < kNumCollectiveKinds ? kKinds[index] : "unknown";
 }
 
 bool IsReducible(DataType dtype) { return Info(dtype).reducible; }
@@ -91,6 +81,10 @@ std::string RanksString(const std::vector<Rank>& ranks) {
     i = last + 1;
   }
   return text;
+}
+
+std::string RanksText(const std::vector<Rank>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + RanksString(ranks);
 }
 
 }  // namespace tfring

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/runtime/base/collective_kind.h"
 #include "ops/runtime/base/export.h"
 #include "ops/runtime/base/status.h"
 
@@ -24,7 +25,7 @@ inline constexpr TimePoint kNever = INT64_MAX;
 inline constexpr Duration kMillisecond = 1'000'000;
 inline constexpr Duration kSecond = 1'000'000'000;
 
-// Values are part of the wire format.
+// Sent as one byte. May be renumbered: all ranks run the same build.
 enum class DataType : uint8_t {
   kBool = 0,
   kUint8,
@@ -44,7 +45,7 @@ enum class DataType : uint8_t {
 };
 inline constexpr int kNumDataTypes = 15;
 
-// Horovod's numbers: scripts pass them as integers. Values are part of the wire format.
+// Horovod's numbers: scripts pass them as integers.
 enum class ReduceOp : uint8_t {
   kAverage = 0,
   kSum = 1,
@@ -55,59 +56,16 @@ enum class ReduceOp : uint8_t {
 };
 inline constexpr int kNumReduceOps = 6;
 
-// Values are part of the wire format.
-enum class CollectiveKind : uint8_t {
-  kAllreduce = 0,
-  kAllgather = 1,
-  kBroadcast = 2,
-  kBarrier = 3,
-  kReducescatter = 4,
-  kAlltoall = 5,
-  kReduce = 6,
-  kGather = 7,
-  kScatter = 8,
-  kSendRecv = 9,        // of two ranks of the process set: one sends, the other receives
-  kJoin = 10,           // the caller takes no part in collectives until all ranks have joined
-  kAddProcessSet = 11,  // a call of all ranks, like the next
-  kRemoveProcessSet = 12
-};
-inline constexpr int kNumCollectiveKinds = 13;
-
-// Has a reduce op and factors.
-constexpr bool Reduces(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter ||
-         kind == CollectiveKind::kReduce;
-}
-// One rank is special: the root, or the sender of a send/recv.
-constexpr bool HasRoot(CollectiveKind kind) {
-  return kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce ||
-         kind == CollectiveKind::kGather || kind == CollectiveKind::kScatter ||
-         kind == CollectiveKind::kSendRecv;
-}
-// The shape of the output is not known before the plan.
-constexpr bool AllocatesOutput(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kReducescatter ||
-         kind == CollectiveKind::kAlltoall || kind == CollectiveKind::kGather ||
-         kind == CollectiveKind::kScatter || kind == CollectiveKind::kSendRecv;
-}
-constexpr bool ChangesProcessSets(CollectiveKind kind) {
-  return kind == CollectiveKind::kAddProcessSet || kind == CollectiveKind::kRemoveProcessSet;
-}
-// Involves the backend. All others only change what the ranks know about each other.
-constexpr bool MovesData(CollectiveKind kind) {
-  return kind != CollectiveKind::kJoin && !ChangesProcessSets(kind);
-}
-
 TFRING_EXPORT int64_t DataTypeSize(DataType dtype);
-TFRING_EXPORT const char* DataTypeName(DataType dtype);        // "float32"
-TFRING_EXPORT const char* ReduceOpName(ReduceOp op);           // "Sum"
-TFRING_EXPORT const char* CollectiveKindName(CollectiveKind);  // "allreduce"
-TFRING_EXPORT bool IsReducible(DataType dtype);                // has Sum, Min, Max and Product here
+TFRING_EXPORT const char* DataTypeName(DataType dtype);  // "float32"
+TFRING_EXPORT const char* ReduceOpName(ReduceOp op);     // "Sum"
+TFRING_EXPORT bool IsReducible(DataType dtype);          // has Sum, Min, Max and Product here
 
 TFRING_EXPORT int64_t NumElements(const Shape& shape);      // INT64_MAX when it does not fit
 int64_t RowBytes(const Shape& shape, DataType dtype);       // the same; not for scalars
 TFRING_EXPORT std::string ShapeString(const Shape& shape);  // "[2, 3]"
 TFRING_EXPORT std::string RanksString(const std::vector<Rank>& ranks);  // "0, 2-5"
+std::string RanksText(const std::vector<Rank>& ranks);                  // "rank 0", "ranks 0, 2-5"
 
 }  // namespace tfring
 

@@ -27,7 +27,7 @@ struct Collective {
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
-  int root = 0;               // see HasRoot: position of the root in `members`
+  int root = 0;               // see KindTraits::has_root: position of the root in `members`
   int self = 0;               // position of this rank in `members`
   std::vector<Rank> members;  // world ranks that take part, ascending; send/recv: the two
   // Reduce: output is null on all ranks but the root; gather: 0 bytes there. Scatter: input is used

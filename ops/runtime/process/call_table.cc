@@ -7,7 +7,7 @@ namespace tfring {
 Status CallTable::Add(Request* request, LocalCall* call) {
   Accepted accepted;
   accepted.key = std::to_string(request->process_set) + ":" + request->name;
-  if (AllocatesOutput(request->kind)) accepted.running.shapes = request->shapes;
+  if (Traits(request->kind).allocates_output()) accepted.running.shapes = request->shapes;
   std::lock_guard<std::mutex> lock(mutex_);
   if (!closed_.ok()) return closed_;
   if (!names_.insert(accepted.key).second) {

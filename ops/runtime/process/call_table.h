@@ -28,7 +28,7 @@ struct FinishedCall {
 // A call whose plan is about to run. The control thread may change it until it submits the plan.
 struct RunningCall {
   LocalCall call;
-  std::vector<Shape> shapes;                     // where AllocatesOutput
+  std::vector<Shape> shapes;                     // of kinds with allocates_output
   Status local_failure;                          // not ok: the outcome even if the plan succeeds
   std::vector<std::unique_ptr<char[]>> scratch;  // outputs that are thrown away
 };

@@ -20,15 +20,6 @@ int PositionOf(const PlanRun& run, Rank rank) {
   return static_cast<int>(it - run.members.begin());
 }
 
-bool OnlySends(const Collective& collective) {
-  return collective.kind == CollectiveKind::kSendRecv && collective.self == collective.root;
-}
-bool ReadsInput(const Collective& collective) {
-  const bool rooted =
-      collective.kind == CollectiveKind::kSendRecv || collective.kind == CollectiveKind::kScatter;
-  return !rooted || collective.self == collective.root;
-}
-
 // Gives `buffer` memory for the output: the framework's, or scratch memory if it has none.
 Status Allocate(const Collective& collective, const std::string& name, int tensor,
                 const OutputLayout& layout, RunningCall* call, TensorBuffer* buffer) {
@@ -55,17 +46,19 @@ Status AddAllocated(const PlanItem& item, RunningCall* call, Collective* out) {
   request.members = out->members.size();
   request.self = static_cast<size_t>(out->self);
   request.root = static_cast<size_t>(out->root);
+  const KindTraits& traits = Traits(out->kind);
+  const bool root = out->self == out->root;
   // A receiver may have given no shape.
   const size_t tensors = out->kind == CollectiveKind::kSendRecv ? 1 : call->shapes.size();
   for (size_t t = 0; t < tensors; ++t) {
     const Shape own = t < call->shapes.size() ? call->shapes[t] : Shape();
     OutputLayout layout = LayoutOf(request, item.negotiated_values, t, own);
     TensorBuffer buffer;
-    if (t < call->call.buffers.size() && ReadsInput(*out)) {
+    if (t < call->call.buffers.size() && Includes(traits.input, root)) {
       buffer.input = call->call.buffers[t].input;
       buffer.input_bytes = call->call.buffers[t].input_bytes;
     }
-    if (!OnlySends(*out)) {
+    if (Includes(traits.allocates, root)) {
       TFRING_RETURN_IF_ERROR(Allocate(*out, item.name, static_cast<int>(t), layout, call, &buffer));
     }
     out->buffers.push_back(buffer);
@@ -81,7 +74,7 @@ Status AddAllocated(const PlanItem& item, RunningCall* call, Collective* out) {
 // Adds the buffers of a call that came with its outputs.
 void AddGiven(const std::vector<TensorBuffer>& buffers, Collective* out) {
   for (TensorBuffer buffer : buffers) {
-    if (out->kind == CollectiveKind::kReduce && out->self != out->root) {
+    if (!Includes(Traits(out->kind).output, out->self == out->root)) {
       buffer.output = nullptr;
       buffer.output_bytes = 0;
     }
@@ -103,10 +96,10 @@ Result<Collective> BuildCollective(const PlanRun& run, Rank self,
   out.postscale = plan.postscale;
   out.members = run.members;
   out.self = PositionOf(run, self);
-  if (HasRoot(plan.kind)) out.root = PositionOf(run, plan.root);
+  if (Traits(plan.kind).has_root()) out.root = PositionOf(run, plan.root);
   TFRING_CHECK(calls.size() == plan.items.size()) << "plan " << plan.sequence;
   for (size_t i = 0; i < calls.size(); ++i) {
-    if (AllocatesOutput(plan.kind)) {
+    if (Traits(plan.kind).allocates_output()) {
       TFRING_RETURN_IF_ERROR(AddAllocated(plan.items[i], calls[i], &out));
     } else {
       AddGiven(calls[i]->call.buffers, &out);

@@ -120,7 +120,7 @@ void ControlLoop::Apply(EngineEffects effects) {
 
 void ControlLoop::StartPlan(const PlanRun& run) {
   const std::vector<RunningCall*> calls = table_->Begin(run.plan.sequence, run.calls);
-  if (!run.moves_data()) {
+  if (!run.uses_backend()) {
     // Joins and changes of process sets: that the plan came is all there is to run.
     Count({}, calls.size());
     const LocalCall& call = calls.at(0)->call;

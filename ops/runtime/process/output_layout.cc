@@ -66,11 +66,21 @@ OutputLayout LayoutOf(const LayoutRequest& request, const std::vector<int64_t>& 
       rows = Slice(values, 0, members);
       output_rows = rows[request.self];
       break;
-    default:  // alltoall: the matrix of rows, [sender * members + receiver]
+    case CollectiveKind::kAlltoall:  // the matrix of rows, [sender * members + receiver]
       out.sends = RowsToBytes(Slice(values, request.self * members, members), row_bytes);
       rows = Slice(values, request.self, members, members);
       out.rows = rows;
       output_rows = Sum(rows);
+      break;
+    case CollectiveKind::kSendRecv:
+    case CollectiveKind::kAllreduce:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce:
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kJoin:
+    case CollectiveKind::kAddProcessSet:
+    case CollectiveKind::kRemoveProcessSet:
+      TFRING_CHECK(false) << CollectiveKindName(request.kind) << " has no rows to lay out";
   }
   out.shape = own;
   out.shape[0] = output_rows;

@@ -9,7 +9,7 @@
 
 namespace tfring {
 
-// The place of this rank in a plan of a kind that AllocatesOutput. A value type.
+// The place of this rank in a plan whose outputs are allocated now. A value type.
 struct LayoutRequest {
   CollectiveKind kind = CollectiveKind::kAllgather;
   DataType dtype = DataType::kUint8;

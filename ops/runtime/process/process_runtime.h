@@ -17,12 +17,12 @@
 namespace tfring {
 
 // What of a call stays on this rank, beside its Request. `buffers` has one element per shape of the
-// Request. Where AllocatesOutput, `allocate` is called once per tensor with its final shape and
-// returns the memory; not on the sender of a send/recv. `announce` may be empty; it is called
-// before `done`, and only if a plan came, with the rows received from each member (alltoall), the
-// rank that joined last (join) or the id (adding or removing a process set). Both run on the
-// control thread and must not block. `done` is called exactly once, whatever happens, on a thread
-// that the runtime does not need to make progress, with no lock held; it may call Enqueue.
+// Request. For kinds with allocates_output, `allocate` is called once per tensor with its final
+// shape and returns the memory; not on the sender of a send/recv. `announce` may be empty; it is
+// called before `done`, and only if a plan came, with the rows received from each member
+// (alltoall), the rank that joined last (join) or the id (adding or removing a process set). Both
+// run on the control thread and must not block. `done` is called exactly once, whatever happens, on
+// a thread that the runtime does not need to make progress, with no lock held; it may call Enqueue.
 struct LocalCall {
   std::vector<TensorBuffer> buffers;
   std::function<Result<void*>(int tensor, const Shape& shape)> allocate;

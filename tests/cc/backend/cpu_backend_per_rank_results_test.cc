@@ -128,7 +128,7 @@ Collective Prepare(const Case& c, const std::vector<Rank>& members, int self, Pa
   out.members = members;
   part->input.resize(kTensors);
   part->expected.resize(kTensors);
-  (Reduces(c.kind) ? FillReducing : FillMoving)(c, members, self, &out, part);
+  (Traits(c.kind).reduces ? FillReducing : FillMoving)(c, members, self, &out, part);
   for (size_t t = 0; t < kTensors; ++t) {
     part->in.push_back(Stored(c.dtype, part->input[t]));
     const size_t bytes = part->expected[t].size() * static_cast<size_t>(DataTypeSize(c.dtype));

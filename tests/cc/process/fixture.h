@@ -126,7 +126,7 @@ class Call {
   LocalCall MakeLocalCall() {
     LocalCall local;
     outputs.resize(inputs.size());
-    const bool allocates = AllocatesOutput(request.kind);
+    const bool allocates = Traits(request.kind).allocates_output();
     for (size_t i = 0; i < inputs.size(); ++i) {
       const auto bytes = static_cast<int64_t>(inputs[i].size() * sizeof(float));
       if (!allocates) outputs[i].assign(inputs[i].size(), -1.0f);

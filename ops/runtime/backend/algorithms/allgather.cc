@@ -10,7 +10,7 @@ namespace {
 // them here.
 class Gather {
  public:
-  Gather(const char* algorithm, const GatherShape& shape)
+  Gather(const char* algorithm, const AllgatherShape& shape)
       : builder_(algorithm), shape_(shape), begin_(shape.size() + 1, 0), arrived_(shape.size()) {
     std::partial_sum(shape.block_bytes.begin(), shape.block_bytes.end(), begin_.begin() + 1);
     const Pieces own = PiecesOf(shape.self);
@@ -49,14 +49,14 @@ class Gather {
   }
 
   ScheduleBuilder builder_;
-  const GatherShape& shape_;
+  const AllgatherShape& shape_;
   std::vector<int64_t> begin_;
   std::vector<std::vector<int>> arrived_;  // [block][piece]
 };
 
 }  // namespace
 
-Schedule RingAllgather(const GatherShape& shape) {
+Schedule RingAllgather(const AllgatherShape& shape) {
   Gather gather("ring_allgather", shape);
   const int n = shape.size();
   for (int round = 0; round < n - 1; ++round) {
@@ -66,7 +66,7 @@ Schedule RingAllgather(const GatherShape& shape) {
   return gather.Take();
 }
 
-Schedule DirectAllgather(const GatherShape& shape) {
+Schedule DirectAllgather(const AllgatherShape& shape) {
   Gather gather("direct_allgather", shape);
   const int n = shape.size();
   for (int distance = 1; distance < n; ++distance) {
@@ -76,7 +76,7 @@ Schedule DirectAllgather(const GatherShape& shape) {
   return gather.Take();
 }
 
-Schedule LineAllgather(const GatherShape& shape) {
+Schedule LineAllgather(const AllgatherShape& shape) {
   Gather gather("line_allgather", shape);
   const int n = shape.size();
   const int self = shape.self;

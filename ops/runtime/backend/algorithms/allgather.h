@@ -11,7 +11,7 @@ namespace tfring {
 // What the schedule of an allgather depends on: how many bytes every position contributes. The
 // output consists of these blocks in order of position; blocks may be empty. Costs are those of one
 // rank; S is the size of the output, N the number of members.
-struct GatherShape {
+struct AllgatherShape {
   int self = 0;
   std::vector<int64_t> block_bytes;
   int64_t piece_bytes = 1;
@@ -22,16 +22,16 @@ struct GatherShape {
 // The second half of the ring allreduce: in each of N-1 rounds a rank sends the block that it
 // received last, at first its own, to its right neighbour. N-1 hops, S less one block sent, pieces
 // pipelined: for large sizes.
-Schedule RingAllgather(const GatherShape& shape);
+Schedule RingAllgather(const AllgatherShape& shape);
 
 // Every rank sends its block to every other rank. 1 hop, N-1 messages, N-1 times the own block
 // sent: for small sizes.
-Schedule DirectAllgather(const GatherShape& shape);
+Schedule DirectAllgather(const AllgatherShape& shape);
 
 // Blocks travel in both directions along the line 0 - 1 - ... - N-1, for ranks that are connected
 // with their neighbours only: a rank passes on what comes from one neighbour to the other. N-1
 // hops, at most S sent.
-Schedule LineAllgather(const GatherShape& shape);
+Schedule LineAllgather(const AllgatherShape& shape);
 
 }  // namespace tfring
 

@@ -100,7 +100,7 @@ Schedule TwoPhaseAllreduce(const ReduceShape& shape) {
   const int n = shape.size;
   const int self = shape.self;
   const Slices slices{shape.elements, shape.element_bytes, n};
-  const ScatterShape scatter{self, slices.All(), shape.element_bytes, shape.piece_bytes};
+  const ReducescatterShape scatter{self, slices.All(), shape.element_bytes, shape.piece_bytes};
   const std::vector<int> reduced = AppendDirectReducescatter(
       &builder, scatter, {Space::kOutput, slices.Begin(self), slices.Bytes(self)});
   auto output = [&](int slice, const Pieces& pieces, int64_t i) {

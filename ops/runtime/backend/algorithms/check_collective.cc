@@ -50,8 +50,7 @@ std::string CheckSide(const Collective& collective, size_t tensor, const SideLay
 
 std::string CheckTensor(const Collective& collective, size_t tensor) {
   const TensorBuffer& buffer = collective.buffers[tensor];
-  const SideLayout input = InputLayout(collective);
-  const SideLayout output = OutputLayout(collective);
+  const auto [input, output] = SidesOf(collective);
   std::string wrong =
       CheckSide(collective, tensor, input, "input", buffer.input, buffer.input_bytes);
   if (!wrong.empty()) return wrong;
@@ -71,7 +70,8 @@ std::string CheckTensor(const Collective& collective, size_t tensor) {
 }
 
 std::string CheckLists(const Collective& collective) {
-  for (const SideLayout& layout : {InputLayout(collective), OutputLayout(collective)}) {
+  const Sides sides = SidesOf(collective);
+  for (const SideLayout& layout : {sides.input, sides.output}) {
     const SideLayout::Blocks* lists = layout.blocks != nullptr ? layout.blocks : layout.own;
     if (layout.used && lists != nullptr && lists->size() != collective.buffers.size()) {
       return std::to_string(lists->size()) + " lists of blocks for " +
@@ -91,7 +91,7 @@ std::string CheckMembers(const Collective& collective) {
       return "the members are not in ascending order";
     }
   }
-  if (HasRoot(collective.kind) && (collective.root < 0 || collective.root >= size)) {
+  if (Traits(collective.kind).has_root() && (collective.root < 0 || collective.root >= size)) {
     return "root " + std::to_string(collective.root) + " is not one of " + std::to_string(size) +
            " members";
   }
@@ -102,7 +102,7 @@ std::string CheckMembers(const Collective& collective) {
 }
 
 std::string Check(const Collective& collective) {
-  if (!MovesData(collective.kind)) return "moves no data";
+  if (!Traits(collective.kind).uses_backend) return "moves no data";
   if (static_cast<int>(collective.dtype) >= kNumDataTypes) return "unknown dtype";
   std::string wrong = CheckMembers(collective);
   if (wrong.empty()) wrong = CheckLists(collective);

@@ -79,11 +79,11 @@ Schedule TreeReduce(const ReduceShape& shape, int root) {
   return builder.Take();
 }
 
-Schedule ScatterReduce(const ReduceShape& shape, int root) {
-  ScheduleBuilder builder("scatter_reduce");
+Schedule TwoPhaseReduce(const ReduceShape& shape, int root) {
+  ScheduleBuilder builder("two_phase_reduce");
   const int self = shape.self;
   const Slices slices{shape.elements, shape.element_bytes, shape.size};
-  const ScatterShape scatter{self, slices.All(), shape.element_bytes, shape.piece_bytes};
+  const ReducescatterShape scatter{self, slices.All(), shape.element_bytes, shape.piece_bytes};
   Range own{Space::kOutput, slices.Begin(self), slices.Bytes(self)};
   if (self != root) own = {Space::kScratch, builder.AddScratch(own.bytes), own.bytes};
   const std::vector<int> reduced = AppendDirectReducescatter(&builder, scatter, own);

@@ -19,7 +19,7 @@ Schedule TreeReduce(const ReduceShape& shape, int root);
 
 // The first phase of TwoPhaseAllreduce, then a gather: slice j of all inputs goes to rank j, which
 // adds them up and sends the result to the root. 2 hops, S sent. For large sizes (DETERMINISTIC).
-Schedule ScatterReduce(const ReduceShape& shape, int root);
+Schedule TwoPhaseReduce(const ReduceShape& shape, int root);
 
 // A pipelined chain: sums of pieces travel from neighbour to neighbour around the ring, beginning
 // behind the root and ending at it. N-1 hops for the first piece, S sent: for large sizes. The

@@ -15,11 +15,11 @@ Range Part(const Range& whole, const Pieces& pieces, int64_t i) {
   return {whole.space, whole.offset + pieces.Begin(i), pieces.Bytes(i)};
 }
 
-Range InputBlock(const ScatterShape& shape, int block) {
+Range InputBlock(const ReducescatterShape& shape, int block) {
   return {Space::kInput, shape.Begin(block), shape.block_bytes[block]};
 }
 
-Range OwnOutput(const ScatterShape& shape) {
+Range OwnOutput(const ReducescatterShape& shape) {
   return {Space::kOutput, 0, shape.block_bytes[shape.self]};
 }
 
@@ -27,7 +27,7 @@ Range OwnOutput(const ScatterShape& shape) {
 // ahead; this rank adds its input to them and passes on the sums for the others.
 class LineFlow {
  public:
-  LineFlow(ScheduleBuilder* builder, const ScatterShape& shape, int direction)
+  LineFlow(ScheduleBuilder* builder, const ReducescatterShape& shape, int direction)
       : builder_(*builder),
         shape_(shape),
         behind_(Neighbour(-direction)),
@@ -73,13 +73,13 @@ class LineFlow {
   Pieces PiecesOf(int64_t bytes) const {
     return Pieces(bytes, shape_.element_bytes, shape_.piece_bytes);
   }
-  static int64_t SlotBytes(const ScatterShape& shape) {
+  static int64_t SlotBytes(const ReducescatterShape& shape) {
     const int64_t largest = *std::max_element(shape.block_bytes.begin(), shape.block_bytes.end());
     return std::min(Pieces(largest, shape.element_bytes, shape.piece_bytes).piece, largest);
   }
 
   ScheduleBuilder& builder_;
-  const ScatterShape& shape_;
+  const ReducescatterShape& shape_;
   const int behind_;  // -1: there is none
   const int ahead_;
   ScratchWindow window_;
@@ -87,18 +87,18 @@ class LineFlow {
 
 }  // namespace
 
-int64_t ScatterShape::Begin(int block) const {
+int64_t ReducescatterShape::Begin(int block) const {
   return std::accumulate(block_bytes.begin(), block_bytes.begin() + block, int64_t{0});
 }
 
 // Scratch holds a piece from every other rank at the same time, so that pieces are smaller here.
-Pieces DirectPieces(const ScatterShape& shape, int block) {
+Pieces DirectPieces(const ReducescatterShape& shape, int block) {
   const int64_t piece_bytes = std::max(shape.piece_bytes / shape.size(), kSmallestPiece);
   return Pieces(shape.block_bytes[block], shape.element_bytes, piece_bytes);
 }
 
-std::vector<int> AppendDirectReducescatter(ScheduleBuilder* builder, const ScatterShape& shape,
-                                           Range own_range) {
+std::vector<int> AppendDirectReducescatter(ScheduleBuilder* builder,
+                                           const ReducescatterShape& shape, Range own_range) {
   const int n = shape.size();
   const int self = shape.self;
   for (int distance = 1; distance < n; ++distance) {
@@ -128,13 +128,13 @@ std::vector<int> AppendDirectReducescatter(ScheduleBuilder* builder, const Scatt
   return reduced;
 }
 
-Schedule DirectReducescatter(const ScatterShape& shape) {
+Schedule DirectReducescatter(const ReducescatterShape& shape) {
   ScheduleBuilder builder("direct_reducescatter");
   AppendDirectReducescatter(&builder, shape, OwnOutput(shape));
   return builder.Take();
 }
 
-Schedule RingReducescatter(const ScatterShape& shape) {
+Schedule RingReducescatter(const ReducescatterShape& shape) {
   ScheduleBuilder builder("ring_reducescatter");
   const int n = shape.size();
   const int right = (shape.self + 1) % n;
@@ -177,7 +177,7 @@ Schedule RingReducescatter(const ScatterShape& shape) {
   return builder.Take();
 }
 
-Schedule LineReducescatter(const ScatterShape& shape) {
+Schedule LineReducescatter(const ReducescatterShape& shape) {
   ScheduleBuilder builder("line_reducescatter");
   LineFlow up(&builder, shape, 1);
   LineFlow down(&builder, shape, -1);

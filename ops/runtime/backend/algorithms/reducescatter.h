@@ -12,7 +12,7 @@ namespace tfring {
 // of which it gets the sum. The input consists of the blocks in order of position and is never
 // written; the output is the own block. Blocks may be empty. Costs are those of one rank; S is the
 // size of the input, N the number of members.
-struct ScatterShape {
+struct ReducescatterShape {
   int self = 0;
   std::vector<int64_t> block_bytes;
   int64_t element_bytes = 1;
@@ -24,24 +24,24 @@ struct ScatterShape {
 
 // Every rank sends each block to its owner, which adds them up in canonical order. 1 hop, N-1
 // messages, S less the own block sent: for small sizes, and for all with DETERMINISTIC.
-Schedule DirectReducescatter(const ScatterShape& shape);
+Schedule DirectReducescatter(const ReducescatterShape& shape);
 
 // The first half of the ring allreduce (Patarasuk and Yuan 2009): the sum of a block begins at the
 // right neighbour of its owner and travels around the ring, where each rank adds its input, until
 // it ends at its owner. N-1 hops, S less one block sent, pieces pipelined: for large sizes. The
 // order of summation depends on the owner only.
-Schedule RingReducescatter(const ScatterShape& shape);
+Schedule RingReducescatter(const ReducescatterShape& shape);
 
 // Sums travel along the line 0 - 1 - ... - N-1 towards their owner from both ends, for ranks that
 // are connected with their neighbours only. N-1 hops, at most S less the own block sent.
-Schedule LineReducescatter(const ScatterShape& shape);
+Schedule LineReducescatter(const ReducescatterShape& shape);
 
 // The steps of DirectReducescatter, as a part of another schedule, with the result at `own`.
 // Returns the steps that finish the result, by piece.
-std::vector<int> AppendDirectReducescatter(ScheduleBuilder* builder, const ScatterShape& shape,
-                                           Range own);
+std::vector<int> AppendDirectReducescatter(ScheduleBuilder* builder,
+                                           const ReducescatterShape& shape, Range own);
 // How AppendDirectReducescatter cuts a block into pieces.
-Pieces DirectPieces(const ScatterShape& shape, int block);
+Pieces DirectPieces(const ReducescatterShape& shape, int block);
 
 }  // namespace tfring
 

@@ -14,6 +14,7 @@
 #include "ops/runtime/backend/algorithms/line_rotation.h"
 #include "ops/runtime/backend/algorithms/reduce.h"
 #include "ops/runtime/backend/algorithms/reducescatter.h"
+#include "ops/runtime/backend/schedule/buffer_map.h"
 #include "ops/runtime/base/check.h"
 
 namespace tfring {
@@ -77,7 +78,7 @@ Schedule SelectAllreduce(const ReduceShape& shape, const Config& config,
   return config.deterministic ? TwoPhaseAllreduce(shape) : RingAllreduce(shape);
 }
 
-Schedule SelectAllgather(const GatherShape& shape, const Config& config,
+Schedule SelectAllgather(const AllgatherShape& shape, const Config& config,
                          Connectivity connectivity) {
   if (connectivity == Connectivity::kLine) return LineAllgather(shape);
   const bool small =
@@ -93,7 +94,7 @@ Schedule SelectBroadcast(const BroadcastShape& shape, const Config& config,
   return tree ? TreeBroadcast(shape) : ChainBroadcast(shape);
 }
 
-Schedule SelectReducescatter(const ScatterShape& shape, const Config& config,
+Schedule SelectReducescatter(const ReducescatterShape& shape, const Config& config,
                              Connectivity connectivity) {
   if (connectivity == Connectivity::kLine) return LineReducescatter(shape);
   const bool small = Total(shape.block_bytes) <= config.tree_max_bytes;
@@ -110,7 +111,7 @@ Schedule SelectReduce(const ReduceShape& shape, int root, const Config& config,
   const int64_t direct_max = shape.size == 2 ? config.tree_max_bytes : config.direct_max_bytes;
   if (bytes <= direct_max && shape.size <= kDirectMaxRanks) return DirectReduce(shape, root);
   if (bytes <= config.tree_max_bytes) return TreeReduce(shape, root);
-  return config.deterministic ? ScatterReduce(shape, root) : ChainReduce(shape, root);
+  return config.deterministic ? TwoPhaseReduce(shape, root) : ChainReduce(shape, root);
 }
 
 Schedule SelectRooted(CollectiveKind kind, const RootedShape& shape, Connectivity connectivity) {
@@ -157,10 +158,14 @@ Schedule SelectAmong(const Collective& collective, int self, int root, const Blo
           {self, ByMember(collective.send_bytes, members), blocks, piece_bytes});
     case CollectiveKind::kSendRecv:
       return SendRecv(self, root, self == root ? input_bytes : OutputBytes(collective));
-    default:
-      TFRING_CHECK(false) << CollectiveKindName(collective.kind) << " moves no data";
-      return Schedule();
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kJoin:
+    case CollectiveKind::kAddProcessSet:
+    case CollectiveKind::kRemoveProcessSet:
+      break;
   }
+  TFRING_CHECK(false) << CollectiveKindName(collective.kind) << " moves no data";
+  return Schedule();
 }
 
 Schedule SelectOfSeveral(const Collective& collective, const Config& config,
@@ -173,11 +178,8 @@ Schedule SelectOfSeveral(const Collective& collective, const Config& config,
   Schedule schedule =
       SelectAmong(collective, rotation.PlaceOf(collective.self), rotation.PlaceOf(collective.root),
                   rotation.AlongLine(blocks), config, connectivity);
-  const bool of_input = collective.kind == CollectiveKind::kReducescatter ||
-                        collective.kind == CollectiveKind::kScatter;
-  const bool of_output =
-      collective.kind == CollectiveKind::kAllgather || collective.kind == CollectiveKind::kGather;
-  rotation.Apply(blocks, of_input, of_output, &schedule);
+  const auto [input, output] = SidesOf(collective);
+  rotation.Apply(blocks, input.blocks != nullptr, output.blocks != nullptr, &schedule);
   return schedule;
 }
 
@@ -209,7 +211,7 @@ Result<Schedule> SelectSchedule(const Collective& collective, const Config& conf
                                "collectives; if ranks have joined, let the others join as well, "
                                "or only ranks beside each other join early");
   }
-  const bool adasum = Reduces(collective.kind) && collective.op == ReduceOp::kAdasum;
+  const bool adasum = Traits(collective.kind).reduces && collective.op == ReduceOp::kAdasum;
   if (connectivity != Connectivity::kFull &&
       (adasum || collective.kind == CollectiveKind::kAlltoall)) {
     return NotConnected(collective,

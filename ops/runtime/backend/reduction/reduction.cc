@@ -19,7 +19,7 @@ bool IsHomogeneous(ReduceOp op) {
 
 Reduction ResolveReduction(const Collective& collective) {
   Reduction reduction;
-  if (!Reduces(collective.kind)) return reduction;
+  if (!Traits(collective.kind).reduces) return reduction;
   reduction.kernels = FindReduceKernels(collective.dtype);
   if (reduction.kernels != nullptr) reduction.combine = reduction.kernels->For(collective.op);
   if (collective.op == ReduceOp::kAdasum && collective.kind == CollectiveKind::kAllreduce) {

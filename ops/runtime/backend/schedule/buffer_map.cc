@@ -42,44 +42,37 @@ int BufferMap::Collect(int64_t offset, int64_t bytes, struct iovec* pieces, int 
   return count;
 }
 
-SideLayout InputLayout(const Collective& collective) {
+Sides SidesOf(const Collective& collective) {
   const bool root = collective.self == collective.root;
+  Sides sides;
+  sides.input.used = Includes(Traits(collective.kind).input, root);
+  sides.output.used = Includes(Traits(collective.kind).output, root);
   switch (collective.kind) {
     case CollectiveKind::kAllgather:
     case CollectiveKind::kGather:
-      return {true, nullptr, &collective.block_bytes};
+      sides.input.own = &collective.block_bytes;
+      sides.output.blocks = &collective.block_bytes;
+      break;
     case CollectiveKind::kReducescatter:
-      return {true, &collective.block_bytes, nullptr};
     case CollectiveKind::kScatter:
-      return {root, &collective.block_bytes, nullptr};
+      sides.input.blocks = &collective.block_bytes;
+      sides.output.own = &collective.block_bytes;
+      break;
     case CollectiveKind::kAlltoall:
-      return {true, &collective.send_bytes, nullptr};
+      sides.input.blocks = &collective.send_bytes;
+      sides.output.blocks = &collective.block_bytes;
+      break;
+    case CollectiveKind::kAllreduce:
     case CollectiveKind::kBroadcast:
-    case CollectiveKind::kSendRecv:
-      return {root, nullptr, nullptr};
-    default:
-      return {};
-  }
-}
-
-SideLayout OutputLayout(const Collective& collective) {
-  const bool root = collective.self == collective.root;
-  switch (collective.kind) {
-    case CollectiveKind::kAllgather:
-    case CollectiveKind::kAlltoall:
-      return {true, &collective.block_bytes, nullptr};
-    case CollectiveKind::kGather:
-      return {root, &collective.block_bytes, nullptr};
-    case CollectiveKind::kReducescatter:
-    case CollectiveKind::kScatter:
-      return {true, nullptr, &collective.block_bytes};
     case CollectiveKind::kReduce:
-      return {root, nullptr, nullptr};
     case CollectiveKind::kSendRecv:
-      return {!root, nullptr, nullptr};
-    default:
-      return {};
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kJoin:
+    case CollectiveKind::kAddProcessSet:
+    case CollectiveKind::kRemoveProcessSet:
+      break;  // tensors of one size, or none
   }
+  return sides;
 }
 
 namespace {
@@ -118,8 +111,9 @@ void MapBuffers(const Collective& collective, BufferMap* input, BufferMap* outpu
   auto output_of = [](const TensorBuffer& buffer) {
     return Piece(static_cast<char*>(buffer.output), buffer.output_bytes);
   };
-  AddAll(collective, InputLayout(collective), input_of, input);
-  AddAll(collective, OutputLayout(collective), output_of, output);
+  const Sides sides = SidesOf(collective);
+  AddAll(collective, sides.input, input_of, input);
+  AddAll(collective, sides.output, output_of, output);
 }
 
 }  // namespace tfring

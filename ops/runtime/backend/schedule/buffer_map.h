@@ -41,8 +41,11 @@ struct SideLayout {
   const Blocks* blocks = nullptr;  // the side consists of the blocks of all members, in order
   const Blocks* own = nullptr;     // the side is this rank's own block
 };
-SideLayout InputLayout(const Collective& collective);
-SideLayout OutputLayout(const Collective& collective);
+struct Sides {
+  SideLayout input;
+  SideLayout output;
+};
+Sides SidesOf(const Collective& collective);
 
 // The input and output spaces of a collective on this rank. A side that consists of blocks is
 // mapped member by member: the blocks of member 0 in all tensors, then those of member 1, so that

@@ -7,12 +7,12 @@ Plan PlanFor(const Request& request) {
   plan.process_set = request.process_set;
   plan.kind = request.kind;
   plan.dtype = request.dtype;
-  if (Reduces(request.kind)) {
+  if (Traits(request.kind).reduces) {
     plan.op = request.op;
     plan.prescale = request.prescale;
     plan.postscale = request.postscale;
   }
-  if (HasRoot(request.kind)) plan.root = request.root;
+  if (Traits(request.kind).has_root()) plan.root = request.root;
   if (request.kind == CollectiveKind::kSendRecv) plan.peer = request.peer;
   return plan;
 }

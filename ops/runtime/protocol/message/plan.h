@@ -34,7 +34,7 @@ struct Plan {
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
-  Rank root = 0;             // see HasRoot: world rank
+  Rank root = 0;             // see KindTraits::has_root: world rank
   Rank peer = kNoRank;       // send/recv: the receiver
   std::vector<Rank> absent;  // members that have joined and take no part; ascending
   Status error;              // not ok: nothing runs, the calls of the items end with this
@@ -60,7 +60,7 @@ struct PlanRun {
   std::vector<Rank> members;
   std::vector<CallId> calls;  // calls[i] is this rank's call of plan.items[i]
 
-  bool moves_data() const { return MovesData(plan.kind); }
+  bool uses_backend() const { return Traits(plan.kind).uses_backend; }
 };
 
 }  // namespace tfring

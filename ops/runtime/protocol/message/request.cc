@@ -13,33 +13,17 @@ constexpr size_t kMaxTensors = 1u << 16;
 constexpr size_t kMaxDimensions = 1u << 20;
 constexpr size_t kMaxRefusalBytes = 4096;
 
-bool TakesNoTensor(CollectiveKind kind) {
-  return kind == CollectiveKind::kBarrier || !MovesData(kind);
-}
-
-bool TakesOneTensor(CollectiveKind kind) {
-  return kind == CollectiveKind::kAlltoall || kind == CollectiveKind::kScatter ||
-         kind == CollectiveKind::kSendRecv;
-}
-
-// The kind splits the first dimension, or concatenates along it.
-bool HasRows(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kReducescatter ||
-         kind == CollectiveKind::kAlltoall || kind == CollectiveKind::kGather ||
-         kind == CollectiveKind::kScatter;
-}
-
 Status CheckCount(const Request& request, bool receives) {
   const size_t count = request.shapes.size();
-  if (TakesNoTensor(request.kind)) {
-    if (count == 0) return OkStatus();
+  const size_t max = Traits(request.kind).max_tensors;
+  if (max == 0 && count > 0) {
     return InvalidArgument(Describe(request) + ": a " + CollectiveKindName(request.kind) +
                            " takes no tensors");
   }
-  if (count == 0 && !receives) {
+  if (max > 0 && count == 0 && !receives) {
     return InvalidArgument(Describe(request) + ": at least one tensor is needed");
   }
-  if (count > 1 && TakesOneTensor(request.kind)) {
+  if (count > max) {
     return InvalidArgument(Describe(request) + ": one tensor per call, not " +
                            std::to_string(count));
   }
@@ -59,7 +43,7 @@ Status CheckShapes(const Request& request, bool receives) {
                                std::to_string(t) + " has a negative dimension");
       }
     }
-    if (HasRows(request.kind) && shape.empty()) {
+    if (Traits(request.kind).has_rows && shape.empty()) {
       return InvalidArgument(Describe(request) + ": tensor " + std::to_string(t) +
                              " is a scalar; " + CollectiveKindName(request.kind) +
                              " works along the first dimension, so reshape it to [1]");
@@ -93,17 +77,19 @@ Status CheckRows(const Request& request, const std::vector<Rank>& members) {
                            " ranks; pass one number of rows per rank of the process set");
   }
   int64_t sum = 0;
-  for (int64_t split : request.splits) {
+  for (size_t i = 0; i < request.splits.size(); ++i) {
+    const int64_t split = request.splits[i];
     if (split < 0) {
-      return InvalidArgument(Describe(request) + ": splits " + ShapeString(request.splits) +
-                             " have a negative number of rows");
+      return InvalidArgument(Describe(request) + ": splits[" + std::to_string(i) + "] is " +
+                             std::to_string(split) + ": a number of rows is 0 or more");
     }
     if (__builtin_add_overflow(sum, split, &sum)) sum = INT64_MAX;
   }
   if (sum == rows) return OkStatus();
-  return InvalidArgument(Describe(request) + ": splits " + ShapeString(request.splits) +
-                         " sum up to " + std::to_string(sum) + ", but the tensor has " +
-                         std::to_string(rows) + " rows; they have to be equal");
+  return InvalidArgument(Describe(request) + ": splits add up to " + std::to_string(sum) +
+                         ", but the tensor has " + std::to_string(rows) +
+                         " rows; pass splits with that sum instead of " +
+                         ShapeString(request.splits));
 }
 
 Status CheckNewSet(const Request& request, const std::vector<Rank>& world) {
@@ -133,16 +119,12 @@ Status CheckRemovedSet(const Request& request) {
 }
 
 Status CheckSplits(const Request& request, const std::vector<Rank>& members, Rank self) {
-  switch (request.kind) {
-    case CollectiveKind::kAlltoall:
-      return CheckRows(request, members);
-    case CollectiveKind::kScatter:
-      if (self == request.root) return CheckRows(request, members);
-      if (request.splits.size() <= members.size()) return OkStatus();  // they mean nothing here
-      break;
-    default:
-      if (request.splits.empty()) return OkStatus();
+  const bool scatter = request.kind == CollectiveKind::kScatter;
+  if (request.kind == CollectiveKind::kAlltoall || (scatter && self == request.root)) {
+    return CheckRows(request, members);
   }
+  // Those of a scatter are ignored on ranks other than the root.
+  if (request.splits.size() <= (scatter ? members.size() : 0)) return OkStatus();
   return InvalidArgument(Describe(request) + ": splits " + ShapeString(request.splits) +
                          " have no meaning here");
 }
@@ -271,8 +253,8 @@ Status CheckContent(const Request& request, const std::vector<Rank>& members, Ra
   }
   const bool receives = request.kind == CollectiveKind::kSendRecv && self == request.peer;
   TFRING_RETURN_IF_ERROR(CheckShapes(request, receives));
-  if (Reduces(request.kind)) TFRING_RETURN_IF_ERROR(CheckReduction(request));
-  if (HasRoot(request.kind) && !Among(request.root, members)) {
+  if (Traits(request.kind).reduces) TFRING_RETURN_IF_ERROR(CheckReduction(request));
+  if (Traits(request.kind).has_root() && !Among(request.root, members)) {
     return InvalidArgument(Describe(request) + ": root rank " + std::to_string(request.root) +
                            " is not among the ranks that take part (" + RanksString(members) + ")");
   }

@@ -16,11 +16,11 @@ struct Request {
   std::string name;
   CollectiveKind kind = CollectiveKind::kAllreduce;
   DataType dtype = DataType::kFloat32;
-  ReduceOp op = ReduceOp::kSum;  // op and factors: see Reduces
+  ReduceOp op = ReduceOp::kSum;  // op and factors: see KindTraits::reduces
   double prescale = 1.0;
   double postscale = 1.0;
   ProcessSetId process_set = kGlobalProcessSet;
-  Rank root = 0;             // see HasRoot: world rank
+  Rank root = 0;             // see KindTraits::has_root: world rank
   Rank peer = kNoRank;       // send/recv only: the receiver's world rank
   uint64_t layout_hash = 0;  // of the bucket layout, where Python cut buckets; else 0
   bool group = false;        // planned alone when group fusion is disabled

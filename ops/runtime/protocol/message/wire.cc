@@ -19,6 +19,7 @@ constexpr uint8_t kHasPeer = 64;
 constexpr uint8_t kIsResent = 128;
 constexpr uint8_t kRequestFlags = kHasPrescale | kHasPostscale | kHasLayoutHash | kIsGroup |
                                   kHasSplits | kHasRefusal | kHasPeer | kIsResent;
+static_assert(kRequestFlags == 0xff, "all bits are used: the next field needs a second byte");
 constexpr uint8_t kHasError = 4;
 constexpr uint8_t kHasEvicted = 8;
 constexpr uint8_t kHasAbsent = 16;

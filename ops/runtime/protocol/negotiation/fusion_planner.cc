@@ -16,7 +16,8 @@ FusionPlanner::FusionPlanner(const Config& config)
 bool FusionPlanner::Alone(const Request& request) const {
   if (threshold_ <= 0 || (request.group && groups_alone_)) return true;
   // What Adasum makes of a tensor must not depend on what it travels with.
-  return !Fuses(request.kind) || (Reduces(request.kind) && request.op == ReduceOp::kAdasum);
+  return !Traits(request.kind).fuses ||
+         (Traits(request.kind).reduces && request.op == ReduceOp::kAdasum);
 }
 
 void FusionPlanner::Add(uint64_t handle, const Request& request, const std::vector<Rank>& absent) {
@@ -26,11 +27,11 @@ void FusionPlanner::Add(uint64_t handle, const Request& request, const std::vect
     batches_.push_back({{handle}, bytes, false, {}});
     return;
   }
-  const bool reduces = Reduces(request.kind);
+  const bool reduces = Traits(request.kind).reduces;
   const FusionKey key(request.process_set, request.kind, request.dtype,
                       reduces ? request.op : ReduceOp::kSum, reduces ? request.prescale : 1.0,
-                      reduces ? request.postscale : 1.0, HasRoot(request.kind) ? request.root : 0,
-                      absent);
+                      reduces ? request.postscale : 1.0,
+                      Traits(request.kind).has_root() ? request.root : 0, absent);
   Batch*& open = open_[key];
   if (open == nullptr || bytes > threshold_ - open->bytes || open->handles.size() >= kMaxItems) {
     if (open != nullptr) open->open = false;

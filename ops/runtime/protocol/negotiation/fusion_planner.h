@@ -12,17 +12,11 @@
 
 namespace tfring {
 
-// Several requests of this kind may share a Plan.
-constexpr bool Fuses(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kBroadcast ||
-         kind == CollectiveKind::kReduce || kind == CollectiveKind::kReducescatter;
-}
-
 // Decides which complete tensors share one Plan (tensor fusion): those of one process set with the
-// same absent ranks, kind (see Fuses), dtype, op, factors and root, up to the threshold in bytes. A
-// tensor is added to the last batch that matches, even if others were added in between; batches
-// leave in the order of their first tensors, so the same additions always give the same batches.
-// Pure; constant work per tensor.
+// same absent ranks, kind (one that fuses), dtype, op, factors and root, up to the threshold in
+// bytes. A tensor is added to the last batch that matches, even if others were added in between;
+// batches leave in the order of their first tensors, so the same additions always give the same
+// batches. Pure; constant work per tensor.
 class FusionPlanner {
  public:
   explicit FusionPlanner(const Config& config);

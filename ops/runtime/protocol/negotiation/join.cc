@@ -3,26 +3,6 @@
 #include <algorithm>
 
 namespace tfring {
-namespace {
-
-// The collective has a meaning if some members take no part.
-bool GoesOnWithout(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllreduce:
-    case CollectiveKind::kAllgather:
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kBarrier:
-    case CollectiveKind::kReduce:
-    case CollectiveKind::kGather:
-    case CollectiveKind::kJoin:
-      return true;
-    default:
-      return false;
-  }
-}
-
-}  // namespace
-
 bool Joins::In(ProcessSetId set, Rank rank) const {
   const auto it = joined_.find(set);
   return it != joined_.end() && it->second.ranks.count(rank) > 0;
@@ -70,14 +50,15 @@ std::vector<Rank> Joins::AbsentFrom(const PendingTensor& pending) const {
 
 Status CheckAbsent(const Request& request, const std::vector<Rank>& absent) {
   if (absent.empty()) return OkStatus();
-  const std::string joined = (absent.size() == 1 ? "rank " : "ranks ") + RanksString(absent) +
-                             (absent.size() == 1 ? " has" : " have") + " joined";
-  if (!GoesOnWithout(request.kind)) {
+  const std::string joined =
+      RanksText(absent) + (absent.size() == 1 ? " has" : " have") + " joined";
+  if (!Traits(request.kind).without_joined) {
     return FailedPrecondition(Describe(request) + " is not possible now: " + joined +
                               ", and it needs all its ranks; call it before join, or after all "
                               "ranks have joined");
   }
-  if (HasRoot(request.kind) && std::binary_search(absent.begin(), absent.end(), request.root)) {
+  if (Traits(request.kind).has_root() &&
+      std::binary_search(absent.begin(), absent.end(), request.root)) {
     return FailedPrecondition(Describe(request) + " is not possible now: " + joined +
                               ", and rank " + std::to_string(request.root) +
                               " is its root; choose a root that has not joined");

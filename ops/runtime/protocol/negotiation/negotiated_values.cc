@@ -88,19 +88,11 @@ bool SentShapeFits(const Shape& shape, Rank self, const Request& request) {
                     [](int64_t sent, int64_t wanted) { return wanted == -1 || sent == wanted; });
 }
 
-// Of a plan that moves no data.
-bool SetChangeOrJoinFits(const std::vector<int64_t>& values, const std::vector<Rank>& members,
-                         const Request& request) {
-  switch (request.kind) {
-    case CollectiveKind::kJoin:
-      return values.size() == 1 && std::count(members.begin(), members.end(), values[0]) == 1;
-    case CollectiveKind::kAddProcessSet:
-      return !values.empty() && values[0] > kGlobalProcessSet && values[0] <= INT32_MAX &&
-             std::equal(values.begin() + 1, values.end(), request.set_ranks.begin(),
-                        request.set_ranks.end());
-    default:
-      return values == std::vector<int64_t>{request.removed_set};
-  }
+// {id, ranks...} of a process set that is added.
+bool NewSetFits(const std::vector<int64_t>& values, const Request& request) {
+  return !values.empty() && values[0] > kGlobalProcessSet && values[0] <= INT32_MAX &&
+         std::equal(values.begin() + 1, values.end(), request.set_ranks.begin(),
+                    request.set_ranks.end());
 }
 
 }  // namespace
@@ -142,7 +134,7 @@ std::vector<int64_t> NegotiatedValuesOf(const std::vector<Rank>& members,
     case CollectiveKind::kSendRecv:
       return requests[PositionOf(members, first.root)]->shapes[0];
     default:
-      break;
+      break;  // the kind has none
   }
   return values;
 }
@@ -167,23 +159,33 @@ bool NegotiatedValuesCountable(const std::vector<int64_t>& negotiated_values, si
 
 bool NegotiatedValuesFit(const std::vector<int64_t>& negotiated_values,
                          const std::vector<Rank>& members, Rank self, const Request& request) {
-  if (!MovesData(request.kind)) return SetChangeOrJoinFits(negotiated_values, members, request);
-  if (request.kind == CollectiveKind::kSendRecv) {
-    return SentShapeFits(negotiated_values, self, request);
-  }
-  if (negotiated_values.size() != NegotiatedValuesCount(request, members.size())) return false;
-  const size_t position = PositionOf(members, self);
+  const std::vector<int64_t>& values = negotiated_values;
+  const size_t count = members.size();
+  const bool counted = values.size() == NegotiatedValuesCount(request, count);
   switch (request.kind) {
     case CollectiveKind::kAllgather:
     case CollectiveKind::kGather:
-      return GatherFits(negotiated_values, members.size(), position, request);
+      return counted && GatherFits(values, count, PositionOf(members, self), request);
     case CollectiveKind::kAlltoall:
-      return AlltoallFits(negotiated_values, members.size(), position, request);
+      return counted && AlltoallFits(values, count, PositionOf(members, self), request);
     case CollectiveKind::kScatter:
-      return ScatterFits(negotiated_values, self, request);
-    default:
-      return true;
+      return counted && ScatterFits(values, self, request);
+    case CollectiveKind::kSendRecv:
+      return SentShapeFits(values, self, request);
+    case CollectiveKind::kJoin:
+      return values.size() == 1 && std::count(members.begin(), members.end(), values[0]) == 1;
+    case CollectiveKind::kAddProcessSet:
+      return NewSetFits(values, request);
+    case CollectiveKind::kRemoveProcessSet:
+      return values == std::vector<int64_t>{request.removed_set};
+    case CollectiveKind::kAllreduce:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kReducescatter:
+    case CollectiveKind::kReduce:
+      return values.empty();
   }
+  return false;
 }
 
 }  // namespace tfring

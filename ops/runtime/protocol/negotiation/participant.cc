@@ -69,7 +69,7 @@ Status Participant::OnPlan(PlanRun* run) {
   last_sequence_ = plan.sequence;
   if (plan.items.empty()) return Internal(PlanName(plan) + " has no items");
   if (plan.error.ok()) TFRING_RETURN_IF_ERROR(FindMembers(run));
-  if (!Fuses(plan.kind) && plan.items.size() > 1) {
+  if (!Traits(plan.kind).fuses && plan.items.size() > 1) {
     return Internal(PlanName(plan) + " fuses " + CollectiveKindName(plan.kind) + "s");
   }
   // First all checks and then the calls, so that a wrong plan takes none.
@@ -159,7 +159,7 @@ Status Participant::CheckItem(const PlanRun& run, const PlanItem& item,
                     ShapeString(item.negotiated_values) + ": they do not fit the " +
                     Describe(request) + " on rank " + std::to_string(rank_));
   }
-  if (item.cache_id != 0 && (!Cacheable(request.kind) || !plan.absent.empty())) {
+  if (item.cache_id != 0 && (!Traits(request.kind).cacheable || !plan.absent.empty())) {
     return Internal(PlanName(plan) + " gives tensor '" + item.name + "' a cache id");
   }
   return OkStatus();

@@ -3,11 +3,16 @@
 #include <iterator>
 #include <utility>
 
+#include "ops/runtime/base/check.h"
+
 namespace tfring {
 
 Request Agreement::RequestOf(int position) const {
   Request own = request;
-  if (negotiated_values.empty()) return own;
+  const bool by_tensor = Traits(own.kind).own_rows();
+  TFRING_CHECK(Traits(own.kind).cacheable && by_tensor != negotiated_values.empty())
+      << Describe(own) << ": " << negotiated_values.size() << " negotiated values";
+  if (!by_tensor) return own;
   const size_t members = negotiated_values.size() / own.shapes.size();
   for (size_t t = 0; t < own.shapes.size(); ++t) {
     own.shapes[t][0] = negotiated_values[t * members + static_cast<size_t>(position)];

@@ -14,30 +14,21 @@
 
 namespace tfring {
 
-// Whether requests of this kind may be sent as cache ids: the request of each member has to follow
-// from that of one member and the negotiated values.
-constexpr bool Cacheable(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kAllgather ||
-         kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kBarrier ||
-         kind == CollectiveKind::kReducescatter || kind == CollectiveKind::kReduce ||
-         kind == CollectiveKind::kGather;
-}
-
 // What the members of a process set agreed on under one cache id. Immutable and shared, because
 // requests that came as the id may still wait when it is evicted.
 struct Agreement {
   uint32_t id = 0;
   Request request;                         // of the member at position 0
-  std::vector<int64_t> negotiated_values;  // allgather and gather only, as in PlanItem
+  std::vector<int64_t> negotiated_values;  // only of kinds with own_rows; as in PlanItem
 
   // The request of the member at `position`.
   Request RequestOf(int position) const;
 };
 
-// The sequencer's response cache: the agreement of each cache id. Ids ascend and are never used
-// twice in a generation, so an id that crosses its own eviction cannot be mistaken for another
-// request. When the cache is full the least recently planned agreement is evicted. Part of the
-// Sequencer.
+// The sequencer's response cache, for kinds that are cacheable: the agreement of each cache id. Ids
+// ascend and are never used twice in a generation, so an id that crosses its own eviction cannot be
+// mistaken for another request. When the cache is full the least recently planned agreement is
+// evicted. Part of the Sequencer.
 class ResponseCache {
  public:
   using Evicted = std::vector<std::pair<ProcessSetId, uint32_t>>;

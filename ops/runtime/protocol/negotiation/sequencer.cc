@@ -12,16 +12,6 @@
 // a plan (ValidateAndQueue), ended with an error on all ranks that sent a request (EndWithError),
 // or, for a request that is not even recorded, ended on its own rank (RejectRequest).
 namespace tfring {
-namespace {
-
-// Bounds the frame of one plan.
-constexpr size_t kMaxNegotiatedValues = 1u << 20;
-
-std::string RanksText(const std::vector<Rank>& ranks) {
-  return (ranks.size() == 1 ? "rank " : "ranks ") + RanksString(ranks);
-}
-
-}  // namespace
 
 Sequencer::Sequencer(const Config& config, ProcessSets process_sets)
     : sets_(std::move(process_sets)),
@@ -205,17 +195,8 @@ Status Sequencer::Validate(PendingTensor* pending) {
   }
   const std::vector<Rank> participants = pending->ReadyRanks();
   TFRING_RETURN_IF_ERROR(ValidateAgreement(participants, requests));
-  if (NegotiatedValuesCount(*requests[0], participants.size()) > kMaxNegotiatedValues) {
-    return InvalidArgument(Describe(*pending) + ": too many tensors for one call on " +
-                           std::to_string(requests.size()) + " ranks; split the list");
-  }
   pending->negotiated_values = NegotiatedValuesOf(participants, requests);
-  if (!NegotiatedValuesCountable(pending->negotiated_values, participants.size(), *requests[0])) {
-    return InvalidArgument(Describe(*pending) + ": the tensors of ranks " +
-                           RanksString(participants) +
-                           " together hold more rows or bytes than can be counted; split them");
-  }
-  return OkStatus();
+  return ValidateValues(participants, pending->negotiated_values, *requests[0]);
 }
 
 // Ends a request that was not recorded, on the rank that sent it.

@@ -51,7 +51,7 @@ bool Sequencer::MakePlan(FusionPlanner* planner, Outgoing* out) {
       plan.evicted = std::move(evicted->second);
       evicted_.erase(evicted);
     }
-    const bool runs_here = next.recipients.front() == 0 && MovesData(plan.kind);
+    const bool runs_here = next.recipients.front() == 0 && Traits(plan.kind).uses_backend;
     if (runs_here) in_flight_.insert(plan.sequence);
     out->plans.push_back(std::move(next));
     return true;
@@ -60,7 +60,7 @@ bool Sequencer::MakePlan(FusionPlanner* planner, Outgoing* out) {
 }
 
 void Sequencer::AddItem(const PendingTensor& pending, Plan* plan) {
-  if (!MovesData(plan->kind)) return AddMembershipItem(pending, plan);
+  if (!Traits(plan->kind).uses_backend) return AddMembershipItem(pending, plan);
   PlanItem item;
   const Agreement* agreement = pending.CommonAgreement();
   if (agreement != nullptr && cache_.Find(agreement->id) != nullptr) {
@@ -73,7 +73,7 @@ void Sequencer::AddItem(const PendingTensor& pending, Plan* plan) {
   item.negotiated_values =
       agreement != nullptr ? agreement->negotiated_values : pending.negotiated_values;
   // A rank that is absent does not get the plan and could not learn the id.
-  if (Cacheable(plan->kind) && pending.absent.empty()) {
+  if (Traits(plan->kind).cacheable && pending.absent.empty()) {
     ResponseCache::Evicted evicted;
     item.cache_id =
         cache_.Insert(pending.rank_requests.front().common(), item.negotiated_values, &evicted);

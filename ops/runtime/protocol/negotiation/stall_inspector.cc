@@ -7,11 +7,6 @@
 namespace tfring {
 namespace {
 
-// "rank 1", "ranks 1, 3-5"
-std::string RanksText(const std::vector<Rank>& ranks) {
-  return (ranks.size() == 1 ? "rank " : "ranks ") + RanksString(ranks);
-}
-
 TimePoint After(TimePoint start, Duration wait) {
   return start > kNever - wait ? kNever : start + wait;
 }

@@ -5,11 +5,16 @@
 #include <string>
 #include <utility>
 
+#include "ops/runtime/protocol/negotiation/negotiated_values.h"
+#include "ops/runtime/protocol/negotiation/readiness.h"
+
 namespace tfring {
 namespace {
 
 // An error message lists so many different values.
 constexpr size_t kMaxValuesNamed = 8;
+// Bounds the frame of one plan.
+constexpr size_t kMaxNegotiatedValues = 1u << 20;
 
 std::string DoubleText(double value) {
   char text[32];
@@ -23,19 +28,13 @@ std::string HashText(uint64_t value) {
   return text;
 }
 
-// The number of rows may differ from rank to rank.
-bool OwnRows(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kGather ||
-         kind == CollectiveKind::kAlltoall || kind == CollectiveKind::kScatter;
-}
-
 // Whether the shapes agree in all that the kind needs.
 bool SameShape(CollectiveKind kind, const Shape& a, const Shape& b) {
   if (kind == CollectiveKind::kSendRecv) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                       [](int64_t x, int64_t y) { return x == y || x == -1 || y == -1; });
   }
-  if (!OwnRows(kind)) return a == b;
+  if (!Traits(kind).own_rows()) return a == b;
   return a.size() == b.size() && (a.empty() || std::equal(a.begin() + 1, a.end(), b.begin() + 1));
 }
 
@@ -64,10 +63,12 @@ const Property kProperties[] = {
      "Cast the tensor to one dtype on every rank (mixed precision has to be on everywhere or "
      "nowhere)."},
     {"the reduce op",
-     [](const Request& a, const Request& b) { return !Reduces(a.kind) || a.op == b.op; },
+     [](const Request& a, const Request& b) { return !Traits(a.kind).reduces || a.op == b.op; },
      [](const Request& r) { return std::string(ReduceOpName(r.op)); }, kSameCall},
     {"the root rank",
-     [](const Request& a, const Request& b) { return !HasRoot(a.kind) || a.root == b.root; },
+     [](const Request& a, const Request& b) {
+       return !Traits(a.kind).has_root() || a.root == b.root;
+     },
      [](const Request& r) { return "root " + std::to_string(r.root); }, kSameCall},
     {"the receiver",
      [](const Request& a, const Request& b) {
@@ -85,12 +86,12 @@ const Property kProperties[] = {
      "All ranks have to add and remove the same process sets in the same order."},
     {"the prescale factor",
      [](const Request& a, const Request& b) {
-       return !Reduces(a.kind) || a.prescale == b.prescale;
+       return !Traits(a.kind).reduces || a.prescale == b.prescale;
      },
      [](const Request& r) { return DoubleText(r.prescale); }, kSameCall},
     {"the postscale factor",
      [](const Request& a, const Request& b) {
-       return !Reduces(a.kind) || a.postscale == b.postscale;
+       return !Traits(a.kind).reduces || a.postscale == b.postscale;
      },
      [](const Request& r) { return DoubleText(r.postscale); }, kSameCall},
     {"the number of tensors", [](const Request& a, const Request& b) { return SameCount(a, b); },
@@ -127,7 +128,7 @@ std::string ValuesByRank(const std::vector<Rank>& members,
   std::string all;
   for (const auto& [value, ranks] : groups) {
     if (!all.empty()) all += "; ";
-    all += value + (ranks.size() == 1 ? " on rank " : " on ranks ") + RanksString(ranks);
+    all += value + " on " + RanksText(ranks);
   }
   if (others > 0) all += "; others on " + std::to_string(others) + " more ranks";
   return all;
@@ -149,7 +150,8 @@ Status ShapeMismatch(const std::vector<Rank>& members, const std::vector<const R
     what += " of element " + std::to_string(tensor) + " of " + std::to_string(first.shapes.size());
   }
   const char* advice =
-      OwnRows(first.kind) ? "Only the first dimension may differ; all others have to be the same."
+      Traits(first.kind).own_rows()
+          ? "Only the first dimension may differ; all others have to be the same."
       : first.kind == CollectiveKind::kSendRecv
           ? "The receiver has to expect what the sender sends; -1 is any size."
           : "The shape has to be the same on every rank; do all ranks build the same model, and "
@@ -174,9 +176,7 @@ Status Refusals(const std::vector<Rank>& members, const std::vector<const Reques
     if (requests[i]->refusal == refused->refusal) ranks.push_back(members[i]);
   }
   if (refused == nullptr) return OkStatus();
-  return InvalidArgument("the call is invalid on " +
-                         std::string(ranks.size() == 1 ? "rank " : "ranks ") + RanksString(ranks) +
-                         ": " + refused->refusal);
+  return InvalidArgument("the call is invalid on " + RanksText(ranks) + ": " + refused->refusal);
 }
 
 }  // namespace
@@ -205,7 +205,20 @@ Status ValidateAgreement(const std::vector<Rank>& members,
       }
     }
   }
+  if (NegotiatedValuesCount(first, members.size()) > kMaxNegotiatedValues) {
+    return InvalidArgument(Describe(first) + SetText(first.process_set) +
+                           ": too many tensors for one call on " + std::to_string(members.size()) +
+                           " ranks; split the list");
+  }
   return OkStatus();
+}
+
+Status ValidateValues(const std::vector<Rank>& members, const std::vector<int64_t>& values,
+                      const Request& request) {
+  if (NegotiatedValuesCountable(values, members.size(), request)) return OkStatus();
+  return InvalidArgument(Describe(request) + SetText(request.process_set) +
+                         ": the tensors of ranks " + RanksString(members) +
+                         " together hold more rows or bytes than can be counted; split them");
 }
 
 }  // namespace tfring

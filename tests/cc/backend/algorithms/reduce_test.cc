@@ -16,7 +16,7 @@ struct NamedReduce {
 };
 constexpr NamedReduce kReduces[] = {{DirectReduce, Order::kCanonical},
                                     {TreeReduce, Order::kCanonical},
-                                    {ScatterReduce, Order::kCanonical},
+                                    {TwoPhaseReduce, Order::kCanonical},
                                     {ChainReduce, Order::kRing},
                                     {LineReduce, Order::kLine}};
 

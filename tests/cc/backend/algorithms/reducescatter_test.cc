@@ -10,7 +10,7 @@ namespace tfring::testing {
 namespace {
 
 struct NamedReducescatter {
-  Schedule (*build)(const ScatterShape&);
+  Schedule (*build)(const ReducescatterShape&);
   Order order;
 };
 constexpr NamedReducescatter kReducescatters[] = {{DirectReducescatter, Order::kCanonical},

@@ -91,7 +91,7 @@ TEST(SelectionOfEveryKind) {
   EXPECT_EQ(Selected(reduce, 4, 64, config, line), "line_reduce");
   config.deterministic = true;
   EXPECT_EQ(Selected(scatter_sum, 4, large, config, full), "direct_reducescatter");
-  EXPECT_EQ(Selected(reduce, 4, large, config, full), "scatter_reduce");
+  EXPECT_EQ(Selected(reduce, 4, large, config, full), "two_phase_reduce");
   EXPECT_EQ(Selected(CollectiveKind::kGather, 4, 36, config, full), "direct_gather");
   EXPECT_EQ(Selected(CollectiveKind::kGather, 4, 36, config, ring), "line_gather");
   EXPECT_EQ(Selected(CollectiveKind::kScatter, 4, 36, config, full), "direct_scatter");

@@ -76,7 +76,7 @@ TEST(PlansWithoutDataRunToo) {
   world.Deliver();
   for (Rank rank : {0, 1, 2}) {
     ASSERT_EQ(world.runs(rank).size(), 1u);
-    EXPECT_TRUE(!world.runs(rank)[0].moves_data());
+    EXPECT_TRUE(!world.runs(rank)[0].uses_backend());
     EXPECT_EQ(world.runs(rank)[0].plan.items[0].negotiated_values, std::vector<int64_t>{2});
     EXPECT_TRUE(!world.Ended(rank, 1));
     world.Complete(rank, world.runs(rank)[0].plan.sequence);

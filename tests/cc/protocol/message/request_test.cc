@@ -84,9 +84,11 @@ TEST(CallsOfEveryKindAreChecked) {
     EXPECT_TRUE(CheckRequest(Of(kind, {6}, {0, 5, 1}), {0, 1, 2}, 0).ok());
     ExpectRefused(Of(kind, {7}), "7 rows cannot be cut into 3 equal parts");
     ExpectRefused(Of(kind, {6}, {3, 3}), "2 splits for 3 ranks");
-    ExpectRefused(Of(kind, {6}, {7, -1, 0}), "negative number of rows");
-    ExpectRefused(Of(kind, {6}, {1, 2, 4}), "[1, 2, 4] sum up to 7, but the tensor has 6 rows");
-    ExpectRefused(Of(kind, {6}, {INT64_MAX, 6, 1}), "sum up to");
+    ExpectRefused(Of(kind, {6}, {7, -1, 0}), "splits[1] is -1: a number of rows is 0 or more");
+    ExpectRefused(Of(kind, {6}, {1, 2, 4}),
+                  "splits add up to 7, but the tensor has 6 rows; pass splits with that sum "
+                  "instead of [1, 2, 4]");
+    ExpectRefused(Of(kind, {6}, {INT64_MAX, 6, 1}), "splits add up to");
     Request two = Of(kind, {6});
     two.shapes.push_back({6});
     ExpectRefused(two, "one tensor per call, not 2");

@@ -35,11 +35,12 @@ bool counting = false;
 namespace tfring {
 namespace {
 
-Request SeedRequest(const std::string& name, CollectiveKind kind) {
+// Named after its kind, as the calls of Negotiate are.
+Request SeedRequest(CollectiveKind kind) {
   Request request;
-  request.name = name;
+  request.name = CollectiveKindName(kind);
   request.kind = kind;
-  if (kind != CollectiveKind::kBarrier && MovesData(kind)) request.shapes = {{3, 2}};
+  if (Traits(kind).max_tensors > 0) request.shapes = {{3, 2}};
   if (kind == CollectiveKind::kSendRecv) request.peer = 1;
   if (kind == CollectiveKind::kAddProcessSet) request.set_ranks = {0, 2};
   if (kind == CollectiveKind::kRemoveProcessSet) request.removed_set = 1;
@@ -53,13 +54,13 @@ void Negotiate(Rank rank, const std::vector<std::string>& frames) {
   Config config;
   config.cache_capacity = 2;
   Negotiator negotiator(rank, 3, config, &sets);
-  negotiator.Submit(1, SeedRequest("x", CollectiveKind::kAllreduce), 0);
-  negotiator.Submit(2, SeedRequest("g", CollectiveKind::kAllgather), 0);
-  negotiator.Submit(3, SeedRequest("t", CollectiveKind::kAlltoall), 0);
-  negotiator.Submit(4, SeedRequest("c", CollectiveKind::kScatter), 0);
-  if (rank < 2) negotiator.Submit(5, SeedRequest("s", CollectiveKind::kSendRecv), 0);
-  negotiator.Submit(6, SeedRequest("a", CollectiveKind::kAddProcessSet), 0);
-  negotiator.Submit(7, SeedRequest("j", CollectiveKind::kJoin), 0);
+  negotiator.Submit(1, SeedRequest(CollectiveKind::kAllreduce), 0);
+  negotiator.Submit(2, SeedRequest(CollectiveKind::kAllgather), 0);
+  negotiator.Submit(3, SeedRequest(CollectiveKind::kAlltoall), 0);
+  negotiator.Submit(4, SeedRequest(CollectiveKind::kScatter), 0);
+  if (rank < 2) negotiator.Submit(5, SeedRequest(CollectiveKind::kSendRecv), 0);
+  negotiator.Submit(6, SeedRequest(CollectiveKind::kAddProcessSet), 0);
+  negotiator.Submit(7, SeedRequest(CollectiveKind::kJoin), 0);
   TimePoint now = 1;
   for (const std::string& frame : frames) {
     negotiator.OnFrame(rank == 0 ? 1 + static_cast<Rank>(now % 2) : 0, frame, now);
@@ -111,18 +112,15 @@ namespace {
 std::vector<std::string> Corpus() {
   Frame requests;
   requests.type = FrameType::kRequests;
-  requests.requests = {SeedRequest("x", CollectiveKind::kAllreduce),
-                       SeedRequest("g", CollectiveKind::kAllgather),
-                       SeedRequest("b", CollectiveKind::kBarrier),
-                       SeedRequest("a rather long name of a variable", CollectiveKind::kBroadcast)};
-  for (int kind = 4; kind < kNumCollectiveKinds; ++kind) {
-    requests.requests.push_back(
-        SeedRequest(std::string(1, "?t??csjar"[kind - 4]), static_cast<CollectiveKind>(kind)));
+  for (int kind = 0; kind < kNumCollectiveKinds; ++kind) {
+    requests.requests.push_back(SeedRequest(static_cast<CollectiveKind>(kind)));
   }
-  requests.requests.push_back(SeedRequest("x", CollectiveKind::kAllreduce));
-  Refuse(InvalidArgument("a scalar"), &requests.requests.back());
   requests.requests[0].prescale = 0.5;
-  requests.requests[3].layout_hash = 77;
+  requests.requests.push_back(SeedRequest(CollectiveKind::kBroadcast));
+  requests.requests.back().name = "a rather long name of a variable";
+  requests.requests.back().layout_hash = 77;
+  requests.requests.push_back(SeedRequest(CollectiveKind::kAllreduce));
+  Refuse(InvalidArgument("a scalar"), &requests.requests.back());
   requests.cache_ids = {1, 2, 300};
   Frame plans;
   plans.type = FrameType::kPlans;
@@ -130,29 +128,29 @@ std::vector<std::string> Corpus() {
   plan.sequence = 1;
   plan.kind = CollectiveKind::kAllreduce;
   plan.dtype = DataType::kFloat32;
-  plan.items = {{"x", 1, {}}};
+  plan.items = {{"allreduce", 1, {}}};
   plans.plans.push_back(plan);
   plan.sequence = 2;
   plan.kind = CollectiveKind::kAllgather;
-  plan.items = {{"g", 2, {3, 3, 3}}};
+  plan.items = {{"allgather", 2, {3, 3, 3}}};
   plan.evicted = {1};
   plans.plans.push_back(plan);
   plan.evicted.clear();
-  const auto add = [&](const std::string& name, CollectiveKind kind, std::vector<int64_t> dims) {
+  const auto add = [&](CollectiveKind kind, std::vector<int64_t> dims) {
     ++plan.sequence;
     plan.kind = kind;
     plan.dtype = DataType::kFloat32;
-    plan.items = {{name, 0, std::move(dims)}};
+    plan.items = {{CollectiveKindName(kind), 0, std::move(dims)}};
     plan.peer = kind == CollectiveKind::kSendRecv ? 1 : kNoRank;
     plans.plans.push_back(plan);
   };
-  add("t", CollectiveKind::kAlltoall, {1, 1, 1, 1, 1, 1, 1, 1, 1});
-  add("c", CollectiveKind::kScatter, {1, 1, 1});
-  add("s", CollectiveKind::kSendRecv, {3, 2});
-  add("a", CollectiveKind::kAddProcessSet, {2, 0, 2});
-  add("j", CollectiveKind::kJoin, {2});
+  add(CollectiveKind::kAlltoall, {1, 1, 1, 1, 1, 1, 1, 1, 1});
+  add(CollectiveKind::kScatter, {1, 1, 1});
+  add(CollectiveKind::kSendRecv, {3, 2});
+  add(CollectiveKind::kAddProcessSet, {2, 0, 2});
+  add(CollectiveKind::kJoin, {2});
   plan.absent = {2};
-  add("x", CollectiveKind::kAllreduce, {});
+  add(CollectiveKind::kAllreduce, {});
   plan.absent.clear();
   plan.error = FailedPrecondition("the ranks disagree");
   plans.plans.push_back(plan);

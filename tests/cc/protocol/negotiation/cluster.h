@@ -70,7 +70,8 @@ class Cluster {
       for (size_t i = 0; i < plan.items.size(); ++i) {
         EXPECT_EQ(names_.at(run.calls.at(i)), plan.items[i].name);
       }
-      if (plan.error.ok() && MovesData(plan.kind)) running_[rank].push_back(plan.sequence);
+      const bool runs = plan.error.ok() && Traits(plan.kind).uses_backend;
+      if (runs) running_[rank].push_back(plan.sequence);
       log_[rank].emplace_back(std::move(run));
     }
     for (std::string& warning : out.warnings) warnings.push_back(std::move(warning));

@@ -1,4 +1,4 @@
-#include "ops/kernels/collective_kernel.h"
+#include "ops/kernels/kernel_base.h"
 
 #include <atomic>
 #include <memory>
@@ -86,16 +86,6 @@ void CollectiveKernel::AddInput(tf::OpKernelContext* context, int index, KernelC
   call->request.shapes.push_back(ShapeOf(input));
   call->local.buffers.push_back({input.data(), nullptr, Bytes(input), 0});
   call->inputs.push_back(input);
-}
-
-absl::Status CollectiveKernel::AddRows(tf::OpKernelContext* context, int index, KernelCall* call) {
-  if (context->input(index).dims() == 0) {
-    return absl::InvalidArgumentError(
-        "this collective works on rows, along the first dimension, but the tensor is a scalar; "
-        "reshape it to [1]");
-  }
-  AddInput(context, index, call);
-  return absl::OkStatus();
 }
 
 void CollectiveKernel::AllocateOutputsLater(tf::OpKernelContext* context, KernelCall* call) {

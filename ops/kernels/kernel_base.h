@@ -1,5 +1,5 @@
-#ifndef TFRING_OPS_KERNELS_COLLECTIVE_KERNEL_H_
-#define TFRING_OPS_KERNELS_COLLECTIVE_KERNEL_H_
+#ifndef TFRING_OPS_KERNELS_KERNEL_BASE_H_
+#define TFRING_OPS_KERNELS_KERNEL_BASE_H_
 
 #include <functional>
 #include <vector>
@@ -56,9 +56,6 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   // Adds input `index`, which is only read.
   static void AddInput(tensorflow::OpKernelContext* context, int index, KernelCall* call);
 
-  // The same for a collective on rows: InvalidArgument if the input is a scalar.
-  static absl::Status AddRows(tensorflow::OpKernelContext* context, int index, KernelCall* call);
-
   // Allocates each output when the runtime knows its shape.
   static void AllocateOutputsLater(tensorflow::OpKernelContext* context, KernelCall* call);
 
@@ -70,4 +67,4 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
 
 }  // namespace tfring
 
-#endif  // TFRING_OPS_KERNELS_COLLECTIVE_KERNEL_H_
+#endif  // TFRING_OPS_KERNELS_KERNEL_BASE_H_
