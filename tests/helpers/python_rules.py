@@ -1,6 +1,7 @@
 """Which file of tfring/ may import which, read off the sources; nothing is run.
 
-Imports that only type checkers follow (.pyi files, `if TYPE_CHECKING:`) do not count.
+Imports that only type checkers follow (the body of `if TYPE_CHECKING:`) do not count. The rules
+catch mistakes, not malice: whoever wants to hide an import from them can.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ ARROWS: dict[str, set[str]] = {
     "tfring": {"compat"},
     "__main__": {"launcher"},
 }
+# What the public names of a package may come from, besides what it may import. Its __init__.pyi
+# lists them, and each is loaded when a user first asks for it: they make no circle.
+PUBLIC_NAMES_FROM: dict[str, set[str]] = {"tfring": set(ARROWS), "keras": {"world"}}
 # Third-party modules and the packages that may import them. A function may hold such an import:
 # these modules are large, or a job can do without them.
 THIRD_PARTY: dict[str, set[str]] = {
@@ -55,10 +59,24 @@ WITHOUT_TENSORFLOW = (
     *("tfring/__init__.py", "tfring/keras/__init__.py", "tfring/world.py", "tfring/__main__.py"),
     *("tfring/environments/", "tfring/bootstrap/", "tfring/launcher/"),
 )
-# The files that import by a name in a string: public names at first use, and the `horovod` package.
-IMPORTS_BY_NAME = {"tfring/compat/public_names.py", "tfring/compat/shim.py"}
+# What can import a module, or reach one that is loaded, without an import statement; and the only
+# files that may mention it.
+BY_NAME = {"importlib", "pkgutil", "runpy", "__import__", "exec", "eval", "sys.modules"}
+IMPORTS_BY_NAME = {
+    "tfring/compat/public_names.py",  # public names at first use
+    "tfring/compat/shim.py",  # the modules of the `horovod` package
+    "tfring/compat/__main__.py",  # the script of a user, with runpy
+    "tfring/_native.py",  # the compiled binding
+    # The rest import nothing so: they ask whether a package is installed, or loaded already.
+    *("tfring/environments/__init__.py", "tfring/bootstrap/inter_op_threads.py"),
+    *("tfring/bootstrap/mpi_exchange.py", "tfring/compat/build_flags.py"),
+    "tfring/launcher/doctor.py",
+}
 
 Sources = Mapping[str, str]  # the text of each file of tfring/, by its path
+
+
+TYPE_CHECKING = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
 class Import(NamedTuple):
@@ -74,28 +92,28 @@ def imports_of(path: str, text: str) -> Iterator[Import]:
     """The imports of a file that can run."""
 
     def walk(node: ast.AST, in_function: bool) -> Iterator[Import]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Import):
-                for alias in child.names:
-                    yield Import(alias.name, "", child.lineno, in_function)
-            elif isinstance(child, ast.ImportFrom):
-                folder = path.split("/")[: -child.level] if child.level else []
-                module = ".".join([*folder, *filter(None, [child.module])])
-                for alias in child.names:
-                    yield Import(module, alias.name, child.lineno, in_function)
-            elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-                for other in child.orelse:
-                    yield from walk(other, in_function)
-            else:
-                function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-                yield from walk(child, in_function or function)
+        children = ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, "", node.lineno, in_function)
+        elif isinstance(node, ast.ImportFrom):
+            folder = path.split("/")[: -node.level] if node.level else []
+            module = ".".join([*folder, *filter(None, [node.module])])
+            for alias in node.names:
+                yield Import(module, alias.name, node.lineno, in_function)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            in_function = True
+        elif isinstance(node, ast.If) and ast.unparse(node.test) in TYPE_CHECKING:
+            children = iter(node.orelse)
+        for child in children:
+            yield from walk(child, in_function)
 
     return walk(ast.parse(text), False)
 
 
 def package_of(path: str) -> str:
     """The package of ARROWS that a file of tfring/ belongs to."""
-    name = path.split("/")[1].removesuffix(".py")
+    name = path.split("/")[1].partition(".")[0]
     return "tfring" if name == "__init__" else name
 
 
@@ -126,6 +144,9 @@ def import_errors(path: str, sources: Sources) -> list[str]:
     package, errors = package_of(path), []
     if package not in ARROWS:
         return [f"{path}: the package {package} has no arrows in tests/helpers/python_rules.py"]
+    allowed = {package, *ARROWS[package]}
+    if path.endswith("/__init__.pyi"):
+        allowed |= PUBLIC_NAMES_FROM.get(package, set())
     for one in imports_of(path, sources[path]):
         where, top = f"{path}:{one.line}", one.module.split(".")[0]
         if top == "tfring" or top in sys.stdlib_module_names:
@@ -136,20 +157,26 @@ def import_errors(path: str, sources: Sources) -> list[str]:
         elif top in NEVER_AT_IMPORT_TIME and not one.in_function:
             errors.append(f"{where}: imports {top} at import time")
         for target in targets(path, one, sources):
-            if package_of(target) not in {package, *ARROWS[package]}:
+            if package_of(target) not in allowed:
                 errors.append(f"{where}: {package} may not import {target}")
     return list(dict.fromkeys(errors))
 
 
 def import_by_name_errors(path: str, text: str) -> list[str]:
-    """Imports of a module named by a string, which no other rule can see."""
-    if path in IMPORTS_BY_NAME:
-        return []
+    """Every mention of what can import without an import statement, which no other rule can see."""
+    mentions: list[tuple[int, str]] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name):
+            mentions.append((node.lineno, node.id))
+        elif isinstance(node, ast.Attribute):
+            mentions += [(node.lineno, node.attr), (node.lineno, ast.unparse(node))]
+    for one in imports_of(path, text):
+        words = [one.module.split(".")[0], one.name, f"{one.module}.{one.name}"]
+        mentions += [(one.line, word) for word in words]
     return [
-        f"{path}:{node.lineno}: imports by name; only {sorted(IMPORTS_BY_NAME)} may"
-        for node in ast.walk(ast.parse(text))
-        if (isinstance(node, ast.Attribute) and node.attr == "import_module")
-        or (isinstance(node, ast.Name) and node.id in ("__import__", "import_module"))
+        f"{path}:{line}: mentions {word}; only IMPORTS_BY_NAME may, see python_rules.py"
+        for line, word in mentions
+        if word in BY_NAME and path not in IMPORTS_BY_NAME
     ]
 
 
