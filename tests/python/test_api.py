@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,6 +81,15 @@ def test_horovods_other_names_are_refused_with_a_reason(module: str) -> None:
         hvd.elastic  # noqa: B018
     with pytest.raises(AttributeError, match="'check_extension': `tfring doctor`"):
         hvd.check_extension  # noqa: B018
+
+
+def test_a_missing_stub_is_named(tmp_path: Path) -> None:
+    from tfring.compat.public_names import lazy_names
+
+    text = r"__init__\.pyi is missing, and tfring reads its public names from it: install tfring"
+    with pytest.raises(ImportError, match=text) as caught:
+        lazy_names("tfring", str(tmp_path / "__init__.py"))
+    assert caught.value.path == str(tmp_path / "__init__.pyi")
 
 
 def test_the_numbers_of_the_operations_are_horovods() -> None:

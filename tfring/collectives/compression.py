@@ -10,6 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
+__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+
 
 class Compressor:
     """Interface of a compression: a class with static methods, or an object.

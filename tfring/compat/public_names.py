@@ -33,8 +33,20 @@ def lazy_names(
     Args:
         package: its name.
         init_file: its __init__.py, beside which its __init__.pyi is.
+
+    Raises:
+        ImportError: the __init__.pyi is missing.
     """
-    module_of = _imports(Path(init_file).with_suffix(".pyi"))
+    stub = Path(init_file).with_suffix(".pyi")
+    try:
+        module_of = _imports(stub)
+    except FileNotFoundError:
+        raise ImportError(
+            f"{stub} is missing, and {package} reads its public names from it: install tfring "
+            "again, and keep its .pyi files",
+            name=package,
+            path=str(stub),
+        ) from None
     names = sorted(module_of)
 
     def load(name: str) -> Any:
@@ -56,11 +68,11 @@ def reexport(
     """Returns `__getattr__`, `__dir__` and `__all__` of a module with the names of another.
 
     Args:
-        target: the module of tfring that has the names.
+        target: the module of tfring that has the names, and lists the public ones in `__all__`.
         only: those names; None is all.
     """
     module = importlib.import_module(target)
-    public = [n for n in getattr(module, "__all__", dir(module)) if not n.startswith("_")]
+    public = [n for n in module.__all__ if not n.startswith("_")]
     names = public if only is None else only
 
     def get(name: str) -> Any:

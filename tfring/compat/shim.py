@@ -5,17 +5,18 @@
 
 Both put the folder `import_path`, which holds nothing but horovod/__init__.py, in front of the
 import path, and so of an installed Horovod. That package installs a finder for the modules below
-it, which have the names of modules of tfring or raise an ImportError that says why not.
+it, which have no files of their own: each has the names of a module of tfring, or raises an
+ImportError that says why not.
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -52,6 +53,7 @@ _NOT_YET = {
 }
 _FOREIGN = {"mxnet", "ray", "spark", "torch"}
 _KNOWN = {*_MODULES, *_NOT_YET, *_FOREIGN}
+_PACKAGES = {"common", "keras", "runner", "tensorflow", "tensorflow.keras"}
 
 
 def search_path(environ: Mapping[str, str]) -> str:
@@ -60,24 +62,54 @@ def search_path(environ: Mapping[str, str]) -> str:
     return os.pathsep.join([str(SHIM_FOLDER), *(part for part in rest if part != str(SHIM_FOLDER))])
 
 
-def install() -> None:
-    """Makes the modules below `horovod` importable, before those of an installed Horovod."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+def install() -> list[str]:
+    """Makes the modules below `horovod` importable; returns the `__path__` of that package."""
+    path = str(SHIM_FOLDER / "horovod")
+    if _Finder not in sys.path_hooks:
+        sys.path_hooks.insert(0, _Finder)
+        sys.path_importer_cache.pop(path, None)  # a finder of files, if one has looked there
+    return [path]
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds and fills the modules of the tables above."""
+class _Finder(importlib.abc.PathEntryFinder):
+    """Finds the modules of the tables above in the `__path__` of `horovod` and its packages.
+
+    Those paths are below the shim's folder; only the one of `horovod` itself exists.
+    """
+
+    def __init__(self, path: str) -> None:
+        if SHIM_FOLDER not in Path(path).parents:
+            raise ImportError(f"{path} is not a package of the shim", path=path)
+        self._path = Path(path)
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self, fullname: str, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        del path, target
-        top, _, name = fullname.partition(".")
-        if top != "horovod" or name not in _KNOWN:
+        del target
+        name = fullname.partition(".")[2]
+        if name not in _KNOWN:
             return None
-        is_package = any(other.startswith(f"{name}.") for other in _KNOWN)
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)
+        below = [str(SHIM_FOLDER.joinpath(*fullname.split(".")))] if name in _PACKAGES else None
+        return importlib.util.spec_from_file_location(
+            fullname, __file__, loader=_Loader(), submodule_search_locations=below
+        )
+
+    def iter_modules(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
+        """Yields what pkgutil lists: each module here with the prefix, and if it is a package."""
+        package = ".".join(self._path.relative_to(SHIM_FOLDER).parts[1:])
+        for name in sorted(_KNOWN):
+            parent, _, last = name.rpartition(".")
+            if parent == package:
+                yield prefix + last, name in _PACKAGES
+
+
+class _Loader(importlib.abc.InspectLoader):
+    """Fills the modules of the tables above."""
+
+    def get_source(self, fullname: str) -> str | None:
+        """Returns None: there is no code, so `python -m` refuses to run the module."""
+        del fullname
+        return None
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__.partition(".")[2]
@@ -91,6 +123,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 "and Keras parts only"
             )
         target = _MODULES[name]
+        module.__doc__ = f"{module.__name__}: {target or 'a package'} under Horovod's name."
         if target is not None:
             names = vars(module)
             names["__getattr__"], names["__dir__"], names["__all__"] = reexport(target)

@@ -30,6 +30,8 @@ from tfring.launcher.output import OutputMerger
 from tfring.launcher.placement import Slot, find_slots
 from tfring.launcher.process import SshOptions
 
+__all__ = ["run"]
+
 JOB_ID = "function"
 _HANDSHAKE_SECONDS = 10.0
 

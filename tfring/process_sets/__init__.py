@@ -3,20 +3,20 @@
 Sets may overlap, and collectives of several sets may run at the same time.
 """
 
-from tfring.process_sets.process_set import ProcessSet, checked_id, global_process_set
+from tfring.process_sets.process_set import ProcessSet, global_process_set
+from tfring.process_sets.process_set import checked_id as checked_id
 from tfring.process_sets.registry import (
     add_process_set,
-    generation,
     get_process_set_ids_and_ranks,
     registered,
     remove_process_set,
 )
+from tfring.process_sets.registry import generation as generation
 
+# `checked_id` and `generation` are for tfring's own modules.
 __all__ = [
     "ProcessSet",
     "add_process_set",
-    "checked_id",
-    "generation",
     "get_process_set_ids_and_ranks",
     "global_process_set",
     "registered",

@@ -6,6 +6,8 @@ import sys
 import launcher_tools as tools
 import pytest
 
+from tfring.compat.shim import search_path
+
 SCRIPTS = tools.ROOT / "tests" / "horovod_scripts"
 
 
@@ -112,6 +114,94 @@ def test_names_and_modules(tmp_path, monkeypatch):
     done = _compat("-m", "script", "x")
     assert done.returncode == 0, done.stderr
     assert "ARGV ['x'] __main__" in done.stdout
+
+
+def test_modules_are_like_those_of_files(tmp_path):
+    """What tools ask of a module, answered without TensorFlow or the runtime."""
+    script = tools.write_script(
+        tmp_path,
+        """
+        import importlib, inspect, pkgutil, sys
+        import horovod
+        import horovod.common.process_sets, horovod.runner, horovod.tensorflow as hvd
+        from tfring.compat import shim
+
+        for module in (hvd, horovod.common.process_sets, horovod.runner):
+            assert module.__file__ == module.__spec__.origin == shim.__file__
+            assert inspect.getsourcefile(module) == shim.__file__ in repr(module)
+            assert module.__name__ in module.__doc__ and importlib.reload(module) is module
+        assert "horovod.tensorflow: tfring under" in hvd.__doc__
+
+        listed = {m.name: m.ispkg for m in pkgutil.iter_modules(horovod.__path__, "horovod.")}
+        packages = {"horovod.common", "horovod.keras", "horovod.runner", "horovod.tensorflow"}
+        others = {"horovod.mxnet", "horovod.ray", "horovod.spark", "horovod.torch"}
+        assert listed == {**dict.fromkeys(packages, True), **dict.fromkeys(others, False)}, listed
+        below = [m.name for m in pkgutil.iter_modules(horovod.tensorflow.__path__)]
+        assert "keras" in below and "mpi_ops" in below and "callbacks" not in below, below
+        below = [m.name for m in pkgutil.walk_packages(horovod.common.__path__, "horovod.common.")]
+        assert below == ["horovod.common.process_sets"]
+        assert not list(pkgutil.iter_modules(horovod.runner.__path__))
+
+        try:
+            from horovod.runner import no_such_name
+        except ImportError as error:
+            assert shim.__file__ in str(error), error
+        for name in ("horovod.nothing", "horovod.tensorflow.nothing", "horovod.runner.launch"):
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                assert str(error) == f"No module named {name!r}", error
+            else:
+                raise AssertionError(name)
+        assert not {"tensorflow", "keras", "mpi4py", "tfring.keras"} & set(sys.modules)
+        print("DONE")
+        """,
+    )
+    done = _compat(script)
+    assert done.returncode == 0 and "DONE" in done.stdout, done.stderr
+
+
+def test_star_imports_bring_public_names_only(tmp_path):
+    script = tools.write_script(
+        tmp_path,
+        """
+        def star(module):
+            names = {}
+            exec(f"from {module} import *", names)
+            return set(names) - {"__builtins__"}
+
+        process_sets = {"ProcessSet", "add_process_set", "get_process_set_ids_and_ranks"}
+        process_sets |= {"global_process_set", "registered", "remove_process_set"}
+        assert star("horovod.common.process_sets") == process_sets
+        assert star("horovod.runner") == {"run"}
+        compressors = {"BF16Compressor", "Compression", "Compressor", "FP16Compressor"}
+        assert star("horovod.tensorflow.compression") == {*compressors, "NoneCompressor"}
+        import tfring.process_sets
+        assert tfring.process_sets.checked_id(tfring.process_sets.global_process_set) == 0
+        print("DONE")
+        """,
+    )
+    done = _compat(script)
+    assert done.returncode == 0 and "DONE" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("horovod.runner", "'horovod.runner' is a package and cannot be directly executed"),
+        ("horovod.tensorflow.mpi_ops", "No code object available for horovod.tensorflow.mpi_ops"),
+    ],
+)
+def test_modules_cannot_be_run(module, text):
+    done = subprocess.run(
+        [sys.executable, "-m", module],
+        capture_output=True,
+        text=True,
+        env={**tools.environment(), "PYTHONPATH": search_path(tools.environment())},
+        timeout=tools.LIMIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 1 and text in done.stderr and "Traceback" not in done.stderr
 
 
 def test_nothing_to_run():

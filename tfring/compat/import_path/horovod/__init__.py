@@ -3,5 +3,5 @@
 from tfring.compat import public_names, shim
 from tfring.compat.shim import HOROVOD_VERSION as __version__  # noqa: F401
 
-shim.install()
+__path__ = shim.install()
 __getattr__, __dir__, __all__ = public_names.reexport("tfring", ["run", "__version__"])
