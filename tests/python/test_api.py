@@ -153,21 +153,28 @@ def test_no_parameter_of_an_optimizer_is_dropped(
         monkeypatch.setattr(place, "ReduceOptions", reduce_options)
         monkeypatch.setattr(place, "LocalVariables", lambda *layers, **rest: (layers, rest))
         monkeypatch.setattr(place, "resolve_groups", lambda number, groups: (number, groups))
-    monkeypatch.setattr(optimizer, "wrap", lambda optimizer, options: (optimizer, options))
+    monkeypatch.setattr(optimizer, "wrap", lambda *given: given)
     function = getattr(importlib.import_module(module), name)
     parameters = set(inspect.signature(function).parameters) - {"use_locking"}
     given = {parameter: object() for parameter in parameters}
-    wrapped, options = function(**given)
+    wrapped, options, resumed = function(**given)
     layers = (given["local_layers"],) if "local_layers" in given else ()
     scale, process_set = given["scale_local_gradients"], given["process_set"]
-    assert wrapped is given["optimizer"]
+    assert wrapped is given["optimizer"] and resumed is given["resumed"]
     assert options.local == (layers, {"scale": scale, "process_set": process_set})
     assert options.reduction.pop("groups") == (given.get("num_groups", 0), given["groups"])
     assert options.reduction == {key: given[key] for key in options.reduction}
     assert (options.name, options.passes) == (given["name"], given["backward_passes_per_step"])
     assert options.average is given["average_aggregated_gradients"]
     assert parameters == {
-        *("optimizer", "name", "groups", "scale_local_gradients", "backward_passes_per_step"),
+        *(
+            "optimizer",
+            "name",
+            "groups",
+            "scale_local_gradients",
+            "backward_passes_per_step",
+            "resumed",
+        ),
         *("average_aggregated_gradients", *options.reduction),
         *(parameters & {"num_groups", "local_layers"}),
     }

@@ -1,6 +1,7 @@
 """Unmodified Horovod scripts on tfring: `import horovod` means tfring where that was asked for."""
 
 import re
+import subprocess
 import sys
 
 import launcher_tools as tools

@@ -120,9 +120,8 @@ def test_a_built_optimizer_learns_to_accumulate(
     def in_two_passes(model: Any) -> Any:
         if not average:  # a sum of two means over four is twice the mean over eight
             model.optimizer.learning_rate = 5e-3
-        DistributedOptimizer(
-            model.optimizer, backward_passes_per_step=2, average_aggregated_gradients=average
-        )
+        passes = {"backward_passes_per_step": 2, "average_aggregated_gradients": average}
+        DistributedOptimizer(model.optimizer, resumed=True, **passes)
         model.compile(optimizer=model.optimizer, loss="mse", **how)
         model.fit(X[16:], Y[16:], batch_size=4, verbose=0, shuffle=False)
         return model
