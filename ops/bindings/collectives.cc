@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -177,10 +178,14 @@ HandlePtr Join(int process_set, const std::string& name) {
   return StartWithoutArray(MakeRequest(CollectiveKind::kJoin, name, process_set), Yields::kNumber);
 }
 
-HandlePtr AddProcessSet(std::vector<Rank> ranks, const std::string& name) {
+HandlePtr AddProcessSet(std::vector<int64_t> ranks, const std::string& name) {
   Request request = MakeRequest(CollectiveKind::kAddProcessSet, name, kGlobalProcessSet);
   std::sort(ranks.begin(), ranks.end());
-  request.set_ranks = std::move(ranks);
+  request.set_ranks.assign(ranks.begin(), ranks.end());
+  if (!ranks.empty() && ranks.back() > std::numeric_limits<Rank>::max()) {
+    // The other ranks must get an error as well, so it is sent instead of thrown here.
+    request.refusal = "there is no rank " + std::to_string(ranks.back());
+  }
   return StartWithoutArray(std::move(request), Yields::kNumber);
 }
 

@@ -52,7 +52,8 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* context, DoneCallback d
   if (!prepared.ok()) {
     call = KernelCall();
     call.request = request_;
-    call.request.refusal = Describe(request_) + ": " + std::string(prepared.message());
+    Refuse(InvalidArgument(Describe(request_) + ": " + std::string(prepared.message())),
+           &call.request);
   }
   Submit(context, std::move(call), std::move(done));
 }

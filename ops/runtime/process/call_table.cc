@@ -75,6 +75,8 @@ std::optional<FinishedCall> CallTable::Take(CallId id, Status status) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto it = calls_.find(id);
   if (it == calls_.end()) return std::nullopt;
+  // The plan may have succeeded everywhere and still not have given this rank its output.
+  if (status.ok()) status = it->second.running.local_failure;
   return Remove(it, std::move(status));
 }
 

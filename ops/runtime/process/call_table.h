@@ -25,7 +25,8 @@ struct FinishedCall {
   Status status;
 };
 
-// A call whose plan is about to run. The control thread may change it until it submits the plan.
+// What the table keeps of a call. The control thread may change it from Begin until it submits the
+// plan.
 struct RunningCall {
   LocalCall call;
   std::vector<Shape> shapes;                     // of kinds with allocates_output

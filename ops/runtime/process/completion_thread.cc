@@ -26,7 +26,7 @@ struct CompletionThread::Queue {
 CompletionThread::CompletionThread() : queue_(std::make_shared<Queue>()) {}
 
 Status CompletionThread::Start() {
-  return thread_.Start("tfring-done", [queue = queue_] { Run(queue.get()); });
+  return thread_.Start("tfring-complete", [queue = queue_] { Run(queue.get()); });
 }
 
 void CompletionThread::Run(Queue* queue) {

@@ -150,6 +150,8 @@ void Engine::Impl::DrainNegotiator() {
 }
 
 void Engine::Impl::Run(PlanRun run) {
+  // An error ends its calls at once, also before plans with lower numbers that still run: it uses
+  // no connection, and no rank waits for another in it.
   if (!run.plan.error.ok()) return AddResults(run.calls, run.plan.error);
   if (ChangesProcessSets(run.plan.kind)) {
     effects_.process_sets = std::make_shared<const ProcessSets>(sets_);

@@ -49,7 +49,7 @@ Plan PlanFor(const Request& request);
 // Whether two plans are the same collective: all that PlanFor sets is equal.
 bool SameCollective(const Plan& a, const Plan& b);
 
-// Names one accepted call on this rank; never used again within a process.
+// Names one accepted call on this rank; never used again within a generation.
 using CallId = uint64_t;
 
 // A plan as one rank runs it: with what that rank added when the plan arrived.

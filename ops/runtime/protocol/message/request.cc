@@ -213,7 +213,7 @@ int64_t TotalBytes(const Request& request) {
   return total;
 }
 
-std::vector<Rank> ParticipantsOf(const Request& request, const std::vector<Rank>& members) {
+std::vector<Rank> RanksOf(const Request& request, const std::vector<Rank>& members) {
   if (request.kind != CollectiveKind::kSendRecv) return members;
   return {std::min(request.root, request.peer), std::max(request.root, request.peer)};
 }

@@ -48,7 +48,7 @@ int64_t TotalBytes(const Request& request);
 
 // The ranks between which the request is agreed, ascending: the process set, or the two of a
 // send/recv.
-std::vector<Rank> ParticipantsOf(const Request& request, const std::vector<Rank>& members);
+std::vector<Rank> RanksOf(const Request& request, const std::vector<Rank>& members);
 
 // Alltoall, and scatter on the root: the splits, or the equal parts. The request has passed
 // CheckRequest.
@@ -69,7 +69,7 @@ Status CheckRequest(const Request& request, const std::vector<Rank>& members, Ra
 
 // Turns `request` into a refusal with the message of `why` as its reason. Only the fields that a
 // refusal needs are kept, so that it can be encoded whatever was wrong with the others.
-void Refuse(const Status& why, Request* request);
+TFRING_EXPORT void Refuse(const Status& why, Request* request);
 
 }  // namespace tfring
 

@@ -111,7 +111,7 @@ void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
       return FailPeer(from, sequencer_->OnRequests(from, std::move(decoded->requests),
                                                    decoded->cache_ids, now));
     case FrameType::kPlans:
-      for (Plan& plan : decoded->plans) TakePlan(from, std::move(plan));
+      for (Plan& plan : decoded->plans) ReceivePlan(from, std::move(plan));
       return;
     case FrameType::kResend:
       return FailPeer(from, participant_.OnResend(decoded->cache_ids));
@@ -121,7 +121,7 @@ void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
   }
 }
 
-void Negotiator::TakePlan(Rank from, Plan plan) {
+void Negotiator::ReceivePlan(Rank from, Plan plan) {
   if (dead_) return;
   PlanRun run;
   run.plan = std::move(plan);
@@ -198,7 +198,7 @@ void Negotiator::SendPlans() {
     for (const std::string& frame : frames) out_.frames.emplace_back(rank, frame);
   }
   for (size_t index : chosen[kSequencerRank]) {
-    TakePlan(kSequencerRank, std::move(outgoing.plans[index].plan));
+    ReceivePlan(kSequencerRank, std::move(outgoing.plans[index].plan));
   }
 }
 

@@ -74,7 +74,7 @@ class Negotiator {
   void Fail(Status status);
   void FailPeer(Rank from, const Status& why);
   void PassOwnRequests();
-  void TakePlan(Rank from, Plan plan);
+  void ReceivePlan(Rank from, Plan plan);
   void SendRequests();
   void SendPlans();
 

@@ -22,10 +22,13 @@ struct RankRequest {
   std::unique_ptr<Request> full;
   uint64_t order = 0;  // ascends over all requests of the generation; 0: none has come
 
+  // What all ranks that sent the same cache id have in common: member 0's request, not always this
+  // rank's own (see Agreement::RequestOf).
   const Request& common() const { return full ? *full : cached->request; }
 };
 
-// A tensor of a process set with a request of at least one rank and no plan yet.
+// What at least one rank of a process set has asked for under one name and has no plan yet: a
+// tensor, a list of them, a barrier or a join.
 struct PendingTensor {
   uint64_t handle = 0;
   ProcessSetId process_set = kGlobalProcessSet;

@@ -71,10 +71,10 @@ Status Sequencer::OnRequest(Rank from, Request request, TimePoint now) {
   }
   const Status checked = CheckRequest(request, *members, from);
   if (!checked.ok()) return Internal("an impossible request: " + checked.message());
-  const std::vector<Rank> participants = ParticipantsOf(request, *members);
+  const std::vector<Rank> ranks = RanksOf(request, *members);
   RankRequest rank_request;
   rank_request.full = std::make_unique<Request>(std::move(request));
-  return RecordRequest(from, participants, std::move(rank_request), now);
+  return RecordRequest(from, ranks, std::move(rank_request), now);
 }
 
 Status Sequencer::OnCacheId(Rank from, uint32_t id, TimePoint now) {
@@ -193,10 +193,10 @@ Status Sequencer::Validate(PendingTensor* pending) {
     }
     requests.push_back(rank_request.cached ? expanded.back().get() : rank_request.full.get());
   }
-  const std::vector<Rank> participants = pending->ReadyRanks();
-  TFRING_RETURN_IF_ERROR(ValidateAgreement(participants, requests));
-  pending->negotiated_values = NegotiatedValuesOf(participants, requests);
-  return ValidateValues(participants, pending->negotiated_values, *requests[0]);
+  const std::vector<Rank> ranks = pending->ReadyRanks();
+  TFRING_RETURN_IF_ERROR(ValidateAgreement(ranks, requests));
+  pending->negotiated_values = NegotiatedValuesOf(ranks, requests);
+  return ValidateValues(ranks, pending->negotiated_values, *requests[0]);
 }
 
 // Ends a request that was not recorded, on the rank that sent it.

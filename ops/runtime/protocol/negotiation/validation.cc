@@ -54,6 +54,8 @@ struct Property {
 
 constexpr const char* kSameCall = "Every rank has to make the same call under one name.";
 
+// The first property that differs is reported: the most fundamental comes first. Shapes come after
+// all of them, because what they have to agree on depends on the kind.
 const Property kProperties[] = {
     {"the kind of collective", [](const Request& a, const Request& b) { return a.kind == b.kind; },
      [](const Request& r) { return std::string(CollectiveKindName(r.kind)); },
