@@ -1,9 +1,9 @@
-"""Gradients of the collectives whose result every rank has.
+"""Gradients of the collectives without a root.
 
 A rank differentiates its own loss, but its tensors reach the losses of others, so each gradient has
 to say which loss of the whole job it differentiates. For the collectives that Horovod has this is
-Horovod's choice, because scripts depend on it; for the others (tfring.ops.rooted_gradients) it is
-the sum of all ranks' losses.
+Horovod's choice, because scripts depend on it; a variant of one of them follows it. For all others,
+such as those with a root (tfring.ops.rooted_gradients), it is the sum of all ranks' losses.
 
 Every gradient is a collective itself: all ranks must differentiate the same call. It is named after
 the call, with "grad." before it. Importing tfring.collectives registers the gradients.

@@ -1,4 +1,4 @@
-"""Gradients of the collectives with one special rank: of the sum of all ranks' losses.
+"""Gradients of the collectives with a root: of the sum of all ranks' losses.
 
 Horovod has none of these collectives, so these gradients are the analytic ones. Every rank has to
 differentiate the call, as for all collectives: its loss has to contain its result, zeros and empty
