@@ -9,7 +9,8 @@ import sys
 
 from launcher_tools import environment, run_python
 
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+# Unbuffered, because a rank kills itself after it has printed.
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONUNBUFFERED": "1"}
 
 SCRIPT = """
 import os, signal, sys
