@@ -175,7 +175,7 @@ def test_a_built_optimizer_keeps_its_state_when_it_is_wrapped() -> None:
     model.compile(optimizer=optimizer, loss=loss())
     x, y = whole_data(3)
     model.fit(x, y, batch_size=PER_RANK * hvd.size(), shuffle=False, verbose=0)
-    assert hvd.DistributedOptimizer(optimizer) is model.optimizer
+    assert hvd.DistributedOptimizer(optimizer, resumed=True) is model.optimizer
     go_on(model)
     twice = (np.concatenate([x, x]), np.concatenate([y, y]))
     expected = train_alone(keras.optimizers.Adam(1e-2), steps=6, seed=12, data=twice)
