@@ -65,7 +65,7 @@ def test_a_tape_used_before_the_optimizer_was_wrapped_does_not_count() -> None:
     variable = keras.Variable([1.0])
     optimizer = keras.optimizers.SGD(1.0)
     optimizer.apply(clipped(reduced_gradient(variable.value)), [variable])
-    hvd.DistributedOptimizer(optimizer)
+    hvd.DistributedOptimizer(optimizer, resumed=True)
     optimizer.apply([tf.constant([mine()])], [variable])
     np.testing.assert_allclose(variable, [-mean_over_ranks()], rtol=1e-6)
 
