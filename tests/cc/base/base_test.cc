@@ -1,6 +1,12 @@
+#include <unistd.h>
+
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <string>
+#include <utility>
 
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/half.h"
@@ -167,6 +173,54 @@ TEST(ConfigDescribesEverySetting) {
   EXPECT_CONTAINS(text, "TFRING_FUSION_THRESHOLD (default 134217728)");
   EXPECT_CONTAINS(text, "TFRING_STALL_CHECK_TIME_SECONDS (default 60)");
   EXPECT_CONTAINS(text, "TFRING_LOG_LEVEL (default info)");
+}
+
+// What `body` writes to stderr; at most what a pipe holds.
+std::string Stderr(const std::function<void()>& body) {
+  int ends[2] = {-1, -1};
+  if (pipe(ends) != 0) return "no pipe";
+  const int stderr_copy = dup(STDERR_FILENO);
+  dup2(ends[1], STDERR_FILENO);
+  close(ends[1]);
+  body();
+  dup2(stderr_copy, STDERR_FILENO);
+  close(stderr_copy);
+  std::string text(4096, '\0');
+  text.resize(static_cast<size_t>(std::max<ssize_t>(0, read(ends[0], text.data(), text.size()))));
+  close(ends[0]);
+  return text;
+}
+
+TEST(LogLinesOfTheLevelAndAboveGoToStderr) {
+  SetLogRank(2);
+  const std::string text = Stderr([] {
+    SetLogLevel(LogLevel::kTrace);
+    TFRING_LOG(kTrace) << "a " << 1;
+    TFRING_LOG(kDebug) << "b";
+    SetLogLevel(LogLevel::kWarning);
+    TFRING_LOG(kInfo) << "not logged";
+    TFRING_LOG(kWarning) << "c";
+    TFRING_LOG(kError) << "d";
+  });
+  EXPECT_EQ(text,
+            "[tfring rank 2] trace: a 1\n[tfring rank 2] debug: b\n"
+            "[tfring rank 2] warning: c\n[tfring rank 2] error: d\n");
+  SetLogRank(kNoRank);
+  SetLogLevel(LogLevel::kInfo);
+}
+
+TEST(StatusCodesHaveTheNamesOfTensorFlow) {
+  const std::pair<StatusCode, const char*> names[] = {
+      {StatusCode::kOk, "Ok"},
+      {StatusCode::kCancelled, "Cancelled"},
+      {StatusCode::kInvalidArgument, "InvalidArgument"},
+      {StatusCode::kDeadlineExceeded, "DeadlineExceeded"},
+      {StatusCode::kFailedPrecondition, "FailedPrecondition"},
+      {StatusCode::kUnimplemented, "Unimplemented"},
+      {StatusCode::kInternal, "Internal"},
+      {StatusCode::kUnavailable, "Unavailable"},
+  };
+  for (const auto& [code, name] : names) EXPECT_EQ(std::string(StatusCodeName(code)), name);
 }
 
 TEST(LogLinesCarryRankAndLevel) {
