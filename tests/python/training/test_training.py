@@ -7,19 +7,18 @@ from typing import Any
 import keras
 import pytest
 
-from tfring import process_sets, topology
+from tfring import topology, world
 from tfring.keras.checks import ReductionWatch
 from tfring.training.ordinals import Ordinals
 from tfring.training.reduction_record import ReductionRecord, reductions
 
 
-def test_ordinals_count_first_uses_by_group_and_keep_their_numbers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ordinals_count_first_uses_by_group_and_keep_their_numbers() -> None:
     ordinals = Ordinals()
     assert [ordinals.number(key) for key in "abab"] == [0, 1, 0, 1]
     assert ordinals.number("b", group=1) == 0
-    monkeypatch.setattr(process_sets, "generation", lambda: -1)
+    world.init()
+    world.shutdown()
     assert [ordinals.number(key) for key in "bac"] == [1, 0, 2]  # traced names stay
 
 
