@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring.ops import library, xla
+from tfring.ops import channels, library, xla
 from tfring.ops.reduce_ops import Average
 
 
@@ -153,11 +153,11 @@ def _build(kind: str, name: str, process_set_id: int, **inputs: Any) -> Any:
     library.refuse_xla(name, kind)
     make = getattr(library.load(), f"tfring_{kind}")
     inputs.update(tensor_name=name, process_set_id=process_set_id, name=_node_name(kind, name))
+    channels.ordered()
     if xla.compiling():
-        with xla.in_order():
-            return make(channel=xla.chain(), **inputs)
+        return make(channel=xla.chain(), **inputs)
     with xla.outside_clusters():
-        return make(channel=library.channel(name, process_set_id), **inputs)
+        return make(channel=channels.channel(name, process_set_id), **inputs)
 
 
 def _as_int64(value: int) -> int:
