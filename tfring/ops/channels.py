@@ -88,7 +88,10 @@ def ordered() -> None:
     To be called for each collective that is built; it concerns the present function and those
     around it.
     """
-    graph = tf.compat.v1.get_default_graph()
+    _order(tf.compat.v1.get_default_graph())
+
+
+def _order(graph: Any) -> None:
     while isinstance(graph, func_graph.FuncGraph):
         late = isinstance(graph.control_outputs, _LateControlOutputs)
         if graph.experimental_acd_manager is None and not late:

@@ -53,6 +53,18 @@ def load() -> Any:
     return _library
 
 
+def load_ops() -> None:
+    """Registers the ops of the collectives with TensorFlow.
+
+    tf.saved_model.load needs this in a process that has used no collective yet. To run what was
+    loaded takes init, too.
+
+    Raises:
+        ImportError: the library is missing, or was built for another TensorFlow.
+    """
+    load()
+
+
 def _load(folder: pathlib.Path) -> Any:
     check_tensorflow_version(built_for(folder), tf.__version__)
     loaded = tf.load_op_library(str(folder / OPS_LIBRARY))

@@ -100,9 +100,10 @@ def refuse(name: str, kind: str) -> None:
     elif reason := trouble() or _no_eager():
         reason = f"cannot be compiled by XLA: {reason}"
     if reason:
+        dense = "make gradients dense with sparse_as_dense=True, or " if "Slices" in kind else ""
         raise NotImplementedError(
             f"the {kind} of {name} is inside a function with jit_compile=True and "
-            f"{reason}; use jit_compile=False, in tf.function or in compile() "
+            f"{reason}; {dense}use jit_compile=False, in tf.function or in compile() "
             '(where "auto", the default, means True as soon as there is a GPU)'
         )
 
