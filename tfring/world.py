@@ -170,15 +170,9 @@ def _started_by_a_rank() -> bool:
     Raises:
         RuntimeError: A rank started this process otherwise.
     """
-    numbers = topology.parent()
-    if numbers.get("size", 1) == 1:
+    message = topology.started_by()
+    if not message:
         return False
-    message = (
-        f"this process was started by rank {numbers['rank']} (process {numbers['pid']}), which is "
-        "in the job already, so it cannot join it. rank() and size() answer for that rank here; "
-        'call init in the script only where __name__ is "__main__". A process that starts a job of '
-        f"its own unsets {topology.PARENT} first"
-    )
     if "__mp_main__" in sys.modules:
         _log.warning("init() does nothing: %s", message)
         return True

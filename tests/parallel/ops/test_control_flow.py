@@ -127,8 +127,9 @@ def test_compiled_modes_give_what_eager_mode_gives(make: Callable[[], Any], rank
     for jit in modes:
         traced = tf.function(gradient, jit_compile=jit)
         np.testing.assert_allclose(traced(make(), x), want, rtol=1e-5, atol=1e-7)
-    outside = gradient(tf.function(make()), x)
-    np.testing.assert_allclose(outside, want, rtol=1e-5, atol=1e-7)
+    if make is not nested:  # two calls in a derived function: an error, see docs/recipes.md
+        outside = gradient(tf.function(make()), x)
+        np.testing.assert_allclose(outside, want, rtol=1e-5, atol=1e-7)
     if not often:
         return
     both = gradient_twice(function, x)
