@@ -58,8 +58,7 @@ def run(
     """Calls a function on several processes at once and waits for all of them.
 
     The processes are started as by ``tfring run``; the function calls `init` itself. Their
-    output is printed here with their rank as prefix. Any thread may call it; a
-    signal to this process is passed on to the ranks if it is the main thread.
+    output is printed here with their rank as prefix. Any thread may call it.
 
     Args:
         func: Any callable that cloudpickle can pickle, including lambdas and local functions.
