@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import logging
+import multiprocessing
 import os
 import sys
 import threading
@@ -173,7 +174,8 @@ def _started_by_a_rank() -> bool:
     message = topology.started_by()
     if not message:
         return False
-    if "__mp_main__" in sys.modules:
+    # As multiprocessing itself does to refuse a start of processes at that time.
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
         _log.warning("init() does nothing: %s", message)
         return True
     raise RuntimeError(message)

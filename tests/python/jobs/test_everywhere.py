@@ -6,6 +6,40 @@ import sys
 
 from launcher_tools import run, write_script
 
+SAVE = """
+    import sys
+    import keras, tensorflow as tf
+    import tfring as hvd
+
+    class Layer(keras.layers.Layer):
+        def call(self, x):
+            return x * hvd.allreduce(tf.reduce_sum(x), op=hvd.Sum)
+
+    class Trainer(tf.Module):
+        def __init__(self):
+            self.weights = tf.Variable([1.0, 2.0])
+
+        @tf.function(input_signature=[tf.TensorSpec([2], tf.float32)])
+        def step(self, x):
+            with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+                y = self.weights
+                for _ in tf.range(2):
+                    y = hvd.allreduce(y * x)
+                loss = tf.reduce_sum(y)
+            self.weights.assign_sub(tape.gradient(loss, self.weights))
+            return hvd.allreduce(loss, op=hvd.Sum)
+
+    hvd.init()
+    trainer = Trainer()
+    trainer.step(tf.ones(2))
+    if hvd.rank() == 0:
+        tf.saved_model.save(trainer, sys.argv[1] + "/trainer")
+        keras.Sequential([keras.Input((2,)), Layer()]).export(sys.argv[1] + "/layer")
+    hvd.barrier()
+    again = tf.saved_model.load(sys.argv[1] + "/trainer")
+    assert float(again.step(tf.ones(2))) == 2.0 * 1.0
+"""
+
 
 def test_processes_started_by_a_rank(tmp_path):
     """Forked and spawned workers and subprocesses know their rank; none of them joins the job."""
@@ -52,39 +86,7 @@ def test_saved_models(tmp_path):
     """A traced step and a layer with collectives can be saved, and run elsewhere after init."""
     save = write_script(
         tmp_path,
-        """
-    import sys
-    import keras, tensorflow as tf
-    import tfring as hvd
-
-    class Layer(keras.layers.Layer):
-        def call(self, x):
-            return x * hvd.allreduce(tf.reduce_sum(x), op=hvd.Sum)
-
-    class Trainer(tf.Module):
-        def __init__(self):
-            self.weights = tf.Variable([1.0, 2.0])
-
-        @tf.function(input_signature=[tf.TensorSpec([2], tf.float32)])
-        def step(self, x):
-            with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
-                y = self.weights
-                for _ in tf.range(2):
-                    y = hvd.allreduce(y * x)
-                loss = tf.reduce_sum(y)
-            self.weights.assign_sub(tape.gradient(loss, self.weights))
-            return hvd.allreduce(loss, op=hvd.Sum)
-
-    hvd.init()
-    trainer = Trainer()
-    trainer.step(tf.ones(2))
-    if hvd.rank() == 0:
-        tf.saved_model.save(trainer, sys.argv[1] + "/trainer")
-        keras.Sequential([keras.Input((2,)), Layer()]).export(sys.argv[1] + "/layer")
-    hvd.barrier()
-    again = tf.saved_model.load(sys.argv[1] + "/trainer")
-    assert float(again.step(tf.ones(2))) == 2.0 * 1.0
-    """,
+        SAVE,
     )
     load = write_script(
         tmp_path,
