@@ -11,13 +11,15 @@ A call of a function, a loop or a condition uses the channels of all collectives
 asks for them, see `_channels_inside`, when it has traced the function around.
 
 A function that TensorFlow derives for a gradient has no automatic control dependencies. There
-`ordered` does the same.
+`ordered` does the same. It is told of each collective and each differentiated call: the gradient of
+a call may be a function that was derived before, for another place.
 
 Under XLA the chain takes the place of channels, see tfring.ops.xla.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Iterator
@@ -26,6 +28,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import auto_control_deps, func_graph
+from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.parallel_for import pfor
 
 from tfring.ops import library
@@ -85,8 +88,8 @@ def _new(key: _Key) -> Any:
 def ordered() -> None:
     """Orders the collectives of functions without automatic control dependencies.
 
-    To be called for each collective that is built; it concerns the present function and those
-    around it.
+    To be called for each collective that is built and each call of a function with collectives that
+    is differentiated; it concerns the present function and those around it.
     """
     _order(tf.compat.v1.get_default_graph())
 
@@ -116,8 +119,9 @@ class _LateControlOutputs(list[Any]):
         last: dict[_Key, Any] = {}
         for op in [] if graph is None else graph.get_operations():
             keys = _keys_of(op)
-            if _CHAIN in keys and op.type not in COLLECTIVES and _CHAIN in last:
-                _refuse_outermost(graph)
+            _order_gradient(op, keys)
+            if _CHAIN in keys:
+                _check_derived(graph, op.type not in COLLECTIVES and _CHAIN in last)
             before = {last[key] for key in keys if key in last}
             op._add_control_inputs(list(before - set(op.control_inputs)))
             last.update(dict.fromkeys(keys, op))
@@ -125,14 +129,57 @@ class _LateControlOutputs(list[Any]):
         return iter(ends.values())
 
 
-def _refuse_outermost(graph: Any) -> None:
-    """Raises NotImplementedError for a derived function that XLA compiles by itself."""
-    if not isinstance(graph.outer_graph, func_graph.FuncGraph):
-        raise NotImplementedError(
-            "a gradient taken outside of a function with jit_compile=True goes through several "
-            "nested functions with collectives, which XLA cannot compile: take the gradient inside "
-            "that function, or use jit_compile=False"
-        )
+def _check_derived(graph: Any, several_calls: bool) -> None:
+    """Raises NotImplementedError for a derived function that XLA compiles by itself, but cannot.
+
+    Args:
+        graph: of the function, which has collectives in the chain.
+        several_calls: whether a call with such collectives is not the only op that has some.
+    """
+    if isinstance(graph.outer_graph, func_graph.FuncGraph):
+        return
+    if _has_lists(graph.inputs):
+        _refuse_outside("a loop")
+    if several_calls:
+        _refuse_outside("several nested functions with collectives")
+
+
+def _check_call(op: Any) -> None:
+    """Raises NotImplementedError for a call that lets lists out of a function that XLA compiles."""
+    compiled = dict(op.node_def.attr).get("_XlaMustCompile")
+    if compiled is None or not compiled.b or not _has_lists(op.outputs):
+        return
+    if not control_flow_util.GraphOrParentsInXlaContext(op.graph):
+        _refuse_outside("a loop")
+
+
+def _has_lists(tensors: Any) -> bool:
+    """Whether there are lists of tensors, which the gradients of loops use.
+
+    XLA refuses them at the border of what it compiles, but only when it has run it. TensorFlow 2.21
+    then frees the variables that were assigned, the chain among them, though they are in use.
+    """
+    return any(tensor.dtype == tf.variant for tensor in tensors)
+
+
+def _refuse_outside(what: str) -> None:
+    raise NotImplementedError(
+        f"a gradient taken outside of a function with jit_compile=True goes through {what}, which "
+        "XLA cannot compile: take the gradient inside that function, or use jit_compile=False"
+    )
+
+
+def _order_gradient(op: Any, keys: dict[_Key, None]) -> None:
+    """Makes the gradient of a call with collectives begin with `ordered`."""
+    gradient = getattr(op, "_gradient_function", None)
+    done = isinstance(gradient, functools.partial) and gradient.func is _ordered_gradient
+    if keys and gradient is not None and not done:
+        op._gradient_function = functools.partial(_ordered_gradient, gradient)
+
+
+def _ordered_gradient(gradient: Any, op: Any, *grads: Any) -> Any:
+    ordered()
+    return gradient(op, *grads)
 
 
 @pfor.RegisterPFor("TfringChannel")  # type: ignore[untyped-decorator]
@@ -150,8 +197,11 @@ def _channels_inside(op: Any, reads: Any, writes: Any) -> bool:
     added = False
     if op.type not in _FUNCTIONS_OF:
         return False
-    for key in _keys_of(op):
+    keys = _keys_of(op)
+    _order_gradient(op, keys)
+    for key in keys:
         if key == _CHAIN:
+            _check_call(op)
             continue  # the call captures the chain, so TensorFlow knows
         handle = _in_graph(op.graph, key)
         if handle not in writes:

@@ -82,6 +82,12 @@ def nested_loop() -> Callable[[Any], Any]:
     return run
 
 
+def nested_deep() -> Callable[[Any], Any]:
+    inner = tf.function(lambda x: total(x * x))
+    middle = tf.function(lambda x: inner(x) + inner(x * 2.0))
+    return lambda x: middle(x) * middle(x * 0.5)
+
+
 def gradient(function: Callable[[Any], Any], x: Any) -> Any:
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -113,7 +119,7 @@ def jacobian(function: Callable[[Any], Any], x: Any) -> Any:
 
 PLAIN = [loop, fixed_point, condition, switch, scan, keras_condition, custom, recomputed]
 CASES = [(f.__name__, lambda f=f: f) for f in PLAIN]
-CASES += [("nested", nested), ("nested_loop", nested_loop)]
+CASES += [(f.__name__, f) for f in (nested, nested_loop, nested_deep)]
 
 
 @pytest.mark.parametrize("make", [m for _, m in CASES], ids=[name for name, _ in CASES])
@@ -121,22 +127,42 @@ def test_compiled_modes_give_what_eager_mode_gives(make: Callable[[], Any], rank
     """In a function, outside of it, and compiled by XLA; once, twice and of second order."""
     x = tf.constant([1.0, 0.5, 0.25]) * (rank + 1.0)
     function = make()
-    often = function in (loop, condition)
+    often = function in (loop, condition) or make in (nested, nested_loop)
     want = gradient(function, x).numpy()
     modes = [False] if library.xla_trouble() else [False, True]
     for jit in modes:
         traced = tf.function(gradient, jit_compile=jit)
         np.testing.assert_allclose(traced(make(), x), want, rtol=1e-5, atol=1e-7)
-    if make not in (nested, nested_loop):  # see docs/recipes.md
-        outside = gradient(tf.function(make()), x)
-        np.testing.assert_allclose(outside, want, rtol=1e-5, atol=1e-7)
+    called = tf.function(make())
+    np.testing.assert_allclose(gradient(called, x), want, rtol=1e-5, atol=1e-7)
     if not often:
         return
     both = gradient_twice(function, x)
     for got, one in zip(tf.function(gradient_twice)(make(), x), both, strict=True):
         np.testing.assert_allclose(got, one, rtol=1e-5, atol=1e-7)
-    second = tf.function(second_order)(make(), x)
-    np.testing.assert_allclose(second, second_order(function, x), rtol=1e-4, atol=1e-6)
+    want = second_order(function, x).numpy()
+    for second in (tf.function(second_order)(make(), x), second_order(called, x)):
+        np.testing.assert_allclose(second, want, rtol=1e-4, atol=1e-6)
+
+
+def test_xla_refuses_the_gradient_of_a_loop_from_outside_before_it_runs(rank: int) -> None:
+    """What TensorFlow would do frees variables that are still in use."""
+    if library.xla_trouble():
+        pytest.skip("no XLA")
+    x = tf.constant([1.0, 0.5]) * (rank + 1.0)
+
+    def afterwards(x: Any) -> Any:
+        for _ in tf.range(2):
+            x = x * x
+        return total(x)
+
+    for function in (loop, afterwards):
+        compiled = tf.function(function, jit_compile=True)
+        for outside in (gradient, tf.function(gradient)):
+            with pytest.raises(NotImplementedError, match=r"outside .* through a loop"):
+                outside(compiled, x)
+        got = tf.function(gradient, jit_compile=True)(compiled, x)
+        np.testing.assert_allclose(got, gradient(function, x), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("call", ["eager", "function", "jit"])
