@@ -13,7 +13,7 @@ TEST(AFailureOfThisRankOutlivesThePlansSuccess) {
     Request request = Allreduce("x");
     LocalCall call;
     ASSERT_TRUE(table.Add(&request, &call).ok());
-    std::vector<std::pair<CallId, Request>> submissions;
+    std::vector<Submission> submissions;
     table.Drain(&submissions);
     const CallId id = submissions[0].first;
     table.Begin(1, {id})[0]->local_failure = Internal("no memory");

@@ -60,7 +60,7 @@ EngineEffects Engine::Impl::Step(TimePoint now, EngineEvents events) {
   for (const ControlEvent& event : events.control) OnControl(event);
   DrainNegotiator();
   if (events.shutdown) OnShutdown();
-  for (auto& [id, request] : events.submissions) OnSubmission(id, std::move(request));
+  for (Submission& submission : events.submissions) OnSubmission(std::move(submission));
   OnTime();
   DrainNegotiator();
   effects_.finished = leaving_ && running_.empty() && held_.empty();
@@ -107,9 +107,9 @@ void Engine::Impl::OnCompletion(const Completion& completion) {
                                                   completion.status.message()));
 }
 
-void Engine::Impl::OnSubmission(CallId id, Request request) {
-  if (!closed_.ok()) return AddResults({id}, closed_);
-  negotiator_->Submit(id, std::move(request), now_);
+void Engine::Impl::OnSubmission(Submission call) {
+  if (!closed_.ok()) return AddResults({call.id}, closed_);
+  negotiator_->Submit(call.id, std::move(call.request), now_);
 }
 
 void Engine::Impl::OnTime() {

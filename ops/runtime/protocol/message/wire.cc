@@ -78,6 +78,7 @@ Status ReadStatus(WireReader* in) {
     case StatusCode::kInvalidArgument:
     case StatusCode::kDeadlineExceeded:
     case StatusCode::kFailedPrecondition:
+    case StatusCode::kAborted:
     case StatusCode::kUnimplemented:
     case StatusCode::kInternal:
     case StatusCode::kUnavailable:
