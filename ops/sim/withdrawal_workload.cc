@@ -47,6 +47,7 @@ class WithdrawalWorkload {
   void AddSet(ProcessSetId set, const std::vector<Rank>& members, bool joins) {
     std::map<Rank, UserScript> users;
     for (Rank rank : members) users[rank].process_set = set;
+    usual_.clear();
     const int64_t failures = random_.Below(4);
     for (int64_t number = 0; number <= failures; ++number) {
       Attempts attempt;
@@ -75,7 +76,7 @@ class WithdrawalWorkload {
       const bool blocking = random_.Percent(30);
       std::map<Rank, Phase> calls;
       for (int64_t number = random_.Between(1, 8); number > 0; --number) {
-        const RandomOp op = calls_.Make(set, members, number);
+        const RandomOp op = SomeOp(set, members, number);
         Flaw flaw = Flaw::kNone;
         if (random_.Percent(15)) flaw = random_.Pick<Flaw>({Flaw::kMismatch, Flaw::kRefusal});
         for (auto& [rank, call] : calls_.Calls(op, op.participants, flaw)) {
@@ -85,6 +86,14 @@ class WithdrawalWorkload {
       }
       for (Rank rank : members) Flush(rank, &calls[rank], attempt);
     }
+  }
+
+  // Mostly what has this name in every step, so that the response cache is used.
+  RandomOp SomeOp(ProcessSetId set, const std::vector<Rank>& members, int64_t number) {
+    if (random_.Percent(20)) return calls_.Make(set, members, number);
+    const auto usual = usual_.find(number);
+    if (usual != usual_.end()) return usual->second;
+    return usual_.emplace(number, calls_.Make(set, members, number)).first->second;
   }
 
   void Flush(Rank rank, Phase* calls, Attempts* attempt) {
@@ -161,6 +170,7 @@ class WithdrawalWorkload {
   const int ranks_;
   Random random_;
   RandomCalls calls_;
+  std::map<int64_t, RandomOp> usual_;  // of the present set, by the number in their name
   Workload workload_;
 };
 
