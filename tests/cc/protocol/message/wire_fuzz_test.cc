@@ -70,6 +70,8 @@ void Negotiate(Rank rank, const std::vector<std::string>& frames) {
     negotiator.OnTime(now * 100 * kSecond);
     ++now;
   }
+  negotiator.Withdraw(0, 0, "the step of this rank failed", now);
+  negotiator.Submit(8, SeedRequest(CollectiveKind::kBarrier), now, 1);
   negotiator.OnDeparted(2, now);
   (void)negotiator.Drain();
 }
@@ -161,7 +163,19 @@ std::vector<std::string> Corpus() {
   fault.type = FrameType::kFault;
   fault.rank = 1;
   fault.status = Unavailable("gone");
-  return {EncodeFrame(requests), EncodeFrame(plans), EncodeFrame(resend), EncodeFrame(fault)};
+  Frame withdraw;
+  withdraw.type = FrameType::kWithdraw;
+  withdraw.status = Aborted("the step of rank 1 failed");
+  plan.sequence = 1;
+  plan.process_set = 0;
+  plan.kind = CollectiveKind::kAllreduce;
+  plan.items = {{"allreduce", 0, {}}};
+  plan.error = withdraw.status;
+  Frame aborted;
+  aborted.type = FrameType::kPlans;
+  aborted.plans = {plan};
+  return {EncodeFrame(requests), EncodeFrame(plans),    EncodeFrame(resend),
+          EncodeFrame(fault),    EncodeFrame(withdraw), EncodeFrame(aborted)};
 }
 
 std::string Mutate(std::string bytes, std::mt19937_64* rng) {
