@@ -62,11 +62,13 @@ class Checker {
     std::string content;
     size_t runs = 0;
     size_t members = 0;
+    std::map<Rank, std::vector<int64_t>> told;  // alltoall: the values that each member got
   };
 
   std::string WrongResult(Rank rank, const Call& call, const Status& status) const;
   bool NamesADepartedRank(const std::string& text) const;
   void CheckCalls(Rank rank, const PlanRun& run);
+  std::string WrongRows(Rank rank, const PlanRun& run);
   static std::string WrongItem(Rank rank, const PlanRun& run, const PlanItem& item,
                                const Call& call);
 
