@@ -66,7 +66,7 @@ class Hosts:
             _ip("-n", self.name(here), *neighbour, "nud", "permanent", "dev", "eth0")
 
     def start(self, host: int, *arguments: object, **more: str) -> subprocess.Popen[str]:
-        """Starts Python on a host as the rank of the same number, with `more` in its environment."""
+        """Starts Python on a host as the rank of that number, with `more` in its environment."""
         inside = 'hostname "$0" 2>/dev/null || echo "$0" > /proc/sys/kernel/hostname; exec "$@"'
         job = {
             "TFRING_RANK": str(host),
