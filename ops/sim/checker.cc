@@ -18,8 +18,11 @@ std::string Content(const PlanRun& run) {
       << RanksString(run.members) << " " << DataTypeName(plan.dtype) << " " << ReduceOpName(plan.op)
       << " " << plan.prescale << " " << plan.postscale << " root " << plan.root << " peer "
       << plan.peer << " without " << RanksString(plan.absent) << ":";
+  // Each member of an alltoall gets other values: see WrongRows.
+  const bool same_values = plan.kind != CollectiveKind::kAlltoall;
   for (const PlanItem& item : plan.items) {
-    out << " " << item.name << "#" << item.cache_id << ShapeString(item.negotiated_values);
+    out << " " << item.name << "#" << item.cache_id;
+    if (same_values) out << ShapeString(item.negotiated_values);
   }
   return out.str();
 }
@@ -133,9 +136,33 @@ void Checker::CheckCalls(Rank rank, const PlanRun& run) {
       Fail(who + "'" + item.name + "' runs for the call '" + request.name + "'");
       continue;
     }
-    const std::string wrong = WrongItem(rank, run, item, it->second.call);
+    std::string wrong = WrongItem(rank, run, item, it->second.call);
+    if (wrong.empty() && request.kind == CollectiveKind::kAlltoall) wrong = WrongRows(rank, run);
     if (!wrong.empty()) Fail(who + "'" + item.name + "' " + wrong);
   }
+}
+
+// Of an alltoall: whether what this rank is told about the members that run the plan already is
+// what they are told about this one.
+std::string Checker::WrongRows(Rank rank, const PlanRun& run) {
+  auto& told = plans_[run.plan.sequence].told;
+  const std::vector<int64_t>& mine = run.plan.items[0].negotiated_values;
+  const std::vector<Rank>& members = run.members;
+  const auto position = [&](Rank r) {
+    return static_cast<size_t>(std::lower_bound(members.begin(), members.end(), r) -
+                               members.begin());
+  };
+  const size_t count = members.size();
+  const size_t self = position(rank);
+  told[rank] = mine;
+  for (const auto& [other, theirs] : told) {
+    const size_t m = position(other);
+    if (mine[m] != theirs[count + self] || mine[count + m] != theirs[self]) {
+      return "has other rows between this rank and rank " + std::to_string(other) +
+             " than that rank was told";
+    }
+  }
+  return "";
 }
 
 // What is wrong with this rank's part of a plan's values; empty if nothing is. That all ranks have
@@ -163,8 +190,7 @@ std::string Checker::WrongItem(Rank rank, const PlanRun& run, const PlanItem& it
       count = request.shapes.size() * members;
       break;
     case CollectiveKind::kAlltoall:
-      first = self * members;
-      count = members * members;
+      count = 2 * members;
       break;
     case CollectiveKind::kScatter:
       count = members;

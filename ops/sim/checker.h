@@ -68,12 +68,14 @@ class Checker {
     uint64_t attempt = 0;
     size_t runs = 0;
     size_t members = 0;
+    std::map<Rank, std::vector<int64_t>> told;  // alltoall: the values that each member got
   };
 
   std::string WrongResult(Rank rank, const Call& call, const Status& status) const;
   bool NamesAFailedStep(const Call& call, const std::string& text) const;
   bool NamesADepartedRank(const std::string& text) const;
   void CheckCalls(Rank rank, const PlanRun& run);
+  std::string WrongRows(Rank rank, const PlanRun& run);
   static std::string WrongItem(Rank rank, const PlanRun& run, const PlanItem& item,
                                const Call& call);
 

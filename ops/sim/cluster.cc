@@ -56,6 +56,7 @@ void Cluster::BuildNodes() {
     options.hosts.push_back("h" + std::to_string(rank));
   }
   nodes_.resize(static_cast<size_t>(options_.ranks));
+  running_ = nodes_.size();
   for (Rank rank = 0; rank < options_.ranks; ++rank) {
     options.rank = rank;
     nodes_[rank].engine = std::make_unique<Engine>(options);
@@ -93,6 +94,7 @@ void Cluster::InjectFault() {
   faulted_at_ = clock_.Now();
   if (options_.fault == Fault::kGoodbye) return Leave(faulty_rank_);
   node.alive = false;
+  --running_;
   if (options_.fault == Fault::kHang) {
     data_plane_.Freeze(faulty_rank_);
   } else {
@@ -105,7 +107,7 @@ void Cluster::InjectFault() {
 }
 
 SimReport Cluster::Run() {
-  while (checker_.failures().empty() && !Ended()) {
+  while (checker_.failures().empty() && running_ > 0) {
     if (!clock_.RunOne() || clock_.Now() > kHorizon) {
       checker_.Fail("deadlock: nothing happens any more after " +
                     std::to_string(clock_.Now() / kMicrosecond) + " us");
@@ -129,6 +131,7 @@ SimReport Cluster::Run() {
   report.results = checker_.results();
   report.events = clock_.events_run();
   report.max_frames = network_.max_in_flight();
+  report.busiest = network_.busiest();
   report.faulted = faulted_;
   report.sabotaged = sabotaged_;
   report.end = clock_.Now();
@@ -147,11 +150,6 @@ void Cluster::DescribeDeadlock() {
                    : node.done  ? ", has done its work"
                                 : ""));
   }
-}
-
-bool Cluster::Ended() const {
-  return std::all_of(nodes_.begin(), nodes_.end(),
-                     [](const Node& node) { return !node.alive || node.closed; });
 }
 
 void Cluster::PlanStep(Rank rank) {
@@ -220,6 +218,7 @@ void Cluster::Apply(Rank rank, EngineEffects effects) {
   CheckNode(rank);
   if (effects.finished) {
     node.closed = true;
+    --running_;
     network_.CloseAll(rank, 0);
     data_plane_.CloseAll(rank, 0);
     LeaveIfAllDone();

@@ -48,6 +48,7 @@ struct SimReport {
   int64_t results = 0;
   int64_t events = 0;
   int64_t max_frames = 0;  // under way in one direction at one time
+  Network::Load busiest;   // the rank with the most messages
   bool faulted = false;    // the fault happened before the work was done
   bool sabotaged = false;  // the sabotage found its moment
   TimePoint end = 0;       // virtual
@@ -90,7 +91,6 @@ class Cluster {
 
   void BuildNodes();
   void PlanFault();
-  bool Ended() const;
   void DescribeDeadlock();
 
   // The simulated users.
@@ -133,6 +133,7 @@ class Cluster {
   Network network_;
   DataPlane data_plane_;
   std::vector<Node> nodes_;
+  size_t running_ = 0;  // nodes that are alive and not closed
   CallId next_id_ = 1;
 
   Rank faulty_rank_ = kNoRank;

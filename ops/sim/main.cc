@@ -40,6 +40,11 @@ bool FromName(const std::string& text, const char* (*name)(Enum), Enum last, Enu
   return false;
 }
 
+std::string LoadText(const Network::Load& load) {
+  return std::to_string(load.messages) + " messages (" + std::to_string(load.goodbyes) +
+         " of them goodbyes), " + std::to_string(load.bytes) + " bytes";
+}
+
 bool ParseNumber(const char* text, int64_t low, int64_t high, int64_t* value) {
   char* end = nullptr;
   *value = std::strtoll(text, &end, 10);
@@ -102,12 +107,14 @@ int Main(int argc, char** argv) {
     total.plans += report.plans;
     total.results += report.results;
     total.events += report.events;
+    if (report.busiest.messages > total.busiest.messages) total.busiest = report.busiest;
     total.max_frames = std::max(total.max_frames, report.max_frames);
     faulted += report.faulted;
     if (arguments.verbose) {
       std::cout << "seed " << options.seed << ": " << report.plans << " plans, " << report.results
                 << " results, " << report.events << " events, " << report.end / 1000
-                << " virtual us\n";
+                << " virtual us, rank " << report.busiest.rank << " had "
+                << LoadText(report.busiest) << "\n";
     }
     if (report.failures.empty()) continue;
     ++failed;
@@ -118,7 +125,9 @@ int Main(int argc, char** argv) {
   std::cout << arguments.seeds << " seeds, " << failed << " failed, " << faulted
             << " with a fault, " << total.plans << " plans, " << total.results << " results, "
             << total.events << " events, at most " << total.max_frames << " frames under way, "
-            << took.count() << " s\n";
+            << took.count() << " s\n"
+            << "busiest: rank " << total.busiest.rank << " with " << LoadText(total.busiest)
+            << "\n";
   return failed == 0 ? 0 : 1;
 }
 

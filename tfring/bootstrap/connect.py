@@ -81,6 +81,13 @@ def connect_job(
         ValueError: `comm` does not contain this process, or cannot be a job here.
     """
     deadline = time.monotonic() + settings.start_timeout
+    if identity.size is not None and not comm:
+        mesh.ensure_descriptors(
+            identity.rank,
+            identity.size,
+            settings.mesh_limit,
+            rendezvous=identity.rendezvous is Rendezvous.TCP,
+        )
     job = form_job(identity, settings, environ, comm)
     try:
         records = _exchange_records(job, settings, process_sets)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
 from collections.abc import Iterable
 
@@ -51,6 +53,47 @@ def links(rank: int, size: int, mesh_limit: int) -> set[tuple[auth.Role, int]]:
     control = set(range(1, size)) if rank == 0 else {0}
     wanted = {(auth.Role.CONTROL, peer) for peer in control}
     return wanted | {(auth.Role.DATA, peer) for peer in data_peers(rank, size, mesh_limit)}
+
+
+# For each peer of this host: shared memory, its wake-up and the watched process.
+_PER_LOCAL_PEER = 3
+# For files that the user's program opens after init.
+_RESERVE = 256
+
+
+def ensure_descriptors(rank: int, size: int, mesh_limit: int, *, rendezvous: bool) -> None:
+    """Makes sure that this rank may open as many descriptors as its connections need.
+
+    Raises the process's soft limit (``ulimit -Sn``) as far as needed; it is not raised further,
+    because programs that use ``select`` cannot have descriptors above 1023.
+
+    Args:
+        rank: Our rank.
+        size: Number of ranks.
+        mesh_limit: Largest job in which every rank has a data connection to every other.
+        rendezvous: Whether the ranks connect to rank 0 before that, to find each other.
+
+    Raises:
+        BootstrapError: The hard limit does not suffice; the message says how many are needed.
+    """
+    data = len(data_peers(rank, size, mesh_limit))
+    needed = len(os.listdir("/proc/self/fd")) + len(links(rank, size, mesh_limit))
+    needed += _PER_LOCAL_PEER * data
+    if rendezvous:
+        needed += size - 1 if rank == 0 else 1
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed + _RESERVE:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise BootstrapError(
+            f"rank {rank} of {size} needs {needed} file descriptors and may have {hard}: raise the "
+            "limit for this host (ulimit -Hn, LimitNOFILE of its service, or nofile in "
+            "/etc/security/limits.conf)"
+        )
+    wanted = needed + _RESERVE
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def connect_all(

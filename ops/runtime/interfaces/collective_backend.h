@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "ops/runtime/base/status.h"
@@ -22,6 +23,7 @@ struct TensorBuffer {
 // What a backend runs: a Plan together with this rank's buffers.
 struct Collective {
   uint64_t sequence = 0;
+  std::string what;  // for messages: "allreduce of 'x' and 3 more"
   CollectiveKind kind = CollectiveKind::kBarrier;
   DataType dtype = DataType::kUint8;
   ReduceOp op = ReduceOp::kSum;

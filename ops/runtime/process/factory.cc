@@ -1,5 +1,6 @@
 #include "ops/runtime/process/factory.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -26,6 +27,12 @@ Status CheckTopology(const Topology& t, const std::vector<std::string>& hosts) {
 }
 
 bool NeedsControl(const Topology& t, Rank peer) { return t.rank == 0 || peer == 0; }
+
+// Often enough for a cut path to show before the stall limit. The kernel's own unit is the second.
+Duration ProbeInterval(const Config& config) {
+  if (config.stall_shutdown <= 0) return 5 * kSecond;
+  return std::clamp(config.stall_shutdown / 6, kSecond, 5 * kSecond);
+}
 
 // The bootstrap decides which ranks are connected; the ring is the least that collectives need.
 bool NeedsData(const Topology& t, Rank peer) {
@@ -68,7 +75,7 @@ Result<std::unique_ptr<DataTransport>> MakeData(Connections* connections, const 
   for (const auto& [rank, socket] : connections->data) {
     if (connections->local_pids.count(rank) != 0) on_this_host.push_back({rank, socket.get()});
   }
-  auto made = TcpDataTransport::Create(std::move(connections->data));
+  auto made = TcpDataTransport::Create(std::move(connections->data), ProbeInterval(config));
   if (!made.ok()) return made.status();
   return ShmDataTransport::Connect(config.shared_memory, on_this_host, std::move(*made),
                                    MonotonicNow() + limit);
@@ -96,7 +103,7 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   parts.engine.rank = topology.rank;
   parts.engine.size = topology.size;
   parts.engine.config = config;
-  parts.engine.hosts = std::move(hosts);
+  parts.engine.hosts = hosts;
   Result<std::unique_ptr<ControlTransport>> control = MakeControl(&connections);
   if (!control.ok()) return control.status();
   parts.control = std::move(*control);
@@ -110,9 +117,10 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   if (!data.ok()) return data.status();
   // std::function has to be copyable and the transport is not; it is moved out in the only call.
   auto holder = std::make_shared<std::unique_ptr<DataTransport>>(std::move(*data));
-  parts.make_backend = [self = topology.rank, size = topology.size, config,
-                        holder](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
-    return std::make_unique<CpuBackend>(self, config, std::move(*holder), std::move(sink), size);
+  parts.make_backend = [self = topology.rank, size = topology.size, config, holder,
+                        hosts](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
+    return std::make_unique<CpuBackend>(self, config, std::move(*holder), std::move(sink), size,
+                                        hosts);
   };
   return parts;
 }

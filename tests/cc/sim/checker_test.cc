@@ -57,6 +57,27 @@ TEST(ASeedRepeatsARun) {
   }
 }
 
+// What the star of control connections costs its centre: for each call at most a request and a plan
+// of every other rank, a few frames around them, and at the end the goodbyes of all to all.
+TEST(MessagesAtTheBusiestOfTwoThousandRanks) {
+  SimOptions options;
+  options.ranks = 2048;
+  options.workload = "global";
+  const SimReport report = Cluster(options).Run();
+  EXPECT_TRUE(report.failures.empty());
+  const Network::Load& busiest = report.busiest;
+  const int64_t others = options.ranks - 1;
+  const int64_t calls = report.results / options.ranks;
+  std::cout << "rank " << busiest.rank << ": " << busiest.messages << " messages, "
+            << busiest.goodbyes << " of them goodbyes, " << busiest.bytes << " bytes for " << calls
+            << " calls of each rank\n";
+  EXPECT_EQ(busiest.rank, 0);
+  const int64_t work = busiest.messages - busiest.goodbyes;
+  EXPECT_TRUE(calls > 0 && work >= 2 * others && work <= 2 * others * calls);
+  EXPECT_TRUE(busiest.goodbyes <= others * options.ranks);
+  EXPECT_TRUE(busiest.bytes <= 100 * work + 4 * busiest.goodbyes);
+}
+
 TEST(AFaultIsReallyInjected) {
   int struck = 0;
   SimOptions options;

@@ -47,7 +47,8 @@ class Sequencer {
     std::vector<Rank> recipients;
   };
   struct Outgoing {
-    std::vector<Addressed> plans;                  // by sequence
+    // By sequence; several with one number where the members get different values.
+    std::vector<Addressed> plans;
     std::map<Rank, std::vector<uint32_t>> resend;  // cache ids that each rank has to send in full
   };
 
@@ -97,6 +98,7 @@ class Sequencer {
   void StopStallWatch(PendingTensor* pending);
   // sequencer_plans.cc: from complete tensors to plans.
   bool MakePlan(FusionPlanner* planner, Outgoing* out);
+  static void AddressPlan(Addressed plan, std::vector<Addressed>* plans);
   void AddItem(const PendingTensor& pending, Plan* plan);
   void AddMembershipItem(const PendingTensor& pending, Plan* plan);
   Status AddSet(const Request& request, std::vector<int64_t>* values);

@@ -2,6 +2,7 @@
 
 #include "ops/runtime/base/check.h"
 #include "ops/runtime/protocol/negotiation/admission.h"
+#include "ops/runtime/protocol/negotiation/negotiated_values.h"
 #include "ops/runtime/protocol/negotiation/sequencer.h"
 
 // From complete tensors to plans. Whatever plans refer to (cache ids, joins, process sets) changes
@@ -53,10 +54,28 @@ bool Sequencer::MakePlan(FusionPlanner* planner, Outgoing* out) {
     }
     const bool runs_here = next.recipients.front() == 0 && Traits(plan.kind).uses_backend;
     if (runs_here) in_flight_.insert(plan.sequence);
-    out->plans.push_back(std::move(next));
+    AddressPlan(std::move(next), &out->plans);
     return true;
   }
   return false;
+}
+
+// Appends the plan, once for all who get the same values.
+void Sequencer::AddressPlan(Addressed plan, std::vector<Addressed>* plans) {
+  if (plan.plan.kind != CollectiveKind::kAlltoall) {
+    plans->push_back(std::move(plan));
+    return;
+  }
+  const std::vector<PlanItem> items = std::exchange(plan.plan.items, {});
+  for (size_t member = 0; member < plan.recipients.size(); ++member) {
+    Addressed own{plan.plan, {plan.recipients[member]}};
+    for (const PlanItem& item : items) {
+      own.plan.items.push_back({item.name, item.cache_id,
+                                ValuesForMember(plan.plan.kind, item.negotiated_values,
+                                                plan.recipients.size(), member)});
+    }
+    plans->push_back(std::move(own));
+  }
 }
 
 void Sequencer::AddItem(const PendingTensor& pending, Plan* plan) {

@@ -146,7 +146,7 @@ std::vector<std::string> Corpus() {
     plan.peer = kind == CollectiveKind::kSendRecv ? 1 : kNoRank;
     plans.plans.push_back(plan);
   };
-  add(CollectiveKind::kAlltoall, {1, 1, 1, 1, 1, 1, 1, 1, 1});
+  add(CollectiveKind::kAlltoall, {1, 1, 1, 1, 1, 1});
   add(CollectiveKind::kScatter, {1, 1, 1});
   add(CollectiveKind::kSendRecv, {3, 2});
   add(CollectiveKind::kAddProcessSet, {2, 0, 2});
