@@ -113,6 +113,7 @@ void ControlLoop::Apply(EngineEffects effects) {
   }
   for (const PlanRun& run : effects.runs) StartPlan(run);
   if (effects.abort) backend_->Abort(std::move(*effects.abort));
+  for (const AttemptEnd& end : effects.left) runs_->OnLeft(end);
   std::vector<FinishedCall> finished;
   for (auto& [id, status] : effects.results) {
     std::optional<FinishedCall> call = table_->Take(id, std::move(status));

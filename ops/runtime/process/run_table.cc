@@ -53,10 +53,11 @@ void RunTable::LeaveLocked(ProcessSetId id, const Status& cause) {
   Set& set = sets_[id];
   withdrawals_.push_back({id, set.attempt, cause});
   ++set.attempt;
-  set.why = "the step of this rank failed: " + CauseText(cause);
+  set.error = StepFailed("a later call of this step",
+                         "the step of this rank failed: " + Shortened(cause.ToString()));
 }
 
-Result<uint64_t> RunTable::Admit(uint64_t run, ProcessSetId set, const std::string& what) {
+Result<uint64_t> RunTable::Admit(uint64_t run, ProcessSetId set) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto known = sets_.find(set);
   const uint64_t attempt = known == sets_.end() ? 0 : known->second.attempt;
@@ -67,15 +68,15 @@ Result<uint64_t> RunTable::Admit(uint64_t run, ProcessSetId set, const std::stri
   if (first && !caller.failed.ok()) LeaveLocked(set, caller.failed);
   const auto now = sets_.find(set);
   if (now == sets_.end() || now->second.attempt == began->second) return attempt;
-  return StepFailed(what, now->second.why);
+  return now->second.error;
 }
 
-void RunTable::OnLeft(ProcessSetId set, uint64_t attempt, const std::string& why) {
+void RunTable::OnLeft(const AttemptEnd& end) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Set& left = sets_[set];
-  if (left.attempt != attempt) return;  // the run of this rank failed at the same time
+  Set& left = sets_[end.process_set];
+  if (left.attempt != end.attempt) return;  // a run of this rank failed at the same time
   ++left.attempt;
-  left.why = why;
+  left.error = end.error;
 }
 
 void RunTable::KeepOnly(const ProcessSets& sets) {

@@ -5,7 +5,6 @@
 #include <deque>
 #include <map>
 #include <mutex>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -30,13 +29,13 @@ class RunTable {
   // This rank leaves its attempts of these sets.
   bool Leave(const std::vector<ProcessSetId>& sets, const Status& cause);
 
-  // The attempt that a call of `run` (0: none) belongs to. Aborted if it is over: `what` describes
-  // the call. There may be withdrawals for the engine afterwards.
-  Result<uint64_t> Admit(uint64_t run, ProcessSetId set, const std::string& what);
+  // The attempt that a call of `run` (0: none) belongs to. Aborted if it is over. There may be
+  // withdrawals for the engine afterwards.
+  Result<uint64_t> Admit(uint64_t run, ProcessSetId set);
 
   // The engine left this attempt, because it failed on another rank. Before any `done` of its
   // calls.
-  void OnLeft(ProcessSetId set, uint64_t attempt, const std::string& why);
+  void OnLeft(const AttemptEnd& end);
   // Forgets the process sets that do not exist any more.
   void KeepOnly(const ProcessSets& sets);
 
@@ -48,7 +47,7 @@ class RunTable {
  private:
   struct Set {
     uint64_t attempt = 0;
-    std::string why;  // the attempt before is over
+    Status error;  // of calls of the attempt before
   };
   struct Run {
     std::map<ProcessSetId, uint64_t> began;  // under which attempts

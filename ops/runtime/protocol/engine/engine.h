@@ -56,7 +56,9 @@ struct EngineEffects {
   // Each run goes to the backend, which reports a Completion. One that moves no data has nothing
   // to run: the caller passes on items[0].negotiated_values and reports OkStatus itself.
   std::vector<PlanRun> runs;
-  std::optional<Status> abort;                     // abort the backend
+  std::optional<Status> abort;  // abort the backend
+  // This rank has left these attempts: to be noted before a call ends and its caller goes on.
+  std::vector<AttemptEnd> left;
   std::vector<std::pair<CallId, Status>> results;  // each call appears exactly once, ever
   std::vector<std::string> warnings;
   bool finished = false;  // after a shutdown: nothing is in flight any more

@@ -41,6 +41,7 @@ struct Engine::Impl {
   // engine.cc: events.
   void OnCompletion(const Completion& completion);
   void OnSubmission(Submission call);
+  void OnWithdrawal(const Withdrawal& withdrawal);
   void OnTime();
   void OnDrainLimit();
   void OnHeartbeats();
