@@ -120,6 +120,13 @@ void Checker::CheckCalls(Rank rank, const PlanRun& run) {
       continue;
     }
     const Request& request = it->second.call.request;
+    SeenPlan& seen = plans_[run.plan.sequence];
+    if (seen.runs == 1 && i == 0) seen.attempt = it->second.call.attempt;
+    if (seen.attempt != it->second.call.attempt) {
+      Fail(who + "combines '" + item.name + "' of attempt " +
+           std::to_string(it->second.call.attempt) + " with attempt " +
+           std::to_string(seen.attempt));
+    }
     if (it->second.results != 0) Fail(who + "'" + item.name + "' runs after its result");
     if (request.name != item.name || request.process_set != run.plan.process_set ||
         request.kind != run.plan.kind) {
@@ -215,6 +222,9 @@ std::string Checker::WrongResult(Rank rank, const Call& call, const Status& stat
       return status.ok() || Contains(text, "'" + call.request.name + "'")
                  ? ""
                  : "the tensor is not named";
+    case StatusCode::kAborted:
+      if (!call.may_be_aborted) return "no step failed";
+      return NamesAFailedStep(call, text) ? "" : "that is no rank whose step failed";
     case StatusCode::kUnavailable:
       if (allowed_.lost == kNoRank) return "nobody was lost";
       if (!Contains(text, "rank " + std::to_string(allowed_.lost) + " (host ")) {
@@ -232,6 +242,15 @@ std::string Checker::WrongResult(Rank rank, const Call& call, const Status& stat
     default:
       return "this never happens";
   }
+}
+
+bool Checker::NamesAFailedStep(const Call& call, const std::string& text) const {
+  const auto failed = failures_of_steps_.find({call.request.process_set, call.attempt});
+  return failed != failures_of_steps_.end() &&
+         std::any_of(failed->second.begin(), failed->second.end(), [&](Rank rank) {
+           return Contains(text, "the step of rank " + std::to_string(rank) + " (host h" +
+                                     std::to_string(rank) + ") failed: ");
+         });
 }
 
 bool Checker::NamesADepartedRank(const std::string& text) const {

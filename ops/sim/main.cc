@@ -19,7 +19,7 @@ struct Arguments {
 
 constexpr char kUsage[] =
     "usage: tfring_sim [--ranks=3] [--seed=1] [--seeds=1] [--verbose]\n"
-    "                  [--workload=global|triangle|subsets|mismatch|random]\n"
+    "                  [--workload=global|triangle|subsets|mismatch|random|withdrawals]\n"
     "                  [--fault=none|death|hang|goodbye]\n"
     "                  "
     "[--sabotage=none|swap-plans|alter-plan|drop-result|repeat-result|lose-frame]\n"
