@@ -18,6 +18,7 @@ from tfring.collectives.rooted import reduce as reduce
 from tfring.collectives.rooted import scatter as scatter
 from tfring.collectives.send_recv import recv as recv
 from tfring.collectives.send_recv import send as send
+from tfring.collectives.step import step as step
 from tfring.collectives.sync import barrier as barrier
 from tfring.collectives.sync import join as join
 from tfring.collectives.variables import broadcast_ as broadcast_

@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import Any
 
-from tfring import _native
+from tfring import _native, interrupts
 from tfring.bootstrap.connect import Membership, connect_job
 from tfring.bootstrap.inter_op_threads import ensure_inter_op_threads
 from tfring.bootstrap.mpi_exchange import finalize, is_communicator, spans_world
@@ -147,6 +147,7 @@ def _start(membership: Membership, settings: Settings) -> None:
         _state.at_exit_registered = True
     if membership.size > 1:
         ensure_inter_op_threads()
+        interrupts.watch()
 
 
 def _refuse_in_forked_child() -> None:
@@ -182,6 +183,7 @@ def shutdown() -> None:
             return
         if not is_initialized():
             return
+        interrupts.unwatch()
         _native.core.shutdown()
         registry.end_generation()
 

@@ -1,6 +1,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <atomic>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -17,6 +19,10 @@ namespace tfring {
 namespace {
 
 namespace py = pybind11;
+
+// Where the numbers of runs begin that are no step ids of TensorFlow's, which are random: with 40
+// bits of their own the chance that two meet is nil.
+constexpr uint64_t kOwnRuns = uint64_t{0x7F3A91} << 40;
 
 Topology RequireTopology() {
   Result<Topology> topology = ProcessRuntime::Get().topology();
@@ -70,6 +76,31 @@ py::dict BuildInfo() {
   return info;
 }
 
+void DefineFailures(py::module_& m) {
+  using py::arg;
+  m.def(
+      "begin_run",
+      [](ProcessSetId process_set) {
+        static std::atomic<uint64_t> last{0};
+        const uint64_t run = kOwnRuns | ++last;
+        ProcessRuntime::Get().BeginRun(run, process_set);
+        return run;
+      },
+      arg("process_set") = kGlobalProcessSet,
+      "Begins what fails on all ranks of the set if it fails here; returns its number.");
+  m.def("end_run", [](uint64_t run) { ProcessRuntime::Get().EndRun(run); }, arg("run"));
+  m.def(
+      "fail_run",
+      [](uint64_t run, const std::string& cause) {
+        ProcessRuntime::Get().FailRun(run, Aborted(cause));
+      },
+      arg("run"), arg("cause"), "Instead of end_run; all ranks get the cause.");
+  m.def(
+      "cancel_calls",
+      [](const std::string& cause) { ProcessRuntime::Get().CancelCalls(Aborted(cause)); },
+      arg("cause"), "Withdraws all calls of this rank that wait; all ranks get the cause.");
+}
+
 void DefineLifecycle(py::module_& m) {
   using py::arg;
   m.def("init", &Init, py::kw_only(), arg("rank"), arg("size"), arg("local_rank"),
@@ -111,5 +142,6 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The tfring runtime for Python: start, stop, and collectives on numpy arrays.";
   tfring::DefineCoreError(m);
   tfring::DefineLifecycle(m);
+  tfring::DefineFailures(m);
   tfring::DefineCollectives(m);
 }

@@ -173,6 +173,13 @@ TFRING_COLLECTIVE_OP("TfringJoin")
     .SetShapeFn(ScalarShape)
     .Doc("Takes no part in collectives until all ranks have joined.");
 
+// Stateful, so that TensorFlow runs it although it has no outputs.
+REGISTER_OP("TfringStepGuard")
+    .SetIsStateful()
+    .Attr("process_set_id: int = 0")
+    .SetShapeFn(NoOutputs)
+    .Doc("Tells the other ranks if this execution of the graph fails.");
+
 // Stateful, so that TensorFlow never folds today's rank or size into a graph as a constant.
 #define TFRING_TOPOLOGY_OP(name)       \
   REGISTER_OP(name)                    \

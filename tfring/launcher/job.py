@@ -248,7 +248,11 @@ class JobRunner:
             self._stopping = number
             for process in self._running():
                 process.signal(number)
-            # A second signal ends the ranks at once.
+            if not second:
+                self._merger.note(
+                    f"tfring run: {signal.Signals(number).name} was passed on to all ranks, which "
+                    f"have {STOP_SECONDS:g} s to end; a second one kills them at once"
+                )
             kill_at = now if second else now + STOP_SECONDS
             self._escalation = [(kill_at, signal.SIGKILL), (kill_at + TERMINATE_SECONDS, 0)]
 
