@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterable
 
 from tfring.bootstrap import auth
+from tfring.bootstrap.connector import connect
 from tfring.bootstrap.errors import BootstrapError
-from tfring.bootstrap.listener import Listener, connect
+from tfring.bootstrap.listener import Listener
 from tfring.bootstrap.rendezvous import describe_ranks
+from tfring.security.seal import Channel, ChannelKeys
 
 
 class Connections:
@@ -20,9 +23,13 @@ class Connections:
     def __init__(self) -> None:
         self.control: dict[int, socket.socket] = {}
         self.data: dict[int, socket.socket] = {}
+        self.control_keys: dict[int, ChannelKeys] = {}
 
-    def add(self, role: auth.Role, peer: int, sock: socket.socket) -> None:
+    def add(self, role: auth.Role, peer: int, channel: Channel) -> None:
         """Takes over one connection and sets the options that the runtime needs."""
+        sock = channel.sock
+        if role is auth.Role.CONTROL:
+            self.control_keys[peer] = channel.keys
         (self.control if role is auth.Role.CONTROL else self.data)[peer] = sock
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -65,8 +72,8 @@ def connect_all(
 ) -> Connections:
     """Makes all connections of this rank; all ranks call it at the same time.
 
-    Each rank first connects to the lower ranks and then accepts the higher ones. Rank 0 only
-    accepts, so rank 1 gets through, then rank 2, and so on: there is no deadlock.
+    Each rank connects to the lower ranks and accepts the higher ones at the same time, so that no
+    rank waits for a chain of others.
 
     Args:
         rank: Our rank.
@@ -81,21 +88,42 @@ def connect_all(
         BootstrapError: A rank could not be reached or did not connect; the message names it.
     """
     wanted = links(rank, len(endpoints), mesh_limit)
+    below = sorted(link for link in wanted if link[1] < rank)
+    above = {link for link in wanted if link[1] > rank}
     connections = Connections()
+    failures: list[Exception] = []
+    given_up = threading.Event()
+
+    def connect_below() -> None:
+        try:
+            for role, peer in below:
+                address, port = endpoints[peer]
+                hello = auth.Hello(role, rank, peer)
+                channel = connect(address, port, key, hello, deadline)
+                if given_up.is_set():
+                    channel.sock.close()
+                    return
+                connections.add(role, peer, channel)
+        except Exception as error:
+            failures.append(error)
+            listener.interrupt()
+
+    # No two threads use one entry of `connections`, and the thread ends before it is read.
+    connector = threading.Thread(target=connect_below, name="tfring-connect", daemon=True)
+    connector.start()
     try:
-        for role, peer in sorted(link for link in wanted if link[1] < rank):
-            address, port = endpoints[peer]
-            hello = auth.Hello(role, rank, peer)
-            connections.add(role, peer, connect(address, port, key, hello, deadline))
-        above = {link for link in wanted if link[1] > rank}
         present = listener.accept(above, deadline)
-        for (role, peer), sock in present.items():
-            connections.add(role, peer, sock)
+        connector.join()
+        for (role, peer), channel in present.items():
+            connections.add(role, peer, channel)
+        if failures:
+            raise failures[0]
         missing = above - set(present)
         if missing:
             peers = {peer for _, peer in missing}
             raise BootstrapError(_did_not_connect(rank, peers, endpoints, hosts))
     except BaseException:
+        given_up.set()
         connections.close()
         raise
     return connections
