@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tfring.bootstrap import auth
 from tfring.bootstrap.connector import connect
@@ -88,45 +88,67 @@ def connect_all(
         BootstrapError: A rank could not be reached or did not connect; the message names it.
     """
     wanted = links(rank, len(endpoints), mesh_limit)
-    below = sorted(link for link in wanted if link[1] < rank)
     above = {link for link in wanted if link[1] > rank}
     connections = Connections()
-    failures: list[Exception] = []
-    given_up = threading.Event()
-
-    def connect_below() -> None:
-        try:
-            for role, peer in below:
-                address, port = endpoints[peer]
-                hello = auth.Hello(role, rank, peer)
-                channel = connect(address, port, key, hello, deadline)
-                if given_up.is_set():
-                    channel.sock.close()
-                    return
-                connections.add(role, peer, channel)
-        except Exception as error:
-            failures.append(error)
-            listener.interrupt()
-
-    # No two threads use one entry of `connections`, and the thread ends before it is read.
-    connector = threading.Thread(target=connect_below, name="tfring-connect", daemon=True)
-    connector.start()
+    outgoing = _Outgoing(connections, listener)
+    outgoing.start(
+        lambda role, peer: connect(*endpoints[peer], key, auth.Hello(role, rank, peer), deadline),
+        sorted(wanted - above),
+    )
     try:
         present = listener.accept(above, deadline)
-        connector.join()
+        outgoing.finish()
         for (role, peer), channel in present.items():
             connections.add(role, peer, channel)
-        if failures:
-            raise failures[0]
         missing = above - set(present)
         if missing:
             peers = {peer for _, peer in missing}
             raise BootstrapError(_did_not_connect(rank, peers, endpoints, hosts))
     except BaseException:
-        given_up.set()
+        outgoing.given_up.set()
         connections.close()
         raise
     return connections
+
+
+class _Outgoing:
+    """Connects to the lower ranks, in a thread of its own while another accepts the higher ones.
+
+    If a rank cannot be reached, the listener is interrupted and finish() raises the reason. The
+    thread adds to `connections` until finish() returns or `given_up` is set.
+    """
+
+    def __init__(self, connections: Connections, listener: Listener) -> None:
+        self.given_up = threading.Event()
+        self._connections = connections
+        self._listener = listener
+        self._failures: list[Exception] = []
+        self._thread: threading.Thread | None = None
+
+    def start(
+        self, connect_to: Callable[[auth.Role, int], Channel], below: list[tuple[auth.Role, int]]
+    ) -> None:
+        def work() -> None:
+            try:
+                for role, peer in below:
+                    channel = connect_to(role, peer)
+                    if self.given_up.is_set():
+                        channel.sock.close()
+                        return
+                    self._connections.add(role, peer, channel)
+            except Exception as error:
+                self._failures.append(error)
+                self._listener.interrupt()
+
+        self._thread = threading.Thread(target=work, name="tfring-connect", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Waits until all are connected; raises what prevented it."""
+        assert self._thread is not None
+        self._thread.join()
+        if self._failures:
+            raise self._failures[0]
 
 
 def _did_not_connect(

@@ -100,6 +100,7 @@ def ask_for_secret(meeting: Meeting, rank: int, deadline: float) -> str:
         BootstrapError: Nobody gave one that could be opened.
     """
     reason: Exception = TimeoutError("the time was up")
+    wrong: Exception | None = None  # says more than the reason
     while time.monotonic() < deadline:
         for port in meeting.ports:
             try:
@@ -107,11 +108,14 @@ def ask_for_secret(meeting: Meeting, rank: int, deadline: float) -> str:
                     sock.settimeout(_CREDENTIAL_SECONDS)
                     sock.sendall(auth.first_message(auth.Hello(auth.Role.MUNGE, rank, 0)))
                     return munge.secret_in(_read_to_end(sock, munge.LONGEST))
-            except (OSError, SecretError) as error:
+            except SecretError as error:
+                wrong = error
+            except OSError as error:
                 reason = error
         time.sleep(_RETRY_SECONDS)
     raise BootstrapError(
-        f"rank {rank} got no credential with the job's secret from {meeting.describe()}: {reason}"
+        f"rank {rank} got no credential with the job's secret from {meeting.describe()}: "
+        f"{wrong or reason}"
     )
 
 

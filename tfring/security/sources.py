@@ -93,6 +93,12 @@ def find_secret(
         return JobSecret(given)
     if file is not None:
         return JobSecret(read_secret_file(Path(file)))
+    if situation.public_seed is None:
+        raise SecretError(
+            f"{situation.source} started this job, and this process has no secret (TFRING_SECRET): "
+            "a rank takes it out of its environment, so that a process that a rank starts cannot "
+            "join the job in its place"
+        )
     if not situation.several_hosts:
         with contextlib.suppress(OSError, SecretError):
             return JobSecret(secret_of_this_user(), loopback_only=True)
@@ -101,7 +107,7 @@ def find_secret(
             return JobSecret("", by_munge=True)
         text = fresh_secret()
         return JobSecret(text, by_munge=True, credential=munge.credential(text))
-    if insecure and situation.public_seed is not None:
+    if insecure:
         _warn_insecure(situation)
         return JobSecret(derived_secret(situation.public_seed), not situation.several_hosts)
     raise SecretError(_refusal(situation))
@@ -140,7 +146,7 @@ def read_secret_file(path: Path) -> str:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise SecretError(f"the file with the secret cannot be read: {error}") from None
-    with open(fd, "rb") as file:
+    try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise SecretError(f"{path}, which should hold the secret, is no regular file")
@@ -152,7 +158,9 @@ def read_secret_file(path: Path) -> str:
                 f"{path}, which holds the secret, has mode {mode:04o}, so that others can read or "
                 f"change it: chmod 600 {path}, and make a new secret"
             )
-        data = file.read(_MAX_FILE_BYTES + 1)
+        data = os.read(fd, _MAX_FILE_BYTES + 1)
+    finally:
+        os.close(fd)
     text = data.decode(errors="replace").strip()
     if not text or len(data) > _MAX_FILE_BYTES:
         raise SecretError(f"{path} should hold a secret and has {len(data)} bytes: {ADVICE}")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import logging
 import os
 import socket
 import struct
-import threading
 import time
 
 import pytest
+from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
 from tfring.bootstrap import auth, exchange, hosts, mesh, records, rendezvous
 from tfring.bootstrap.connect import connect_job
@@ -22,64 +21,7 @@ from tfring.bootstrap.hosts import InterfaceAddress
 from tfring.bootstrap.listener import bind
 from tfring.config import Settings, read_settings
 from tfring.environments import Identity, Rendezvous
-from tfring.security.errors import SecretError
 from tfring.security.secret import job_key
-
-SECRET = "s" * 64
-
-
-def free_port():
-    with bind("127.0.0.1", 0, 1) as probe:
-        return probe.getsockname()[1]
-
-
-def run_ranks(work, ranks):
-    """Runs work(rank) in a thread per rank; returns results and errors by rank."""
-    results, errors = {}, {}
-
-    def one(rank):
-        try:
-            results[rank] = work(rank)
-        except Exception as error:
-            errors[rank] = error
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in ranks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return results, errors
-
-
-def identity(rank, size, port, **more):
-    return Identity("a test", rank, size, Rendezvous.TCP, None, None, "localhost", port, **more)
-
-
-@pytest.fixture
-def connect_all():
-    """Connects jobs of threads; closes their connections after the test."""
-    opened = []
-
-    def connect_ranks(size, settings=None, each=None, **more):
-        port = free_port()
-
-        def work(rank):
-            own = each[rank] if each else settings or Settings(secret=SECRET, start_timeout=20)
-            return connect_job(identity(rank, size, port, **more), own, {})
-
-        memberships, errors = run_ranks(work, range(size))
-        opened.extend(memberships.values())
-        return memberships, errors
-
-    yield connect_ranks
-    for membership in opened:
-        close(membership)
-
-
-def close(membership):
-    for fd in (*membership.control_fds.values(), *membership.data_fds.values()):
-        os.close(fd)
 
 
 def talk(memberships, kind):
@@ -209,35 +151,6 @@ def test_rank_0s_settings_count_for_all(connect_all, caplog):
     assert "TFRING_PIECE_BYTES is 2 on rank 1 and 1 on rank 0" in caplog.text
 
 
-def test_job_on_one_host_needs_no_secret(connect_all, caplog):
-    """Its ranks share one that only this user can read, and nobody outside can connect."""
-    with caplog.at_level(logging.WARNING, "tfring"):
-        memberships, errors = connect_all(2, Settings(start_timeout=20), public_seed="port 1")
-    assert not errors and not caplog.text
-    assert memberships[0].key == memberships[1].key
-
-
-def test_job_over_several_hosts_needs_a_secret(connect_all, caplog):
-    _, errors = connect_all(2, Settings(start_timeout=20), public_seed="p", several_hosts=True)
-    for rank in (0, 1):
-        assert isinstance(errors[rank], SecretError)
-        assert "TFRING_SECRET_FILE" in str(errors[rank]) and "tfring run" in str(errors[rank])
-    with caplog.at_level(logging.WARNING, "tfring"):
-        settings = Settings(start_timeout=20, insecure=True)
-        memberships, errors = connect_all(2, settings, public_seed="p", several_hosts=True)
-    assert not errors and len(memberships) == 2
-    assert "could join the job and run code" in caplog.text
-
-
-@pytest.mark.parametrize("key,name", [("python", "Python"), ("tensorflow", "TensorFlow")])
-def test_versions_are_compared(key, name):
-    mine = records.Record.of_this_process(0, 1, 2, read_settings({}), "n")
-    other = dataclasses.replace(mine, rank=1, **{key: "0.9"})
-    with pytest.raises(BootstrapError, match=f"rank 1 on host {mine.host} has {name} 0.9, rank 0"):
-        records.check_versions([mine.to_json(), other.to_json()])
-    records.check_versions([mine.to_json(), mine.to_json()])
-
-
 def test_unknown_interface_is_an_error_on_every_rank(connect_all):
     good = Settings(secret=SECRET, start_timeout=20)
     bad = Settings(secret=SECRET, start_timeout=20, interfaces=("nope0",))
@@ -262,55 +175,6 @@ def test_ranks_of_one_host_use_the_loopback_interface_only(connect_all):
     for fds in (memberships[0].data_fds, memberships[0].control_fds):
         with socket.socket(fileno=os.dup(fds[1])) as sock:
             assert sock.getsockname()[0] == sock.getpeername()[0] == "127.0.0.1"
-
-
-def test_bind_address_that_is_not_ours():
-    settings = Settings(secret=SECRET, start_timeout=5, bind_addr="192.0.2.254")
-    with pytest.raises(BootstrapError, match=r"cannot listen at localhost.*TFRING_BIND_ADDR"):
-        connect_job(identity(0, 2, free_port()), settings, {})
-
-
-def test_where_rank_0_listens(monkeypatch):
-    """At a real interface if its name is that of one, else everywhere: never at 127.0.1.1."""
-    names = {"here": "127.0.1.1", "nat": "192.0.2.254"}
-    own = [a.address for a in hosts.interface_addresses() if not a.loopback]
-
-    def getaddrinfo(name, *_, **__):
-        if name == "nowhere":
-            raise socket.gaierror("no such name")
-        return [(socket.AF_INET, 1, 6, "", (names.get(name, name), 0))]
-
-    monkeypatch.setattr(hosts.socket, "getaddrinfo", getaddrinfo)
-    assert [hosts.listening_address(name) for name in ("here", "nat", "nowhere")] == ["", "", ""]
-    assert hosts.listening_address("localhost") == "127.0.0.1"
-    assert [hosts.listening_address(address) for address in own] == own
-    assert hosts.is_here("127.0.1.1") and not hosts.is_here("nat") and not hosts.is_here("nowhere")
-
-
-def test_bind_and_advertised_addresses(connect_all):
-    """Listens everywhere, and says that it can be reached at another address of loopback."""
-    settings = Settings(
-        secret=SECRET, start_timeout=20, bind_addr="0.0.0.0", advertise_addr="127.0.0.2"
-    )
-    memberships, errors = connect_all(2, settings)
-    assert not errors
-    with socket.socket(fileno=os.dup(memberships[1].data_fds[0])) as sock:
-        assert sock.getpeername()[0] == "127.0.0.2"
-
-
-def test_port_that_somebody_else_has():
-    """Rank 0 takes the next port of the sequence, and the others find it there."""
-    settings = Settings(secret=SECRET, start_timeout=30)
-    with bind("127.0.0.1", 0, 4) as squatter:
-        port = squatter.getsockname()[1]
-        memberships, errors = run_ranks(
-            lambda rank: connect_job(identity(rank, 2, port), settings, {}), range(2)
-        )
-    assert not errors
-    for membership in memberships.values():
-        close(membership)
-    one, two = (rendezvous.candidate_ports(job_key(SECRET, job)) for job in "ab")
-    assert one != two and all(20000 <= port < 32000 for port in (*one, *two))
 
 
 def test_inherited_listener_is_used_only_if_it_is_one():
