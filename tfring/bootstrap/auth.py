@@ -194,8 +194,9 @@ def prove_to_listener(sock: socket.socket, key: bytes, hello: Hello) -> ChannelK
     """
     first = first_message(hello)
     sock.sendall(first)
-    challenge = receive_exactly(sock, CHALLENGE_SIZE)
-    check_magic(challenge[: len(_MAGIC)], f"the process that listens as rank {hello.listener}")
+    magic = receive_exactly(sock, len(_MAGIC))
+    check_magic(magic, f"the process that listens as rank {hello.listener}")
+    challenge = magic + receive_exactly(sock, _NONCE_SIZE)
     sock.sendall(_proof(key, b"connector", first, challenge))
     answer = receive_exactly(sock, VERDICT_SIZE)
     said, proof = answer[:1], answer[1:]

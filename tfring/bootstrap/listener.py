@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import random
+import resource
 import selectors
 import socket
 import time
@@ -102,8 +103,9 @@ class Listener:
 
         Raises:
             BootstrapError: Two processes that know the secret say that they are the same rank; or
-                there are no descriptors for connections.
+                there are not enough descriptors for all connections.
         """
+        self._check_room(len(expected))
         present: dict[Who, Channel] = {}
         enough = 1 if one_is_enough else len(expected)
         try:
@@ -152,6 +154,16 @@ class Listener:
             pending = _Pending(sock, handshake, time.monotonic() + _HANDSHAKE_SECONDS)
             self._pending.append(pending)
             self._selector.register(sock, selectors.EVENT_READ, pending)
+
+    def _check_room(self, connections: int) -> None:
+        """Raises BootstrapError if the limit leaves no room for so many connections."""
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        free = soft - len(os.listdir("/proc/self/fd"))
+        if soft != resource.RLIM_INFINITY and free < connections:
+            raise BootstrapError(
+                f"rank {self._rank} needs {connections} more connections, and its limit of {soft} "
+                f"descriptors leaves {max(0, free)}: raise the hard limit (ulimit -Hn)"
+            )
 
     def _make_room(self, error: OSError) -> None:
         """Frees descriptors of unfinished handshakes; an error where there are none."""
