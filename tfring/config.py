@@ -32,6 +32,11 @@ PYTHON_SETTINGS = {
     "INTERFACE": "network interfaces to use, as eth0 or eth0,eth1: the first that is up counts",
     "START_TIMEOUT": "seconds that init waits for all ranks (default 60)",
     "SECRET": "per-job secret; the launcher makes a fresh one for every job",
+    "SECRET_FILE": "file with the secret, of mode 0600, instead of SECRET",
+    "INSECURE": "1 starts a job over several hosts without a secret: whoever reaches it can join",
+    "BIND_ADDR": "the address at which this rank listens; 0.0.0.0 for all (default: by network)",
+    "ADVERTISE_ADDR": "the address at which other ranks reach this one (default: where it listens)",
+    "MEETING": "mpi or rendezvous: how ranks find each other where both are possible",
     "JOB_ID": "keeps the ranks of different jobs apart",
     "MESH_LIMIT": "up to this many ranks everybody connects to everybody, beyond it to its ring "
     "neighbours only (default 64)",
@@ -90,6 +95,11 @@ class Settings:
         rendezvous_addr: Where rank 0 listens, or None: the environment decides.
         rendezvous_port: The port for it, or None.
         secret: The job's secret as given, or None.
+        secret_file: The file that holds it, or None.
+        insecure: Whether a job over several hosts may do without a secret.
+        bind_addr: Where this rank listens; None: tfring chooses.
+        advertise_addr: Where other ranks reach this one; None: where it listens.
+        meeting: "mpi" or "rendezvous"; None: what the environment suggests.
         job_id: Keeps jobs apart, or None: the environment decides.
         unknown: One warning for every ``TFRING_X`` that nobody knows.
     """
@@ -101,6 +111,11 @@ class Settings:
     rendezvous_addr: str | None = None
     rendezvous_port: int | None = None
     secret: str | None = field(default=None, repr=False)
+    secret_file: str | None = None
+    insecure: bool = False
+    bind_addr: str | None = None
+    advertise_addr: str | None = None
+    meeting: str | None = None
     job_id: str | None = None
     unknown: tuple[str, ...] = ()
 
@@ -127,6 +142,11 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         rendezvous_addr=values.get("RENDEZVOUS_ADDR") or None,
         rendezvous_port=_integer("RENDEZVOUS_PORT", port, 0, 1, 65535) if port else None,
         secret=values.get("SECRET") or None,
+        secret_file=values.get("SECRET_FILE") or None,
+        insecure=_switch("INSECURE", values),
+        bind_addr=values.get("BIND_ADDR") or None,
+        advertise_addr=values.get("ADVERTISE_ADDR") or None,
+        meeting=_choice("MEETING", values, ("mpi", "rendezvous")),
         job_id=values.get("JOB_ID") or None,
         unknown=tuple(_unknown_warnings(environ)),
     )
@@ -167,6 +187,20 @@ def _seconds(name: str, values: Mapping[str, str], default: float) -> float:
             f'TFRING_{name} is "{text}" and has to be a number of seconds above 0, at most 86400'
         )
     return number
+
+
+def _switch(name: str, values: Mapping[str, str]) -> bool:
+    text = values.get(name, "")
+    if text not in ("", "0", "1"):
+        raise SettingError(f'TFRING_{name} is "{text}" and has to be 0 or 1')
+    return text == "1"
+
+
+def _choice(name: str, values: Mapping[str, str], allowed: tuple[str, ...]) -> str | None:
+    text = values.get(name, "")
+    if text and text not in allowed:
+        raise SettingError(f'TFRING_{name} is "{text}" and has to be {" or ".join(allowed)}')
+    return text or None
 
 
 def _integer(name: str, text: str | None, default: int, low: int, high: int) -> int:

@@ -33,6 +33,7 @@ Topology RequireTopology() {
 void Init(int rank, int size, int local_rank, int local_size, int cross_rank, int cross_size,
           std::vector<std::string> hosts, std::map<Rank, int> control_fds,
           std::map<Rank, int> data_fds, std::map<Rank, int64_t> local_pids,
+          const std::map<Rank, std::pair<py::bytes, py::bytes>>& control_keys,
           std::map<std::string, std::string> config, double start_timeout) {
   InitOptions options;
   options.topology = {rank, size, local_rank, local_size, cross_rank, cross_size};
@@ -40,6 +41,7 @@ void Init(int rank, int size, int local_rank, int local_size, int cross_rank, in
   options.control_fds = std::move(control_fds);
   options.data_fds = std::move(data_fds);
   options.local_pids = std::move(local_pids);
+  for (const auto& [peer, keys] : control_keys) options.control_keys[peer] = keys;
   options.config = std::move(config);
   options.start_timeout_seconds = start_timeout;
   Status status;
@@ -105,7 +107,9 @@ void DefineLifecycle(py::module_& m) {
   using py::arg;
   m.def("init", &Init, py::kw_only(), arg("rank"), arg("size"), arg("local_rank"),
         arg("local_size"), arg("cross_rank"), arg("cross_size"), arg("hosts"), arg("control_fds"),
-        arg("data_fds"), arg("local_pids"), arg("config"), arg("start_timeout") = 60.0,
+        arg("data_fds"), arg("local_pids"),
+        arg("control_keys") = std::map<Rank, std::pair<py::bytes, py::bytes>>(), arg("config"),
+        arg("start_timeout") = 60.0,
         "Starts the runtime, which owns the descriptors from then on and closes them.");
   // Without the GIL: shutdown waits for callbacks, and TensorFlow may run Python in them
   // (tf.py_function).

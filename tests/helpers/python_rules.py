@@ -20,22 +20,25 @@ ARROWS: dict[str, set[str]] = {
     "exceptions": {"_native"},
     "interrupts": {"_native"},
     "environments": set(),
-    "bootstrap": {"version", "config", "environments"},
+    "security": set(),
+    "bootstrap": {"version", "config", "environments", "security"},
     "topology": {"_native"},
     "process_sets": {"_native", "exceptions", "bootstrap", "topology"},
     "world": {
-        *("config", "_native", "interrupts", "environments", "bootstrap"),
+        *("config", "_native", "interrupts", "environments", "security", "bootstrap"),
         *("topology", "process_sets"),
     },
     "ops": {"_native", "process_sets"},
-    "collectives": {"_native", "exceptions", "topology", "process_sets", "ops"},
+    "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
     "training": {"topology", "process_sets", "ops", "collectives"},
     "compat": {"bootstrap", "collectives"},
     "keras": {
         *("_native", "exceptions", "topology", "process_sets"),
         *("ops", "collectives", "training", "compat"),
     },
-    "launcher": {"version", "config", "_native", "environments", "bootstrap", "compat"},
+    "launcher": {
+        *("version", "config", "_native", "environments", "security", "bootstrap", "compat"),
+    },
     "tfring": {"compat"},
     "__main__": {"launcher"},
 }
@@ -58,7 +61,7 @@ NEVER_AT_IMPORT_TIME = {"mpi4py"}
 # starts, and the `tfring` command, which needs none of it.
 WITHOUT_TENSORFLOW = (
     *("tfring/__init__.py", "tfring/keras/__init__.py", "tfring/world.py", "tfring/__main__.py"),
-    *("tfring/environments/", "tfring/bootstrap/", "tfring/launcher/"),
+    *("tfring/environments/", "tfring/security/", "tfring/bootstrap/", "tfring/launcher/"),
 )
 # What can import a module, or reach one that is loaded, without an import statement; and the only
 # files that may mention it.
@@ -70,7 +73,8 @@ IMPORTS_BY_NAME = {
     "tfring/_native.py",  # the compiled binding
     # The rest import nothing so: they ask whether a package is installed, or loaded already.
     *("tfring/environments/__init__.py", "tfring/bootstrap/inter_op_threads.py"),
-    *("tfring/bootstrap/mpi_exchange.py", "tfring/compat/build_flags.py"),
+    *("tfring/bootstrap/mpi_exchange.py", "tfring/bootstrap/records.py"),
+    "tfring/compat/build_flags.py",
     "tfring/launcher/doctor.py",
 }
 

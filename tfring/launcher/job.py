@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfring.bootstrap.secret import fresh_secret
 from tfring.launcher import report
 from tfring.launcher.output import OutputMerger, Stream
 from tfring.launcher.placement import Slot, UsageError
 from tfring.launcher.process import RankProcess, SshOptions, start_rank
+from tfring.security.secret import fresh_secret
 
 # After the first failure the other ranks have so long to print their own errors, and then, after
 # SIGTERM, to clean up.

@@ -61,8 +61,10 @@ Result<std::unique_ptr<ControlTransport>> MakeControl(Connections* connections) 
   std::vector<TcpControlTransport::Peer> peers;
   for (auto& [rank, socket] : connections->control) {
     auto pid = connections->local_pids.find(rank);
-    peers.push_back(
-        {rank, std::move(socket), pid == connections->local_pids.end() ? 0 : pid->second});
+    auto [send_key, receive_key] = connections->control_keys[rank];
+    peers.push_back({rank, std::move(socket),
+                     pid == connections->local_pids.end() ? 0 : pid->second, std::move(send_key),
+                     std::move(receive_key)});
   }
   auto made = TcpControlTransport::Create(std::move(peers));
   if (!made.ok()) return made.status();
@@ -88,6 +90,7 @@ Connections TakeConnections(InitOptions* options) {
   for (auto [rank, fd] : options->control_fds) taken.control.emplace(rank, UniqueFd(fd));
   for (auto [rank, fd] : options->data_fds) taken.data.emplace(rank, UniqueFd(fd));
   taken.local_pids = std::move(options->local_pids);
+  taken.control_keys = std::move(options->control_keys);
   options->control_fds.clear();
   options->data_fds.clear();
   return taken;

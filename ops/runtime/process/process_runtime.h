@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/runtime/base/export.h"
@@ -51,6 +52,8 @@ struct InitOptions {
   std::map<Rank, int> control_fds;            // rank 0: to everybody; others: to rank 0
   std::map<Rank, int> data_fds;               // to the connected data peers
   std::map<Rank, int64_t> local_pids;         // process ids of the other ranks of this host
+  // The keys of the seals that we send on a control connection and of those that we receive.
+  std::map<Rank, std::pair<std::string, std::string>> control_keys;
   std::map<std::string, std::string> config;  // see base/config.h
   double start_timeout_seconds = 60;          // for the peers to answer while Init runs
 };

@@ -32,12 +32,16 @@ bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 }  // namespace
 
 struct TcpControlTransport::Link {
+  explicit Link(const Peer& peer) : sent(peer.send_key), received(peer.receive_key) {}
+
   Rank rank = kNoRank;
   int64_t pid = 0;
   UniqueFd socket;
   UniqueFd pidfd;
   uint64_t index = 0;
   FrameReader reader;
+  FrameSeal sent;
+  FrameSeal received;
   std::string out;  // accepted by Send, not yet by the socket
   size_t out_sent = 0;
   std::string write_error;
@@ -78,7 +82,7 @@ Status TcpControlTransport::AddLink(Peer peer) {
   }
   Status prepared = PrepareSocket(peer.socket.get());
   if (!prepared.ok()) return Status(prepared.code(), who + ": " + prepared.message());
-  auto link = std::make_unique<Link>();
+  auto link = std::make_unique<Link>(peer);
   link->rank = peer.rank;
   link->pid = peer.pid;
   link->socket = std::move(peer.socket);
@@ -107,12 +111,14 @@ void TcpControlTransport::Wake() { SignalEventFd(wake_); }
 void TcpControlTransport::Send(Rank to, std::string frame) {
   Link* link = Find(to);
   if (link == nullptr || link->lost || !link->write_error.empty()) return;
-  if (frame.size() > kMaxStreamFrameBytes) {
+  if (frame.size() > kMaxStreamFrameBytes - kSealBytes) {
     return FailWriting(link, "a control frame of " + std::to_string(frame.size()) +
                                  " bytes for it is over the limit of " +
-                                 std::to_string(kMaxStreamFrameBytes));
+                                 std::to_string(kMaxStreamFrameBytes - kSealBytes));
   }
-  auto header = FrameHeader(frame.size());
+  const auto length = FrameHeader(frame.size() + link->sent.bytes());
+  std::string header(length.data(), length.size());
+  header += link->sent.Next(frame);
   size_t sent = 0;
   if (link->out.empty()) {
     // At once and not in the next Wait, so that the peer can start.
@@ -183,12 +189,17 @@ TcpControlTransport::Reading TcpControlTransport::ReadOnce(Link* link,
     *reason = n == 0 ? "connection closed" : ErrnoText(errno);
     return Reading::kEnded;
   }
+  bool forged = false;
   const Status fed =
       link->reader.Feed({buffer_.data(), static_cast<size_t>(n)}, [&](std::string frame) {
+        forged = forged || !link->received.Open(&frame);
+        if (forged) return;
         events->push_back({ControlEvent::Kind::kFrame, link->rank, std::move(frame), ""});
       });
-  if (!fed.ok()) {
-    *reason = fed.message();
+  if (!fed.ok() || forged) {
+    *reason = forged ? "a message on the connection was not sent by it, or was changed on its way: "
+                       "somebody interferes with the network between the hosts"
+                     : fed.message();
     return Reading::kEnded;
   }
   return static_cast<size_t>(n) == buffer_.size() ? Reading::kFull : Reading::kPart;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/runtime/interfaces/control_transport.h"
+#include "ops/runtime/transport/frame_seal.h"
 #include "ops/runtime/transport/framing.h"
 #include "ops/runtime/transport/unique_fd.h"
 
@@ -14,14 +15,17 @@ namespace tfring {
 
 // Control frames over connected stream sockets. One epoll waits for the sockets, for Wake and for
 // the end of peer processes on this host, because a forked child may hold a dead peer's socket
-// open. Threads as ControlTransport says; lives for one generation. Destroying it without Close
-// closes the connections at once.
+// open. Every frame carries a seal where the peer has keys: a frame with a wrong one ends the
+// connection. Threads as ControlTransport says; lives for one generation. Destroying it without
+// Close closes the connections at once.
 class TcpControlTransport final : public ControlTransport {
  public:
   struct Peer {
     Rank rank = kNoRank;
     UniqueFd socket;
-    int64_t pid = 0;  // of a peer on this host; 0 where unknown
+    int64_t pid = 0;          // of a peer on this host; 0 where unknown
+    std::string send_key;     // of the seals that we send; empty: none
+    std::string receive_key;  // of the seals that the peer sends; empty: none
   };
 
   // InvalidArgument names the rank whose descriptor is not a socket.

@@ -51,7 +51,7 @@ inline std::unique_ptr<TcpControlTransport> ControlOver(std::map<Rank, int> fds,
                                                         std::map<Rank, int64_t> pids = {}) {
   std::vector<TcpControlTransport::Peer> peers;
   for (auto [rank, fd] : fds) {
-    peers.push_back({rank, UniqueFd(fd), pids.count(rank) != 0 ? pids[rank] : 0});
+    peers.push_back({rank, UniqueFd(fd), pids.count(rank) != 0 ? pids[rank] : 0, "", ""});
   }
   auto made = TcpControlTransport::Create(std::move(peers));
   return made.ok() ? std::move(*made) : nullptr;

@@ -66,7 +66,7 @@ class BroadcastGlobalVariablesCallback(DistributedCallback):
             "optimizer": self._optimizer_name(),
             "executions": self._executions(),
         }
-        everywhere = objects.allgather_object(mine, name="tfring.broadcast_callback.begin")
+        everywhere = objects.allgather_json(mine, name="tfring.broadcast_callback.begin")
         _refuse_different_ranks(everywhere)
         # Ranks may differ in what exists by now, for example if the root alone has resumed from a
         # checkpoint. Then only the weights are broadcast: the root's first step uses its own state,

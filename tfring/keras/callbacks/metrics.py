@@ -97,7 +97,7 @@ class MetricAverageCallback(DistributedCallback):
             hashes = _native.core.allgather(mine, name="tfring.metric_average.keys")
         if len(set(hashes.tolist())) == 1:
             return
-        everywhere = objects.allgather_object(keys, name="tfring.metric_average.differ")
+        everywhere = objects.allgather_json(keys, name="tfring.metric_average.differ")
         lists = "; ".join(f"rank {rank}: {', '.join(k)}" for rank, k in enumerate(everywhere))
         raise RuntimeError(
             f"rank {topology.rank()}: the ranks have different metrics at the end of epoch "
