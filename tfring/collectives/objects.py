@@ -15,6 +15,7 @@ import numpy as np
 
 from tfring import _native, process_sets
 from tfring.exceptions import tf_errors
+from tfring.ops import names
 from tfring.topology import is_initialized, rank
 
 _FAILED = -1  # sent in place of a size
@@ -38,12 +39,13 @@ def broadcast_object(
 
     Raises:
         ValueError: the process set is not registered.
-        tf.errors.FailedPreconditionError: tfring is not initialized, or ranks name other roots.
+        tf.errors.FailedPreconditionError: tfring is not initialized, ranks name other roots, or
+            another thread, too, makes calls without a name.
         RuntimeError: The root could not pickle its object; on the root the pickler's own error.
     """
     del session
     set_id = process_sets.checked_id(process_set)
-    name = name or "tfring.broadcast_object"
+    name = name or _default_name("broadcast_object", set_id)
     mine = rank() == root_rank if is_initialized() else False
     payload, failure = _pickled(obj) if mine else (np.empty(0, dtype=np.uint8), None)
     with tf_errors():
@@ -83,12 +85,13 @@ def allgather_object(
 
     Raises:
         ValueError: the process set is not registered.
-        tf.errors.FailedPreconditionError: tfring is not initialized.
+        tf.errors.FailedPreconditionError: tfring is not initialized, or another thread, too, makes
+            calls without a name.
         RuntimeError: A rank could not pickle its object; on that rank the pickler's own error.
     """
     del session
     set_id = process_sets.checked_id(process_set)
-    name = name or "tfring.allgather_object"
+    name = name or _default_name("allgather_object", set_id)
     payload, failure = _pickled(obj)
     with tf_errors():
         header = np.array([[rank(), _FAILED if failure else payload.size]], dtype=np.int64)
@@ -98,6 +101,13 @@ def allgather_object(
         data = _native.core.allgather(payload, name=f"{name}.data", process_set=set_id)
     ends = np.cumsum(sizes)
     return [pickle.loads(data[end - n : end].tobytes()) for n, end in zip(sizes, ends, strict=True)]
+
+
+def _default_name(kind: str, set_id: int) -> str:
+    """One name for all calls of a kind, which therefore have to come from one thread."""
+    if is_initialized():
+        names.require_one_thread(kind, set_id)
+    return f"tfring.{kind}"
 
 
 def _pickled(obj: Any) -> tuple[Any, Exception | None]:
