@@ -15,6 +15,7 @@ static_assert(SameNumber(StatusCode::kCancelled, absl::StatusCode::kCancelled));
 static_assert(SameNumber(StatusCode::kInvalidArgument, absl::StatusCode::kInvalidArgument));
 static_assert(SameNumber(StatusCode::kDeadlineExceeded, absl::StatusCode::kDeadlineExceeded));
 static_assert(SameNumber(StatusCode::kFailedPrecondition, absl::StatusCode::kFailedPrecondition));
+static_assert(SameNumber(StatusCode::kAborted, absl::StatusCode::kAborted));
 static_assert(SameNumber(StatusCode::kUnimplemented, absl::StatusCode::kUnimplemented));
 static_assert(SameNumber(StatusCode::kInternal, absl::StatusCode::kInternal));
 static_assert(SameNumber(StatusCode::kUnavailable, absl::StatusCode::kUnavailable));

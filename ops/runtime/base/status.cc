@@ -14,6 +14,8 @@ const char* StatusCodeName(StatusCode code) {
       return "DeadlineExceeded";
     case StatusCode::kFailedPrecondition:
       return "FailedPrecondition";
+    case StatusCode::kAborted:
+      return "Aborted";
     case StatusCode::kUnimplemented:
       return "Unimplemented";
     case StatusCode::kInternal:

@@ -18,6 +18,7 @@ enum class StatusCode : uint8_t {
   kInvalidArgument = 3,     // this call is wrong on its own
   kDeadlineExceeded = 4,    // stalled for longer than the configured limit
   kFailedPrecondition = 9,  // ranks disagree, or the runtime is not initialized
+  kAborted = 10,            // the step failed, here or on another rank
   kUnimplemented = 12,
   kInternal = 13,
   kUnavailable = 14,  // a peer was lost
@@ -53,6 +54,7 @@ inline Status DeadlineExceeded(std::string m) {
 inline Status FailedPrecondition(std::string m) {
   return {StatusCode::kFailedPrecondition, std::move(m)};
 }
+inline Status Aborted(std::string m) { return {StatusCode::kAborted, std::move(m)}; }
 inline Status Unimplemented(std::string m) { return {StatusCode::kUnimplemented, std::move(m)}; }
 inline Status Internal(std::string m) { return {StatusCode::kInternal, std::move(m)}; }
 inline Status Unavailable(std::string m) { return {StatusCode::kUnavailable, std::move(m)}; }

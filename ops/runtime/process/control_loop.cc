@@ -17,10 +17,11 @@ constexpr Duration kCloseLimit = 2 * kSecond;
 }  // namespace
 
 ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport,
-                         CallTable* table, CompletionThread* completions)
+                         CallTable* table, RunTable* runs, CompletionThread* completions)
     : rank_(options.rank),
       engine_(std::move(options)),
       table_(table),
+      runs_(runs),
       completions_(completions),
       transport_(std::move(transport)),
       sets_(std::make_shared<const ProcessSets>(engine_.process_sets())) {}
@@ -72,7 +73,7 @@ bool ControlLoop::InboxEmpty() const {
 
 void ControlLoop::Sleep(std::vector<ControlEvent>* events) {
   asleep_.store(true);
-  const bool nothing = !table_->HasSubmissions() && InboxEmpty();
+  const bool nothing = !table_->HasSubmissions() && !runs_->HasWithdrawals() && InboxEmpty();
   if (!nothing) asleep_.store(false);
   transport_->Wait(nothing ? engine_.next_deadline() : 0, events);
   asleep_.store(false);
@@ -81,8 +82,10 @@ void ControlLoop::Sleep(std::vector<ControlEvent>* events) {
 EngineEvents ControlLoop::Gather(std::vector<ControlEvent> control) {
   EngineEvents events;
   events.control = std::move(control);
-  // In this order: calls that reuse a name were made after the completion came into the inbox.
+  // In this order: calls that reuse a name were made after the completion came into the inbox, and
+  // calls of an attempt after the withdrawal from the one before.
   table_->Drain(&events.submissions);
+  runs_->Drain(&events.withdrawals);
   std::lock_guard<std::mutex> lock(inbox_mutex_);
   events.completions.swap(inbox_.completions);
   events.shutdown = std::exchange(inbox_.shutdown, false);
@@ -104,11 +107,13 @@ void ControlLoop::Run() {
 void ControlLoop::Apply(EngineEffects effects) {
   for (auto& [to, frame] : effects.frames) transport_->Send(to, std::move(frame));
   if (effects.process_sets != nullptr) {
+    runs_->KeepOnly(*effects.process_sets);
     std::lock_guard<std::mutex> lock(sets_mutex_);
     sets_ = std::move(effects.process_sets);
   }
   for (const PlanRun& run : effects.runs) StartPlan(run);
   if (effects.abort) backend_->Abort(std::move(*effects.abort));
+  for (const AttemptEnd& end : effects.left) runs_->OnLeft(end);
   std::vector<FinishedCall> finished;
   for (auto& [id, status] : effects.results) {
     std::optional<FinishedCall> call = table_->Take(id, std::move(status));

@@ -197,6 +197,30 @@ void ProcessRuntime::Enqueue(Request request, LocalCall call) {
   if (call.done) call.done(NotInitialized());
 }
 
+void ProcessRuntime::BeginRun(uint64_t run, ProcessSetId process_set) {
+  if (ForkGuard::InForkedChild()) return;
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime != nullptr) runtime->BeginRun(run, process_set);
+}
+
+void ProcessRuntime::EndRun(uint64_t run) {
+  if (ForkGuard::InForkedChild()) return;
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime != nullptr) runtime->EndRun(run);
+}
+
+void ProcessRuntime::FailRun(uint64_t run, const Status& cause) {
+  if (ForkGuard::InForkedChild()) return;
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime != nullptr) runtime->FailRun(run, cause);
+}
+
+void ProcessRuntime::CancelCalls(const Status& cause) {
+  if (ForkGuard::InForkedChild()) return;
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime != nullptr) runtime->CancelCalls(cause);
+}
+
 std::map<std::string, int64_t> ProcessRuntime::Counters() const {
   if (ForkGuard::InForkedChild()) return {};
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();

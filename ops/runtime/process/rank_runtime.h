@@ -36,6 +36,12 @@ class RankRuntime {
   // As ProcessRuntime::Enqueue.
   void Enqueue(Request request, LocalCall call);
 
+  // As ProcessRuntime.
+  void BeginRun(uint64_t run, ProcessSetId process_set);
+  void EndRun(uint64_t run);
+  void FailRun(uint64_t run, const Status& cause);
+  void CancelCalls(const Status& cause);
+
   // Refuses new calls, waits up to 2 s for running plans, cancels all else, says goodbye and joins
   // the threads, in 5 s at most. A second call waits for the first. Not from a `done`.
   void Shutdown();

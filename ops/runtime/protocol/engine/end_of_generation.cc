@@ -17,7 +17,8 @@ FrameType PeekType(const std::string& bytes) {
 }
 
 bool IsNegotiation(FrameType type) {
-  return type == FrameType::kRequests || type == FrameType::kPlans || type == FrameType::kResend;
+  return type == FrameType::kRequests || type == FrameType::kPlans || type == FrameType::kResend ||
+         type == FrameType::kWithdraw;
 }
 
 }  // namespace

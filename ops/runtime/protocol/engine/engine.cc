@@ -60,7 +60,8 @@ EngineEffects Engine::Impl::Step(TimePoint now, EngineEvents events) {
   for (const ControlEvent& event : events.control) OnControl(event);
   DrainNegotiator();
   if (events.shutdown) OnShutdown();
-  for (auto& [id, request] : events.submissions) OnSubmission(id, std::move(request));
+  for (const Withdrawal& withdrawal : events.withdrawals) OnWithdrawal(withdrawal);
+  for (Submission& submission : events.submissions) OnSubmission(std::move(submission));
   OnTime();
   DrainNegotiator();
   effects_.finished = leaving_ && running_.empty() && held_.empty();
@@ -107,9 +108,16 @@ void Engine::Impl::OnCompletion(const Completion& completion) {
                                                   completion.status.message()));
 }
 
-void Engine::Impl::OnSubmission(CallId id, Request request) {
-  if (!closed_.ok()) return AddResults({id}, closed_);
-  negotiator_->Submit(id, std::move(request), now_);
+void Engine::Impl::OnSubmission(Submission call) {
+  if (!closed_.ok()) return AddResults({call.id}, closed_);
+  negotiator_->Submit(call.id, std::move(call.request), now_, call.attempt);
+}
+
+void Engine::Impl::OnWithdrawal(const Withdrawal& withdrawal) {
+  if (negotiator_ == nullptr) return;  // every call has ended
+  negotiator_->Withdraw(
+      withdrawal.process_set, withdrawal.attempt,
+      "the step of " + Name(rank_) + " failed: " + Shortened(withdrawal.cause.ToString()), now_);
 }
 
 void Engine::Impl::OnTime() {
@@ -145,6 +153,8 @@ void Engine::Impl::DrainNegotiator() {
   Negotiator::Output output = negotiator_->Drain();
   for (auto& [to, frame] : output.frames) Send(to, std::move(frame));
   for (std::string& warning : output.warnings) effects_.warnings.push_back(std::move(warning));
+  for (AttemptEnd& end : output.left) effects_.left.push_back(std::move(end));
+  for (auto& [id, error] : output.refused) AddResults({id}, error);
   for (PlanRun& run : output.runs) Run(std::move(run));
   if (!output.fatal.ok()) EndOnError(output.fatal);
 }

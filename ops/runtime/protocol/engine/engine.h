@@ -14,6 +14,7 @@
 #include "ops/runtime/interfaces/control_transport.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
+#include "ops/runtime/protocol/negotiation/attempts.h"
 #include "ops/runtime/protocol/negotiation/process_sets.h"
 
 namespace tfring {
@@ -26,14 +27,24 @@ struct EngineOptions {
   std::vector<std::pair<ProcessSetId, std::vector<Rank>>> process_sets;  // besides the global one
 };
 
+// A call of this rank. The request has passed AdmitRequest, and no call of its name and process set
+// is in flight.
+struct Submission {
+  Submission(CallId id, Request request, uint64_t attempt = 0)
+      : id(id), request(std::move(request)), attempt(attempt) {}
+  CallId id;
+  Request request;
+  uint64_t attempt;  // the caller's, of the process set: the call ends if it is over here
+};
+
 // What happened since the last Step. Completions are handled before submissions, so a name may be
 // submitted again together with the completion of its last call. (A caller with several threads
 // has to collect submissions first and completions second.)
 struct EngineEvents {
   std::vector<Completion> completions;
   std::vector<ControlEvent> control;
-  // Each request has passed AdmitRequest, and no call of its name and process set is in flight.
-  std::vector<std::pair<CallId, Request>> submissions;
+  std::vector<Withdrawal> withdrawals;  // before the submissions of the attempts that follow
+  std::vector<Submission> submissions;
   bool shutdown = false;  // from now on this rank leaves; set once
 };
 
@@ -45,7 +56,9 @@ struct EngineEffects {
   // Each run goes to the backend, which reports a Completion. One that moves no data has nothing
   // to run: the caller passes on items[0].negotiated_values and reports OkStatus itself.
   std::vector<PlanRun> runs;
-  std::optional<Status> abort;                     // abort the backend
+  std::optional<Status> abort;  // abort the backend
+  // This rank has left these attempts: to be noted before a call ends and its caller goes on.
+  std::vector<AttemptEnd> left;
   std::vector<std::pair<CallId, Status>> results;  // each call appears exactly once, ever
   std::vector<std::string> warnings;
   bool finished = false;  // after a shutdown: nothing is in flight any more

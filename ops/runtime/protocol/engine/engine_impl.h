@@ -40,7 +40,8 @@ struct Engine::Impl {
 
   // engine.cc: events.
   void OnCompletion(const Completion& completion);
-  void OnSubmission(CallId id, Request request);
+  void OnSubmission(Submission call);
+  void OnWithdrawal(const Withdrawal& withdrawal);
   void OnTime();
   void OnDrainLimit();
   void OnHeartbeats();

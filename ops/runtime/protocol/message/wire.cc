@@ -81,6 +81,7 @@ Status ReadStatus(WireReader* in) {
     case StatusCode::kInvalidArgument:
     case StatusCode::kDeadlineExceeded:
     case StatusCode::kFailedPrecondition:
+    case StatusCode::kAborted:
     case StatusCode::kUnimplemented:
     case StatusCode::kInternal:
     case StatusCode::kUnavailable:
@@ -283,6 +284,10 @@ std::string EncodeFrame(const Frame& frame) {
     case FrameType::kGoodbye:
       out.Signed(frame.rank);
       break;
+    case FrameType::kWithdraw:
+      out.Signed(frame.process_set);
+      WriteStatus(frame.status, &out);
+      break;
   }
   return out.Take();
 }
@@ -310,6 +315,10 @@ Result<Frame> DecodeFrame(std::string_view bytes) {
       break;
     case FrameType::kGoodbye:
       frame.rank = in.Signed32();
+      break;
+    case FrameType::kWithdraw:
+      frame.process_set = in.Signed32();
+      frame.status = ReadStatus(&in);
       break;
     default:
       in.Fail();

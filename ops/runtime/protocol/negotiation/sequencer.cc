@@ -38,32 +38,37 @@ Status Sequencer::OnRequests(Rank from, std::vector<Request> requests,
   // full, so ids go first; and a join waits for the requests that its rank was asked to resend.
   for (uint32_t id : cache_ids) TFRING_RETURN_IF_ERROR(OnCacheId(from, id, now));
   for (Request& request : requests) {
-    const bool resent = std::exchange(request.resent, false);
-    if (request.kind == CollectiveKind::kJoin && awaited_.count(from) > 0) {
-      late_joins_[from].push_back(std::move(request));
-      continue;
+    const uint64_t made_at = attempts_.LeftCount(from);
+    if (std::exchange(request.resent, false)) {
+      TFRING_RETURN_IF_ERROR(OnResent(from, std::move(request), now));
+    } else if (request.kind == CollectiveKind::kJoin && awaited_.count(from) > 0) {
+      late_joins_[from].emplace_back(made_at, std::move(request));
+    } else {
+      TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(request), made_at, now));
     }
-    TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(request), now));
-    if (resent) TFRING_RETURN_IF_ERROR(OnResent(from, now));
   }
   return OkStatus();
 }
 
-// `from` has resent one of the requests that it was asked for. After the last it may join.
-Status Sequencer::OnResent(Rank from, TimePoint now) {
+// One of the requests that `from` was asked to repeat. After the last it may join.
+Status Sequencer::OnResent(Rank from, Request request, TimePoint now) {
   const auto awaited = awaited_.find(from);
   if (awaited == awaited_.end()) return Internal("it repeats a request that nobody asked for");
-  if (--awaited->second > 0) return OkStatus();
+  TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(request), awaited->second.front(), now));
+  awaited->second.pop_front();
+  if (!awaited->second.empty()) return OkStatus();
   awaited_.erase(awaited);
   const auto late = late_joins_.find(from);
   if (late == late_joins_.end()) return OkStatus();
-  std::vector<Request> joins = std::move(late->second);
+  auto joins = std::move(late->second);
   late_joins_.erase(late);
-  for (Request& join : joins) TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(join), now));
+  for (auto& [made_at, join] : joins) {
+    TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(join), made_at, now));
+  }
   return OkStatus();
 }
 
-Status Sequencer::OnRequest(Rank from, Request request, TimePoint now) {
+Status Sequencer::OnRequest(Rank from, Request request, uint64_t made_at, TimePoint now) {
   const ProcessSetId set = request.process_set;
   const std::vector<Rank>* members = sets_.Find(set);
   if (members == nullptr) {
@@ -80,6 +85,7 @@ Status Sequencer::OnRequest(Rank from, Request request, TimePoint now) {
   }
   const Status checked = CheckRequest(request, *members, from);
   if (!checked.ok()) return Internal("an impossible request: " + checked.message());
+  if (RejectIfOver(from, request, made_at)) return OkStatus();
   const std::vector<Rank> ranks = RanksOf(request, *members);
   if (!check_call_sites_) request.unnamed = false;
   RankRequest rank_request;
@@ -94,7 +100,7 @@ Status Sequencer::OnCacheId(Rank from, uint32_t id, TimePoint now) {
     if (!cache_.Issued(id)) return Internal("cache id " + std::to_string(id) + " was never issued");
     // Evicted, and `from` did not know that yet.
     resend_[from].push_back(id);
-    ++awaited_[from];
+    awaited_[from].push_back(attempts_.LeftCount(from));
     return OkStatus();
   }
   const ProcessSetId set = rank_request.cached->request.process_set;
@@ -102,6 +108,7 @@ Status Sequencer::OnCacheId(Rank from, uint32_t id, TimePoint now) {
     return Internal("cache id " + std::to_string(id) + " belongs to process set " +
                     std::to_string(set) + ", of which it is no member");
   }
+  if (RejectIfOver(from, rank_request.common(), attempts_.LeftCount(from))) return OkStatus();
   return RecordRequest(from, *sets_.Find(set), std::move(rank_request), now);
 }
 

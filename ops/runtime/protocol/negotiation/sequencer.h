@@ -2,15 +2,18 @@
 #define TFRING_OPS_RUNTIME_PROTOCOL_NEGOTIATION_SEQUENCER_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
+#include "ops/runtime/protocol/negotiation/attempts.h"
 #include "ops/runtime/protocol/negotiation/fusion_planner.h"
 #include "ops/runtime/protocol/negotiation/join.h"
 #include "ops/runtime/protocol/negotiation/process_sets.h"
@@ -54,6 +57,11 @@ class Sequencer {
   Status OnRequests(Rank from, std::vector<Request> requests,
                     const std::vector<uint32_t>& cache_ids, TimePoint now);
 
+  // `from` leaves its attempt of the set. `cause` is why its step failed; ok if it only follows a
+  // rank that has left before. What of the attempt is not complete ends on all ranks. Internal if
+  // no correct rank sends this.
+  Status OnWithdrawal(Rank from, ProcessSetId set, const Status& cause);
+
   // Rank 0's backend has finished the plan. Not needed for plans that move no data: they do not
   // count as unfinished.
   void OnPlanDone(uint64_t sequence);
@@ -72,8 +80,9 @@ class Sequencer {
 
  private:
   // sequencer.cc: from requests to complete tensors, and to errors.
-  Status OnRequest(Rank from, Request request, TimePoint now);
-  Status OnResent(Rank from, TimePoint now);
+  // `made_at` is Attempts::LeftCount when the rank made the request.
+  Status OnRequest(Rank from, Request request, uint64_t made_at, TimePoint now);
+  Status OnResent(Rank from, Request request, TimePoint now);
   Status OnCacheId(Rank from, uint32_t id, TimePoint now);
   Status RecordRequest(Rank from, const std::vector<Rank>& members, RankRequest rank_request,
                        TimePoint now);
@@ -92,6 +101,10 @@ class Sequencer {
   void AddMembershipItem(const PendingTensor& pending, Plan* plan);
   Status AddSet(const Request& request, std::vector<int64_t>* values);
   Status RemoveSet(const Request& request, std::vector<int64_t>* values);
+  // sequencer_attempts.cc
+  void EndAttempt(ProcessSetId set, Rank from, const std::vector<Rank>& members,
+                  const std::string& why);
+  bool RejectIfOver(Rank from, const Request& request, uint64_t made_at);
   // sequencer_stalls.cc
   struct OldestWait {  // of one rank: its oldest request that waits for other ranks
     uint64_t order = 0;
@@ -111,6 +124,7 @@ class Sequencer {
   const bool check_call_sites_;
   Readiness readiness_;
   Joins joins_;
+  Attempts attempts_;
   ResponseCache cache_;
   StallInspector stalls_;
   const Duration circle_warning_;           // as long as ranks may wait for each other
@@ -121,8 +135,10 @@ class Sequencer {
   FusionPlanner unthrottled_;               // all others
   std::vector<Addressed> errors_;           // plans that end calls; without a sequence number yet
   std::map<Rank, std::vector<uint32_t>> resend_;
-  std::map<Rank, size_t> awaited_;                         // how many requests a rank has to resend
-  std::map<Rank, std::vector<Request>> late_joins_;        // of those ranks
+  // For each request that a rank has to resend, in this order: Attempts::LeftCount when it was
+  // made.
+  std::map<Rank, std::deque<uint64_t>> awaited_;
+  std::map<Rank, std::vector<std::pair<uint64_t, Request>>> late_joins_;  // of those ranks; same
   std::map<ProcessSetId, std::vector<uint32_t>> evicted_;  // cache ids; no plan has said so yet
   std::set<uint64_t> in_flight_;                           // plans that rank 0 is running
   std::set<Rank> departed_;

@@ -121,6 +121,7 @@ Status Sequencer::RemoveSet(const Request& request, std::vector<int64_t>* values
   if (!removed.ok()) return InvalidArgument(Describe(request) + ": " + removed.message());
   cache_.DropSet(id);
   evicted_.erase(id);
+  attempts_.DropSet(id);
   std::vector<uint64_t> waiting;
   for (const auto& [handle, pending] : readiness_.all()) {
     if (pending.process_set == id) waiting.push_back(handle);

@@ -1,0 +1,100 @@
+#include "ops/runtime/process/run_table.h"
+
+#include <iterator>
+#include <utility>
+
+namespace tfring {
+namespace {
+
+// Failed runs are remembered for the calls that their threads are just about to make.
+constexpr size_t kMaxFailedRuns = 256;
+
+}  // namespace
+
+void RunTable::Begin(uint64_t run, ProcessSetId set) {
+  if (run == 0) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto known = sets_.find(set);
+  runs_[run].began.emplace(set, known == sets_.end() ? 0 : known->second.attempt);
+}
+
+void RunTable::End(uint64_t run) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  runs_.erase(run);
+}
+
+bool RunTable::Fail(uint64_t run, const Status& cause) {
+  if (run == 0) return false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  Run& failed = runs_[run];
+  if (!failed.failed.ok()) return false;
+  failed.failed = cause;
+  failed_.push_back(run);
+  bool left = false;
+  for (const auto& [set, attempt] : failed.began) {
+    if (sets_[set].attempt != attempt) continue;  // over already, because of another rank or run
+    LeaveLocked(set, cause);
+    left = true;
+  }
+  if (failed_.size() > kMaxFailedRuns) {
+    runs_.erase(failed_.front());
+    failed_.pop_front();
+  }
+  return left;
+}
+
+bool RunTable::Leave(const std::vector<ProcessSetId>& sets, const Status& cause) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (ProcessSetId set : sets) LeaveLocked(set, cause);
+  return !sets.empty();
+}
+
+void RunTable::LeaveLocked(ProcessSetId id, const Status& cause) {
+  Set& set = sets_[id];
+  withdrawals_.push_back({id, set.attempt, cause});
+  ++set.attempt;
+  set.error = StepFailed("a later call of this step",
+                         "the step of this rank failed: " + Shortened(cause.ToString()));
+}
+
+Result<uint64_t> RunTable::Admit(uint64_t run, ProcessSetId set) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto known = sets_.find(set);
+  const uint64_t attempt = known == sets_.end() ? 0 : known->second.attempt;
+  if (run == 0) return attempt;
+  Run& caller = runs_[run];
+  const auto [began, first] = caller.began.emplace(set, attempt);
+  // The others wait for this call and would not learn of the failure otherwise.
+  if (first && !caller.failed.ok()) LeaveLocked(set, caller.failed);
+  const auto now = sets_.find(set);
+  if (now == sets_.end() || now->second.attempt == began->second) return attempt;
+  return now->second.error;
+}
+
+void RunTable::OnLeft(const AttemptEnd& end) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Set& left = sets_[end.process_set];
+  if (left.attempt != end.attempt) return;  // a run of this rank failed at the same time
+  ++left.attempt;
+  left.error = end.error;
+}
+
+void RunTable::KeepOnly(const ProcessSets& sets) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto it = sets_.begin(); it != sets_.end();) {
+    it = sets.Find(it->first) == nullptr ? sets_.erase(it) : std::next(it);
+  }
+}
+
+void RunTable::Drain(std::vector<Withdrawal>* out) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (Withdrawal& withdrawal : withdrawals_) out->push_back(std::move(withdrawal));
+  withdrawals_.clear();
+}
+
+bool RunTable::HasWithdrawals() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !withdrawals_.empty();
+}
+
+}  // namespace tfring
