@@ -1,5 +1,7 @@
 """The compiled binding, as ``_native.core``; it is loaded at the first use of that name.
 
+And what a call tells the other ranks of where it was made: `call_site`.
+
 So a module can import `_native` at its top, and importing tfring does not load the runtime.
 
 The libraries lie together in one folder, tfring/_lib, or in the folder that TFRING_LIB_DIR names
@@ -14,13 +16,18 @@ import os
 import pathlib
 import sys
 import threading
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 _MODULE_NAME = "tfring._lib._core"
 
 core: Any  # set by __getattr__
 
+# Whose frames are no part of the user's program.
+_LIBRARIES = ("tfring", "horovod", "tensorflow", "keras", "tf_keras")
+_MAX_CALL_SITE = 200  # characters
+
+_in_library: dict[str, bool] = {}  # by file name; a dict is safe to use from several threads
 _lock = threading.Lock()  # held while the binding is loaded
 
 
@@ -48,8 +55,44 @@ def _load() -> ModuleType:
         raise ImportError(f"{path} is not a Python extension")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    module.set_call_site_source(call_site)
     sys.modules[_MODULE_NAME] = module
     return module
+
+
+def call_site() -> str:
+    """Returns where the user's program makes the present call, as "train.py:40".
+
+    That is the innermost frame outside of tfring, TensorFlow and Keras; "" if there is none.
+    """
+    frame = user_frame()
+    return site_text(frame.f_code.co_filename, frame.f_lineno) if frame else ""
+
+
+def user_frame() -> FrameType | None:
+    """Returns the innermost frame of this thread that belongs to the user's program."""
+    frame = sys._getframe(1)
+    while frame is not None and in_library(frame):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame
+
+
+def in_library(frame: FrameType) -> bool:
+    """Tells whether a frame belongs to tfring, TensorFlow or Keras."""
+    file = frame.f_code.co_filename
+    known = _in_library.get(file)
+    if known is None:
+        module = str(frame.f_globals.get("__name__", ""))
+        known = _in_library[file] = module.partition(".")[0] in _LIBRARIES
+    return known
+
+
+def site_text(file: str, line: int) -> str:
+    """Returns a line of a file as ranks compare it: the folder may differ from host to host."""
+    folder, name = os.path.split(file)
+    if name == "__init__.py":
+        name = f"{os.path.basename(folder)}/{name}"
+    return f"{name[-_MAX_CALL_SITE:]}:{line}"
 
 
 def __getattr__(name: str) -> Any:

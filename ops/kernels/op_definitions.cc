@@ -60,13 +60,15 @@ absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
 // Stateful, because TensorFlow may fold, merge or prune ops that are not. With a resource of its
 // own, because TensorFlow runs stateful ops that have none one after another in program order:
 // nothing would overlap, and ranks that trace their ops in different orders would deadlock.
+// The call site is for messages; eager ops have none (see process/call_site.h).
 // Distributed communication, because TensorFlow replaces the UnavailableError of other ops.
 #define TFRING_COLLECTIVE_OP(name)     \
   REGISTER_OP(name)                    \
       .SetIsStateful()                 \
       .SetIsDistributedCommunication() \
       .Attr("tensor_name: string")     \
-      .Attr("process_set_id: int = 0")
+      .Attr("process_set_id: int = 0") \
+      .Attr("call_site: string = ''")
 
 // An op on a list of tensors of one dtype.
 #define TFRING_LIST_OP(name, types, output) \

@@ -46,6 +46,7 @@ Status ReadAttribute(const ffi::Dictionary& attributes, const char* name, T* val
 // computed with, or 0.
 Status ReadRequest(const ffi::Dictionary& attributes, Request* request, int64_t* size) {
   std::string_view name;
+  std::string_view call_site;
   int64_t kind = 0, dtype = 0, op = 0, process_set = 0, root = 0, layout_hash = 0, group = 0;
   TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kTensorName, &name));
   TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kKind, &kind));
@@ -57,8 +58,10 @@ Status ReadRequest(const ffi::Dictionary& attributes, Request* request, int64_t*
   TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kRoot, &root));
   TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kLayoutHash, &layout_hash));
   TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kGroup, &group));
+  TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kCallSite, &call_site));
   TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kSize, size));
   request->name = std::string(name);
+  request->call_site = std::string(call_site);
   request->kind = static_cast<CollectiveKind>(kind);
   request->dtype = static_cast<DataType>(dtype);
   request->op = static_cast<ReduceOp>(op);

@@ -159,6 +159,7 @@ class CollectiveXlaKernel : public tf::XlaOpKernel {
     text.Add(xla_names::kRoot, static_cast<int64_t>(request_.root));
     text.Add(xla_names::kLayoutHash, static_cast<int64_t>(request_.layout_hash));
     text.Add(xla_names::kGroup, static_cast<int64_t>(request_.group));
+    text.Add(xla_names::kCallSite, request_.call_site);
     text.Add(xla_names::kSize, size);
     return text;
   }

@@ -18,6 +18,7 @@ import numpy as np
 
 from tfring import _native, process_sets
 from tfring.exceptions import tf_errors
+from tfring.ops import names
 from tfring.security import generation
 from tfring.topology import is_initialized, rank
 
@@ -45,13 +46,14 @@ def broadcast_object(
 
     Raises:
         ValueError: the process set is not registered.
-        tf.errors.FailedPreconditionError: tfring is not initialized, or ranks name other roots.
+        tf.errors.FailedPreconditionError: tfring is not initialized, ranks name other roots, or
+            another thread, too, makes calls without a name.
         RuntimeError: The root could not pickle its object (on the root the pickler's own error), or
             what came is not the root's.
     """
     del session
     set_id = process_sets.checked_id(process_set)
-    name = name or "tfring.broadcast_object"
+    name = name or _default_name("broadcast_object", set_id)
     label = f"{name} in process set {set_id}"
     mine = rank() == root_rank if is_initialized() else False
     nothing = np.empty(0, dtype=np.uint8)
@@ -96,13 +98,14 @@ def allgather_object(
 
     Raises:
         ValueError: the process set is not registered.
-        tf.errors.FailedPreconditionError: tfring is not initialized.
+        tf.errors.FailedPreconditionError: tfring is not initialized, or another thread, too, makes
+            calls without a name.
         RuntimeError: A rank could not pickle its object (on that rank the pickler's own error), or
             what came is not that rank's.
     """
     del session
     set_id = process_sets.checked_id(process_set)
-    name = name or "tfring.allgather_object"
+    name = name or _default_name("allgather_object", set_id)
     return [pickle.loads(data) for data in _allgather(cloudpickle.dumps, obj, name, set_id)]
 
 
@@ -147,6 +150,13 @@ def _allgather(encode: Callable[[Any], bytes], value: Any, name: str, set_id: in
         generation.unseal(data[end - n : end].tobytes(), label, sender)
         for sender, n, end in zip(ranks, sizes, ends, strict=True)
     ]
+
+
+def _default_name(kind: str, set_id: int) -> str:
+    """One name for all calls of a kind, which therefore have to come from one thread."""
+    if is_initialized():
+        names.require_one_thread(kind, set_id)
+    return f"tfring.{kind}"
 
 
 def _sealed(encode: Callable[[Any], bytes], obj: Any, label: str) -> tuple[Any, Exception | None]:

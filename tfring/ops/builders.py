@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring.ops import library, step_guard, xla
+from tfring.ops import call_sites, library, step_guard, xla
 from tfring.ops.reduce_ops import Average
 
 
@@ -155,6 +155,7 @@ def _build(kind: str, name: str, process_set_id: int, **inputs: Any) -> Any:
     make = getattr(ops_library, f"tfring_{kind}")
     step_guard.ensure(ops_library, process_set_id)
     inputs.update(tensor_name=name, process_set_id=process_set_id, name=_node_name(kind, name))
+    inputs.update(call_sites.attributes(name))
     if xla.compiling():
         with xla.in_order():
             return make(channel=xla.chain(), **inputs)

@@ -10,6 +10,7 @@
 
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/log.h"
+#include "ops/runtime/process/call_site.h"
 #include "ops/runtime/process/factory.h"
 #include "ops/runtime/process/rank_runtime.h"
 #include "ops/runtime/process/worker_thread.h"
@@ -209,6 +210,7 @@ void ProcessRuntime::Enqueue(Request request, LocalCall call) {
     if (call.done) call.done(ForkGuard::ForkedChildError());
     return;
   }
+  AddCallSite(&request);
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
   if (runtime != nullptr) return runtime->Enqueue(std::move(request), std::move(call));
   if (call.done) call.done(NotInitialized());

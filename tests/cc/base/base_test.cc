@@ -148,6 +148,14 @@ TEST(ConfigParses) {
   EXPECT_EQ(config->cache_capacity, Config().cache_capacity);
 }
 
+TEST(StallsEndTheJobByDefaultUnlessTheCheckIsOff) {
+  EXPECT_EQ(ParseConfig({})->stall_shutdown, 600 * kSecond);
+  EXPECT_EQ(ParseConfig({{"STALL_CHECK_TIME_SECONDS", "0"}})->stall_shutdown, 0);
+  const Result<Config> both =
+      ParseConfig({{"STALL_CHECK_TIME_SECONDS", "0"}, {"STALL_SHUTDOWN_TIME_SECONDS", "7"}});
+  EXPECT_EQ(both->stall_shutdown, 7 * kSecond);
+}
+
 TEST(ConfigRefusesWithNameValueAndRange) {
   const auto refused = [](const std::string& name, const std::string& text) {
     const Result<Config> config = ParseConfig({{name, text}});
@@ -171,7 +179,7 @@ TEST(ConfigRefusesWithNameValueAndRange) {
 TEST(ConfigDescribesEverySetting) {
   const std::string text = DescribeConfig();
   EXPECT_CONTAINS(text, "TFRING_FUSION_THRESHOLD (default 134217728)");
-  EXPECT_CONTAINS(text, "TFRING_STALL_CHECK_TIME_SECONDS (default 60)");
+  EXPECT_CONTAINS(text, "TFRING_STALL_CHECK_TIME_SECONDS (default 10)");
   EXPECT_CONTAINS(text, "TFRING_LOG_LEVEL (default info)");
 }
 

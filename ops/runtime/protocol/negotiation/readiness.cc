@@ -12,6 +12,19 @@ const Request& PendingTensor::AnyRequest() const {
   return rank_requests[i].common();
 }
 
+const std::string& PendingTensor::CallSiteOf(size_t position) const {
+  const RankRequest& own = rank_requests[position];
+  return own.full ? own.full->call_site : own.cached->CallSiteOf(position);
+}
+
+std::vector<std::string> PendingTensor::DifferentCallSites() const {
+  bool differ = false;
+  for (size_t i = 1; i < members.size() && !differ; ++i) differ = CallSiteOf(i) != CallSiteOf(0);
+  std::vector<std::string> sites;
+  for (size_t i = 0; differ && i < members.size(); ++i) sites.push_back(CallSiteOf(i));
+  return sites;
+}
+
 std::vector<Rank> PendingTensor::ReadyRanks() const {
   std::vector<Rank> ranks;
   for (size_t i = 0; i < rank_requests.size(); ++i) {

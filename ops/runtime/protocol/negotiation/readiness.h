@@ -45,6 +45,10 @@ struct PendingTensor {
   std::vector<int64_t> negotiated_values;  // unless there is a CommonAgreement
 
   const Request& AnyRequest() const;
+  // Of the rank at this position, whose request has come.
+  const std::string& CallSiteOf(size_t position) const;
+  // By position, or empty if all are equal. Every request has come.
+  std::vector<std::string> DifferentCallSites() const;
   std::vector<Rank> ReadyRanks() const;  // whose requests have come
   Rank LastReady() const;
   // The agreement whose cache id every member sent, or null.

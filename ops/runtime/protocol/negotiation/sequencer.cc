@@ -12,19 +12,28 @@
 // a plan (ValidateAndQueue), ended with an error on all ranks that sent a request (EndWithError),
 // or, for a request that is not even recorded, ended on its own rank (RejectRequest).
 namespace tfring {
+namespace {
+
+// Ranks that wait for each other for so long are reported.
+constexpr Duration kCircleWarning = 3 * kSecond;
+
+}  // namespace
 
 Sequencer::Sequencer(const Config& config, ProcessSets process_sets)
     : sets_(std::move(process_sets)),
       max_in_flight_(static_cast<size_t>(std::max<int64_t>(1, config.max_plans_in_flight))),
       stall_shutdown_(config.stall_shutdown),
+      check_call_sites_(config.call_site_check),
       cache_(config.cache_capacity),
       stalls_(config),
+      circle_warning_(std::min(config.stall_warning, kCircleWarning)),
       throttled_(config),
       unthrottled_(config) {}
 
 Status Sequencer::OnRequests(Rank from, std::vector<Request> requests,
                              const std::vector<uint32_t>& cache_ids, TimePoint now) {
   if (departed_.count(from) > 0) return OkStatus();  // it has cancelled its calls itself
+  last_request_[from] = now;
   // What a rank requested before it joined has to count as requested before. Joins always come in
   // full, so ids go first; and a join waits for the requests that its rank was asked to resend.
   for (uint32_t id : cache_ids) TFRING_RETURN_IF_ERROR(OnCacheId(from, id, now));
@@ -78,6 +87,7 @@ Status Sequencer::OnRequest(Rank from, Request request, uint64_t made_at, TimePo
   if (!checked.ok()) return Internal("an impossible request: " + checked.message());
   if (RejectIfOver(from, request, made_at)) return OkStatus();
   const std::vector<Rank> ranks = RanksOf(request, *members);
+  if (!check_call_sites_) request.unnamed = false;
   RankRequest rank_request;
   rank_request.full = std::make_unique<Request>(std::move(request));
   return RecordRequest(from, ranks, std::move(rank_request), now);

@@ -77,7 +77,7 @@ class Sequencer {
   // be sent now.
   Outgoing Take();
 
-  TimePoint next_deadline() const { return stalls_.next_deadline(); }
+  TimePoint next_deadline() const;
 
  private:
   // sequencer.cc: from requests to complete tensors, and to errors.
@@ -108,21 +108,34 @@ class Sequencer {
                   const std::string& why);
   bool RejectIfOver(Rank from, const Request& request, uint64_t made_at);
   // sequencer_stalls.cc
-  std::map<Rank, const PendingTensor*> OldestWaits() const;
+  struct OldestWait {  // of one rank: its oldest request that waits for other ranks
+    uint64_t order = 0;
+    const PendingTensor* pending = nullptr;
+    size_t position = 0;  // of the rank among the members
+  };
+  std::map<Rank, OldestWait> OldestWaits() const;
   std::string StallReport(const PendingTensor& pending, TimePoint now,
-                          const std::map<Rank, const PendingTensor*>& waits) const;
+                          const std::map<Rank, OldestWait>& waits) const;
+  TimePoint CircleDeadline() const;
+  void CheckCircles(TimePoint now, std::vector<std::string>* warnings);
+  std::vector<StallWait> IncompleteWaits() const;
 
   ProcessSets sets_;  // as of the last plan that was made
   const size_t max_in_flight_;
   const Duration stall_shutdown_;
+  const bool check_call_sites_;
   Readiness readiness_;
   Joins joins_;
   Attempts attempts_;
   ResponseCache cache_;
   StallInspector stalls_;
-  FusionPlanner throttled_;        // complete tensors in which rank 0 takes part
-  FusionPlanner unthrottled_;      // all others
-  std::vector<Addressed> errors_;  // plans that end calls; without a sequence number yet
+  const Duration circle_warning_;           // as long as ranks may wait for each other
+  std::map<Rank, TimePoint> last_request_;  // when a rank last asked for anything
+  TimePoint next_circle_check_ = 0;         // not before
+  uint64_t reported_circle_ = 0;            // handle of its oldest tensor
+  FusionPlanner throttled_;                 // complete tensors in which rank 0 takes part
+  FusionPlanner unthrottled_;               // all others
+  std::vector<Addressed> errors_;           // plans that end calls; without a sequence number yet
   std::map<Rank, std::vector<uint32_t>> resend_;
   // For each request that a rank has to resend, in this order: Attempts::LeftCount when it was
   // made.

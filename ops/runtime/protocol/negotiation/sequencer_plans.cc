@@ -94,8 +94,8 @@ void Sequencer::AddItem(const PendingTensor& pending, Plan* plan) {
   // A rank that is absent does not get the plan and could not learn the id.
   if (Traits(plan->kind).cacheable && pending.absent.empty()) {
     ResponseCache::Evicted evicted;
-    item.cache_id =
-        cache_.Insert(pending.rank_requests.front().common(), item.negotiated_values, &evicted);
+    item.cache_id = cache_.Insert(pending.rank_requests.front().common(), item.negotiated_values,
+                                  pending.DifferentCallSites(), &evicted);
     for (const auto& [set, id] : evicted) evicted_[set].push_back(id);
   }
   plan->items.push_back(std::move(item));

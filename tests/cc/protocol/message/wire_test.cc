@@ -27,6 +27,8 @@ Frame RequestsFrame() {
   odd.splits = {0, -1, INT64_MAX};
   odd.refusal = "a scalar";
   odd.resent = true;
+  odd.unnamed = true;
+  odd.call_site = "train.py:40";
   Request& add = frame.requests.emplace_back();
   add.kind = CollectiveKind::kAddProcessSet;
   add.set_ranks = {0, 7, INT32_MAX};
@@ -178,7 +180,7 @@ TEST(APlainRequestStaysSmall) {
   frame.type = FrameType::kRequests;
   frame.requests.push_back(Allreduce("x", {4}));
   // Type, count, name, kind, dtype, op, flags, set, root, shapes, no ids.
-  EXPECT_EQ(EncodeFrame(frame).size(), size_t{2 + 2 + 4 + 2 + 3 + 1});
+  EXPECT_EQ(EncodeFrame(frame).size(), size_t{2 + 2 + 5 + 2 + 3 + 1});
 }
 
 TEST(BoundsOfSizesHold) {
