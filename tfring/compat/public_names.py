@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,18 @@ _INSTEAD = {
     "PartialDistributedOptimizer": "it is in tfring.keras",
     "load_model": "it is in tfring.keras",
 }
+
+
+# What Keras 2 needs of its own, by the module that has it: a layer, and what loads a model.
+KERAS2_INSTEAD = {
+    "SyncBatchNormalization": "tfring.keras2.sync_batch_norm",
+    "load_model": "tfring.keras2.saving",
+}
+
+
+def tf_keras_is_keras2() -> bool:
+    """Whether tf.keras is Keras 2 in this process: TF_USE_LEGACY_KERAS as TensorFlow reads it."""
+    return os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
 
 
 def lazy_names(
@@ -53,6 +66,8 @@ def lazy_names(
         if name not in module_of:
             raise _missing(package, name)
         module = module_of[name]
+        if name in KERAS2_INSTEAD and tf_keras_is_keras2():
+            module = KERAS2_INSTEAD[name]
         if module is None:
             return importlib.import_module(f"{package}.{name}")
         value = getattr(importlib.import_module(module), name)
@@ -63,13 +78,14 @@ def lazy_names(
 
 
 def reexport(
-    target: str, only: list[str] | None = None
+    target: str, only: list[str] | None = None, instead: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Returns `__getattr__`, `__dir__` and `__all__` of a module with the names of another.
 
     Args:
         target: the module of tfring that has the names, and lists the public ones in `__all__`.
         only: those names; None is all.
+        instead: names that come from another module, and which.
     """
     module = importlib.import_module(target)
     public = [n for n in module.__all__ if not n.startswith("_")]
@@ -78,6 +94,8 @@ def reexport(
     def get(name: str) -> Any:
         if name.startswith("__") or (only is not None and name not in only):
             raise AttributeError(f"tfring's shim for Horovod has no {name!r} here", name=name)
+        if instead is not None and name in instead:
+            return getattr(importlib.import_module(instead[name]), name)
         return getattr(module, name)
 
     return get, lambda: sorted({*names, *(dir(module) if only is None else ())}), names

@@ -14,6 +14,7 @@ import keras
 
 from tfring import topology
 from tfring.keras.hook import find_hook
+from tfring.keras2 import detect, facts
 from tfring.ops import library
 from tfring.training.reduction_record import reductions
 
@@ -50,10 +51,9 @@ def at_train_begin(model: Any) -> None:
     """Raises RuntimeError when `fit` is about to train with an optimizer that does not reduce."""
     hook = _hook_of(model)
     if hook is None and not _has_own_train_step(model) and topology.size() > 1:
-        optimizer = model.optimizer
         raise RuntimeError(
-            f"rank {topology.rank()}: the model's optimizer {optimizer.name!r} "
-            f"({type(optimizer).__name__}) does not reduce gradients over the {topology.size()} "
+            f"rank {topology.rank()}: the model's optimizer {facts.name_of(model.optimizer)!r} "
+            f"({type(model.optimizer).__name__}) does not reduce gradients over the {topology.size()} "
             "ranks: each would train a model of its own. Give compile() the optimizer that "
             "DistributedOptimizer returned. (load_model, clone, pickle and from_config "
             "make plain optimizers: wrap those again.)"
@@ -112,4 +112,6 @@ def _needs_reduction(model: Any) -> bool:
 
 
 def _has_own_train_step(model: Any) -> bool:
+    if detect.is_model(model):
+        return facts.has_own_train_step(model)
     return type(model).train_step is not keras.Model.train_step

@@ -31,6 +31,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfring.keras.accumulation import Accumulation
+from tfring.keras2 import facts
 from tfring.ops import reduce_ops
 from tfring.training import double_reduction
 from tfring.training.accumulation import LocalGradientAggregationHelper
@@ -49,12 +50,13 @@ def innermost(optimizer: Any) -> Any:
     return optimizer
 
 
-def find_hook(optimizer: Any) -> OptimizerHook | None:
-    """Returns the hook of an optimizer, or of the one inside a LossScaleOptimizer, or None."""
+def find_hook(optimizer: Any) -> Any:
+    """Returns the hook of an optimizer of either Keras, or of the one inside it, or None."""
     inner = innermost(optimizer)
     hook = getattr(inner, _ATTRIBUTE, None)
     # An attribute that was copied along with __dict__ still belongs to the original optimizer.
-    return hook if isinstance(hook, OptimizerHook) and hook.optimizer is inner else None
+    known = isinstance(hook, OptimizerHook) or facts.is_hook(hook)
+    return hook if known and hook.optimizer is inner else None
 
 
 @dataclasses.dataclass

@@ -8,13 +8,14 @@ from typing import Any
 import keras
 
 from tfring.keras import checks
+from tfring.keras2.facts import Keras2Callback
 
 # By model: the JoinCallback of its fit, and the last epoch whose metrics have been averaged.
 _joins: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 _averaged: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
-class DistributedCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class DistributedCallback(Keras2Callback, keras.callbacks.Callback):  # type: ignore[misc]
     """The base class of all callbacks that run collectives; checks that gradients are reduced.
 
     Used by the thread that calls `fit`, and for one `fit` at a time.

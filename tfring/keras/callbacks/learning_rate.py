@@ -10,6 +10,7 @@ import keras
 from tfring import topology
 from tfring.keras.callbacks.base import DistributedCallback, find_join
 from tfring.keras.hook import innermost
+from tfring.keras2 import detect, facts
 
 
 class LearningRateScheduleCallback(DistributedCallback):
@@ -63,9 +64,13 @@ class LearningRateScheduleCallback(DistributedCallback):
         """As in keras.callbacks.Callback."""
         super().on_train_begin(logs)
         optimizer = innermost(self.model.optimizer)
-        if not isinstance(getattr(optimizer, "_learning_rate", None), keras.Variable):
+        if detect.is_optimizer(optimizer):
+            settable = facts.has_settable_rate(optimizer)
+        else:
+            settable = isinstance(getattr(optimizer, "_learning_rate", None), keras.Variable)
+        if not settable:
             raise TypeError(
-                f"optimizer {optimizer.name!r} was made with a learning rate schedule; "
+                f"optimizer {facts.name_of(optimizer)!r} was made with a learning rate schedule; "
                 f"{type(self).__name__} needs one with a number for learning_rate"
             )
         if not self.staircase and not self.steps_per_epoch:
@@ -145,7 +150,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     def _warm_up(self, epoch: float) -> float:
         # The rate after the coming batches, so that the last ones of the warm-up reach initial_lr.
         # Keras calls this once for steps_per_execution batches.
-        epoch += self.model.steps_per_execution / float(self.steps_per_epoch or 1)
+        epoch += int(self.model.steps_per_execution) / float(self.steps_per_epoch or 1)
         epoch = min(epoch, float(self.warmup_epochs))
         size = topology.size()
         return (epoch * (size - 1) / self.warmup_epochs + 1) / size
@@ -164,6 +169,10 @@ def _scale_velocity(optimizer: Any, factor: float) -> None:
     It has the effect of a momentum scaled for one step. The momentum itself is a constant in the
     traced step, so that changing it between steps would do nothing.
     """
+    if detect.is_optimizer(optimizer):
+        for velocity in facts.velocities_of(optimizer):
+            velocity.assign(velocity * factor)
+        return
     for name in ("momentums", "_momentums"):  # SGD, RMSprop: velocities with the rate in them
         if isinstance(optimizer, (keras.optimizers.SGD, keras.optimizers.RMSprop)):
             for velocity in getattr(optimizer, name, None) or ():

@@ -11,6 +11,7 @@ from tfring import _native, topology
 from tfring.collectives import objects
 from tfring.exceptions import tf_errors
 from tfring.keras.callbacks.base import DistributedCallback, set_averaged, wait_for_all
+from tfring.keras2 import facts
 from tfring.ops import reduce_ops
 
 
@@ -77,7 +78,7 @@ class MetricAverageCallback(DistributedCallback):
 
     def _samples(self) -> float:
         """Returns how many samples Keras has counted since it last reset the metrics."""
-        tracker = getattr(self.model, "_loss_tracker", None)
+        tracker = facts.loss_tracker(self.model)
         return 0.0 if tracker is None else float(tracker.count)
 
     def _shares(self) -> tuple[float, float]:

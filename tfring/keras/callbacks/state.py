@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tfring.keras.hook import find_hook, innermost
+from tfring.keras2 import detect, facts
 
 
 def local_variables(model: Any, given: Iterable[Any]) -> list[Any]:
@@ -34,10 +35,14 @@ def shared_state(model: Any, local: Iterable[Any] = (), *, accumulators: bool = 
     if getattr(model, "optimizer", None) is None:
         return []
     inner = innermost(model.optimizer)
-    left_out = _slots(inner, {id(variable) for variable in local})
+    if detect.is_optimizer(inner):
+        left_out = facts.slots_of(inner, local)
+    else:
+        left_out = _slots(inner, {id(variable) for variable in local})
     if not accumulators:
         left_out |= {id(v) for v in getattr(inner, "_accumulated_gradients", None) or ()}
-    return [variable for variable in model.optimizer.variables if id(variable) not in left_out]
+    known = facts.variables_of(model.optimizer)
+    return [variable for variable in known if id(variable) not in left_out]
 
 
 def _slots(optimizer: Any, variables: set[int]) -> set[int]:
