@@ -107,6 +107,14 @@ TEST(CancelledCallsEndOnAllRanks) {
   for (int r = 0; r < 2; ++r) ExpectAborted(calls[r].get(), "the step of rank 2");
   job[2].CancelCalls(Cancelled("nothing to cancel"));
   ExpectWorks(&job, 0);
+  // A second Ctrl-C, while the calls of the first are still waiting for their answer.
+  auto alone = Start(&job, 2, 0, "alone");
+  for (int i = 0; i < 3; ++i) job[2].CancelCalls(Cancelled("interrupted again"));
+  ExpectAborted(alone.get(), "interrupted again");
+  for (int r = 0; r < 2; ++r) {
+    ExpectAborted(Start(&job, r, 0, "late").get(), "interrupted again");
+  }
+  ExpectWorks(&job, 0);
 }
 
 TEST(ARunThatEndsWellIsForgotten) {
@@ -181,6 +189,10 @@ TEST(AFailureAnotherRankHasReportedIsNoSecondOne) {
   EXPECT_EQ(withdrawals[0].process_set, 4);
   runs.Begin(2, 3);
   EXPECT_EQ(*runs.Admit(2, 3), 1u);
+  // The members of a set that the run comes to only after its failure wait for it as well.
+  EXPECT_TRUE(runs.Begin(1, 5));
+  EXPECT_TRUE(!runs.Begin(1, 5));
+  EXPECT_EQ(*runs.Admit(2, 5), 1u);
   runs.KeepOnly(ProcessSets(2));
   EXPECT_EQ(*runs.Admit(0, 4), 0u);
 }
