@@ -115,6 +115,7 @@ TEST(CancelledCallsEndOnAllRanks) {
     ExpectAborted(Start(&job, r, 0, "late").get(), "interrupted again");
   }
   ExpectWorks(&job, 0);
+  ExpectWorks(&job, 0);
 }
 
 TEST(ARunThatEndsWellIsForgotten) {
