@@ -57,6 +57,9 @@ class RunTable {
     std::map<ProcessSetId, uint64_t> began;  // under which attempts
     Status failed;                           // not ok: it has failed, and why
   };
+  uint64_t AttemptLocked(ProcessSetId set) const;
+  // Under which attempt the run began to use the set, be it now.
+  uint64_t BeginLocked(uint64_t run, ProcessSetId set);
   void LeaveLocked(ProcessSetId id, const Status& cause);
 
   mutable std::mutex mutex_;          // guards everything below

@@ -196,6 +196,7 @@ TEST(AFailureAnotherRankHasReportedIsNoSecondOne) {
   EXPECT_EQ(*runs.Admit(2, 5), 1u);
   runs.KeepOnly(ProcessSets(2));
   EXPECT_EQ(*runs.Admit(0, 4), 0u);
+  EXPECT_TRUE(runs.Admit(2, 3).ok());  // of the set that was removed: the engine ends it
 }
 
 }  // namespace
