@@ -16,7 +16,7 @@ Workload CheckedWorkload(const SimOptions& options, Random random, Checker* chec
   Result<Workload> workload = MakeWorkload(options.workload, options.ranks, random);
   if (workload.ok()) {
     for (std::vector<Phase>& script : workload->scripts) {
-      workload->users.push_back({{kGlobalProcessSet, {{std::move(script)}}}});
+      workload->users.push_back({{kGlobalProcessSet, false, {{std::move(script)}}}});
     }
     return std::move(*workload);
   }
