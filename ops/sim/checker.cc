@@ -206,7 +206,7 @@ std::string Checker::WrongItem(Rank rank, const PlanRun& run, const PlanItem& it
     case CollectiveKind::kAddProcessSet:
       first = 1;
       count = 1 + request.set_ranks.size();
-      if (!dims.empty() && dims[0] != call.new_set) {
+      if (!dims.empty() && call.new_set >= 0 && dims[0] != call.new_set) {
         return "has id " + std::to_string(dims[0]) + ", not " + std::to_string(call.new_set);
       }
       break;
@@ -228,6 +228,7 @@ void Checker::OnResult(Rank rank, CallId id, const Status& status) {
   SeenCall& seen = it->second;
   if (++seen.results > 1) return Fail(who + " '" + seen.call.request.name + "' ended twice");
   ++results_;
+  if (status.code() == StatusCode::kAborted) ++aborted_;
   --ranks_[rank].open;
   const std::string wrong = WrongResult(rank, seen.call, status);
   if (!wrong.empty()) {
@@ -250,7 +251,8 @@ std::string Checker::WrongResult(Rank rank, const Call& call, const Status& stat
                  : "the tensor is not named";
     case StatusCode::kAborted:
       if (!call.may_be_aborted) return "no step failed";
-      return NamesAFailedStep(call, text) ? "" : "that is no rank whose step failed";
+      return call.removed || NamesAFailedStep(call, text) ? ""
+                                                          : "that is no rank whose step failed";
     case StatusCode::kUnavailable:
       if (allowed_.lost == kNoRank) return "nobody was lost";
       if (!Contains(text, "rank " + std::to_string(allowed_.lost) + " (host ")) {

@@ -16,7 +16,7 @@ Workload CheckedWorkload(const SimOptions& options, Random random, Checker* chec
   Result<Workload> workload = MakeWorkload(options.workload, options.ranks, random);
   if (workload.ok()) {
     for (std::vector<Phase>& script : workload->scripts) {
-      workload->users.push_back({{kGlobalProcessSet, {{std::move(script)}}}});
+      workload->users.push_back({{kGlobalProcessSet, false, {{std::move(script)}}}});
     }
     return std::move(*workload);
   }
@@ -129,6 +129,7 @@ SimReport Cluster::Run() {
   report.failures = checker_.failures();
   report.plans = checker_.plans();
   report.results = checker_.results();
+  report.aborted = checker_.aborted();
   report.events = clock_.events_run();
   report.max_frames = network_.max_in_flight();
   report.busiest = network_.busiest();

@@ -16,7 +16,7 @@ void Cluster::StartAttempt(Rank rank, size_t user) {
   self.phase = 0;
   self.failed = false;
   self.began = node.attempts[script.process_set];
-  if (options_.fault == Fault::kNone && self.began != self.attempt) {
+  if (options_.fault == Fault::kNone && !script.removed && self.began != self.attempt) {
     checker_.Fail("rank " + std::to_string(rank) + " is in attempt " + std::to_string(self.began) +
                   " of process set " + std::to_string(script.process_set) + ", not " +
                   std::to_string(self.attempt));

@@ -106,6 +106,7 @@ int Main(int argc, char** argv) {
     const SimReport report = Cluster(options).Run();
     total.plans += report.plans;
     total.results += report.results;
+    total.aborted += report.aborted;
     total.events += report.events;
     if (report.busiest.messages > total.busiest.messages) total.busiest = report.busiest;
     total.max_frames = std::max(total.max_frames, report.max_frames);
@@ -123,9 +124,9 @@ int Main(int argc, char** argv) {
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   std::cout << arguments.seeds << " seeds, " << failed << " failed, " << faulted
-            << " with a fault, " << total.plans << " plans, " << total.results << " results, "
-            << total.events << " events, at most " << total.max_frames << " frames under way, "
-            << took.count() << " s\n"
+            << " with a fault, " << total.plans << " plans, " << total.results << " results ("
+            << total.aborted << " aborted), " << total.events << " events, at most "
+            << total.max_frames << " frames under way, " << took.count() << " s\n"
             << "busiest: rank " << total.busiest.rank << " with " << LoadText(total.busiest)
             << "\n";
   return failed == 0 ? 0 : 1;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,8 @@ class WithdrawalWorkload {
     for (size_t id = 1; id < sets.size(); ++id) {
       workload_.sets.emplace_back(static_cast<ProcessSetId>(id), sets[id]);
     }
+    sets_ = sets;
+    if (sets.size() > 1) AddDoomedSet();  // else ranks join the global set and are absent from it
     // A rank that has joined the global set takes no part in the others, which go on meanwhile.
     for (size_t id = 0; id < sets.size(); ++id) {
       AddSet(static_cast<ProcessSetId>(id), sets[id], id > 0 || sets.size() == 1);
@@ -57,6 +60,7 @@ class WithdrawalWorkload {
       } else {
         AddPhases(set, members, &attempt);
       }
+      if (set == kGlobalProcessSet) ChangeSets(number == failures, &attempt);
       if (number < failures) AddFailures(set, members, &attempt);
       for (auto& [rank, script] : attempt) {
         for (Phase& phase : script.phases) {
@@ -69,6 +73,70 @@ class WithdrawalWorkload {
       }
     }
     for (auto& [rank, user] : users) workload_.users[rank].push_back(std::move(user));
+  }
+
+  // A set that the global user removes in the end. Its calls never have all their ranks, so they
+  // end by a failure or by the removal.
+  void AddDoomedSet() {
+    std::vector<Rank> members = SomeRanks();
+    if (members.size() < 2 || Registered(members)) return;
+    doomed_ = static_cast<ProcessSetId>(sets_.size());
+    sets_.push_back(members);
+    workload_.sets.emplace_back(doomed_, members);
+    const Rank never = random_.Pick(members);
+    for (Rank rank : members) {
+      UserScript user;
+      user.process_set = doomed_;
+      user.removed = true;
+      for (int64_t attempts = random_.Between(1, 4); attempts > 0; --attempts) {
+        AttemptScript script;
+        Phase calls;
+        for (int64_t number = rank == never ? 0 : random_.Below(4); number > 0; --number) {
+          calls.push_back(PlainCall("op" + std::to_string(number), doomed_));
+          calls.back().removed = true;
+          calls.back().may_be_aborted = true;
+        }
+        if (!calls.empty()) script.phases.push_back(std::move(calls));
+        if (random_.Percent(40)) script.fails_after = MomentOfFailure();
+        user.attempts.push_back(std::move(script));
+      }
+      workload_.users[rank].push_back(std::move(user));
+    }
+  }
+
+  bool Registered(const std::vector<Rank>& ranks) const {
+    return std::find(sets_.begin(), sets_.end(), ranks) != sets_.end();
+  }
+
+  // Process sets are added in any attempt, so one may be there or not when the next begins: each
+  // has other ranks.
+  void ChangeSets(bool last, Attempts* attempt) {
+    Request request;
+    request.name = "change";
+    if (last && doomed_ != kGlobalProcessSet) {
+      request.kind = CollectiveKind::kRemoveProcessSet;
+      request.removed_set = doomed_;
+    } else {
+      request.kind = CollectiveKind::kAddProcessSet;
+      request.set_ranks = SomeRanks();
+      if (Registered(request.set_ranks)) return;
+      sets_.push_back(request.set_ranks);
+    }
+    for (auto& [rank, script] : *attempt) {
+      Call call;
+      call.request = request;
+      call.participants = sets_[0];
+      // A join would end the attempt for this rank: before it.
+      script.phases.insert(script.phases.begin(), {std::move(call)});
+    }
+  }
+
+  static Call PlainCall(const std::string& name, ProcessSetId set) {
+    Call call;
+    call.request.name = name;
+    call.request.process_set = set;
+    call.request.shapes = {{2}};
+    return call;
   }
 
   void AddPhases(ProcessSetId set, const std::vector<Rank>& members, Attempts* attempt) {
@@ -141,10 +209,7 @@ class WithdrawalWorkload {
         DropJoin(&script);
         continue;
       }
-      Call last;
-      last.request.name = "last";
-      last.request.process_set = set;
-      last.request.shapes = {{2}};
+      Call last = PlainCall("last", set);
       last.expected = StatusCode::kAborted;
       script.phases.push_back({std::move(last)});
     }
@@ -170,7 +235,9 @@ class WithdrawalWorkload {
   const int ranks_;
   Random random_;
   RandomCalls calls_;
-  std::map<int64_t, RandomOp> usual_;  // of the present set, by the number in their name
+  std::vector<std::vector<Rank>> sets_;      // all that may be registered at any time
+  ProcessSetId doomed_ = kGlobalProcessSet;  // none
+  std::map<int64_t, RandomOp> usual_;        // of the present set, by the number in their name
   Workload workload_;
 };
 

@@ -21,7 +21,7 @@ struct Call {
   StatusCode expected = StatusCode::kOk;
   bool removed = false;            // its process set is removed meanwhile: any error is right
   std::vector<Rank> participants;  // that its plan must have; not checked if empty
-  ProcessSetId new_set = -1;       // adding a process set: the id that it must get
+  ProcessSetId new_set = -1;       // adding a process set: the id that it must get, if known
   uint64_t attempt = 0;            // of its process set; all calls of a plan are of one
   bool may_be_aborted = false;     // the step fails on some rank
 };
@@ -42,6 +42,7 @@ struct AttemptScript {
 // the same time; all but the first attempt need a process set of which nobody else is a user.
 struct UserScript {
   ProcessSetId process_set = kGlobalProcessSet;
+  bool removed = false;  // the set is removed meanwhile
   std::vector<AttemptScript> attempts;
 };
 

@@ -111,6 +111,27 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 namespace tfring {
 namespace {
 
+std::string WithdrawFrame() {
+  Frame frame;
+  frame.type = FrameType::kWithdraw;
+  frame.status = Aborted("the step of rank 1 failed");
+  return EncodeFrame(frame);
+}
+
+// Ends the allreduce and the attempt.
+std::string AbortedFrame() {
+  Plan plan;
+  plan.sequence = 1;
+  plan.kind = CollectiveKind::kAllreduce;
+  plan.dtype = DataType::kFloat32;
+  plan.items = {{"allreduce", 0, {}}};
+  plan.error = Aborted("the step of rank 1 failed");
+  Frame frame;
+  frame.type = FrameType::kPlans;
+  frame.plans = {plan};
+  return EncodeFrame(frame);
+}
+
 std::vector<std::string> Corpus() {
   Frame requests;
   requests.type = FrameType::kRequests;
@@ -163,19 +184,8 @@ std::vector<std::string> Corpus() {
   fault.type = FrameType::kFault;
   fault.rank = 1;
   fault.status = Unavailable("gone");
-  Frame withdraw;
-  withdraw.type = FrameType::kWithdraw;
-  withdraw.status = Aborted("the step of rank 1 failed");
-  plan.sequence = 1;
-  plan.process_set = 0;
-  plan.kind = CollectiveKind::kAllreduce;
-  plan.items = {{"allreduce", 0, {}}};
-  plan.error = withdraw.status;
-  Frame aborted;
-  aborted.type = FrameType::kPlans;
-  aborted.plans = {plan};
-  return {EncodeFrame(requests), EncodeFrame(plans),    EncodeFrame(resend),
-          EncodeFrame(fault),    EncodeFrame(withdraw), EncodeFrame(aborted)};
+  return {EncodeFrame(requests), EncodeFrame(plans), EncodeFrame(resend),
+          EncodeFrame(fault),    WithdrawFrame(),    AbortedFrame()};
 }
 
 std::string Mutate(std::string bytes, std::mt19937_64* rng) {
