@@ -11,11 +11,17 @@ constexpr size_t kMaxFailedRuns = 256;
 
 }  // namespace
 
-void RunTable::Begin(uint64_t run, ProcessSetId set) {
-  if (run == 0) return;
+bool RunTable::Begin(uint64_t run, ProcessSetId set) {
+  if (run == 0) return false;
   std::lock_guard<std::mutex> lock(mutex_);
   const auto known = sets_.find(set);
-  runs_[run].began.emplace(set, known == sets_.end() ? 0 : known->second.attempt);
+  Run& caller = runs_[run];
+  const bool first =
+      caller.began.emplace(set, known == sets_.end() ? 0 : known->second.attempt).second;
+  // The members of this set would not learn of the failure otherwise.
+  const bool leaves = first && !caller.failed.ok();
+  if (leaves) LeaveLocked(set, caller.failed);
+  return leaves;
 }
 
 void RunTable::End(uint64_t run) {
@@ -43,10 +49,15 @@ bool RunTable::Fail(uint64_t run, const Status& cause) {
   return left;
 }
 
-bool RunTable::Leave(const std::vector<ProcessSetId>& sets, const Status& cause) {
+bool RunTable::Leave(const std::map<ProcessSetId, uint64_t>& attempts, const Status& cause) {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (ProcessSetId set : sets) LeaveLocked(set, cause);
-  return !sets.empty();
+  bool left = false;
+  for (const auto& [set, attempt] : attempts) {
+    if (sets_[set].attempt != attempt) continue;
+    LeaveLocked(set, cause);
+    left = true;
+  }
+  return left;
 }
 
 void RunTable::LeaveLocked(ProcessSetId id, const Status& cause) {

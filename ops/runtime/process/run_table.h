@@ -23,11 +23,11 @@ namespace tfring {
 class RunTable {
  public:
   // See ProcessRuntime. True if there are withdrawals for the engine.
-  void Begin(uint64_t run, ProcessSetId set);
+  bool Begin(uint64_t run, ProcessSetId set);
   void End(uint64_t run);
   bool Fail(uint64_t run, const Status& cause);
-  // This rank leaves its attempts of these sets.
-  bool Leave(const std::vector<ProcessSetId>& sets, const Status& cause);
+  // This rank leaves those of these attempts in which it still is.
+  bool Leave(const std::map<ProcessSetId, uint64_t>& attempts, const Status& cause);
 
   // The attempt that a call of `run` (0: none) belongs to. Aborted if it is over. There may be
   // withdrawals for the engine afterwards.
