@@ -202,6 +202,7 @@ void Checker::OnResult(Rank rank, CallId id, const Status& status) {
   SeenCall& seen = it->second;
   if (++seen.results > 1) return Fail(who + " '" + seen.call.request.name + "' ended twice");
   ++results_;
+  if (status.code() == StatusCode::kAborted) ++aborted_;
   --ranks_[rank].open;
   const std::string wrong = WrongResult(rank, seen.call, status);
   if (!wrong.empty()) {

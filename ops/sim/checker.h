@@ -51,6 +51,7 @@ class Checker {
   }
   int64_t plans() const { return static_cast<int64_t>(plans_.size()); }
   int64_t results() const { return results_; }
+  int64_t aborted() const { return aborted_; }
 
  private:
   struct SeenCall {
@@ -83,6 +84,7 @@ class Checker {
   std::map<uint64_t, SeenPlan> plans_;
   std::map<std::pair<ProcessSetId, uint64_t>, std::vector<Rank>> failures_of_steps_;
   int64_t results_ = 0;
+  int64_t aborted_ = 0;
   std::vector<std::string> failures_;
 };
 

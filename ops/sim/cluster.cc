@@ -127,6 +127,7 @@ SimReport Cluster::Run() {
   report.failures = checker_.failures();
   report.plans = checker_.plans();
   report.results = checker_.results();
+  report.aborted = checker_.aborted();
   report.events = clock_.events_run();
   report.max_frames = network_.max_in_flight();
   report.faulted = faulted_;

@@ -46,6 +46,7 @@ struct SimReport {
   std::vector<std::string> failures;
   int64_t plans = 0;
   int64_t results = 0;
+  int64_t aborted = 0;  // of these
   int64_t events = 0;
   int64_t max_frames = 0;  // under way in one direction at one time
   bool faulted = false;    // the fault happened before the work was done

@@ -108,4 +108,9 @@ bool RunTable::HasWithdrawals() const {
   return !withdrawals_.empty();
 }
 
+size_t RunTable::size() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return runs_.size();
+}
+
 }  // namespace tfring

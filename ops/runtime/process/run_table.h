@@ -1,6 +1,7 @@
 #ifndef TFRING_OPS_RUNTIME_PROCESS_RUN_TABLE_H_
 #define TFRING_OPS_RUNTIME_PROCESS_RUN_TABLE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -43,6 +44,9 @@ class RunTable {
   // an attempt comes after the withdrawal from the one before.
   void Drain(std::vector<Withdrawal>* out);
   bool HasWithdrawals() const;
+
+  // Runs that it knows: those that have begun, and some that have failed.
+  size_t size() const;
 
  private:
   struct Set {
