@@ -6,9 +6,8 @@ So a thread is told of the signal by Python's wake-up descriptor and withdraws t
 they end with an error, the main thread returns to the interpreter, and KeyboardInterrupt is raised
 there. The other ranks' calls end with an error that names this rank.
 
-Done only while SIGINT has Python's own handler or the one below: a program with a handler of its own
-may want to finish its step. Nothing is done if the program, or a library, has a wake-up descriptor
-already.
+Done only while SIGINT has Python's own handler or the one below: a program with another one may
+want to finish its step. Nothing is done if the program, or a library, has a wake-up descriptor.
 
 The handler below differs from Python's own in one point. TensorFlow creates the exception for an
 operation that failed in C++; a KeyboardInterrupt in the midst of that comes out as a RuntimeError
@@ -17,7 +16,6 @@ about mismatched exceptions. So it waits until the exception is complete.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -34,8 +32,6 @@ _CAUSE = "interrupted (Ctrl-C, SIGINT)"
 
 # How many frames up a constructor of an exception is looked for; each class calls its base's.
 _DEPTH = 8
-
-_PendingCall = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 class _State:
@@ -95,38 +91,22 @@ def _wait(read_end: int) -> None:
 def _withdraw_until_main_thread_runs() -> None:
     back = threading.Event()
 
-    def main_thread_runs(_: object) -> int:
-        back.set()
-        return 0
-
-    asked = _call_in_main_thread(called := _PendingCall(main_thread_runs))
+    asked = _native.core.call_in_main_thread(back.set)
     _native.core.cancel_calls(_CAUSE)
     while asked and not back.wait(_AGAIN):
         _native.core.cancel_calls(_CAUSE)
-    del called  # until now the interpreter may have called it
-
-
-def _call_in_main_thread(function: object) -> bool:
-    """Lets the interpreter call it when the main thread is there, after handlers of signals.
-
-    Returns:
-        False if too many calls are pending. The caller keeps the function alive.
-    """
-    return bool(ctypes.pythonapi.Py_AddPendingCall(function, None) == 0)
 
 
 def _on_interrupt(number: int, frame: FrameType | None) -> None:
     """Raises KeyboardInterrupt, now or when the exception that is being created is complete."""
-    if not (_creates_exception(frame) and _call_in_main_thread(_raise_later)):
+    if not (_creates_exception(frame) and _native.core.call_in_main_thread(_raise_later)):
         signal.default_int_handler(number, frame)
 
 
-@_PendingCall
-def _raise_later(_: object) -> int:
-    if not (_creates_exception(sys._getframe(1)) and _call_in_main_thread(_raise_later)):
-        main = ctypes.c_ulong(threading.main_thread().ident or 0)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(KeyboardInterrupt))
-    return 0
+def _raise_later() -> None:
+    caller = sys._getframe(1)
+    if not (_creates_exception(caller) and _native.core.call_in_main_thread(_raise_later)):
+        raise KeyboardInterrupt
 
 
 def _creates_exception(frame: FrameType | None) -> bool:

@@ -78,6 +78,20 @@ py::dict BuildInfo() {
   return info;
 }
 
+// Takes over a reference to `function`. What it raises is raised in the main thread.
+int CallPending(void* function) {
+  const auto called = py::reinterpret_steal<py::object>(static_cast<PyObject*>(function));
+  const auto result = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(called.ptr()));
+  return result ? 0 : -1;
+}
+
+bool CallInMainThread(const py::function& function) {
+  PyObject* const held = function.inc_ref().ptr();
+  if (Py_AddPendingCall(&CallPending, held) == 0) return true;
+  Py_DECREF(held);
+  return false;
+}
+
 void DefineFailures(py::module_& m) {
   using py::arg;
   m.def(
@@ -101,6 +115,9 @@ void DefineFailures(py::module_& m) {
       "cancel_calls",
       [](const std::string& cause) { ProcessRuntime::Get().CancelCalls(Aborted(cause)); },
       arg("cause"), "Withdraws all calls of this rank that wait; all ranks get the cause.");
+  m.def("call_in_main_thread", &CallInMainThread, arg("function"),
+        "The interpreter calls it when the main thread is there next, after handlers of signals. "
+        "False if too many such calls are pending.");
 }
 
 void DefineLifecycle(py::module_& m) {

@@ -71,6 +71,10 @@ uint64_t StepRuns::Join(tf::OpKernelContext* context, ProcessSetId process_set, 
   if (context->cancellation_manager() == nullptr) return 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (failed_ != run && failed_ != 0) {
+      failed_ = 0;
+      SetSurroundingLocked();
+    }
     std::shared_ptr<Step>& step = steps_[run];
     if (step == nullptr) {
       step = std::make_shared<Step>(run, *context);
@@ -90,6 +94,8 @@ uint64_t StepRuns::Join(tf::OpKernelContext* context, ProcessSetId process_set, 
         ++joined.waiting;
       } else if (!joined.guarded) {
         joined.guarded = true;
+        guarded_.push_back(run);
+        SetSurroundingLocked();
         tf::Rendezvous* const counted = Counted(joined.rendezvous);
         if (counted != nullptr) {
           joined.weak = std::make_unique<WeakRendezvous>(counted, [this, run] { OnEnded(run); });
@@ -108,6 +114,10 @@ void StepRuns::OnLateCaller(tf::OpKernelContext* context, uint64_t run, ProcessS
   if (caller == Caller::kGuard && IsEndOfInput(cause)) return;
   ProcessRuntime::Get().BeginRun(run, process_set);
   ProcessRuntime::Get().FailRun(run, ShortCause(cause));
+  if (caller == Caller::kCollective) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  failed_ = run;
+  SetSurroundingLocked();
 }
 
 void StepRuns::Leave(uint64_t run) {
@@ -145,7 +155,9 @@ void StepRuns::EndLocked(const std::shared_ptr<Step>& step, const absl::Status& 
     ProcessRuntime::Get().EndRun(step->run);
   } else {
     ProcessRuntime::Get().FailRun(step->run, ShortCause(cause));
+    if (step->guarded) failed_ = step->run;
   }
+  SetSurroundingLocked();
 }
 
 void StepRuns::OnEnded(uint64_t run) {
@@ -171,6 +183,13 @@ void StepRuns::ForgetLocked(const std::shared_ptr<Step>& step) {
   step->over = true;
   closing_.erase(std::remove(closing_.begin(), closing_.end(), step), closing_.end());
   steps_.erase(step->run);
+  guarded_.erase(std::remove(guarded_.begin(), guarded_.end(), step->run), guarded_.end());
+}
+
+void StepRuns::SetSurroundingLocked() {
+  uint64_t run = failed_;
+  if (!guarded_.empty()) run = guarded_.size() == 1 && failed_ == 0 ? guarded_[0] : 0;
+  ProcessRuntime::Get().SetSurroundingRun(run);
 }
 
 int64_t StepRuns::count() {

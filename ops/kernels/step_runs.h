@@ -44,8 +44,8 @@ class StepRuns {
   enum class Caller { kGuard, kCollective };
 
   uint64_t Join(tensorflow::OpKernelContext* context, ProcessSetId process_set, Caller caller);
-  static void OnLateCaller(tensorflow::OpKernelContext* context, uint64_t run,
-                           ProcessSetId process_set, Caller caller);
+  void OnLateCaller(tensorflow::OpKernelContext* context, uint64_t run, ProcessSetId process_set,
+                    Caller caller);
   // The step's cancellation manager was cancelled or is being destroyed.
   void OnCancelled(const std::shared_ptr<Step>& step);
   // Its rendezvous is being destroyed, which happens to no step that has failed.
@@ -55,9 +55,14 @@ class StepRuns {
   // Takes the step out of the map; tells the runtime how it ended. Ok: well, unless calls wait.
   void EndLocked(const std::shared_ptr<Step>& step, const absl::Status& cause);
   void ForgetLocked(const std::shared_ptr<Step>& step);
+  void SetSurroundingLocked();
 
   std::mutex mutex_;  // guards everything below, and what the steps hold
   std::unordered_map<uint64_t, std::shared_ptr<Step>> steps_;
+  std::vector<uint64_t> guarded_;  // of these, the guarded ones
+  // A guarded step that has failed, until another one begins: programs of it that XLA has compiled
+  // may still run.
+  uint64_t failed_ = 0;
   // Cancelled, with a rendezvous that still lives and was not aborted. Mostly the rendezvous is
   // destroyed right away. But if a function that is called within the step has failed, the abort is
   // still to come.

@@ -132,6 +132,7 @@ void UseGivenOutputs(const ffi::RemainingRets& results, const Request& request, 
 Status RunAndWait(Request request, LocalCall call) {
   auto ended = std::make_shared<std::promise<Status>>();
   std::future<Status> status = ended->get_future();
+  call.run = ProcessRuntime::Get().surrounding_run();
   call.done = [ended](const Status& outcome) { ended->set_value(outcome); };
   ProcessRuntime::Get().Enqueue(std::move(request), std::move(call));
   return status.get();

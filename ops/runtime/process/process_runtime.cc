@@ -111,6 +111,7 @@ struct ProcessRuntime::Impl {
   // Never removed, because readers of `topology` hold no lock.
   std::vector<std::unique_ptr<const Topology>> topologies;
   std::atomic<const Topology*> topology{nullptr};  // null when not initialized
+  std::atomic<uint64_t> surrounding_run{0};
 };
 
 ProcessRuntime& ProcessRuntime::Get() {
@@ -233,6 +234,10 @@ void ProcessRuntime::FailRun(uint64_t run, const Status& cause) {
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
   if (runtime != nullptr) runtime->FailRun(run, cause);
 }
+
+void ProcessRuntime::SetSurroundingRun(uint64_t run) { impl_->surrounding_run = run; }
+
+uint64_t ProcessRuntime::surrounding_run() const { return impl_->surrounding_run; }
 
 void ProcessRuntime::CancelCalls(const Status& cause) {
   if (ForkGuard::InForkedChild()) return;

@@ -104,6 +104,10 @@ class TFRING_EXPORT ProcessRuntime {
   // a plan runs. What this rank enqueues for a later run, or without a run, belongs to the next
   // attempt.
   void FailRun(uint64_t run, const Status& cause);
+  // The run of calls that do not know theirs: those of programs that XLA has compiled, which learn
+  // nothing of the step that they are part of. 0: none, or several at a time.
+  void SetSurroundingRun(uint64_t run);
+  uint64_t surrounding_run() const;
   // This rank leaves the attempts of all process sets in which it has calls in flight: for Ctrl-C.
   void CancelCalls(const Status& cause);
 
