@@ -77,6 +77,7 @@ Status ReadStatus(WireReader* in) {
     case StatusCode::kCancelled:
     case StatusCode::kInvalidArgument:
     case StatusCode::kDeadlineExceeded:
+    case StatusCode::kResourceExhausted:
     case StatusCode::kFailedPrecondition:
     case StatusCode::kUnimplemented:
     case StatusCode::kInternal:
