@@ -14,6 +14,7 @@ constexpr bool SameNumber(StatusCode ours, absl::StatusCode absls) {
 static_assert(SameNumber(StatusCode::kCancelled, absl::StatusCode::kCancelled));
 static_assert(SameNumber(StatusCode::kInvalidArgument, absl::StatusCode::kInvalidArgument));
 static_assert(SameNumber(StatusCode::kDeadlineExceeded, absl::StatusCode::kDeadlineExceeded));
+static_assert(SameNumber(StatusCode::kResourceExhausted, absl::StatusCode::kResourceExhausted));
 static_assert(SameNumber(StatusCode::kFailedPrecondition, absl::StatusCode::kFailedPrecondition));
 static_assert(SameNumber(StatusCode::kAborted, absl::StatusCode::kAborted));
 static_assert(SameNumber(StatusCode::kUnimplemented, absl::StatusCode::kUnimplemented));

@@ -35,6 +35,8 @@ constexpr Setting kSettings[] = {
      "never fuse a grouped collective with others"},
     {"MAX_PLANS_IN_FLIGHT", Unit::kCount, &Config::max_plans_in_flight, nullptr, 1, 1 << 20,
      "fused collectives under way before what becomes ready is held back and fused"},
+    {"MAX_PENDING_BYTES", Unit::kBytes, &Config::max_pending_bytes, nullptr, 1 << 16, kMaxBytes,
+     "memory of rank 0 for calls that wait for other ranks; calls beyond it end with an error"},
     {"STALL_CHECK_TIME_SECONDS", Unit::kSeconds, &Config::stall_warning, nullptr, 0, kMaxSeconds,
      "warn about a tensor that some ranks have waited for this long, and after 3 s where ranks "
      "wait "

@@ -21,6 +21,7 @@ struct Config {
   int64_t max_plans_in_flight = 2;               // MAX_PLANS_IN_FLIGHT, then batch while busy
   Duration stall_warning = 10 * kSecond;         // STALL_CHECK_TIME_SECONDS; 0 disables the check
   Duration stall_shutdown = 600 * kSecond;       // STALL_SHUTDOWN_TIME_SECONDS; 0 is never
+  int64_t max_pending_bytes = 4LL << 30;         // MAX_PENDING_BYTES: of requests at rank 0
   Duration heartbeat_interval = 5 * kSecond;     // HEARTBEAT_SECONDS; 0 disables heartbeats
   Duration heartbeat_timeout = 30 * kSecond;     // HEARTBEAT_TIMEOUT_SECONDS
   int64_t direct_max_bytes = 32 << 10;  // DIRECT_MAX_BYTES: direct exchange up to this size

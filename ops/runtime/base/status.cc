@@ -12,6 +12,8 @@ const char* StatusCodeName(StatusCode code) {
       return "InvalidArgument";
     case StatusCode::kDeadlineExceeded:
       return "DeadlineExceeded";
+    case StatusCode::kResourceExhausted:
+      return "ResourceExhausted";
     case StatusCode::kFailedPrecondition:
       return "FailedPrecondition";
     case StatusCode::kAborted:

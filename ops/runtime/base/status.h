@@ -17,6 +17,7 @@ enum class StatusCode : uint8_t {
   kCancelled = 1,           // the runtime, here or on a peer, was shut down
   kInvalidArgument = 3,     // this call is wrong on its own
   kDeadlineExceeded = 4,    // stalled for longer than the configured limit
+  kResourceExhausted = 8,   // more calls wait than rank 0 has memory for
   kFailedPrecondition = 9,  // ranks disagree, or the runtime is not initialized
   kAborted = 10,            // the step failed, here or on another rank
   kUnimplemented = 12,
@@ -50,6 +51,9 @@ inline Status InvalidArgument(std::string m) {
 }
 inline Status DeadlineExceeded(std::string m) {
   return {StatusCode::kDeadlineExceeded, std::move(m)};
+}
+inline Status ResourceExhausted(std::string m) {
+  return {StatusCode::kResourceExhausted, std::move(m)};
 }
 inline Status FailedPrecondition(std::string m) {
   return {StatusCode::kFailedPrecondition, std::move(m)};

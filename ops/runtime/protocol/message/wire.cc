@@ -80,6 +80,7 @@ Status ReadStatus(WireReader* in) {
     case StatusCode::kCancelled:
     case StatusCode::kInvalidArgument:
     case StatusCode::kDeadlineExceeded:
+    case StatusCode::kResourceExhausted:
     case StatusCode::kFailedPrecondition:
     case StatusCode::kAborted:
     case StatusCode::kUnimplemented:

@@ -24,6 +24,7 @@ Sequencer::Sequencer(const Config& config, ProcessSets process_sets)
       max_in_flight_(static_cast<size_t>(std::max<int64_t>(1, config.max_plans_in_flight))),
       stall_shutdown_(config.stall_shutdown),
       check_call_sites_(config.call_site_check),
+      max_pending_bytes_(static_cast<size_t>(config.max_pending_bytes)),
       cache_(config.cache_capacity),
       stalls_(config),
       circle_warning_(std::min(config.stall_warning, kCircleWarning)),
@@ -133,6 +134,7 @@ Status Sequencer::RecordRequest(Rank from, const std::vector<Rank>& members,
       return OkStatus();
     }
   }
+  if (!joins && !HasRoomFor(from, request)) return OkStatus();
   PendingTensor* pending = readiness_.Add(set, name, members, from, std::move(rank_request), now);
   if (pending == nullptr) {
     return Internal("rank " + std::to_string(from) + " asked twice for tensor '" + name + "'" +
@@ -144,6 +146,24 @@ Status Sequencer::RecordRequest(Rank from, const std::vector<Rank>& members,
     TryComplete(pending, now);
   }
   return OkStatus();
+}
+
+// False if the memory for requests that wait for other ranks is used up: then this call ends on all
+// ranks that have made it. A request that completes its tensor is always taken.
+bool Sequencer::HasRoomFor(Rank from, const Request& request) {
+  if (readiness_.bytes() < max_pending_bytes_) return true;
+  PendingTensor* pending = readiness_.FindByName(request.process_set, request.name);
+  if (pending != nullptr && pending->ready + 1 >= pending->members.size()) return true;
+  const Status error = ResourceExhausted(
+      Describe(request) + SetText(request.process_set) + " by rank " + std::to_string(from) +
+      ": rank 0 keeps " + std::to_string(readiness_.all().size()) +
+      " tensors that wait for other ranks, in " + std::to_string(readiness_.bytes()) +
+      " bytes, and TFRING_MAX_PENDING_BYTES is " + std::to_string(max_pending_bytes_) +
+      ". Wait for some calls before making more, give many small tensors to one grouped call, or "
+      "look for the rank that the others are ahead of");
+  RejectRequest(from, request, error);
+  if (pending != nullptr) EndWithError(pending, error);
+  return false;
 }
 
 // After `joined` has joined: tensors that waited for it may be complete now, or impossible. Joins

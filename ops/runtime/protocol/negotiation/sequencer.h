@@ -87,6 +87,7 @@ class Sequencer {
   Status OnCacheId(Rank from, uint32_t id, TimePoint now);
   Status RecordRequest(Rank from, const std::vector<Rank>& members, RankRequest rank_request,
                        TimePoint now);
+  bool HasRoomFor(Rank from, const Request& request);
   void CompleteWithout(Rank joined, TimePoint now);
   void TryComplete(PendingTensor* pending, TimePoint now);
   void ValidateAndQueue(PendingTensor* pending);
@@ -124,6 +125,7 @@ class Sequencer {
   const size_t max_in_flight_;
   const Duration stall_shutdown_;
   const bool check_call_sites_;
+  const size_t max_pending_bytes_;
   Readiness readiness_;
   Joins joins_;
   Attempts attempts_;
