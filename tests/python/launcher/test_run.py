@@ -209,19 +209,24 @@ def test_other_hosts_get_the_environment_but_no_secret_on_the_command_line(tmp_p
         """
     print(rank, os.environ["TFRING_CROSS_RANK"], os.environ.get("TRAINING_DATA"), os.getcwd())
     print(os.environ["TFRING_SECRET"])
+    print([os.environ.get(name) for name in ("GIVEN", "CLOUD_TOKEN", "TF_SETTING")])
     """,
     )
     done = run(
-        *("-np", 3, "-H", "localhost:1,127.0.0.2:2", "-p", 2222, sys.executable, path, tmp_path),
+        *("-np", 3, "-H", "localhost:1,127.0.0.2:2", "-p", 2222, "-x", "TRAINING_DATA"),
+        *("-x", "GIVEN=1", sys.executable, path, tmp_path),
         PATH=fake_ssh(tmp_path),
         TRAINING_DATA="/a b/$c",
+        CLOUD_TOKEN="token",
+        TF_SETTING="2",
     )
     assert done.returncode == 0, done.stderr
     here = os.getcwd()
     lines = done.stdout.splitlines()
     assert f"[1]<stdout>:1 1 /a b/$c {here}" in lines and f"[2]<stdout>:2 0 /a b/$c {here}" in lines
     log = (tmp_path / "ssh.log").read_text()
-    assert log.count("-p 2222 127.0.0.2 ") == 2
+    assert log.count("-p 2222 127.0.0.2 ") == 1  # one connection for both ranks
+    assert "[1]<stdout>:['1', None, '2']" in lines and "[2]<stdout>:['1', None, '2']" in lines
     secrets = {line.partition(":")[2] for line in lines if len(line) > 70}
     assert len(secrets) == 1 and secrets.pop() not in log
 
