@@ -2,9 +2,10 @@
 
 The launcher runs one of these per other host, through ssh. It imports only the standard library.
 Standard input has lines: ``start RANK JOB``, where JOB is what agent.py reads, and
-``signal RANK N``. Standard output has a first line, `GREETING`, and then frames: a letter (o: output,
-e: error output, x: the rank ended, the data is its exit code or minus its signal), the rank, the
-length of the data, the data. At end of file on standard input every rank ends, as agent.py says.
+``signal RANK N``. Standard output has a first line, `GREETING`, and then frames: a letter, the
+rank, the length of the data, the data. o is output, e error output, x the end of a rank, whose data
+is its exit code or minus its signal. At end of file on standard input every rank ends, as agent.py
+says.
 """
 
 from __future__ import annotations
