@@ -70,9 +70,9 @@ class HostAgent:
         return 0
 
     def _update(self) -> None:
-        """Waits for room on the connection only where something waits, and the other way round."""
+        """Waits for space on the connection only where something waits, and the other way round."""
         self._watch(1, bool(self._out) and self._connected, selectors.EVENT_WRITE, "out")
-        room = len(self._out) < _MOST_WAITING
+        space = len(self._out) < _MOST_WAITING
         for rank, agent in self._agents.items():
             assert agent.stdin is not None
             if not agent.stdin.closed:
@@ -81,7 +81,7 @@ class HostAgent:
             for letter, pipe in ((b"o", agent.stdout), (b"e", agent.stderr)):
                 assert pipe is not None
                 if not pipe.closed:
-                    self._watch(pipe.fileno(), room, selectors.EVENT_READ, (letter, rank))
+                    self._watch(pipe.fileno(), space, selectors.EVENT_READ, (letter, rank))
 
     def _watch(self, fd: int, on: bool, events: int, data: object) -> None:
         watched = fd in self._selector.get_map()

@@ -221,7 +221,7 @@ class JobRunner:
         """Waits for output, a signal, the end of a rank or a deadline, and handles it."""
         now = time.monotonic()
         for host in self._hosts.values():
-            self._watch_for_room(host)
+            self._watch_for_space(host)
         deadlines = [deadline, self._merger.tick(now), *(due for due, _ in self._escalation[:1])]
         limits = [d - now for d in deadlines if d is not None]
         for key, _ in self._selector.select(max(0.0, min(limits)) if limits else None):
@@ -243,8 +243,8 @@ class JobRunner:
             for rank, name, data in found or ():
                 self._handle_output(self._streams[rank, name], data)
 
-    def _watch_for_room(self, host: Host) -> None:
-        """Waits for room on a connection where something waits to be written, and only there."""
+    def _watch_for_space(self, host: Host) -> None:
+        """Waits for space on a connection where something waits to be written, and only there."""
         fd = host.fds()[0]
         watched = fd in self._selector.get_map()
         if host.wants_to_write() and not watched:
