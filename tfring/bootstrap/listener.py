@@ -105,7 +105,7 @@ class Listener:
             BootstrapError: Two processes that know the secret say that they are the same rank; or
                 there are not enough descriptors for all connections.
         """
-        self._check_room(len(expected))
+        self._check_limit(len(expected))
         present: dict[Who, Channel] = {}
         enough = 1 if one_is_enough else len(expected)
         try:
@@ -144,7 +144,7 @@ class Listener:
                 sock, _ = self._sock.accept()
             except OSError as error:
                 if error.errno in _NO_DESCRIPTOR:
-                    self._make_room(error)
+                    self._free_descriptors(error)
                 return  # nobody else is there, or the other end has given up already
             if len(self._pending) >= _MAX_HANDSHAKES:
                 # At random, so that nobody can choose who is dropped.
@@ -155,8 +155,8 @@ class Listener:
             self._pending.append(pending)
             self._selector.register(sock, selectors.EVENT_READ, pending)
 
-    def _check_room(self, connections: int) -> None:
-        """Raises BootstrapError if the limit leaves no room for so many connections."""
+    def _check_limit(self, connections: int) -> None:
+        """Raises BootstrapError if the limit does not allow so many connections."""
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         free = soft - len(os.listdir("/proc/self/fd"))
         if soft != resource.RLIM_INFINITY and free < connections:
@@ -165,7 +165,7 @@ class Listener:
                 f"descriptors leaves {max(0, free)}: raise the hard limit (ulimit -Hn)"
             )
 
-    def _make_room(self, error: OSError) -> None:
+    def _free_descriptors(self, error: OSError) -> None:
         """Frees descriptors of unfinished handshakes; an error where there are none."""
         if not self._pending:
             raise BootstrapError(

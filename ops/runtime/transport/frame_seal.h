@@ -20,6 +20,8 @@ class Blake2b {
   Blake2b(std::string_view key, size_t output_bytes);
 
   void Update(std::string_view bytes);
+  // Hashes the block that waits for more if it is full: only where more surely comes.
+  void HashFullBlock();
   // Ends the hash: call it once.
   std::string Finish();
 
