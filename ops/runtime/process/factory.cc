@@ -57,7 +57,7 @@ Result<std::unique_ptr<ControlTransport>> MakeControl(Connections* connections) 
     peers.push_back(
         {rank, std::move(socket), pid == connections->local_pids.end() ? 0 : pid->second});
   }
-  auto made = TcpControlTransport::Create(std::move(peers));
+  auto made = TcpControlTransport::Create(std::move(peers), connections->local_pids);
   if (!made.ok()) return made.status();
   return std::unique_ptr<ControlTransport>(std::move(*made));
 }
@@ -96,6 +96,7 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   parts.engine.rank = topology.rank;
   parts.engine.size = topology.size;
   parts.engine.config = config;
+  parts.engine.start_timeout = limit;
   parts.engine.hosts = std::move(hosts);
   Result<std::unique_ptr<ControlTransport>> control = MakeControl(&connections);
   if (!control.ok()) return control.status();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ops/runtime/base/log.h"
+#include "ops/runtime/base/signals.h"
 #include "ops/runtime/process/buffer_checks.h"
 #include "ops/runtime/process/call_table.h"
 #include "ops/runtime/process/completion_thread.h"

@@ -6,6 +6,8 @@
 #include <system_error>
 #include <utility>
 
+#include "ops/runtime/base/signals.h"
+
 namespace tfring {
 
 WorkerThread::~WorkerThread() {
@@ -46,13 +48,5 @@ bool WorkerThread::Join(TimePoint deadline) {
   }
   return ended;
 }
-
-SignalsBlocked::SignalsBlocked() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before_);
-}
-
-SignalsBlocked::~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
 }  // namespace tfring

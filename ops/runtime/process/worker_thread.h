@@ -1,8 +1,6 @@
 #ifndef TFRING_OPS_RUNTIME_PROCESS_WORKER_THREAD_H_
 #define TFRING_OPS_RUNTIME_PROCESS_WORKER_THREAD_H_
 
-#include <signal.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <functional>
@@ -17,8 +15,7 @@
 namespace tfring {
 
 // A named thread that can be joined with a time limit: after that it is detached and runs on, so
-// the body has to own all that it uses. It blocks all signals, which the other threads of the
-// process handle. Used by one thread at a time.
+// the body has to own all that it uses. It runs with SignalsBlocked. Used by one thread at a time.
 class WorkerThread {
  public:
   WorkerThread() = default;
@@ -43,16 +40,6 @@ class WorkerThread {
   std::thread thread_;
   std::atomic<std::thread::id> id_{};
   std::shared_ptr<Ending> ending_;
-};
-
-// While it lives, blocks every signal for the calling thread and so for the threads it creates.
-class SignalsBlocked {
- public:
-  SignalsBlocked();
-  ~SignalsBlocked();
-
- private:
-  sigset_t before_;
 };
 
 }  // namespace tfring

@@ -28,6 +28,7 @@ void Engine::Impl::OnControl(const ControlEvent& event) {
   if (event.kind == ControlEvent::Kind::kPeerLost) return OnPeerLost(event.peer, event.reason);
   if (!peers_.IsControlPeer(event.peer)) return;
   peers_.Received(event.peer, now_);
+  if (event.kind == ControlEvent::Kind::kAlive) return;
   if (!IsNegotiation(PeekType(event.frame))) return OnControlFrame(event.peer, event.frame);
   // Requests of a rank that has left are of no use: it has cancelled those calls itself.
   if (negotiator_ == nullptr || peers_.departed(event.peer)) return;

@@ -42,7 +42,7 @@ Engine::Impl::Impl(EngineOptions options)
       config_(options.config),
       hosts_(std::move(options.hosts)),
       sets_(options.size),
-      peers_(options.rank, options.size, options.config) {
+      peers_(options.rank, options.size, options.config, options.start_timeout) {
   for (auto& [id, ranks] : options.process_sets) {
     const Status added = sets_.Add(id, std::move(ranks));
     TFRING_CHECK(added.ok()) << added.message();
@@ -55,6 +55,8 @@ EngineEffects Engine::Impl::Step(TimePoint now, EngineEvents events) {
   if (!started_) {
     started_ = true;
     peers_.StartHeartbeats(now);
+  } else if (now - due_ > kHeldUp) {
+    PutOff(now - due_);
   }
   for (const Completion& completion : events.completions) OnCompletion(completion);
   for (const ControlEvent& event : events.control) OnControl(event);
@@ -65,7 +67,18 @@ EngineEffects Engine::Impl::Step(TimePoint now, EngineEvents events) {
   OnTime();
   DrainNegotiator();
   effects_.finished = leaving_ && running_.empty() && held_.empty();
+  due_ = std::max(now, next_deadline());
   return std::exchange(effects_, {});
+}
+
+// This process did not run, because it was stopped (Ctrl-Z, a debugger, a frozen group of
+// processes) or the machine had no time for it. The others cannot be blamed for that time: what
+// they sent meanwhile came with this Step, and if they were stopped as well, they need time to go
+// on.
+void Engine::Impl::PutOff(Duration pause) {
+  peers_.PutOff(pause);
+  if (drain_deadline_ != kNever) drain_deadline_ += pause;
+  if (negotiator_ != nullptr) negotiator_->PutOff(pause);
 }
 
 TimePoint Engine::Impl::next_deadline() const {

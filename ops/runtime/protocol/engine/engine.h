@@ -23,7 +23,8 @@ struct EngineOptions {
   Rank rank = 0;
   int size = 1;
   Config config;
-  std::vector<std::string> hosts;  // host name by rank, for error messages; may be empty
+  std::vector<std::string> hosts;         // host name by rank, for error messages; may be empty
+  Duration start_timeout = 60 * kSecond;  // how long the other ranks may take to start
   std::vector<std::pair<ProcessSetId, std::vector<Rank>>> process_sets;  // besides the global one
 };
 

@@ -21,6 +21,9 @@ inline constexpr Duration kFaultGrace = 300 * kMillisecond;
 inline constexpr Duration kSequencerGrace = 150 * kMillisecond;
 // How long a goodbye may take to arrive after the peer's process ended.
 inline constexpr Duration kGoodbyeGrace = 500 * kMillisecond;
+// A Step that comes later than this after the time it asked for was held up: the process had been
+// stopped, or the machine did not run it.
+inline constexpr Duration kHeldUp = 500 * kMillisecond;
 // How long plans may run on after a shutdown.
 inline constexpr Duration kDrainLimit = 2 * kSecond;
 
@@ -42,6 +45,7 @@ struct Engine::Impl {
   void OnCompletion(const Completion& completion);
   void OnSubmission(Submission call);
   void OnWithdrawal(const Withdrawal& withdrawal);
+  void PutOff(Duration pause);
   void OnTime();
   void OnDrainLimit();
   void OnHeartbeats();
@@ -100,8 +104,9 @@ struct Engine::Impl {
   Status ended_;                       // not ok: why the generation is over
   TimePoint drain_deadline_ = kNever;  // plans that still run are aborted then
 
-  TimePoint now_ = 0;      // of the present Step
-  EngineEffects effects_;  // of the present Step
+  TimePoint now_ = 0;       // of the present Step
+  TimePoint due_ = kNever;  // when the present Step was wanted at the latest
+  EngineEffects effects_;   // of the present Step
 };
 
 }  // namespace tfring

@@ -154,6 +154,10 @@ void Negotiator::OnDeparted(Rank rank, TimePoint now) {
   if (sequencer_) sequencer_->OnDeparted(rank);
 }
 
+void Negotiator::PutOff(Duration pause) {
+  if (sequencer_) sequencer_->PutOff(pause);
+}
+
 void Negotiator::OnTime(TimePoint now) {
   now_ = now;
   if (!sequencer_ || dead_) return;

@@ -60,6 +60,9 @@ class Negotiator {
   // `rank` has shut down: whatever waits for it, now or later, ends with Cancelled (rank 0 only).
   void OnDeparted(Rank rank, TimePoint now);
 
+  // This process did not run for so long: no stall is judged by that time.
+  void PutOff(Duration pause);
+
   // Stall checks that are due.
   void OnTime(TimePoint now);
 
