@@ -27,6 +27,8 @@ class WorkerThread {
   Status Start(const std::string& name, std::function<void()> body);
 
   // False if it was still running at `deadline`. True at once if it never started.
+  bool WaitFor(TimePoint deadline);
+  // The same, and then leaves the thread alone, whether it has ended or not.
   bool Join(TimePoint deadline);
 
   bool IsCurrent() const { return id_.load() == std::this_thread::get_id(); }

@@ -210,6 +210,7 @@ Result<bool> ScheduleRunner::Advance() {
     moved |= *received;
   }
   RunReady(&moved);
+  if (moved) moves_.fetch_add(1, std::memory_order_relaxed);
   return moved;
 }
 

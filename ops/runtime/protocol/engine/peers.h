@@ -74,7 +74,10 @@ class Peers {
     bool heard = false;  // at all
   };
   TimePoint SilentFrom(Rank peer) const;
-  bool Watched(Rank peer) const { return !state_[peer].departed && !state_[peer].gone; }
+  // Rank 0 also after its goodbye: it may plan for others as long as it is connected.
+  bool Watched(Rank peer) const {
+    return (!state_[peer].departed || peer == 0) && !state_[peer].gone;
+  }
 
   const int size_;
   const Duration interval_;
