@@ -120,6 +120,13 @@ void Checker::CheckCalls(Rank rank, const PlanRun& run) {
       continue;
     }
     const Request& request = it->second.call.request;
+    SeenPlan& seen = plans_[run.plan.sequence];
+    if (seen.runs == 1 && i == 0) seen.attempt = it->second.call.attempt;
+    if (seen.attempt != it->second.call.attempt) {
+      Fail(who + "combines '" + item.name + "' of attempt " +
+           std::to_string(it->second.call.attempt) + " with attempt " +
+           std::to_string(seen.attempt));
+    }
     if (it->second.results != 0) Fail(who + "'" + item.name + "' runs after its result");
     if (request.name != item.name || request.process_set != run.plan.process_set ||
         request.kind != run.plan.kind) {
@@ -173,7 +180,7 @@ std::string Checker::WrongItem(Rank rank, const PlanRun& run, const PlanItem& it
     case CollectiveKind::kAddProcessSet:
       first = 1;
       count = 1 + request.set_ranks.size();
-      if (!dims.empty() && dims[0] != call.new_set) {
+      if (!dims.empty() && call.new_set >= 0 && dims[0] != call.new_set) {
         return "has id " + std::to_string(dims[0]) + ", not " + std::to_string(call.new_set);
       }
       break;
@@ -195,6 +202,7 @@ void Checker::OnResult(Rank rank, CallId id, const Status& status) {
   SeenCall& seen = it->second;
   if (++seen.results > 1) return Fail(who + " '" + seen.call.request.name + "' ended twice");
   ++results_;
+  if (status.code() == StatusCode::kAborted) ++aborted_;
   --ranks_[rank].open;
   const std::string wrong = WrongResult(rank, seen.call, status);
   if (!wrong.empty()) {
@@ -215,6 +223,10 @@ std::string Checker::WrongResult(Rank rank, const Call& call, const Status& stat
       return status.ok() || Contains(text, "'" + call.request.name + "'")
                  ? ""
                  : "the tensor is not named";
+    case StatusCode::kAborted:
+      if (!call.may_be_aborted) return "no step failed";
+      return call.removed || NamesAFailedStep(call, text) ? ""
+                                                          : "that is no rank whose step failed";
     case StatusCode::kUnavailable:
       if (allowed_.lost == kNoRank) return "nobody was lost";
       if (!Contains(text, "rank " + std::to_string(allowed_.lost) + " (host ")) {
@@ -232,6 +244,15 @@ std::string Checker::WrongResult(Rank rank, const Call& call, const Status& stat
     default:
       return "this never happens";
   }
+}
+
+bool Checker::NamesAFailedStep(const Call& call, const std::string& text) const {
+  const auto failed = failures_of_steps_.find({call.request.process_set, call.attempt});
+  return failed != failures_of_steps_.end() &&
+         std::any_of(failed->second.begin(), failed->second.end(), [&](Rank rank) {
+           return Contains(text, "the step of rank " + std::to_string(rank) + " (host h" +
+                                     std::to_string(rank) + ") failed: ");
+         });
 }
 
 bool Checker::NamesADepartedRank(const std::string& text) const {

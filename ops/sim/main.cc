@@ -19,7 +19,7 @@ struct Arguments {
 
 constexpr char kUsage[] =
     "usage: tfring_sim [--ranks=3] [--seed=1] [--seeds=1] [--verbose]\n"
-    "                  [--workload=global|triangle|subsets|mismatch|random]\n"
+    "                  [--workload=global|triangle|subsets|mismatch|random|withdrawals]\n"
     "                  [--fault=none|death|hang|goodbye]\n"
     "                  "
     "[--sabotage=none|swap-plans|alter-plan|drop-result|repeat-result|lose-frame]\n"
@@ -101,6 +101,7 @@ int Main(int argc, char** argv) {
     const SimReport report = Cluster(options).Run();
     total.plans += report.plans;
     total.results += report.results;
+    total.aborted += report.aborted;
     total.events += report.events;
     total.max_frames = std::max(total.max_frames, report.max_frames);
     faulted += report.faulted;
@@ -116,9 +117,9 @@ int Main(int argc, char** argv) {
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   std::cout << arguments.seeds << " seeds, " << failed << " failed, " << faulted
-            << " with a fault, " << total.plans << " plans, " << total.results << " results, "
-            << total.events << " events, at most " << total.max_frames << " frames under way, "
-            << took.count() << " s\n";
+            << " with a fault, " << total.plans << " plans, " << total.results << " results ("
+            << total.aborted << " aborted), " << total.events << " events, at most "
+            << total.max_frames << " frames under way, " << took.count() << " s\n";
   return failed == 0 ? 0 : 1;
 }
 

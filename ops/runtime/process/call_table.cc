@@ -1,6 +1,6 @@
 #include "ops/runtime/process/call_table.h"
 
-#include <set>
+#include <algorithm>
 
 #include "ops/runtime/base/check.h"
 
@@ -10,6 +10,7 @@ Status CallTable::Add(Request* request, LocalCall* call, uint64_t attempt) {
   Accepted accepted;
   accepted.key = std::to_string(request->process_set) + ":" + request->name;
   accepted.process_set = request->process_set;
+  accepted.attempt = attempt;
   if (Traits(request->kind).allocates_output()) accepted.running.shapes = request->shapes;
   std::lock_guard<std::mutex> lock(mutex_);
   if (!closed_.ok()) return closed_;
@@ -93,11 +94,14 @@ std::vector<FinishedCall> CallTable::TakeAll(const Status& status) {
   return finished;
 }
 
-std::vector<ProcessSetId> CallTable::ProcessSetsInUse() const {
-  std::set<ProcessSetId> sets;
+std::map<ProcessSetId, uint64_t> CallTable::AttemptsInUse() const {
+  std::map<ProcessSetId, uint64_t> newest;
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& item : calls_) sets.insert(item.second.process_set);
-  return {sets.begin(), sets.end()};
+  for (const auto& [id, call] : calls_) {
+    uint64_t& attempt = newest[call.process_set];
+    attempt = std::max(attempt, call.attempt);
+  }
+  return newest;
 }
 
 void CallTable::CloseAdmission(Status why) {

@@ -63,8 +63,8 @@ class CallTable {
   std::optional<FinishedCall> Take(CallId id, Status status);
   std::vector<FinishedCall> TakeAll(const Status& status);
 
-  // The process sets that have a call in the table, ascending.
-  std::vector<ProcessSetId> ProcessSetsInUse() const;
+  // The process sets that have a call in the table, with the newest attempt of theirs that has one.
+  std::map<ProcessSetId, uint64_t> AttemptsInUse() const;
 
   // From now on Add refuses with `why`.
   void CloseAdmission(Status why);
@@ -73,6 +73,7 @@ class CallTable {
   struct Accepted {
     std::string key;
     ProcessSetId process_set = kGlobalProcessSet;
+    uint64_t attempt = 0;
     RunningCall running;
   };
   FinishedCall Remove(std::unordered_map<CallId, Accepted>::iterator it, Status status);

@@ -87,7 +87,7 @@ void RankRuntime::Enqueue(Request request, LocalCall call) {
 }
 
 void RankRuntime::BeginRun(uint64_t run, ProcessSetId process_set) {
-  core_->runs.Begin(run, process_set);
+  if (core_->runs.Begin(run, process_set)) core_->loop->NotifySubmission();
 }
 
 void RankRuntime::EndRun(uint64_t run) { core_->runs.End(run); }
@@ -97,7 +97,7 @@ void RankRuntime::FailRun(uint64_t run, const Status& cause) {
 }
 
 void RankRuntime::CancelCalls(const Status& cause) {
-  if (core_->runs.Leave(core_->table.ProcessSetsInUse(), cause)) core_->loop->NotifySubmission();
+  if (core_->runs.Leave(core_->table.AttemptsInUse(), cause)) core_->loop->NotifySubmission();
 }
 
 void RankRuntime::Shutdown() {

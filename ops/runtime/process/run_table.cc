@@ -11,11 +11,25 @@ constexpr size_t kMaxFailedRuns = 256;
 
 }  // namespace
 
-void RunTable::Begin(uint64_t run, ProcessSetId set) {
-  if (run == 0) return;
+bool RunTable::Begin(uint64_t run, ProcessSetId set) {
+  if (run == 0) return false;
   std::lock_guard<std::mutex> lock(mutex_);
+  const size_t before = withdrawals_.size();
+  BeginLocked(run, set);
+  return withdrawals_.size() > before;
+}
+
+uint64_t RunTable::BeginLocked(uint64_t run, ProcessSetId set) {
+  Run& caller = runs_[run];
+  const auto [began, first] = caller.began.emplace(set, AttemptLocked(set));
+  // The members of this set would not learn of the failure otherwise.
+  if (first && !caller.failed.ok()) LeaveLocked(set, caller.failed);
+  return began->second;
+}
+
+uint64_t RunTable::AttemptLocked(ProcessSetId set) const {
   const auto known = sets_.find(set);
-  runs_[run].began.emplace(set, known == sets_.end() ? 0 : known->second.attempt);
+  return known == sets_.end() ? 0 : known->second.attempt;
 }
 
 void RunTable::End(uint64_t run) {
@@ -43,10 +57,15 @@ bool RunTable::Fail(uint64_t run, const Status& cause) {
   return left;
 }
 
-bool RunTable::Leave(const std::vector<ProcessSetId>& sets, const Status& cause) {
+bool RunTable::Leave(const std::map<ProcessSetId, uint64_t>& attempts, const Status& cause) {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (ProcessSetId set : sets) LeaveLocked(set, cause);
-  return !sets.empty();
+  bool left = false;
+  for (const auto& [set, attempt] : attempts) {
+    if (sets_[set].attempt != attempt) continue;
+    LeaveLocked(set, cause);
+    left = true;
+  }
+  return left;
 }
 
 void RunTable::LeaveLocked(ProcessSetId id, const Status& cause) {
@@ -59,16 +78,10 @@ void RunTable::LeaveLocked(ProcessSetId id, const Status& cause) {
 
 Result<uint64_t> RunTable::Admit(uint64_t run, ProcessSetId set) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto known = sets_.find(set);
-  const uint64_t attempt = known == sets_.end() ? 0 : known->second.attempt;
-  if (run == 0) return attempt;
-  Run& caller = runs_[run];
-  const auto [began, first] = caller.began.emplace(set, attempt);
-  // The others wait for this call and would not learn of the failure otherwise.
-  if (first && !caller.failed.ok()) LeaveLocked(set, caller.failed);
-  const auto now = sets_.find(set);
-  if (now == sets_.end() || now->second.attempt == began->second) return attempt;
-  return now->second.error;
+  const uint64_t began = run == 0 ? AttemptLocked(set) : BeginLocked(run, set);
+  // It is not behind, either, if the set was removed just now: the engine ends the call then.
+  if (began >= AttemptLocked(set)) return began;
+  return sets_[set].error;
 }
 
 void RunTable::OnLeft(const AttemptEnd& end) {
@@ -95,6 +108,11 @@ void RunTable::Drain(std::vector<Withdrawal>* out) {
 bool RunTable::HasWithdrawals() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return !withdrawals_.empty();
+}
+
+size_t RunTable::size() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return runs_.size();
 }
 
 }  // namespace tfring

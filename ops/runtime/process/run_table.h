@@ -1,6 +1,7 @@
 #ifndef TFRING_OPS_RUNTIME_PROCESS_RUN_TABLE_H_
 #define TFRING_OPS_RUNTIME_PROCESS_RUN_TABLE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -23,11 +24,11 @@ namespace tfring {
 class RunTable {
  public:
   // See ProcessRuntime. True if there are withdrawals for the engine.
-  void Begin(uint64_t run, ProcessSetId set);
+  bool Begin(uint64_t run, ProcessSetId set);
   void End(uint64_t run);
   bool Fail(uint64_t run, const Status& cause);
-  // This rank leaves its attempts of these sets.
-  bool Leave(const std::vector<ProcessSetId>& sets, const Status& cause);
+  // This rank leaves those of these attempts in which it still is.
+  bool Leave(const std::map<ProcessSetId, uint64_t>& attempts, const Status& cause);
 
   // The attempt that a call of `run` (0: none) belongs to. Aborted if it is over. There may be
   // withdrawals for the engine afterwards.
@@ -44,6 +45,9 @@ class RunTable {
   void Drain(std::vector<Withdrawal>* out);
   bool HasWithdrawals() const;
 
+  // Runs that it knows: those that have begun, and some that have failed.
+  size_t size() const;
+
  private:
   struct Set {
     uint64_t attempt = 0;
@@ -53,6 +57,9 @@ class RunTable {
     std::map<ProcessSetId, uint64_t> began;  // under which attempts
     Status failed;                           // not ok: it has failed, and why
   };
+  uint64_t AttemptLocked(ProcessSetId set) const;
+  // Under which attempt the run began to use the set, be it now.
+  uint64_t BeginLocked(uint64_t run, ProcessSetId set);
   void LeaveLocked(ProcessSetId id, const Status& cause);
 
   mutable std::mutex mutex_;          // guards everything below

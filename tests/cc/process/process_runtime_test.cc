@@ -57,6 +57,11 @@ TEST(BeforeInitEverythingSaysSo) {
   EXPECT_TRUE(status.code() == StatusCode::kFailedPrecondition);
   EXPECT_CONTAINS(status.message(), "init()");
   Runtime().Shutdown();
+  // Ops of a step may outlive the runtime.
+  Runtime().BeginRun(1, kGlobalProcessSet);
+  Runtime().FailRun(1, Internal("a step failed"));
+  Runtime().EndRun(1);
+  Runtime().CancelCalls(Cancelled("interrupted"));
 }
 
 TEST(OneRankInitsAndShutsDownAgainAndAgain) {

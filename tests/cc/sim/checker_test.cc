@@ -57,6 +57,20 @@ TEST(ASeedRepeatsARun) {
   }
 }
 
+TEST(StepsReallyFailAndASeedRepeatsThat) {
+  SimOptions options;
+  options.ranks = 4;
+  options.workload = "withdrawals";
+  int64_t aborted = 0;
+  for (options.seed = 1; options.seed <= 20; ++options.seed) {
+    const SimReport first = Cluster(options).Run();
+    EXPECT_EQ(first.events, Cluster(options).Run().events);
+    EXPECT_TRUE(first.failures.empty());
+    aborted += first.aborted;
+  }
+  EXPECT_TRUE(aborted > 200);
+}
+
 TEST(AFaultIsReallyInjected) {
   int struck = 0;
   SimOptions options;
@@ -120,6 +134,48 @@ TEST(TheWrongNameOfALostRankIsDetected) {
   checker.OnResult(0, 1, Unavailable("rank 1 (host h1) was lost: connection closed"));
   EXPECT_TRUE(AnyContains(checker.failures(), "rank 2 is the lost one"));
   EXPECT_EQ(checker.open(0), 0u);
+}
+
+// One call named "x" of each of two ranks; the second is of attempt 1.
+void SubmitTwoAttempts(Checker* checker) {
+  Call call;
+  call.request.name = "x";
+  call.may_be_aborted = true;
+  checker->OnSubmit(0, 1, call);
+  call.attempt = 1;
+  checker->OnSubmit(1, 2, call);
+}
+
+TEST(APlanOfTwoAttemptsIsDetected) {
+  Checker checker(2, true);
+  SubmitTwoAttempts(&checker);
+  PlanRun run;
+  run.plan.sequence = 1;
+  run.plan.kind = CollectiveKind::kAllreduce;
+  run.plan.items = {{"x", 0, {}}};
+  run.members = {0, 1};
+  run.calls = {1};
+  checker.OnRun(0, run);
+  EXPECT_TRUE(checker.failures().empty());
+  run.calls = {2};
+  checker.OnRun(1, run);
+  EXPECT_TRUE(AnyContains(checker.failures(), "combines 'x' of attempt 1 with attempt 0"));
+}
+
+TEST(AnAbortThatNamesNoFailedRankIsDetected) {
+  Checker checker(2, true);
+  SubmitTwoAttempts(&checker);
+  checker.OnFailure(1, kGlobalProcessSet, 0);
+  const Status error = Aborted("x was given up: the step of rank 1 (host h1) failed: NaN");
+  checker.OnResult(0, 1, error);
+  EXPECT_TRUE(checker.failures().empty());
+  checker.OnResult(1, 2, error);  // it failed in another attempt
+  EXPECT_TRUE(AnyContains(checker.failures(), "that is no rank whose step failed"));
+  Call call;
+  call.request.name = "y";
+  checker.OnSubmit(0, 3, call);
+  checker.OnResult(0, 3, error);
+  EXPECT_TRUE(AnyContains(checker.failures(), "no step failed"));
 }
 
 TEST(TheReplayLineNamesEverything) {

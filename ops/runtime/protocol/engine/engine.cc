@@ -62,8 +62,8 @@ EngineEffects Engine::Impl::Step(TimePoint now, EngineEvents events) {
   for (const Completion& completion : events.completions) OnCompletion(completion);
   for (const ControlEvent& event : events.control) OnControl(event);
   DrainNegotiator();
-  if (events.shutdown) OnShutdown();
   for (const Withdrawal& withdrawal : events.withdrawals) OnWithdrawal(withdrawal);
+  if (events.shutdown) OnShutdown();
   for (Submission& submission : events.submissions) OnSubmission(std::move(submission));
   OnTime();
   DrainNegotiator();
@@ -137,6 +137,7 @@ void Engine::Impl::OnWithdrawal(const Withdrawal& withdrawal) {
   negotiator_->Withdraw(
       withdrawal.process_set, withdrawal.attempt,
       "the step of " + Name(rank_) + " failed: " + Shortened(withdrawal.cause.ToString()), now_);
+  DrainNegotiator();  // the others get the cause also if this rank shuts down now
 }
 
 void Engine::Impl::OnTime() {

@@ -6,7 +6,7 @@
 namespace tfring {
 namespace {
 
-constexpr size_t kMaxReasonBytes = 2048;
+constexpr size_t kMaxReasonBytes = 1024;
 // For each process set. A rank that is further behind gets the oldest that is kept.
 constexpr size_t kMaxReasons = 16;
 

@@ -81,6 +81,11 @@ std::vector<Frame> AllFrames() {
   frame.type = FrameType::kGoodbye;
   frame.rank = 1;
   frames.push_back(frame);
+  frame = Frame();
+  frame.type = FrameType::kWithdraw;
+  frame.process_set = 7;
+  frame.status = Aborted("the step of rank 1 failed");
+  frames.push_back(frame);
   return frames;
 }
 
@@ -108,6 +113,7 @@ TEST(EveryFrameTypeComesBack) {
     EXPECT_TRUE(back->requests == frame.requests);
     EXPECT_TRUE(back->cache_ids == frame.cache_ids);
     EXPECT_EQ(back->rank, frame.rank);
+    EXPECT_EQ(back->process_set, frame.process_set);
     EXPECT_EQ(back->status.ToString(), frame.status.ToString());
     ASSERT_EQ(back->plans.size(), frame.plans.size());
     for (size_t i = 0; i < frame.plans.size(); ++i) {
@@ -129,7 +135,7 @@ TEST(EveryTruncationAndExtensionIsRefused) {
 
 TEST(UnknownValuesAreRefused) {
   EXPECT_TRUE(!DecodeFrame(std::string_view("\x00", 1)).ok());
-  EXPECT_TRUE(!DecodeFrame("\x08").ok());
+  EXPECT_TRUE(!DecodeFrame(std::string(1, kMaxFrameType + 1)).ok());
   EXPECT_TRUE(DecodeFrame("\x04").ok());
   Frame frame;
   frame.type = FrameType::kRequests;
