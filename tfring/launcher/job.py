@@ -84,7 +84,8 @@ class JobRunner:
         os.set_blocking(wake_write, False)
         old_wakeup = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         # A signal that is ignored (nohup) stays ignored.
-        handled = [n for n in _FORWARDED if signal.getsignal(n) is not signal.SIG_IGN]
+        wanted = (*_FORWARDED, signal.SIGTSTP)
+        handled = [n for n in wanted if signal.getsignal(n) is not signal.SIG_IGN]
         old = {n: signal.signal(n, lambda *_: None) for n in (*handled, signal.SIGCHLD)}
         self._selector.register(self._wake_fd, selectors.EVENT_READ, None)
         raise_descriptor_limit()
@@ -276,6 +277,8 @@ class JobRunner:
 
     def _handle_signals(self, numbers: bytes) -> None:
         for number in numbers:
+            if number == signal.SIGTSTP:
+                self._suspend()
             if number not in _FORWARDED:
                 continue
             now = time.monotonic()
@@ -291,6 +294,18 @@ class JobRunner:
                 )
             kill_at = now if second else now + STOP_SECONDS
             self._escalation = [(kill_at, signal.SIGKILL), (kill_at + TERMINATE_SECONDS, 0)]
+
+    def _suspend(self) -> None:
+        """Stops the ranks and this process, as the terminal asked (Ctrl-Z), until it goes on.
+
+        The ranks have sessions of their own, so the terminal stops none of them; and as their
+        process groups have no parent in their sessions, SIGTSTP would not stop them either.
+        """
+        for process in self._running():
+            process.signal(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        for process in self._running():
+            process.signal(signal.SIGCONT)
 
     def _running(self) -> list[RankProcess]:
         return [p for p in self._processes if p.code is None]

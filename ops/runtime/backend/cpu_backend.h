@@ -33,6 +33,7 @@ class CpuBackend final : public CollectiveBackend {
   const char* name() const override { return "cpu"; }
   void Submit(Collective collective) override { thread_->Submit(std::move(collective)); }
   void Abort(Status why) override;
+  int64_t progress() const override { return runner_.moves(); }
   int64_t bytes_sent() const override { return transport_->bytes_sent(); }
   int64_t wakeups() const override { return thread_->wakeups() + runner_.wakeups(); }
 

@@ -178,10 +178,10 @@ Result<Config> ParseConfig(const std::map<std::string, std::string>& values) {
                              Allowed(*setting));
     }
   }
-  if (config.heartbeat_interval > 0 && config.heartbeat_timeout <= config.heartbeat_interval) {
+  if (config.heartbeat_interval > 0 && config.heartbeat_timeout < 3 * config.heartbeat_interval) {
     return InvalidArgument(
-        "TFRING_HEARTBEAT_TIMEOUT_SECONDS has to be larger than TFRING_HEARTBEAT_SECONDS, or "
-        "healthy ranks would count as lost");
+        "TFRING_HEARTBEAT_TIMEOUT_SECONDS has to be at least three times TFRING_HEARTBEAT_SECONDS, "
+        "or healthy ranks would count as lost");
   }
   // As in Horovod: without the check nothing ends because of a stall, unless that is asked for.
   if (config.stall_warning == 0 && values.count("STALL_SHUTDOWN_TIME_SECONDS") == 0) {

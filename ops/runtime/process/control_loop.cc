@@ -82,6 +82,7 @@ void ControlLoop::Sleep(std::vector<ControlEvent>* events) {
 EngineEvents ControlLoop::Gather(std::vector<ControlEvent> control) {
   EngineEvents events;
   events.control = std::move(control);
+  events.progress = backend_->progress();
   // In this order: calls that reuse a name were made after the completion came into the inbox, and
   // calls of an attempt after the withdrawal from the one before.
   table_->Drain(&events.submissions);
@@ -98,6 +99,7 @@ void ControlLoop::Run() {
   while (!finished) {
     EngineEffects effects = engine_.Step(MonotonicNow(), Gather(std::exchange(control, {})));
     finished = effects.finished;
+    stays_ = effects.stays;
     Apply(std::move(effects));
     if (!finished) Sleep(&control);
   }
@@ -167,6 +169,12 @@ ControlLoop::Counts ControlLoop::counts() const {
   }
   counts.control_wakeups = transport_->wakeups();
   return counts;
+}
+
+bool ControlLoop::Progresses(int64_t* seen) const {
+  std::lock_guard<std::mutex> lock(counts_mutex_);
+  const int64_t before = std::exchange(*seen, backend_ == nullptr ? 0 : backend_->progress());
+  return stays_ || *seen != before;
 }
 
 void ControlLoop::DropBackend(const Status& why) {

@@ -48,6 +48,10 @@ class ControlLoop {
   // The process sets as of the last plan that this rank has taken. Any thread.
   std::shared_ptr<const ProcessSets> process_sets() const;
 
+  // Whether Run has a reason to go on after RequestShutdown: data has moved since the last call,
+  // which left a number in `seen`, or rank 0 plans for others. Any thread.
+  bool Progresses(int64_t* seen) const;
+
   // Any thread, during Run or after it.
   struct Counts {
     int64_t control_wakeups = 0;
@@ -88,6 +92,7 @@ class ControlLoop {
   // True from just before the control thread looks at its queues for the last time until it is
   // awake. A thread that adds to a queue and finds it true has to wake the control thread.
   std::atomic<bool> asleep_{false};
+  std::atomic<bool> stays_{false};  // EngineEffects::stays of the last step
 
   mutable std::mutex sets_mutex_;  // guards sets_
   std::shared_ptr<const ProcessSets> sets_;

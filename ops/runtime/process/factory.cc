@@ -66,7 +66,7 @@ Result<std::unique_ptr<ControlTransport>> MakeControl(Connections* connections) 
                      pid == connections->local_pids.end() ? 0 : pid->second, std::move(send_key),
                      std::move(receive_key)});
   }
-  auto made = TcpControlTransport::Create(std::move(peers));
+  auto made = TcpControlTransport::Create(std::move(peers), connections->local_pids);
   if (!made.ok()) return made.status();
   return std::unique_ptr<ControlTransport>(std::move(*made));
 }
@@ -107,6 +107,7 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   parts.engine.size = topology.size;
   parts.engine.config = config;
   parts.engine.hosts = hosts;
+  parts.engine.start_timeout = limit;
   Result<std::unique_ptr<ControlTransport>> control = MakeControl(&connections);
   if (!control.ok()) return control.status();
   parts.control = std::move(*control);

@@ -10,10 +10,10 @@
 
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/log.h"
+#include "ops/runtime/base/signals.h"
 #include "ops/runtime/process/call_site.h"
 #include "ops/runtime/process/factory.h"
 #include "ops/runtime/process/rank_runtime.h"
-#include "ops/runtime/process/worker_thread.h"
 #include "ops/runtime/transport/fork_guard.h"
 
 namespace tfring {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ops/runtime/base/log.h"
+#include "ops/runtime/base/signals.h"
 #include "ops/runtime/process/buffer_checks.h"
 #include "ops/runtime/process/call_table.h"
 #include "ops/runtime/process/completion_thread.h"
@@ -103,10 +104,14 @@ void RankRuntime::Shutdown() {
   std::lock_guard<std::mutex> lock(shutdown_mutex_);
   if (shut_down_) return;
   shut_down_ = true;
-  const TimePoint deadline = MonotonicNow() + kJoinLimit;
+  TimePoint deadline = MonotonicNow() + kJoinLimit;
   core_->table.CloseAdmission(
       Cancelled("rank " + std::to_string(rank_) + " has shut down: call init() again first"));
   core_->loop->RequestShutdown();
+  int64_t seen = -1;
+  while (!control_thread_.WaitFor(deadline) && core_->loop->Progresses(&seen)) {
+    deadline = MonotonicNow() + kJoinLimit;
+  }
   if (!control_thread_.Join(deadline)) {
     TFRING_LOG(kError) << "the control thread did not end within " << kJoinLimit / kSecond
                        << " s and is left behind; collectives that were running have no result";

@@ -2,6 +2,7 @@
 #define TFRING_OPS_RUNTIME_TRANSPORT_TCP_CONTROL_H_
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,8 +29,10 @@ class TcpControlTransport final : public ControlTransport {
     std::string receive_key;  // of the seals that the peer sends; empty: none
   };
 
-  // InvalidArgument names the rank whose descriptor is not a socket.
-  static Result<std::unique_ptr<TcpControlTransport>> Create(std::vector<Peer> peers);
+  // InvalidArgument names the rank whose descriptor is not a socket. `processes` are those of other
+  // ranks on this host, also of ranks that are no peers: their end is a lost peer, too.
+  static Result<std::unique_ptr<TcpControlTransport>> Create(
+      std::vector<Peer> peers, const std::map<Rank, int64_t>& processes = {});
 
   ~TcpControlTransport() override;
 
@@ -45,11 +48,19 @@ class TcpControlTransport final : public ControlTransport {
   // ended.
   enum class Reading { kFull, kPart, kBlocked, kEnded };
 
+  struct Process {
+    Rank rank = kNoRank;
+    int64_t pid = 0;
+    UniqueFd pidfd;
+  };
+
   TcpControlTransport(UniqueFd epoll, UniqueFd wake);
   Status AddLink(Peer peer);
+  Status AddProcess(Rank rank, int64_t pid);
   Status Register(int fd, uint32_t events, uint64_t tag);
   Link* Find(Rank rank) const;
 
+  int Poll(int timeout, bool* woken, std::vector<ControlEvent>* events);
   Reading ReadOnce(Link* link, std::vector<ControlEvent>* events, std::string* reason);
   void ReadSome(Link* link, std::vector<ControlEvent>* events);
   void ReadToEnd(Link* link, std::string reason, std::vector<ControlEvent>* events);
@@ -65,6 +76,7 @@ class TcpControlTransport final : public ControlTransport {
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<Link*> by_rank_;
   std::vector<Link*> failed_writes_;
+  std::vector<Process> processes_;  // of ranks without a link; without a pidfd once it has ended
   std::vector<char> buffer_;
   std::atomic<int64_t> wakeups_{0};
 };

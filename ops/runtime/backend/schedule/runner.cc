@@ -277,7 +277,10 @@ Result<bool> ScheduleRunner::Advance() {
     moved |= *received;
   }
   RunReady(&moved);
-  if (moved) watch_.Moved();
+  if (moved) {
+    watch_.Moved();
+    moves_.fetch_add(1, std::memory_order_relaxed);
+  }
   return moved;
 }
 

@@ -74,6 +74,7 @@ class ScheduleRunner {
 
   Rank suspect() const { return suspect_; }
   // How often DataTransport::Wait returned.
+  int64_t moves() const { return moves_.load(std::memory_order_relaxed); }  // that moved anything
   int64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
 
  private:
@@ -133,6 +134,7 @@ class ScheduleRunner {
   int spin_failures_ = 0;  // in a row
   int spins_to_skip_ = 0;
   std::atomic<int64_t> wakeups_{0};
+  std::atomic<int64_t> moves_{0};
 };
 
 }  // namespace tfring

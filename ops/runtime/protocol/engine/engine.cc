@@ -42,7 +42,7 @@ Engine::Impl::Impl(EngineOptions options)
       config_(options.config),
       hosts_(std::move(options.hosts)),
       sets_(options.size),
-      peers_(options.rank, options.size, options.config) {
+      peers_(options.rank, options.size, options.config, options.start_timeout) {
   for (auto& [id, ranks] : options.process_sets) {
     const Status added = sets_.Add(id, std::move(ranks));
     TFRING_CHECK(added.ok()) << added.message();
@@ -52,9 +52,12 @@ Engine::Impl::Impl(EngineOptions options)
 
 EngineEffects Engine::Impl::Step(TimePoint now, EngineEvents events) {
   now_ = now;
+  progress_ = events.progress;
   if (!started_) {
     started_ = true;
     peers_.StartHeartbeats(now);
+  } else if (now - due_ > kHeldUp) {
+    PutOff(now - due_);
   }
   for (const Completion& completion : events.completions) OnCompletion(completion);
   for (const ControlEvent& event : events.control) OnControl(event);
@@ -64,8 +67,22 @@ EngineEffects Engine::Impl::Step(TimePoint now, EngineEvents events) {
   for (Submission& submission : events.submissions) OnSubmission(std::move(submission));
   OnTime();
   DrainNegotiator();
-  effects_.finished = leaving_ && running_.empty() && held_.empty();
+  effects_.stays = Stays();
+  effects_.finished =
+      leaving_ && !closed_.ok() && !effects_.stays && running_.empty() && held_.empty();
+  due_ = std::max(now, next_deadline());
   return std::exchange(effects_, {});
+}
+
+// This process did not run, because it was stopped (Ctrl-Z, a debugger, a frozen group of
+// processes) or the machine had no time for it. The others cannot be blamed for that time: what
+// they sent meanwhile came with this Step, and if they were stopped as well, they need time to go
+// on.
+void Engine::Impl::PutOff(Duration pause) {
+  peers_.PutOff(pause);
+  if (drain_deadline_ != kNever) drain_deadline_ += pause;
+  if (leave_deadline_ != kNever) leave_deadline_ += pause;
+  if (negotiator_ != nullptr) negotiator_->PutOff(pause);
 }
 
 TimePoint Engine::Impl::next_deadline() const {
@@ -75,6 +92,7 @@ TimePoint Engine::Impl::next_deadline() const {
   if (!running_.empty()) deadline = std::min(deadline, drain_deadline_);
   if (negotiator_ != nullptr) {
     deadline = std::min({deadline, negotiator_->next_deadline(), peers_.heartbeat_deadline()});
+    if (closed_.ok() || Stays()) deadline = std::min(deadline, leave_deadline_);
   }
   return deadline;
 }
@@ -110,6 +128,7 @@ void Engine::Impl::OnCompletion(const Completion& completion) {
 
 void Engine::Impl::OnSubmission(Submission call) {
   if (!closed_.ok()) return AddResults({call.id}, closed_);
+  if (leaving_) return AddResults({call.id}, LeftStatus(rank_, ""));
   negotiator_->Submit(call.id, std::move(call.request), now_, call.attempt);
 }
 
@@ -124,6 +143,7 @@ void Engine::Impl::OnWithdrawal(const Withdrawal& withdrawal) {
 void Engine::Impl::OnTime() {
   while (auto expired = peers_.TakeExpired(now_)) OnSuspicion(expired->first, expired->second);
   if (!running_.empty() && now_ >= drain_deadline_ && ended_.ok()) OnDrainLimit();
+  if (leaving_ && closed_.ok() && now_ >= leave_deadline_) Close(LeftStatus(rank_, ""));
   if (negotiator_ == nullptr) return;
   if (Rank silent = peers_.Silent(now_); silent != kNoRank) {
     EndOnPeerLoss(silent,
@@ -134,7 +154,22 @@ void Engine::Impl::OnTime() {
   OnHeartbeats();
 }
 
+bool Engine::Impl::Stays() const {
+  if (rank_ != 0 || !leaving_ || negotiator_ == nullptr || now_ >= leave_deadline_) return false;
+  for (const auto& [id, ranks] : sets_.all()) {
+    const bool without_us = ranks.front() != rank_;
+    const auto gone = [this](Rank rank) { return peers_.departed(rank) || peers_.gone(rank); };
+    if (without_us && std::none_of(ranks.begin(), ranks.end(), gone)) return true;
+  }
+  return false;
+}
+
 void Engine::Impl::OnDrainLimit() {
+  if (progress_ != drain_progress_) {  // data flows: the plan ends by itself
+    drain_progress_ = progress_;
+    drain_deadline_ = now_ + kDrainLimit;
+    return;
+  }
   const Rank left = leaving_ ? rank_ : 0;
   const Status why = LeftStatus(left, running_.begin()->second.what);
   if (leaving_) ReportFault(rank_, why);

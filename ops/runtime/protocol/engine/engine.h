@@ -23,7 +23,8 @@ struct EngineOptions {
   Rank rank = 0;
   int size = 1;
   Config config;
-  std::vector<std::string> hosts;  // host name by rank, for error messages; may be empty
+  std::vector<std::string> hosts;         // host name by rank, for error messages; may be empty
+  Duration start_timeout = 60 * kSecond;  // how long the other ranks may take to start
   std::vector<std::pair<ProcessSetId, std::vector<Rank>>> process_sets;  // besides the global one
 };
 
@@ -46,6 +47,7 @@ struct EngineEvents {
   std::vector<Withdrawal> withdrawals;  // before the submissions of the attempts that follow
   std::vector<Submission> submissions;
   bool shutdown = false;  // from now on this rank leaves; set once
+  int64_t progress = 0;   // of the backend: differs from the last if data has moved since
 };
 
 // What has to be done now, in the order of the fields.
@@ -61,7 +63,8 @@ struct EngineEffects {
   std::vector<AttemptEnd> left;
   std::vector<std::pair<CallId, Status>> results;  // each call appears exactly once, ever
   std::vector<std::string> warnings;
-  bool finished = false;  // after a shutdown: nothing is in flight any more
+  bool finished = false;  // after a shutdown: nothing is in flight, and nobody needs this rank
+  bool stays = false;     // after a shutdown: rank 0 plans on for others, for a limited time
 };
 
 // The control plane of one rank during one generation, as a state machine: it takes events (calls,

@@ -154,6 +154,16 @@ void Negotiator::OnDeparted(Rank rank, TimePoint now) {
   if (sequencer_) sequencer_->OnDeparted(rank);
 }
 
+std::vector<CallId> Negotiator::Leave(TimePoint now) {
+  std::vector<CallId> calls = TakeCalls();
+  OnDeparted(rank_, now);
+  return calls;
+}
+
+void Negotiator::PutOff(Duration pause) {
+  if (sequencer_) sequencer_->PutOff(pause);
+}
+
 void Negotiator::OnTime(TimePoint now) {
   now_ = now;
   if (!sequencer_ || dead_) return;

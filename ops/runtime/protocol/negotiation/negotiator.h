@@ -60,6 +60,13 @@ class Negotiator {
   // `rank` has shut down: whatever waits for it, now or later, ends with Cancelled (rank 0 only).
   void OnDeparted(Rank rank, TimePoint now);
 
+  // Rank 0 itself has shut down, and goes on as the sequencer of the others. Gives up its own calls
+  // and returns them, ascending; everything was drained before.
+  std::vector<CallId> Leave(TimePoint now);
+
+  // This process did not run for so long: no stall is judged by that time.
+  void PutOff(Duration pause);
+
   // Stall checks that are due.
   void OnTime(TimePoint now);
 

@@ -70,6 +70,9 @@ class Sequencer {
   // `rank` has shut down: whatever waits for it, now or later, ends with Cancelled.
   void OnDeparted(Rank rank);
 
+  // This process did not run for so long.
+  void PutOff(Duration pause) { stalls_.PutOff(pause); }
+
   // Appends stall reports that are due. DeadlineExceeded when a tensor has stalled for too long.
   Status OnTime(TimePoint now, std::vector<std::string>* warnings);
 

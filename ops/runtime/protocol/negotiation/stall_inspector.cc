@@ -67,6 +67,13 @@ void StallInspector::Forget(Token token) {
   by_age_.erase(token);
 }
 
+void StallInspector::PutOff(Duration pause) {
+  for (Watched& watched : by_age_) {
+    watched.since += pause;
+    watched.next_warning = After(watched.next_warning, pause);
+  }
+}
+
 TimePoint StallInspector::next_deadline() const {
   if (by_age_.empty()) return kNever;
   const TimePoint end = shutdown_ > 0 ? After(by_age_.front().since, shutdown_) : kNever;

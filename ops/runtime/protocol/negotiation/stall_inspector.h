@@ -32,6 +32,9 @@ class StallInspector {
   Token Watch(uint64_t handle, TimePoint now);
   void Forget(Token token);
 
+  // All that is watched counts as younger by `pause`.
+  void PutOff(Duration pause);
+
   TimePoint next_deadline() const;
 
   // Since when the oldest tensor has waited; kNever if there is none or no warning is wanted.
