@@ -36,6 +36,7 @@ from tfring.compat.helpers import gpu_available as gpu_available
 from tfring.compat.helpers import split_list as split_list
 from tfring.compat.tf1 import BroadcastGlobalVariablesHook as BroadcastGlobalVariablesHook
 from tfring.compat.tf1 import broadcast_global_variables as broadcast_global_variables
+from tfring.compat.util import check_extension as check_extension
 from tfring.keras import callbacks as callbacks
 from tfring.keras.horovod_tensorflow import DistributedOptimizer as DistributedOptimizer
 from tfring.keras.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization

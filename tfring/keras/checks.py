@@ -51,9 +51,10 @@ def at_train_begin(model: Any) -> None:
     """Raises RuntimeError when `fit` is about to train with an optimizer that does not reduce."""
     hook = _hook_of(model)
     if hook is None and not _has_own_train_step(model) and topology.size() > 1:
+        optimizer = model.optimizer
         raise RuntimeError(
-            f"rank {topology.rank()}: the model's optimizer {facts.name_of(model.optimizer)!r} "
-            f"({type(model.optimizer).__name__}) does not reduce gradients over the {topology.size()} "
+            f"rank {topology.rank()}: the model's optimizer {facts.name_of(optimizer)!r} "
+            f"({type(optimizer).__name__}) does not reduce gradients over the {topology.size()} "
             "ranks: each would train a model of its own. Give compile() the optimizer that "
             "DistributedOptimizer returned. (load_model, clone, pickle and from_config "
             "make plain optimizers: wrap those again.)"

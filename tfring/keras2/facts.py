@@ -66,6 +66,13 @@ def build_for(optimizer: Any, variables: Iterable[Any]) -> None:
         optimizer.build(list(variables))
 
 
+def weights_of(model: Any, *, trainable: bool = False) -> list[Any]:
+    """Returns the weights of a model of either Keras; none before it is built, as in Keras 3."""
+    if detect.is_model(model) and not model.built:
+        return []
+    return list(model.trainable_variables if trainable else model.weights)
+
+
 def slots_of(optimizer: Any, variables: Iterable[Any]) -> set[int]:
     """Returns the ids of a Keras 2 optimizer's own variables for these variables of the model.
 

@@ -13,14 +13,14 @@ def local_variables(model: Any, given: Iterable[Any]) -> list[Any]:
     """Returns the given variables, and those that are registered as local with the optimizer."""
     optimizer = getattr(model, "optimizer", None)
     hook = None if optimizer is None else find_hook(optimizer)
-    registered = [] if hook is None else hook.local_among(model.trainable_variables)
+    registered = [] if hook is None else hook.local_among(facts.weights_of(model, trainable=True))
     return [*given, *registered]
 
 
 def shared_weights(model: Any, local: Iterable[Any] = ()) -> list[Any]:
     """Returns the model's weights without the local ones."""
     left_out = {id(variable) for variable in local}
-    return [variable for variable in model.weights if id(variable) not in left_out]
+    return [variable for variable in facts.weights_of(model) if id(variable) not in left_out]
 
 
 def shared_state(model: Any, local: Iterable[Any] = (), *, accumulators: bool = True) -> list[Any]:
