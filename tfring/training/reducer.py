@@ -89,7 +89,8 @@ class GradientReducer:
         reduced = self._reduce_shared(
             [gradients[i] for i in shared], [variables[i] for i in shared], name, unscale, postscale
         )
-        kept = self.local.scaled([gradients[i] for i in sorted(local)])
+        own = [sparse.with_distinct_rows(gradients[i]) for i in sorted(local)]
+        kept = self.local.scaled(own)
         for i, gradient in zip(shared, reduced, strict=True):
             results[i] = gradient
         for i, gradient in zip(sorted(local), kept, strict=True):
@@ -115,6 +116,8 @@ class GradientReducer:
         gradients = call_hook(options.before_reduce, gradients, variables)
         if included:
             gradients = self._reduce_buckets(gradients, variables, name, postscale)
+        else:
+            gradients = [sparse.with_distinct_rows(gradient) for gradient in gradients]
         gradients = call_hook(options.after_reduce, gradients, variables)
         if scaled:
             gradients = [sparse.times(gradient, unscale) for gradient in gradients]
