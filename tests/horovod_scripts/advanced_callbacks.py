@@ -97,7 +97,8 @@ if hvd.rank() == 0:
     again = keras.models.load_model(path.format(epoch=epochs))
     np.testing.assert_array_equal(again.get_weights()[0], model.get_weights()[0])
 total = sum(float(np.abs(w).sum()) for w in model.trainable_variables)
+generation = tf.keras.Model.__module__.split(".")[0]
 print(
     f"RESULT accuracy={score[1]:.4f} rate={rate / initial_lr:.4f} weights={total:.4f} "
-    f"keras={tf.keras.Model.__module__.split('.')[0]}"
+    f"keras={generation}"
 )

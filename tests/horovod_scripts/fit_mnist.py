@@ -69,7 +69,8 @@ history = mnist_model.fit(
 )
 total = sum(float(np.abs(w).sum()) for w in mnist_model.get_weights())
 saved = len(os.listdir(sys.argv[1])) if hvd.rank() == 0 else 4
+generation = tf.keras.Model.__module__.split(".")[0]
 print(
     f"RESULT accuracy={history.history['accuracy'][-1]:.4f} weights={total:.4f} saved={saved} "
-    f"keras={tf.keras.Model.__module__.split('.')[0]}"
+    f"keras={generation}"
 )

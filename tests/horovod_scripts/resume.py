@@ -75,4 +75,5 @@ history = model.fit(
 steps = int(model.optimizer.iterations)
 loss = history.history["loss"][-1]
 error = float(np.abs(model.get_weights()[0] - slope).max())
-print(f"RESULT error={error:.6f} loss={loss:.6f} steps={steps} keras={tf.keras.Model.__module__.split('.')[0]}")
+generation = tf.keras.Model.__module__.split(".")[0]
+print(f"RESULT error={error:.6f} loss={loss:.6f} steps={steps} keras={generation}")

@@ -56,4 +56,5 @@ with tf.device(device):
         rates.append(args.batch_size * args.num_batches_per_iter / seconds)
 log(f"Img/sec per worker: {np.mean(rates):.1f} +- {1.96 * np.std(rates):.1f}")
 total = sum(float(np.abs(w).sum()) for w in model.trainable_variables)
-print(f"RESULT iterations={len(rates)} weights={total:.4f} keras={tf.keras.Model.__module__.split('.')[0]}")
+generation = tf.keras.Model.__module__.split(".")[0]
+print(f"RESULT iterations={len(rates)} weights={total:.4f} keras={generation}")

@@ -63,4 +63,5 @@ if hvd.rank() == 0:
 
 mean_loss = float(hvd.allreduce(loss_value, name="last_loss"))
 total = sum(float(np.abs(w).sum()) for w in mnist_model.get_weights())
-print(f"RESULT loss={mean_loss:.4f} weights={total:.4f} keras={tf.keras.Model.__module__.split('.')[0]}")
+generation = tf.keras.Model.__module__.split(".")[0]
+print(f"RESULT loss={mean_loss:.4f} weights={total:.4f} keras={generation}")

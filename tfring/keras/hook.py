@@ -182,6 +182,8 @@ class OptimizerHook:
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Replaces `optimizer.apply`."""
         grads = list(grads)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)  # may be a generator
         variables = self._variables_of(grads, trainable_variables)
         if not variables:
             return self._apply(grads, trainable_variables)

@@ -19,6 +19,9 @@ tfk = pytest.importorskip("tf_keras")
 
 from tfring import keras2  # noqa: E402
 
+# They hold for any number of ranks; one number is enough, and saves time.
+pytestmark = pytest.mark.skipif(tfring.size() != 2, reason="run with two ranks")
+
 PER_RANK, STEPS = 4, 3
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
