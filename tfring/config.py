@@ -74,6 +74,36 @@ _ALIASES = {
     "HOROVOD_START_TIMEOUT": "START_TIMEOUT",
 }
 
+# What Horovod does with these, tfring does not do, or needs no setting for. Keys ending in _ stand
+# for all variables that begin so.
+_WITHOUT_EFFECT = {
+    "HOROVOD_TIMELINE": "there is no timeline yet: use tf.profiler.experimental.start",
+    "HOROVOD_TIMELINE_": "there is no timeline yet: use tf.profiler.experimental.start",
+    "HOROVOD_AUTOTUNE": "there is no autotuner",
+    "HOROVOD_AUTOTUNE_": "there is no autotuner",
+    "HOROVOD_ELASTIC": "there is no elastic training yet: start again from a checkpoint",
+    "HOROVOD_ELASTIC_": "there is no elastic training yet: start again from a checkpoint",
+    "HOROVOD_CYCLE_TIME": "there is no cycle time: what is ready is sent",
+    "HOROVOD_HIERARCHICAL_": "algorithms are chosen by size and number of ranks",
+    "HOROVOD_TORUS_ALLREDUCE": "algorithms are chosen by size and number of ranks",
+    "HOROVOD_ADASUM_MPI_CHUNK_SIZE": "Adasum does not go over MPI",
+    "HOROVOD_BATCH_D2D_MEMCOPIES": "collectives run on the CPU",
+    "HOROVOD_NUM_NCCL_STREAMS": "collectives run on the CPU",
+    "HOROVOD_ENABLE_ASYNC_COMPLETION": "collectives run on the CPU",
+    "HOROVOD_DISABLE_NVTX_RANGES": "collectives run on the CPU",
+    "HOROVOD_ENABLE_XLA_OPS": "jit_compile=True needs no setting",
+    "HOROVOD_THREAD_AFFINITY": "threads are not bound to cores: use the launcher's options",
+    "HOROVOD_LOG_HIDE_TIME": "log lines have no time",
+    "HOROVOD_MPI_THREADS_DISABLE": "data does not go over MPI",
+    "HOROVOD_CONTROLLER": "there is one controller, over TCP",
+    "HOROVOD_CPU_OPERATIONS": "there is one CPU backend",
+    "HOROVOD_CCL_": "there is no oneCCL backend",
+    "HOROVOD_GLOO_": "there is no Gloo: TFRING_RENDEZVOUS_ADDR and TFRING_START_TIMEOUT are alike",
+    "HOROVOD_SECRET_KEY": "the job's secret is TFRING_SECRET",
+    "HOROVOD_SPARK_": "tfring does not run on Spark",
+    "HOROVOD_RENDEZVOUS_": "TFRING_RENDEZVOUS_ADDR and TFRING_RENDEZVOUS_PORT are alike",
+}
+
 # Settings that may differ between ranks; rank 0's value of the others counts for the whole job.
 LOCAL_SETTINGS = frozenset({"LOG_LEVEL"})
 
@@ -103,7 +133,8 @@ class Settings:
         advertise_addr: Where other ranks reach this one; None: where it listens.
         meeting: "mpi" or "rendezvous"; None: what the environment suggests.
         job_id: Keeps jobs apart, or None: the environment decides.
-        unknown: One warning for every ``TFRING_X`` that nobody knows.
+        unknown: One warning for every ``TFRING_X`` that nobody knows, and for those ``HOROVOD_X``
+            that ask for something that tfring does not have.
     """
 
     runtime: dict[str, str] = field(default_factory=dict)
@@ -150,7 +181,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         advertise_addr=values.get("ADVERTISE_ADDR") or None,
         meeting=_choice("MEETING", values, ("mpi", "rendezvous")),
         job_id=values.get("JOB_ID") or None,
-        unknown=tuple(_unknown_warnings(environ)),
+        unknown=(*_unknown_warnings(environ), *_horovod_warnings(environ)),
     )
 
 
@@ -174,6 +205,22 @@ def _unknown_warnings(environ: Mapping[str, str]) -> list[str]:
         hint = f"did you mean {' or '.join(near)}?" if near else "`tfring doctor` lists all of them"
         warnings.append(f"the variable {name} is unknown and has no effect: {hint}")
     return warnings
+
+
+def _horovod_warnings(environ: Mapping[str, str]) -> list[str]:
+    """Returns one warning per reason; a variable that switches something off asks for nothing."""
+    names: dict[str, list[str]] = {}
+    for name in sorted(environ):
+        if name in _ALIASES or environ[name].lower() in ("", "0", "false", "off"):
+            continue
+        why = _WITHOUT_EFFECT.get(name) or next(
+            (t for key, t in _WITHOUT_EFFECT.items() if key[-1] == "_" and name.startswith(key)),
+            None,
+        )
+        if why is not None:
+            names.setdefault(why, []).append(name)
+    plural = {why: "has" if len(found) == 1 else "have" for why, found in names.items()}
+    return [f"{', '.join(found)} {plural[why]} no effect: {why}" for why, found in names.items()]
 
 
 def _seconds(name: str, values: Mapping[str, str], default: float) -> float:

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tfring import _native
+
+
+class NotInitializedError(ValueError, RuntimeError):
+    """Something was asked for that is known only after init. Horovod raises a ValueError then."""
+
+
+def _ask(name: str) -> Any:
+    try:
+        return getattr(_native.core, name)()
+    except _native.core.CoreError as error:
+        raise NotInitializedError(error.message) from None
 
 
 def is_initialized() -> bool:
@@ -12,29 +25,29 @@ def is_initialized() -> bool:
 
 def rank() -> int:
     """Our rank in the job, from 0 to size() - 1."""
-    return int(_native.core.rank())
+    return int(_ask("rank"))
 
 
 def size() -> int:
     """The number of ranks in the job."""
-    return int(_native.core.size())
+    return int(_ask("size"))
 
 
 def local_rank() -> int:
     """Our rank among the job's processes on this host."""
-    return int(_native.core.local_rank())
+    return int(_ask("local_rank"))
 
 
 def local_size() -> int:
     """The number of the job's processes on this host."""
-    return int(_native.core.local_size())
+    return int(_ask("local_size"))
 
 
 def cross_rank() -> int:
     """Our rank among the processes that have our local rank, one on each host."""
-    return int(_native.core.cross_rank())
+    return int(_ask("cross_rank"))
 
 
 def cross_size() -> int:
     """The number of hosts that have a process with our local rank."""
-    return int(_native.core.cross_size())
+    return int(_ask("cross_size"))

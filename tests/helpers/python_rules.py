@@ -32,9 +32,10 @@ ARROWS: dict[str, set[str]] = {
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
     "training": {"topology", "process_sets", "ops", "collectives"},
     "compat": {"bootstrap", "collectives"},
+    "keras2": {"process_sets", "collectives", "training", "compat"},
     "keras": {
         *("_native", "exceptions", "topology", "process_sets"),
-        *("ops", "collectives", "training", "compat"),
+        *("ops", "collectives", "training", "compat", "keras2"),
     },
     "launcher": {
         *("version", "config", "_native", "environments", "security", "bootstrap", "compat"),
@@ -50,10 +51,11 @@ PUBLIC_NAMES_FROM: dict[str, set[str]] = {"tfring": set(ARROWS), "keras": {"worl
 THIRD_PARTY: dict[str, set[str]] = {
     "cloudpickle": {"collectives", "launcher"},
     "h5py": {"keras"},
-    "keras": {"keras"},
+    "keras": {"compat", "keras"},
     "mpi4py": {"bootstrap"},
     "numpy": {"process_sets", "collectives", "keras"},
-    "tensorflow": {"exceptions", "ops", "collectives", "training", "compat", "keras"},
+    "tensorflow": {"exceptions", "ops", "collectives", "training", "compat", "keras2", "keras"},
+    "tf_keras": {"keras2"},
 }
 # Importing mpi4py starts MPI: only a function does that, where a job is known to want it.
 NEVER_AT_IMPORT_TIME = {"mpi4py"}
@@ -74,7 +76,7 @@ IMPORTS_BY_NAME = {
     # The rest import nothing so: they ask whether a package is installed, or loaded already.
     *("tfring/environments/__init__.py", "tfring/bootstrap/inter_op_threads.py"),
     *("tfring/bootstrap/mpi_exchange.py", "tfring/bootstrap/records.py"),
-    "tfring/compat/build_flags.py",
+    *("tfring/compat/build_flags.py", "tfring/keras2/detect.py"),
     "tfring/launcher/doctor.py",
 }
 

@@ -1,4 +1,4 @@
-"""Images per second on random data, as Horovod's users measure it."""
+"""Images per second on random data, as Horovod's documentation measures it."""
 
 import argparse
 import timeit
@@ -35,7 +35,7 @@ def benchmark_step(first_batch):
     opt.apply_gradients(zip(gradients, model.trainable_variables))
     if first_batch:
         hvd.broadcast_variables(model.variables, root_rank=0)
-        hvd.broadcast_variables(opt.variables, root_rank=0)
+        hvd.broadcast_variables(opt.variables(), root_rank=0)
 
 
 def log(text):
@@ -56,4 +56,5 @@ with tf.device(device):
         rates.append(args.batch_size * args.num_batches_per_iter / seconds)
 log(f"Img/sec per worker: {np.mean(rates):.1f} +- {1.96 * np.std(rates):.1f}")
 total = sum(float(np.abs(w).sum()) for w in model.trainable_variables)
-print(f"RESULT iterations={len(rates)} weights={total:.4f}")
+generation = tf.keras.Model.__module__.split(".")[0]
+print(f"RESULT iterations={len(rates)} weights={total:.4f} keras={generation}")

@@ -233,6 +233,9 @@ def load_mpi() -> Any:
         ) from None
     if first and MPI.Is_initialized():
         _finalize_mpi = True
+    if not MPI.Is_initialized():  # the program has set mpi4py.rc.initialize to False
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        _finalize_mpi = True
     if MPI.Is_finalized():
         raise BootstrapError("MPI has been finalised, and MPI cannot be started a second time")
     return MPI

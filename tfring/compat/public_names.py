@@ -15,16 +15,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-# Names of Horovod's that this version does not have. They are attributes that do not exist, so that
-# a script can ask with hasattr; the error says more than "no attribute".
-_NOT_YET = frozenset({"data", "elastic", "start_timeline", "stop_timeline"})
-
+# Public names of Horovod's that this version does not have, and what to use instead. They are
+# attributes that do not exist, so that a script can ask with hasattr.
 _INSTEAD = {
-    "check_extension": "`tfring doctor` says what was built",
-    "PartialDistributedOptimizer": "it is in tfring.keras",
-    "load_model": "it is in tfring.keras",
+    "data": "not there yet: shard a tf.data.Dataset by rank(), and let it prefetch",
+    "elastic": "not there yet: start the job again from a checkpoint when a rank is lost",
+    "start_timeline": "not there yet: use tf.profiler.experimental.start",
+    "stop_timeline": "not there yet: use tf.profiler.experimental.stop",
+    "CommitStateCallback": "elastic training is not there yet: use keras.callbacks.ModelCheckpoint",
+    "UpdateBatchStateCallback": "elastic training is not there yet: use BackupAndRestore of Keras",
+    "UpdateEpochStateCallback": "elastic training is not there yet: use BackupAndRestore of Keras",
+    "HorovodBasics": "use the functions init, rank, size and so on",
 }
-
 
 # What Keras 2 needs of its own, by the module that has it: a layer, and what loads a model.
 KERAS2_INSTEAD = {
@@ -64,7 +66,7 @@ def lazy_names(
 
     def load(name: str) -> Any:
         if name not in module_of:
-            raise _missing(package, name)
+            raise missing(package, name)
         module = module_of[name]
         if name in KERAS2_INSTEAD and tf_keras_is_keras2():
             module = KERAS2_INSTEAD[name]
@@ -108,10 +110,15 @@ def _imports(stub: Path) -> dict[str, str | None]:
     return {alias.name: node.module for node in imports for alias in node.names}
 
 
-def _missing(module: str, name: str) -> AttributeError:
+def missing(module: str, name: str) -> AttributeError:
+    """Returns the error for a name that a module does not have; it says what to use instead."""
     text = f"module {module!r} has no attribute {name!r}"
-    if name in _NOT_YET:
-        text += ": it is not there yet in this version of tfring"
-    elif name in _INSTEAD:
-        text += f": {_INSTEAD[name]}"
+    if name in _INSTEAD:
+        return AttributeError(f"{text}: {_INSTEAD[name]}", name=name)
+    for other in ("tfring", "tfring.keras"):
+        stub = Path(__file__).parents[1].joinpath(*other.split(".")[1:], "__init__.pyi")
+        if other != module and stub.exists() and name in _imports(stub):
+            theirs = "horovod.tensorflow" if other == "tfring" else "horovod.tensorflow.keras"
+            text += f": it is in {other}, in a script for Horovod {theirs}"
+            break
     return AttributeError(text, name=name)

@@ -53,10 +53,11 @@ def innermost(optimizer: Any) -> Any:
 def find_hook(optimizer: Any) -> Any:
     """Returns the hook of an optimizer of either Keras, or of the one inside it, or None."""
     inner = innermost(optimizer)
-    hook = getattr(inner, _ATTRIBUTE, None)
+    hook: Any = getattr(inner, _ATTRIBUTE, None)
     # An attribute that was copied along with __dict__ still belongs to the original optimizer.
-    known = isinstance(hook, OptimizerHook) or facts.is_hook(hook)
-    return hook if known and hook.optimizer is inner else None
+    if not isinstance(hook, OptimizerHook) and not facts.is_hook(hook):
+        return None
+    return hook if hook.optimizer is inner else None
 
 
 @dataclasses.dataclass
@@ -181,6 +182,8 @@ class OptimizerHook:
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Replaces `optimizer.apply`."""
         grads = list(grads)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)  # may be a generator
         variables = self._variables_of(grads, trainable_variables)
         if not variables:
             return self._apply(grads, trainable_variables)

@@ -112,8 +112,8 @@ def PartialDistributedOptimizer(
     """Makes `optimizer` reduce gradients over the ranks, but not those of some layers.
 
     The parameters are those of DistributedOptimizer, and `local_layers`: a Keras layer, or several,
-    whose trainable weights are this rank's own. They may be built later. Give their weights to
-    BroadcastGlobalVariablesCallback as local_variables, or it overwrites them with the root's.
+    whose trainable weights are this rank's own. They may be built later. Callbacks that broadcast
+    or compare weights leave them out.
 
     Returns:
         `optimizer`.

@@ -66,6 +66,13 @@ def build_for(optimizer: Any, variables: Iterable[Any]) -> None:
         optimizer.build(list(variables))
 
 
+def weights_of(model: Any, *, trainable: bool = False) -> list[Any]:
+    """Returns the weights of a model of either Keras; none before it is built, as in Keras 3."""
+    if detect.is_model(model) and not model.built:
+        return []
+    return list(model.trainable_variables if trainable else model.weights)
+
+
 def slots_of(optimizer: Any, variables: Iterable[Any]) -> set[int]:
     """Returns the ids of a Keras 2 optimizer's own variables for these variables of the model.
 
@@ -73,13 +80,11 @@ def slots_of(optimizer: Any, variables: Iterable[Any]) -> set[int]:
         optimizer: the innermost optimizer.
         variables: tf.Variables of the model.
     """
+    keys = [_key_of(optimizer, v) for v in variables]
     if detect.is_legacy(optimizer):
-        names = optimizer.get_slot_names()
-        kept = {key: slots for key, slots in optimizer._slots.items() if slots}
-        keys = [v._shared_name if v._in_graph_mode else v._unique_id for v in variables]
-        return {id(kept[key][n]) for key in keys if key in kept for n in names if n in kept[key]}
-    indices = getattr(optimizer, "_index_dict", {})
-    keys = [optimizer._var_key(v) for v in variables]
+        kept = [optimizer._slots[key] for key in keys if key in optimizer._slots]
+        return {id(slot) for slots in kept for slot in slots.values()}
+    indices = _indices_of(optimizer)
     positions = [indices[key] for key in keys if key in indices]
     lists = [
         value
@@ -108,9 +113,33 @@ def has_settable_rate(optimizer: Any) -> bool:
     return isinstance(optimizer._learning_rate, tf.Variable)
 
 
-def has_own_train_step(model: Any) -> bool:
-    """Returns whether a Keras 2 model has a train_step that is not Keras' own."""
-    return type(model).train_step is not detect.model_class().train_step
+def rate_of(optimizer: Any) -> float:
+    """Returns the present learning rate of an optimizer of either Keras."""
+    rate = optimizer.learning_rate
+    if callable(rate) and not isinstance(rate, tf.Variable):  # a schedule of a legacy optimizer
+        rate = rate(optimizer.iterations) if detect.is_optimizer(optimizer) else rate
+    return float(rate)
+
+
+def trained_by(optimizer: Any, weights: Iterable[Any]) -> list[Any]:
+    """Returns the variables for which an optimizer of either Keras has been built.
+
+    Args:
+        optimizer: the innermost optimizer.
+        weights: those of the model; a Keras 2 optimizer keeps keys of its variables only.
+    """
+    if not detect.is_optimizer(optimizer):
+        return list(getattr(optimizer, "_trainable_variables", None) or ())
+    keys = optimizer._slots if detect.is_legacy(optimizer) else _indices_of(optimizer)
+    return [v for v in weights if _key_of(optimizer, v) in keys]
+
+
+def is_built(optimizer: Any) -> bool:
+    """Returns whether an optimizer of either Keras has its state."""
+    if not detect.is_optimizer(optimizer):
+        return bool(optimizer.built)
+    inner = getattr(optimizer, "inner_optimizer", None) or optimizer
+    return bool(inner._slots if detect.is_legacy(inner) else getattr(inner, "_built", False))
 
 
 def loss_tracker(model: Any) -> Any:
@@ -118,3 +147,13 @@ def loss_tracker(model: Any) -> Any:
     if detect.is_model(model):
         return getattr(getattr(model, "compiled_loss", None), "_loss_metric", None)
     return getattr(model, "_loss_tracker", None)
+
+
+def _key_of(optimizer: Any, variable: Any) -> Any:
+    if detect.is_legacy(optimizer):
+        return variable._shared_name if variable._in_graph_mode else variable._unique_id
+    return optimizer._var_key(variable)
+
+
+def _indices_of(optimizer: Any) -> Any:
+    return getattr(optimizer, "_index_dict", {})

@@ -29,23 +29,22 @@ from typing import Any
 import tensorflow as tf
 
 from tfring import process_sets
-from tfring.training.reduction_record import reductions
+from tfring.training.reduction_record import REDUCED_MARK, reductions
 
 TAPE_PREFIX = "tfring.tape."
 
-_MARK = "_tfring_reduced"
 _OPS_WITH_BODIES = ("If", "StatelessIf", "While", "StatelessWhile")
 
 
 def mark(gradient: Any, members: Any) -> None:
     """Marks the result of a reduction over a process set; does nothing to None."""
     if gradient is not None:
-        setattr(gradient, _MARK, process_sets.checked_id(members))
+        setattr(gradient, REDUCED_MARK, process_sets.checked_id(members))
 
 
 def is_marked(gradient: Any) -> bool:
     """Returns whether this very object is the result of a reduction."""
-    return getattr(gradient, _MARK, None) is not None
+    return getattr(gradient, REDUCED_MARK, None) is not None
 
 
 def refuse_reduced(
@@ -61,7 +60,7 @@ def refuse_reduced(
     """
     set_id = process_sets.checked_id(members)
     present = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
-    found = any(getattr(g, _MARK, None) == set_id for g, _ in present)
+    found = any(getattr(g, REDUCED_MARK, None) == set_id for g, _ in present)
     symbolic = symbolic_parts(g for g, _ in present)
     if not found and symbolic:
         found = _computed_from_reduced(symbolic, set_id)
@@ -69,8 +68,9 @@ def refuse_reduced(
         found = reductions.any_by_tape_since((v for _, v in present), set_id, since)
     if found:
         raise ValueError(
-            "these gradients were reduced by a DistributedGradientTape already and would be "
-            "reduced again by the DistributedOptimizer: wrap the tape or the optimizer, not both"
+            "these gradients were reduced by a DistributedGradientTape already, or hvd.reduced "
+            "says that they were, and would be reduced again by the DistributedOptimizer: wrap the "
+            "tape or the optimizer, not both"
         )
 
 

@@ -41,6 +41,7 @@ class MetricAverageCallback(DistributedCallback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        super().on_epoch_begin(epoch, logs)
         self._batches, self._trained, self._validated = 0, None, 0.0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
