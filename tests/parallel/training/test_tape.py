@@ -123,7 +123,7 @@ def test_a_custom_loop_equals_one_process() -> None:
     model = build_model(3 + 100 * hvd.rank())
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
     optimizer.build(model.trainable_variables)
-    hvd.broadcast_variables(model.variables + optimizer.variables, root_rank=0)
+    hvd.broadcast_variables(model.weights + optimizer.variables, root_rank=0)
     loss_of = loss()
 
     @tf.function
