@@ -104,6 +104,17 @@ def test_all_ranks_may_stop_within_an_epoch() -> None:
     assert_same_on_all_ranks(model)
 
 
+def test_a_rank_that_stops_alone_within_an_epoch_is_an_error(several: int) -> None:
+    model = small()
+    stops = hvd.rank() == 0
+    error = RuntimeError if stops else tf.errors.FailedPreconditionError
+    match = "after batch 2 of 3, and other ranks train on" if stops else r"tfring\.optimizer"
+    with pytest.raises(error, match=match):
+        fit(model, broadcast(), Stop([0]), average(), epochs=3, steps=3)
+    fit(model, broadcast(), average(), epochs=2)  # and the next training works
+    assert_same_on_all_ranks(model)
+
+
 def test_other_numbers_of_steps_are_an_error_also_with_accumulation(several: int) -> None:
     model = compiled(keras.optimizers.SGD(0.01, gradient_accumulation_steps=4))
     steps = 2 if hvd.rank() == 0 else 3

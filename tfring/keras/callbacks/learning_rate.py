@@ -93,6 +93,7 @@ class LearningRateScheduleCallback(DistributedCallback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        super().on_epoch_end(epoch, logs)
         if logs is not None:
             logs["lr"] = float(self.model.optimizer.learning_rate)
 
