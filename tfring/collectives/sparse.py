@@ -101,6 +101,7 @@ class SparseReduction:
             name: of the first collective; those of the others begin with it.
             compressors: one for each of the slices; those that are `for_sparse` see the values.
         """
+        library.refuse_xla(name, "allreduce of tf.IndexedSlices")
         with arguments.on_device(self.device):
             own = [with_distinct_rows(each) for each in slices]
             if self.prescale != 1.0:
