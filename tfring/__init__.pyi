@@ -45,6 +45,7 @@ from tfring.launcher.function import run as run
 from tfring.ops.arguments import (
     handle_average_backwards_compatibility as handle_average_backwards_compatibility,
 )
+from tfring.ops.library import load_ops as load_ops
 from tfring.ops.reduce_ops import Adasum as Adasum
 from tfring.ops.reduce_ops import Average as Average
 from tfring.ops.reduce_ops import Max as Max

@@ -60,6 +60,7 @@ LAUNCHER_SETTINGS = (
     "FUNCTION_ADDR",
     "FUNCTION_PORT",
     "FUNCTION_SECRET",
+    "PARENT",
 )
 
 # Horovod's name for the same thing. TFRING_X wins over its alias.

@@ -1,10 +1,21 @@
-"""Who we are among the ranks of the job; all but `is_initialized` raise an error before init."""
+"""Who we are among the ranks of the job; all but `is_initialized` raise an error before init.
+
+A process that a rank has started, forked or not, is no rank, but gets the rank's answers: a worker
+of an input pipeline chooses its share of the data by them. What a rank leaves to the processes that
+it starts is in one variable of the environment.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 from typing import Any
 
 from tfring import _native
+
+PARENT = "TFRING_PARENT"
+
+_NUMBERS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 
 
 class NotInitializedError(ValueError, RuntimeError):
@@ -23,31 +34,58 @@ def is_initialized() -> bool:
     return bool(_native.core.is_initialized())
 
 
+def announce() -> None:
+    """Leaves our numbers to the processes that this rank will start."""
+    numbers = {name: int(getattr(_native.core, name)()) for name in _NUMBERS}
+    os.environ[PARENT] = json.dumps({"pid": os.getpid(), **numbers})
+
+
+def withdraw() -> None:
+    """Takes back what `announce` left."""
+    os.environ.pop(PARENT, None)
+
+
+def parent() -> dict[str, int]:
+    """What the rank that started this process has left: its pid and its numbers, or nothing."""
+    try:
+        left = json.loads(os.environ.get(PARENT) or "{}")
+        numbers = {name: int(left[name]) for name in ("pid", *_NUMBERS)} if left else {}
+    except (ValueError, TypeError, KeyError):
+        return {}
+    return {} if numbers.get("pid") == os.getpid() else numbers
+
+
+def _number(name: str) -> int:
+    if not is_initialized() and (numbers := parent()):
+        return numbers[name]
+    return int(_ask(name))
+
+
 def rank() -> int:
     """Our rank in the job, from 0 to size() - 1."""
-    return int(_ask("rank"))
+    return _number("rank")
 
 
 def size() -> int:
     """The number of ranks in the job."""
-    return int(_ask("size"))
+    return _number("size")
 
 
 def local_rank() -> int:
     """Our rank among the job's processes on this host."""
-    return int(_ask("local_rank"))
+    return _number("local_rank")
 
 
 def local_size() -> int:
     """The number of the job's processes on this host."""
-    return int(_ask("local_size"))
+    return _number("local_size")
 
 
 def cross_rank() -> int:
     """Our rank among the processes that have our local rank, one on each host."""
-    return int(_ask("cross_rank"))
+    return _number("cross_rank")
 
 
 def cross_size() -> int:
     """The number of hosts that have a process with our local rank."""
-    return int(_ask("cross_size"))
+    return _number("cross_size")

@@ -14,7 +14,7 @@ import sys
 import threading
 from typing import Any
 
-from tfring import _native, interrupts
+from tfring import _native, interrupts, topology
 from tfring.bootstrap.connect import Membership, connect_job
 from tfring.bootstrap.inter_op_threads import ensure_inter_op_threads
 from tfring.bootstrap.mpi_exchange import finalize, is_communicator, spans_world
@@ -66,7 +66,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     Raises:
         RuntimeError: The environment is contradictory, a rank did not come within
             TFRING_START_TIMEOUT seconds, the job has ranks on several hosts and no secret, or this
-            process was forked from one that called init.
+            process was forked from one that called init or started by a rank of several.
             MPI_Init itself, where it has not run yet, waits for all processes without a limit.
         ValueError: A setting has an impossible value, this process is not part of `comm`, or a
             process set is not possible, equal to another or not the same on all ranks.
@@ -75,6 +75,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     with _lock:
         _refuse_in_forked_child()
         if is_initialized():
+            return
+        if _started_by_a_rank():
             return
         wanted = [*map(ProcessSet, by_communicator), *_given_sets(process_sets)]
         settings = read_settings(os.environ)
@@ -147,6 +149,7 @@ def _start(membership: Membership, settings: Settings) -> None:
             raise SettingError(message) from None
         raise
     _state.pid = os.getpid()
+    topology.announce()
     _state.homogeneous = membership.homogeneous
     _state.by_mpi = membership.by_mpi
     generation.begin(membership.key)
@@ -166,6 +169,29 @@ def _refuse_in_forked_child() -> None:
             "tfring.init(): a forked child is no rank of its own. Start workers before init, or "
             'with multiprocessing.get_context("spawn"), and call tfring only in the parent'
         )
+
+
+def _started_by_a_rank() -> bool:
+    """Whether this process is a multiprocessing worker that imports the script of its rank.
+
+    Such a worker would die of an error, and a pool would replace it for ever: it gets a warning.
+
+    Raises:
+        RuntimeError: A rank started this process otherwise.
+    """
+    numbers = topology.parent()
+    if numbers.get("size", 1) == 1:
+        return False
+    message = (
+        f"this process was started by rank {numbers['rank']} (process {numbers['pid']}), which is "
+        "in the job already, so it cannot join it. rank() and size() answer for that rank here; "
+        'call init in the script only where __name__ is "__main__". A process that starts a job of '
+        f"its own unsets {topology.PARENT} first"
+    )
+    if "__mp_main__" in sys.modules:
+        _log.warning("init() does nothing: %s", message)
+        return True
+    raise RuntimeError(message)
 
 
 def _set_log_level(settings: Settings) -> None:
@@ -194,6 +220,7 @@ def shutdown() -> None:
             return
         interrupts.unwatch()
         _native.core.shutdown()
+        topology.withdraw()
         registry.end_generation()
         generation.end()
 

@@ -143,10 +143,11 @@ void DefineLifecycle(py::module_& m) {
   m.def(
       "process_sets",
       [] {
-        RequireTopology();
+        RaiseIfError(ProcessRuntime::Get().Members(kGlobalProcessSet).status());
         return ProcessRuntime::Get().ProcessSets();
       },
-      "The ranks of each process set, by its id; 0 is the global one.");
+      "The ranks of each process set, by its id; 0 is the global one. An error where no collective "
+      "can run: before init and in a forked child.");
   m.def(
       "counters", [] { return ProcessRuntime::Get().Counters(); },
       "Counters since init by name; empty without a runtime.");

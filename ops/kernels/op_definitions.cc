@@ -60,6 +60,7 @@ absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
 // Stateful, because TensorFlow may fold, merge or prune ops that are not. With a resource of its
 // own, because TensorFlow runs stateful ops that have none one after another in program order:
 // nothing would overlap, and ranks that trace their ops in different orders would deadlock.
+// TfringChannel gives that resource, under XLA a variable (see tfring/ops/xla.py).
 // The call site is for messages; eager ops have none (see process/call_site.h).
 // Distributed communication, because TensorFlow replaces the UnavailableError of other ops.
 #define TFRING_COLLECTIVE_OP(name)     \
@@ -181,6 +182,16 @@ REGISTER_OP("TfringStepGuard")
     .Attr("process_set_id: int = 0")
     .SetShapeFn(NoOutputs)
     .Doc("Tells the other ranks if this execution of the graph fails.");
+
+// Part of the graph that its collectives are in, so a function that has collectives captures
+// nothing: it can be differentiated in loops and conditions, and saved. Stateless: nothing has to be
+// in order with it, and vectorizing loops (pfor) take it for the same in all iterations.
+REGISTER_OP("TfringChannel")
+    .Attr("tensor_name: string")
+    .Attr("process_set_id: int = 0")
+    .Output("channel: resource")
+    .SetShapeFn(ScalarShape)
+    .Doc("What the collectives of one name in one graph share: TensorFlow keeps them in order.");
 
 // Stateful, so that TensorFlow never folds today's rank or size into a graph as a constant.
 #define TFRING_TOPOLOGY_OP(name)       \

@@ -91,7 +91,6 @@ class CollectiveXlaKernel : public tf::XlaOpKernel {
 
   void Compile(tf::XlaOpKernelContext* context) override {
     const int chain = context->num_inputs() - 1;
-    OP_REQUIRES_OK(context, CheckChain(context, chain));
     std::vector<xla::XlaOp> operands;
     std::vector<xla::Shape> shapes, results;
     int64_t size = 0;
@@ -136,17 +135,6 @@ class CollectiveXlaKernel : public tf::XlaOpKernel {
                                     "compile that: use jit_compile=False");
   }
 
-  // An op that was traced without jit_compile=True has a channel of its own instead of the chain.
-  absl::Status CheckChain(tf::XlaOpKernelContext* context, int input) const {
-    tf::XlaResource* resource = nullptr;
-    TF_RETURN_IF_ERROR(context->GetResourceInput(input, &resource));
-    if (resource->initialized() && resource->type() == tf::DT_INT32) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        Describe(request_) +
-        " is in a function that was traced without jit_compile=True and is now called by one with "
-        "it: give each its own tf.function, or use jit_compile=False");
-  }
-
   AttributeText Attributes(int64_t size) const {
     AttributeText text;
     text.Add(xla_names::kTensorName, request_.name);
@@ -172,6 +160,24 @@ class XlaKernelOf : public CollectiveXlaKernel {
  public:
   explicit XlaKernelOf(tf::OpKernelConstruction* construction)
       : CollectiveXlaKernel(construction, kind) {}
+};
+
+// TfringChannel stands where XLA needs the chain: its graph was traced without jit_compile=True.
+class ChannelXlaKernel : public tf::XlaOpKernel {
+ public:
+  explicit ChannelXlaKernel(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("tensor_name", &tensor_name_));
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    context->CtxFailure(absl::FailedPreconditionError(
+        "tensor '" + tensor_name_ +
+        "' is in a function that was traced without jit_compile=True and is now called by one with "
+        "it: give each its own tf.function, or use jit_compile=False"));
+  }
+
+ private:
+  std::string tensor_name_;
 };
 
 // Turns one topology op into a custom call, so that the number is read each time the program runs.
@@ -207,6 +213,7 @@ class TopologyXlaKernel : public tf::XlaOpKernel {
 TFRING_REGISTER_XLA("TfringAllreduce", XlaKernelOf<CollectiveKind::kAllreduce>);
 TFRING_REGISTER_XLA("TfringBroadcast", XlaKernelOf<CollectiveKind::kBroadcast>);
 TFRING_REGISTER_XLA("TfringAllgather", XlaKernelOf<CollectiveKind::kAllgather>);
+TFRING_REGISTER_XLA("TfringChannel", ChannelXlaKernel);
 TFRING_REGISTER_XLA("TfringRank", TopologyXlaKernel<TopologyField::kRank>);
 TFRING_REGISTER_XLA("TfringSize", TopologyXlaKernel<TopologyField::kSize>);
 TFRING_REGISTER_XLA("TfringLocalRank", TopologyXlaKernel<TopologyField::kLocalRank>);

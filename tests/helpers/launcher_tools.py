@@ -29,7 +29,17 @@ def report(name, value):
 """
 
 # Variables of an outer launcher would be taken for the job's own.
-_FOREIGN = ("TFRING_RANK", "TFRING_SIZE", "OMPI_", "PMI", "PMIX_", "RANK", "WORLD_SIZE", "SLURM_")
+_FOREIGN = (
+    "TFRING_PARENT",
+    "TFRING_RANK",
+    "TFRING_SIZE",
+    "OMPI_",
+    "PMI",
+    "PMIX_",
+    "RANK",
+    "WORLD_SIZE",
+    "SLURM_",
+)
 
 
 def environment(**more):

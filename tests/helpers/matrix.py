@@ -289,3 +289,40 @@ MODES = (
     Mode("session", run_in_session),
     Mode("jit", run_compiled, xla_takes),
 )
+
+
+# Control flow around a collective, for gradients through it.
+
+
+def directly(call: Callable[..., list[Any]], tensors: list[Any], like: Arrays) -> list[Any]:
+    """Calls without control flow; `like` has the dtypes and ranks of the results."""
+    del like
+    return call(tensors)
+
+
+def in_loop(call: Callable[..., list[Any]], tensors: list[Any], like: Arrays) -> list[Any]:
+    """Calls in each of two iterations; the results are those of the last."""
+
+    def body(i: Any, *_: Any) -> Any:
+        return (i + 1, *call(tensors))
+
+    shapes = [tf.TensorShape([None] * want.ndim) for want in like]
+    start = [tf.constant(0), *_nothing(like)]
+    return list(
+        tf.while_loop(
+            lambda i, *_: i < 2, body, start, shape_invariants=[tf.TensorShape([]), *shapes]
+        )[1:]
+    )
+
+
+def in_condition(call: Callable[..., list[Any]], tensors: list[Any], like: Arrays) -> list[Any]:
+    """Calls in the branch that is taken."""
+    taken = tf.size(tensors[0]) >= 0
+    return list(tf.cond(taken, lambda: call(tensors), lambda: _nothing(like)))
+
+
+def _nothing(like: Arrays) -> list[Any]:
+    return [tf.zeros([0] * want.ndim, tf.as_dtype(want.dtype)) for want in like]
+
+
+CONTROL_FLOW = {"loop": in_loop, "condition": in_condition}

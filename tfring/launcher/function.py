@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import signal
 import sys
 import threading
 import time
@@ -63,7 +64,8 @@ def run(
     """Calls a function on several processes at once and waits for all of them.
 
     The processes are started as by ``tfring run``; the function calls `init` itself. Their
-    output is printed here with their rank as prefix. Only the main thread may call it.
+    output is printed here with their rank as prefix. Any thread may call it; a
+    signal to this process is passed on to the ranks if it is the main thread.
 
     Args:
         func: Any callable that cloudpickle can pickle, including lambdas and local functions.
@@ -89,6 +91,7 @@ def run(
         ValueError: The parameters contradict each other.
         NotImplementedError: A parameter asks for a feature that tfring does not have.
         RuntimeError: A rank failed; the cause is its exception, if that can be pickled.
+        KeyboardInterrupt: Ctrl-C, after the ranks have ended.
     """
     _check_other_parameters(other)
     options = JobOptions(
@@ -106,15 +109,16 @@ def run(
 
 def _call(function: bytes, options: JobOptions) -> list[Any]:
     """Runs the job, and while it runs a server for the function and its results."""
-    if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("tfring.run handles signals: call it from the main thread")
     hosts = [slot.host for slot in options.slots]
     other_host = next((host for host in hosts if not is_local(host)), None)
     with _Server(function, len(hosts), options.interface, other_host) as server:
         environment = {**options.environment, **server.environment}
         job = dataclasses.replace(options, environment=environment)
         merger = OutputMerger(_binary(sys.stdout), _binary(sys.stderr))
-        code = JobRunner(job, merger).run()
+        runner = JobRunner(job, merger)
+        code = runner.run()
+        if runner.stopped_by == signal.SIGINT:
+            raise KeyboardInterrupt
         return server.results(code)
 
 

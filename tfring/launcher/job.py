@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tfring.bootstrap.descriptors import raise_descriptor_limit
 from tfring.launcher import report
@@ -28,6 +30,8 @@ STOP_SECONDS = 30.0
 # For so long after the end of a rank its output is read from the pipe.
 _DRAIN_SECONDS = 1.0
 
+# How often to look for the end of a rank that has closed its output, where no signal tells it.
+_POLL_SECONDS = 0.1
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _RENDEZVOUS = b"tfring-rendezvous "
 
@@ -56,8 +60,8 @@ class JobRunner:
     last their agents are killed. A signal to the launcher is passed on and starts one, too, which
     leaves time for a checkpoint; a second signal leaves none.
 
-    Used by the main thread, which handles signals. If run() raises, the agents read end of file
-    and end the ranks that still run.
+    Used by one thread: the main thread, which handles signals, or any other, which leaves them
+    alone. If run() raises, the agents read end of file and end the ranks that still run.
     """
 
     def __init__(self, options: JobOptions, merger: OutputMerger) -> None:
@@ -78,15 +82,24 @@ class JobRunner:
         self._secret = fresh_secret()
         self._job_id = fresh_secret()[:16]
 
+    @property
+    def stopped_by(self) -> int | None:
+        """The signal to this process that ended the job; None if there was none."""
+        return None if self._failed else self._stopping
+
     def run(self) -> int:
         """Runs the job; returns the exit code for the shell."""
         self._wake_fd, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
-        old_wakeup = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        # A signal that is ignored (nohup) stays ignored.
-        wanted = (*_FORWARDED, signal.SIGTSTP)
-        handled = [n for n in wanted if signal.getsignal(n) is not signal.SIG_IGN]
-        old = {n: signal.signal(n, lambda *_: None) for n in (*handled, signal.SIGCHLD)}
+        # Only the main thread gets signals. In another one the end of a rank's output wakes us.
+        signals = threading.current_thread() is threading.main_thread()
+        old: dict[int, Any] = {}
+        if signals:
+            old_wakeup = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+            # A signal that is ignored (nohup) stays ignored.
+            wanted = (*_FORWARDED, signal.SIGTSTP)
+            handled = [n for n in wanted if signal.getsignal(n) is not signal.SIG_IGN]
+            old = {n: signal.signal(n, lambda *_: None) for n in (*handled, signal.SIGCHLD)}
         self._selector.register(self._wake_fd, selectors.EVENT_READ, None)
         raise_descriptor_limit()
         try:
@@ -99,7 +112,8 @@ class JobRunner:
                 self._release(process)
             for number, handler in old.items():
                 signal.signal(number, handler)
-            signal.set_wakeup_fd(old_wakeup)
+            if signals:
+                signal.set_wakeup_fd(old_wakeup)
             self._selector.close()
             os.close(self._wake_fd)
             os.close(wake_write)
@@ -167,6 +181,7 @@ class JobRunner:
             **(sent if remote else {}),
             "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
             **self._options.environment,
+            "TFRING_PARENT": "",  # of a rank that starts this job
             "TFRING_RANK": str(slot.rank),
             "TFRING_SIZE": str(size),
             "TFRING_LOCAL_RANK": str(slot.local_rank),
@@ -225,6 +240,8 @@ class JobRunner:
             self._watch_for_space(host)
         deadlines = [deadline, self._merger.tick(now), *(due for due, _ in self._escalation[:1])]
         limits = [d - now for d in deadlines if d is not None]
+        if len(self._open) < 2 * len(self._running()):
+            limits.append(_POLL_SECONDS)  # a rank has closed its output and will end
         for key, _ in self._selector.select(max(0.0, min(limits)) if limits else None):
             self._handle_event(key)
         self._reap()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -185,6 +186,8 @@ def job_options(options: argparse.Namespace) -> JobOptions:
         argv = argv[1:]
     if not argv:
         raise UsageError("say what to run: tfring run -np 2 python train.py")
+    if argv[0].endswith(".py") and not os.access(argv[0], os.X_OK):
+        argv = [sys.executable, *argv]  # a script that cannot be started by itself
     if options.start_timeout is not None and options.start_timeout <= 0:
         raise UsageError(f"--start-timeout {options.start_timeout:g}: it has to be above 0")
     try:

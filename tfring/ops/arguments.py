@@ -67,7 +67,7 @@ def require_init(what: str) -> None:
     if _native.core.is_initialized():
         return
     try:
-        _native.core.rank()  # its error says why: no init yet, or a forked child
+        _native.core.process_sets()  # its error says why: no init yet, or a forked child
     except _native.core.CoreError as error:
         raise tf.errors.FailedPreconditionError(None, None, f"{what}: {error.message}") from None
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring.ops import call_sites, library, step_guard, xla
+from tfring.ops import call_sites, channels, library, step_guard, xla
 from tfring.ops.reduce_ops import Average
 
 
@@ -156,11 +156,11 @@ def _build(kind: str, name: str, process_set_id: int, **inputs: Any) -> Any:
     step_guard.ensure(ops_library, process_set_id)
     inputs.update(tensor_name=name, process_set_id=process_set_id, name=_node_name(kind, name))
     inputs.update(call_sites.attributes(name))
+    channels.ordered()
     if xla.compiling():
-        with xla.in_order():
-            return make(channel=xla.chain(), **inputs)
+        return make(channel=xla.chain(), **inputs)
     with xla.outside_clusters():
-        return make(channel=library.channel(name, process_set_id), **inputs)
+        return make(channel=channels.channel(name, process_set_id), **inputs)
 
 
 def _as_int64(value: int) -> int:

@@ -16,19 +16,19 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from tfring.ops import builders, library, reduce_ops, xla
+from tfring.ops import builders, library, names, reduce_ops, xla
 from tfring.ops.reduce_ops import Average, Max, Min, Product, Sum
 
-_Gradient = TypeVar("_Gradient", bound=Callable[[Any, list[Any]], list[Any]])
+_Gradient = TypeVar("_Gradient", bound=Callable[[Any, list[Any], str], list[Any]])
 
 
 def gradient_of(op_type: str) -> Callable[[_Gradient], _Gradient]:
     """A decorator that registers a function as the gradient of an op; once per process.
 
     The function takes the operation, whose inputs are one or more tensors, splits where it has
-    them, and the channel; and a list of one gradient for each output, zeros for an output that
-    nobody used: the other ranks expect them from us. It returns one gradient for each tensor, of
-    its shape.
+    them, and the channel; a list of one gradient for each output, zeros for an output that nobody
+    used: the other ranks expect them from us; and the name of the gradient's collective, with which
+    the names of further ones begin. It returns one gradient for each tensor, of its shape.
     """
 
     def register(gradient: _Gradient) -> _Gradient:
@@ -37,7 +37,7 @@ def gradient_of(op_type: str) -> Callable[[_Gradient], _Gradient]:
                 tf.zeros_like(out) if grad is None else tf.convert_to_tensor(grad)
                 for grad, out in zip(grads, op.outputs, strict=True)
             ]
-            found = gradient(op, dense)
+            found = gradient(op, dense, names.gradient_name(tensor_name(op)))
             return [*found, *[None] * (len(op.inputs) - len(found))]
 
         tf.RegisterGradient(op_type)(xla.chained_gradient(of_all_inputs))
@@ -50,9 +50,9 @@ def gradient_of(op_type: str) -> Callable[[_Gradient], _Gradient]:
 @gradient_of("TfringRecv")
 @gradient_of("TfringBarrier")
 @gradient_of("TfringJoin")
-def no_gradient(op: Any, grads: list[Any]) -> list[Any]:
+def no_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     """Raises NotImplementedError: this collective cannot be differentiated."""
-    del grads
+    del grads, name
     raise NotImplementedError(
         f"{op.type} (tensor {tensor_name(op)}) has no gradient: put tf.stop_gradient around what "
         "goes in or comes out, or use a collective that has one (allgather, alltoall, broadcast)"
@@ -60,7 +60,7 @@ def no_gradient(op: Any, grads: list[Any]) -> list[Any]:
 
 
 @gradient_of("TfringAllreduce")
-def allreduce_gradient(op: Any, grads: list[Any]) -> list[Any]:
+def allreduce_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     """The gradient of TfringAllreduce, by reduce operation.
 
     - Sum: of the sum of all ranks' losses: Sum-allreduce of the gradients.
@@ -77,21 +77,19 @@ def allreduce_gradient(op: Any, grads: list[Any]) -> list[Any]:
     if kind in (Sum, Average):
         return builders.allreduce_op(
             grads,
-            name=gradient_name(op),
+            name=name,
             op=kind,
             prescale=factor(op, "prescale_factor"),
             postscale=factor(op, "postscale_factor"),
             process_set_id=process_set(op),
             group=bool(op.get_attr("group")),
         )
-    totals = builders.allreduce_op(
-        grads, name=gradient_name(op), op=Sum, process_set_id=process_set(op)
-    )
-    return gradients_of_selection(op, list(op.inputs[:-1]), list(op.outputs), totals)
+    totals = builders.allreduce_op(grads, name=name, op=Sum, process_set_id=process_set(op))
+    return gradients_of_selection(op, list(op.inputs[:-1]), list(op.outputs), totals, name)
 
 
 def gradients_of_selection(
-    op: Any, tensors: list[Any], results: list[Any], totals: list[Any]
+    op: Any, tensors: list[Any], results: list[Any], totals: list[Any], name: str
 ) -> list[Any]:
     """Passes gradients of a Min, Max or Product to the tensors; the analytic ones.
 
@@ -100,14 +98,15 @@ def gradients_of_selection(
         tensors: its inputs.
         results: what the reduction of the inputs gave, of the inputs' shapes.
         totals: the gradients of `results`, summed over all losses.
+        name: of the gradient's collective.
 
     Raises:
         NotImplementedError: the operation is Adasum.
     """
     if reduction(op) in (Min, Max):
-        return _extremum_gradients(op, tensors, results, totals)
+        return _extremum_gradients(op, tensors, results, totals, name)
     if reduction(op) == Product:
-        return _product_gradients(op, tensors, totals)
+        return _product_gradients(op, tensors, totals, name)
     raise NotImplementedError(
         f"tensor {tensor_name(op)}: {reduce_ops.name_of(reduction(op))} has no gradient; use "
         "op=Average or op=Sum where the result is differentiated, or put tf.stop_gradient around it"
@@ -115,7 +114,7 @@ def gradients_of_selection(
 
 
 def _extremum_gradients(
-    op: Any, tensors: list[Any], extrema: list[Any], totals: list[Any]
+    op: Any, tensors: list[Any], extrema: list[Any], totals: list[Any], name: str
 ) -> list[Any]:
     prescale, postscale = factor(op, "prescale_factor"), factor(op, "postscale_factor")
     if prescale != 1.0 or postscale != 1.0:
@@ -125,14 +124,14 @@ def _extremum_gradients(
         if prescale < 0:
             kind = Min if kind == Max else Max
         extrema = builders.allreduce_op(
-            tensors, name=f"{gradient_name(op)}.extrema", op=kind, process_set_id=process_set(op)
+            tensors, name=f"{name}.extrema", op=kind, process_set_id=process_set(op)
         )
     holds = [
         tf.cast(tf.equal(tensor, extremum), tensor.dtype)
         for tensor, extremum in zip(tensors, extrema, strict=True)
     ]
     holders = builders.allreduce_op(
-        holds, name=f"{gradient_name(op)}.holders", op=Sum, process_set_id=process_set(op)
+        holds, name=f"{name}.holders", op=Sum, process_set_id=process_set(op)
     )
     return [
         hold * total / count * tf.constant(prescale * postscale, total.dtype)
@@ -140,9 +139,9 @@ def _extremum_gradients(
     ]
 
 
-def _product_gradients(op: Any, tensors: list[Any], totals: list[Any]) -> list[Any]:
+def _product_gradients(op: Any, tensors: list[Any], totals: list[Any], name: str) -> list[Any]:
     prescale, postscale = factor(op, "prescale_factor"), factor(op, "postscale_factor")
-    name, set_id = gradient_name(op), process_set(op)
+    set_id = process_set(op)
     [ranks] = builders.allgather_op(
         [tf.expand_dims(rank(), 0)], name=f"{name}.ranks", process_set_id=set_id
     )
@@ -167,14 +166,14 @@ def _product_gradients(op: Any, tensors: list[Any], totals: list[Any]) -> list[A
 
 
 @gradient_of("TfringAllgather")
-def allgather_gradient(op: Any, grads: list[Any]) -> list[Any]:
+def allgather_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     """The gradient of TfringAllgather: of the mean of all ranks' losses.
 
     Average-allreduce of the outputs' gradients, of which each rank keeps its own rows. To find them
     the ranks exchange their numbers of rows when it runs.
     """
     tensors = list(op.inputs[:-1])
-    name, set_id = gradient_name(op), process_set(op)
+    set_id = process_set(op)
     rows = tf.stack([tf.shape(tensor, out_type=tf.int64)[0] for tensor in tensors])
     # Each rank's number and its rows, so that it does not matter who takes part.
     mine = tf.expand_dims(tf.concat([[tf.cast(rank(), tf.int64)], rows], 0), 0)
@@ -195,31 +194,31 @@ def _rows_from(mean: Any, start: Any, tensor: Any) -> Any:
 
 
 @gradient_of("TfringBroadcast")
-def broadcast_gradient(op: Any, grads: list[Any]) -> list[Any]:
+def broadcast_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     """The gradient of TfringBroadcast: of the mean of all ranks' losses.
 
     Average-allreduce of the gradients on the root, zeros on the others.
     """
     is_root = tf.equal(rank(), int(op.get_attr("root_rank")))
-    means = _average(grads, gradient_name(op), process_set(op))
+    means = _average(grads, name, process_set(op))
     return [tf.where(is_root, mean, tf.zeros_like(mean)) for mean in means]
 
 
 @gradient_of("TfringAlltoall")
-def alltoall_gradient(op: Any, grads: list[Any]) -> list[Any]:
+def alltoall_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     """The gradient of TfringAlltoall: of the sum of all ranks' losses.
 
     The gradient of each row goes back to where the row came from: alltoall with the received
     splits.
     """
     back, _ = builders.alltoall_op(
-        grads[0], op.outputs[1], name=gradient_name(op), process_set_id=process_set(op)
+        grads[0], op.outputs[1], name=name, process_set_id=process_set(op)
     )
     return [tf.ensure_shape(back, op.inputs[0].shape)]
 
 
 @gradient_of("TfringReducescatter")
-def reducescatter_gradient(op: Any, grads: list[Any]) -> list[Any]:
+def reducescatter_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     """The gradient of TfringReducescatter: of N times the sum of all ranks' losses.
 
     N is the number of ranks. With this factor, Horovod's, an allgather of the result, whose
@@ -232,7 +231,7 @@ def reducescatter_gradient(op: Any, grads: list[Any]) -> list[Any]:
     The factors of the call apply to the gradient as well.
     """
     tensors = list(op.inputs[:-1])
-    name, set_id = gradient_name(op), process_set(op)
+    set_id = process_set(op)
     totals = builders.allgather_op(grads, name=name, process_set_id=set_id)
     kind = reduction(op)
     if kind != Average:
@@ -245,7 +244,7 @@ def reducescatter_gradient(op: Any, grads: list[Any]) -> list[Any]:
         whole = builders.allgather_op(
             list(op.outputs), name=f"{name}.results", process_set_id=set_id
         )
-        results = gradients_of_selection(op, tensors, whole, totals)
+        results = gradients_of_selection(op, tensors, whole, totals, name)
     return [tf.ensure_shape(r, t.shape) for r, t in zip(results, tensors, strict=True)]
 
 
@@ -266,11 +265,6 @@ def rank() -> Any:
 def tensor_name(op: Any) -> str:
     """The name of the call."""
     return str(tf.compat.as_str(op.get_attr("tensor_name")))
-
-
-def gradient_name(op: Any) -> str:
-    """The name of the gradient's collective."""
-    return f"grad.{tensor_name(op)}"
 
 
 def reduction(op: Any) -> int:

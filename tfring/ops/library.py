@@ -11,12 +11,10 @@ import functools
 import json
 import pathlib
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import tensorflow as tf
-from tensorflow.python.eager import context as eager_context
 
 from tfring import _native
 from tfring.ops import xla
@@ -32,13 +30,8 @@ MOVABLE = (
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_CHANNELS = "_tfring_channels"
-# All eager calls share one channel: they run one after another anyway, and have many names.
-_EAGER_CHANNEL = "tfring.eager"
-
-_lock = threading.RLock()  # guards _library and _eager_channels
+_lock = threading.RLock()  # guards _library
 _library: Any = None
-_eager_channels: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
 def outside_autograph(function: _Function) -> _Function:
@@ -58,6 +51,18 @@ def load() -> Any:
             if _library is None:
                 _library = _load(_native.library_dir())
     return _library
+
+
+def load_ops() -> None:
+    """Registers the ops of the collectives with TensorFlow.
+
+    tf.saved_model.load needs this in a process that has used no collective yet. To run what was
+    loaded takes init, too.
+
+    Raises:
+        ImportError: the library is missing, or was built for another TensorFlow.
+    """
+    load()
 
 
 def _load(folder: pathlib.Path) -> Any:
@@ -130,32 +135,6 @@ def _functions() -> Any:
     for name in (*counters, "TfringStepsInFlight"):
         getattr(functions, name).restype = ctypes.c_int64
     return functions
-
-
-def channel(name: str, process_set_id: int = 0) -> Any:
-    """Returns the resource handle that goes with a collective name in a process set.
-
-    Automatic control dependencies order stateful ops by the resources that they touch: ops of one
-    name run one after another in program order, ops of different names do not wait for each other.
-    The handle is made outside of any tf.function, or in the TF1 graph that is being built.
-    """
-    if tf.executing_eagerly():
-        name = _EAGER_CHANNEL
-    elif process_set_id:
-        name = f"{name}@{process_set_id}"
-    with tf.init_scope(), _lock:
-        if tf.executing_eagerly():
-            known = _eager_channels.setdefault(eager_context.context(), {})
-        else:
-            graph = tf.compat.v1.get_default_graph()
-            known = getattr(graph, _CHANNELS, {})
-            setattr(graph, _CHANNELS, known)
-        handle = known.get(name)
-        if handle is None:
-            with tf.device("CPU:0"):
-                handle = tf.raw_ops.MutexV2(shared_name=f"tfring/{name}")
-            known[name] = handle
-    return handle
 
 
 def check_dtype(tensor: Any, name: str, supported: Sequence[str], kind: str) -> None:

@@ -18,9 +18,12 @@ in every trace, whatever else a rank did before. It is, in this order:
   than the others: all counters start again when all have joined. They do so at init, too: a rank
   may have been in another job before.
 
+The gradient of a call has the call's name with "grad." before it, and a number behind it where one
+graph has it several times.
+
 Each process set has counters of its own, because only its members count.
 
-Two collectives of one name in one tf.function run one after the other (see library.channel).
+Two collectives of one name in one tf.function run one after the other (see tfring.ops.channels).
 """
 
 from __future__ import annotations
@@ -32,18 +35,15 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import func_graph
-from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
 from tfring.ops import library
+from tfring.ops.xla import CONTROL_FLOW_GRAPHS
 from tfring.process_sets import checked_id, generation
 
 EAGER_NAMES = 16
 
-_CONTROL_FLOW_GRAPHS = (
-    control_flow.CondBranchFuncGraph,
-    control_flow.WhileBodyFuncGraph,
-    control_flow.WhileCondFuncGraph,
-)
+# What TensorFlow calls a function that it derives for a gradient; the number is of the process.
+_DERIVED = re.compile(r"__(backward|forward)_(.*)_\d+")
 _COUNTERS = "_tfring_counters"
 _DEFAULT = re.compile(r"eager\.(set\d+\.)?[a-z_]+\.\d+(\.|$)")
 
@@ -95,12 +95,39 @@ def collective_name(
         count = _next(_of_this_process(set_id), key) % EAGER_NAMES
         return f"eager.{group}{kind}.{count}{suffix}"
     graph = _owner(tf.compat.v1.get_default_graph())
-    owner = graph.name if isinstance(graph, func_graph.FuncGraph) else "graph"
+    return f"{_label(graph)}.{group}{kind}.{_next(_counters(graph), key)}{suffix}"
+
+
+def gradient_name(call: str) -> str:
+    """Returns the name of the collective that is the gradient of a call.
+
+    The gradient of one call may be taken several times in one graph, and nothing has to order these
+    collectives: from the second on they have a number.
+
+    Args:
+        call: the name of the call.
+    """
+    name = f"grad.{call}"
+    if tf.executing_eagerly():
+        return name
+    count = _next(_counters(_owner(tf.compat.v1.get_default_graph())), name)
+    return f"{name}#{count}" if count else name
+
+
+def _label(graph: Any) -> str:
+    """What names begin with in a graph, the same on all ranks."""
+    if not isinstance(graph, func_graph.FuncGraph):
+        return "graph"
+    derived = _DERIVED.fullmatch(graph.name)
+    return f"{derived[1]}.{derived[2]}" if derived else str(graph.name)
+
+
+def _counters(graph: Any) -> dict[str, int]:
     counters: dict[str, int] | None = getattr(graph, _COUNTERS, None)
     if counters is None:
         counters = {}
         setattr(graph, _COUNTERS, counters)
-    return f"{owner}.{group}{kind}.{_next(counters, key)}{suffix}"
+    return counters
 
 
 def is_default(name: str) -> bool:
@@ -164,6 +191,6 @@ def _next(counters: dict[str, int], kind: str) -> int:
 
 def _owner(graph: Any) -> Any:
     """Climbs from the body of a loop or condition to the function that it is in."""
-    while isinstance(graph, _CONTROL_FLOW_GRAPHS) and graph.outer_graph is not None:
+    while isinstance(graph, CONTROL_FLOW_GRAPHS) and graph.outer_graph is not None:
         graph = graph.outer_graph
     return graph

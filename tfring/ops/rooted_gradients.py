@@ -16,7 +16,7 @@ from tfring.ops.reduce_ops import Average, Sum
 
 
 @gradients.gradient_of("TfringReduce")
-def reduce_gradient(op: Any, grads: list[Any]) -> list[Any]:
+def reduce_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     """The gradient of TfringReduce: of the sum of all ranks' losses.
 
     Only the root's loss depends on the tensors; the zeros of the others are constants. So it is the
@@ -24,14 +24,14 @@ def reduce_gradient(op: Any, grads: list[Any]) -> list[Any]:
     took part, for Min, Max and Product shared as in gradients.allreduce_gradient; times the
     factors of the call.
     """
-    name, set_id, root = _call(op)
+    set_id, root = _call(op)
     totals = builders.broadcast_op(grads, name=name, root_rank=root, process_set_id=set_id)
     kind = gradients.reduction(op)
     if kind not in (Sum, Average):
         results = builders.broadcast_op(
             list(op.outputs), name=f"{name}.results", root_rank=root, process_set_id=set_id
         )
-        return gradients.gradients_of_selection(op, list(op.inputs[:-1]), results, totals)
+        return gradients.gradients_of_selection(op, list(op.inputs[:-1]), results, totals, name)
     scale = gradients.factor(op, "prescale_factor") * gradients.factor(op, "postscale_factor")
     scaled = [total * tf.constant(scale, total.dtype) for total in totals]
     if kind == Average:
@@ -41,13 +41,13 @@ def reduce_gradient(op: Any, grads: list[Any]) -> list[Any]:
 
 
 @gradients.gradient_of("TfringGather")
-def gather_gradient(op: Any, grads: list[Any]) -> list[Any]:
+def gather_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     """The gradient of TfringGather: of the sum of all ranks' losses.
 
     Each rank gets the gradient of its rows from the root: a scatter.
     """
     tensor = op.inputs[0]
-    name, set_id, root = _call(op)
+    set_id, root = _call(op)
     rows = tf.shape(tensor, out_type=tf.int64)[:1]
     all_rows = builders.gather_op(rows, name=f"{name}.rows", root_rank=root, process_set_id=set_id)
     mine = builders.scatter_op(grads[0], all_rows, name=name, root_rank=root, process_set_id=set_id)
@@ -55,24 +55,23 @@ def gather_gradient(op: Any, grads: list[Any]) -> list[Any]:
 
 
 @gradients.gradient_of("TfringScatter")
-def scatter_gradient(op: Any, grads: list[Any]) -> list[Any]:
+def scatter_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     """The gradient of TfringScatter: of the sum of all ranks' losses.
 
     The root gets the gradients of all rows: a gather. The other ranks' tensors are not used, their
     gradients are zeros.
     """
     tensor = op.inputs[0]
-    name, set_id, root = _call(op)
+    set_id, root = _call(op)
     gathered = builders.gather_op(grads[0], name=name, root_rank=root, process_set_id=set_id)
     # No rows on the others: zeros for all of theirs.
     missing = tf.zeros_like(tensor)[tf.shape(gathered)[0] :]
     return [tf.ensure_shape(tf.concat([gathered, missing], 0), tensor.shape)]
 
 
-def _call(op: Any) -> tuple[str, int, int]:
-    """The gradient's name, the process set and the root."""
-    set_id = gradients.process_set(op)
-    return gradients.gradient_name(op), set_id, int(op.get_attr("root_rank"))
+def _call(op: Any) -> tuple[int, int]:
+    """The process set and the root."""
+    return gradients.process_set(op), int(op.get_attr("root_rank"))
 
 
 def _participants(name: str, process_set_id: int) -> Any:

@@ -19,22 +19,29 @@ import functools
 import pathlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
+from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import control_flow_util, handle_data_util
+from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
 LIBRARY = "_tfring_xla.so"
 # What the library can compile.
 COMPILED = ("allreduce", "allgather", "broadcast")
 
-_PARTS = "_tfring_chained_parts"
+# The graphs of branches and loops, which belong to the function around them.
+CONTROL_FLOW_GRAPHS = (
+    control_flow.CondBranchFuncGraph,
+    control_flow.WhileBodyFuncGraph,
+    control_flow.WhileCondFuncGraph,
+)
 
 _lock = threading.Lock()  # guards _chains
 _chains: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-_building = threading.local()  # .chained: the gradient of a chained collective is being built
+_building = threading.local()  # .chain: of the collective whose gradient is being built
 
 
 class _State:
@@ -71,7 +78,7 @@ def compiling() -> bool:
     """Tells whether a function with jit_compile=True is being traced, or its gradient."""
     if tf.executing_eagerly():
         return False
-    if getattr(_building, "chained", False):
+    if getattr(_building, "chain", None) is not None:
         return True
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
@@ -95,15 +102,23 @@ def refuse(name: str, kind: str) -> None:
     elif reason := trouble() or _no_eager():
         reason = f"cannot be compiled by XLA: {reason}"
     if reason:
+        dense = "make gradients dense with sparse_as_dense=True, or " if "Slices" in kind else ""
         raise NotImplementedError(
             f"the {kind} of {name} is inside a function with jit_compile=True and "
-            f"{reason}; use jit_compile=False, in tf.function or in compile() "
+            f"{reason}; {dense}use jit_compile=False, in tf.function or in compile() "
             '(where "auto", the default, means True as soon as there is a GPU)'
         )
 
 
 def chain() -> Any:
-    """Returns the resource handle that all collectives of this process share under XLA."""
+    """Returns the resource handle that all collectives of this process share under XLA.
+
+    The gradient of a collective uses the handle that this collective has: the gradient of a loop
+    can capture what the loop has captured, and nothing from outside of all functions.
+    """
+    of_call = getattr(_building, "chain", None)
+    if of_call is not None:
+        return of_call
     with tf.init_scope(), _lock:
         context = eager_context.context()
         variable = _chains.get(context)
@@ -111,7 +126,18 @@ def chain() -> Any:
             with tf.device("CPU:0"):
                 variable = tf.Variable(0, trainable=False, dtype=tf.int32, name="tfring_chain")
             _chains[context] = variable
-    return variable.handle
+    return _captured(tf.compat.v1.get_default_graph(), variable.handle)
+
+
+def _captured(graph: Any, handle: Any) -> Any:
+    """Captures an eager handle in each function from the outermost to the body of a loop or branch.
+
+    The bodies of gradients of loops and conditions can capture from the graph around them only.
+    """
+    outer = getattr(graph, "outer_graph", None)
+    if isinstance(graph, CONTROL_FLOW_GRAPHS) and isinstance(outer, func_graph.FuncGraph):
+        handle = _captured(outer, handle)
+    return graph.capture(handle)
 
 
 def outside_clusters() -> Any:
@@ -125,25 +151,6 @@ def outside_clusters() -> Any:
     return tf.xla.experimental.jit_scope(compile_ops=False)
 
 
-@contextlib.contextmanager
-def in_order() -> Iterator[None]:
-    """A context for building one chained collective: it runs after those that its graph has.
-
-    Automatic control dependencies see to this in functions that Python traces. A function that
-    TensorFlow derives for a gradient has none.
-    """
-    graph = tf.compat.v1.get_default_graph()
-    _refuse_unordered(graph)
-    if _is_ordered(graph):
-        yield
-        return
-    parts: list[Any] = getattr(graph, _PARTS)
-    with tf.control_dependencies([part for part in parts if isinstance(part, tf.Operation)]):
-        before = len(graph.get_operations())
-        yield
-    parts += [op for op in graph.get_operations()[before:] if op.type.startswith("Tfring")]
-
-
 def chained_gradient(gradient: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a gradient so that its collectives are chained if the differentiated one is.
 
@@ -153,17 +160,22 @@ def chained_gradient(gradient: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(gradient)
     def wrapped(op: Any, *grads: Any) -> Any:
-        before = getattr(_building, "chained", False)
-        _building.chained = before or (not tf.executing_eagerly() and _is_chain(op.inputs[-1]))
+        before = getattr(_building, "chain", None)
+        channel = op.inputs[-1]
+        if not tf.executing_eagerly() and _is_chain(channel):
+            _building.chain = channel
         try:
             return gradient(op, *grads)
         finally:
-            _building.chained = before
+            _building.chain = before
 
     return wrapped
 
 
 def _is_chain(channel: Any) -> bool:
+    """Whether it is the chain; the inputs of a collective that ran eagerly are eager tensors."""
+    if isinstance(channel, ops.EagerTensor):
+        return False
     data = handle_data_util.get_resource_handle_data(channel)
     return bool(data is not None and data.is_set)
 
@@ -171,26 +183,3 @@ def _is_chain(channel: Any) -> bool:
 def _no_eager() -> str:
     with tf.init_scope():
         return "" if tf.executing_eagerly() else "it is in a TF1 graph"
-
-
-def _is_ordered(graph: Any) -> bool:
-    return getattr(graph, "experimental_acd_manager", None) is not None
-
-
-def _refuse_unordered(graph: Any) -> None:
-    """Raises NotImplementedError where nothing orders a nested function and what is around it."""
-    part: Any = "its own"
-    while graph is not None and hasattr(graph, "outer_graph"):
-        if not _is_ordered(graph):
-            parts: list[Any] = getattr(graph, _PARTS, [])
-            setattr(graph, _PARTS, parts)
-            others = [p for p in parts if p is not part and not isinstance(p, tf.Operation)]
-            if others:
-                raise NotImplementedError(
-                    "a gradient taken outside of a function with jit_compile=True goes through "
-                    "collectives in nested functions, and their order cannot be fixed: take the "
-                    "gradient inside that function, or use jit_compile=False"
-                )
-            if part not in parts:
-                parts.append(part)
-        part, graph = graph, graph.outer_graph

@@ -5,7 +5,7 @@ What happens to a gradient, in this order:
 1. It is divided by the loss scale, if it has one: the ranks' scales may differ, for example if one
    rank alone has loaded its state; and hooks and compression must see its own magnitude.
 2. The user's before_reduce gets it.
-3. tf.IndexedSlices become dense, if sparse_as_dense is True.
+3. tf.IndexedSlices become dense, if sparse_as_dense is True, or "auto" under XLA.
 4. The list of variables is cut into buckets (collectives/buckets.py).
 5. The gradients of a bucket are compressed, reduced by one collective and decompressed.
 6. The user's after_reduce gets it.
@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from tfring import process_sets, topology
 from tfring.collectives import allreduce, buckets, sparse
-from tfring.ops import arguments, reduce_ops
+from tfring.ops import arguments, reduce_ops, xla
 from tfring.training import double_reduction
 from tfring.training.local_variables import LocalVariables, variable_key
 from tfring.training.options import ReduceOptions, call_hook
@@ -193,7 +193,9 @@ class _Reduction:
     variables: Sequence[Any]
 
     def as_dense(self, gradient: Any) -> Any:
-        if isinstance(gradient, tf.IndexedSlices) and self.options.sparse_as_dense is True:
+        choice = self.options.sparse_as_dense
+        dense = choice is True or (choice == "auto" and xla.compiling())
+        if isinstance(gradient, tf.IndexedSlices) and dense:
             with arguments.on_device(self.options.device_dense):
                 return tf.convert_to_tensor(gradient)
         return gradient

@@ -186,7 +186,6 @@ bool ProcessRuntime::initialized() const {
 }
 
 Result<Topology> ProcessRuntime::topology() const {
-  if (ForkGuard::InForkedChild()) return ForkGuard::ForkedChildError();
   const Topology* topology = impl_->topology.load();
   if (topology == nullptr) return NotInitialized();
   return *topology;

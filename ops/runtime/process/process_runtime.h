@@ -73,7 +73,8 @@ class TFRING_EXPORT ProcessRuntime {
 
   bool initialized() const;
 
-  // FailedPrecondition "call init() first" when not initialized.
+  // FailedPrecondition "call init() first" when not initialized. A forked child gets the numbers of
+  // the rank that it was forked from; everything else is an error there.
   Result<Topology> topology() const;
 
   // The process sets that exist here and now, by id, with their ranks in ascending order; 0 is the

@@ -5,7 +5,7 @@ The rows of one collective share one trace, which keeps this fast.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import matrix
@@ -40,8 +40,10 @@ def teams() -> Iterator[dict[str, Team]]:
 class Cell:
     """A row with one dtype: the inputs, and the results that this rank has to get."""
 
-    def __init__(self, row: Row, dtype: str, team: Team) -> None:
-        self.row, self.dtype, self.team = row, dtype, team
+    def __init__(
+        self, row: Row, dtype: str, team: Team, around: Callable[..., list[Any]] = matrix.directly
+    ) -> None:
+        self.row, self.dtype, self.team, self.around = row, dtype, team, around
         self.xs = [
             [
                 matrix.value(dtype, shape, seed=100 * p + i)
@@ -60,14 +62,24 @@ class Cell:
     def inputs(self) -> Arrays:
         return self.xs[self.team.position]
 
+    def call(self, tensors: list[Any]) -> list[Any]:
+        """The results."""
+        like = [
+            np.asarray(want).astype(np.int32 if i else matrix.dtype_of(self.dtype))
+            if self.row.collective == "alltoall"
+            else np.asarray(want).astype(matrix.dtype_of(self.dtype))
+            for i, want in enumerate(self.results[self.team.position])
+        ]
+        return self.around(lambda xs: self.row.call(xs, self.team), tensors, like)
+
     def build(self, tensors: list[Any]) -> tuple[list[Any], list[Any]]:
         """The results, and the gradients of the weighted sum of them."""
         if self.gradients is None:
-            return self.row.call(tensors, self.team), []
+            return self.call(tensors), []
         weights = self.weights[self.team.position]
         with tf.GradientTape() as tape:
             tape.watch(tensors)
-            results = self.row.call(tensors, self.team)
+            results = self.call(tensors)
             loss = 0.0
             for y, weight in zip(results, weights, strict=True):
                 if not y.dtype.is_integer:
@@ -119,12 +131,39 @@ def test_matrix(team: str, mode: Mode, collective: str, teams: dict[str, Team]) 
         cell.check(results, gradients)
 
 
+@pytest.mark.parametrize("around", sorted(matrix.CONTROL_FLOW))
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_matrix_inside_control_flow(around: str, collective: str, teams: dict[str, Team]) -> None:
+    """Values and gradients through a loop and through a condition."""
+    cells = [
+        Cell(row, dtype, teams["all"], matrix.CONTROL_FLOW[around])
+        for row in ROWS
+        for dtype in matrix.DIFFERENTIATED
+        if row.collective == collective and dtype in row.dtypes
+    ]
+
+    def build(tensors: list[Any]) -> list[tuple[list[Any], list[Any]]]:
+        rest = iter(tensors)
+        return [cell.build([next(rest) for _ in cell.inputs]) for cell in cells]
+
+    got = matrix.run_in_function(build, [x for cell in cells for x in cell.inputs])
+    for cell, (results, gradients) in zip(cells, got, strict=True):
+        cell.check(results, gradients)
+
+
 def test_the_table_is_complete() -> None:
     """The table has every op of the library that takes tensors from all ranks."""
     names = {name.removesuffix("_eager_fallback") for name in dir(library.load())}
     ops = {name.removeprefix("tfring_") for name in names if name.startswith("tfring_")}
     topology = {f"{which}{what}" for which in ("", "local_", "cross_") for what in ("rank", "size")}
-    others = {"process_set_included", "join", "barrier", "send", "recv"}  # in tests of their own
+    others = {
+        "channel",
+        "process_set_included",
+        "join",
+        "barrier",
+        "send",
+        "recv",
+    }  # in tests of their own
     assert ops - topology - others <= set(COLLECTIVES)
     assert {"grouped_allreduce", "grouped_allgather", "grouped_reducescatter"} <= set(COLLECTIVES)
     assert {row.dtypes for row in ROWS if row.collective == "alltoall"} == {matrix.MOVABLE}

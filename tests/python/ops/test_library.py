@@ -18,7 +18,7 @@ import tfring
 from tfring import exceptions
 from tfring._native import core
 from tfring.collectives import allreduce
-from tfring.ops import arguments, library, names, topology_ops
+from tfring.ops import arguments, channels, library, names, topology_ops
 
 
 @pytest.fixture(autouse=True)
@@ -238,10 +238,10 @@ def test_one_channel_per_name() -> None:
     def trace() -> None:
         found.append(
             (
-                library.channel("a"),
-                library.channel("a"),
-                library.channel("b"),
-                library.channel("a", 1),
+                channels.channel("a"),
+                channels.channel("a"),
+                channels.channel("b"),
+                channels.channel("a", 1),
             )
         )
 
@@ -250,7 +250,7 @@ def test_one_channel_per_name() -> None:
     a, again, b = found[0][:3]
     assert a is again and a is not b
     assert found[0][3] is not a  # the same name in a process set
-    assert library.channel("a") is library.channel("b")  # eager calls share one
+    assert channels.channel("a") is channels.channel("b")  # eager calls share one
 
 
 def test_errors_of_the_runtime_become_tf_errors() -> None:

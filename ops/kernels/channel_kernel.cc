@@ -1,0 +1,24 @@
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tfring {
+namespace {
+
+namespace tf = tensorflow;
+
+// TfringChannel: an empty handle. It orders ops while a graph is built; nobody reads it.
+class ChannelKernel : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    tf::Tensor* handle = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, tf::TensorShape({}), &handle));
+  }
+
+  bool IsExpensive() override { return false; }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfringChannel").Device(tf::DEVICE_CPU), ChannelKernel);
+
+}  // namespace
+}  // namespace tfring

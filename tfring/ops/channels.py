@@ -1,0 +1,213 @@
+"""Channels: what keeps collectives of one name in order, and others independent.
+
+TensorFlow's automatic control dependencies order the stateful ops of a function by the resources
+that they use. So all collectives of one name in one graph have one resource as their last input,
+the channel: they run in program order, and those of different names do not wait for each other.
+A channel is an op of the graph that it is used in. It is not captured from outside, because a loop
+or condition whose gradient captures something new cannot be built, and a function that captures
+something that no object holds cannot be saved.
+
+A call of a function, a loop or a condition uses the channels of all collectives inside. TensorFlow
+asks for them, see `_channels_inside`, when it has traced the function around.
+
+A function that TensorFlow derives for a gradient has no automatic control dependencies. There
+`ordered` does the same.
+
+Under XLA the chain takes the place of channels, see tfring.ops.xla.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.framework import auto_control_deps, func_graph
+from tensorflow.python.ops.parallel_for import pfor
+
+from tfring.ops import library
+
+_CHANNELS = "_tfring_channels"  # of a graph: its channels by (name, process set id)
+# All eager calls share one channel: they run one after another anyway, and have many names.
+_EAGER = ("tfring.eager", 0)
+
+_Key = tuple[str, int]  # the name of a collective and the id of its process set
+# Of all collectives that XLA compiles: they have the chain in the place of a channel.
+_CHAIN: _Key = ("", -1)
+
+_lock = threading.RLock()  # guards _eager_channels, _used and the channels of every graph
+_eager_channels: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+# What _keys_in found in a function.
+_used: weakref.WeakKeyDictionary[Any, dict[_Key, None]] = weakref.WeakKeyDictionary()
+
+
+def channel(name: str, process_set_id: int = 0) -> Any:
+    """Returns the channel of a collective name in a process set, for the present graph.
+
+    Args:
+        name: of the collective.
+        process_set_id: of the process set.
+
+    Returns:
+        A scalar resource handle, the same for all calls with these arguments in one graph.
+    """
+    if not tf.executing_eagerly():
+        return _in_graph(tf.compat.v1.get_default_graph(), (name, process_set_id))
+    context = eager_context.context()
+    with _lock:
+        handle = _eager_channels.get(context)
+        if handle is None:
+            handle = _eager_channels[context] = _new(_EAGER)
+    return handle
+
+
+def _in_graph(graph: Any, key: _Key) -> Any:
+    with _lock:
+        known: dict[_Key, Any] | None = getattr(graph, _CHANNELS, None)
+        if known is None:
+            known = {}
+            setattr(graph, _CHANNELS, known)
+        if key not in known:
+            # At the top level of the graph, whatever is being built around the collective.
+            with graph.as_default(), tf.control_dependencies(None):
+                known[key] = _new(key)
+        return known[key]
+
+
+def _new(key: _Key) -> Any:
+    name, process_set_id = key
+    return library.load().tfring_channel(tensor_name=name, process_set_id=process_set_id)
+
+
+def ordered() -> None:
+    """Orders the collectives of functions without automatic control dependencies.
+
+    To be called for each collective that is built; it concerns the present function and those
+    around it.
+    """
+    _order(tf.compat.v1.get_default_graph())
+
+
+def _order(graph: Any) -> None:
+    while isinstance(graph, func_graph.FuncGraph):
+        late = isinstance(graph.control_outputs, _LateControlOutputs)
+        if graph.experimental_acd_manager is None and not late:
+            graph.control_outputs = _LateControlOutputs(graph)
+        graph = graph.outer_graph
+
+
+class _LateControlOutputs(list[Any]):
+    """The control outputs of a function: ops that end before a call of it has ended.
+
+    TensorFlow reads them when the graph is complete and becomes a function. Only then all ops are
+    there that run collectives: loops and calls are added after what they run has been built. They
+    are put in order here, too.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        super().__init__(graph.control_outputs)
+        self._graph = weakref.ref(graph)
+
+    def __iter__(self) -> Iterator[Any]:
+        graph = self._graph()
+        last: dict[_Key, Any] = {}
+        for op in [] if graph is None else graph.get_operations():
+            keys = _keys_of(op)
+            before = {last[key] for key in keys if key in last}
+            op._add_control_inputs(list(before - set(op.control_inputs)))
+            last.update(dict.fromkeys(keys, op))
+        ends = {op.name: op for op in (*super().__iter__(), *last.values())}
+        return iter(ends.values())
+
+
+@pfor.RegisterPFor("TfringChannel")  # type: ignore[untyped-decorator]
+def _vectorized_channel(pfor_input: Any) -> Any:
+    """Tells tf.vectorized_map and jacobians that the channel is one for all iterations."""
+    op = pfor_input.op
+    handle = channel(tf.compat.as_str(op.get_attr("tensor_name")), op.get_attr("process_set_id"))
+    return pfor.wrap(handle, False)
+
+
+@auto_control_deps.register_acd_resource_resolver  # type: ignore[untyped-decorator]
+def _channels_inside(op: Any, reads: Any, writes: Any) -> bool:
+    """Adds the channels of the collectives inside a call, loop or condition to what it writes."""
+    del reads
+    added = False
+    if op.type not in _FUNCTIONS_OF:
+        return False
+    for key in _keys_of(op):
+        if key == _CHAIN:
+            continue  # the call captures the chain, so TensorFlow knows
+        handle = _in_graph(op.graph, key)
+        if handle not in writes:
+            writes.add(handle)
+            added = True
+    return added
+
+
+CHANNEL = "TfringChannel"
+COLLECTIVES = frozenset(
+    f"Tfring{kind}"
+    for kind in (
+        *("Allreduce", "Allgather", "Broadcast", "Reducescatter", "Reduce", "Alltoall"),
+        *("Gather", "Scatter", "Send", "Recv", "Barrier", "Join"),
+    )
+)
+
+# The ops that run functions, and their attributes with the names of these.
+_FUNCTIONS_OF = {
+    "PartitionedCall": ("f",),
+    "StatefulPartitionedCall": ("f",),
+    "If": ("then_branch", "else_branch"),
+    "Case": ("branches",),
+    "While": ("cond", "body"),
+}
+
+
+def _keys_of(op: Any) -> dict[_Key, None]:
+    """The keys of the collectives that an op of a graph runs, in order."""
+    if op.type in COLLECTIVES:
+        return {_key_of_node(op.node_def, op.inputs[-1].op.type == CHANNEL): None}
+    found: dict[_Key, None] = {}
+    for attribute in _FUNCTIONS_OF.get(op.type, ()):
+        named = op.get_attr(attribute)
+        for function in named if isinstance(named, list) else [named]:
+            found.update(_keys_in(op.graph, function.name))
+    return found
+
+
+def _keys_in(graph: Any, name: str) -> dict[_Key, None]:
+    """The keys of all collectives in a function and in those that it runs.
+
+    They are read from the definition: the graph from which it was made may be gone.
+    """
+    function = graph._get_function(name)
+    if not hasattr(function, "cached_definition"):
+        return {}
+    with _lock:
+        known = _used.get(function)
+    if known is not None:
+        return known
+    found: dict[_Key, None] = {}
+    nodes = function.cached_definition.node_def
+    of_channels = {f"{node.name}:channel:0" for node in nodes if node.op == CHANNEL}
+    for node in nodes:
+        if node.op in COLLECTIVES:
+            channel = [name for name in node.input if not name.startswith("^")][-1]
+            found[_key_of_node(node, channel in of_channels)] = None
+        for attribute in _FUNCTIONS_OF.get(node.op, ()):
+            value = node.attr[attribute]
+            for named in [value.func] if value.HasField("func") else value.list.func:
+                found.update(_keys_in(graph, named.name))
+    with _lock:
+        _used[function] = found
+    return found
+
+
+def _key_of_node(node: Any, has_channel: bool) -> _Key:
+    if not has_channel:
+        return _CHAIN
+    return tf.compat.as_str(node.attr["tensor_name"].s), int(node.attr["process_set_id"].i)
