@@ -61,4 +61,5 @@ def _guard(ops_library: Any, graph: Any, process_set_id: int) -> None:
 
 
 def _is_compiled(graph: Any) -> bool:
-    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
+    """Whether XLA compiles it. While it is traced, the graph around it is in the context of XLA."""
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph.outer_graph))
