@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import math
 import os
 import signal
@@ -36,9 +37,12 @@ from tfring.security.secret import fresh_secret, job_key
 
 __all__ = ["run"]
 
+_log = logging.getLogger("tfring")
+
 JOB_ID = "function"
 # After the end of the job, for results that are still on their way.
 _RESULT_SECONDS = 10.0
+_PAUSE_SECONDS = 0.5
 # The longest function or result; a seal shows that the length is the other end's own.
 MAX_BYTES = 1 << 40
 
@@ -261,8 +265,11 @@ class _Server:
         while expected:
             try:
                 present = self._listener.accept(expected, math.inf, one_is_enough=True)
-            except BootstrapError:
-                continue  # no descriptors for strangers, or somebody is a rank twice
+            except BootstrapError as error:
+                # Too few descriptors, or somebody is a rank twice: the job may still end well.
+                _log.warning("tfring.run: %s", error)
+                time.sleep(_PAUSE_SECONDS)
+                continue
             if not present:
                 return  # interrupted: the job has ended
             for (role, rank), channel in present.items():
