@@ -101,6 +101,7 @@ class SparseReduction:
             name: of the first collective; those of the others begin with it.
             compressors: one for each of the slices; those that are `for_sparse` see the values.
         """
+        library.refuse_xla(name, "allreduce of tf.IndexedSlices")
         with arguments.on_device(self.device):
             own = [with_distinct_rows(each) for each in slices]
             if self.prescale != 1.0:
@@ -157,7 +158,8 @@ class SparseReduction:
             values, indices = self._gathered(slices, name, compressor)
         if self.op == Average:
             count = tf.cast(participants, values.dtype)
-            values = values // count if values.dtype.is_integer else values / count
+            divide = tf.truncatediv if values.dtype.is_integer else tf.divide
+            values = divide(values, count)
         if self.postscale != 1.0:
             values = times(values, self.postscale)
         values = tf.ensure_shape(values, [None, *slices.values.shape[1:]])

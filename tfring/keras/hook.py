@@ -30,6 +30,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfring.collectives import allreduce, buckets
 from tfring.keras.accumulation import Accumulation
 from tfring.keras2 import facts
 from tfring.ops import reduce_ops
@@ -286,6 +287,22 @@ class OptimizerHook:
         reducer = self._reducer.exact(reduce_ops.Min)
         (agreed,) = reducer.reduce([flag], [flag], name=f"{self.name}.finite")
         return tf.cast(agreed, tf.bool)
+
+    def meet_after_early_stop(self) -> None:
+        """Meets the other ranks in what their next training step calls first.
+
+        Raises:
+            tf.errors.FailedPreconditionError: a rank is in a training step; it fails, too.
+        """
+        if not self._reducer.options.included:
+            return
+        allreduce.bucket_allreduce(
+            [tf.zeros([1])],
+            name=f"{self.name}.0.0",
+            op=self._reducer.options.op,
+            layout_hash=buckets.text_hash("training was stopped within the epoch"),
+            process_set=self._reducer.options.members,
+        )
 
     @contextlib.contextmanager
     def outer_reduced(self) -> Iterator[None]:

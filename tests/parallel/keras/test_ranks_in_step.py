@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import keras
@@ -103,6 +104,17 @@ def test_all_ranks_may_stop_within_an_epoch() -> None:
     assert_same_on_all_ranks(model)
 
 
+def test_a_rank_that_stops_alone_within_an_epoch_is_an_error(several: int) -> None:
+    model = small()
+    stops = hvd.rank() == 0
+    error = RuntimeError if stops else tf.errors.FailedPreconditionError
+    match = "after batch 2 of 3, and other ranks train on" if stops else r"tfring\.optimizer"
+    with pytest.raises(error, match=match):
+        fit(model, broadcast(), Stop([0]), average(), epochs=3, steps=3)
+    fit(model, broadcast(), average(), epochs=2)  # and the next training works
+    assert_same_on_all_ranks(model)
+
+
 def test_other_numbers_of_steps_are_an_error_also_with_accumulation(several: int) -> None:
     model = compiled(keras.optimizers.SGD(0.01, gradient_accumulation_steps=4))
     steps = 2 if hvd.rank() == 0 else 3
@@ -165,6 +177,36 @@ def test_local_variables_may_be_given_in_every_form() -> None:
         np.testing.assert_array_equal(local.numpy(), before)
         if form != "layer":
             assert_same_on_all_ranks(model, but=local)
+
+
+def test_random_layers_stay_each_ranks_own() -> None:
+    """Of model.variables the states of seed generators are left out, with one warning."""
+    keep = keras.layers.Dropout(0.5, seed=hvd.rank())
+    model = keras.Sequential([keras.Input((64,)), keep, keras.layers.Dense(1)])
+    with pytest.warns(UserWarning, match=r"seed generators.*model\.weights") as caught:
+        hvd.broadcast_variables(model.variables, root_rank=0)
+    assert len(caught) == 1
+    assert_same_on_all_ranks(model)
+    masks = hvd.allgather_object(keep(np.ones((1, 64), "float32"), training=True).numpy().tolist())
+    assert len({str(mask) for mask in masks}) == hvd.size()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hvd.broadcast_variables(model.weights, root_rank=0)
+    with pytest.warns(UserWarning, match="before it is built"):
+        hvd.broadcast_variables(keras.Sequential([keras.layers.Dense(1)]).weights, root_rank=0)
+
+
+def test_embeddings_with_jit_compile_say_what_to_do() -> None:
+    table = keras.Variable(np.zeros((3, 1), "float32"))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+
+    @tf.function(jit_compile=True)
+    def step() -> None:
+        slices = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([1]), tf.constant([3, 1]))
+        optimizer.apply([slices], [table])
+
+    with pytest.raises(NotImplementedError, match="sparse_as_dense=True"):
+        step()
 
 
 def test_gradients_and_variables_may_be_generators() -> None:

@@ -68,6 +68,7 @@ class ConsistencyCheckCallback(LocalVariablesCallback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        super().on_epoch_end(epoch, logs)
         wait_for_all(self.model)
         self.check(f"at the end of epoch {epoch + 1}")
 

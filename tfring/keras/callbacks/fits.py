@@ -6,9 +6,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tfring import topology
 from tfring.collectives import objects
 from tfring.keras.callbacks.watch import ReductionWatch
+from tfring.keras.checks import has_own_train_step
+from tfring.keras.hook import find_hook
 from tfring.keras.model_optimizers import optimizers_of, parts_of
 from tfring.keras2 import facts
 
@@ -42,6 +46,7 @@ class Fit:
         self._epoch: int | None = None
         self._batches = 0
         self._batch_seen = False
+        self._left = False
         self._ended = False
 
     def begin_epoch(self, model: Any, epoch: int, *, joins: bool) -> None:
@@ -69,6 +74,32 @@ class Fit:
             self._batch_seen = True
             if not self.reduced_by_user:
                 self._watch.check(model, self.local, "after the first batch")
+
+    def end_epoch(self, model: Any, *, joins: bool) -> None:
+        """Makes sure that ranks that stop within an epoch stop together; a collective if this does.
+
+        The others would wait for this rank in their next step, and it for them at the end of the
+        epoch. So it waits where they do. Only for models that Keras' own train_step trains: what a
+        step of the user's calls first is not known.
+
+        Raises:
+            RuntimeError: other ranks train on; these get an error from their training step.
+        """
+        steps = self.params.get("steps") if self.params else None
+        early = model.stop_training and steps is not None and self._batches < steps
+        hook = find_hook(model.optimizer) if model.optimizer is not None else None
+        if not early or joins or self._left or hook is None or hook.accumulates:
+            return
+        if topology.size() == 1 or has_own_train_step(model):
+            return
+        self._left = True
+        try:
+            hook.meet_after_early_stop()
+        except tf.errors.FailedPreconditionError as error:
+            raise RuntimeError(
+                f"rank {topology.rank()}: training was stopped here after batch {self._batches} of "
+                f"{steps}, and other ranks train on: {_END_TOGETHER}"
+            ) from error
 
     def made_equal(self, model: Any) -> None:
         """Is called when all ranks have been given the same weights."""
@@ -163,8 +194,8 @@ _EQUAL_RATES = (
 _END_TOGETHER = (
     "the others would wait for ranks that are gone. Give fit the same epochs= on every rank. A "
     "callback that ends training by a metric (EarlyStopping) must come after "
-    "MetricAverageCallback, and one that sets stop_training must do so on all ranks in the same "
-    "epoch"
+    "MetricAverageCallback, and one that sets stop_training (TerminateOnNaN does, by this rank's "
+    "loss) must do so on all ranks after the same batch"
 )
 _BEGIN_TOGETHER = (
     "the others' epochs would be paired with these. Give fit the same initial_epoch on every rank "

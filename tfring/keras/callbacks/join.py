@@ -59,6 +59,7 @@ class JoinCallback(base.LocalVariablesCallback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        super().on_epoch_end(epoch, logs)
         self.join_once()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:

@@ -34,11 +34,11 @@ class LearningRateScheduleCallback(DistributedCallback):
 
         Args:
             initial_lr: the learning rate that the multiplier is applied to.
-            multiplier: a number, or a function of the epoch; with staircase=False of a fractional
-                epoch, at every batch.
+            multiplier: a function of the epoch; with staircase=False of a fractional epoch, at
+                every batch. A number m stands for exponential decay, m ** (epoch - start_epoch).
             start_epoch: first epoch that is adjusted.
             end_epoch: first epoch that is not adjusted any more; None for never.
-            staircase: adjust once per epoch. A constant multiplier always does.
+            staircase: adjust once per epoch.
             momentum_correction: scale the velocity with the learning rate.
             steps_per_epoch: batches per epoch; needed only where `fit` does not know it.
 
@@ -54,11 +54,9 @@ class LearningRateScheduleCallback(DistributedCallback):
         self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
         self.current_epoch = 0
-        if callable(multiplier):
-            self.multiplier, self.staircase = multiplier, staircase
-        else:
-            factor = float(multiplier)
-            self.multiplier, self.staircase = (lambda epoch: factor), True
+        self.staircase = staircase
+        self.multiplier = multiplier if callable(multiplier) else self._decayed
+        self._factor = 1.0 if callable(multiplier) else float(multiplier)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
@@ -100,8 +98,12 @@ class LearningRateScheduleCallback(DistributedCallback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        super().on_epoch_end(epoch, logs)
         if logs is not None:
             logs["lr"] = float(self.model.optimizer.learning_rate)
+
+    def _decayed(self, epoch: float) -> float:
+        return float(self._factor ** (epoch - self.start_epoch))
 
     def _adjust(self, epoch: float) -> None:
         optimizer = innermost(self.model.optimizer)
@@ -134,7 +136,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             warmup_epochs: how long it takes.
             momentum_correction: scale the velocity with the learning rate.
             steps_per_epoch: batches per epoch; needed only where `fit` does not know it.
-            verbose: 1 prints a line at its end.
+            verbose: 1 prints a line at its end, on rank 0.
         """
         super().__init__(
             initial_lr,
@@ -159,7 +161,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
         super().on_epoch_end(epoch, logs)
-        if self.verbose > 0 and epoch == self.warmup_epochs - 1:
+        if self.verbose > 0 and epoch == self.warmup_epochs - 1 and topology.rank() == 0:
             lr = float(self.model.optimizer.learning_rate)
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {lr:g}.")
 

@@ -59,6 +59,7 @@ class MetricAverageCallback(DistributedCallback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        super().on_epoch_end(epoch, logs)
         wait_for_all(self.model)
         if logs is None:
             return
