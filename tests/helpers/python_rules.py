@@ -28,7 +28,7 @@ ARROWS: dict[str, set[str]] = {
         *("config", "_native", "interrupts", "environments", "security", "bootstrap"),
         *("topology", "process_sets"),
     },
-    "ops": {"_native", "process_sets"},
+    "ops": {"_native", "topology", "process_sets"},
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
     "training": {"topology", "process_sets", "ops", "collectives"},
     "compat": {"bootstrap", "collectives"},

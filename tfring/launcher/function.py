@@ -67,9 +67,7 @@ def run(
 ) -> list[Any]:
     """Calls a function on several processes at once and waits for all of them.
 
-    The processes are started as by ``tfring run``; the function calls `init` itself. Their
-    output is printed here with their rank as prefix. Any thread may call it; a
-    signal to this process is passed on to the ranks if it is the main thread.
+    They start as by ``tfring run``, which prefixes their output; the function calls `init` itself.
 
     Args:
         func: Any callable that cloudpickle can pickle, including lambdas and local functions.
@@ -84,9 +82,9 @@ def run(
         ssh_identity_file: Private key for ssh.
         network_interface: Network interface to use between hosts, or several: "eth0,eth1".
         output_filename: Folder for a copy of each rank's output.
-        verbose: If it is not 0, prints which rank is started on which host.
+        verbose: If it is not 0, prints which host each rank is on.
         executable: The Python that the ranks run (default: this one).
-        **other: Horovod's other parameters: those of elastic jobs and of MPI must be None.
+        **other: Horovod's others: those of elastic jobs and of MPI must be None.
 
     Returns:
         What the function returned, by rank.
@@ -95,10 +93,10 @@ def run(
         ValueError: The parameters contradict each other.
         NotImplementedError: A parameter asks for a feature that tfring does not have.
         RuntimeError: A rank failed; the cause is its exception, if that can be pickled.
-        KeyboardInterrupt: Ctrl-C, after the ranks have ended.
+        KeyboardInterrupt: Ctrl-C.
     """
     _check_other_parameters(other)
-    options = JobOptions(
+    job = JobOptions(
         slots=_slots(num_proc, np, hosts, hostfile),
         argv=[executable or sys.executable, "-m", "tfring.launcher.function_task"],
         environment={"PYTHONPATH": os.pathsep.join(_import_path())},
@@ -108,7 +106,7 @@ def run(
         output_folder=Path(output_filename) if output_filename else None,
         verbose=bool(verbose),
     )
-    return _call(cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))), options)
+    return _call(cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))), job)
 
 
 def _call(function: bytes, options: JobOptions) -> list[Any]:
