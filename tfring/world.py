@@ -13,13 +13,14 @@ import sys
 import threading
 from typing import Any
 
-from tfring import _native, interrupts
+from tfring import _native
 from tfring.bootstrap.connect import Membership, connect_job
 from tfring.bootstrap.inter_op_threads import ensure_inter_op_threads
 from tfring.bootstrap.mpi_exchange import finalize, is_communicator, spans_world
 from tfring.config import SettingError, Settings, read_settings
 from tfring.environments import find_identity
 from tfring.process_sets import ProcessSet, registry
+from tfring.signals import interrupts
 from tfring.topology import is_initialized, size
 
 _log = logging.getLogger("tfring")
