@@ -35,9 +35,13 @@ SCRIPT = """
     def compiled(x):
         return total(x, "compiled")
 
+    @tf.function(jit_compile=True)
+    def compiled_part(x):
+        return total(x, "compiled.part")
+
     @tf.function
     def around(x):
-        return compiled(x)
+        return compiled_part(x)
 
     @tf.function
     def without(x):
