@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import Any
 
-from tfring import _native, interrupts, topology
+from tfring import _native, topology
 from tfring.bootstrap.connect import Membership, connect_job
 from tfring.bootstrap.inter_op_threads import ensure_inter_op_threads
 from tfring.bootstrap.mpi_exchange import finalize, is_communicator, spans_world
@@ -24,6 +24,7 @@ from tfring.environments import find_identity
 from tfring.process_sets import ProcessSet, registry
 from tfring.security import generation
 from tfring.security.sources import take_secret
+from tfring.signals import interrupts
 from tfring.topology import is_initialized, size
 
 _log = logging.getLogger("tfring")
