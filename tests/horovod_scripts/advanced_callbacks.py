@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 hvd.init()
-EPOCHS = 5
+EPOCHS = 6
 
 folder = tempfile.mkdtemp() if hvd.rank() == 0 else None
 resume_from_epoch = hvd.broadcast(0, 0, name="resume_from_epoch")
