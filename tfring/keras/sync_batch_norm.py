@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfring import process_sets
-from tfring.collectives import moments
+from tfring.training import moments
 
 
 @keras.saving.register_keras_serializable(package="tfring")
