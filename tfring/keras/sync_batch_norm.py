@@ -1,6 +1,6 @@
 """SyncBatchNormalization: batch normalization over the samples of all ranks.
 
-How the moments of all ranks are found is in tfring/collectives/moments.py.
+How the moments of all ranks are found is in tfring/training/moments.py.
 """
 
 from __future__ import annotations
