@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     optimizer = keras.optimizers.Adam(args.learning_rate * hvd.size())
     optimizer.build(model.trainable_variables)
     # Every rank starts from rank 0's weights and optimizer state.
-    hvd.broadcast_variables(model.variables + optimizer.variables, root_rank=0)
+    hvd.broadcast_variables(model.weights + optimizer.variables, root_rank=0)
 
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     train_step = make_train_step(model, optimizer, loss_of)

@@ -18,6 +18,7 @@ from tfring.collectives.rooted import reduce as reduce
 from tfring.collectives.rooted import scatter as scatter
 from tfring.collectives.send_recv import recv as recv
 from tfring.collectives.send_recv import send as send
+from tfring.collectives.step import step as step
 from tfring.collectives.sync import barrier as barrier
 from tfring.collectives.sync import join as join
 from tfring.collectives.variables import broadcast_ as broadcast_
@@ -36,6 +37,7 @@ from tfring.compat.helpers import gpu_available as gpu_available
 from tfring.compat.helpers import split_list as split_list
 from tfring.compat.tf1 import BroadcastGlobalVariablesHook as BroadcastGlobalVariablesHook
 from tfring.compat.tf1 import broadcast_global_variables as broadcast_global_variables
+from tfring.compat.util import check_extension as check_extension
 from tfring.keras import callbacks as callbacks
 from tfring.keras.horovod_tensorflow import DistributedOptimizer as DistributedOptimizer
 from tfring.keras.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
@@ -75,6 +77,7 @@ from tfring.training.gradient_tape import DistributedGradientTape as Distributed
 from tfring.training.gradient_tape import (
     PartialDistributedGradientTape as PartialDistributedGradientTape,
 )
+from tfring.training.reduction_record import reduced as reduced
 from tfring.version import __version__ as __version__
 from tfring.world import init as init
 from tfring.world import is_homogeneous as is_homogeneous

@@ -1,5 +1,7 @@
 """The compiled binding, as ``_native.core``; it is loaded at the first use of that name.
 
+And what a call tells the other ranks of where it was made: `call_site`.
+
 So a module can import `_native` at its top, and importing tfring does not load the runtime.
 
 The libraries lie together in one folder, tfring/_lib, or in the folder that TFRING_LIB_DIR names
@@ -14,13 +16,20 @@ import os
 import pathlib
 import sys
 import threading
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 _MODULE_NAME = "tfring._lib._core"
 
 core: Any  # set by __getattr__
 
+# Whose frames are no part of the user's program.
+_LIBRARIES = ("tfring", "horovod", "tensorflow", "keras", "tf_keras")
+_MAX_CALL_SITE = 50  # characters of the file's name
+
+# By file name, and by file name and line. Dictionaries are safe to use from several threads.
+_in_library: dict[str, bool] = {}
+_site_texts: dict[tuple[str, int], str] = {}
 _lock = threading.Lock()  # held while the binding is loaded
 
 
@@ -48,8 +57,55 @@ def _load() -> ModuleType:
         raise ImportError(f"{path} is not a Python extension")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    module.set_call_site_source(call_site)
     sys.modules[_MODULE_NAME] = module
     return module
+
+
+def call_site() -> str:
+    """Returns where the user's program makes the present call, as "train.py:40".
+
+    That is the innermost frame outside of tfring, TensorFlow and Keras; "" if there is none. Every
+    eager call pays for this, so what was found out about files and lines is kept.
+    """
+    frame = user_frame()
+    if frame is None:
+        return ""
+    place = (frame.f_code.co_filename, frame.f_lineno)
+    return _site_texts.get(place) or site_text(*place)
+
+
+def user_frame() -> FrameType | None:
+    """Returns the innermost frame of this thread that belongs to the user's program."""
+    frame: FrameType | None = sys._getframe(1)
+    known = _in_library
+    while frame is not None:
+        ours = known.get(frame.f_code.co_filename)
+        if not (in_library(frame) if ours is None else ours):
+            break
+        frame = frame.f_back
+    return frame
+
+
+def in_library(frame: FrameType) -> bool:
+    """Tells whether a frame belongs to tfring, TensorFlow or Keras."""
+    file = frame.f_code.co_filename
+    known = _in_library.get(file)
+    if known is None:
+        module = str(frame.f_globals.get("__name__", ""))
+        known = _in_library[file] = module.partition(".")[0] in _LIBRARIES
+    return known
+
+
+def site_text(file: str, line: int) -> str:
+    """Returns a line of a file as ranks compare it: the folder may differ from host to host."""
+    folder, name = os.path.split(file)
+    if name == "__init__.py":
+        name = f"{os.path.basename(folder)}/{name}"
+    if not name.isascii():  # it may hold what cannot be sent as UTF-8
+        name = name.encode("utf-8", "replace").decode()
+    text = _site_texts[(file, line)] = f"{name[-_MAX_CALL_SITE:]}:{line}"
+    return text
 
 
 def __getattr__(name: str) -> Any:

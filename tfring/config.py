@@ -16,6 +16,7 @@ RUNTIME_SETTINGS = (
     "CACHE_CAPACITY",
     "DISABLE_GROUP_FUSION",
     "MAX_PLANS_IN_FLIGHT",
+    "MAX_PENDING_BYTES",
     "STALL_CHECK_TIME_SECONDS",
     "STALL_SHUTDOWN_TIME_SECONDS",
     "HEARTBEAT_SECONDS",
@@ -24,6 +25,7 @@ RUNTIME_SETTINGS = (
     "TREE_MAX_BYTES",
     "PIECE_BYTES",
     "DETERMINISTIC",
+    "CALL_SITE_CHECK",
     "SHARED_MEMORY",
     "LOG_LEVEL",
 )
@@ -32,6 +34,11 @@ PYTHON_SETTINGS = {
     "INTERFACE": "network interfaces to use, as eth0 or eth0,eth1: the first that is up counts",
     "START_TIMEOUT": "seconds that init waits for all ranks (default 60)",
     "SECRET": "per-job secret; the launcher makes a fresh one for every job",
+    "SECRET_FILE": "file with the secret, of mode 0600, instead of SECRET",
+    "INSECURE": "1 starts a job over several hosts without a secret: whoever reaches it can join",
+    "BIND_ADDR": "the address at which this rank listens; 0.0.0.0 for all (default: by network)",
+    "ADVERTISE_ADDR": "the address at which other ranks reach this one (default: where it listens)",
+    "MEETING": "mpi or rendezvous: how ranks find each other where both are possible",
     "JOB_ID": "keeps the ranks of different jobs apart",
     "MESH_LIMIT": "up to this many ranks everybody connects to everybody, beyond it to its ring "
     "neighbours only (default 64)",
@@ -68,6 +75,36 @@ _ALIASES = {
     "HOROVOD_START_TIMEOUT": "START_TIMEOUT",
 }
 
+# What Horovod does with these, tfring does not do, or needs no setting for. Keys ending in _ stand
+# for all variables that begin so.
+_WITHOUT_EFFECT = {
+    "HOROVOD_TIMELINE": "there is no timeline yet: use tf.profiler.experimental.start",
+    "HOROVOD_TIMELINE_": "there is no timeline yet: use tf.profiler.experimental.start",
+    "HOROVOD_AUTOTUNE": "there is no autotuner",
+    "HOROVOD_AUTOTUNE_": "there is no autotuner",
+    "HOROVOD_ELASTIC": "there is no elastic training yet: start again from a checkpoint",
+    "HOROVOD_ELASTIC_": "there is no elastic training yet: start again from a checkpoint",
+    "HOROVOD_CYCLE_TIME": "there is no cycle time: what is ready is sent",
+    "HOROVOD_HIERARCHICAL_": "algorithms are chosen by size and number of ranks",
+    "HOROVOD_TORUS_ALLREDUCE": "algorithms are chosen by size and number of ranks",
+    "HOROVOD_ADASUM_MPI_CHUNK_SIZE": "Adasum does not go over MPI",
+    "HOROVOD_BATCH_D2D_MEMCOPIES": "collectives run on the CPU",
+    "HOROVOD_NUM_NCCL_STREAMS": "collectives run on the CPU",
+    "HOROVOD_ENABLE_ASYNC_COMPLETION": "collectives run on the CPU",
+    "HOROVOD_DISABLE_NVTX_RANGES": "collectives run on the CPU",
+    "HOROVOD_ENABLE_XLA_OPS": "jit_compile=True needs no setting",
+    "HOROVOD_THREAD_AFFINITY": "threads are not bound to cores: use the launcher's options",
+    "HOROVOD_LOG_HIDE_TIME": "log lines have no time",
+    "HOROVOD_MPI_THREADS_DISABLE": "data does not go over MPI",
+    "HOROVOD_CONTROLLER": "there is one controller, over TCP",
+    "HOROVOD_CPU_OPERATIONS": "there is one CPU backend",
+    "HOROVOD_CCL_": "there is no oneCCL backend",
+    "HOROVOD_GLOO_": "there is no Gloo: TFRING_RENDEZVOUS_ADDR and TFRING_START_TIMEOUT are alike",
+    "HOROVOD_SECRET_KEY": "the job's secret is TFRING_SECRET",
+    "HOROVOD_SPARK_": "tfring does not run on Spark",
+    "HOROVOD_RENDEZVOUS_": "TFRING_RENDEZVOUS_ADDR and TFRING_RENDEZVOUS_PORT are alike",
+}
+
 # Settings that may differ between ranks; rank 0's value of the others counts for the whole job.
 LOCAL_SETTINGS = frozenset({"LOG_LEVEL"})
 
@@ -91,8 +128,14 @@ class Settings:
         rendezvous_addr: Where rank 0 listens, or None: the environment decides.
         rendezvous_port: The port for it, or None.
         secret: The job's secret as given, or None.
+        secret_file: The file that holds it, or None.
+        insecure: Whether a job over several hosts may do without a secret.
+        bind_addr: Where this rank listens; None: tfring chooses.
+        advertise_addr: Where other ranks reach this one; None: where it listens.
+        meeting: "mpi" or "rendezvous"; None: what the environment suggests.
         job_id: Keeps jobs apart, or None: the environment decides.
-        unknown: One warning for every ``TFRING_X`` that nobody knows.
+        unknown: One warning for every ``TFRING_X`` that nobody knows, and for those ``HOROVOD_X``
+            that ask for something that tfring does not have.
     """
 
     runtime: dict[str, str] = field(default_factory=dict)
@@ -102,6 +145,11 @@ class Settings:
     rendezvous_addr: str | None = None
     rendezvous_port: int | None = None
     secret: str | None = field(default=None, repr=False)
+    secret_file: str | None = None
+    insecure: bool = False
+    bind_addr: str | None = None
+    advertise_addr: str | None = None
+    meeting: str | None = None
     job_id: str | None = None
     unknown: tuple[str, ...] = ()
 
@@ -128,8 +176,13 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         rendezvous_addr=values.get("RENDEZVOUS_ADDR") or None,
         rendezvous_port=_integer("RENDEZVOUS_PORT", port, 0, 1, 65535) if port else None,
         secret=values.get("SECRET") or None,
+        secret_file=values.get("SECRET_FILE") or None,
+        insecure=_switch("INSECURE", values),
+        bind_addr=values.get("BIND_ADDR") or None,
+        advertise_addr=values.get("ADVERTISE_ADDR") or None,
+        meeting=_choice("MEETING", values, ("mpi", "rendezvous")),
         job_id=values.get("JOB_ID") or None,
-        unknown=tuple(_unknown_warnings(environ)),
+        unknown=(*_unknown_warnings(environ), *_horovod_warnings(environ)),
     )
 
 
@@ -155,6 +208,22 @@ def _unknown_warnings(environ: Mapping[str, str]) -> list[str]:
     return warnings
 
 
+def _horovod_warnings(environ: Mapping[str, str]) -> list[str]:
+    """Returns one warning per reason; a variable that switches something off asks for nothing."""
+    names: dict[str, list[str]] = {}
+    for name in sorted(environ):
+        if name in _ALIASES or environ[name].lower() in ("", "0", "false", "off"):
+            continue
+        why = _WITHOUT_EFFECT.get(name) or next(
+            (t for key, t in _WITHOUT_EFFECT.items() if key[-1] == "_" and name.startswith(key)),
+            None,
+        )
+        if why is not None:
+            names.setdefault(why, []).append(name)
+    plural = {why: "has" if len(found) == 1 else "have" for why, found in names.items()}
+    return [f"{', '.join(found)} {plural[why]} no effect: {why}" for why, found in names.items()]
+
+
 def _seconds(name: str, values: Mapping[str, str], default: float) -> float:
     text = values.get(name)
     if text is None or text == "":
@@ -168,6 +237,20 @@ def _seconds(name: str, values: Mapping[str, str], default: float) -> float:
             f'TFRING_{name} is "{text}" and has to be a number of seconds above 0, at most 86400'
         )
     return number
+
+
+def _switch(name: str, values: Mapping[str, str]) -> bool:
+    text = values.get(name, "")
+    if text not in ("", "0", "1"):
+        raise SettingError(f'TFRING_{name} is "{text}" and has to be 0 or 1')
+    return text == "1"
+
+
+def _choice(name: str, values: Mapping[str, str], allowed: tuple[str, ...]) -> str | None:
+    text = values.get(name, "")
+    if text and text not in allowed:
+        raise SettingError(f'TFRING_{name} is "{text}" and has to be {" or ".join(allowed)}')
+    return text or None
 
 
 def _integer(name: str, text: str | None, default: int, low: int, high: int) -> int:

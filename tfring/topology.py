@@ -9,12 +9,24 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 from tfring import _native
 
 PARENT = "TFRING_PARENT"
 
 _NUMBERS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+
+
+class NotInitializedError(ValueError, RuntimeError):
+    """Something was asked for that is known only after init. Horovod raises a ValueError then."""
+
+
+def _ask(name: str) -> Any:
+    try:
+        return getattr(_native.core, name)()
+    except _native.core.CoreError as error:
+        raise NotInitializedError(error.message) from None
 
 
 def is_initialized() -> bool:
@@ -59,7 +71,7 @@ def started_by() -> str:
 def _number(name: str) -> int:
     if not is_initialized() and (numbers := parent()):
         return numbers[name]
-    return int(getattr(_native.core, name)())
+    return int(_ask(name))
 
 
 def rank() -> int:

@@ -6,6 +6,7 @@ Importing this loads neither TensorFlow nor MPI.
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import faulthandler
 import logging
 import multiprocessing
@@ -21,6 +22,9 @@ from tfring.bootstrap.mpi_exchange import finalize, is_communicator, spans_world
 from tfring.config import SettingError, Settings, read_settings
 from tfring.environments import find_identity
 from tfring.process_sets import ProcessSet, registry
+from tfring.security import generation
+from tfring.security.sources import take_secret
+from tfring.signals import interrupts
 from tfring.topology import is_initialized, size
 
 _log = logging.getLogger("tfring")
@@ -63,8 +67,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
     Raises:
         RuntimeError: The environment is contradictory, a rank did not come within
-            TFRING_START_TIMEOUT seconds, or this process was forked from one that called init or
-            started by a rank of several.
+            TFRING_START_TIMEOUT seconds, the job has ranks on several hosts and no secret, or this
+            process was forked from one that called init or started by a rank of several.
             MPI_Init itself, where it has not run yet, waits for all processes without a limit.
         ValueError: A setting has an impossible value, this process is not part of `comm`, or a
             process set is not possible, equal to another or not the same on all ranks.
@@ -78,10 +82,13 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             return
         wanted = [*map(ProcessSet, by_communicator), *_given_sets(process_sets)]
         settings = read_settings(os.environ)
+        # Child processes do not inherit it; the next init needs it.
+        settings = dataclasses.replace(settings, secret=take_secret(os.environ))
         _set_log_level(settings)
         for warning in settings.unknown:
             _log.warning("%s", warning)
-        membership = connect_job(find_identity(os.environ), settings, os.environ, job, len(wanted))
+        identity = find_identity(os.environ, meeting=settings.meeting)
+        membership = connect_job(identity, settings, os.environ, job, len(wanted))
         _start(membership, settings)
         if membership.process_sets == 0:
             return
@@ -133,6 +140,7 @@ def _start(membership: Membership, settings: Settings) -> None:
             control_fds=membership.control_fds,
             data_fds=membership.data_fds,
             local_pids=membership.local_pids,
+            control_keys=membership.control_keys,
             config=membership.runtime,
             start_timeout=settings.start_timeout,
         )
@@ -146,12 +154,14 @@ def _start(membership: Membership, settings: Settings) -> None:
     topology.announce()
     _state.homogeneous = membership.homogeneous
     _state.by_mpi = membership.by_mpi
+    generation.begin(membership.key)
     registry.begin_generation(membership.mpi_group)
     if not _state.at_exit_registered:
         atexit.register(_at_exit)
         _state.at_exit_registered = True
     if membership.size > 1:
         ensure_inter_op_threads()
+        interrupts.watch()
 
 
 def _refuse_in_forked_child() -> None:
@@ -205,9 +215,11 @@ def shutdown() -> None:
             return
         if not is_initialized():
             return
+        interrupts.unwatch()
         _native.core.shutdown()
         topology.withdraw()
         registry.end_generation()
+        generation.end()
 
 
 def _at_exit() -> None:

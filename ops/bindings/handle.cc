@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ops/bindings/errors.h"
+#include "ops/runtime/process/process_runtime.h"
 
 namespace tfring {
 namespace {
@@ -15,6 +16,8 @@ using Clock = std::chrono::steady_clock;
 
 // How often a thread that waits looks for Ctrl-C.
 constexpr std::chrono::milliseconds kWaitSlice{50};
+// How long it waits for the end of a call that was withdrawn; rank 0 may be gone.
+constexpr std::chrono::milliseconds kWithdrawLimit{2000};
 
 }  // namespace
 
@@ -32,7 +35,11 @@ py::object Handle::Wait(std::optional<double> timeout) {
       finished = call_->WaitFor(kWaitSlice);
     }
     if (finished) break;
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    if (PyErr_CheckSignals() != 0) {
+      py::error_already_set error;  // of the handler, such as KeyboardInterrupt
+      Withdraw();
+      throw error;
+    }
     if (timeout && Clock::now() - start >= std::chrono::duration<double>(*timeout)) {
       PyErr_SetString(PyExc_TimeoutError, "the collective has not ended yet");
       throw py::error_already_set();
@@ -41,6 +48,12 @@ py::object Handle::Wait(std::optional<double> timeout) {
   RaiseIfError(call_->status());
   if (!result_) result_ = TakeResult();
   return result_;
+}
+
+void Handle::Withdraw() {
+  py::gil_scoped_release release;
+  ProcessRuntime::Get().CancelCalls(Aborted("interrupted while it waited (Ctrl-C, SIGINT)"));
+  call_->WaitFor(kWithdrawLimit);
 }
 
 py::object Handle::TakeResult() {

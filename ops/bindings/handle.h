@@ -31,10 +31,13 @@ class Handle {
   bool Done();
 
   // Waits without the GIL and returns the result. Raises CoreError, TimeoutError after `timeout`
-  // seconds, or KeyboardInterrupt on Ctrl-C; after the last two the collective continues.
+  // seconds, after which the collective continues, or what the handler of a signal raises, such as
+  // KeyboardInterrupt; all calls of this rank that wait are withdrawn then.
   pybind11::object Wait(std::optional<double> timeout);
 
  private:
+  // Ends this call, without the GIL.
+  void Withdraw();
   pybind11::object TakeResult();
   pybind11::object TakeArray();
 

@@ -1,6 +1,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <atomic>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -18,6 +20,10 @@ namespace {
 
 namespace py = pybind11;
 
+// Where the numbers of runs begin that are no step ids of TensorFlow's, which are random: with 40
+// bits of their own the chance that two meet is nil.
+constexpr uint64_t kOwnRuns = uint64_t{0x7F3A91} << 40;
+
 Topology RequireTopology() {
   Result<Topology> topology = ProcessRuntime::Get().topology();
   RaiseIfError(topology.status());
@@ -27,6 +33,7 @@ Topology RequireTopology() {
 void Init(int rank, int size, int local_rank, int local_size, int cross_rank, int cross_size,
           std::vector<std::string> hosts, std::map<Rank, int> control_fds,
           std::map<Rank, int> data_fds, std::map<Rank, int64_t> local_pids,
+          const std::map<Rank, std::pair<py::bytes, py::bytes>>& control_keys,
           std::map<std::string, std::string> config, double start_timeout) {
   InitOptions options;
   options.topology = {rank, size, local_rank, local_size, cross_rank, cross_size};
@@ -34,6 +41,7 @@ void Init(int rank, int size, int local_rank, int local_size, int cross_rank, in
   options.control_fds = std::move(control_fds);
   options.data_fds = std::move(data_fds);
   options.local_pids = std::move(local_pids);
+  for (const auto& [peer, keys] : control_keys) options.control_keys[peer] = keys;
   options.config = std::move(config);
   options.start_timeout_seconds = start_timeout;
   Status status;
@@ -70,11 +78,55 @@ py::dict BuildInfo() {
   return info;
 }
 
+// Takes over a reference to `function`. What it raises is raised in the main thread.
+int CallPending(void* function) {
+  const auto called = py::reinterpret_steal<py::object>(static_cast<PyObject*>(function));
+  const auto result = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(called.ptr()));
+  return result ? 0 : -1;
+}
+
+bool CallInMainThread(const py::function& function) {
+  PyObject* const held = function.inc_ref().ptr();
+  if (Py_AddPendingCall(&CallPending, held) == 0) return true;
+  Py_DECREF(held);
+  return false;
+}
+
+void DefineFailures(py::module_& m) {
+  using py::arg;
+  m.def(
+      "begin_run",
+      [](ProcessSetId process_set) {
+        static std::atomic<uint64_t> last{0};
+        const uint64_t run = kOwnRuns | ++last;
+        ProcessRuntime::Get().BeginRun(run, process_set);
+        return run;
+      },
+      arg("process_set") = kGlobalProcessSet,
+      "Begins what fails on all ranks of the set if it fails here; returns its number.");
+  m.def("end_run", [](uint64_t run) { ProcessRuntime::Get().EndRun(run); }, arg("run"));
+  m.def(
+      "fail_run",
+      [](uint64_t run, const std::string& cause) {
+        ProcessRuntime::Get().FailRun(run, Aborted(cause));
+      },
+      arg("run"), arg("cause"), "Instead of end_run; all ranks get the cause.");
+  m.def(
+      "cancel_calls",
+      [](const std::string& cause) { ProcessRuntime::Get().CancelCalls(Aborted(cause)); },
+      arg("cause"), "Withdraws all calls of this rank that wait; all ranks get the cause.");
+  m.def("call_in_main_thread", &CallInMainThread, arg("function"),
+        "The interpreter calls it when the main thread is there next, after handlers of signals. "
+        "False if too many such calls are pending.");
+}
+
 void DefineLifecycle(py::module_& m) {
   using py::arg;
   m.def("init", &Init, py::kw_only(), arg("rank"), arg("size"), arg("local_rank"),
         arg("local_size"), arg("cross_rank"), arg("cross_size"), arg("hosts"), arg("control_fds"),
-        arg("data_fds"), arg("local_pids"), arg("config"), arg("start_timeout") = 60.0,
+        arg("data_fds"), arg("local_pids"),
+        arg("control_keys") = std::map<Rank, std::pair<py::bytes, py::bytes>>(), arg("config"),
+        arg("start_timeout") = 60.0,
         "Starts the runtime, which owns the descriptors from then on and closes them.");
   // Without the GIL: shutdown waits for callbacks, and TensorFlow may run Python in them
   // (tf.py_function).
@@ -112,5 +164,6 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The tfring runtime for Python: start, stop, and collectives on numpy arrays.";
   tfring::DefineCoreError(m);
   tfring::DefineLifecycle(m);
+  tfring::DefineFailures(m);
   tfring::DefineCollectives(m);
 }

@@ -14,7 +14,9 @@ constexpr bool SameNumber(StatusCode ours, absl::StatusCode absls) {
 static_assert(SameNumber(StatusCode::kCancelled, absl::StatusCode::kCancelled));
 static_assert(SameNumber(StatusCode::kInvalidArgument, absl::StatusCode::kInvalidArgument));
 static_assert(SameNumber(StatusCode::kDeadlineExceeded, absl::StatusCode::kDeadlineExceeded));
+static_assert(SameNumber(StatusCode::kResourceExhausted, absl::StatusCode::kResourceExhausted));
 static_assert(SameNumber(StatusCode::kFailedPrecondition, absl::StatusCode::kFailedPrecondition));
+static_assert(SameNumber(StatusCode::kAborted, absl::StatusCode::kAborted));
 static_assert(SameNumber(StatusCode::kUnimplemented, absl::StatusCode::kUnimplemented));
 static_assert(SameNumber(StatusCode::kInternal, absl::StatusCode::kInternal));
 static_assert(SameNumber(StatusCode::kUnavailable, absl::StatusCode::kUnavailable));
@@ -93,6 +95,7 @@ absl::Status ReadAttributes(const tf::OpKernelConstruction& construction, Collec
   request->kind = kind;
   TF_RETURN_IF_ERROR(construction.GetAttr("tensor_name", &request->name));
   TF_RETURN_IF_ERROR(construction.GetAttr("process_set_id", &request->process_set));
+  TF_RETURN_IF_ERROR(ReadIfPresent(construction, "call_site", &request->call_site));
   if (construction.HasAttr("T")) {
     tf::DataType type;
     TF_RETURN_IF_ERROR(construction.GetAttr("T", &type));

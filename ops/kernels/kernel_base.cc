@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ops/kernels/conversions.h"
+#include "ops/kernels/step_runs.h"
 #include "ops/runtime/base/export.h"
 
 namespace tfring {
@@ -26,13 +27,16 @@ Shape ShapeOf(const tf::Tensor& tensor) {
 
 void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::DoneCallback done) {
   auto inputs = std::make_shared<std::vector<tf::Tensor>>(std::move(call.inputs));
-  call.local.done = [context, inputs, finish = std::move(call.finish),
+  const uint64_t run = StepRuns::Get().Enter(context, call.request.process_set);
+  call.local.run = run;
+  call.local.done = [context, run, inputs, finish = std::move(call.finish),
                      done = std::move(done)](const Status& status) {
     absl::Status outcome = ToAbsl(status);
     if (outcome.ok() && finish) outcome = finish();
     if (!outcome.ok()) context->SetStatus(outcome);
     // Before the ops that follow may run: none of them could forward an input that is held here.
     inputs->clear();
+    StepRuns::Get().Leave(run);
     done();
   };
   ProcessRuntime::Get().Enqueue(std::move(call.request), std::move(call.local));

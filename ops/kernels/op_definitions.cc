@@ -61,13 +61,15 @@ absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
 // own, because TensorFlow runs stateful ops that have none one after another in program order:
 // nothing would overlap, and ranks that trace their ops in different orders would deadlock.
 // TfringChannel gives that resource, under XLA a variable (see tfring/ops/xla.py).
+// The call site is for messages; eager ops have none (see process/call_site.h).
 // Distributed communication, because TensorFlow replaces the UnavailableError of other ops.
 #define TFRING_COLLECTIVE_OP(name)     \
   REGISTER_OP(name)                    \
       .SetIsStateful()                 \
       .SetIsDistributedCommunication() \
       .Attr("tensor_name: string")     \
-      .Attr("process_set_id: int = 0")
+      .Attr("process_set_id: int = 0") \
+      .Attr("call_site: string = ''")
 
 // An op on a list of tensors of one dtype.
 #define TFRING_LIST_OP(name, types, output) \
@@ -173,6 +175,13 @@ TFRING_COLLECTIVE_OP("TfringJoin")
     .Output("last_rank: int32")
     .SetShapeFn(ScalarShape)
     .Doc("Takes no part in collectives until all ranks have joined.");
+
+// Stateful, so that TensorFlow runs it although it has no outputs.
+REGISTER_OP("TfringStepGuard")
+    .SetIsStateful()
+    .Attr("process_set_id: int = 0")
+    .SetShapeFn(NoOutputs)
+    .Doc("Tells the other ranks if this execution of the graph fails.");
 
 // Part of the graph that its collectives are in, so a function that has collectives captures
 // nothing: it can be differentiated in loops and conditions, and saved. Stateless: nothing has to

@@ -18,8 +18,11 @@ std::string Content(const PlanRun& run) {
       << RanksString(run.members) << " " << DataTypeName(plan.dtype) << " " << ReduceOpName(plan.op)
       << " " << plan.prescale << " " << plan.postscale << " root " << plan.root << " peer "
       << plan.peer << " without " << RanksString(plan.absent) << ":";
+  // Each member of an alltoall gets other values: see WrongRows.
+  const bool same_values = plan.kind != CollectiveKind::kAlltoall;
   for (const PlanItem& item : plan.items) {
-    out << " " << item.name << "#" << item.cache_id << ShapeString(item.negotiated_values);
+    out << " " << item.name << "#" << item.cache_id;
+    if (same_values) out << ShapeString(item.negotiated_values);
   }
   return out.str();
 }
@@ -120,15 +123,46 @@ void Checker::CheckCalls(Rank rank, const PlanRun& run) {
       continue;
     }
     const Request& request = it->second.call.request;
+    SeenPlan& seen = plans_[run.plan.sequence];
+    if (seen.runs == 1 && i == 0) seen.attempt = it->second.call.attempt;
+    if (seen.attempt != it->second.call.attempt) {
+      Fail(who + "combines '" + item.name + "' of attempt " +
+           std::to_string(it->second.call.attempt) + " with attempt " +
+           std::to_string(seen.attempt));
+    }
     if (it->second.results != 0) Fail(who + "'" + item.name + "' runs after its result");
     if (request.name != item.name || request.process_set != run.plan.process_set ||
         request.kind != run.plan.kind) {
       Fail(who + "'" + item.name + "' runs for the call '" + request.name + "'");
       continue;
     }
-    const std::string wrong = WrongItem(rank, run, item, it->second.call);
+    std::string wrong = WrongItem(rank, run, item, it->second.call);
+    if (wrong.empty() && request.kind == CollectiveKind::kAlltoall) wrong = WrongRows(rank, run);
     if (!wrong.empty()) Fail(who + "'" + item.name + "' " + wrong);
   }
+}
+
+// Of an alltoall: whether what this rank is told about the members that run the plan already is
+// what they are told about this one.
+std::string Checker::WrongRows(Rank rank, const PlanRun& run) {
+  auto& told = plans_[run.plan.sequence].told;
+  const std::vector<int64_t>& mine = run.plan.items[0].negotiated_values;
+  const std::vector<Rank>& members = run.members;
+  const auto position = [&](Rank r) {
+    return static_cast<size_t>(std::lower_bound(members.begin(), members.end(), r) -
+                               members.begin());
+  };
+  const size_t count = members.size();
+  const size_t self = position(rank);
+  told[rank] = mine;
+  for (const auto& [other, theirs] : told) {
+    const size_t m = position(other);
+    if (mine[m] != theirs[count + self] || mine[count + m] != theirs[self]) {
+      return "has other rows between this rank and rank " + std::to_string(other) +
+             " than that rank was told";
+    }
+  }
+  return "";
 }
 
 // What is wrong with this rank's part of a plan's values; empty if nothing is. That all ranks have
@@ -156,8 +190,7 @@ std::string Checker::WrongItem(Rank rank, const PlanRun& run, const PlanItem& it
       count = request.shapes.size() * members;
       break;
     case CollectiveKind::kAlltoall:
-      first = self * members;
-      count = members * members;
+      count = 2 * members;
       break;
     case CollectiveKind::kScatter:
       count = members;
@@ -173,7 +206,7 @@ std::string Checker::WrongItem(Rank rank, const PlanRun& run, const PlanItem& it
     case CollectiveKind::kAddProcessSet:
       first = 1;
       count = 1 + request.set_ranks.size();
-      if (!dims.empty() && dims[0] != call.new_set) {
+      if (!dims.empty() && call.new_set >= 0 && dims[0] != call.new_set) {
         return "has id " + std::to_string(dims[0]) + ", not " + std::to_string(call.new_set);
       }
       break;
@@ -195,6 +228,7 @@ void Checker::OnResult(Rank rank, CallId id, const Status& status) {
   SeenCall& seen = it->second;
   if (++seen.results > 1) return Fail(who + " '" + seen.call.request.name + "' ended twice");
   ++results_;
+  if (status.code() == StatusCode::kAborted) ++aborted_;
   --ranks_[rank].open;
   const std::string wrong = WrongResult(rank, seen.call, status);
   if (!wrong.empty()) {
@@ -215,6 +249,10 @@ std::string Checker::WrongResult(Rank rank, const Call& call, const Status& stat
       return status.ok() || Contains(text, "'" + call.request.name + "'")
                  ? ""
                  : "the tensor is not named";
+    case StatusCode::kAborted:
+      if (!call.may_be_aborted) return "no step failed";
+      return call.removed || NamesAFailedStep(call, text) ? ""
+                                                          : "that is no rank whose step failed";
     case StatusCode::kUnavailable:
       if (allowed_.lost == kNoRank) return "nobody was lost";
       if (!Contains(text, "rank " + std::to_string(allowed_.lost) + " (host ")) {
@@ -232,6 +270,15 @@ std::string Checker::WrongResult(Rank rank, const Call& call, const Status& stat
     default:
       return "this never happens";
   }
+}
+
+bool Checker::NamesAFailedStep(const Call& call, const std::string& text) const {
+  const auto failed = failures_of_steps_.find({call.request.process_set, call.attempt});
+  return failed != failures_of_steps_.end() &&
+         std::any_of(failed->second.begin(), failed->second.end(), [&](Rank rank) {
+           return Contains(text, "the step of rank " + std::to_string(rank) + " (host h" +
+                                     std::to_string(rank) + ") failed: ");
+         });
 }
 
 bool Checker::NamesADepartedRank(const std::string& text) const {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/runtime/protocol/engine/engine.h"
@@ -30,6 +31,10 @@ class Checker {
   void OnSubmit(Rank rank, CallId id, const Call& call);
   void OnRun(Rank rank, const PlanRun& run);
   void OnResult(Rank rank, CallId id, const Status& status);
+  // The step of this rank failed, on this rank.
+  void OnFailure(Rank rank, ProcessSetId set, uint64_t attempt) {
+    failures_of_steps_[{set, attempt}].push_back(rank);
+  }
   // This rank shuts down: its calls may end as Cancelled from now on.
   void OnShutdown(Rank rank) { ranks_[rank].shut_down = true; }
   void Allow(const AllowedErrors& allowed) { allowed_ = allowed; }
@@ -46,6 +51,7 @@ class Checker {
   }
   int64_t plans() const { return static_cast<int64_t>(plans_.size()); }
   int64_t results() const { return results_; }
+  int64_t aborted() const { return aborted_; }
 
  private:
   struct SeenCall {
@@ -60,13 +66,17 @@ class Checker {
   };
   struct SeenPlan {
     std::string content;
+    uint64_t attempt = 0;
     size_t runs = 0;
     size_t members = 0;
+    std::map<Rank, std::vector<int64_t>> told;  // alltoall: the values that each member got
   };
 
   std::string WrongResult(Rank rank, const Call& call, const Status& status) const;
+  bool NamesAFailedStep(const Call& call, const std::string& text) const;
   bool NamesADepartedRank(const std::string& text) const;
   void CheckCalls(Rank rank, const PlanRun& run);
+  std::string WrongRows(Rank rank, const PlanRun& run);
   static std::string WrongItem(Rank rank, const PlanRun& run, const PlanItem& item,
                                const Call& call);
 
@@ -74,7 +84,9 @@ class Checker {
   AllowedErrors allowed_;
   std::vector<PerRank> ranks_;
   std::map<uint64_t, SeenPlan> plans_;
+  std::map<std::pair<ProcessSetId, uint64_t>, std::vector<Rank>> failures_of_steps_;
   int64_t results_ = 0;
+  int64_t aborted_ = 0;
   std::vector<std::string> failures_;
 };
 

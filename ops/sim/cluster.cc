@@ -14,7 +14,12 @@ constexpr TimePoint kHorizon = 300 * kSecond;
 
 Workload CheckedWorkload(const SimOptions& options, Random random, Checker* checker) {
   Result<Workload> workload = MakeWorkload(options.workload, options.ranks, random);
-  if (workload.ok()) return std::move(*workload);
+  if (workload.ok()) {
+    for (std::vector<Phase>& script : workload->scripts) {
+      workload->users.push_back({{kGlobalProcessSet, false, {{std::move(script)}}}});
+    }
+    return std::move(*workload);
+  }
   checker->Fail(workload.status().message());
   return Workload();
 }
@@ -51,10 +56,14 @@ void Cluster::BuildNodes() {
     options.hosts.push_back("h" + std::to_string(rank));
   }
   nodes_.resize(static_cast<size_t>(options_.ranks));
+  running_ = nodes_.size();
   for (Rank rank = 0; rank < options_.ranks; ++rank) {
     options.rank = rank;
     nodes_[rank].engine = std::make_unique<Engine>(options);
-    clock_.After(random_.Below(1000 * kMicrosecond), [this, rank] { StartPhase(rank); });
+    nodes_[rank].users.resize(workload_.users[rank].size());
+    for (size_t user = 0; user < nodes_[rank].users.size(); ++user) {
+      clock_.After(random_.Below(1000 * kMicrosecond), [=] { StartAttempt(rank, user); });
+    }
     PlanStep(rank);
   }
 }
@@ -85,6 +94,7 @@ void Cluster::InjectFault() {
   faulted_at_ = clock_.Now();
   if (options_.fault == Fault::kGoodbye) return Leave(faulty_rank_);
   node.alive = false;
+  --running_;
   if (options_.fault == Fault::kHang) {
     data_plane_.Freeze(faulty_rank_);
   } else {
@@ -97,7 +107,7 @@ void Cluster::InjectFault() {
 }
 
 SimReport Cluster::Run() {
-  while (checker_.failures().empty() && !Ended()) {
+  while (checker_.failures().empty() && running_ > 0) {
     if (!clock_.RunOne() || clock_.Now() > kHorizon) {
       checker_.Fail("deadlock: nothing happens any more after " +
                     std::to_string(clock_.Now() / kMicrosecond) + " us");
@@ -119,8 +129,10 @@ SimReport Cluster::Run() {
   report.failures = checker_.failures();
   report.plans = checker_.plans();
   report.results = checker_.results();
+  report.aborted = checker_.aborted();
   report.events = clock_.events_run();
   report.max_frames = network_.max_in_flight();
+  report.busiest = network_.busiest();
   report.faulted = faulted_;
   report.sabotaged = sabotaged_;
   report.end = clock_.Now();
@@ -139,11 +151,6 @@ void Cluster::DescribeDeadlock() {
                    : node.done  ? ", has done its work"
                                 : ""));
   }
-}
-
-bool Cluster::Ended() const {
-  return std::all_of(nodes_.begin(), nodes_.end(),
-                     [](const Node& node) { return !node.alive || node.closed; });
 }
 
 void Cluster::PlanStep(Rank rank) {
@@ -204,10 +211,15 @@ void Cluster::Apply(Rank rank, EngineEffects effects) {
   }
   for (PlanRun& run : effects.runs) RunPlan(rank, std::move(run));
   if (effects.abort) data_plane_.Abort(rank, *effects.abort);
+  for (const AttemptEnd& end : effects.left) {
+    uint64_t& attempt = nodes_[rank].attempts[end.process_set];
+    if (attempt == end.attempt) ++attempt;
+  }
   for (const auto& [id, status] : effects.results) DeliverResult(rank, id, status);
   CheckNode(rank);
   if (effects.finished) {
     node.closed = true;
+    --running_;
     network_.CloseAll(rank, 0);
     data_plane_.CloseAll(rank, 0);
     LeaveIfAllDone();
@@ -286,7 +298,12 @@ void Cluster::DeliverResult(Rank rank, CallId id, const Status& status) {
       Leave(rank);
     }
   }
-  OnCallEnded(rank);
+  const auto caller = nodes_[rank].callers.find(id);
+  if (caller == nodes_[rank].callers.end()) return;  // the checker has found that
+  const size_t user = caller->second;
+  nodes_[rank].callers.erase(caller);
+  if (status.code() == StatusCode::kAborted) OnAborted(rank, user);
+  OnCallEnded(rank, user);
 }
 
 // A call may be cancelled because of the rank that left only if it needs this rank, unless a plan

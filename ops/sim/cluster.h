@@ -2,6 +2,7 @@
 #define TFRING_OPS_SIM_CLUSTER_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,8 +46,10 @@ struct SimReport {
   std::vector<std::string> failures;
   int64_t plans = 0;
   int64_t results = 0;
+  int64_t aborted = 0;  // of these
   int64_t events = 0;
   int64_t max_frames = 0;  // under way in one direction at one time
+  Network::Load busiest;   // the rank with the most messages
   bool faulted = false;    // the fault happened before the work was done
   bool sabotaged = false;  // the sabotage found its moment
   TimePoint end = 0;       // virtual
@@ -63,37 +66,50 @@ class Cluster {
   SimReport Run();
 
  private:
+  struct User {
+    size_t attempt = 0;
+    size_t phase = 0;    // of this attempt
+    size_t awaited = 0;  // calls of this phase without a result
+    uint64_t began = 0;  // the rank's attempt of the process set when this one began
+    bool failed = false;
+    bool done = false;
+  };
   struct Node {
     std::unique_ptr<Engine> engine;
+    std::vector<User> users;
+    std::map<CallId, size_t> callers;           // users, of calls without a result
+    std::map<ProcessSetId, uint64_t> attempts;  // in which this rank is
     EngineEvents pending;
     bool step_planned = false;
     bool alive = true;
-    bool done = false;  // its script has ended
+    bool done = false;  // its scripts have ended
     bool leaving = false;
     bool closed = false;  // its shutdown has finished
     bool broken = false;  // its engine has been told that a plan failed
-    size_t phase = 0;     // of its script
-    size_t awaited = 0;   // calls of this phase without a result
     int64_t steps = 0;
     TimePoint wake_at = kNever;
   };
 
   void BuildNodes();
   void PlanFault();
-  bool Ended() const;
   void DescribeDeadlock();
 
-  // The simulated user.
-  void StartPhase(Rank rank);
-  void SubmitCall(Rank rank, const Call& call);
-  void OnCallEnded(Rank rank);
-  void OnScriptEnded(Rank rank);
+  // The simulated users.
+  void StartAttempt(Rank rank, size_t user);
+  void StartPhase(Rank rank, size_t user);
+  void EndAttempt(Rank rank, size_t user);
+  void FailStep(Rank rank, size_t user, size_t attempt);
+  void SubmitCall(Rank rank, size_t user, const Call& call);
+  void OnCallEnded(Rank rank, size_t user);
+  void OnUserDone(Rank rank, size_t user);
+  void OnAborted(Rank rank, size_t user);
   void LeaveIfAllDone();
   void Leave(Rank rank);
-  // True if users shut down when a call is cancelled. In the random workload they must: without the
+  // True if users shut down when a call is cancelled. Where there are joins they must: without the
   // join that was cancelled, the rest of their script does not fit that of the others.
   bool UsersLeaveOnCancel() const {
-    return options_.workload == "random" && options_.fault == Fault::kGoodbye;
+    return (options_.workload == "random" || options_.workload == "withdrawals") &&
+           options_.fault == Fault::kGoodbye;
   }
 
   // The simulated process around the engine.
@@ -118,6 +134,7 @@ class Cluster {
   Network network_;
   DataPlane data_plane_;
   std::vector<Node> nodes_;
+  size_t running_ = 0;  // nodes that are alive and not closed
   CallId next_id_ = 1;
 
   Rank faulty_rank_ = kNoRank;

@@ -7,45 +7,107 @@
 // The simulated users of a Cluster, and the text forms of its options.
 namespace tfring::sim {
 
-void Cluster::StartPhase(Rank rank) {
+void Cluster::StartAttempt(Rank rank, size_t user) {
   Node& node = nodes_[rank];
   if (!node.alive || node.closed) return;
-  const std::vector<Phase>& script = workload_.scripts[rank];
-  if (node.phase == script.size()) return OnScriptEnded(rank);
-  const Phase& phase = script[node.phase];
-  node.awaited = phase.size();
+  const UserScript& script = workload_.users[rank][user];
+  User& self = node.users[user];
+  if (self.attempt == script.attempts.size()) return OnUserDone(rank, user);
+  self.phase = 0;
+  self.failed = false;
+  self.began = node.attempts[script.process_set];
+  if (options_.fault == Fault::kNone && !script.removed && self.began != self.attempt) {
+    checker_.Fail("rank " + std::to_string(rank) + " is in attempt " + std::to_string(self.began) +
+                  " of process set " + std::to_string(script.process_set) + ", not " +
+                  std::to_string(self.attempt));
+  }
+  const size_t attempt = self.attempt;
+  const Duration fails_after = script.attempts[attempt].fails_after;
+  if (fails_after != kNever) {
+    clock_.After(fails_after, [=] { FailStep(rank, user, attempt); });
+  }
+  clock_.After(random_.Below(100 * kMicrosecond), [=] { StartPhase(rank, user); });
+}
+
+void Cluster::StartPhase(Rank rank, size_t user) {
+  Node& node = nodes_[rank];
+  if (!node.alive || node.closed) return;
+  User& self = node.users[user];
+  const AttemptScript& script = workload_.users[rank][user].attempts[self.attempt];
+  if (self.failed || self.phase == script.phases.size()) return EndAttempt(rank, user);
+  const Phase& phase = script.phases[self.phase];
+  self.awaited = phase.size();
   TimePoint when = clock_.Now();
   for (const Call& call : phase) {
     when += random_.Below(200 * kMicrosecond);
-    clock_.At(when, [this, rank, &call] { SubmitCall(rank, call); });
+    clock_.At(when, [this, rank, user, &call] { SubmitCall(rank, user, call); });
   }
 }
 
-void Cluster::SubmitCall(Rank rank, const Call& call) {
+void Cluster::EndAttempt(Rank rank, size_t user) {
+  User& self = nodes_[rank].users[user];
+  if (workload_.users[rank][user].attempts[self.attempt].fails_at_end) {
+    FailStep(rank, user, self.attempt);
+  }
+  ++self.attempt;
+  StartAttempt(rank, user);
+}
+
+void Cluster::FailStep(Rank rank, size_t user, size_t attempt) {
   Node& node = nodes_[rank];
-  if (!node.alive || node.closed) return;
-  const ProcessSets& sets = node.engine->process_sets();
-  // The fault came before the set was added: this user has no set to make the call in.
-  const bool never_added = sets.Find(call.request.process_set) == nullptr && !call.removed;
-  if (never_added && options_.fault != Fault::kNone) return OnCallEnded(rank);
-  const CallId id = next_id_++;
-  checker_.OnSubmit(rank, id, call);
-  Request request = call.request;
-  const Status admitted = AdmitRequest(sets, rank, &request);
-  if (!admitted.ok()) return DeliverResult(rank, id, admitted);
-  node.pending.submissions.emplace_back(id, std::move(request));
+  User& self = node.users[user];
+  if (!node.alive || node.closed || self.attempt != attempt || self.failed) return;
+  self.failed = true;
+  const ProcessSetId set = workload_.users[rank][user].process_set;
+  checker_.OnFailure(rank, set, self.began);
+  ++node.attempts[set];
+  node.pending.withdrawals.push_back({set, self.began, InvalidArgument("it found a NaN")});
   PlanStep(rank);
 }
 
-void Cluster::OnCallEnded(Rank rank) {
+void Cluster::SubmitCall(Rank rank, size_t user, const Call& call) {
   Node& node = nodes_[rank];
-  if (--node.awaited > 0) return;
-  ++node.phase;
-  clock_.After(random_.Below(300 * kMicrosecond), [this, rank] { StartPhase(rank); });
+  if (!node.alive || node.closed) return;
+  const User& self = node.users[user];
+  // Other threads of a step that has failed may have been about to call.
+  if (self.failed && random_.Percent(50)) return OnCallEnded(rank, user);
+  const ProcessSets& sets = node.engine->process_sets();
+  // The fault came before the set was added: this user has no set to make the call in.
+  const bool never_added = sets.Find(call.request.process_set) == nullptr && !call.removed;
+  if (never_added && options_.fault != Fault::kNone) return OnCallEnded(rank, user);
+  const CallId id = next_id_++;
+  checker_.OnSubmit(rank, id, call);
+  node.callers[id] = user;
+  Request request = call.request;
+  const Status admitted = AdmitRequest(sets, rank, &request);
+  if (!admitted.ok()) return DeliverResult(rank, id, admitted);
+  node.pending.submissions.emplace_back(id, std::move(request), self.began);
+  PlanStep(rank);
 }
 
-void Cluster::OnScriptEnded(Rank rank) {
-  nodes_[rank].done = true;
+void Cluster::OnAborted(Rank rank, size_t user) {
+  Node& node = nodes_[rank];
+  User& self = node.users[user];
+  self.failed = true;
+  if (node.attempts[workload_.users[rank][user].process_set] == self.began) {
+    checker_.Fail("rank " + std::to_string(rank) + " is still in the attempt that was aborted");
+  }
+}
+
+void Cluster::OnCallEnded(Rank rank, size_t user) {
+  User& self = nodes_[rank].users[user];
+  if (--self.awaited > 0) return;
+  ++self.phase;
+  clock_.After(random_.Below(300 * kMicrosecond), [=] { StartPhase(rank, user); });
+}
+
+void Cluster::OnUserDone(Rank rank, size_t user) {
+  Node& node = nodes_[rank];
+  node.users[user].done = true;
+  if (!std::all_of(node.users.begin(), node.users.end(), [](const User& u) { return u.done; })) {
+    return;
+  }
+  node.done = true;
   // A rank may shut down early, which must not disturb the others. Rank 0 is needed to the end.
   if (rank != 0 && random_.Percent(30)) Leave(rank);
   LeaveIfAllDone();

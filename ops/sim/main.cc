@@ -19,7 +19,7 @@ struct Arguments {
 
 constexpr char kUsage[] =
     "usage: tfring_sim [--ranks=3] [--seed=1] [--seeds=1] [--verbose]\n"
-    "                  [--workload=global|triangle|subsets|mismatch|random]\n"
+    "                  [--workload=global|triangle|subsets|mismatch|random|withdrawals]\n"
     "                  [--fault=none|death|hang|goodbye]\n"
     "                  "
     "[--sabotage=none|swap-plans|alter-plan|drop-result|repeat-result|lose-frame]\n"
@@ -38,6 +38,11 @@ bool FromName(const std::string& text, const char* (*name)(Enum), Enum last, Enu
     return true;
   }
   return false;
+}
+
+std::string LoadText(const Network::Load& load) {
+  return std::to_string(load.messages) + " messages (" + std::to_string(load.goodbyes) +
+         " of them goodbyes), " + std::to_string(load.bytes) + " bytes";
 }
 
 bool ParseNumber(const char* text, int64_t low, int64_t high, int64_t* value) {
@@ -101,13 +106,16 @@ int Main(int argc, char** argv) {
     const SimReport report = Cluster(options).Run();
     total.plans += report.plans;
     total.results += report.results;
+    total.aborted += report.aborted;
     total.events += report.events;
+    if (report.busiest.messages > total.busiest.messages) total.busiest = report.busiest;
     total.max_frames = std::max(total.max_frames, report.max_frames);
     faulted += report.faulted;
     if (arguments.verbose) {
       std::cout << "seed " << options.seed << ": " << report.plans << " plans, " << report.results
                 << " results, " << report.events << " events, " << report.end / 1000
-                << " virtual us\n";
+                << " virtual us, rank " << report.busiest.rank << " had "
+                << LoadText(report.busiest) << "\n";
     }
     if (report.failures.empty()) continue;
     ++failed;
@@ -116,9 +124,11 @@ int Main(int argc, char** argv) {
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   std::cout << arguments.seeds << " seeds, " << failed << " failed, " << faulted
-            << " with a fault, " << total.plans << " plans, " << total.results << " results, "
-            << total.events << " events, at most " << total.max_frames << " frames under way, "
-            << took.count() << " s\n";
+            << " with a fault, " << total.plans << " plans, " << total.results << " results ("
+            << total.aborted << " aborted), " << total.events << " events, at most "
+            << total.max_frames << " frames under way, " << took.count() << " s\n"
+            << "busiest: rank " << total.busiest.rank << " with " << LoadText(total.busiest)
+            << "\n";
   return failed == 0 ? 0 : 1;
 }
 

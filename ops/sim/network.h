@@ -34,6 +34,16 @@ class Network {
   // The most frames that were under way in one direction at one time.
   int64_t max_in_flight() const { return max_in_flight_; }
 
+  // What one rank sent and received.
+  struct Load {
+    Rank rank = kNoRank;
+    int64_t messages = 0;
+    int64_t goodbyes = 0;  // of them; rank 0 forwards each to all others
+    int64_t bytes = 0;
+  };
+  // Of the rank with the most messages.
+  Load busiest() const;
+
  private:
   struct Direction {
     Duration latency = 0;
@@ -49,6 +59,7 @@ class Network {
   const Sink sink_;
   std::vector<Direction> directions_;
   std::vector<bool> closed_;
+  std::vector<Load> loads_;  // by rank
   bool lose_next_ = false;
   int64_t max_in_flight_ = 0;
 };

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "ops/sim/random_workload.h"
+#include "ops/sim/withdrawal_workload.h"
 
 namespace tfring::sim {
 
@@ -199,10 +200,12 @@ std::vector<Rank> AllRanks(int ranks) {
 }
 
 Result<Workload> MakeWorkload(const std::string& name, int ranks, Random random) {
+  if (name == "withdrawals" && ranks >= 1) return MakeWithdrawalWorkload(ranks, random);
   if (name == "random" && ranks >= 1) return MakeRandomWorkload(ranks, random);
   if (name != "global" && name != "triangle" && name != "subsets" && name != "mismatch") {
-    return InvalidArgument("workload '" + name +
-                           "' is unknown: use global, triangle, subsets, mismatch or random");
+    return InvalidArgument(
+        "workload '" + name +
+        "' is unknown: use global, triangle, subsets, mismatch, random or withdrawals");
   }
   if (ranks < 1 || (name == "triangle" && ranks != 3)) {
     return InvalidArgument("workload '" + name + "' is not for " + std::to_string(ranks) +

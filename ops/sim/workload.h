@@ -21,18 +21,37 @@ struct Call {
   StatusCode expected = StatusCode::kOk;
   bool removed = false;            // its process set is removed meanwhile: any error is right
   std::vector<Rank> participants;  // that its plan must have; not checked if empty
-  ProcessSetId new_set = -1;       // adding a process set: the id that it must get
+  ProcessSetId new_set = -1;       // adding a process set: the id that it must get, if known
+  uint64_t attempt = 0;            // of its process set; all calls of a plan are of one
+  bool may_be_aborted = false;     // the step fails on some rank
 };
 
 // Calls that one rank makes in this order without waiting in between; then it waits for all of
 // them. A user without tf.function has one call per phase, a tf.function many.
 using Phase = std::vector<Call>;
 
+// One try of a user's step. If the step fails, here or elsewhere, the user gives up the rest and
+// begins the next attempt when the calls that were made have ended.
+struct AttemptScript {
+  std::vector<Phase> phases;
+  Duration fails_after = kNever;  // the step fails so long after its begin, unless it has ended
+  bool fails_at_end = false;      // else after its last phase
+};
+
+// What one of the users on a rank does, one attempt after the other. The users of a rank work at
+// the same time; all but the first attempt need a process set of which nobody else is a user.
+struct UserScript {
+  ProcessSetId process_set = kGlobalProcessSet;
+  bool removed = false;  // the set is removed meanwhile
+  std::vector<AttemptScript> attempts;
+};
+
 // What all ranks do in one run; depends on its name, the number of ranks and the seed only. Ranks
 // submit the calls of a phase in different orders, but single calls in orders that cannot deadlock.
 struct Workload {
   std::vector<std::pair<ProcessSetId, std::vector<Rank>>> sets;
-  std::vector<std::vector<Phase>> scripts;  // by rank
+  std::vector<std::vector<Phase>> scripts;     // by rank, for one user each; or else
+  std::vector<std::vector<UserScript>> users;  // by rank
   Config config;
   size_t largest_phase = 0;
 };
@@ -44,7 +63,8 @@ std::vector<Rank> AllRanks(int ranks);
 
 // global: one process set; triangle: {0,1}, {1,2}, {0,2} of three ranks; subsets: random
 // overlapping sets; mismatch: like subsets, and some calls disagree in one property; random: every
-// kind of collective, see random_workload.h.
+// kind of collective, see random_workload.h; withdrawals: steps that fail, see
+// withdrawal_workload.h.
 // InvalidArgument for another name or a size that does not suit it.
 Result<Workload> MakeWorkload(const std::string& name, int ranks, Random random);
 

@@ -19,6 +19,7 @@ inline constexpr char kProcessSet[] = "process_set";
 inline constexpr char kRoot[] = "root";
 inline constexpr char kLayoutHash[] = "layout_hash";
 inline constexpr char kGroup[] = "group";
+inline constexpr char kCallSite[] = "call_site";
 inline constexpr char kSize[] = "size";    // ranks the result's shape was computed with, or 0
 inline constexpr char kField[] = "field";  // a TopologyField
 

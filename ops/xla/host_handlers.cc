@@ -46,6 +46,7 @@ Status ReadAttribute(const ffi::Dictionary& attributes, const char* name, T* val
 // computed with, or 0.
 Status ReadRequest(const ffi::Dictionary& attributes, Request* request, int64_t* size) {
   std::string_view name;
+  std::string_view call_site;
   int64_t kind = 0, dtype = 0, op = 0, process_set = 0, root = 0, layout_hash = 0, group = 0;
   TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kTensorName, &name));
   TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kKind, &kind));
@@ -57,8 +58,10 @@ Status ReadRequest(const ffi::Dictionary& attributes, Request* request, int64_t*
   TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kRoot, &root));
   TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kLayoutHash, &layout_hash));
   TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kGroup, &group));
+  TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kCallSite, &call_site));
   TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kSize, size));
   request->name = std::string(name);
+  request->call_site = std::string(call_site);
   request->kind = static_cast<CollectiveKind>(kind);
   request->dtype = static_cast<DataType>(dtype);
   request->op = static_cast<ReduceOp>(op);
@@ -129,9 +132,16 @@ void UseGivenOutputs(const ffi::RemainingRets& results, const Request& request, 
 Status RunAndWait(Request request, LocalCall call) {
   auto ended = std::make_shared<std::promise<Status>>();
   std::future<Status> status = ended->get_future();
+  const uint64_t run = ProcessRuntime::Get().surrounding_run();
+  call.run = run;
   call.done = [ended](const Status& outcome) { ended->set_value(outcome); };
   ProcessRuntime::Get().Enqueue(std::move(request), std::move(call));
-  return status.get();
+  const Status outcome = status.get();
+  // A step that has failed may be over when the next program runs, and that may be part of none.
+  if (outcome.code() == StatusCode::kAborted && ProcessRuntime::Get().surrounding_run() == run) {
+    ProcessRuntime::Get().SetSurroundingRun(0);
+  }
+  return outcome;
 }
 
 Status RunCollective(const ffi::Dictionary& attributes, const ffi::RemainingArgs& arguments,

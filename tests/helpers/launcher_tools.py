@@ -152,3 +152,23 @@ def pids_in(folder, count):
 
     assert wait_until(ready, 60), "the ranks did not come up"
     return {f.name.removeprefix("pid."): int(f.read_text()) for f in folder.glob("pid.*")}
+
+
+RUN_HERE = """\
+printf '%s\\n' "$*" >> "${0%/bin/ssh}/ssh.log"
+while [[ "$1" == -* ]]; do
+  case "$1" in -o|-p|-i) shift;; esac
+  shift
+done
+shift
+exec env -i PATH=/usr/bin:/bin HOME=/ bash -c "$*"
+"""
+
+
+def fake_ssh(folder, text=RUN_HERE):
+    """A PATH with an ssh that runs the command here, in an empty environment, and records it."""
+    path = Path(folder) / "bin" / "ssh"
+    path.parent.mkdir()
+    path.write_text("#!/bin/bash\n" + text)
+    path.chmod(0o755)
+    return f"{path.parent}{os.pathsep}{os.environ['PATH']}"

@@ -18,23 +18,28 @@ ARROWS: dict[str, set[str]] = {
     "config": set(),
     "_native": set(),
     "exceptions": {"_native"},
+    "signals": {"_native"},
     "environments": set(),
-    "bootstrap": {"version", "config", "environments"},
+    "security": set(),
+    "bootstrap": {"version", "config", "environments", "security"},
     "topology": {"_native"},
     "process_sets": {"_native", "exceptions", "bootstrap", "topology"},
     "world": {
-        *("config", "_native", "environments", "bootstrap"),
+        *("config", "_native", "signals", "environments", "security", "bootstrap"),
         *("topology", "process_sets"),
     },
     "ops": {"_native", "topology", "process_sets"},
-    "collectives": {"_native", "exceptions", "topology", "process_sets", "ops"},
+    "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
     "training": {"topology", "process_sets", "ops", "collectives"},
     "compat": {"bootstrap", "collectives"},
+    "keras2": {"process_sets", "collectives", "training", "compat"},
     "keras": {
         *("_native", "exceptions", "topology", "process_sets"),
-        *("ops", "collectives", "training", "compat"),
+        *("ops", "collectives", "training", "compat", "keras2"),
     },
-    "launcher": {"version", "config", "_native", "environments", "bootstrap", "compat"},
+    "launcher": {
+        *("version", "config", "_native", "environments", "security", "bootstrap", "compat"),
+    },
     "tfring": {"compat"},
     "__main__": {"launcher"},
 }
@@ -46,10 +51,11 @@ PUBLIC_NAMES_FROM: dict[str, set[str]] = {"tfring": set(ARROWS), "keras": {"worl
 THIRD_PARTY: dict[str, set[str]] = {
     "cloudpickle": {"collectives", "launcher"},
     "h5py": {"keras"},
-    "keras": {"keras"},
+    "keras": {"compat", "keras"},
     "mpi4py": {"bootstrap"},
     "numpy": {"process_sets", "collectives", "keras"},
-    "tensorflow": {"exceptions", "ops", "collectives", "training", "compat", "keras"},
+    "tensorflow": {"exceptions", "ops", "collectives", "training", "compat", "keras2", "keras"},
+    "tf_keras": {"keras2"},
 }
 # Importing mpi4py starts MPI: only a function does that, where a job is known to want it.
 NEVER_AT_IMPORT_TIME = {"mpi4py"}
@@ -57,7 +63,7 @@ NEVER_AT_IMPORT_TIME = {"mpi4py"}
 # starts, and the `tfring` command, which needs none of it.
 WITHOUT_TENSORFLOW = (
     *("tfring/__init__.py", "tfring/keras/__init__.py", "tfring/world.py", "tfring/__main__.py"),
-    *("tfring/environments/", "tfring/bootstrap/", "tfring/launcher/"),
+    *("tfring/environments/", "tfring/security/", "tfring/bootstrap/", "tfring/launcher/"),
 )
 # What can import a module, or reach one that is loaded, without an import statement; and the only
 # files that may mention it.
@@ -69,7 +75,8 @@ IMPORTS_BY_NAME = {
     "tfring/_native.py",  # the compiled binding
     # The rest import nothing so: they ask whether a package is installed, or loaded already.
     *("tfring/environments/__init__.py", "tfring/bootstrap/inter_op_threads.py"),
-    *("tfring/bootstrap/mpi_exchange.py", "tfring/compat/build_flags.py"),
+    *("tfring/bootstrap/mpi_exchange.py", "tfring/bootstrap/records.py"),
+    *("tfring/compat/build_flags.py", "tfring/keras2/detect.py"),
     "tfring/launcher/doctor.py",
 }
 

@@ -1,67 +1,104 @@
-"""Warm-up, schedules, resumed epochs, compression, checkpoints on rank 0: `horovod.keras`."""
+"""Warm-up, schedules, compression, generators, checkpoints on rank 0: `horovod.keras`."""
 
+import math
 import os
-import tempfile
+import sys
 
 import horovod.keras as hvd
-import keras
 import numpy as np
+import tensorflow as tf
 from sklearn.datasets import load_digits
+from tensorflow import keras
+from tensorflow.keras import backend as K
+from tensorflow.keras.layers import BatchNormalization, Dense
+from tensorflow.keras.models import Sequential
 
+# Horovod: initialize Horovod.
 hvd.init()
-EPOCHS = 5
 
-folder = tempfile.mkdtemp() if hvd.rank() == 0 else None
-resume_from_epoch = hvd.broadcast(0, 0, name="resume_from_epoch")
+batch_size = 30
+epochs = 6
 
 images, labels = load_digits(return_X_y=True)
 images = (images / 16.0).astype("float32")
-train_x, test_x = images[:1500], images[1500:]
-train_y, test_y = labels[:1500], labels[1500:]
+x_train, x_test = images[:1500], images[1500:]
+y_train = keras.utils.to_categorical(labels[:1500], 10)
+y_test = keras.utils.to_categorical(labels[1500:], 10)
+train_batches = len(x_train) // batch_size
+test_batches = len(x_test) // batch_size
 
-model = keras.Sequential(
-    [
-        keras.layers.Dense(48, activation="relu"),
-        keras.layers.BatchNormalization(),
-        keras.layers.Dense(10, activation="softmax"),
-    ]
-)
+
+def flow(x, y):
+    rng = np.random.default_rng(hvd.rank())
+    while True:
+        rows = rng.integers(len(x), size=batch_size)
+        yield x[rows], y[rows]
+
+
+model = Sequential()
+model.add(Dense(48, activation="relu", input_shape=(64,)))
+model.add(BatchNormalization())
+model.add(Dense(10, activation="softmax"))
+
+# Horovod: adjust learning rate based on number of GPUs.
 initial_lr = 0.02 * hvd.size()
-opt = hvd.DistributedOptimizer(
-    keras.optimizers.SGD(learning_rate=initial_lr, momentum=0.9), compression=hvd.Compression.fp16
+opt = keras.optimizers.SGD(learning_rate=initial_lr, momentum=0.9)
+
+# Horovod: add Horovod Distributed Optimizer.
+opt = hvd.DistributedOptimizer(opt, compression=hvd.Compression.fp16)
+
+model.compile(
+    loss=keras.losses.categorical_crossentropy,
+    optimizer=opt,
+    metrics=["accuracy"],
+    experimental_run_tf_function=False,
 )
-model.compile(loss="sparse_categorical_crossentropy", optimizer=opt, metrics=["accuracy"])
+
 callbacks = [
+    # Horovod: broadcast initial variable states from rank 0 to all other processes.
     hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+    # Horovod: average metrics among workers at the end of every epoch. It must come before
+    # ReduceLROnPlateau and other callbacks that use metrics.
     hvd.callbacks.MetricAverageCallback(),
+    # Horovod: using `lr = 1.0 * hvd.size()` from the very beginning leads to worse accuracy.
     hvd.callbacks.LearningRateWarmupCallback(initial_lr=initial_lr, warmup_epochs=2, verbose=1),
+    # Horovod: after the warmup reduce the learning rate at given epochs.
     hvd.callbacks.LearningRateScheduleCallback(
         initial_lr=initial_lr, multiplier=1.0, start_epoch=2, end_epoch=4
     ),
     hvd.callbacks.LearningRateScheduleCallback(
-        initial_lr=initial_lr, multiplier=1e-1, start_epoch=4
+        initial_lr=initial_lr, multiplier=lambda epoch: 1e-1, start_epoch=4
     ),
+    keras.callbacks.ReduceLROnPlateau(patience=10, verbose=1),
 ]
+
+# Horovod: save checkpoints only on worker 0 to prevent other workers from corrupting them.
 if hvd.rank() == 0:
-    path = os.path.join(folder, "checkpoint-{epoch}.keras")
+    path = os.path.join(sys.argv[1], "checkpoint-{epoch}.h5")
     callbacks.append(keras.callbacks.ModelCheckpoint(path))
 
-shard = slice(hvd.rank(), None, hvd.size())
-rows = len(train_x) // hvd.size()
-model.fit(
-    train_x[shard][:rows],
-    train_y[shard][:rows],
-    batch_size=30,
+# Train the model. Horovod: the training will randomly sample 1 / N batches of training data and
+# 3 / N batches of validation data on every worker, where N is the number of workers.
+model.fit_generator(
+    flow(x_train, y_train),
+    steps_per_epoch=int(math.ceil(train_batches / hvd.size())),
     callbacks=callbacks,
-    initial_epoch=int(resume_from_epoch),
-    epochs=EPOCHS,
-    verbose=0,
-    validation_data=(test_x, test_y),
+    epochs=epochs,
+    verbose=1 if hvd.rank() == 0 else 0,
+    workers=1,
+    validation_data=flow(x_test, y_test),
+    validation_steps=3 * test_batches // hvd.size(),
 )
-score = hvd.allreduce(model.evaluate(test_x, test_y, verbose=0))
-rate = float(np.asarray(model.optimizer.learning_rate))
+
+# Horovod: average the results over all workers.
+score = hvd.allreduce(model.evaluate(x_test, y_test, verbose=0))
+rate = K.get_value(model.optimizer.lr)
 if hvd.rank() == 0:
-    again = keras.models.load_model(os.path.join(folder, f"checkpoint-{EPOCHS}.keras"))
+    again = keras.models.load_model(path.format(epoch=epochs))
     np.testing.assert_array_equal(again.get_weights()[0], model.get_weights()[0])
 total = sum(float(np.abs(w).sum()) for w in model.trainable_variables)
-print(f"RESULT accuracy={score[1]:.4f} rate={rate / initial_lr:.4f} weights={total:.6f}")
+generation = tf.keras.Model.__module__.split(".")[0]
+print(
+    f"RESULT accuracy={score[1]:.4f} rate={rate / initial_lr:.4f} weights={total:.4f} "
+    f"keras={generation}"
+)

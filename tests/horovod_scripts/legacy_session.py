@@ -1,4 +1,4 @@
-"""A TF1 graph with a monitored session, as Horovod's users wrote it before TensorFlow 2."""
+"""A TF1 graph with a monitored session, as Horovod's documentation shows it for TensorFlow 1."""
 
 import horovod.tensorflow as hvd
 import numpy as np

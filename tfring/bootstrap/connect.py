@@ -5,22 +5,25 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import hmac
+import ipaddress
 import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfring.bootstrap import hosts, mesh
+from tfring.bootstrap.descriptors import raise_descriptor_limit
 from tfring.bootstrap.errors import BootstrapError
 from tfring.bootstrap.exchange import Exchange
 from tfring.bootstrap.hosts import InterfaceAddress
 from tfring.bootstrap.job import Job, form_job
 from tfring.bootstrap.listener import Listener, bind
 from tfring.bootstrap.mpi_exchange import free_group
-from tfring.bootstrap.records import Record, topology_of
-from tfring.bootstrap.secret import fresh_secret
+from tfring.bootstrap.records import Record, check_versions, topology_of
 from tfring.config import LOCAL_SETTINGS, Settings
 from tfring.environments import Identity, Rendezvous
+from tfring.security.seal import ChannelKeys
+from tfring.security.secret import expand, fresh_secret
 
 _log = logging.getLogger("tfring")
 
@@ -31,7 +34,8 @@ class Membership:
 
     The descriptors and the MPI group belong to the owner of this object; the runtime takes the
     descriptors over. `mpi_group` is None where MPI did not start the job. `process_sets` is the
-    largest number of process sets that any rank gave to init.
+    largest number of process sets that any rank gave to init. `control_keys` has the keys of the
+    seals that we send to a peer and of those that we get from it; `key` is the generation's.
     """
 
     rank: int
@@ -49,6 +53,8 @@ class Membership:
     by_mpi: bool
     mpi_group: Any = None
     process_sets: int = 0
+    control_keys: dict[int, ChannelKeys] = dataclasses.field(default_factory=dict)
+    key: bytes | None = dataclasses.field(default=None, repr=False)
 
     def free_group(self) -> None:
         """Frees the MPI group, where there is one."""
@@ -81,12 +87,21 @@ def connect_job(
         ValueError: `comm` does not contain this process, or cannot be a job here.
     """
     deadline = time.monotonic() + settings.start_timeout
+    raise_descriptor_limit()
+    if identity.size is not None and not comm:
+        mesh.ensure_descriptors(
+            identity.rank,
+            identity.size,
+            settings.mesh_limit,
+            rendezvous=identity.rendezvous is Rendezvous.TCP,
+        )
     job = form_job(identity, settings, environ, comm)
     try:
         records = _exchange_records(job, settings, process_sets)
         _check(records, job.identity)
         # Under MPI there may be no secret; the nonce of rank 0, which MPI carries, suffices then.
         key = hmac.new(job.secret.encode(), records[0].nonce.encode(), hashlib.sha256).digest()
+        key = expand(key, b"generation")
         connections = _connect(job.exchange, records, job.identity.rank, settings, key, deadline)
     except BaseException:
         if job.mpi_group is not None:
@@ -94,7 +109,7 @@ def connect_job(
         raise
     finally:
         job.exchange.close()
-    return _membership(job, records, connections)
+    return _membership(job, records, connections, key)
 
 
 def _exchange_records(job: Job, settings: Settings, process_sets: int) -> list[Record]:
@@ -105,10 +120,13 @@ def _exchange_records(job: Job, settings: Settings, process_sets: int) -> list[R
     )
     mine = dataclasses.replace(mine, process_sets=process_sets)
     values = job.exchange.allgather(mine.to_json())
+    check_versions(values)
     return [Record.from_json(value, rank) for rank, value in enumerate(values)]
 
 
-def _membership(job: Job, records: list[Record], connections: mesh.Connections) -> Membership:
+def _membership(
+    job: Job, records: list[Record], connections: mesh.Connections, key: bytes
+) -> Membership:
     rank = job.identity.rank
     control_fds, data_fds = connections.release()
     neighbours = [r for r in records if r.host_id == records[rank].host_id and r.rank != rank]
@@ -124,18 +142,13 @@ def _membership(job: Job, records: list[Record], connections: mesh.Connections) 
         by_mpi=job.identity.rendezvous is Rendezvous.MPI,
         mpi_group=job.mpi_group,
         process_sets=max(r.process_sets for r in records),
+        control_keys=dict(connections.control_keys),
+        key=key if len(records) > 1 else None,
     )
 
 
 def _check(records: list[Record], identity: Identity) -> None:
-    """Checks that all ranks have one version and that the job has the announced size."""
-    for record in records:
-        if record.version != records[0].version:
-            raise BootstrapError(
-                f"rank {record.rank} on host {record.host} has tfring {record.version}, rank 0 on "
-                f"host {records[0].host} has {records[0].version}: install the same version "
-                "everywhere"
-            )
+    """Checks that the job has the announced size."""
     if identity.size is not None and len(records) != identity.size:
         raise BootstrapError(
             f"{identity.source} announced {identity.size} ranks, and {len(records)} came"
@@ -201,9 +214,10 @@ def _connect(
     def listen() -> list[Any]:
         nonlocal listener
         address = _own_address(records, rank, settings)
-        backlog = min(4096, 2 * size + 16)
-        listener = Listener(bind(address, 0, backlog), key, rank)
-        return list(listener.address)
+        # Behind address translation no interface has the address that others use.
+        here = settings.bind_addr or ("" if settings.advertise_addr else address)
+        listener = Listener(bind(here, 0, max(1024, 2 * size + 16)), key, rank)
+        return [settings.advertise_addr or address, listener.address[1]]
 
     def connect_all() -> None:
         nonlocal connections
@@ -235,6 +249,8 @@ def _connect(
 def _own_address(records: list[Record], rank: int, settings: Settings) -> str:
     """Returns the address at which other ranks can reach this one: loopback on a single host."""
     mine = records[rank]
+    if settings.bind_addr and not ipaddress.ip_address(settings.bind_addr).is_unspecified:
+        return settings.bind_addr
     if settings.interfaces:
         return hosts.chosen_interface(settings.interfaces, mine.addresses).address
     if all(r.host_id == mine.host_id for r in records):

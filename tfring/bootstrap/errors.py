@@ -9,3 +9,11 @@ class BootstrapError(RuntimeError):
 
 class AuthError(BootstrapError):
     """The other end does not know this job's secret, or is not the rank that we connected to."""
+
+
+class NotAdmittedError(BootstrapError):
+    """The other end knows the secret and does not wait for this rank, or not yet (`later`)."""
+
+    def __init__(self, message: str, *, later: bool) -> None:
+        super().__init__(message)
+        self.later = later

@@ -1,8 +1,14 @@
-"""What the start of a job needs from MPI or from the rendezvous over TCP: an allgather."""
+"""What the start of a job needs from MPI or from the rendezvous over TCP: an allgather.
+
+Values are JSON, never pickles.
+"""
 
 from __future__ import annotations
 
+import json
 from typing import Any, Protocol
+
+from tfring.bootstrap.errors import BootstrapError
 
 
 class Exchange(Protocol):
@@ -31,3 +37,20 @@ class SingleRankExchange:
 
     def close(self) -> None:
         """Does nothing."""
+
+
+def encode(value: Any) -> bytes:
+    """Returns a value as JSON."""
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+def decode(data: bytes) -> Any:
+    """Returns the value that some JSON describes.
+
+    Raises:
+        BootstrapError: They are not JSON.
+    """
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BootstrapError(f"a rank sent a record that is not JSON: {error}") from None

@@ -120,6 +120,40 @@ def _ipv6_addresses() -> list[InterfaceAddress]:
     return found
 
 
+def is_here(address: str) -> bool:
+    """Whether a name or an address is one of this host's; False where it does not resolve.
+
+    Args:
+        address: Name or address.
+    """
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(address, None)}
+    except OSError:
+        return False
+    own = {a.address for a in interface_addresses()}
+    return any(a in own or ipaddress.ip_address(a.partition("%")[0]).is_loopback for a in found)
+
+
+def listening_address(address: str) -> str:
+    """Returns the address to listen at so that others reach us by a name; "" for all addresses.
+
+    A host's own name often resolves to a loopback address on the host itself (Debian's 127.0.1.1),
+    or not at all, and behind address translation to one that no interface here has. Then only
+    listening everywhere helps.
+
+    Args:
+        address: The name or address by which others look for this host.
+    """
+    if address in ("localhost", LOOPBACK, "::1"):
+        return LOOPBACK if address != "::1" else address
+    try:
+        found = [str(entry[4][0]) for entry in socket.getaddrinfo(address, None)]
+    except OSError:
+        return ""
+    own = {a.address for a in interface_addresses() if not a.loopback}
+    return next((a for a in found if a in own), "")
+
+
 def chosen_interface(
     wanted: tuple[str, ...], addresses: list[InterfaceAddress]
 ) -> InterfaceAddress:

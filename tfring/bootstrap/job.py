@@ -6,14 +6,17 @@ import dataclasses
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from tfring.bootstrap import mpi_exchange, rendezvous
+from tfring.bootstrap import hosts, mpi_exchange, rendezvous
 from tfring.bootstrap.errors import BootstrapError
 from tfring.bootstrap.exchange import Exchange, SingleRankExchange
-from tfring.bootstrap.secret import derived_secret, job_key
+from tfring.bootstrap.rendezvous import Meeting, ask_for_secret, candidate_ports
 from tfring.config import Settings
 from tfring.environments import Identity, Rendezvous
+from tfring.security.secret import derived_secret, job_key
+from tfring.security.sources import Situation, find_secret, read_secret_file
 
 _log = logging.getLogger("tfring")
 
@@ -68,13 +71,19 @@ def form_job(
 
 
 def _all_launched(identity: Identity, settings: Settings, environ: Mapping[str, str]) -> Job:
-    secret = _secret(identity, settings)
     if identity.rendezvous is Rendezvous.NONE:
-        return Job(identity, SingleRankExchange(), secret)
+        return Job(identity, SingleRankExchange(), "")
     if identity.rendezvous is Rendezvous.TCP:
-        return Job(identity, _tcp_exchange(identity, settings, environ, secret, None), secret)
-    mpi = mpi_exchange.load_mpi()
-    mpi_exchange.check_world(mpi, identity.size, identity.source)
+        return Job(identity, *_tcp_exchange(identity, settings, environ, None))
+    secret = _given_secret(settings)
+    try:
+        mpi = mpi_exchange.load_mpi()
+        mpi_exchange.check_world(mpi, identity.size, identity.source)
+    except BootstrapError as error:
+        if identity.fallback is None:
+            raise
+        _log.warning("%s; the ranks meet over TCP instead (TFRING_MEETING)", error)
+        return _all_launched(identity.fallback, settings, environ)
     world = mpi.COMM_WORLD
     if world.rank != identity.rank:
         raise BootstrapError(
@@ -109,7 +118,7 @@ def _from_communicator(identity: Identity, settings: Settings, comm: Any) -> Job
     deadline = time.monotonic() + settings.start_timeout
     own = mpi_exchange.duplicate(comm, deadline)
     job = _renumbered(identity, own.rank, own.size, Rendezvous.MPI)
-    return _job_over_mpi(mpi, own, job, settings.secret or "", deadline)
+    return _job_over_mpi(mpi, own, job, _given_secret(settings), deadline)
 
 
 def _from_mpi_ranks(identity: Identity, settings: Settings, comm: Sequence[Any]) -> Job:
@@ -120,7 +129,7 @@ def _from_mpi_ranks(identity: Identity, settings: Settings, comm: Sequence[Any])
     deadline = time.monotonic() + settings.start_timeout
     own = mpi_exchange.communicator_of(world, ranks, deadline)
     job = _renumbered(identity, own.rank, own.size, Rendezvous.MPI)
-    return _job_over_mpi(mpi, own, job, settings.secret or "", deadline)
+    return _job_over_mpi(mpi, own, job, _given_secret(settings), deadline)
 
 
 def _from_tcp_ranks(
@@ -132,8 +141,7 @@ def _from_tcp_ranks(
             "start the job with mpirun, put rank 0 in the list, or use all ranks with "
             f"init(process_sets=[ProcessSet({ranks})])"
         )
-    secret = _secret(identity, settings)
-    exchange = _tcp_exchange(identity, settings, environ, secret, ranks)
+    exchange, secret = _tcp_exchange(identity, settings, environ, ranks)
     job = _renumbered(identity, ranks.index(identity.rank), len(ranks), Rendezvous.TCP)
     return Job(job, exchange, secret)
 
@@ -183,40 +191,73 @@ def checked_ranks(comm: Sequence[Any], size: int, rank: int) -> list[int]:
     return ranks
 
 
-def _secret(identity: Identity, settings: Settings) -> str:
-    if settings.secret is not None:
-        job_key(settings.secret, "")  # raises if it is too short
-        return settings.secret
-    if identity.rendezvous is not Rendezvous.TCP or identity.public_seed is None:
+def _given_secret(settings: Settings) -> str:
+    """Returns the secret for a job under MPI, which needs none; checks it where there is one."""
+    if settings.secret is None and settings.secret_file is None:
         return ""
-    if identity.rank == 0:
-        _log.warning(
-            "the job was started by %s, which sets no secret: tfring derives one from variables "
-            "that others on these machines can read, so that any local user could join the job. "
-            "Set TFRING_SECRET to the same random text for all ranks to prevent that",
-            identity.source,
-        )
-    return derived_secret(identity.public_seed)
+    text = settings.secret or read_secret_file(Path(str(settings.secret_file)))
+    job_key(text, "")  # raises if it is too short
+    return text
 
 
 def _tcp_exchange(
     identity: Identity,
     settings: Settings,
     environ: Mapping[str, str],
-    secret: str,
     members: list[int] | None,
-) -> Exchange:
+) -> tuple[Exchange, str]:
+    """Meets the other ranks over TCP. Returns the exchange and the job's secret."""
     address = settings.rendezvous_addr or identity.address
-    port = settings.rendezvous_port or identity.port
-    assert address is not None and port is not None and identity.size is not None
+    assert address is not None and identity.size is not None
+    situation = Situation(
+        source=identity.source,
+        rank=identity.rank,
+        public_seed=identity.public_seed,
+        several_hosts=_spans_hosts(identity, settings, address),
+        slurm=identity.by_slurm,
+    )
+    secret = find_secret(settings.secret, settings.secret_file, settings.insecure, situation)
+    job_id = settings.job_id or identity.job_id
+    public = secret.text or derived_secret(identity.public_seed or "")
+    if secret.by_munge:  # no rank but 0 knows the secret before it has found rank 0
+        public = derived_secret(identity.public_seed or "")
+    ports = _ports(identity, settings, job_key(public, job_id))
+    bind_address = hosts.LOOPBACK if secret.loopback_only else settings.bind_addr
     fd = environ.get("TFRING_RENDEZVOUS_FD", "")
-    return rendezvous.open_exchange(
+    meeting = Meeting(
+        address=hosts.LOOPBACK if secret.loopback_only else address,
+        ports=ports,
+        bind_address=bind_address,
+        inherited_fd=int(fd) if identity.rank == 0 and fd.isdigit() else None,
+        credential=secret.credential,
+        loopback_only=secret.loopback_only,
+    )
+    deadline = time.monotonic() + settings.start_timeout
+    text = secret.text or ask_for_secret(meeting, identity.rank, deadline)
+    exchange = rendezvous.open_exchange(
         rank=identity.rank,
         size=identity.size,
-        address=address,
-        port=port,
-        key=job_key(secret, identity.job_id),
-        timeout=settings.start_timeout,
-        inherited_fd=int(fd) if identity.rank == 0 and fd.isdigit() else None,
+        meeting=meeting,
+        key=job_key(text, job_id),
+        timeout=max(0.01, deadline - time.monotonic()),
         members=members,
     )
+    return exchange, text
+
+
+def _spans_hosts(identity: Identity, settings: Settings, address: str) -> bool:
+    """Whether the job has ranks on other hosts, as far as this one can tell."""
+    if identity.several_hosts is not None:
+        return identity.several_hosts
+    if identity.local_size is not None and identity.size is not None:
+        return identity.local_size < identity.size
+    return settings.bind_addr is not None or not hosts.is_here(address)
+
+
+def _ports(identity: Identity, settings: Settings, key: bytes) -> list[int]:
+    """Returns the ports to try: one that was given, then a sequence that the job's key makes."""
+    if settings.rendezvous_port is not None:
+        return [settings.rendezvous_port]
+    assert identity.port is not None or not identity.fixed_port
+    given = [] if identity.port is None else [identity.port]
+    return given if identity.fixed_port else [*given, *candidate_ports(key)]

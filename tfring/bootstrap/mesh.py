@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 
 from tfring.bootstrap import auth
+from tfring.bootstrap.connector import connect
 from tfring.bootstrap.errors import BootstrapError
-from tfring.bootstrap.listener import Listener, connect
+from tfring.bootstrap.listener import Listener
 from tfring.bootstrap.rendezvous import describe_ranks
+from tfring.security.seal import Channel, ChannelKeys
 
 
 class Connections:
@@ -20,9 +25,13 @@ class Connections:
     def __init__(self) -> None:
         self.control: dict[int, socket.socket] = {}
         self.data: dict[int, socket.socket] = {}
+        self.control_keys: dict[int, ChannelKeys] = {}
 
-    def add(self, role: auth.Role, peer: int, sock: socket.socket) -> None:
+    def add(self, role: auth.Role, peer: int, channel: Channel) -> None:
         """Takes over one connection and sets the options that the runtime needs."""
+        sock = channel.sock
+        if role is auth.Role.CONTROL:
+            self.control_keys[peer] = channel.keys
         (self.control if role is auth.Role.CONTROL else self.data)[peer] = sock
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -53,6 +62,47 @@ def links(rank: int, size: int, mesh_limit: int) -> set[tuple[auth.Role, int]]:
     return wanted | {(auth.Role.DATA, peer) for peer in data_peers(rank, size, mesh_limit)}
 
 
+# For each peer of this host: shared memory, its wake-up and the watched process.
+_PER_LOCAL_PEER = 3
+# For files that the user's program opens after init.
+_RESERVE = 256
+
+
+def ensure_descriptors(rank: int, size: int, mesh_limit: int, *, rendezvous: bool) -> None:
+    """Makes sure that this rank may open as many descriptors as its connections need.
+
+    Raises the process's soft limit (``ulimit -Sn``) as far as needed; it is not raised further,
+    because programs that use ``select`` cannot have descriptors above 1023.
+
+    Args:
+        rank: Our rank.
+        size: Number of ranks.
+        mesh_limit: Largest job in which every rank has a data connection to every other.
+        rendezvous: Whether the ranks connect to rank 0 before that, to find each other.
+
+    Raises:
+        BootstrapError: The hard limit does not suffice; the message says how many are needed.
+    """
+    data = len(data_peers(rank, size, mesh_limit))
+    needed = len(os.listdir("/proc/self/fd")) + len(links(rank, size, mesh_limit))
+    needed += _PER_LOCAL_PEER * data
+    if rendezvous:
+        needed += size - 1 if rank == 0 else 1
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed + _RESERVE:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise BootstrapError(
+            f"rank {rank} of {size} needs {needed} file descriptors and may have {hard}: raise the "
+            "limit for this host (ulimit -Hn, LimitNOFILE of its service, or nofile in "
+            "/etc/security/limits.conf)"
+        )
+    wanted = needed + _RESERVE
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def connect_all(
     *,
     rank: int,
@@ -65,8 +115,8 @@ def connect_all(
 ) -> Connections:
     """Makes all connections of this rank; all ranks call it at the same time.
 
-    Each rank first connects to the lower ranks and then accepts the higher ones. Rank 0 only
-    accepts, so rank 1 gets through, then rank 2, and so on: there is no deadlock.
+    Each rank connects to the lower ranks and accepts the higher ones at the same time, so that no
+    rank waits for a chain of others.
 
     Args:
         rank: Our rank.
@@ -81,24 +131,67 @@ def connect_all(
         BootstrapError: A rank could not be reached or did not connect; the message names it.
     """
     wanted = links(rank, len(endpoints), mesh_limit)
+    above = {link for link in wanted if link[1] > rank}
     connections = Connections()
+    outgoing = _Outgoing(connections, listener)
+    outgoing.start(
+        lambda role, peer: connect(*endpoints[peer], key, auth.Hello(role, rank, peer), deadline),
+        sorted(wanted - above),
+    )
     try:
-        for role, peer in sorted(link for link in wanted if link[1] < rank):
-            address, port = endpoints[peer]
-            hello = auth.Hello(role, rank, peer)
-            connections.add(role, peer, connect(address, port, key, hello, deadline))
-        above = {link for link in wanted if link[1] > rank}
         present = listener.accept(above, deadline)
-        for (role, peer), sock in present.items():
-            connections.add(role, peer, sock)
+        outgoing.finish()
+        for (role, peer), channel in present.items():
+            connections.add(role, peer, channel)
         missing = above - set(present)
         if missing:
             peers = {peer for _, peer in missing}
             raise BootstrapError(_did_not_connect(rank, peers, endpoints, hosts))
     except BaseException:
+        outgoing.given_up.set()
         connections.close()
         raise
     return connections
+
+
+class _Outgoing:
+    """Connects to the lower ranks, in a thread of its own while another accepts the higher ones.
+
+    If a rank cannot be reached, the listener is interrupted and finish() raises the reason. The
+    thread adds to `connections` until finish() returns or `given_up` is set.
+    """
+
+    def __init__(self, connections: Connections, listener: Listener) -> None:
+        self.given_up = threading.Event()
+        self._connections = connections
+        self._listener = listener
+        self._failures: list[Exception] = []
+        self._thread: threading.Thread | None = None
+
+    def start(
+        self, connect_to: Callable[[auth.Role, int], Channel], below: list[tuple[auth.Role, int]]
+    ) -> None:
+        def work() -> None:
+            try:
+                for role, peer in below:
+                    channel = connect_to(role, peer)
+                    if self.given_up.is_set():
+                        channel.sock.close()
+                        return
+                    self._connections.add(role, peer, channel)
+            except Exception as error:
+                self._failures.append(error)
+                self._listener.interrupt()
+
+        self._thread = threading.Thread(target=work, name="tfring-connect", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Waits until all are connected; raises what prevented it."""
+        assert self._thread is not None
+        self._thread.join()
+        if self._failures:
+            raise self._failures[0]
 
 
 def _did_not_connect(

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfring.bootstrap import frames
+from tfring.bootstrap import exchange
 from tfring.bootstrap.errors import BootstrapError
 
 # Whether tfring initialised MPI, and so has to finalise it.
@@ -51,7 +51,7 @@ class MpiExchange:
         Raises:
             BootstrapError: Not all ranks called it in time.
         """
-        mine = frames.encode(value)
+        mine = exchange.encode(value)
         lengths = array("i", [0] * self._comm.size)
         own_length = array("i", [len(mine)])
         self._wait(
@@ -65,7 +65,7 @@ class MpiExchange:
         )
         values, begin = [], 0
         for length in lengths:
-            values.append(frames.decode(bytes(everything[begin : begin + length])))
+            values.append(exchange.decode(bytes(everything[begin : begin + length])))
             begin += length
         return values
 
@@ -232,6 +232,9 @@ def load_mpi() -> Any:
             f"({mpirun_path() or 'unknown'}), or use `tfring run`, which needs no MPI"
         ) from None
     if first and MPI.Is_initialized():
+        _finalize_mpi = True
+    if not MPI.Is_initialized():  # the program has set mpi4py.rc.initialize to False
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
         _finalize_mpi = True
     if MPI.Is_finalized():
         raise BootstrapError("MPI has been finalised, and MPI cannot be started a second time")

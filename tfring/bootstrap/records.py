@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 from tfring.bootstrap.errors import BootstrapError
@@ -15,6 +18,13 @@ from tfring.bootstrap.hosts import (
 )
 from tfring.config import Settings
 from tfring.version import __version__
+
+# Key of a record, what it is the version of, and how many parts of the number have to be equal.
+_MUST_BE_EQUAL = (
+    ("version", "tfring", 9),
+    ("python", "Python", 2),
+    ("tensorflow", "TensorFlow", 2),
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,8 @@ class Record:
     addresses: list[InterfaceAddress]
     settings: dict[str, str]
     process_sets: int = 0
+    python: str = ""
+    tensorflow: str = ""
 
     @staticmethod
     def of_this_process(
@@ -55,6 +67,8 @@ class Record:
             nonce=nonce if rank == 0 else "",
             addresses=interface_addresses(),
             settings=dict(settings.runtime),
+            python=platform.python_version(),
+            tensorflow=_tensorflow_version(),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -82,12 +96,53 @@ class Record:
                 addresses=[InterfaceAddress.from_json(a) for a in value["addresses"]],
                 settings={str(k): str(v) for k, v in value["settings"].items()},
                 process_sets=int(value["process_sets"]),
+                python=str(value["python"]),
+                tensorflow=str(value["tensorflow"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise BootstrapError(f"rank {rank} sent a malformed record") from None
         if record.rank != rank:
             raise BootstrapError(f"rank {rank} describes itself as rank {record.rank}")
         return record
+
+
+def check_versions(values: list[Any]) -> None:
+    """Checks that the records of all ranks come from the same versions, before they are parsed.
+
+    Other versions of tfring may have other records. Objects that are pickled by one version of
+    Python, and graphs of another TensorFlow, may not work on the other ranks.
+
+    Args:
+        values: What to_json() of every rank returned, by rank.
+
+    Raises:
+        BootstrapError: Two ranks differ.
+    """
+    for key, what, parts in _MUST_BE_EQUAL:
+        first, *others = [_version(value, key, parts) for value in values]
+        for rank, version in enumerate(others, start=1):
+            if version != first and "" not in (version, first):
+                raise BootstrapError(
+                    f"rank {rank} on host {_text(values[rank], 'host')} has {what} {version}, rank "
+                    f"0 on host {_text(values[0], 'host')} has {first}: install the same version "
+                    "everywhere"
+                )
+
+
+def _version(value: Any, key: str, parts: int) -> str:
+    return ".".join(_text(value, key).split(".")[:parts])
+
+
+def _text(value: Any, key: str) -> str:
+    return str(value.get(key, "")) if isinstance(value, dict) else ""
+
+
+def _tensorflow_version() -> str:
+    """Returns the version of the installed TensorFlow, without loading it; "" if there is none."""
+    for name in ("tensorflow", "tensorflow-cpu", "tf-nightly"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return ""
 
 
 def _optional(value: Any) -> int | None:

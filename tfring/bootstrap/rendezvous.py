@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import socket
 import stat
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from tfring.bootstrap import auth, frames
-from tfring.bootstrap.errors import BootstrapError
-from tfring.bootstrap.listener import RETRY_LATER, Listener, bind, connect
+from tfring.bootstrap import auth, hosts
+from tfring.bootstrap.connector import connect, in_turn, open_connection
+from tfring.bootstrap.errors import BootstrapError, NotAdmittedError
+from tfring.bootstrap.exchange import decode, encode
+from tfring.bootstrap.listener import Listener, bind
+from tfring.security import munge
+from tfring.security.errors import IntegrityError, SecretError
+from tfring.security.seal import Channel
+from tfring.security.secret import expand
+
+_log = logging.getLogger("tfring")
 
 # Added to the time limit, so that a rank that failed to connect can still tell the others.
 _REPORT_SECONDS = 5.0
-_RETRY_SECONDS = 0.05
+# One rank's record has about 1 KiB.
+MAX_RECORD_BYTES = 64 << 10
+_IN_USE_SECONDS = 5.0
+_CREDENTIAL_SECONDS = 3.0
+_RETRY_SECONDS = 0.1
+_CANDIDATES = 8
+_FIRST_PORT = 20000
+_PORTS = 12000
 
 # The launcher's listening sockets by port, kept open for the next init: the port is from the range
 # of outgoing connections, so that another program could get it in between.
@@ -34,12 +51,89 @@ def describe_ranks(ranks: list[int]) -> str:
     return f"ranks {', '.join(str(r) for r in ranks[:-1])} and {ranks[-1]}"
 
 
+class Meeting(NamedTuple):
+    """Where the ranks of a job meet.
+
+    Attributes:
+        address: Name or address of rank 0's host, as all ranks know it.
+        ports: The ports to try there, in this order.
+        bind_address: Rank 0: the address to listen at, "" for all; None: what `address` suggests.
+        inherited_fd: Rank 0: a listening socket on the only port that the launcher passed on.
+        credential: Rank 0: what the listener gives to anybody; see security/munge.py.
+        loopback_only: Nobody on another host can join.
+    """
+
+    address: str
+    ports: Sequence[int]
+    bind_address: str | None = None
+    inherited_fd: int | None = None
+    credential: bytes | None = None
+    loopback_only: bool = False
+
+    def describe(self) -> str:
+        """Returns ``host port 1234``, with the number of other ports."""
+        more = f" (or {len(self.ports) - 1} others)" if len(self.ports) > 1 else ""
+        return f"{self.address} port {self.ports[0]}{more}"
+
+
+def candidate_ports(key: bytes) -> list[int]:
+    """Returns ports that all ranks of a job try in this order, and that others cannot foresee.
+
+    They lie below the range that Linux takes ports of outgoing connections from.
+
+    Args:
+        key: The job's key.
+    """
+    words = [expand(key, b"port %d" % number)[:4] for number in range(_CANDIDATES)]
+    return [_FIRST_PORT + int.from_bytes(word, "big") % _PORTS for word in words]
+
+
+def ask_for_secret(meeting: Meeting, rank: int, deadline: float) -> str:
+    """Returns the secret in the credential that rank 0 gives to all; see security/munge.py.
+
+    Args:
+        meeting: Where rank 0 listens.
+        rank: Our rank.
+        deadline: ``time.monotonic()`` at which to give up.
+
+    Raises:
+        BootstrapError: Nobody gave one that could be opened.
+    """
+    reason: Exception = TimeoutError("the time was up")
+    wrong: Exception | None = None  # says more than the reason
+    while time.monotonic() < deadline:
+        for port in in_turn(meeting.ports):
+            try:
+                soon = min(deadline, time.monotonic() + _CREDENTIAL_SECONDS)
+                with open_connection((meeting.address, port), soon) as sock:
+                    sock.settimeout(_CREDENTIAL_SECONDS)
+                    sock.sendall(auth.first_message(auth.Hello(auth.Role.MUNGE, rank, 0)))
+                    return munge.secret_in(_read_to_end(sock, munge.LONGEST))
+            except SecretError as error:
+                wrong = error
+            except OSError as error:
+                reason = error
+        time.sleep(_RETRY_SECONDS)
+    raise BootstrapError(
+        f"rank {rank} got no credential with the job's secret from {meeting.describe()}: "
+        f"{wrong or reason}"
+    )
+
+
+def _read_to_end(sock: socket.socket, limit: int) -> bytes:
+    data = b""
+    while len(data) <= limit:
+        chunk = sock.recv(limit)
+        if not chunk:
+            break
+        data += chunk
+    return data
+
+
 class RendezvousServer:
     """Rank 0's side: one connection to every other rank. Owns them until close()."""
 
-    def __init__(
-        self, peers: dict[int, socket.socket], deadline: float, members: Sequence[int]
-    ) -> None:
+    def __init__(self, peers: dict[int, Channel], deadline: float, members: Sequence[int]) -> None:
         self._peers = peers
         self._deadline = deadline
         self._members = list(members)
@@ -49,79 +143,56 @@ class RendezvousServer:
         values: dict[int, Any] = {0: value}
         for rank in sorted(self._peers):
             with self._peer_errors(rank):
-                data = frames.receive_frame(self._timed(rank), frames.MAX_RECORD_BYTES)
-                values[rank] = frames.decode(data)
+                values[rank] = decode(self._timed(rank).receive(MAX_RECORD_BYTES))
         ordered = [values[rank] for rank in self._members]
-        answer = frames.encode({"values": ordered, "members": self._members})
+        answer = _packed({"values": ordered, "members": self._members})
         for rank in sorted(self._peers):
             with self._peer_errors(rank):
-                frames.send_frame(self._timed(rank), answer)
+                self._timed(rank).send(answer)
         return ordered
 
     def refuse(self, reason: str) -> None:
         """Tells every connected rank why the job does not start."""
-        for sock in self._peers.values():
+        for channel in self._peers.values():
             with contextlib.suppress(OSError):
-                sock.settimeout(1.0)
-                frames.send_frame(sock, frames.encode({"error": reason}))
+                channel.sock.settimeout(1.0)
+                channel.send(_packed({"error": reason}))
         self.close()
 
     def close(self) -> None:
         """Closes all connections."""
-        for sock in self._peers.values():
-            sock.close()
+        for channel in self._peers.values():
+            channel.sock.close()
 
-    def _timed(self, rank: int) -> socket.socket:
-        sock = self._peers[rank]
-        sock.settimeout(max(0.01, self._deadline - time.monotonic()))
-        return sock
+    def _timed(self, rank: int) -> Channel:
+        self._peers[rank].sock.settimeout(max(0.01, self._deadline - time.monotonic()))
+        return self._peers[rank]
 
     @contextlib.contextmanager
     def _peer_errors(self, rank: int) -> Any:
         """Turns an error on the connection to one rank into an error that all ranks get."""
         try:
             yield
-        except (OSError, BootstrapError) as error:
+        except (OSError, BootstrapError, IntegrityError) as error:
             reason = f"the job could not start: rank 0 lost rank {rank} while it started ({error})"
             self.refuse(reason)
             raise BootstrapError(reason) from None
 
 
 class RendezvousClient:
-    """The side of every other rank: one connection to rank 0. Owns it until close().
-
-    While rank 0 starts an earlier job that does not include this rank, it answers that we have to
-    retry. So the connection is made anew until rank 0 starts the job that we are part of.
-    """
+    """The side of every other rank: one connection to rank 0. Owns it until close()."""
 
     def __init__(
-        self,
-        connect_until: Callable[[float], socket.socket],
-        rank: int,
-        deadline: float,
-        members: Sequence[int],
+        self, channel: Channel, rank: int, deadline: float, members: Sequence[int]
     ) -> None:
-        """Connects with `connect_until`, which gets the deadline; more often if rank 0 says so."""
-        self._connect_until = connect_until
-        self._sock = connect_until(deadline)
+        self._channel = channel
         self._rank = rank
-        self._retry_until = deadline
-        self._deadline = deadline + _REPORT_SECONDS
+        self._deadline = deadline
         self._members = list(members)
 
     def allgather(self, value: Any) -> list[Any]:
         """Sends a value to rank 0 and receives the list of all ranks' values."""
         answer = self._exchange(value)
-        while answer == RETRY_LATER and time.monotonic() < self._retry_until:
-            self._sock.close()
-            time.sleep(_RETRY_SECONDS)
-            self._sock = self._connect_until(self._retry_until)
-            answer = self._exchange(value)
-        if answer == RETRY_LATER:
-            raise BootstrapError(
-                f"rank 0 waited for other ranks, and not for rank {self._rank}, until the time was "
-                f"up: only the ranks of a job call init(comm=[...]), here {self._members}"
-            )
         if not isinstance(answer, dict) or "error" in answer:
             text = answer.get("error") if isinstance(answer, dict) else "a malformed answer"
             raise BootstrapError(str(text))
@@ -136,32 +207,40 @@ class RendezvousClient:
         return values
 
     def _exchange(self, value: Any) -> Any:
-        limit = frames.MAX_RECORD_BYTES * (len(self._members) + 1)
+        limit = MAX_RECORD_BYTES * (len(self._members) + 1)
         try:
-            self._sock.settimeout(max(0.01, self._deadline - time.monotonic()))
-            # A rank 0 that rejects us has answered and closed the connection already.
-            with contextlib.suppress(ConnectionError):
-                frames.send_frame(self._sock, frames.encode(value))
-            return frames.decode(frames.receive_frame(self._sock, limit))
-        except OSError as error:
+            self._channel.sock.settimeout(max(0.01, self._deadline - time.monotonic()))
+            self._channel.send(encode(value))
+            return _unpacked(self._channel.receive(limit), limit)
+        except (OSError, IntegrityError) as error:
             raise BootstrapError(
                 f"the job could not start: rank {self._rank} lost rank 0 while it started ({error})"
             ) from None
 
     def close(self) -> None:
         """Closes the connection."""
-        self._sock.close()
+        self._channel.sock.close()
+
+
+def _packed(value: Any) -> bytes:
+    """JSON, compressed: the records of many ranks are alike, and rank 0 sends them to all."""
+    return zlib.compress(encode(value))
+
+
+def _unpacked(data: bytes, limit: int) -> Any:
+    try:
+        return decode(zlib.decompressobj().decompress(data, limit))
+    except zlib.error:
+        raise BootstrapError("rank 0 sent a malformed list of records") from None
 
 
 def open_exchange(
     *,
     rank: int,
     size: int,
-    address: str,
-    port: int,
+    meeting: Meeting,
     key: bytes,
     timeout: float,
-    inherited_fd: int | None = None,
     members: Sequence[int] | None = None,
 ) -> RendezvousServer | RendezvousClient:
     """Connects this rank to rank 0, or as rank 0 waits until all members have connected.
@@ -169,11 +248,9 @@ def open_exchange(
     Args:
         rank: Our rank among all that were launched.
         size: Number of ranks that were launched.
-        address: Where rank 0 listens.
-        port: The port at that address.
+        meeting: Where rank 0 listens.
         key: The job's key.
         timeout: Seconds to wait for all members.
-        inherited_fd: Rank 0: a listening socket on that port that the launcher passed on.
         members: The ranks of the job, in the order in which allgather returns their values; rank 0
             is one of them. None: all.
 
@@ -184,21 +261,22 @@ def open_exchange(
     deadline = time.monotonic() + timeout
     members = range(size) if members is None else members
     if rank == 0:
-        listener = Listener(_listening_socket(address, port, size, inherited_fd), key, 0)
-        return _accept_members(listener, members, deadline, timeout, f"{address} port {port}")
+        sock = _listening_socket(meeting, size)
+        listener = Listener(sock, key, 0, credential=meeting.credential)
+        return _accept_members(listener, members, deadline, timeout, meeting)
     hello = auth.Hello(auth.Role.RENDEZVOUS, rank, 0)
-
-    def connect_until(until: float) -> socket.socket:
-        try:
-            return connect(address, port, key, hello, until)
-        except TimeoutError as error:
-            raise BootstrapError(str(error)) from None
-
-    return RendezvousClient(connect_until, rank, deadline, members)
+    try:
+        channel = connect(meeting.address, meeting.ports, key, hello, deadline)
+    except NotAdmittedError:
+        raise BootstrapError(
+            f"rank 0 waited for other ranks, and not for rank {rank}, until the time was up: only "
+            f"the ranks of a job call init(comm=[...]), here {list(members)}"
+        ) from None
+    return RendezvousClient(channel, rank, deadline + _REPORT_SECONDS, members)
 
 
 def _accept_members(
-    listener: Listener, members: Sequence[int], deadline: float, timeout: float, where: str
+    listener: Listener, members: Sequence[int], deadline: float, timeout: float, meeting: Meeting
 ) -> RendezvousServer:
     """Waits on rank 0 until all members have connected. Closes the listener."""
     expected = {(auth.Role.RENDEZVOUS, other) for other in members if other != 0}
@@ -207,49 +285,63 @@ def _accept_members(
     finally:
         listener.close()
     server = RendezvousServer(
-        {who[1]: sock for who, sock in present.items()}, deadline + _REPORT_SECONDS, members
+        {who[1]: channel for who, channel in present.items()}, deadline + _REPORT_SECONDS, members
     )
     missing = sorted(other for role, other in expected if (role, other) not in present)
     if missing:
+        where = meeting.describe()
+        elsewhere = f"check that they can reach {where}"
+        if meeting.loopback_only:
+            elsewhere = (
+                "set TFRING_SECRET_FILE or TFRING_SECRET, without which none of them can join"
+            )
         reason = (
             f"rank 0 waited {timeout:g} s at {where}, and {describe_ranks(missing)} of "
             f"{len(members)} did not come: look at their output for an earlier error; if they only "
-            "need longer, raise TFRING_START_TIMEOUT; if they run on other hosts, check that they "
-            f"can reach {where}"
+            f"need longer, raise TFRING_START_TIMEOUT; if they run on other hosts, {elsewhere}"
         )
         server.refuse(reason)
         raise BootstrapError(reason)
     return server
 
 
-def _listening_socket(address: str, port: int, size: int, inherited: int | None) -> socket.socket:
-    sock = _adopted.get(port)
-    if sock is None and inherited is not None:
-        sock = adopt_listener(inherited, port)
-    if sock is not None:
-        _adopted[port] = sock
-        return sock.dup()
+def _listening_socket(meeting: Meeting, size: int) -> socket.socket:
+    for port in meeting.ports:
+        sock = _adopted.get(port)
+        if sock is None and meeting.inherited_fd is not None:
+            sock = adopt_listener(meeting.inherited_fd, port)
+        if sock is not None:
+            _adopted[port] = sock
+            return sock.dup()
+    address = meeting.bind_address
+    if address is None:
+        address = hosts.listening_address(meeting.address)
+    if not address:
+        _log.info("rank 0 listens on all addresses of this host, port %d", meeting.ports[0])
+    return _bind_one(address, meeting, max(1024, size + 16))
+
+
+def _bind_one(address: str, meeting: Meeting, backlog: int) -> socket.socket:
     # The next init after a shutdown uses the same port; a process that is about to end may hold it.
-    return _retry_in_use(lambda: bind(address, port, min(4096, size + 16)), address, port)
-
-
-def _retry_in_use(attempt: Callable[[], socket.socket], address: str, port: int) -> socket.socket:
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + _IN_USE_SECONDS
     while True:
-        try:
-            return attempt()
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
-                time.sleep(0.1)
-                continue
-            hint = "the name of a host where rank 0 does not run"
-            if error.errno == errno.EADDRINUSE:
-                hint = "a port that another program uses"
-            raise BootstrapError(
-                f"rank 0 cannot listen at {address} port {port} ({error}), probably {hint}; "
-                "TFRING_RENDEZVOUS_ADDR and TFRING_RENDEZVOUS_PORT, the same for all ranks, "
-                "override it"
-            ) from None
+        for port in meeting.ports:
+            try:
+                return bind(address, port, backlog)
+            except OSError as error:
+                failure = error
+                if error.errno != errno.EADDRINUSE:
+                    break
+        if failure.errno == errno.EADDRINUSE and time.monotonic() < deadline:
+            time.sleep(0.1)
+            continue
+        hint = "TFRING_BIND_ADDR says where rank 0 listens"
+        if failure.errno == errno.EADDRINUSE:
+            hint = "another program uses the port"
+        raise BootstrapError(
+            f"rank 0 cannot listen at {meeting.describe()} ({failure}): {hint}; "
+            "TFRING_RENDEZVOUS_ADDR and TFRING_RENDEZVOUS_PORT, the same for all ranks, override it"
+        )
 
 
 def adopt_listener(fd: int, port: int) -> socket.socket | None:

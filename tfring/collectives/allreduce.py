@@ -43,8 +43,8 @@ def allreduce(
     Args:
         tensor: tensor, variable, array or number of any shape, which is the same on every rank:
             float16, bfloat16, float32, float64, int8, uint8, int32 or int64. Or tf.IndexedSlices,
-            with Average and Sum only: duplicate indices are summed, then all ranks' values and
-            indices are gathered.
+            with Average and Sum only: values and indices of all ranks are gathered, and those of
+            one index summed, so that every index of the result occurs once.
         average: deprecated, use op: True is Average, False is Sum.
         device_dense: device for the reduction of a dense tensor, "" for TensorFlow's choice.
         device_sparse: likewise for tf.IndexedSlices.

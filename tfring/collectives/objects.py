@@ -1,11 +1,14 @@
 """Sends Python objects between ranks.
 
 Objects are pickled, and unpickled by the ranks that receive them: as everywhere with pickle, the
-ranks of a job must trust each other. Blocking, and outside of any graph.
+ranks of a job must trust each other. Nobody else has to be trusted: what comes is unpickled only if
+its seal proves that a rank of this job sent it here and now. What the library itself exchanges is
+JSON. Blocking, and outside of any graph.
 """
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +18,8 @@ import numpy as np
 
 from tfring import _native, process_sets
 from tfring.exceptions import tf_errors
+from tfring.ops import names
+from tfring.security import generation
 from tfring.topology import is_initialized, rank
 
 _FAILED = -1  # sent in place of a size
@@ -29,6 +34,9 @@ def broadcast_object(
 ) -> Any:
     """Returns the root's `obj` on every rank; the root gets its own object back.
 
+    It is pickled, so the ranks have to trust the root: who decides what the root sends, or knows
+    the job's secret, can run code on all of them. Others cannot, also not on the way.
+
     Args:
         obj: anything that cloudpickle can pickle; ignored on the other ranks.
         root_rank: whose object all get: a rank of the whole job, also within a process set.
@@ -38,14 +46,18 @@ def broadcast_object(
 
     Raises:
         ValueError: the process set is not registered.
-        tf.errors.FailedPreconditionError: tfring is not initialized, or ranks name other roots.
-        RuntimeError: The root could not pickle its object; on the root the pickler's own error.
+        tf.errors.FailedPreconditionError: tfring is not initialized, ranks name other roots, or
+            another thread, too, makes calls without a name.
+        RuntimeError: The root could not pickle its object (on the root the pickler's own error), or
+            what came is not the root's.
     """
     del session
     set_id = process_sets.checked_id(process_set)
-    name = name or "tfring.broadcast_object"
+    name = name or _default_name("broadcast_object", set_id)
+    label = f"{name} in process set {set_id}"
     mine = rank() == root_rank if is_initialized() else False
-    payload, failure = _pickled(obj) if mine else (np.empty(0, dtype=np.uint8), None)
+    nothing = np.empty(0, dtype=np.uint8)
+    payload, failure = _sealed(cloudpickle.dumps, obj, label) if mine else (nothing, None)
     with tf_errors():
         length = np.array([_FAILED if failure else payload.size], dtype=np.int64)
         size = int(_broadcast(length, f"{name}.size", root_rank, set_id)[0])
@@ -53,7 +65,9 @@ def broadcast_object(
         if not mine:
             payload = np.empty(size, dtype=np.uint8)
         received = _broadcast(payload, f"{name}.data", root_rank, set_id)
-    return obj if mine else pickle.loads(received.tobytes())
+    if mine:
+        return obj
+    return pickle.loads(generation.unseal(received.tobytes(), label, root_rank))
 
 
 def broadcast_object_fn(
@@ -73,7 +87,8 @@ def allgather_object(
 ) -> list[Any]:
     """Returns the list of every rank's `obj`, in rank order.
 
-    Ranks that have joined are left out.
+    Ranks that have joined are left out. The objects are pickled, so the ranks have to trust each
+    other: each can run code on all. Others cannot, also not on the way.
 
     Args:
         obj: anything that cloudpickle can pickle.
@@ -83,13 +98,47 @@ def allgather_object(
 
     Raises:
         ValueError: the process set is not registered.
-        tf.errors.FailedPreconditionError: tfring is not initialized.
-        RuntimeError: A rank could not pickle its object; on that rank the pickler's own error.
+        tf.errors.FailedPreconditionError: tfring is not initialized, or another thread, too, makes
+            calls without a name.
+        RuntimeError: A rank could not pickle its object (on that rank the pickler's own error), or
+            what came is not that rank's.
     """
     del session
     set_id = process_sets.checked_id(process_set)
-    name = name or "tfring.allgather_object"
-    payload, failure = _pickled(obj)
+    name = name or _default_name("allgather_object", set_id)
+    return [pickle.loads(data) for data in _allgather(cloudpickle.dumps, obj, name, set_id)]
+
+
+def allgather_json(value: Any, name: str) -> list[Any]:
+    """Returns the list of every rank's value, in rank order. For the library's own use: no pickle.
+
+    Ranks that have joined are left out.
+
+    Args:
+        value: anything that JSON can hold. Tuples come back as lists, keys as text.
+        name: what the collectives are named after.
+
+    Raises:
+        tf.errors.FailedPreconditionError: tfring is not initialized.
+        RuntimeError: what came is not a rank's own.
+    """
+    return [json.loads(data) for data in _allgather(_to_json, value, name, 0)]
+
+
+def _to_json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), default=_python_number).encode()
+
+
+def _python_number(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} is nothing that JSON can hold")
+
+
+def _allgather(encode: Callable[[Any], bytes], value: Any, name: str, set_id: int) -> list[bytes]:
+    """Returns every rank's encoded value, in rank order; the seals of all are right."""
+    label = f"{name} in process set {set_id}"
+    payload, failure = _sealed(encode, value, label)
     with tf_errors():
         header = np.array([[rank(), _FAILED if failure else payload.size]], dtype=np.int64)
         headers = _native.core.allgather(header, name=f"{name}.size", process_set=set_id)
@@ -97,13 +146,26 @@ def allgather_object(
         _refuse_failed(sizes, failure, ranks)
         data = _native.core.allgather(payload, name=f"{name}.data", process_set=set_id)
     ends = np.cumsum(sizes)
-    return [pickle.loads(data[end - n : end].tobytes()) for n, end in zip(sizes, ends, strict=True)]
+    return [
+        generation.unseal(data[end - n : end].tobytes(), label, sender)
+        for sender, n, end in zip(ranks, sizes, ends, strict=True)
+    ]
 
 
-def _pickled(obj: Any) -> tuple[Any, Exception | None]:
-    """Returns the object's bytes; or none and the error that prevents it."""
+def _default_name(kind: str, set_id: int) -> str:
+    """One name for all calls of a kind, which therefore have to come from one thread."""
+    if is_initialized():
+        names.require_one_thread(kind, set_id)
+    return f"tfring.{kind}"
+
+
+def _sealed(encode: Callable[[Any], bytes], obj: Any, label: str) -> tuple[Any, Exception | None]:
+    """Returns the object's bytes with our seal; or none and the error that prevents it."""
     try:
-        return np.frombuffer(cloudpickle.dumps(obj), dtype=np.uint8), None
+        data = encode(obj)
+        if is_initialized():  # else the collective that follows raises
+            data = generation.seal(data, label, rank())
+        return np.frombuffer(data, dtype=np.uint8), None
     except Exception as error:
         return np.empty(0, dtype=np.uint8), error
 

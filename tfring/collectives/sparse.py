@@ -5,6 +5,10 @@ its tensor dense and that is reduced. Gathering moves the rows of all ranks, the
 times the table, whatever the rows; so with `choose` all ranks take what moves fewer bytes, in every
 step anew and without a retrace.
 
+Rows of one index that come from several ranks are summed, too, so that every index occurs once. An
+optimizer that is not linear in the gradient (Adam squares it, clipnorm takes its norm) would else
+treat the parts of one row as different rows, with another result for every number of ranks.
+
 Before any row is sent the ranks tell each other how many rows they have, under the plain name of
 the call. A rank that makes another collective of this name, such as the allreduce of a dense
 tensor, gets an error like all others. There are two ways:
@@ -90,15 +94,18 @@ class SparseReduction:
     def reduce(
         self, slices: Sequence[Any], name: str, compressors: Sequence[Any] | None = None
     ) -> list[Any]:
-        """Returns the reduced slices.
+        """Returns the reduced slices; in each, every index occurs once.
 
         Args:
             slices: tf.IndexedSlices.
             name: of the first collective; those of the others begin with it.
             compressors: one for each of the slices; those that are `for_sparse` see the values.
         """
+        library.refuse_xla(name, "allreduce of tf.IndexedSlices")
         with arguments.on_device(self.device):
-            own = [_deduplicated(each, self.prescale) for each in slices]
+            own = [with_distinct_rows(each) for each in slices]
+            if self.prescale != 1.0:
+                own = [times(each, self.prescale) for each in own]
             rows = tf.stack([tf.size(each.indices, out_type=tf.int64) for each in own])
             exchange = self._allreduce_counts if self.layout else self._allgather_counts
             participants, totals, agreed = exchange(rows, name)
@@ -151,7 +158,8 @@ class SparseReduction:
             values, indices = self._gathered(slices, name, compressor)
         if self.op == Average:
             count = tf.cast(participants, values.dtype)
-            values = values // count if values.dtype.is_integer else values / count
+            divide = tf.truncatediv if values.dtype.is_integer else tf.divide
+            values = divide(values, count)
         if self.postscale != 1.0:
             values = times(values, self.postscale)
         values = tf.ensure_shape(values, [None, *slices.values.shape[1:]])
@@ -161,7 +169,11 @@ class SparseReduction:
         wire, context = compressor.compress(slices.values)
         values = self._gather(wire, f"{name}.values")
         indices = self._gather(slices.indices, f"{name}.indices")
-        return compressor.decompress(values, context), indices
+        values = compressor.decompress(values, context)
+        gathered = tf.IndexedSlices(values, indices, slices.dense_shape)
+        with tf.device("CPU:0"):  # sums in a fixed order there, so all ranks get the same bits
+            summed = with_distinct_rows(gathered)
+        return summed.values, summed.indices
 
     def _densely(self, slices: Any, table: Any, name: str, compressor: Any) -> tuple[Any, Any]:
         dense = tf.math.unsorted_segment_sum(slices.values, slices.indices, table)
@@ -196,11 +208,16 @@ def times(gradient: Any, factor: Any) -> Any:
     return gradient * tf.cast(factor, gradient.dtype)
 
 
-def _deduplicated(slices: Any, prescale: float) -> Any:
+def with_distinct_rows(slices: Any) -> Any:
+    """Returns tf.IndexedSlices of the same dense value in which every index occurs once.
+
+    Args:
+        slices: tf.IndexedSlices; a tensor, or None, is returned as it is.
+    """
+    if not isinstance(slices, tf.IndexedSlices):
+        return slices
     distinct, position = tf.unique(slices.indices)
     values = tf.math.unsorted_segment_sum(slices.values, position, tf.size(distinct))
-    if prescale != 1.0:
-        values = times(values, prescale)
     return tf.IndexedSlices(values, distinct, slices.dense_shape)
 
 

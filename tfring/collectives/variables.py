@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,6 +23,10 @@ def broadcast_variables(
 ) -> Any:
     """Assigns the root's values to the variables on every rank.
 
+    The states of Keras' seed generators, which `model.variables` contains, are left out with a
+    warning: with equal states dropout would drop the same units on all ranks. (`broadcast_` takes
+    them.) An empty list, as of a model that is not built, gets a warning, too.
+
     Args:
         variables: tf.Variable or keras.Variable, in the same order on every rank; any dtype but
             string.
@@ -38,7 +43,7 @@ def broadcast_variables(
             dtype, shape or number of variables.
     """
     del inplace
-    tf_variables = [_tf_variable(v) for v in variables]
+    tf_variables = [_tf_variable(v) for v in _without_seeds(variables)]
     specs = tuple(
         buckets.TensorSpec(v.dtype.name, v.shape.num_elements() * v.dtype.size)
         for v in tf_variables
@@ -123,6 +128,31 @@ def _assign(
             for p, value in zip(positions, values, strict=True):
                 assigned[p] = variables[p].assign(value)
     return assigned
+
+
+def _without_seeds(variables: Iterable[Any]) -> list[Any]:
+    """Returns the variables that ranks should have in common; warns about others, and if none."""
+    given = list(variables)
+    kept = [v for v in given if not _is_seed(v)]
+    if len(kept) < len(given):
+        warnings.warn(
+            "broadcast_variables leaves out the states of seed generators: dropout and other "
+            "random layers draw other numbers on every rank. Give it model.weights instead of "
+            "model.variables; broadcast_ takes them",
+            stacklevel=3,
+        )
+    elif not given:
+        warnings.warn(
+            "broadcast_variables got an empty list: nothing is broadcast. A model or an optimizer "
+            "has no variables before it is built: call it, or build(), first",
+            stacklevel=3,
+        )
+    return kept
+
+
+def _is_seed(variable: Any) -> bool:
+    name = str(getattr(variable, "name", ""))
+    return name.split(":")[0].split("/")[-1] == "seed_generator_state"
 
 
 def describe_variables(variables: Sequence[Any]) -> list[tuple[str, tuple[int, ...]]]:

@@ -9,20 +9,35 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-# Names of Horovod's that this version does not have. They are attributes that do not exist, so that
-# a script can ask with hasattr; the error says more than "no attribute".
-_NOT_YET = frozenset({"data", "elastic", "start_timeline", "stop_timeline"})
-
+# Public names of Horovod's that this version does not have, and what to use instead. They are
+# attributes that do not exist, so that a script can ask with hasattr.
 _INSTEAD = {
-    "check_extension": "`tfring doctor` says what was built",
-    "PartialDistributedOptimizer": "it is in tfring.keras",
-    "load_model": "it is in tfring.keras",
+    "data": "not there yet: shard a tf.data.Dataset by rank(), and let it prefetch",
+    "elastic": "not there yet: start the job again from a checkpoint when a rank is lost",
+    "start_timeline": "not there yet: use tf.profiler.experimental.start",
+    "stop_timeline": "not there yet: use tf.profiler.experimental.stop",
+    "CommitStateCallback": "elastic training is not there yet: use keras.callbacks.ModelCheckpoint",
+    "UpdateBatchStateCallback": "elastic training is not there yet: use BackupAndRestore of Keras",
+    "UpdateEpochStateCallback": "elastic training is not there yet: use BackupAndRestore of Keras",
+    "HorovodBasics": "use the functions init, rank, size and so on",
 }
+
+# What Keras 2 needs of its own, by the module that has it: a layer, and what loads a model.
+KERAS2_INSTEAD = {
+    "SyncBatchNormalization": "tfring.keras2.sync_batch_norm",
+    "load_model": "tfring.keras2.saving",
+}
+
+
+def tf_keras_is_keras2() -> bool:
+    """Whether tf.keras is Keras 2 in this process: TF_USE_LEGACY_KERAS as TensorFlow reads it."""
+    return os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
 
 
 def lazy_names(
@@ -51,8 +66,10 @@ def lazy_names(
 
     def load(name: str) -> Any:
         if name not in module_of:
-            raise _missing(package, name)
+            raise missing(package, name)
         module = module_of[name]
+        if name in KERAS2_INSTEAD and tf_keras_is_keras2():
+            module = KERAS2_INSTEAD[name]
         if module is None:
             return importlib.import_module(f"{package}.{name}")
         value = getattr(importlib.import_module(module), name)
@@ -63,13 +80,14 @@ def lazy_names(
 
 
 def reexport(
-    target: str, only: list[str] | None = None
+    target: str, only: list[str] | None = None, instead: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Returns `__getattr__`, `__dir__` and `__all__` of a module with the names of another.
 
     Args:
         target: the module of tfring that has the names, and lists the public ones in `__all__`.
         only: those names; None is all.
+        instead: names that come from another module, and which.
     """
     module = importlib.import_module(target)
     public = [n for n in module.__all__ if not n.startswith("_")]
@@ -78,6 +96,8 @@ def reexport(
     def get(name: str) -> Any:
         if name.startswith("__") or (only is not None and name not in only):
             raise AttributeError(f"tfring's shim for Horovod has no {name!r} here", name=name)
+        if instead is not None and name in instead:
+            return getattr(importlib.import_module(instead[name]), name)
         return getattr(module, name)
 
     return get, lambda: sorted({*names, *(dir(module) if only is None else ())}), names
@@ -90,10 +110,15 @@ def _imports(stub: Path) -> dict[str, str | None]:
     return {alias.name: node.module for node in imports for alias in node.names}
 
 
-def _missing(module: str, name: str) -> AttributeError:
+def missing(module: str, name: str) -> AttributeError:
+    """Returns the error for a name that a module does not have; it says what to use instead."""
     text = f"module {module!r} has no attribute {name!r}"
-    if name in _NOT_YET:
-        text += ": it is not there yet in this version of tfring"
-    elif name in _INSTEAD:
-        text += f": {_INSTEAD[name]}"
+    if name in _INSTEAD:
+        return AttributeError(f"{text}: {_INSTEAD[name]}", name=name)
+    for other in ("tfring", "tfring.keras"):
+        stub = Path(__file__).parents[1].joinpath(*other.split(".")[1:], "__init__.pyi")
+        if other != module and stub.exists() and name in _imports(stub):
+            theirs = "horovod.tensorflow" if other == "tfring" else "horovod.tensorflow.keras"
+            text += f": it is in {other}, in a script for Horovod {theirs}"
+            break
     return AttributeError(text, name=name)

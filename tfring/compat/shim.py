@@ -19,8 +19,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from tfring.compat.public_names import reexport
+from tfring.compat.public_names import reexport, tf_keras_is_keras2
 
 SHIM_FOLDER = Path(__file__).resolve().parent / "import_path"
 
@@ -30,7 +31,9 @@ HOROVOD_VERSION = "0.28.1"
 # By the module below `horovod`: the module of tfring whose names it has; None: just a package.
 _MODULES: dict[str, str | None] = {
     "common": None,
+    "common.exceptions": "tfring.compat.exceptions",
     "common.process_sets": "tfring.process_sets",
+    "common.util": "tfring.compat.util",
     "keras": "tfring.keras.horovod_keras",
     "keras.callbacks": "tfring.keras.callbacks",
     "runner": "tfring.launcher.function",
@@ -44,16 +47,39 @@ _MODULES: dict[str, str | None] = {
     "tensorflow.sync_batch_norm": "tfring",
 }
 
-# Modules that cannot be imported: those to come, and parts of Horovod for other frameworks.
-_NOT_YET = {
-    "keras.elastic": "elastic training",
-    "tensorflow.data": "the data service",
-    "tensorflow.elastic": "elastic training",
-    "tensorflow.keras.elastic": "elastic training",
+# Modules that cannot be imported, and what to do instead.
+_ELASTIC = "elastic training is not there yet: start the job again from a checkpoint"
+_SERVICE = "the data service is not there yet: shard a tf.data.Dataset by rank()"
+_LOADER = "use a tf.data.Dataset with prefetch(), which loads in the background"
+_OWN = "a part of Horovod's own working: import public names from horovod.tensorflow"
+_INSTEAD = {
+    "_keras": _OWN,
+    "common.basics": _OWN,
+    "common.elastic": _ELASTIC,
+    "data": _LOADER,
+    "data.data_loader_base": _LOADER,
+    "keras.elastic": _ELASTIC,
+    "runner.elastic": _ELASTIC,
+    "runner.launch": "start jobs with `tfring run`, or call horovod.run",
+    "tensorflow.data": _SERVICE,
+    "tensorflow.data.compute_service": _SERVICE,
+    "tensorflow.elastic": _ELASTIC,
+    "tensorflow.gradient_aggregation_eager": "use LocalGradientAggregationHelper of "
+    "horovod.tensorflow, which works in eager mode, too",
+    "tensorflow.keras.elastic": _ELASTIC,
+    "tensorflow.util": _OWN,
 }
 _FOREIGN = {"mxnet", "ray", "spark", "torch"}
-_KNOWN = {*_MODULES, *_NOT_YET, *_FOREIGN}
-_PACKAGES = {"common", "keras", "runner", "tensorflow", "tensorflow.keras"}
+_KNOWN = {*_MODULES, *_INSTEAD, *_FOREIGN}
+_PACKAGES = {
+    "common",
+    "data",
+    "keras",
+    "runner",
+    "tensorflow",
+    "tensorflow.data",
+    "tensorflow.keras",
+}
 
 
 def search_path(environ: Mapping[str, str]) -> str:
@@ -63,12 +89,52 @@ def search_path(environ: Mapping[str, str]) -> str:
 
 
 def install() -> list[str]:
-    """Makes the modules below `horovod` importable; returns the `__path__` of that package."""
+    """Makes the modules below `horovod` importable; returns the `__path__` of that package.
+
+    Also lets Keras 3, when it is loaded, take the ways of writing of Keras 2 that such scripts
+    have. Both are for this process only.
+    """
     path = str(SHIM_FOLDER / "horovod")
     if _Finder not in sys.path_hooks:
         sys.path_hooks.insert(0, _Finder)
         sys.path_importer_cache.pop(path, None)  # a finder of files, if one has looked there
+        if not tf_keras_is_keras2():
+            _watch_keras()
     return [path]
+
+
+def _watch_keras() -> None:
+    if "keras" in sys.modules:
+        _change_keras()
+    else:
+        sys.meta_path.insert(0, _KerasWatcher())
+
+
+def _change_keras() -> None:
+    importlib.import_module("tfring.compat.keras2_idioms").install()
+
+
+class _KerasWatcher(importlib.abc.MetaPathFinder):
+    """Finds nothing itself; sees to it that _change_keras runs when Keras has been loaded."""
+
+    def find_spec(
+        self, fullname: str, path: Any = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != "keras":
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((found for found in specs if found is not None), None)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            load = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                load(module)
+                _change_keras()
+
+            loader.exec_module = exec_module
+        return spec
 
 
 class _Finder(importlib.abc.PathEntryFinder):
@@ -113,10 +179,8 @@ class _Loader(importlib.abc.InspectLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__.partition(".")[2]
-        if name in _NOT_YET:
-            raise ImportError(
-                f"{_NOT_YET[name]} ({module.__name__}) is not there yet in this version of tfring"
-            )
+        if name in _INSTEAD:
+            raise ImportError(f"{module.__name__} is not in tfring: {_INSTEAD[name]}")
         if name in _FOREIGN:
             raise ImportError(
                 f"{module.__name__} was imported, and tfring stands in for Horovod's TensorFlow "

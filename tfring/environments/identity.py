@@ -32,9 +32,13 @@ class Identity:
         local_size: Number of processes on this host, if the environment gives it.
         address: Where rank 0 listens (Rendezvous.TCP).
         port: The port at that address.
+        fixed_port: Whether rank 0 surely listens at that port: the launcher opened it.
         job_id: Tells jobs apart that use the same address.
-        public_seed: Text that the secret is derived from where none is given. Other users of these
-            machines may know it, so such a secret prevents accidents, not attacks.
+        public_seed: Text that all ranks of the job have, which others may know, too: with
+            TFRING_INSECURE a secret is derived from it, which prevents accidents, not attacks.
+        several_hosts: Whether the job has ranks on other hosts; None: the environment does not say.
+        by_slurm: Whether Slurm started the job.
+        fallback: The same rank of the same job, meeting over TCP, should MPI not work.
     """
 
     source: str
@@ -45,8 +49,12 @@ class Identity:
     local_size: int | None = None
     address: str | None = None
     port: int | None = None
+    fixed_port: bool = False
     job_id: str = ""
     public_seed: str | None = None
+    several_hosts: bool | None = None
+    by_slurm: bool = False
+    fallback: Identity | None = None
 
 
 def read_int(environ: Mapping[str, str], name: str, *, low: int = 0) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Mapping
 
 from tfring.environments.identity import (
@@ -16,9 +15,6 @@ from tfring.environments.identity import (
 
 _SOURCE = "a Slurm step"
 _NAMES = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", "SLURM_JOB_ID")
-# Below the range that Linux takes ports of outgoing connections from, so that none has this port.
-_FIRST_PORT = 20000
-_PORTS = 12000
 
 
 def detect(environ: Mapping[str, str]) -> Identity | None:
@@ -36,6 +32,7 @@ def detect(environ: Mapping[str, str]) -> Identity | None:
             "set TFRING_RENDEZVOUS_ADDR to the host of rank 0 for all tasks"
         )
     job_id = f"{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
+    step_nodes = read_optional_int(environ, "SLURM_STEP_NUM_NODES", low=1)
     nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
     return Identity(
         source=_SOURCE,
@@ -44,9 +41,10 @@ def detect(environ: Mapping[str, str]) -> Identity | None:
         rendezvous=Rendezvous.TCP,
         local_rank=read_optional_int(environ, "SLURM_LOCALID"),
         address=first_node(nodes),
-        port=_FIRST_PORT + zlib.crc32(job_id.encode()) % _PORTS,
         job_id=job_id,
         public_seed=f"slurm {job_id} {environ.get('SLURM_JOB_UID', '')}",
+        several_hosts=None if step_nodes is None else step_nodes > 1,
+        by_slurm=True,
     )
 
 

@@ -59,4 +59,5 @@ def _identity(cluster: Any, task: Any) -> Identity:
         port=int(port),
         job_id="tf_config",
         public_seed=" ".join(str(m) for m in members),
+        several_hosts=len({str(m).rpartition(":")[0] for m in members}) > 1,
     )

@@ -13,10 +13,7 @@ from tfring.environments.identity import (
 )
 
 _SOURCE = "tfring run"
-_NAMES = (
-    *("TFRING_RANK", "TFRING_SIZE"),
-    *("TFRING_RENDEZVOUS_ADDR", "TFRING_RENDEZVOUS_PORT", "TFRING_SECRET"),
-)
+_NAMES = ("TFRING_RANK", "TFRING_SIZE", "TFRING_RENDEZVOUS_ADDR", "TFRING_RENDEZVOUS_PORT")
 
 
 def detect(environ: Mapping[str, str]) -> Identity | None:
@@ -33,5 +30,6 @@ def detect(environ: Mapping[str, str]) -> Identity | None:
         local_size=read_optional_int(environ, "TFRING_LOCAL_SIZE", low=1),
         address=environ["TFRING_RENDEZVOUS_ADDR"],
         port=read_int(environ, "TFRING_RENDEZVOUS_PORT", low=1),
+        fixed_port=True,
         job_id=environ.get("TFRING_JOB_ID", ""),
     )

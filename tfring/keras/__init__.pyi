@@ -1,10 +1,14 @@
 """The public names, each from where it is defined; __init__.py reads them from this file."""
 
+from tfring.collectives.allgather import grouped_allgather as grouped_allgather
+from tfring.collectives.allreduce import grouped_allreduce as grouped_allreduce
 from tfring.collectives.compression import Compression as Compression
 from tfring.collectives.objects import allgather_object as allgather_object
 from tfring.collectives.objects import broadcast_object as broadcast_object
 from tfring.collectives.objects import broadcast_object_fn as broadcast_object_fn
+from tfring.collectives.reducescatter import grouped_reducescatter as grouped_reducescatter
 from tfring.collectives.sync import barrier as barrier
+from tfring.collectives.sync import join as join
 from tfring.collectives.variables import broadcast_variables as broadcast_variables
 from tfring.compat.build_flags import ccl_built as ccl_built
 from tfring.compat.build_flags import cuda_built as cuda_built
@@ -41,6 +45,11 @@ from tfring.topology import local_rank as local_rank
 from tfring.topology import local_size as local_size
 from tfring.topology import rank as rank
 from tfring.topology import size as size
+from tfring.training.gradient_tape import DistributedGradientTape as DistributedGradientTape
+from tfring.training.gradient_tape import (
+    PartialDistributedGradientTape as PartialDistributedGradientTape,
+)
+from tfring.training.reduction_record import reduced as reduced
 from tfring.world import init as init
 from tfring.world import is_homogeneous as is_homogeneous
 from tfring.world import mpi_enabled as mpi_enabled

@@ -14,12 +14,9 @@ import keras
 
 from tfring import topology
 from tfring.keras.hook import find_hook
+from tfring.keras.model_optimizers import optimizers_of
+from tfring.keras2 import detect, facts
 from tfring.ops import library
-from tfring.training.reduction_record import reductions
-
-# By model: the train function that was made while the hook was in place, and the hook. Both refer
-# to the model, which would never be freed if they were not held weakly.
-_verified: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
 
 
 def before_train_function(model: Any) -> None:
@@ -28,7 +25,7 @@ def before_train_function(model: Any) -> None:
     A train function that was traced before the optimizer was wrapped would go on without reducing.
     It is dropped, unless an earlier call verified it, and `fit` makes another.
     """
-    if model is None or getattr(model, "optimizer", None) is None:
+    if model is None or not hasattr(model, "optimizer"):  # which compile sets
         return
     if _needs_reduction(model) and model.jit_compile and (reason := library.xla_trouble()):
         warnings.warn(
@@ -40,8 +37,7 @@ def before_train_function(model: Any) -> None:
         model.jit_compile = False
         model.train_function = None
     known = _verified.get(model)
-    current = (model.train_function, _hook_of(model))
-    if known is None or any(ref() is not value for ref, value in zip(known, current, strict=True)):
+    if known is None or not known.holds(model):
         model.train_function = None
         _verified.pop(model, None)
 
@@ -49,54 +45,70 @@ def before_train_function(model: Any) -> None:
 def at_train_begin(model: Any) -> None:
     """Raises RuntimeError when `fit` is about to train with an optimizer that does not reduce."""
     hook = _hook_of(model)
-    if hook is None and not _has_own_train_step(model) and topology.size() > 1:
-        optimizer = model.optimizer
+    optimizer = model.optimizer
+    standard = optimizer is not None and not has_own_train_step(model)
+    if hook is None and standard and topology.size() > 1:
         raise RuntimeError(
-            f"rank {topology.rank()}: the model's optimizer {optimizer.name!r} "
+            f"rank {topology.rank()}: the model's optimizer {facts.name_of(optimizer)!r} "
             f"({type(optimizer).__name__}) does not reduce gradients over the {topology.size()} "
             "ranks: each would train a model of its own. Give compile() the optimizer that "
             "DistributedOptimizer returned. (load_model, clone, pickle and from_config "
-            "make plain optimizers: wrap those again.)"
+            "make plain optimizers: wrap those again.) If you average weights yourself, say "
+            "reduced_by_user=True to BroadcastGlobalVariablesCallback"
         )
     if hook is not None:
-        _remember(model, hook)
+        _remember(model)
 
 
-class ReductionWatch:
-    """Checks that a model with a train_step of its own reduced gradients in its first batch.
+def settled(model: Any) -> set[Any]:
+    """Returns the keys of variables whose gradients the present train function reduces."""
+    known = _verified.get(model)
+    return set() if known is None or not known.holds(model) else set(known.reduced)
 
-    Such a model may use a DistributedGradientTape, so a plain optimizer is no reason to refuse it.
-    Made before the first batch, when the train function has not been traced yet; the record of
-    reductions then says whether a gradient was reduced while it was. Of what is not asked: a model
-    may hold variables that Keras does not know.
+
+def settle(model: Any, reduced: set[Any]) -> None:
+    """Keeps what `settled` returns in the next `fit`, if it uses the same train function."""
+    known = _remember(model)
+    known.reduced = set(reduced)
+
+
+def has_own_train_step(model: Any) -> bool:
+    """Returns whether a model trains in another way than Keras' own train_step."""
+    step = getattr(model.train_step, "__func__", model.train_step)
+    own = detect.model_class() if detect.is_model(model) else keras.Model
+    return step is not own.train_step
+
+
+class _Verified:
+    """A train function that was made while these hooks were in place.
+
+    Refers to them weakly: they refer to the model, which would never be freed otherwise.
     """
 
     def __init__(self, model: Any) -> None:
-        self._model = model
-        self._wanted = (
-            _hook_of(model) is None
-            and _has_own_train_step(model)
-            and topology.size() > 1
-            and model not in _verified  # else nothing is traced, and so nothing recorded
-        )
-        self._begin = reductions.now()
+        self._parts = [_weak(part) for part in _parts(model)]
+        self.reduced: set[Any] = set()
 
-    def after_first_batch(self) -> None:
-        """Raises RuntimeError if no gradient of the model was reduced since the watch was made."""
-        if not self._wanted:
-            return
-        if not reductions.any_since(self._begin):
-            raise RuntimeError(
-                f"rank {topology.rank()}: the model's own train_step ran and no gradient was "
-                "reduced over the ranks: wrap the optimizer in DistributedOptimizer, or the tape "
-                "in DistributedGradientTape"
-            )
-        _remember(self._model, None)
-        self._wanted = False
+    def holds(self, model: Any) -> bool:
+        """Returns whether the model still has this train function and these hooks."""
+        now = _parts(model)
+        same = (ref() is part for ref, part in zip(self._parts, now, strict=False))
+        return len(now) == len(self._parts) and all(same)
 
 
-def _remember(model: Any, hook: Any) -> None:
-    _verified[model] = (_weak(model.train_function), _weak(hook))
+_verified: weakref.WeakKeyDictionary[Any, _Verified] = weakref.WeakKeyDictionary()  # by model
+
+
+def _parts(model: Any) -> list[Any]:
+    hooks = [find_hook(optimizer) for optimizer in optimizers_of(model).values()]
+    return [model.train_function, *hooks]
+
+
+def _remember(model: Any) -> _Verified:
+    known = _verified.get(model)
+    if known is None or not known.holds(model):
+        known = _verified[model] = _Verified(model)
+    return known
 
 
 def _weak(value: Any) -> Callable[[], Any]:
@@ -108,8 +120,4 @@ def _hook_of(model: Any) -> Any:
 
 
 def _needs_reduction(model: Any) -> bool:
-    return _hook_of(model) is not None or _has_own_train_step(model)
-
-
-def _has_own_train_step(model: Any) -> bool:
-    return type(model).train_step is not keras.Model.train_step
+    return _hook_of(model) is not None or has_own_train_step(model)

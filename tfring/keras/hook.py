@@ -30,7 +30,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfring.collectives import allreduce, buckets
 from tfring.keras.accumulation import Accumulation
+from tfring.keras2 import facts
 from tfring.ops import reduce_ops
 from tfring.training import double_reduction
 from tfring.training.accumulation import LocalGradientAggregationHelper
@@ -49,12 +51,14 @@ def innermost(optimizer: Any) -> Any:
     return optimizer
 
 
-def find_hook(optimizer: Any) -> OptimizerHook | None:
-    """Returns the hook of an optimizer, or of the one inside a LossScaleOptimizer, or None."""
+def find_hook(optimizer: Any) -> Any:
+    """Returns the hook of an optimizer of either Keras, or of the one inside it, or None."""
     inner = innermost(optimizer)
-    hook = getattr(inner, _ATTRIBUTE, None)
+    hook: Any = getattr(inner, _ATTRIBUTE, None)
     # An attribute that was copied along with __dict__ still belongs to the original optimizer.
-    return hook if isinstance(hook, OptimizerHook) and hook.optimizer is inner else None
+    if not isinstance(hook, OptimizerHook) and not facts.is_hook(hook):
+        return None
+    return hook if hook.optimizer is inner else None
 
 
 @dataclasses.dataclass
@@ -179,6 +183,8 @@ class OptimizerHook:
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Replaces `optimizer.apply`."""
         grads = list(grads)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)  # may be a generator
         variables = self._variables_of(grads, trainable_variables)
         if not variables:
             return self._apply(grads, trainable_variables)
@@ -281,6 +287,22 @@ class OptimizerHook:
         reducer = self._reducer.exact(reduce_ops.Min)
         (agreed,) = reducer.reduce([flag], [flag], name=f"{self.name}.finite")
         return tf.cast(agreed, tf.bool)
+
+    def meet_after_early_stop(self) -> None:
+        """Meets the other ranks in what their next training step calls first.
+
+        Raises:
+            tf.errors.FailedPreconditionError: a rank is in a training step; it fails, too.
+        """
+        if not self._reducer.options.included:
+            return
+        allreduce.bucket_allreduce(
+            [tf.zeros([1])],
+            name=f"{self.name}.0.0",
+            op=self._reducer.options.op,
+            layout_hash=buckets.text_hash("training was stopped within the epoch"),
+            process_set=self._reducer.options.members,
+        )
 
     @contextlib.contextmanager
     def outer_reduced(self) -> Iterator[None]:

@@ -5,7 +5,8 @@ nan in the gradients and skips the update if it finds one: on that rank alone, w
 in a collective. To prevent that:
 
 - Without accumulation the gradients are reduced before it looks: an inf on one rank is then an inf
-  on every rank.
+  on every rank. They travel without their scale, as ranks may have different ones (one that has
+  loaded its state), and get this rank's scale back afterwards.
 - With accumulation it looks at local gradients in every pass. Its result is reduced by Min, so that
   all ranks accumulate or all skip. The same where some variables are local, because only this rank
   has their gradients.
@@ -37,12 +38,14 @@ def install() -> None:
 def _apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
     hook = find_hook(self)
     grads = list(grads)
+    if trainable_variables is not None:
+        trainable_variables = list(trainable_variables)  # may be a generator
     if hook is None or hook.accumulates or hook.in_reduced_call or not grads:
         return _original_apply(self, grads, trainable_variables)
     if trainable_variables is None and not self.built:
         return _original_apply(self, grads, trainable_variables)  # which raises
     variables = list(trainable_variables or self._trainable_variables)
-    scale = self.dynamic_scale if self.built else self.initial_scale
+    scale = tf.convert_to_tensor(self.dynamic_scale if self.built else self.initial_scale)
     reduced = hook.reduce(grads, variables, unscale=scale)
     with hook.outer_reduced():
         return _original_apply(self, reduced, trainable_variables)

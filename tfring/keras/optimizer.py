@@ -1,4 +1,4 @@
-"""DistributedOptimizer for Keras 3."""
+"""DistributedOptimizer for Keras 3; it hands optimizers of Keras 2 to tfring.keras2."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from tfring import process_sets
 from tfring.collectives.compression import Compression
 from tfring.keras import accumulation, loss_scale
 from tfring.keras.hook import OptimizerHook, find_hook, innermost
+from tfring.keras2 import detect
+from tfring.keras2 import optimizer as keras2_optimizer
 from tfring.ops import reduce_ops
 from tfring.training.local_variables import LocalVariables
 from tfring.training.options import (
@@ -110,8 +112,8 @@ def PartialDistributedOptimizer(
     """Makes `optimizer` reduce gradients over the ranks, but not those of some layers.
 
     The parameters are those of DistributedOptimizer, and `local_layers`: a Keras layer, or several,
-    whose trainable weights are this rank's own. They may be built later. Give their weights to
-    BroadcastGlobalVariablesCallback as local_variables, or it overwrites them with the root's.
+    whose trainable weights are this rank's own. They may be built later. Callbacks that broadcast
+    or compare weights leave them out.
 
     Returns:
         `optimizer`.
@@ -132,6 +134,8 @@ def PartialDistributedOptimizer(
 
 def wrap(optimizer: Any, options: OptimizerOptions, resumed: bool) -> Any:
     """Does the work of DistributedOptimizer; returns `optimizer`."""
+    if detect.is_optimizer(optimizer):
+        return keras2_optimizer.wrap(optimizer, options, resumed)
     _check_optimizer(optimizer)
     inner = innermost(optimizer)
     if not resumed:
@@ -177,7 +181,7 @@ def _check_optimizer(optimizer: Any) -> None:
         )
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
-            "DistributedOptimizer needs a Keras 3 optimizer object, keras.optimizers.SGD(...), "
+            "DistributedOptimizer needs a Keras optimizer object, keras.optimizers.SGD(...), "
             f"not {optimizer!r} of type {type(optimizer).__module__}.{type(optimizer).__name__}"
         )
     if find_hook(optimizer) is not None:

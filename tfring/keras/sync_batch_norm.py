@@ -1,26 +1,17 @@
 """SyncBatchNormalization: batch normalization over the samples of all ranks.
 
-Every rank sends the count, mean and variance of its own samples, per channel, in one allgather; the
-moments of the whole batch follow by the parallel formula of Chan, Golub and LeVeque ("Updating
-formulae and a pairwise algorithm for computing sample variances", 1979), which stays exact where
-the mean is large against the deviation. All ranks compute from the same rows, so their moving
-statistics are equal to the last bit.
-
-The gradient is that of the sum of all ranks' losses, so averaging the gradients of the weights, as
-tfring does, gives what one process gets from the mean loss of the whole batch.
+How the moments of all ranks are found is in tfring/training/moments.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfring import process_sets
-from tfring.collectives import allgather, allreduce
-from tfring.ops import names, reduce_ops
+from tfring.training import moments
 
 
 @keras.saving.register_keras_serializable(package="tfring")
@@ -67,77 +58,10 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         config: dict[str, Any] = super().get_config()
         chosen = self.process_set
         if chosen is not None and chosen is not process_sets.global_process_set:
-            config["process_set"] = _ranks(chosen)
+            config["process_set"] = moments.ranks_of(chosen)
         return config
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
         values = tf.convert_to_tensor(inputs)
-        local = _local_statistics(values, mask, self._reduction_axes)
-        mean, variance = _statistics_of_all(local, _registered(self.process_set))
-        return mean, variance
-
-
-def _local_statistics(values: Any, mask: Any, axes: Sequence[int]) -> Any:
-    """Returns count, mean and variance of this rank's samples, of shape [3, channels]."""
-    if mask is None:
-        weights = tf.ones_like(values)
-    else:
-        present = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(values))
-        # What is masked may be inf or nan, which a factor of zero would not remove.
-        values = tf.where(present, values, tf.zeros_like(values))
-        weights = tf.cast(present, values.dtype)
-    count = tf.reduce_sum(weights, axes, keepdims=True)
-    mean = tf.math.divide_no_nan(tf.reduce_sum(values, axes, keepdims=True), count)
-    squares = weights * tf.math.squared_difference(values, mean)
-    variance = tf.math.divide_no_nan(tf.reduce_sum(squares, axes, keepdims=True), count)
-    return tf.stack([tf.reshape(part, [-1]) for part in (count, mean, variance)])
-
-
-def _statistics_of_all(local: Any, process_set: Any) -> tuple[Any, Any]:
-    """Returns mean and variance, of shape [channels], of the samples of all ranks."""
-    # Counted per trace, as default names are: Keras' names of layers differ between ranks.
-    name = names.collective_name("sync_batch_norm", None, process_set=process_set)
-
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def of_all(local: Any) -> Any:
-        rows = allgather.allgather(
-            local[tf.newaxis], name=name, ignore_name_scope=True, process_set=process_set
-        )
-        counts, means, variances = tf.unstack(rows, num=3, axis=1)
-        total = tf.reduce_sum(counts, 0)
-        shares = tf.math.divide_no_nan(counts, total)
-        mean = tf.reduce_sum(shares * means, 0)
-        variance = tf.reduce_sum(shares * (variances + tf.math.squared_difference(means, mean)), 0)
-
-        def gradient(mean_gradient: Any, variance_gradient: Any) -> Any:
-            by_mean, by_variance = allreduce.bucket_allreduce(
-                [mean_gradient, variance_gradient],
-                name=f"grad.{name}",
-                op=reduce_ops.Sum,
-                process_set=process_set,
-            )
-            share = tf.math.divide_no_nan(local[0], total)
-            to_mean = share * (by_mean + 2.0 * (local[1] - mean) * by_variance)
-            return tf.stack([tf.zeros_like(share), to_mean, share * by_variance])
-
-        return (mean, variance), gradient
-
-    mean, variance = of_all(local)
-    return mean, variance
-
-
-def _ranks(process_set: Any) -> list[int]:
-    return list(getattr(process_set, "ranks", process_set))
-
-
-def _registered(process_set: Any) -> Any:
-    """Returns a set that collectives take; ValueError for ranks that came from a saved model."""
-    if process_set is None:
-        return process_sets.global_process_set
-    if isinstance(process_set, process_sets.ProcessSet):
-        return process_set
-    ranks = _ranks(process_set)
-    raise ValueError(
-        f"this SyncBatchNormalization was saved with the process set of ranks {ranks}: set its "
-        "process_set to a registered ProcessSet, or to None for all ranks, before training"
-    )
+        local = moments.local_statistics(values, mask, self._reduction_axes)
+        return moments.statistics_of_all(local, moments.registered(self.process_set))

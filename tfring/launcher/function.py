@@ -1,40 +1,50 @@
 """tfring.run: calls a Python function on N processes and returns what it returned, by rank.
 
 The function and its results travel over a connection of their own between every rank and this
-process. Both sides prove to know a secret of this call before anything else is read, because what
-follows is pickled.
+process. Both sides prove to know a secret of this call before anything else is read, and every
+message carries a seal, because what follows is pickled.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
+import math
 import os
 import signal
-import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
 import cloudpickle
 
-from tfring.bootstrap.auth import HELLO_SIZE, PROOF_SIZE, ListenerHandshake, receive_exactly
+from tfring.bootstrap.auth import Role
 from tfring.bootstrap.errors import BootstrapError
-from tfring.bootstrap.secret import fresh_secret, job_key
+from tfring.bootstrap.listener import Listener
 from tfring.config import DEFAULT_START_TIMEOUT
 from tfring.launcher.agent import open_rendezvous
 from tfring.launcher.job import JobOptions, JobRunner
 from tfring.launcher.output import OutputMerger
-from tfring.launcher.placement import Slot, find_slots
-from tfring.launcher.process import SshOptions
+from tfring.launcher.placement import Slot, find_slots, is_local
+from tfring.launcher.remote import SshOptions
+from tfring.security.errors import IntegrityError
+from tfring.security.seal import Channel
+from tfring.security.secret import fresh_secret, job_key
 
 __all__ = ["run"]
 
+_log = logging.getLogger("tfring")
+
 JOB_ID = "function"
-_HANDSHAKE_SECONDS = 10.0
+# After the end of the job, for results that are still on their way.
+_RESULT_SECONDS = 10.0
+_PAUSE_SECONDS = 0.5
+# The longest function or result; a seal shows that the length is the other end's own.
+MAX_BYTES = 1 << 40
 
 
 def run(
@@ -90,7 +100,7 @@ def run(
         slots=_slots(num_proc, np, hosts, hostfile),
         argv=[executable or sys.executable, "-m", "tfring.launcher.function_task"],
         environment={"PYTHONPATH": os.pathsep.join(_import_path())},
-        ssh=SshOptions(ssh_port, ssh_identity_file),
+        ssh=SshOptions(ssh_port, ssh_identity_file, start_timeout or DEFAULT_START_TIMEOUT),
         interface=other.get("network_interfaces") or network_interface,
         start_timeout=start_timeout or DEFAULT_START_TIMEOUT,
         output_folder=Path(output_filename) if output_filename else None,
@@ -102,7 +112,7 @@ def run(
 def _call(function: bytes, options: JobOptions) -> list[Any]:
     """Runs the job, and while it runs a server for the function and its results."""
     hosts = [slot.host for slot in options.slots]
-    other_host = next((host for host in hosts if host != hosts[0]), None)
+    other_host = next((host for host in hosts if not is_local(host)), None)
     with _Server(function, len(hosts), options.interface, other_host) as server:
         environment = {**options.environment, **server.environment}
         job = dataclasses.replace(options, environment=environment)
@@ -177,8 +187,9 @@ def _binary(stream: TextIO) -> BinaryIO:
 class _Server:
     """Sends the function to the ranks and receives their results.
 
-    One thread accepts connections; a thread per connection waits for the result of its rank. The
-    thread that called `run` owns the server and reads the results after the job has ended.
+    One thread accepts the connections of the ranks and of nobody else; a thread per rank waits for
+    its result. The thread that called `run` owns the server and reads the results after the job has
+    ended.
     """
 
     def __init__(
@@ -187,10 +198,12 @@ class _Server:
         self._function = function
         self._ranks = ranks
         self._secret = fresh_secret()
-        self._listener = open_rendezvous(interface, towards)
-        self._lock = threading.Lock()  # guards _outcomes, _connections and _threads
+        key = job_key(self._secret, JOB_ID)
+        self._listener = Listener(open_rendezvous(interface, towards), key, 0)
+        self._address = self._listener.address
+        self._lock = threading.Lock()  # guards _outcomes, _channels and _threads
         self._outcomes: dict[int, tuple[bool, bytes]] = {}
-        self._connections: list[Connection] = []
+        self._channels: list[Channel] = []
         self._threads: list[threading.Thread] = []
         self._acceptor = threading.Thread(target=self._accept, daemon=True)
         self._acceptor.start()
@@ -198,10 +211,9 @@ class _Server:
     @property
     def environment(self) -> dict[str, str]:
         """The variables with which the ranks find this server."""
-        host, port = self._listener.getsockname()[:2]
         return {
-            "TFRING_FUNCTION_ADDR": host,
-            "TFRING_FUNCTION_PORT": str(port),
+            "TFRING_FUNCTION_ADDR": self._address[0],
+            "TFRING_FUNCTION_PORT": str(self._address[1]),
             "TFRING_FUNCTION_SECRET": self._secret,
         }
 
@@ -209,12 +221,12 @@ class _Server:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.interrupt()
+        self._acceptor.join()
         self._listener.close()
         with self._lock:
-            for connection in self._connections:
-                connection.close()
+            for channel in self._channels:
+                channel.sock.close()
 
     def results(self, code: int) -> list[Any]:
         """Returns the results by rank.
@@ -227,14 +239,12 @@ class _Server:
         """
         with self._lock:
             threads = list(self._threads)
+        deadline = time.monotonic() + _RESULT_SECONDS
         for thread in threads:
-            thread.join(_HANDSHAKE_SECONDS)
+            thread.join(max(0.0, deadline - time.monotonic()))
         with self._lock:
             outcomes = dict(self._outcomes)
-        for rank, (
-            fine,
-            data,
-        ) in outcomes.items():  # in order of arrival
+        for rank, (fine, data) in outcomes.items():  # in order of arrival
             if not fine:
                 text, error = _failure(data)
                 raise RuntimeError(f"the function failed on rank {rank}:\n{text}") from error
@@ -248,34 +258,33 @@ class _Server:
         return [cloudpickle.loads(outcomes[rank][1]) for rank in range(self._ranks)]
 
     def _accept(self) -> None:
-        while True:
+        """Accepts each rank once, as they come, until all are there or the job has ended."""
+        expected = {(Role.FUNCTION, rank) for rank in range(self._ranks)}
+        while expected:
             try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return  # closed: the job has ended
-            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
-            with self._lock:
-                self._threads.append(thread)
-            thread.start()
+                present = self._listener.accept(expected, math.inf, one_is_enough=True)
+            except BootstrapError as error:
+                # Too few descriptors, or somebody is a rank twice: the job may still end well.
+                _log.warning("tfring.run: %s", error)
+                time.sleep(_PAUSE_SECONDS)
+                continue
+            if not present:
+                return  # interrupted: the job has ended
+            for (role, rank), channel in present.items():
+                expected.discard((role, rank))
+                thread = threading.Thread(target=self._serve, args=(rank, channel), daemon=True)
+                with self._lock:
+                    self._channels.append(channel)
+                    self._threads.append(thread)
+                thread.start()
 
-    def _serve(self, sock: socket.socket) -> None:
-        """Serves one rank, from the handshake to its result; drops who does not know the secret."""
-        try:
-            sock.settimeout(_HANDSHAKE_SECONDS)
-            handshake = ListenerHandshake(job_key(self._secret, JOB_ID), 0)
-            sock.sendall(handshake.challenge(receive_exactly(sock, HELLO_SIZE)))
-            rank = handshake.finish(receive_exactly(sock, PROOF_SIZE)).connector
-            sock.settimeout(None)
-        except (BootstrapError, OSError):
-            sock.close()
-            return
-        connection = Connection(sock.detach())
-        with self._lock:
-            self._connections.append(connection)
-        with contextlib.suppress(EOFError, OSError):
-            connection.send_bytes(self._function)
-            fine = connection.recv_bytes() == b"result"
-            data = connection.recv_bytes()
+    def _serve(self, rank: int, channel: Channel) -> None:
+        """Gives a rank the function and waits for its result."""
+        channel.sock.setblocking(True)
+        with contextlib.suppress(OSError, IntegrityError):
+            channel.send(self._function)
+            fine = channel.receive(MAX_BYTES) == b"result"
+            data = channel.receive(MAX_BYTES)
             with self._lock:
                 self._outcomes[rank] = (fine, data)
 

@@ -3,44 +3,46 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
+import time
 import traceback
-from multiprocessing.connection import Connection
 
 import cloudpickle
 
-from tfring.bootstrap.auth import Hello, Role, prove_to_listener
-from tfring.bootstrap.secret import job_key
-from tfring.launcher.function import JOB_ID
+from tfring.bootstrap import connector
+from tfring.bootstrap.auth import Hello, Role
+from tfring.launcher.function import JOB_ID, MAX_BYTES
+from tfring.security.seal import Channel
+from tfring.security.secret import job_key
 
 _CONNECT_SECONDS = 30.0
 
 
-def connect() -> Connection:
+def connect() -> Channel:
     """Connects to the process that called tfring.run and runs the handshake."""
-    address = (os.environ["TFRING_FUNCTION_ADDR"], int(os.environ["TFRING_FUNCTION_PORT"]))
-    sock = socket.create_connection(address, timeout=_CONNECT_SECONDS)
-    key = job_key(os.environ["TFRING_FUNCTION_SECRET"], JOB_ID)
-    prove_to_listener(sock, key, Hello(Role.FUNCTION, int(os.environ["TFRING_RANK"]), 0))
-    sock.settimeout(None)
-    return Connection(sock.detach())
+    address, port = os.environ["TFRING_FUNCTION_ADDR"], int(os.environ["TFRING_FUNCTION_PORT"])
+    # The function and its child processes have no use for it.
+    key = job_key(os.environ.pop("TFRING_FUNCTION_SECRET"), JOB_ID)
+    hello = Hello(Role.FUNCTION, int(os.environ["TFRING_RANK"]), 0)
+    channel = connector.connect(address, port, key, hello, time.monotonic() + _CONNECT_SECONDS)
+    channel.sock.settimeout(None)
+    return channel
 
 
 def main() -> int:
     """Runs the function; returns the exit code."""
-    connection = connect()
+    channel = connect()
     try:
-        func, args, kwargs = cloudpickle.loads(connection.recv_bytes())
+        func, args, kwargs = cloudpickle.loads(channel.receive(MAX_BYTES))
         result = cloudpickle.dumps(func(*args, **kwargs))
     except Exception as error:
         text = traceback.format_exc()
-        connection.send_bytes(b"error")
-        connection.send_bytes(cloudpickle.dumps((text, _pickled(error))))
+        channel.send(b"error")
+        channel.send(cloudpickle.dumps((text, _pickled(error))))
         print(text, file=sys.stderr, flush=True)
         return 1
-    connection.send_bytes(b"result")
-    connection.send_bytes(result)
+    channel.send(b"result")
+    channel.send(result)
     return 0
 
 

@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfring.bootstrap.secret import fresh_secret
+from tfring.bootstrap.descriptors import raise_descriptor_limit
 from tfring.launcher import report
+from tfring.launcher.environment import sent_variables
 from tfring.launcher.output import OutputMerger, Stream
-from tfring.launcher.placement import Slot, UsageError
-from tfring.launcher.process import RankProcess, SshOptions, start_rank
+from tfring.launcher.placement import Slot, UsageError, is_local
+from tfring.launcher.process import RankProcess, start_rank
+from tfring.launcher.remote import Host, RemoteAgent, SshOptions
+from tfring.security.secret import fresh_secret
 
 # After the first failure the other ranks have so long to print their own errors, and then, after
 # SIGTERM, to clean up.
@@ -44,6 +47,8 @@ class JobOptions:
     interface: str | None = None
     start_timeout: float = 60.0
     output_folder: Path | None = None
+    # What ranks on other hosts get besides `environment`; None: what sent_variables() chooses.
+    sent: Mapping[str, str] | None = None
     verbose: bool = False
 
 
@@ -65,6 +70,10 @@ class JobRunner:
         self._processes: list[RankProcess] = []
         self._selector = selectors.DefaultSelector()
         self._open: dict[Stream, RankProcess] = {}
+        self._hosts: dict[str, Host] = {}
+        self._streams: dict[tuple[int, str], Stream] = {}
+        # Rank 0's first line says where it listens; until then its output is kept here.
+        self._first_output: bytes | None = b""
         self._stopping: int | None = None  # the signal that the launcher got
         self._failed = False  # a rank failed before any signal
         # When to send which signal to the ranks that still run, in order. 0: kill their agents.
@@ -88,9 +97,11 @@ class JobRunner:
         if signals:
             old_wakeup = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
             # A signal that is ignored (nohup) stays ignored.
-            handled = [n for n in _FORWARDED if signal.getsignal(n) is not signal.SIG_IGN]
+            wanted = (*_FORWARDED, signal.SIGTSTP)
+            handled = [n for n in wanted if signal.getsignal(n) is not signal.SIG_IGN]
             old = {n: signal.signal(n, lambda *_: None) for n in (*handled, signal.SIGCHLD)}
         self._selector.register(self._wake_fd, selectors.EVENT_READ, None)
+        raise_descriptor_limit()
         try:
             self._start_all()
             while self._running():
@@ -129,32 +140,45 @@ class JobRunner:
         }
         address, port = "", 0
         for slot in slots:
-            environment = self._environment(slot, address, port)
+            host = self._host(slot.host)
             process = start_rank(
                 slot,
                 self._options.argv,
-                environment,
-                ssh=self._options.ssh,
+                self._environment(slot, address, port, remote=host is not None),
+                host=host,
                 listen=listen if slot.rank == 0 else None,
                 copies=self._options.output_folder,
                 ranks=len(slots),
             )
             self._processes.append(process)
-            early_output = b""
-            if slot.rank == 0:
-                address, port, early_output = self._read_rendezvous(process)
+            self._watch(process)
             if self._options.verbose:
                 self._merger.note(
                     f"tfring run: rank {slot.rank} on {slot.host}, local rank {slot.local_rank}, "
                     f"agent {process.agent.pid}"
                 )
-            self._watch(process, early_output)
-            if slot.rank == 0 and port == 0:
-                return  # rank 0 did not start; its error output has the reason
+            if slot.rank == 0:
+                address, port = self._wait_for_rendezvous(process)
+                if port == 0:
+                    return  # rank 0 did not start; its error output has the reason
 
-    def _environment(self, slot: Slot, address: str, port: int) -> dict[str, str]:
+    def _host(self, name: str) -> Host | None:
+        """Returns the connection to another host, made for its first rank; None for this host."""
+        if name not in self._hosts and is_local(name):
+            return None
+        if name not in self._hosts:
+            host = self._hosts[name] = Host(name, self._options.ssh)
+            for fd in host.fds()[1:]:
+                self._selector.register(fd, selectors.EVENT_READ, host)
+        return self._hosts[name]
+
+    def _environment(self, slot: Slot, address: str, port: int, *, remote: bool) -> dict[str, str]:
         size = len(self._options.slots)
+        sent = self._options.sent
+        if sent is None:
+            sent = sent_variables(os.environ)
         values = {
+            **(sent if remote else {}),
             "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
             **self._options.environment,
             "TFRING_PARENT": "",  # of a rank that starts this job
@@ -175,65 +199,76 @@ class JobRunner:
             values["TFRING_RENDEZVOUS_PORT"] = str(port)
         return values
 
-    def _read_rendezvous(self, process: RankProcess) -> tuple[str, int, bytes]:
-        """Reads where rank 0 listens. Port 0 if it could not start.
-
-        Returns:
-            Address, port, and output of rank 0 that came with them.
-        """
-        assert process.agent.stdout is not None
-        fd = process.agent.stdout.fileno()
+    def _wait_for_rendezvous(self, process: RankProcess) -> tuple[str, int]:
+        """Waits until rank 0 says where it listens. Port 0 if it could not start."""
         deadline = time.monotonic() + self._options.start_timeout
-        data = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(fd, selectors.EVENT_READ)
-            selector.register(self._wake_fd, selectors.EVENT_READ)
-            while b"\n" not in data and time.monotonic() < deadline:
-                ready = {
-                    key.fd for key, _ in selector.select(max(0.0, deadline - time.monotonic()))
-                }
-                if self._wake_fd in ready and set(os.read(self._wake_fd, 4096)) & set(_FORWARDED):
-                    raise KeyboardInterrupt
-                if fd not in ready:
-                    continue
-                chunk = os.read(fd, 4096)
-                if not chunk:
-                    return "", 0, b""
-                data += chunk
-        line, _, rest = data.partition(b"\n")
+        assert self._first_output is not None
+        while b"\n" not in self._first_output and process.code is None:
+            self._process_events(deadline)
+            if self._stopping is not None:
+                raise KeyboardInterrupt
+            if time.monotonic() >= deadline:
+                break
+        line, _, rest = self._first_output.partition(b"\n")
+        self._first_output = None
         words = line.split()
+        if process.code is not None and not line:
+            return "", 0
         if not line.startswith(_RENDEZVOUS) or len(words) != 3:
+            noise = process.agent.host.noise if isinstance(process.agent, RemoteAgent) else b""
             raise UsageError(
                 f"rank 0's agent on {process.slot.host} did not answer within "
-                f"{self._options.start_timeout:g} s as expected ({line[:200]!r}): check that "
-                f"ssh to it prints nothing by itself and that the same Python is there"
+                f"{self._options.start_timeout:g} s as expected ({(line or noise)[:200]!r}): check "
+                "that ssh to it needs no password, and that the same Python and tfring are there"
             )
-        return words[1].decode(), int(words[2]), rest
+        if rest:
+            self._handle_output(self._streams[0, "stdout"], rest)
+        return words[1].decode(), int(words[2])
 
-    def _watch(self, process: RankProcess, early_output: bytes) -> None:
-        assert process.agent.stdout is not None and process.agent.stderr is not None
-        for name, pipe in (("stdout", process.agent.stdout), ("stderr", process.agent.stderr)):
-            os.set_blocking(pipe.fileno(), False)
-            stream = self._merger.add(process.rank, name)
+    def _watch(self, process: RankProcess) -> None:
+        for name in ("stdout", "stderr"):
+            stream = self._streams[process.rank, name] = self._merger.add(process.rank, name)
             self._open[stream] = process
-            self._selector.register(pipe, selectors.EVENT_READ, stream)
-            if name == "stdout" and early_output:
-                self._handle_output(stream, early_output)
+        for name, pipe in process.agent.pipes().items():
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(pipe, selectors.EVENT_READ, self._streams[process.rank, name])
 
-    def _process_events(self) -> None:
+    def _process_events(self, deadline: float | None = None) -> None:
         """Waits for output, a signal, the end of a rank or a deadline, and handles it."""
         now = time.monotonic()
-        deadlines = [self._merger.tick(now), *(due for due, _ in self._escalation[:1])]
+        for host in self._hosts.values():
+            self._watch_for_space(host)
+        deadlines = [deadline, self._merger.tick(now), *(due for due, _ in self._escalation[:1])]
         limits = [d - now for d in deadlines if d is not None]
         if len(self._open) < 2 * len(self._running()):
             limits.append(_POLL_SECONDS)  # a rank has closed its output and will end
         for key, _ in self._selector.select(max(0.0, min(limits)) if limits else None):
-            if key.data is None:
-                self._handle_signals(os.read(key.fd, 4096))
-            else:
-                self._read(key.fd, key.data)
+            self._handle_event(key)
         self._reap()
         self._escalate()
+
+    def _handle_event(self, key: selectors.SelectorKey) -> None:
+        if key.data is None:
+            self._handle_signals(os.read(key.fd, 4096))
+        elif isinstance(key.data, Stream):
+            self._read(key.fd, key.data)
+        elif key.events == selectors.EVENT_WRITE:
+            key.data.flush()
+        else:
+            found = key.data.read(key.fd)
+            if found is None:
+                self._selector.unregister(key.fd)
+            for rank, name, data in found or ():
+                self._handle_output(self._streams[rank, name], data)
+
+    def _watch_for_space(self, host: Host) -> None:
+        """Waits for space on a connection where something waits to be written, and only there."""
+        fd = host.fds()[0]
+        watched = fd in self._selector.get_map()
+        if host.wants_to_write() and not watched:
+            self._selector.register(fd, selectors.EVENT_WRITE, host)
+        elif watched and not host.wants_to_write():
+            self._selector.unregister(fd)
 
     def _read(self, fd: int, stream: Stream) -> bool:
         """Reads available output; returns False at the end of the stream."""
@@ -250,12 +285,17 @@ class JobRunner:
         return False
 
     def _handle_output(self, stream: Stream, data: bytes) -> None:
+        if self._first_output is not None and (stream.rank, stream.name) == (0, "stdout"):
+            self._first_output += data
+            return
         now = time.monotonic()
         self._open[stream].record_output(stream.name, data, now)
         self._merger.feed(stream, data, now)
 
     def _handle_signals(self, numbers: bytes) -> None:
         for number in numbers:
+            if number == signal.SIGTSTP:
+                self._suspend()
             if number not in _FORWARDED:
                 continue
             now = time.monotonic()
@@ -264,9 +304,25 @@ class JobRunner:
             self._stopping = number
             for process in self._running():
                 process.signal(number)
-            # A second signal ends the ranks at once.
+            if not second:
+                self._merger.note(
+                    f"tfring run: {signal.Signals(number).name} was passed on to all ranks, which "
+                    f"have {STOP_SECONDS:g} s to end; a second one kills them at once"
+                )
             kill_at = now if second else now + STOP_SECONDS
             self._escalation = [(kill_at, signal.SIGKILL), (kill_at + TERMINATE_SECONDS, 0)]
+
+    def _suspend(self) -> None:
+        """Stops the ranks and this process, as the terminal asked (Ctrl-Z), until it goes on.
+
+        The ranks have sessions of their own, so the terminal stops none of them; and as their
+        process groups have no parent in their sessions, SIGTSTP would not stop them either.
+        """
+        for process in self._running():
+            process.signal(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        for process in self._running():
+            process.signal(signal.SIGCONT)
 
     def _running(self) -> list[RankProcess]:
         return [p for p in self._processes if p.code is None]
@@ -302,18 +358,14 @@ class JobRunner:
     def _drain(self) -> None:
         """Reads the output that is left in the pipes of the ranks."""
         deadline = time.monotonic() + _DRAIN_SECONDS
-        while self._open and time.monotonic() < deadline:
+        while len(self._selector.get_map()) > 1 and time.monotonic() < deadline:
             for key, _ in self._selector.select(max(0.0, deadline - time.monotonic())):
-                if key.data is None:
-                    os.read(key.fd, 4096)
-                else:
-                    self._read(key.fd, key.data)
+                self._handle_event(key)
         for stream in list(self._open):
             self._merger.finish(stream)
         self._open.clear()
 
     def _release(self, process: RankProcess) -> None:
-        pipes: list[Any] = [process.agent.stdin, process.agent.stdout, process.agent.stderr]
-        for pipe in [*pipes, *process.copies.values()]:
-            pipe.close()
-        process.agent.poll()
+        process.agent.close()
+        for copy in process.copies.values():
+            copy.close()

@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 
 from tfring.compat.shim import search_path
 from tfring.config import DEFAULT_START_TIMEOUT, SettingError, read_settings
+from tfring.launcher.environment import chosen_variables
 from tfring.launcher.job import JobOptions
 from tfring.launcher.placement import UsageError, find_slots
-from tfring.launcher.process import SshOptions
+from tfring.launcher.remote import SshOptions
 
 _LATER = "is not there yet in this release"
 _NO_MPI = "tfring run does not use MPI; with MPI start the job as `mpirun -np N python train.py`"
@@ -82,6 +83,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("-hostfile", "--hostfile", metavar="FILE", help='file with lines "host slots=N"')
     add("-p", "--ssh-port", type=int, metavar="PORT", help="port of ssh on the other hosts")
     add("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
+    add(
+        *("-x", "--env"),
+        dest="x",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="give the ranks this variable; can be repeated. Ranks on other hosts get without it "
+        "only variables that training depends on: see docs/security.md",
+    )
+    add("--no-env", action="store_true", help="other hosts get no variables but those of -x")
     add(
         "--network-interface",
         "--network-interfaces",
@@ -183,13 +194,15 @@ def job_options(options: argparse.Namespace) -> JobOptions:
         slots = find_slots(options.num_proc, options.hosts, options.hostfile)
     except OSError as error:
         raise UsageError(f"the host file cannot be read: {error}") from None
+    start_timeout = options.start_timeout or settings.start_timeout
     return JobOptions(
         slots=slots,
         argv=argv,
-        environment=environment_of(options),
-        ssh=SshOptions(options.ssh_port, options.ssh_identity_file),
+        environment={**environment_of(options), **chosen_variables(options.x, os.environ)},
+        sent={} if options.no_env else None,
+        ssh=SshOptions(options.ssh_port, options.ssh_identity_file, start_timeout),
         interface=options.network_interface or ",".join(settings.interfaces) or None,
-        start_timeout=options.start_timeout or settings.start_timeout,
+        start_timeout=start_timeout,
         output_folder=Path(options.output_filename) if options.output_filename else None,
         verbose=options.verbose,
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -15,43 +13,62 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from tfring.launcher.placement import Slot, is_local
+from tfring.launcher.placement import Slot
+from tfring.launcher.remote import Host, RemoteAgent
 
 _AGENT = str(Path(__file__).with_name("agent.py"))
 _TAIL_BYTES = 64 << 10
 _TRACEBACK = b"Traceback (most recent call last):"
 
-# Variables of the login on this host. They are not copied to other hosts.
-_PERSONAL = re.compile(
-    r"BASH_FUNC_.*|DBUS_.*|DISPLAY|HOME|HOSTNAME|LOGNAME|MAIL|OLDPWD|PWD|SHELL|SHLVL|SSH_.*|TERM|"
-    r"TMPDIR|TMUX.*|USER|XAUTHORITY|XDG_.*|_"
-)
 
+@dataclass
+class LocalAgent:
+    """The agent of one rank on this host, with pipes to it."""
 
-@dataclass(frozen=True)
-class SshOptions:
-    """How to reach other hosts."""
+    process: subprocess.Popen[bytes]
 
-    port: int | None = None
-    identity_file: str | None = None
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self.process.pid
 
-    def command(self, host: str, remote: list[str]) -> list[str]:
-        """Returns the command line that runs ``remote`` on ``host``. It contains no secret."""
-        words = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15"]
-        if self.port is not None:
-            words += ["-p", str(self.port)]
-        if self.identity_file is not None:
-            words += ["-i", self.identity_file]
-        return [*words, host, shlex.join(remote)]
+    def poll(self) -> int | None:
+        """Returns how its rank ended, as subprocess does; None if it has not."""
+        return self.process.poll()
+
+    def lost(self) -> bool:
+        """Whether the rank ended unseen: never on this host."""
+        return False
+
+    def signal(self, number: int) -> None:
+        """Passes a signal on to the rank's process group."""
+        with contextlib.suppress(OSError, ValueError):
+            assert self.process.stdin is not None
+            os.write(self.process.stdin.fileno(), f"signal {number}\n".encode())
+
+    def kill(self) -> None:
+        """Gives the rank up."""
+        self.process.kill()
+
+    def pipes(self) -> dict[str, IO[bytes]]:
+        """Returns the pipes with the rank's output, by name."""
+        assert self.process.stdout is not None and self.process.stderr is not None
+        return {"stdout": self.process.stdout, "stderr": self.process.stderr}
+
+    def close(self) -> None:
+        """Closes the pipes, upon which the agent ends its rank."""
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+        self.process.poll()
 
 
 @dataclass
 class RankProcess:
-    """A rank that runs or has run. JobRunner closes the pipes of its agent."""
+    """A rank that runs or has run. JobRunner closes its agent."""
 
     slot: Slot
-    agent: subprocess.Popen[bytes]
-    remote: bool
+    agent: LocalAgent | RemoteAgent
     tail: bytearray = field(default_factory=bytearray)
     traceback_at: float | None = None  # when the last traceback on its error output began
     ended_at: float | None = None
@@ -66,9 +83,7 @@ class RankProcess:
 
     def signal(self, number: int) -> None:
         """Passes a signal to the rank's process group."""
-        with contextlib.suppress(OSError, ValueError):
-            assert self.agent.stdin is not None
-            os.write(self.agent.stdin.fileno(), f"signal {number}\n".encode())
+        self.agent.signal(number)
 
     def record_output(self, name: str, data: bytes, now: float) -> None:
         """Keeps the end of the error output; copies all output to files if that was asked for."""
@@ -109,11 +124,10 @@ class RankProcess:
     def describe_end(self) -> str:
         """``exit code 3`` or ``signal 9 (SIGKILL)``."""
         assert self.code is not None
-        number = -self.code if self.code < 0 else self.code - 128 if self.remote else 0
-        if number > 0:
+        if self.code < 0:
             with contextlib.suppress(ValueError):
-                return f"signal {number} ({signal.Signals(number).name})"
-        if self.remote and self.code == 255:
+                return f"signal {-self.code} ({signal.Signals(-self.code).name})"
+        if self.code == 255 and self.agent.lost():
             return "exit code 255 (ssh could not reach the host, or lost it)"
         return f"exit code {self.code}"
 
@@ -130,7 +144,7 @@ def start_rank(
     argv: list[str],
     environment: Mapping[str, str],
     *,
-    ssh: SshOptions,
+    host: Host | None,
     listen: dict[str, Any] | None,
     copies: Path | None,
     ranks: int,
@@ -140,33 +154,37 @@ def start_rank(
     Args:
         slot: Which rank, and where.
         argv: The command.
-        environment: Variables of this rank in addition to those of the launcher.
-        ssh: How to reach other hosts.
+        environment: Variables of this rank in addition to those that processes on its host have.
+        host: The connection to its host; None for this host.
         listen: Rank 0: where to open the rendezvous socket; see agent.py.
         copies: Folder for copies of the output, or None.
         ranks: Number of ranks, for the width of file names.
     """
-    remote = not is_local(slot.host)
-    command = [sys.executable, "-I", "-S", _AGENT]
-    if remote:
-        command = ssh.command(slot.host, command)
-        own = {k: v for k, v in os.environ.items() if not _PERSONAL.fullmatch(k)}
-        environment = {**own, **environment}
-    agent = subprocess.Popen(
-        command,
+    job = {"argv": argv, "env": dict(environment), "cwd": os.getcwd(), "listen": listen}
+    line = json.dumps(job).encode()
+    agent: LocalAgent | RemoteAgent
+    if host is not None:
+        host.start(slot.rank, line)
+        agent = RemoteAgent(host, slot.rank)
+    else:
+        agent = LocalAgent(_start_agent())
+        assert agent.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # JobRunner will see that it has ended
+            write_all(agent.process.stdin, line + b"\n")
+    process = RankProcess(slot, agent)
+    if copies is not None:
+        folder = copies / f"rank.{slot.rank:0{len(str(ranks - 1))}d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        process.copies = {name: (folder / name).open("wb") for name in ("stdout", "stderr")}
+    return process
+
+
+def _start_agent() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", _AGENT],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,
         start_new_session=True,
     )
-    job = {"argv": argv, "env": dict(environment), "cwd": os.getcwd(), "listen": listen}
-    assert agent.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # JobRunner will see that it has ended
-        write_all(agent.stdin, json.dumps(job).encode() + b"\n")
-    process = RankProcess(slot, agent, remote)
-    if copies is not None:
-        folder = copies / f"rank.{slot.rank:0{len(str(ranks - 1))}d}"
-        folder.mkdir(parents=True, exist_ok=True)
-        process.copies = {name: (folder / name).open("wb") for name in ("stdout", "stderr")}
-    return process

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring.ops import channels, library, xla
+from tfring.ops import call_sites, channels, library, step_guard, xla
 from tfring.ops.reduce_ops import Average
 
 
@@ -151,8 +151,11 @@ def _build_list(
 def _build(kind: str, name: str, process_set_id: int, **inputs: Any) -> Any:
     """Builds one op; under XLA after all others of the function, see tfring.ops.xla."""
     library.refuse_xla(name, kind)
-    make = getattr(library.load(), f"tfring_{kind}")
+    ops_library = library.load()
+    make = getattr(ops_library, f"tfring_{kind}")
+    step_guard.ensure(ops_library, process_set_id)
     inputs.update(tensor_name=name, process_set_id=process_set_id, name=_node_name(kind, name))
+    inputs.update(call_sites.attributes(name))
     channels.ordered()
     if xla.compiling():
         return make(channel=xla.chain(), **inputs)

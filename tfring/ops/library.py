@@ -120,12 +120,19 @@ def joins(process_set_id: int) -> int:
     return int(_functions().TfringJoins(process_set_id))
 
 
+def steps_in_flight() -> int:
+    """Returns how many executions of graphs with collectives are known now; for tests."""
+    load()
+    return int(_functions().TfringStepsInFlight())
+
+
 @functools.cache
 def _functions() -> Any:
     """The library's plain C functions."""
     functions = ctypes.CDLL(str(_native.library_dir() / OPS_LIBRARY))
     functions.TfringJoins.argtypes = [ctypes.c_int32]
-    for name in ("TfringForwardedOutputs", "TfringAllocatedOutputs", "TfringJoins"):
+    counters = ("TfringForwardedOutputs", "TfringAllocatedOutputs", "TfringJoins")
+    for name in (*counters, "TfringStepsInFlight"):
         getattr(functions, name).restype = ctypes.c_int64
     return functions
 

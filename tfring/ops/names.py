@@ -11,10 +11,12 @@ in every trace, whatever else a rank did before. It is, in this order:
   are made unique by process-wide counters;
 - in a TF1 graph: the kind and a counter of the graph;
 - in eager mode: the kind and a counter of the process. The call blocks until it is done, so the
-  ranks are at the same count, and one that is not is reported as a stall. The counter starts again
-  after EAGER_NAMES calls, because TensorFlow keeps a kernel for each name that it has seen. A rank
-  that has joined makes fewer calls than the others: all counters start again when all have joined.
-  They do so at init, too: a rank may have been in another job before.
+  ranks are at the same count, and one that is not is reported as a stall, or as an error because
+  its line in the program differs. The calls of a process set come from one thread: the order of two
+  threads is not the same on every rank. The counter starts again after EAGER_NAMES calls, because
+  TensorFlow keeps a kernel for each name that it has seen. A rank that has joined makes fewer calls
+  than the others: all counters start again when all have joined. They do so at init, too: a rank
+  may have been in another job before.
 
 The gradient of a call has the call's name with "grad." before it, and a number behind it where one
 graph has it several times.
@@ -28,6 +30,7 @@ from __future__ import annotations
 
 import re
 import threading
+import weakref
 from typing import Any
 
 import tensorflow as tf
@@ -42,6 +45,7 @@ EAGER_NAMES = 16
 # What TensorFlow calls a function that it derives for a gradient; the number is of the process.
 _DERIVED = re.compile(r"__(backward|forward)_(.*)_\d+")
 _COUNTERS = "_tfring_counters"
+_DEFAULT = re.compile(r"eager\.(set\d+\.)?[a-z_]+\.\d+(\.|$)")
 
 # Guards _eager_counters and the counters of every graph.
 _lock = threading.Lock()
@@ -53,6 +57,7 @@ class _EagerCounters:
     def __init__(self, joins: tuple[int, int, int]) -> None:
         self.joins = joins
         self.counts: dict[str, int] = {}
+        self.thread: weakref.ref[threading.Thread] | None = None  # the last to make such a call
 
 
 _eager_counters: dict[int, _EagerCounters] = {}  # by process set id
@@ -76,6 +81,8 @@ def collective_name(
 
     Raises:
         ValueError: the process set is not registered.
+        tf.errors.FailedPreconditionError: a default name in eager mode, and another thread, which
+            is still alive, has used default names of the process set.
     """
     set_id = checked_id(process_set)
     if name:
@@ -84,6 +91,7 @@ def collective_name(
     group = f"set{set_id}." if set_id else ""
     key = f"{group}{kind}{suffix}"
     if tf.executing_eagerly():
+        require_one_thread(kind, set_id)
         count = _next(_of_this_process(set_id), key) % EAGER_NAMES
         return f"eager.{group}{kind}.{count}{suffix}"
     graph = _owner(tf.compat.v1.get_default_graph())
@@ -122,14 +130,56 @@ def _counters(graph: Any) -> dict[str, int]:
     return counters
 
 
+def is_default(name: str) -> bool:
+    """Tells whether this is a default name of eager mode, or made from one."""
+    return _DEFAULT.match(name) is not None
+
+
+def require_one_thread(kind: str, set_id: int) -> None:
+    """Checks that calls without a name come from one thread, whose order is that of the program.
+
+    A thread takes over from one that has ended. Threads that Python has not started are not looked
+    at: TensorFlow runs tf.py_function on one of its own while another thread waits for it.
+
+    Args:
+        kind: what the call is, as "allreduce".
+        set_id: the process set.
+
+    Raises:
+        tf.errors.FailedPreconditionError: names both threads.
+    """
+    counters = _counters_of(set_id)
+    this = threading.current_thread()
+    if isinstance(this, threading._DummyThread):
+        return
+    with _lock:
+        other = counters.thread() if counters.thread else None
+        if other is None or not other.is_alive():
+            counters.thread = weakref.ref(this)
+            return
+    if other is not this:
+        raise tf.errors.FailedPreconditionError(
+            None,
+            None,
+            f"{kind} without a name in thread '{this.name}': thread '{other.name}' makes such "
+            "calls, too. They are matched with those of the other ranks by their order, which "
+            "threads do not have: give each a name (name='...') that is the same on every rank, "
+            "or make them all in one thread (or those of each thread in a process set of its own)",
+        )
+
+
 def _of_this_process(set_id: int) -> dict[str, int]:
+    return _counters_of(set_id).counts
+
+
+def _counters_of(set_id: int) -> _EagerCounters:
     """The process set's eager counters; new ones after init or when all have joined."""
     joins = (generation(), library.joins(0), library.joins(set_id))
     with _lock:
         counters = _eager_counters.get(set_id)
         if counters is None or counters.joins != joins:
             counters = _eager_counters[set_id] = _EagerCounters(joins)
-        return counters.counts
+        return counters
 
 
 def _next(counters: dict[str, int], kind: str) -> int:

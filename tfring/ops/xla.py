@@ -97,6 +97,8 @@ def refuse(name: str, kind: str) -> None:
         return
     if kind not in COMPILED:
         reason = "cannot be compiled by XLA (allreduce, broadcast and allgather of tensors can)"
+        if "IndexedSlices" in kind:
+            reason += "; sparse_as_dense=True makes such gradients, of embeddings, dense tensors"
     elif reason := trouble() or _no_eager():
         reason = f"cannot be compiled by XLA: {reason}"
     if reason:

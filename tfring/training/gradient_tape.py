@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,43 +9,23 @@ import tensorflow as tf
 
 from tfring import process_sets
 from tfring.collectives.compression import Compression
-from tfring.ops import reduce_ops
+from tfring.ops import names, reduce_ops
 from tfring.training import double_reduction
-from tfring.training.local_variables import LocalVariables, variable_key
+from tfring.training.local_variables import LocalVariables
 from tfring.training.options import GradientTransform, ReduceOptions, resolve_groups
-from tfring.training.ordinals import Ordinals
 from tfring.training.reducer import GradientReducer
 from tfring.training.reduction_record import reductions
 
-_lists_of_sources = Ordinals()
 
+def _name_of(members: Any) -> str:
+    """Returns the start of the names of the collectives of one call of `gradient`.
 
-def _name_of(sources: list[Any], members: Any) -> str:
-    """Returns the start of the names of the collectives that reduce gradients of these sources.
-
-    All ranks must use the same name, and a tape is a new object in every step and every trace. So
-    the name belongs to the list of sources: it is a hash of their dtypes and numbers of dimensions
-    and, as several lists may have the same hash, the list's number among those, in the order in
-    which they were first differentiated. (A number among all lists would differ on a rank that
-    misses some: one that has joined, or is no member of a process set.) The sizes of dimensions are
-    no part of the hash: ranks that differ in them use the same name, and get an error.
+    A tape is a new object in every step and every trace, so the call is numbered, as calls without
+    a name are: in the function that is traced, or in the process in eager mode. The sources are no
+    part of the name: ranks that differentiate by other lists use the same names, and get an error.
     """
-    text = ";".join(f"{tf.as_dtype(s.dtype).name}:{_rank_of(s)}" for s in sources)
-    kinds = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-    key = tuple(_source_key(source) for source in sources)
-    number = _lists_of_sources.number(key, group=(members, kinds))
-    return f"{double_reduction.TAPE_PREFIX}{kinds}.{number}"
-
-
-def _source_key(source: Any) -> Any:
-    if isinstance(source, tf.Tensor):  # has no identity that outlives a trace
-        return ("tensor", source.dtype.name)
-    return variable_key(source)
-
-
-def _rank_of(source: Any) -> int | None:
-    rank: int | None = tf.TensorShape(source.shape).rank
-    return rank
+    call = names.collective_name("gradient", None, process_set=members)
+    return f"{double_reduction.TAPE_PREFIX}{call}"
 
 
 class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
@@ -131,18 +110,34 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         """
         self._reducer.local.register(source)
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_local_and_global_gradients(
-        self, gradients: Sequence[Any], sources: Sequence[Any]
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-        """Sorts gradients by whether this tape would reduce them; changes none.
+        """Differentiates, and sorts the gradients by whether `gradient` would reduce them.
+
+        Reduces none, so it runs no collective.
 
         Args:
-            gradients: one per source.
-            sources: a flat list of variables or tensors.
+            target: tensors to differentiate.
+            sources: nested structure of variables or tensors.
+            output_gradients: as in tf.GradientTape.gradient.
+            use_generic_names: accepted for Horovod's sake.
 
         Returns:
             Two lists of (gradient, source): of the registered local sources, and of all others.
         """
+        del use_generic_names
+        found = self._wrapped.gradient(target, sources, output_gradients=output_gradients)
+        return self._split(tf.nest.flatten(found), tf.nest.flatten(sources))
+
+    def _split(
+        self, gradients: Sequence[Any], sources: Sequence[Any]
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
         local = self._reducer.local.positions(sources)
         pairs = list(zip(gradients, sources, strict=True))
         return (
@@ -174,9 +169,7 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
 
         Raises:
             tf.errors.FailedPreconditionError: tfring is not initialized, or ranks disagree about
-                which gradients exist or about their shapes. (Ranks whose lists of sources differ in
-                length, dtypes or numbers of dimensions wait for each other until a stall is
-                reported. broadcast_variables at the start refuses such lists with an error.)
+                the list of sources, about which gradients exist or about their shapes.
         """
         del use_generic_names
         local = self._wrapped.gradient(
@@ -190,8 +183,8 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
             return local
         members = self._reducer.options.members
         flat = tf.nest.flatten(local)
-        reduced = self._reducer.reduce(flat, flat_sources, name=_name_of(flat_sources, members))
-        _, shared = self.get_local_and_global_gradients(flat, flat_sources)
+        reduced = self._reducer.reduce(flat, flat_sources, name=_name_of(members))
+        _, shared = self._split(flat, flat_sources)
         reductions.add_by_tape((v for _, v in shared), process_sets.checked_id(members))
         return tf.nest.pack_sequence_as(local, reduced)
 

@@ -2,7 +2,8 @@
 
 What happens to a gradient, in this order:
 
-1. If hooks or compression depend on its magnitude, it is divided by the loss scale.
+1. It is divided by the loss scale, if it has one: the ranks' scales may differ, for example if one
+   rank alone has loaded its state; and hooks and compression must see its own magnitude.
 2. The user's before_reduce gets it.
 3. tf.IndexedSlices become dense, if sparse_as_dense is True, or "auto" under XLA.
 4. The list of variables is cut into buckets (collectives/buckets.py).
@@ -24,7 +25,7 @@ import tensorflow as tf
 
 from tfring import process_sets, topology
 from tfring.collectives import allreduce, buckets, sparse
-from tfring.ops import arguments, xla
+from tfring.ops import arguments, reduce_ops, xla
 from tfring.training import double_reduction
 from tfring.training.local_variables import LocalVariables, variable_key
 from tfring.training.options import ReduceOptions, call_hook
@@ -82,14 +83,15 @@ class GradientReducer:
             raise tf.errors.FailedPreconditionError(
                 None, None, f"gradients of {name} are to be reduced: call tfring.init() first"
             )
-        reductions.add()
         local = self.local.positions(variables)
         shared = [i for i in range(len(variables)) if i not in local]
+        reductions.add(variables[i] for i in shared if gradients[i] is not None)
         results: list[Any] = list(gradients)
         reduced = self._reduce_shared(
             [gradients[i] for i in shared], [variables[i] for i in shared], name, unscale, postscale
         )
-        kept = self.local.scaled([gradients[i] for i in sorted(local)])
+        own = [sparse.with_distinct_rows(gradients[i]) for i in sorted(local)]
+        kept = self.local.scaled(own)
         for i, gradient in zip(shared, reduced, strict=True):
             results[i] = gradient
         for i, gradient in zip(sorted(local), kept, strict=True):
@@ -109,19 +111,39 @@ class GradientReducer:
         if postscale != 1.0 and (options.before_reduce is not None or not included):
             gradients = [sparse.times(gradient, postscale) for gradient in gradients]
             postscale = 1.0
-        scaled = unscale is not None and options.depends_on_magnitude
-        if scaled:
-            gradients = [_divided(gradient, unscale) for gradient in gradients]
+        divisor = self._divisor(variables, unscale, name)
+        if divisor is not None:
+            gradients = [_divided(gradient, divisor) for gradient in gradients]
         gradients = call_hook(options.before_reduce, gradients, variables)
         if included:
             gradients = self._reduce_buckets(gradients, variables, name, postscale)
+        else:
+            gradients = [sparse.with_distinct_rows(gradient) for gradient in gradients]
         gradients = call_hook(options.after_reduce, gradients, variables)
-        if scaled:
-            gradients = [sparse.times(gradient, unscale) for gradient in gradients]
+        if divisor is not None:
+            gradients = [sparse.times(gradient, divisor) for gradient in gradients]
         if included:
             for gradient in gradients:
                 double_reduction.mark(gradient, options.members)
         return gradients
+
+    def _divisor(self, variables: Sequence[Any], unscale: Any, name: str) -> Any:
+        """Returns what the gradients are divided by before they are reduced; None for nothing.
+
+        A loss scale that is a plain number is the same on all ranks. float16 gradients may vanish
+        without their scale: they are only brought to the smallest scale of all ranks.
+        """
+        options = self.options
+        if unscale is None or options.depends_on_magnitude:
+            return unscale
+        if isinstance(unscale, (int, float)):
+            return None
+        narrow = any(tf.as_dtype(v.dtype) == tf.float16 for v in variables)
+        if not narrow or not options.included:
+            return unscale
+        scale = tf.cast(unscale, tf.float32)
+        [smallest] = self.exact(reduce_ops.Min).reduce([scale], [scale], name=f"{name}.scale")
+        return scale / smallest
 
     def _reduce_buckets(
         self, gradients: list[Any], variables: list[Any], name: str, postscale: float

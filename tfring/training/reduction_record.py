@@ -1,9 +1,9 @@
-"""When gradients were reduced in this process, and which of them by tapes."""
+"""Which variables' gradients were reduced in this process, and when; which of them by tapes."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,29 +12,36 @@ from tfring.training.local_variables import variable_key
 
 
 class ReductionRecord:
-    """Remembers when a gradient was last reduced, and for every variable when a tape did that.
+    """Remembers for every variable when its gradient was last reduced, and when by a tape.
 
     A reduction is recorded where it is built: once per trace of a tf.function, in every step in
     eager mode. Times are counts of what was recorded. Tensors are left out: they are new objects in
-    every step. Any thread may ask; keys of variables are kept as long as the process runs.
+    every step. What a user says to have reduced (`declare`) has no time: the function that holds it
+    may have been traced at any time. Any thread may ask; keys of variables are kept as long as the
+    process runs.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards everything below
         self._time = 0
         self._last_reduction = 0
+        self._reduced: dict[Any, int] = {}  # variable -> time
         self._by_tape: dict[tuple[Any, int], int] = {}  # (variable, process set) -> time
+        self._declared: set[Any] = set()  # variables
+        self._declared_kinds: set[Any] = set()  # dtypes and shapes
 
     def now(self) -> int:
         """Returns a time that is earlier than that of everything recorded from here on."""
         with self._lock:
             return self._time
 
-    def add(self) -> None:
-        """Records that gradients are reduced, whatever they belong to."""
+    def add(self, variables: Iterable[Any] = ()) -> None:
+        """Records that gradients are reduced, those of these variables."""
+        keys = _keys(variables)
         with self._lock:
             self._time += 1
             self._last_reduction = self._time
+            self._reduced.update(dict.fromkeys(keys, self._time))
 
     def add_by_tape(self, variables: Iterable[Any], process_set_id: int) -> None:
         """Records that a tape reduces gradients of these variables over a process set."""
@@ -43,10 +50,38 @@ class ReductionRecord:
             self._time += 1
             self._by_tape.update(dict.fromkeys(keys, self._time))
 
+    def declare(self, gradients: Sequence[Any], variables: Iterable[Any] | None) -> None:
+        """Records that the user's own code reduces gradients.
+
+        Args:
+            gradients: tf.Tensor, tf.IndexedSlices or None.
+            variables: what they belong to; None stands for all variables of the gradients' dtypes
+                and shapes.
+        """
+        keys = None if variables is None else _keys(variables)
+        kinds = {_kind_of(g) for g in gradients if g is not None} if keys is None else set()
+        with self._lock:
+            self._time += 1
+            self._last_reduction = self._time
+            self._declared.update(keys or ())
+            self._declared_kinds |= kinds
+
+    def forget_tapes(self) -> None:
+        """Forgets what tapes reduced: what they returned has been applied or dropped by now."""
+        with self._lock:
+            self._by_tape.clear()
+
     def any_since(self, time: int) -> bool:
         """Returns whether any gradient was reduced after `time`."""
         with self._lock:
             return self._last_reduction > time
+
+    def covers(self, variable: Any, time: int) -> bool:
+        """Returns whether this variable's gradient was reduced after `time`, or declared to be."""
+        key, kind = variable_key(variable), _kind_of(variable)
+        with self._lock:
+            declared = key in self._declared or kind in self._declared_kinds
+            return declared or self._reduced.get(key, 0) > time
 
     def any_by_tape_since(self, variables: Iterable[Any], process_set_id: int, time: int) -> bool:
         """Returns whether a tape reduced one of them over this process set after `time`."""
@@ -59,5 +94,42 @@ reductions = ReductionRecord()
 """The record of this process: a tape does not know which optimizer will apply its gradients."""
 
 
+def reduced(gradients: Any, variables: Any = None) -> Any:
+    """Says that your own code has reduced these gradients over the ranks; returns them.
+
+    For training steps that call `allreduce` themselves and then a plain optimizer. tfring's
+    callbacks else refuse a step that leaves a variable with different values on the ranks and whose
+    gradient no DistributedGradientTape or DistributedOptimizer has reduced. Runs no collective. A
+    DistributedOptimizer refuses what was returned: it would reduce it again.
+
+        gradients = hvd.reduced(hvd.grouped_allreduce(tape.gradient(loss, variables)), variables)
+
+    Args:
+        gradients: structure of tf.Tensor, tf.IndexedSlices or None.
+        variables: what the gradients belong to. Without them it is said of all variables that have
+            the dtype and shape of one of the gradients.
+
+    Returns:
+        `gradients`.
+    """
+    flat = tf.nest.flatten(gradients)
+    reductions.declare(flat, None if variables is None else tf.nest.flatten(variables))
+    for gradient in flat:
+        if gradient is not None:
+            setattr(gradient, REDUCED_MARK, 0)
+    return gradients
+
+
+REDUCED_MARK = "_tfring_reduced"
+"""Attribute of a reduced gradient: the id of the process set that it was reduced over."""
+
+
 def _keys(variables: Iterable[Any]) -> list[Any]:
     return [variable_key(v) for v in variables if not isinstance(v, tf.Tensor)]
+
+
+def _kind_of(value: Any) -> Any:
+    shape = value.dense_shape if isinstance(value, tf.IndexedSlices) else value.shape
+    if isinstance(shape, tf.Tensor):
+        shape = tf.get_static_value(shape)
+    return tf.as_dtype(value.dtype).name, None if shape is None else tuple(shape)

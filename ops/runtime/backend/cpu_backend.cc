@@ -7,7 +7,9 @@
 
 #include "ops/runtime/backend/algorithms/check_collective.h"
 #include "ops/runtime/backend/reduction/reduction.h"
+#include "ops/runtime/backend/stall_text.h"
 #include "ops/runtime/base/check.h"
+#include "ops/runtime/base/log.h"
 
 namespace tfring {
 namespace {
@@ -17,17 +19,23 @@ constexpr Duration kClosePatience = 2 * kSecond;
 }  // namespace
 
 CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTransport> transport,
-                       CompletionSink sink, int world_size)
+                       CompletionSink sink, int world_size, std::vector<std::string> hosts)
     : self_(self),
       config_(config),
       transport_(std::move(transport)),
       world_size_(world_size),
       full_mesh_(SeesFullMesh(world_size)),
+      hosts_(std::move(hosts)),
       runner_(transport_.get(), &poison_),
       thread_(std::make_unique<DataThread>(
           DataThread::Hooks{[this](const Collective& collective) { return Run(collective); },
                             [this] { transport_->Interrupt(); }},
-          std::move(sink), &poison_)) {}
+          std::move(sink), &poison_)) {
+  // Nothing has been submitted yet, so the data thread does not use the runner.
+  runner_.Watch(
+      ProgressWatch(config.stall_warning, config.stall_shutdown),
+      [this](ProgressWatch::Verdict verdict, Duration quiet) { return OnQuiet(verdict, quiet); });
+}
 
 CpuBackend::~CpuBackend() {
   thread_.reset();
@@ -46,6 +54,18 @@ bool CpuBackend::SeesFullMesh(int world_size) const {
     if (peer != self_ && !transport_->Connected(peer)) return false;
   }
   return true;
+}
+
+// What the data thread does when nothing has moved for `quiet`.
+Status CpuBackend::OnQuiet(ProgressWatch::Verdict verdict, Duration quiet) {
+  const std::vector<ScheduleRunner::Wait> waits = runner_.Waits();
+  const std::string text = StallText(*running_, self_, hosts_, waits, quiet);
+  if (verdict == ProgressWatch::Verdict::kWarn) {
+    Log(LogLevel::kWarning, text);
+    return OkStatus();
+  }
+  return DeadlineExceeded(text + ". The limit is " + SecondsText(config_.stall_shutdown) +
+                          " (TFRING_STALL_SHUTDOWN_TIME_SECONDS)");
 }
 
 Completion CpuBackend::Run(const Collective& collective) {
@@ -78,7 +98,8 @@ Status CpuBackend::Execute(const Collective& collective) {
     }
   }
   executor_.Prepare(collective, *schedule, ResolveReduction(collective));
-  runner_.Start(*schedule, collective.members, &executor_);
+  running_ = &collective;
+  runner_.Start(*schedule, collective.sequence, collective.members, &executor_);
   return runner_.Run();
 }
 

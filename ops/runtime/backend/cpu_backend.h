@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "ops/runtime/backend/algorithms/select.h"
 #include "ops/runtime/backend/data_thread.h"
@@ -23,13 +25,15 @@ class CpuBackend final : public CollectiveBackend {
  public:
   // From `world_size` the backend finds out whether all ranks are connected with each other or only
   // neighbours in a ring. Without it, it assumes the former, which is right up to 64 ranks.
+  // `hosts`, by rank, are named in messages.
   CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTransport> transport,
-             CompletionSink sink, int world_size = 0);
+             CompletionSink sink, int world_size = 0, std::vector<std::string> hosts = {});
   ~CpuBackend() override;
 
   const char* name() const override { return "cpu"; }
   void Submit(Collective collective) override { thread_->Submit(std::move(collective)); }
   void Abort(Status why) override;
+  int64_t progress() const override { return runner_.moves(); }
   int64_t bytes_sent() const override { return transport_->bytes_sent(); }
   int64_t wakeups() const override { return thread_->wakeups() + runner_.wakeups(); }
 
@@ -37,15 +41,18 @@ class CpuBackend final : public CollectiveBackend {
   Completion Run(const Collective& collective);
   Status Execute(const Collective& collective);
   bool SeesFullMesh(int world_size) const;
+  Status OnQuiet(ProgressWatch::Verdict verdict, Duration quiet);
 
   const Rank self_;
   const Config config_;
   const std::unique_ptr<DataTransport> transport_;
   const int world_size_;
   const bool full_mesh_;
+  const std::vector<std::string> hosts_;
   std::atomic<bool> poison_{false};
-  ScheduleRunner runner_;  // data thread only
-  StepExecutor executor_;  // data thread only
+  ScheduleRunner runner_;                // data thread only
+  StepExecutor executor_;                // data thread only
+  const Collective* running_ = nullptr;  // data thread only
   std::atomic<bool> peer_lost_{false};
   std::unique_ptr<DataThread> thread_;
 };

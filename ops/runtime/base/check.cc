@@ -12,6 +12,7 @@ CheckFailure::CheckFailure(const char* file, int line, const char* condition) {
 
 CheckFailure::~CheckFailure() {
   Log(LogLevel::kError, stream_.str());
+  FlushLog(kSecond);
   std::abort();
 }
 

@@ -35,8 +35,12 @@ constexpr Setting kSettings[] = {
      "never fuse a grouped collective with others"},
     {"MAX_PLANS_IN_FLIGHT", Unit::kCount, &Config::max_plans_in_flight, nullptr, 1, 1 << 20,
      "fused collectives under way before what becomes ready is held back and fused"},
+    {"MAX_PENDING_BYTES", Unit::kBytes, &Config::max_pending_bytes, nullptr, 1 << 16, kMaxBytes,
+     "memory of rank 0 for calls that wait for other ranks; calls beyond it end with an error"},
     {"STALL_CHECK_TIME_SECONDS", Unit::kSeconds, &Config::stall_warning, nullptr, 0, kMaxSeconds,
-     "warn about a tensor that some ranks have waited for this long; 0 disables the check"},
+     "warn about a tensor that some ranks have waited for this long, and after 3 s where ranks "
+     "wait "
+     "for each other; 0 disables the check"},
     {"STALL_SHUTDOWN_TIME_SECONDS", Unit::kSeconds, &Config::stall_shutdown, nullptr, 0,
      kMaxSeconds, "end the job when a tensor has stalled this long; 0 is never"},
     {"HEARTBEAT_SECONDS", Unit::kSeconds, &Config::heartbeat_interval, nullptr, 0, kMaxSeconds,
@@ -51,6 +55,8 @@ constexpr Setting kSettings[] = {
      "unit in which large collectives are pipelined"},
     {"DETERMINISTIC", Unit::kFlag, nullptr, &Config::deterministic, 0, 1,
      "use only algorithms that sum in one canonical order"},
+    {"CALL_SITE_CHECK", Unit::kFlag, nullptr, &Config::call_site_check, 0, 1,
+     "refuse eager collectives without a name that the ranks call on different lines"},
     {"SHARED_MEMORY", Unit::kFlag, nullptr, &Config::shared_memory, 0, 1,
      "ranks of one host exchange data through shared memory; 0 makes them use sockets"},
     {"LOG_LEVEL", Unit::kLevel, &Config::log_level, nullptr, 0, 4,
@@ -172,10 +178,14 @@ Result<Config> ParseConfig(const std::map<std::string, std::string>& values) {
                              Allowed(*setting));
     }
   }
-  if (config.heartbeat_interval > 0 && config.heartbeat_timeout <= config.heartbeat_interval) {
+  if (config.heartbeat_interval > 0 && config.heartbeat_timeout < 3 * config.heartbeat_interval) {
     return InvalidArgument(
-        "TFRING_HEARTBEAT_TIMEOUT_SECONDS has to be larger than TFRING_HEARTBEAT_SECONDS, or "
-        "healthy ranks would count as lost");
+        "TFRING_HEARTBEAT_TIMEOUT_SECONDS has to be at least three times TFRING_HEARTBEAT_SECONDS, "
+        "or healthy ranks would count as lost");
+  }
+  // As in Horovod: without the check nothing ends because of a stall, unless that is asked for.
+  if (config.stall_warning == 0 && values.count("STALL_SHUTDOWN_TIME_SECONDS") == 0) {
+    config.stall_shutdown = 0;
   }
   return config;
 }

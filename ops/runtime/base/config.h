@@ -19,14 +19,16 @@ struct Config {
   int64_t cache_capacity = 1024;                 // CACHE_CAPACITY; 0 disables the response cache
   bool disable_group_fusion = false;             // DISABLE_GROUP_FUSION
   int64_t max_plans_in_flight = 2;               // MAX_PLANS_IN_FLIGHT, then batch while busy
-  Duration stall_warning = 60 * kSecond;         // STALL_CHECK_TIME_SECONDS; 0 disables the check
-  Duration stall_shutdown = 0;                   // STALL_SHUTDOWN_TIME_SECONDS; 0 is never
+  Duration stall_warning = 10 * kSecond;         // STALL_CHECK_TIME_SECONDS; 0 disables the check
+  Duration stall_shutdown = 600 * kSecond;       // STALL_SHUTDOWN_TIME_SECONDS; 0 is never
+  int64_t max_pending_bytes = 4LL << 30;         // MAX_PENDING_BYTES: of requests at rank 0
   Duration heartbeat_interval = 5 * kSecond;     // HEARTBEAT_SECONDS; 0 disables heartbeats
   Duration heartbeat_timeout = 30 * kSecond;     // HEARTBEAT_TIMEOUT_SECONDS
   int64_t direct_max_bytes = 32 << 10;  // DIRECT_MAX_BYTES: direct exchange up to this size
   int64_t tree_max_bytes = 256 << 10;   // TREE_MAX_BYTES: binomial tree up to this size
   int64_t piece_bytes = 512 << 10;      // PIECE_BYTES: pipelining unit of large collectives
   bool deterministic = false;           // DETERMINISTIC: canonical order only
+  bool call_site_check = true;          // CALL_SITE_CHECK: of eager calls without a name
   bool shared_memory = true;            // SHARED_MEMORY: within a host; else sockets
   int64_t log_level = 2;                // LOG_LEVEL: 0 trace 1 debug 2 info 3 warning 4 error
 };

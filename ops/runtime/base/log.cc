@@ -1,9 +1,21 @@
 #include "ops/runtime/base/log.h"
 
+#include <poll.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "ops/runtime/base/signals.h"
 
 namespace tfring {
 namespace {
@@ -26,6 +38,106 @@ const char* LevelName(LogLevel level) {
   }
   return "error";
 }
+
+void WriteToStderr(const std::string& line) {
+  const char* next = line.data();
+  size_t left = line.size();
+  while (left > 0) {
+    const ssize_t written = write(STDERR_FILENO, next, left);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EAGAIN) {
+      struct pollfd entry = {STDERR_FILENO, POLLOUT, 0};
+      poll(&entry, 1, -1);
+      continue;
+    }
+    if (written <= 0) return;  // stderr is closed: there is nowhere to report it
+    next += written;
+    left -= static_cast<size_t>(written);
+  }
+}
+
+// Writes lines on a thread that starts with the first line and lives as long as the process. Never
+// destroyed. In a forked child, which has no such thread, the caller writes.
+class LogWriter {
+ public:
+  static LogWriter& Get() {
+    static LogWriter* const writer = new LogWriter();
+    return *writer;
+  }
+
+  void Add(std::string line) {
+    if (getpid() != owner_) return WriteToStderr(line);
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!started_ && !Start()) {
+      lock.unlock();
+      return WriteToStderr(line);
+    }
+    if (bytes_ + line.size() > kMaxLogBytes) {
+      ++dropped_;
+      return;
+    }
+    bytes_ += line.size();
+    lines_.push_back(std::move(line));
+    changed_.notify_all();
+  }
+
+  bool Flush(Duration limit) {
+    if (getpid() != owner_) return true;
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::nanoseconds(limit),
+                             [this] { return lines_.empty() && !writing_; });
+  }
+
+ private:
+  LogWriter() : owner_(getpid()) {
+    // At the normal end of the process; no longer than a reader needs that is there at all.
+    std::atexit([] { FlushLog(kSecond); });
+  }
+
+  // Under the mutex. False if the system has no thread left.
+  bool Start() {
+    SignalsBlocked for_the_thread;
+    try {
+      std::thread([this] { Run(); }).detach();
+      started_ = true;
+    } catch (const std::system_error&) {
+    }
+    return started_;
+  }
+
+  void Run() {
+    pthread_setname_np(pthread_self(), "tfring-log");
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return !lines_.empty(); });
+      writing_ = true;
+      std::string line = std::move(lines_.front());
+      lines_.pop_front();
+      lock.unlock();
+      WriteToStderr(line);
+      lock.lock();
+      bytes_ -= line.size();
+      writing_ = false;
+      if (lines_.empty() && dropped_ > 0) {
+        lines_.push_back(FormatLogLine(LogLevel::kWarning, log_rank.load(),
+                                       std::to_string(std::exchange(dropped_, 0)) +
+                                           " lines of the log are missing here: stderr did not "
+                                           "take them in time"));
+        bytes_ += lines_.back().size();
+      }
+      changed_.notify_all();
+    }
+  }
+
+  const pid_t owner_;
+  std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
+  std::deque<std::string> lines_;
+  size_t bytes_ = 0;     // of lines_ and of the line that is being written
+  int64_t dropped_ = 0;  // since the last that was written
+  bool started_ = false;
+  bool writing_ = false;
+};
 
 }  // namespace
 
@@ -50,16 +162,9 @@ std::string FormatLogLine(LogLevel level, Rank rank, const std::string& text) {
 
 void Log(LogLevel level, const std::string& text) {
   if (!LogEnabled(level)) return;
-  const std::string line = FormatLogLine(level, log_rank.load(std::memory_order_relaxed), text);
-  const char* next = line.data();
-  size_t left = line.size();
-  while (left > 0) {
-    const ssize_t written = write(STDERR_FILENO, next, left);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // stderr is closed: there is nowhere to report it
-    next += written;
-    left -= static_cast<size_t>(written);
-  }
+  LogWriter::Get().Add(FormatLogLine(level, log_rank.load(std::memory_order_relaxed), text));
 }
+
+bool FlushLog(Duration limit) { return LogWriter::Get().Flush(limit); }
 
 }  // namespace tfring

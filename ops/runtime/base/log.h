@@ -21,8 +21,15 @@ TFRING_EXPORT bool LogEnabled(LogLevel level);
 // The line as it is written: "[tfring rank 3] warning: text\n".
 TFRING_EXPORT std::string FormatLogLine(LogLevel level, Rank rank, const std::string& text);
 
-// Writes one line to stderr with a single write, so that lines of several threads stay whole.
+// Logs one line. Does not wait for stderr, which may be a pipe that nobody reads or a terminal that
+// is held (Ctrl-S): a thread of its own writes the lines, each with a single write. When more than
+// kMaxLogBytes wait, lines are dropped, and their number is written later. At the end of the
+// process what waits is written, if stderr takes it within a second.
 TFRING_EXPORT void Log(LogLevel level, const std::string& text);
+inline constexpr size_t kMaxLogBytes = 1 << 20;
+
+// Waits until all lines so far are written; false if that takes longer than `limit`.
+TFRING_EXPORT bool FlushLog(Duration limit);
 
 // Collects one line and logs it at the end of the statement. Lives for one statement on one thread;
 // use it through TFRING_LOG, which evaluates nothing when the level is off.

@@ -12,8 +12,12 @@ const char* StatusCodeName(StatusCode code) {
       return "InvalidArgument";
     case StatusCode::kDeadlineExceeded:
       return "DeadlineExceeded";
+    case StatusCode::kResourceExhausted:
+      return "ResourceExhausted";
     case StatusCode::kFailedPrecondition:
       return "FailedPrecondition";
+    case StatusCode::kAborted:
+      return "Aborted";
     case StatusCode::kUnimplemented:
       return "Unimplemented";
     case StatusCode::kInternal:

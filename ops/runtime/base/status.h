@@ -17,7 +17,9 @@ enum class StatusCode : uint8_t {
   kCancelled = 1,           // the runtime, here or on a peer, was shut down
   kInvalidArgument = 3,     // this call is wrong on its own
   kDeadlineExceeded = 4,    // stalled for longer than the configured limit
+  kResourceExhausted = 8,   // more calls wait than rank 0 has memory for
   kFailedPrecondition = 9,  // ranks disagree, or the runtime is not initialized
+  kAborted = 10,            // the step failed, here or on another rank
   kUnimplemented = 12,
   kInternal = 13,
   kUnavailable = 14,  // a peer was lost
@@ -50,9 +52,13 @@ inline Status InvalidArgument(std::string m) {
 inline Status DeadlineExceeded(std::string m) {
   return {StatusCode::kDeadlineExceeded, std::move(m)};
 }
+inline Status ResourceExhausted(std::string m) {
+  return {StatusCode::kResourceExhausted, std::move(m)};
+}
 inline Status FailedPrecondition(std::string m) {
   return {StatusCode::kFailedPrecondition, std::move(m)};
 }
+inline Status Aborted(std::string m) { return {StatusCode::kAborted, std::move(m)}; }
 inline Status Unimplemented(std::string m) { return {StatusCode::kUnimplemented, std::move(m)}; }
 inline Status Internal(std::string m) { return {StatusCode::kInternal, std::move(m)}; }
 inline Status Unavailable(std::string m) { return {StatusCode::kUnavailable, std::move(m)}; }

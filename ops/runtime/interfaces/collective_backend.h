@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "ops/runtime/base/status.h"
@@ -22,6 +23,7 @@ struct TensorBuffer {
 // What a backend runs: a Plan together with this rank's buffers.
 struct Collective {
   uint64_t sequence = 0;
+  std::string what;  // for messages: "allreduce of 'x' and 3 more"
   CollectiveKind kind = CollectiveKind::kBarrier;
   DataType dtype = DataType::kUint8;
   ReduceOp op = ReduceOp::kSum;
@@ -67,6 +69,8 @@ class CollectiveBackend {
 
   // Bytes sent to peers so far.
   virtual int64_t bytes_sent() const = 0;
+  // A number that grows while data moves, in either direction. Any thread.
+  virtual int64_t progress() const { return bytes_sent(); }
   // How often a thread of the backend woke from sleep.
   virtual int64_t wakeups() const = 0;
 };

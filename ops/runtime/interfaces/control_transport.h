@@ -10,7 +10,11 @@
 namespace tfring {
 
 struct ControlEvent {
-  enum class Kind { kFrame, kPeerLost };
+  enum class Kind {
+    kFrame,
+    kAlive,  // bytes came, but no whole frame
+    kPeerLost,
+  };
   Kind kind = Kind::kFrame;
   Rank peer = kNoRank;
   std::string frame;   // kFrame: one whole frame as the peer sent it

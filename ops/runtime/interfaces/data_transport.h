@@ -4,12 +4,28 @@
 #include <sys/uio.h>
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
 
 namespace tfring {
+
+// What a sleep waits for. Peers may stand in several lists.
+struct WaitSet {
+  std::vector<Rank> readable = {};
+  std::vector<Rank> writable = {};
+  std::vector<Rank> watched = {};  // an error of the stream to one of these ends the sleep too
+  TimePoint deadline = kNever;
+  int also_readable = -1;  // a descriptor, for a transport that uses another one
+};
+
+struct BrokenStream {
+  Rank peer = kNoRank;
+  Status status;
+};
 
 // Byte streams to peers for bulk data, one per peer and direction, without framing. Used by the
 // data thread alone, except Interrupt(), which any thread may call. Ranks are world ranks.
@@ -31,9 +47,19 @@ class DataTransport {
   virtual Result<struct iovec> Peek(Rank) { return iovec{nullptr, 0}; }
   virtual void Consume(Rank, int64_t) {}
 
-  // Sleeps until one of `readable` can be received from, or one of `writable` sent to, or
-  // Interrupt() has been called. May return early for no reason.
-  virtual void Wait(const std::vector<Rank>& readable, const std::vector<Rank>& writable) = 0;
+  // Sleeps until one of `readable` can be received from, or one of `writable` sent to, or the
+  // deadline (CLOCK_MONOTONIC) has passed, or Interrupt() has been called. May return early for no
+  // reason. The result is a watched stream that broke, which TrySend and TryRecv need not notice
+  // while no byte moves.
+  virtual std::optional<BrokenStream> Wait(const WaitSet& what) = 0;
+
+  // Whether bytes that TrySend took are not known to have reached the peer's kernel. False where
+  // that cannot be found out.
+  virtual bool Unacknowledged(Rank) const { return false; }
+
+  // What shows that the path to a peer carries nothing ("3 probes without an answer"); empty if
+  // nothing does. It cannot tell whether a process at the other end is slow.
+  virtual std::string PathTrouble(Rank) const { return ""; }
 
   // Makes the present and every later Wait() return at once.
   virtual void Interrupt() = 0;

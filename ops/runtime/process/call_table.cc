@@ -1,12 +1,16 @@
 #include "ops/runtime/process/call_table.h"
 
+#include <algorithm>
+
 #include "ops/runtime/base/check.h"
 
 namespace tfring {
 
-Status CallTable::Add(Request* request, LocalCall* call) {
+Status CallTable::Add(Request* request, LocalCall* call, uint64_t attempt) {
   Accepted accepted;
   accepted.key = std::to_string(request->process_set) + ":" + request->name;
+  accepted.process_set = request->process_set;
+  accepted.attempt = attempt;
   if (Traits(request->kind).allocates_output()) accepted.running.shapes = request->shapes;
   std::lock_guard<std::mutex> lock(mutex_);
   if (!closed_.ok()) return closed_;
@@ -18,17 +22,17 @@ Status CallTable::Add(Request* request, LocalCall* call) {
   const CallId id = next_id_++;
   accepted.running.call = std::move(*call);
   calls_.emplace(id, std::move(accepted));
-  submissions_.emplace_back(id, std::move(*request));
+  submissions_.emplace_back(id, std::move(*request), attempt);
   return OkStatus();
 }
 
-void CallTable::Drain(std::vector<std::pair<CallId, Request>>* out) {
+void CallTable::Drain(std::vector<Submission>* out) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (out->empty()) {
     out->swap(submissions_);
     return;
   }
-  for (auto& submission : submissions_) out->push_back(std::move(submission));
+  for (Submission& submission : submissions_) out->push_back(std::move(submission));
   submissions_.clear();
 }
 
@@ -88,6 +92,16 @@ std::vector<FinishedCall> CallTable::TakeAll(const Status& status) {
   submissions_.clear();
   plans_.clear();
   return finished;
+}
+
+std::map<ProcessSetId, uint64_t> CallTable::AttemptsInUse() const {
+  std::map<ProcessSetId, uint64_t> newest;
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [id, call] : calls_) {
+    uint64_t& attempt = newest[call.process_set];
+    attempt = std::max(attempt, call.attempt);
+  }
+  return newest;
 }
 
 void CallTable::CloseAdmission(Status why) {

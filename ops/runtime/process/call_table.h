@@ -14,6 +14,7 @@
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/process/process_runtime.h"
+#include "ops/runtime/protocol/engine/engine.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
 
@@ -41,12 +42,13 @@ struct RunningCall {
 // may run `done`, after the lock is released. Thread-safe; lives for one generation.
 class CallTable {
  public:
-  // Accepts the call and moves both arguments here. InvalidArgument, and the arguments stay, for a
-  // name that is in flight in this process set already; after CloseAdmission its status.
-  Status Add(Request* request, LocalCall* call);
+  // Accepts a call of this attempt and moves the first two arguments here. InvalidArgument, and the
+  // arguments stay, for a name that is in flight in this process set already; after CloseAdmission
+  // its status.
+  Status Add(Request* request, LocalCall* call, uint64_t attempt = 0);
 
-  // Moves the requests that were accepted since the last Drain to `out`, in order.
-  void Drain(std::vector<std::pair<CallId, Request>>* out);
+  // Moves the calls that were accepted since the last Drain to `out`, in order.
+  void Drain(std::vector<Submission>* out);
   bool HasSubmissions() const;
 
   // The calls of a plan, running from now on. The pointers stay valid until the plan is taken.
@@ -61,12 +63,17 @@ class CallTable {
   std::optional<FinishedCall> Take(CallId id, Status status);
   std::vector<FinishedCall> TakeAll(const Status& status);
 
+  // The process sets that have a call in the table, with the newest attempt of theirs that has one.
+  std::map<ProcessSetId, uint64_t> AttemptsInUse() const;
+
   // From now on Add refuses with `why`.
   void CloseAdmission(Status why);
 
  private:
   struct Accepted {
     std::string key;
+    ProcessSetId process_set = kGlobalProcessSet;
+    uint64_t attempt = 0;
     RunningCall running;
   };
   FinishedCall Remove(std::unordered_map<CallId, Accepted>::iterator it, Status status);
@@ -75,9 +82,9 @@ class CallTable {
   Status closed_;
   CallId next_id_ = 1;
   std::unordered_map<CallId, Accepted> calls_;
-  std::unordered_set<std::string> names_;                // keys of calls_: "process set:name"
-  std::vector<std::pair<CallId, Request>> submissions_;  // that Drain has not taken yet
-  std::map<uint64_t, std::vector<CallId>> plans_;        // that run, by sequence
+  std::unordered_set<std::string> names_;          // keys of calls_: "process set:name"
+  std::vector<Submission> submissions_;            // that Drain has not taken yet
+  std::map<uint64_t, std::vector<CallId>> plans_;  // that run, by sequence
 };
 
 }  // namespace tfring

@@ -82,6 +82,15 @@ void AddGiven(const std::vector<TensorBuffer>& buffers, Collective* out) {
   }
 }
 
+// "allreduce of 'x' and 3 more".
+std::string TextOf(const Plan& plan) {
+  std::string text = CollectiveKindName(plan.kind);
+  if (plan.items.empty()) return text;
+  text += " of '" + plan.items.front().name + "'";
+  if (plan.items.size() > 1) text += " and " + std::to_string(plan.items.size() - 1) + " more";
+  return text;
+}
+
 }  // namespace
 
 Result<Collective> BuildCollective(const PlanRun& run, Rank self,
@@ -89,6 +98,7 @@ Result<Collective> BuildCollective(const PlanRun& run, Rank self,
   const Plan& plan = run.plan;
   Collective out;
   out.sequence = plan.sequence;
+  out.what = TextOf(plan);
   out.kind = plan.kind;
   out.dtype = plan.dtype;
   out.op = plan.op;

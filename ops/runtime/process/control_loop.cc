@@ -17,10 +17,11 @@ constexpr Duration kCloseLimit = 2 * kSecond;
 }  // namespace
 
 ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport,
-                         CallTable* table, CompletionThread* completions)
+                         CallTable* table, RunTable* runs, CompletionThread* completions)
     : rank_(options.rank),
       engine_(std::move(options)),
       table_(table),
+      runs_(runs),
       completions_(completions),
       transport_(std::move(transport)),
       sets_(std::make_shared<const ProcessSets>(engine_.process_sets())) {}
@@ -72,7 +73,7 @@ bool ControlLoop::InboxEmpty() const {
 
 void ControlLoop::Sleep(std::vector<ControlEvent>* events) {
   asleep_.store(true);
-  const bool nothing = !table_->HasSubmissions() && InboxEmpty();
+  const bool nothing = !table_->HasSubmissions() && !runs_->HasWithdrawals() && InboxEmpty();
   if (!nothing) asleep_.store(false);
   transport_->Wait(nothing ? engine_.next_deadline() : 0, events);
   asleep_.store(false);
@@ -81,8 +82,11 @@ void ControlLoop::Sleep(std::vector<ControlEvent>* events) {
 EngineEvents ControlLoop::Gather(std::vector<ControlEvent> control) {
   EngineEvents events;
   events.control = std::move(control);
-  // In this order: calls that reuse a name were made after the completion came into the inbox.
+  events.progress = backend_->progress();
+  // In this order: calls that reuse a name were made after the completion came into the inbox, and
+  // calls of an attempt after the withdrawal from the one before.
   table_->Drain(&events.submissions);
+  runs_->Drain(&events.withdrawals);
   std::lock_guard<std::mutex> lock(inbox_mutex_);
   events.completions.swap(inbox_.completions);
   events.shutdown = std::exchange(inbox_.shutdown, false);
@@ -95,6 +99,7 @@ void ControlLoop::Run() {
   while (!finished) {
     EngineEffects effects = engine_.Step(MonotonicNow(), Gather(std::exchange(control, {})));
     finished = effects.finished;
+    stays_ = effects.stays;
     Apply(std::move(effects));
     if (!finished) Sleep(&control);
   }
@@ -104,11 +109,13 @@ void ControlLoop::Run() {
 void ControlLoop::Apply(EngineEffects effects) {
   for (auto& [to, frame] : effects.frames) transport_->Send(to, std::move(frame));
   if (effects.process_sets != nullptr) {
+    runs_->KeepOnly(*effects.process_sets);
     std::lock_guard<std::mutex> lock(sets_mutex_);
     sets_ = std::move(effects.process_sets);
   }
   for (const PlanRun& run : effects.runs) StartPlan(run);
   if (effects.abort) backend_->Abort(std::move(*effects.abort));
+  for (const AttemptEnd& end : effects.left) runs_->OnLeft(end);
   std::vector<FinishedCall> finished;
   for (auto& [id, status] : effects.results) {
     std::optional<FinishedCall> call = table_->Take(id, std::move(status));
@@ -162,6 +169,12 @@ ControlLoop::Counts ControlLoop::counts() const {
   }
   counts.control_wakeups = transport_->wakeups();
   return counts;
+}
+
+bool ControlLoop::Progresses(int64_t* seen) const {
+  std::lock_guard<std::mutex> lock(counts_mutex_);
+  const int64_t before = std::exchange(*seen, backend_ == nullptr ? 0 : backend_->progress());
+  return stays_ || *seen != before;
 }
 
 void ControlLoop::DropBackend(const Status& why) {

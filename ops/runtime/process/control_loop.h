@@ -11,6 +11,7 @@
 #include "ops/runtime/interfaces/control_transport.h"
 #include "ops/runtime/process/call_table.h"
 #include "ops/runtime/process/completion_thread.h"
+#include "ops/runtime/process/run_table.h"
 #include "ops/runtime/protocol/engine/engine.h"
 
 namespace tfring {
@@ -21,11 +22,11 @@ namespace tfring {
 // until the engine's next deadline. Other threads put what they have into the call table or the
 // inbox, and wake the loop only if it sleeps: `asleep_` is set before the last look at the queues,
 // so an addition is either seen by that look or finds the flag set. Run is the body of the control
-// thread. Lives for one generation; the call table and the completion thread outlive it.
+// thread. Lives for one generation; both tables and the completion thread outlive it.
 class ControlLoop {
  public:
   ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport, CallTable* table,
-              CompletionThread* completions);
+              RunTable* runs, CompletionThread* completions);
   ~ControlLoop();
 
   // Where the backend reports to. The backend is given before Run.
@@ -39,13 +40,17 @@ class ControlLoop {
   // handed to the completion thread.
   void Run();
 
-  // The call table has a new call. Any thread.
+  // The call table has a new call, or the run table a withdrawal. Any thread.
   void NotifySubmission() { WakeIfAsleep(); }
   // This rank leaves; Run returns soon. Any thread.
   void RequestShutdown();
 
   // The process sets as of the last plan that this rank has taken. Any thread.
   std::shared_ptr<const ProcessSets> process_sets() const;
+
+  // Whether Run has a reason to go on after RequestShutdown: data has moved since the last call,
+  // which left a number in `seen`, or rank 0 plans for others. Any thread.
+  bool Progresses(int64_t* seen) const;
 
   // Any thread, during Run or after it.
   struct Counts {
@@ -79,6 +84,7 @@ class ControlLoop {
   const Rank rank_;
   Engine engine_;
   CallTable* const table_;
+  RunTable* const runs_;
   CompletionThread* const completions_;
   const std::unique_ptr<ControlTransport> transport_;
   std::unique_ptr<CollectiveBackend> backend_;
@@ -86,6 +92,7 @@ class ControlLoop {
   // True from just before the control thread looks at its queues for the last time until it is
   // awake. A thread that adds to a queue and finds it true has to wake the control thread.
   std::atomic<bool> asleep_{false};
+  std::atomic<bool> stays_{false};  // EngineEffects::stays of the last step
 
   mutable std::mutex sets_mutex_;  // guards sets_
   std::shared_ptr<const ProcessSets> sets_;

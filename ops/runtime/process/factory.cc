@@ -1,5 +1,6 @@
 #include "ops/runtime/process/factory.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -26,6 +27,12 @@ Status CheckTopology(const Topology& t, const std::vector<std::string>& hosts) {
 }
 
 bool NeedsControl(const Topology& t, Rank peer) { return t.rank == 0 || peer == 0; }
+
+// Often enough for a cut path to show before the stall limit. The kernel's own unit is the second.
+Duration ProbeInterval(const Config& config) {
+  if (config.stall_shutdown <= 0) return 5 * kSecond;
+  return std::clamp(config.stall_shutdown / 6, kSecond, 5 * kSecond);
+}
 
 // The bootstrap decides which ranks are connected; the ring is the least that collectives need.
 bool NeedsData(const Topology& t, Rank peer) {
@@ -54,10 +61,12 @@ Result<std::unique_ptr<ControlTransport>> MakeControl(Connections* connections) 
   std::vector<TcpControlTransport::Peer> peers;
   for (auto& [rank, socket] : connections->control) {
     auto pid = connections->local_pids.find(rank);
-    peers.push_back(
-        {rank, std::move(socket), pid == connections->local_pids.end() ? 0 : pid->second});
+    auto [send_key, receive_key] = connections->control_keys[rank];
+    peers.push_back({rank, std::move(socket),
+                     pid == connections->local_pids.end() ? 0 : pid->second, std::move(send_key),
+                     std::move(receive_key)});
   }
-  auto made = TcpControlTransport::Create(std::move(peers));
+  auto made = TcpControlTransport::Create(std::move(peers), connections->local_pids);
   if (!made.ok()) return made.status();
   return std::unique_ptr<ControlTransport>(std::move(*made));
 }
@@ -68,7 +77,7 @@ Result<std::unique_ptr<DataTransport>> MakeData(Connections* connections, const 
   for (const auto& [rank, socket] : connections->data) {
     if (connections->local_pids.count(rank) != 0) on_this_host.push_back({rank, socket.get()});
   }
-  auto made = TcpDataTransport::Create(std::move(connections->data));
+  auto made = TcpDataTransport::Create(std::move(connections->data), ProbeInterval(config));
   if (!made.ok()) return made.status();
   return ShmDataTransport::Connect(config.shared_memory, on_this_host, std::move(*made),
                                    MonotonicNow() + limit);
@@ -81,6 +90,7 @@ Connections TakeConnections(InitOptions* options) {
   for (auto [rank, fd] : options->control_fds) taken.control.emplace(rank, UniqueFd(fd));
   for (auto [rank, fd] : options->data_fds) taken.data.emplace(rank, UniqueFd(fd));
   taken.local_pids = std::move(options->local_pids);
+  taken.control_keys = std::move(options->control_keys);
   options->control_fds.clear();
   options->data_fds.clear();
   return taken;
@@ -96,7 +106,8 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   parts.engine.rank = topology.rank;
   parts.engine.size = topology.size;
   parts.engine.config = config;
-  parts.engine.hosts = std::move(hosts);
+  parts.engine.hosts = hosts;
+  parts.engine.start_timeout = limit;
   Result<std::unique_ptr<ControlTransport>> control = MakeControl(&connections);
   if (!control.ok()) return control.status();
   parts.control = std::move(*control);
@@ -110,9 +121,10 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   if (!data.ok()) return data.status();
   // std::function has to be copyable and the transport is not; it is moved out in the only call.
   auto holder = std::make_shared<std::unique_ptr<DataTransport>>(std::move(*data));
-  parts.make_backend = [self = topology.rank, size = topology.size, config,
-                        holder](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
-    return std::make_unique<CpuBackend>(self, config, std::move(*holder), std::move(sink), size);
+  parts.make_backend = [self = topology.rank, size = topology.size, config, holder,
+                        hosts](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
+    return std::make_unique<CpuBackend>(self, config, std::move(*holder), std::move(sink), size,
+                                        hosts);
   };
   return parts;
 }

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/runtime/base/config.h"
@@ -17,6 +18,7 @@ struct Connections {
   std::map<Rank, UniqueFd> control;
   std::map<Rank, UniqueFd> data;
   std::map<Rank, int64_t> local_pids;
+  std::map<Rank, std::pair<std::string, std::string>> control_keys;
 };
 
 // Takes over the descriptors, so that they are closed whatever happens next.

@@ -14,13 +14,12 @@ int64_t Sum(const Values& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});
 }
 
-// `count` values from `first` on, `stride` apart.
-Values Slice(const Values& values, size_t first, size_t count, size_t stride = 1) {
-  TFRING_CHECK(count > 0 && first + (count - 1) * stride < values.size())
+// `count` values from `first` on.
+Values Slice(const Values& values, size_t first, size_t count) {
+  TFRING_CHECK(count > 0 && first + count <= values.size())
       << "a plan has " << values.size() << " negotiated values";
-  Values slice;
-  for (size_t i = 0; i < count; ++i) slice.push_back(values[first + i * stride]);
-  return slice;
+  const auto begin = values.begin() + static_cast<std::ptrdiff_t>(first);
+  return Values(begin, begin + static_cast<std::ptrdiff_t>(count));
 }
 
 Values RowsToBytes(Values rows, int64_t row_bytes) {
@@ -66,9 +65,9 @@ OutputLayout LayoutOf(const LayoutRequest& request, const std::vector<int64_t>& 
       rows = Slice(values, 0, members);
       output_rows = rows[request.self];
       break;
-    case CollectiveKind::kAlltoall:  // the matrix of rows, [sender * members + receiver]
-      out.sends = RowsToBytes(Slice(values, request.self * members, members), row_bytes);
-      rows = Slice(values, request.self, members, members);
+    case CollectiveKind::kAlltoall:  // the rows for each member, then those from each
+      out.sends = RowsToBytes(Slice(values, 0, members), row_bytes);
+      rows = Slice(values, members, members);
       out.rows = rows;
       output_rows = Sum(rows);
       break;

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -9,9 +10,10 @@
 
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/log.h"
+#include "ops/runtime/base/signals.h"
+#include "ops/runtime/process/call_site.h"
 #include "ops/runtime/process/factory.h"
 #include "ops/runtime/process/rank_runtime.h"
-#include "ops/runtime/process/worker_thread.h"
 #include "ops/runtime/transport/fork_guard.h"
 
 namespace tfring {
@@ -70,14 +72,34 @@ struct ProcessRuntime::Impl {
     changed.notify_all();
   }
 
-  // The same pointer for the same topology, so that many inits take no more memory than one. Under
-  // `mutex`.
-  const Topology* Remember(const Topology& wanted) {
+  // In kStarting. Whatever goes wrong is a status, or this phase would never end.
+  Status Start(InitOptions* options, Connections connections) {
+    try {
+      ForkGuard::RuntimeStarts();
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        if (Remembered(options->topology) == nullptr) {
+          topologies.push_back(std::make_unique<const Topology>(options->topology));
+        }
+      }
+      Result<std::shared_ptr<RankRuntime>> started = StartRuntime(options, std::move(connections));
+      if (!started.ok()) return started.status();
+      runtime = std::move(*started);  // nobody else touches the pointer in this phase
+      return OkStatus();
+    } catch (const std::exception& error) {
+      return Internal("rank " + std::to_string(options->topology.rank) +
+                      " could not start the runtime (" + error.what() +
+                      "); it may have too little memory. init() can be called again");
+    }
+  }
+
+  // The same pointer for the same topology, so that many inits take no more memory than one. Null
+  // if there has been none like it. Under `mutex`.
+  const Topology* Remembered(const Topology& wanted) const {
     for (const std::unique_ptr<const Topology>& known : topologies) {
       if (Same(*known, wanted)) return known.get();
     }
-    topologies.push_back(std::make_unique<const Topology>(wanted));
-    return topologies.back().get();
+    return nullptr;
   }
 
   bool InsideDone() const { return runtime != nullptr && runtime->OnCompletionThread(); }
@@ -89,6 +111,7 @@ struct ProcessRuntime::Impl {
   // Never removed, because readers of `topology` hold no lock.
   std::vector<std::unique_ptr<const Topology>> topologies;
   std::atomic<const Topology*> topology{nullptr};  // null when not initialized
+  std::atomic<uint64_t> surrounding_run{0};
 };
 
 ProcessRuntime& ProcessRuntime::Get() {
@@ -113,16 +136,14 @@ Status ProcessRuntime::Init(InitOptions options) {
     }
     impl_->phase = Impl::Phase::kStarting;
   }
-  ForkGuard::RuntimeStarts();
-  Result<std::shared_ptr<RankRuntime>> started = StartRuntime(&options, std::move(connections));
+  const Status started = impl_->Start(&options, std::move(connections));
   if (!started.ok()) {
     ForkGuard::RuntimeEnded();
     impl_->EnterPhase(Impl::Phase::kDown);
-    return started.status();
+    return started;
   }
   std::lock_guard<std::mutex> lock(impl_->mutex);
-  impl_->runtime = std::move(*started);
-  impl_->topology = impl_->Remember(options.topology);
+  impl_->topology = impl_->Remembered(options.topology);
   impl_->phase = Impl::Phase::kUp;
   impl_->changed.notify_all();
   return OkStatus();
@@ -189,9 +210,38 @@ void ProcessRuntime::Enqueue(Request request, LocalCall call) {
     if (call.done) call.done(ForkGuard::ForkedChildError());
     return;
   }
+  AddCallSite(&request);
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
   if (runtime != nullptr) return runtime->Enqueue(std::move(request), std::move(call));
   if (call.done) call.done(NotInitialized());
+}
+
+void ProcessRuntime::BeginRun(uint64_t run, ProcessSetId process_set) {
+  if (ForkGuard::InForkedChild()) return;
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime != nullptr) runtime->BeginRun(run, process_set);
+}
+
+void ProcessRuntime::EndRun(uint64_t run) {
+  if (ForkGuard::InForkedChild()) return;
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime != nullptr) runtime->EndRun(run);
+}
+
+void ProcessRuntime::FailRun(uint64_t run, const Status& cause) {
+  if (ForkGuard::InForkedChild()) return;
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime != nullptr) runtime->FailRun(run, cause);
+}
+
+void ProcessRuntime::SetSurroundingRun(uint64_t run) { impl_->surrounding_run = run; }
+
+uint64_t ProcessRuntime::surrounding_run() const { return impl_->surrounding_run; }
+
+void ProcessRuntime::CancelCalls(const Status& cause) {
+  if (ForkGuard::InForkedChild()) return;
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime != nullptr) runtime->CancelCalls(cause);
 }
 
 std::map<std::string, int64_t> ProcessRuntime::Counters() const {

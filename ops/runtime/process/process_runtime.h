@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/runtime/base/export.h"
@@ -23,7 +24,11 @@ namespace tfring {
 // (alltoall), the rank that joined last (join) or the id (adding or removing a process set). Both
 // run on the control thread and must not block. `done` is called exactly once, whatever happens, on
 // a thread that the runtime does not need to make progress, with no lock held; it may call Enqueue.
+//
+// `run` is the execution of a TensorFlow graph that makes the call (its step id), or 0 for none, as
+// in an eager call. See ProcessRuntime::FailRun.
 struct LocalCall {
+  uint64_t run = 0;
   std::vector<TensorBuffer> buffers;
   std::function<Result<void*>(int tensor, const Shape& shape)> allocate;
   std::function<void(const std::vector<int64_t>& values)> announce;
@@ -47,6 +52,8 @@ struct InitOptions {
   std::map<Rank, int> control_fds;            // rank 0: to everybody; others: to rank 0
   std::map<Rank, int> data_fds;               // to the connected data peers
   std::map<Rank, int64_t> local_pids;         // process ids of the other ranks of this host
+  // The keys of the seals that we send on a control connection and of those that we receive.
+  std::map<Rank, std::pair<std::string, std::string>> control_keys;
   std::map<std::string, std::string> config;  // see base/config.h
   double start_timeout_seconds = 60;          // for the peers to answer while Init runs
 };
@@ -81,6 +88,29 @@ class TFRING_EXPORT ProcessRuntime {
   // set, this rank is not among the ranks of the call) ends alone, possibly before Enqueue returns;
   // any other wrong call ends on all ranks with InvalidArgument once all have made it.
   void Enqueue(Request request, LocalCall call);
+
+  // Runs: when an execution of a graph fails on this rank, the others must not wait for its
+  // collectives, nor take those of its next execution for them. All four return at once and do
+  // nothing when not initialized. `run` is not 0, and no two executions have the same.
+  //
+  // BeginRun: the run may use the process set. It belongs to the attempt of the set in which this
+  // rank is now. Any number of times; Enqueue does it too, for a run that is new to the set.
+  void BeginRun(uint64_t run, ProcessSetId process_set);
+  // No call of the run comes any more. To be called for each run, also after FailRun.
+  void EndRun(uint64_t run);
+  // The run has failed on this rank, for this reason (not ok; its text goes to all ranks). This
+  // rank leaves the attempt, of each process set of the run, that the run began in, unless it has
+  // left it already. On every member of the set the calls of this attempt that have no plan yet,
+  // and those that are still to come, end with Aborted that names this rank and the cause; what has
+  // a plan runs. What this rank enqueues for a later run, or without a run, belongs to the next
+  // attempt.
+  void FailRun(uint64_t run, const Status& cause);
+  // The run of calls that do not know theirs: those of programs that XLA has compiled, which learn
+  // nothing of the step that they are part of. 0: none, or several at a time.
+  void SetSurroundingRun(uint64_t run);
+  uint64_t surrounding_run() const;
+  // This rank leaves the attempts of all process sets in which it has calls in flight: for Ctrl-C.
+  void CancelCalls(const Status& cause);
 
   // "bytes_sent", "control_wakeups", "data_wakeups", "completion_wakeups", "plans", "collectives"
   // (calls that were part of a plan), "tensors", "forwarded" (outputs in place of their inputs),

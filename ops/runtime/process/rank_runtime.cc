@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "ops/runtime/base/log.h"
+#include "ops/runtime/base/signals.h"
 #include "ops/runtime/process/buffer_checks.h"
 #include "ops/runtime/process/call_table.h"
 #include "ops/runtime/process/completion_thread.h"
 #include "ops/runtime/process/control_loop.h"
+#include "ops/runtime/process/run_table.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/runtime/protocol/negotiation/admission.h"
 #include "ops/runtime/transport/socket_util.h"
@@ -37,6 +39,7 @@ Status StartBackend(const RankRuntimeParts& parts, ControlLoop* loop) {
 // not end in time.
 struct RankRuntime::Core {
   CallTable table;
+  RunTable runs;
   CompletionThread completions;
   std::unique_ptr<ControlLoop> loop;
 };
@@ -45,7 +48,7 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::Start(RankRuntimeParts parts) 
   auto core = std::make_shared<Core>();
   std::unique_ptr<RankRuntime> runtime(new RankRuntime(core, parts.engine.rank));
   core->loop = std::make_unique<ControlLoop>(std::move(parts.engine), std::move(parts.control),
-                                             &core->table, &core->completions);
+                                             &core->table, &core->runs, &core->completions);
   TFRING_RETURN_IF_ERROR(core->completions.Start());
   Status started = StartBackend(parts, core->loop.get());
   if (started.ok()) {
@@ -72,26 +75,43 @@ Status RankRuntime::Admit(Request* request, LocalCall* call) {
     const Status fits = CheckBuffers(*request, *call, rank_);
     if (!fits.ok()) Refuse(fits, request);
   }
-  return core_->table.Add(request, call);
+  Result<uint64_t> attempt = core_->runs.Admit(call->run, request->process_set);
+  if (!attempt.ok()) return attempt.status();
+  return core_->table.Add(request, call, *attempt);
 }
 
 void RankRuntime::Enqueue(Request request, LocalCall call) {
   const Status admitted = Admit(&request, &call);
-  if (admitted.ok()) {
-    core_->loop->NotifySubmission();
-  } else if (call.done) {
-    call.done(admitted);
-  }
+  core_->loop->NotifySubmission();  // a call that is refused may be a withdrawal
+  if (!admitted.ok() && call.done) call.done(admitted);
+}
+
+void RankRuntime::BeginRun(uint64_t run, ProcessSetId process_set) {
+  if (core_->runs.Begin(run, process_set)) core_->loop->NotifySubmission();
+}
+
+void RankRuntime::EndRun(uint64_t run) { core_->runs.End(run); }
+
+void RankRuntime::FailRun(uint64_t run, const Status& cause) {
+  if (core_->runs.Fail(run, cause)) core_->loop->NotifySubmission();
+}
+
+void RankRuntime::CancelCalls(const Status& cause) {
+  if (core_->runs.Leave(core_->table.AttemptsInUse(), cause)) core_->loop->NotifySubmission();
 }
 
 void RankRuntime::Shutdown() {
   std::lock_guard<std::mutex> lock(shutdown_mutex_);
   if (shut_down_) return;
   shut_down_ = true;
-  const TimePoint deadline = MonotonicNow() + kJoinLimit;
+  TimePoint deadline = MonotonicNow() + kJoinLimit;
   core_->table.CloseAdmission(
       Cancelled("rank " + std::to_string(rank_) + " has shut down: call init() again first"));
   core_->loop->RequestShutdown();
+  int64_t seen = -1;
+  while (!control_thread_.WaitFor(deadline) && core_->loop->Progresses(&seen)) {
+    deadline = MonotonicNow() + kJoinLimit;
+  }
   if (!control_thread_.Join(deadline)) {
     TFRING_LOG(kError) << "the control thread did not end within " << kJoinLimit / kSecond
                        << " s and is left behind; collectives that were running have no result";

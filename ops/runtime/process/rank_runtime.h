@@ -36,8 +36,16 @@ class RankRuntime {
   // As ProcessRuntime::Enqueue.
   void Enqueue(Request request, LocalCall call);
 
-  // Refuses new calls, waits up to 2 s for running plans, cancels all else, says goodbye and joins
-  // the threads, in 5 s at most. A second call waits for the first. Not from a `done`.
+  // As ProcessRuntime.
+  void BeginRun(uint64_t run, ProcessSetId process_set);
+  void EndRun(uint64_t run);
+  void FailRun(uint64_t run, const Status& cause);
+  void CancelCalls(const Status& cause);
+
+  // Refuses new calls, says goodbye, waits for running plans as long as data moves, cancels all
+  // else and joins the threads. Where nothing moves that takes 10 s at most; on rank 0 up to 30 s
+  // more where others have process sets without it. A second call waits for the first. Not from a
+  // `done`.
   void Shutdown();
 
   // As ProcessRuntime.

@@ -6,6 +6,8 @@
 #include <system_error>
 #include <utility>
 
+#include "ops/runtime/base/signals.h"
+
 namespace tfring {
 
 WorkerThread::~WorkerThread() {
@@ -32,12 +34,16 @@ Status WorkerThread::Start(const std::string& name, std::function<void()> body) 
   return OkStatus();
 }
 
-bool WorkerThread::Join(TimePoint deadline) {
+bool WorkerThread::WaitFor(TimePoint deadline) {
   if (!thread_.joinable()) return true;
   const auto until = std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline));
   std::unique_lock<std::mutex> lock(ending_->mutex);
-  const bool ended = ending_->changed.wait_until(lock, until, [this] { return ending_->ended; });
-  lock.unlock();
+  return ending_->changed.wait_until(lock, until, [this] { return ending_->ended; });
+}
+
+bool WorkerThread::Join(TimePoint deadline) {
+  if (!thread_.joinable()) return true;
+  const bool ended = WaitFor(deadline);
   id_ = std::thread::id();  // the number may be given to another thread
   if (ended) {
     thread_.join();
@@ -46,13 +52,5 @@ bool WorkerThread::Join(TimePoint deadline) {
   }
   return ended;
 }
-
-SignalsBlocked::SignalsBlocked() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before_);
-}
-
-SignalsBlocked::~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
 }  // namespace tfring

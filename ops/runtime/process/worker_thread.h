@@ -1,8 +1,6 @@
 #ifndef TFRING_OPS_RUNTIME_PROCESS_WORKER_THREAD_H_
 #define TFRING_OPS_RUNTIME_PROCESS_WORKER_THREAD_H_
 
-#include <signal.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <functional>
@@ -17,8 +15,7 @@
 namespace tfring {
 
 // A named thread that can be joined with a time limit: after that it is detached and runs on, so
-// the body has to own all that it uses. It blocks all signals, which the other threads of the
-// process handle. Used by one thread at a time.
+// the body has to own all that it uses. It runs with SignalsBlocked. Used by one thread at a time.
 class WorkerThread {
  public:
   WorkerThread() = default;
@@ -30,6 +27,8 @@ class WorkerThread {
   Status Start(const std::string& name, std::function<void()> body);
 
   // False if it was still running at `deadline`. True at once if it never started.
+  bool WaitFor(TimePoint deadline);
+  // The same, and then leaves the thread alone, whether it has ended or not.
   bool Join(TimePoint deadline);
 
   bool IsCurrent() const { return id_.load() == std::this_thread::get_id(); }
@@ -43,16 +42,6 @@ class WorkerThread {
   std::thread thread_;
   std::atomic<std::thread::id> id_{};
   std::shared_ptr<Ending> ending_;
-};
-
-// While it lives, blocks every signal for the calling thread and so for the threads it creates.
-class SignalsBlocked {
- public:
-  SignalsBlocked();
-  ~SignalsBlocked();
-
- private:
-  sigset_t before_;
 };
 
 }  // namespace tfring

@@ -1,10 +1,5 @@
 #include "ops/runtime/transport/shm_data.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -20,12 +15,6 @@ namespace {
 constexpr uint64_t kMaxRingBytes = 1 << 20;
 constexpr uint64_t kMinRingBytes = 64 << 10;
 constexpr uint64_t kSegmentBudget = 32 << 20;
-
-// A futex and a descriptor cannot be waited for together, so a sleep in which bytes may also come
-// from a socket is this short. Every other sleep ends after kMaxSleep, in case the peer dies before
-// it wakes us.
-constexpr Duration kMixedSleep = kMillisecond / 10;
-constexpr Duration kMaxSleep = 50 * kMillisecond;
 
 uint64_t RingBytesFor(size_t peers) {
   uint64_t bytes = kMaxRingBytes;
@@ -236,25 +225,52 @@ bool ShmDataTransport::Ready(const std::vector<Rank>& readable,
   return false;
 }
 
-void ShmDataTransport::Wait(const std::vector<Rank>& readable, const std::vector<Rank>& writable) {
-  size_t through_memory = 0;
-  for (Rank r : readable) through_memory += Find(r) != nullptr ? 1 : 0;
-  for (Rank r : writable) through_memory += Find(r) != nullptr ? 1 : 0;
-  if (through_memory == 0) return base_->Wait(readable, writable);
-  ShmHeader* header = own_->header();
-  const uint32_t seen = header->doorbell.load(std::memory_order_seq_cst);
-  if (Ready(readable, writable)) return;
-  header->sleeping.store(1, std::memory_order_seq_cst);
-  // Check again: a peer that changed a ring before it could see `sleeping` did not wake us.
-  if (!Ready(readable, writable)) {
-    Sleep(seen, through_memory < readable.size() + writable.size());
-  }
-  header->sleeping.store(0, std::memory_order_seq_cst);
+// What of `what` concerns peers that are reached through sockets.
+void ShmDataTransport::ListSockets(const WaitSet& what) {
+  const auto copy = [this](const std::vector<Rank>& from, std::vector<Rank>* to) {
+    to->clear();
+    for (Rank peer : from) {
+      if (Find(peer) == nullptr) to->push_back(peer);
+    }
+  };
+  copy(what.readable, &sockets_.readable);
+  copy(what.writable, &sockets_.writable);
+  copy(what.watched, &sockets_.watched);
+  sockets_.deadline = what.deadline;
 }
 
-void ShmDataTransport::Sleep(uint32_t doorbell_seen, bool sockets_too) const {
-  const timespec limit{0, sockets_too ? kMixedSleep : kMaxSleep};
-  syscall(SYS_futex, &own_->header()->doorbell, FUTEX_WAIT, doorbell_seen, &limit, nullptr, 0);
+std::optional<BrokenStream> ShmDataTransport::Wait(const WaitSet& what) {
+  ListSockets(what);
+  const bool memory = sockets_.readable.size() + sockets_.writable.size() <
+                      what.readable.size() + what.writable.size();
+  const bool sockets =
+      !sockets_.readable.empty() || !sockets_.writable.empty() || !sockets_.watched.empty();
+  sockets_.also_readable = memory ? own_->pipe() : -1;
+  if (!memory) return base_->Wait(sockets_);
+  ShmHeader* header = own_->header();
+  const uint32_t seen = header->doorbell.load(std::memory_order_seq_cst);
+  if (Ready(what.readable, what.writable)) return std::nullopt;
+  header->sleep.store(sockets ? ShmSleep::kInPoll : ShmSleep::kOnFutex, std::memory_order_seq_cst);
+  std::optional<BrokenStream> broken;
+  // Check again: a peer that changed a ring before it could see `sleep` did not wake us.
+  if (!Ready(what.readable, what.writable)) {
+    if (sockets) {
+      broken = base_->Wait(sockets_);
+    } else {
+      own_->SleepOnFutex(seen, what.deadline);
+    }
+  }
+  header->sleep.store(ShmSleep::kAwake, std::memory_order_seq_cst);
+  if (sockets) own_->EmptyPipe();
+  return broken;
+}
+
+bool ShmDataTransport::Unacknowledged(Rank peer) const {
+  return Find(peer) == nullptr && base_->Unacknowledged(peer);
+}
+
+std::string ShmDataTransport::PathTrouble(Rank peer) const {
+  return Find(peer) == nullptr ? base_->PathTrouble(peer) : "";
 }
 
 void ShmDataTransport::Interrupt() {

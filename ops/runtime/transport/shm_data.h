@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "ops/runtime/interfaces/data_transport.h"
@@ -14,10 +16,12 @@ namespace tfring {
 
 // Moves bytes to and from the ranks of this host through shared memory, and to and from all others
 // through the transport `base`. Every rank has a segment with one ring buffer per peer, which the
-// peer writes and the rank reads. A rank sleeps on a futex in its own segment, its doorbell; peers
-// that change a ring it may wait for wake it. Threads as DataTransport says. A peer that closes is
-// a broken stream. The death of a peer is not noticed here, but over the control connections, and
-// then Interrupt ends the wait. A mapping stays valid when the process of its owner ends.
+// peer writes and the rank reads. A rank that waits for memory alone sleeps on a futex in its own
+// segment; one that waits for sockets as well sleeps in their poll, with a pipe that peers write
+// to. Peers that change a ring it may wait for wake it; no sleep ends after some time by itself.
+// Threads as DataTransport says. A peer that closes is a broken stream. The death of a peer is not
+// noticed here, but over the control connections, and then Interrupt ends the wait. A mapping stays
+// valid when the process of its owner ends.
 class ShmDataTransport final : public DataTransport {
  public:
   // Agrees with every peer in `peers`, over its data socket, whether the two share memory; if not,
@@ -36,7 +40,9 @@ class ShmDataTransport final : public DataTransport {
   Result<struct iovec> Peek(Rank from) override;
   void Consume(Rank from, int64_t bytes) override;
   bool CanPeek(Rank from) const override;
-  void Wait(const std::vector<Rank>& readable, const std::vector<Rank>& writable) override;
+  std::optional<BrokenStream> Wait(const WaitSet& what) override;
+  bool Unacknowledged(Rank peer) const override;
+  std::string PathTrouble(Rank peer) const override;
   void Interrupt() override;
   int64_t bytes_sent() const override;
   // The ranks that are reached through shared memory.
@@ -50,12 +56,13 @@ class ShmDataTransport final : public DataTransport {
   void AddPair(ShmAgreement agreement);
   RingPair* Find(Rank peer) const;
   bool Ready(const std::vector<Rank>& readable, const std::vector<Rank>& writable) const;
-  void Sleep(uint32_t doorbell_seen, bool sockets_too) const;
+  void ListSockets(const WaitSet& what);
 
   std::unique_ptr<ShmSegment> own_;
   std::unique_ptr<DataTransport> base_;
   std::vector<std::unique_ptr<RingPair>> pairs_;  // by rank; null where `base_` is used
   std::vector<Rank> shared_;
+  WaitSet sockets_;  // of Wait, kept for its memory
   std::atomic<bool> interrupted_{false};
   std::atomic<int64_t> bytes_sent_{0};
 };

@@ -8,12 +8,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <fstream>
 #include <new>
 #include <string>
 
+#include "ops/runtime/transport/cgroup_memory.h"
 #include "ops/runtime/transport/socket_util.h"
 
 namespace tfring {
@@ -25,25 +26,6 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 uint64_t SegmentBytes(uint32_t rings, uint64_t ring_bytes) {
   uint64_t headers = sizeof(ShmHeader) + rings * sizeof(ShmRing);
   return (headers + kPage - 1) / kPage * kPage + rings * ring_bytes;
-}
-
-// How many bytes the memory cgroup of this process still allows; UINT64_MAX if it has no limit. To
-// allocate more would not fail, but get the process killed.
-uint64_t CgroupHeadroom() {
-  std::string line;
-  std::string path;
-  std::ifstream cgroup("/proc/self/cgroup");
-  while (std::getline(cgroup, line)) {
-    if (line.rfind("0::", 0) == 0) path = "/sys/fs/cgroup" + line.substr(3);
-  }
-  if (path.empty()) return UINT64_MAX;
-  uint64_t limit = 0;
-  uint64_t used = 0;
-  std::ifstream max_file(path + "/memory.max");
-  if (!(max_file >> limit)) return UINT64_MAX;  // no such file, or the word "max"
-  std::ifstream current_file(path + "/memory.current");
-  if (!(current_file >> used)) return UINT64_MAX;
-  return limit > used ? limit - used : 0;
 }
 
 Status Errno(const char* what) {
@@ -61,6 +43,7 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Map(int fd, uint64_t bytes) {
 
 Result<std::unique_ptr<ShmSegment>> ShmSegment::Create(uint32_t rings, uint64_t ring_bytes) {
   const uint64_t bytes = SegmentBytes(rings, ring_bytes);
+  // To allocate more than a memory cgroup allows would not fail, but get the process killed.
   if (bytes > CgroupHeadroom() / 2) {
     return Unavailable("shared memory: the memory cgroup leaves too little for " +
                        std::to_string(bytes) + " bytes");
@@ -86,7 +69,32 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Create(uint32_t rings, uint64_t 
       static_cast<ssize_t>(header->nonce.size())) {
     return Errno("getrandom");
   }
+  TFRING_RETURN_IF_ERROR((*segment)->MakePipe());
   return segment;
+}
+
+// A pipe and no eventfd, because peers open it in /proc, as they do the segment, and only a pipe
+// can be opened there: no channel that passes descriptors is needed.
+Status ShmSegment::MakePipe() {
+  int ends[2] = {-1, -1};
+  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return Errno("pipe2");
+  pipe_read_ = UniqueFd(ends[0]);
+  pipe_write_ = UniqueFd(ends[1]);
+  header()->pipe = ends[1];
+  return OkStatus();
+}
+
+Status ShmSegment::OpenPipe(pid_t owner) {
+  const std::string path =
+      "/proc/" + std::to_string(owner) + "/fd/" + std::to_string(header()->pipe);
+  // Both ends, or writing would raise SIGPIPE once the owner is gone.
+  pipe_write_ = UniqueFd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  struct stat info;
+  if (!pipe_write_.valid()) return Errno(("open " + path).c_str());
+  if (fstat(pipe_write_.get(), &info) != 0 || !S_ISFIFO(info.st_mode)) {
+    return Unavailable("shared memory: " + path + " is not the pipe that was announced");
+  }
+  return OkStatus();
 }
 
 Result<std::unique_ptr<ShmSegment>> ShmSegment::Open(pid_t pid, int fd, const ShmNonce& nonce,
@@ -111,6 +119,7 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Open(pid_t pid, int fd, const Sh
   if (header->nonce != nonce || header->rings != rings || header->ring_bytes != ring_bytes) {
     return Unavailable("shared memory: " + path + " has another nonce");
   }
+  TFRING_RETURN_IF_ERROR((*segment)->OpenPipe(pid));
   return segment;
 }
 
@@ -132,8 +141,31 @@ uint8_t* ShmSegment::data(uint32_t index) const {
 void ShmSegment::WakeOwner() const {
   ShmHeader* h = header();
   h->doorbell.fetch_add(1, std::memory_order_seq_cst);
-  if (h->sleeping.load(std::memory_order_seq_cst) != 0) {
+  const ShmSleep sleep = h->sleep.load(std::memory_order_seq_cst);
+  if (sleep == ShmSleep::kOnFutex) {
     syscall(SYS_futex, &h->doorbell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  } else if (sleep == ShmSleep::kInPoll) {
+    // Fails only when the pipe is full, and then the owner has been woken already.
+    const char byte = 0;
+    const ssize_t n = write(pipe_write_.get(), &byte, 1);
+    (void)n;
+  }
+}
+
+void ShmSegment::SleepOnFutex(uint32_t seen, TimePoint deadline) const {
+  timespec limit{};
+  if (deadline != kNever) {
+    const Duration wait = std::max<Duration>(0, deadline - MonotonicNow());
+    limit.tv_sec = wait / kSecond;
+    limit.tv_nsec = wait % kSecond;
+  }
+  syscall(SYS_futex, &header()->doorbell, FUTEX_WAIT, seen, deadline == kNever ? nullptr : &limit,
+          nullptr, 0);
+}
+
+void ShmSegment::EmptyPipe() const {
+  char sink[64];
+  while (read(pipe_read_.get(), sink, sizeof(sink)) == static_cast<ssize_t>(sizeof(sink))) {
   }
 }
 

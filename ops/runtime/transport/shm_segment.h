@@ -9,6 +9,8 @@
 #include <memory>
 
 #include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/transport/unique_fd.h"
 
 namespace tfring {
 
@@ -24,14 +26,23 @@ struct ShmRing {
 };
 static_assert(sizeof(ShmRing) == 128, "two cache lines");
 
-// The beginning of a segment. `doorbell` is the futex that the owner sleeps on; peers that change a
-// ring that the owner may wait for call WakeOwner.
+// How the owner of a segment sleeps, and so how it is woken.
+enum class ShmSleep : uint32_t {
+  kAwake,
+  kOnFutex,  // it waits for memory only
+  kInPoll,   // it waits for sockets as well
+};
+
+// The beginning of a segment. `doorbell` counts the calls of WakeOwner, which peers make when they
+// changed a ring that the owner may wait for; it is the futex that the owner sleeps on. While the
+// owner sleeps in poll, a byte in its pipe wakes it.
 struct ShmHeader {
   ShmNonce nonce;
   uint32_t rings = 0;
   uint64_t ring_bytes = 0;
+  int32_t pipe = -1;  // descriptor of the end to write, in the owner's process
   alignas(64) std::atomic<uint32_t> doorbell{0};
-  std::atomic<uint32_t> sleeping{0};
+  std::atomic<ShmSleep> sleep{ShmSleep::kAwake};
   std::atomic<uint32_t> owner_closed{0};
 };
 
@@ -46,7 +57,7 @@ class ShmSegment {
   static Result<std::unique_ptr<ShmSegment>> Create(uint32_t rings, uint64_t ring_bytes);
 
   // Maps the segment that process `pid` holds as descriptor `fd`, if it can be opened, is sealed,
-  // has this shape and carries this nonce.
+  // has this shape and carries this nonce, and opens its pipe.
   static Result<std::unique_ptr<ShmSegment>> Open(pid_t pid, int fd, const ShmNonce& nonce,
                                                   uint32_t rings, uint64_t ring_bytes);
 
@@ -59,16 +70,28 @@ class ShmSegment {
   uint8_t* data(uint32_t index) const;
   int fd() const { return fd_; }
 
-  // Wakes the owner if it sleeps, and makes its next sleep return at once.
+  // Wakes the owner if it sleeps, and makes its next sleep return at once. Any thread.
   void WakeOwner() const;
+
+  // The owner: sleeps until WakeOwner was called after `doorbell` had the value `seen`, or until
+  // the deadline (CLOCK_MONOTONIC); it may return early. header()->sleep is kOnFutex.
+  void SleepOnFutex(uint32_t seen, TimePoint deadline) const;
+  // The owner: readable when WakeOwner was called while header()->sleep was kInPoll, until
+  // EmptyPipe.
+  int pipe() const { return pipe_read_.get(); }
+  void EmptyPipe() const;
 
  private:
   ShmSegment(int fd, void* base, uint64_t bytes) : fd_(fd), base_(base), bytes_(bytes) {}
   static Result<std::unique_ptr<ShmSegment>> Map(int fd, uint64_t bytes);
+  Status MakePipe();
+  Status OpenPipe(pid_t owner);
 
   int fd_;  // the owner's; -1 in a peer
   void* base_;
   uint64_t bytes_;
+  UniqueFd pipe_read_;  // the owner's only
+  UniqueFd pipe_write_;
 };
 
 }  // namespace tfring

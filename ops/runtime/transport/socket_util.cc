@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <climits>
@@ -65,6 +66,16 @@ void WidenBuffers(int fd, int bytes) {
     if (n <= 0 || atoll(text) < bytes) continue;
     (void)setsockopt(fd, SOL_SOCKET, option, &bytes, sizeof(bytes));
   }
+}
+
+void KeepAlive(int fd, Duration interval) {
+  const int on = 1;
+  const int seconds = static_cast<int>(std::max<Duration>(1, interval / kSecond));
+  const int probes = 6;
+  if (setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof(seconds)) != 0) return;
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof(seconds));
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+  (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
 }
 
 Result<UniqueFd> NewEventFd() {

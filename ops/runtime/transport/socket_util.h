@@ -26,6 +26,11 @@ Status PrepareSocket(int fd);
 // fixed size would be worse than the kernel's own tuning, which ends when a size is set.
 void WidenBuffers(int fd, int bytes);
 
+// Has the kernel ask the peer's kernel for a sign of life after so much silence, at least a second,
+// and break the connection after several probes without an answer. It does not depend on the peer's
+// process. Does nothing on sockets that are not TCP.
+void KeepAlive(int fd, Duration interval);
+
 // A non-blocking eventfd.
 Result<UniqueFd> NewEventFd();
 void SignalEventFd(const UniqueFd& fd);

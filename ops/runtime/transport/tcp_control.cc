@@ -25,19 +25,28 @@ constexpr int kReadsAfterEnd = 1 << 20;
 constexpr uint64_t kSocketTag = 0;
 constexpr uint64_t kPidTag = 1;
 constexpr uint64_t kWakeTag = 2;
+constexpr uint64_t kProcessTag = 3;  // the index is one of processes_
 constexpr int kTagBits = 2;
+
+std::string ProcessEnded(int64_t pid) {
+  return "process " + std::to_string(pid) + " on this host ended";
+}
 
 bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 }  // namespace
 
 struct TcpControlTransport::Link {
+  explicit Link(const Peer& peer) : sent(peer.send_key), received(peer.receive_key) {}
+
   Rank rank = kNoRank;
   int64_t pid = 0;
   UniqueFd socket;
   UniqueFd pidfd;
   uint64_t index = 0;
   FrameReader reader;
+  FrameSeal sent;
+  FrameSeal received;
   std::string out;  // accepted by Send, not yet by the socket
   size_t out_sent = 0;
   std::string write_error;
@@ -45,7 +54,8 @@ struct TcpControlTransport::Link {
   bool lost = false;
 };
 
-Result<std::unique_ptr<TcpControlTransport>> TcpControlTransport::Create(std::vector<Peer> peers) {
+Result<std::unique_ptr<TcpControlTransport>> TcpControlTransport::Create(
+    std::vector<Peer> peers, const std::map<Rank, int64_t>& processes) {
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return Internal("epoll_create1: " + ErrnoText(errno));
   Result<UniqueFd> wake = NewEventFd();
@@ -55,6 +65,9 @@ Result<std::unique_ptr<TcpControlTransport>> TcpControlTransport::Create(std::ve
   // Edge-triggered: every Wake is an edge, so that the counter need not be read.
   TFRING_RETURN_IF_ERROR(transport->Register(transport->wake_.get(), EPOLLIN | EPOLLET, kWakeTag));
   for (Peer& peer : peers) TFRING_RETURN_IF_ERROR(transport->AddLink(std::move(peer)));
+  for (const auto& [rank, pid] : processes) {
+    if (transport->Find(rank) == nullptr) TFRING_RETURN_IF_ERROR(transport->AddProcess(rank, pid));
+  }
   return transport;
 }
 
@@ -78,7 +91,7 @@ Status TcpControlTransport::AddLink(Peer peer) {
   }
   Status prepared = PrepareSocket(peer.socket.get());
   if (!prepared.ok()) return Status(prepared.code(), who + ": " + prepared.message());
-  auto link = std::make_unique<Link>();
+  auto link = std::make_unique<Link>(peer);
   link->rank = peer.rank;
   link->pid = peer.pid;
   link->socket = std::move(peer.socket);
@@ -97,6 +110,15 @@ Status TcpControlTransport::AddLink(Peer peer) {
   return OkStatus();
 }
 
+Status TcpControlTransport::AddProcess(Rank rank, int64_t pid) {
+  UniqueFd pidfd = OpenPidFd(pid);
+  if (!pidfd.valid()) return OkStatus();  // an old kernel, or it has ended: rank 0 notices it
+  const uint64_t tag = (processes_.size() << kTagBits) | kProcessTag;
+  TFRING_RETURN_IF_ERROR(Register(pidfd.get(), EPOLLIN, tag));
+  processes_.push_back({rank, pid, std::move(pidfd)});
+  return OkStatus();
+}
+
 TcpControlTransport::Link* TcpControlTransport::Find(Rank rank) const {
   if (rank < 0 || static_cast<size_t>(rank) >= by_rank_.size()) return nullptr;
   return by_rank_[static_cast<size_t>(rank)];
@@ -107,12 +129,14 @@ void TcpControlTransport::Wake() { SignalEventFd(wake_); }
 void TcpControlTransport::Send(Rank to, std::string frame) {
   Link* link = Find(to);
   if (link == nullptr || link->lost || !link->write_error.empty()) return;
-  if (frame.size() > kMaxStreamFrameBytes) {
+  if (frame.size() > kMaxStreamFrameBytes - kSealBytes) {
     return FailWriting(link, "a control frame of " + std::to_string(frame.size()) +
                                  " bytes for it is over the limit of " +
-                                 std::to_string(kMaxStreamFrameBytes));
+                                 std::to_string(kMaxStreamFrameBytes - kSealBytes));
   }
-  auto header = FrameHeader(frame.size());
+  const auto length = FrameHeader(frame.size() + link->sent.bytes());
+  std::string header(length.data(), length.size());
+  header += link->sent.Next(frame);
   size_t sent = 0;
   if (link->out.empty()) {
     // At once and not in the next Wait, so that the peer can start.
@@ -183,23 +207,32 @@ TcpControlTransport::Reading TcpControlTransport::ReadOnce(Link* link,
     *reason = n == 0 ? "connection closed" : ErrnoText(errno);
     return Reading::kEnded;
   }
+  bool forged = false;
   const Status fed =
       link->reader.Feed({buffer_.data(), static_cast<size_t>(n)}, [&](std::string frame) {
+        forged = forged || !link->received.Open(&frame);
+        if (forged) return;
         events->push_back({ControlEvent::Kind::kFrame, link->rank, std::move(frame), ""});
       });
-  if (!fed.ok()) {
-    *reason = fed.message();
+  if (!fed.ok() || forged) {
+    *reason = forged ? "a message on the connection was not sent by it, or was changed on its way: "
+                       "somebody interferes with the network between the hosts"
+                     : fed.message();
     return Reading::kEnded;
   }
   return static_cast<size_t>(n) == buffer_.size() ? Reading::kFull : Reading::kPart;
 }
 
 void TcpControlTransport::ReadSome(Link* link, std::vector<ControlEvent>* events) {
+  const size_t before = events->size();
   std::string reason;
   for (int i = 0; i < kReadsPerWait; ++i) {
     const Reading reading = ReadOnce(link, events, &reason);
     if (reading == Reading::kEnded) return ReportLoss(link, std::move(reason), events);
-    if (reading != Reading::kFull) return;
+    if (reading != Reading::kFull) break;
+  }
+  if (events->size() == before) {
+    events->push_back({ControlEvent::Kind::kAlive, link->rank, "", ""});
   }
 }
 
@@ -233,29 +266,50 @@ void TcpControlTransport::Wait(TimePoint deadline, std::vector<ControlEvent>* ev
   while (!woken && events->size() == before) {
     ReportFailedWrites(events);
     const int timeout = events->size() > before ? 0 : MillisecondsUntil(deadline, MonotonicNow());
-    std::array<epoll_event, kEventsPerWait> ready;
-    const int n = epoll_wait(epoll_.get(), ready.data(), kEventsPerWait, timeout);
+    int ready = Poll(timeout, &woken, events);
     if (timeout != 0) wakeups_.fetch_add(1, std::memory_order_relaxed);
-    for (int i = 0; i < n; ++i) {
-      const uint64_t tag = ready[i].data.u64 & ((1u << kTagBits) - 1);
-      if (tag == kWakeTag) {
-        woken = true;
-        continue;
-      }
-      Link* link = links_[ready[i].data.u64 >> kTagBits].get();
-      if (link->lost) continue;
-      if (tag == kPidTag) {
-        ReadToEnd(link, "process " + std::to_string(link->pid) + " on this host ended", events);
-        continue;
-      }
-      if ((ready[i].events & EPOLLOUT) != 0) Flush(link);
-      if ((ready[i].events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) ReadSome(link, events);
+    // All that has come, also from many peers: the engine judges them by their silence.
+    for (size_t seen = 0; ready == kEventsPerWait && seen < links_.size(); seen += kEventsPerWait) {
+      ready = Poll(0, &woken, events);
     }
-    if (n <= 0 && (deadline != kNever && MonotonicNow() >= deadline)) return;
+    // An interrupted wait (the process was stopped and goes on) says nothing: look again.
+    if (ready == 0 && deadline != kNever && MonotonicNow() >= deadline) return;
   }
 }
 
+// One epoll_wait of so many milliseconds; returns how many descriptors were ready, or -1.
+int TcpControlTransport::Poll(int timeout, bool* woken, std::vector<ControlEvent>* events) {
+  std::array<epoll_event, kEventsPerWait> ready;
+  const int n = epoll_wait(epoll_.get(), ready.data(), kEventsPerWait, timeout);
+  for (int i = 0; i < n; ++i) {
+    const uint64_t tag = ready[i].data.u64 & ((1u << kTagBits) - 1);
+    const uint64_t index = ready[i].data.u64 >> kTagBits;
+    if (tag == kWakeTag) {
+      *woken = true;
+      continue;
+    }
+    if (tag == kProcessTag) {
+      Process& process = processes_[index];
+      if (!process.pidfd.valid()) continue;
+      events->push_back(
+          {ControlEvent::Kind::kPeerLost, process.rank, "", ProcessEnded(process.pid)});
+      process.pidfd.Reset();
+      continue;
+    }
+    Link* link = links_[index].get();
+    if (link->lost) continue;
+    if (tag == kPidTag) {
+      ReadToEnd(link, ProcessEnded(link->pid), events);
+      continue;
+    }
+    if ((ready[i].events & EPOLLOUT) != 0) Flush(link);
+    if ((ready[i].events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) ReadSome(link, events);
+  }
+  return n;
+}
+
 void TcpControlTransport::Close(TimePoint deadline) {
+  processes_.clear();
   DrainForClose(deadline);
   for (auto& link : links_) {
     link->socket.Reset();

@@ -2,11 +2,13 @@
 #define TFRING_OPS_RUNTIME_TRANSPORT_TCP_CONTROL_H_
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "ops/runtime/interfaces/control_transport.h"
+#include "ops/runtime/transport/frame_seal.h"
 #include "ops/runtime/transport/framing.h"
 #include "ops/runtime/transport/unique_fd.h"
 
@@ -14,18 +16,23 @@ namespace tfring {
 
 // Control frames over connected stream sockets. One epoll waits for the sockets, for Wake and for
 // the end of peer processes on this host, because a forked child may hold a dead peer's socket
-// open. Threads as ControlTransport says; lives for one generation. Destroying it without Close
-// closes the connections at once.
+// open. Every frame carries a seal where the peer has keys: a frame with a wrong one ends the
+// connection. Threads as ControlTransport says; lives for one generation. Destroying it without
+// Close closes the connections at once.
 class TcpControlTransport final : public ControlTransport {
  public:
   struct Peer {
     Rank rank = kNoRank;
     UniqueFd socket;
-    int64_t pid = 0;  // of a peer on this host; 0 where unknown
+    int64_t pid = 0;          // of a peer on this host; 0 where unknown
+    std::string send_key;     // of the seals that we send; empty: none
+    std::string receive_key;  // of the seals that the peer sends; empty: none
   };
 
-  // InvalidArgument names the rank whose descriptor is not a socket.
-  static Result<std::unique_ptr<TcpControlTransport>> Create(std::vector<Peer> peers);
+  // InvalidArgument names the rank whose descriptor is not a socket. `processes` are those of other
+  // ranks on this host, also of ranks that are no peers: their end is a lost peer, too.
+  static Result<std::unique_ptr<TcpControlTransport>> Create(
+      std::vector<Peer> peers, const std::map<Rank, int64_t>& processes = {});
 
   ~TcpControlTransport() override;
 
@@ -41,11 +48,19 @@ class TcpControlTransport final : public ControlTransport {
   // ended.
   enum class Reading { kFull, kPart, kBlocked, kEnded };
 
+  struct Process {
+    Rank rank = kNoRank;
+    int64_t pid = 0;
+    UniqueFd pidfd;
+  };
+
   TcpControlTransport(UniqueFd epoll, UniqueFd wake);
   Status AddLink(Peer peer);
+  Status AddProcess(Rank rank, int64_t pid);
   Status Register(int fd, uint32_t events, uint64_t tag);
   Link* Find(Rank rank) const;
 
+  int Poll(int timeout, bool* woken, std::vector<ControlEvent>* events);
   Reading ReadOnce(Link* link, std::vector<ControlEvent>* events, std::string* reason);
   void ReadSome(Link* link, std::vector<ControlEvent>* events);
   void ReadToEnd(Link* link, std::string reason, std::vector<ControlEvent>* events);
@@ -61,6 +76,7 @@ class TcpControlTransport final : public ControlTransport {
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<Link*> by_rank_;
   std::vector<Link*> failed_writes_;
+  std::vector<Process> processes_;  // of ranks without a link; without a pidfd once it has ended
   std::vector<char> buffer_;
   std::atomic<int64_t> wakeups_{0};
 };

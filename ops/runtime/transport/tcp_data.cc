@@ -2,6 +2,8 @@
 
 #include <limits.h>
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -18,6 +20,8 @@ namespace {
 constexpr int kSocketBufferBytes = 2 << 20;
 // There is no event for "everything was acknowledged", so Close checks at this interval.
 constexpr Duration kCloseCheck = 2 * kMillisecond;
+// One retransmission or lost probe is common on a path that works.
+constexpr int kSignsOfTrouble = 2;
 
 struct msghdr Message(const struct iovec* iov, int count) {
   struct msghdr message{};
@@ -35,6 +39,19 @@ Status Broken(Rank peer, const char* verb, const std::string& why) {
                      " broke: " + why);
 }
 
+// Bytes that the peer's kernel has not acknowledged; 0 where the system cannot tell.
+int UnacknowledgedBytes(int fd) {
+  int bytes = 0;
+  return ioctl(fd, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
+}
+
+// After poll. A stream that has only hung up may still have bytes to read.
+bool IsBroken(const struct pollfd& polled) {
+  if ((polled.revents & POLLERR) != 0) return true;
+  int unread = 0;
+  return (polled.revents & POLLHUP) != 0 && ioctl(polled.fd, FIONREAD, &unread) == 0 && unread == 0;
+}
+
 // True once nothing can be lost by closing: the peer has closed too, or has received everything.
 bool SafeToClose(int fd) {
   static thread_local char sink[64 << 10];
@@ -50,14 +67,15 @@ bool SafeToClose(int fd) {
 
 }  // namespace
 
-Result<std::unique_ptr<TcpDataTransport>> TcpDataTransport::Create(
-    std::map<Rank, UniqueFd> sockets) {
+Result<std::unique_ptr<TcpDataTransport>> TcpDataTransport::Create(std::map<Rank, UniqueFd> sockets,
+                                                                   Duration probe) {
   for (const auto& [rank, socket] : sockets) {
     const std::string who = "data connection to rank " + std::to_string(rank);
     if (rank < 0) return InvalidArgument(who + ": no such rank");
     Status prepared = PrepareSocket(socket.get());
     if (!prepared.ok()) return Status(prepared.code(), who + ": " + prepared.message());
     WidenBuffers(socket.get(), kSocketBufferBytes);
+    KeepAlive(socket.get(), probe);
   }
   Result<UniqueFd> interrupt = NewEventFd();
   if (!interrupt.ok()) return interrupt.status();
@@ -96,20 +114,57 @@ Result<int64_t> TcpDataTransport::TryRecv(Rank from, const struct iovec* iov, in
   return Broken(from, "from", ErrnoText(errno));
 }
 
-void TcpDataTransport::Wait(const std::vector<Rank>& readable, const std::vector<Rank>& writable) {
+std::optional<BrokenStream> TcpDataTransport::Wait(const WaitSet& what) {
   polled_.clear();
+  polled_peers_.clear();
+  const auto add = [this](Rank peer, short events) {
+    const auto same = std::find(polled_peers_.begin(), polled_peers_.end(), peer);
+    if (same != polled_peers_.end()) {
+      polled_[static_cast<size_t>(same - polled_peers_.begin())].events |= events;
+      return;
+    }
+    polled_.push_back({SocketOf(peer), events, 0});
+    polled_peers_.push_back(peer);
+  };
+  for (Rank peer : what.readable) add(peer, POLLIN);
+  for (Rank peer : what.writable) add(peer, POLLOUT);
+  for (Rank peer : what.watched) add(peer, 0);  // errors are reported whatever is asked for
+  const size_t streams = polled_.size();
   polled_.push_back({interrupt_.get(), POLLIN, 0});
-  for (Rank peer : readable) polled_.push_back({SocketOf(peer), POLLIN, 0});
-  for (Rank peer : writable) {
-    const int fd = SocketOf(peer);
-    auto same = std::find_if(polled_.begin(), polled_.end(),
-                             [fd](const struct pollfd& p) { return p.fd == fd; });
-    if (same == polled_.end())
-      polled_.push_back({fd, POLLOUT, 0});
-    else
-      same->events |= POLLOUT;
+  polled_.push_back({what.also_readable, POLLIN, 0});  // ignored if -1
+  const int timeout =
+      what.deadline == kNever ? -1 : MillisecondsUntil(what.deadline, MonotonicNow());
+  if (poll(polled_.data(), polled_.size(), timeout) <= 0) return std::nullopt;
+  for (size_t i = 0; i < streams; ++i) {
+    // A stream that is waited for finds the error itself, after what came before it.
+    if (polled_[i].events != 0 || !IsBroken(polled_[i])) continue;
+    int error = 0;
+    socklen_t size = sizeof(error);
+    (void)getsockopt(polled_[i].fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    const std::string why = error == 0 ? "the peer closed it" : ErrnoText(error);
+    return BrokenStream{polled_peers_[i], Broken(polled_peers_[i], "to", why)};
   }
-  (void)poll(polled_.data(), polled_.size(), -1);
+  return std::nullopt;
+}
+
+bool TcpDataTransport::Unacknowledged(Rank peer) const {
+  return UnacknowledgedBytes(SocketOf(peer)) > 0;
+}
+
+std::string TcpDataTransport::PathTrouble(Rank peer) const {
+  struct tcp_info info{};
+  socklen_t size = sizeof(info);
+  // Fails on sockets that are not TCP, which have no path to lose.
+  if (getsockopt(SocketOf(peer), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return "";
+  if (info.tcpi_unacked > 0 && info.tcpi_retransmits >= kSignsOfTrouble) {
+    return std::to_string(UnacknowledgedBytes(SocketOf(peer))) +
+           " bytes are not acknowledged after " + std::to_string(info.tcpi_retransmits) +
+           " retransmissions";
+  }
+  if (info.tcpi_probes >= kSignsOfTrouble) {
+    return std::to_string(info.tcpi_probes) + " probes have had no answer";
+  }
+  return "";
 }
 
 void TcpDataTransport::Interrupt() { SignalEventFd(interrupt_); }

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "ops/runtime/interfaces/data_transport.h"
@@ -18,12 +20,17 @@ namespace tfring {
 class TcpDataTransport final : public DataTransport {
  public:
   // InvalidArgument names the rank whose descriptor is not a socket.
-  static Result<std::unique_ptr<TcpDataTransport>> Create(std::map<Rank, UniqueFd> sockets);
+  // `probe` is the time without data after which the kernel asks whether the path still carries
+  // anything, and asks again; the stream breaks when several probes have had no answer.
+  static Result<std::unique_ptr<TcpDataTransport>> Create(std::map<Rank, UniqueFd> sockets,
+                                                          Duration probe = 5 * kSecond);
 
   bool Connected(Rank peer) const override { return SocketOf(peer) >= 0; }
   Result<int64_t> TrySend(Rank to, const struct iovec* iov, int count) override;
   Result<int64_t> TryRecv(Rank from, const struct iovec* iov, int count) override;
-  void Wait(const std::vector<Rank>& readable, const std::vector<Rank>& writable) override;
+  std::optional<BrokenStream> Wait(const WaitSet& what) override;
+  bool Unacknowledged(Rank peer) const override;
+  std::string PathTrouble(Rank peer) const override;
   void Interrupt() override;
   int64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
 
@@ -39,9 +46,10 @@ class TcpDataTransport final : public DataTransport {
   }
 
   std::map<Rank, UniqueFd> sockets_;
-  std::vector<int> fds_;  // by rank; -1 where there is no stream
-  UniqueFd interrupt_;    // never read back: it stays readable
-  std::vector<struct pollfd> polled_;
+  std::vector<int> fds_;               // by rank; -1 where there is no stream
+  UniqueFd interrupt_;                 // never read back: it stays readable
+  std::vector<struct pollfd> polled_;  // of Wait, kept for its memory, as is the next
+  std::vector<Rank> polled_peers_;
   std::atomic<int64_t> bytes_sent_{0};
 };
 

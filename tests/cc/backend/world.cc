@@ -1,6 +1,7 @@
 #include "tests/cc/backend/world.h"
 
 #include <numeric>
+#include <string>
 
 namespace tfring::testing {
 
@@ -13,16 +14,19 @@ StreamOptions Random(StreamOptions options) {
 
 }  // namespace
 
-World::World(int size, const Config& config, StreamOptions options)
-    : streams_(size, Random(std::move(options))) {
+World::World(const std::vector<Config>& configs, StreamOptions options)
+    : streams_(static_cast<int>(configs.size()), Random(std::move(options))) {
+  const int size = static_cast<int>(configs.size());
+  std::vector<std::string> hosts;
+  for (Rank rank = 0; rank < size; ++rank) hosts.push_back("h" + std::to_string(rank));
   for (Rank rank = 0; rank < size; ++rank) {
     auto sink = [this, rank](Completion completion) {
       std::lock_guard<std::mutex> lock(mutex_);
       completions_[{rank, completion.sequence}].push_back(completion);
       changed_.notify_all();
     };
-    backends_.push_back(
-        std::make_unique<CpuBackend>(rank, config, streams_.Endpoint(rank), sink, size));
+    backends_.push_back(std::make_unique<CpuBackend>(rank, configs[rank], streams_.Endpoint(rank),
+                                                     sink, size, hosts));
   }
 }
 

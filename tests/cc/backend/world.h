@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "ops/runtime/backend/cpu_backend.h"
@@ -18,7 +19,10 @@ using StreamOptions = InProcessDataHub::Options;
 // they are asked to. Use from one thread.
 class World {
  public:
-  World(int size, const Config& config, StreamOptions options = {});
+  World(int size, const Config& config, StreamOptions options = {})
+      : World(std::vector<Config>(size, config), std::move(options)) {}
+  // A configuration for each rank, whose host is "h" and its number.
+  explicit World(const std::vector<Config>& configs, StreamOptions options = {});
   // Aborts all, then destroys them.
   ~World();
 

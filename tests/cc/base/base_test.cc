@@ -1,3 +1,5 @@
+#include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -5,12 +7,15 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/half.h"
 #include "ops/runtime/base/log.h"
+#include "ops/runtime/base/signals.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
 #include "tests/cc/test.h"
@@ -148,6 +153,14 @@ TEST(ConfigParses) {
   EXPECT_EQ(config->cache_capacity, Config().cache_capacity);
 }
 
+TEST(StallsEndTheJobByDefaultUnlessTheCheckIsOff) {
+  EXPECT_EQ(ParseConfig({})->stall_shutdown, 600 * kSecond);
+  EXPECT_EQ(ParseConfig({{"STALL_CHECK_TIME_SECONDS", "0"}})->stall_shutdown, 0);
+  const Result<Config> both =
+      ParseConfig({{"STALL_CHECK_TIME_SECONDS", "0"}, {"STALL_SHUTDOWN_TIME_SECONDS", "7"}});
+  EXPECT_EQ(both->stall_shutdown, 7 * kSecond);
+}
+
 TEST(ConfigRefusesWithNameValueAndRange) {
   const auto refused = [](const std::string& name, const std::string& text) {
     const Result<Config> config = ParseConfig({{name, text}});
@@ -165,13 +178,13 @@ TEST(ConfigRefusesWithNameValueAndRange) {
   refused("MAX_PLANS_IN_FLIGHT", "0");
   refused("DETERMINISTIC", "maybe");
   refused("LOG_LEVEL", "7");
-  refused("HEARTBEAT_TIMEOUT_SECONDS", "5");
+  refused("HEARTBEAT_TIMEOUT_SECONDS", "14.9");  // less than three heartbeats
 }
 
 TEST(ConfigDescribesEverySetting) {
   const std::string text = DescribeConfig();
   EXPECT_CONTAINS(text, "TFRING_FUSION_THRESHOLD (default 134217728)");
-  EXPECT_CONTAINS(text, "TFRING_STALL_CHECK_TIME_SECONDS (default 60)");
+  EXPECT_CONTAINS(text, "TFRING_STALL_CHECK_TIME_SECONDS (default 10)");
   EXPECT_CONTAINS(text, "TFRING_LOG_LEVEL (default info)");
 }
 
@@ -183,6 +196,7 @@ std::string Stderr(const std::function<void()>& body) {
   dup2(ends[1], STDERR_FILENO);
   close(ends[1]);
   body();
+  FlushLog(10 * kSecond);
   dup2(stderr_copy, STDERR_FILENO);
   close(stderr_copy);
   std::string text(4096, '\0');
@@ -207,6 +221,63 @@ TEST(LogLinesOfTheLevelAndAboveGoToStderr) {
             "[tfring rank 2] warning: c\n[tfring rank 2] error: d\n");
   SetLogRank(kNoRank);
   SetLogLevel(LogLevel::kInfo);
+}
+
+TEST(ALogThatNobodyReadsStopsNobodyAndCountsWhatItDrops) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(pipe(ends), 0);
+  const int stderr_copy = dup(STDERR_FILENO);
+  dup2(ends[1], STDERR_FILENO);
+  close(ends[1]);
+  constexpr int kLines = 20000;
+  const std::string padding(200, '.');
+  for (int i = 0; i < kLines; ++i) TFRING_LOG(kWarning) << i << padding;  // 4 MB; a pipe has 64 KB
+  EXPECT_TRUE(!FlushLog(kSecond / 100));
+  std::string text;
+  std::thread reader([&] {
+    char buffer[4096];
+    for (ssize_t n = 0; (n = read(ends[0], buffer, sizeof(buffer))) > 0;) text.append(buffer, n);
+  });
+  EXPECT_TRUE(FlushLog(20 * kSecond));
+  TFRING_LOG(kWarning) << "the last";
+  EXPECT_TRUE(FlushLog(20 * kSecond));
+  dup2(stderr_copy, STDERR_FILENO);
+  close(stderr_copy);
+  reader.join();
+  close(ends[0]);
+  // Whole lines, in order, and none is lost without being counted.
+  int next = 0, dropped = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::string prefix = "[tfring] warning: ";
+    ASSERT_EQ(line.substr(0, prefix.size()), prefix);
+    line = line.substr(prefix.size());
+    if (line == std::to_string(next) + padding) {
+      ++next;
+    } else if (line != "the last") {
+      dropped += std::stoi(line);
+      EXPECT_CONTAINS(line, " lines of the log are missing here");
+    }
+  }
+  EXPECT_TRUE(next > 1000);
+  EXPECT_EQ(next + dropped, kLines);
+  EXPECT_CONTAINS(text, "the last");
+}
+
+TEST(ThreadsBlockSignalsButNotThoseOfTheirOwnFaults) {
+  sigset_t mask;
+  {
+    SignalsBlocked blocked;
+    pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+  }
+  for (int number : {SIGINT, SIGTERM, SIGCHLD, SIGPIPE, SIGPROF}) {
+    EXPECT_EQ(sigismember(&mask, number), 1);
+  }
+  for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+    EXPECT_EQ(sigismember(&mask, number), 0);
+  }
+  pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+  EXPECT_EQ(sigismember(&mask, SIGINT), 0);
 }
 
 TEST(StatusCodesHaveTheNamesOfTensorFlow) {

@@ -13,9 +13,9 @@ TEST(AFailureOfThisRankOutlivesThePlansSuccess) {
     Request request = Allreduce("x");
     LocalCall call;
     ASSERT_TRUE(table.Add(&request, &call).ok());
-    std::vector<std::pair<CallId, Request>> submissions;
+    std::vector<Submission> submissions;
     table.Drain(&submissions);
-    const CallId id = submissions[0].first;
+    const CallId id = submissions[0].id;
     table.Begin(1, {id})[0]->local_failure = Internal("no memory");
     const Status outcome =
         by_plan ? table.TakePlan(1)[0].status : table.Take(id, OkStatus())->status;

@@ -2,6 +2,7 @@
 #include "ops/runtime/process/process_runtime.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -57,6 +58,11 @@ TEST(BeforeInitEverythingSaysSo) {
   EXPECT_TRUE(status.code() == StatusCode::kFailedPrecondition);
   EXPECT_CONTAINS(status.message(), "init()");
   Runtime().Shutdown();
+  // Ops of a step may outlive the runtime.
+  Runtime().BeginRun(1, kGlobalProcessSet);
+  Runtime().FailRun(1, Internal("a step failed"));
+  Runtime().EndRun(1);
+  Runtime().CancelCalls(Cancelled("interrupted"));
 }
 
 TEST(OneRankInitsAndShutsDownAgainAndAgain) {
@@ -76,6 +82,35 @@ TEST(OneRankInitsAndShutsDownAgainAndAgain) {
     EXPECT_TRUE(!Runtime().initialized());
   }
 }
+
+// Sanitizers need more address space than can be limited.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(AnExceptionInInitCanBeFollowedByAnotherInit) {
+  JobSockets sockets(3, Link::kTcp);
+  InitOptions options;
+  options.topology.rank = 1;
+  options.topology.size = 1 << 25;  // the engine keeps something for every rank
+  options.control_fds = sockets.control[1];
+  options.data_fds = sockets.data[1];
+  for (Rank other : {0, 2}) {
+    for (auto [peer, fd] : sockets.control[other]) close(fd);
+    for (auto [peer, fd] : sockets.data[other]) close(fd);
+  }
+  rlimit before{};
+  ASSERT_TRUE(getrlimit(RLIMIT_AS, &before) == 0);
+  rlimit tight = before;
+  tight.rlim_cur = 600u << 20;
+  ASSERT_TRUE(setrlimit(RLIMIT_AS, &tight) == 0);
+  const Status failed = Runtime().Init(options);
+  ASSERT_TRUE(setrlimit(RLIMIT_AS, &before) == 0);
+  EXPECT_TRUE(failed.code() == StatusCode::kInternal);
+  EXPECT_CONTAINS(failed.message(), "rank 1 could not start the runtime (std::bad_alloc)");
+  EXPECT_TRUE(!Runtime().initialized());
+  Runtime().Shutdown();
+  ASSERT_TRUE(Runtime().Init(InitOptions()).ok());
+  Runtime().Shutdown();
+}
+#endif
 
 TEST(TwoRanksWork) {
   TwoRanks ranks;

@@ -57,6 +57,41 @@ TEST(ASeedRepeatsARun) {
   }
 }
 
+// What the star of control connections costs its centre: for each call at most a request and a plan
+// of every other rank, a few frames around them, and at the end the goodbyes of all to all.
+TEST(MessagesAtTheBusiestOfTwoThousandRanks) {
+  SimOptions options;
+  options.ranks = 2048;
+  options.workload = "global";
+  const SimReport report = Cluster(options).Run();
+  EXPECT_TRUE(report.failures.empty());
+  const Network::Load& busiest = report.busiest;
+  const int64_t others = options.ranks - 1;
+  const int64_t calls = report.results / options.ranks;
+  std::cout << "rank " << busiest.rank << ": " << busiest.messages << " messages, "
+            << busiest.goodbyes << " of them goodbyes, " << busiest.bytes << " bytes for " << calls
+            << " calls of each rank\n";
+  EXPECT_EQ(busiest.rank, 0);
+  const int64_t work = busiest.messages - busiest.goodbyes;
+  EXPECT_TRUE(calls > 0 && work >= 2 * others && work <= 2 * others * calls);
+  EXPECT_TRUE(busiest.goodbyes <= others * options.ranks);
+  EXPECT_TRUE(busiest.bytes <= 100 * work + 4 * busiest.goodbyes);
+}
+
+TEST(StepsReallyFailAndASeedRepeatsThat) {
+  SimOptions options;
+  options.ranks = 4;
+  options.workload = "withdrawals";
+  int64_t aborted = 0;
+  for (options.seed = 1; options.seed <= 20; ++options.seed) {
+    const SimReport first = Cluster(options).Run();
+    EXPECT_EQ(first.events, Cluster(options).Run().events);
+    EXPECT_TRUE(first.failures.empty());
+    aborted += first.aborted;
+  }
+  EXPECT_TRUE(aborted > 200);
+}
+
 TEST(AFaultIsReallyInjected) {
   int struck = 0;
   SimOptions options;
@@ -120,6 +155,48 @@ TEST(TheWrongNameOfALostRankIsDetected) {
   checker.OnResult(0, 1, Unavailable("rank 1 (host h1) was lost: connection closed"));
   EXPECT_TRUE(AnyContains(checker.failures(), "rank 2 is the lost one"));
   EXPECT_EQ(checker.open(0), 0u);
+}
+
+// One call named "x" of each of two ranks; the second is of attempt 1.
+void SubmitTwoAttempts(Checker* checker) {
+  Call call;
+  call.request.name = "x";
+  call.may_be_aborted = true;
+  checker->OnSubmit(0, 1, call);
+  call.attempt = 1;
+  checker->OnSubmit(1, 2, call);
+}
+
+TEST(APlanOfTwoAttemptsIsDetected) {
+  Checker checker(2, true);
+  SubmitTwoAttempts(&checker);
+  PlanRun run;
+  run.plan.sequence = 1;
+  run.plan.kind = CollectiveKind::kAllreduce;
+  run.plan.items = {{"x", 0, {}}};
+  run.members = {0, 1};
+  run.calls = {1};
+  checker.OnRun(0, run);
+  EXPECT_TRUE(checker.failures().empty());
+  run.calls = {2};
+  checker.OnRun(1, run);
+  EXPECT_TRUE(AnyContains(checker.failures(), "combines 'x' of attempt 1 with attempt 0"));
+}
+
+TEST(AnAbortThatNamesNoFailedRankIsDetected) {
+  Checker checker(2, true);
+  SubmitTwoAttempts(&checker);
+  checker.OnFailure(1, kGlobalProcessSet, 0);
+  const Status error = Aborted("x was given up: the step of rank 1 (host h1) failed: NaN");
+  checker.OnResult(0, 1, error);
+  EXPECT_TRUE(checker.failures().empty());
+  checker.OnResult(1, 2, error);  // it failed in another attempt
+  EXPECT_TRUE(AnyContains(checker.failures(), "that is no rank whose step failed"));
+  Call call;
+  call.request.name = "y";
+  checker.OnSubmit(0, 3, call);
+  checker.OnResult(0, 3, error);
+  EXPECT_TRUE(AnyContains(checker.failures(), "no step failed"));
 }
 
 TEST(TheReplayLineNamesEverything) {

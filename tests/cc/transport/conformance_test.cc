@@ -179,7 +179,7 @@ TEST(DataMovesPartsAndKeepsOrder) {
         struct iovec parts[2] = {Part(at, first), Part(at + first, total - done - first)};
         Result<int64_t> n = pair.a->TrySend(1, parts, 2);
         send_ok = n.ok();
-        if (n.ok() && *n == 0) pair.a->Wait({}, {1});
+        if (n.ok() && *n == 0) pair.a->Wait({{}, {1}});
         if (n.ok()) done += static_cast<size_t>(*n);
       }
     });
@@ -188,7 +188,7 @@ TEST(DataMovesPartsAndKeepsOrder) {
       struct iovec part = Part(reinterpret_cast<char*>(received.data()) + done, total - done);
       Result<int64_t> n = pair.b->TryRecv(0, &part, 1);
       ASSERT_TRUE(n.ok());
-      if (*n == 0) pair.b->Wait({0}, {});
+      if (*n == 0) pair.b->Wait({{0}, {}});
       done += static_cast<size_t>(*n);
     }
     sender.join();
@@ -216,11 +216,11 @@ TEST(DataSendsOnlyWhatFits) {
       struct iovec into = Part(got.data(), got.size());
       Result<int64_t> n = pair.b->TryRecv(0, &into, 1);
       ASSERT_TRUE(n.ok());
-      if (*n == 0) pair.b->Wait({0}, {});
+      if (*n == 0) pair.b->Wait({{0}, {}});
       received += *n;
     }
     EXPECT_EQ(received, accepted);
-    pair.a->Wait({}, {1});  // room again
+    pair.a->Wait({{}, {1}});  // room again
   }
 }
 
@@ -235,11 +235,11 @@ TEST(DataEndOfStreamComesAfterTheData) {
     pair.a.reset();
     char got[8] = "";
     struct iovec into = Part(got, sizeof(got));
-    pair.b->Wait({0}, {});
+    pair.b->Wait({{0}, {}});
     Result<int64_t> n = pair.b->TryRecv(0, &into, 1);
     ASSERT_TRUE(n.ok());
     EXPECT_EQ(std::string(got, static_cast<size_t>(*n)), std::string("hello"));
-    pair.b->Wait({0}, {});
+    pair.b->Wait({{0}, {}});
     n = pair.b->TryRecv(0, &into, 1);
     ASSERT_TRUE(!n.ok());
     EXPECT_TRUE(n.status().code() == StatusCode::kUnavailable);
@@ -255,10 +255,10 @@ TEST(DataInterruptEndsThisAndLaterWaits) {
   for (Link link : kDataLinks) {
     DataPair pair = MakeData(link);
     std::thread interrupter([&] { pair.a->Interrupt(); });
-    pair.a->Wait({1}, {});
+    pair.a->Wait({{1}, {}});
     interrupter.join();
-    pair.a->Wait({1}, {});
-    pair.a->Wait({}, {});
+    pair.a->Wait({{1}, {}});
+    pair.a->Wait({{}, {}});
     char byte = 0;
     struct iovec into = Part(&byte, 1);
     Result<int64_t> n = pair.a->TryRecv(1, &into, 1);
@@ -282,7 +282,7 @@ TEST(DataCloseLosesNothing) {
       struct iovec into = Part(got.data(), got.size());
       Result<int64_t> n = pair.b->TryRecv(0, &into, 1);
       ASSERT_TRUE(n.ok());
-      if (*n == 0) pair.b->Wait({0}, {});
+      if (*n == 0) pair.b->Wait({{0}, {}});
       received += *n;
     }
     closer.join();

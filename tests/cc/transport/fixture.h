@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <thread>
@@ -51,7 +52,7 @@ inline std::unique_ptr<TcpControlTransport> ControlOver(std::map<Rank, int> fds,
                                                         std::map<Rank, int64_t> pids = {}) {
   std::vector<TcpControlTransport::Peer> peers;
   for (auto [rank, fd] : fds) {
-    peers.push_back({rank, UniqueFd(fd), pids.count(rank) != 0 ? pids[rank] : 0});
+    peers.push_back({rank, UniqueFd(fd), pids.count(rank) != 0 ? pids[rank] : 0, "", ""});
   }
   auto made = TcpControlTransport::Create(std::move(peers));
   return made.ok() ? std::move(*made) : nullptr;
@@ -74,11 +75,15 @@ inline std::unique_ptr<DataTransport> SharedMemoryOver(Rank peer, int fd) {
 
 inline TimePoint In(Duration wait) { return MonotonicNow() + wait; }
 
-// Waits until `count` events have come, at most 20 s.
+// Waits until `count` events have come, besides signs of life, at most 20 s.
 inline std::vector<ControlEvent> Collect(ControlTransport* transport, size_t count) {
   std::vector<ControlEvent> events;
   const TimePoint deadline = In(20 * kSecond);
-  while (events.size() < count && MonotonicNow() < deadline) transport->Wait(deadline, &events);
+  while (events.size() < count && MonotonicNow() < deadline) {
+    transport->Wait(deadline, &events);
+    const auto alive = [](const ControlEvent& e) { return e.kind == ControlEvent::Kind::kAlive; };
+    events.erase(std::remove_if(events.begin(), events.end(), alive), events.end());
+  }
   return events;
 }
 

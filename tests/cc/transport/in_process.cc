@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -153,6 +154,7 @@ struct InProcessDataHub::State {
   std::map<std::pair<Rank, Rank>, Stream> streams;
   std::vector<bool> closed;  // by rank
   std::vector<bool> broken;  // by rank
+  std::set<std::pair<Rank, Rank>> cut;
   int64_t sent = 0;
 };
 
@@ -170,11 +172,14 @@ class InProcessDataHub::End final : public DataTransport {
     std::lock_guard<std::mutex> lock(state_->mutex);
     if (state_->SendFails(rank_, to)) return Lost(to);
     State::Stream& stream = state_->Between(rank_, to);
+    const bool lost = state_->cut.count({rank_, to}) > 0;
     int64_t moved = 0;
     int64_t left = state_->Part(state_->options.capacity - stream.size());
     for (int i = 0; i < count && left > 0; ++i) {
       const int64_t part = std::min(left, static_cast<int64_t>(iov[i].iov_len));
-      stream.bytes.append(static_cast<const char*>(iov[i].iov_base), static_cast<size_t>(part));
+      if (!lost) {
+        stream.bytes.append(static_cast<const char*>(iov[i].iov_base), static_cast<size_t>(part));
+      }
       moved += part;
       left -= part;
     }
@@ -217,20 +222,39 @@ class InProcessDataHub::End final : public DataTransport {
     state_->changed.notify_all();
   }
 
-  void Wait(const std::vector<Rank>& readable, const std::vector<Rank>& writable) override {
+  std::optional<BrokenStream> Wait(const WaitSet& what) override {
     std::unique_lock<std::mutex> lock(state_->mutex);
-    state_->changed.wait(lock, [&] {
-      return interrupted_ ||
-             std::any_of(readable.begin(), readable.end(),
+    const auto broken = [&] {
+      return std::find_if(what.watched.begin(), what.watched.end(),
+                          [&](Rank peer) { return state_->broken[peer]; });
+    };
+    const auto ready = [&] {
+      return interrupted_ || broken() != what.watched.end() ||
+             std::any_of(what.readable.begin(), what.readable.end(),
                          [&](Rank peer) {
                            return state_->RecvFails(peer, rank_) ||
                                   state_->Between(peer, rank_).size() > 0;
                          }) ||
-             std::any_of(writable.begin(), writable.end(), [&](Rank peer) {
+             std::any_of(what.writable.begin(), what.writable.end(), [&](Rank peer) {
                return state_->SendFails(rank_, peer) ||
                       state_->Between(rank_, peer).size() < state_->options.capacity;
              });
-    });
+    };
+    if (what.deadline == kNever) {
+      state_->changed.wait(lock, ready);
+    } else {
+      state_->changed.wait_until(
+          lock, std::chrono::steady_clock::time_point(std::chrono::nanoseconds(what.deadline)),
+          ready);
+    }
+    if (broken() == what.watched.end()) return std::nullopt;
+    return BrokenStream{*broken(), Lost(*broken())};
+  }
+
+  std::string PathTrouble(Rank peer) const override {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    const bool cut = state_->cut.count({rank_, peer}) + state_->cut.count({peer, rank_}) > 0;
+    return cut ? "it was cut" : "";
   }
 
   void Interrupt() override {
@@ -274,6 +298,12 @@ void InProcessDataHub::Break(Rank rank) {
   std::lock_guard<std::mutex> lock(state_->mutex);
   state_->broken[rank] = true;
   state_->changed.notify_all();
+}
+
+void InProcessDataHub::Cut(Rank from, Rank to) {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->cut.insert({from, to});
+  state_->Between(from, to).Drop(state_->Between(from, to).size());
 }
 
 void InProcessDataHub::WaitForBytes(int64_t bytes) {

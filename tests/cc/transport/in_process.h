@@ -48,6 +48,10 @@ class InProcessDataHub {
   // From now on every call that moves bytes to or from `rank` fails.
   void Break(Rank rank);
 
+  // From now on what `from` sends to `to` is taken and never arrives, as on a path that is cut;
+  // both see trouble.
+  void Cut(Rank from, Rank to);
+
   // Blocks until all ranks together have sent this many bytes.
   void WaitForBytes(int64_t bytes);
 

@@ -3,6 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <random>
 #include <thread>
@@ -31,7 +33,7 @@ bool Produce(DataTransport* transport, Rank to, uint64_t total, uint32_t seed) {
     Result<int64_t> moved = transport->TrySend(to, iov, 2);
     if (!moved.ok()) return false;
     sent += static_cast<uint64_t>(*moved);
-    if (*moved == 0) transport->Wait({}, {to});
+    if (*moved == 0) transport->Wait({{}, {to}});
   }
   return transport->bytes_sent() == static_cast<int64_t>(total);
 }
@@ -61,7 +63,7 @@ bool ConsumeAll(DataTransport* transport, Rank from, uint64_t total, uint32_t se
     }
     if (peek && n > 0) transport->Consume(from, n);
     received += static_cast<uint64_t>(n);
-    if (n == 0) transport->Wait({from}, {});
+    if (n == 0) transport->Wait({{from}, {}});
   }
   return true;
 }
@@ -135,6 +137,67 @@ TEST(ShmOpenRefusesAnotherNonceAndAnotherShape) {
   nonce[0] ^= 1;
   EXPECT_TRUE(!ShmSegment::Open(getpid(), fd, nonce, 2, 65536).ok());
   EXPECT_TRUE(!ShmSegment::Open(getpid(), 0, nonce, 2, 65536).ok());
+}
+
+// Blocks until the owner of the transport sleeps as often as it will without a wake-up.
+void Settle() { std::this_thread::sleep_for(std::chrono::milliseconds(150)); }
+
+TEST(ShmSleepsWithoutPollingAlsoWhenSocketsAreWaitedForToo) {
+  // Rank 0 shares memory with rank 1 and has a socket to rank 2.
+  auto [a, b] = ConnectedSockets(Link::kUnix);
+  auto [c, d] = ConnectedSockets(Link::kTcp);
+  std::unique_ptr<DataTransport> one;
+  std::thread other([&one, fd = b] { one = SharedMemoryOver(0, fd); });
+  auto made =
+      ShmDataTransport::Connect(true, {{1, a}}, DataOver({{1, a}, {2, c}}), In(10 * kSecond));
+  other.join();
+  ASSERT_TRUE(made.ok() && one != nullptr);
+  DataTransport* zero = made->get();
+  const std::unique_ptr<DataTransport> two = DataOver({{0, d}});
+  ASSERT_TRUE(zero->CanPeek(1) && !zero->CanPeek(2));
+  char sent = 1;
+  char received = 0;
+  const iovec from{&sent, 1};
+  const iovec into{&received, 1};
+  const std::vector<WaitSet> sets = {
+      {{1, 2}, {}, {}, kNever}, {{1}, {}, {2}, kNever}, {{1}, {}, {}, kNever}};
+  for (const WaitSet& set : sets) {
+    std::atomic<int> returns{0};
+    int64_t moved = 0;
+    std::thread sleeper([&] {
+      while (moved == 0) {
+        zero->Wait(set);
+        ++returns;
+        moved = *zero->TryRecv(1, &into, 1);
+      }
+    });
+    Settle();
+    const int before = returns;
+    EXPECT_EQ(*one->TrySend(0, &from, 1), 1);
+    sleeper.join();
+    // A byte that was left in the pipe may cost one wake-up, polling would cost one a moment.
+    EXPECT_TRUE(before <= 1);
+    EXPECT_TRUE(returns <= before + 2);
+  }
+  // From the socket, and by the deadline.
+  std::thread sender([&] {
+    Settle();
+    EXPECT_EQ(*two->TrySend(0, &from, 1), 1);
+  });
+  int returns = 0;
+  while (*zero->TryRecv(2, &into, 1) == 0) {
+    zero->Wait(sets[0]);
+    ++returns;
+  }
+  sender.join();
+  EXPECT_TRUE(returns <= 2);
+  for (WaitSet set : sets) {
+    set.deadline = In(20 * kMillisecond);
+    while (MonotonicNow() < set.deadline) zero->Wait(set);
+  }
+  // Interrupt ends all later waits.
+  zero->Interrupt();
+  for (const WaitSet& set : sets) zero->Wait(set);
 }
 
 TEST(ShmSilentPeerEndsAtTheDeadline) {

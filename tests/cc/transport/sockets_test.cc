@@ -49,6 +49,28 @@ TEST(FrameReaderRefusesLongFrames) {
   EXPECT_CONTAINS(fed.message(), "101");
 }
 
+TEST(AWatchedStreamThatBreaksEndsTheWait) {
+  auto [a, b] = ConnectedSockets(Link::kTcp);
+  auto [c, d] = ConnectedSockets(Link::kTcp);
+  auto transport = DataOver({{1, a}, {2, c}});
+  int probes = 0;
+  socklen_t size = sizeof(probes);
+  EXPECT_EQ(getsockopt(c, SOL_SOCKET, SO_KEEPALIVE, &probes, &size), 0);
+  EXPECT_EQ(probes, 1);
+  EXPECT_EQ(transport->PathTrouble(2), "");
+  char byte = 1;
+  const iovec iov{&byte, 1};
+  EXPECT_EQ(*transport->TrySend(2, &iov, 1), 1);
+  // Rank 2 has not read it and closes: a reset. Rank 1 only keeps the wait busy.
+  close(d);
+  const std::optional<BrokenStream> broken = transport->Wait({{1}, {}, {2}, In(20 * kSecond)});
+  ASSERT_TRUE(broken.has_value());
+  EXPECT_EQ(broken->peer, 2);
+  EXPECT_TRUE(broken->status.code() == StatusCode::kUnavailable);
+  EXPECT_CONTAINS(broken->status.message(), "rank 2 broke: Connection reset by peer");
+  close(b);
+}
+
 TEST(AHostileLengthLosesThePeer) {
   auto [ours, theirs] = ConnectedSockets(Link::kTcp);
   auto transport = ControlOver({{3, ours}});

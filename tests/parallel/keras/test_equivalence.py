@@ -8,9 +8,13 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras_cases import (
     assert_same_on_all_ranks,
     assert_same_weights,
+    broadcast,
+    compiled,
+    fit,
     train_alone,
     train_together,
     whole_data,
@@ -74,6 +78,43 @@ def test_mixed_float16(policy: Any, accumulate: Any, overflow: bool) -> None:
     # Halved once, on every rank.
     assert float(together.optimizer.dynamic_scale) == 2.0 ** (14 if overflow else 15)
     assert all(np.isfinite(w).all() for w in together.get_weights())
+
+
+@pytest.mark.parametrize("scales", ["before fit", "in a loop of one's own"])
+def test_a_loss_scale_that_rank_0_has_loaded(policy: Any, scales: str) -> None:
+    """The first step is that of one process, whatever the ranks' scales are."""
+    policy("mixed_float16")
+    rate = 0.1
+    model = compiled(SGD(rate), seed=3)
+    variables, optimizer = model.trainable_variables, model.optimizer
+    if hvd.rank() == 0:
+        optimizer.build(variables)
+        optimizer.dynamic_scale.assign(256.0)
+    before = [v.numpy() for v in variables]
+    if scales == "before fit":
+        fit(model, broadcast(), data=(np.ones((6, 8)), np.zeros(6)), steps=1)
+        assert float(optimizer.dynamic_scale) == 256.0
+        keras.mixed_precision.set_global_policy("float32")
+        alone = compiled(SGD(rate), seed=3)
+        fit(alone, data=(np.ones((6, 8)), np.zeros(6)), steps=1)
+        assert_same_weights(model, alone.get_weights(), tolerance=1e-3)
+    else:
+        optimizer.apply([optimizer.scale_loss(tf.ones(v.shape)) for v in variables], variables)
+        for old, variable in zip(before, variables, strict=True):
+            np.testing.assert_allclose(variable.numpy(), old - rate, atol=1e-6)
+
+
+def test_float16_weights_keep_the_loss_scale_on_the_wire() -> None:
+    """The gradient is too small for float16 without it; rank 0 has another scale."""
+    variable = keras.Variable(tf.zeros([2], tf.float16), dtype="float16")
+    optimizer = keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(SGD(1.0)))
+    optimizer.build([variable])
+    optimizer.dynamic_scale.assign(2.0 ** (15 if hvd.rank() == 0 else 13))
+    reduced = []
+    optimizer.inner_optimizer._tfring_hook._apply = lambda grads, variables: reduced.extend(grads)
+    scaled = optimizer.dynamic_scale.value * 2.0**-25
+    optimizer.apply([tf.cast(tf.fill([2], scaled), tf.float16)], [variable])
+    np.testing.assert_array_equal(tf.cast(reduced[0], tf.float32), [2.0**-25] * 2)
 
 
 def test_mixed_bfloat16(policy: Any) -> None:

@@ -92,6 +92,39 @@ def test_other_variables_and_a_loss_that_contains_reduced_gradients_are_fine() -
     np.testing.assert_allclose(generator, [3.0 - 2 * mean_over_ranks()], rtol=1e-6)
 
 
+@pytest.mark.parametrize("weight", ["loss of a function", "stopped norm"])
+def test_a_loss_weighted_by_what_a_tape_was_used_for_is_fine(weight: str) -> None:
+    """The function reduces gradients and returns its loss, which was not computed from them."""
+    critic, generator = keras.Variable([2.0]), keras.Variable([3.0])
+    plain = keras.optimizers.SGD(1.0)
+    wrapped = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    plain.build([critic])
+    wrapped.build([generator])
+
+    @tf.function
+    def train_critic(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            value = tf.reduce_sum(critic.value * x)
+        (gradient,) = hvd.DistributedGradientTape(tape).gradient(value, [critic.value])
+        plain.apply([gradient], [critic])
+        return value, tf.norm(gradient)
+
+    @tf.function
+    def step(x: Any) -> None:
+        loss, norm = train_critic(x)
+        factor = loss if weight == "loss of a function" else tf.stop_gradient(norm)
+        with tf.GradientTape() as tape:
+            value = tf.reduce_sum(generator.value * x) * factor
+        wrapped.apply(tape.gradient(value, [generator.value]), [generator])
+
+    step(tf.constant([mine()]))
+    mean = mean_over_ranks()
+    squares = np.mean([(r + 1.0) ** 2 for r in range(hvd.size())])
+    change = 2 * squares if weight == "loss of a function" else mean**2
+    np.testing.assert_allclose(critic, [2.0 - mean], rtol=1e-6)
+    np.testing.assert_allclose(generator, [3.0 - change], rtol=1e-6)
+
+
 def test_a_rank_that_resumed_meets_the_others(several: int) -> None:
     """Its optimizer is built and knows positions; the first call has only some of the variables."""
     variables = [keras.Variable([0.0]), keras.Variable([0.0])]

@@ -123,7 +123,7 @@ def test_a_custom_loop_equals_one_process() -> None:
     model = build_model(3 + 100 * hvd.rank())
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
     optimizer.build(model.trainable_variables)
-    hvd.broadcast_variables(model.variables + optimizer.variables, root_rank=0)
+    hvd.broadcast_variables(model.weights + optimizer.variables, root_rank=0)
     loss_of = loss()
 
     @tf.function
@@ -198,6 +198,33 @@ def test_different_missing_gradients_in_buckets_of_their_own(
     monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
     test_different_missing_gradients_are_an_error([0], True)
     test_different_missing_gradients_are_an_error([0], False)
+
+
+@pytest.mark.parametrize("in_function", [False, True])
+@pytest.mark.parametrize("other", ["one more", "another dtype", "another rank", "another order"])
+def test_other_variables_on_one_rank_are_an_error(
+    several: int, other: str, in_function: bool
+) -> None:
+    odd = hvd.rank() == several - 1
+    one, two = tf.Variable([1.0]), tf.Variable([[1.0]], dtype=tf.float64)
+    lists: dict[str, list[Any]] = {
+        "one more": [one, two, tf.Variable([2.0])],
+        "another dtype": [one, tf.Variable([[1.0]], dtype=tf.float16)],
+        "another rank": [tf.Variable([[1.0]]), tf.Variable([[[1.0]]], dtype=tf.float64)],
+        "another order": [two, one],
+    }
+
+    def step(variables: list[Any]) -> Any:
+        with tf.GradientTape() as tape:
+            target = tf.add_n([tf.cast(tf.reduce_sum(v), tf.float32) for v in variables])
+        return hvd.DistributedGradientTape(tape).gradient(target, variables)
+
+    def run(variables: list[Any]) -> Any:
+        return tf.function(lambda: step(variables))() if in_function else step(variables)
+
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"tfring\.tape"):
+        run(lists[other] if odd else [one, two])
+    np.testing.assert_array_equal(run([one])[0], [1.0])  # and the next step works
 
 
 def test_gradients_missing_everywhere_are_fine() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import threading
 import time
@@ -10,9 +11,12 @@ import pytest
 
 from tfring.bootstrap import auth
 from tfring.bootstrap import listener as listener_module
-from tfring.bootstrap.errors import AuthError, BootstrapError
-from tfring.bootstrap.listener import Listener, bind, connect
-from tfring.bootstrap.secret import derived_secret, fresh_secret, job_key
+from tfring.bootstrap.connector import connect
+from tfring.bootstrap.errors import AuthError, BootstrapError, NotAdmittedError
+from tfring.bootstrap.listener import Listener, bind
+from tfring.security.errors import SecretError
+from tfring.security.seal import receive_exactly
+from tfring.security.secret import derived_secret, expand, fresh_secret, job_key
 
 KEY = job_key("a" * 64, "job")
 DATA = auth.Role.DATA
@@ -52,15 +56,15 @@ def accept_in_background(listener, expected, seconds=10.0):
     return finish
 
 
-def join(listener, rank, key=KEY, role=DATA, wanted=0):
+def join(listener, rank, key=KEY, role=DATA, wanted=0, seconds=10.0):
     address, port = listener.address
-    return connect(address, port, key, auth.Hello(role, rank, wanted), soon())
+    return connect(address, port, key, auth.Hello(role, rank, wanted), soon(seconds)).sock
 
 
 def test_wrong_secret_is_refused_by_both_sides(listener):
     finish = accept_in_background(listener, {(DATA, 1)}, seconds=2.0)
     with pytest.raises(AuthError, match="wrong secret"):
-        join(listener, 1, key=job_key("b" * 64, "job"))
+        join(listener, 1, key=job_key("b" * 64, "job"), seconds=1.0)
     assert finish() == {}
 
 
@@ -71,8 +75,16 @@ def test_job_id_separates_jobs_with_one_secret():
 
 
 def test_short_secret_is_refused():
-    with pytest.raises(ValueError, match="TFRING_SECRET"):
+    with pytest.raises(SecretError, match="TFRING_SECRET"):
         job_key("abc", "job")
+
+
+def test_a_persons_own_words_are_stretched():
+    """A short secret goes through scrypt, so that every guess at it costs memory and time."""
+    plain = hashlib.sha256(b"tfring secret\0" + b"sixteen letters!").digest()
+    assert job_key("sixteen letters!", "job") != expand(plain, b"job\0job")
+    random = hashlib.sha256(b"tfring secret\0" + b"c" * 64).digest()
+    assert job_key("c" * 64, "job") == expand(random, b"job\0job")
 
 
 GARBAGE = [
@@ -129,8 +141,9 @@ def recorded_handshake(listener):
             (auth.HELLO_SIZE, client, server),
             (auth.CHALLENGE_SIZE, server, client),
             (auth.PROOF_SIZE, client, server),
+            (auth.VERDICT_SIZE, server, client),
         ):
-            data = auth.receive_exactly(source, count)
+            data = receive_exactly(source, count)
             sink.sendall(data)
             if source is client:
                 sent.extend(data)
@@ -140,11 +153,11 @@ def recorded_handshake(listener):
     thread.start()
     finish = accept_in_background(listener, {(DATA, 1)})
     address, port = proxy.getsockname()
-    sock = connect(address, port, KEY, auth.Hello(DATA, 1, 0), soon())
+    channel = connect(address, port, KEY, auth.Hello(DATA, 1, 0), soon())
     thread.join(10)
     for accepted in finish().values():
-        accepted.close()
-    sock.close(), proxy.close()
+        accepted.sock.close()
+    channel.sock.close(), proxy.close()
     return bytes(sent)
 
 
@@ -154,7 +167,8 @@ def test_replayed_handshake_is_refused(listener):
     finish = accept_in_background(listener, {(DATA, 1)}, seconds=2.0)
     attacker = socket.create_connection(listener.address, timeout=10)
     attacker.sendall(recorded)
-    auth.receive_exactly(attacker, auth.CHALLENGE_SIZE)
+    receive_exactly(attacker, auth.CHALLENGE_SIZE)
+    assert receive_exactly(attacker, auth.VERDICT_SIZE) == auth.WRONG_SECRET_ANSWER
     assert attacker.recv(1) == b""
     attacker.close()
     assert finish() == {}
@@ -164,8 +178,9 @@ def test_reflected_proof_is_refused(listener):
     finish = accept_in_background(listener, {(DATA, 1)}, seconds=2.0)
     attacker = socket.create_connection(listener.address, timeout=10)
     attacker.sendall(auth._HELLO.pack(auth._MAGIC, DATA, 1, 0, b"n" * 32))
-    challenge = auth.receive_exactly(attacker, auth.CHALLENGE_SIZE)
+    challenge = receive_exactly(attacker, auth.CHALLENGE_SIZE)
     attacker.sendall(challenge[-auth.PROOF_SIZE :])
+    assert receive_exactly(attacker, auth.VERDICT_SIZE) == auth.WRONG_SECRET_ANSWER
     assert attacker.recv(1) == b""
     attacker.close()
     assert finish() == {}
@@ -173,50 +188,65 @@ def test_reflected_proof_is_refused(listener):
 
 def test_listener_that_does_not_know_the_secret_is_refused():
     impostor = bind("127.0.0.1", 0, 1)
+    closed = []
 
     def serve():
         sock, _ = impostor.accept()
         sock.settimeout(10)
-        auth.receive_exactly(sock, auth.HELLO_SIZE)
-        sock.sendall(b"\x00" * auth.CHALLENGE_SIZE)
-        assert sock.recv(1) == b""  # no proof is sent to it
+        receive_exactly(sock, auth.HELLO_SIZE)
+        sock.sendall(auth._MAGIC + b"\x00" * 32)
+        proof = receive_exactly(sock, auth.PROOF_SIZE)
+        impostor.close()
+        sock.sendall(bytes([auth.Verdict.ADMITTED]) + proof)  # sent back to who made it
+        closed.append(sock.recv(1))
         sock.close()
 
     thread = threading.Thread(target=serve)
     thread.start()
     address, port = impostor.getsockname()
     with pytest.raises(AuthError, match="wrong secret"):
-        connect(address, port, KEY, auth.Hello(DATA, 1, 0), soon())
+        connect(address, port, KEY, auth.Hello(DATA, 1, 0), soon(1.0))
     thread.join(10)
-    impostor.close()
+    assert closed == [b""]  # nothing more is sent to it
 
 
 def test_role_and_ranks_are_part_of_what_is_proven(listener):
     """A proof for one role and rank is not accepted for another."""
     handshake = auth.ListenerHandshake(KEY, 0)
     hello = auth._HELLO.pack(auth._MAGIC, DATA, 1, 0, b"n" * 32)
-    nonce = handshake.challenge(hello)[:32]
+    challenge = handshake.challenge(hello)
     for role, rank in ((auth.Role.CONTROL, 1), (DATA, 2)):
         other = auth._HELLO.pack(auth._MAGIC, role, rank, 0, b"n" * 32)
         with pytest.raises(AuthError):
-            handshake.finish(auth._proof(KEY, b"connector", other, nonce))
-    assert handshake.finish(auth._proof(KEY, b"connector", hello, nonce)).connector == 1
+            handshake.finish(auth._proof(KEY, b"connector", other, challenge))
+    assert handshake.finish(auth._proof(KEY, b"connector", hello, challenge)).connector == 1
 
 
 def test_two_processes_with_one_rank(listener):
     finish = accept_in_background(listener, {(DATA, 1), (DATA, 2)})
     first = join(listener, 1)
-    second = join(listener, 1)
+    with pytest.raises(NotAdmittedError):
+        join(listener, 1)
     with pytest.raises(BootstrapError, match="two processes say that they are rank 1"):
         finish()
-    first.close(), second.close()
+    first.close()
+
+
+def test_rank_that_was_cut_off_may_come_again(listener):
+    finish = accept_in_background(listener, {(DATA, 1), (DATA, 2)})
+    join(listener, 1).close()
+    second, other = join(listener, 1), join(listener, 2)
+    present = finish()
+    present[DATA, 1].sock.setblocking(True)
+    second.sendall(b"x")
+    assert present[DATA, 1].sock.recv(1) == b"x"
+    second.close(), other.close()
 
 
 def test_unexpected_rank_is_refused(listener):
     finish = accept_in_background(listener, {(DATA, 1)})
-    other = join(listener, 5)
+    with pytest.raises(NotAdmittedError, match="rank 0 does not wait for rank 5"):
+        join(listener, 5)
     mine = join(listener, 1)
     assert set(finish()) == {(DATA, 1)}
-    other.settimeout(10)
-    assert other.recv(1) == b""
-    other.close(), mine.close()
+    mine.close()

@@ -2,80 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import socket
 import struct
-import threading
 import time
 
 import pytest
+from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
-from tfring.bootstrap import auth, frames, hosts, mesh, records, rendezvous
+from tfring.bootstrap import auth, exchange, hosts, mesh, records, rendezvous
 from tfring.bootstrap.connect import connect_job
+from tfring.bootstrap.connector import connect
 from tfring.bootstrap.errors import BootstrapError
 from tfring.bootstrap.hosts import InterfaceAddress
-from tfring.bootstrap.listener import bind, connect
-from tfring.bootstrap.secret import job_key
+from tfring.bootstrap.listener import bind
 from tfring.config import Settings, read_settings
 from tfring.environments import Identity, Rendezvous
-
-SECRET = "s" * 64
-
-
-def free_port():
-    with bind("127.0.0.1", 0, 1) as probe:
-        return probe.getsockname()[1]
-
-
-def run_ranks(work, ranks):
-    """Runs work(rank) in a thread per rank; returns results and errors by rank."""
-    results, errors = {}, {}
-
-    def one(rank):
-        try:
-            results[rank] = work(rank)
-        except Exception as error:
-            errors[rank] = error
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in ranks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return results, errors
-
-
-def identity(rank, size, port, **more):
-    return Identity("a test", rank, size, Rendezvous.TCP, None, None, "localhost", port, **more)
-
-
-@pytest.fixture
-def connect_all():
-    """Connects jobs of threads; closes their connections after the test."""
-    opened = []
-
-    def connect_ranks(size, settings=None, each=None, **more):
-        port = free_port()
-
-        def work(rank):
-            own = each[rank] if each else settings or Settings(secret=SECRET, start_timeout=20)
-            return connect_job(identity(rank, size, port, **more), own, {})
-
-        memberships, errors = run_ranks(work, range(size))
-        opened.extend(memberships.values())
-        return memberships, errors
-
-    yield connect_ranks
-    for membership in opened:
-        close(membership)
-
-
-def close(membership):
-    for fd in (*membership.control_fds.values(), *membership.data_fds.values()):
-        os.close(fd)
+from tfring.security.secret import job_key
 
 
 def talk(memberships, kind):
@@ -147,7 +93,7 @@ def test_rank_that_dies_after_the_handshake():
         if rank == 1:
             hello = auth.Hello(auth.Role.RENDEZVOUS, 1, 0)
             key = job_key(SECRET, "")
-            connect("localhost", port, key, hello, time.monotonic() + 5).close()
+            connect("localhost", port, key, hello, time.monotonic() + 5).sock.close()
             return None
         return connect_job(identity(rank, 3, port), settings, {})
 
@@ -159,10 +105,11 @@ def test_rank_that_dies_after_the_handshake():
 @pytest.mark.parametrize(
     "payload,words",
     [
-        (struct.pack(">I", 2**32 - 1), "4294967295 bytes"),
-        (struct.pack(">I", 3) + b"{]}", "not JSON"),
-        (struct.pack(">I", 2) + b"{}", "malformed record"),
-        (struct.pack(">I", 4) + b"null", "malformed record"),
+        (b"x" * (rendezvous.MAX_RECORD_BYTES + 1), "65537 bytes was announced"),
+        (b"{]}", "not JSON"),
+        (b"{}", "malformed record"),
+        (b"null", "malformed record"),
+        (b'{"version":"0.0.9"}', "rank 1 on host  has tfring 0.0.9, rank 0 on host"),
     ],
 )
 def test_malformed_records_from_a_member(payload, words):
@@ -174,8 +121,9 @@ def test_malformed_records_from_a_member(payload, words):
         if rank == 0:
             return connect_job(identity(0, 2, port), settings, {})
         hello = auth.Hello(auth.Role.RENDEZVOUS, 1, 0)
-        with connect("localhost", port, job_key(SECRET, ""), hello, time.monotonic() + 5) as sock:
-            sock.sendall(payload)
+        channel = connect("localhost", port, job_key(SECRET, ""), hello, time.monotonic() + 5)
+        with channel.sock as sock, contextlib.suppress(OSError):
+            channel.send(payload)
             sock.settimeout(5)
             sock.recv(1)
         return None
@@ -203,13 +151,6 @@ def test_rank_0s_settings_count_for_all(connect_all, caplog):
     assert "TFRING_PIECE_BYTES is 2 on rank 1 and 1 on rank 0" in caplog.text
 
 
-def test_warning_about_a_public_secret(connect_all, caplog):
-    with caplog.at_level(logging.WARNING, "tfring"):
-        _, errors = connect_all(2, Settings(start_timeout=20), public_seed="port 1")
-    assert not errors
-    assert "any local user could join" in caplog.text
-
-
 def test_unknown_interface_is_an_error_on_every_rank(connect_all):
     good = Settings(secret=SECRET, start_timeout=20)
     bad = Settings(secret=SECRET, start_timeout=20, interfaces=("nope0",))
@@ -234,12 +175,6 @@ def test_ranks_of_one_host_use_the_loopback_interface_only(connect_all):
     for fds in (memberships[0].data_fds, memberships[0].control_fds):
         with socket.socket(fileno=os.dup(fds[1])) as sock:
             assert sock.getsockname()[0] == sock.getpeername()[0] == "127.0.0.1"
-
-
-def test_address_that_is_not_ours():
-    settings = Settings(secret=SECRET, start_timeout=5, rendezvous_addr="192.0.2.254")
-    with pytest.raises(BootstrapError, match=r"cannot listen at 192\.0\.2\.254"):
-        connect_job(identity(0, 2, free_port()), settings, {})
 
 
 def test_inherited_listener_is_used_only_if_it_is_one():
@@ -299,7 +234,7 @@ def test_common_network_is_not_a_bridge_that_looks_the_same_everywhere():
 def test_records_survive_json():
     mine = records.Record.of_this_process(0, 1, 2, read_settings({}), "n")
     assert records.Record.from_json(json.loads(json.dumps(mine.to_json())), 0) == mine
-    assert len(frames.encode(mine.to_json())) < frames.MAX_RECORD_BYTES
+    assert len(exchange.encode(mine.to_json())) < rendezvous.MAX_RECORD_BYTES
     with pytest.raises(BootstrapError, match="rank 3 describes itself as rank 0"):
         records.Record.from_json(mine.to_json(), 3)
 

@@ -89,9 +89,9 @@ def test_single_process(environ):
 def test_slurm_step_uses_its_first_node_and_a_port_of_its_own():
     identity = find_identity(SLURM, have_mpi4py=False)
     assert (identity.source, identity.rank, identity.size) == ("a Slurm step", 5, 8)
-    assert identity.address == "gpu03" and 20000 <= identity.port < 32000
+    assert identity.address == "gpu03" and identity.port is None and identity.by_slurm
     other = find_identity({**SLURM, "SLURM_STEP_ID": "1"}, have_mpi4py=False)
-    assert other.port != identity.port and other.job_id != identity.job_id
+    assert other.job_id != identity.job_id
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_order(environ, source):
 
 
 HALF = [
-    *[(LAUNCHED, n) for n in ("TFRING_RANK", "TFRING_RENDEZVOUS_PORT", "TFRING_SECRET")],
+    *[(LAUNCHED, n) for n in ("TFRING_RANK", "TFRING_RENDEZVOUS_PORT")],
     *[(TORCHRUN, n) for n in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")],
     *[(OPEN_MPI, n) for n in ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")],
     *[(MPICH, n) for n in ("PMI_RANK", "PMI_SIZE")],
@@ -174,6 +174,27 @@ def test_srun_announces_pmi_to_programs_without_mpi_too():
     assert find_identity({**MPICH, **SLURM}, have_mpi4py=False).source == "a Slurm step"
 
 
+def test_mpi_that_does_not_load_under_slurm():
+    """An MPI identity has the Slurm step to fall back on, if that is the same rank."""
+    step = {**SLURM, "PMI_RANK": SLURM["SLURM_PROCID"], "PMI_SIZE": SLURM["SLURM_STEP_NUM_TASKS"]}
+    found = find_identity(step, have_mpi4py=True)
+    assert found.rendezvous is Rendezvous.MPI and found.fallback is not None
+    assert found.fallback.rendezvous is Rendezvous.TCP and found.fallback.rank == found.rank
+    assert find_identity(step, have_mpi4py=True, meeting="mpi").fallback is None
+    assert find_identity(step, have_mpi4py=True, meeting="rendezvous") == found.fallback
+    # The step of a daemon that mpirun started on this node.
+    assert find_identity({**step, "PMI_RANK": "0"}, have_mpi4py=True).fallback is None
+
+
+def test_mpirun_without_mpi_needs_an_address():
+    with pytest.raises(IdentityError, match="TFRING_RENDEZVOUS_ADDR"):
+        find_identity(OPEN_MPI, have_mpi4py=True, meeting="rendezvous")
+    where = {"TFRING_RENDEZVOUS_ADDR": "node0", "TFRING_RENDEZVOUS_PORT": "4000"}
+    found = find_identity({**OPEN_MPI, **where}, have_mpi4py=True, meeting="rendezvous")
+    assert found.rendezvous is Rendezvous.TCP
+    assert (found.address, found.port) == ("node0", 4000)
+
+
 def test_torchrun_agent_keeps_its_port_and_restarts_are_new_jobs():
     elastic = {
         **TORCHRUN,
@@ -182,7 +203,8 @@ def test_torchrun_agent_keeps_its_port_and_restarts_are_new_jobs():
         "TORCHELASTIC_RESTART_COUNT": "0",
     }
     first = find_identity(elastic)
-    assert first.port == 29501
+    assert first.port is None  # the ranks meet at a port that the job's key gives
+    assert find_identity({**elastic, "MASTER_PORT": "29501"}).job_id != first.job_id
     again = find_identity({**elastic, "TORCHELASTIC_RESTART_COUNT": "1"})
     assert first.job_id != again.job_id and first.public_seed != again.public_seed
 

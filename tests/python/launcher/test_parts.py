@@ -18,7 +18,8 @@ from tfring.launcher.placement import (
     parse_hostfile,
     parse_hosts,
 )
-from tfring.launcher.process import RankProcess, SshOptions, write_all
+from tfring.launcher.process import RankProcess, write_all
+from tfring.launcher.remote import SshOptions
 from tfring.launcher.report import describe, first_failure, last_traceback
 
 
@@ -267,7 +268,7 @@ def test_last_traceback_comes_with_its_cause():
 
 
 def ended(rank, code, at, text="", by_us=False):
-    process = RankProcess(Slot(rank, "h", rank, 3, 0, 1), None, False)  # type: ignore[arg-type]
+    process = RankProcess(Slot(rank, "h", rank, 3, 0, 1), None)  # type: ignore[arg-type]
     if text:
         process.record_output("stderr", text.encode(), at[0] if isinstance(at, tuple) else at)
     process.code, process.ended_by_launcher = code, by_us

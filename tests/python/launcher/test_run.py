@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
 
 import pytest
-from launcher_tools import REPORT, alive, pids_in, run, start, wait_until, write_script
+from launcher_tools import REPORT, alive, fake_ssh, pids_in, run, start, wait_until, write_script
 
 PREAMBLE = """
 import signal, subprocess, time
@@ -183,69 +182,6 @@ def test_failed_rank_leaves_no_orphans(tmp_path):
     assert not any(alive(pid) for pid in pids.values())
 
 
-RUN_HERE = """\
-printf '%s\\n' "$*" >> "${0%/bin/ssh}/ssh.log"
-while [[ "$1" == -* ]]; do
-  case "$1" in -o|-p|-i) shift;; esac
-  shift
-done
-shift
-exec env -i PATH=/usr/bin:/bin HOME=/ bash -c "$*"
-"""
-
-
-def fake_ssh(folder, text=RUN_HERE):
-    """A PATH with an ssh that runs the command here, in an empty environment, and records it."""
-    path = Path(folder) / "bin" / "ssh"
-    path.parent.mkdir()
-    path.write_text("#!/bin/bash\n" + text)
-    path.chmod(0o755)
-    return f"{path.parent}{os.pathsep}{os.environ['PATH']}"
-
-
-def test_other_hosts_get_the_environment_but_no_secret_on_the_command_line(tmp_path):
-    path = script(
-        tmp_path,
-        """
-    print(rank, os.environ["TFRING_CROSS_RANK"], os.environ.get("TRAINING_DATA"), os.getcwd())
-    print(os.environ["TFRING_SECRET"])
-    """,
-    )
-    done = run(
-        *("-np", 3, "-H", "localhost:1,127.0.0.2:2", "-p", 2222, sys.executable, path, tmp_path),
-        PATH=fake_ssh(tmp_path),
-        TRAINING_DATA="/a b/$c",
-    )
-    assert done.returncode == 0, done.stderr
-    here = os.getcwd()
-    lines = done.stdout.splitlines()
-    assert f"[1]<stdout>:1 1 /a b/$c {here}" in lines and f"[2]<stdout>:2 0 /a b/$c {here}" in lines
-    log = (tmp_path / "ssh.log").read_text()
-    assert log.count("-p 2222 127.0.0.2 ") == 2
-    secrets = {line.partition(":")[2] for line in lines if len(line) > 70}
-    assert len(secrets) == 1 and secrets.pop() not in log
-
-
-def test_rank_0_on_another_host_passes_on_where_it_listens(tmp_path):
-    path = script(
-        tmp_path,
-        """
-    import socket
-    where = os.environ["TFRING_RENDEZVOUS_ADDR"], int(os.environ["TFRING_RENDEZVOUS_PORT"])
-    if rank == 0:
-        with socket.socket(fileno=int(os.environ["TFRING_RENDEZVOUS_FD"])) as listener:
-            listener.settimeout(30)
-            print("heard", listener.accept()[0].recv(9).decode())
-    else:
-        socket.create_connection(where, 30).sendall(b"something")
-    """,
-    )
-    hosts = "127.0.0.2:1,127.0.0.3:1"
-    done = run("-H", hosts, sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert "[0]<stdout>:heard something" in done.stdout
-
-
 @pytest.mark.parametrize("where", [("-np", 2), ("-H", "127.0.0.2:1,127.0.0.3:1")])
 def test_killed_launcher_leaves_no_orphans(tmp_path, where):
     path = script(tmp_path, FAMILY)
@@ -255,14 +191,6 @@ def test_killed_launcher_leaves_no_orphans(tmp_path, where):
     job.kill()
     job.communicate(timeout=30)
     assert wait_until(lambda: not any(alive(pid) for pid in pids.values()))
-
-
-def test_host_that_cannot_be_reached(tmp_path):
-    path = script(tmp_path, "\n    pass\n")
-    ssh = fake_ssh(tmp_path, "echo 'ssh: no route to host' >&2; exit 255")
-    done = run("-H", "127.0.0.2:2", sys.executable, path, tmp_path, PATH=ssh)
-    assert done.returncode == 255
-    assert "no route to host" in done.stderr and "ssh could not reach the host" in done.stderr
 
 
 def test_closed_output_ends_the_job(tmp_path):

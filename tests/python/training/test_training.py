@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import pytest
+import tensorflow as tf
 
-from tfring import topology, world
-from tfring.keras.checks import ReductionWatch
+from tfring import world
 from tfring.training.ordinals import Ordinals
-from tfring.training.reduction_record import ReductionRecord, reductions
+from tfring.training.reduction_record import ReductionRecord
 
 
 def test_ordinals_count_first_uses_by_group_and_keep_their_numbers() -> None:
@@ -27,26 +25,24 @@ def test_a_record_knows_variables_times_and_process_sets() -> None:
     mine, begin = keras.Variable([1.0]), record.now()
     record.add()
     assert record.any_since(begin)
+    assert not record.covers(mine, begin)
+    record.add([mine.value])
+    assert record.covers(mine, begin)
+    assert not record.covers(mine, record.now())
     assert not record.any_since(record.now())
     record.add_by_tape([mine.value], 3)
     assert record.any_by_tape_since([mine], 3, begin)
     assert not record.any_by_tape_since([mine], 0, begin)
     assert not record.any_by_tape_since([mine], 3, record.now())
+    record.forget_tapes()
+    assert not record.any_by_tape_since([mine], 3, begin)
 
 
-class OwnTrainStep(keras.Sequential):
-    def train_step(self, data: Any) -> Any:
-        return {}
-
-
-def test_a_watch_wants_a_reduction_in_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topology, "size", lambda: 2)
-    monkeypatch.setattr(topology, "rank", lambda: 0)
-    model = OwnTrainStep([keras.layers.Input((1,)), keras.layers.Dense(1)])
-    model.compile("sgd")
-    reductions.add()
-    watch = ReductionWatch(model)
-    with pytest.raises(RuntimeError, match="no gradient was reduced"):
-        watch.after_first_batch()
-    reductions.add()  # of anything: Keras does not know all variables that a model may hold
-    watch.after_first_batch()
+@pytest.mark.parametrize("named", [True, False])
+def test_what_a_user_says_to_have_reduced_counts_at_any_time(named: bool) -> None:
+    record = ReductionRecord()
+    mine, other = keras.Variable([1.0]), keras.Variable([[1.0]])
+    record.declare([tf.constant([2.0]), None], [mine] if named else None)
+    assert record.covers(mine, record.now())
+    assert not record.covers(other, 0)
+    assert record.covers(keras.Variable([5.0]), 0) is not named  # of the same dtype and shape

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from tfring.compat.public_names import missing
 from tfring.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfring.keras.callbacks.checkpoint import BestModelCheckpoint
 from tfring.keras.callbacks.consistency import ConsistencyCheckCallback
@@ -21,3 +24,7 @@ __all__ = [
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise missing(__name__, name)

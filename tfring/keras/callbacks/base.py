@@ -8,37 +8,96 @@ from typing import Any
 import keras
 
 from tfring.keras import checks
+from tfring.keras.callbacks import state
+from tfring.keras.callbacks.fits import Fit, fit_of
+from tfring.keras2.facts import Keras2Callback
+from tfring.training.reduction_record import reductions
 
 # By model: the JoinCallback of its fit, and the last epoch whose metrics have been averaged.
 _joins: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 _averaged: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
-class DistributedCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """The base class of all callbacks that run collectives; checks that gradients are reduced.
+class DistributedCallback(Keras2Callback, keras.callbacks.Callback):  # type: ignore[misc]
+    """The base class of all callbacks that run collectives; compares what the ranks do.
 
-    Used by the thread that calls `fit`, and for one `fit` at a time.
+    Checks that gradients are reduced, and that the ranks begin the same epochs (see fits.Fit). A
+    subclass that overrides a method calls that of this class first. Used by the thread that calls
+    `fit`, and for one `fit` at a time.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._watch: checks.ReductionWatch | None = None
+        self._fit: Fit | None = None
 
     def set_model(self, model: Any) -> None:
         """As in keras.callbacks.Callback."""
         super().set_model(model)
+        self._fit = None
         checks.before_train_function(model)
+
+    def set_params(self, params: Any) -> None:
+        """As in keras.callbacks.Callback; called before any on_train_begin."""
+        super().set_params(params)
+        if self.model is not None:
+            self._fit = fit_of(self.model, params)
+
+    @property
+    def fit(self) -> Fit:
+        """The `fit` that is under way."""
+        if self._fit is None:
+            self._fit = fit_of(self.model, self.params)
+        return self._fit
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
-        checks.at_train_begin(self.model)
-        self._watch = checks.ReductionWatch(self.model)
+        reductions.forget_tapes()
+        if not self.fit.reduced_by_user:
+            checks.at_train_begin(self.model)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self.fit.begin_epoch(self.model, epoch, joins=find_join(self.model) is not None)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
-        if self._watch is not None:
-            self._watch.after_first_batch()
-            self._watch = None
+        self.fit.end_batch(self.model, batch)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self.fit.end_epoch(self.model, joins=find_join(self.model) is not None)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self.fit.end(self.model, joins=find_join(self.model) is not None)
+
+
+class LocalVariablesCallback(DistributedCallback):
+    """The base class of callbacks that leave out variables that are this rank's own."""
+
+    def __init__(self, local_variables: Any = None) -> None:
+        """Sets what to leave out.
+
+        Args:
+            local_variables: a variable of the model, several, or None. Those that the model's
+                optimizers know as local (register_local_var, local_layers) are left out anyhow.
+        """
+        super().__init__()
+        self._local = state.as_list(local_variables)
+
+    def register_local_var(self, var: Any) -> None:
+        """Leaves out one more variable: a keras.Variable or tf.Variable; call it before `fit`."""
+        self._local.append(var)
+
+    def local(self) -> list[Any]:
+        """Returns all variables to be left out."""
+        return state.local_variables(self.model, self._local)
+
+    def set_params(self, params: Any) -> None:
+        """As in keras.callbacks.Callback."""
+        super().set_params(params)
+        if self._fit is not None:
+            self._fit.local += self._local
 
 
 def register_join(model: Any, callback: Any) -> None:

@@ -9,9 +9,10 @@ import keras
 
 from tfring import topology
 from tfring.keras.callbacks import base
+from tfring.keras2.facts import Keras2Callback
 
 
-class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+class BestModelCheckpoint(Keras2Callback, keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
     """keras.callbacks.ModelCheckpoint with save_best_only=True, on rank 0 alone.
 
     The other ranks do nothing, so the callback may be given to rank 0 only. Put it after

@@ -11,12 +11,12 @@ import numpy as np
 from tfring import _native, topology
 from tfring.exceptions import tf_errors
 from tfring.keras.callbacks import state
-from tfring.keras.callbacks.base import DistributedCallback, wait_for_all
+from tfring.keras.callbacks.base import LocalVariablesCallback, wait_for_all
 
 _LISTED = 5  # variables in a message
 
 
-class ConsistencyCheckCallback(DistributedCallback):
+class ConsistencyCheckCallback(LocalVariablesCallback):
     """Compares the trainable weights of all ranks, every `every` steps and after every epoch.
 
     The ranks exchange eight bytes per variable, a hash of its value, so weights count as equal only
@@ -44,18 +44,18 @@ class ConsistencyCheckCallback(DistributedCallback):
         Raises:
             ValueError: `every` is less than 1.
         """
-        super().__init__()
+        super().__init__(local_variables)
         if every < 1:
             raise ValueError(f"ConsistencyCheckCallback needs every >= 1, not {every}")
         self.every = every
         self.non_trainable = non_trainable
         self.optimizer_state = optimizer_state
-        self._local = list(local_variables or ())
         self._epoch = 0
         self._steps = 0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        super().on_epoch_begin(epoch, logs)
         # Counting starts again: the epoch before may have had more steps on some ranks.
         self._epoch, self._steps = epoch, 0
 
@@ -68,6 +68,7 @@ class ConsistencyCheckCallback(DistributedCallback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        super().on_epoch_end(epoch, logs)
         wait_for_all(self.model)
         self.check(f"at the end of epoch {epoch + 1}")
 
@@ -81,7 +82,7 @@ class ConsistencyCheckCallback(DistributedCallback):
             RuntimeError: Variables differ; on every rank.
         """
         variables = self._variables()
-        hashes = [topology.rank(), *(_hash_of(variable) for variable in variables)]
+        hashes = [topology.rank(), *(state.hash_of(variable) for variable in variables)]
         mine = np.array([len(variables), _combined(variables)], dtype=np.int64)
         with tf_errors():
             layouts = _native.core.allgather(mine, name="tfring.consistency.layout").reshape(-1, 2)
@@ -104,7 +105,7 @@ class ConsistencyCheckCallback(DistributedCallback):
             )
 
     def _variables(self) -> list[Any]:
-        local = state.local_variables(self.model, self._local)
+        local = self.local()
         weights = state.shared_weights(self.model, local)
         chosen = [v for v in weights if v.trainable or self.non_trainable]
         if self.optimizer_state:
@@ -122,7 +123,7 @@ def _differences(ranks: Sequence[int], hashes: Any, variables: Sequence[Any]) ->
         odd = [rank for rank, value in zip(ranks, column, strict=True) if value != usual]
         if odd:
             reference = ranks[column.index(usual)]
-            name = getattr(variable, "path", variable.name)
+            name = state.name_of(variable)
             listed = ", ".join(map(str, odd))
             found.append(
                 f"variable {name} (number {position}) of rank {listed} is not that of rank "
@@ -131,15 +132,7 @@ def _differences(ranks: Sequence[int], hashes: Any, variables: Sequence[Any]) ->
     return found
 
 
-def _hash_of(variable: Any) -> int:
-    value = np.ascontiguousarray(np.asarray(variable.value))
-    return _number(hashlib.blake2b(value.tobytes(), digest_size=8))
-
-
 def _combined(variables: Sequence[Any]) -> int:
     kinds = [(str(v.dtype), tuple(v.shape)) for v in variables]
-    return _number(hashlib.blake2b(repr(kinds).encode(), digest_size=8))
-
-
-def _number(digest: Any) -> int:
+    digest = hashlib.blake2b(repr(kinds).encode(), digest_size=8)
     return int.from_bytes(digest.digest(), "little", signed=True)

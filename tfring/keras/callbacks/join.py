@@ -13,7 +13,7 @@ from tfring.exceptions import tf_errors
 from tfring.keras.callbacks import base, state
 
 
-class JoinCallback(base.DistributedCallback):
+class JoinCallback(base.LocalVariablesCallback):
     """Makes a rank that has used up its batches wait for the others at the end of the epoch.
 
     Meanwhile the others go on; their averages of gradients are over the ranks that still train.
@@ -35,10 +35,9 @@ class JoinCallback(base.DistributedCallback):
                 that the optimizer knows as local (register_local_var, local_layers).
             device: TensorFlow device for the broadcast, "" for TensorFlow's choice.
         """
-        super().__init__()
+        super().__init__(local_variables)
         self.device = device
         self.last_rank: int | None = None
-        self._local = list(local_variables or ())
         self._training = False
         self._most_steps: tuple[int | None] | None = None
 
@@ -51,6 +50,7 @@ class JoinCallback(base.DistributedCallback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        super().on_epoch_begin(epoch, logs)
         self._training = True
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -59,10 +59,12 @@ class JoinCallback(base.DistributedCallback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        super().on_epoch_end(epoch, logs)
         self.join_once()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        super().on_train_end(logs)
         base.register_join(self.model, None)
 
     def join_once(self) -> None:
@@ -71,7 +73,7 @@ class JoinCallback(base.DistributedCallback):
             return
         self._training = False
         self.last_rank = _join()
-        local = state.local_variables(self.model, self._local)
+        local = self.local()
         weights = state.shared_weights(self.model, local)
         slots = state.shared_state(self.model, local, accumulators=False)
         broadcast_variables([*weights, *slots], root_rank=self.last_rank, device=self.device)

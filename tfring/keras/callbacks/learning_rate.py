@@ -10,6 +10,7 @@ import keras
 from tfring import topology
 from tfring.keras.callbacks.base import DistributedCallback, find_join
 from tfring.keras.hook import innermost
+from tfring.keras2 import detect, facts
 
 
 class LearningRateScheduleCallback(DistributedCallback):
@@ -33,11 +34,11 @@ class LearningRateScheduleCallback(DistributedCallback):
 
         Args:
             initial_lr: the learning rate that the multiplier is applied to.
-            multiplier: a number, or a function of the epoch; with staircase=False of a fractional
-                epoch, at every batch.
+            multiplier: a function of the epoch; with staircase=False of a fractional epoch, at
+                every batch. A number m stands for exponential decay, m ** (epoch - start_epoch).
             start_epoch: first epoch that is adjusted.
             end_epoch: first epoch that is not adjusted any more; None for never.
-            staircase: adjust once per epoch. A constant multiplier always does.
+            staircase: adjust once per epoch.
             momentum_correction: scale the velocity with the learning rate.
             steps_per_epoch: batches per epoch; needed only where `fit` does not know it.
 
@@ -53,19 +54,21 @@ class LearningRateScheduleCallback(DistributedCallback):
         self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
         self.current_epoch = 0
-        if callable(multiplier):
-            self.multiplier, self.staircase = multiplier, staircase
-        else:
-            factor = float(multiplier)
-            self.multiplier, self.staircase = (lambda epoch: factor), True
+        self.staircase = staircase
+        self.multiplier = multiplier if callable(multiplier) else self._decayed
+        self._factor = 1.0 if callable(multiplier) else float(multiplier)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
         super().on_train_begin(logs)
         optimizer = innermost(self.model.optimizer)
-        if not isinstance(getattr(optimizer, "_learning_rate", None), keras.Variable):
+        if detect.is_optimizer(optimizer):
+            settable = facts.has_settable_rate(optimizer)
+        else:
+            settable = isinstance(getattr(optimizer, "_learning_rate", None), keras.Variable)
+        if not settable:
             raise TypeError(
-                f"optimizer {optimizer.name!r} was made with a learning rate schedule; "
+                f"optimizer {facts.name_of(optimizer)!r} was made with a learning rate schedule; "
                 f"{type(self).__name__} needs one with a number for learning_rate"
             )
         if not self.staircase and not self.steps_per_epoch:
@@ -79,6 +82,7 @@ class LearningRateScheduleCallback(DistributedCallback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        super().on_epoch_begin(epoch, logs)
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -94,8 +98,12 @@ class LearningRateScheduleCallback(DistributedCallback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        super().on_epoch_end(epoch, logs)
         if logs is not None:
             logs["lr"] = float(self.model.optimizer.learning_rate)
+
+    def _decayed(self, epoch: float) -> float:
+        return float(self._factor ** (epoch - self.start_epoch))
 
     def _adjust(self, epoch: float) -> None:
         optimizer = innermost(self.model.optimizer)
@@ -128,7 +136,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             warmup_epochs: how long it takes.
             momentum_correction: scale the velocity with the learning rate.
             steps_per_epoch: batches per epoch; needed only where `fit` does not know it.
-            verbose: 1 prints a line at its end.
+            verbose: 1 prints a line at its end, on rank 0.
         """
         super().__init__(
             initial_lr,
@@ -145,7 +153,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     def _warm_up(self, epoch: float) -> float:
         # The rate after the coming batches, so that the last ones of the warm-up reach initial_lr.
         # Keras calls this once for steps_per_execution batches.
-        epoch += self.model.steps_per_execution / float(self.steps_per_epoch or 1)
+        epoch += int(self.model.steps_per_execution) / float(self.steps_per_epoch or 1)
         epoch = min(epoch, float(self.warmup_epochs))
         size = topology.size()
         return (epoch * (size - 1) / self.warmup_epochs + 1) / size
@@ -153,7 +161,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
         super().on_epoch_end(epoch, logs)
-        if self.verbose > 0 and epoch == self.warmup_epochs - 1:
+        if self.verbose > 0 and epoch == self.warmup_epochs - 1 and topology.rank() == 0:
             lr = float(self.model.optimizer.learning_rate)
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {lr:g}.")
 
@@ -164,6 +172,10 @@ def _scale_velocity(optimizer: Any, factor: float) -> None:
     It has the effect of a momentum scaled for one step. The momentum itself is a constant in the
     traced step, so that changing it between steps would do nothing.
     """
+    if detect.is_optimizer(optimizer):
+        for velocity in facts.velocities_of(optimizer):
+            velocity.assign(velocity * factor)
+        return
     for name in ("momentums", "_momentums"):  # SGD, RMSprop: velocities with the rate in them
         if isinstance(optimizer, (keras.optimizers.SGD, keras.optimizers.RMSprop)):
             for velocity in getattr(optimizer, name, None) or ():

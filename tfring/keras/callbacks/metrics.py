@@ -11,6 +11,7 @@ from tfring import _native, topology
 from tfring.collectives import objects
 from tfring.exceptions import tf_errors
 from tfring.keras.callbacks.base import DistributedCallback, set_averaged, wait_for_all
+from tfring.keras2 import facts
 from tfring.ops import reduce_ops
 
 
@@ -40,6 +41,7 @@ class MetricAverageCallback(DistributedCallback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        super().on_epoch_begin(epoch, logs)
         self._batches, self._trained, self._validated = 0, None, 0.0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -57,6 +59,7 @@ class MetricAverageCallback(DistributedCallback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        super().on_epoch_end(epoch, logs)
         wait_for_all(self.model)
         if logs is None:
             return
@@ -77,7 +80,7 @@ class MetricAverageCallback(DistributedCallback):
 
     def _samples(self) -> float:
         """Returns how many samples Keras has counted since it last reset the metrics."""
-        tracker = getattr(self.model, "_loss_tracker", None)
+        tracker = facts.loss_tracker(self.model)
         return 0.0 if tracker is None else float(tracker.count)
 
     def _shares(self) -> tuple[float, float]:
@@ -97,7 +100,7 @@ class MetricAverageCallback(DistributedCallback):
             hashes = _native.core.allgather(mine, name="tfring.metric_average.keys")
         if len(set(hashes.tolist())) == 1:
             return
-        everywhere = objects.allgather_object(keys, name="tfring.metric_average.differ")
+        everywhere = objects.allgather_json(keys, name="tfring.metric_average.differ")
         lists = "; ".join(f"rank {rank}: {', '.join(k)}" for rank, k in enumerate(everywhere))
         raise RuntimeError(
             f"rank {topology.rank()}: the ranks have different metrics at the end of epoch "

@@ -1,29 +1,47 @@
-"""Which variables of a model and its optimizer the ranks have in common."""
+"""Which variables of a model and its optimizers the ranks have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import keras
+import numpy as np
+import tensorflow as tf
+
 from tfring.keras.hook import find_hook, innermost
+from tfring.keras.model_optimizers import optimizers_of
+from tfring.keras2 import detect, facts
+from tfring.training.local_variables import variable_key
+
+
+def as_list(variables: Any) -> list[Any]:
+    """Returns the variables that a callback was given: None, one of them, or several."""
+    if variables is None:
+        return []
+    if isinstance(variables, (tf.Variable, keras.Variable)):
+        return [variables]
+    return list(variables)
 
 
 def local_variables(model: Any, given: Iterable[Any]) -> list[Any]:
-    """Returns the given variables, and those that are registered as local with the optimizer."""
-    optimizer = getattr(model, "optimizer", None)
-    hook = None if optimizer is None else find_hook(optimizer)
-    registered = [] if hook is None else hook.local_among(model.trainable_variables)
-    return [*given, *registered]
+    """Returns the given variables, and those that are local for one of the model's optimizers."""
+    hooks = [find_hook(optimizer) for optimizer in optimizers_of(model).values()]
+    trained = facts.weights_of(model, trainable=True)
+    known = [hook.local_among(trained) for hook in hooks if hook is not None]
+    return [*given, *(variable for variables in known for variable in variables)]
 
 
 def shared_weights(model: Any, local: Iterable[Any] = ()) -> list[Any]:
     """Returns the model's weights without the local ones."""
-    left_out = {id(variable) for variable in local}
-    return [variable for variable in model.weights if id(variable) not in left_out]
+    left_out = _keys(local)
+    weights = facts.weights_of(model)
+    return [variable for variable in weights if variable_key(variable) not in left_out]
 
 
 def shared_state(model: Any, local: Iterable[Any] = (), *, accumulators: bool = True) -> list[Any]:
-    """Returns the optimizer's variables without those that belong to local ones.
+    """Returns the variables of the model's optimizers without those that belong to local ones.
 
     Args:
         model: a compiled model.
@@ -31,23 +49,78 @@ def shared_state(model: Any, local: Iterable[Any] = (), *, accumulators: bool = 
         accumulators: whether to include the gradients accumulated so far; during training they are
             this rank's part of an update to come.
     """
-    if getattr(model, "optimizer", None) is None:
-        return []
-    inner = innermost(model.optimizer)
-    left_out = _slots(inner, {id(variable) for variable in local})
-    if not accumulators:
-        left_out |= {id(v) for v in getattr(inner, "_accumulated_gradients", None) or ()}
-    return [variable for variable in model.optimizer.variables if id(variable) not in left_out]
+    keys = _keys(local)
+    chosen: dict[int, Any] = {}
+    for optimizer in optimizers_of(model).values():
+        inner = innermost(optimizer)
+        if detect.is_optimizer(inner):
+            left_out = facts.slots_of(inner, local)
+        else:
+            left_out = _slots(inner, keys)
+        if not accumulators:
+            left_out |= {id(v) for v in getattr(inner, "_accumulated_gradients", None) or ()}
+        known = facts.variables_of(optimizer)
+        chosen.update((id(v), v) for v in known if id(v) not in left_out)
+    return list(chosen.values())
 
 
-def _slots(optimizer: Any, variables: set[int]) -> set[int]:
+def built_with(model: Any) -> dict[str, list[int] | None]:
+    """Returns, for every optimizer, the positions among the model's weights of what it trains.
+
+    None for an optimizer that is not built, or that trains variables that are not the model's.
+    """
+    weights = facts.weights_of(model)
+    position = {variable_key(variable): i for i, variable in enumerate(weights)}
+    described: dict[str, list[int] | None] = {}
+    for path, optimizer in optimizers_of(model).items():
+        trained = facts.trained_by(innermost(optimizer), weights)
+        positions = [position.get(variable_key(variable)) for variable in trained]
+        known = [p for p in positions if p is not None]
+        described[path] = known if known and len(known) == len(positions) else None
+    return described
+
+
+def build_alike(model: Any, described: Sequence[Mapping[str, Any]]) -> None:
+    """Builds the optimizers that are built on other ranks only, with the same weights.
+
+    So all ranks have the same state to exchange. What no rank has built is left as it is.
+
+    Args:
+        model: a model with the same weights on all ranks.
+        described: what `built_with` returned on the ranks, the most important rank first.
+    """
+    weights = facts.weights_of(model)
+    for path, optimizer in optimizers_of(model).items():
+        positions = next((mine[path] for mine in described if mine.get(path)), None)
+        if positions and not (facts.is_built(optimizer) and facts.is_built(innermost(optimizer))):
+            facts.build_for(optimizer, [weights[p] for p in positions])
+
+
+def hash_of(variable: Any) -> int:
+    """Returns 64 bits that are equal on two ranks if, and almost only if, the values' bits are."""
+    held = variable.value() if callable(variable.value) else variable.value
+    value = np.ascontiguousarray(np.asarray(held))
+    digest = hashlib.blake2b(value.tobytes(), digest_size=8)
+    return int.from_bytes(digest.digest(), "little", signed=True)
+
+
+def name_of(variable: Any) -> str:
+    """Returns what a message calls a variable."""
+    return str(getattr(variable, "path", variable.name))
+
+
+def _keys(variables: Iterable[Any]) -> set[Any]:
+    return {variable_key(variable) for variable in variables}
+
+
+def _slots(optimizer: Any, keys: set[Any]) -> set[int]:
     """Returns the ids of the optimizer's own variables for these variables of the model.
 
     Keras keeps them (momentums, for example) in lists of the same length and order as the list of
     the model's variables.
     """
     trained = getattr(optimizer, "_trainable_variables", None) or []
-    positions = [i for i, variable in enumerate(trained) if id(variable) in variables]
+    positions = [i for i, variable in enumerate(trained) if variable_key(variable) in keys]
     if not positions:
         return set()
     lists = [

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <string>
+#include <utility>
 
 namespace tfring {
 namespace {
@@ -18,14 +20,26 @@ bool RunsAtOnce(StepKind kind) {
   return kind == StepKind::kReduce || kind == StepKind::kJoin || kind == StepKind::kAdasumAdd;
 }
 
+// CLOCK_MONOTONIC, as DataTransport::Wait has it.
+TimePoint Now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 int64_t StepBytes(const Step& step) {
   return step.kind == StepKind::kSend ? step.src.bytes : step.dst.bytes;
 }
 
 }  // namespace
 
-void ScheduleRunner::Start(const Schedule& schedule, const std::vector<Rank>& members,
-                           StepExecutor* executor) {
+void ScheduleRunner::Watch(ProgressWatch watch, QuietHook hook) {
+  watch_ = watch;
+  quiet_hook_ = std::move(hook);
+}
+
+void ScheduleRunner::Start(const Schedule& schedule, uint64_t sequence,
+                           const std::vector<Rank>& members, StepExecutor* executor) {
   schedule_ = &schedule;
   members_ = &members;
   executor_ = executor;
@@ -34,6 +48,7 @@ void ScheduleRunner::Start(const Schedule& schedule, const std::vector<Rank>& me
   ready_.clear();
   ready_long_.clear();
   suspect_ = kNoRank;
+  watch_.Moved();
   remaining_ = schedule.steps.size();
   LinkDependents();
   for (size_t i = 0; i < schedule.steps.size(); ++i) {
@@ -45,6 +60,13 @@ void ScheduleRunner::Start(const Schedule& schedule, const std::vector<Rank>& me
       AddToLane(&recvs_, step);
     } else if (waiting_for_[i] == 0) {
       (RunsAtOnce(kind) ? ready_ : ready_long_).push_back(step);
+    }
+  }
+  for (std::vector<Lane>* lanes : {&sends_, &recvs_}) {
+    for (Lane& lane : *lanes) {
+      int64_t bytes = 0;
+      for (int step : lane.steps) bytes += StepBytes(schedule.steps[step]);
+      lane.header = MakeLaneHeader(sequence, bytes, schedule.algorithm);
     }
   }
   // They are taken from the back, and the first piece should be the first.
@@ -128,10 +150,16 @@ Result<bool> ScheduleRunner::AdvanceSend(Lane* lane) {
   if (!HeadReady(*lane)) return false;
   const Step& step = schedule_->steps[lane->steps[lane->head]];
   struct iovec pieces[kMaxPieces];
-  const int count = executor_->Collect(step.src, lane->moved, pieces, kMaxPieces);
+  const size_t header_left = sizeof(LaneHeader) - lane->header_moved;
+  const int first = header_left > 0 ? 1 : 0;
+  pieces[0] = {reinterpret_cast<char*>(&lane->header) + lane->header_moved, header_left};
+  const int count =
+      first + executor_->Collect(step.src, lane->moved, pieces + first, kMaxPieces - first);
   Result<int64_t> sent = transport_->TrySend((*members_)[lane->peer], pieces, count);
   if (!sent.ok()) return Fail(lane->peer, sent.status());
-  if (*sent > 0) FinishHead(lane, *sent);
+  const size_t of_header = std::min(header_left, static_cast<size_t>(*sent));
+  lane->header_moved += of_header;
+  if (*sent > 0) FinishHead(lane, *sent - static_cast<int64_t>(of_header));
   return *sent > 0;
 }
 
@@ -140,6 +168,7 @@ Result<bool> ScheduleRunner::AdvanceRecv(Lane* lane) {
   const Step& step = schedule_->steps[lane->steps[lane->head]];
   Result<int64_t> received =
       step.kind == StepKind::kRecv ? RecvPlain(lane, step) : RecvReduce(lane, step);
+  if (!received.ok() && received.status().code() == StatusCode::kInternal) return received.status();
   if (!received.ok()) return Fail(lane->peer, received.status());
   if (*received > 0) FinishHead(lane, *received);
   return *received > 0;
@@ -147,8 +176,36 @@ Result<bool> ScheduleRunner::AdvanceRecv(Lane* lane) {
 
 Result<int64_t> ScheduleRunner::RecvPlain(Lane* lane, const Step& step) {
   struct iovec pieces[kMaxPieces];
-  const int count = executor_->Collect(step.dst, lane->moved, pieces, kMaxPieces);
-  return transport_->TryRecv((*members_)[lane->peer], pieces, count);
+  const int count = executor_->Collect(step.dst, lane->moved, pieces + 1, kMaxPieces - 1);
+  return RecvInto(lane, pieces, count);
+}
+
+// Receives what is missing of the header, and then into pieces[1..count]; pieces[0] is left for the
+// header. The result does not count the header.
+Result<int64_t> ScheduleRunner::RecvInto(Lane* lane, struct iovec* pieces, int count) {
+  const Rank from = (*members_)[lane->peer];
+  const size_t missing = sizeof(LaneHeader) - lane->header_moved;
+  if (missing == 0) return transport_->TryRecv(from, pieces + 1, count);
+  pieces[0] = {lane->header_bytes + lane->header_moved, missing};
+  Result<int64_t> received = transport_->TryRecv(from, pieces, count + 1);
+  if (!received.ok()) return received;
+  const size_t of_header = std::min(missing, static_cast<size_t>(*received));
+  lane->header_moved += of_header;
+  TFRING_RETURN_IF_ERROR(CheckHeader(*lane));
+  return *received - static_cast<int64_t>(of_header);
+}
+
+// Not OK if the header of a receiving lane has come and is not the one that was expected.
+Status ScheduleRunner::CheckHeader(const Lane& lane) const {
+  if (lane.header_moved < sizeof(LaneHeader)) return OkStatus();
+  LaneHeader got;
+  std::memcpy(&got, lane.header_bytes, sizeof(got));
+  const std::string mismatch = LaneMismatch(lane.header, got, schedule_->algorithm);
+  if (mismatch.empty()) return OkStatus();
+  return Internal("the data stream from rank " + std::to_string((*members_)[lane.peer]) +
+                  " is out of step: " + mismatch +
+                  ". The ranks do not run the same collective: this is a defect of tfring, or "
+                  "memory was overwritten; nothing that was received is used");
 }
 
 Result<int64_t> ScheduleRunner::RecvReduce(Lane* lane, const Step& step) {
@@ -157,6 +214,15 @@ Result<int64_t> ScheduleRunner::RecvReduce(Lane* lane, const Step& step) {
   if (transport_->CanPeek(from)) {
     Result<struct iovec> view = transport_->Peek(from);
     if (!view.ok()) return view.status();
+    if (lane->header_moved < sizeof(LaneHeader)) {
+      const size_t part = std::min(view->iov_len, sizeof(LaneHeader) - lane->header_moved);
+      std::memcpy(lane->header_bytes + lane->header_moved, view->iov_base, part);
+      lane->header_moved += part;
+      transport_->Consume(from, static_cast<int64_t>(part));
+      TFRING_RETURN_IF_ERROR(CheckHeader(*lane));
+      view->iov_base = static_cast<char*>(view->iov_base) + part;
+      view->iov_len -= part;
+    }
     const int64_t bytes = std::min({static_cast<int64_t>(view->iov_len), wanted, kStagingBytes});
     if (bytes == 0) return bytes;
     ReduceReceived(lane, step, static_cast<const char*>(view->iov_base), bytes);
@@ -164,8 +230,9 @@ Result<int64_t> ScheduleRunner::RecvReduce(Lane* lane, const Step& step) {
     return bytes;
   }
   if (staging_.empty()) staging_.resize(kStagingBytes);
-  struct iovec piece = {staging_.data(), static_cast<size_t>(std::min(wanted, kStagingBytes))};
-  Result<int64_t> received = transport_->TryRecv(from, &piece, 1);
+  struct iovec pieces[2];
+  pieces[1] = {staging_.data(), static_cast<size_t>(std::min(wanted, kStagingBytes))};
+  Result<int64_t> received = RecvInto(lane, pieces, 1);
   if (received.ok() && *received > 0) ReduceReceived(lane, step, staging_.data(), *received);
   return received;
 }
@@ -210,6 +277,10 @@ Result<bool> ScheduleRunner::Advance() {
     moved |= *received;
   }
   RunReady(&moved);
+  if (moved) {
+    watch_.Moved();
+    moves_.fetch_add(1, std::memory_order_relaxed);
+  }
   return moved;
 }
 
@@ -238,17 +309,61 @@ Status ScheduleRunner::WaitForPeers() {
     }
     spins_to_skip_ = std::min((2 << std::min(spin_failures_++, 16)) - 1, kMaxSpinsToSkip);
   }
-  readable_.clear();
-  writable_.clear();
+  FillWaitSet();
+  wait_set_.deadline = watch_.Sleep(Now());
+  std::optional<BrokenStream> broken = transport_->Wait(wait_set_);
+  wakeups_.fetch_add(1, std::memory_order_relaxed);
+  if (broken) {
+    suspect_ = broken->peer;
+    return broken->status;
+  }
+  return wait_set_.deadline == kNever ? OkStatus() : CheckProgress();
+}
+
+void ScheduleRunner::FillWaitSet() {
+  wait_set_.readable.clear();
+  wait_set_.writable.clear();
+  wait_set_.watched.clear();
   for (const Lane& lane : recvs_) {
-    if (HeadReady(lane)) readable_.push_back((*members_)[lane.peer]);
+    const Rank peer = (*members_)[lane.peer];
+    if (HeadReady(lane)) wait_set_.readable.push_back(peer);
+    if (!Finished(lane)) wait_set_.watched.push_back(peer);
   }
   for (const Lane& lane : sends_) {
-    if (HeadReady(lane)) writable_.push_back((*members_)[lane.peer]);
+    const Rank peer = (*members_)[lane.peer];
+    if (HeadReady(lane)) wait_set_.writable.push_back(peer);
+    // What has been handed over is not there yet. A peer that has it all may close the stream.
+    if (!Finished(lane) || transport_->Unacknowledged(peer)) wait_set_.watched.push_back(peer);
   }
-  transport_->Wait(readable_, writable_);
-  wakeups_.fetch_add(1, std::memory_order_relaxed);
-  return OkStatus();
+}
+
+Status ScheduleRunner::CheckProgress() {
+  const TimePoint now = Now();
+  if (!watch_.Due(now)) return OkStatus();
+  // The stream may have moved just now, while this thread was late.
+  Result<bool> moved = Advance();
+  if (!moved.ok()) return moved.status();
+  if (*moved || done()) return OkStatus();
+  bool trouble = false;
+  for (const Wait& wait : Waits()) trouble |= !wait.trouble.empty();
+  const ProgressWatch::Verdict verdict = watch_.Judge(now, trouble);
+  if (verdict == ProgressWatch::Verdict::kGoOn) return OkStatus();
+  return quiet_hook_(verdict, watch_.quiet(now));
+}
+
+std::vector<ScheduleRunner::Wait> ScheduleRunner::Waits() const {
+  std::vector<Wait> waits;
+  const auto add = [&](const Lane& lane, bool receives) {
+    Wait wait{(*members_)[lane.peer], receives, 0, transport_->PathTrouble((*members_)[lane.peer])};
+    if (HeadReady(lane)) {
+      wait.bytes = StepBytes(schedule_->steps[lane.steps[lane.head]]) - lane.moved;
+    }
+    // Of a stream that carries both ways, the direction without a step says nothing more.
+    if (wait.bytes > 0 || !wait.trouble.empty()) waits.push_back(std::move(wait));
+  };
+  for (const Lane& lane : recvs_) add(lane, true);
+  for (const Lane& lane : sends_) add(lane, false);
+  return waits;
 }
 
 Result<bool> ScheduleRunner::Spin() {

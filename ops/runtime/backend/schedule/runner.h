@@ -3,8 +3,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
+#include "ops/runtime/backend/schedule/lane_header.h"
+#include "ops/runtime/backend/schedule/progress_watch.h"
 #include "ops/runtime/backend/schedule/schedule.h"
 #include "ops/runtime/backend/schedule/step_executor.h"
 #include "ops/runtime/base/status.h"
@@ -24,19 +28,35 @@ namespace tfring {
 // returns; Run repeats this and, when nothing moves, spins for a moment and then sleeps until a
 // stream that a ready step needs can move bytes. Bytes go directly from and into the tensors; what
 // is received in order to be reduced is reduced from the transport's own memory, where it can be
-// seen there, or through a small buffer that stays in the cache.
+// seen there, or through a small buffer that stays in the cache. The first bytes of a lane are a
+// LaneHeader, so that two ranks that do not run the same schedule find it out.
 //
 // Used by one thread. After a failure the streams are in the middle of a message, and the runner
 // must not be used again.
 class ScheduleRunner {
  public:
+  // What one stream keeps the schedule waiting for.
+  struct Wait {
+    Rank peer = kNoRank;
+    bool receives = false;
+    int64_t bytes = 0;    // of the step that is under way; 0 if all have been handed over
+    std::string trouble;  // see DataTransport::PathTrouble
+  };
+  // Called when nothing has moved for `quiet`, with kWarn or kEnd. The run ends with the status
+  // that is returned, unless it is OK.
+  using QuietHook = std::function<Status(ProgressWatch::Verdict verdict, Duration quiet)>;
+
   // To end a Run, set `poison` and then interrupt the transport.
   ScheduleRunner(DataTransport* transport, const std::atomic<bool>* poison)
       : transport_(transport), poison_(poison) {}
 
-  // Begins a schedule. `schedule`, `members` (world ranks by position) and `executor`, which has
-  // been prepared for it, must outlive the schedule's run.
-  void Start(const Schedule& schedule, const std::vector<Rank>& members, StepExecutor* executor);
+  // From now on a run that makes no progress is reported.
+  void Watch(ProgressWatch watch, QuietHook hook);
+
+  // Begins a schedule for the plan with this number. `schedule`, `members` (world ranks by
+  // position) and `executor`, which has been prepared for it, must outlive the schedule's run.
+  void Start(const Schedule& schedule, uint64_t sequence, const std::vector<Rank>& members,
+             StepExecutor* executor);
 
   // Moves what can be moved without blocking; true if anything was.
   Result<bool> Advance();
@@ -44,11 +64,17 @@ class ScheduleRunner {
   bool done() const { return remaining_ == 0; }
 
   // Advances and waits until the schedule is done. Cancelled if `poison` was set; Unavailable if a
-  // stream broke: suspect() is then the peer at its other end.
+  // stream broke: suspect() is then the peer at its other end. Internal if a peer sends something
+  // else than this schedule expects.
   Status Run();
+
+  // What the present schedule waits for: streams that a ready step needs, and any others of its
+  // that are in trouble.
+  std::vector<Wait> Waits() const;
 
   Rank suspect() const { return suspect_; }
   // How often DataTransport::Wait returned.
+  int64_t moves() const { return moves_.load(std::memory_order_relaxed); }  // that moved anything
   int64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
 
  private:
@@ -57,7 +83,10 @@ class ScheduleRunner {
     int peer = 0;
     std::vector<int> steps;
     size_t head = 0;
-    int64_t moved = 0;    // bytes of the head step
+    LaneHeader header;  // what we send; of a receiving lane, what has to come
+    size_t header_moved = 0;
+    char header_bytes[sizeof(LaneHeader)] = {};  // of a receiving lane: what has come
+    int64_t moved = 0;                           // bytes of the head step
     int64_t carried = 0;  // bytes in `carry`: the received part of an element
     char carry[16] = {};
   };
@@ -65,16 +94,21 @@ class ScheduleRunner {
   void LinkDependents();
   void AddToLane(std::vector<Lane>* lanes, int step);
   bool HeadReady(const Lane& lane) const;
+  bool Finished(const Lane& lane) const { return lane.head == lane.steps.size(); }
   void Complete(int step);
   void RunReady(bool* moved);
   Result<bool> AdvanceSend(Lane* lane);
   Result<bool> AdvanceRecv(Lane* lane);
   Result<int64_t> RecvPlain(Lane* lane, const Step& step);
   Result<int64_t> RecvReduce(Lane* lane, const Step& step);
+  Result<int64_t> RecvInto(Lane* lane, struct iovec* pieces, int count);
+  Status CheckHeader(const Lane& lane) const;
   void ReduceReceived(Lane* lane, const Step& step, const char* data, int64_t bytes);
   void FinishHead(Lane* lane, int64_t bytes);
   Status Fail(int peer, const Status& status);
   Status WaitForPeers();
+  void FillWaitSet();
+  Status CheckProgress();
   Result<bool> Spin();
 
   DataTransport* const transport_;
@@ -93,12 +127,14 @@ class ScheduleRunner {
   size_t remaining_ = 0;
   Rank suspect_ = kNoRank;
 
-  std::vector<char> staging_;   // for kRecvReduce; small enough to stay in the cache
-  std::vector<Rank> readable_;  // arguments of Wait, kept for their memory
-  std::vector<Rank> writable_;
+  std::vector<char> staging_;  // for kRecvReduce; small enough to stay in the cache
+  WaitSet wait_set_;           // kept for its memory
+  ProgressWatch watch_;
+  QuietHook quiet_hook_;
   int spin_failures_ = 0;  // in a row
   int spins_to_skip_ = 0;
   std::atomic<int64_t> wakeups_{0};
+  std::atomic<int64_t> moves_{0};
 };
 
 }  // namespace tfring

@@ -17,7 +17,8 @@ FrameType PeekType(const std::string& bytes) {
 }
 
 bool IsNegotiation(FrameType type) {
-  return type == FrameType::kRequests || type == FrameType::kPlans || type == FrameType::kResend;
+  return type == FrameType::kRequests || type == FrameType::kPlans || type == FrameType::kResend ||
+         type == FrameType::kWithdraw;
 }
 
 }  // namespace
@@ -27,9 +28,10 @@ void Engine::Impl::OnControl(const ControlEvent& event) {
   if (event.kind == ControlEvent::Kind::kPeerLost) return OnPeerLost(event.peer, event.reason);
   if (!peers_.IsControlPeer(event.peer)) return;
   peers_.Received(event.peer, now_);
+  if (event.kind == ControlEvent::Kind::kAlive) return;
   if (!IsNegotiation(PeekType(event.frame))) return OnControlFrame(event.peer, event.frame);
-  // Requests of a rank that has left are of no use: it has cancelled those calls itself.
-  if (negotiator_ == nullptr || peers_.departed(event.peer)) return;
+  // Requests of a rank that has left are of no use: it cancels those calls itself. Rank 0 plans on.
+  if (negotiator_ == nullptr || (rank_ == 0 && peers_.departed(event.peer))) return;
   negotiator_->OnFrame(event.peer, event.frame, now_);
 }
 
@@ -54,20 +56,19 @@ void Engine::Impl::OnControlFrame(Rank from, const std::string& bytes) {
 
 void Engine::Impl::OnGoodbye(Rank from, const Frame& frame) {
   const Rank who = frame.rank;
-  if (!peers_.InRange(who) || who == rank_ || (rank_ == 0 && who != from)) {
+  const bool answer = who == rank_ && leaving_ && rank_ != 0;
+  if (!peers_.InRange(who) || (who == rank_ && !answer) || (rank_ == 0 && who != from)) {
     return EndOnPeerLoss(from, "it sent a goodbye for rank " + std::to_string(who));
   }
+  DrainNegotiator();  // plans that came, or were made, before the goodbye still count
+  if (answer) return Close(LeftStatus(rank_, ""));
   if (peers_.departed(who)) return;
   peers_.MarkDeparted(who);
-  if (rank_ == 0) Broadcast(frame, who);
+  if (rank_ == 0) Broadcast(frame, kNoRank);  // also to that rank: no plan for it follows
   std::optional<Peers::Suspicion> suspicion = peers_.TakeSuspicion(who);
   if (suspicion && suspicion->hard) return EndOnLeave(who, "");
   if (rank_ == 0 && negotiator_ != nullptr) negotiator_->OnDeparted(who, now_);
-  // Without rank 0 there are no more plans. Those that run need no sequencer, but nobody could tell
-  // this rank if one broke elsewhere: hence the drain limit in Close.
-  if (who != 0) return;
-  DrainNegotiator();  // plans that came before the goodbye still count
-  Close(LeftStatus(0, ""));
+  // Rank 0 still answers requests, until its connection ends (OnPeerLost).
 }
 
 void Engine::Impl::OnAbort(Rank from, const Frame& frame) {
@@ -84,6 +85,10 @@ void Engine::Impl::OnFault(Rank from, const Frame& frame) {
   }
   if (!ended_.ok()) return;
   if (suspect == from) return EndGeneration(frame.status, from);
+  if (frame.status.code() == StatusCode::kDeadlineExceeded) {  // its goodbye is overdue there
+    if (peers_.departed(suspect) || suspect == rank_) return;
+    return peers_.Suspect(suspect, {frame.status.message(), now_ + kSequencerGrace, false});
+  }
   if (peers_.departed(suspect) || (suspect == rank_ && leaving_)) {
     return EndGeneration(LeftStatus(suspect, ""), suspect);
   }
@@ -96,7 +101,12 @@ void Engine::Impl::OnPeerLost(Rank peer, const std::string& reason) {
   if (peers_.IsControlPeer(peer)) {
     // All frames of this connection came before this event: a goodbye would have been among them.
     peers_.MarkGone(peer);
-    if (!peers_.departed(peer)) EndOnPeerLoss(peer, reason);
+    if (!peers_.departed(peer)) return EndOnPeerLoss(peer, reason);
+    if (peer != 0) return;
+    // Without rank 0 there are no more plans. Those that run need no sequencer, but nobody could
+    // tell this rank if one broke elsewhere: hence the drain limit in Close.
+    DrainNegotiator();
+    Close(LeftStatus(leaving_ ? rank_ : 0, ""));
   } else if (!peers_.departed(peer) && closed_.ok()) {
     peers_.Suspect(peer, {reason, now_ + kGoodbyeGrace, false});
   }
@@ -105,8 +115,10 @@ void Engine::Impl::OnPeerLost(Rank peer, const std::string& reason) {
 // The time for an explanation is over.
 void Engine::Impl::OnSuspicion(Rank suspect, const Peers::Suspicion& suspicion) {
   if (!suspicion.hard) {
-    // Nothing is broken here: rank 0, which may know more, decides.
-    if (closed_.ok()) ReportFault(suspect, Unavailable(suspicion.reason));
+    // Nothing is broken here: rank 0, which may know of a goodbye, decides.
+    if (!closed_.ok()) return;
+    if (rank_ == 0) return EndOnPeerLoss(suspect, suspicion.reason);
+    ReportFault(suspect, DeadlineExceeded(suspicion.reason));
   } else if (peers_.departed(0)) {
     EndOnLeave(suspect, "");  // after rank 0's goodbye the others are leaving too
   } else {
@@ -120,8 +132,14 @@ void Engine::Impl::OnShutdown() {
   Frame goodbye;
   goodbye.type = FrameType::kGoodbye;
   goodbye.rank = rank_;
+  DrainNegotiator();
   Broadcast(goodbye, kNoRank);
-  Close(LeftStatus(rank_, ""));
+  if (negotiator_ == nullptr) return;
+  leave_deadline_ = now_ + (rank_ == 0 ? kSequencerStays : kDrainLimit);
+  if (size_ == 1) return Close(LeftStatus(rank_, ""));
+  if (rank_ != 0) return;  // until rank 0 answers
+  Refuse(LeftStatus(rank_, ""));
+  AddResults(negotiator_->Leave(now_), closed_);
 }
 
 void Engine::Impl::OnBrokenConnection(const Completion& completion, const std::string& what) {
@@ -183,11 +201,15 @@ void Engine::Impl::EndGeneration(const Status& why, Rank lost) {
   Close(why);
 }
 
+void Engine::Impl::Refuse(const Status& why) {
+  if (!closed_.ok()) return;
+  closed_ = why;
+  drain_deadline_ = now_ + kDrainLimit;
+  drain_progress_ = progress_;
+}
+
 void Engine::Impl::Close(const Status& why) {
-  if (closed_.ok()) {
-    closed_ = why;
-    drain_deadline_ = now_ + kDrainLimit;
-  }
+  Refuse(why);
   if (negotiator_ == nullptr) return;
   AddResults(negotiator_->TakeCalls(), why);
   negotiator_.reset();

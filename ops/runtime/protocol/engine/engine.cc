@@ -42,7 +42,7 @@ Engine::Impl::Impl(EngineOptions options)
       config_(options.config),
       hosts_(std::move(options.hosts)),
       sets_(options.size),
-      peers_(options.rank, options.size, options.config) {
+      peers_(options.rank, options.size, options.config, options.start_timeout) {
   for (auto& [id, ranks] : options.process_sets) {
     const Status added = sets_.Add(id, std::move(ranks));
     TFRING_CHECK(added.ok()) << added.message();
@@ -52,19 +52,37 @@ Engine::Impl::Impl(EngineOptions options)
 
 EngineEffects Engine::Impl::Step(TimePoint now, EngineEvents events) {
   now_ = now;
+  progress_ = events.progress;
   if (!started_) {
     started_ = true;
     peers_.StartHeartbeats(now);
+  } else if (now - due_ > kHeldUp) {
+    PutOff(now - due_);
   }
   for (const Completion& completion : events.completions) OnCompletion(completion);
   for (const ControlEvent& event : events.control) OnControl(event);
   DrainNegotiator();
+  for (const Withdrawal& withdrawal : events.withdrawals) OnWithdrawal(withdrawal);
   if (events.shutdown) OnShutdown();
-  for (auto& [id, request] : events.submissions) OnSubmission(id, std::move(request));
+  for (Submission& submission : events.submissions) OnSubmission(std::move(submission));
   OnTime();
   DrainNegotiator();
-  effects_.finished = leaving_ && running_.empty() && held_.empty();
+  effects_.stays = Stays();
+  effects_.finished =
+      leaving_ && !closed_.ok() && !effects_.stays && running_.empty() && held_.empty();
+  due_ = std::max(now, next_deadline());
   return std::exchange(effects_, {});
+}
+
+// This process did not run, because it was stopped (Ctrl-Z, a debugger, a frozen group of
+// processes) or the machine had no time for it. The others cannot be blamed for that time: what
+// they sent meanwhile came with this Step, and if they were stopped as well, they need time to go
+// on.
+void Engine::Impl::PutOff(Duration pause) {
+  peers_.PutOff(pause);
+  if (drain_deadline_ != kNever) drain_deadline_ += pause;
+  if (leave_deadline_ != kNever) leave_deadline_ += pause;
+  if (negotiator_ != nullptr) negotiator_->PutOff(pause);
 }
 
 TimePoint Engine::Impl::next_deadline() const {
@@ -74,6 +92,7 @@ TimePoint Engine::Impl::next_deadline() const {
   if (!running_.empty()) deadline = std::min(deadline, drain_deadline_);
   if (negotiator_ != nullptr) {
     deadline = std::min({deadline, negotiator_->next_deadline(), peers_.heartbeat_deadline()});
+    if (closed_.ok() || Stays()) deadline = std::min(deadline, leave_deadline_);
   }
   return deadline;
 }
@@ -107,14 +126,24 @@ void Engine::Impl::OnCompletion(const Completion& completion) {
                                                   completion.status.message()));
 }
 
-void Engine::Impl::OnSubmission(CallId id, Request request) {
-  if (!closed_.ok()) return AddResults({id}, closed_);
-  negotiator_->Submit(id, std::move(request), now_);
+void Engine::Impl::OnSubmission(Submission call) {
+  if (!closed_.ok()) return AddResults({call.id}, closed_);
+  if (leaving_) return AddResults({call.id}, LeftStatus(rank_, ""));
+  negotiator_->Submit(call.id, std::move(call.request), now_, call.attempt);
+}
+
+void Engine::Impl::OnWithdrawal(const Withdrawal& withdrawal) {
+  if (negotiator_ == nullptr) return;  // every call has ended
+  negotiator_->Withdraw(
+      withdrawal.process_set, withdrawal.attempt,
+      "the step of " + Name(rank_) + " failed: " + Shortened(withdrawal.cause.ToString()), now_);
+  DrainNegotiator();  // the others get the cause also if this rank shuts down now
 }
 
 void Engine::Impl::OnTime() {
   while (auto expired = peers_.TakeExpired(now_)) OnSuspicion(expired->first, expired->second);
   if (!running_.empty() && now_ >= drain_deadline_ && ended_.ok()) OnDrainLimit();
+  if (leaving_ && closed_.ok() && now_ >= leave_deadline_) Close(LeftStatus(rank_, ""));
   if (negotiator_ == nullptr) return;
   if (Rank silent = peers_.Silent(now_); silent != kNoRank) {
     EndOnPeerLoss(silent,
@@ -125,7 +154,22 @@ void Engine::Impl::OnTime() {
   OnHeartbeats();
 }
 
+bool Engine::Impl::Stays() const {
+  if (rank_ != 0 || !leaving_ || negotiator_ == nullptr || now_ >= leave_deadline_) return false;
+  for (const auto& [id, ranks] : sets_.all()) {
+    const bool without_us = ranks.front() != rank_;
+    const auto gone = [this](Rank rank) { return peers_.departed(rank) || peers_.gone(rank); };
+    if (without_us && std::none_of(ranks.begin(), ranks.end(), gone)) return true;
+  }
+  return false;
+}
+
 void Engine::Impl::OnDrainLimit() {
+  if (progress_ != drain_progress_) {  // data flows: the plan ends by itself
+    drain_progress_ = progress_;
+    drain_deadline_ = now_ + kDrainLimit;
+    return;
+  }
   const Rank left = leaving_ ? rank_ : 0;
   const Status why = LeftStatus(left, running_.begin()->second.what);
   if (leaving_) ReportFault(rank_, why);
@@ -145,6 +189,8 @@ void Engine::Impl::DrainNegotiator() {
   Negotiator::Output output = negotiator_->Drain();
   for (auto& [to, frame] : output.frames) Send(to, std::move(frame));
   for (std::string& warning : output.warnings) effects_.warnings.push_back(std::move(warning));
+  for (AttemptEnd& end : output.left) effects_.left.push_back(std::move(end));
+  for (auto& [id, error] : output.refused) AddResults({id}, error);
   for (PlanRun& run : output.runs) Run(std::move(run));
   if (!output.fatal.ok()) EndOnError(output.fatal);
 }

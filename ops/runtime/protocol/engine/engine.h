@@ -14,6 +14,7 @@
 #include "ops/runtime/interfaces/control_transport.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
+#include "ops/runtime/protocol/negotiation/attempts.h"
 #include "ops/runtime/protocol/negotiation/process_sets.h"
 
 namespace tfring {
@@ -22,8 +23,19 @@ struct EngineOptions {
   Rank rank = 0;
   int size = 1;
   Config config;
-  std::vector<std::string> hosts;  // host name by rank, for error messages; may be empty
+  std::vector<std::string> hosts;         // host name by rank, for error messages; may be empty
+  Duration start_timeout = 60 * kSecond;  // how long the other ranks may take to start
   std::vector<std::pair<ProcessSetId, std::vector<Rank>>> process_sets;  // besides the global one
+};
+
+// A call of this rank. The request has passed AdmitRequest, and no call of its name and process set
+// is in flight.
+struct Submission {
+  Submission(CallId id, Request request, uint64_t attempt = 0)
+      : id(id), request(std::move(request)), attempt(attempt) {}
+  CallId id;
+  Request request;
+  uint64_t attempt;  // the caller's, of the process set: the call ends if it is over here
 };
 
 // What happened since the last Step. Completions are handled before submissions, so a name may be
@@ -32,9 +44,10 @@ struct EngineOptions {
 struct EngineEvents {
   std::vector<Completion> completions;
   std::vector<ControlEvent> control;
-  // Each request has passed AdmitRequest, and no call of its name and process set is in flight.
-  std::vector<std::pair<CallId, Request>> submissions;
+  std::vector<Withdrawal> withdrawals;  // before the submissions of the attempts that follow
+  std::vector<Submission> submissions;
   bool shutdown = false;  // from now on this rank leaves; set once
+  int64_t progress = 0;   // of the backend: differs from the last if data has moved since
 };
 
 // What has to be done now, in the order of the fields.
@@ -45,10 +58,13 @@ struct EngineEffects {
   // Each run goes to the backend, which reports a Completion. One that moves no data has nothing
   // to run: the caller passes on items[0].negotiated_values and reports OkStatus itself.
   std::vector<PlanRun> runs;
-  std::optional<Status> abort;                     // abort the backend
+  std::optional<Status> abort;  // abort the backend
+  // This rank has left these attempts: to be noted before a call ends and its caller goes on.
+  std::vector<AttemptEnd> left;
   std::vector<std::pair<CallId, Status>> results;  // each call appears exactly once, ever
   std::vector<std::string> warnings;
-  bool finished = false;  // after a shutdown: nothing is in flight any more
+  bool finished = false;  // after a shutdown: nothing is in flight, and nobody needs this rank
+  bool stays = false;     // after a shutdown: rank 0 plans on for others, for a limited time
 };
 
 // The control plane of one rank during one generation, as a state machine: it takes events (calls,

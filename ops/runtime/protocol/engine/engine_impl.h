@@ -21,11 +21,21 @@ inline constexpr Duration kFaultGrace = 300 * kMillisecond;
 inline constexpr Duration kSequencerGrace = 150 * kMillisecond;
 // How long a goodbye may take to arrive after the peer's process ended.
 inline constexpr Duration kGoodbyeGrace = 500 * kMillisecond;
-// How long plans may run on after a shutdown.
+// A Step that comes later than this after the time it asked for was held up: the process had been
+// stopped, or the machine did not run it.
+inline constexpr Duration kHeldUp = 500 * kMillisecond;
+// How long plans may run on after a shutdown without moving data, and how long a rank that leaves
+// waits for rank 0's answer to its goodbye.
 inline constexpr Duration kDrainLimit = 2 * kSecond;
+// How long rank 0, when it has left, plans for process sets without it.
+inline constexpr Duration kSequencerStays = 30 * kSecond;
 
-// The state machine behind Engine. It ends in three stages, each at most once and in this order:
-//   closed_:  no new calls, and those that wait end (shutdown here or on rank 0);
+// The state machine behind Engine. A rank that leaves says goodbye and takes no new calls, but runs
+// the plans that rank 0 numbered before it knew: rank 0 answers the goodbye, and its plans come
+// before the answer. When rank 0 leaves, it plans on for process sets without it.
+//
+// It ends in three stages, each at most once and in this order:
+//   closed_:  no new calls, and those that wait end (after a shutdown here or on rank 0);
 //   aborted_: the backend was aborted, because a plan broke or a peer was lost; plans that still
 //             arrive are not run;
 //   ended_:   the generation is over, and it is known why: every call that remains ends with that.
@@ -40,9 +50,13 @@ struct Engine::Impl {
 
   // engine.cc: events.
   void OnCompletion(const Completion& completion);
-  void OnSubmission(CallId id, Request request);
+  void OnSubmission(Submission call);
+  void OnWithdrawal(const Withdrawal& withdrawal);
+  void PutOff(Duration pause);
   void OnTime();
   void OnDrainLimit();
+  // Whether rank 0, which has left, has to plan for others.
+  bool Stays() const;
   void OnHeartbeats();
   // Moves what the negotiator produced into the effects.
   void DrainNegotiator();
@@ -68,7 +82,8 @@ struct Engine::Impl {
   void EndOnError(const Status& status);
   void ReportFault(Rank rank, const Status& status);
   void EndGeneration(const Status& why, Rank lost);
-  void Close(const Status& why);
+  void Refuse(const Status& why);  // new calls
+  void Close(const Status& why);   // and end those that wait
 
   void Send(Rank to, std::string frame);
   void SendFrame(Rank to, const Frame& frame) { Send(to, EncodeFrame(frame)); }
@@ -98,9 +113,13 @@ struct Engine::Impl {
   Status closed_;                      // not ok: why new calls are refused
   Status ended_;                       // not ok: why the generation is over
   TimePoint drain_deadline_ = kNever;  // plans that still run are aborted then
+  TimePoint leave_deadline_ = kNever;  // after OnShutdown: no longer is waited for other ranks
+  int64_t progress_ = 0;               // of the backend, as of this Step
+  int64_t drain_progress_ = 0;         // the same when drain_deadline_ was set
 
-  TimePoint now_ = 0;      // of the present Step
-  EngineEffects effects_;  // of the present Step
+  TimePoint now_ = 0;       // of the present Step
+  TimePoint due_ = kNever;  // when the present Step was wanted at the latest
+  EngineEffects effects_;   // of the present Step
 };
 
 }  // namespace tfring

@@ -4,10 +4,11 @@
 
 namespace tfring {
 
-Peers::Peers(Rank rank, int size, const Config& config)
+Peers::Peers(Rank rank, int size, const Config& config, Duration start_timeout)
     : size_(size),
       interval_(config.heartbeat_interval),
       timeout_(config.heartbeat_timeout),
+      first_timeout_(std::max(config.heartbeat_timeout, start_timeout)),
       state_(static_cast<size_t>(size)) {
   if (rank != 0) {
     control_peers_.push_back(0);
@@ -77,9 +78,19 @@ std::vector<Rank> Peers::HeartbeatsDue(TimePoint now) const {
 Rank Peers::Silent(TimePoint now) const {
   if (interval_ <= 0) return kNoRank;
   for (Rank peer : control_peers_) {
-    if (Watched(peer) && now - state_[peer].received >= timeout_) return peer;
+    if (Watched(peer) && now >= SilentFrom(peer)) return peer;
   }
   return kNoRank;
+}
+
+TimePoint Peers::SilentFrom(Rank peer) const {
+  const State& state = state_[peer];
+  return state.received + (state.heard ? timeout_ : first_timeout_);
+}
+
+void Peers::PutOff(Duration pause) {
+  for (State& state : state_) state.received += pause;
+  for (auto& item : suspicions_) item.second.deadline += pause;
 }
 
 TimePoint Peers::suspicion_deadline() const {
@@ -93,8 +104,7 @@ TimePoint Peers::heartbeat_deadline() const {
   if (interval_ <= 0) return deadline;
   for (Rank peer : control_peers_) {
     if (!Watched(peer)) continue;
-    deadline =
-        std::min({deadline, state_[peer].sent + interval_, state_[peer].received + timeout_});
+    deadline = std::min({deadline, state_[peer].sent + interval_, SilentFrom(peer)});
   }
   return deadline;
 }

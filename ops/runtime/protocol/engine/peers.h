@@ -26,7 +26,9 @@ class Peers {
     bool hard = false;
   };
 
-  Peers(Rank rank, int size, const Config& config);
+  // Until a peer has been heard of once it may be silent for `start_timeout`, if that is longer
+  // than the timeout of heartbeats: it may still be starting.
+  Peers(Rank rank, int size, const Config& config, Duration start_timeout);
 
   const std::vector<Rank>& control_peers() const { return control_peers_; }
   bool IsControlPeer(Rank peer) const;
@@ -49,7 +51,12 @@ class Peers {
   // Counts as a frame to and from every peer; to be called once, before the rest.
   void StartHeartbeats(TimePoint now);
   void Sent(Rank peer, TimePoint now) { state_[peer].sent = now; }
-  void Received(Rank peer, TimePoint now) { state_[peer].received = now; }
+  void Received(Rank peer, TimePoint now) {
+    state_[peer].received = now;
+    state_[peer].heard = true;
+  }
+  // This process did not run for so long: nobody's silence is to be judged by that time.
+  void PutOff(Duration pause);
   // Control peers to which a heartbeat has to be sent now.
   std::vector<Rank> HeartbeatsDue(TimePoint now) const;
   // A control peer that has been silent for too long, or kNoRank.
@@ -64,12 +71,18 @@ class Peers {
     bool gone = false;
     TimePoint sent = 0;
     TimePoint received = 0;
+    bool heard = false;  // at all
   };
-  bool Watched(Rank peer) const { return !state_[peer].departed && !state_[peer].gone; }
+  TimePoint SilentFrom(Rank peer) const;
+  // Rank 0 also after its goodbye: it may plan for others as long as it is connected.
+  bool Watched(Rank peer) const {
+    return (!state_[peer].departed || peer == 0) && !state_[peer].gone;
+  }
 
   const int size_;
   const Duration interval_;
   const Duration timeout_;
+  const Duration first_timeout_;
   std::vector<Rank> control_peers_;
   std::vector<State> state_;
   Rank first_departed_ = kNoRank;

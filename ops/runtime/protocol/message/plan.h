@@ -17,7 +17,8 @@ struct PlanItem {
   uint32_t cache_id = 0;  // from now on this id may be sent instead of the request; 0 is none
   // What the ranks cannot know by themselves, with M ranks taking part:
   // allgather, gather: [t * M + m] is the first dimension of tensor t on member m;
-  // alltoall: [s * M + d] are the rows that go from member s to d; scatter: [m] the rows for m;
+  // alltoall: [m] are the rows that go from the receiver of this plan to member m, [M + m] those
+  // that come from m: no two members get the same plan; scatter: [m] the rows for m;
   // send/recv: the whole shape; join: {the rank that joined last};
   // adding a process set: {id, ranks...}; removing one: {id}.
   std::vector<int64_t> negotiated_values;

@@ -12,6 +12,7 @@ constexpr size_t kMaxNameBytes = 4096;
 constexpr size_t kMaxTensors = 1u << 16;
 constexpr size_t kMaxDimensions = 1u << 20;
 constexpr size_t kMaxRefusalBytes = 4096;
+constexpr size_t kMaxCallSiteBytes = 256;
 
 Status CheckCount(const Request& request, bool receives) {
   const size_t count = request.shapes.size();
@@ -192,11 +193,18 @@ bool operator==(const Request& a, const Request& b) {
          a.postscale == b.postscale && a.process_set == b.process_set && a.root == b.root &&
          a.peer == b.peer && a.layout_hash == b.layout_hash && a.group == b.group &&
          a.shapes == b.shapes && a.splits == b.splits && a.set_ranks == b.set_ranks &&
-         a.removed_set == b.removed_set && a.refusal == b.refusal && a.name == b.name;
+         a.removed_set == b.removed_set && a.refusal == b.refusal && a.unnamed == b.unnamed &&
+         a.call_site == b.call_site && a.name == b.name;
 }
 
 std::string Describe(const Request& request) {
   return std::string(CollectiveKindName(request.kind)) + " of tensor '" + request.name + "'";
+}
+
+bool CallSiteCounts(const Request& request) {
+  const KindTraits& kind = Traits(request.kind);
+  return request.unnamed && !request.call_site.empty() && kind.input == Who::kAll &&
+         kind.output == Who::kAll;
 }
 
 int64_t TotalBytes(const Request& request) {
@@ -237,6 +245,10 @@ Status CheckRouting(const Request& request, const std::vector<Rank>& members, Ra
   if (request.refusal.size() > kMaxRefusalBytes) {
     return InvalidArgument(Describe(request) + ": a refusal of " +
                            std::to_string(request.refusal.size()) + " bytes is too long");
+  }
+  if (request.call_site.size() > kMaxCallSiteBytes) {
+    return InvalidArgument(Describe(request) + ": a call site of " +
+                           std::to_string(request.call_site.size()) + " bytes is too long");
   }
   if (ChangesProcessSets(request.kind) && request.process_set != kGlobalProcessSet) {
     return InvalidArgument(Describe(request) + ": all ranks have to take part, not only those of " +
@@ -279,6 +291,8 @@ void Refuse(const Status& why, Request* request) {
   refused.process_set = request->process_set;
   refused.root = request->root;
   refused.peer = request->peer;
+  refused.unnamed = request->unnamed;
+  refused.call_site = std::move(request->call_site);
   refused.refusal = why.message().substr(0, kMaxRefusalBytes);
   if (refused.refusal.empty()) refused.refusal = "the call is invalid";
   *request = std::move(refused);

@@ -25,6 +25,10 @@ struct Request {
   uint64_t layout_hash = 0;  // of the bucket layout, where Python cut buckets; else 0
   bool group = false;        // planned alone when group fusion is disabled
   bool resent = false;       // in full, as rank 0 did not know the cache id; not compared
+  bool unnamed = false;      // an eager call under a default name: matched by its order alone
+  // The line of the user's program that makes the call, as "train.py:40"; empty where unknown. For
+  // messages, and compared between the ranks of an unnamed call: see CallSiteCounts.
+  std::string call_site;
   // One per tensor. A receiver may leave it out, or write -1 for dimensions that it does not know.
   // Scatter: the first dimension matters on the root only.
   std::vector<Shape> shapes;
@@ -42,6 +46,10 @@ bool operator==(const Request& a, const Request& b);
 
 // "allreduce of tensor 'x'", the beginning of error messages.
 TFRING_EXPORT std::string Describe(const Request& request);
+
+// Whether the call sites of the ranks have to be equal. Calls of which one rank is the root may
+// well stand on one line for the root and on another for the rest; a barrier mixes up no data.
+bool CallSiteCounts(const Request& request);
 
 // Of all tensors together; INT64_MAX when that does not fit.
 int64_t TotalBytes(const Request& request);

@@ -19,7 +19,10 @@ constexpr uint8_t kHasPeer = 64;
 constexpr uint8_t kIsResent = 128;
 constexpr uint8_t kRequestFlags = kHasPrescale | kHasPostscale | kHasLayoutHash | kIsGroup |
                                   kHasSplits | kHasRefusal | kHasPeer | kIsResent;
-static_assert(kRequestFlags == 0xff, "all bits are used: the next field needs a second byte");
+// Those of the second byte of a Request.
+constexpr uint8_t kHasCallSite = 1;
+constexpr uint8_t kIsUnnamed = 2;
+constexpr uint8_t kMoreRequestFlags = kHasCallSite | kIsUnnamed;
 constexpr uint8_t kHasError = 4;
 constexpr uint8_t kHasEvicted = 8;
 constexpr uint8_t kHasAbsent = 16;
@@ -27,7 +30,7 @@ constexpr uint8_t kPlanFlags =
     kHasPrescale | kHasPostscale | kHasError | kHasEvicted | kHasAbsent | kHasPeer;
 
 // The fewest bytes that one element takes: bounds counts, and so allocation.
-constexpr size_t kMinRequestBytes = 8;
+constexpr size_t kMinRequestBytes = 9;
 constexpr size_t kMinPlanBytes = 8;
 constexpr size_t kMinItemBytes = 3;
 
@@ -77,7 +80,9 @@ Status ReadStatus(WireReader* in) {
     case StatusCode::kCancelled:
     case StatusCode::kInvalidArgument:
     case StatusCode::kDeadlineExceeded:
+    case StatusCode::kResourceExhausted:
     case StatusCode::kFailedPrecondition:
+    case StatusCode::kAborted:
     case StatusCode::kUnimplemented:
     case StatusCode::kInternal:
     case StatusCode::kUnavailable:
@@ -123,6 +128,8 @@ void WriteRequest(const Request& request, WireWriter* out) {
   out->Byte(static_cast<uint8_t>(request.dtype));
   out->Byte(static_cast<uint8_t>(request.op));
   out->Byte(flags);
+  out->Byte(static_cast<uint8_t>((request.call_site.empty() ? 0 : kHasCallSite) |
+                                 (request.unnamed ? kIsUnnamed : 0)));
   out->Signed(request.process_set);
   out->Signed(request.root);
   if (flags & kHasPeer) out->Signed(request.peer);
@@ -130,6 +137,7 @@ void WriteRequest(const Request& request, WireWriter* out) {
   if (flags & kHasLayoutHash) out->Word(request.layout_hash);
   if (flags & kHasSplits) WriteList(request.splits, out);
   if (flags & kHasRefusal) out->String(request.refusal);
+  if (!request.call_site.empty()) out->String(request.call_site);
   if (request.kind == CollectiveKind::kAddProcessSet) WriteList(request.set_ranks, out);
   if (request.kind == CollectiveKind::kRemoveProcessSet) out->Signed(request.removed_set);
   out->Unsigned(request.shapes.size());
@@ -143,8 +151,10 @@ Request ReadRequest(WireReader* in) {
   request.dtype = static_cast<DataType>(in->Enum(kNumDataTypes));
   request.op = static_cast<ReduceOp>(in->Enum(kNumReduceOps));
   const uint8_t flags = ReadFlags(kRequestFlags, in);
+  const uint8_t more = ReadFlags(kMoreRequestFlags, in);
   request.group = (flags & kIsGroup) != 0;
   request.resent = (flags & kIsResent) != 0;
+  request.unnamed = (more & kIsUnnamed) != 0;
   request.process_set = in->Signed32();
   request.root = in->Signed32();
   request.peer = ReadPeer(flags, in);
@@ -160,6 +170,10 @@ Request ReadRequest(WireReader* in) {
   if (flags & kHasRefusal) {
     request.refusal = in->String();
     if (request.refusal.empty()) in->Fail();
+  }
+  if (more & kHasCallSite) {
+    request.call_site = in->String();
+    if (request.call_site.empty()) in->Fail();
   }
   if (request.kind == CollectiveKind::kAddProcessSet) request.set_ranks = ReadRanks(in);
   if (request.kind == CollectiveKind::kRemoveProcessSet) request.removed_set = in->Signed32();
@@ -271,6 +285,10 @@ std::string EncodeFrame(const Frame& frame) {
     case FrameType::kGoodbye:
       out.Signed(frame.rank);
       break;
+    case FrameType::kWithdraw:
+      out.Signed(frame.process_set);
+      WriteStatus(frame.status, &out);
+      break;
   }
   return out.Take();
 }
@@ -299,6 +317,10 @@ Result<Frame> DecodeFrame(std::string_view bytes) {
     case FrameType::kGoodbye:
       frame.rank = in.Signed32();
       break;
+    case FrameType::kWithdraw:
+      frame.process_set = in.Signed32();
+      frame.status = ReadStatus(&in);
+      break;
     default:
       in.Fail();
   }
@@ -311,8 +333,8 @@ Result<Frame> DecodeFrame(std::string_view bytes) {
 }
 
 size_t MaxEncodedBytes(const Request& request) {
-  size_t bytes = 90 + request.name.size() + 10 * request.splits.size() +
-                 5 * request.set_ranks.size() + request.refusal.size();
+  size_t bytes = 96 + request.name.size() + 10 * request.splits.size() +
+                 5 * request.set_ranks.size() + request.refusal.size() + request.call_site.size();
   for (const Shape& shape : request.shapes) bytes += 5 + 10 * shape.size();
   return bytes;
 }

@@ -22,8 +22,9 @@ enum class FrameType : uint8_t {
   kAbort = 5,      // sequencer to all: the generation is over, with this status
   kGoodbye = 6,    // a rank shuts down; the sequencer forwards it to all others
   kFault = 7,      // rank to sequencer: my data connection to `rank` broke
+  kWithdraw = 8,   // rank to sequencer: from here on I am in the next attempt of the process set
 };
-inline constexpr uint8_t kMaxFrameType = 7;
+inline constexpr uint8_t kMaxFrameType = 8;
 
 // Any control frame; the fields that its type does not use stay empty.
 struct Frame {
@@ -32,7 +33,8 @@ struct Frame {
   std::vector<uint32_t> cache_ids;  // kRequests, kResend
   std::vector<Plan> plans;          // kPlans
   Rank rank = kNoRank;  // kAbort: the lost rank; kGoodbye: who left; kFault: the suspect
-  Status status;        // kAbort, kFault
+  ProcessSetId process_set = kGlobalProcessSet;  // kWithdraw
+  Status status;  // kAbort, kFault; kWithdraw: why my step failed, ok if the attempt was over
 };
 
 std::string EncodeFrame(const Frame& frame);

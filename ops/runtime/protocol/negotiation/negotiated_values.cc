@@ -46,7 +46,7 @@ bool GatherFits(const std::vector<int64_t>& values, size_t members, size_t self,
   return GatherCountable(values, members, request);
 }
 
-// Of an alltoall: the rows that one member receives.
+// Of the matrix of an alltoall: the rows that one member receives.
 bool ColumnCountable(const std::vector<int64_t>& values, size_t members, size_t column,
                      int64_t row) {
   Bytes received;
@@ -59,10 +59,12 @@ bool ColumnCountable(const std::vector<int64_t>& values, size_t members, size_t 
 bool AlltoallFits(const std::vector<int64_t>& values, size_t members, size_t self,
                   const Request& request) {
   const std::vector<int64_t> sent = RowsByMember(request, members);
-  if (!std::equal(sent.begin(), sent.end(), values.data() + self * members)) return false;
-  if (!ColumnCountable(values, members, self, RowBytes(request.shapes[0], request.dtype)))
-    return false;
-  return std::all_of(values.begin(), values.end(), [](int64_t rows) { return rows >= 0; });
+  if (!std::equal(sent.begin(), sent.end(), values.begin())) return false;
+  if (values[members + self] != sent[self]) return false;
+  Bytes received;
+  const int64_t row = RowBytes(request.shapes[0], request.dtype);
+  return std::all_of(values.begin() + static_cast<std::ptrdiff_t>(members), values.end(),
+                     [&](int64_t rows) { return received.Add(row, rows); });
 }
 
 bool ScatterFits(const std::vector<int64_t>& values, Rank self, const Request& request) {
@@ -103,7 +105,7 @@ size_t NegotiatedValuesCount(const Request& request, size_t members) {
     case CollectiveKind::kGather:
       return request.shapes.size() * members;
     case CollectiveKind::kAlltoall:
-      return members * members;
+      return 2 * members;
     case CollectiveKind::kScatter:
       return members;
     default:
@@ -111,12 +113,21 @@ size_t NegotiatedValuesCount(const Request& request, size_t members) {
   }
 }
 
+std::vector<int64_t> ValuesForMember(CollectiveKind kind, const std::vector<int64_t>& values,
+                                     size_t members, size_t member) {
+  if (kind != CollectiveKind::kAlltoall) return values;
+  std::vector<int64_t> own;
+  own.reserve(2 * members);
+  for (size_t to = 0; to < members; ++to) own.push_back(values[member * members + to]);
+  for (size_t from = 0; from < members; ++from) own.push_back(values[from * members + member]);
+  return own;
+}
+
 std::vector<int64_t> NegotiatedValuesOf(const std::vector<Rank>& members,
                                         const std::vector<const Request*>& requests) {
   const Request& first = *requests[0];
   const size_t count = members.size();
   std::vector<int64_t> values;
-  values.reserve(NegotiatedValuesCount(first, count));
   switch (first.kind) {
     case CollectiveKind::kAllgather:
     case CollectiveKind::kGather:
@@ -125,6 +136,7 @@ std::vector<int64_t> NegotiatedValuesOf(const std::vector<Rank>& members,
       }
       break;
     case CollectiveKind::kAlltoall:
+      values.reserve(count * count);
       for (const Request* request : requests) {
         for (int64_t rows : RowsByMember(*request, count)) values.push_back(rows);
       }

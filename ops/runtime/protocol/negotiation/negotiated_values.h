@@ -14,15 +14,20 @@ namespace tfring {
 // id and the ranks of a process set there.
 
 // The values of a kind that moves data. requests[i] is the request of members[i], the ranks that
-// take part; they agree (see ValidateAgreement).
+// take part; they agree (see ValidateAgreement). For alltoall this is the whole matrix of rows,
+// [s * M + d] from member s to d, of which each member gets its own part.
 std::vector<int64_t> NegotiatedValuesOf(const std::vector<Rank>& members,
                                         const std::vector<const Request*>& requests);
 
-// How many numbers NegotiatedValuesOf makes for so many members.
+// What the plan tells one of `members` members of what NegotiatedValuesOf returned.
+std::vector<int64_t> ValuesForMember(CollectiveKind kind, const std::vector<int64_t>& values,
+                                     size_t members, size_t member);
+
+// How many numbers ValuesForMember returns.
 size_t NegotiatedValuesCount(const Request& request, size_t members);
 
-// False if some member would receive more rows or bytes than an int64 holds. `request` is that of
-// any member.
+// Of what NegotiatedValuesOf returned: false if some member would receive more rows or bytes than
+// an int64 holds. `request` is that of any member.
 bool NegotiatedValuesCountable(const std::vector<int64_t>& negotiated_values, size_t members,
                                const Request& request);
 

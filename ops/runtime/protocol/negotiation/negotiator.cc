@@ -77,18 +77,29 @@ void Negotiator::FailPeer(Rank from, const Status& why) {
                 std::to_string(rank_) + ": " + why.message()));
 }
 
-void Negotiator::Submit(CallId id, Request request, TimePoint now) {
+void Negotiator::Submit(CallId id, Request request, TimePoint now, uint64_t attempt) {
   now_ = now;
-  participant_.Submit(id, std::move(request));  // for TakeCalls, also after a fatal status
+  // For TakeCalls, also after a fatal status.
+  Status submitted = participant_.Submit(id, std::move(request), attempt);
+  if (!submitted.ok()) out_.refused.emplace_back(id, std::move(submitted));
+  if (sequencer_ && !dead_) PassOwnRequests();
+}
+
+void Negotiator::Withdraw(ProcessSetId set, uint64_t attempt, const std::string& why,
+                          TimePoint now) {
+  now_ = now;
+  participant_.Withdraw(set, attempt, why);
   if (sequencer_ && !dead_) PassOwnRequests();
 }
 
 void Negotiator::PassOwnRequests() {
-  std::vector<Request> requests;
-  std::vector<uint32_t> cache_ids;
-  participant_.TakeOutgoing(&requests, &cache_ids);
-  FailPeer(kSequencerRank,
-           sequencer_->OnRequests(kSequencerRank, std::move(requests), cache_ids, now_));
+  for (Participant::Outgoing& batch : participant_.TakeOutgoing()) {
+    for (const auto& [set, cause] : batch.withdrawals) {
+      FailPeer(kSequencerRank, sequencer_->OnWithdrawal(kSequencerRank, set, cause));
+    }
+    FailPeer(kSequencerRank, sequencer_->OnRequests(kSequencerRank, std::move(batch.requests),
+                                                    batch.cache_ids, now_));
+  }
 }
 
 void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
@@ -99,7 +110,8 @@ void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
   }
   Result<Frame> decoded = DecodeFrame(frame);
   if (!decoded.ok()) return FailPeer(from, decoded.status());
-  const bool for_sequencer = decoded->type == FrameType::kRequests;
+  const bool for_sequencer =
+      decoded->type == FrameType::kRequests || decoded->type == FrameType::kWithdraw;
   if (for_sequencer ? sequencer_ == nullptr : from != kSequencerRank) {
     return FailPeer(from,
                     Internal("a frame of type " + std::to_string(static_cast<int>(decoded->type)) +
@@ -110,6 +122,8 @@ void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
     case FrameType::kRequests:
       return FailPeer(from, sequencer_->OnRequests(from, std::move(decoded->requests),
                                                    decoded->cache_ids, now));
+    case FrameType::kWithdraw:
+      return FailPeer(from, sequencer_->OnWithdrawal(from, decoded->process_set, decoded->status));
     case FrameType::kPlans:
       for (Plan& plan : decoded->plans) ReceivePlan(from, std::move(plan));
       return;
@@ -140,6 +154,16 @@ void Negotiator::OnDeparted(Rank rank, TimePoint now) {
   if (sequencer_) sequencer_->OnDeparted(rank);
 }
 
+std::vector<CallId> Negotiator::Leave(TimePoint now) {
+  std::vector<CallId> calls = TakeCalls();
+  OnDeparted(rank_, now);
+  return calls;
+}
+
+void Negotiator::PutOff(Duration pause) {
+  if (sequencer_) sequencer_->PutOff(pause);
+}
+
 void Negotiator::OnTime(TimePoint now) {
   now_ = now;
   if (!sequencer_ || dead_) return;
@@ -155,16 +179,24 @@ Negotiator::Output Negotiator::Drain() {
       SendRequests();
     }
   }
+  out_.left = participant_.TakeLeft();
   return std::exchange(out_, Output());
 }
 
 void Negotiator::SendRequests() {
-  std::vector<Request> requests;
-  std::vector<uint32_t> cache_ids;
-  participant_.TakeOutgoing(&requests, &cache_ids);
-  if (requests.empty() && cache_ids.empty()) return;
-  for (std::string& frame : EncodeRequests(std::move(requests), std::move(cache_ids))) {
-    out_.frames.emplace_back(kSequencerRank, std::move(frame));
+  for (Participant::Outgoing& batch : participant_.TakeOutgoing()) {
+    for (auto& [set, cause] : batch.withdrawals) {
+      Frame frame;
+      frame.type = FrameType::kWithdraw;
+      frame.process_set = set;
+      frame.status = std::move(cause);
+      out_.frames.emplace_back(kSequencerRank, EncodeFrame(frame));
+    }
+    if (batch.requests.empty() && batch.cache_ids.empty()) continue;
+    for (std::string& frame :
+         EncodeRequests(std::move(batch.requests), std::move(batch.cache_ids))) {
+      out_.frames.emplace_back(kSequencerRank, std::move(frame));
+    }
   }
 }
 
@@ -200,6 +232,7 @@ void Negotiator::SendPlans() {
   for (size_t index : chosen[kSequencerRank]) {
     ReceivePlan(kSequencerRank, std::move(outgoing.plans[index].plan));
   }
+  PassOwnRequests();  // that rank 0 has left an attempt, which is over already: no plan follows
 }
 
 TimePoint Negotiator::next_deadline() const {
@@ -211,7 +244,9 @@ std::vector<CallId> Negotiator::TakeCalls() {
   for (const PlanRun& run : out_.runs) {
     calls.insert(calls.end(), run.calls.begin(), run.calls.end());
   }
+  for (const auto& refused : out_.refused) calls.push_back(refused.first);
   out_.runs.clear();
+  out_.refused.clear();
   std::sort(calls.begin(), calls.end());
   return calls;
 }

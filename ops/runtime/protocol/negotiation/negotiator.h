@@ -12,6 +12,7 @@
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
+#include "ops/runtime/protocol/negotiation/attempts.h"
 #include "ops/runtime/protocol/negotiation/participant.h"
 #include "ops/runtime/protocol/negotiation/process_sets.h"
 
@@ -30,8 +31,10 @@ class Negotiator {
   // What a call made necessary. Frames go out in order; plans run in order.
   struct Output {
     std::vector<std::pair<Rank, std::string>> frames;
+    std::vector<AttemptEnd> left;  // before the errors among `runs` end their calls
     std::vector<PlanRun> runs;
-    std::vector<std::string> warnings;  // stalls, for the log
+    std::vector<std::pair<CallId, Status>> refused;  // calls of attempts that are over
+    std::vector<std::string> warnings;               // stalls, for the log
     Status fatal;  // not ok: a peer broke the protocol, or the stall limit passed
   };
 
@@ -41,9 +44,13 @@ class Negotiator {
 
   // A call of this rank. `request` has passed AdmitRequest; no call of its name and process set is
   // in flight here.
-  void Submit(CallId id, Request request, TimePoint now);
+  void Submit(CallId id, Request request, TimePoint now, uint64_t attempt = 0);
 
-  // A kRequests, kPlans or kResend frame from `from`.
+  // The step of this rank failed; `why` names the rank and the cause. Ends the attempt of the
+  // process set on all ranks, unless it is over.
+  void Withdraw(ProcessSetId set, uint64_t attempt, const std::string& why, TimePoint now);
+
+  // A kRequests, kWithdraw, kPlans or kResend frame from `from`.
   void OnFrame(Rank from, std::string_view frame, TimePoint now);
 
   // This rank's backend finished the plan: the sequencer may plan what became complete meanwhile.
@@ -52,6 +59,13 @@ class Negotiator {
 
   // `rank` has shut down: whatever waits for it, now or later, ends with Cancelled (rank 0 only).
   void OnDeparted(Rank rank, TimePoint now);
+
+  // Rank 0 itself has shut down, and goes on as the sequencer of the others. Gives up its own calls
+  // and returns them, ascending; everything was drained before.
+  std::vector<CallId> Leave(TimePoint now);
+
+  // This process did not run for so long: no stall is judged by that time.
+  void PutOff(Duration pause);
 
   // Stall checks that are due.
   void OnTime(TimePoint now);

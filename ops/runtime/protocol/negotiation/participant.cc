@@ -16,23 +16,56 @@ std::string PlanName(const Plan& plan) { return "plan " + std::to_string(plan.se
 
 }  // namespace
 
-void Participant::Submit(CallId id, Request request) {
+Status Participant::Submit(CallId id, Request request, uint64_t attempt) {
   const ProcessSetId set = request.process_set;
+  if (attempt < AttemptOf(set)) return attempts_[set].error;
   TFRING_CHECK(waiting_.Find(set, request.name) == nullptr)
       << Describe(request) << " was submitted twice";
   const uint32_t cache_id = known_.IdFor(request);
-  if (cache_id == 0) requests_.push_back(request);
+  if (cache_id == 0) Batch()->requests.push_back(request);
   const std::string name = request.name;
-  WaitingCall* call = waiting_.Put(set, name, {id, std::move(request), cache_id});
-  if (cache_id == 0) return;
+  WaitingCall* call = waiting_.Put(set, name, {id, std::move(request), attempt, cache_id});
+  if (cache_id == 0) return OkStatus();
   ++cache_hits_;
-  cache_ids_.push_back(cache_id);
+  Batch()->cache_ids.push_back(cache_id);
   sent_ids_[cache_id] = call;
+  return OkStatus();
 }
 
-void Participant::TakeOutgoing(std::vector<Request>* requests, std::vector<uint32_t>* cache_ids) {
-  *requests = std::exchange(requests_, {});
-  *cache_ids = std::exchange(cache_ids_, {});
+Participant::Outgoing* Participant::Batch() {
+  if (outgoing_.empty()) outgoing_.emplace_back();
+  return &outgoing_.back();
+}
+
+uint64_t Participant::AttemptOf(ProcessSetId set) const {
+  const auto it = attempts_.find(set);
+  return it == attempts_.end() ? 0 : it->second.number;
+}
+
+void Participant::Withdraw(ProcessSetId set, uint64_t attempt, const std::string& why) {
+  // Left already, because of another rank; or the set was removed meanwhile.
+  if (attempt < AttemptOf(set) || process_sets_->Find(set) == nullptr) return;
+  bool waits = false;
+  waiting_.ForEach([&](const WaitingCall& call) {
+    waits = waits || (call.request.process_set == set && call.attempt == attempt);
+  });
+  const std::string reported =
+      waits ? why
+            : why +
+                  " (no collective of it was waiting then, so ranks that have completed their "
+                  "step may have other variables: broadcast them)";
+  Leave(set, StepFailed("a later call of this step", why), Aborted(reported));
+}
+
+// `reported` goes to rank 0: why this rank is the first to leave; ok if it follows.
+void Participant::Leave(ProcessSetId set, const Status& error, Status reported) {
+  Attempt& attempt = attempts_[set];
+  ++attempt.number;
+  attempt.error = error;
+  // What was submitted before belongs to the attempt before.
+  const Outgoing* batch = Batch();
+  if (!batch->requests.empty() || !batch->cache_ids.empty()) outgoing_.emplace_back();
+  outgoing_.back().withdrawals.emplace_back(set, std::move(reported));
 }
 
 Status Participant::OnResend(const std::vector<uint32_t>& cache_ids) {
@@ -43,8 +76,9 @@ Status Participant::OnResend(const std::vector<uint32_t>& cache_ids) {
                       ", which is not in flight");
     }
     // Also if the process set was removed meanwhile: rank 0 then ends the call.
-    requests_.push_back(sent->second->request);
-    requests_.back().resent = true;
+    Outgoing* batch = Batch();
+    batch->requests.push_back(sent->second->request);
+    batch->requests.back().resent = true;
     sent->second->sent_id = 0;
     sent_ids_.erase(sent);
     known_.Forget(id);
@@ -80,6 +114,10 @@ Status Participant::OnPlan(PlanRun* run) {
     calls.push_back(call);
   }
   if (plan.error.ok()) TFRING_RETURN_IF_ERROR(ChangeSets(plan));
+  if (EndsAttempt(plan.error) && calls[0]->attempt == AttemptOf(plan.process_set)) {
+    left_.push_back({plan.process_set, calls[0]->attempt, plan.error});
+    Leave(plan.process_set, plan.error, OkStatus());
+  }
   for (WaitingCall* call : calls) {
     run->calls.push_back(call->id);
     TakeCall(call);
@@ -181,6 +219,7 @@ Status Participant::ChangeSets(const Plan& plan) {
   } else if (plan.kind == CollectiveKind::kRemoveProcessSet) {
     const auto set = static_cast<ProcessSetId>(values[0]);
     known_.ForgetSet(set);
+    attempts_.erase(set);
     status = process_sets_->Remove(set);
   }
   return status.ok() ? status : Internal(PlanName(plan) + ": " + status.message());

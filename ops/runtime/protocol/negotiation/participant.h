@@ -2,12 +2,16 @@
 #define TFRING_OPS_RUNTIME_PROTOCOL_NEGOTIATION_PARTICIPANT_H_
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
+#include "ops/runtime/protocol/negotiation/attempts.h"
 #include "ops/runtime/protocol/negotiation/name_table.h"
 #include "ops/runtime/protocol/negotiation/process_sets.h"
 #include "ops/runtime/protocol/negotiation/response_cache.h"
@@ -20,17 +24,35 @@ namespace tfring {
 // the participant looks up the waiting calls, checks that the plan is what they requested (the
 // backend trusts it with this rank's buffers, so a wrong plan must not get through), and hands them
 // out with the plan. Cache ids and process sets change exactly when the plan that says so is taken,
-// so they are the same on all ranks at the same point of the plan stream. Pure; part of the
-// Negotiator.
+// so they are the same on all ranks at the same point of the plan stream.
+//
+// When a step fails here, or a plan says that one failed elsewhere, this rank leaves the attempt of
+// the process set. The calls that wait then stay until rank 0 has answered each of them, with a
+// plan that was complete already or with an error: so no plan names a call that is gone. Pure; part
+// of the Negotiator.
 class Participant {
  public:
   Participant(Rank rank, ProcessSets* process_sets) : rank_(rank), process_sets_(process_sets) {}
 
-  // `request` has passed AdmitRequest; no call of its name waits in its process set.
-  void Submit(CallId id, Request request);
+  // What is to be sent, in this order.
+  struct Outgoing {
+    std::vector<std::pair<ProcessSetId, Status>> withdrawals;  // as in a kWithdraw frame
+    std::vector<Request> requests;
+    std::vector<uint32_t> cache_ids;
+  };
 
-  // What Submit and OnResend want to be sent; forgets it.
-  void TakeOutgoing(std::vector<Request>* requests, std::vector<uint32_t>* cache_ids);
+  // `request` has passed AdmitRequest; no call of its name waits in its process set. Not ok, and
+  // nothing is sent, if the attempt is over: the call ends with that.
+  Status Submit(CallId id, Request request, uint64_t attempt);
+
+  // The step of this rank failed; `why` names the rank and the cause.
+  void Withdraw(ProcessSetId set, uint64_t attempt, const std::string& why);
+
+  // What the calls since the last time want to be sent; forgets it.
+  std::vector<Outgoing> TakeOutgoing() { return std::exchange(outgoing_, {}); }
+
+  // The attempts that this rank has left since the last time because of others; forgets them.
+  std::vector<AttemptEnd> TakeLeft() { return std::exchange(left_, {}); }
 
   // Completes run->plan, whose items may be cache ids, and adds the members and the calls, which do
   // not wait any more. Changes the process sets if the plan says so. Internal, and no call is
@@ -51,9 +73,17 @@ class Participant {
   struct WaitingCall {
     CallId id = 0;
     Request request;
+    uint64_t attempt = 0;
     uint32_t sent_id = 0;  // 0: sent in full
     bool in_plan = false;  // named by the plan that is being taken
   };
+  struct Attempt {
+    uint64_t number = 0;
+    Status error;  // of the one before
+  };
+  uint64_t AttemptOf(ProcessSetId set) const;
+  void Leave(ProcessSetId set, const Status& error, Status reported);
+  Outgoing* Batch();
   Status FindMembers(PlanRun* run) const;
   Status FindCall(const PlanRun& run, PlanItem* item, WaitingCall** call);
   Status CheckItem(const PlanRun& run, const PlanItem& item, const Request& request) const;
@@ -66,8 +96,9 @@ class Participant {
   // Calls that were sent as an id and wait. Stays true when the id is evicted meanwhile.
   std::unordered_map<uint32_t, WaitingCall*> sent_ids_;
   KnownIds known_;
-  std::vector<Request> requests_;
-  std::vector<uint32_t> cache_ids_;
+  std::map<ProcessSetId, Attempt> attempts_;  // of sets in which one is over
+  std::vector<Outgoing> outgoing_;
+  std::vector<AttemptEnd> left_;
   uint64_t last_sequence_ = 0;
   int64_t cache_hits_ = 0;
 };

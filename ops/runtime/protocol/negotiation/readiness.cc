@@ -4,12 +4,52 @@
 #include <iterator>
 #include <utility>
 
+#include "ops/runtime/protocol/message/wire.h"
+
 namespace tfring {
+
+const RankRequest& RankRequests::None() {
+  static const RankRequest none;
+  return none;
+}
+
+void RankRequests::Set(size_t position, RankRequest rank_request) {
+  auto& block = blocks_[position / kBlock];
+  if (block == nullptr) {
+    block = std::make_unique<std::array<RankRequest, kBlock>>();
+    bytes_ += sizeof(*block);
+  }
+  if (rank_request.full) bytes_ += sizeof(Request) + MaxEncodedBytes(*rank_request.full);
+  (*block)[position % kBlock] = std::move(rank_request);
+}
+
+RankRequest RankRequests::Take(size_t position) {
+  auto& block = blocks_[position / kBlock];
+  return block == nullptr ? RankRequest() : std::exchange((*block)[position % kBlock], {});
+}
+
+size_t PendingTensor::bytes() const {
+  return sizeof(*this) + 2 * name.size() + members.capacity() * sizeof(Rank) +
+         rank_requests.bytes();
+}
 
 const Request& PendingTensor::AnyRequest() const {
   size_t i = 0;
   while (rank_requests[i].order == 0) ++i;
   return rank_requests[i].common();
+}
+
+const std::string& PendingTensor::CallSiteOf(size_t position) const {
+  const RankRequest& own = rank_requests[position];
+  return own.full ? own.full->call_site : own.cached->CallSiteOf(position);
+}
+
+std::vector<std::string> PendingTensor::DifferentCallSites() const {
+  bool differ = false;
+  for (size_t i = 1; i < members.size() && !differ; ++i) differ = CallSiteOf(i) != CallSiteOf(0);
+  std::vector<std::string> sites;
+  for (size_t i = 0; differ && i < members.size(); ++i) sites.push_back(CallSiteOf(i));
+  return sites;
 }
 
 std::vector<Rank> PendingTensor::ReadyRanks() const {
@@ -30,8 +70,8 @@ Rank PendingTensor::LastReady() const {
 
 const Agreement* PendingTensor::CommonAgreement() const {
   const Agreement* common = rank_requests.front().cached.get();
-  for (const RankRequest& rank_request : rank_requests) {
-    if (rank_request.cached.get() != common) return nullptr;
+  for (size_t i = 1; i < rank_requests.size(); ++i) {
+    if (rank_requests[i].cached.get() != common) return nullptr;
   }
   return common;
 }
@@ -48,10 +88,13 @@ void Readiness::Widen(PendingTensor* pending, const std::vector<Rank>& members) 
   std::vector<Rank> all;
   std::set_union(pending->members.begin(), pending->members.end(), members.begin(), members.end(),
                  std::back_inserter(all));
-  std::vector<RankRequest> rank_requests(all.size());
+  RankRequests rank_requests;
+  rank_requests.Resize(all.size());
   for (size_t i = 0; i < pending->members.size(); ++i) {
+    RankRequest moved = pending->rank_requests.Take(i);
+    if (moved.order == 0) continue;
     const auto at = std::lower_bound(all.begin(), all.end(), pending->members[i]) - all.begin();
-    rank_requests[static_cast<size_t>(at)] = std::move(pending->rank_requests[i]);
+    rank_requests.Set(static_cast<size_t>(at), std::move(moved));
   }
   pending->members = std::move(all);
   pending->rank_requests = std::move(rank_requests);
@@ -60,8 +103,7 @@ void Readiness::Widen(PendingTensor* pending, const std::vector<Rank>& members) 
 PendingTensor* Readiness::Add(ProcessSetId set, const std::string& name,
                               const std::vector<Rank>& members, Rank from, RankRequest rank_request,
                               TimePoint now) {
-  PendingTensor** known = by_name_.Find(set, name);
-  PendingTensor* pending = known == nullptr ? nullptr : *known;
+  PendingTensor* pending = FindByName(set, name);
   if (pending == nullptr) {
     const uint64_t handle = ++last_handle_;
     pending = &pending_.emplace_hint(pending_.end(), handle, PendingTensor())->second;
@@ -69,25 +111,33 @@ PendingTensor* Readiness::Add(ProcessSetId set, const std::string& name,
     pending->process_set = set;
     pending->name = name;
     pending->members = members;
-    pending->rank_requests.resize(members.size());
+    pending->rank_requests.Resize(members.size());
     pending->since = now;
     by_name_.Put(set, name, pending);
   } else if (pending->members != members) {
     Widen(pending, members);
   }
   const auto& all = pending->members;
-  RankRequest& slot = pending->rank_requests[static_cast<size_t>(
-      std::lower_bound(all.begin(), all.end(), from) - all.begin())];
-  if (slot.order != 0) return nullptr;
-  slot = std::move(rank_request);
-  slot.order = ++last_order_;
+  const auto position =
+      static_cast<size_t>(std::lower_bound(all.begin(), all.end(), from) - all.begin());
+  if (pending->rank_requests[position].order != 0) return nullptr;
+  rank_request.order = ++last_order_;
+  pending->rank_requests.Set(position, std::move(rank_request));
   ++pending->ready;
+  bytes_ -= pending->recorded_bytes;
+  pending->recorded_bytes = pending->bytes();
+  bytes_ += pending->recorded_bytes;
   return pending;
 }
 
 PendingTensor* Readiness::Find(uint64_t handle) {
   const auto it = pending_.find(handle);
   return it == pending_.end() ? nullptr : &it->second;
+}
+
+PendingTensor* Readiness::FindByName(ProcessSetId set, const std::string& name) {
+  PendingTensor** known = by_name_.Find(set, name);
+  return known == nullptr ? nullptr : *known;
 }
 
 void Readiness::ReleaseName(const PendingTensor& pending) {
@@ -99,6 +149,7 @@ void Readiness::Erase(uint64_t handle) {
   const auto it = pending_.find(handle);
   if (it == pending_.end()) return;
   ReleaseName(it->second);
+  bytes_ -= it->second.recorded_bytes;
   pending_.erase(it);
 }
 

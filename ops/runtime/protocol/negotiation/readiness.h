@@ -1,6 +1,7 @@
 #ifndef TFRING_OPS_RUNTIME_PROTOCOL_NEGOTIATION_READINESS_H_
 #define TFRING_OPS_RUNTIME_PROTOCOL_NEGOTIATION_READINESS_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -27,15 +28,46 @@ struct RankRequest {
   const Request& common() const { return full ? *full : cached->request; }
 };
 
+// The requests for one tensor by position in its members. Most tensors that wait long have been
+// asked for by a few of many ranks, so memory is taken in blocks, as requests come.
+class RankRequests {
+ public:
+  void Resize(size_t size) {
+    size_ = size;
+    blocks_.resize((size + kBlock - 1) / kBlock);
+  }
+  size_t size() const { return size_; }
+  // One that has not come has order 0.
+  const RankRequest& operator[](size_t position) const {
+    const auto& block = blocks_[position / kBlock];
+    return block == nullptr ? None() : (*block)[position % kBlock];
+  }
+  const RankRequest& front() const { return (*this)[0]; }
+  void Set(size_t position, RankRequest rank_request);
+  RankRequest Take(size_t position);
+
+  // What they take, and the requests in full.
+  size_t bytes() const { return bytes_ + blocks_.capacity() * sizeof(blocks_[0]); }
+
+ private:
+  static constexpr size_t kBlock = 16;
+  static const RankRequest& None();
+
+  size_t size_ = 0;
+  size_t bytes_ = 0;
+  std::vector<std::unique_ptr<std::array<RankRequest, kBlock>>> blocks_;
+};
+
 // What at least one rank of a process set has asked for under one name and has no plan yet: a
 // tensor, a list of them, a barrier or a join.
 struct PendingTensor {
   uint64_t handle = 0;
   ProcessSetId process_set = kGlobalProcessSet;
   std::string name;
-  std::vector<Rank> members;  // who has to agree: the process set, or the two of a send/recv
-  std::vector<RankRequest> rank_requests;  // by position in `members`
-  size_t ready = 0;                        // how many of them have come
+  std::vector<Rank> members;   // who has to agree: the process set, or the two of a send/recv
+  RankRequests rank_requests;  // by position in `members`
+  size_t ready = 0;            // how many of them have come
+  size_t recorded_bytes = 0;   // what Readiness counts for it
   TimePoint since = 0;
   bool watched = false;
   StallInspector::Token watch;
@@ -44,7 +76,12 @@ struct PendingTensor {
   std::vector<Rank> absent;                // those that had joined, and sent no request
   std::vector<int64_t> negotiated_values;  // unless there is a CommonAgreement
 
+  size_t bytes() const;  // what it takes, about
   const Request& AnyRequest() const;
+  // Of the rank at this position, whose request has come.
+  const std::string& CallSiteOf(size_t position) const;
+  // By position, or empty if all are equal. Every request has come.
+  std::vector<std::string> DifferentCallSites() const;
   std::vector<Rank> ReadyRanks() const;  // whose requests have come
   Rank LastReady() const;
   // The agreement whose cache id every member sent, or null.
@@ -65,6 +102,12 @@ class Readiness {
   PendingTensor* Add(ProcessSetId set, const std::string& name, const std::vector<Rank>& members,
                      Rank from, RankRequest rank_request, TimePoint now);
 
+  // The tensor that a request of this name belongs to, or null.
+  PendingTensor* FindByName(ProcessSetId set, const std::string& name);
+
+  // What all tensors together take, about.
+  size_t bytes() const { return bytes_; }
+
   // From now on a request of this name starts a new PendingTensor, although this one is not erased
   // yet.
   void ReleaseName(const PendingTensor& pending);
@@ -81,6 +124,7 @@ class Readiness {
 
   std::map<uint64_t, PendingTensor> pending_;
   NameTable<PendingTensor*> by_name_;
+  size_t bytes_ = 0;
   uint64_t last_handle_ = 0;
   uint64_t last_order_ = 0;
 };

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -20,9 +21,13 @@ struct Agreement {
   uint32_t id = 0;
   Request request;                         // of the member at position 0
   std::vector<int64_t> negotiated_values;  // only of kinds with own_rows; as in PlanItem
+  std::vector<std::string> call_sites;     // by position; empty if all are that of `request`
 
   // The request of the member at `position`.
   Request RequestOf(int position) const;
+  const std::string& CallSiteOf(size_t position) const {
+    return call_sites.empty() ? request.call_site : call_sites.at(position);
+  }
 };
 
 // The sequencer's response cache, for kinds that are cacheable: the agreement of each cache id. Ids
@@ -46,7 +51,8 @@ class ResponseCache {
 
   // Stores an agreement under a new id, replacing one of the same name; appends what it evicted to
   // `evicted`. 0, and nothing stored, if the cache is disabled or has run out of ids.
-  uint32_t Insert(const Request& request, std::vector<int64_t> negotiated_values, Evicted* evicted);
+  uint32_t Insert(const Request& request, std::vector<int64_t> negotiated_values,
+                  std::vector<std::string> call_sites, Evicted* evicted);
 
   // The set was removed. Its ids need no announcement: the plan that removes the set drops them on
   // every rank.

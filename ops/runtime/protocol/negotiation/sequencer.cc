@@ -12,49 +12,64 @@
 // a plan (ValidateAndQueue), ended with an error on all ranks that sent a request (EndWithError),
 // or, for a request that is not even recorded, ended on its own rank (RejectRequest).
 namespace tfring {
+namespace {
+
+// Ranks that wait for each other for so long are reported.
+constexpr Duration kCircleWarning = 3 * kSecond;
+
+}  // namespace
 
 Sequencer::Sequencer(const Config& config, ProcessSets process_sets)
     : sets_(std::move(process_sets)),
       max_in_flight_(static_cast<size_t>(std::max<int64_t>(1, config.max_plans_in_flight))),
       stall_shutdown_(config.stall_shutdown),
+      check_call_sites_(config.call_site_check),
+      max_pending_bytes_(static_cast<size_t>(config.max_pending_bytes)),
       cache_(config.cache_capacity),
       stalls_(config),
+      circle_warning_(std::min(config.stall_warning, kCircleWarning)),
       throttled_(config),
       unthrottled_(config) {}
 
 Status Sequencer::OnRequests(Rank from, std::vector<Request> requests,
                              const std::vector<uint32_t>& cache_ids, TimePoint now) {
   if (departed_.count(from) > 0) return OkStatus();  // it has cancelled its calls itself
+  last_request_[from] = now;
   // What a rank requested before it joined has to count as requested before. Joins always come in
   // full, so ids go first; and a join waits for the requests that its rank was asked to resend.
   for (uint32_t id : cache_ids) TFRING_RETURN_IF_ERROR(OnCacheId(from, id, now));
   for (Request& request : requests) {
-    const bool resent = std::exchange(request.resent, false);
-    if (request.kind == CollectiveKind::kJoin && awaited_.count(from) > 0) {
-      late_joins_[from].push_back(std::move(request));
-      continue;
+    const uint64_t made_at = attempts_.LeftCount(from);
+    if (std::exchange(request.resent, false)) {
+      TFRING_RETURN_IF_ERROR(OnResent(from, std::move(request), now));
+    } else if (request.kind == CollectiveKind::kJoin && awaited_.count(from) > 0) {
+      late_joins_[from].emplace_back(made_at, std::move(request));
+    } else {
+      TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(request), made_at, now));
     }
-    TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(request), now));
-    if (resent) TFRING_RETURN_IF_ERROR(OnResent(from, now));
   }
   return OkStatus();
 }
 
-// `from` has resent one of the requests that it was asked for. After the last it may join.
-Status Sequencer::OnResent(Rank from, TimePoint now) {
+// One of the requests that `from` was asked to repeat. After the last it may join.
+Status Sequencer::OnResent(Rank from, Request request, TimePoint now) {
   const auto awaited = awaited_.find(from);
   if (awaited == awaited_.end()) return Internal("it repeats a request that nobody asked for");
-  if (--awaited->second > 0) return OkStatus();
+  TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(request), awaited->second.front(), now));
+  awaited->second.pop_front();
+  if (!awaited->second.empty()) return OkStatus();
   awaited_.erase(awaited);
   const auto late = late_joins_.find(from);
   if (late == late_joins_.end()) return OkStatus();
-  std::vector<Request> joins = std::move(late->second);
+  auto joins = std::move(late->second);
   late_joins_.erase(late);
-  for (Request& join : joins) TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(join), now));
+  for (auto& [made_at, join] : joins) {
+    TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(join), made_at, now));
+  }
   return OkStatus();
 }
 
-Status Sequencer::OnRequest(Rank from, Request request, TimePoint now) {
+Status Sequencer::OnRequest(Rank from, Request request, uint64_t made_at, TimePoint now) {
   const ProcessSetId set = request.process_set;
   const std::vector<Rank>* members = sets_.Find(set);
   if (members == nullptr) {
@@ -71,7 +86,9 @@ Status Sequencer::OnRequest(Rank from, Request request, TimePoint now) {
   }
   const Status checked = CheckRequest(request, *members, from);
   if (!checked.ok()) return Internal("an impossible request: " + checked.message());
+  if (RejectIfOver(from, request, made_at)) return OkStatus();
   const std::vector<Rank> ranks = RanksOf(request, *members);
+  if (!check_call_sites_) request.unnamed = false;
   RankRequest rank_request;
   rank_request.full = std::make_unique<Request>(std::move(request));
   return RecordRequest(from, ranks, std::move(rank_request), now);
@@ -84,7 +101,7 @@ Status Sequencer::OnCacheId(Rank from, uint32_t id, TimePoint now) {
     if (!cache_.Issued(id)) return Internal("cache id " + std::to_string(id) + " was never issued");
     // Evicted, and `from` did not know that yet.
     resend_[from].push_back(id);
-    ++awaited_[from];
+    awaited_[from].push_back(attempts_.LeftCount(from));
     return OkStatus();
   }
   const ProcessSetId set = rank_request.cached->request.process_set;
@@ -92,6 +109,7 @@ Status Sequencer::OnCacheId(Rank from, uint32_t id, TimePoint now) {
     return Internal("cache id " + std::to_string(id) + " belongs to process set " +
                     std::to_string(set) + ", of which it is no member");
   }
+  if (RejectIfOver(from, rank_request.common(), attempts_.LeftCount(from))) return OkStatus();
   return RecordRequest(from, *sets_.Find(set), std::move(rank_request), now);
 }
 
@@ -116,6 +134,7 @@ Status Sequencer::RecordRequest(Rank from, const std::vector<Rank>& members,
       return OkStatus();
     }
   }
+  if (!joins && !HasRoomFor(from, request)) return OkStatus();
   PendingTensor* pending = readiness_.Add(set, name, members, from, std::move(rank_request), now);
   if (pending == nullptr) {
     return Internal("rank " + std::to_string(from) + " asked twice for tensor '" + name + "'" +
@@ -127,6 +146,24 @@ Status Sequencer::RecordRequest(Rank from, const std::vector<Rank>& members,
     TryComplete(pending, now);
   }
   return OkStatus();
+}
+
+// False if the memory for requests that wait for other ranks is used up: then this call ends on all
+// ranks that have made it. A request that completes its tensor is always taken.
+bool Sequencer::HasRoomFor(Rank from, const Request& request) {
+  if (readiness_.bytes() < max_pending_bytes_) return true;
+  PendingTensor* pending = readiness_.FindByName(request.process_set, request.name);
+  if (pending != nullptr && pending->ready + 1 >= pending->members.size()) return true;
+  const Status error = ResourceExhausted(
+      Describe(request) + SetText(request.process_set) + " by rank " + std::to_string(from) +
+      ": rank 0 keeps " + std::to_string(readiness_.all().size()) +
+      " tensors that wait for other ranks, in " + std::to_string(readiness_.bytes()) +
+      " bytes, and TFRING_MAX_PENDING_BYTES is " + std::to_string(max_pending_bytes_) +
+      ". Wait for some calls before making more, give many small tensors to one grouped call, or "
+      "look for the rank that the others are ahead of");
+  RejectRequest(from, request, error);
+  if (pending != nullptr) EndWithError(pending, error);
+  return false;
 }
 
 // After `joined` has joined: tensors that waited for it may be complete now, or impossible. Joins
@@ -216,14 +253,21 @@ std::vector<Rank> Sequencer::DepartedOf(const std::vector<Rank>& members) const 
 }
 
 void Sequencer::CancelFor(const std::vector<Rank>& departed, PendingTensor* pending) {
-  const bool one = departed.size() == 1;
-  EndWithError(
-      pending,
-      Cancelled(RanksText(departed) + (one ? " has" : " have") + " shut down while tensor '" +
-                pending->name + "' was waiting for " + (one ? "it" : "them") + " (" +
-                Describe(*pending) + ", asked for by " + RanksText(pending->ReadyRanks()) +
-                "). Every rank has to run the same number of steps; do all have the same amount "
-                "of data?"));
+  // Others often leave because one rank did: name that one first.
+  const bool known = std::binary_search(departed.begin(), departed.end(), first_departed_);
+  std::vector<Rank> after = departed;
+  if (known) after.erase(std::find(after.begin(), after.end(), first_departed_));
+  std::string who = RanksText(departed) + (departed.size() == 1 ? " has" : " have") + " shut down";
+  if (known && !after.empty()) {
+    who = "rank " + std::to_string(first_departed_) + " has shut down, after it " +
+          RanksText(after) + ",";
+  }
+  EndWithError(pending,
+               Cancelled(who + " while tensor '" + pending->name + "' was waiting for " +
+                         (departed.size() == 1 ? "it" : "them") + " (" + Describe(*pending) +
+                         ", asked for by " + RanksText(pending->ReadyRanks()) +
+                         "). Every rank has to run the same number of steps; do all have the same "
+                         "amount of data?"));
 }
 
 // Sends the error to all ranks whose requests have come. The others never know of the tensor.
@@ -254,6 +298,7 @@ void Sequencer::OnPlanDone(uint64_t sequence) { in_flight_.erase(sequence); }
 
 void Sequencer::OnDeparted(Rank rank) {
   if (!departed_.insert(rank).second) return;
+  if (first_departed_ == kNoRank) first_departed_ = rank;
   resend_.erase(rank);
   awaited_.erase(rank);
   late_joins_.erase(rank);

@@ -2,15 +2,18 @@
 #define TFRING_OPS_RUNTIME_PROTOCOL_NEGOTIATION_SEQUENCER_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
+#include "ops/runtime/protocol/negotiation/attempts.h"
 #include "ops/runtime/protocol/negotiation/fusion_planner.h"
 #include "ops/runtime/protocol/negotiation/join.h"
 #include "ops/runtime/protocol/negotiation/process_sets.h"
@@ -44,7 +47,8 @@ class Sequencer {
     std::vector<Rank> recipients;
   };
   struct Outgoing {
-    std::vector<Addressed> plans;                  // by sequence
+    // By sequence; several with one number where the members get different values.
+    std::vector<Addressed> plans;
     std::map<Rank, std::vector<uint32_t>> resend;  // cache ids that each rank has to send in full
   };
 
@@ -54,12 +58,20 @@ class Sequencer {
   Status OnRequests(Rank from, std::vector<Request> requests,
                     const std::vector<uint32_t>& cache_ids, TimePoint now);
 
+  // `from` leaves its attempt of the set. `cause` is why its step failed; ok if it only follows a
+  // rank that has left before. What of the attempt is not complete ends on all ranks. Internal if
+  // no correct rank sends this.
+  Status OnWithdrawal(Rank from, ProcessSetId set, const Status& cause);
+
   // Rank 0's backend has finished the plan. Not needed for plans that move no data: they do not
   // count as unfinished.
   void OnPlanDone(uint64_t sequence);
 
   // `rank` has shut down: whatever waits for it, now or later, ends with Cancelled.
   void OnDeparted(Rank rank);
+
+  // This process did not run for so long.
+  void PutOff(Duration pause) { stalls_.PutOff(pause); }
 
   // Appends stall reports that are due. DeadlineExceeded when a tensor has stalled for too long.
   Status OnTime(TimePoint now, std::vector<std::string>* warnings);
@@ -68,15 +80,17 @@ class Sequencer {
   // be sent now.
   Outgoing Take();
 
-  TimePoint next_deadline() const { return stalls_.next_deadline(); }
+  TimePoint next_deadline() const;
 
  private:
   // sequencer.cc: from requests to complete tensors, and to errors.
-  Status OnRequest(Rank from, Request request, TimePoint now);
-  Status OnResent(Rank from, TimePoint now);
+  // `made_at` is Attempts::LeftCount when the rank made the request.
+  Status OnRequest(Rank from, Request request, uint64_t made_at, TimePoint now);
+  Status OnResent(Rank from, Request request, TimePoint now);
   Status OnCacheId(Rank from, uint32_t id, TimePoint now);
   Status RecordRequest(Rank from, const std::vector<Rank>& members, RankRequest rank_request,
                        TimePoint now);
+  bool HasRoomFor(Rank from, const Request& request);
   void CompleteWithout(Rank joined, TimePoint now);
   void TryComplete(PendingTensor* pending, TimePoint now);
   void ValidateAndQueue(PendingTensor* pending);
@@ -88,31 +102,54 @@ class Sequencer {
   void StopStallWatch(PendingTensor* pending);
   // sequencer_plans.cc: from complete tensors to plans.
   bool MakePlan(FusionPlanner* planner, Outgoing* out);
+  static void AddressPlan(Addressed plan, std::vector<Addressed>* plans);
   void AddItem(const PendingTensor& pending, Plan* plan);
   void AddMembershipItem(const PendingTensor& pending, Plan* plan);
   Status AddSet(const Request& request, std::vector<int64_t>* values);
   Status RemoveSet(const Request& request, std::vector<int64_t>* values);
+  // sequencer_attempts.cc
+  void EndAttempt(ProcessSetId set, Rank from, const std::vector<Rank>& members,
+                  const std::string& why);
+  bool RejectIfOver(Rank from, const Request& request, uint64_t made_at);
   // sequencer_stalls.cc
-  std::map<Rank, const PendingTensor*> OldestWaits() const;
+  struct OldestWait {  // of one rank: its oldest request that waits for other ranks
+    uint64_t order = 0;
+    const PendingTensor* pending = nullptr;
+    size_t position = 0;  // of the rank among the members
+  };
+  std::map<Rank, OldestWait> OldestWaits() const;
   std::string StallReport(const PendingTensor& pending, TimePoint now,
-                          const std::map<Rank, const PendingTensor*>& waits) const;
+                          const std::map<Rank, OldestWait>& waits) const;
+  TimePoint CircleDeadline() const;
+  void CheckCircles(TimePoint now, std::vector<std::string>* warnings);
+  std::vector<StallWait> IncompleteWaits() const;
 
   ProcessSets sets_;  // as of the last plan that was made
   const size_t max_in_flight_;
   const Duration stall_shutdown_;
+  const bool check_call_sites_;
+  const size_t max_pending_bytes_;
   Readiness readiness_;
   Joins joins_;
+  Attempts attempts_;
   ResponseCache cache_;
   StallInspector stalls_;
-  FusionPlanner throttled_;        // complete tensors in which rank 0 takes part
-  FusionPlanner unthrottled_;      // all others
-  std::vector<Addressed> errors_;  // plans that end calls; without a sequence number yet
+  const Duration circle_warning_;           // as long as ranks may wait for each other
+  std::map<Rank, TimePoint> last_request_;  // when a rank last asked for anything
+  TimePoint next_circle_check_ = 0;         // not before
+  uint64_t reported_circle_ = 0;            // handle of its oldest tensor
+  FusionPlanner throttled_;                 // complete tensors in which rank 0 takes part
+  FusionPlanner unthrottled_;               // all others
+  std::vector<Addressed> errors_;           // plans that end calls; without a sequence number yet
   std::map<Rank, std::vector<uint32_t>> resend_;
-  std::map<Rank, size_t> awaited_;                         // how many requests a rank has to resend
-  std::map<Rank, std::vector<Request>> late_joins_;        // of those ranks
+  // For each request that a rank has to resend, in this order: Attempts::LeftCount when it was
+  // made.
+  std::map<Rank, std::deque<uint64_t>> awaited_;
+  std::map<Rank, std::vector<std::pair<uint64_t, Request>>> late_joins_;  // of those ranks; same
   std::map<ProcessSetId, std::vector<uint32_t>> evicted_;  // cache ids; no plan has said so yet
   std::set<uint64_t> in_flight_;                           // plans that rank 0 is running
   std::set<Rank> departed_;
+  Rank first_departed_ = kNoRank;
   uint64_t last_sequence_ = 0;
 };
 

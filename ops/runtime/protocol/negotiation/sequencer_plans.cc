@@ -2,6 +2,7 @@
 
 #include "ops/runtime/base/check.h"
 #include "ops/runtime/protocol/negotiation/admission.h"
+#include "ops/runtime/protocol/negotiation/negotiated_values.h"
 #include "ops/runtime/protocol/negotiation/sequencer.h"
 
 // From complete tensors to plans. Whatever plans refer to (cache ids, joins, process sets) changes
@@ -53,10 +54,28 @@ bool Sequencer::MakePlan(FusionPlanner* planner, Outgoing* out) {
     }
     const bool runs_here = next.recipients.front() == 0 && Traits(plan.kind).uses_backend;
     if (runs_here) in_flight_.insert(plan.sequence);
-    out->plans.push_back(std::move(next));
+    AddressPlan(std::move(next), &out->plans);
     return true;
   }
   return false;
+}
+
+// Appends the plan, once for all who get the same values.
+void Sequencer::AddressPlan(Addressed plan, std::vector<Addressed>* plans) {
+  if (plan.plan.kind != CollectiveKind::kAlltoall) {
+    plans->push_back(std::move(plan));
+    return;
+  }
+  const std::vector<PlanItem> items = std::exchange(plan.plan.items, {});
+  for (size_t member = 0; member < plan.recipients.size(); ++member) {
+    Addressed own{plan.plan, {plan.recipients[member]}};
+    for (const PlanItem& item : items) {
+      own.plan.items.push_back({item.name, item.cache_id,
+                                ValuesForMember(plan.plan.kind, item.negotiated_values,
+                                                plan.recipients.size(), member)});
+    }
+    plans->push_back(std::move(own));
+  }
 }
 
 void Sequencer::AddItem(const PendingTensor& pending, Plan* plan) {
@@ -75,8 +94,8 @@ void Sequencer::AddItem(const PendingTensor& pending, Plan* plan) {
   // A rank that is absent does not get the plan and could not learn the id.
   if (Traits(plan->kind).cacheable && pending.absent.empty()) {
     ResponseCache::Evicted evicted;
-    item.cache_id =
-        cache_.Insert(pending.rank_requests.front().common(), item.negotiated_values, &evicted);
+    item.cache_id = cache_.Insert(pending.rank_requests.front().common(), item.negotiated_values,
+                                  pending.DifferentCallSites(), &evicted);
     for (const auto& [set, id] : evicted) evicted_[set].push_back(id);
   }
   plan->items.push_back(std::move(item));
@@ -121,6 +140,7 @@ Status Sequencer::RemoveSet(const Request& request, std::vector<int64_t>* values
   if (!removed.ok()) return InvalidArgument(Describe(request) + ": " + removed.message());
   cache_.DropSet(id);
   evicted_.erase(id);
+  attempts_.DropSet(id);
   std::vector<uint64_t> waiting;
   for (const auto& [handle, pending] : readiness_.all()) {
     if (pending.process_set == id) waiting.push_back(handle);

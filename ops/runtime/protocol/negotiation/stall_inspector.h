@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <list>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -33,7 +32,15 @@ class StallInspector {
   Token Watch(uint64_t handle, TimePoint now);
   void Forget(Token token);
 
+  // All that is watched counts as younger by `pause`.
+  void PutOff(Duration pause);
+
   TimePoint next_deadline() const;
+
+  // Since when the oldest tensor has waited; kNever if there is none or no warning is wanted.
+  TimePoint waiting_since() const {
+    return warning_ > 0 && !by_age_.empty() ? by_age_.front().since : kNever;
+  }
 
   // The tensors to warn about now; their next warning is one stall_warning away.
   std::vector<uint64_t> TakeWarnings(TimePoint now);
@@ -56,12 +63,31 @@ struct StallView {
   bool ready = false;
   bool joined = false;    // takes no part; the others do not wait for it
   std::string waits_for;  // of a missing rank: the tensor that it waits for, "" for none
+  std::string call_site;  // of that call, or of this one if it is ready; empty where unknown
 };
 
-// "allreduce of tensor 'a' has waited 60 s: ranks 0, 2 are ready; rank 1 is missing and waits for
-// allreduce of tensor 'b' instead ..."
+// "allreduce of tensor 'a' has waited 60 s: ranks 0, 2 wait at train.py:40; rank 1 is missing and
+// waits at train.py:57 (allreduce of tensor 'b')."
 std::string StallMessage(const std::string& what, Duration waited,
                          const std::vector<StallView>& ranks);
+
+// What ranks that wait for each other wait for; `ready` and `joined` mean nothing here.
+// "None of these ranks can go on, each waits for another: rank 0 waits at train.py:40 (...); ..."
+std::string CircleMessage(Duration waited, const std::vector<StallView>& ranks);
+
+// What users can do about a stall, and which setting ends it. `shutdown` is its value.
+std::string StallAdvice(Duration shutdown);
+
+// A tensor that cannot be complete before its missing ranks ask for it.
+struct StallWait {
+  std::vector<Rank> ready;
+  std::vector<Rank> missing;
+};
+
+// The ranks that wait for each other: every call of theirs needs another of them, which waits as
+// well. Ascending; empty where each wait can end by itself. A rank that has called nothing is not
+// among them, because it may still come.
+std::vector<Rank> RanksInCircles(const std::vector<StallWait>& waits);
 
 }  // namespace tfring
 

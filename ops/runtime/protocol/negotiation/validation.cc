@@ -60,6 +60,14 @@ const Property kProperties[] = {
     {"the kind of collective", [](const Request& a, const Request& b) { return a.kind == b.kind; },
      [](const Request& r) { return std::string(CollectiveKindName(r.kind)); },
      "Give each collective a name of its own, the same on every rank."},
+    {"the line of the program that makes the call",
+     [](const Request& a, const Request& b) {
+       return !CallSiteCounts(a) || !CallSiteCounts(b) || a.call_site == b.call_site;
+     },
+     [](const Request& r) { return r.call_site.empty() ? "an unknown line" : r.call_site; },
+     "Calls without a name are matched by their order alone, so different values would be mixed: "
+     "give each call a name (name='...') that is the same on every rank, or make the same calls in "
+     "the same order on every rank. (TFRING_CALL_SITE_CHECK=0 turns this check off.)"},
     {"the dtype", [](const Request& a, const Request& b) { return a.dtype == b.dtype; },
      [](const Request& r) { return std::string(DataTypeName(r.dtype)); },
      "Cast the tensor to one dtype on every rank (mixed precision has to be on everywhere or "

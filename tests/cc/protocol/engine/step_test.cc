@@ -149,6 +149,7 @@ TEST(ASilentPeerIsLostAfterTheTimeout) {
   config.heartbeat_interval = 5 * kSecond;
   World world(3, config);
   const TimePoint start = world.now;
+  world.Receive(0, 2, EncodeFrame(Frame()));
   world.Submit(0, 1, Allreduce("x"));
   world.Submit(1, 1, Allreduce("x"));
   world.mute.insert(2);

@@ -70,6 +70,8 @@ void Negotiate(Rank rank, const std::vector<std::string>& frames) {
     negotiator.OnTime(now * 100 * kSecond);
     ++now;
   }
+  negotiator.Withdraw(0, 0, "the step of this rank failed", now);
+  negotiator.Submit(8, SeedRequest(CollectiveKind::kBarrier), now, 1);
   negotiator.OnDeparted(2, now);
   (void)negotiator.Drain();
 }
@@ -109,6 +111,27 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 namespace tfring {
 namespace {
 
+std::string WithdrawFrame() {
+  Frame frame;
+  frame.type = FrameType::kWithdraw;
+  frame.status = Aborted("the step of rank 1 failed");
+  return EncodeFrame(frame);
+}
+
+// Ends the allreduce and the attempt.
+std::string AbortedFrame() {
+  Plan plan;
+  plan.sequence = 1;
+  plan.kind = CollectiveKind::kAllreduce;
+  plan.dtype = DataType::kFloat32;
+  plan.items = {{"allreduce", 0, {}}};
+  plan.error = Aborted("the step of rank 1 failed");
+  Frame frame;
+  frame.type = FrameType::kPlans;
+  frame.plans = {plan};
+  return EncodeFrame(frame);
+}
+
 std::vector<std::string> Corpus() {
   Frame requests;
   requests.type = FrameType::kRequests;
@@ -144,7 +167,7 @@ std::vector<std::string> Corpus() {
     plan.peer = kind == CollectiveKind::kSendRecv ? 1 : kNoRank;
     plans.plans.push_back(plan);
   };
-  add(CollectiveKind::kAlltoall, {1, 1, 1, 1, 1, 1, 1, 1, 1});
+  add(CollectiveKind::kAlltoall, {1, 1, 1, 1, 1, 1});
   add(CollectiveKind::kScatter, {1, 1, 1});
   add(CollectiveKind::kSendRecv, {3, 2});
   add(CollectiveKind::kAddProcessSet, {2, 0, 2});
@@ -161,7 +184,8 @@ std::vector<std::string> Corpus() {
   fault.type = FrameType::kFault;
   fault.rank = 1;
   fault.status = Unavailable("gone");
-  return {EncodeFrame(requests), EncodeFrame(plans), EncodeFrame(resend), EncodeFrame(fault)};
+  return {EncodeFrame(requests), EncodeFrame(plans), EncodeFrame(resend),
+          EncodeFrame(fault),    WithdrawFrame(),    AbortedFrame()};
 }
 
 std::string Mutate(std::string bytes, std::mt19937_64* rng) {

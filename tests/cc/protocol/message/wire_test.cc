@@ -27,6 +27,8 @@ Frame RequestsFrame() {
   odd.splits = {0, -1, INT64_MAX};
   odd.refusal = "a scalar";
   odd.resent = true;
+  odd.unnamed = true;
+  odd.call_site = "train.py:40";
   Request& add = frame.requests.emplace_back();
   add.kind = CollectiveKind::kAddProcessSet;
   add.set_ranks = {0, 7, INT32_MAX};
@@ -79,6 +81,11 @@ std::vector<Frame> AllFrames() {
   frame.type = FrameType::kGoodbye;
   frame.rank = 1;
   frames.push_back(frame);
+  frame = Frame();
+  frame.type = FrameType::kWithdraw;
+  frame.process_set = 7;
+  frame.status = Aborted("the step of rank 1 failed");
+  frames.push_back(frame);
   return frames;
 }
 
@@ -106,6 +113,7 @@ TEST(EveryFrameTypeComesBack) {
     EXPECT_TRUE(back->requests == frame.requests);
     EXPECT_TRUE(back->cache_ids == frame.cache_ids);
     EXPECT_EQ(back->rank, frame.rank);
+    EXPECT_EQ(back->process_set, frame.process_set);
     EXPECT_EQ(back->status.ToString(), frame.status.ToString());
     ASSERT_EQ(back->plans.size(), frame.plans.size());
     for (size_t i = 0; i < frame.plans.size(); ++i) {
@@ -127,7 +135,7 @@ TEST(EveryTruncationAndExtensionIsRefused) {
 
 TEST(UnknownValuesAreRefused) {
   EXPECT_TRUE(!DecodeFrame(std::string_view("\x00", 1)).ok());
-  EXPECT_TRUE(!DecodeFrame("\x08").ok());
+  EXPECT_TRUE(!DecodeFrame(std::string(1, kMaxFrameType + 1)).ok());
   EXPECT_TRUE(DecodeFrame("\x04").ok());
   Frame frame;
   frame.type = FrameType::kRequests;
@@ -172,7 +180,7 @@ TEST(APlainRequestStaysSmall) {
   frame.type = FrameType::kRequests;
   frame.requests.push_back(Allreduce("x", {4}));
   // Type, count, name, kind, dtype, op, flags, set, root, shapes, no ids.
-  EXPECT_EQ(EncodeFrame(frame).size(), size_t{2 + 2 + 4 + 2 + 3 + 1});
+  EXPECT_EQ(EncodeFrame(frame).size(), size_t{2 + 2 + 5 + 2 + 3 + 1});
 }
 
 TEST(BoundsOfSizesHold) {

@@ -50,9 +50,9 @@ class Cluster {
 
   const ProcessSets& sets(Rank rank) const { return sets_[rank]; }
   Negotiator& at(Rank rank) { return *negotiators_[rank]; }
-  void Submit(Rank rank, Request request) {
+  void Submit(Rank rank, Request request, uint64_t attempt = 0) {
     names_[++last_id_] = request.name;
-    at(rank).Submit(last_id_, std::move(request), now);
+    at(rank).Submit(last_id_, std::move(request), now, attempt);
   }
 
   // Everything that a rank has to do now: sends its frames and notes its plans.
@@ -74,6 +74,8 @@ class Cluster {
       if (runs) running_[rank].push_back(plan.sequence);
       log_[rank].emplace_back(std::move(run));
     }
+    for (AttemptEnd& end : out.left) left[rank].push_back(std::move(end));
+    for (auto& [id, error] : out.refused) refused.emplace_back(names_.at(id), std::move(error));
     for (std::string& warning : out.warnings) warnings.push_back(std::move(warning));
     if (!out.fatal.ok() && fatal.ok()) fatal = out.fatal;
   }
@@ -130,6 +132,8 @@ class Cluster {
   size_t bytes = 0;
   std::map<int, size_t> frames_of_type;  // by first byte
   std::vector<std::string> warnings;
+  std::map<Rank, std::vector<AttemptEnd>> left;
+  std::vector<std::pair<std::string, Status>> refused;  // by name of the call
   Status fatal;
 
  private:

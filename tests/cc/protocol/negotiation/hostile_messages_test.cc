@@ -120,6 +120,28 @@ TEST(ImpossiblePlans) {
   ExpectFatal(1, 0, Plans({plan}), "cache id 4 again", submit_two);
 }
 
+std::string Withdraws(ProcessSetId set, Status cause) {
+  Frame frame;
+  frame.type = FrameType::kWithdraw;
+  frame.process_set = set;
+  frame.status = std::move(cause);
+  return EncodeFrame(frame);
+}
+
+TEST(ImpossibleWithdrawals) {
+  const Status cause = Aborted("the step of rank 1 failed");
+  ExpectFatal(1, 0, Withdraws(0, cause), "does not go from rank 0 to rank 1");
+  ExpectFatal(0, 1, Withdraws(2, cause), "there is no process set 2");
+  ExpectFatal(0, 1, Withdraws(-1, cause), "there is no process set -1");
+  ExpectFatal(0, 2, Withdraws(1, cause), "process set 1, of which it is no member");
+  ExpectFatal(0, 1, Withdraws(0, OkStatus()), "process set 0 that has failed nowhere");
+  // Once rank 2 has failed, rank 1 may follow, but only once.
+  ExpectFatal(0, 1, Withdraws(0, OkStatus()), "failed nowhere", [&](Negotiator* negotiator) {
+    negotiator->OnFrame(2, Withdraws(0, cause), 0);
+    negotiator->OnFrame(1, Withdraws(0, OkStatus()), 0);
+  });
+}
+
 // The engine ends the calls that it never saw in a plan: none may be lost with the wrong frame.
 TEST(AWrongPlanLosesNoCall) {
   ProcessSets sets(3);

@@ -258,7 +258,10 @@ TEST(StallReportsSayWhoHasJoinedAndJoinsDoNotStall) {
   cluster.at(0).OnTime(12 * kSecond);
   cluster.Flush(0);
   ASSERT_EQ(cluster.warnings.size(), size_t{1});
-  EXPECT_CONTAINS(cluster.warnings[0], "joined, and not waited for: rank 1; missing on rank 2");
+  EXPECT_CONTAINS(
+      cluster.warnings[0],
+      "rank 0 waits; rank 2 is missing and waits in no collective; not waited for, as joined: "
+      "rank 1.");
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 #include "ops/runtime/protocol/negotiation/readiness.h"
 
 #include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
 
 #include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
@@ -25,6 +28,28 @@ TEST(ReadinessCountsMembersOnce) {
   readiness.Erase(handle);
   EXPECT_TRUE(readiness.Find(handle) == nullptr);
   EXPECT_EQ(add(1)->ready, size_t{1});
+}
+
+TEST(MemoryFollowsTheRequestsThatHaveComeAndNotTheMembers) {
+  std::vector<Rank> members(1000);
+  std::iota(members.begin(), members.end(), 0);
+  const auto agreement = std::make_shared<Agreement>();
+  Readiness readiness;
+  const auto add = [&](Rank rank, const std::string& name) {
+    RankRequest by_id;
+    by_id.cached = agreement;
+    return readiness.Add(0, name, members, rank, std::move(by_id), 7);
+  };
+  for (int i = 0; i < 100; ++i) add(999, "name " + std::to_string(i));
+  EXPECT_TRUE(readiness.bytes() < 100 * 7000);
+  for (Rank rank = 0; rank < 999; ++rank) add(rank, "name 5");
+  EXPECT_TRUE(readiness.bytes() > 100 * 4000 + 1000 * sizeof(RankRequest));
+  const PendingTensor* pending = readiness.FindByName(0, "name 5");
+  EXPECT_EQ(pending->ready, size_t{1000});
+  EXPECT_EQ(pending->LastReady(), 998);
+  EXPECT_TRUE(pending->CommonAgreement() == agreement.get());
+  while (!readiness.all().empty()) readiness.Erase(readiness.all().begin()->first);
+  EXPECT_EQ(readiness.bytes(), size_t{0});
 }
 
 }  // namespace

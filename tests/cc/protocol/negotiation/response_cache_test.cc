@@ -9,29 +9,33 @@ namespace {
 TEST(ResponseCacheEvictsTheLeastRecentlyUsed) {
   ResponseCache cache(2);
   ResponseCache::Evicted evicted;
-  EXPECT_EQ(cache.Insert(Allreduce("a"), {}, &evicted), 1u);
-  EXPECT_EQ(cache.Insert(Allreduce("b"), {}, &evicted), 2u);
+  EXPECT_EQ(cache.Insert(Allreduce("a"), {}, {}, &evicted), 1u);
+  EXPECT_EQ(cache.Insert(Allreduce("b"), {}, {}, &evicted), 2u);
   EXPECT_TRUE(evicted.empty());
   cache.Touch(1);
-  EXPECT_EQ(cache.Insert(Allreduce("c", {4}, 5), {}, &evicted), 3u);
+  EXPECT_EQ(cache.Insert(Allreduce("c", {4}, 5), {}, {}, &evicted), 3u);
   EXPECT_TRUE(evicted == (ResponseCache::Evicted{{0, 2u}}));
   EXPECT_TRUE(cache.Find(2) == nullptr);
   EXPECT_TRUE(cache.Issued(2));
   EXPECT_TRUE(!cache.Issued(4));
   EXPECT_TRUE(!cache.Issued(0));
   evicted.clear();
-  EXPECT_EQ(cache.Insert(Allreduce("c", {9}, 5), {}, &evicted), 4u);  // instead of id 3
+  EXPECT_EQ(cache.Insert(Allreduce("c", {9}, 5), {}, {}, &evicted), 4u);  // instead of id 3
   EXPECT_TRUE(evicted == (ResponseCache::Evicted{{5, 3u}}));
   EXPECT_EQ(cache.size(), size_t{2});
   EXPECT_TRUE(cache.Find(1) != nullptr);
-  EXPECT_EQ(ResponseCache(0).Insert(Allreduce("a"), {}, &evicted), 0u);
+  EXPECT_EQ(ResponseCache(0).Insert(Allreduce("a"), {}, {}, &evicted), 0u);
 }
 
 TEST(AgreementGivesEachMemberItsOwnRequest) {
-  Agreement agreement{1, Allgather("g", {5, 2}), {5, 6, 7, 50, 60, 70}};
+  Agreement agreement{1, Allgather("g", {5, 2}), {5, 6, 7, 50, 60, 70}, {}};
   agreement.request.shapes.push_back({50});
   EXPECT_TRUE(agreement.RequestOf(2).shapes == (std::vector<Shape>{{7, 2}, {70}}));
   EXPECT_TRUE(agreement.RequestOf(0).shapes == (std::vector<Shape>{{5, 2}, {50}}));
+  agreement.request.call_site = "a.py:1";
+  EXPECT_EQ(agreement.RequestOf(2).call_site, "a.py:1");
+  agreement.call_sites = {"a.py:1", "a.py:1", "b.py:2"};
+  EXPECT_EQ(agreement.RequestOf(2).call_site, "b.py:2");
 }
 
 TEST(KnownIdsStandForEqualRequestsOnly) {
@@ -40,6 +44,9 @@ TEST(KnownIdsStandForEqualRequestsOnly) {
   EXPECT_EQ(known.IdFor(Allreduce("a")), 3u);
   EXPECT_EQ(known.IdFor(Allreduce("a", {5})), 0u);
   EXPECT_EQ(known.IdFor(Allreduce("a", {4}, 1)), 0u);
+  Request elsewhere = Allreduce("a");
+  elsewhere.call_site = "train.py:7";
+  EXPECT_EQ(known.IdFor(elsewhere), 0u);
   known.Learn(9, Allreduce("a", {5}), {});
   EXPECT_EQ(known.IdFor(Allreduce("a", {5})), 9u);
   EXPECT_TRUE(known.Find(3) == nullptr);

@@ -143,5 +143,37 @@ TEST(FailedPlansDoNotCountAsInFlight) {
   EXPECT_EQ(cluster.log(1).size(), size_t{4});
 }
 
+TEST(CallsBeyondTheMemoryForPendingRequestsEndOnAllWhoMadeThem) {
+  Config config;
+  config.max_pending_bytes = 1 << 16;
+  Cluster cluster(3, config);
+  // Rank 1 runs ahead; rank 2 has asked for some of it.
+  for (int i = 0; i < 500; ++i) cluster.Submit(1, Allreduce("a" + std::to_string(i)));
+  cluster.Run();
+  const std::vector<TakenPlan>& refused = cluster.log(1);
+  ASSERT_TRUE(refused.size() > 100 && refused.size() < 490);
+  for (const TakenPlan& plan : refused) {
+    EXPECT_TRUE(plan.error.code() == StatusCode::kResourceExhausted);
+    EXPECT_CONTAINS(plan.error.message(), "TFRING_MAX_PENDING_BYTES is 65536");
+    EXPECT_CONTAINS(plan.error.message(), "by rank 1: rank 0 keeps");
+  }
+  // The first names have room. Rank 2 finds none, which ends rank 1's call as well.
+  cluster.Submit(2, Allreduce("a0"));
+  cluster.Run();
+  EXPECT_TRUE(cluster.Only(2).error.code() == StatusCode::kResourceExhausted);
+  EXPECT_EQ(cluster.log(1).back().items[0].name, "a0");
+  EXPECT_CONTAINS(cluster.log(1).back().error.message(), "by rank 2");
+  // A request that completes its tensor is taken, and there is room again.
+  const size_t kept = 500 - cluster.log(1).size();
+  for (size_t i = 1; i <= kept; ++i) {
+    for (Rank rank : {0, 2}) cluster.Submit(rank, Allreduce("a" + std::to_string(i)));
+    cluster.Run();
+  }
+  size_t good = 0;
+  for (const TakenPlan& plan : cluster.log(1)) good += plan.error.ok() ? plan.items.size() : 0;
+  EXPECT_TRUE(good > kept / 2);
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+}
+
 }  // namespace
 }  // namespace tfring::testing

@@ -31,7 +31,7 @@ TEST(StallInspectorWarnsOncePerInterval) {
 
 TEST(StallInspectorCanBeOff) {
   Config config;
-  config.stall_warning = 0;
+  config.stall_warning = config.stall_shutdown = 0;
   StallInspector stalls(config);
   stalls.Watch(1, 0);
   EXPECT_EQ(stalls.next_deadline(), kNever);

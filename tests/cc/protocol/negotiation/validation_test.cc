@@ -56,6 +56,31 @@ TEST(ValidationNamesBothValues) {
   EXPECT_CONTAINS(Disagreement(broadcast, other), "root 0 on ranks 0, 2; root 2 on rank 1");
 }
 
+TEST(UnnamedCallsHaveToStandOnOneLineWhereDataWouldBeMixed) {
+  Request base = Allreduce("x");
+  base.call_site = "train.py:40";
+  Request other = base;
+  other.call_site = "train.py:57";
+  EXPECT_TRUE(ValidateAgreement(kThree, {&base, &other, &base}).ok());  // a name says enough
+  base.unnamed = other.unnamed = true;
+  other.dtype = DataType::kFloat64;  // follows from it
+  const std::string text = Disagreement(base, other);
+  EXPECT_CONTAINS(text, "train.py:40 on ranks 0, 2; train.py:57 on rank 1");
+  EXPECT_CONTAINS(text, "name='...'");
+  EXPECT_CONTAINS(text, "TFRING_CALL_SITE_CHECK=0");
+  other.dtype = base.dtype;
+  for (int i = 0; i < kNumCollectiveKinds; ++i) {
+    base.kind = other.kind = static_cast<CollectiveKind>(i);
+    const bool mixes =
+        base.kind == CollectiveKind::kAllreduce || base.kind == CollectiveKind::kAllgather ||
+        base.kind == CollectiveKind::kReducescatter || base.kind == CollectiveKind::kAlltoall;
+    EXPECT_EQ(CallSiteCounts(base), mixes);
+  }
+  base.kind = other.kind = CollectiveKind::kAllreduce;
+  other.call_site.clear();  // not known: nothing to compare
+  EXPECT_TRUE(ValidateAgreement(kThree, {&base, &other, &base}).ok());
+}
+
 TEST(ValidationOfAllgatherLooksPastTheFirstDimension) {
   const Request base = Allgather("x", {2, 3});
   Request other = Allgather("x", {7, 3});

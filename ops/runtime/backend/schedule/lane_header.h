@@ -1,0 +1,26 @@
+#ifndef TFRING_OPS_RUNTIME_BACKEND_SCHEDULE_LANE_HEADER_H_
+#define TFRING_OPS_RUNTIME_BACKEND_SCHEDULE_LANE_HEADER_H_
+
+#include <cstdint>
+#include <string>
+
+namespace tfring {
+
+// The first bytes of what one rank sends to another for one plan, in the sender's byte order. Both
+// ends compute it from what they believe to run, so a difference is an error before any byte of the
+// data counts as received.
+struct LaneHeader {
+  uint64_t sequence = 0;  // of the plan
+  uint64_t content = 0;   // how many bytes follow, and a checksum of the algorithm's name
+};
+static_assert(sizeof(LaneHeader) == 16, "sent as bytes");
+
+LaneHeader MakeLaneHeader(uint64_t sequence, int64_t bytes, const char* algorithm);
+
+// What is different: "plan 16 with 400 bytes came, plan 17 with 800 bytes, by ring, was expected".
+// Empty if nothing is.
+std::string LaneMismatch(const LaneHeader& expected, const LaneHeader& got, const char* algorithm);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BACKEND_SCHEDULE_LANE_HEADER_H_

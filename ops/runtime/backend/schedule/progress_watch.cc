@@ -1,0 +1,50 @@
+#include "ops/runtime/backend/schedule/progress_watch.h"
+
+#include <algorithm>
+
+namespace tfring {
+namespace {
+
+// A sleep that ends so much too late was none: the process was stopped, or its machine.
+constexpr Duration kStopped = kSecond;
+// How long before the limit a rank in trouble gives up: a quarter of it, but not more than this.
+constexpr Duration kMaxMargin = 5 * kSecond;
+
+TimePoint After(TimePoint start, Duration wait) {
+  return start > kNever - wait ? kNever : start + wait;
+}
+
+}  // namespace
+
+TimePoint ProgressWatch::EarlyEnd() const {
+  return limit_ > 0 ? After(since_, limit_ - std::min(limit_ / 4, kMaxMargin)) : kNever;
+}
+
+TimePoint ProgressWatch::End() const { return limit_ > 0 ? After(since_, limit_) : kNever; }
+
+TimePoint ProgressWatch::Sleep(TimePoint now) {
+  if (moved_) {
+    moved_ = false;
+    since_ = now;
+    early_end_passed_ = false;
+    next_warning_ = warning_ > 0 ? After(now, warning_) : kNever;
+  }
+  deadline_ = std::min(next_warning_, early_end_passed_ ? End() : EarlyEnd());
+  return deadline_;
+}
+
+ProgressWatch::Verdict ProgressWatch::Judge(TimePoint now, bool trouble) {
+  const Duration late = now - deadline_;
+  if (late >= kStopped) {
+    since_ = After(since_, late);
+    if (next_warning_ != kNever) next_warning_ = After(next_warning_, late);
+    return Verdict::kGoOn;
+  }
+  if (now >= End() || (trouble && now >= EarlyEnd())) return Verdict::kEnd;
+  early_end_passed_ = now >= EarlyEnd();
+  if (now < next_warning_) return Verdict::kGoOn;
+  next_warning_ = After(now, warning_);
+  return Verdict::kWarn;
+}
+
+}  // namespace tfring

@@ -1,0 +1,21 @@
+#include "ops/runtime/process/call_site.h"
+
+#include <utility>
+
+namespace tfring {
+namespace {
+
+thread_local CallSite current;
+
+}  // namespace
+
+void SetCallSite(CallSite site) { current = std::move(site); }
+
+void AddCallSite(Request* request) {
+  CallSite site = std::exchange(current, {});
+  if (!request->call_site.empty()) return;
+  request->call_site = std::move(site.line);
+  request->unnamed = site.unnamed;
+}
+
+}  // namespace tfring

@@ -1,0 +1,74 @@
+#ifndef TFRING_OPS_RUNTIME_PROCESS_RUN_TABLE_H_
+#define TFRING_OPS_RUNTIME_PROCESS_RUN_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/protocol/negotiation/attempts.h"
+#include "ops/runtime/protocol/negotiation/process_sets.h"
+
+namespace tfring {
+
+// In which attempt of each process set this rank is, and under which attempts its runs (executions
+// of a TensorFlow graph) began. When a run fails, the rank leaves those attempts at once, so that
+// the next run, on whatever thread, begins under the next ones; the engine learns of it by a
+// Withdrawal. A call of a run whose attempt is over is refused. Thread-safe; lives for one
+// generation.
+class RunTable {
+ public:
+  // See ProcessRuntime. True if there are withdrawals for the engine.
+  bool Begin(uint64_t run, ProcessSetId set);
+  void End(uint64_t run);
+  bool Fail(uint64_t run, const Status& cause);
+  // This rank leaves those of these attempts in which it still is.
+  bool Leave(const std::map<ProcessSetId, uint64_t>& attempts, const Status& cause);
+
+  // The attempt that a call of `run` (0: none) belongs to. Aborted if it is over. There may be
+  // withdrawals for the engine afterwards.
+  Result<uint64_t> Admit(uint64_t run, ProcessSetId set);
+
+  // The engine left this attempt, because it failed on another rank. Before any `done` of its
+  // calls.
+  void OnLeft(const AttemptEnd& end);
+  // Forgets the process sets that do not exist any more.
+  void KeepOnly(const ProcessSets& sets);
+
+  // The withdrawals since the last Drain. To be called after CallTable::Drain: then every call of
+  // an attempt comes after the withdrawal from the one before.
+  void Drain(std::vector<Withdrawal>* out);
+  bool HasWithdrawals() const;
+
+  // Runs that it knows: those that have begun, and some that have failed.
+  size_t size() const;
+
+ private:
+  struct Set {
+    uint64_t attempt = 0;
+    Status error;  // of calls of the attempt before
+  };
+  struct Run {
+    std::map<ProcessSetId, uint64_t> began;  // under which attempts
+    Status failed;                           // not ok: it has failed, and why
+  };
+  uint64_t AttemptLocked(ProcessSetId set) const;
+  // Under which attempt the run began to use the set, be it now.
+  uint64_t BeginLocked(uint64_t run, ProcessSetId set);
+  void LeaveLocked(ProcessSetId id, const Status& cause);
+
+  mutable std::mutex mutex_;          // guards everything below
+  std::map<ProcessSetId, Set> sets_;  // those of which an attempt is over
+  std::unordered_map<uint64_t, Run> runs_;
+  std::deque<uint64_t> failed_;  // runs that have failed, the oldest first
+  std::vector<Withdrawal> withdrawals_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROCESS_RUN_TABLE_H_

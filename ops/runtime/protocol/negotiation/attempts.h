@@ -1,0 +1,77 @@
+#ifndef TFRING_OPS_RUNTIME_PROTOCOL_NEGOTIATION_ATTEMPTS_H_
+#define TFRING_OPS_RUNTIME_PROTOCOL_NEGOTIATION_ATTEMPTS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+
+namespace tfring {
+
+// This rank leaves its attempt of the process set, because its step failed.
+struct Withdrawal {
+  ProcessSetId process_set = kGlobalProcessSet;
+  uint64_t attempt = 0;  // counted on this rank; nothing happens if it was left before
+  Status cause;          // not ok
+};
+
+// This rank has left the attempt, because the step of another rank failed.
+struct AttemptEnd {
+  ProcessSetId process_set = kGlobalProcessSet;
+  uint64_t attempt = 0;  // counted on this rank
+  Status error;          // of the calls of this attempt that are still made
+};
+
+// Aborted: `what` ("allreduce of tensor 'x'") has come to nothing, because a step failed; `why`
+// names the rank and the cause.
+Status StepFailed(const std::string& what, const std::string& why);
+
+// Whether the error of a plan says that the attempt of its process set is over.
+bool EndsAttempt(const Status& error);
+
+// `text`, cut to a length at which it may be sent and kept.
+std::string Shortened(std::string text);
+
+// Rank 0's knowledge of the attempts of each process set. All ranks begin in attempt 0. A rank
+// whose step fails leaves its attempt; with the first rank that leaves, the attempt is over for all
+// of them, and each of the others leaves it when it learns that. Ranks report it in order with
+// their requests, so rank 0 always knows to which attempt a request belongs. Attempts are counted
+// one by one: a rank that was several attempts behind fails as often as the others did, so that all
+// go on with the same one. Sets without a failure take no memory. Part of the Sequencer.
+class Attempts {
+ public:
+  // `rank` leaves its attempt. If it is the first, `why` is kept for those that are still in it.
+  void Leave(ProcessSetId set, Rank rank, const std::string& why);
+
+  // Why the attempt of `rank` is over; null while it is not.
+  const std::string* WhyOver(ProcessSetId set, Rank rank) const;
+
+  // For requests that overtake: how often `rank` has left an attempt, of any set; and the error of
+  // a request that it made when that was `count`, null if it is still in the attempt of then.
+  uint64_t LeftCount(Rank rank) const;
+  const std::string* WhyOverSince(ProcessSetId set, Rank rank, uint64_t count) const;
+
+  void DropSet(ProcessSetId set) { sets_.erase(set); }
+
+ private:
+  struct OfRank {
+    uint64_t left = 0;   // how many attempts of the set
+    uint64_t count = 0;  // LeftCount after the last of them
+  };
+  struct OfSet {
+    uint64_t over = 0;  // how many attempts
+    std::map<Rank, OfRank> ranks;
+    std::map<uint64_t, std::string> reasons;  // of the latest attempts that are over
+  };
+  static const std::string& Reason(const OfSet& of_set, uint64_t attempt);
+
+  std::map<ProcessSetId, OfSet> sets_;
+  std::map<Rank, uint64_t> left_count_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROTOCOL_NEGOTIATION_ATTEMPTS_H_

@@ -1,0 +1,16 @@
+#ifndef TFRING_OPS_RUNTIME_TRANSPORT_CGROUP_MEMORY_H_
+#define TFRING_OPS_RUNTIME_TRANSPORT_CGROUP_MEMORY_H_
+
+#include <cstdint>
+#include <string>
+
+namespace tfring {
+
+// How many bytes the memory cgroups of this process still allow: the least over its group and all
+// groups above it that can be seen, of version 1 and version 2. UINT64_MAX if there is no limit.
+// `root` is put before all paths that are read; tests use it.
+uint64_t CgroupHeadroom(const std::string& root = "");
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_TRANSPORT_CGROUP_MEMORY_H_

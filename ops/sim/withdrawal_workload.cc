@@ -1,0 +1,250 @@
+#include "ops/sim/withdrawal_workload.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/sim/random_calls.h"
+#include "ops/sim/virtual_clock.h"
+
+namespace tfring::sim {
+
+namespace {
+
+class WithdrawalWorkload {
+ public:
+  WithdrawalWorkload(int ranks, Random random)
+      : ranks_(ranks), random_(random), calls_(ranks, random_.Fork()) {}
+
+  Workload Make() {
+    workload_.config = RandomConfig(&random_);
+    workload_.users.resize(static_cast<size_t>(ranks_));
+    workload_.largest_phase = 64;
+    std::vector<std::vector<Rank>> sets = {AllRanks(ranks_)};
+    for (int64_t count = random_.Below(4); count > 0; --count) sets.push_back(SomeRanks());
+    for (size_t id = 1; id < sets.size(); ++id) {
+      workload_.sets.emplace_back(static_cast<ProcessSetId>(id), sets[id]);
+    }
+    sets_ = sets;
+    if (sets.size() > 1) AddDoomedSet();  // else ranks join the global set and are absent from it
+    // A rank that has joined the global set takes no part in the others, which go on meanwhile.
+    for (size_t id = 0; id < sets.size(); ++id) {
+      AddSet(static_cast<ProcessSetId>(id), sets[id], id > 0 || sets.size() == 1);
+    }
+    return std::move(workload_);
+  }
+
+ private:
+  using Attempts = std::map<Rank, AttemptScript>;
+
+  std::vector<Rank> SomeRanks() {
+    std::vector<Rank> ranks = AllRanks(ranks_);
+    random_.Shuffle(&ranks);
+    ranks.resize(static_cast<size_t>(random_.Between(1, ranks_)));
+    std::sort(ranks.begin(), ranks.end());
+    return ranks;
+  }
+
+  void AddSet(ProcessSetId set, const std::vector<Rank>& members, bool joins) {
+    std::map<Rank, UserScript> users;
+    for (Rank rank : members) users[rank].process_set = set;
+    usual_.clear();
+    const int64_t failures = random_.Below(4);
+    for (int64_t number = 0; number <= failures; ++number) {
+      Attempts attempt;
+      for (Rank rank : members) attempt[rank] = {};
+      if (joins && random_.Percent(30)) {
+        AddJoin(set, members, &attempt);
+      } else {
+        AddPhases(set, members, &attempt);
+      }
+      if (set == kGlobalProcessSet) ChangeSets(number == failures, &attempt);
+      if (number < failures) AddFailures(set, members, &attempt);
+      for (auto& [rank, script] : attempt) {
+        for (Phase& phase : script.phases) {
+          for (Call& call : phase) {
+            call.attempt = static_cast<uint64_t>(number);
+            call.may_be_aborted = number < failures;
+          }
+        }
+        users[rank].attempts.push_back(std::move(script));
+      }
+    }
+    for (auto& [rank, user] : users) workload_.users[rank].push_back(std::move(user));
+  }
+
+  // A set that the global user removes in the end. Its calls never have all their ranks, so they
+  // end by a failure or by the removal.
+  void AddDoomedSet() {
+    std::vector<Rank> members = SomeRanks();
+    if (members.size() < 2 || Registered(members)) return;
+    doomed_ = static_cast<ProcessSetId>(sets_.size());
+    sets_.push_back(members);
+    workload_.sets.emplace_back(doomed_, members);
+    const Rank never = random_.Pick(members);
+    for (Rank rank : members) {
+      UserScript user;
+      user.process_set = doomed_;
+      user.removed = true;
+      for (int64_t attempts = random_.Between(1, 4); attempts > 0; --attempts) {
+        AttemptScript script;
+        Phase calls;
+        for (int64_t number = rank == never ? 0 : random_.Below(4); number > 0; --number) {
+          calls.push_back(PlainCall("op" + std::to_string(number), doomed_));
+          calls.back().removed = true;
+          calls.back().may_be_aborted = true;
+        }
+        if (!calls.empty()) script.phases.push_back(std::move(calls));
+        if (random_.Percent(40)) script.fails_after = MomentOfFailure();
+        user.attempts.push_back(std::move(script));
+      }
+      workload_.users[rank].push_back(std::move(user));
+    }
+  }
+
+  bool Registered(const std::vector<Rank>& ranks) const {
+    return std::find(sets_.begin(), sets_.end(), ranks) != sets_.end();
+  }
+
+  // Process sets are added in any attempt, so one may be there or not when the next begins: each
+  // has other ranks.
+  void ChangeSets(bool last, Attempts* attempt) {
+    Request request;
+    request.name = "change";
+    if (last && doomed_ != kGlobalProcessSet) {
+      request.kind = CollectiveKind::kRemoveProcessSet;
+      request.removed_set = doomed_;
+    } else {
+      request.kind = CollectiveKind::kAddProcessSet;
+      request.set_ranks = SomeRanks();
+      if (Registered(request.set_ranks)) return;
+      sets_.push_back(request.set_ranks);
+    }
+    for (auto& [rank, script] : *attempt) {
+      Call call;
+      call.request = request;
+      call.participants = sets_[0];
+      // A join would end the attempt for this rank: before it.
+      script.phases.insert(script.phases.begin(), {std::move(call)});
+    }
+  }
+
+  static Call PlainCall(const std::string& name, ProcessSetId set) {
+    Call call;
+    call.request.name = name;
+    call.request.process_set = set;
+    call.request.shapes = {{2}};
+    return call;
+  }
+
+  void AddPhases(ProcessSetId set, const std::vector<Rank>& members, Attempts* attempt) {
+    for (int64_t phases = random_.Between(0, 3); phases > 0; --phases) {
+      const bool blocking = random_.Percent(30);
+      std::map<Rank, Phase> calls;
+      for (int64_t number = random_.Between(1, 8); number > 0; --number) {
+        const RandomOp op = SomeOp(set, members, number);
+        Flaw flaw = Flaw::kNone;
+        if (random_.Percent(15)) flaw = random_.Pick<Flaw>({Flaw::kMismatch, Flaw::kRefusal});
+        for (auto& [rank, call] : calls_.Calls(op, op.participants, flaw)) {
+          calls[rank].push_back(std::move(call));
+          if (blocking) Flush(rank, &calls[rank], attempt);
+        }
+      }
+      for (Rank rank : members) Flush(rank, &calls[rank], attempt);
+    }
+  }
+
+  // Mostly what has this name in every step, so that the response cache is used.
+  RandomOp SomeOp(ProcessSetId set, const std::vector<Rank>& members, int64_t number) {
+    if (random_.Percent(20)) return calls_.Make(set, members, number);
+    const auto usual = usual_.find(number);
+    if (usual != usual_.end()) return usual->second;
+    return usual_.emplace(number, calls_.Make(set, members, number)).first->second;
+  }
+
+  void Flush(Rank rank, Phase* calls, Attempts* attempt) {
+    random_.Shuffle(calls);
+    if (!calls->empty()) (*attempt)[rank].phases.push_back(std::move(*calls));
+    calls->clear();
+  }
+
+  void AddJoin(ProcessSetId set, const std::vector<Rank>& members, Attempts* attempt) {
+    std::map<Rank, int64_t> rounds;
+    for (Rank rank : members) rounds[rank] = random_.Below(4);
+    std::map<Rank, Phase> calls;
+    for (int64_t number = 1; number <= 4; ++number) {
+      const RandomOp op = calls_.Make(set, members, number);
+      std::vector<Rank> present;
+      for (Rank rank : op.participants) {
+        if (rounds[rank] >= number) present.push_back(rank);
+      }
+      for (auto& [rank, call] : calls_.Calls(op, present, Flaw::kNone)) {
+        calls[rank].push_back(std::move(call));
+      }
+    }
+    for (Rank rank : members) {
+      random_.Shuffle(&calls[rank]);
+      if (random_.Percent(50)) Flush(rank, &calls[rank], attempt);  // waits before it joins
+      Call join;
+      join.request.name = "join";
+      join.request.kind = CollectiveKind::kJoin;
+      join.request.process_set = set;
+      join.participants = members;
+      calls[rank].push_back(std::move(join));
+      (*attempt)[rank].phases.push_back(std::move(calls[rank]));
+    }
+  }
+
+  // On one rank the step fails at its end at the latest, so the last call of the others never has
+  // all its ranks.
+  void AddFailures(ProcessSetId set, const std::vector<Rank>& members, Attempts* attempt) {
+    const Rank first = random_.Pick(members);
+    for (Rank rank : members) {
+      AttemptScript& script = (*attempt)[rank];
+      if (random_.Percent(rank == first ? 60 : 20)) script.fails_after = MomentOfFailure();
+      if (rank == first) {
+        script.fails_at_end = true;
+        DropJoin(&script);
+        continue;
+      }
+      Call last = PlainCall("last", set);
+      last.expected = StatusCode::kAborted;
+      script.phases.push_back({std::move(last)});
+    }
+  }
+
+  Duration MomentOfFailure() {
+    return random_.Below(random_.Percent(30) ? 100 * kMicrosecond : 5000 * kMicrosecond);
+  }
+
+  static void DropJoin(AttemptScript* script) {
+    for (Phase& phase : script->phases) {
+      const auto is_join = [](const Call& call) {
+        return call.request.kind == CollectiveKind::kJoin;
+      };
+      phase.erase(std::remove_if(phase.begin(), phase.end(), is_join), phase.end());
+    }
+    auto& phases = script->phases;
+    phases.erase(std::remove_if(phases.begin(), phases.end(),
+                                [](const Phase& phase) { return phase.empty(); }),
+                 phases.end());
+  }
+
+  const int ranks_;
+  Random random_;
+  RandomCalls calls_;
+  std::vector<std::vector<Rank>> sets_;      // all that may be registered at any time
+  ProcessSetId doomed_ = kGlobalProcessSet;  // none
+  std::map<int64_t, RandomOp> usual_;        // of the present set, by the number in their name
+  Workload workload_;
+};
+
+}  // namespace
+
+Workload MakeWithdrawalWorkload(int ranks, Random random) {
+  return WithdrawalWorkload(ranks, random).Make();
+}
+
+}  // namespace tfring::sim

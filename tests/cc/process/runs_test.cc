@@ -1,0 +1,205 @@
+// Runs that fail on one rank: what their calls and those of the other ranks end with, and that the
+// next run works. On real threads and sockets.
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ops/runtime/process/run_table.h"
+#include "tests/cc/process/fixture.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+const Status kNan = InvalidArgument("NaN in 'loss'");
+
+std::unique_ptr<Call> Start(Job* job, int rank, uint64_t run, const std::string& name,
+                            float value = 1.0f) {
+  auto call = Allreduce(name, {64}, value);
+  LocalCall local = call->MakeLocalCall();
+  local.run = run;
+  (*job)[rank].Enqueue(call->request, std::move(local));
+  return call;
+}
+
+void ExpectAborted(Call* call, const std::string& why) {
+  const Status status = call->Wait();
+  EXPECT_EQ(std::string(StatusCodeName(status.code())), std::string("Aborted"));
+  EXPECT_CONTAINS(status.message(), why);
+}
+
+void ExpectWorks(Job* job, uint64_t run, const std::string& name = "works") {
+  Calls calls;
+  for (int r = 0; r < job->size(); ++r) calls.push_back(Start(job, r, run, name));
+  for (auto& call : calls) {
+    EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
+    EXPECT_TRUE(AllEqual(call->outputs[0], static_cast<float>(job->size())));
+  }
+}
+
+TEST(EveryRankWaitsForAnotherCall) {
+  Job job(3, Link::kTcp);
+  for (uint64_t run = 1; run <= 20; run += 2) {
+    const int failed = static_cast<int>(run) % 3;
+    Calls calls;
+    for (int r = 0; r < 3; ++r) {
+      calls.push_back(Start(&job, r, run, "common"));
+      calls.push_back(Start(&job, r, run, "x" + std::to_string(r)));
+    }
+    job[failed].FailRun(run, kNan);
+    const std::string why = "the step of rank " + std::to_string(failed) + " (host host" +
+                            std::to_string(failed) + ") failed: InvalidArgument: NaN in 'loss'";
+    for (int r = 0; r < 3; ++r) {
+      const Status common = calls[2 * r]->Wait();
+      EXPECT_TRUE(common.ok() || common.code() == StatusCode::kAborted);
+      ExpectAborted(calls[2 * r + 1].get(), why);
+      job[r].FailRun(run,
+                     common);  // as TensorFlow does on every rank whose step ends with an error
+      job[r].EndRun(run);
+    }
+    ExpectWorks(&job, run + 1, "common");
+  }
+}
+
+TEST(LaterCallsOfAFailedRunAreRefused) {
+  Job job(2, Link::kTcp);
+  job[0].BeginRun(1, kGlobalProcessSet);
+  job[0].FailRun(1, kNan);
+  job[0].FailRun(1, Internal("not the first"));
+  ExpectAborted(Start(&job, 0, 1, "x").get(), "the step of this rank failed: InvalidArgument: NaN");
+  auto next = Start(&job, 0, 2, "x");
+  ExpectAborted(Start(&job, 1, 1, "x").get(), "the step of rank 0 (host host0) failed");
+  ExpectAborted(Start(&job, 1, 1, "y").get(), "the step of rank 0 (host host0) failed");
+  EXPECT_TRUE(!next->Ended());  // not with the x of the run that failed
+  auto same = Start(&job, 1, 2, "x", 3.0f);
+  for (Call* call : {same.get(), next.get()}) {
+    EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
+  }
+  EXPECT_TRUE(AllEqual(next->outputs[0], 4.0f));
+}
+
+// The failure comes before the first op of the run: the others learn of it when that op comes.
+TEST(ARunThatFailsBeforeItsFirstCall) {
+  Job job(2, Link::kTcp);
+  auto waiting = Start(&job, 1, 1, "x");
+  job[0].FailRun(1, kNan);
+  ExpectAborted(Start(&job, 0, 1, "x").get(), "the step of this rank failed");
+  ExpectAborted(waiting.get(), "the step of rank 0");
+  ExpectWorks(&job, 2);
+}
+
+TEST(CallsWithoutARunNeedNothingElse) {
+  Job job(2, Link::kTcp);
+  auto waiting = Start(&job, 0, 0, "x");
+  auto running = Start(&job, 1, 5, "y");
+  job[1].FailRun(5, kNan);
+  ExpectAborted(waiting.get(), "the step of rank 1");
+  ExpectAborted(running.get(), "the step of rank 1");
+  ExpectWorks(&job, 0);
+}
+
+TEST(CancelledCallsEndOnAllRanks) {
+  Job job(3, Link::kTcp);
+  Calls calls;
+  for (int r = 0; r < 3; ++r) calls.push_back(Start(&job, r, 0, "x" + std::to_string(r)));
+  job[2].CancelCalls(Cancelled("interrupted by the user"));
+  ExpectAborted(calls[2].get(), "the step of rank 2 (host host2) failed: Cancelled: interrupted");
+  for (int r = 0; r < 2; ++r) ExpectAborted(calls[r].get(), "the step of rank 2");
+  job[2].CancelCalls(Cancelled("nothing to cancel"));
+  ExpectWorks(&job, 0);
+  // A second Ctrl-C, while the calls of the first are still waiting for their answer.
+  auto alone = Start(&job, 2, 0, "alone");
+  for (int i = 0; i < 3; ++i) job[2].CancelCalls(Cancelled("interrupted again"));
+  ExpectAborted(alone.get(), "interrupted again");
+  for (int r = 0; r < 2; ++r) {
+    ExpectAborted(Start(&job, r, 0, "late").get(), "interrupted again");
+  }
+  ExpectWorks(&job, 0);
+  ExpectWorks(&job, 0);
+}
+
+TEST(ARunThatEndsWellIsForgotten) {
+  Job job(2, Link::kTcp);
+  ExpectWorks(&job, 7);
+  for (int r = 0; r < 2; ++r) job[r].EndRun(7);
+  job[0].FailRun(7, kNan);  // nothing is left of it to fail
+  ExpectWorks(&job, 8);
+}
+
+// Threads enqueue calls of a run while another fails it, on all ranks: each call ends once (a
+// second outcome would throw in the promise), none is paired with one of the next run.
+TEST(FailuresWhileThreadsEnqueue) {
+  Job job(2, Link::kTcp);
+  for (uint64_t run = 1; run <= 60; ++run) {
+    std::vector<Calls> calls(2);
+    std::vector<std::thread> threads;
+    for (int r = 0; r < 2; ++r) {
+      calls[r].resize(8);
+      for (int t = 0; t < 2; ++t) {
+        threads.emplace_back([&, r, t] {
+          for (int i = t; i < 8; i += 2) {
+            const int name = r == 0 ? i : 7 - i;
+            calls[r][i] = Start(&job, r, run, "x" + std::to_string(name), static_cast<float>(run));
+          }
+        });
+      }
+    }
+    job[static_cast<int>(run % 2)].FailRun(run, kNan);
+    for (std::thread& thread : threads) thread.join();
+    for (int r = 0; r < 2; ++r) {
+      for (auto& call : calls[r]) {
+        const Status status = call->Wait();
+        if (status.ok()) EXPECT_TRUE(AllEqual(call->outputs[0], 2.0f * static_cast<float>(run)));
+        EXPECT_TRUE(status.ok() || status.code() == StatusCode::kAborted);
+      }
+      job[r].FailRun(run, kNan);
+      job[r].EndRun(run);
+    }
+    if (run % 20 == 0) ExpectWorks(&job, 1000 + run);
+  }
+}
+
+TEST(TheTableOfRunsStaysSmall) {
+  RunTable runs;
+  std::vector<Withdrawal> withdrawals;
+  for (uint64_t run = 1; run <= 10000; ++run) {
+    EXPECT_EQ(*runs.Admit(run, 0), run - 1);
+    EXPECT_TRUE(runs.Fail(run, kNan));
+    EXPECT_TRUE(!runs.Fail(run, kNan));
+    EXPECT_TRUE(!runs.Admit(run, 0).ok());
+    runs.Drain(&withdrawals);
+    EXPECT_EQ(withdrawals.back().attempt, run - 1);
+    if (run % 2 == 0) runs.End(run);
+  }
+  EXPECT_TRUE(runs.size() <= 256);
+  EXPECT_TRUE(!runs.HasWithdrawals());
+}
+
+TEST(AFailureAnotherRankHasReportedIsNoSecondOne) {
+  RunTable runs;
+  runs.Begin(1, 3);
+  runs.Begin(1, 4);
+  runs.OnLeft({3, 0, Aborted("the step of rank 2 failed")});
+  runs.OnLeft({3, 0, Aborted("again")});
+  EXPECT_EQ(*runs.Admit(0, 3), 1u);
+  EXPECT_CONTAINS(runs.Admit(1, 3).status().message(), "the step of rank 2 failed");
+  EXPECT_TRUE(runs.Fail(1, kNan));
+  std::vector<Withdrawal> withdrawals;
+  runs.Drain(&withdrawals);
+  ASSERT_EQ(withdrawals.size(), size_t{1});
+  EXPECT_EQ(withdrawals[0].process_set, 4);
+  runs.Begin(2, 3);
+  EXPECT_EQ(*runs.Admit(2, 3), 1u);
+  // The members of a set that the run comes to only after its failure wait for it as well.
+  EXPECT_TRUE(runs.Begin(1, 5));
+  EXPECT_TRUE(!runs.Begin(1, 5));
+  EXPECT_EQ(*runs.Admit(2, 5), 1u);
+  runs.KeepOnly(ProcessSets(2));
+  EXPECT_EQ(*runs.Admit(0, 4), 0u);
+  EXPECT_TRUE(runs.Admit(2, 3).ok());  // of the set that was removed: the engine ends it
+}
+
+}  // namespace
+}  // namespace tfring

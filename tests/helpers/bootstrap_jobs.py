@@ -1,0 +1,44 @@
+"""Jobs of which every rank is a thread of this process, for tests of how a job starts."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from tfring.bootstrap.listener import bind
+from tfring.environments import Identity, Rendezvous
+
+SECRET = "s" * 64
+
+
+def free_port():
+    with bind("127.0.0.1", 0, 1) as probe:
+        return probe.getsockname()[1]
+
+
+def run_ranks(work, ranks):
+    """Runs work(rank) in a thread per rank; returns results and errors by rank."""
+    results, errors = {}, {}
+
+    def one(rank):
+        try:
+            results[rank] = work(rank)
+        except Exception as error:
+            errors[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return results, errors
+
+
+def identity(rank, size, port, **more):
+    return Identity("a test", rank, size, Rendezvous.TCP, None, None, "localhost", port, **more)
+
+
+def close(membership):
+    for fd in (*membership.control_fds.values(), *membership.data_fds.values()):
+        os.close(fd)

@@ -1,0 +1,240 @@
+"""Models with a train_step of their own: several optimizers, tapes, reductions by the user."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras_cases import PER_RANK, assert_same_on_all_ranks, broadcast, my_data, whole_data
+
+import tfring.keras as hvd
+
+STEPS = 4
+ADAM = keras.optimizers.Adam
+
+
+def dense(units: int, inputs: int, seed: int) -> Any:
+    initializer = keras.initializers.GlorotUniform(seed=seed)
+    return keras.Sequential(
+        [keras.layers.Input((inputs,)), keras.layers.Dense(units, kernel_initializer=initializer)]
+    )
+
+
+class Gan(keras.Model):
+    """Four features are noise, the other four the real sample; `how` says how it reduces."""
+
+    def __init__(self, how: str, seed: int = 0) -> None:
+        super().__init__()
+        self.critic, self.maker = dense(1, 4, seed + 1), dense(4, 4, seed + 2)
+        self.average = dense(4, 4, seed + 3)  # follows the maker; trained by no gradient
+        self.average.set_weights(self.maker.get_weights())
+        wrap = hvd.DistributedOptimizer if how == "optimizers" else lambda optimizer: optimizer
+        self.optimizers_by_part = {
+            "critic": hvd.DistributedOptimizer(ADAM(0.02)) if how == "one" else wrap(ADAM(0.02)),
+            "maker": [wrap(ADAM(0.01))],
+        }
+        self.how = how
+        self._earlier = tf.function(self._reduced_by_tape)
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:
+        return self.maker(inputs)
+
+    def losses_of(self, x: Any) -> tuple[Any, Any]:
+        fake, real = self.critic(self.maker(x[:, :4])), self.critic(x[:, 4:])
+        critic = tf.reduce_mean(tf.square(real - 1.0) + tf.square(fake))
+        return critic, tf.reduce_mean(tf.square(fake - 1.0))
+
+    def variables_of_parts(self) -> tuple[Any, Any]:
+        return (
+            [v.value for v in self.critic.trainable_variables],
+            [v.value for v in self.maker.trainable_variables],
+        )
+
+    def _reduced_by_tape(self, x: Any) -> Any:
+        with tf.GradientTape(persistent=True) as tape:
+            losses = self.losses_of(x)
+        tape = hvd.DistributedGradientTape(tape)
+        pairs = zip(losses, self.variables_of_parts(), strict=True)
+        return [tape.gradient(loss, variables) for loss, variables in pairs]
+
+    def gradients(self, x: Any) -> Any:
+        if self.how == "tape":
+            return self._reduced_by_tape(x)
+        if self.how == "function traced before":
+            return self._earlier(x)
+        with tf.GradientTape(persistent=True) as tape:
+            losses = self.losses_of(x)
+        parts = self.variables_of_parts()
+        own = [tape.gradient(a, b) for a, b in zip(losses, parts, strict=True)]
+        if self.how in ("itself", "itself, says so"):
+            own = [hvd.grouped_allreduce(gradients, op=hvd.Average) for gradients in own]
+        return hvd.reduced(own, parts) if self.how == "itself, says so" else own
+
+    def train_step(self, data: Any) -> Any:
+        for_critic, for_maker = self.gradients(data[0])
+        critic, maker = self.optimizers_by_part["critic"], self.optimizers_by_part["maker"][0]
+        critic.apply(for_critic, self.critic.trainable_variables)
+        maker.apply(for_maker, self.maker.trainable_variables)
+        for old, new in zip(self.average.weights, self.maker.weights, strict=True):
+            old.assign(0.9 * old + 0.1 * new)
+        return {"first": data[0][0, 0]}
+
+
+def weights_of_one_process(load: Any = lambda model: None) -> Any:
+    model = Gan("alone")
+    load(model)
+    model.compile()
+    model.fit(*whole_data(STEPS), batch_size=PER_RANK * hvd.size(), shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+def train(model: Any, *callbacks: Any, **fit: Any) -> None:
+    how = {"batch_size": PER_RANK, "shuffle": False, "verbose": 0, **fit}
+    model.fit(*my_data(STEPS), callbacks=[*callbacks], **how)
+
+
+@pytest.mark.parametrize(
+    ("how", "eagerly"),
+    [
+        ("optimizers", False),
+        ("tape", False),
+        ("tape", True),
+        ("function traced before", False),
+        ("itself", False),
+        ("itself, says so", True),
+    ],
+)
+def test_a_gan_equals_one_process(how: str, eagerly: bool) -> None:
+    model = Gan(how, seed=hvd.rank())
+    if how == "function traced before":
+        model._earlier(tf.zeros([PER_RANK, 8]))
+    model.compile(run_eagerly=eagerly)
+    train(model, broadcast())
+    for ours, theirs in zip(model.get_weights(), weights_of_one_process(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+    train(model, broadcast(), epochs=2)  # traces nothing anew
+    assert_same_on_all_ranks(model)
+
+
+def test_state_that_one_rank_has_loaded_is_given_to_all_before_the_first_step() -> None:
+    """For optimizers in attributes: learning rate and moments of rank 0."""
+
+    def load(model: Any) -> None:
+        optimizer = model.optimizers_by_part["critic"]
+        optimizer.build(model.critic.trainable_variables)
+        optimizer.learning_rate = 0.1
+        for moment in optimizer._velocities:
+            moment.assign(moment + 1.0)
+
+    model = Gan("optimizers", seed=hvd.rank())
+    if hvd.rank() == 0:
+        load(model)
+    model.compile()
+    train(model, broadcast())
+    assert_same_on_all_ranks(model)
+    for ours, theirs in zip(model.get_weights(), weights_of_one_process(load), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+@pytest.mark.parametrize(("how", "missing"), [("one", "maker"), ("none", "critic")])
+def test_an_optimizer_that_was_forgotten_is_named(several: int, how: str, missing: str) -> None:
+    model = Gan(how)
+    model.compile(run_eagerly=how == "none")
+    kernel = getattr(model, missing).trainable_variables[0].path
+    callback = broadcast() if how == "one" else hvd.callbacks.MetricAverageCallback()
+    with pytest.raises(RuntimeError, match=f"no gradient was reduced.*{kernel}"):
+        train(model, callback)
+
+
+class OneStep(keras.Model):
+    """The simplest train_step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs)
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(data[0])))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def test_compiling_without_a_distributed_optimizer_later_is_noticed(several: int) -> None:
+    model = OneStep()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)))
+    train(model, broadcast())
+    model.compile(keras.optimizers.SGD(0.01))
+    with pytest.raises(RuntimeError, match="no gradient was reduced"):
+        train(model, broadcast())
+
+
+def test_accumulation_equals_one_process() -> None:
+    """Nothing changes in the first batch: the weights are watched until they do."""
+
+    def make(distributed: bool) -> Any:
+        model = OneStep()
+        optimizer = ADAM(0.05, gradient_accumulation_steps=2)
+        model.compile(hvd.DistributedOptimizer(optimizer) if distributed else optimizer)
+        model(np.zeros((1, 8)))
+        model.set_weights([np.full(w.shape, 0.1) for w in model.get_weights()])
+        return model
+
+    model, alone = make(True), make(False)
+    train(model, broadcast())
+    alone.fit(*whole_data(STEPS), batch_size=PER_RANK * hvd.size(), shuffle=False, verbose=0)
+    for ours, theirs in zip(model.get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    if hvd.size() > 1:
+        forgotten = make(False)
+        with pytest.raises(RuntimeError, match="no gradient was reduced"):
+            train(forgotten, broadcast())
+
+
+class AverageWeights(keras.callbacks.Callback):
+    """Local SGD: the ranks train alone and average their weights after each epoch."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        mean = hvd.grouped_allreduce([w.value for w in self.model.weights], op=hvd.Average)
+        self.model.set_weights([m.numpy() for m in mean])
+
+
+def test_a_user_who_averages_weights_says_so(several: int) -> None:
+    for own_step in (False, True):
+        model = OneStep() if own_step else dense(1, 8, seed=1)
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+        trusted = hvd.callbacks.BroadcastGlobalVariablesCallback(0, reduced_by_user=True)
+        used = [hvd.callbacks.MetricAverageCallback(), trusted, AverageWeights()]
+        train(model, *used, epochs=2)
+        assert_same_on_all_ranks(model)
+        with pytest.raises(RuntimeError, match="reduced_by_user=True"):
+            train(model, used[0], broadcast(), epochs=2)
+
+
+def test_eager_phases_of_wrapped_optimizers_and_tapes() -> None:
+    model = dense(1, 8, seed=1)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse", run_eagerly=True)
+    train(model, broadcast())
+    plain, x = keras.optimizers.SGD(0.01), my_data(1)[0]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x)))
+    variables = model.trainable_variables
+    gradients = hvd.DistributedGradientTape(tape).gradient(loss, [v.value for v in variables])
+    plain.apply(gradients, variables)
+    train(model, broadcast())
+    assert_same_on_all_ranks(model)
+
+
+def test_gradients_said_to_be_reduced_are_not_reduced_again() -> None:
+    variable = keras.Variable([1.0])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    with pytest.raises(ValueError, match=r"hvd\.reduced"):
+        optimizer.apply(hvd.reduced([tf.constant([1.0])]), [variable])

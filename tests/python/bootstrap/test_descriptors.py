@@ -1,0 +1,35 @@
+"""File descriptors for the connections of large jobs: the limit is raised, or the need is named."""
+
+from __future__ import annotations
+
+from launcher_tools import run_python
+
+SCRIPT = """
+import resource
+from tfring.bootstrap import mesh
+from tfring.bootstrap.errors import BootstrapError
+
+def limited(soft, hard, rank, size):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        mesh.ensure_descriptors(rank, size, 64, rendezvous=True)
+    except BootstrapError as error:
+        return str(error)
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+assert limited(300, 4096, 5, 1000) == 300, "a rank of a ring needs few"
+raised = limited(300, 4096, 0, 1000)
+assert 2000 < raised < 2500, raised
+raised = limited(100, 4096, 5, 60)
+assert 300 < raised < 700, raised
+assert limited(1000, 4096, 0, 2) == 1000
+text = limited(300, 1024, 0, 1000)
+assert "rank 0 of 1000 needs 20" in text and "may have 1024" in text, text
+assert "ulimit -Hn" in text
+"""
+
+
+def test_limits():
+    """Of rank 0 in a large job, of a rank in a ring and in a full mesh."""
+    done = run_python("-c", SCRIPT)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,215 @@
+"""Where ranks meet and what they need for it: secrets, addresses, ports, versions."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import socket
+
+import pytest
+from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
+
+from tfring.bootstrap import exchange, hosts, mpi_exchange, records, rendezvous
+from tfring.bootstrap.connect import connect_job
+from tfring.bootstrap.errors import BootstrapError
+from tfring.bootstrap.listener import bind
+from tfring.config import Settings, read_settings
+from tfring.environments import Rendezvous
+from tfring.security import sources
+from tfring.security.errors import SecretError
+from tfring.security.secret import job_key
+
+
+def test_job_on_one_host_needs_no_secret(connect_all, caplog):
+    """Its ranks share one that only this user can read, and nobody outside can connect."""
+    with caplog.at_level(logging.WARNING, "tfring"):
+        memberships, errors = connect_all(2, Settings(start_timeout=20), public_seed="port 1")
+    assert not errors and not caplog.text
+    assert memberships[0].key == memberships[1].key
+
+
+def test_job_over_several_hosts_needs_a_secret(connect_all, caplog):
+    _, errors = connect_all(2, Settings(start_timeout=20), public_seed="p", several_hosts=True)
+    for rank in (0, 1):
+        assert isinstance(errors[rank], SecretError)
+        assert "TFRING_SECRET_FILE" in str(errors[rank]) and "tfring run" in str(errors[rank])
+    with caplog.at_level(logging.WARNING, "tfring"):
+        settings = Settings(start_timeout=20, insecure=True)
+        memberships, errors = connect_all(2, settings, public_seed="p", several_hosts=True)
+    assert not errors and len(memberships) == 2
+    assert "could join the job and run code" in caplog.text
+
+
+@pytest.mark.parametrize("key,name", [("python", "Python"), ("tensorflow", "TensorFlow")])
+def test_versions_are_compared(key, name):
+    mine = records.Record.of_this_process(0, 1, 2, read_settings({}), "n")
+    other = dataclasses.replace(mine, rank=1, **{key: "0.9"})
+    with pytest.raises(BootstrapError, match=f"rank 1 on host {mine.host} has {name} 0.9, rank 0"):
+        records.check_versions([mine.to_json(), other.to_json()])
+    records.check_versions([mine.to_json(), mine.to_json()])
+
+
+def test_bind_address_that_is_not_ours():
+    settings = Settings(secret=SECRET, start_timeout=5, bind_addr="192.0.2.254")
+    with pytest.raises(BootstrapError, match=r"cannot listen at localhost.*TFRING_BIND_ADDR"):
+        connect_job(identity(0, 2, free_port()), settings, {})
+
+
+def test_where_rank_0_listens(monkeypatch):
+    """At a real interface if its name is that of one, else everywhere: never at 127.0.1.1."""
+    names = {"here": "127.0.1.1", "nat": "192.0.2.254"}
+    own = [a.address for a in hosts.interface_addresses() if not a.loopback]
+
+    def getaddrinfo(name, *_, **__):
+        if name == "nowhere":
+            raise socket.gaierror("no such name")
+        return [(socket.AF_INET, 1, 6, "", (names.get(name, name), 0))]
+
+    monkeypatch.setattr(hosts.socket, "getaddrinfo", getaddrinfo)
+    assert [hosts.listening_address(name) for name in ("here", "nat", "nowhere")] == ["", "", ""]
+    assert hosts.listening_address("localhost") == "127.0.0.1"
+    assert [hosts.listening_address(address) for address in own] == own
+    assert hosts.is_here("127.0.1.1") and not hosts.is_here("nat") and not hosts.is_here("nowhere")
+
+
+def test_bind_and_advertised_addresses(connect_all):
+    """Listens everywhere, and says that it can be reached at another address of loopback."""
+    settings = Settings(
+        secret=SECRET, start_timeout=20, bind_addr="0.0.0.0", advertise_addr="127.0.0.2"
+    )
+    memberships, errors = connect_all(2, settings)
+    assert not errors
+    with socket.socket(fileno=os.dup(memberships[1].data_fds[0])) as sock:
+        assert sock.getpeername()[0] == "127.0.0.2"
+
+
+def test_port_that_somebody_else_has():
+    """Rank 0 takes the next port of the sequence, and the others find it there."""
+    settings = Settings(secret=SECRET, start_timeout=30)
+    with bind("127.0.0.1", 0, 4) as squatter:
+        port = squatter.getsockname()[1]
+        memberships, errors = run_ranks(
+            lambda rank: connect_job(identity(rank, 2, port), settings, {}), range(2)
+        )
+    assert not errors
+    for membership in memberships.values():
+        close(membership)
+    one, two = (rendezvous.candidate_ports(job_key(SECRET, job)) for job in "ab")
+    assert one != two and all(20000 <= port < 32000 for port in (*one, *two))
+
+
+def test_job_id_tells_jobs_apart(connect_all):
+    each = [Settings(secret=SECRET, start_timeout=1.5, job_id=job) for job in "ab"]
+    _, errors = connect_all(2, each=each)
+    assert set(errors) == {0, 1}
+    memberships, errors = connect_all(2, Settings(secret=SECRET, start_timeout=20, job_id="a"))
+    assert not errors and len(memberships) == 2
+
+
+def test_child_of_a_rank_is_refused_at_once(monkeypatch):
+    environ = {"TFRING_SECRET": SECRET}
+    monkeypatch.setattr(sources, "_taken", None)
+    assert sources.take_secret(environ) == SECRET and not environ  # a child does not inherit it
+    assert sources.take_secret(environ) == SECRET  # the next init has it
+    with pytest.raises(SecretError, match="has no secret"):
+        connect_job(identity(1, 2, free_port()), Settings(start_timeout=20), {})
+
+
+def test_mpi_that_does_not_load(connect_all, monkeypatch, caplog):
+    """The ranks meet over TCP instead if the environment has all that is needed."""
+
+    def fail():
+        raise BootstrapError("mpi4py cannot load an MPI library")
+
+    monkeypatch.setattr(mpi_exchange, "load_mpi", fail)
+    port = free_port()
+
+    def work(rank):
+        over_tcp = identity(rank, 2, port)
+        own = dataclasses.replace(over_tcp, rendezvous=Rendezvous.MPI, fallback=over_tcp)
+        return connect_job(own, Settings(secret=SECRET, start_timeout=20), {})
+
+    memberships, errors = run_ranks(work, range(2))
+    assert not errors and not memberships[0].by_mpi
+    assert "meet over TCP instead" in caplog.text
+    for membership in memberships.values():
+        close(membership)
+    alone = dataclasses.replace(identity(0, 2, port), rendezvous=Rendezvous.MPI)
+    with pytest.raises(BootstrapError, match="cannot load"):
+        connect_job(alone, Settings(secret=SECRET), {})
+
+
+def test_secret_files(tmp_path, monkeypatch):
+    path = tmp_path / "secret"
+    with pytest.raises(SecretError, match="cannot be read"):
+        sources.read_secret_file(path)
+    path.write_text(f"{SECRET}\n")
+    path.chmod(0o640)
+    with pytest.raises(SecretError, match=r"mode 0640.*chmod 600"):
+        sources.read_secret_file(path)
+    path.chmod(0o600)
+    assert sources.read_secret_file(path) == SECRET
+    path.write_text("")
+    with pytest.raises(SecretError, match="has 0 bytes"):
+        sources.read_secret_file(path)
+    with pytest.raises(SecretError, match="no regular file"):
+        sources.read_secret_file(tmp_path)
+    monkeypatch.setattr(sources.os, "geteuid", lambda: 12345)
+    if os.getuid() != 0:  # a file of root is all right
+        with pytest.raises(SecretError, match="belongs to another user"):
+            sources.read_secret_file(path)
+
+
+def test_secret_of_a_user(tmp_path, monkeypatch):
+    """All processes get the same, also those that look for it at the same time."""
+    monkeypatch.setattr(sources.tempfile, "gettempdir", lambda: str(tmp_path))
+    found, errors = run_ranks(lambda _: sources.secret_of_this_user(), range(8))
+    assert not errors and len(set(found.values())) == 1 and len(found[0]) == 64
+    folder = tmp_path / f"tfring-{os.geteuid()}"
+    assert os.listdir(folder) == ["secret"]
+    folder.chmod(0o755)
+    with pytest.raises(SecretError, match="only this user"):
+        sources.secret_of_this_user()
+
+
+def test_munge_gives_the_secret(tmp_path, monkeypatch, connect_all):
+    """Stands in for munge's commands: what is encoded for a user, only that user decodes."""
+    scripts = {
+        "munge": 'printf "MUNGE:"; base64 -w0; echo ":"',
+        "unmunge": 'echo "UID: ${FAKE_UID}" > "${1#--metadata=}"; cut -d: -f2 | base64 -d',
+    }
+    for name, text in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_UID", str(os.geteuid()))
+    job = {"public_seed": "p", "several_hosts": True, "by_slurm": True}
+    memberships, errors = connect_all(3, Settings(start_timeout=20), **job)
+    assert not errors and memberships[0].key == memberships[2].key
+    monkeypatch.setenv("FAKE_UID", "4711")
+    _, errors = connect_all(2, Settings(start_timeout=1.0), **job)
+    assert "belongs to user 4711" in str(errors[1])
+
+
+def test_ranks_meet_without_any_port_given():
+    """As under torchrun's agent, which has the only port that is known."""
+    settings = Settings(secret=SECRET, start_timeout=20)
+    memberships, errors = run_ranks(
+        lambda rank: connect_job(identity(rank, 2, None, job_id="no port"), settings, {}), range(2)
+    )
+    assert not errors
+    for membership in memberships.values():
+        close(membership)
+
+
+def test_records_of_many_ranks_are_small_on_the_wire():
+    mine = records.Record.of_this_process(0, 1, 2, read_settings({}), "n").to_json()
+    many = [
+        {**mine, "rank": rank, "pid": 7919 * rank, "host": f"node{rank}"} for rank in range(1000)
+    ]
+    data = rendezvous._packed({"values": many})
+    assert len(data) < len(exchange.encode(many)) / 5
+    assert rendezvous._unpacked(data, 1 << 30) == {"values": many}
+    with pytest.raises(BootstrapError):
+        rendezvous._unpacked(data, 1000)  # what it would unpack to is bounded

@@ -1,0 +1,137 @@
+"""Ctrl-C while ranks wait for each other."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+import time
+
+import pytest
+from launcher_tools import (
+    AS_ROOT,
+    LIMIT_SECONDS,
+    REPORT,
+    open_mpi_command,
+    pids_in,
+    run,
+    start,
+    start_command,
+    write_script,
+)
+
+pytest.importorskip("tfring._native")
+
+# A hang takes LIMIT_SECONDS; what is promised, 1 s and 3 s, would be too short for a busy machine.
+SOON_SECONDS = 10.0
+
+# Rank 1 gets SIGINT while it waits for a collective that rank 0 does not call; rank 0 waits for
+# another one.
+ONE_RANK = """
+    import json, os, signal, threading, time
+    import tensorflow as tf
+    import tfring as hvd
+    from tfring._native import core
+
+    hvd.init()
+    rank = hvd.rank()
+
+    @tf.function
+    def traced():
+        return hvd.allreduce(tf.ones(3), name=f"traced.{rank}")
+
+    @tf.function(jit_compile=True)
+    def compiled():
+        return hvd.allreduce(tf.ones(3), name=f"compiled.{rank}")
+
+    def own_handler(number, frame):
+        seen.append(number)
+
+    seen = []
+    calls = {
+        "eager": lambda: hvd.allreduce(tf.ones(3), name=f"eager.{rank}"),
+        "function": traced,
+        "jit": compiled,
+        "object": lambda: hvd.allgather_object(rank, name=f"object.{rank}"),
+        "barrier": hvd.barrier if rank else lambda: hvd.allreduce(tf.ones(3), name="other"),
+        "native": lambda: core.barrier(name=f"native.{rank}"),
+    }
+    told = {}
+    for case, call in calls.items():
+        hvd.barrier()
+        sent = []
+        def interrupt():
+            time.sleep(0.3)
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+        if rank == 1:
+            threading.Thread(target=interrupt, daemon=True).start()
+        try:
+            call()
+            told[case] = ["no error"]
+        except KeyboardInterrupt:
+            told[case] = ["KeyboardInterrupt", time.monotonic() - sent[0]]
+        except Exception as error:
+            told[case] = [type(error).__name__, str(error)]
+        total = hvd.allreduce(tf.ones(3), op=hvd.Sum, name="after")
+        told[case].append(float(total[0]))
+
+    # A handler of the program's own: the collective goes on until the other rank comes.
+    if rank == 1:
+        signal.signal(signal.SIGINT, own_handler)
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        time.sleep(1)
+    told["own handler"] = [float(hvd.allreduce(tf.ones(3), op=hvd.Sum, name="last")[0]), seen]
+    report(f"told.{rank}", json.dumps(told))
+"""
+
+DEADLOCK = """
+    import os
+    import tensorflow as tf
+    import tfring as hvd
+
+    hvd.init()
+    report(f"pid.{hvd.rank()}", os.getpid())
+    hvd.allreduce(tf.ones(3), name=f"only.{hvd.rank()}")
+"""
+
+
+def test_interrupt_of_one_rank_ends_the_calls_of_all(tmp_path):
+    """The rank raises KeyboardInterrupt, the other an error that says why; both go on."""
+    script = write_script(tmp_path, ONE_RANK, header=REPORT)
+    job = run("-np", 2, "python", script, tmp_path)
+    assert job.returncode == 0, job.stderr
+    told = [json.loads((tmp_path / f"told.{rank}").read_text()) for rank in range(2)]
+    own_handler = [rank.pop("own handler") for rank in told]
+    for case, (kind, seconds, total) in told[1].items():
+        assert kind == "KeyboardInterrupt", (case, kind, seconds)
+        assert seconds < SOON_SECONDS, case
+        assert total == 2.0, case
+    for case, (kind, message, total) in told[0].items():
+        assert kind in ("AbortedError", "CoreError"), (case, kind, message)
+        assert re.search(r"rank 1 .*interrupted \(Ctrl-C, SIGINT\)", message, re.DOTALL), case
+        assert total == 2.0, case
+    assert own_handler == [[2.0, []], [2.0, [signal.SIGINT]]]
+
+
+@pytest.mark.parametrize("launcher", ["tfring run", "mpirun"])
+def test_interrupt_ends_a_job_whose_ranks_wait_for_each_other(tmp_path, launcher):
+    """Each rank waits in another collective; nobody would ever come."""
+    script = write_script(tmp_path, DEADLOCK, header=REPORT)
+    if launcher == "mpirun":
+        command = [*open_mpi_command(), "-np", "2", sys.executable, script, str(tmp_path)]
+        job = start_command(command, **AS_ROOT)
+    else:
+        job = start("-np", 2, "python", script, tmp_path)
+    pids_in(tmp_path, 2)
+    time.sleep(0.5)  # so that both wait
+    sent_at = time.monotonic()
+    job.send_signal(signal.SIGINT)
+    _, err = job.communicate(timeout=LIMIT_SECONDS)
+    assert time.monotonic() - sent_at < SOON_SECONDS, err
+    assert job.returncode != 0
+    if launcher == "tfring run":
+        assert "a second one kills them at once" in err
+        assert err.count("KeyboardInterrupt") >= 2, err

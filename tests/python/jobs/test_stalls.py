@@ -1,0 +1,139 @@
+"""Ranks that do not make the same calls: what they are told. Whole jobs."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from launcher_tools import REPORT, run, write_script
+
+native = pytest.importorskip("tfring._native")
+
+# Lines are found by the comments at their ends.
+DIFFERENT_LINES = """
+import tensorflow as tf
+import tfring as hvd
+
+hvd.init()
+rank = hvd.rank()
+
+
+def line(mark):
+    text = open(sys.argv[0]).read().splitlines()
+    return f"script.py:{1 + next(i for i, l in enumerate(text) if l.endswith('# ' + mark))}"
+
+
+def refused(call, *parts):
+    try:
+        result = call()
+    except tf.errors.FailedPreconditionError as error:
+        assert all(part in str(error) for part in parts), str(error)
+    else:
+        raise AssertionError(f"paired: {result}")
+
+
+def train(x):
+    return hvd.allreduce(x)  # train
+
+
+def validate(x):
+    return hvd.allreduce(x)  # validate
+
+
+for step in range(40):  # goes round the default names more than twice
+    assert float(train(1.0 + rank)) == 1.5
+
+# Rank 0 makes one call more: its 100 must not be averaged with the 1 of another line.
+refused(
+    lambda: validate(100.0) if rank == 0 else train(1.0),
+    f"{line('validate')} on rank 0; {line('train')} on rank 1", "name='...'", "CALL_SITE_CHECK=0",
+)
+assert float(train(1.0 + rank)) == 1.5  # the job goes on
+
+for kind in ("allgather", "alltoall", "reducescatter", "grouped_allreduce"):
+    value = [tf.ones(2)] if kind.startswith("grouped") else tf.ones(2)
+    if rank == 0:
+        refused(lambda: getattr(hvd, kind)(value), "on rank 0; script.py:")
+    else:
+        refused(lambda: getattr(hvd, kind)(value), "on rank 0; script.py:")
+
+# What may stand on two lines: calls with a name, or with a root, barriers, objects, functions.
+if rank == 0:
+    assert float(hvd.allreduce(1.0, name="named")) == 1.5
+    assert float(hvd.broadcast(7.0, 0)) == 7.0
+    hvd.barrier()
+    assert hvd.allgather_object(rank) == [0, 1]
+    assert float(tf.function(lambda: hvd.allreduce(1.0))()) == 1.5
+else:
+    assert float(hvd.allreduce(2.0, name="named")) == 1.5
+    assert float(hvd.broadcast(0.0, 0)) == 7.0
+    hvd.barrier()
+    assert hvd.allgather_object(rank) == [0, 1]
+    assert float(tf.function(lambda: hvd.allreduce(2.0))()) == 1.5
+report(f"end.{rank}", "ok")
+"""
+
+
+def test_calls_without_a_name_on_different_lines_are_not_paired(tmp_path: Path) -> None:
+    path = write_script(tmp_path, DIFFERENT_LINES, header=REPORT)
+    done = run("-np", 2, sys.executable, path, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {f.name for f in tmp_path.glob("end.*")} == {"end.0", "end.1"}
+
+
+CIRCLE = """
+import json
+import numpy as np
+import tensorflow as tf
+import tfring as hvd
+
+hvd.init()
+rank = hvd.rank()
+
+
+@tf.function(jit_compile=True)
+def step(x):
+    return hvd.allreduce(x, name="loss")  # step
+
+
+def check():
+    return hvd.allgather_object("weights")  # check
+
+
+assert hvd.broadcast_object(rank) == 0
+try:
+    if rank == 0:
+        step(tf.ones(2))
+    else:
+        check()
+except tf.errors.OpError as error:
+    report(f"end.{rank}", json.dumps([error.error_code, error.message]))
+"""
+
+
+def rounded(text: str) -> str:
+    """Leaves out the fractions of seconds."""
+    return re.sub(r"(\d+)\.\d+ s\b", r"\1 s", text)
+
+
+def test_ranks_that_wait_for_each_other_are_told_where_and_ended(tmp_path: Path) -> None:
+    path = write_script(tmp_path, CIRCLE, header=REPORT)
+    limits = {"TFRING_STALL_SHUTDOWN_TIME_SECONDS": "5", "TFRING_STALL_CHECK_TIME_SECONDS": "4"}
+    done = run("-np", 2, sys.executable, path, tmp_path, **limits)
+    lines = Path(path).read_text().splitlines()
+    step, check = (
+        f"script.py:{1 + next(i for i, text in enumerate(lines) if text.endswith(f'# {mark}'))}"
+        for mark in ("step", "check")
+    )
+    loss = f"rank 0 waits at {step} (allreduce of tensor 'loss')"
+    other = f"rank 1 waits at {check} (allgather of tensor 'tfring.allgather_object.size')"
+    assert f"these ranks wait for each other, for 3 s now: {loss}; {other}." in rounded(done.stderr)
+    for part in ("JoinCallback", "TFRING_STALL_SHUTDOWN_TIME_SECONDS", "has waited 4 s"):
+        assert part in rounded(done.stderr)
+    for rank in range(2):
+        code, message = json.loads((tmp_path / f"end.{rank}").read_text())
+        assert code == 4, message  # DeadlineExceeded
+        assert step in message and check in message

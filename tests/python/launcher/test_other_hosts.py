@@ -1,0 +1,192 @@
+"""`tfring run` on other hosts: each is this one here, behind an ssh that runs commands locally."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+from launcher_tools import REPORT, RUN_HERE, fake_ssh, pids_in, run, start, write_script
+
+from tfring.launcher.environment import chosen_variables, sent_variables
+from tfring.launcher.placement import UsageError
+
+PREAMBLE = """
+import signal, time
+rank = int(os.environ["TFRING_RANK"])
+"""
+
+
+def script(folder, text):
+    return write_script(folder, text, header=REPORT + PREAMBLE)
+
+
+def test_other_hosts_get_the_environment_but_no_secret_on_the_command_line(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    print(rank, os.environ["TFRING_CROSS_RANK"], os.environ.get("TRAINING_DATA"), os.getcwd())
+    print(os.environ["TFRING_SECRET"])
+    print([os.environ.get(name) for name in ("GIVEN", "CLOUD_TOKEN", "TF_SETTING")])
+    """,
+    )
+    done = run(
+        *("-np", 3, "-H", "localhost:1,127.0.0.2:2", "-p", 2222, "-x", "TRAINING_DATA"),
+        *("-x", "GIVEN=1", sys.executable, path, tmp_path),
+        PATH=fake_ssh(tmp_path),
+        TRAINING_DATA="/a b/$c",
+        CLOUD_TOKEN="token",
+        TF_SETTING="2",
+    )
+    assert done.returncode == 0, done.stderr
+    here = os.getcwd()
+    lines = done.stdout.splitlines()
+    assert f"[1]<stdout>:1 1 /a b/$c {here}" in lines and f"[2]<stdout>:2 0 /a b/$c {here}" in lines
+    log = (tmp_path / "ssh.log").read_text()
+    assert log.count("-p 2222 127.0.0.2 ") == 1  # one connection for both ranks
+    assert "[1]<stdout>:['1', None, '2']" in lines and "[2]<stdout>:['1', None, '2']" in lines
+    secrets = {line.partition(":")[2] for line in lines if len(line) > 70}
+    assert len(secrets) == 1 and secrets.pop() not in log
+
+
+def test_rank_0_on_another_host_passes_on_where_it_listens(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    import socket
+    where = os.environ["TFRING_RENDEZVOUS_ADDR"], int(os.environ["TFRING_RENDEZVOUS_PORT"])
+    if rank == 0:
+        with socket.socket(fileno=int(os.environ["TFRING_RENDEZVOUS_FD"])) as listener:
+            listener.settimeout(30)
+            print("heard", listener.accept()[0].recv(9).decode())
+    else:
+        socket.create_connection(where, 30).sendall(b"something")
+    """,
+    )
+    hosts = "127.0.0.2:1,127.0.0.3:1"
+    done = run("-H", hosts, sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "[0]<stdout>:heard something" in done.stdout
+
+
+def test_host_that_cannot_be_reached(tmp_path):
+    path = script(tmp_path, "\n    pass\n")
+    ssh = fake_ssh(tmp_path, "echo 'ssh: no route to host' >&2; exit 255")
+    done = run("-H", "127.0.0.2:2", sys.executable, path, tmp_path, PATH=ssh)
+    assert done.returncode == 255
+    assert "no route to host" in done.stderr and "ssh could not reach the host" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_death_by_signal_on_another_host_is_named(tmp_path, number):
+    path = script(
+        tmp_path,
+        f"""
+    if rank == 1:
+        os.kill(os.getpid(), {int(number)})
+    time.sleep(60)
+    """,
+    )
+    done = run("-H", "127.0.0.2:2", sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
+    assert done.returncode == 128 + number
+    assert f"signal {int(number)} ({number.name})" in done.stderr
+
+
+def test_signals_and_long_output_of_another_host(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    def stop(*_):
+        for number in range(20000):
+            print(number, "x" * 50)
+        print("error output", file=sys.stderr, flush=True)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, stop)
+    report(f"pid.{rank}", os.getpid())
+    time.sleep(60)
+    """,
+    )
+    job = start("-H", "127.0.0.2:2", sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
+    pids_in(tmp_path, 2)
+    job.send_signal(signal.SIGTERM)
+    out, errors = job.communicate(timeout=60)
+    assert job.returncode == 0
+    for rank in range(2):
+        mine = [line.split(":")[1] for line in out.splitlines() if line.startswith(f"[{rank}]")]
+        assert mine == [f"{number} {'x' * 50}" for number in range(20000)]
+        assert f"[{rank}]<stderr>:error output" in errors
+
+
+def test_ssh_that_does_not_get_through_can_be_interrupted(tmp_path):
+    """It reads nothing, and the environment is longer than a pipe holds."""
+    path = script(tmp_path, "\n    pass\n")
+    ssh = fake_ssh(tmp_path, 'echo there > "${0%/bin/ssh}/pid.0"; exec sleep 60')
+    job = start(
+        *("-H", "127.0.0.2:2", "-x", "LONG", sys.executable, path, tmp_path),
+        PATH=ssh,
+        LONG="x" * 100000,
+    )
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "pid.0").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    job.send_signal(signal.SIGINT)
+    job.communicate(timeout=20)
+    assert job.returncode == 130
+
+
+def test_ssh_that_never_answers_ends_in_time(tmp_path):
+    path = script(tmp_path, "\n    pass\n")
+    ssh = fake_ssh(tmp_path, "echo welcome to this host; exec sleep 60")
+    done = run(
+        *("-H", "127.0.0.2:2", "--start-timeout", 1, sys.executable, path, tmp_path), PATH=ssh
+    )
+    assert done.returncode == 2
+    assert "did not answer within 1 s" in done.stderr
+
+
+def test_what_a_login_shell_prints_does_no_harm(tmp_path):
+    path = script(tmp_path, "\n    print('rank', rank)\n")
+    ssh = fake_ssh(tmp_path, "echo welcome to this host\n" + RUN_HERE)
+    done = run("-H", "127.0.0.2:2", sys.executable, path, tmp_path, PATH=ssh)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{r}]<stdout>:rank {r}" for r in range(2)]
+
+
+def test_variables_for_other_hosts():
+    here = {
+        "PATH": "p",
+        "PYTHONPATH": "q",
+        "TF_X": "1",
+        "TFRING_LOG_LEVEL": "info",
+        "LC_ALL": "C",
+        "OMP_NUM_THREADS": "2",
+        "NCCL_DEBUG": "INFO",
+        "CUDA_HOME": "/cuda",
+    }
+    secret = {
+        "AWS_SECRET_ACCESS_KEY": "k",
+        "KRB5CCNAME": "f",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "TFRING_SECRET": "s",
+        "TF_CONFIG": "{}",
+        "HOME": "/h",
+        "GITHUB_TOKEN": "t",
+    }
+    assert sent_variables({**here, **secret}) == here
+    assert chosen_variables(["A", "B=2", "C="], {"A": "1"}) == {"A": "1", "B": "2", "C": ""}
+    with pytest.raises(UsageError, match="no such variable"):
+        chosen_variables(["A"], {})
+    with pytest.raises(UsageError, match="NAME=VALUE"):
+        chosen_variables(["1=2"], {})
+
+
+def test_no_variables_for_other_hosts(tmp_path):
+    path = script(tmp_path, "\n    print(os.environ.get('TF_X'), os.environ.get('Y'))\n")
+    done = run(
+        *("-H", "127.0.0.2:1", "--no-env", "-x", "Y=1", sys.executable, path, tmp_path),
+        PATH=fake_ssh(tmp_path),
+        TF_X="1",
+    )
+    assert done.stdout == "[0]<stdout>:None 1\n"

@@ -1,0 +1,212 @@
+"""Fit: what the callbacks of one call of `fit` share, and how the ranks keep in step."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfring import topology
+from tfring.collectives import objects
+from tfring.keras.callbacks.watch import ReductionWatch
+from tfring.keras.checks import has_own_train_step
+from tfring.keras.hook import find_hook
+from tfring.keras.model_optimizers import optimizers_of, parts_of
+from tfring.keras2 import facts
+
+_fits: weakref.WeakKeyDictionary[Any, Fit] = weakref.WeakKeyDictionary()  # by model
+
+
+class Fit:
+    """One call of `fit` on this rank.
+
+    At the beginning of every epoch, and at the end of training, all ranks exchange which epoch they
+    begin, their learning rates and their numbers of steps. Ranks that differ would wait for each
+    other for ever, or go apart without a word; so they get an error. The first of the callbacks
+    that is called does it for all. Used by the thread that calls `fit`.
+
+    Attributes:
+        local: variables that callbacks were told to be this rank's own.
+        reduced_by_user: whether the user has said that gradients are no business of tfring.
+    """
+
+    def __init__(self, model: Any, params: Any) -> None:
+        """Begins a record; the model is not kept, its callbacks are.
+
+        Args:
+            model: the model that is trained.
+            params: what Keras gives to all callbacks of one `fit`.
+        """
+        self.params = params
+        self.local: list[Any] = []
+        self.reduced_by_user = False
+        self._watch = ReductionWatch(model)
+        self._epoch: int | None = None
+        self._batches = 0
+        self._batch_seen = False
+        self._left = False
+        self._ended = False
+
+    def begin_epoch(self, model: Any, epoch: int, *, joins: bool) -> None:
+        """Compares epoch, learning rates and steps of all ranks; a collective.
+
+        Args:
+            model: the model that is trained.
+            epoch: counted from 0.
+            joins: whether ranks may have different numbers of steps.
+
+        Raises:
+            RuntimeError: the ranks differ; on every rank.
+        """
+        if self._epoch == epoch:
+            return
+        if self._epoch is None and not self.reduced_by_user:
+            self._watch.start(model, self.local)
+        self._meet(model, epoch, joins)
+        self._epoch, self._batches = epoch, 0
+
+    def end_batch(self, model: Any, batch: int) -> None:
+        """Counts a batch; after the first one looks at what it changed, a collective."""
+        self._batches = batch + 1
+        if not self._batch_seen:
+            self._batch_seen = True
+            if not self.reduced_by_user:
+                self._watch.check(model, self.local, "after the first batch")
+
+    def end_epoch(self, model: Any, *, joins: bool) -> None:
+        """Makes sure that ranks that stop within an epoch stop together; a collective if this does.
+
+        The others would wait for this rank in their next step, and it for them at the end of the
+        epoch. So it waits where they do. Only for models that Keras' own train_step trains: what a
+        step of the user's calls first is not known.
+
+        Raises:
+            RuntimeError: other ranks train on; these get an error from their training step.
+        """
+        steps = self.params.get("steps") if self.params else None
+        early = model.stop_training and steps is not None and self._batches < steps
+        hook = find_hook(model.optimizer) if model.optimizer is not None else None
+        if not early or joins or self._left or hook is None or hook.accumulates:
+            return
+        if topology.size() == 1 or has_own_train_step(model):
+            return
+        self._left = True
+        try:
+            hook.meet_after_early_stop()
+        except tf.errors.FailedPreconditionError as error:
+            raise RuntimeError(
+                f"rank {topology.rank()}: training was stopped here after batch {self._batches} of "
+                f"{steps}, and other ranks train on: {_END_TOGETHER}"
+            ) from error
+
+    def made_equal(self, model: Any) -> None:
+        """Is called when all ranks have been given the same weights."""
+        if not self.reduced_by_user:
+            self._watch.start(model, self.local)
+
+    def end(self, model: Any, *, joins: bool) -> None:
+        """Is called at the end of training; like begin_epoch."""
+        if not self._ended:
+            self._ended = True
+            self._meet(model, None, joins)
+
+    def _meet(self, model: Any, epoch: int | None, joins: bool) -> None:
+        if topology.size() == 1:
+            return
+        alike = not joins and not self.reduced_by_user
+        mine: dict[str, Any] = {
+            "epoch": epoch,
+            "steps": self.params.get("steps") if alike and self.params else None,
+            "batches": self._batches if alike and self._epoch is not None else None,
+            "rates": _rates(model) if epoch is not None and not self.reduced_by_user else {},
+        }
+        everywhere = objects.allgather_json(mine, name="tfring.fit")
+        _refuse_other_epochs([each["epoch"] for each in everywhere])
+        before = f"after epoch {self._epoch + 1}" if self._epoch is not None else "at the beginning"
+        _refuse_unequal("steps per epoch", [each["steps"] for each in everywhere], _EQUAL_STEPS)
+        batches = [each["batches"] for each in everywhere]
+        _refuse_unequal(f"batches that they have trained {before}", batches, _EQUAL_STEPS)
+        for path in mine["rates"]:
+            rates = [each["rates"].get(path) for each in everywhere]
+            _refuse_unequal(f"the learning rate of {path} {before}", rates, _EQUAL_RATES)
+        if self._batch_seen and not self.reduced_by_user:
+            self._watch.check(model, self.local, before)
+
+
+def fit_of(model: Any, params: Any) -> Fit:
+    """Returns the Fit of a model and the `params` that Keras gives to all callbacks of one fit."""
+    fit = _fits.get(model)
+    if fit is None or params is None or fit.params is not params:
+        fit = _fits[model] = Fit(model, params)
+    return fit
+
+
+def refuse(what: str, values: Sequence[Any], advice: str, show: Callable[[Any], str] = str) -> None:
+    """Raises RuntimeError if the values that the ranks have are not all equal.
+
+    Args:
+        what: what the ranks differ in.
+        values: by rank.
+        advice: what to do.
+        show: how a value is written.
+    """
+    if any(value != values[0] for value in values):
+        listed = ", ".join(f"rank {rank}: {show(value)}" for rank, value in enumerate(values))
+        raise RuntimeError(
+            f"rank {topology.rank()}: the ranks differ in {what} ({listed}): {advice}"
+        )
+
+
+def _refuse_unequal(what: str, values: Sequence[Any], advice: str) -> None:
+    """As `refuse`, but a rank that does not know its value (None) may be right."""
+    known = [value for value in values if value is not None]
+    if any(value != known[0] for value in known):
+        refuse(what, values, advice, _shown)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def _refuse_other_epochs(epochs: Sequence[int | None]) -> None:
+    ended = any(epoch is None for epoch in epochs)
+    refuse(
+        "when training ends" if ended else "the epoch that they begin",
+        epochs,
+        _END_TOGETHER if ended else _BEGIN_TOGETHER,
+        lambda epoch: "has ended" if epoch is None else f"begins epoch {epoch + 1}",
+    )
+
+
+_EQUAL_STEPS = (
+    "they would wait for each other. Give every rank equally many batches, by equal shards of the "
+    "data or by steps_per_epoch=, or put a JoinCallback among the callbacks"
+)
+_EQUAL_RATES = (
+    "their weights would go apart. A callback that changes the rate by a metric "
+    "(ReduceLROnPlateau) must come after MetricAverageCallback, and every rank needs the same "
+    "callbacks in the same order"
+)
+_END_TOGETHER = (
+    "the others would wait for ranks that are gone. Give fit the same epochs= on every rank. A "
+    "callback that ends training by a metric (EarlyStopping) must come after "
+    "MetricAverageCallback, and one that sets stop_training (TerminateOnNaN does, by this rank's "
+    "loss) must do so on all ranks after the same batch"
+)
+_BEGIN_TOGETHER = (
+    "the others' epochs would be paired with these. Give fit the same initial_epoch on every rank "
+    "(hvd.broadcast_object(epoch, 0)), and BackupAndRestore to all ranks or to none, each with a "
+    "folder of its own"
+)
+
+
+def _rates(model: Any) -> dict[str, float]:
+    rates = {}
+    for path, optimizer in optimizers_of(model).items():
+        for number, part in enumerate(parts_of(optimizer)):
+            rates[f"{path}.optimizers[{number}]" if number else path] = facts.rate_of(part)
+    return rates

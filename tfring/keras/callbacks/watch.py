@@ -1,0 +1,117 @@
+"""ReductionWatch: a weight whose gradient is not reduced is noticed before ranks go apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tfring import topology
+from tfring.collectives import objects
+from tfring.keras import checks
+from tfring.keras.callbacks import state
+from tfring.keras.model_optimizers import optimizers_of
+from tfring.keras2 import facts
+from tfring.training.local_variables import variable_key
+from tfring.training.reduction_record import reductions
+
+_LISTED = 5  # variables in a message
+_UNKNOWN = None  # the hash of a variable that did not exist yet
+
+
+class ReductionWatch:
+    """Watches the weights of a model with a train_step of its own during one `fit`.
+
+    Such a step may reduce gradients by a tape, by an optimizer that is wrapped, or by itself, each
+    for some of the weights; so no optimizer or tape can be refused by its looks. After the first
+    batch, and then between epochs, the ranks tell each other of every weight whose gradient was not
+    seen to be reduced during this `fit` (the step may have been traced before) a hash of its value.
+    Weights that were equal before and are not any more were trained by each rank on its own.
+    """
+
+    def __init__(self, model: Any) -> None:
+        """Prepares the watch, before the train function is traced.
+
+        Args:
+            model: a keras.Model; not kept.
+        """
+        self._since = reductions.now()
+        self._hashes: dict[Any, int] = {}  # by variable, when the ranks last compared it
+        self._settled: set[Any] = set()  # variables whose gradients all ranks have reduced
+        self._wanted = topology.size() > 1 and checks.has_own_train_step(model)
+
+    def start(self, model: Any, local: Sequence[Any]) -> None:
+        """Takes the values from which the first step starts, or those that ranks were given."""
+        if self._wanted:
+            self._settled |= checks.settled(model)
+            unsettled = self._unsettled(model, local)
+            self._hashes = {key: state.hash_of(v) for key, v in unsettled.items()}
+
+    def check(self, model: Any, local: Sequence[Any], when: str) -> None:
+        """Compares; a collective.
+
+        Args:
+            model: the model that is trained.
+            local: variables that are this rank's own.
+            when: for the message.
+
+        Raises:
+            RuntimeError: a weight has changed and differs between ranks, and its gradient was not
+                reduced; on every rank.
+        """
+        if not self._wanted:
+            return
+        variables = self._unsettled(model, local)
+        now = {key: state.hash_of(v) for key, v in variables.items()}
+        rows = [
+            (self._hashes.get(key, _UNKNOWN), now[key], reductions.covers(v, self._since))
+            for key, v in variables.items()
+        ]
+        mine = {"rows": rows, "reduced": reductions.any_since(self._since)}
+        everywhere = objects.allgather_json(mine, name="tfring.reduction_watch")
+        nothing = not self._settled and not any(each["reduced"] for each in everywhere)
+        if len({len(each["rows"]) for each in everywhere}) > 1:
+            return  # the ranks have different models, which broadcasts and checks say better
+        wrong = []
+        for position, (key, variable) in enumerate(variables.items()):
+            before, after, reduced = zip(
+                *(each["rows"][position] for each in everywhere), strict=True
+            )
+            if all(reduced):
+                self._settled.add(key)
+            elif (
+                len(set(after)) > 1
+                and len(set(before)) == 1
+                and (before[0] is not _UNKNOWN or nothing)
+            ):
+                wrong.append(variable)
+        self._hashes = now
+        if wrong:
+            raise RuntimeError(_message(wrong, when))
+        checks.settle(model, self._settled)
+
+    def _unsettled(self, model: Any, local: Sequence[Any]) -> dict[Any, Any]:
+        """Returns what is trained and not known to be reduced, in the same order on all ranks."""
+        trained = facts.weights_of(model, trainable=True)
+        for optimizer in optimizers_of(model).values():
+            trained += getattr(optimizer, "_trainable_variables", None) or []
+        left_out = {variable_key(v) for v in state.local_variables(model, local)}
+        found = {variable_key(v): v for v in trained}
+        return {
+            key: v
+            for key, v in found.items()
+            if v.trainable and key not in left_out and key not in self._settled
+        }
+
+
+def _message(variables: Sequence[Any], when: str) -> str:
+    names = ", ".join(state.name_of(v) for v in variables[:_LISTED])
+    more = f" and {len(variables) - _LISTED} more" if len(variables) > _LISTED else ""
+    return (
+        f"rank {topology.rank()}: {when} these weights differ between the ranks, and no gradient "
+        f"was reduced for them: {names}{more}. Wrap the optimizer that trains them in "
+        "DistributedOptimizer, or the tape in DistributedGradientTape. If your train_step reduces "
+        "gradients itself, pass them through hvd.reduced(gradients, variables); if it trains on "
+        "every rank alone and you average weights later, say reduced_by_user=True to "
+        "BroadcastGlobalVariablesCallback; weights that belong to one rank go into its "
+        "local_variables"
+    )

@@ -1,0 +1,52 @@
+"""Which line of the user's program a collective comes from: for error messages and stall reports.
+
+An op of a graph carries its line as an attribute, from when it was traced. An eager op has none,
+because TensorFlow keeps a kernel for each combination of attributes that it has seen, and a program
+has many lines: its line is left with the thread, where the kernel, which runs on the same thread,
+finds it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.util import tf_stack
+
+from tfring import _native
+from tfring.ops import names
+
+# Autograph compiles functions anew, from files that it makes up.
+_GENERATED = re.compile(r"__autograph_generated_file\w*\.py$")
+
+
+def attributes(name: str) -> dict[str, Any]:
+    """Returns the attributes by which the op that is built next says where it is called.
+
+    Args:
+        name: of the collective.
+    """
+    if tf.executing_eagerly():
+        _native.core.set_call_site(_native.call_site(), names.is_default(name))
+        return {}
+    return {"call_site": _traced()}
+
+
+def _traced() -> str:
+    """The line that is being traced, also where autograph has compiled the function anew."""
+    frame = _native.user_frame()
+    if frame is None or not _GENERATED.search(frame.f_code.co_filename):
+        return _native.call_site()
+    # TensorFlow knows which lines of the user these are, but not which file belongs to whom.
+    foreign = set()
+    above: Any = sys._getframe()
+    while above is not None:
+        if _native.in_library(above):
+            foreign.add(above.f_code.co_filename)
+        above = above.f_back
+    for known in reversed(tf_stack.extract_stack()):
+        if known.filename not in foreign and not _GENERATED.search(known.filename):
+            return _native.site_text(known.filename, known.lineno)
+    return ""

@@ -1,0 +1,67 @@
+"""The guard of a step: tells the other ranks when an execution of a graph fails on this one.
+
+An op that fails ends its step on its own rank only. The other ranks would wait for the collectives
+that this rank does not call any more, or take those of its next step for them. A collective that
+waits notices the failure itself; the guard, an op that runs when the graph starts, notices it at
+any time: before the first collective, between two, and after the last (ops/kernels/step_runs.h).
+
+Eager mode has no steps. In a TF1 graph the collectives that wait notice a failure, nobody else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import func_graph
+from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
+
+_BODIES = (
+    control_flow.CondBranchFuncGraph,
+    control_flow.WhileBodyFuncGraph,
+    control_flow.WhileCondFuncGraph,
+)
+_GUARDED = "_tfring_guarded"
+
+
+def ensure(ops_library: Any, process_set_id: int) -> None:
+    """Puts a guard into the graph that is being built and those around it, if they have none yet.
+
+    Functions around it have to fail as a whole, too. Left out are bodies of loops and conditions,
+    where it would run each time or not at all, and what XLA compiles.
+
+    Args:
+        ops_library: The module of generated op wrappers.
+        process_set_id: The process set of the collective that is about to be built.
+    """
+    if tf.executing_eagerly():
+        return
+    graph = tf.compat.v1.get_default_graph()
+    if control_flow_util.InXlaContext(graph):  # traced by get_concrete_function
+        graph = getattr(graph, "outer_graph", None)
+    while isinstance(graph, func_graph.FuncGraph):
+        if not (isinstance(graph, _BODIES) or _is_compiled(graph) or graph.finalized):
+            _guard(ops_library, graph, process_set_id)
+        graph = graph.outer_graph
+
+
+def _guard(ops_library: Any, graph: Any, process_set_id: int) -> None:
+    guarded: set[int] | None = getattr(graph, _GUARDED, None)
+    if guarded is None:
+        guarded = set()
+        setattr(graph, _GUARDED, guarded)
+    if process_set_id in guarded:
+        return
+    guarded.add(process_set_id)
+    with graph.as_default(), tf.control_dependencies(None), tf.device("CPU:0"):
+        guard = ops_library.tfring_step_guard(process_set_id=process_set_id)
+    order = getattr(graph, "experimental_acd_manager", None)
+    if order is not None:
+        # Else it would wait for every stateful op that was traced before it, as a tf.py_function.
+        order.run_independently(guard)
+
+
+def _is_compiled(graph: Any) -> bool:
+    """Whether XLA compiles it. While it is traced, the graph around it is in the context of XLA."""
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph.outer_graph))

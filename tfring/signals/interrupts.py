@@ -1,0 +1,119 @@
+"""Ctrl-C while a thread of this process waits for other ranks.
+
+Python runs the handler of a signal in the main thread, between two steps of the interpreter. A main
+thread that waits inside a collective gets there only when the collective ends, which may be never.
+So a thread is told of the signal by Python's wake-up descriptor and withdraws this rank's calls:
+they end with an error, the main thread returns to the interpreter, and KeyboardInterrupt is raised
+there. The other ranks' calls end with an error that names this rank.
+
+Done only while SIGINT has Python's own handler or the one below: a program with another one may
+want to finish its step. Nothing is done if the program, or a library, has a wake-up descriptor.
+
+The handler below differs from Python's own in one point. TensorFlow creates the exception for an
+operation that failed in C++; a KeyboardInterrupt in the midst of that comes out as a RuntimeError
+about mismatched exceptions. So it waits until the exception is complete.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+
+from tfring import _native
+
+# Until the main thread is back in the interpreter its calls are withdrawn again and again: it may
+# have been on its way to the next one. Seconds.
+_AGAIN = 0.5
+_CAUSE = "interrupted (Ctrl-C, SIGINT)"
+
+
+# How many frames up a constructor of an exception is looked for; each class calls its base's.
+_DEPTH = 8
+
+
+class _State:
+    """The write end of the pipe; None while nothing is watched. Main thread only."""
+
+    write_end: int | None = None
+
+
+def watch() -> None:
+    """Begins to watch; does nothing outside of the main thread, or if it cannot."""
+    if threading.current_thread() is not threading.main_thread() or _State.write_end is not None:
+        return
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    if before != -1:
+        signal.set_wakeup_fd(before)
+        os.close(read_end)
+        os.close(write_end)
+        return
+    _State.write_end = write_end
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _on_interrupt)
+    threading.Thread(target=_wait, args=(read_end,), name="tfring-sigint", daemon=True).start()
+
+
+def unwatch() -> None:
+    """Stops watching. Leaves a handler or wake-up descriptor that somebody set since as it is."""
+    if threading.current_thread() is not threading.main_thread() or _State.write_end is None:
+        return
+    if signal.getsignal(signal.SIGINT) is _on_interrupt:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    now = signal.set_wakeup_fd(-1)
+    if now not in (-1, _State.write_end):
+        signal.set_wakeup_fd(now)
+    os.close(_State.write_end)  # the thread reads end of file
+    _State.write_end = None
+
+
+def _in_forked_child() -> None:
+    """A signal to the child is none of the parent's."""
+    if _State.write_end is not None and threading.current_thread() is threading.main_thread():
+        unwatch()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
+
+
+def _wait(read_end: int) -> None:
+    while numbers := os.read(read_end, 64):
+        handler = signal.getsignal(signal.SIGINT)
+        if signal.SIGINT in numbers and handler in (_on_interrupt, signal.default_int_handler):
+            _withdraw_until_main_thread_runs()
+    os.close(read_end)
+
+
+def _withdraw_until_main_thread_runs() -> None:
+    back = threading.Event()
+
+    asked = _native.core.call_in_main_thread(back.set)
+    _native.core.cancel_calls(_CAUSE)
+    while asked and not back.wait(_AGAIN):
+        _native.core.cancel_calls(_CAUSE)
+
+
+def _on_interrupt(number: int, frame: FrameType | None) -> None:
+    """Raises KeyboardInterrupt, now or when the exception that is being created is complete."""
+    if not (_creates_exception(frame) and _native.core.call_in_main_thread(_raise_later)):
+        signal.default_int_handler(number, frame)
+
+
+def _raise_later() -> None:
+    caller = sys._getframe(1)
+    if not (_creates_exception(caller) and _native.core.call_in_main_thread(_raise_later)):
+        raise KeyboardInterrupt
+
+
+def _creates_exception(frame: FrameType | None) -> bool:
+    for _ in range(_DEPTH):
+        if frame is None:
+            return False
+        if frame.f_code.co_name == "__init__":
+            return isinstance(frame.f_locals.get("self"), BaseException)
+        frame = frame.f_back
+    return False
