@@ -32,6 +32,8 @@ $(READY): pyproject.toml tools/requirements.py
 	$(PIP) --upgrade pip tomli
 	$(PY) tools/requirements.py > "$(VENV)/requirements.txt"
 	$(PIP) -r "$(VENV)/requirements.txt"
+	$(PY) tools/requirements.py keras2-tests > "$(VENV)/requirements-keras2.txt"
+	$(PIP) --no-deps -r "$(VENV)/requirements-keras2.txt"
 	touch "$@"
 
 setup: $(READY) ## Make the virtual environment .venv with everything that is needed

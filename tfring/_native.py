@@ -25,9 +25,11 @@ core: Any  # set by __getattr__
 
 # Whose frames are no part of the user's program.
 _LIBRARIES = ("tfring", "horovod", "tensorflow", "keras", "tf_keras")
-_MAX_CALL_SITE = 200  # characters
+_MAX_CALL_SITE = 50  # characters of the file's name
 
-_in_library: dict[str, bool] = {}  # by file name; a dict is safe to use from several threads
+# By file name, and by file name and line. Dictionaries are safe to use from several threads.
+_in_library: dict[str, bool] = {}
+_site_texts: dict[tuple[str, int], str] = {}
 _lock = threading.Lock()  # held while the binding is loaded
 
 
@@ -63,17 +65,25 @@ def _load() -> ModuleType:
 def call_site() -> str:
     """Returns where the user's program makes the present call, as "train.py:40".
 
-    That is the innermost frame outside of tfring, TensorFlow and Keras; "" if there is none.
+    That is the innermost frame outside of tfring, TensorFlow and Keras; "" if there is none. Every
+    eager call pays for this, so what was found out about files and lines is kept.
     """
     frame = user_frame()
-    return site_text(frame.f_code.co_filename, frame.f_lineno) if frame else ""
+    if frame is None:
+        return ""
+    place = (frame.f_code.co_filename, frame.f_lineno)
+    return _site_texts.get(place) or site_text(*place)
 
 
 def user_frame() -> FrameType | None:
     """Returns the innermost frame of this thread that belongs to the user's program."""
-    frame = sys._getframe(1)
-    while frame is not None and in_library(frame):
-        frame = frame.f_back  # type: ignore[assignment]
+    frame: FrameType | None = sys._getframe(1)
+    known = _in_library
+    while frame is not None:
+        ours = known.get(frame.f_code.co_filename)
+        if not (in_library(frame) if ours is None else ours):
+            break
+        frame = frame.f_back
     return frame
 
 
@@ -92,7 +102,10 @@ def site_text(file: str, line: int) -> str:
     folder, name = os.path.split(file)
     if name == "__init__.py":
         name = f"{os.path.basename(folder)}/{name}"
-    return f"{name[-_MAX_CALL_SITE:]}:{line}"
+    if not name.isascii():  # it may hold what cannot be sent as UTF-8
+        name = name.encode("utf-8", "replace").decode()
+    text = _site_texts[(file, line)] = f"{name[-_MAX_CALL_SITE:]}:{line}"
+    return text
 
 
 def __getattr__(name: str) -> Any:

@@ -55,6 +55,19 @@ def parent() -> dict[str, int]:
     return {} if numbers.get("pid") == os.getpid() else numbers
 
 
+def started_by() -> str:
+    """Says which rank has started this process and what that means, or nothing."""
+    numbers = parent()
+    if numbers.get("size", 1) == 1:
+        return ""
+    return (
+        f"this process was started by rank {numbers['rank']} (process {numbers['pid']}), which is "
+        "in the job already, so it cannot join it. rank() and size() answer for that rank here; "
+        'call init in the script only where __name__ is "__main__". A process that starts a job of '
+        f"its own unsets {PARENT} first"
+    )
+
+
 def _number(name: str) -> int:
     if not is_initialized() and (numbers := parent()):
         return numbers[name]

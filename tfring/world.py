@@ -9,12 +9,13 @@ import atexit
 import dataclasses
 import faulthandler
 import logging
+import multiprocessing
 import os
 import sys
 import threading
 from typing import Any
 
-from tfring import _native, interrupts, topology
+from tfring import _native, topology
 from tfring.bootstrap.connect import Membership, connect_job
 from tfring.bootstrap.inter_op_threads import ensure_inter_op_threads
 from tfring.bootstrap.mpi_exchange import finalize, is_communicator, spans_world
@@ -23,6 +24,7 @@ from tfring.environments import find_identity
 from tfring.process_sets import ProcessSet, registry
 from tfring.security import generation
 from tfring.security.sources import take_secret
+from tfring.signals import interrupts
 from tfring.topology import is_initialized, size
 
 _log = logging.getLogger("tfring")
@@ -179,16 +181,11 @@ def _started_by_a_rank() -> bool:
     Raises:
         RuntimeError: A rank started this process otherwise.
     """
-    numbers = topology.parent()
-    if numbers.get("size", 1) == 1:
+    message = topology.started_by()
+    if not message:
         return False
-    message = (
-        f"this process was started by rank {numbers['rank']} (process {numbers['pid']}), which is "
-        "in the job already, so it cannot join it. rank() and size() answer for that rank here; "
-        'call init in the script only where __name__ is "__main__". A process that starts a job of '
-        f"its own unsets {topology.PARENT} first"
-    )
-    if "__mp_main__" in sys.modules:
+    # As multiprocessing itself does to refuse a start of processes at that time.
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
         _log.warning("init() does nothing: %s", message)
         return True
     raise RuntimeError(message)

@@ -1,4 +1,7 @@
-"""Prints what pyproject.toml asks for to build, test and run, one requirement a line."""
+"""Prints what pyproject.toml asks for to build, test and run, one requirement a line.
+
+With an argument: the requirements of that extra alone.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,10 @@ import tomli
 def main() -> int:
     root = Path(__file__).resolve().parent.parent
     project = tomli.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    for wanted in (
-        project["build-system"]["requires"],
-        project["project"]["dependencies"],
-        project["project"]["optional-dependencies"]["dev"],
-    ):
+    extras = project["project"]["optional-dependencies"]
+    asked = [extras[name] for name in sys.argv[1:]]
+    needed = [project["build-system"]["requires"], project["project"]["dependencies"]]
+    for wanted in asked or [*needed, extras["dev"]]:
         print("\n".join(wanted))
     return 0
 

@@ -184,8 +184,8 @@ REGISTER_OP("TfringStepGuard")
     .Doc("Tells the other ranks if this execution of the graph fails.");
 
 // Part of the graph that its collectives are in, so a function that has collectives captures
-// nothing: it can be differentiated in loops and conditions, and saved. Stateless: nothing has to be
-// in order with it, and vectorizing loops (pfor) take it for the same in all iterations.
+// nothing: it can be differentiated in loops and conditions, and saved. Stateless: nothing has to
+// be in order with it, and vectorizing loops (pfor) take it for the same in all iterations.
 REGISTER_OP("TfringChannel")
     .Attr("tensor_name: string")
     .Attr("process_set_id: int = 0")

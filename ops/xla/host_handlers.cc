@@ -132,10 +132,16 @@ void UseGivenOutputs(const ffi::RemainingRets& results, const Request& request, 
 Status RunAndWait(Request request, LocalCall call) {
   auto ended = std::make_shared<std::promise<Status>>();
   std::future<Status> status = ended->get_future();
-  call.run = ProcessRuntime::Get().surrounding_run();
+  const uint64_t run = ProcessRuntime::Get().surrounding_run();
+  call.run = run;
   call.done = [ended](const Status& outcome) { ended->set_value(outcome); };
   ProcessRuntime::Get().Enqueue(std::move(request), std::move(call));
-  return status.get();
+  const Status outcome = status.get();
+  // A step that has failed may be over when the next program runs, and that may be part of none.
+  if (outcome.code() == StatusCode::kAborted && ProcessRuntime::Get().surrounding_run() == run) {
+    ProcessRuntime::Get().SetSurroundingRun(0);
+  }
+  return outcome;
 }
 
 Status RunCollective(const ffi::Dictionary& attributes, const ffi::RemainingArgs& arguments,

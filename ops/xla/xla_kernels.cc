@@ -202,6 +202,14 @@ class TopologyXlaKernel : public tf::XlaOpKernel {
   int process_set_ = kGlobalProcessSet;
 };
 
+// A guard belongs into the function around a compiled one. Where it cannot be told that a function
+// will be compiled (tfring/ops/step_guard.py), there is one inside, and it does nothing.
+class StepGuardXlaKernel : public tf::XlaOpKernel {
+ public:
+  using XlaOpKernel::XlaOpKernel;
+  void Compile(tf::XlaOpKernelContext*) override {}
+};
+
 // For CPUs only: the runtime cannot read a GPU's buffers. REGISTER_XLA_OP alone would do if this
 // library were always loaded before XLA compiles anything: XLA turns that registry into kernels
 // once, at its first compilation. The second registration, preferred by its priority, serves a
@@ -214,6 +222,7 @@ TFRING_REGISTER_XLA("TfringAllreduce", XlaKernelOf<CollectiveKind::kAllreduce>);
 TFRING_REGISTER_XLA("TfringBroadcast", XlaKernelOf<CollectiveKind::kBroadcast>);
 TFRING_REGISTER_XLA("TfringAllgather", XlaKernelOf<CollectiveKind::kAllgather>);
 TFRING_REGISTER_XLA("TfringChannel", ChannelXlaKernel);
+TFRING_REGISTER_XLA("TfringStepGuard", StepGuardXlaKernel);
 TFRING_REGISTER_XLA("TfringRank", TopologyXlaKernel<TopologyField::kRank>);
 TFRING_REGISTER_XLA("TfringSize", TopologyXlaKernel<TopologyField::kSize>);
 TFRING_REGISTER_XLA("TfringLocalRank", TopologyXlaKernel<TopologyField::kLocalRank>);

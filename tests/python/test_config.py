@@ -24,6 +24,35 @@ def test_stall_check_disable(value, expected):
     assert read_settings({"HOROVOD_STALL_CHECK_DISABLE": value}).runtime == expected
 
 
+def test_settings_of_horovods_without_effect_say_so_once():
+    environ = {
+        "HOROVOD_TIMELINE": "/tmp/timeline.json",
+        "HOROVOD_TIMELINE_MARK_CYCLES": "1",
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_AUTOTUNE_LOG": "log.csv",
+        "HOROVOD_ELASTIC": "1",
+        "HOROVOD_CYCLE_TIME": "5",
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": "1",
+        "HOROVOD_TORUS_ALLREDUCE": "0",  # asks for nothing
+        "HOROVOD_BATCH_D2D_MEMCOPIES": "",
+        "HOROVOD_STALL_CHECK_DISABLE": "1",
+        "HOROVOD_FUSION_THRESHOLD": "1",
+        "HOROVOD_GLOO_IFACE": "eth0",
+        "HOROVOD_WITH_TENSORFLOW": "1",  # of Horovod's build
+        "HOROVOD_DYNAMIC_PROCESS_SETS": "1",  # they are always there
+    }
+    warnings = list(read_settings(environ).unknown)
+    begins = [warning.partition(" no effect")[0] for warning in warnings]
+    assert begins == [
+        "HOROVOD_AUTOTUNE, HOROVOD_AUTOTUNE_LOG have",
+        "HOROVOD_CYCLE_TIME has",
+        "HOROVOD_ELASTIC has",
+        "HOROVOD_HIERARCHICAL_ALLREDUCE has",
+        "HOROVOD_TIMELINE, HOROVOD_TIMELINE_MARK_CYCLES have",
+    ]
+    assert "tf.profiler" in warnings[-1]
+
+
 def test_unknown_name_is_not_handed_on_but_named_with_its_neighbours():
     settings = read_settings({"TFRING_FUSION_TRESHOLD": "1", "TFRING_XYZZY": "1"})
     assert settings.runtime == {}

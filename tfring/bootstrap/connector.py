@@ -11,8 +11,10 @@ from tfring.bootstrap.errors import AuthError, BootstrapError, NotAdmittedError
 from tfring.bootstrap.listener import resolve
 from tfring.security.seal import Channel
 
-# Many short attempts, so that one lost SYN does not use up all the time.
+# Many short attempts, so that one lost SYN does not use up all the time. Where there are several
+# ports to try, a firewall may drop what goes to some of them.
 _CONNECT_SECONDS = 5.0
+_CONNECT_SECONDS_OF_SEVERAL = 1.0
 # For the handshake: rank 0's socket may be open before rank 0 runs. Where there are several ports
 # to try, a process that says nothing on one of them must not keep us from the others.
 _ANSWER_SECONDS = 20.0
@@ -49,7 +51,7 @@ def connect(
     reason: Exception = TimeoutError("the time was up before the first attempt")
     wrong: AuthError | NotAdmittedError | None = None  # says more than the reason
     while time.monotonic() < deadline:
-        for port in ports:
+        for port in in_turn(ports):
             try:
                 return _connect_once(address, port, key, hello, deadline, len(ports) > 1)
             except NotAdmittedError as error:
@@ -71,6 +73,15 @@ def connect(
     )
 
 
+def in_turn(ports: Sequence[int]) -> list[int]:
+    """Returns the order in which to try ports: the first, likely one before each of the others.
+
+    Args:
+        ports: All ports, likely ones first.
+    """
+    return [ports[0], *(port for other in ports[1:] for port in (other, ports[0]))]
+
+
 def _connect_once(
     address: str, port: int, key: bytes, hello: auth.Hello, deadline: float, several: bool
 ) -> Channel:
@@ -86,7 +97,8 @@ def _connect_once(
 def _handshake(
     where: tuple[str, int], key: bytes, hello: auth.Hello, deadline: float, several: bool
 ) -> Channel:
-    sock = open_connection(where, deadline)
+    patience = _CONNECT_SECONDS_OF_SEVERAL if several else _CONNECT_SECONDS
+    sock = open_connection(where, min(deadline, time.monotonic() + patience))
     try:
         limit = _ANSWER_SECONDS_OF_SEVERAL if several else _ANSWER_SECONDS
         sock.settimeout(min(limit, _left(deadline)))

@@ -181,9 +181,7 @@ class Listener:
         try:
             chunk = pending.sock.recv(pending.wanted - len(pending.received))
             if not chunk:
-                # Who only looks whether a port is open is no news.
-                reason = "the other end closed the connection" if pending.received else ""
-                raise AuthError(reason)
+                raise ConnectionResetError
             pending.received += chunk
             if len(pending.received) < pending.wanted:
                 return
@@ -201,8 +199,9 @@ class Listener:
                     pending.sock.send(auth.WRONG_SECRET_ANSWER)
             self._drop(pending, str(error))
             return
-        except OSError as error:
-            self._drop(pending, str(error))
+        except OSError:
+            # A rank whose patience ended comes again, and who only looks for open ports is no news.
+            self._drop(pending, "")
             return
         self._admit(pending, (hello.role, hello.connector), expected, present)
 
@@ -236,8 +235,8 @@ class Listener:
         else:
             try:
                 pending.sock.send(pending.handshake.verdict(auth.Verdict.ADMITTED))
-            except OSError as error:
-                self._drop(pending, str(error))
+            except OSError:
+                self._drop(pending, "")  # it comes again
                 return
             self._forget(pending)
             present[who] = Channel(pending.sock, pending.handshake.keys())

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tfring.bootstrap import auth, hosts
-from tfring.bootstrap.connector import connect, open_connection
+from tfring.bootstrap.connector import connect, in_turn, open_connection
 from tfring.bootstrap.errors import BootstrapError, NotAdmittedError
 from tfring.bootstrap.exchange import decode, encode
 from tfring.bootstrap.listener import Listener, bind
@@ -102,9 +102,10 @@ def ask_for_secret(meeting: Meeting, rank: int, deadline: float) -> str:
     reason: Exception = TimeoutError("the time was up")
     wrong: Exception | None = None  # says more than the reason
     while time.monotonic() < deadline:
-        for port in meeting.ports:
+        for port in in_turn(meeting.ports):
             try:
-                with open_connection((meeting.address, port), deadline) as sock:
+                soon = min(deadline, time.monotonic() + _CREDENTIAL_SECONDS)
+                with open_connection((meeting.address, port), soon) as sock:
                     sock.settimeout(_CREDENTIAL_SECONDS)
                     sock.sendall(auth.first_message(auth.Hello(auth.Role.MUNGE, rank, 0)))
                     return munge.secret_in(_read_to_end(sock, munge.LONGEST))

@@ -158,7 +158,8 @@ class SparseReduction:
             values, indices = self._gathered(slices, name, compressor)
         if self.op == Average:
             count = tf.cast(participants, values.dtype)
-            values = values // count if values.dtype.is_integer else values / count
+            divide = tf.truncatediv if values.dtype.is_integer else tf.divide
+            values = divide(values, count)
         if self.postscale != 1.0:
             values = times(values, self.postscale)
         values = tf.ensure_shape(values, [None, *slices.values.shape[1:]])

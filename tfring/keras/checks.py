@@ -25,7 +25,7 @@ def before_train_function(model: Any) -> None:
     A train function that was traced before the optimizer was wrapped would go on without reducing.
     It is dropped, unless an earlier call verified it, and `fit` makes another.
     """
-    if model is None or not hasattr(model, "train_function"):
+    if model is None or not hasattr(model, "optimizer"):  # which compile sets
         return
     if _needs_reduction(model) and model.jit_compile and (reason := library.xla_trouble()):
         warnings.warn(

@@ -11,14 +11,17 @@ import tensorflow as tf
 from tfring.keras.hook import innermost
 from tfring.keras2 import detect
 
+_LONGEST = 1000  # elements of a container that is looked into; what is longer holds data
+
 
 def optimizers_of(model: Any) -> dict[str, Any]:
     """Returns the Keras optimizers that can be reached from a model, by their path.
 
     Looks into attributes of the model, of its layers and sub-models, and of tf.Modules, and into
-    lists, tuples and dicts there. A path is how Python code writes it, "optimizer" for that of
-    `compile`, "gan.optimizers[1]"; ranks that build the model alike get the same paths in the same
-    order. An optimizer inside another one (LossScaleOptimizer, MultiOptimizer) is left out.
+    lists, tuples and dicts there, but not into very long ones. A path is how Python code writes it,
+    "optimizer" for that of `compile`, "gan.optimizers[1]"; ranks that build the model alike get the
+    same paths in the same order. An optimizer inside another one (LossScaleOptimizer,
+    MultiOptimizer) is left out.
 
     Args:
         model: a keras.Model, or None.
@@ -46,6 +49,8 @@ def parts_of(optimizer: Any) -> list[Any]:
 
 
 def _children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (list, tuple, Mapping)) and len(value) > _LONGEST:
+        return
     if isinstance(value, (list, tuple)):
         yield from ((f"{path}[{i}]", child) for i, child in enumerate(value))
     elif isinstance(value, Mapping):

@@ -24,6 +24,10 @@ def load_model(
     custom_objects: Mapping[str, Any] | None = None,
     compression: Any = Compression.none,
     legacy_opts: bool = False,
+    *,
+    compile: bool = True,
+    safe_mode: bool = True,
+    name: str | None = None,
 ) -> Any:
     """Loads a model and wraps its optimizer in DistributedOptimizer, which keeps its state.
 
@@ -40,6 +44,9 @@ def load_model(
         custom_objects: as in keras.saving.load_model: objects by name.
         compression: for DistributedOptimizer: what is done to gradients on the wire.
         legacy_opts: without effect: Keras 3 has no legacy optimizers and loads its own instead.
+        compile: as in keras.saving.load_model; without it the model gets no optimizer.
+        safe_mode: as in keras.saving.load_model: refuse files that hold Python code (lambdas).
+        name: for DistributedOptimizer: needed where some ranks use other optimizers before this.
 
     Returns:
         The model; compiled, with a distributed optimizer, if it was compiled when it was saved.
@@ -53,10 +60,12 @@ def load_model(
     objects: dict[str, Any] = {layer.__name__: layer}
     objects.update({optimizer.__name__: optimizer for optimizer in custom_optimizers or ()})
     objects.update(custom_objects or {})
-    model = keras.saving.load_model(filepath, custom_objects=objects)
+    model = keras.saving.load_model(
+        filepath, custom_objects=objects, compile=compile, safe_mode=safe_mode
+    )
     if getattr(model, "optimizer", None) is not None:
         _restore_optimizer(model, filepath)
-        options = OptimizerOptions(ReduceOptions(compression=compression), LocalVariables())
+        options = OptimizerOptions(ReduceOptions(compression=compression), LocalVariables(), name)
         wrap(model.optimizer, options, resumed=True)
     return model
 

@@ -1,6 +1,6 @@
 """SyncBatchNormalization: batch normalization over the samples of all ranks.
 
-How the moments of all ranks are found is in tfring/collectives/moments.py.
+How the moments of all ranks are found is in tfring/training/moments.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfring import process_sets
-from tfring.collectives import moments
+from tfring.training import moments
 
 
 @keras.saving.register_keras_serializable(package="tfring")

@@ -25,6 +25,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfring.collectives import allreduce, buckets
 from tfring.keras2 import detect
 from tfring.training import double_reduction
 from tfring.training.accumulation import LocalGradientAggregationHelper
@@ -129,6 +130,21 @@ class Keras2Hook:
     def local_among(self, variables: Sequence[Any]) -> list[Any]:
         """Returns those of `variables` whose gradients stay this rank's own."""
         return [variables[i] for i in sorted(self._reducer.local.positions(variables))]
+
+    def meet_after_early_stop(self) -> None:
+        """Meets the other ranks in what their next training step calls first.
+
+        Raises:
+            tf.errors.FailedPreconditionError: a rank is in a training step; it fails, too.
+        """
+        if self._reducer.options.included:
+            allreduce.bucket_allreduce(
+                [tf.zeros([1])],
+                name=f"{self.name}.0.0",
+                op=self._reducer.options.op,
+                layout_hash=buckets.text_hash("training was stopped within the epoch"),
+                process_set=self._reducer.options.members,
+            )
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def aggregate_gradients(self, grads_and_vars: Any) -> list[tuple[Any, Any]]:

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_keras
 
 from tfring import process_sets
-from tfring.collectives import moments
+from tfring.training import moments
 
 
 @tf_keras.utils.register_keras_serializable(package="tfring")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import math
 import os
 import signal
@@ -36,9 +37,12 @@ from tfring.security.secret import fresh_secret, job_key
 
 __all__ = ["run"]
 
+_log = logging.getLogger("tfring")
+
 JOB_ID = "function"
 # After the end of the job, for results that are still on their way.
 _RESULT_SECONDS = 10.0
+_PAUSE_SECONDS = 0.5
 # The longest function or result; a seal shows that the length is the other end's own.
 MAX_BYTES = 1 << 40
 
@@ -63,9 +67,7 @@ def run(
 ) -> list[Any]:
     """Calls a function on several processes at once and waits for all of them.
 
-    The processes are started as by ``tfring run``; the function calls `init` itself. Their
-    output is printed here with their rank as prefix. Any thread may call it; a
-    signal to this process is passed on to the ranks if it is the main thread.
+    They start as by ``tfring run``, which prefixes their output; the function calls `init` itself.
 
     Args:
         func: Any callable that cloudpickle can pickle, including lambdas and local functions.
@@ -80,9 +82,9 @@ def run(
         ssh_identity_file: Private key for ssh.
         network_interface: Network interface to use between hosts, or several: "eth0,eth1".
         output_filename: Folder for a copy of each rank's output.
-        verbose: If it is not 0, prints which rank is started on which host.
+        verbose: If it is not 0, prints which host each rank is on.
         executable: The Python that the ranks run (default: this one).
-        **other: Horovod's other parameters: those of elastic jobs and of MPI must be None.
+        **other: Horovod's others: those of elastic jobs and of MPI must be None.
 
     Returns:
         What the function returned, by rank.
@@ -91,10 +93,10 @@ def run(
         ValueError: The parameters contradict each other.
         NotImplementedError: A parameter asks for a feature that tfring does not have.
         RuntimeError: A rank failed; the cause is its exception, if that can be pickled.
-        KeyboardInterrupt: Ctrl-C, after the ranks have ended.
+        KeyboardInterrupt: Ctrl-C.
     """
     _check_other_parameters(other)
-    options = JobOptions(
+    job = JobOptions(
         slots=_slots(num_proc, np, hosts, hostfile),
         argv=[executable or sys.executable, "-m", "tfring.launcher.function_task"],
         environment={"PYTHONPATH": os.pathsep.join(_import_path())},
@@ -104,7 +106,7 @@ def run(
         output_folder=Path(output_filename) if output_filename else None,
         verbose=bool(verbose),
     )
-    return _call(cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))), options)
+    return _call(cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))), job)
 
 
 def _call(function: bytes, options: JobOptions) -> list[Any]:
@@ -261,8 +263,11 @@ class _Server:
         while expected:
             try:
                 present = self._listener.accept(expected, math.inf, one_is_enough=True)
-            except BootstrapError:
-                continue  # no descriptors for strangers, or somebody is a rank twice
+            except BootstrapError as error:
+                # Too few descriptors, or somebody is a rank twice: the job may still end well.
+                _log.warning("tfring.run: %s", error)
+                time.sleep(_PAUSE_SECONDS)
+                continue
             if not present:
                 return  # interrupted: the job has ended
             for (role, rank), channel in present.items():

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _native
+from tfring import _native, topology
 from tfring.ops import library, reduce_ops
 from tfring.ops.reduce_ops import Adasum, Average, Sum
 
@@ -69,7 +69,8 @@ def require_init(what: str) -> None:
     try:
         _native.core.process_sets()  # its error says why: no init yet, or a forked child
     except _native.core.CoreError as error:
-        raise tf.errors.FailedPreconditionError(None, None, f"{what}: {error.message}") from None
+        why = topology.started_by() or error.message
+        raise tf.errors.FailedPreconditionError(None, None, f"{what}: {why}") from None
 
 
 def checked_tensor(

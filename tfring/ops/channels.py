@@ -116,11 +116,23 @@ class _LateControlOutputs(list[Any]):
         last: dict[_Key, Any] = {}
         for op in [] if graph is None else graph.get_operations():
             keys = _keys_of(op)
+            if _CHAIN in keys and op.type not in COLLECTIVES and _CHAIN in last:
+                _refuse_outermost(graph)
             before = {last[key] for key in keys if key in last}
             op._add_control_inputs(list(before - set(op.control_inputs)))
             last.update(dict.fromkeys(keys, op))
         ends = {op.name: op for op in (*super().__iter__(), *last.values())}
         return iter(ends.values())
+
+
+def _refuse_outermost(graph: Any) -> None:
+    """Raises NotImplementedError for a derived function that XLA compiles by itself."""
+    if not isinstance(graph.outer_graph, func_graph.FuncGraph):
+        raise NotImplementedError(
+            "a gradient taken outside of a function with jit_compile=True goes through several "
+            "nested functions with collectives, which XLA cannot compile: take the gradient inside "
+            "that function, or use jit_compile=False"
+        )
 
 
 @pfor.RegisterPFor("TfringChannel")  # type: ignore[untyped-decorator]

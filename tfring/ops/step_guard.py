@@ -38,6 +38,8 @@ def ensure(ops_library: Any, process_set_id: int) -> None:
     if tf.executing_eagerly():
         return
     graph = tf.compat.v1.get_default_graph()
+    if control_flow_util.InXlaContext(graph):  # traced by get_concrete_function
+        graph = getattr(graph, "outer_graph", None)
     while isinstance(graph, func_graph.FuncGraph):
         if not (isinstance(graph, _BODIES) or _is_compiled(graph) or graph.finalized):
             _guard(ops_library, graph, process_set_id)
@@ -61,4 +63,5 @@ def _guard(ops_library: Any, graph: Any, process_set_id: int) -> None:
 
 
 def _is_compiled(graph: Any) -> bool:
-    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
+    """Whether XLA compiles it. While it is traced, the graph around it is in the context of XLA."""
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph.outer_graph))

@@ -110,18 +110,34 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         """
         self._reducer.local.register(source)
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_local_and_global_gradients(
-        self, gradients: Sequence[Any], sources: Sequence[Any]
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-        """Sorts gradients by whether this tape would reduce them; changes none.
+        """Differentiates, and sorts the gradients by whether `gradient` would reduce them.
+
+        Reduces none, so it runs no collective.
 
         Args:
-            gradients: one per source.
-            sources: a flat list of variables or tensors.
+            target: tensors to differentiate.
+            sources: nested structure of variables or tensors.
+            output_gradients: as in tf.GradientTape.gradient.
+            use_generic_names: accepted for Horovod's sake.
 
         Returns:
             Two lists of (gradient, source): of the registered local sources, and of all others.
         """
+        del use_generic_names
+        found = self._wrapped.gradient(target, sources, output_gradients=output_gradients)
+        return self._split(tf.nest.flatten(found), tf.nest.flatten(sources))
+
+    def _split(
+        self, gradients: Sequence[Any], sources: Sequence[Any]
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
         local = self._reducer.local.positions(sources)
         pairs = list(zip(gradients, sources, strict=True))
         return (
@@ -168,7 +184,7 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         members = self._reducer.options.members
         flat = tf.nest.flatten(local)
         reduced = self._reducer.reduce(flat, flat_sources, name=_name_of(members))
-        _, shared = self.get_local_and_global_gradients(flat, flat_sources)
+        _, shared = self._split(flat, flat_sources)
         reductions.add_by_tape((v for _, v in shared), process_sets.checked_id(members))
         return tf.nest.pack_sequence_as(local, reduced)
 

@@ -64,8 +64,8 @@ Status CpuBackend::OnQuiet(ProgressWatch::Verdict verdict, Duration quiet) {
     Log(LogLevel::kWarning, text);
     return OkStatus();
   }
-  return DeadlineExceeded(text + ". The limit of " + SecondsText(config_.stall_shutdown) +
-                          " (TFRING_STALL_SHUTDOWN_TIME_SECONDS) has passed");
+  return DeadlineExceeded(text + ". The limit is " + SecondsText(config_.stall_shutdown) +
+                          " (TFRING_STALL_SHUTDOWN_TIME_SECONDS)");
 }
 
 Completion CpuBackend::Run(const Collective& collective) {

@@ -35,11 +35,11 @@ TEST(ACutPathEndsThePlanAndItsEndsAreNamed) {
     EXPECT_TRUE(completion.status.code() == StatusCode::kDeadlineExceeded);
     EXPECT_EQ(completion.suspect, kNoRank);
     const std::string& text = completion.status.message();
-    EXPECT_CONTAINS(text, "plan 17, allreduce of 'x', has made no progress for 0.5");
+    EXPECT_CONTAINS(text, "plan 17, allreduce of 'x', has made no progress for 0.");
     EXPECT_CONTAINS(text, "rank 2 (host h2)");
     EXPECT_CONTAINS(text, "rank 3 (host h3)");
     EXPECT_CONTAINS(text, "it was cut");
-    EXPECT_CONTAINS(text, "The limit of 0.5 s (TFRING_STALL_SHUTDOWN_TIME_SECONDS) has passed");
+    EXPECT_CONTAINS(text, "The limit is 0.5 s (TFRING_STALL_SHUTDOWN_TIME_SECONDS)");
     EXPECT_TRUE(text.find("rank 1") == std::string::npos);
   }
   // The others have healthy paths. Nobody tells them here, so they end a moment later by

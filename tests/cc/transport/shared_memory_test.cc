@@ -155,8 +155,10 @@ TEST(ShmSleepsWithoutPollingAlsoWhenSocketsAreWaitedForToo) {
   DataTransport* zero = made->get();
   const std::unique_ptr<DataTransport> two = DataOver({{0, d}});
   ASSERT_TRUE(zero->CanPeek(1) && !zero->CanPeek(2));
-  char byte = 1;
-  const iovec iov{&byte, 1};
+  char sent = 1;
+  char received = 0;
+  const iovec from{&sent, 1};
+  const iovec into{&received, 1};
   const std::vector<WaitSet> sets = {
       {{1, 2}, {}, {}, kNever}, {{1}, {}, {2}, kNever}, {{1}, {}, {}, kNever}};
   for (const WaitSet& set : sets) {
@@ -166,12 +168,12 @@ TEST(ShmSleepsWithoutPollingAlsoWhenSocketsAreWaitedForToo) {
       while (moved == 0) {
         zero->Wait(set);
         ++returns;
-        moved = *zero->TryRecv(1, &iov, 1);
+        moved = *zero->TryRecv(1, &into, 1);
       }
     });
     Settle();
     const int before = returns;
-    EXPECT_EQ(*one->TrySend(0, &iov, 1), 1);
+    EXPECT_EQ(*one->TrySend(0, &from, 1), 1);
     sleeper.join();
     // A byte that was left in the pipe may cost one wake-up, polling would cost one a moment.
     EXPECT_TRUE(before <= 1);
@@ -180,10 +182,10 @@ TEST(ShmSleepsWithoutPollingAlsoWhenSocketsAreWaitedForToo) {
   // From the socket, and by the deadline.
   std::thread sender([&] {
     Settle();
-    EXPECT_EQ(*two->TrySend(0, &iov, 1), 1);
+    EXPECT_EQ(*two->TrySend(0, &from, 1), 1);
   });
   int returns = 0;
-  while (*zero->TryRecv(2, &iov, 1) == 0) {
+  while (*zero->TryRecv(2, &into, 1) == 0) {
     zero->Wait(sets[0]);
     ++returns;
   }

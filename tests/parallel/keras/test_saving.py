@@ -181,3 +181,21 @@ def test_a_built_optimizer_keeps_its_state_when_it_is_wrapped() -> None:
     expected = train_alone(keras.optimizers.Adam(1e-2), steps=6, seed=12, data=twice)
     assert_same_weights(model, expected)
     assert int(optimizer.iterations) == 6
+
+
+def test_options_of_keras_and_a_name_are_passed_on(several: int, tmp_path: Path) -> None:
+    """Rank 0 alone has loaded another model before, whose optimizer it uses."""
+    path = tmp_path / f"model{hvd.rank()}.keras"
+    saved(keras.optimizers.SGD(0.1), path)
+    assert getattr(hvd.load_model(path, compile=False), "optimizer", None) is None
+
+    def take_a_number(ranks: Any) -> None:
+        if hvd.rank() in ranks:
+            assert find_hook(hvd.load_model(path).optimizer).name
+
+    take_a_number([0])
+    model = hvd.load_model(path, name="again", safe_mode=False)
+    assert find_hook(model.optimizer).name == "tfring.optimizer.again"
+    fit(model, broadcast(), steps=2)
+    assert_same_on_all_ranks(model)
+    take_a_number(range(1, several))  # for the tests that follow in this job

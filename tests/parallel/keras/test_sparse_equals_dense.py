@@ -78,10 +78,10 @@ def test_every_optimizer_of_keras(name: str) -> None:
 
 
 def test_integer_averages_keep_their_dtype() -> None:
-    """As those of dense tensors: the sum is divided, rounded towards minus infinity."""
-    values = tf.constant([[5], [3]], tf.int32)
+    """As those of dense tensors: the sum is divided, rounded toward zero."""
+    values = tf.constant([[-5], [-2]], tf.int32)
     slices = tf.IndexedSlices(values * (hvd.rank() + 1), tf.constant([1, 1]), tf.constant([2, 1]))
-    mean = hvd.allreduce(tf.constant([8 * (hvd.rank() + 1)]), op=hvd.Average)
+    mean = hvd.allreduce(tf.constant([-7 * (hvd.rank() + 1)]), op=hvd.Average)
     reduced = tfring.allreduce(slices, op=hvd.Average)
     assert reduced.dtype == tf.int32
     np.testing.assert_array_equal(reduced.values, [mean])

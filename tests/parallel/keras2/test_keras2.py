@@ -232,7 +232,7 @@ def test_learning_rate_callbacks(rank: int, size: int) -> None:
         model = build_model(0)
         model.compile(hvd.DistributedOptimizer(OPTIMIZERS[name]()), "mse")
         warm_up = hvd.callbacks.LearningRateWarmupCallback(initial_lr=0.01, warmup_epochs=2)
-        later = hvd.callbacks.LearningRateScheduleCallback(0.01, 0.1, start_epoch=2)
+        later = hvd.callbacks.LearningRateScheduleCallback(0.01, lambda epoch: 0.1, start_epoch=2)
         history = fit(model, rank, size, [begin(), warm_up, later], epochs=3)
         np.testing.assert_allclose(history.history["lr"][1:], [0.01, 0.001], rtol=1e-6)
         assert_same_everywhere(model)
@@ -337,6 +337,21 @@ def test_never_skipped(rank: int, several: int) -> None:
             loss = tf.reduce_sum(variable * variable)
         with pytest.raises(ValueError, match="wrap the tape or the optimizer, not both"):
             optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+
+
+def test_ranks_that_stop_or_differ_get_an_error(rank: int, size: int) -> None:
+    class StopsOnRank0(tfk.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = rank == 0
+
+    for name in ("sgd", "legacy_sgd"):
+        model = build_model(0)
+        model.compile(hvd.DistributedOptimizer(OPTIMIZERS[name]()), "mse")
+        with pytest.raises((RuntimeError, tf.errors.FailedPreconditionError)):
+            fit(model, rank, size, [begin(), StopsOnRank0()])
+        model.stop_training = False
+        with pytest.raises(RuntimeError, match="the epoch that they begin"):
+            fit(model, rank, size, [begin()], initial_epoch=rank, epochs=3)
 
 
 def test_get_gradients_in_a_graph(rank: int, size: int) -> None:

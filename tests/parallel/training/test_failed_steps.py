@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 
 import tfring as hvd
+import tfring.keras as hvd_keras
 from tfring.ops import library
 
 ROUNDS = int(os.environ.get("TFRING_TEST_ROUNDS", "12"))
@@ -44,8 +45,8 @@ def fail_python(x: Any) -> Any:
 
 def fail_memory(x: Any) -> Any:
     """An op cannot allocate its output."""
-    rows = tf.cast(tf.reduce_sum(x) * 0.0, tf.int64) + (1 << 45)
-    return x + tf.reduce_sum(tf.zeros([rows])[:1])
+    rows = tf.cast(tf.minimum(tf.reduce_sum(x), 0.0), tf.int64) + (1 << 45)
+    return x + tf.reduce_max(tf.random.uniform([rows]))
 
 
 FAILURES = (fail_numerics, fail_python, fail_memory)
@@ -94,7 +95,7 @@ def jit_step(x: Any, at: Any, kind: Any, amounts: Any) -> Any:
     beside = maybe_fail(busy(x, amounts[1]), 1, at, kind)
     second = compiled_pair(maybe_fail(busy(x, amounts[2]), 2, at, kind), "second")
     total = tf.where(tf.reduce_sum(first) < 0.0, first, second)
-    total = maybe_fail(total, 3, at, kind) + tf.reduce_sum(beside) * 0.0
+    total = maybe_fail(total, 3, at, kind) + tf.reduce_sum(tf.minimum(beside, 0.0))
     return maybe_fail(total, BUCKETS, at, kind)
 
 
@@ -123,14 +124,14 @@ def expected(mode: str, values: list[float]) -> float:
     return sum(values) * (3.0 if mode == "jit" else 10.0)
 
 
-def failure_of(step: Any) -> Exception:
+def failure_of(step: Any, what: str) -> Exception:
     """The exception that this rank gets: in the step, or in its next collective."""
     try:
         step()
         hvd.barrier()
     except (tf.errors.OpError, ValueError) as error:
         return error
-    pytest.fail("neither the step nor the next collective failed on this rank")
+    pytest.fail(f"neither the step nor the next collective failed on this rank: {what}")
 
 
 def check_told(error: Exception, failing: set[int], rank: int) -> None:
@@ -158,7 +159,10 @@ def test_rounds_of_failures(rank: int, size: int) -> None:
         mine = at if rank in failing else NEVER
 
         begin = time.monotonic()
-        error = failure_of(lambda m=mode, v=x, a=mine, k=kind, n=amounts: run_step(m, v, a, k, n))
+        error = failure_of(
+            lambda m=mode, v=x, a=mine, k=kind, n=amounts: run_step(m, v, a, k, n),
+            f"round {number}, {mode}, {KINDS[kind]} at {at} on {failing}",
+        )
         slowest = max(slowest, time.monotonic() - begin)
         check_told(error, failing, rank)
 
@@ -178,7 +182,7 @@ def test_every_rank_finds_its_own_failure(rank: int, size: int) -> None:
         amounts = [100 * ((rank + i) % 3) for i in range(BUCKETS)]
         x = tf.ones([3])
         at = (rank + number) % BUCKETS
-        error = failure_of(lambda v=x, a=at, n=amounts: run_step("function", v, a, 0, n))
+        error = failure_of(lambda v=x, a=at, n=amounts: run_step("function", v, a, 0, n), str(at))
         check_told(error, set(range(size)), rank)
         total = run_step("function", x, NEVER, 0, amounts)
         assert float(total[0]) == expected("function", [1.0] * size)
@@ -235,11 +239,11 @@ def test_keras_fit_fails_on_all_ranks_and_works_again(rank: int, several: int) -
 
     keras.utils.set_random_seed(7)
     model = keras.Sequential([keras.Input([2]), Checked(), keras.layers.Dense(1)])
-    optimizer = hvd.keras.DistributedOptimizer(keras.optimizers.SGD(0.01))
+    optimizer = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.01))
     model.compile(optimizer, "mse", jit_compile=False)
     x = tf.random.stateless_uniform([24, 2], [rank, 1])
     bad = tf.tensor_scatter_nd_update(x, [[13, 0]], [float("nan")]) if rank == last else x
-    callbacks = [hvd.keras.callbacks.BroadcastGlobalVariablesCallback(0)]
+    callbacks = [hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0)]
     kind = tf.errors.InvalidArgumentError if rank == last else tf.errors.AbortedError
     with pytest.raises(kind, match="NaN"):
         model.fit(bad, tf.zeros([24, 1]), batch_size=4, callbacks=callbacks, verbose=0)

@@ -54,12 +54,21 @@ def test_local_sources_keep_their_gradients(scale: bool, in_function: bool) -> N
 
 
 def test_gradients_are_sorted_into_local_and_global() -> None:
+    """Takes what `gradient` takes, as Horovod's, and reduces nothing."""
     a, b = tf.Variable(1.0), tf.Variable(1.0)
-    tape = hvd.DistributedGradientTape(tf.GradientTape())
-    tape.register_local_source(b)
-    local, shared = tape.get_local_and_global_gradients([1.0, 2.0], [a, b])
-    assert [(g, v is b) for g, v in local] == [(2.0, True)]
-    assert [(g, v is a) for g, v in shared] == [(1.0, True)]
+    layer = tf.Module()
+    layer.b = b
+    tape = hvd.PartialDistributedGradientTape(tf.GradientTape(persistent=True), local_layers=layer)
+    with tape:
+        loss = mine() * (a + 2.0 * b)
+    for weight in (1.0, 3.0):
+        given = {} if weight == 1.0 else {"output_gradients": tf.constant(weight)}
+        local, shared = tape.get_local_and_global_gradients(loss, [a, b], **given)
+        ((local_gradient, local_source),) = local
+        ((shared_gradient, shared_source),) = shared
+        assert local_source is b and shared_source is a
+        np.testing.assert_allclose(local_gradient, 2.0 * weight * mine())
+        np.testing.assert_allclose(shared_gradient, weight * mine())
 
 
 def test_a_partial_tape_takes_layers_that_are_not_built() -> None:

@@ -10,7 +10,7 @@ import socket
 import pytest
 from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
-from tfring.bootstrap import hosts, mpi_exchange, records, rendezvous
+from tfring.bootstrap import exchange, hosts, mpi_exchange, records, rendezvous
 from tfring.bootstrap.connect import connect_job
 from tfring.bootstrap.errors import BootstrapError
 from tfring.bootstrap.listener import bind
@@ -190,3 +190,26 @@ def test_munge_gives_the_secret(tmp_path, monkeypatch, connect_all):
     monkeypatch.setenv("FAKE_UID", "4711")
     _, errors = connect_all(2, Settings(start_timeout=1.0), **job)
     assert "belongs to user 4711" in str(errors[1])
+
+
+def test_ranks_meet_without_any_port_given():
+    """As under torchrun's agent, which has the only port that is known."""
+    settings = Settings(secret=SECRET, start_timeout=20)
+    memberships, errors = run_ranks(
+        lambda rank: connect_job(identity(rank, 2, None, job_id="no port"), settings, {}), range(2)
+    )
+    assert not errors
+    for membership in memberships.values():
+        close(membership)
+
+
+def test_records_of_many_ranks_are_small_on_the_wire():
+    mine = records.Record.of_this_process(0, 1, 2, read_settings({}), "n").to_json()
+    many = [
+        {**mine, "rank": rank, "pid": 7919 * rank, "host": f"node{rank}"} for rank in range(1000)
+    ]
+    data = rendezvous._packed({"values": many})
+    assert len(data) < len(exchange.encode(many)) / 5
+    assert rendezvous._unpacked(data, 1 << 30) == {"values": many}
+    with pytest.raises(BootstrapError):
+        rendezvous._unpacked(data, 1000)  # what it would unpack to is bounded

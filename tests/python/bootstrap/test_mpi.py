@@ -39,6 +39,21 @@ def test_open_mpi(tmp_path, count):
     assert lines == sorted(2 * [f"rank {r} of {count}" for r in range(count)])
 
 
+@pytest.mark.parametrize("loaded", ["import mpi4py", "from mpi4py import MPI"])
+def test_mpi_that_mpi4py_must_not_start(tmp_path, loaded):
+    """Whoever switches off that mpi4py starts MPI gets it from init, as from Horovod's."""
+    header = f"import mpi4py; mpi4py.rc.initialize = False\n{loaded}\n"
+    text = """
+    from tfring import topology, world
+    world.init()
+    from mpi4py import MPI
+    assert MPI.Is_initialized() and topology.size() == MPI.COMM_WORLD.size == 2
+    MPI.COMM_WORLD.Barrier()
+    """
+    done = mpirun(2, write_script(tmp_path, text, header=header))
+    assert done.returncode == 0, done.stderr
+
+
 def test_mpi_that_the_user_started(tmp_path):
     text = """
     from mpi4py import MPI

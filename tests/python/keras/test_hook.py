@@ -67,7 +67,7 @@ def test_names_are_counted_or_given(recorder: Recorder) -> None:
 
 
 def test_wrapping_what_is_no_optimizer_is_refused() -> None:
-    with pytest.raises(TypeError, match="Keras 3 optimizer"):
+    with pytest.raises(TypeError, match="needs a Keras optimizer object"):
         DistributedOptimizer("sgd")
 
 

@@ -6,6 +6,7 @@ import launcher_tools as tools
 import pytest
 
 import tfring
+from tfring.launcher import function
 from tfring.launcher.function import _Server
 
 
@@ -113,3 +114,18 @@ def test_the_function_is_sent_only_to_processes_that_know_the_secret():
                 assert b"the function" not in received
         with pytest.raises(RuntimeError, match="without a result: 0"):
             server.results(1)
+
+
+@pytest.mark.parametrize("hosts", ["192.0.2.7:2", "localhost:1,192.0.2.7:1"])
+def test_server_listens_where_other_hosts_can_reach_it(monkeypatch, hosts):
+    """Also if all ranks run on one host, which is another one."""
+    seen = []
+
+    def open_rendezvous(interface, towards):
+        seen.append((interface, towards))
+        raise OSError("far enough")
+
+    monkeypatch.setattr(function, "open_rendezvous", open_rendezvous)
+    with pytest.raises(OSError, match="far enough"):
+        function.run(len, hosts=hosts, num_proc=2)
+    assert seen == [(None, "192.0.2.7")]

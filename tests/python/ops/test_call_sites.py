@@ -97,7 +97,8 @@ def test_an_eager_op_leaves_its_line_with_the_thread(monkeypatch: pytest.MonkeyP
 def test_paths_do_not_count_but_packages_do() -> None:
     assert _native.site_text("/a/b/train.py", 4) == "train.py:4"
     assert _native.site_text("/a/model/__init__.py", 4) == "model/__init__.py:4"
-    assert len(_native.site_text("x" * 5000, 4)) < 256
+    for long in ("x" * 5000, "\U0001f680" * 5000, "\udcff" * 5000):
+        assert len(_native.site_text(long, 4).encode()) < 256
 
 
 @pytest.mark.parametrize(

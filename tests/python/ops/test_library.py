@@ -115,7 +115,7 @@ def names_in(function: Any, *args: Any) -> list[str]:
     while graphs:
         graph = graphs.pop()
         for operation in graph.get_operations():
-            if operation.type.startswith("Tfring") and "tensor_name" in operation.node_def.attr:
+            if operation.type in channels.COLLECTIVES:
                 found.append(operation.get_attr("tensor_name").decode())
             for branch in operation.node_def.attr.values():
                 inner = graph._get_function(branch.func.name) if branch.func.name else None

@@ -15,6 +15,13 @@ bool IsHomogeneous(ReduceOp op) {
   return op == ReduceOp::kSum || op == ReduceOp::kAverage || op == ReduceOp::kAdasum;
 }
 
+// A user's factor in the type in which the dtype is multiplied, so that the result has the bits of
+// `tensor * factor`: 16-bit floats are multiplied in float32, integers in double.
+double InTypeOf(DataType dtype, double factor) {
+  const bool narrow = IsFloating(dtype) && dtype != DataType::kFloat64;
+  return narrow ? static_cast<double>(static_cast<float>(factor)) : factor;
+}
+
 }  // namespace
 
 Reduction ResolveReduction(const Collective& collective) {
@@ -29,13 +36,14 @@ Reduction ResolveReduction(const Collective& collective) {
   TFRING_CHECK(reduction.combine != nullptr || reduction.adasum != nullptr)
       << CollectiveKindName(collective.kind) << " number " << collective.sequence << ": no "
       << ReduceOpName(collective.op) << " of " << DataTypeName(collective.dtype);
-  reduction.before.factor = collective.prescale;
-  reduction.after.factor = collective.postscale;
   const bool wide =
       collective.dtype == DataType::kFloat32 || collective.dtype == DataType::kFloat64;
   if (wide && IsHomogeneous(collective.op)) {
-    reduction.after.factor *= reduction.before.factor;
-    reduction.before.factor = 1.0;
+    // One product, rounded once: factors that cancel each other leave no trace.
+    reduction.after.factor = InTypeOf(collective.dtype, collective.prescale * collective.postscale);
+  } else {
+    reduction.before.factor = InTypeOf(collective.dtype, collective.prescale);
+    reduction.after.factor = InTypeOf(collective.dtype, collective.postscale);
   }
   if (collective.op == ReduceOp::kAverage) {
     const int64_t size = static_cast<int64_t>(collective.members.size());

@@ -16,9 +16,10 @@ struct Reduction {
 };
 
 // The arithmetic of a collective; empty if it reduces nothing. Average is a Sum divided by the
-// number of members. For Sum, Average and Adasum of float32 and float64 the prescale becomes part
-// of the final scale, which saves a pass. There are kernels for every op and dtype of a request
-// that was accepted.
+// number of members. Factors count in the type in which their dtype is multiplied: float32 for
+// float32 and the 16-bit floats, double for float64 and integers. For Sum, Average and Adasum of
+// float32 and float64 the prescale becomes part of the final scale, which saves a pass. There are
+// kernels for every op and dtype of a request that was accepted.
 Reduction ResolveReduction(const Collective& collective);
 
 }  // namespace tfring

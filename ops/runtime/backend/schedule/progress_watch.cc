@@ -7,7 +7,7 @@ namespace {
 
 // A sleep that ends so much too late was none: the process was stopped, or its machine.
 constexpr Duration kStopped = kSecond;
-// The sleeps before and after the limit: a quarter of it, but not more than this.
+// How long before the limit a rank in trouble gives up: a quarter of it, but not more than this.
 constexpr Duration kMaxMargin = 5 * kSecond;
 
 TimePoint After(TimePoint start, Duration wait) {
@@ -16,23 +16,20 @@ TimePoint After(TimePoint start, Duration wait) {
 
 }  // namespace
 
-TimePoint ProgressWatch::EndOf(Stage stage) const {
-  if (limit_ <= 0) return kNever;
-  const Duration margin = std::min(limit_ / 4, kMaxMargin);
-  const Duration shift = stage == kBeforeLimit ? -margin : stage == kAtLimit ? 0 : margin;
-  return After(since_, limit_ + shift);
+TimePoint ProgressWatch::EarlyEnd() const {
+  return limit_ > 0 ? After(since_, limit_ - std::min(limit_ / 4, kMaxMargin)) : kNever;
 }
 
-TimePoint ProgressWatch::NextDeadline() const { return std::min(next_warning_, EndOf(stage_)); }
+TimePoint ProgressWatch::End() const { return limit_ > 0 ? After(since_, limit_) : kNever; }
 
 TimePoint ProgressWatch::Sleep(TimePoint now) {
   if (moved_) {
     moved_ = false;
     since_ = now;
-    stage_ = kBeforeLimit;
+    early_end_passed_ = false;
     next_warning_ = warning_ > 0 ? After(now, warning_) : kNever;
   }
-  deadline_ = NextDeadline();
+  deadline_ = std::min(next_warning_, early_end_passed_ ? End() : EarlyEnd());
   return deadline_;
 }
 
@@ -43,10 +40,8 @@ ProgressWatch::Verdict ProgressWatch::Judge(TimePoint now, bool trouble) {
     if (next_warning_ != kNever) next_warning_ = After(next_warning_, late);
     return Verdict::kGoOn;
   }
-  if (now >= EndOf(stage_)) {
-    if (stage_ == kAfterLimit || (stage_ == kAtLimit && trouble)) return Verdict::kEnd;
-    stage_ = stage_ == kBeforeLimit ? kAtLimit : kAfterLimit;
-  }
+  if (now >= End() || (trouble && now >= EarlyEnd())) return Verdict::kEnd;
+  early_end_passed_ = now >= EarlyEnd();
   if (now < next_warning_) return Verdict::kGoOn;
   next_warning_ = After(now, warning_);
   return Verdict::kWarn;

@@ -7,13 +7,12 @@ namespace tfring {
 
 // Measures how long a running schedule has made no progress, and says when to warn and when to give
 // up. When one path is cut, all ranks of a plan come to a halt at almost the same time, and only
-// the two at its ends can tell why: a rank that sees trouble on a path gives up at the limit, every
-// other a moment later, so that the error is the one that names the path.
+// the two at its ends can tell why: a rank that sees trouble on a path gives up shortly before the
+// limit, every other at the limit, so that the error is the one that names the path. It also comes
+// before that of ranks that wait for the next collective.
 //
 // Time in which the process was stopped is not the peers' silence: a sleep that ends much later
-// than asked for moves the limits by as much, and there is one more sleep shortly before the limit,
-// in which peers that were stopped as well can go on. Pure: times are passed in. Used by one
-// thread.
+// than asked for moves the limits by as much. Pure: times are passed in. Used by one thread.
 class ProgressWatch {
  public:
   enum class Verdict { kGoOn, kWarn, kEnd };
@@ -36,17 +35,16 @@ class ProgressWatch {
   Duration quiet(TimePoint now) const { return now - since_; }
 
  private:
-  // The ends of the sleeps around the limit.
-  enum Stage { kBeforeLimit, kAtLimit, kAfterLimit };
-  TimePoint EndOf(Stage stage) const;
-  TimePoint NextDeadline() const;
+  // When to give up in trouble, and when in any case.
+  TimePoint EarlyEnd() const;
+  TimePoint End() const;
 
   Duration warning_;
   Duration limit_;
   bool moved_ = true;
   TimePoint since_ = 0;
   TimePoint next_warning_ = kNever;
-  Stage stage_ = kBeforeLimit;
+  bool early_end_passed_ = false;
   TimePoint deadline_ = kNever;
 };
 

@@ -253,14 +253,21 @@ std::vector<Rank> Sequencer::DepartedOf(const std::vector<Rank>& members) const 
 }
 
 void Sequencer::CancelFor(const std::vector<Rank>& departed, PendingTensor* pending) {
-  const bool one = departed.size() == 1;
-  EndWithError(
-      pending,
-      Cancelled(RanksText(departed) + (one ? " has" : " have") + " shut down while tensor '" +
-                pending->name + "' was waiting for " + (one ? "it" : "them") + " (" +
-                Describe(*pending) + ", asked for by " + RanksText(pending->ReadyRanks()) +
-                "). Every rank has to run the same number of steps; do all have the same amount "
-                "of data?"));
+  // Others often leave because one rank did: name that one first.
+  const bool known = std::binary_search(departed.begin(), departed.end(), first_departed_);
+  std::vector<Rank> after = departed;
+  if (known) after.erase(std::find(after.begin(), after.end(), first_departed_));
+  std::string who = RanksText(departed) + (departed.size() == 1 ? " has" : " have") + " shut down";
+  if (known && !after.empty()) {
+    who = "rank " + std::to_string(first_departed_) + " has shut down, after it " +
+          RanksText(after) + ",";
+  }
+  EndWithError(pending,
+               Cancelled(who + " while tensor '" + pending->name + "' was waiting for " +
+                         (departed.size() == 1 ? "it" : "them") + " (" + Describe(*pending) +
+                         ", asked for by " + RanksText(pending->ReadyRanks()) +
+                         "). Every rank has to run the same number of steps; do all have the same "
+                         "amount of data?"));
 }
 
 // Sends the error to all ranks whose requests have come. The others never know of the tensor.
@@ -291,6 +298,7 @@ void Sequencer::OnPlanDone(uint64_t sequence) { in_flight_.erase(sequence); }
 
 void Sequencer::OnDeparted(Rank rank) {
   if (!departed_.insert(rank).second) return;
+  if (first_departed_ == kNoRank) first_departed_ = rank;
   resend_.erase(rank);
   awaited_.erase(rank);
   late_joins_.erase(rank);

@@ -149,6 +149,7 @@ class Sequencer {
   std::map<ProcessSetId, std::vector<uint32_t>> evicted_;  // cache ids; no plan has said so yet
   std::set<uint64_t> in_flight_;                           // plans that rank 0 is running
   std::set<Rank> departed_;
+  Rank first_departed_ = kNoRank;
   uint64_t last_sequence_ = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "ops/runtime/backend/reduction/reduction.h"
 #include "ops/runtime/base/half.h"
 #include "tests/cc/backend/values.h"
 #include "tests/cc/test.h"
@@ -236,6 +237,44 @@ TEST(IntegersAreDividedExactlyAndStayInRange) {
     EXPECT_EQ(ScaledBy<int64_t>(DataType::kInt64, INT64_MIN, 2.0, 1, level), INT64_MIN);
     EXPECT_EQ(ScaledBy<int32_t>(DataType::kInt32, 7, std::nan(""), 1, level), 0);
     EXPECT_EQ(ScaledBy<int32_t>(DataType::kInt32, -7, 0.5, 1, level), -3);
+  }
+}
+
+// What one rank makes of `value` by a sum over itself.
+template <typename T>
+T Alone(DataType dtype, T value, double prescale, double postscale, ReduceOp op) {
+  Collective collective;
+  collective.kind = CollectiveKind::kAllreduce;
+  collective.dtype = dtype;
+  collective.op = op;
+  collective.prescale = prescale;
+  collective.postscale = postscale;
+  collective.members = {0};
+  const Reduction reduction = ResolveReduction(collective);
+  for (const Scale& scale : {reduction.before, reduction.after}) {
+    if (!scale.identity()) reduction.kernels->scale(&value, &value, 1, scale);
+  }
+  return value;
+}
+
+TEST(FactorsCountInTheTypeOfTheTensor) {
+  for (int i = 1; i < 2000; ++i) {
+    const float narrow = 1.0f + static_cast<float>(i) * 0.37f;
+    const double wide = 1.0 + i * 0.37;
+    for (double factor : {0.1, 1.0 / 3.0, 0.7, 1e-3}) {
+      for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+        const float expected = narrow * static_cast<float>(factor);
+        EXPECT_EQ(Alone(DataType::kFloat32, narrow, 1.0, factor, op), expected);
+        EXPECT_EQ(Alone(DataType::kFloat32, narrow, factor, 1.0, op), expected);
+        EXPECT_EQ(Alone(DataType::kFloat64, wide, factor, 1.0, op), wide * factor);
+        EXPECT_EQ(Alone(DataType::kInt32, i, 1.0, factor, op), static_cast<int>(i * factor));
+        const uint16_t half = Float16::FromFloat(narrow).bits;
+        const float product = Float16{half}.ToFloat() * static_cast<float>(factor);
+        EXPECT_EQ(Alone(DataType::kFloat16, half, 1.0, factor, op),
+                  Float16::FromFloat(product).bits);
+      }
+      EXPECT_EQ(Alone(DataType::kFloat32, narrow, factor, 1.0 / factor, ReduceOp::kSum), narrow);
+    }
   }
 }
 

@@ -52,7 +52,7 @@ TEST(RankZerosGoodbyeNamesWhoLeftBefore) {
   world.Submit(2, 1, Allreduce("x"));
   world.Deliver();
   EXPECT_EQ(world.Code(2, 1), StatusCode::kCancelled);
-  EXPECT_CONTAINS(world.Text(2, 1), "ranks 0, 1 have shut down");
+  EXPECT_CONTAINS(world.Text(2, 1), "rank 1 has shut down, after it rank 0, while");
   world.Lose(2, 0);
   world.Submit(2, 2, Allreduce("x"));
   EXPECT_EQ(world.Code(2, 2), StatusCode::kCancelled);

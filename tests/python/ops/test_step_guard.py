@@ -1,0 +1,74 @@
+"""Where guards are put, and that healthy steps leave nothing behind and log nothing."""
+
+from __future__ import annotations
+
+import pytest
+from launcher_tools import run_python, write_script
+
+pytest.importorskip("tfring._native")
+
+SCRIPT = """
+    import tensorflow as tf
+    import tfring as hvd
+    from tfring.ops import library
+
+    hvd.init()
+
+    def guards(function, *args):
+        graph = function.get_concrete_function(*args).graph
+        return [op.type for op in graph.get_operations()].count("TfringStepGuard")
+
+    def total(x, name):
+        return hvd.allreduce(x, op=hvd.Sum, name=name)
+
+    @tf.function
+    def several(x):
+        return total(total(x, "a"), "b")
+
+    @tf.function
+    def in_loop(x):
+        for _ in tf.range(3):
+            x = total(x, "loop")
+        return x
+
+    @tf.function(jit_compile=True)
+    def compiled(x):
+        return total(x, "compiled")
+
+    @tf.function(jit_compile=True)
+    def compiled_part(x):
+        return total(x, "compiled.part")
+
+    @tf.function
+    def around(x):
+        return compiled_part(x)
+
+    @tf.function
+    def without(x):
+        return x + 1.0
+
+    x = tf.ones([2])
+    assert [guards(f, x) for f in (several, in_loop, compiled, around, without)] == [1, 1, 0, 1, 0]
+
+    for _ in range(2000):
+        several(x)
+    for step in (in_loop, compiled, around):
+        step(x)
+    assert total(x, "eager")[0] == 1.0
+    data = tf.data.Dataset.range(3).map(lambda i: total(tf.cast(i, tf.float32), "mapped"))
+    assert [float(i) for i in data] == [0.0, 1.0, 2.0]
+    with tf.Graph().as_default():
+        reduced = total(tf.ones([2]), "session")
+        with tf.compat.v1.Session() as session:
+            assert session.run(reduced).tolist() == [1.0, 1.0]
+    assert library.steps_in_flight() == 0
+"""
+
+
+def test_guards_are_where_they_are_needed_and_leave_nothing(tmp_path):
+    """One per function that is not compiled; TensorFlow logs no abort for steps that end well."""
+    job = run_python(write_script(tmp_path, SCRIPT), TF_CPP_MIN_LOG_LEVEL="0")
+    assert job.returncode == 0, job.stderr
+    # TensorFlow itself says so at the end of a dataset.
+    logged = [line for line in job.stderr.splitlines() if "endezvous" in line]
+    assert [line for line in logged if "End of sequence" not in line] == []

@@ -1,0 +1,1 @@
+"""What this process does when a signal comes while it waits for other ranks."""
