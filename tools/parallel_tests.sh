@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 run_with() {
   local ranks=$1 started=$SECONDS code=0
-  timeout --kill-after=20 "${TFRING_TEST_LIMIT:-560}" \
+  timeout --kill-after=20 "${TFRING_TEST_LIMIT:-900}" \
     tools/mpi_run.sh "$ranks" python -m pytest -q -x --color=no -p no:cacheprovider \
     tests/parallel || code=1
   echo "== tests/parallel with $ranks rank(s) took $((SECONDS - started)) s"

@@ -157,6 +157,7 @@ def test_the_table_is_complete() -> None:
     topology = {f"{which}{what}" for which in ("", "local_", "cross_") for what in ("rank", "size")}
     others = {
         "channel",
+        "step_guard",
         "process_set_included",
         "join",
         "barrier",
