@@ -23,6 +23,7 @@ from tfring.collectives.sync import barrier as barrier
 from tfring.collectives.sync import join as join
 from tfring.collectives.variables import broadcast_ as broadcast_
 from tfring.collectives.variables import broadcast_variables as broadcast_variables
+from tfring.comparison.assert_equal import assert_equal as assert_equal
 from tfring.compat.build_flags import ccl_built as ccl_built
 from tfring.compat.build_flags import cuda_built as cuda_built
 from tfring.compat.build_flags import ddl_built as ddl_built
@@ -40,6 +41,7 @@ from tfring.compat.tf1 import broadcast_global_variables as broadcast_global_var
 from tfring.compat.util import check_extension as check_extension
 from tfring.keras import callbacks as callbacks
 from tfring.keras.horovod_tensorflow import DistributedOptimizer as DistributedOptimizer
+from tfring.keras.seeds import set_seed as set_seed
 from tfring.keras.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
 from tfring.launcher.function import run as run
 from tfring.ops.arguments import (
@@ -63,6 +65,7 @@ from tfring.process_sets import ProcessSet as ProcessSet
 from tfring.process_sets import add_process_set as add_process_set
 from tfring.process_sets import global_process_set as global_process_set
 from tfring.process_sets import remove_process_set as remove_process_set
+from tfring.sharding.shard import shard as shard
 from tfring.topology import cross_rank as cross_rank
 from tfring.topology import cross_size as cross_size
 from tfring.topology import is_initialized as is_initialized

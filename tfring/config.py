@@ -44,6 +44,7 @@ PYTHON_SETTINGS = {
     "neighbours only (default 64)",
     "RENDEZVOUS_ADDR": "where rank 0 listens while the job starts",
     "RENDEZVOUS_PORT": "the port belonging to RENDEZVOUS_ADDR",
+    "DIVERGENCE_GUARD": "0: fit does not compare the ranks' weights after each epoch (default 1)",
     "DYNAMIC_PROCESS_SETS": "accepted for Horovod's sake: process sets can always be added",
     "LIB_DIR": "folder of the compiled libraries (for developers)",
 }
@@ -134,6 +135,7 @@ class Settings:
         advertise_addr: Where other ranks reach this one; None: where it listens.
         meeting: "mpi" or "rendezvous"; None: what the environment suggests.
         job_id: Keeps jobs apart, or None: the environment decides.
+        divergence_guard: Whether `fit` compares the ranks' weights after each epoch.
         unknown: One warning for every ``TFRING_X`` that nobody knows, and for those ``HOROVOD_X``
             that ask for something that tfring does not have.
     """
@@ -151,6 +153,7 @@ class Settings:
     advertise_addr: str | None = None
     meeting: str | None = None
     job_id: str | None = None
+    divergence_guard: bool = True
     unknown: tuple[str, ...] = ()
 
 
@@ -182,6 +185,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         advertise_addr=values.get("ADVERTISE_ADDR") or None,
         meeting=_choice("MEETING", values, ("mpi", "rendezvous")),
         job_id=values.get("JOB_ID") or None,
+        divergence_guard=_switch("DIVERGENCE_GUARD", values, default="1"),
         unknown=(*_unknown_warnings(environ), *_horovod_warnings(environ)),
     )
 
@@ -239,9 +243,9 @@ def _seconds(name: str, values: Mapping[str, str], default: float) -> float:
     return number
 
 
-def _switch(name: str, values: Mapping[str, str]) -> bool:
-    text = values.get(name, "")
-    if text not in ("", "0", "1"):
+def _switch(name: str, values: Mapping[str, str], default: str = "0") -> bool:
+    text = values.get(name) or default
+    if text not in ("0", "1"):
         raise SettingError(f'TFRING_{name} is "{text}" and has to be 0 or 1')
     return text == "1"
 

@@ -45,6 +45,8 @@ py::object Handle::Wait(std::optional<double> timeout) {
       throw py::error_already_set();
     }
   }
+  // A signal that ended the call comes first: KeyboardInterrupt, not the error that it caused.
+  if (!call_->status().ok() && PyErr_CheckSignals() != 0) throw py::error_already_set();
   RaiseIfError(call_->status());
   if (!result_) result_ = TakeResult();
   return result_;

@@ -31,11 +31,13 @@ ARROWS: dict[str, set[str]] = {
     "ops": {"_native", "topology", "process_sets"},
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
     "training": {"topology", "process_sets", "ops", "collectives"},
+    "sharding": {"topology", "collectives"},
+    "comparison": {"_native", "exceptions", "topology", "collectives"},
     "compat": {"bootstrap", "collectives"},
     "keras2": {"process_sets", "collectives", "training", "compat"},
     "keras": {
-        *("_native", "exceptions", "topology", "process_sets"),
-        *("ops", "collectives", "training", "compat", "keras2"),
+        *("config", "_native", "exceptions", "topology", "process_sets"),
+        *("ops", "collectives", "training", "comparison", "compat", "keras2"),
     },
     "launcher": {
         *("version", "config", "_native", "environments", "security", "bootstrap", "compat"),
@@ -45,7 +47,10 @@ ARROWS: dict[str, set[str]] = {
 }
 # What the public names of a package may come from, besides what it may import. Its __init__.pyi
 # lists them, and each is loaded when a user first asks for it: they make no circle.
-PUBLIC_NAMES_FROM: dict[str, set[str]] = {"tfring": set(ARROWS), "keras": {"world"}}
+PUBLIC_NAMES_FROM: dict[str, set[str]] = {
+    "tfring": set(ARROWS),
+    "keras": {"world", "sharding"},
+}
 # Third-party modules and the packages that may import them. A function may hold such an import:
 # these modules are large, or a job can do without them.
 THIRD_PARTY: dict[str, set[str]] = {
@@ -53,8 +58,10 @@ THIRD_PARTY: dict[str, set[str]] = {
     "h5py": {"keras"},
     "keras": {"compat", "keras"},
     "mpi4py": {"bootstrap"},
-    "numpy": {"process_sets", "collectives", "keras"},
-    "tensorflow": {"exceptions", "ops", "collectives", "training", "compat", "keras2", "keras"},
+    "numpy": {"process_sets", "collectives", "sharding", "comparison", "keras"},
+    "tensorflow": {
+        *("exceptions", "ops", "collectives", "sharding", "training", "compat", "keras2", "keras"),
+    },
     "tf_keras": {"keras2"},
 }
 # Importing mpi4py starts MPI: only a function does that, where a job is known to want it.

@@ -10,6 +10,7 @@ from tfring.collectives.reducescatter import grouped_reducescatter as grouped_re
 from tfring.collectives.sync import barrier as barrier
 from tfring.collectives.sync import join as join
 from tfring.collectives.variables import broadcast_variables as broadcast_variables
+from tfring.comparison.assert_equal import assert_equal as assert_equal
 from tfring.compat.build_flags import ccl_built as ccl_built
 from tfring.compat.build_flags import cuda_built as cuda_built
 from tfring.compat.build_flags import ddl_built as ddl_built
@@ -27,6 +28,7 @@ from tfring.keras.collectives import reducescatter as reducescatter
 from tfring.keras.optimizer import DistributedOptimizer as DistributedOptimizer
 from tfring.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
 from tfring.keras.saving import load_model as load_model
+from tfring.keras.seeds import set_seed as set_seed
 from tfring.keras.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
 from tfring.ops.reduce_ops import Adasum as Adasum
 from tfring.ops.reduce_ops import Average as Average
@@ -38,6 +40,7 @@ from tfring.process_sets import ProcessSet as ProcessSet
 from tfring.process_sets import add_process_set as add_process_set
 from tfring.process_sets import global_process_set as global_process_set
 from tfring.process_sets import remove_process_set as remove_process_set
+from tfring.sharding.shard import shard as shard
 from tfring.topology import cross_rank as cross_rank
 from tfring.topology import cross_size as cross_size
 from tfring.topology import is_initialized as is_initialized

@@ -95,6 +95,7 @@ class OptimizerHook:
         """
         self.optimizer = optimizer
         self.key = object()  # identifies this hook where hooks are numbered
+        self.process_set = reducer.options.process_set
         self._reducer = reducer
         self._make_name = make_name
         self._accumulation = accumulation or Accumulation()

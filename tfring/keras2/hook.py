@@ -60,6 +60,7 @@ class Keras2Hook:
         """
         self.optimizer = optimizer
         self.key = object()  # identifies this hook where hooks are numbered
+        self.process_set = options.reduction.process_set
         self._options = options
         self._make_name = make_name
         self._reducer = GradientReducer(options.reduction, options.local)

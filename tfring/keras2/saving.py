@@ -20,6 +20,9 @@ def load_model(
     custom_objects: Mapping[str, Any] | None = None,
     compression: Any = Compression.none,
     legacy_opts: bool = False,
+    *,
+    safe_mode: bool = True,
+    compile: bool = True,
 ) -> Any:
     """Loads a model of Keras 2 and wraps its optimizer, which keeps its state.
 
@@ -33,6 +36,8 @@ def load_model(
         custom_objects: as in tf_keras.models.load_model: objects by name.
         compression: for DistributedOptimizer: what is done to gradients on the wire.
         legacy_opts: accepted for Horovod's sake; the file says which kind of optimizer it holds.
+        safe_mode: as in tf_keras.models.load_model: refuse a file that holds code.
+        compile: load the optimizer, the loss and the metrics, too, if the file has them.
 
     Returns:
         The model; compiled, with a distributed optimizer, if it was compiled when it was saved.
@@ -41,7 +46,9 @@ def load_model(
     objects: dict[str, Any] = {SyncBatchNormalization.__name__: SyncBatchNormalization}
     objects.update({optimizer.__name__: optimizer for optimizer in custom_optimizers or ()})
     objects.update(custom_objects or {})
-    model = tf_keras.models.load_model(filepath, custom_objects=objects)
+    model = tf_keras.models.load_model(
+        filepath, custom_objects=objects, compile=compile, safe_mode=safe_mode
+    )
     if getattr(model, "optimizer", None) is not None:
         options = OptimizerOptions(ReduceOptions(compression=compression), LocalVariables())
         wrap(model.optimizer, options, resumed=True)

@@ -29,7 +29,7 @@ TEST(TheEndOfAProcessIsSeenWithoutAConnectionToIt) {
   }
   std::vector<TcpControlTransport::Peer> peers;
   const auto fds = ConnectedSockets(Link::kUnix);
-  peers.push_back({0, UniqueFd(fds.first)});
+  peers.push_back({0, UniqueFd(fds.first), 0, "", ""});
   UniqueFd other(fds.second);
   auto made = TcpControlTransport::Create(std::move(peers), {{0, getpid()}, {2, child}});
   ASSERT_TRUE(made.ok());

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfring import _native, topology
+from tfring.comparison import hashes as compared
 from tfring.exceptions import tf_errors
 from tfring.keras.callbacks import state
 from tfring.keras.callbacks.base import LocalVariablesCallback, wait_for_all
@@ -82,7 +83,7 @@ class ConsistencyCheckCallback(LocalVariablesCallback):
             RuntimeError: Variables differ; on every rank.
         """
         variables = self._variables()
-        hashes = [topology.rank(), *(state.hash_of(variable) for variable in variables)]
+        hashes = [topology.rank(), *(compared.hash_of(variable) for variable in variables)]
         mine = np.array([len(variables), _combined(variables)], dtype=np.int64)
         with tf_errors():
             layouts = _native.core.allgather(mine, name="tfring.consistency.layout").reshape(-1, 2)
@@ -123,7 +124,7 @@ def _differences(ranks: Sequence[int], hashes: Any, variables: Sequence[Any]) ->
         odd = [rank for rank, value in zip(ranks, column, strict=True) if value != usual]
         if odd:
             reference = ranks[column.index(usual)]
-            name = state.name_of(variable)
+            name = compared.name_of(variable)
             listed = ", ".join(map(str, odd))
             found.append(
                 f"variable {name} (number {position}) of rank {listed} is not that of rank "

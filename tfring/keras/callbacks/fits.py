@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfring import topology
 from tfring.collectives import objects
+from tfring.keras.callbacks.guard import DivergenceGuard
 from tfring.keras.callbacks.watch import ReductionWatch
 from tfring.keras.checks import has_own_train_step
 from tfring.keras.hook import find_hook
@@ -23,9 +24,9 @@ class Fit:
     """One call of `fit` on this rank.
 
     At the beginning of every epoch, and at the end of training, all ranks exchange which epoch they
-    begin, their learning rates and their numbers of steps. Ranks that differ would wait for each
-    other for ever, or go apart without a word; so they get an error. The first of the callbacks
-    that is called does it for all. Used by the thread that calls `fit`.
+    begin, their learning rates, their numbers of steps and a hash of their weights. Ranks that
+    differ would wait for each other for ever, or go apart without a word; so they get an error. The
+    first of the callbacks that is called does it for all. Used by the thread that calls `fit`.
 
     Attributes:
         local: variables that callbacks were told to be this rank's own.
@@ -43,6 +44,7 @@ class Fit:
         self.local: list[Any] = []
         self.reduced_by_user = False
         self._watch = ReductionWatch(model)
+        self._guard = DivergenceGuard()
         self._epoch: int | None = None
         self._batches = 0
         self._batch_seen = False
@@ -116,7 +118,9 @@ class Fit:
         if topology.size() == 1:
             return
         alike = not joins and not self.reduced_by_user
+        compares = self._batch_seen and not self.reduced_by_user
         mine: dict[str, Any] = {
+            "weights": self._guard.fingerprint(model, self.local) if compares else None,
             "epoch": epoch,
             "steps": self.params.get("steps") if alike and self.params else None,
             "batches": self._batches if alike and self._epoch is not None else None,
@@ -131,8 +135,10 @@ class Fit:
         for path in mine["rates"]:
             rates = [each["rates"].get(path) for each in everywhere]
             _refuse_unequal(f"the learning rate of {path} {before}", rates, _EQUAL_RATES)
-        if self._batch_seen and not self.reduced_by_user:
+        if compares:
             self._watch.check(model, self.local, before)
+        hashes = [each["weights"] for each in everywhere]
+        self._guard.compare(model, self.local, hashes, before)
 
 
 def fit_of(model: Any, params: Any) -> Fit:

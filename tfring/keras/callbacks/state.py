@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfring.keras.hook import find_hook, innermost
@@ -94,19 +92,6 @@ def build_alike(model: Any, described: Sequence[Mapping[str, Any]]) -> None:
         positions = next((mine[path] for mine in described if mine.get(path)), None)
         if positions and not (facts.is_built(optimizer) and facts.is_built(innermost(optimizer))):
             facts.build_for(optimizer, [weights[p] for p in positions])
-
-
-def hash_of(variable: Any) -> int:
-    """Returns 64 bits that are equal on two ranks if, and almost only if, the values' bits are."""
-    held = variable.value() if callable(variable.value) else variable.value
-    value = np.ascontiguousarray(np.asarray(held))
-    digest = hashlib.blake2b(value.tobytes(), digest_size=8)
-    return int.from_bytes(digest.digest(), "little", signed=True)
-
-
-def name_of(variable: Any) -> str:
-    """Returns what a message calls a variable."""
-    return str(getattr(variable, "path", variable.name))
 
 
 def _keys(variables: Iterable[Any]) -> set[Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tfring import topology
 from tfring.collectives import objects
+from tfring.comparison import hashes
 from tfring.keras import checks
 from tfring.keras.callbacks import state
 from tfring.keras.model_optimizers import optimizers_of
@@ -44,7 +45,7 @@ class ReductionWatch:
         if self._wanted:
             self._settled |= checks.settled(model)
             unsettled = self._unsettled(model, local)
-            self._hashes = {key: state.hash_of(v) for key, v in unsettled.items()}
+            self._hashes = {key: hashes.hash_of(v) for key, v in unsettled.items()}
 
     def check(self, model: Any, local: Sequence[Any], when: str) -> None:
         """Compares; a collective.
@@ -61,7 +62,7 @@ class ReductionWatch:
         if not self._wanted:
             return
         variables = self._unsettled(model, local)
-        now = {key: state.hash_of(v) for key, v in variables.items()}
+        now = {key: hashes.hash_of(v) for key, v in variables.items()}
         rows = [
             (self._hashes.get(key, _UNKNOWN), now[key], reductions.covers(v, self._since))
             for key, v in variables.items()
@@ -104,7 +105,7 @@ class ReductionWatch:
 
 
 def _message(variables: Sequence[Any], when: str) -> str:
-    names = ", ".join(state.name_of(v) for v in variables[:_LISTED])
+    names = ", ".join(hashes.name_of(v) for v in variables[:_LISTED])
     more = f" and {len(variables) - _LISTED} more" if len(variables) > _LISTED else ""
     return (
         f"rank {topology.rank()}: {when} these weights differ between the ranks, and no gradient "

@@ -1,0 +1,91 @@
+"""DivergenceGuard: weights that have gone apart are noticed at the end of the epoch."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from tfring import process_sets, topology
+from tfring.comparison.assert_equal import first_difference
+from tfring.comparison.hashes import fingerprint
+from tfring.config import read_settings
+from tfring.keras.callbacks import state
+from tfring.keras.hook import find_hook
+from tfring.keras.model_optimizers import optimizers_of
+
+# Differences up to this, relative to the largest element, can come from rounding: processors or
+# numbers of threads of different kinds sum in another order.
+_ROUNDING = 1e-4
+
+
+class DivergenceGuard:
+    """Compares the trainable weights of all ranks between the epochs of one `fit`.
+
+    Each rank sends a hash of eight bytes with what the ranks exchange anyway. Only if hashes differ
+    are variables compared one by one. A difference that can come from rounding is a warning, once;
+    a larger one is an error on all ranks. TFRING_DIVERGENCE_GUARD=0 switches it off.
+    """
+
+    def __init__(self) -> None:
+        """Reads the setting."""
+        self._wanted = read_settings(os.environ).divergence_guard
+        self._warned = False
+
+    def fingerprint(self, model: Any, local: Sequence[Any]) -> int | None:
+        """Returns the hash of this rank's weights, or None if there is nothing to compare.
+
+        Args:
+            model: the model that is trained.
+            local: variables that are this rank's own.
+        """
+        if not self._wanted or not _all_ranks_train_together(model):
+            return None
+        return fingerprint(_compared(model, local))
+
+    def compare(
+        self, model: Any, local: Sequence[Any], hashes: Sequence[int | None], when: str
+    ) -> None:
+        """Looks for the first variable that differs, if hashes do; a collective then.
+
+        Args:
+            model: the model that is trained.
+            local: variables that are this rank's own.
+            hashes: what `fingerprint` returned on each rank.
+            when: for the message.
+
+        Raises:
+            RuntimeError: weights differ; on every rank.
+        """
+        if len(set(hashes)) == 1 or None in hashes:
+            return
+        found = first_difference(_compared(model, local))
+        more = f" ({found.others} more weights differ)" if found.others else ""
+        text = f"rank {topology.rank()}: {when} the ranks' weights differ: {found.text}{more}."
+        if found.largest > _ROUNDING:
+            raise RuntimeError(f"{text} {_ADVICE}")
+        if topology.rank() == 0 and not self._warned:
+            warnings.warn(f"{text} {_MAY_BE_ROUNDING}", stacklevel=2)
+        self._warned = True
+
+
+_ADVICE = (
+    "Something changed them on some ranks only: a callback, a state that one rank loaded during "
+    "fit, gradients that were not reduced. Weights that are one rank's own go into local_variables "
+    "of BroadcastGlobalVariablesCallback. TFRING_DIVERGENCE_GUARD=0 switches this check off"
+)
+_MAY_BE_ROUNDING = (
+    "The difference is small and may come from rounding, where ranks have other processors or "
+    "numbers of threads; it can grow. hvd.assert_equal finds the step after which it begins"
+)
+
+
+def _compared(model: Any, local: Sequence[Any]) -> list[Any]:
+    left_out = state.local_variables(model, local)
+    return [v for v in state.shared_weights(model, left_out) if v.trainable]
+
+
+def _all_ranks_train_together(model: Any) -> bool:
+    hooks = [find_hook(optimizer) for optimizer in optimizers_of(model).values()]
+    return all(process_sets.checked_id(h.process_set) == 0 for h in hooks if h is not None)

@@ -1,0 +1,1 @@
+"""Gives every rank its part of the data."""
