@@ -14,6 +14,7 @@ import importlib.machinery
 import importlib.util
 import os
 import pathlib
+import re
 import sys
 import threading
 from types import FrameType, ModuleType
@@ -29,6 +30,8 @@ _MAX_CALL_SITE = 50  # characters of the file's name
 
 # By file name, and by file name and line. Dictionaries are safe to use from several threads.
 _in_library: dict[str, bool] = {}
+# Autograph compiles functions anew, from files that it makes up.
+GENERATED = re.compile(r"__autograph_generated_file\w*\.py$")
 _site_texts: dict[tuple[str, int], str] = {}
 _lock = threading.Lock()  # held while the binding is loaded
 
@@ -98,7 +101,12 @@ def in_library(frame: FrameType) -> bool:
 
 
 def site_text(file: str, line: int) -> str:
-    """Returns a line of a file as ranks compare it: the folder may differ from host to host."""
+    """Returns a line of a file as ranks compare it: the folder may differ from host to host.
+
+    "" for a file that autograph has made up: its name differs from process to process.
+    """
+    if GENERATED.search(file):
+        return ""
     folder, name = os.path.split(file)
     if name == "__init__.py":
         name = f"{os.path.basename(folder)}/{name}"

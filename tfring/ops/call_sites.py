@@ -8,7 +8,6 @@ finds it.
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import Any
 
@@ -18,9 +17,6 @@ from tensorflow.python.util import tf_stack
 from tfring import _native
 from tfring.ops import names
 
-# Autograph compiles functions anew, from files that it makes up.
-_GENERATED = re.compile(r"__autograph_generated_file\w*\.py$")
-
 
 def attributes(name: str) -> dict[str, Any]:
     """Returns the attributes by which the op that is built next says where it is called.
@@ -29,16 +25,17 @@ def attributes(name: str) -> dict[str, Any]:
         name: of the collective.
     """
     if tf.executing_eagerly():
-        _native.core.set_call_site(_native.call_site(), names.is_default(name))
+        # tf.map_fn and its like have autograph compile what they call in eager mode, too.
+        _native.core.set_call_site(_native.call_site() or _rewritten(), names.is_default(name))
         return {}
-    return {"call_site": _traced()}
+    return {"call_site": _native.call_site() or _rewritten()}
 
 
-def _traced() -> str:
-    """The line that is being traced, also where autograph has compiled the function anew."""
+def _rewritten() -> str:
+    """The user's line that runs in a function which autograph has compiled anew; "" if none."""
     frame = _native.user_frame()
-    if frame is None or not _GENERATED.search(frame.f_code.co_filename):
-        return _native.call_site()
+    if frame is None or not _native.GENERATED.search(frame.f_code.co_filename):
+        return ""
     # TensorFlow knows which lines of the user these are, but not which file belongs to whom.
     foreign = set()
     above: Any = sys._getframe()
@@ -47,6 +44,6 @@ def _traced() -> str:
             foreign.add(above.f_code.co_filename)
         above = above.f_back
     for known in reversed(tf_stack.extract_stack()):
-        if known.filename not in foreign and not _GENERATED.search(known.filename):
+        if known.filename not in foreign and not _native.GENERATED.search(known.filename):
             return _native.site_text(known.filename, known.lineno)
     return ""

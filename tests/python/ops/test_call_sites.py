@@ -53,6 +53,25 @@ def test_a_traced_op_knows_its_line_also_where_autograph_wrote_it_anew(jit: bool
     assert sites(graph) == sorted([line_of("in a condition"), line_of("after it")])
 
 
+def test_an_eager_call_knows_its_line_also_where_autograph_wrote_it_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+    told = _native.core.set_call_site
+
+    def record(site: str, unnamed: bool) -> None:
+        seen.append(site)
+        told(site, unnamed)
+
+    monkeypatch.setattr(_native.core, "set_call_site", record)
+
+    def squared(x: Any) -> Any:
+        return tfring.allreduce(x * x)  # in a map
+
+    tf.map_fn(squared, tf.ones([2]))
+    assert seen == [line_of("in a map")] * 2
+
+
 def test_a_gradient_has_the_line_that_asked_for_it() -> None:
     @tf.function(autograph=False)
     def step(x: Any) -> Any:
