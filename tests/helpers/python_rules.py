@@ -59,6 +59,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "keras": {"compat", "keras"},
     "mpi4py": {"bootstrap"},
     "numpy": {"process_sets", "collectives", "sharding", "comparison", "keras"},
+    "tensorboard": {"keras"},
     "tensorflow": {
         *("exceptions", "ops", "collectives", "sharding", "training", "compat", "keras2", "keras"),
     },

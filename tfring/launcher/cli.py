@@ -56,7 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         job = job_options(options)
         merger = OutputMerger(
-            sys.stdout.buffer, sys.stderr.buffer, timestamps=options.prefix_output_with_timestamp
+            sys.stdout.buffer,
+            sys.stderr.buffer,
+            timestamps=options.prefix_output_with_timestamp,
+            all_info=options.show_tensorflow_info,
         )
         return JobRunner(job, merger).run()
     except UsageError as error:

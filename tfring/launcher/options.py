@@ -116,6 +116,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the time before every line",
     )
+    add(
+        "--show-tensorflow-info",
+        action="store_true",
+        help="print what TensorFlow logs with level INFO for all ranks, not for rank 0 only",
+    )
     add("--verbose", action="store_true", help="print which rank is started on which host")
     add(
         "--horovod",
