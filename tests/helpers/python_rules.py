@@ -40,7 +40,8 @@ ARROWS: dict[str, set[str]] = {
         *("ops", "collectives", "training", "comparison", "compat", "keras2"),
     },
     "launcher": {
-        *("version", "config", "_native", "environments", "security", "bootstrap", "compat"),
+        *("version", "config", "_native", "environments", "security", "bootstrap"),
+        *("comparison", "compat"),
     },
     "tfring": {"compat"},
     "__main__": {"launcher"},

@@ -105,6 +105,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"how long init waits for all ranks (default {DEFAULT_START_TIMEOUT:g})",
     )
+    _add_output(parser)
+    add(
+        "--horovod",
+        action="store_true",
+        help="`import horovod` imports tfring in the ranks, as with python -m tfring.compat",
+    )
+    add(
+        "--gloo",
+        action="store_true",
+        help="no effect: MPI is never used",
+    )
+    add("-cb", "--check-build", action="store_true", help="the same as `tfring doctor`")
+    _add_settings(parser)
+    for name in _REFUSED:
+        add(name, action=_RefusedOption, nargs="*", help=argparse.SUPPRESS)
+    add("command", nargs=argparse.REMAINDER, help="the program and its arguments")
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--output-filename",
         metavar="FOLDER",
@@ -121,22 +141,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print what TensorFlow logs with level INFO for all ranks, not for rank 0 only",
     )
+    add(
+        "--compare",
+        metavar="1,N",
+        help="run the program with 1 rank and then with N, and say after which step of fit which "
+        "weight differs first; see docs/recipes.md",
+    )
+    add("--compare-steps", type=int, default=10, metavar="K", help="steps of each (default 10)")
     add("--verbose", action="store_true", help="print which rank is started on which host")
-    add(
-        "--horovod",
-        action="store_true",
-        help="`import horovod` imports tfring in the ranks, as with python -m tfring.compat",
-    )
-    add(
-        "--gloo",
-        action="store_true",
-        help="no effect: MPI is never used",
-    )
-    add("-cb", "--check-build", action="store_true", help="the same as `tfring doctor`")
-    _add_settings(parser)
-    for name in _REFUSED:
-        add(name, action=_RefusedOption, nargs="*", help=argparse.SUPPRESS)
-    add("command", nargs=argparse.REMAINDER, help="the program and its arguments")
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
