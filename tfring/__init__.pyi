@@ -40,6 +40,8 @@ from tfring.compat.tf1 import BroadcastGlobalVariablesHook as BroadcastGlobalVar
 from tfring.compat.tf1 import broadcast_global_variables as broadcast_global_variables
 from tfring.compat.util import check_extension as check_extension
 from tfring.keras import callbacks as callbacks
+from tfring.keras.callbacks.fit_callbacks import fit_callbacks as fit_callbacks
+from tfring.keras.evaluate import evaluate as evaluate
 from tfring.keras.horovod_tensorflow import DistributedOptimizer as DistributedOptimizer
 from tfring.keras.seeds import set_seed as set_seed
 from tfring.keras.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization

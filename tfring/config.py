@@ -62,6 +62,8 @@ LAUNCHER_SETTINGS = (
     "FUNCTION_PORT",
     "FUNCTION_SECRET",
     "PARENT",
+    "COMPARE_FOLDER",
+    "COMPARE_STEPS",
 )
 
 # Horovod's name for the same thing. TFRING_X wins over its alias.

@@ -40,7 +40,8 @@ ARROWS: dict[str, set[str]] = {
         *("ops", "collectives", "training", "comparison", "compat", "keras2"),
     },
     "launcher": {
-        *("version", "config", "_native", "environments", "security", "bootstrap", "compat"),
+        *("version", "config", "_native", "environments", "security", "bootstrap"),
+        *("comparison", "compat"),
     },
     "tfring": {"compat"},
     "__main__": {"launcher"},
@@ -59,6 +60,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "keras": {"compat", "keras"},
     "mpi4py": {"bootstrap"},
     "numpy": {"process_sets", "collectives", "sharding", "comparison", "keras"},
+    "tensorboard": {"keras"},
     "tensorflow": {
         *("exceptions", "ops", "collectives", "sharding", "training", "compat", "keras2", "keras"),
     },

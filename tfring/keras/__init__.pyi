@@ -21,10 +21,12 @@ from tfring.compat.build_flags import mpi_threads_supported as mpi_threads_suppo
 from tfring.compat.build_flags import nccl_built as nccl_built
 from tfring.compat.build_flags import rocm_built as rocm_built
 from tfring.compat.tf1 import broadcast_global_variables as broadcast_global_variables
+from tfring.keras.callbacks.fit_callbacks import fit_callbacks as fit_callbacks
 from tfring.keras.collectives import allgather as allgather
 from tfring.keras.collectives import allreduce as allreduce
 from tfring.keras.collectives import broadcast as broadcast
 from tfring.keras.collectives import reducescatter as reducescatter
+from tfring.keras.evaluate import evaluate as evaluate
 from tfring.keras.optimizer import DistributedOptimizer as DistributedOptimizer
 from tfring.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
 from tfring.keras.saving import load_model as load_model

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
+from tfring.comparison.runs import compare_runs
 from tfring.launcher import doctor
 from tfring.launcher.job import JobRunner
 from tfring.launcher.options import add_options, job_options
@@ -54,11 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        job = job_options(options)
-        merger = OutputMerger(
-            sys.stdout.buffer, sys.stderr.buffer, timestamps=options.prefix_output_with_timestamp
-        )
-        return JobRunner(job, merger).run()
+        return _compare(options) if options.compare else _run(options)
     except UsageError as error:
         print(f"tfring run: {error}", file=sys.stderr)
         return 2
@@ -68,3 +68,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output is gone; the agents end the ranks when this process ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
+
+
+def _run(options: argparse.Namespace, **environment: str) -> int:
+    """Runs the job that the options describe, with more variables; returns its exit code."""
+    job = job_options(options)
+    job = dataclasses.replace(job, environment={**job.environment, **environment})
+    merger = OutputMerger(
+        sys.stdout.buffer,
+        sys.stderr.buffer,
+        timestamps=options.prefix_output_with_timestamp,
+        all_info=options.show_tensorflow_info,
+    )
+    return JobRunner(job, merger).run()
+
+
+def _compare(options: argparse.Namespace) -> int:
+    """Runs the program with both numbers of ranks and compares; returns 1 if they differ."""
+    counts = options.compare.split(",")
+    if len(counts) != 2 or not all(c.isdecimal() and int(c) > 0 for c in counts):
+        raise UsageError(f"--compare {options.compare}: it has to be two numbers of ranks, as 1,2")
+    if options.compare_steps < 1:
+        raise UsageError(f"--compare-steps {options.compare_steps}: it has to be above 0")
+    with tempfile.TemporaryDirectory(prefix="tfring-compare-") as name:
+        folders = [Path(name) / f"{i}-{count}" for i, count in enumerate(counts)]
+        for count, folder in zip(counts, folders, strict=True):
+            options.num_proc = int(count)
+            steps = str(options.compare_steps)
+            code = _run(options, TFRING_COMPARE_FOLDER=str(folder), TFRING_COMPARE_STEPS=steps)
+            if code != 0:
+                return code
+        one, other = (f"{c} rank{'' if c == '1' else 's'}" for c in counts)
+        outcome = compare_runs(folders[0], folders[1], (one, other))
+    print(f"tfring run: {one} and {other}: {outcome.text}")
+    return 0 if outcome.equal else 1

@@ -105,18 +105,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"how long init waits for all ranks (default {DEFAULT_START_TIMEOUT:g})",
     )
-    add(
-        "--output-filename",
-        metavar="FOLDER",
-        help="also write each rank's output to FOLDER/rank.N/stdout and stderr",
-    )
-    add(
-        "-prefix-timestamp",
-        "--prefix-output-with-timestamp",
-        action="store_true",
-        help="print the time before every line",
-    )
-    add("--verbose", action="store_true", help="print which rank is started on which host")
+    _add_output(parser)
     add(
         "--horovod",
         action="store_true",
@@ -132,6 +121,34 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for name in _REFUSED:
         add(name, action=_RefusedOption, nargs="*", help=argparse.SUPPRESS)
     add("command", nargs=argparse.REMAINDER, help="the program and its arguments")
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--output-filename",
+        metavar="FOLDER",
+        help="also write each rank's output to FOLDER/rank.N/stdout and stderr",
+    )
+    add(
+        "-prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        action="store_true",
+        help="print the time before every line",
+    )
+    add(
+        "--show-tensorflow-info",
+        action="store_true",
+        help="print what TensorFlow logs with level INFO for all ranks, not for rank 0 only",
+    )
+    add(
+        "--compare",
+        metavar="1,N",
+        help="run the program with 1 rank and then with N, and say after which step of fit which "
+        "weight differs first; see docs/recipes.md",
+    )
+    add("--compare-steps", type=int, default=10, metavar="K", help="steps of each (default 10)")
+    add("--verbose", action="store_true", help="print which rank is started on which host")
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:

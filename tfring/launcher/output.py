@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -11,6 +12,17 @@ from typing import BinaryIO
 PARTIAL_SECONDS = 0.1
 # After so long it is written even if another rank's unfinished line is on the terminal.
 TAKEOVER_SECONDS = 1.0
+
+# What TensorFlow's C++ code logs with level INFO: which instructions and devices it has found, that
+# it compiles with XLA; and what its logging library says before it is set up. Warnings, errors and
+# what Python logs look otherwise.
+_SOURCE = rb"[\w./-]+\.(?:cc|h|cu|cuh|cpp):\d+\] "
+_INFO = re.compile(
+    rb"I\d{4} [\d:.]+ +\d+ " + _SOURCE + rb"|"
+    rb"\d{4}-\d\d-\d\d [\d:.]+: I " + _SOURCE + rb"|"
+    rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR|"
+    rb"To enable the following instructions: .* rebuild TensorFlow with "
+)
 
 # Longer lines are cut, so that binary output without line ends cannot fill the memory.
 _MAX_LINE = 1 << 20
@@ -44,11 +56,28 @@ class OutputMerger:
     belong to the caller.
     """
 
-    def __init__(self, stdout: BinaryIO, stderr: BinaryIO, *, timestamps: bool = False) -> None:
+    def __init__(
+        self,
+        stdout: BinaryIO,
+        stderr: BinaryIO,
+        *,
+        timestamps: bool = False,
+        all_info: bool = False,
+    ) -> None:
+        """Sets where the output goes.
+
+        Args:
+            stdout: file for the ranks' standard output.
+            stderr: file for their error output; may be the same.
+            timestamps: print the time before every line.
+            all_info: print what TensorFlow logs with level INFO for every rank; otherwise for
+                rank 0 only.
+        """
         out = _Sink(stdout)
         err = out if _same_file(stdout, stderr) else _Sink(stderr)
         self._sinks = {"stdout": out, "stderr": err}
         self._timestamps = timestamps
+        self._all_info = all_info
         self._streams: list[Stream] = []
 
     def add(self, rank: int, name: str) -> Stream:
@@ -71,7 +100,8 @@ class OutputMerger:
             line = bytes(stream.pending[:end])
             del stream.pending[:end]
             stream.since = now
-            self._write(stream, line)
+            if not self._left_out(stream, line):
+                self._write(stream, line)
         stream.sink.file.flush()
 
     def tick(self, now: float) -> float | None:
@@ -133,6 +163,11 @@ class OutputMerger:
             sink.owner, stream.at_start = None, True
         else:
             sink.owner, stream.at_start = stream, end == b"\r"
+
+    def _left_out(self, stream: Stream, line: bytes) -> bool:
+        other = stream.rank != 0 and stream.name == "stderr" and not self._all_info
+        begins = stream.at_start or stream.sink.owner is not stream
+        return other and begins and _INFO.match(line) is not None
 
     def _end_line(self, sink: _Sink) -> None:
         if sink.owner is not None:

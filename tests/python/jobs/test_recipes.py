@@ -1,4 +1,4 @@
-"""The programs in docs/recipes.md run, all of them in one job of two ranks."""
+"""The programs in docs/recipes.md and README.md run, all of them in one job of two ranks."""
 
 import re
 import sys
@@ -6,11 +6,21 @@ import sys
 import launcher_tools as tools
 
 RECIPES = tools.ROOT / "docs" / "recipes.md"
+README = tools.ROOT / "README.md"
+# What the program in README.md takes for granted.
+DATA = """
+import numpy as np
+x, y = np.ones((70, 64), "float32"), np.zeros(70, "int32")
+"""
 
 
 def test_recipes(tmp_path):
-    blocks = re.findall(r"^```python\n(.*?)^```", RECIPES.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 8
+    def programs(path):
+        return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+
+    (readme,) = programs(README)
+    blocks = [*programs(RECIPES), DATA + readme]
+    assert len(blocks) >= 20
     paths = [tools.write_script(tmp_path, b, f"recipe_{i}.py") for i, b in enumerate(blocks, 1)]
     script = tools.write_script(
         tmp_path,

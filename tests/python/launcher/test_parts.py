@@ -314,3 +314,39 @@ def test_traceback_header_that_arrives_in_two_pieces_is_seen():
     process.record_output("stderr", HEADER[:10].encode(), 1.0)
     process.record_output("stderr", HEADER[10:].encode() + b"X: y\n", 1.5)
     assert process.failed_at() == 1.5
+
+
+# As TensorFlow 2.21 and 2.17 print them; the last line of the first part begins without a level.
+INFO_LINES = b"""\
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+I0000 00:00:1795293746.558261   20330 port.cc:153] oneDNN custom operations are on. You may see ...
+I0000 00:00:1795293746.612440   20330 cpu_feature_guard.cc:227] This TensorFlow binary is optimized
+To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow with the ...
+2026-05-02 10:00:00.123456: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.
+"""
+OTHER_LINES = b"""\
+W0000 00:00:1795293749.493644   20371 local_rendezvous.cc:412] Local rendezvous is aborting
+E0000 00:00:1795293749.493645   20371 cuda_fft.cc:477] Unable to register cuFFT factory
+2026-05-02 10:00:00.123456: W tensorflow/core/framework/op_kernel.cc:1]  OP_REQUIRES failed
+WARNING:tensorflow:from Python
+I1121 20:15:00.123456 139 train.py:40] what the program logs
+INFO: the program's own
+"""
+
+
+@pytest.mark.parametrize("all_info", [False, True])
+def test_tensorflows_information_comes_from_rank_0_only(all_info):
+    out, err = io.BytesIO(), io.BytesIO()
+    merger = OutputMerger(out, err, all_info=all_info)
+    streams = [merger.add(rank, name) for rank in (0, 1) for name in ("stdout", "stderr")]
+    for stream in streams:
+        merger.feed(stream, INFO_LINES + OTHER_LINES, 0.0)
+        merger.finish(stream)
+
+    def shown(rank, name):
+        prefix = f"[{rank}]<{name}>:".encode()
+        lines = (out if name == "stdout" else err).getvalue().splitlines(keepends=True)
+        return b"".join(x.removeprefix(prefix) for x in lines if x.startswith(prefix))
+
+    assert shown(0, "stderr") == shown(1, "stdout") == INFO_LINES + OTHER_LINES
+    assert shown(1, "stderr") == (INFO_LINES if all_info else b"") + OTHER_LINES

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfring import topology
 from tfring.collectives import objects
+from tfring.comparison.record import record
 from tfring.keras.callbacks.guard import DivergenceGuard
 from tfring.keras.callbacks.watch import ReductionWatch
 from tfring.keras.checks import has_own_train_step
@@ -66,11 +67,15 @@ class Fit:
             return
         if self._epoch is None and not self.reduced_by_user:
             self._watch.start(model, self.local)
+        if not record.begun:
+            record.add(facts.weights_of(model, trainable=True))
         self._meet(model, epoch, joins)
         self._epoch, self._batches = epoch, 0
 
     def end_batch(self, model: Any, batch: int) -> None:
         """Counts a batch; after the first one looks at what it changed, a collective."""
+        if batch + 1 > self._batches and record.add(facts.weights_of(model, trainable=True)):
+            model.stop_training = True
         self._batches = batch + 1
         if not self._batch_seen:
             self._batch_seen = True

@@ -1,0 +1,93 @@
+"""evaluate: the ranks' parts together give what one process says of all the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras_cases import FEATURES
+
+import tfring.keras as hvd
+
+
+class Largest(keras.metrics.Metric):  # type: ignore[misc]
+    """A metric whose states cannot be added."""
+
+    def __init__(self) -> None:
+        super().__init__(name="largest")
+        self.value = self.add_weight(shape=(), initializer="zeros", name="value")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(keras.ops.abs(y_true))))
+
+    def result(self) -> Any:
+        return self.value
+
+
+class OwnStep(keras.Model):  # type: ignore[misc]
+    """Its results do not come from the states of metrics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs)
+
+    def test_step(self, data: Any) -> Any:
+        return {"mine": keras.ops.mean(data[0])}
+
+
+def parts() -> list[tuple[Any, Any]]:
+    """Parts of different sizes, in several batches, the last of which is not full."""
+    rng = np.random.default_rng(4)
+    counts = [5 + 6 * rank for rank in range(hvd.size())]
+    return [
+        (rng.normal(size=(n, FEATURES)).astype("f"), rng.integers(0, 2, (n, 1)).astype("f"))
+        for n in counts
+    ]
+
+
+def test_the_result_is_that_of_one_process() -> None:
+    initializer = keras.initializers.GlorotUniform(seed=3)
+    dense = keras.layers.Dense(1, activation="sigmoid", kernel_initializer=initializer)
+    model = keras.Sequential([keras.layers.Input((FEATURES,)), dense])
+    metrics = [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")]
+    model.compile("sgd", "binary_crossentropy", metrics=[*metrics, "accuracy"])
+    everything = [np.concatenate(values) for values in zip(*parts(), strict=True)]
+    whole = model.evaluate(*everything, verbose=0, return_dict=True)
+    x, y = parts()[hvd.rank()]
+    own = model.evaluate(x, y, verbose=0, return_dict=True)
+    together = hvd.evaluate(model, x, y, batch_size=4)
+    assert set(together) == {"loss", "auc", "precision", "accuracy"}
+    assert together == pytest.approx(whole, rel=1e-5)
+    assert hvd.size() == 1 or together != pytest.approx(own, rel=1e-3)
+    assert all(each == together for each in hvd.allgather_object(together))
+    # The metrics of this rank are as model.evaluate leaves them.
+    assert {k: float(v) for k, v in model.get_metrics_result().items()} == pytest.approx(own)
+
+
+def test_states_that_cannot_be_added_give_means() -> None:
+    model = keras.Sequential([keras.layers.Input((FEATURES,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=[Largest()])
+    counts = [2 + r for r in range(hvd.size())]
+    n = counts[hvd.rank()]
+    x, y = np.zeros((n, FEATURES), "f"), np.full((n, 1), hvd.rank() + 1.0, "f")
+    weighted = sum(c * (r + 1.0) for r, c in enumerate(counts)) / sum(counts)
+    assert hvd.evaluate(model, x, y)["largest"] == pytest.approx(weighted)
+
+
+def test_a_test_step_of_the_users_own() -> None:
+    model = OwnStep()
+    model.compile("sgd", "mse")
+    x = np.full((2, FEATURES), hvd.rank() + 1.0, "f")
+    assert hvd.evaluate(model, x, x) == {"mine": pytest.approx((hvd.size() + 1) / 2)}
+
+
+def test_ranks_with_other_metrics_are_refused(several: int) -> None:
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"] if hvd.rank() else [])
+    with pytest.raises(RuntimeError, match=r"rank 0: loss; rank 1: loss, mae"):
+        hvd.evaluate(model, np.ones((1, 1)), np.ones((1, 1)))

@@ -1,0 +1,126 @@
+"""fit_callbacks: the right order, files by rank 0 alone, and ranks that resume together."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras_cases import assert_same_on_all_ranks, compiled, fit, my_data
+
+import tfring.keras as hvd
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One folder for all ranks, which only rank 0 may use."""
+    return Path(hvd.broadcast_object(str(tmp_path)))
+
+
+class Seen(keras.callbacks.Callback):  # type: ignore[misc]
+    """Notes the epochs, what the metrics were, and the rate of the first batch of each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs: list[int] = []
+        self.losses: list[float] = []
+        self.rates: list[float] = []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if batch == 0:
+            self.rates.append(float(self.model.optimizer.learning_rate))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.epochs.append(epoch)
+        self.losses.append(logs["loss"])
+
+
+class Board(keras.callbacks.Callback):  # type: ignore[misc]
+    """Stands where TensorBoard is, which may not be installed, and writes what it would."""
+
+    def __init__(self, log_dir: Any) -> None:
+        super().__init__()
+        self.log_dir = Path(log_dir)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.log_dir.mkdir(exist_ok=True)
+        (self.log_dir / f"epoch {epoch}").write_text(str(logs["loss"]))
+
+
+def momentum() -> Any:
+    return keras.optimizers.SGD(0.08, momentum=0.9)
+
+
+def test_own_callbacks_see_means_and_rank_0_writes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", types.ModuleType("tensorboard"))
+    monkeypatch.setattr(keras.callbacks, "TensorBoard", Board)
+    seen = Seen()
+    logs, state = folder / "logs", folder / "state"
+    callbacks = hvd.fit_callbacks(seen, log_dir=logs, checkpoint=state, warmup=2)
+    names = [type(callback).__name__ for callback in callbacks if not isinstance(callback, Board)]
+    broadcast, average = "BroadcastGlobalVariablesCallback", "MetricAverageCallback"
+    assert names == ["Restore", broadcast, "_Warmup", average, "Seen", "Save"]
+    model = compiled(momentum(), seed=hvd.rank())
+    fit(model, *callbacks, epochs=3)
+    assert len({tuple(each) for each in hvd.allgather_object(seen.losses)}) == 1
+    size, steps = hvd.size(), 3
+    first = 0.08 * ((1 / steps) * (size - 1) / 2 + 1) / size
+    assert seen.rates[0] == pytest.approx(first)
+    assert seen.rates[2] == pytest.approx(0.08)
+    assert_same_on_all_ranks(model)
+    if hvd.rank() == 0:
+        assert (logs / "epoch 2").read_text() == str(seen.losses[2])
+        assert sorted(path.name for path in state.iterdir()) == [
+            "latest.json",
+            "state-3.weights.h5",
+        ]
+
+
+def test_without_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    if hvd.rank() == 0:
+        monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(ImportError, match="on rank 0: pip install tensorboard"):
+        hvd.fit_callbacks(log_dir="logs")
+
+
+def test_ranks_resume_together_and_end_as_if_nothing_had_happened(folder: Path) -> None:
+    straight = compiled(momentum(), seed=1)
+    fit(straight, *hvd.fit_callbacks(warmup=4), epochs=4)
+
+    def run(epochs: int, seed: int) -> tuple[Any, Seen]:
+        seen, model = Seen(), compiled(momentum(), seed=seed)
+        # The other ranks find nothing where they look.
+        place = folder / "state" if hvd.rank() == 0 else Path("no such folder")
+        fit(model, *hvd.fit_callbacks(seen, checkpoint=place, warmup=4), epochs=epochs)
+        return model, seen
+
+    run(2, seed=1)
+    resumed, seen = run(4, seed=50 + hvd.rank())
+    assert seen.epochs == [2, 3]
+    for a, b in zip(resumed.get_weights(), straight.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert not Path("no such folder").exists()
+    again, seen = run(4, seed=9)
+    assert seen.epochs == []
+    np.testing.assert_array_equal(again.get_weights()[0], resumed.get_weights()[0])
+    assert len(fit(again, *hvd.fit_callbacks(), epochs=1).epoch) == 1, "it remembers the last fit"
+
+
+def test_a_state_that_does_not_fit_fails_on_every_rank(folder: Path) -> None:
+    fit(compiled(momentum()), *hvd.fit_callbacks(checkpoint=folder), epochs=1)
+    other = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(3)])
+    other.compile(hvd.DistributedOptimizer(momentum()), "mse")
+    x, _ = my_data(1)
+    with pytest.raises(RuntimeError, match="rank 0 cannot go on from the state in"):
+        other.fit(x, x[:, :3], verbose=0, callbacks=hvd.fit_callbacks(checkpoint=folder))
+
+
+def test_a_wrong_warmup_is_refused() -> None:
+    with pytest.raises(ValueError, match="warmup=-1"):
+        hvd.fit_callbacks(warmup=-1)

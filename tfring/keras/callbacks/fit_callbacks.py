@@ -1,0 +1,92 @@
+"""fit_callbacks: the callbacks that most programs need, in the right order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from tfring import topology
+from tfring.collectives import objects
+from tfring.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
+from tfring.keras.callbacks.learning_rate import LearningRateWarmupCallback
+from tfring.keras.callbacks.metrics import MetricAverageCallback
+from tfring.keras.callbacks.resume import Restore, Save
+from tfring.keras2 import facts
+from tfring.ops import arguments
+
+
+def fit_callbacks(
+    *callbacks: Any, log_dir: Any = None, checkpoint: Any = None, warmup: int = 0
+) -> list[Any]:
+    """Returns callbacks for `model.fit`, in the order in which they have to come.
+
+    1. With `checkpoint`: the state that an earlier run left is loaded by rank 0, and all ranks go
+       on with the epoch after it.
+    2. All ranks get the weights and the optimizer's state of rank 0.
+    3. With `warmup`: the learning rate rises.
+    4. Metrics become means over the ranks.
+    5. Yours: all ranks see the same metrics, so EarlyStopping or ReduceLROnPlateau decide alike.
+    6. With `log_dir`: rank 0 writes for TensorBoard.
+    7. With `checkpoint`: rank 0 saves the state after each epoch.
+
+    What a callback of yours remembers (the patience of EarlyStopping) is not in the checkpoint, and
+    begins anew.
+
+    Args:
+        callbacks: yours, the same on every rank; those that write files only on rank 0
+            (`*([keras.callbacks.CSVLogger(path)] if hvd.rank() == 0 else [])`).
+        log_dir: folder for TensorBoard's event files. With it the call is a collective.
+        checkpoint: folder for the last state; only rank 0 needs to reach it. The model has to be
+            built, and the same in every run.
+        warmup: number of epochs over which the learning rate rises to the one that the optimizer
+            has when `fit` begins, from that divided by the number of ranks.
+
+    Raises:
+        ValueError: warmup is negative.
+        ImportError: there is no TensorBoard on rank 0; on every rank.
+        tf.errors.FailedPreconditionError: tfring is not initialized.
+    """
+    arguments.require_init("fit_callbacks")
+    if warmup < 0:
+        raise ValueError(f"fit_callbacks: warmup={warmup}: it is a number of epochs")
+    if log_dir is not None:
+        _require_tensorboard()
+    first = topology.rank() == 0
+    return [
+        *([Restore(checkpoint)] if checkpoint is not None else []),
+        BroadcastGlobalVariablesCallback(0),
+        *([_Warmup(warmup)] if warmup else []),
+        MetricAverageCallback(),
+        *callbacks,
+        *([keras.callbacks.TensorBoard(log_dir)] if log_dir is not None and first else []),
+        *([Save(checkpoint)] if checkpoint is not None else []),
+    ]
+
+
+def _require_tensorboard() -> None:
+    """Raises ImportError on all ranks if rank 0, which writes for it, has no TensorBoard."""
+    failure = None
+    if topology.rank() == 0:
+        try:
+            import tensorboard  # noqa: F401
+        except ImportError as error:
+            failure = str(error)
+    root = objects.allgather_json(failure, name="tfring.fit_callbacks")[0]
+    if root is not None:
+        raise ImportError(
+            f"rank {topology.rank()}: fit_callbacks(log_dir=...) needs TensorBoard on rank 0: pip "
+            f"install tensorboard ({root})"
+        )
+
+
+class _Warmup(LearningRateWarmupCallback):
+    """Warms up to the learning rate that the model was compiled with, before a state is loaded."""
+
+    def __init__(self, epochs: int) -> None:
+        super().__init__(initial_lr=0.0, warmup_epochs=epochs)
+
+    def set_model(self, model: Any) -> None:
+        """As in keras.callbacks.Callback."""
+        super().set_model(model)
+        self.initial_lr = facts.rate_of(model.optimizer)
