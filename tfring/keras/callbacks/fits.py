@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfring import topology
 from tfring.collectives import objects
+from tfring.collectives.step import step
 from tfring.comparison.record import record
 from tfring.keras.callbacks.guard import DivergenceGuard
 from tfring.keras.callbacks.watch import ReductionWatch
@@ -101,8 +102,9 @@ class Fit:
             return
         self._left = True
         try:
-            hook.meet_after_early_stop()
-        except tf.errors.FailedPreconditionError as error:
+            with step(hook.process_set):  # the others' step fails; so this rank's ends as well
+                hook.meet_after_early_stop()
+        except (tf.errors.FailedPreconditionError, tf.errors.AbortedError) as error:
             raise RuntimeError(
                 f"rank {topology.rank()}: training was stopped here after batch {self._batches} of "
                 f"{steps}, and other ranks train on: {_END_TOGETHER}"
