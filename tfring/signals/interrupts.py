@@ -26,9 +26,9 @@ from tfring import _native
 
 # Until the main thread is back in the interpreter its calls are withdrawn again and again: it may
 # have been on its way to the next one. Seconds.
+_AT_FIRST = 0.02
 _AGAIN = 0.5
 _CAUSE = "interrupted (Ctrl-C, SIGINT)"
-
 
 # How many frames up a constructor of an exception is looked for; each class calls its base's.
 _DEPTH = 8
@@ -90,11 +90,14 @@ def _wait(read_end: int) -> None:
 
 def _withdraw_until_main_thread_runs() -> None:
     back = threading.Event()
-
     asked = _native.core.call_in_main_thread(back.set)
-    _native.core.cancel_calls(_CAUSE)
-    while asked and not back.wait(_AGAIN):
+    # A main thread that is in the interpreter has run the handler; it may be in its next call.
+    limit = _AT_FIRST
+    while not back.wait(limit):
         _native.core.cancel_calls(_CAUSE)
+        if not asked:
+            return
+        limit = _AGAIN
 
 
 def _on_interrupt(number: int, frame: FrameType | None) -> None:

@@ -217,8 +217,9 @@ def test_load_model_goes_on(name: str, suffix: str, rank: int, size: int, tmp_pa
     assert find_hook(plain.optimizer) is None
     loaded = keras2.load_model(path)
     assert find_hook(loaded.optimizer) is not None
-    assert getattr(keras2.load_model(path, compile=False), "optimizer", None) is None
-    # tf_keras itself loads an optimizer from a SavedModel without its state.
+    # From a SavedModel tf_keras loads an optimizer in any case, and always without its state.
+    if suffix != "folder":
+        assert getattr(keras2.load_model(path, compile=False), "optimizer", None) is None
     assert int(loaded.optimizer.iterations) == (0 if suffix == "folder" else STEPS)
     if suffix == "folder":
         model.compile(hvd.DistributedOptimizer(OPTIMIZERS[name]()), "mse")
