@@ -49,7 +49,7 @@ def load_model(
     model = tf_keras.models.load_model(
         filepath, custom_objects=objects, compile=compile, safe_mode=safe_mode
     )
-    if getattr(model, "optimizer", None) is not None:
+    if compile and getattr(model, "optimizer", None) is not None:
         options = OptimizerOptions(ReduceOptions(compression=compression), LocalVariables())
         wrap(model.optimizer, options, resumed=True)
     return model
