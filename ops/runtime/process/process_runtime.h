@@ -48,10 +48,10 @@ struct Topology {
 // sockets; Init takes them over and closes them, also when it fails.
 struct InitOptions {
   Topology topology;
-  std::vector<std::string> hosts;             // host name by rank, size elements
-  std::map<Rank, int> control_fds;            // rank 0: to everybody; others: to rank 0
-  std::map<Rank, int> data_fds;               // to the connected data peers
-  std::map<Rank, int64_t> local_pids;         // process ids of the other ranks of this host
+  std::vector<std::string> hosts;      // host name by rank, size elements
+  std::map<Rank, int> control_fds;     // rank 0: to everybody; others: to rank 0
+  std::map<Rank, int> data_fds;        // to the connected data peers
+  std::map<Rank, int64_t> local_pids;  // process ids of the other ranks of this host
   // The keys of the seals that we send on a control connection and of those that we receive.
   std::map<Rank, std::pair<std::string, std::string>> control_keys;
   std::map<std::string, std::string> config;  // see base/config.h
