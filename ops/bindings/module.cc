@@ -112,6 +112,11 @@ void DefineFailures(py::module_& m) {
       },
       arg("run"), arg("cause"), "Instead of end_run; all ranks get the cause.");
   m.def(
+      "attempt",
+      [](ProcessSetId process_set) { return ProcessRuntime::Get().Attempt(process_set); },
+      arg("process_set") = kGlobalProcessSet,
+      "How many steps of the process set have failed; the same on all ranks after each failure.");
+  m.def(
       "cancel_calls",
       [](const std::string& cause) { ProcessRuntime::Get().CancelCalls(Aborted(cause)); },
       arg("cause"), "Withdraws all calls of this rank that wait; all ranks get the cause.");

@@ -16,7 +16,8 @@ in every trace, whatever else a rank did before. It is, in this order:
   threads is not the same on every rank. The counter starts again after EAGER_NAMES calls, because
   TensorFlow keeps a kernel for each name that it has seen. A rank that has joined makes fewer calls
   than the others: all counters start again when all have joined. They do so at init, too: a rank
-  may have been in another job before.
+  may have been in another job before; and when a step has failed, before which the ranks may have
+  made different numbers of calls.
 
 The gradient of a call has the call's name with "grad." before it, and a number behind it where one
 graph has it several times.
@@ -36,6 +37,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import func_graph
 
+from tfring import _native
 from tfring.ops import library
 from tfring.ops.xla import CONTROL_FLOW_GRAPHS
 from tfring.process_sets import checked_id, generation
@@ -52,10 +54,13 @@ _lock = threading.Lock()
 
 
 class _EagerCounters:
-    """The counters of one process set in eager mode, valid until its ranks join or init runs."""
+    """The counters of one process set in eager mode.
 
-    def __init__(self, joins: tuple[int, int, int]) -> None:
-        self.joins = joins
+    Valid until its ranks join, a step of theirs fails, or init runs: while `epoch` stays the same.
+    """
+
+    def __init__(self, epoch: tuple[int, ...]) -> None:
+        self.epoch = epoch
         self.counts: dict[str, int] = {}
         self.thread: weakref.ref[threading.Thread] | None = None  # the last to make such a call
 
@@ -173,12 +178,12 @@ def _of_this_process(set_id: int) -> dict[str, int]:
 
 
 def _counters_of(set_id: int) -> _EagerCounters:
-    """The process set's eager counters; new ones after init or when all have joined."""
-    joins = (generation(), library.joins(0), library.joins(set_id))
+    """The process set's eager counters; new ones when the ranks begin anew together."""
+    epoch = (generation(), library.joins(0), library.joins(set_id), _native.core.attempt(set_id))
     with _lock:
         counters = _eager_counters.get(set_id)
-        if counters is None or counters.joins != joins:
-            counters = _eager_counters[set_id] = _EagerCounters(joins)
+        if counters is None or counters.epoch != epoch:
+            counters = _eager_counters[set_id] = _EagerCounters(epoch)
         return counters
 
 

@@ -238,6 +238,12 @@ void ProcessRuntime::SetSurroundingRun(uint64_t run) { impl_->surrounding_run = 
 
 uint64_t ProcessRuntime::surrounding_run() const { return impl_->surrounding_run; }
 
+uint64_t ProcessRuntime::Attempt(ProcessSetId process_set) const {
+  if (ForkGuard::InForkedChild()) return 0;
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  return runtime == nullptr ? 0 : runtime->Attempt(process_set);
+}
+
 void ProcessRuntime::CancelCalls(const Status& cause) {
   if (ForkGuard::InForkedChild()) return;
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();

@@ -111,6 +111,9 @@ class TFRING_EXPORT ProcessRuntime {
   uint64_t surrounding_run() const;
   // This rank leaves the attempts of all process sets in which it has calls in flight: for Ctrl-C.
   void CancelCalls(const Status& cause);
+  // In which attempt of the process set this rank is: how many have failed. After a failed step the
+  // same on all members, once each of them has got its error. 0 when not initialized.
+  uint64_t Attempt(ProcessSetId process_set) const;
 
   // "bytes_sent", "control_wakeups", "data_wakeups", "completion_wakeups", "plans", "collectives"
   // (calls that were part of a plan), "tensors", "forwarded" (outputs in place of their inputs),

@@ -100,6 +100,10 @@ void RankRuntime::CancelCalls(const Status& cause) {
   if (core_->runs.Leave(core_->table.AttemptsInUse(), cause)) core_->loop->NotifySubmission();
 }
 
+uint64_t RankRuntime::Attempt(ProcessSetId process_set) const {
+  return core_->runs.Attempt(process_set);
+}
+
 void RankRuntime::Shutdown() {
   std::lock_guard<std::mutex> lock(shutdown_mutex_);
   if (shut_down_) return;

@@ -41,6 +41,7 @@ class RankRuntime {
   void EndRun(uint64_t run);
   void FailRun(uint64_t run, const Status& cause);
   void CancelCalls(const Status& cause);
+  uint64_t Attempt(ProcessSetId process_set) const;
 
   // Refuses new calls, says goodbye, waits for running plans as long as data moves, cancels all
   // else and joins the threads. Where nothing moves that takes 10 s at most; on rank 0 up to 30 s

@@ -32,6 +32,11 @@ uint64_t RunTable::AttemptLocked(ProcessSetId set) const {
   return known == sets_.end() ? 0 : known->second.attempt;
 }
 
+uint64_t RunTable::Attempt(ProcessSetId set) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return AttemptLocked(set);
+}
+
 void RunTable::End(uint64_t run) {
   std::lock_guard<std::mutex> lock(mutex_);
   runs_.erase(run);

@@ -34,6 +34,9 @@ class RunTable {
   // withdrawals for the engine afterwards.
   Result<uint64_t> Admit(uint64_t run, ProcessSetId set);
 
+  // In which attempt of the set this rank is.
+  uint64_t Attempt(ProcessSetId set) const;
+
   // The engine left this attempt, because it failed on another rank. Before any `done` of its
   // calls.
   void OnLeft(const AttemptEnd& end);
