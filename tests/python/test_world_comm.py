@@ -209,7 +209,7 @@ SETS_OF_COMMUNICATORS = """
     own = process_sets.registered()
     assert hvd.size() == 4 and sorted(own) == [0, 1 + me % 2, 3]
     assert total_in(own[1 + me % 2]) == (101.0 if me % 2 == 0 else 1010.0)
-    world.Barrier()  # rank 0 plans for all process sets, so it leaves last
+    world.Barrier()  # rank 0 plans for both halves: it may not leave before both have their sum
     hvd.shutdown()
 
     # Within a job of another communicator ranks are that job's.
