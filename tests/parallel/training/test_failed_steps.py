@@ -1,7 +1,7 @@
 """A step that fails on some ranks fails on all, and the next one works.
 
 TFRING_TEST_ROUNDS=200 plays more rounds than the few of an ordinary run; with -s it prints how long
-the ranks took to learn of a failure.
+the ranks took to learn of a failure. TensorFlow itself waits 10 s for memory before an op fails.
 """
 
 from __future__ import annotations
