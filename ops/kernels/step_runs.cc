@@ -45,7 +45,6 @@ struct StepRuns::Step {
   tf::CancellationManager* const manager;  // both live while a collective waits
   const tf::CancellationToken token;
   tf::RendezvousInterface* const rendezvous;
-  std::vector<ProcessSetId> process_sets;
   int waiting = 0;  // collectives
   bool guarded = false;
   bool over = false;                     // failed or ended, and not in the map any more
@@ -85,11 +84,8 @@ uint64_t StepRuns::Join(tf::OpKernelContext* context, ProcessSetId process_set, 
     const auto found = steps_.find(run);
     if (found != steps_.end()) {
       Step& joined = *found->second;
-      std::vector<ProcessSetId>& sets = joined.process_sets;
-      if (std::find(sets.begin(), sets.end(), process_set) == sets.end()) {
-        sets.push_back(process_set);
-        ProcessRuntime::Get().BeginRun(run, process_set);
-      }
+      // For a collective, which may be an eager op, Enqueue does it.
+      if (caller == Caller::kGuard) ProcessRuntime::Get().BeginRun(run, process_set);
       if (caller == Caller::kCollective) {
         ++joined.waiting;
       } else if (!joined.guarded) {

@@ -85,6 +85,10 @@ void Checker::Fail(const std::string& what) {
 void Checker::OnSubmit(Rank rank, CallId id, const Call& call) {
   ranks_[rank].calls.emplace(id, SeenCall{call, 0});
   ++ranks_[rank].open;
+  if (call.expected != StatusCode::kOk && call.expected != StatusCode::kAborted &&
+      call.request.in_run) {
+    disagreements_.insert({call.request.process_set, call.attempt});
+  }
 }
 
 void Checker::OnRun(Rank rank, const PlanRun& run) {
@@ -251,8 +255,8 @@ std::string Checker::WrongResult(Rank rank, const Call& call, const Status& stat
                  : "the tensor is not named";
     case StatusCode::kAborted:
       if (!call.may_be_aborted) return "no step failed";
-      return call.removed || NamesAFailedStep(call, text) ? ""
-                                                          : "that is no rank whose step failed";
+      if (call.removed || NamesAFailedStep(call, text) || NamesADisagreement(call, text)) return "";
+      return "that is no rank whose step failed";
     case StatusCode::kUnavailable:
       if (allowed_.lost == kNoRank) return "nobody was lost";
       if (!Contains(text, "rank " + std::to_string(allowed_.lost) + " (host ")) {
@@ -279,6 +283,12 @@ bool Checker::NamesAFailedStep(const Call& call, const std::string& text) const 
            return Contains(text, "the step of rank " + std::to_string(rank) + " (host h" +
                                      std::to_string(rank) + ") failed: ");
          });
+}
+
+bool Checker::NamesADisagreement(const Call& call, const std::string& text) const {
+  return disagreements_.count({call.request.process_set, call.attempt}) > 0 &&
+         (Contains(text, " failed: FailedPrecondition: ") ||
+          (Contains(text, " failed: InvalidArgument: ") && Contains(text, " of tensor '")));
 }
 
 bool Checker::NamesADepartedRank(const std::string& text) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,9 +47,7 @@ class Checker {
   const std::vector<std::string>& failures() const { return failures_; }
 
   size_t open(Rank rank) const { return ranks_[rank].open; }
-  const Request& request(Rank rank, CallId id) const {
-    return ranks_[rank].calls.at(id).call.request;
-  }
+  const Call& call(Rank rank, CallId id) const { return ranks_[rank].calls.at(id).call; }
   int64_t plans() const { return static_cast<int64_t>(plans_.size()); }
   int64_t results() const { return results_; }
   int64_t aborted() const { return aborted_; }
@@ -74,6 +73,7 @@ class Checker {
 
   std::string WrongResult(Rank rank, const Call& call, const Status& status) const;
   bool NamesAFailedStep(const Call& call, const std::string& text) const;
+  bool NamesADisagreement(const Call& call, const std::string& text) const;
   bool NamesADepartedRank(const std::string& text) const;
   void CheckCalls(Rank rank, const PlanRun& run);
   std::string WrongRows(Rank rank, const PlanRun& run);
@@ -85,6 +85,8 @@ class Checker {
   std::vector<PerRank> ranks_;
   std::map<uint64_t, SeenPlan> plans_;
   std::map<std::pair<ProcessSetId, uint64_t>, std::vector<Rank>> failures_of_steps_;
+  // In which attempts runs made calls that end with an error.
+  std::set<std::pair<ProcessSetId, uint64_t>> disagreements_;
   int64_t results_ = 0;
   int64_t aborted_ = 0;
   std::vector<std::string> failures_;

@@ -302,7 +302,7 @@ void Cluster::DeliverResult(Rank rank, CallId id, const Status& status) {
   if (caller == nodes_[rank].callers.end()) return;  // the checker has found that
   const size_t user = caller->second;
   nodes_[rank].callers.erase(caller);
-  if (status.code() == StatusCode::kAborted) OnAborted(rank, user);
+  if (!status.ok()) OnError(rank, user, checker_.call(rank, id), status);
   OnCallEnded(rank, user);
 }
 
@@ -310,7 +310,7 @@ void Cluster::DeliverResult(Rank rank, CallId id, const Status& status) {
 // broke in the middle.
 void Cluster::CheckCancelIsNeeded(Rank rank, CallId id, const Status& status) {
   if (status.code() != StatusCode::kCancelled || nodes_[rank].leaving || faulty_rank_ == 0) return;
-  const ProcessSetId set = checker_.request(rank, id).process_set;
+  const ProcessSetId set = checker_.call(rank, id).request.process_set;
   const bool needed =
       set == kGlobalProcessSet ||
       std::any_of(workload_.sets.begin(), workload_.sets.end(), [&](const auto& item) {

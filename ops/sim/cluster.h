@@ -102,7 +102,7 @@ class Cluster {
   void SubmitCall(Rank rank, size_t user, const Call& call);
   void OnCallEnded(Rank rank, size_t user);
   void OnUserDone(Rank rank, size_t user);
-  void OnAborted(Rank rank, size_t user);
+  void OnError(Rank rank, size_t user, const Call& call, const Status& status);
   void LeaveIfAllDone();
   void Leave(Rank rank);
   // True if users shut down when a call is cancelled. Where there are joins they must: without the

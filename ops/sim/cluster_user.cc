@@ -85,13 +85,18 @@ void Cluster::SubmitCall(Rank rank, size_t user, const Call& call) {
   PlanStep(rank);
 }
 
-void Cluster::OnAborted(Rank rank, size_t user) {
+// The user gives up the attempt if it is over, and has had the only error that comes of it.
+void Cluster::OnError(Rank rank, size_t user, const Call& call, const Status& status) {
   Node& node = nodes_[rank];
   User& self = node.users[user];
-  self.failed = true;
-  if (node.attempts[workload_.users[rank][user].process_set] == self.began) {
-    checker_.Fail("rank " + std::to_string(rank) + " is still in the attempt that was aborted");
+  const bool over = node.attempts[workload_.users[rank][user].process_set] != self.began;
+  const bool of_answer = status.code() == StatusCode::kFailedPrecondition ||
+                         status.code() == StatusCode::kInvalidArgument;
+  const bool fails_run = of_answer && call.request.in_run && !call.removed;
+  if (!over && (status.code() == StatusCode::kAborted || fails_run)) {
+    checker_.Fail("rank " + std::to_string(rank) + " is still in the attempt that has failed");
   }
+  self.failed = self.failed || over;
 }
 
 void Cluster::OnCallEnded(Rank rank, size_t user) {

@@ -64,9 +64,13 @@ class WithdrawalWorkload {
       if (number < failures) AddFailures(set, members, &attempt);
       for (auto& [rank, script] : attempt) {
         for (Phase& phase : script.phases) {
+          // Some users make their calls from runs, others one by one.
+          const bool in_run = random_.Percent(40);
           for (Call& call : phase) {
             call.attempt = static_cast<uint64_t>(number);
             call.may_be_aborted = number < failures;
+            // The last time nothing may end the attempt.
+            call.request.in_run = in_run && (number < failures || call.expected == StatusCode::kOk);
           }
         }
         users[rank].attempts.push_back(std::move(script));

@@ -31,20 +31,22 @@ from tensorflow.python.framework import auto_control_deps, func_graph
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.parallel_for import pfor
 
-from tfring.ops import library
+from tfring.ops import library, step_guard
 
 _CHANNELS = "_tfring_channels"  # of a graph: its channels by (name, process set id)
 # All eager calls share one channel: they run one after another anyway, and have many names.
 _EAGER = ("tfring.eager", 0)
 
 _Key = tuple[str, int]  # the name of a collective and the id of its process set
+# Those of the collectives that something runs, in order, with the ids of their process sets.
+_Keys = dict[_Key, frozenset[int]]
 # Of all collectives that XLA compiles: they have the chain in the place of a channel.
 _CHAIN: _Key = ("", -1)
 
 _lock = threading.RLock()  # guards _eager_channels, _used and the channels of every graph
 _eager_channels: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 # What _keys_in found in a function.
-_used: weakref.WeakKeyDictionary[Any, dict[_Key, None]] = weakref.WeakKeyDictionary()
+_used: weakref.WeakKeyDictionary[Any, _Keys] = weakref.WeakKeyDictionary()
 
 
 def channel(name: str, process_set_id: int = 0) -> Any:
@@ -169,7 +171,7 @@ def _refuse_outside(what: str) -> None:
     )
 
 
-def _order_gradient(op: Any, keys: dict[_Key, None]) -> None:
+def _order_gradient(op: Any, keys: _Keys) -> None:
     """Makes the gradient of a call with collectives begin with `ordered`."""
     gradient = getattr(op, "_gradient_function", None)
     done = isinstance(gradient, functools.partial) and gradient.func is _ordered_gradient
@@ -199,6 +201,8 @@ def _channels_inside(op: Any, reads: Any, writes: Any) -> bool:
         return False
     keys = _keys_of(op)
     _order_gradient(op, keys)
+    for process_set_id in frozenset().union(*keys.values()):
+        step_guard.ensure_around(library.load(), op, process_set_id)
     for key in keys:
         if key == _CHAIN:
             _check_call(op)
@@ -229,19 +233,19 @@ _FUNCTIONS_OF = {
 }
 
 
-def _keys_of(op: Any) -> dict[_Key, None]:
+def _keys_of(op: Any) -> _Keys:
     """The keys of the collectives that an op of a graph runs, in order."""
     if op.type in COLLECTIVES:
-        return {_key_of_node(op.node_def, op.inputs[-1].op.type == CHANNEL): None}
-    found: dict[_Key, None] = {}
+        return _keys_of_node(op.node_def, op.inputs[-1].op.type == CHANNEL)
+    found: _Keys = {}
     for attribute in _FUNCTIONS_OF.get(op.type, ()):
         named = op.get_attr(attribute)
         for function in named if isinstance(named, list) else [named]:
-            found.update(_keys_in(op.graph, function.name))
+            _add(_keys_in(op.graph, function.name), found)
     return found
 
 
-def _keys_in(graph: Any, name: str) -> dict[_Key, None]:
+def _keys_in(graph: Any, name: str) -> _Keys:
     """The keys of all collectives in a function and in those that it runs.
 
     They are read from the definition: the graph from which it was made may be gone.
@@ -253,23 +257,28 @@ def _keys_in(graph: Any, name: str) -> dict[_Key, None]:
         known = _used.get(function)
     if known is not None:
         return known
-    found: dict[_Key, None] = {}
+    found: _Keys = {}
     nodes = function.cached_definition.node_def
     of_channels = {f"{node.name}:channel:0" for node in nodes if node.op == CHANNEL}
     for node in nodes:
         if node.op in COLLECTIVES:
             channel = [name for name in node.input if not name.startswith("^")][-1]
-            found[_key_of_node(node, channel in of_channels)] = None
+            _add(_keys_of_node(node, channel in of_channels), found)
         for attribute in _FUNCTIONS_OF.get(node.op, ()):
             value = node.attr[attribute]
             for named in [value.func] if value.HasField("func") else value.list.func:
-                found.update(_keys_in(graph, named.name))
+                _add(_keys_in(graph, named.name), found)
     with _lock:
         _used[function] = found
     return found
 
 
-def _key_of_node(node: Any, has_channel: bool) -> _Key:
-    if not has_channel:
-        return _CHAIN
-    return tf.compat.as_str(node.attr["tensor_name"].s), int(node.attr["process_set_id"].i)
+def _keys_of_node(node: Any, has_channel: bool) -> _Keys:
+    process_set_id = int(node.attr["process_set_id"].i)
+    key = (tf.compat.as_str(node.attr["tensor_name"].s), process_set_id) if has_channel else _CHAIN
+    return {key: frozenset([process_set_id])}
+
+
+def _add(more: _Keys, found: _Keys) -> None:
+    for key, process_set_ids in more.items():
+        found[key] = found.get(key, frozenset()) | process_set_ids

@@ -40,13 +40,32 @@ def ensure(ops_library: Any, process_set_id: int) -> None:
     graph = tf.compat.v1.get_default_graph()
     if control_flow_util.InXlaContext(graph):  # traced by get_concrete_function
         graph = getattr(graph, "outer_graph", None)
+    _guard_all(ops_library, graph, process_set_id)
+
+
+def ensure_around(ops_library: Any, call: Any, process_set_id: int) -> None:
+    """The same for the graph of a call, and those around it.
+
+    What is called may be a function that was traced before, where the graph of the call was not
+    around it. To be called while TensorFlow puts the ops of that graph in order: it takes no notice
+    of ops that are added then, so the guard becomes a control input of the call.
+
+    Args:
+        ops_library: The module of generated op wrappers.
+        call: The op that calls a function with collectives, or runs it in a loop or condition.
+        process_set_id: The process set of such a collective.
+    """
+    _guard_all(ops_library, call.graph, process_set_id, call)
+
+
+def _guard_all(ops_library: Any, graph: Any, process_set_id: int, call: Any = None) -> None:
     while isinstance(graph, func_graph.FuncGraph):
         if not (isinstance(graph, _BODIES) or _is_compiled(graph) or graph.finalized):
-            _guard(ops_library, graph, process_set_id)
-        graph = graph.outer_graph
+            _guard(ops_library, graph, process_set_id, call)
+        graph, call = graph.outer_graph, None
 
 
-def _guard(ops_library: Any, graph: Any, process_set_id: int) -> None:
+def _guard(ops_library: Any, graph: Any, process_set_id: int, call: Any) -> None:
     guarded: set[int] | None = getattr(graph, _GUARDED, None)
     if guarded is None:
         guarded = set()
@@ -56,6 +75,8 @@ def _guard(ops_library: Any, graph: Any, process_set_id: int) -> None:
     guarded.add(process_set_id)
     with graph.as_default(), tf.control_dependencies(None), tf.device("CPU:0"):
         guard = ops_library.tfring_step_guard(process_set_id=process_set_id)
+    if call is not None:
+        call._add_control_input(guard)
     order = getattr(graph, "experimental_acd_manager", None)
     if order is not None:
         # Else it would wait for every stateful op that was traced before it, as a tf.py_function.

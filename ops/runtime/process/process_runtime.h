@@ -26,9 +26,11 @@ namespace tfring {
 // a thread that the runtime does not need to make progress, with no lock held; it may call Enqueue.
 //
 // `run` is the execution of a TensorFlow graph that makes the call (its step id), or 0 for none, as
-// in an eager call. See ProcessRuntime::FailRun.
+// in an eager call. See ProcessRuntime::FailRun. `in_graph` says that the run fails if this call
+// does; an eager op has a number, too, and no graph around it.
 struct LocalCall {
   uint64_t run = 0;
+  bool in_graph = false;
   std::vector<TensorBuffer> buffers;
   std::function<Result<void*>(int tensor, const Shape& shape)> allocate;
   std::function<void(const std::vector<int64_t>& values)> announce;
@@ -94,7 +96,8 @@ class TFRING_EXPORT ProcessRuntime {
   // nothing when not initialized. `run` is not 0, and no two executions have the same.
   //
   // BeginRun: the run may use the process set. It belongs to the attempt of the set in which this
-  // rank is now. Any number of times; Enqueue does it too, for a run that is new to the set.
+  // rank is now. Any number of times; Enqueue does it too, for a run that is new to the set. Until
+  // the run ends, it counts as failing with every call of this rank in the set.
   void BeginRun(uint64_t run, ProcessSetId process_set);
   // No call of the run comes any more. To be called for each run, also after FailRun.
   void EndRun(uint64_t run);
@@ -106,7 +109,8 @@ class TFRING_EXPORT ProcessRuntime {
   // attempt.
   void FailRun(uint64_t run, const Status& cause);
   // The run of calls that do not know theirs: those of programs that XLA has compiled, which learn
-  // nothing of the step that they are part of. 0: none, or several at a time.
+  // nothing of the step that they are part of. 0: none, or several at a time. Then a call of a step
+  // that has failed already is not refused, and belongs to the attempt that follows.
   void SetSurroundingRun(uint64_t run);
   uint64_t surrounding_run() const;
   // This rank leaves the attempts of all process sets in which it has calls in flight: for Ctrl-C.

@@ -1,5 +1,6 @@
 #include "ops/runtime/process/run_table.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -16,6 +17,7 @@ bool RunTable::Begin(uint64_t run, ProcessSetId set) {
   std::lock_guard<std::mutex> lock(mutex_);
   const size_t before = withdrawals_.size();
   BeginLocked(run, set);
+  if (runs_[run].failed.ok()) open_.insert(run);
   return withdrawals_.size() > before;
 }
 
@@ -40,6 +42,7 @@ uint64_t RunTable::Attempt(ProcessSetId set) const {
 void RunTable::End(uint64_t run) {
   std::lock_guard<std::mutex> lock(mutex_);
   runs_.erase(run);
+  open_.erase(run);
 }
 
 bool RunTable::Fail(uint64_t run, const Status& cause) {
@@ -48,6 +51,7 @@ bool RunTable::Fail(uint64_t run, const Status& cause) {
   Run& failed = runs_[run];
   if (!failed.failed.ok()) return false;
   failed.failed = cause;
+  open_.erase(run);
   failed_.push_back(run);
   bool left = false;
   for (const auto& [set, attempt] : failed.began) {
@@ -57,6 +61,7 @@ bool RunTable::Fail(uint64_t run, const Status& cause) {
   }
   if (failed_.size() > kMaxFailedRuns) {
     runs_.erase(failed_.front());
+    open_.erase(failed_.front());
     failed_.pop_front();
   }
   return left;
@@ -87,6 +92,12 @@ Result<uint64_t> RunTable::Admit(uint64_t run, ProcessSetId set) {
   // It is not behind, either, if the set was removed just now: the engine ends the call then.
   if (began >= AttemptLocked(set)) return began;
   return sets_[set].error;
+}
+
+bool RunTable::InRun(ProcessSetId set) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::any_of(open_.begin(), open_.end(),
+                     [&](uint64_t run) { return runs_.at(run).began.count(set) > 0; });
 }
 
 void RunTable::OnLeft(const AttemptEnd& end) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "ops/runtime/base/status.h"
@@ -37,7 +38,10 @@ class RunTable {
   // In which attempt of the set this rank is.
   uint64_t Attempt(ProcessSetId set) const;
 
-  // The engine left this attempt, because it failed on another rank. Before any `done` of its
+  // Whether a run that fails with a call of the set may be under way: one that Begin told of.
+  bool InRun(ProcessSetId set) const;
+
+  // The engine left this attempt, because of an answer of rank 0. Before any `done` of its
   // calls.
   void OnLeft(const AttemptEnd& end);
   // Forgets the process sets that do not exist any more.
@@ -68,7 +72,8 @@ class RunTable {
   mutable std::mutex mutex_;          // guards everything below
   std::map<ProcessSetId, Set> sets_;  // those of which an attempt is over
   std::unordered_map<uint64_t, Run> runs_;
-  std::deque<uint64_t> failed_;  // runs that have failed, the oldest first
+  std::unordered_set<uint64_t> open_;  // of these, those that Begin told of, until End or Fail
+  std::deque<uint64_t> failed_;        // runs that have failed, the oldest first
   std::vector<Withdrawal> withdrawals_;
 };
 

@@ -90,6 +90,32 @@ TEST(ARunThatFailsBeforeItsFirstCall) {
   ExpectWorks(&job, 2);
 }
 
+// Rank 0 is in a run, rank 1 makes eager calls: one error for each, then both go on.
+TEST(ADisagreementBetweenARunAndAnEagerCall) {
+  Job job(2, Link::kTcp);
+  for (uint64_t run = 1; run <= 20; ++run) {
+    const bool block = run % 2 == 0;  // of eager calls, which begins a run of its own
+    if (block) job[0].BeginRun(run, kGlobalProcessSet);
+    auto wrong = Allreduce("x", {7}, 1.0f);
+    LocalCall local = wrong->MakeLocalCall();
+    local.run = block ? run + 1000 : run;
+    local.in_graph = !block;
+    job[0].Enqueue(wrong->request, std::move(local));
+    auto eager = Start(&job, 1, 0, "x");
+    for (Call* call : {wrong.get(), eager.get()}) {
+      const Status status = call->Wait();
+      EXPECT_EQ(std::string(StatusCodeName(status.code())), std::string("FailedPrecondition"));
+    }
+    auto next = Start(&job, 1, 0, "next");  // before or after rank 0's run fails
+    job[0].FailRun(run, kNan);
+    job[0].EndRun(run);
+    auto same = Start(&job, 0, 0, "next");
+    for (Call* call : {next.get(), same.get()}) {
+      EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
+    }
+  }
+}
+
 TEST(CallsWithoutARunNeedNothingElse) {
   Job job(2, Link::kTcp);
   auto waiting = Start(&job, 0, 0, "x");
@@ -159,6 +185,22 @@ TEST(FailuresWhileThreadsEnqueue) {
     }
     if (run % 20 == 0) ExpectWorks(&job, 1000 + run);
   }
+}
+
+TEST(ARunConcernsTheSetsThatItBeganToUse) {
+  RunTable runs;
+  EXPECT_TRUE(!runs.InRun(0));
+  EXPECT_TRUE(runs.Admit(1, 0).ok());  // an eager op
+  EXPECT_TRUE(!runs.InRun(0));
+  runs.Begin(2, 3);
+  EXPECT_TRUE(runs.InRun(3) && !runs.InRun(0));
+  runs.Fail(2, kNan);
+  runs.Begin(2, 3);
+  EXPECT_TRUE(!runs.InRun(3));
+  runs.Begin(4, 0);
+  EXPECT_TRUE(runs.InRun(0));
+  runs.End(4);
+  EXPECT_TRUE(!runs.InRun(0));
 }
 
 TEST(TheTableOfRunsStaysSmall) {

@@ -1,7 +1,7 @@
 """A step that fails on some ranks fails on all, and the next one works.
 
 TFRING_TEST_ROUNDS=200 plays more rounds than the few of an ordinary run; with -s it prints how long
-the ranks took to learn of a failure.
+the ranks took to learn of a failure. TensorFlow itself waits 10 s for memory before an op fails.
 """
 
 from __future__ import annotations
@@ -202,6 +202,62 @@ def test_retry_on_one_rank_waits_for_the_others(rank: int, several: int) -> None
             run_step("function", x, NEVER, 0, [0] * BUCKETS)
         total = run_step("function", x, NEVER, 0, [0] * BUCKETS)
     assert float(total[0]) == expected("function", [1.0] * last + [100.0])
+
+
+def test_a_disagreement_is_one_error_for_a_step_and_for_an_eager_call(
+    rank: int, several: int
+) -> None:
+    """Rank 0 is in a step, the others call eagerly; each has one error, and all go on."""
+
+    @tf.function
+    def step(x: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum, name="mixed")
+
+    def eager(x: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum, name="mixed")
+
+    def block(x: Any) -> Any:
+        with hvd.step():
+            return eager(x)
+
+    def inside(x: Any) -> Any:
+        return tf.function(lambda v: tf.py_function(eager, [v], tf.float32))(x)
+
+    for of_rank_0 in (step, block, inside):
+        mine = of_rank_0 if rank == 0 else eager
+        for _ in range(3):
+            with pytest.raises(tf.errors.OpError, match="disagree on the shape"):
+                mine(tf.ones([2 + min(rank, 1)]))
+            for _ in range(2):
+                assert mine(tf.ones([2])).numpy().tolist() == [several] * 2
+    # No step is concerned: what waits goes on.
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        eager(tf.ones([2 + rank % 2]))
+    assert step(tf.ones([2])).numpy().tolist() == [several] * 2
+
+
+@pytest.mark.parametrize("mode", ["graph", "jit"])
+def test_a_function_traced_before_the_step_that_calls_it(
+    rank: int, several: int, mode: str
+) -> None:
+    """The step fails before and after what it calls, none of whose ops has been traced in it."""
+
+    @tf.function(jit_compile=mode == "jit")
+    def inner(x: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum, name=f"traced.{mode}")
+
+    @tf.function
+    def outer(x: Any, at: Any) -> Any:
+        total = inner(maybe_fail(x, 0, at, tf.constant(1)))
+        return maybe_fail(total, 1, at, tf.constant(1))
+
+    assert inner(tf.ones([2])).numpy().tolist() == [several] * 2
+    for at in (0, 1, 0):
+        error = failure_of(
+            lambda a=at: outer(tf.ones([2]), tf.constant(a if rank == 1 else NEVER)), mode
+        )
+        check_told(error, {1}, rank)
+        assert outer(tf.ones([2]), tf.constant(NEVER)).numpy().tolist() == [several] * 2
 
 
 def test_failure_concerns_the_members_of_its_process_set(rank: int, size: int) -> None:

@@ -47,6 +47,22 @@ SCRIPT = """
     def without(x):
         return x + 1.0
 
+    @tf.function
+    def around_traced(x):
+        x = tf.ensure_shape(tf.py_function(lambda x: x, [x], tf.float32), [2])
+        return compiled(x) + several(x)
+
+    @tf.function
+    def loop_around_traced(x):
+        for _ in tf.range(3):
+            if x[0] > 0.0:
+                x = several(x)
+        return x
+
+    def starts_at_once(function, *args):
+        operations = function.get_concrete_function(*args).graph.get_operations()
+        return [not op.control_inputs for op in operations if op.type == "TfringStepGuard"]
+
     x = tf.ones([2])
     assert [guards(f, x) for f in (several, in_loop, compiled, around, without)] == [1, 1, 0, 1, 0]
 
@@ -54,6 +70,10 @@ SCRIPT = """
         several(x)
     for step in (in_loop, compiled, around):
         step(x)
+    # Traced before, and called by others now.
+    assert [starts_at_once(f, x) for f in (around_traced, loop_around_traced)] == [[True], [True]]
+    for step in (around_traced, loop_around_traced):
+        assert step(x)[0] >= 1.0
     assert total(x, "eager")[0] == 1.0
     data = tf.data.Dataset.range(3).map(lambda i: total(tf.cast(i, tf.float32), "mapped"))
     assert [float(i) for i in data] == [0.0, 1.0, 2.0]

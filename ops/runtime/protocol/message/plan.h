@@ -39,6 +39,8 @@ struct Plan {
   Rank peer = kNoRank;       // send/recv: the receiver
   std::vector<Rank> absent;  // members that have joined and take no part; ascending
   Status error;              // not ok: nothing runs, the calls of the items end with this
+  // With an error: a step fails with it, here or on another rank, so the attempt is over.
+  bool ends_attempt = false;
   std::vector<PlanItem> items;
   std::vector<uint32_t> evicted;  // cache ids that no rank may send from here on
 };

@@ -194,7 +194,7 @@ bool operator==(const Request& a, const Request& b) {
          a.peer == b.peer && a.layout_hash == b.layout_hash && a.group == b.group &&
          a.shapes == b.shapes && a.splits == b.splits && a.set_ranks == b.set_ranks &&
          a.removed_set == b.removed_set && a.refusal == b.refusal && a.unnamed == b.unnamed &&
-         a.call_site == b.call_site && a.name == b.name;
+         a.in_run == b.in_run && a.call_site == b.call_site && a.name == b.name;
 }
 
 std::string Describe(const Request& request) {
@@ -292,6 +292,7 @@ void Refuse(const Status& why, Request* request) {
   refused.root = request->root;
   refused.peer = request->peer;
   refused.unnamed = request->unnamed;
+  refused.in_run = request->in_run;
   refused.call_site = std::move(request->call_site);
   refused.refusal = why.message().substr(0, kMaxRefusalBytes);
   if (refused.refusal.empty()) refused.refusal = "the call is invalid";

@@ -26,6 +26,7 @@ struct Request {
   bool group = false;        // planned alone when group fusion is disabled
   bool resent = false;       // in full, as rank 0 did not know the cache id; not compared
   bool unnamed = false;      // an eager call under a default name: matched by its order alone
+  bool in_run = false;       // a step of this rank fails if it fails: see Plan::ends_attempt
   // The line of the user's program that makes the call, as "train.py:40"; empty where unknown. For
   // messages, and compared between the ranks of an unnamed call: see CallSiteCounts.
   std::string call_site;

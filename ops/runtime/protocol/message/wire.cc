@@ -22,12 +22,14 @@ constexpr uint8_t kRequestFlags = kHasPrescale | kHasPostscale | kHasLayoutHash 
 // Those of the second byte of a Request.
 constexpr uint8_t kHasCallSite = 1;
 constexpr uint8_t kIsUnnamed = 2;
-constexpr uint8_t kMoreRequestFlags = kHasCallSite | kIsUnnamed;
+constexpr uint8_t kIsInRun = 4;
+constexpr uint8_t kMoreRequestFlags = kHasCallSite | kIsUnnamed | kIsInRun;
 constexpr uint8_t kHasError = 4;
 constexpr uint8_t kHasEvicted = 8;
 constexpr uint8_t kHasAbsent = 16;
+constexpr uint8_t kEndsAttempt = 32;
 constexpr uint8_t kPlanFlags =
-    kHasPrescale | kHasPostscale | kHasError | kHasEvicted | kHasAbsent | kHasPeer;
+    kHasPrescale | kHasPostscale | kHasError | kHasEvicted | kHasAbsent | kEndsAttempt | kHasPeer;
 
 // The fewest bytes that one element takes: bounds counts, and so allocation.
 constexpr size_t kMinRequestBytes = 9;
@@ -129,7 +131,8 @@ void WriteRequest(const Request& request, WireWriter* out) {
   out->Byte(static_cast<uint8_t>(request.op));
   out->Byte(flags);
   out->Byte(static_cast<uint8_t>((request.call_site.empty() ? 0 : kHasCallSite) |
-                                 (request.unnamed ? kIsUnnamed : 0)));
+                                 (request.unnamed ? kIsUnnamed : 0) |
+                                 (request.in_run ? kIsInRun : 0)));
   out->Signed(request.process_set);
   out->Signed(request.root);
   if (flags & kHasPeer) out->Signed(request.peer);
@@ -155,6 +158,7 @@ Request ReadRequest(WireReader* in) {
   request.group = (flags & kIsGroup) != 0;
   request.resent = (flags & kIsResent) != 0;
   request.unnamed = (more & kIsUnnamed) != 0;
+  request.in_run = (more & kIsInRun) != 0;
   request.process_set = in->Signed32();
   request.root = in->Signed32();
   request.peer = ReadPeer(flags, in);
@@ -186,6 +190,7 @@ Request ReadRequest(WireReader* in) {
 void WritePlan(const Plan& plan, WireWriter* out) {
   auto flags = ScaleFlags(plan.prescale, plan.postscale);
   if (!plan.error.ok()) flags |= kHasError;
+  if (plan.ends_attempt) flags |= kEndsAttempt;
   if (!plan.evicted.empty()) flags |= kHasEvicted;
   if (!plan.absent.empty()) flags |= kHasAbsent;
   if (plan.peer != kNoRank) flags |= kHasPeer;
@@ -220,6 +225,8 @@ Plan ReadPlan(WireReader* in) {
   plan.root = in->Signed32();
   plan.peer = ReadPeer(flags, in);
   ReadScales(flags, &plan.prescale, &plan.postscale, in);
+  plan.ends_attempt = (flags & kEndsAttempt) != 0;
+  if (plan.ends_attempt && (flags & kHasError) == 0) in->Fail();
   if (flags & kHasError) {
     plan.error = ReadStatus(in);
     if (plan.error.ok()) in->Fail();

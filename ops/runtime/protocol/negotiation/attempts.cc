@@ -18,20 +18,19 @@ Status StepFailed(const std::string& what, const std::string& why) {
                  "error, the next step works");
 }
 
-bool EndsAttempt(const Status& error) { return error.code() == StatusCode::kAborted; }
-
 std::string Shortened(std::string text) {
   if (text.size() <= kMaxReasonBytes) return text;
   return text.substr(0, kMaxReasonBytes) + " ...";
 }
 
-void Attempts::Leave(ProcessSetId set, Rank rank, const std::string& why) {
+void Attempts::End(ProcessSetId set, const std::string& why) {
   OfSet& of_set = sets_[set];
-  OfRank& of_rank = of_set.ranks[rank];
-  if (of_rank.left == of_set.over) {
-    of_set.reasons[of_set.over++] = Shortened(why);
-    if (of_set.reasons.size() > kMaxReasons) of_set.reasons.erase(of_set.reasons.begin());
-  }
+  of_set.reasons[of_set.over++] = Shortened(why);
+  if (of_set.reasons.size() > kMaxReasons) of_set.reasons.erase(of_set.reasons.begin());
+}
+
+void Attempts::Leave(ProcessSetId set, Rank rank) {
+  OfRank& of_rank = sets_[set].ranks[rank];
   ++of_rank.left;
   of_rank.count = ++left_count_[rank];
 }

@@ -18,7 +18,7 @@ struct Withdrawal {
   Status cause;          // not ok
 };
 
-// This rank has left the attempt, because the step of another rank failed.
+// This rank has left the attempt, because of what rank 0 has answered to one of its calls.
 struct AttemptEnd {
   ProcessSetId process_set = kGlobalProcessSet;
   uint64_t attempt = 0;  // counted on this rank
@@ -29,22 +29,23 @@ struct AttemptEnd {
 // names the rank and the cause.
 Status StepFailed(const std::string& what, const std::string& why);
 
-// Whether the error of a plan says that the attempt of its process set is over.
-bool EndsAttempt(const Status& error);
-
 // `text`, cut to a length at which it may be sent and kept.
 std::string Shortened(std::string text);
 
 // Rank 0's knowledge of the attempts of each process set. All ranks begin in attempt 0. A rank
-// whose step fails leaves its attempt; with the first rank that leaves, the attempt is over for all
-// of them, and each of the others leaves it when it learns that. Ranks report it in order with
-// their requests, so rank 0 always knows to which attempt a request belongs. Attempts are counted
-// one by one: a rank that was several attempts behind fails as often as the others did, so that all
-// go on with the same one. Sets without a failure take no memory. Part of the Sequencer.
+// whose step fails leaves its attempt; with the first rank that leaves, or when ranks disagree in a
+// step, the attempt is over for all of them, and each leaves it when it learns that. Ranks report
+// it in order with their requests, so rank 0 always knows to which attempt a request belongs.
+// Attempts are counted one by one: a rank that was several attempts behind fails as often as the
+// others did, so that all go on with the same one. Sets without a failure take no memory. Part of
+// the Sequencer.
 class Attempts {
  public:
-  // `rank` leaves its attempt. If it is the first, `why` is kept for those that are still in it.
-  void Leave(ProcessSetId set, Rank rank, const std::string& why);
+  // The attempt is over that is not yet; `why` is kept for those that are in it.
+  void End(ProcessSetId set, const std::string& why);
+
+  // `rank` leaves its attempt, which is over.
+  void Leave(ProcessSetId set, Rank rank);
 
   // Why the attempt of `rank` is over; null while it is not.
   const std::string* WhyOver(ProcessSetId set, Rank rank) const;

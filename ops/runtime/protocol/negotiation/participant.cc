@@ -114,9 +114,13 @@ Status Participant::OnPlan(PlanRun* run) {
     calls.push_back(call);
   }
   if (plan.error.ok()) TFRING_RETURN_IF_ERROR(ChangeSets(plan));
-  if (EndsAttempt(plan.error) && calls[0]->attempt == AttemptOf(plan.process_set)) {
-    left_.push_back({plan.process_set, calls[0]->attempt, plan.error});
-    Leave(plan.process_set, plan.error, OkStatus());
+  if (plan.ends_attempt && calls[0]->attempt == AttemptOf(plan.process_set)) {
+    Status error = plan.error;
+    if (error.code() != StatusCode::kAborted) {
+      error = StepFailed("a later call of this step", "the step failed: " + error.ToString());
+    }
+    left_.push_back({plan.process_set, calls[0]->attempt, error});
+    Leave(plan.process_set, error, OkStatus());
   }
   for (WaitingCall* call : calls) {
     run->calls.push_back(call->id);

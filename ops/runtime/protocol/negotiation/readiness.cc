@@ -52,6 +52,13 @@ std::vector<std::string> PendingTensor::DifferentCallSites() const {
   return sites;
 }
 
+bool PendingTensor::InRun(bool in_run) const {
+  for (size_t i = 0; i < rank_requests.size(); ++i) {
+    if (rank_requests[i].order != 0 && rank_requests[i].common().in_run == in_run) return true;
+  }
+  return false;
+}
+
 std::vector<Rank> PendingTensor::ReadyRanks() const {
   std::vector<Rank> ranks;
   for (size_t i = 0; i < rank_requests.size(); ++i) {

@@ -82,6 +82,7 @@ struct PendingTensor {
   const std::string& CallSiteOf(size_t position) const;
   // By position, or empty if all are equal. Every request has come.
   std::vector<std::string> DifferentCallSites() const;
+  bool InRun(bool in_run = true) const;  // whether that is so on one of the ranks
   std::vector<Rank> ReadyRanks() const;  // whose requests have come
   Rank LastReady() const;
   // The agreement whose cache id every member sent, or null.

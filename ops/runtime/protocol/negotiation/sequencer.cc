@@ -9,7 +9,8 @@
 #include "ops/runtime/protocol/negotiation/validation.h"
 
 // From requests to complete tensors. Each tensor leaves this file in one of three ways: queued for
-// a plan (ValidateAndQueue), ended with an error on all ranks that sent a request (EndWithError),
+// a plan (ValidateAndQueue), ended with an error on all ranks that sent a request (EndDisagreement,
+// CancelFor),
 // or, for a request that is not even recorded, ended on its own rank (RejectRequest).
 namespace tfring {
 namespace {
@@ -134,13 +135,15 @@ Status Sequencer::RecordRequest(Rank from, const std::vector<Rank>& members,
       return OkStatus();
     }
   }
-  if (!joins && !HasRoomFor(from, request)) return OkStatus();
+  Status room = joins ? OkStatus() : CheckRoomFor(from, request);
   PendingTensor* pending = readiness_.Add(set, name, members, from, std::move(rank_request), now);
   if (pending == nullptr) {
     return Internal("rank " + std::to_string(from) + " asked twice for tensor '" + name + "'" +
                     SetText(set) + " before it was planned");
   }
-  if (joins) {
+  if (!room.ok()) {
+    EndDisagreement(pending, std::move(room));
+  } else if (joins) {
     CompleteWithout(from, now);
   } else {
     TryComplete(pending, now);
@@ -148,22 +151,19 @@ Status Sequencer::RecordRequest(Rank from, const std::vector<Rank>& members,
   return OkStatus();
 }
 
-// False if the memory for requests that wait for other ranks is used up: then this call ends on all
+// Not ok if the memory for requests that wait for other ranks is used up: then the call ends on all
 // ranks that have made it. A request that completes its tensor is always taken.
-bool Sequencer::HasRoomFor(Rank from, const Request& request) {
-  if (readiness_.bytes() < max_pending_bytes_) return true;
-  PendingTensor* pending = readiness_.FindByName(request.process_set, request.name);
-  if (pending != nullptr && pending->ready + 1 >= pending->members.size()) return true;
-  const Status error = ResourceExhausted(
+Status Sequencer::CheckRoomFor(Rank from, const Request& request) {
+  if (readiness_.bytes() < max_pending_bytes_) return OkStatus();
+  const PendingTensor* pending = readiness_.FindByName(request.process_set, request.name);
+  if (pending != nullptr && pending->ready + 1 >= pending->members.size()) return OkStatus();
+  return ResourceExhausted(
       Describe(request) + SetText(request.process_set) + " by rank " + std::to_string(from) +
       ": rank 0 keeps " + std::to_string(readiness_.all().size()) +
       " tensors that wait for other ranks, in " + std::to_string(readiness_.bytes()) +
       " bytes, and TFRING_MAX_PENDING_BYTES is " + std::to_string(max_pending_bytes_) +
       ". Wait for some calls before making more, give many small tensors to one grouped call, or "
       "look for the rank that the others are ahead of");
-  RejectRequest(from, request, error);
-  if (pending != nullptr) EndWithError(pending, error);
-  return false;
 }
 
 // After `joined` has joined: tensors that waited for it may be complete now, or impossible. Joins
@@ -179,7 +179,10 @@ void Sequencer::CompleteWithout(Rank joined, TimePoint now) {
     (is_join ? joins : tensors).push_back(handle);
   }
   tensors.insert(tensors.end(), joins.begin(), joins.end());
-  for (uint64_t handle : tensors) TryComplete(readiness_.Find(handle), now);
+  for (uint64_t handle : tensors) {
+    PendingTensor* pending = readiness_.Find(handle);
+    if (pending != nullptr) TryComplete(pending, now);  // unless one before ended the attempt
+  }
 }
 
 // Called after each change that can complete a tensor. If a member is still missing, it is watched
@@ -189,7 +192,7 @@ void Sequencer::TryComplete(PendingTensor* pending, TimePoint now) {
   if (!departed.empty()) return CancelFor(departed, pending);
   std::vector<Rank> absent = joins_.AbsentFrom(*pending);
   Status possible = CheckAbsent(pending->AnyRequest(), absent);
-  if (!possible.ok()) return EndWithError(pending, std::move(possible));
+  if (!possible.ok()) return EndDisagreement(pending, std::move(possible));
   if (pending->ready + absent.size() == pending->members.size()) {
     pending->absent = std::move(absent);
     return ValidateAndQueue(pending);
@@ -203,7 +206,7 @@ void Sequencer::TryComplete(PendingTensor* pending, TimePoint now) {
 void Sequencer::ValidateAndQueue(PendingTensor* pending) {
   StopStallWatch(pending);
   Status agreed = Validate(pending);
-  if (!agreed.ok()) return EndWithError(pending, std::move(agreed));
+  if (!agreed.ok()) return EndDisagreement(pending, std::move(agreed));
   pending->complete = true;
   // Until this tensor is planned, its name must not start another one on the same ranks; they do
   // not send it again before they have the plan. Other members may: those that are no end of a
@@ -237,9 +240,10 @@ Status Sequencer::Validate(PendingTensor* pending) {
 }
 
 // Ends a request that was not recorded, on the rank that sent it.
-void Sequencer::RejectRequest(Rank from, const Request& request, Status error) {
+void Sequencer::RejectRequest(Rank from, const Request& request, Status error, bool ends_attempt) {
   Addressed rejection{PlanFor(request), {from}};
   rejection.plan.error = std::move(error);
+  rejection.plan.ends_attempt = ends_attempt;
   rejection.plan.items.push_back({request.name, 0, {}});
   errors_.push_back(std::move(rejection));
 }
@@ -271,7 +275,7 @@ void Sequencer::CancelFor(const std::vector<Rank>& departed, PendingTensor* pend
 }
 
 // Sends the error to all ranks whose requests have come. The others never know of the tensor.
-void Sequencer::EndWithError(PendingTensor* pending, Status error) {
+void Sequencer::EndWithError(PendingTensor* pending, Status error, bool ends_attempt) {
   StopStallWatch(pending);
   Addressed ending{PlanFor(pending->AnyRequest()), {}};
   for (size_t i = 0; i < pending->rank_requests.size(); ++i) {
@@ -284,6 +288,7 @@ void Sequencer::EndWithError(PendingTensor* pending, Status error) {
     if (departed_.count(rank) == 0) ending.recipients.push_back(rank);
   }
   ending.plan.error = std::move(error);
+  ending.plan.ends_attempt = ends_attempt;
   ending.plan.items.push_back({pending->name, 0, {}});
   if (!ending.recipients.empty()) errors_.push_back(std::move(ending));
   readiness_.Erase(pending->handle);

@@ -90,15 +90,15 @@ class Sequencer {
   Status OnCacheId(Rank from, uint32_t id, TimePoint now);
   Status RecordRequest(Rank from, const std::vector<Rank>& members, RankRequest rank_request,
                        TimePoint now);
-  bool HasRoomFor(Rank from, const Request& request);
+  Status CheckRoomFor(Rank from, const Request& request);
   void CompleteWithout(Rank joined, TimePoint now);
   void TryComplete(PendingTensor* pending, TimePoint now);
   void ValidateAndQueue(PendingTensor* pending);
   static Status Validate(PendingTensor* pending);
-  void RejectRequest(Rank from, const Request& request, Status error);
+  void RejectRequest(Rank from, const Request& request, Status error, bool ends_attempt = false);
   std::vector<Rank> DepartedOf(const std::vector<Rank>& members) const;
   void CancelFor(const std::vector<Rank>& departed, PendingTensor* pending);
-  void EndWithError(PendingTensor* pending, Status error);
+  void EndWithError(PendingTensor* pending, Status error, bool ends_attempt = false);
   void StopStallWatch(PendingTensor* pending);
   // sequencer_plans.cc: from complete tensors to plans.
   bool MakePlan(FusionPlanner* planner, Outgoing* out);
@@ -108,8 +108,8 @@ class Sequencer {
   Status AddSet(const Request& request, std::vector<int64_t>* values);
   Status RemoveSet(const Request& request, std::vector<int64_t>* values);
   // sequencer_attempts.cc
-  void EndAttempt(ProcessSetId set, Rank from, const std::vector<Rank>& members,
-                  const std::string& why);
+  void EndDisagreement(PendingTensor* pending, Status error);
+  void EndAttempt(ProcessSetId set, const std::vector<Rank>& knowing, const std::string& why);
   bool RejectIfOver(Rank from, const Request& request, uint64_t made_at);
   // sequencer_stalls.cc
   struct OldestWait {  // of one rank: its oldest request that waits for other ranks

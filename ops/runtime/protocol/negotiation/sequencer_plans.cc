@@ -91,8 +91,10 @@ void Sequencer::AddItem(const PendingTensor& pending, Plan* plan) {
   item.name = pending.name;
   item.negotiated_values =
       agreement != nullptr ? agreement->negotiated_values : pending.negotiated_values;
-  // A rank that is absent does not get the plan and could not learn the id.
-  if (Traits(plan->kind).cacheable && pending.absent.empty()) {
+  // A rank that is absent does not get the plan and could not learn the id; and an id says for all
+  // members that they are in a run, or that they are not.
+  const bool equal = !pending.InRun(true) || !pending.InRun(false);
+  if (Traits(plan->kind).cacheable && pending.absent.empty() && equal) {
     ResponseCache::Evicted evicted;
     item.cache_id = cache_.Insert(pending.rank_requests.front().common(), item.negotiated_values,
                                   pending.DifferentCallSites(), &evicted);
@@ -114,6 +116,12 @@ void Sequencer::AddMembershipItem(const PendingTensor& pending, Plan* plan) {
     plan->error = AddSet(request, &item.negotiated_values);
   } else {
     plan->error = RemoveSet(request, &item.negotiated_values);
+  }
+  plan->ends_attempt = !plan->error.ok() && pending.InRun();
+  if (plan->ends_attempt) {
+    const std::vector<Rank> told = pending.ReadyRanks();
+    EndAttempt(pending.process_set, told,
+               "the step of " + RanksText(told) + " failed: " + plan->error.ToString());
   }
   plan->items.push_back(std::move(item));
 }

@@ -28,6 +28,7 @@ Frame RequestsFrame() {
   odd.refusal = "a scalar";
   odd.resent = true;
   odd.unnamed = true;
+  odd.in_run = true;
   odd.call_site = "train.py:40";
   Request& add = frame.requests.emplace_back();
   add.kind = CollectiveKind::kAddProcessSet;
@@ -58,6 +59,8 @@ Frame PlansFrame() {
   plan.evicted.clear();
   plan.peer = 4;
   plan.absent = {1, 5};
+  frame.plans.push_back(plan);
+  plan.ends_attempt = true;
   frame.plans.push_back(plan);
   frame.plans.push_back(Plan());
   return frame;
@@ -101,7 +104,7 @@ bool SamePlan(const Plan& a, const Plan& b) {
          a.dtype == b.dtype && a.op == b.op && a.prescale == b.prescale &&
          a.postscale == b.postscale && a.root == b.root && a.error.code() == b.error.code() &&
          a.error.message() == b.error.message() && a.evicted == b.evicted && a.peer == b.peer &&
-         a.absent == b.absent;
+         a.absent == b.absent && a.ends_attempt == b.ends_attempt;
 }
 
 TEST(EveryFrameTypeComesBack) {
