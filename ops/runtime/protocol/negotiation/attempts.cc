@@ -3,10 +3,11 @@
 #include <cstddef>
 #include <iterator>
 
+#include "ops/runtime/protocol/message/text.h"
+
 namespace tfring {
 namespace {
 
-constexpr size_t kMaxReasonBytes = 1024;
 // For each process set. A rank that is further behind gets the oldest that is kept.
 constexpr size_t kMaxReasons = 16;
 
@@ -19,11 +20,6 @@ Status StepFailed(const std::string& what, const std::string& why) {
 }
 
 bool EndsAttempt(const Status& error) { return error.code() == StatusCode::kAborted; }
-
-std::string Shortened(std::string text) {
-  if (text.size() <= kMaxReasonBytes) return text;
-  return text.substr(0, kMaxReasonBytes) + " ...";
-}
 
 void Attempts::Leave(ProcessSetId set, Rank rank, const std::string& why) {
   OfSet& of_set = sets_[set];

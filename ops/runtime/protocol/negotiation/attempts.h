@@ -32,9 +32,6 @@ Status StepFailed(const std::string& what, const std::string& why);
 // Whether the error of a plan says that the attempt of its process set is over.
 bool EndsAttempt(const Status& error);
 
-// `text`, cut to a length at which it may be sent and kept.
-std::string Shortened(std::string text);
-
 // Rank 0's knowledge of the attempts of each process set. All ranks begin in attempt 0. A rank
 // whose step fails leaves its attempt; with the first rank that leaves, the attempt is over for all
 // of them, and each of the others leaves it when it learns that. Ranks report it in order with
