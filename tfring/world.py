@@ -90,6 +90,9 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             _log.warning("%s", warning)
         identity = find_identity(os.environ, meeting=settings.meeting)
         membership = connect_job(identity, settings, os.environ, job, len(wanted))
+        if membership.rank == 0:  # all ranks of a job have them
+            for warning in settings.without_effect:
+                _log.warning("%s", warning)
         _start(membership, settings)
         if membership.process_sets == 0:
             return

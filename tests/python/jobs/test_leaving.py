@@ -40,9 +40,12 @@ SCRIPT = """
 
 def test_rank_0_plans_on_for_process_sets_without_it(tmp_path: Path) -> None:
     path = write_script(tmp_path, SCRIPT, header=REPORT)
-    done = run("-np", 3, sys.executable, path, tmp_path)
+    done = run("-np", 3, sys.executable, path, tmp_path, HOROVOD_CYCLE_TIME="5")
     assert done.returncode == 0, done.stderr
     assert {f.name for f in tmp_path.glob("end.*")} == {"end.0", "end.1", "end.2"}
+    # What all ranks would say alike is said by rank 0.
+    warning = "HOROVOD_CYCLE_TIME has no effect"
+    assert [line[:4] for line in done.stderr.splitlines() if warning in line] == ["[0]<"]
 
 
 # Rank 1 ends without an allreduce of rank 0's. mpirun, which ends all ranks, has to wait for 0.
