@@ -1,14 +1,28 @@
 #!/usr/bin/env bash
 # parallel_tests.sh RANKS...: runs tests/parallel once under mpirun for each number of ranks. Every
-# rank runs every test; mpirun ends the others and fails when one rank fails.
+# rank runs every test; mpirun ends the others and fails when one rank fails. With three ranks and
+# more, folders are left out whose code does not depend on the number of ranks beyond two; every
+# test holds for any number of ranks all the same. FOLDERS="keras ops" chooses folders.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+
+folders_for() {
+  if [[ -n ${FOLDERS:-} ]]; then
+    printf 'tests/parallel/%s ' $FOLDERS
+  elif (($1 <= 2)); then
+    echo tests/parallel
+  else
+    printf 'tests/parallel/%s ' collectives native process_sets training sharding comparison \
+      test_world.py
+    (($1 == 3)) && echo tests/parallel/keras
+  fi
+}
 
 run_with() {
   local ranks=$1 started=$SECONDS code=0
   timeout --kill-after=20 "${TFRING_TEST_LIMIT:-900}" \
     tools/mpi_run.sh "$ranks" python -m pytest -q -x --color=no -p no:cacheprovider \
-    tests/parallel || code=1
+    $(folders_for "$ranks") || code=1
   echo "== tests/parallel with $ranks rank(s) took $((SECONDS - started)) s"
   return $code
 }

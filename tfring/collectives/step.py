@@ -20,7 +20,7 @@ def step(process_set: Any = None) -> Iterator[None]:
     If an exception leaves the block on some ranks, the collectives that wait for them on the
     others, and those that come, end with tf.errors.AbortedError, which names the rank and the
     exception; so the block fails there, too. After the exception was caught, the ranks go on
-    together. Executions of a tf.function and Keras' fit do this by themselves.
+    together. Executions of a tf.function and Keras' fit do this by themselves. ::
 
         for images, labels in batches:
             with hvd.step():

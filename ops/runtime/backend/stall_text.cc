@@ -32,7 +32,8 @@ std::string WaitText(const ScheduleRunner::Wait& wait, const std::string& self,
 
 std::string SecondsText(Duration time) {
   std::ostringstream text;
-  text << static_cast<double>(time / kMillisecond) / 1000 << " s";
+  const int64_t milliseconds = time / kMillisecond;
+  text << static_cast<double>(milliseconds) / 1000 << " s";
   return text.str();
 }
 

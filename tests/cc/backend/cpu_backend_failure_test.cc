@@ -26,8 +26,9 @@ Collective Sum(std::vector<float>* data, int self, int size, uint64_t sequence) 
 
 TEST(AbortInTheMiddleEndsEverythingOnceWithItsReason) {
   const int size = 3;
-  World world(size, SmallConfig());
+  // Before the World: what has not ended uses it until the World is gone.
   std::vector<std::vector<float>> data(size, std::vector<float>(100000, 1.0f));
+  World world(size, SmallConfig());
   // Rank 2 never comes: the others get stuck in the middle of the first one.
   for (Rank r = 0; r < 2; ++r) {
     for (uint64_t sequence : {1, 2, 3}) {
@@ -59,8 +60,8 @@ TEST(AbortAtAnyMomentCompletesEverythingExactlyOnce) {
     const uint64_t count = 20;
     StreamOptions options;
     options.seed = static_cast<uint32_t>(round);
-    World world(size, SmallConfig(), options);
     std::vector<std::vector<float>> data(size, std::vector<float>(500, 1.0f));
+    World world(size, SmallConfig(), options);
     std::thread aborter([&] {
       world.streams().WaitForBytes(round * 300);
       world.backend(round % 2).Abort(Cancelled("stop"));
@@ -85,8 +86,8 @@ TEST(AbortAtAnyMomentCompletesEverythingExactlyOnce) {
 
 TEST(ABrokenStreamNamesTheSuspectAndEndsAllThatFollows) {
   const int size = 4;
-  World world(size, SmallConfig());
   std::vector<std::vector<float>> data(size, std::vector<float>(100000, 1.0f));
+  World world(size, SmallConfig());
   for (Rank r = 0; r < size; ++r) {
     if (r == 2) continue;
     world.backend(r).Submit(Sum(&data[r], r, size, 1));
@@ -145,8 +146,8 @@ TEST(AContradictoryCollectiveAborts) {
 TEST(ARankThatIsNotConnectedIsAnError) {
   StreamOptions options;
   options.connected = [](Rank, Rank peer) { return peer != 7; };
-  World world(1, SmallConfig(), options);
   std::vector<float> data(10, 1.0f);
+  World world(1, SmallConfig(), options);
   Collective c = Sum(&data, 0, 1, 1);
   c.members = {0, 7};
   world.backend(0).Submit(std::move(c));
@@ -188,9 +189,9 @@ constexpr CollectiveKind kOneSided[] = {CollectiveKind::kReducescatter, Collecti
 TEST(AbortInTheMiddleOfEveryKindEndsItOnce) {
   for (CollectiveKind kind : kOneSided) {
     const int size = kind == CollectiveKind::kSendRecv ? 2 : 3;
-    World world(size, SmallConfig());
     std::vector<char> in(600000, 1);
     std::vector<char> out = in;
+    World world(size, SmallConfig());
     for (uint64_t sequence : {1, 2}) {
       world.backend(1).Submit(OfKind(kind, &in, &out, 1, size, sequence));
     }
@@ -208,9 +209,9 @@ TEST(AbortInTheMiddleOfEveryKindEndsItOnce) {
 TEST(ABrokenStreamInEveryKindNamesTheSuspect) {
   for (CollectiveKind kind : kOneSided) {
     const int size = kind == CollectiveKind::kSendRecv ? 2 : 3;
-    World world(size, SmallConfig());
     std::vector<char> in(600000, 1);
     std::vector<char> out = in;
+    World world(size, SmallConfig());
     world.backend(1).Submit(OfKind(kind, &in, &out, 1, size, 1));
     world.streams().Break(0);
     const Completion completion = world.Wait(1, 1);
@@ -234,8 +235,8 @@ TEST(ClosingWithoutAnAbortEndsWhatIsLeft) {
 }
 
 TEST(AnIdleBackendDoesNotWake) {
-  World world(2, SmallConfig());
   std::vector<std::vector<float>> data(2, std::vector<float>(10, 1.0f));
+  World world(2, SmallConfig());
   for (Rank r = 0; r < 2; ++r) world.backend(r).Submit(Sum(&data[r], r, 2, 1));
   for (Rank r = 0; r < 2; ++r) EXPECT_TRUE(world.Wait(r, 1).status.ok());
   const int64_t before = world.backend(0).wakeups() + world.backend(1).wakeups();

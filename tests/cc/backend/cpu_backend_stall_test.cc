@@ -26,8 +26,8 @@ TEST(ACutPathEndsThePlanAndItsEndsAreNamed) {
   Config config = SmallConfig();
   config.stall_warning = kSecond / 10;
   config.stall_shutdown = kSecond / 2;
-  World world(size, config, RingStreams(size));
   std::vector<std::vector<float>> data(size, std::vector<float>(100000, 1.0f));
+  World world(size, config, RingStreams(size));
   world.streams().Cut(2, 3);
   for (Rank r = 0; r < size; ++r) world.backend(r).Submit(Sum(&data[r], r, size, 17));
   for (Rank r : {2, 3}) {
@@ -54,9 +54,9 @@ TEST(ARankThatComesWithinTheLimitIsWaitedFor) {
   Config config = SmallConfig();
   config.stall_warning = kMillisecond;
   config.stall_shutdown = 100 * kSecond;
-  World world(2, config);
   std::vector<float> a(5000, 1.0f);
   std::vector<float> b(5000, 2.0f);
+  World world(2, config);
   world.backend(0).Submit(Sum(&a, 0, 2, 1));
   while (world.backend(0).wakeups() < 5) {  // it has warned some times
   }
@@ -101,9 +101,9 @@ TEST(StreamsThatDoNotCarryWhatThePlanSaysAreErrors) {
     for (bool peek : {false, true}) {
       StreamOptions options;
       options.peek = peek;
-      World world({SmallConfig(), different.second}, options);
       std::vector<float> a(100, 1.0f);
       std::vector<float> b(different.elements, 2.0f);
+      World world({SmallConfig(), different.second}, options);
       world.backend(0).Submit(Sum(&a, 0, 2, 7));
       world.backend(1).Submit(Sum(&b, 1, 2, different.sequence));
       // A rank that has found the difference sends nothing more, so the other one may wait for it.
