@@ -138,8 +138,9 @@ class Settings:
         meeting: "mpi" or "rendezvous"; None: what the environment suggests.
         job_id: Keeps jobs apart, or None: the environment decides.
         divergence_guard: Whether `fit` compares the ranks' weights after each epoch.
-        unknown: One warning for every ``TFRING_X`` that nobody knows, and for those ``HOROVOD_X``
-            that ask for something that tfring does not have.
+        unknown: One warning for every ``TFRING_X`` that nobody knows.
+        without_effect: Warnings of those ``HOROVOD_X`` that ask for something that tfring does not
+            have.
     """
 
     runtime: dict[str, str] = field(default_factory=dict)
@@ -157,6 +158,7 @@ class Settings:
     job_id: str | None = None
     divergence_guard: bool = True
     unknown: tuple[str, ...] = ()
+    without_effect: tuple[str, ...] = ()
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
@@ -188,7 +190,8 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         meeting=_choice("MEETING", values, ("mpi", "rendezvous")),
         job_id=values.get("JOB_ID") or None,
         divergence_guard=_switch("DIVERGENCE_GUARD", values, default="1"),
-        unknown=(*_unknown_warnings(environ), *_horovod_warnings(environ)),
+        unknown=tuple(_unknown_warnings(environ)),
+        without_effect=tuple(_horovod_warnings(environ)),
     )
 
 

@@ -1,7 +1,7 @@
-"""Turns errors of the runtime into the tf.errors class of the same name.
+"""Exceptions that come from the runtime, and texts of exceptions that go to other ranks.
 
-Eager ops and sessions raise tf.errors by themselves; this is for the calls that go to the runtime
-without TensorFlow, so that a script needs one `except` for both.
+Eager ops and sessions raise tf.errors by themselves. The calls that go to the runtime without
+TensorFlow raise them through this module, so that a script needs one `except` for both.
 """
 
 from __future__ import annotations
@@ -11,6 +11,26 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfring import _native
+
+_MAX_TEXT = 300  # characters of a text for other ranks
+
+
+def described(error: BaseException) -> str:
+    """Returns an exception in one line, as the errors of other ranks show it: "ValueError: bad".
+
+    Of a long text the beginning and the end stay: TensorFlow often says at the end what happened.
+
+    Args:
+        error: any exception, also one that cannot be turned into text.
+    """
+    text = type(error).__name__
+    with contextlib.suppress(Exception):
+        words = " ".join(str(error).split())
+        text = f"{text}: {words}" if words else text
+    if len(text) > _MAX_TEXT:
+        half = (_MAX_TEXT - 5) // 2
+        text = f"{text[:half]} ... {text[-half:]}"
+    return text.encode("utf-8", "replace").decode()  # no surrogates
 
 
 def to_tf_error(error: Any) -> Exception:

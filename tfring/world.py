@@ -21,6 +21,7 @@ from tfring.bootstrap.inter_op_threads import ensure_inter_op_threads
 from tfring.bootstrap.mpi_exchange import finalize, is_communicator, spans_world
 from tfring.config import SettingError, Settings, read_settings
 from tfring.environments import find_identity
+from tfring.exceptions import described
 from tfring.process_sets import ProcessSet, registry
 from tfring.security import generation
 from tfring.security.sources import take_secret
@@ -89,6 +90,9 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             _log.warning("%s", warning)
         identity = find_identity(os.environ, meeting=settings.meeting)
         membership = connect_job(identity, settings, os.environ, job, len(wanted))
+        if membership.rank == 0:  # all ranks of a job have them
+            for warning in settings.without_effect:
+                _log.warning("%s", warning)
         _start(membership, settings)
         if membership.process_sets == 0:
             return
@@ -210,13 +214,18 @@ def shutdown() -> None:
     Does nothing before init or when called twice; init may follow. Runs at exit by itself. Process
     sets other than the global one are no longer registered afterwards.
     """
+    _leave("")
+
+
+def _leave(error: str) -> None:
+    """Shuts down; the errors of the other ranks name `error`, unless it is ""."""
     with _lock:
         if _state.pid != os.getpid():
             return
         if not is_initialized():
             return
         interrupts.unwatch()
-        _native.core.shutdown()
+        _native.core.shutdown(error)
         topology.withdraw()
         registry.end_generation()
         generation.end()
@@ -226,13 +235,15 @@ def _at_exit() -> None:
     """Leaves the job and, after a run without an error, ends MPI. Never changes the exit code."""
     if _state.pid != os.getpid():
         return
+    # The interpreter leaves the uncaught exception here; an interactive one leaves every exception.
+    failure = getattr(sys, "last_value", None)
+    interactive = hasattr(sys, "ps1")
     try:
-        shutdown()
+        _leave("" if failure is None or interactive else described(failure))
     except Exception:
         _log.exception("the shutdown at exit failed")
         return
-    failed = getattr(sys, "last_type", None) is not None
-    if not _state.by_mpi or failed:
+    if not _state.by_mpi or failure is not None:
         return
     # MPI_Finalize waits for all ranks. If one of them has died, a traceback and a non-zero exit
     # code are better than waiting for ever. At exit no Python thread can be started any more.

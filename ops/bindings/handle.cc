@@ -54,7 +54,7 @@ py::object Handle::Wait(std::optional<double> timeout) {
 
 void Handle::Withdraw() {
   py::gil_scoped_release release;
-  ProcessRuntime::Get().CancelCalls(Aborted("interrupted while it waited (Ctrl-C, SIGINT)"));
+  ProcessRuntime::Get().CancelCalls(Aborted("interrupted (Ctrl-C, SIGINT)"));
   call_->WaitFor(kWithdrawLimit);
 }
 

@@ -136,8 +136,11 @@ void DefineLifecycle(py::module_& m) {
   // Without the GIL: shutdown waits for callbacks, and TensorFlow may run Python in them
   // (tf.py_function).
   m.def(
-      "shutdown", [] { ProcessRuntime::Get().Shutdown(); },
-      py::call_guard<py::gil_scoped_release>(), "Stops the runtime; does nothing without one.");
+      "shutdown", [](const std::string& error) { ProcessRuntime::Get().Shutdown(error); },
+      arg("error") = "", py::call_guard<py::gil_scoped_release>(),
+      "Stops the runtime; does nothing without one. `error` is the exception that ends the "
+      "process, "
+      "for the other ranks.");
   m.def("is_initialized", [] { return ProcessRuntime::Get().initialized(); });
   m.def("rank", [] { return RequireTopology().rank; });
   m.def("size", [] { return RequireTopology().size; });

@@ -55,8 +55,14 @@ bool Contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// True for "rank 4 (host h4) has shut down ..." and "ranks 0, 2-5 have shut down ..." of rank 4.
+std::string Name(Rank rank) {
+  return "rank " + std::to_string(rank) + " (host h" + std::to_string(rank) + ")";
+}
+
+// True for "rank 4 (host h4) has shut down ...", "ranks 0, 2-5 have shut down ..." and "rank 4
+// (host h4) ended with an exception ..." of rank 4.
 bool SaysShutDown(const std::string& text, Rank rank) {
+  if (Contains(text, Name(rank) + " ended with an exception: ")) return true;
   const size_t end = text.find(" shut down");
   size_t at = text.find("rank");
   if (end == std::string::npos || at >= end) return false;
@@ -267,7 +273,10 @@ std::string Checker::WrongResult(Rank rank, const Call& call, const Status& stat
       if (ranks_[rank].shut_down) return "";
       if (allowed_.departed == kNoRank) return "nobody has shut down";
       // When rank 0 has shut down all others do, in any order.
-      if (allowed_.departed == 0 && Contains(text, "has shut down")) return "";
+      if (allowed_.departed == 0 &&
+          (Contains(text, "has shut down") || Contains(text, "ended with"))) {
+        return "";
+      }
       if (SaysShutDown(text, allowed_.departed)) return "";
       if (allowed_.cascade && NamesADepartedRank(text)) return "";
       return "rank " + std::to_string(allowed_.departed) + " is the one that has shut down";
@@ -280,8 +289,7 @@ bool Checker::NamesAFailedStep(const Call& call, const std::string& text) const 
   const auto failed = failures_of_steps_.find({call.request.process_set, call.attempt});
   return failed != failures_of_steps_.end() &&
          std::any_of(failed->second.begin(), failed->second.end(), [&](Rank rank) {
-           return Contains(text, "the step of rank " + std::to_string(rank) + " (host h" +
-                                     std::to_string(rank) + ") failed: ");
+           return Contains(text, "the step of " + Name(rank) + " failed: ");
          });
 }
 

@@ -134,6 +134,7 @@ void Cluster::Leave(Rank rank) {
   if (!node.alive || node.leaving) return;
   node.leaving = true;
   node.pending.shutdown = true;
+  if (random_.Percent(50)) node.pending.error = "ValueError: it has had enough";
   checker_.OnShutdown(rank);
   PlanStep(rank);
 }

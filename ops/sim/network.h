@@ -38,7 +38,7 @@ class Network {
   struct Load {
     Rank rank = kNoRank;
     int64_t messages = 0;
-    int64_t goodbyes = 0;  // of them; rank 0 forwards each to all others
+    int64_t goodbyes = 0;  // of them
     int64_t bytes = 0;
   };
   // Of the rank with the most messages.

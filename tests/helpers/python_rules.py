@@ -25,8 +25,8 @@ ARROWS: dict[str, set[str]] = {
     "topology": {"_native"},
     "process_sets": {"_native", "exceptions", "bootstrap", "topology"},
     "world": {
-        *("config", "_native", "signals", "environments", "security", "bootstrap"),
-        *("topology", "process_sets"),
+        *("config", "_native", "exceptions", "signals", "environments", "security"),
+        *("bootstrap", "topology", "process_sets"),
     },
     "ops": {"_native", "topology", "process_sets"},
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},

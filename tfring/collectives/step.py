@@ -9,9 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfring import _native
+from tfring.exceptions import described
 from tfring.process_sets import checked_id
-
-_MAX_TEXT = 300
 
 
 @contextlib.contextmanager
@@ -42,7 +41,7 @@ def step(process_set: Any = None) -> Iterator[None]:
         _native.core.end_run(run)
         raise
     except BaseException as error:
-        _native.core.fail_run(run, f"{type(error).__name__}: {error}"[:_MAX_TEXT])
+        _native.core.fail_run(run, described(error))
         raise
     else:
         _native.core.end_run(run)

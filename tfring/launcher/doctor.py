@@ -237,7 +237,7 @@ def _settings(findings: Findings) -> None:
     except SettingError as error:
         findings.problems.append(str(error))
         return
-    findings.problems += settings.unknown
+    findings.problems += (*settings.unknown, *settings.without_effect)
     for name, value in sorted(settings.runtime.items()):
         findings.show(f"TFRING_{name}", f"{value} (set)")
     for name in sorted(PYTHON_SETTINGS):

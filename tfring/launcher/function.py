@@ -63,6 +63,8 @@ def run(
     output_filename: str | None = None,
     verbose: int | None = None,
     executable: str | None = None,
+    env: Mapping[str, str] | None = None,
+    no_env: bool = False,
     **other: Any,
 ) -> list[Any]:
     """Calls a function on several processes at once and waits for all of them.
@@ -84,6 +86,8 @@ def run(
         output_filename: Folder for a copy of each rank's output.
         verbose: If it is not 0, prints which host each rank is on.
         executable: The Python that the ranks run (default: this one).
+        env: Variables for all ranks, by name; as ``tfring run -x NAME=VALUE``.
+        no_env: As ``tfring run --no-env``: ranks on other hosts get no variables but these.
         **other: Horovod's others: those of elastic jobs and of MPI must be None.
 
     Returns:
@@ -96,17 +100,40 @@ def run(
         KeyboardInterrupt: Ctrl-C.
     """
     _check_other_parameters(other)
-    job = JobOptions(
-        slots=_slots(num_proc, np, hosts, hostfile),
-        argv=[executable or sys.executable, "-m", "tfring.launcher.function_task"],
-        environment={"PYTHONPATH": os.pathsep.join(_import_path())},
-        ssh=SshOptions(ssh_port, ssh_identity_file, start_timeout or DEFAULT_START_TIMEOUT),
-        interface=other.get("network_interfaces") or network_interface,
-        start_timeout=start_timeout or DEFAULT_START_TIMEOUT,
-        output_folder=Path(output_filename) if output_filename else None,
-        verbose=bool(verbose),
-    )
+    slots = _slots(num_proc, np, hosts, hostfile)
+    ssh = SshOptions(ssh_port, ssh_identity_file, start_timeout or DEFAULT_START_TIMEOUT)
+    interface = other.get("network_interfaces") or network_interface
+    job = _job(slots, executable, env or {}, no_env, ssh, interface)
+    folder = Path(output_filename) if output_filename else None
+    job = dataclasses.replace(job, output_folder=folder, verbose=bool(verbose))
     return _call(cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))), job)
+
+
+def _job(
+    slots: list[Slot],
+    executable: str | None,
+    env: Mapping[str, str],
+    no_env: bool,
+    ssh: SshOptions,
+    interface: str | None,
+) -> JobOptions:
+    for name, value in env.items():
+        if not (isinstance(name, str) and isinstance(value, str) and name.isidentifier()):
+            raise ValueError(
+                f"tfring.run(env={{{name!r}: {value!r}}}): it has to be the name of a variable and "
+                "its value, both strings"
+            )
+    # The folders of the function's modules come first.
+    path = [*_import_path(), *filter(None, [env.get("PYTHONPATH")])]
+    return JobOptions(
+        slots=slots,
+        argv=[executable or sys.executable, "-m", "tfring.launcher.function_task"],
+        environment={**env, "PYTHONPATH": os.pathsep.join(path)},
+        sent={} if no_env else None,
+        ssh=ssh,
+        interface=interface,
+        start_timeout=ssh.connect_seconds,
+    )
 
 
 def _call(function: bytes, options: JobOptions) -> list[Any]:

@@ -40,6 +40,8 @@ def main() -> int:
         channel.send(b"error")
         channel.send(cloudpickle.dumps((text, _pickled(error))))
         print(text, file=sys.stderr, flush=True)
+        # As the interpreter does with an uncaught exception: at exit the other ranks learn of it.
+        sys.last_type, sys.last_value = type(error), error
         return 1
     channel.send(b"result")
     channel.send(result)

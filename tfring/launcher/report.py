@@ -14,7 +14,7 @@ _CHAINS = (
 _MAX_LINES = 60
 _PLAIN_LINES = 12
 # The runtime's errors name the rank that caused them in these words.
-_CAUSE = re.compile(r"rank (\d+) (?:\([^)]*\) )?(?:was lost|has shut down)")
+_CAUSE = re.compile(r"rank (\d+) (?:\([^)]*\) )?(?:was lost|has shut down|ended with an exception)")
 
 
 def first_failure(processes: list[RankProcess]) -> RankProcess | None:

@@ -72,12 +72,15 @@ class LogWriter {
       lock.unlock();
       return WriteToStderr(line);
     }
-    if (bytes_ + line.size() > kMaxLogBytes) {
+    // Once lines were dropped, all are until there is room for many: or there would be a notice
+    // between any two of them. A line that is longer than the limit has to be alone.
+    const size_t limit = dropped_ > 0 ? kMaxLogBytes / 2 : kMaxLogBytes;
+    if (bytes_ > 0 && bytes_ + line.size() > limit) {
       ++dropped_;
       return;
     }
-    bytes_ += line.size();
-    lines_.push_back(std::move(line));
+    AddNotice();
+    Push(std::move(line));
     changed_.notify_all();
   }
 
@@ -105,6 +108,20 @@ class LogWriter {
     return started_;
   }
 
+  // Under the mutex.
+  void Push(std::string line) {
+    bytes_ += line.size();
+    lines_.push_back(std::move(line));
+  }
+
+  // Under the mutex: how many lines are missing after the last that was added.
+  void AddNotice() {
+    if (dropped_ == 0) return;
+    Push(FormatLogLine(LogLevel::kWarning, log_rank.load(),
+                       std::to_string(std::exchange(dropped_, 0)) +
+                           " lines of the log are missing here: stderr did not take them in time"));
+  }
+
   void Run() {
     pthread_setname_np(pthread_self(), "tfring-log");
     std::unique_lock<std::mutex> lock(mutex_);
@@ -118,13 +135,7 @@ class LogWriter {
       lock.lock();
       bytes_ -= line.size();
       writing_ = false;
-      if (lines_.empty() && dropped_ > 0) {
-        lines_.push_back(FormatLogLine(LogLevel::kWarning, log_rank.load(),
-                                       std::to_string(std::exchange(dropped_, 0)) +
-                                           " lines of the log are missing here: stderr did not "
-                                           "take them in time"));
-        bytes_ += lines_.back().size();
-      }
+      if (lines_.empty()) AddNotice();
       changed_.notify_all();
     }
   }
@@ -134,7 +145,7 @@ class LogWriter {
   std::condition_variable changed_;
   std::deque<std::string> lines_;
   size_t bytes_ = 0;     // of lines_ and of the line that is being written
-  int64_t dropped_ = 0;  // since the last that was written
+  int64_t dropped_ = 0;  // after the last of lines_
   bool started_ = false;
   bool writing_ = false;
 };

@@ -23,8 +23,8 @@ TFRING_EXPORT std::string FormatLogLine(LogLevel level, Rank rank, const std::st
 
 // Logs one line. Does not wait for stderr, which may be a pipe that nobody reads or a terminal that
 // is held (Ctrl-S): a thread of its own writes the lines, each with a single write. When more than
-// kMaxLogBytes wait, lines are dropped, and their number is written later. At the end of the
-// process what waits is written, if stderr takes it within a second.
+// kMaxLogBytes wait, lines are dropped, and their number is written in their place. At the end of
+// the process what waits is written, if stderr takes it within a second.
 TFRING_EXPORT void Log(LogLevel level, const std::string& text);
 inline constexpr size_t kMaxLogBytes = 1 << 20;
 

@@ -53,10 +53,11 @@ void ControlLoop::OnCompletion(Completion completion) {
   if (!ok || leaving || rank_ == 0) WakeIfAsleep();
 }
 
-void ControlLoop::RequestShutdown() {
+void ControlLoop::RequestShutdown(const std::string& error) {
   {
     std::lock_guard<std::mutex> lock(inbox_mutex_);
     inbox_.shutdown = true;
+    inbox_.error = error;
     leaving_ = true;
   }
   WakeIfAsleep();
@@ -90,6 +91,7 @@ EngineEvents ControlLoop::Gather(std::vector<ControlEvent> control) {
   std::lock_guard<std::mutex> lock(inbox_mutex_);
   events.completions.swap(inbox_.completions);
   events.shutdown = std::exchange(inbox_.shutdown, false);
+  events.error = std::exchange(inbox_.error, "");
   return events;
 }
 

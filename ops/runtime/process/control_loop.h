@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "ops/runtime/interfaces/collective_backend.h"
@@ -42,8 +43,8 @@ class ControlLoop {
 
   // The call table has a new call, or the run table a withdrawal. Any thread.
   void NotifySubmission() { WakeIfAsleep(); }
-  // This rank leaves; Run returns soon. Any thread.
-  void RequestShutdown();
+  // This rank leaves; Run returns soon. `error` as in EngineEvents. Any thread.
+  void RequestShutdown(const std::string& error);
 
   // The process sets as of the last plan that this rank has taken. Any thread.
   std::shared_ptr<const ProcessSets> process_sets() const;
@@ -69,6 +70,7 @@ class ControlLoop {
   struct Inbox {
     std::vector<Completion> completions;
     bool shutdown = false;
+    std::string error;
   };
 
   void OnCompletion(Completion completion);

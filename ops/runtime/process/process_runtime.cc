@@ -62,8 +62,8 @@ struct ProcessRuntime::Impl {
   }
 
   // From kStopping to kDown.
-  void Stop() {
-    runtime->Shutdown();  // nobody else touches the pointer in this phase
+  void Stop(const std::string& error) {
+    runtime->Shutdown(error);  // nobody else touches the pointer in this phase
     ForkGuard::RuntimeEnded();
     std::shared_ptr<RankRuntime> ended;
     std::lock_guard<std::mutex> lock(mutex);
@@ -149,7 +149,7 @@ Status ProcessRuntime::Init(InitOptions options) {
   return OkStatus();
 }
 
-void ProcessRuntime::Shutdown() {
+void ProcessRuntime::Shutdown(const std::string& error) {
   if (ForkGuard::InForkedChild()) return;
   bool inside_done = false;
   const Topology* last = nullptr;
@@ -166,11 +166,11 @@ void ProcessRuntime::Shutdown() {
     impl_->phase = Impl::Phase::kStopping;
     last = impl_->topology.exchange(nullptr);
   }
-  if (!inside_done) return impl_->Stop();
+  if (!inside_done) return impl_->Stop(error);
   // The thread that runs `done` cannot wait for its own end.
   SignalsBlocked for_the_thread;
   try {
-    std::thread([impl = impl_] { impl->Stop(); }).detach();
+    std::thread([impl = impl_, error] { impl->Stop(error); }).detach();
   } catch (const std::system_error&) {
     TFRING_LOG(kError) << "shutdown() inside a completion callback needs a thread, and there is "
                           "none: call it again from elsewhere";

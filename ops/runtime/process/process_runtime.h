@@ -70,8 +70,10 @@ class TFRING_EXPORT ProcessRuntime {
   Status Init(InitOptions options);
 
   // Stops admission, lets plans that are running end, completes all else with Cancelled, says
-  // goodbye to the peers, joins the threads. Does nothing when not initialized.
-  void Shutdown();
+  // goodbye to the peers, joins the threads. Does nothing when not initialized. `error` is the
+  // exception with which this process ends, as "ValueError: bad", or "": the errors of the other
+  // ranks name it.
+  void Shutdown(const std::string& error = "");
 
   bool initialized() const;
 

@@ -105,14 +105,14 @@ uint64_t RankRuntime::Attempt(ProcessSetId process_set) const {
   return core_->runs.Attempt(process_set);
 }
 
-void RankRuntime::Shutdown() {
+void RankRuntime::Shutdown(const std::string& error) {
   std::lock_guard<std::mutex> lock(shutdown_mutex_);
   if (shut_down_) return;
   shut_down_ = true;
   TimePoint deadline = MonotonicNow() + kJoinLimit;
   core_->table.CloseAdmission(
       Cancelled("rank " + std::to_string(rank_) + " has shut down: call init() again first"));
-  core_->loop->RequestShutdown();
+  core_->loop->RequestShutdown(error);
   int64_t seen = -1;
   while (!control_thread_.WaitFor(deadline) && core_->loop->Progresses(&seen)) {
     deadline = MonotonicNow() + kJoinLimit;

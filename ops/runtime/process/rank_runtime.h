@@ -46,8 +46,8 @@ class RankRuntime {
   // Refuses new calls, says goodbye, waits for running plans as long as data moves, cancels all
   // else and joins the threads. Where nothing moves that takes 10 s at most; on rank 0 up to 30 s
   // more where others have process sets without it. A second call waits for the first. Not from a
-  // `done`.
-  void Shutdown();
+  // `done`. `error` as in ProcessRuntime.
+  void Shutdown(const std::string& error = "");
 
   // As ProcessRuntime.
   std::map<ProcessSetId, std::vector<Rank>> AllProcessSets() const;

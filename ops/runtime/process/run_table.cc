@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "ops/runtime/protocol/message/text.h"
+
 namespace tfring {
 namespace {
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -223,45 +224,103 @@ TEST(LogLinesOfTheLevelAndAboveGoToStderr) {
   SetLogLevel(LogLevel::kInfo);
 }
 
-TEST(ALogThatNobodyReadsStopsNobodyAndCountsWhatItDrops) {
-  int ends[2] = {-1, -1};
-  ASSERT_EQ(pipe(ends), 0);
-  const int stderr_copy = dup(STDERR_FILENO);
-  dup2(ends[1], STDERR_FILENO);
-  close(ends[1]);
-  constexpr int kLines = 20000;
-  const std::string padding(200, '.');
-  for (int i = 0; i < kLines; ++i) TFRING_LOG(kWarning) << i << padding;  // 4 MB; a pipe has 64 KB
-  EXPECT_TRUE(!FlushLog(kSecond / 100));
-  std::string text;
-  std::thread reader([&] {
+// Stderr as a pipe, which is read when the test says so.
+class PipedStderr {
+ public:
+  PipedStderr() : stderr_copy_(dup(STDERR_FILENO)) {
+    if (pipe(ends_) != 0) std::abort();
+    dup2(ends_[1], STDERR_FILENO);
+    close(ends_[1]);
+  }
+  ~PipedStderr() { close(ends_[0]); }
+
+  // Appends what comes to text() until it has `size` bytes; without a limit until the end.
+  void ReadUntil(size_t size) {
     char buffer[4096];
-    for (ssize_t n = 0; (n = read(ends[0], buffer, sizeof(buffer))) > 0;) text.append(buffer, n);
-  });
-  EXPECT_TRUE(FlushLog(20 * kSecond));
-  TFRING_LOG(kWarning) << "the last";
-  EXPECT_TRUE(FlushLog(20 * kSecond));
-  dup2(stderr_copy, STDERR_FILENO);
-  close(stderr_copy);
-  reader.join();
-  close(ends[0]);
-  // Whole lines, in order, and none is lost without being counted.
-  int next = 0, dropped = 0;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    const std::string prefix = "[tfring] warning: ";
-    ASSERT_EQ(line.substr(0, prefix.size()), prefix);
-    line = line.substr(prefix.size());
-    if (line == std::to_string(next) + padding) {
-      ++next;
-    } else if (line != "the last") {
-      dropped += std::stoi(line);
-      EXPECT_CONTAINS(line, " lines of the log are missing here");
+    ssize_t n = 1;
+    while (text_.size() < size && (n = read(ends_[0], buffer, sizeof(buffer))) > 0) {
+      text_.append(buffer, static_cast<size_t>(n));
     }
   }
-  EXPECT_TRUE(next > 1000);
-  EXPECT_EQ(next + dropped, kLines);
-  EXPECT_CONTAINS(text, "the last");
+  void Restore() {  // the pipe has an end then
+    dup2(stderr_copy_, STDERR_FILENO);
+    close(stderr_copy_);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  const int stderr_copy_;
+  int ends_[2] = {-1, -1};
+  std::string text_;
+};
+
+// Logs numbered lines, of which a pipe holds less than a thousand.
+void LogNumbers(int first, int end, const std::string& padding) {
+  for (int i = first; i < end; ++i) TFRING_LOG(kWarning) << i << padding;
+}
+
+// Whole lines, numbered from 0 in order; those that are missing are counted where they are missing.
+// Returns how many notices there are.
+int ExpectNumbers(const std::string& text, int count, const std::string& padding) {
+  const std::string prefix = "[tfring] warning: ";
+  const std::string notice = " lines of the log are missing here";
+  int next = 0;
+  int notices = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line == prefix + std::to_string(next) + padding) {
+      ++next;
+      continue;
+    }
+    EXPECT_EQ(line.substr(0, prefix.size()), prefix);
+    EXPECT_CONTAINS(line, notice);
+    if (line.find(notice) == std::string::npos) return notices;  // one failure is enough
+    next += std::stoi(line.substr(prefix.size()));
+    ++notices;
+  }
+  EXPECT_EQ(next, count);
+  return notices;
+}
+
+TEST(ALogThatNobodyReadsStopsNobodyAndCountsWhatItDrops) {
+  const std::string padding(200, '.');
+  PipedStderr out;
+  LogNumbers(0, 20000, padding);  // 4 MB; the log keeps 1 MB, and a pipe 64 KB
+  EXPECT_TRUE(!FlushLog(kSecond / 100));
+  std::thread reader([&] { out.ReadUntil(SIZE_MAX); });
+  EXPECT_TRUE(FlushLog(20 * kSecond));
+  LogNumbers(20000, 20001, padding);
+  EXPECT_TRUE(FlushLog(20 * kSecond));
+  out.Restore();
+  reader.join();
+  EXPECT_TRUE(ExpectNumbers(out.text(), 20001, padding) > 0);
+  EXPECT_CONTAINS(out.text(), "20000" + padding);
+}
+
+// As where the writer of a busy machine does not run until lines have been dropped.
+TEST(LinesThatFollowDroppedOnesComeAfterTheirNumber) {
+  const std::string padding(200, '.');
+  PipedStderr out;
+  LogNumbers(0, 6000, padding);  // more than the log keeps
+  out.ReadUntil(kMaxLogBytes * 3 / 4);
+  LogNumbers(6000, 6100, padding);  // there is room again
+  std::thread reader([&] { out.ReadUntil(SIZE_MAX); });
+  EXPECT_TRUE(FlushLog(20 * kSecond));
+  out.Restore();
+  reader.join();
+  EXPECT_EQ(ExpectNumbers(out.text(), 6100, padding), 1);
+  EXPECT_CONTAINS(out.text(), "6099" + padding);
+}
+
+TEST(ALineThatIsLongerThanTheLogIsWritten) {
+  PipedStderr out;
+  std::thread reader([&] { out.ReadUntil(SIZE_MAX); });
+  const std::string line(2 * kMaxLogBytes, 'x');
+  TFRING_LOG(kWarning) << line;
+  EXPECT_TRUE(FlushLog(20 * kSecond));
+  out.Restore();
+  reader.join();
+  EXPECT_TRUE(out.text() == "[tfring] warning: " + line + "\n");
 }
 
 TEST(ThreadsBlockSignalsButNotThoseOfTheirOwnFaults) {

@@ -58,7 +58,9 @@ TEST(ASeedRepeatsARun) {
 }
 
 // What the star of control connections costs its centre: for each call at most a request and a plan
-// of every other rank, a few frames around them, and at the end the goodbyes of all to all.
+// of every other rank, a few frames around them, and at the end each rank's goodbye with its
+// answer, the first of them and rank 0's own to all, and perhaps some that came long before the
+// others.
 TEST(MessagesAtTheBusiestOfTwoThousandRanks) {
   SimOptions options;
   options.ranks = 2048;
@@ -74,8 +76,8 @@ TEST(MessagesAtTheBusiestOfTwoThousandRanks) {
   EXPECT_EQ(busiest.rank, 0);
   const int64_t work = busiest.messages - busiest.goodbyes;
   EXPECT_TRUE(calls > 0 && work >= 2 * others && work <= 2 * others * calls);
-  EXPECT_TRUE(busiest.goodbyes <= others * options.ranks);
-  EXPECT_TRUE(busiest.bytes <= 100 * work + 4 * busiest.goodbyes);
+  EXPECT_TRUE(busiest.goodbyes >= 2 * others && busiest.goodbyes <= 6 * others);
+  EXPECT_TRUE(busiest.bytes <= 100 * work + 32 * busiest.goodbyes);
 }
 
 TEST(StepsReallyFailAndASeedRepeatsThat) {

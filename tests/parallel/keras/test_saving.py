@@ -199,3 +199,50 @@ def test_options_of_keras_and_a_name_are_passed_on(several: int, tmp_path: Path)
     fit(model, broadcast(), steps=2)
     assert_same_on_all_ranks(model)
     take_a_number(range(1, several))  # for the tests that follow in this job
+
+
+def test_a_model_that_only_rank_0_has_loaded(several: int, tmp_path: Path) -> None:
+    """The others build theirs; all go on from the file, or learn what is wrong."""
+    path = tmp_path / "model.keras"
+    saved(keras.optimizers.Adam(1e-2), path)
+
+    def fresh(optimizer: Any = None, **options: Any) -> Any:
+        model = build_model(seed=hvd.rank())
+        optimizer = optimizer or keras.optimizers.Adam(1e-3)
+        model.compile(hvd.DistributedOptimizer(optimizer, **options), loss())
+        return model
+
+    def expect(model: Any, *parts: str) -> None:
+        with pytest.raises(RuntimeError) as error:
+            fit(model, broadcast(), steps=1)
+        assert all(part in str(error.value) for part in parts), error.value
+
+    model = hvd.load_model(path) if hvd.rank() == 0 else fresh()
+    go_on(model)
+    assert_same_on_all_ranks(model)
+    expected = hvd.load_model(path)
+    go_on(expected)
+    assert_same_weights(model, expected.get_weights(), tolerance=1e-6)
+    assert int(model.optimizer.iterations) == 6
+
+    other = keras.optimizers.SGD(0.1)
+    expect(
+        hvd.load_model(path) if hvd.rank() == 0 else fresh(other),
+        f"rank {hvd.rank()}: the ranks differ in the class of optimizer (rank 0: Adam, rank 1: SGD",
+        "that of the file where one has loaded it",
+    )
+    # After all have trained: the others go on with the optimizer that they have.
+    again = hvd.load_model(path)
+    assert hvd.rank() != 0 or find_hook(again.optimizer).name
+    expect(
+        again if hvd.rank() == 0 else model,
+        "the ranks differ in the name of optimizer (rank 0: tfring.optimizer.",
+        "If a model was loaded or built on some ranks only after others had trained",
+        "give DistributedOptimizer and load_model the same name=",
+    )
+    assert find_hook(again.optimizer).name  # the number that rank 0 has taken
+    named = fresh(name="resumed")
+    go_on(named)
+    named = hvd.load_model(path, name="resumed") if hvd.rank() == 0 else named
+    go_on(named)
+    assert_same_on_all_ranks(named)

@@ -1,4 +1,4 @@
-"""Rank 0 leaves first: what the others do without it goes on. Whole jobs."""
+"""A rank leaves: what needs it ends and says why, and the rest goes on. Whole jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launcher_tools import REPORT, run, write_script
+from launcher_tools import REPORT, mpirun, run, run_python, write_script
 
 native = pytest.importorskip("tfring._native")
 
@@ -40,6 +40,104 @@ SCRIPT = """
 
 def test_rank_0_plans_on_for_process_sets_without_it(tmp_path: Path) -> None:
     path = write_script(tmp_path, SCRIPT, header=REPORT)
-    done = run("-np", 3, sys.executable, path, tmp_path)
+    done = run("-np", 3, sys.executable, path, tmp_path, HOROVOD_CYCLE_TIME="5")
     assert done.returncode == 0, done.stderr
     assert {f.name for f in tmp_path.glob("end.*")} == {"end.0", "end.1", "end.2"}
+    # What all ranks would say alike is said by rank 0.
+    warning = "HOROVOD_CYCLE_TIME has no effect"
+    assert [line[:4] for line in done.stderr.splitlines() if warning in line] == ["[0]<"]
+
+
+# Rank 1 ends without an allreduce of rank 0's. mpirun, which ends all ranks, has to wait for 0.
+ENDING = """
+    import signal
+    import numpy as np
+    from tfring import topology, world
+    from tfring._native import core
+
+    def train(folder, how):
+        sys.argv[1:] = [folder]  # for report
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        world.init()
+        core.barrier(name="begin")
+        if topology.rank() == 1:
+            if how == "exit":
+                sys.exit(3)
+            raise ValueError("bad sh\\u00e4pes\\n  in \\ud800 the data" + " and so on" * 60)
+        try:
+            core.allreduce(np.ones(4, np.float32), name="x", op=1)
+        except core.CoreError as error:
+            report("end", error.message)
+
+    if __name__ == "__main__":
+        train(*sys.argv[1:])
+"""
+FUNCTION = """
+    import tfring
+    from ending import train
+    try:
+        tfring.run(train, args=(sys.argv[1], "exception"), np=2)
+    except RuntimeError as error:
+        assert "failed on rank 1" in str(error), error
+    else:
+        raise AssertionError("rank 1 fails")
+"""
+
+
+@pytest.mark.parametrize("launcher", ["tfring", "mpirun", "function"])
+def test_exception_that_ends_a_rank_is_named_by_the_others(tmp_path: Path, launcher: str) -> None:
+    path = write_script(tmp_path, ENDING, "ending.py", header=REPORT)
+    if launcher == "tfring":
+        done = run("-np", 2, sys.executable, path, tmp_path, "exception")
+    elif launcher == "mpirun":
+        done = mpirun(2, path, str(tmp_path), "exception")
+    else:
+        caller = write_script(tmp_path, FUNCTION, header="import sys\n")
+        done = run_python(caller, str(tmp_path))
+    assert (tmp_path / "end").exists(), done.stderr
+    text = (tmp_path / "end").read_text()
+    assert text.startswith("rank 1 (host "), text
+    assert ") ended with an exception: ValueError: bad sh\u00e4pes in ? the data and so on" in text
+    assert "on and so on. Tensor 'x' was waiting for rank 1 (" in text
+    assert "amount of data" not in text and len(text) < 800
+
+
+def test_rank_that_exits_early_is_named_by_the_others(tmp_path: Path) -> None:
+    path = write_script(tmp_path, ENDING, "ending.py", header=REPORT)
+    done = run("-np", 2, sys.executable, path, tmp_path, "exit")
+    assert "rank 1 on host" in done.stderr and "exit code 3" in done.stderr
+    text = (tmp_path / "end").read_text()
+    assert text.startswith("rank 1 has shut down while tensor 'x' was waiting for it (")
+    assert "do all have the same amount of data?" in text
+
+
+FIT = """
+    import keras
+    import numpy as np
+    import tfring.keras as hvd
+
+    class Fails(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if hvd.rank() == 1 and batch == 1:
+                raise ValueError("bad batch")
+
+    hvd.init()
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), Fails()]
+    try:
+        model.fit(np.ones((32, 4)), np.ones((32, 1)), 8, verbose=0, callbacks=callbacks)
+    except Exception as error:
+        report(f"end.{hvd.rank()}", error)
+        raise
+"""
+
+
+def test_exception_of_a_callback_is_named_by_the_others(tmp_path: Path) -> None:
+    pytest.importorskip("keras")
+    path = write_script(tmp_path, FIT, header=REPORT)
+    done = run("-np", 2, sys.executable, path, tmp_path)
+    assert "tfring run: rank 1 on host" in done.stderr, done.stderr
+    assert "failed first" in done.stderr and "ValueError: bad batch" in done.stderr
+    text = (tmp_path / "end.0").read_text()
+    assert "rank 1 (host " in text and ") ended with an exception: ValueError: bad batch" in text

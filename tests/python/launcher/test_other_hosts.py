@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from launcher_tools import REPORT, RUN_HERE, fake_ssh, pids_in, run, start, write_script
+from launcher_tools import REPORT, RUN_HERE, fake_ssh, pids_in, run, run_python, start, write_script
 
 from tfring.launcher.environment import chosen_variables, sent_variables
 from tfring.launcher.placement import UsageError
@@ -191,3 +191,28 @@ def test_no_variables_for_other_hosts(tmp_path):
         TF_X="1",
     )
     assert done.stdout == "[0]<stdout>:None 1\n"
+
+
+def test_variables_for_a_function_on_another_host(tmp_path):
+    path = write_script(
+        tmp_path,
+        """
+        import os
+        import tfring
+
+        names = ["TF_X", "CLOUD_TOKEN", "GIVEN", "BOTH"]
+        get = lambda: [os.environ.get(name) for name in names]
+        own = {"GIVEN": "a b", "BOTH": "given", "PYTHONPATH": "/nowhere"}
+        if __name__ == "__main__":
+            print(tfring.run(get, hosts="127.0.0.2:1", env=own))
+            print(tfring.run(get, hosts="127.0.0.2:1", env=own, no_env=True))
+            print(tfring.run(get, hosts="localhost:1", env=own, no_env=True))
+        """,
+    )
+    variables = {"TF_X": "1", "CLOUD_TOKEN": "token", "BOTH": "here"}
+    done = run_python(path, PATH=fake_ssh(tmp_path), **variables)
+    assert done.stdout.splitlines() == [
+        "[['1', None, 'a b', 'given']]",
+        "[[None, None, 'a b', 'given']]",
+        "[['1', 'token', 'a b', 'given']]",  # this host
+    ], done.stderr

@@ -297,8 +297,9 @@ def test_killed_rank_failed_before_those_that_noticed():
 
 def test_rank_that_an_error_names_failed_first():
     left = ended(1, 3, 2.0)
-    named_it = ended(0, 1, (1.0, 1.1), HEADER + "E: rank 1 (host h) has shut down: no collective\n")
-    assert first_failure([named_it, left]) is left
+    for how in ("has shut down: no collective", "ended with an exception: KeyError: 'x'. No"):
+        named_it = ended(0, 1, (1.0, 1.1), f"{HEADER}E: rank 1 (host h) {how}\n")
+        assert first_failure([named_it, left]) is left
 
 
 def test_ranks_that_the_launcher_ended_come_last():

@@ -9,8 +9,23 @@ from tfring.collectives import objects
 from tfring.collectives.variables import broadcast_variables, describe_variables
 from tfring.keras.callbacks import fits, state
 from tfring.keras.callbacks.base import LocalVariablesCallback
-from tfring.keras.hook import find_hook
+from tfring.keras.hook import find_hook, innermost
 from tfring.keras.model_optimizers import optimizers_of
+
+_ONE_CLASS = (
+    "compile the model with the same optimizer on every rank, that of the file where one has "
+    "loaded it"
+)
+_WRAP_ALL = (
+    "None reduces no gradients. Give compile() what DistributedOptimizer returns on every rank; "
+    "load_model of tfring wraps what it loads, that of Keras does not"
+)
+_SAME_NAMES = (
+    "without name= a rank numbers the optimizers that it trains with, so one has trained with more "
+    "of them than another. If a model was loaded or built on some ranks only after others had "
+    "trained: do that on every rank, or before the first training, or give DistributedOptimizer "
+    "and load_model the same name= on every rank"
+)
 
 
 class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
@@ -21,8 +36,8 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
     because it has loaded it, is built first. After the first batch, when every optimizer has its
     state, all of it again; this is where Horovod broadcasts. All optimizers of the model take part,
     those in its attributes and sub-models, too. Random seeds of layers stay each rank's own. Before
-    the first batch it also refuses ranks that differ in steps_per_execution or in the names of
-    their optimizers, which would make them wait for each other.
+    the first batch it also refuses ranks that differ in steps_per_execution or in the classes or
+    names of their optimizers, which would make them wait for each other.
     """
 
     def __init__(
@@ -64,6 +79,7 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
         mine = {
             "weights": describe_variables(weights),
             "built": state.built_with(self.model),
+            "classes": self._optimizer_classes(),
             "names": self._optimizer_names(),
             "executions": self._executions(),
         }
@@ -86,6 +102,11 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
         hook = None if optimizer is None else find_hook(optimizer)
         return None if hook is None else int(getattr(self.model, "steps_per_execution", 1))
 
+    def _optimizer_classes(self) -> dict[str, str]:
+        """Returns the classes of the wrapped optimizers, by their paths."""
+        found = optimizers_of(self.model).items()
+        return {path: type(innermost(each)).__name__ for path, each in found if find_hook(each)}
+
     def _optimizer_names(self) -> dict[str, str]:
         """Returns the names under which the wrapped optimizers reduce, by their paths."""
         hooks = {path: find_hook(each) for path, each in optimizers_of(self.model).items()}
@@ -99,12 +120,12 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
             "compile the model alike on every rank",
         )
         for path in sorted({path for each in everywhere for path in each["names"]}):
+            classes = [each["classes"].get(path) for each in everywhere]
             fits.refuse(
-                f"the name of the {path}",
-                [each["names"].get(path) for each in everywhere],
-                "some have wrapped it and others not (None), or used more optimizers before this "
-                "one. Wrap it on every rank, and give DistributedOptimizer the same name=",
+                f"the class of {path}", classes, _WRAP_ALL if None in classes else _ONE_CLASS
             )
+            names = [each["names"].get(path) for each in everywhere]
+            fits.refuse(f"the name of {path}", names, _SAME_NAMES)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""

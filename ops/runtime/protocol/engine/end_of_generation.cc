@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "ops/runtime/protocol/engine/engine_impl.h"
+#include "ops/runtime/protocol/message/text.h"
 
 // How a generation ends: what goodbyes, lost connections and fault reports mean, and who has to be
 // told. A lost rank shows in several ways (its control connection ends, data connections break, its
@@ -15,6 +16,8 @@ namespace {
 FrameType PeekType(const std::string& bytes) {
   return bytes.empty() ? FrameType{0} : static_cast<FrameType>(static_cast<uint8_t>(bytes[0]));
 }
+
+constexpr char kEnded[] = " ended with an exception: ";
 
 bool IsNegotiation(FrameType type) {
   return type == FrameType::kRequests || type == FrameType::kPlans || type == FrameType::kResend ||
@@ -55,7 +58,14 @@ void Engine::Impl::OnControlFrame(Rank from, const std::string& bytes) {
 }
 
 void Engine::Impl::OnGoodbye(Rank from, const Frame& frame) {
-  const Rank who = frame.rank;
+  if (rank_ == 0 && frame.departures.size() != 1) {
+    return EndOnPeerLoss(from, "it sent goodbyes of others");
+  }
+  for (const Departure& departure : frame.departures) OnDeparture(from, departure);
+}
+
+void Engine::Impl::OnDeparture(Rank from, const Departure& departure) {
+  const Rank who = departure.rank;
   const bool answer = who == rank_ && leaving_ && rank_ != 0;
   if (!peers_.InRange(who) || (who == rank_ && !answer) || (rank_ == 0 && who != from)) {
     return EndOnPeerLoss(from, "it sent a goodbye for rank " + std::to_string(who));
@@ -63,11 +73,14 @@ void Engine::Impl::OnGoodbye(Rank from, const Frame& frame) {
   DrainNegotiator();  // plans that came, or were made, before the goodbye still count
   if (answer) return Close(LeftStatus(rank_, ""));
   if (peers_.departed(who)) return;
-  peers_.MarkDeparted(who);
-  if (rank_ == 0) Broadcast(frame, kNoRank);  // also to that rank: no plan for it follows
+  peers_.MarkDeparted(who, departure.error);
+  if (rank_ == 0) {
+    SendGoodbye(who, {{who, ""}});  // the answer: no plan for that rank follows
+    goodbyes_.push_back(departure);
+  }
   std::optional<Peers::Suspicion> suspicion = peers_.TakeSuspicion(who);
   if (suspicion && suspicion->hard) return EndOnLeave(who, "");
-  if (rank_ == 0 && negotiator_ != nullptr) negotiator_->OnDeparted(who, now_);
+  if (rank_ == 0 && negotiator_ != nullptr) negotiator_->OnDeparted(who, ErrorText(who), now_);
   // Rank 0 still answers requests, until its connection ends (OnPeerLost).
 }
 
@@ -126,20 +139,27 @@ void Engine::Impl::OnSuspicion(Rank suspect, const Peers::Suspicion& suspicion) 
   }
 }
 
-void Engine::Impl::OnShutdown() {
+void Engine::Impl::OnShutdown(const std::string& error) {
   if (leaving_) return;
   leaving_ = true;
-  Frame goodbye;
-  goodbye.type = FrameType::kGoodbye;
-  goodbye.rank = rank_;
   DrainNegotiator();
-  Broadcast(goodbye, kNoRank);
+  const Departure own{rank_, Shortened(error, kMaxDepartureError)};
+  const Rank first = peers_.first_departed();  // which others may have to name: see LeftStatus
+  for (Rank peer : peers_.control_peers()) {
+    std::vector<Departure> departures;
+    if (rank_ == 0 && first != kNoRank && !peers_.departed(peer)) {
+      departures.push_back({first, peers_.departure_error(first)});
+    }
+    departures.push_back(own);
+    SendGoodbye(peer, std::move(departures));
+  }
   if (negotiator_ == nullptr) return;
   leave_deadline_ = now_ + (rank_ == 0 ? kSequencerStays : kDrainLimit);
   if (size_ == 1) return Close(LeftStatus(rank_, ""));
   if (rank_ != 0) return;  // until rank 0 answers
   Refuse(LeftStatus(rank_, ""));
-  AddResults(negotiator_->Leave(now_), closed_);
+  AddResults(negotiator_->Leave(own.error.empty() ? "" : Name(rank_) + kEnded + own.error, now_),
+             closed_);
 }
 
 void Engine::Impl::OnBrokenConnection(const Completion& completion, const std::string& what) {
@@ -193,7 +213,7 @@ void Engine::Impl::EndGeneration(const Status& why, Rank lost) {
     abort.type = FrameType::kAbort;
     abort.rank = lost;
     abort.status = why;
-    Broadcast(abort, kNoRank);
+    Broadcast(abort);
   }
   if (!aborted_) effects_.abort = why;
   aborted_ = true;
@@ -215,6 +235,13 @@ void Engine::Impl::Close(const Status& why) {
   negotiator_.reset();
 }
 
+void Engine::Impl::SendGoodbye(Rank to, std::vector<Departure> departures) {
+  Frame goodbye;
+  goodbye.type = FrameType::kGoodbye;
+  goodbye.departures = std::move(departures);
+  SendFrame(to, goodbye);
+}
+
 Status Engine::Impl::LostStatus(Rank peer, const std::string& reason) const {
   return Unavailable(Name(peer) + " was lost: " + reason +
                      ". See the log of that rank; the job must be started again");
@@ -222,13 +249,23 @@ Status Engine::Impl::LostStatus(Rank peer, const std::string& reason) const {
 
 Status Engine::Impl::LeftStatus(Rank peer, const std::string& what) const {
   std::string text = Name(peer) + " has shut down";
+  std::string error = peer == rank_ ? "" : ErrorText(peer);
   // Rank 0 often leaves because another rank did: name that one.
   const Rank first = peers_.first_departed();
   if (peer == 0 && rank_ != 0 && first != kNoRank && first != 0) {
-    text += ", after " + Name(first) + " had";
+    error = ErrorText(first);
+    text += ", after " + (error.empty() ? Name(first) + " had" : error);
+  } else if (!error.empty()) {
+    text = error;
   }
-  if (!what.empty()) text += " while " + what + " was running";
-  return Cancelled(text + ": no collective with it is possible any more");
+  if (!what.empty()) text += (error.empty() ? " while " : ", while ") + what + " was running";
+  return Cancelled(text + (error.empty() ? ": no" : ". No") +
+                   " collective with it is possible any more");
+}
+
+std::string Engine::Impl::ErrorText(Rank peer) const {
+  const std::string& error = peers_.departure_error(peer);
+  return error.empty() ? "" : Name(peer) + kEnded + error;
 }
 
 }  // namespace tfring

@@ -5,6 +5,7 @@
 
 #include "ops/runtime/base/check.h"
 #include "ops/runtime/protocol/engine/engine_impl.h"
+#include "ops/runtime/protocol/message/text.h"
 
 namespace tfring {
 namespace {
@@ -63,7 +64,7 @@ EngineEffects Engine::Impl::Step(TimePoint now, EngineEvents events) {
   for (const ControlEvent& event : events.control) OnControl(event);
   DrainNegotiator();
   for (const Withdrawal& withdrawal : events.withdrawals) OnWithdrawal(withdrawal);
-  if (events.shutdown) OnShutdown();
+  if (events.shutdown) OnShutdown(events.error);
   for (Submission& submission : events.submissions) OnSubmission(std::move(submission));
   OnTime();
   DrainNegotiator();
@@ -89,6 +90,7 @@ TimePoint Engine::Impl::next_deadline() const {
   if (!started_) return 0;
   if (!ended_.ok()) return kNever;
   TimePoint deadline = peers_.suspicion_deadline();
+  if (!goodbyes_.empty()) deadline = std::min(deadline, pass_on_at_);
   if (!running_.empty()) deadline = std::min(deadline, drain_deadline_);
   if (negotiator_ != nullptr) {
     deadline = std::min({deadline, negotiator_->next_deadline(), peers_.heartbeat_deadline()});
@@ -144,6 +146,8 @@ void Engine::Impl::OnTime() {
   while (auto expired = peers_.TakeExpired(now_)) OnSuspicion(expired->first, expired->second);
   if (!running_.empty() && now_ >= drain_deadline_ && ended_.ok()) OnDrainLimit();
   if (leaving_ && closed_.ok() && now_ >= leave_deadline_) Close(LeftStatus(rank_, ""));
+  if (peers_.all_departed()) goodbyes_.clear();
+  if (!goodbyes_.empty() && now_ >= pass_on_at_) PassGoodbyesOn();
   if (negotiator_ == nullptr) return;
   if (Rank silent = peers_.Silent(now_); silent != kNoRank) {
     EndOnPeerLoss(silent,
@@ -182,6 +186,20 @@ void Engine::Impl::OnHeartbeats() {
   Frame heartbeat;
   heartbeat.type = FrameType::kHeartbeat;
   for (Rank peer : peers_.HeartbeatsDue(now_)) SendFrame(peer, heartbeat);
+}
+
+void Engine::Impl::PassGoodbyesOn() {
+  Frame frame;
+  frame.type = FrameType::kGoodbye;
+  frame.departures = std::exchange(goodbyes_, {});
+  for (size_t i = kErrorsPassedOn; i < frame.departures.size(); ++i) {
+    frame.departures[i].error.clear();
+  }
+  pass_on_at_ = now_ + kGoodbyePause;
+  const std::string bytes = EncodeFrame(frame);
+  for (Rank peer : peers_.control_peers()) {
+    if (!peers_.departed(peer)) Send(peer, bytes);
+  }
 }
 
 void Engine::Impl::DrainNegotiator() {
@@ -225,11 +243,9 @@ void Engine::Impl::Send(Rank to, std::string frame) {
   effects_.frames.emplace_back(to, std::move(frame));
 }
 
-void Engine::Impl::Broadcast(const Frame& frame, Rank except) {
-  std::string bytes = EncodeFrame(frame);
-  for (Rank peer : peers_.control_peers()) {
-    if (peer != except) Send(peer, bytes);
-  }
+void Engine::Impl::Broadcast(const Frame& frame) {
+  const std::string bytes = EncodeFrame(frame);
+  for (Rank peer : peers_.control_peers()) Send(peer, bytes);
 }
 
 std::string Engine::Impl::Name(Rank rank) const {

@@ -47,6 +47,7 @@ struct EngineEvents {
   std::vector<Withdrawal> withdrawals;  // before the submissions of the attempts that follow
   std::vector<Submission> submissions;
   bool shutdown = false;  // from now on this rank leaves; set once
+  std::string error;      // with `shutdown`: the exception that ends the process; "" for none
   int64_t progress = 0;   // of the backend: differs from the last if data has moved since
 };
 

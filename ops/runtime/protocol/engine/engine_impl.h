@@ -27,12 +27,19 @@ inline constexpr Duration kHeldUp = 500 * kMillisecond;
 // How long plans may run on after a shutdown without moving data, and how long a rank that leaves
 // waits for rank 0's answer to its goodbye.
 inline constexpr Duration kDrainLimit = 2 * kSecond;
+// Rank 0 passes the first goodbye on at once, and those that come within this time together: at the
+// end of a job all ranks leave, and nobody has to know of all others. Shorter than kGoodbyeGrace.
+inline constexpr Duration kGoodbyePause = 50 * kMillisecond;
+// In a frame with goodbyes of others, so many keep their texts: a thousand ranks that all end with
+// an exception would have nothing else to do.
+inline constexpr size_t kErrorsPassedOn = 4;
 // How long rank 0, when it has left, plans for process sets without it.
 inline constexpr Duration kSequencerStays = 30 * kSecond;
 
 // The state machine behind Engine. A rank that leaves says goodbye and takes no new calls, but runs
 // the plans that rank 0 numbered before it knew: rank 0 answers the goodbye, and its plans come
-// before the answer. When rank 0 leaves, it plans on for process sets without it.
+// before the answer. When rank 0 leaves, it plans on for process sets without it. Other ranks need
+// not hear of a goodbye at once: rank 0 decides what it explains (OnFault).
 //
 // It ends in three stages, each at most once and in this order:
 //   closed_:  no new calls, and those that wait end (after a shutdown here or on rank 0);
@@ -58,6 +65,8 @@ struct Engine::Impl {
   // Whether rank 0, which has left, has to plan for others.
   bool Stays() const;
   void OnHeartbeats();
+  // Rank 0.
+  void PassGoodbyesOn();
   // Moves what the negotiator produced into the effects.
   void DrainNegotiator();
   void Run(PlanRun run);
@@ -68,11 +77,12 @@ struct Engine::Impl {
   void OnControl(const ControlEvent& event);
   void OnControlFrame(Rank from, const std::string& bytes);
   void OnGoodbye(Rank from, const Frame& frame);
+  void OnDeparture(Rank from, const Departure& departure);
   void OnAbort(Rank from, const Frame& frame);
   void OnFault(Rank from, const Frame& frame);
   void OnPeerLost(Rank peer, const std::string& reason);
   void OnSuspicion(Rank suspect, const Peers::Suspicion& suspicion);
-  void OnShutdown();
+  void OnShutdown(const std::string& error);
   // A plan (`what`) failed because the data connection to completion.suspect broke.
   void OnBrokenConnection(const Completion& completion, const std::string& what);
   // The reasons for which a generation ends here. Each is reported to rank 0, which tells all
@@ -87,10 +97,13 @@ struct Engine::Impl {
 
   void Send(Rank to, std::string frame);
   void SendFrame(Rank to, const Frame& frame) { Send(to, EncodeFrame(frame)); }
-  void Broadcast(const Frame& frame, Rank except);
+  void Broadcast(const Frame& frame);
+  void SendGoodbye(Rank to, std::vector<Departure> departures);
   std::string Name(Rank rank) const;  // "rank 2 (host h)"
   Status LostStatus(Rank peer, const std::string& reason) const;
   Status LeftStatus(Rank peer, const std::string& what) const;
+  // "rank 2 (host h) ended with an exception: ValueError: bad"; "" if there was none.
+  std::string ErrorText(Rank peer) const;
 
   struct Running {
     std::vector<CallId> calls;
@@ -106,6 +119,8 @@ struct Engine::Impl {
   std::map<uint64_t, Running> running_;     // plans that the backend has, by sequence
   std::vector<CallId> held_;                // their plan broke; they end with the generation
   Peers peers_;
+  std::vector<Departure> goodbyes_;  // rank 0: not passed on yet
+  TimePoint pass_on_at_ = 0;         // not before
 
   bool started_ = false;
   bool leaving_ = false;               // OnShutdown was called

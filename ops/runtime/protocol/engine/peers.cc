@@ -21,8 +21,10 @@ bool Peers::IsControlPeer(Rank peer) const {
   return std::binary_search(control_peers_.begin(), control_peers_.end(), peer);
 }
 
-void Peers::MarkDeparted(Rank peer) {
+void Peers::MarkDeparted(Rank peer, const std::string& error) {
   state_[peer].departed = true;
+  state_[peer].error = error;
+  departures_ += IsControlPeer(peer) ? 1 : 0;
   if (first_departed_ == kNoRank) first_departed_ = peer;
 }
 

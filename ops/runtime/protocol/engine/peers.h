@@ -34,12 +34,17 @@ class Peers {
   bool IsControlPeer(Rank peer) const;
   bool InRange(Rank peer) const { return peer >= 0 && peer < size_; }
 
-  void MarkDeparted(Rank peer);
+  // Once for each; with the exception that ends its process, or "".
+  void MarkDeparted(Rank peer, const std::string& error);
   void MarkGone(Rank peer);  // connection closed: frames to it are pointless
   bool departed(Rank peer) const { return state_[peer].departed; }
   bool gone(Rank peer) const { return state_[peer].gone; }
+  // All control peers.
+  bool all_departed() const { return departures_ == control_peers_.size(); }
   // Which rank said goodbye first, or kNoRank.
   Rank first_departed() const { return first_departed_; }
+  // What MarkDeparted was given.
+  const std::string& departure_error(Rank peer) const { return state_[peer].error; }
 
   // A hard suspicion replaces a soft one; the earlier deadline stays.
   void Suspect(Rank peer, Suspicion suspicion);
@@ -68,6 +73,7 @@ class Peers {
  private:
   struct State {
     bool departed = false;
+    std::string error;  // of MarkDeparted
     bool gone = false;
     TimePoint sent = 0;
     TimePoint received = 0;
@@ -85,6 +91,7 @@ class Peers {
   const Duration first_timeout_;
   std::vector<Rank> control_peers_;
   std::vector<State> state_;
+  size_t departures_ = 0;  // of control peers
   Rank first_departed_ = kNoRank;
   std::map<Rank, Suspicion> suspicions_;
 };

@@ -3,6 +3,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "ops/runtime/protocol/message/text.h"
 #include "ops/runtime/protocol/message/wire_io.h"
 
 namespace tfring {
@@ -35,6 +36,7 @@ constexpr uint8_t kPlanFlags =
 constexpr size_t kMinRequestBytes = 9;
 constexpr size_t kMinPlanBytes = 8;
 constexpr size_t kMinItemBytes = 3;
+constexpr size_t kMinDepartureBytes = 2;
 
 template <typename T>
 void WriteList(const std::vector<T>& values, WireWriter* out) {
@@ -264,6 +266,30 @@ void ReadPlans(WireReader* in, Frame* frame) {
   for (size_t i = 0; i < count && in->ok(); ++i) frame->plans.push_back(ReadPlan(in));
 }
 
+void WriteDepartures(const std::vector<Departure>& departures, WireWriter* out) {
+  out->Unsigned(departures.size());
+  for (const Departure& departure : departures) {
+    out->Signed(departure.rank);
+    out->String(departure.error);
+  }
+}
+
+// Texts of exceptions come from outside of the runtime, and go into errors that Python reads.
+std::vector<Departure> ReadDepartures(WireReader* in) {
+  std::vector<Departure> departures;
+  const size_t count = in->Count(kMinDepartureBytes);
+  if (count == 0) in->Fail();
+  departures.reserve(count);
+  for (size_t i = 0; i < count && in->ok(); ++i) {
+    Departure departure;
+    departure.rank = in->Signed32();
+    departure.error = in->String();
+    if (departure.error.size() > kMaxDepartureError || !IsUtf8(departure.error)) in->Fail();
+    departures.push_back(std::move(departure));
+  }
+  return departures;
+}
+
 }  // namespace
 
 std::string EncodeFrame(const Frame& frame) {
@@ -290,7 +316,7 @@ std::string EncodeFrame(const Frame& frame) {
       WriteStatus(frame.status, &out);
       break;
     case FrameType::kGoodbye:
-      out.Signed(frame.rank);
+      WriteDepartures(frame.departures, &out);
       break;
     case FrameType::kWithdraw:
       out.Signed(frame.process_set);
@@ -322,7 +348,7 @@ Result<Frame> DecodeFrame(std::string_view bytes) {
       frame.status = ReadStatus(&in);
       break;
     case FrameType::kGoodbye:
-      frame.rank = in.Signed32();
+      frame.departures = ReadDepartures(&in);
       break;
     case FrameType::kWithdraw:
       frame.process_set = in.Signed32();

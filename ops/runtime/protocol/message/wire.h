@@ -20,19 +20,27 @@ enum class FrameType : uint8_t {
   kResend = 3,     // sequencer to rank: these cache ids are unknown, send the requests in full
   kHeartbeat = 4,  // either way, empty
   kAbort = 5,      // sequencer to all: the generation is over, with this status
-  kGoodbye = 6,    // a rank shuts down; the sequencer forwards it to all others
+  kGoodbye = 6,    // ranks shut down: from a rank itself, from the sequencer any
   kFault = 7,      // rank to sequencer: my data connection to `rank` broke
   kWithdraw = 8,   // rank to sequencer: from here on I am in the next attempt of the process set
 };
 inline constexpr uint8_t kMaxFrameType = 8;
 
+// A rank that shuts down.
+struct Departure {
+  Rank rank = kNoRank;
+  std::string error;  // the exception with which its process ends; empty if there was none
+};
+inline constexpr size_t kMaxDepartureError = 512;  // bytes of UTF-8; see Shortened
+
 // Any control frame; the fields that its type does not use stay empty.
 struct Frame {
   FrameType type = FrameType::kHeartbeat;
-  std::vector<Request> requests;    // kRequests
-  std::vector<uint32_t> cache_ids;  // kRequests, kResend
-  std::vector<Plan> plans;          // kPlans
-  Rank rank = kNoRank;  // kAbort: the lost rank; kGoodbye: who left; kFault: the suspect
+  std::vector<Request> requests;                 // kRequests
+  std::vector<uint32_t> cache_ids;               // kRequests, kResend
+  std::vector<Plan> plans;                       // kPlans
+  Rank rank = kNoRank;                           // kAbort: the lost rank; kFault: the suspect
+  std::vector<Departure> departures;             // kGoodbye
   ProcessSetId process_set = kGlobalProcessSet;  // kWithdraw
   Status status;  // kAbort, kFault; kWithdraw: why my step failed, ok if the attempt was over
 };

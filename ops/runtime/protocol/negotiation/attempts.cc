@@ -3,10 +3,11 @@
 #include <cstddef>
 #include <iterator>
 
+#include "ops/runtime/protocol/message/text.h"
+
 namespace tfring {
 namespace {
 
-constexpr size_t kMaxReasonBytes = 1024;
 // For each process set. A rank that is further behind gets the oldest that is kept.
 constexpr size_t kMaxReasons = 16;
 
@@ -16,11 +17,6 @@ Status StepFailed(const std::string& what, const std::string& why) {
   return Aborted(what + " was given up: " + why +
                  ". A step that fails on one rank fails on all. When every rank has caught the "
                  "error, the next step works");
-}
-
-std::string Shortened(std::string text) {
-  if (text.size() <= kMaxReasonBytes) return text;
-  return text.substr(0, kMaxReasonBytes) + " ...";
 }
 
 void Attempts::End(ProcessSetId set, const std::string& why) {

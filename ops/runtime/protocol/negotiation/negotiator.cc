@@ -149,14 +149,14 @@ void Negotiator::OnPlanDone(uint64_t sequence, TimePoint now) {
   if (sequencer_) sequencer_->OnPlanDone(sequence);
 }
 
-void Negotiator::OnDeparted(Rank rank, TimePoint now) {
+void Negotiator::OnDeparted(Rank rank, const std::string& error, TimePoint now) {
   now_ = now;
-  if (sequencer_) sequencer_->OnDeparted(rank);
+  if (sequencer_) sequencer_->OnDeparted(rank, error);
 }
 
-std::vector<CallId> Negotiator::Leave(TimePoint now) {
+std::vector<CallId> Negotiator::Leave(const std::string& error, TimePoint now) {
   std::vector<CallId> calls = TakeCalls();
-  OnDeparted(rank_, now);
+  OnDeparted(rank_, error, now);
   return calls;
 }
 

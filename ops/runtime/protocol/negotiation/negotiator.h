@@ -57,12 +57,12 @@ class Negotiator {
   // Does nothing for a plan that moves no data: the sequencer does not count those.
   void OnPlanDone(uint64_t sequence, TimePoint now);
 
-  // `rank` has shut down: whatever waits for it, now or later, ends with Cancelled (rank 0 only).
-  void OnDeparted(Rank rank, TimePoint now);
+  // As Sequencer::OnDeparted (rank 0 only).
+  void OnDeparted(Rank rank, const std::string& error, TimePoint now);
 
   // Rank 0 itself has shut down, and goes on as the sequencer of the others. Gives up its own calls
-  // and returns them, ascending; everything was drained before.
-  std::vector<CallId> Leave(TimePoint now);
+  // and returns them, ascending; everything was drained before. `error` as in OnDeparted.
+  std::vector<CallId> Leave(const std::string& error, TimePoint now);
 
   // This process did not run for so long: no stall is judged by that time.
   void PutOff(Duration pause);

@@ -248,29 +248,36 @@ void Sequencer::RejectRequest(Rank from, const Request& request, Status error, b
   errors_.push_back(std::move(rejection));
 }
 
+// In the order in which they left.
 std::vector<Rank> Sequencer::DepartedOf(const std::vector<Rank>& members) const {
   std::vector<Rank> departed;
-  for (Rank rank : departed_) {
+  for (Rank rank : departed_in_order_) {
     if (std::binary_search(members.begin(), members.end(), rank)) departed.push_back(rank);
   }
   return departed;
 }
 
-void Sequencer::CancelFor(const std::vector<Rank>& departed, PendingTensor* pending) {
-  // Others often leave because one rank did: name that one first.
-  const bool known = std::binary_search(departed.begin(), departed.end(), first_departed_);
-  std::vector<Rank> after = departed;
-  if (known) after.erase(std::find(after.begin(), after.end(), first_departed_));
-  std::string who = RanksText(departed) + (departed.size() == 1 ? " has" : " have") + " shut down";
-  if (known && !after.empty()) {
-    who = "rank " + std::to_string(first_departed_) + " has shut down, after it " +
-          RanksText(after) + ",";
+// Names the first of `departed`: others often leave because one rank did.
+void Sequencer::CancelFor(std::vector<Rank> departed, PendingTensor* pending) {
+  const Rank first = departed.front();
+  const std::string& error = departed_.at(first);
+  std::vector<Rank> after(departed.begin() + 1, departed.end());
+  std::sort(after.begin(), after.end());
+  std::sort(departed.begin(), departed.end());
+  const std::string detail =
+      " (" + Describe(*pending) + ", asked for by " + RanksText(pending->ReadyRanks()) + "). ";
+  if (!error.empty()) {
+    return EndWithError(pending,
+                        Cancelled(error + ". Tensor '" + pending->name + "' was waiting for " +
+                                  RanksText(departed) + detail + "See the log of rank " +
+                                  std::to_string(first) + "; the job must be started again"));
   }
+  std::string who = "rank " + std::to_string(first) + " has shut down";
+  if (!after.empty()) who += ", after it " + RanksText(after) + ",";
   EndWithError(pending,
                Cancelled(who + " while tensor '" + pending->name + "' was waiting for " +
-                         (departed.size() == 1 ? "it" : "them") + " (" + Describe(*pending) +
-                         ", asked for by " + RanksText(pending->ReadyRanks()) +
-                         "). Every rank has to run the same number of steps; do all have the same "
+                         (after.empty() ? "it" : "them") + detail +
+                         "Every rank has to run the same number of steps; do all have the same "
                          "amount of data?"));
 }
 
@@ -301,9 +308,9 @@ void Sequencer::StopStallWatch(PendingTensor* pending) {
 
 void Sequencer::OnPlanDone(uint64_t sequence) { in_flight_.erase(sequence); }
 
-void Sequencer::OnDeparted(Rank rank) {
-  if (!departed_.insert(rank).second) return;
-  if (first_departed_ == kNoRank) first_departed_ = rank;
+void Sequencer::OnDeparted(Rank rank, const std::string& error) {
+  if (!departed_.emplace(rank, error).second) return;
+  departed_in_order_.push_back(rank);
   resend_.erase(rank);
   awaited_.erase(rank);
   late_joins_.erase(rank);

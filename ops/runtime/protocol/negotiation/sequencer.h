@@ -67,8 +67,9 @@ class Sequencer {
   // count as unfinished.
   void OnPlanDone(uint64_t sequence);
 
-  // `rank` has shut down: whatever waits for it, now or later, ends with Cancelled.
-  void OnDeparted(Rank rank);
+  // `rank` has shut down: whatever waits for it, now or later, ends with Cancelled. `error` names
+  // the rank and the exception with which its process ends; it is empty if there was none.
+  void OnDeparted(Rank rank, const std::string& error);
 
   // This process did not run for so long.
   void PutOff(Duration pause) { stalls_.PutOff(pause); }
@@ -97,7 +98,7 @@ class Sequencer {
   static Status Validate(PendingTensor* pending);
   void RejectRequest(Rank from, const Request& request, Status error, bool ends_attempt = false);
   std::vector<Rank> DepartedOf(const std::vector<Rank>& members) const;
-  void CancelFor(const std::vector<Rank>& departed, PendingTensor* pending);
+  void CancelFor(std::vector<Rank> departed, PendingTensor* pending);
   void EndWithError(PendingTensor* pending, Status error, bool ends_attempt = false);
   void StopStallWatch(PendingTensor* pending);
   // sequencer_plans.cc: from complete tensors to plans.
@@ -148,8 +149,8 @@ class Sequencer {
   std::map<Rank, std::vector<std::pair<uint64_t, Request>>> late_joins_;  // of those ranks; same
   std::map<ProcessSetId, std::vector<uint32_t>> evicted_;  // cache ids; no plan has said so yet
   std::set<uint64_t> in_flight_;                           // plans that rank 0 is running
-  std::set<Rank> departed_;
-  Rank first_departed_ = kNoRank;
+  std::map<Rank, std::string> departed_;                   // with the exceptions that ended them
+  std::vector<Rank> departed_in_order_;
   uint64_t last_sequence_ = 0;
 };
 

@@ -85,9 +85,10 @@ class World {
     events.control.push_back({ControlEvent::Kind::kFrame, peer, std::move(bytes), ""});
     Step(rank, std::move(events));
   }
-  void Shutdown(Rank rank) {
+  void Shutdown(Rank rank, const std::string& error = "") {
     EngineEvents events;
     events.shutdown = true;
+    events.error = error;
     Step(rank, std::move(events));
   }
   void Deliver() {
@@ -133,6 +134,17 @@ class World {
     int count = 0;
     for (const auto& [peer, frame] : nodes_[from].sent) count += peer == to && frame.type == type;
     return count;
+  }
+  // All ranks whose goodbyes `from` passed to `to`, in order, each followed by a space.
+  std::string Goodbyes(Rank from, Rank to) const {
+    std::string ranks;
+    for (const auto& [peer, frame] : nodes_[from].sent) {
+      if (peer != to) continue;
+      for (const Departure& departure : frame.departures) {
+        ranks += std::to_string(departure.rank) + " ";
+      }
+    }
+    return ranks;
   }
   const std::vector<PlanRun>& runs(Rank rank) const { return nodes_[rank].runs; }
   const std::optional<Status>& abort(Rank rank) const { return nodes_[rank].abort; }

@@ -198,9 +198,33 @@ TEST(FramesThatOnlyRankZeroMaySendAreRefused) {
     Frame frame;
     frame.type = type;
     frame.rank = 1;
+    frame.departures = {{1, ""}};
     frame.status = Internal("made up");
     world.Receive(0, 2, EncodeFrame(frame));
     EXPECT_CONTAINS(world.Text(0, 1), "rank 2 (host h2) was lost");
+  }
+}
+
+TEST(GoodbyesOfOthersOrOfNoRankLoseTheirSender) {
+  const auto goodbye = [](std::vector<Departure> departures) {
+    Frame frame;
+    frame.type = FrameType::kGoodbye;
+    frame.departures = std::move(departures);
+    return EncodeFrame(frame);
+  };
+  for (const std::string& bytes : {goodbye({{2, ""}, {1, ""}}), goodbye({{2, ""}, {2, ""}}),
+                                   goodbye({{-1, ""}}), goodbye({{3, ""}}), goodbye({})}) {
+    World world(3);
+    world.Submit(0, 1, Allreduce("x"));
+    world.Receive(0, 2, bytes);
+    EXPECT_CONTAINS(world.Text(0, 1), "rank 2 (host h2) was lost");
+  }
+  // Of a rank that does not leave, among others.
+  for (const std::string& bytes : {goodbye({{2, ""}, {1, ""}}), goodbye({{3, ""}, {2, ""}})}) {
+    World world(3);
+    world.Submit(1, 1, Allreduce("x"));
+    world.Receive(1, 0, bytes);
+    EXPECT_CONTAINS(world.Text(1, 1), "rank 0 (host h0) was lost: it sent a goodbye for rank");
   }
 }
 

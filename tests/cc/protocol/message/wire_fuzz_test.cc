@@ -72,7 +72,7 @@ void Negotiate(Rank rank, const std::vector<std::string>& frames) {
   }
   negotiator.Withdraw(0, 0, "the step of this rank failed", now);
   negotiator.Submit(8, SeedRequest(CollectiveKind::kBarrier), now, 1);
-  negotiator.OnDeparted(2, now);
+  negotiator.OnDeparted(2, "rank 2 ended with an exception: ValueError", now);
   (void)negotiator.Drain();
 }
 
@@ -184,8 +184,11 @@ std::vector<std::string> Corpus() {
   fault.type = FrameType::kFault;
   fault.rank = 1;
   fault.status = Unavailable("gone");
-  return {EncodeFrame(requests), EncodeFrame(plans), EncodeFrame(resend),
-          EncodeFrame(fault),    WithdrawFrame(),    AbortedFrame()};
+  Frame goodbye;
+  goodbye.type = FrameType::kGoodbye;
+  goodbye.departures = {{2, ""}, {1, "ValueError: \xc3\xa9"}, {0, ""}};
+  return {EncodeFrame(requests), EncodeFrame(plans), EncodeFrame(resend), EncodeFrame(fault),
+          EncodeFrame(goodbye),  WithdrawFrame(),    AbortedFrame()};
 }
 
 std::string Mutate(std::string bytes, std::mt19937_64* rng) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include "ops/runtime/protocol/message/text.h"
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
@@ -82,7 +83,7 @@ std::vector<Frame> AllFrames() {
   frames.push_back(frame);
   frame = Frame();
   frame.type = FrameType::kGoodbye;
-  frame.rank = 1;
+  frame.departures = {{1, "ValueError: \xe2\x82\xac"}, {1000, ""}};
   frames.push_back(frame);
   frame = Frame();
   frame.type = FrameType::kWithdraw;
@@ -116,6 +117,11 @@ TEST(EveryFrameTypeComesBack) {
     EXPECT_TRUE(back->requests == frame.requests);
     EXPECT_TRUE(back->cache_ids == frame.cache_ids);
     EXPECT_EQ(back->rank, frame.rank);
+    ASSERT_EQ(back->departures.size(), frame.departures.size());
+    for (size_t i = 0; i < frame.departures.size(); ++i) {
+      EXPECT_EQ(back->departures[i].rank, frame.departures[i].rank);
+      EXPECT_EQ(back->departures[i].error, frame.departures[i].error);
+    }
     EXPECT_EQ(back->process_set, frame.process_set);
     EXPECT_EQ(back->status.ToString(), frame.status.ToString());
     ASSERT_EQ(back->plans.size(), frame.plans.size());
@@ -156,6 +162,42 @@ TEST(UnknownValuesAreRefused) {
   EXPECT_TRUE(!DecodeFrame(bytes).ok());
 }
 
+TEST(GoodbyesAreBoundedAndUtf8) {
+  const auto decoded = [](const std::string& error) {
+    Frame frame;
+    frame.type = FrameType::kGoodbye;
+    frame.departures = {{3, error}};
+    return DecodeFrame(EncodeFrame(frame)).ok();
+  };
+  EXPECT_TRUE(decoded(std::string(kMaxDepartureError, 'x')));
+  EXPECT_TRUE(!decoded(std::string(kMaxDepartureError + 1, 'x')));
+  EXPECT_TRUE(decoded("\xf0\x9f\x98\x80"));
+  // A byte of the middle, one that is missing, an overlong form, a surrogate, beyond the last.
+  for (const char* text : {"\x80", "\xe2\x82", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80",
+                           "\xf4\x90\x80\x80", "\xff"}) {
+    EXPECT_TRUE(!decoded(text));
+    EXPECT_TRUE(IsUtf8(Shortened(text)));
+  }
+  EXPECT_TRUE(!DecodeFrame(std::string("\x06\x00", 2)).ok());  // of nobody
+}
+
+TEST(TextsAreCutBetweenCharacters) {
+  EXPECT_EQ(Shortened("short"), "short");
+  EXPECT_EQ(Shortened("12345678", 8), "12345678");
+  EXPECT_EQ(Shortened("123456789", 8), "1234 ...");
+  EXPECT_EQ(Shortened("123\xe2\x82\xac"
+                      "456",
+                      8),
+            "123 ...");
+  EXPECT_EQ(Shortened("a\xff\xe2z"), "a??z");
+  for (size_t size = 8; size < 40; ++size) {
+    std::string text;
+    while (text.size() < 64) text += "x\xf0\x9f\x98\x80\xc3\xa9";
+    const std::string cut = Shortened(text, size);
+    EXPECT_TRUE(IsUtf8(cut) && cut.size() <= size && cut.size() + 8 > size);
+  }
+}
+
 TEST(OverlongAndHugeNumbersAreRefused) {
   EXPECT_TRUE(DecodeFrame(std::string_view("\x03\x01\x05", 3)).ok());
   EXPECT_TRUE(!DecodeFrame(std::string_view("\x03\x01\x85\x00", 4)).ok());  // 5 in two bytes
@@ -189,6 +231,7 @@ TEST(APlainRequestStaysSmall) {
 TEST(BoundsOfSizesHold) {
   for (const Frame& frame : AllFrames()) {
     size_t bound = 64 + 5 * frame.cache_ids.size() + frame.status.message().size();
+    for (const Departure& departure : frame.departures) bound += 10 + departure.error.size();
     for (const Request& request : frame.requests) bound += MaxEncodedBytes(request);
     for (const Plan& plan : frame.plans) bound += MaxEncodedBytes(plan);
     EXPECT_TRUE(EncodeFrame(frame).size() <= bound);

@@ -26,7 +26,7 @@ void ExpectFatal(Rank rank, Rank from, const std::string& frame, const std::stri
   negotiator.OnFrame(from, frame, 2);
   negotiator.Submit(99, Allreduce("later"), 2);
   negotiator.OnPlanDone(1, 2);
-  negotiator.OnDeparted(1, 2);
+  negotiator.OnDeparted(1, "", 2);
   negotiator.OnTime(kNever - 1);
   const Negotiator::Output after = negotiator.Drain();
   EXPECT_TRUE(after.frames.empty() && after.runs.empty() && after.fatal.ok());

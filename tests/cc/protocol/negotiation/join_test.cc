@@ -231,7 +231,7 @@ TEST(ADepartureEndsJoinsAndTheRanksTakePartAgain) {
   Cluster cluster(3, Config(), sets, 1);
   cluster.Submit(1, Join());
   cluster.Run();
-  cluster.at(0).OnDeparted(2, 0);
+  cluster.at(0).OnDeparted(2, "", 0);
   cluster.Run();
   EXPECT_TRUE(cluster.Only(1).error.code() == StatusCode::kCancelled);
   cluster.ClearLogs();

@@ -280,7 +280,7 @@ TEST(WhatNeedsADepartedRankIsCancelled) {
   for (Rank rank : {0, 2}) cluster.Submit(rank, Allreduce("other", {4}, 3));
   cluster.Run();
   cluster.ClearLogs();
-  cluster.at(0).OnDeparted(1, 0);
+  cluster.at(0).OnDeparted(1, "", 0);
   cluster.Run();
   EXPECT_EQ(cluster.log(0).size(), size_t{2});
   EXPECT_TRUE(cluster.log(1).empty());

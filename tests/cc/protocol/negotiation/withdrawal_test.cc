@@ -367,7 +367,7 @@ TEST(ARankThatFailsAndLeaves) {
   Withdraw(&cluster, 2);
   cluster.Run();
   ExpectAborted(cluster, 0, "x", 2);
-  cluster.at(0).OnDeparted(2, 0);
+  cluster.at(0).OnDeparted(2, "", 0);
   cluster.Submit(1, Allreduce("x"));
   cluster.Submit(0, Allreduce("x"), 1);
   cluster.Run();

@@ -1,0 +1,22 @@
+#ifndef TFRING_OPS_RUNTIME_PROTOCOL_MESSAGE_TEXT_H_
+#define TFRING_OPS_RUNTIME_PROTOCOL_MESSAGE_TEXT_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace tfring {
+
+// Of a text that one rank tells all others.
+inline constexpr size_t kMaxReasonBytes = 1024;
+
+// Whether Python can decode it: no bytes that are not UTF-8, no overlong forms, no surrogates.
+bool IsUtf8(std::string_view text);
+
+// The text as UTF-8 of at most `max_bytes`: bytes that are none become "?", and what is too long
+// is cut between two characters and ends with " ...". `max_bytes` is at least 8.
+std::string Shortened(std::string_view text, size_t max_bytes = kMaxReasonBytes);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROTOCOL_MESSAGE_TEXT_H_
