@@ -36,7 +36,7 @@ class Handle {
   pybind11::object Wait(std::optional<double> timeout);
 
  private:
-  // Ends this call, without the GIL.
+  // Ends all calls of this rank that wait, this one among them. Without the GIL.
   void Withdraw();
   pybind11::object TakeResult();
   pybind11::object TakeArray();

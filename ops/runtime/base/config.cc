@@ -39,8 +39,7 @@ constexpr Setting kSettings[] = {
      "memory of rank 0 for calls that wait for other ranks; calls beyond it end with an error"},
     {"STALL_CHECK_TIME_SECONDS", Unit::kSeconds, &Config::stall_warning, nullptr, 0, kMaxSeconds,
      "warn about a tensor that some ranks have waited for this long, and after 3 s where ranks "
-     "wait "
-     "for each other; 0 disables the check"},
+     "wait for each other; 0 disables the check"},
     {"STALL_SHUTDOWN_TIME_SECONDS", Unit::kSeconds, &Config::stall_shutdown, nullptr, 0,
      kMaxSeconds, "end the job when a tensor has stalled this long; 0 is never"},
     {"HEARTBEAT_SECONDS", Unit::kSeconds, &Config::heartbeat_interval, nullptr, 0, kMaxSeconds,

@@ -66,6 +66,19 @@ bool OwnGroup(const std::string& root, bool unified, std::string* path) {
   return false;
 }
 
+// Pages of files that were not used lately: they count as used, but the kernel gives them back when
+// memory is wanted. 0 if it is not known.
+uint64_t UnusedFilePages(const std::string& directory, bool unified) {
+  std::ifstream file(directory + "/memory.stat");
+  const std::string wanted = unified ? "inactive_file" : "total_inactive_file";
+  std::string name;
+  uint64_t bytes = 0;
+  while (file >> name >> bytes) {
+    if (name == wanted) return bytes;
+  }
+  return 0;
+}
+
 // What one group leaves; UINT64_MAX without a limit, or if its files cannot be read.
 uint64_t HeadroomOf(const std::string& directory, bool unified) {
   uint64_t limit = 0;
@@ -76,6 +89,7 @@ uint64_t HeadroomOf(const std::string& directory, bool unified) {
   if (!(used_file >> used)) return UINT64_MAX;
   // Version 1 has no word for "no limit", but a number that no machine has.
   if (limit >= uint64_t{1} << 62) return UINT64_MAX;
+  used -= std::min(used, UnusedFilePages(directory, unified));
   return limit > used ? limit - used : 0;
 }
 

@@ -66,6 +66,35 @@ TEST(LeastOverTheGroupsAboveInVersion2) {
   EXPECT_EQ(HeadroomWith(files), 0u);
 }
 
+// A job that has read its dataset has a group full of pages that the kernel gives back on demand.
+TEST(PagesOfFilesAreNoUse) {
+  const std::string v2 = "/sys/fs/cgroup/a";
+  EXPECT_EQ(HeadroomWith({{"/proc/self/mountinfo", kMountV2},
+                          {"/proc/self/cgroup", "0::/a"},
+                          {v2 + "/memory.max", "1000"},
+                          {v2 + "/memory.current", "990"},
+                          {v2 + "/memory.stat",
+                           "anon 80\nfile 900\ninactive_anon 70\ninactive_file 600\n"
+                           "active_file 300"}}),
+            610u);
+  const std::string v1 = "/sys/fs/cgroup/memory/m";
+  EXPECT_EQ(
+      HeadroomWith({{"/proc/self/mountinfo", kMountV1},
+                    {"/proc/self/cgroup", "3:memory:/m"},
+                    {v1 + "/memory.limit_in_bytes", "1000"},
+                    {v1 + "/memory.usage_in_bytes", "1000"},
+                    {v1 + "/memory.stat",
+                     "cache 900\ninactive_file 5\ntotal_cache 900\ntotal_inactive_file 400"}}),
+      400u);
+  // The files are not read at one moment.
+  EXPECT_EQ(HeadroomWith({{"/proc/self/mountinfo", kMountV2},
+                          {"/proc/self/cgroup", "0::/a"},
+                          {v2 + "/memory.max", "1000"},
+                          {v2 + "/memory.current", "100"},
+                          {v2 + "/memory.stat", "inactive_file 300"}}),
+            1000u);
+}
+
 TEST(AMountThatShowsTheOwnGroupAsItsRoot) {
   // As in a container without a cgroup namespace.
   const std::string mount =

@@ -17,8 +17,8 @@ static_assert(sizeof(LaneHeader) == 16, "sent as bytes");
 
 LaneHeader MakeLaneHeader(uint64_t sequence, int64_t bytes, const char* algorithm);
 
-// What is different: "plan 16 with 400 bytes came, plan 17 with 800 bytes, by ring, was expected".
-// Empty if nothing is.
+// What is different: "plan 16 with 400 bytes came where plan 17 with 800 bytes, by ring, was
+// expected". Empty if nothing is.
 std::string LaneMismatch(const LaneHeader& expected, const LaneHeader& got, const char* algorithm);
 
 }  // namespace tfring

@@ -43,7 +43,7 @@ std::string PlacesText(const std::vector<StallView>& views, const std::string& a
     const auto& [place, ranks] = groups[i];
     const bool one = ranks.size() == 1;
     text += (i == 0 ? "" : "; ") + RanksText(ranks);
-    if (!also.empty()) text += (one ? " is " : " are ") + also.substr(0, also.size() - 1);
+    if (!also.empty()) text += (one ? " is " : " are ") + also;
     text +=
         (one ? " waits" : " wait") + (place.empty() && !also.empty() ? " in no collective" : place);
   }
@@ -110,7 +110,7 @@ std::string StallMessage(const std::string& what, Duration waited,
     }
   }
   std::string text = what + " has waited " + SecondsText(waited) + " s: " + PlacesText(ready, "");
-  if (!missing.empty()) text += "; " + PlacesText(missing, "missing and ");
+  if (!missing.empty()) text += "; " + PlacesText(missing, "missing and");
   if (!joined.empty()) text += "; not waited for, as joined: " + RanksText(joined);
   return text + ".";
 }

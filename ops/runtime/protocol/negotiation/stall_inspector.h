@@ -72,7 +72,7 @@ std::string StallMessage(const std::string& what, Duration waited,
                          const std::vector<StallView>& ranks);
 
 // What ranks that wait for each other wait for; `ready` and `joined` mean nothing here.
-// "None of these ranks can go on, each waits for another: rank 0 waits at train.py:40 (...); ..."
+// "these ranks wait for each other, for 3 s now: rank 0 waits at train.py:40 (...); rank 1 ..."
 std::string CircleMessage(Duration waited, const std::vector<StallView>& ranks);
 
 // What users can do about a stall, and which setting ends it. `shutdown` is its value.
