@@ -24,7 +24,6 @@ class ReductionRecord:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards everything below
         self._time = 0
-        self._last_reduction = 0
         self._reduced: dict[Any, int] = {}  # variable -> time
         self._by_tape: dict[tuple[Any, int], int] = {}  # (variable, process set) -> time
         self._declared: set[Any] = set()  # variables
@@ -40,7 +39,6 @@ class ReductionRecord:
         keys = _keys(variables)
         with self._lock:
             self._time += 1
-            self._last_reduction = self._time
             self._reduced.update(dict.fromkeys(keys, self._time))
 
     def add_by_tape(self, variables: Iterable[Any], process_set_id: int) -> None:
@@ -62,7 +60,6 @@ class ReductionRecord:
         kinds = {_kind_of(g) for g in gradients if g is not None} if keys is None else set()
         with self._lock:
             self._time += 1
-            self._last_reduction = self._time
             self._declared.update(keys or ())
             self._declared_kinds |= kinds
 
@@ -70,11 +67,6 @@ class ReductionRecord:
         """Forgets what tapes reduced: what they returned has been applied or dropped by now."""
         with self._lock:
             self._by_tape.clear()
-
-    def any_since(self, time: int) -> bool:
-        """Returns whether any gradient was reduced after `time`."""
-        with self._lock:
-            return self._last_reduction > time
 
     def covers(self, variable: Any, time: int) -> bool:
         """Returns whether this variable's gradient was reduced after `time`, or declared to be."""

@@ -40,7 +40,7 @@ class DivergenceGuard:
             model: the model that is trained.
             local: variables that are this rank's own.
         """
-        if not self._wanted or not _all_ranks_train_together(model):
+        if not self._wanted or not train_together(model):
             return None
         return fingerprint(_compared(model, local))
 
@@ -86,6 +86,7 @@ def _compared(model: Any, local: Sequence[Any]) -> list[Any]:
     return [v for v in state.shared_weights(model, left_out) if v.trainable]
 
 
-def _all_ranks_train_together(model: Any) -> bool:
+def train_together(model: Any) -> bool:
+    """Returns whether no optimizer of the model reduces in a process set of its own."""
     hooks = [find_hook(optimizer) for optimizer in optimizers_of(model).values()]
     return all(process_sets.checked_id(h.process_set) == 0 for h in hooks if h is not None)
