@@ -205,7 +205,7 @@ def test_weights_that_the_first_batch_makes(several: int) -> None:
             train(model, *callbacks)
             assert_same_on_all_ranks(model)
             continue
-        with pytest.raises(RuntimeError, match="after batch 2 these weights differ.*no gradient"):
+        with pytest.raises(RuntimeError, match=r"after batch 2 these weights differ.*no gradient"):
             train(model, *callbacks)
 
 
