@@ -209,6 +209,42 @@ def test_weights_that_the_first_batch_makes(several: int) -> None:
             train(model, *callbacks)
 
 
+class WithTape(OneStep):
+    """Its step has a tape that keeps the bias local, or reduces in a process set."""
+
+    members: Any = None
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(data[0]) - 1.0))
+        variables = self.trainable_variables
+        if self.members is None:
+            tape = hvd.DistributedGradientTape(tape)
+            tape.register_local_source(variables[1].value)
+        else:
+            tape = hvd.DistributedGradientTape(tape, process_set=self.members)
+        gradients = tape.gradient(loss, [v.value for v in variables])
+        self.optimizer.apply(gradients, variables)
+        return {"loss": loss}
+
+
+def test_weights_that_a_tape_leaves_different(several: int) -> None:
+    """Local ones, and those that process sets of their own train."""
+    model = WithTape()
+    model.compile(keras.optimizers.SGD(0.01))
+    train(model, hvd.callbacks.MetricAverageCallback(), broadcast(), epochs=2)
+    kernel, bias = model.trainable_variables
+    hvd.assert_equal([kernel])
+    assert len(set(hvd.allgather(bias.value).numpy().tolist())) > 1
+    sets = hvd.add_process_set([0]), hvd.add_process_set(list(range(1, hvd.size())))
+    model = WithTape()
+    model.members = sets[min(hvd.rank(), 1)]
+    model.compile(keras.optimizers.SGD(0.01))
+    train(model, hvd.callbacks.MetricAverageCallback(), epochs=2)
+    for each in sets:
+        hvd.remove_process_set(each)
+
+
 def test_accumulation_equals_one_process() -> None:
     """Nothing changes in the first batch: the weights are watched until they do."""
 
