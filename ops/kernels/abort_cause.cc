@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -30,6 +32,31 @@ const tf::Rendezvous::ParsedKey& UnusedKey() {
   return *key;
 }
 
+// What a receive says at once. Shared with the receive: a thread that aborts the rendezvous at this
+// moment may answer, and use the manager, after the asker has gone on.
+class Question {
+ public:
+  tf::CancellationManager manager;
+
+  void Answer(const absl::Status& outcome) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (open_) answer_ = outcome;
+    open_ = false;
+  }
+
+  // Ok if there is none. Later ones do not count.
+  absl::Status TakeAnswer() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    open_ = false;
+    return answer_;
+  }
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  bool open_ = true;
+  absl::Status answer_;
+};
+
 // Without the functions that TensorFlow names before it: "{{function_node f}} text".
 std::string_view WithoutFunctions(std::string_view text) {
   while (text.substr(0, 2) == "{{") {
@@ -55,18 +82,16 @@ absl::Status AbortCause(tf::RendezvousInterface* rendezvous) {
   // A receive ends at once with the error of an aborted rendezvous; with any other it waits until
   // it is cancelled. (Cancelled before, it would leave an empty queue behind, and TensorFlow would
   // log that as an abort.)
-  absl::Status status;
-  bool asking = true;
-  tf::CancellationManager manager;
+  auto question = std::make_shared<Question>();
   tf::RendezvousInterface::Args args;
-  args.cancellation_manager = &manager;
+  args.cancellation_manager = &question->manager;
   rendezvous->RecvAsync(
       UnusedKey(), args,
-      [&](const absl::Status& outcome, const auto&, const auto&, const auto&, bool) {
-        if (asking) status = outcome;
+      [question](const absl::Status& outcome, const auto&, const auto&, const auto&, bool) {
+        question->Answer(outcome);
       });
-  asking = false;
-  manager.StartCancel();
+  const absl::Status status = question->TakeAnswer();
+  question->manager.StartCancel();
   return status;
 }
 

@@ -28,6 +28,11 @@ class StepRecord:
         self._next = 0  # the step to be recorded; 0: before the first
 
     @property
+    def active(self) -> bool:
+        """Whether this run is recorded."""
+        return self._folder is not None
+
+    @property
     def begun(self) -> bool:
         """Whether the weights before the first step are recorded, or need not be."""
         return self._folder is None or self._next > 0

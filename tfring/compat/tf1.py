@@ -25,7 +25,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
     if tf.executing_eagerly():
         raise RuntimeError(
             "broadcast_global_variables works on TF1 graphs: with eager execution there is no list "
-            "of global variables. Use tfring.broadcast_variables(model.variables, root_rank=0) and "
+            "of global variables. Use tfring.broadcast_variables(model.weights, root_rank=0) and "
             "the same for optimizer.variables, or BroadcastGlobalVariablesCallback"
         )
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)

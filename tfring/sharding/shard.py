@@ -25,13 +25,13 @@ def shard(
     """Returns a dataset of this rank's batches; all ranks get the same number of them.
 
     In every epoch (each time that the dataset is iterated) all ranks shuffle alike, and each sample
-    is in a batch of one rank. The batches of one step are together those that a single process
-    would take with `batch_size * size()`. A collective: every rank calls it, with the same data.
+    is in a batch of one rank. So all ranks must iterate it equally often; a look at the first batch
+    counts. The batches of one step are together those that a single process would take with
+    `batch_size * size()`. A collective: every rank calls it, with the same data.
 
     Where the number of samples is no multiple of `batch_size * size()`, the last batches are
-    smaller. They differ by at most one sample; gradients are averaged with equal weights. If even
-    fewer samples are left than there are ranks, samples are repeated, so that every rank has one:
-    at most `size() - 1` of them come twice in an epoch.
+    smaller, by at most one sample on some ranks; gradients are averaged with equal weights. If
+    fewer are left than there are ranks, at most `size() - 1` samples come twice in an epoch.
 
     Args:
         data: Arrays or tensors with one row per sample, in a tuple or dict, nested or not; the

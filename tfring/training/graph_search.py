@@ -4,8 +4,9 @@ A depth-first search that starts at the tensors and goes from each operation to 
 compute its inputs. Where it arrives at the input of a function's body, it goes on at the tensor
 outside that the function captured. Where it arrives at an output of a call or a branch, it goes
 through the bodies that are called: from what this output returns, to those of the call's inputs
-that it depends on. (A function may reduce gradients and return a loss beside them.) Each output is
-visited once, when a step is traced; nothing is left for when it runs.
+that it depends on. (A function may reduce gradients and return a loss beside them.) What has been
+found for an output in a body is kept during the search, so each is visited once, however many
+outputs of the body depend on it. That is when a step is traced; nothing is left for when it runs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def collectives_behind(tensors: Sequence[Any]) -> Iterator[tuple[str, int]]:
     seen: set[int] = set()
     stack = list(tensors)
     captures: dict[int, dict[int, Any]] = {}  # by graph: inner placeholder -> outer tensor
-    bodies: dict[tuple[str, int], _Found] = {}
+    bodies: _Bodies = {}
     while stack:
         tensor = stack.pop()
         if id(tensor) in seen or hasattr(tensor, "numpy"):
@@ -47,18 +48,38 @@ def collectives_behind(tensors: Sequence[Any]) -> Iterator[tuple[str, int]]:
                 stack.append(outer)
         found = _at_node(op.graph, op.node_def, len(op.inputs), tensor.value_index, bodies)
         yield from found.collectives
-        stack.extend(op.inputs[position] for position in found.inputs)
+        stack.extend(op.inputs[position] for position in _positions(found.inputs))
 
 
 @dataclasses.dataclass
 class _Found:
-    """What one output depends on: collectives, and positions among the inputs."""
+    """What one output depends on: collectives, and positions among the inputs as bits of a number.
 
-    collectives: set[tuple[str, int]] = dataclasses.field(default_factory=set)
-    inputs: set[int] = dataclasses.field(default_factory=set)
+    A body may have thousands of inputs, and as many outputs that depend on all of them.
+    """
+
+    collectives: frozenset[tuple[str, int]] = frozenset()
+    inputs: int = 0
+
+    def add(self, other: _Found) -> None:
+        if not other.collectives <= self.collectives:
+            self.collectives |= other.collectives
+        self.inputs |= other.inputs
 
 
-_Bodies = dict[tuple[str, int], _Found]
+class _Body:
+    """A function's body, and what has been found in it."""
+
+    def __init__(self, definition: Any) -> None:
+        signature = definition.signature
+        self.nodes = {node.name: node for node in definition.node_def}
+        self.results = [definition.ret[output.name] for output in signature.output_arg]
+        self.found = {
+            argument.name: _Found(inputs=1 << i) for i, argument in enumerate(signature.input_arg)
+        }
+
+
+_Bodies = dict[str, _Body]
 
 
 def _at_node(graph: Any, node: Any, inputs: int, output: int, bodies: _Bodies) -> _Found:
@@ -69,55 +90,72 @@ def _at_node(graph: Any, node: Any, inputs: int, output: int, bodies: _Bodies) -
         node: a NodeDef, of the graph or of a function's body.
         inputs: how many inputs it has, without control inputs.
         output: which of its outputs.
-        bodies: what has been found in functions already, by name and output.
+        bodies: those that have been searched already, by name.
     """
     names = _functions_of(node)
     called = names and ("Call" in node.op or node.op in _BRANCHES or node.op in _LOOPS)
     if not called:
-        return _Found(set(_collective_of(node)), set(range(inputs)))
-    found = _Found(inputs=set(range(inputs)) if node.op in _LOOPS else set())
+        return _Found(frozenset(_collective_of(node)), _all(inputs))
+    found = _Found(inputs=_all(inputs) if node.op in _LOOPS else 0)
     for name in names:
         function = graph._get_function(name)
         if function is None:
             continue
-        definition = function.cached_definition
-        outputs = range(len(definition.signature.output_arg))
+        if name not in bodies:
+            bodies[name] = _Body(function.cached_definition)
+        body = bodies[name]
+        outputs = range(len(body.results))
         wanted = [output] if node.op not in _LOOPS and output in outputs else outputs
         first = 1 if node.op in _BRANCHES else 0  # what chooses the branch is no argument
         for each in wanted:
-            inside = _in_body(graph, definition, each, bodies)
-            found.collectives |= inside.collectives
-            found.inputs |= {first + p for p in inside.inputs if first + p < inputs}
+            inside = _in_body(graph, body, body.results[each], bodies)
+            found.add(_Found(inside.collectives, inside.inputs << first & _all(inputs)))
     return found
 
 
-def _in_body(graph: Any, definition: Any, output: int, bodies: _Bodies) -> _Found:
-    """Returns what an output of a function depends on, the inputs being its arguments."""
-    signature = definition.signature
-    key = (signature.name, output)
-    if key in bodies:
-        return bodies[key]
-    found = bodies[key] = _Found()  # before it is filled, for a function that calls itself
-    arguments = {argument.name: i for i, argument in enumerate(signature.input_arg)}
-    nodes = {node.name: node for node in definition.node_def}
-    stack = [definition.ret[signature.output_arg[output].name]]
-    seen: set[str] = set()
+def _in_body(graph: Any, body: _Body, wanted: str, bodies: _Bodies) -> _Found:
+    """Returns what an output in a function's body depends on, the inputs being its arguments.
+
+    Args:
+        graph: where the functions are known that the body may call.
+        body: the body.
+        wanted: "argument", or "node:name of the output:position".
+        bodies: those that have been searched already, by name.
+    """
+    known = body.found
+    opened: dict[str, _Found] = {}  # what each output on the way to the present one depends on
+    stack = [wanted]
     while stack:
-        reference = stack.pop()  # "argument", or "node:name of the output:position"
-        if reference in seen:
+        reference = stack[-1]
+        if reference in known and reference not in opened:
+            stack.pop()
             continue
-        seen.add(reference)
         name, *place = reference.split(":")
-        if name in arguments:
-            found.inputs.add(arguments[name])
-            continue
-        node = nodes[name]
+        node = body.nodes[name]
         sources = [source for source in node.input if not source.startswith("^")]
-        position = int(place[-1]) if place else 0
-        behind = _at_node(graph, node, len(sources), position, bodies)
-        found.collectives |= behind.collectives
-        stack.extend(sources[i] for i in behind.inputs)
-    return found
+        if reference not in known:
+            known[reference] = _Found()  # before it is filled, for a function that calls itself
+            position = int(place[-1]) if place else 0
+            behind = _at_node(graph, node, len(sources), position, bodies)
+            opened[reference] = behind
+            stack.extend(s for p in _positions(behind.inputs) if (s := sources[p]) not in known)
+            continue
+        stack.pop()
+        behind = opened.pop(reference)
+        found = known[reference]
+        found.add(_Found(behind.collectives))
+        for position in _positions(behind.inputs):
+            found.add(known[sources[position]])
+    return known[wanted]
+
+
+def _all(inputs: int) -> int:
+    """Returns the bits of so many inputs."""
+    return (1 << inputs) - 1
+
+
+def _positions(bits: int) -> list[int]:
+    return [i for i, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"]
 
 
 def _collective_of(node: Any) -> list[tuple[str, int]]:

@@ -85,7 +85,9 @@ class GradientReducer:
             )
         local = self.local.positions(variables)
         shared = [i for i in range(len(variables)) if i not in local]
-        reductions.add(variables[i] for i in shared if gradients[i] is not None)
+        members = process_sets.checked_id(self.options.members)
+        reductions.add((variables[i] for i in shared if gradients[i] is not None), members)
+        reductions.add_local(variables[i] for i in local)
         results: list[Any] = list(gradients)
         reduced = self._reduce_shared(
             [gradients[i] for i in shared], [variables[i] for i in shared], name, unscale, postscale

@@ -1,4 +1,4 @@
-"""Which variables' gradients were reduced in this process, and when; which of them by tapes."""
+"""Which variables' gradients were reduced in this process, when, by tapes or not, and over what."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class ReductionRecord:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards everything below
         self._time = 0
-        self._last_reduction = 0
         self._reduced: dict[Any, int] = {}  # variable -> time
         self._by_tape: dict[tuple[Any, int], int] = {}  # (variable, process set) -> time
+        self._over: dict[Any, int] = {}  # variable -> process set of its last reduction, or _LOCAL
         self._declared: set[Any] = set()  # variables
         self._declared_kinds: set[Any] = set()  # dtypes and shapes
 
@@ -35,13 +35,19 @@ class ReductionRecord:
         with self._lock:
             return self._time
 
-    def add(self, variables: Iterable[Any] = ()) -> None:
-        """Records that gradients are reduced, those of these variables."""
+    def add(self, variables: Iterable[Any], process_set_id: int = 0) -> None:
+        """Records that the gradients of these variables are reduced over a process set."""
         keys = _keys(variables)
         with self._lock:
             self._time += 1
-            self._last_reduction = self._time
             self._reduced.update(dict.fromkeys(keys, self._time))
+            self._over.update(dict.fromkeys(keys, process_set_id))
+
+    def add_local(self, variables: Iterable[Any]) -> None:
+        """Records that the gradients of these variables stay this rank's own."""
+        keys = _keys(variables)
+        with self._lock:
+            self._over.update(dict.fromkeys(keys, _LOCAL))
 
     def add_by_tape(self, variables: Iterable[Any], process_set_id: int) -> None:
         """Records that a tape reduces gradients of these variables over a process set."""
@@ -62,7 +68,6 @@ class ReductionRecord:
         kinds = {_kind_of(g) for g in gradients if g is not None} if keys is None else set()
         with self._lock:
             self._time += 1
-            self._last_reduction = self._time
             self._declared.update(keys or ())
             self._declared_kinds |= kinds
 
@@ -71,10 +76,15 @@ class ReductionRecord:
         with self._lock:
             self._by_tape.clear()
 
-    def any_since(self, time: int) -> bool:
-        """Returns whether any gradient was reduced after `time`."""
+    def is_local(self, variable: Any) -> bool:
+        """Returns whether this variable's gradient stayed this rank's own when last looked at."""
         with self._lock:
-            return self._last_reduction > time
+            return self._over.get(variable_key(variable)) == _LOCAL
+
+    def any_in_process_set(self, variables: Iterable[Any]) -> bool:
+        """Returns whether one of these was last reduced over a process set of its own."""
+        with self._lock:
+            return any(self._over.get(key, 0) > 0 for key in _keys(variables))
 
     def covers(self, variable: Any, time: int) -> bool:
         """Returns whether this variable's gradient was reduced after `time`, or declared to be."""
@@ -119,6 +129,8 @@ def reduced(gradients: Any, variables: Any = None) -> Any:
             setattr(gradient, REDUCED_MARK, 0)
     return gradients
 
+
+_LOCAL = -1
 
 REDUCED_MARK = "_tfring_reduced"
 """Attribute of a reduced gradient: the id of the process set that it was reduced over."""

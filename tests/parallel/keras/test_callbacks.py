@@ -8,6 +8,8 @@ import keras
 import numpy as np
 import pytest
 from keras_cases import (
+    CLASSES,
+    FEATURES,
     assert_same_on_all_ranks,
     assert_same_weights,
     broadcast,
@@ -64,6 +66,21 @@ def test_the_first_step_starts_from_the_weights_of_a_root_that_has_resumed() -> 
     fit(model, broadcast(), steps=1)
     alone = train_alone(keras.optimizers.SGD(0.1, momentum=0.9), steps=1, seed=1)
     assert_same_weights(model, alone)
+
+
+def test_what_the_root_has_loaded_reaches_ranks_whose_model_is_not_built() -> None:
+    """Their learning rates differ until the first batch has made the weights."""
+    layers = [keras.layers.Dense(CLASSES)]
+    if hvd.rank() == 0:
+        layers.insert(0, keras.Input((FEATURES,)))
+    model = keras.Sequential(layers)
+    optimizer = keras.optimizers.Adam(0.01 if hvd.rank() == 0 else 0.1)
+    if hvd.rank() == 0:
+        optimizer.build(model.trainable_variables)
+    model.compile(hvd.DistributedOptimizer(optimizer), loss())
+    fit(model, broadcast(), epochs=2, steps=2)
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.01)
+    assert_same_on_all_ranks(model)
 
 
 def test_ranks_with_different_numbers_of_batches_are_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,12 @@ def test_ranks_resume_together_and_end_as_if_nothing_had_happened(folder: Path) 
     for a, b in zip(resumed.get_weights(), straight.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     assert not Path("no such folder").exists()
-    again, seen = run(4, seed=9)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        again, seen = run(4, seed=9)
     assert seen.epochs == []
+    told = [w for w in caught if "nothing to do" in str(w.message)]
+    assert len(told) == (hvd.rank() == 0), "fit would return without a word"
     np.testing.assert_array_equal(again.get_weights()[0], resumed.get_weights()[0])
     assert len(fit(again, *hvd.fit_callbacks(), epochs=1).epoch) == 1, "it remembers the last fit"
 

@@ -56,6 +56,18 @@ def test_deciding_by_a_ranks_own_metric_is_an_error(several: int, decide: Any) -
     assert_same_on_all_ranks(model)
 
 
+def test_learning_rates_may_differ_by_rounding(several: int) -> None:
+    """Processors of different kinds compute a schedule's cosine differently."""
+    for difference in (1e-6, 1e-3):
+        rate = 0.01 * (1 + difference * hvd.rank())
+        model = compiled(keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(rate, 100)))
+        if difference < 1e-5:
+            fit(model, average(), steps=1)
+            continue
+        with pytest.raises(RuntimeError, match="differ in the learning rate of optimizer"):
+            fit(model, average(), steps=1)
+
+
 @pytest.mark.parametrize(
     ("mine", "match"),
     [

@@ -177,6 +177,74 @@ def test_compiling_without_a_distributed_optimizer_later_is_noticed(several: int
         train(model, broadcast())
 
 
+class ReducesItself(OneStep):
+    """Its step calls a collective, or has forgotten to."""
+
+    reduces = True
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(data[0])))
+        variables = self.trainable_variables
+        gradients = tape.gradient(loss, [v.value for v in variables])
+        if self.reduces:
+            gradients = hvd.grouped_allreduce(gradients)
+        self.optimizer.apply(gradients, variables)
+        return {"loss": loss}
+
+
+def test_weights_that_the_first_batch_makes(several: int) -> None:
+    """They differ until they are broadcast, which is nobody's fault."""
+    keras.utils.set_random_seed(1 + hvd.rank())
+    for reduces in (True, False):
+        model = ReducesItself()
+        model.reduces = reduces
+        model.compile(keras.optimizers.SGD(0.01))
+        callbacks = hvd.callbacks.MetricAverageCallback(), broadcast()
+        if reduces:
+            train(model, *callbacks)
+            assert_same_on_all_ranks(model)
+            continue
+        with pytest.raises(RuntimeError, match=r"after batch 2 these weights differ.*no gradient"):
+            train(model, *callbacks)
+
+
+class WithTape(OneStep):
+    """Its step has a tape that keeps the bias local, or reduces in a process set."""
+
+    members: Any = None
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(data[0]) - 1.0))
+        variables = self.trainable_variables
+        if self.members is None:
+            tape = hvd.DistributedGradientTape(tape)
+            tape.register_local_source(variables[1].value)
+        else:
+            tape = hvd.DistributedGradientTape(tape, process_set=self.members)
+        gradients = tape.gradient(loss, [v.value for v in variables])
+        self.optimizer.apply(gradients, variables)
+        return {"loss": loss}
+
+
+def test_weights_that_a_tape_leaves_different(several: int) -> None:
+    """Local ones, and those that process sets of their own train."""
+    model = WithTape()
+    model.compile(keras.optimizers.SGD(0.01))
+    train(model, hvd.callbacks.MetricAverageCallback(), broadcast(), epochs=2)
+    kernel, bias = model.trainable_variables
+    hvd.assert_equal([kernel])
+    assert len(set(hvd.allgather(bias.value).numpy().tolist())) > 1
+    sets = hvd.add_process_set([0]), hvd.add_process_set(list(range(1, hvd.size())))
+    model = WithTape()
+    model.members = sets[min(hvd.rank(), 1)]
+    model.compile(keras.optimizers.SGD(0.01))
+    train(model, hvd.callbacks.MetricAverageCallback(), epochs=2)
+    for each in sets:
+        hvd.remove_process_set(each)
+
+
 def test_accumulation_equals_one_process() -> None:
     """Nothing changes in the first batch: the weights are watched until they do."""
 

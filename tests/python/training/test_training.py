@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import pytest
 import tensorflow as tf
 
 from tfring import world
+from tfring.training import graph_search
 from tfring.training.ordinals import Ordinals
 from tfring.training.reduction_record import ReductionRecord
 
@@ -23,13 +26,11 @@ def test_ordinals_count_first_uses_by_group_and_keep_their_numbers() -> None:
 def test_a_record_knows_variables_times_and_process_sets() -> None:
     record = ReductionRecord()
     mine, begin = keras.Variable([1.0]), record.now()
-    record.add()
-    assert record.any_since(begin)
+    record.add([])
     assert not record.covers(mine, begin)
     record.add([mine.value])
     assert record.covers(mine, begin)
     assert not record.covers(mine, record.now())
-    assert not record.any_since(record.now())
     record.add_by_tape([mine.value], 3)
     assert record.any_by_tape_since([mine], 3, begin)
     assert not record.any_by_tape_since([mine], 0, begin)
@@ -46,3 +47,31 @@ def test_what_a_user_says_to_have_reduced_counts_at_any_time(named: bool) -> Non
     assert record.covers(mine, record.now())
     assert not record.covers(other, 0)
     assert record.covers(keras.Variable([5.0]), 0) is not named  # of the same dtype and shape
+
+
+def test_a_search_visits_what_many_outputs_of_a_function_share_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The gradients of a large model all depend on the whole forward pass."""
+    visited = []
+    at_node = graph_search._at_node
+    monkeypatch.setattr(
+        graph_search, "_at_node", lambda *args: visited.append(args[1].name) or at_node(*args)
+    )
+    found: list[Any] = []
+
+    @tf.function
+    def inner(x: Any) -> Any:
+        for _ in range(50):
+            x = x + 1.0
+        return [x * float(i) for i in range(50)]
+
+    @tf.function
+    def outer(x: Any) -> Any:
+        outputs = inner(x)
+        found.extend(graph_search.collectives_behind(outputs))
+        return outputs
+
+    outer.get_concrete_function(tf.constant(1.0))
+    assert not found
+    assert 100 <= len(visited) < 500

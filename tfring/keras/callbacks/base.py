@@ -61,7 +61,7 @@ class DistributedCallback(Keras2Callback, keras.callbacks.Callback):  # type: ig
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
-        self.fit.end_batch(self.model, batch)
+        self.fit.end_batch(self.model, batch, joins=find_join(self.model) is not None)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""

@@ -88,6 +88,7 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
         # Ranks may differ in what exists by now, for example if the root alone has built its model.
         # Then that is broadcast after the first step, for which the root uses its own.
         if not _all_equal(each["weights"] for each in everywhere):
+            self.fit.made_equal_later = True
             return
         built = [each["built"] for each in everywhere]
         state.build_alike(self.model, [built[self.root_rank], *built])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from tfring import topology
 from tfring.collectives import objects
 from tfring.collectives.step import step
 from tfring.comparison.record import record
-from tfring.keras.callbacks.guard import DivergenceGuard
+from tfring.keras.callbacks.guard import DivergenceGuard, train_together
 from tfring.keras.callbacks.watch import ReductionWatch
 from tfring.keras.checks import has_own_train_step
 from tfring.keras.hook import find_hook
@@ -33,6 +34,7 @@ class Fit:
     Attributes:
         local: variables that callbacks were told to be this rank's own.
         reduced_by_user: whether the user has said that gradients are no business of tfring.
+        made_equal_later: whether the ranks get equal weights and states after the first batch only.
     """
 
     def __init__(self, model: Any, params: Any) -> None:
@@ -45,11 +47,13 @@ class Fit:
         self.params = params
         self.local: list[Any] = []
         self.reduced_by_user = False
+        self.made_equal_later = False
         self._watch = ReductionWatch(model)
         self._guard = DivergenceGuard()
         self._epoch: int | None = None
         self._batches = 0
         self._batch_seen = False
+        self._look = True  # at what the next batch changes
         self._left = False
         self._ended = False
 
@@ -73,15 +77,20 @@ class Fit:
         self._meet(model, epoch, joins)
         self._epoch, self._batches = epoch, 0
 
-    def end_batch(self, model: Any, batch: int) -> None:
-        """Counts a batch; after the first one looks at what it changed, a collective."""
-        if batch + 1 > self._batches and record.add(facts.weights_of(model, trainable=True)):
+    def end_batch(self, model: Any, batch: int, *, joins: bool) -> None:
+        """Counts a batch; looks at what the first one changed, a collective.
+
+        Looks again after the second one if the first has made the weights, and ranks may not have
+        different numbers of batches.
+        """
+        first = batch + 1 > self._batches  # of several callbacks that say so
+        if first and record.active and record.add(facts.weights_of(model, trainable=True)):
             model.stop_training = True
         self._batches = batch + 1
-        if not self._batch_seen:
-            self._batch_seen = True
-            if not self.reduced_by_user:
-                self._watch.check(model, self.local, "after the first batch")
+        self._batch_seen = True
+        if first and self._look and not self.reduced_by_user:
+            when = f"after batch {self._batches}"
+            self._look = self._watch.check(model, self.local, when) and not joins
 
     def end_epoch(self, model: Any, *, joins: bool) -> None:
         """Makes sure that ranks that stop within an epoch stop together; a collective if this does.
@@ -112,6 +121,7 @@ class Fit:
 
     def made_equal(self, model: Any) -> None:
         """Is called when all ranks have been given the same weights."""
+        self.made_equal_later = False
         if not self.reduced_by_user:
             self._watch.start(model, self.local)
 
@@ -124,14 +134,16 @@ class Fit:
     def _meet(self, model: Any, epoch: int | None, joins: bool) -> None:
         if topology.size() == 1:
             return
-        alike = not joins and not self.reduced_by_user
+        together = not self.reduced_by_user and train_together(model)
+        alike = together and not joins
+        rated = together and epoch is not None and not self.made_equal_later
         compares = self._batch_seen and not self.reduced_by_user
         mine: dict[str, Any] = {
             "weights": self._guard.fingerprint(model, self.local) if compares else None,
             "epoch": epoch,
             "steps": self.params.get("steps") if alike and self.params else None,
             "batches": self._batches if alike and self._epoch is not None else None,
-            "rates": _rates(model) if epoch is not None and not self.reduced_by_user else {},
+            "rates": _rates(model) if rated else {},
         }
         everywhere = objects.allgather_json(mine, name="tfring.fit")
         _refuse_other_epochs([each["epoch"] for each in everywhere])
@@ -141,7 +153,7 @@ class Fit:
         _refuse_unequal(f"batches that they have trained {before}", batches, _EQUAL_STEPS)
         for path in mine["rates"]:
             rates = [each["rates"].get(path) for each in everywhere]
-            _refuse_unequal(f"the learning rate of {path} {before}", rates, _EQUAL_RATES)
+            _refuse_unequal(f"the learning rate of {path} {before}", rates, _EQUAL_RATES, _ROUNDING)
         if compares:
             self._watch.check(model, self.local, before)
         hashes = [each["weights"] for each in everywhere]
@@ -172,10 +184,10 @@ def refuse(what: str, values: Sequence[Any], advice: str, show: Callable[[Any], 
         )
 
 
-def _refuse_unequal(what: str, values: Sequence[Any], advice: str) -> None:
-    """As `refuse`, but a rank that does not know its value (None) may be right."""
+def _refuse_unequal(what: str, values: Sequence[Any], advice: str, tolerance: float = 0.0) -> None:
+    """As `refuse`, for numbers; a rank that does not know its number (None) may be right."""
     known = [value for value in values if value is not None]
-    if any(value != known[0] for value in known):
+    if any(not math.isclose(value, known[0], rel_tol=tolerance) for value in known):
         refuse(what, values, advice, _shown)
 
 
@@ -194,6 +206,9 @@ def _refuse_other_epochs(epochs: Sequence[int | None]) -> None:
         lambda epoch: "has ended" if epoch is None else f"begins epoch {epoch + 1}",
     )
 
+
+# Of a learning rate: processors of different kinds may round a schedule's cosine differently.
+_ROUNDING = 1e-5
 
 _EQUAL_STEPS = (
     "they would wait for each other. Give every rank equally many batches, by equal shards of the "

@@ -14,6 +14,8 @@ from tfring.config import read_settings
 from tfring.keras.callbacks import state
 from tfring.keras.hook import find_hook
 from tfring.keras.model_optimizers import optimizers_of
+from tfring.keras2 import facts
+from tfring.training.reduction_record import reductions
 
 # Differences up to this, relative to the largest element, can come from rounding: processors or
 # numbers of threads of different kinds sum in another order.
@@ -40,7 +42,7 @@ class DivergenceGuard:
             model: the model that is trained.
             local: variables that are this rank's own.
         """
-        if not self._wanted or not _all_ranks_train_together(model):
+        if not self._wanted or not train_together(model):
             return None
         return fingerprint(_compared(model, local))
 
@@ -86,6 +88,9 @@ def _compared(model: Any, local: Sequence[Any]) -> list[Any]:
     return [v for v in state.shared_weights(model, left_out) if v.trainable]
 
 
-def _all_ranks_train_together(model: Any) -> bool:
+def train_together(model: Any) -> bool:
+    """Returns whether no optimizer or tape reduces the model's gradients in a process set."""
+    if reductions.any_in_process_set(facts.weights_of(model, trainable=True)):
+        return False
     hooks = [find_hook(optimizer) for optimizer in optimizers_of(model).values()]
     return all(process_sets.checked_id(h.process_set) == 0 for h in hooks if h is not None)

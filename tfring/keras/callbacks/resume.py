@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -100,11 +101,22 @@ class Restore(DistributedCallback):
             ) from failure
         if root["epochs"]:
             self.model._initial_epoch = root["epochs"]
+            self._warn_of_no_epochs(root["epochs"])
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
         super().on_train_end(logs)
         self.model._initial_epoch = None  # a later fit begins where it is told to
+
+    def _warn_of_no_epochs(self, trained: int) -> None:
+        wanted = (self.params or {}).get("epochs")
+        if topology.rank() == 0 and wanted is not None and trained >= wanted:
+            warnings.warn(
+                f"fit has nothing to do: the state in {self.folder} has been trained for {trained} "
+                f"epochs, and fit was given epochs={wanted}. Give it more, or another folder for "
+                "another training",
+                stacklevel=3,
+            )
 
     def _load(self) -> int:
         """Loads the last state; returns how many epochs it has been trained, 0 if there is none."""

@@ -12,6 +12,7 @@ from tfring.keras.hook import find_hook, innermost
 from tfring.keras.model_optimizers import optimizers_of
 from tfring.keras2 import detect, facts
 from tfring.training.local_variables import variable_key
+from tfring.training.reduction_record import reductions
 
 
 def as_list(variables: Any) -> list[Any]:
@@ -24,10 +25,11 @@ def as_list(variables: Any) -> list[Any]:
 
 
 def local_variables(model: Any, given: Iterable[Any]) -> list[Any]:
-    """Returns the given variables, and those that are local for one of the model's optimizers."""
+    """Returns the given variables, and those that are local for an optimizer or a tape."""
     hooks = [find_hook(optimizer) for optimizer in optimizers_of(model).values()]
     trained = facts.weights_of(model, trainable=True)
     known = [hook.local_among(trained) for hook in hooks if hook is not None]
+    known.append([variable for variable in trained if reductions.is_local(variable)])
     return [*given, *(variable for variables in known for variable in variables)]
 
 

@@ -24,7 +24,8 @@ class ReductionWatch:
 
     Such a step may reduce gradients by a tape, by an optimizer that is wrapped, or by itself, each
     for some of the weights; so no optimizer or tape can be refused by its looks. After the first
-    batch, and then between epochs, the ranks tell each other of every weight whose gradient was not
+    batch (once more after the second if the first has made weights) and then between epochs, the
+    ranks tell each other of every weight whose gradient was not
     seen to be reduced during this `fit` (the step may have been traced before) a hash of its value.
     Weights that were equal before and are not any more were trained by each rank on its own.
     """
@@ -47,7 +48,7 @@ class ReductionWatch:
             unsettled = self._unsettled(model, local)
             self._hashes = {key: hashes.hash_of(v) for key, v in unsettled.items()}
 
-    def check(self, model: Any, local: Sequence[Any], when: str) -> None:
+    def check(self, model: Any, local: Sequence[Any], when: str) -> bool:
         """Compares; a collective.
 
         Args:
@@ -55,40 +56,36 @@ class ReductionWatch:
             local: variables that are this rank's own.
             when: for the message.
 
+        Returns:
+            Whether a weight is new on some rank, so that the next check says more.
+
         Raises:
             RuntimeError: a weight has changed and differs between ranks, and its gradient was not
                 reduced; on every rank.
         """
         if not self._wanted:
-            return
+            return False
         variables = self._unsettled(model, local)
         now = {key: hashes.hash_of(v) for key, v in variables.items()}
         rows = [
             (self._hashes.get(key, _UNKNOWN), now[key], reductions.covers(v, self._since))
             for key, v in variables.items()
         ]
-        mine = {"rows": rows, "reduced": reductions.any_since(self._since)}
-        everywhere = objects.allgather_json(mine, name="tfring.reduction_watch")
-        nothing = not self._settled and not any(each["reduced"] for each in everywhere)
-        if len({len(each["rows"]) for each in everywhere}) > 1:
-            return  # the ranks have different models, which broadcasts and checks say better
+        everywhere = objects.allgather_json(rows, name="tfring.reduction_watch")
+        if len(set(map(len, everywhere))) > 1:
+            return False  # the ranks have different models, which broadcasts and checks say better
         wrong = []
         for position, (key, variable) in enumerate(variables.items()):
-            before, after, reduced = zip(
-                *(each["rows"][position] for each in everywhere), strict=True
-            )
+            before, after, reduced = zip(*(each[position] for each in everywhere), strict=True)
             if all(reduced):
                 self._settled.add(key)
-            elif (
-                len(set(after)) > 1
-                and len(set(before)) == 1
-                and (before[0] is not _UNKNOWN or nothing)
-            ):
+            elif len(set(after)) > 1 and len(set(before)) == 1 and before[0] is not _UNKNOWN:
                 wrong.append(variable)
         self._hashes = now
         if wrong:
             raise RuntimeError(_message(wrong, when))
         checks.settle(model, self._settled)
+        return any(before is _UNKNOWN for each in everywhere for before, _, _ in each)
 
     def _unsettled(self, model: Any, local: Sequence[Any]) -> dict[Any, Any]:
         """Returns what is trained and not known to be reduced, in the same order on all ranks."""
