@@ -110,6 +110,7 @@ class Sequencer {
   Status RemoveSet(const Request& request, std::vector<int64_t>* values);
   // sequencer_attempts.cc
   void EndDisagreement(PendingTensor* pending, Status error);
+  void EndWithAttempt(PendingTensor* pending, Status error);
   void EndAttempt(ProcessSetId set, const std::vector<Rank>& knowing, const std::string& why);
   bool RejectIfOver(Rank from, const Request& request, uint64_t made_at);
   // sequencer_stalls.cc
