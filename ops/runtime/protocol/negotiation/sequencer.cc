@@ -136,7 +136,7 @@ Status Sequencer::RecordRequest(Rank from, const std::vector<Rank>& members,
     }
   }
   Status room = joins ? OkStatus() : CheckRoomFor(from, request);
-  PendingTensor* pending = readiness_.Add(set, name, members, from, std::move(rank_request), now);
+  PendingTensor* pending = readiness_.Add(set, name, members, from, std::move(rank_request));
   if (pending == nullptr) {
     return Internal("rank " + std::to_string(from) + " asked twice for tensor '" + name + "'" +
                     SetText(set) + " before it was planned");

@@ -72,7 +72,7 @@ class Sequencer {
   void OnDeparted(Rank rank, const std::string& error);
 
   // This process did not run for so long.
-  void PutOff(Duration pause) { stalls_.PutOff(pause); }
+  void PutOff(Duration pause);
 
   // Appends stall reports that are due. DeadlineExceeded when a tensor has stalled for too long.
   Status OnTime(TimePoint now, std::vector<std::string>* warnings);
