@@ -19,6 +19,7 @@ from tfring.keras.checks import has_own_train_step
 from tfring.keras.hook import find_hook
 from tfring.keras.model_optimizers import optimizers_of, parts_of
 from tfring.keras2 import facts
+from tfring.sharding import passes
 
 _fits: weakref.WeakKeyDictionary[Any, Fit] = weakref.WeakKeyDictionary()  # by model
 
@@ -138,12 +139,14 @@ class Fit:
         alike = together and not joins
         rated = together and epoch is not None and not self.made_equal_later
         compares = self._batch_seen and not self.reduced_by_user
+        begins = self._epoch is None and epoch is not None
         mine: dict[str, Any] = {
             "weights": self._guard.fingerprint(model, self.local) if compares else None,
             "epoch": epoch,
             "steps": self.params.get("steps") if alike and self.params else None,
             "batches": self._batches if alike and self._epoch is not None else None,
             "rates": _rates(model) if rated else {},
+            "passes": passes.begun() if begins else {},
         }
         everywhere = objects.allgather_json(mine, name="tfring.fit")
         _refuse_other_epochs([each["epoch"] for each in everywhere])
@@ -154,6 +157,8 @@ class Fit:
         for path in mine["rates"]:
             rates = [each["rates"].get(path) for each in everywhere]
             _refuse_unequal(f"the learning rate of {path} {before}", rates, _EQUAL_RATES, _ROUNDING)
+        if begins:
+            passes.catch_up([each["passes"] for each in everywhere])
         if compares:
             self._watch.check(model, self.local, before)
         hashes = [each["weights"] for each in everywhere]
