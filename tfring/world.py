@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import faulthandler
 import logging
 import multiprocessing
 import os
@@ -29,9 +28,6 @@ from tfring.signals import interrupts
 from tfring.topology import is_initialized, size
 
 _log = logging.getLogger("tfring")
-
-# How long MPI may take to end after a run without an error before the process ends itself.
-_FINALIZE_SECONDS = 30.0
 
 
 class _State:
@@ -245,14 +241,12 @@ def _at_exit() -> None:
         return
     if not _state.by_mpi or failure is not None:
         return
-    # MPI_Finalize waits for all ranks. If one of them has died, a traceback and a non-zero exit
-    # code are better than waiting for ever. At exit no Python thread can be started any more.
-    faulthandler.dump_traceback_later(_FINALIZE_SECONDS, exit=True, file=2)
+    # MPI_Finalize waits for all ranks, without a limit: one of them may still evaluate or save the
+    # model, for hours. MPI's launcher ends the job if a rank dies instead.
     try:
         finalize()
     except Exception:
         _log.exception("MPI could not be finalised")
-    faulthandler.cancel_dump_traceback_later()
 
 
 def is_homogeneous() -> bool:

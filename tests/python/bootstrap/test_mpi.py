@@ -69,6 +69,24 @@ def test_mpi_that_the_user_started(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_ranks_wait_for_one_that_works_on_after_shutdown(tmp_path):
+    """However long it takes: what would end a rank that waits, ends it after half a second here."""
+    text = """
+    import faulthandler, os, time
+    from tfring import topology, world
+    later = faulthandler.dump_traceback_later
+    faulthandler.dump_traceback_later = lambda timeout, **more: later(0.5, **more)
+    world.init()
+    rank = topology.rank()
+    world.shutdown()
+    if rank == 0:
+        time.sleep(3)
+        os.write(1, b"saved")
+    """
+    done = mpirun(3, write_script(tmp_path, text))
+    assert (done.returncode, done.stdout) == (0, "saved"), done.stderr
+
+
 @pytest.mark.parametrize("ending", ["raise ValueError('only here')", "raise SystemExit(3)"])
 def test_failure_on_one_rank_ends_the_job_with_an_error(tmp_path, ending):
     text = f"""
