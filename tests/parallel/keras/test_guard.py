@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras_cases import broadcast, compiled, fit
 
 import tfring.keras as hvd
@@ -105,3 +106,34 @@ def test_ranks_in_process_sets_of_their_own(several: int) -> None:
     model.fit(x, x[:, :3], epochs=2, verbose=0, callbacks=[hvd.callbacks.MetricAverageCallback()])
     for each in mine:
         hvd.remove_process_set(each)
+
+
+class Scale(keras.layers.Layer):  # type: ignore[misc]
+    """Holds tf.Variables, which Keras does not know."""
+
+    def build(self, shape: Any) -> None:
+        self.factor = tf.Variable(1.0 + hvd.rank())
+        self.offsets = {"first": [tf.Variable(0.0)], "constant": tf.Variable(0.0, trainable=False)}
+
+    def call(self, x: Any) -> Any:
+        return x * self.factor + self.offsets["first"][0]
+
+
+def test_a_variable_that_keras_does_not_know_is_named(several: int) -> None:
+    def texts(local: Any) -> list[str]:
+        model = compiled(keras.optimizers.SGD(0.01), middle=(scale := Scale(name="scale"),))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            callback = hvd.callbacks.BroadcastGlobalVariablesCallback(
+                0, local_variables=local(scale)
+            )
+            fit(model, callback, epochs=2)
+        found = [str(w.message) for w in caught]
+        return [text for text in found if "does not know as its weights" in text]
+
+    found = texts(lambda scale: None)
+    assert len(found) == (hvd.rank() == 0)
+    for text in found:
+        assert ".factor, " in text
+        assert ".offsets['first'][0]. So they are neither broadcast" in text
+    assert not texts(lambda scale: [scale.factor, *scale.offsets["first"]])
