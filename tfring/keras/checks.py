@@ -74,12 +74,15 @@ def at_train_begin(model: Any) -> None:
 def warn_of_untracked(model: Any, local: Sequence[Any]) -> None:
     """Warns of trainable tf.Variables in a model's attributes that are not among its weights.
 
-    Keras 3 knows its own variables only: others are neither trained nor saved.
+    Keras 3 knows its own variables only: others are neither trained nor saved. Keras 2 knows all,
+    but for counters that every model of its has.
 
     Args:
         model: a model that has been called.
         local: variables that are this rank's own.
     """
+    if detect.is_model(model):
+        return
     known = {variable_key(v) for v in (*facts.weights_of(model), *local)}
     found = [
         path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -362,7 +363,9 @@ def test_data_that_end_before_those_of_others(rank: int, size: int) -> None:
     for name in ("sgd", "legacy_sgd"):
         model = build_model(0)
         model.compile(hvd.DistributedOptimizer(OPTIMIZERS[name]()), "mse")
-        model.fit(iter([(x, y)] * 2), verbose=0, callbacks=[begin()])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            model.fit(iter([(x, y)] * 2), verbose=0, callbacks=[begin()])
         error = RuntimeError if rank == 0 else tf.errors.FailedPreconditionError
         with pytest.raises(error, match="after batch 2, and other" if rank == 0 else "optimizer"):
             model.fit(iter([(x, y)] * (2 + rank)), verbose=0, callbacks=[begin()])
