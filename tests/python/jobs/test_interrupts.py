@@ -23,8 +23,11 @@ from launcher_tools import (
 
 pytest.importorskip("tfring._native")
 
-# A hang takes LIMIT_SECONDS; what is promised, 1 s and 3 s, would be too short for a busy machine.
+# A hang takes LIMIT_SECONDS; what is promised is 1 s, too short for a busy machine.
 SOON_SECONDS = 10.0
+# What is promised of a whole job, besides the time that its processes need to begin and to end: on
+# a busy machine that is as much more as the same launch took to begin.
+END_SECONDS = 3.0
 
 # Rank 1 gets SIGINT while it waits for a collective that rank 0 does not call; rank 0 waits for
 # another one.
@@ -120,17 +123,19 @@ def test_interrupt_of_one_rank_ends_the_calls_of_all(tmp_path):
 def test_interrupt_ends_a_job_whose_ranks_wait_for_each_other(tmp_path, launcher):
     """Each rank waits in another collective; nobody would ever come."""
     script = write_script(tmp_path, DEADLOCK, header=REPORT)
+    started_at = time.monotonic()
     if launcher == "mpirun":
         command = [*open_mpi_command(), "-np", "2", sys.executable, script, str(tmp_path)]
         job = start_command(command, **AS_ROOT)
     else:
         job = start("-np", 2, "python", script, tmp_path)
     pids_in(tmp_path, 2)
+    start_seconds = time.monotonic() - started_at
     time.sleep(0.5)  # so that both wait
     sent_at = time.monotonic()
     job.send_signal(signal.SIGINT)
     _, err = job.communicate(timeout=LIMIT_SECONDS)
-    assert time.monotonic() - sent_at < SOON_SECONDS, err
+    assert time.monotonic() - sent_at < END_SECONDS + start_seconds, err
     assert job.returncode != 0
     if launcher == "tfring run":
         assert "a second one kills them at once" in err
