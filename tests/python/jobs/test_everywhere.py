@@ -153,6 +153,70 @@ def test_threads(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_threads_without_names(tmp_path):
+    """One of the threads that call at the same time may; the others get the typed error."""
+    path = write_script(
+        tmp_path,
+        """
+    import threading
+    import tensorflow as tf
+    import tfring as hvd
+
+    hvd.init()
+    together, told = threading.Barrier(6), []
+
+    def work():
+        together.wait()
+        try:
+            told.append(float(hvd.allreduce(tf.constant(3.0), op=hvd.Sum)))
+        except tf.errors.FailedPreconditionError as error:
+            told.append(str(error))
+        together.wait()  # the thread whose calls count is alive as long as the others call
+
+    for _ in range(5):
+        told.clear()
+        threads = [threading.Thread(target=work) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        refused = [text for text in told if isinstance(text, str)]
+        assert len(refused) == 5 and told.count(6.0) == 1, told
+        assert all("thread" in text and "name" in text for text in refused), refused
+    """,
+    )
+    done = run("-np", 2, sys.executable, path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_data_that_worker_processes_make(tmp_path):
+    """Those of a keras.utils.PyDataset know the rank that started them."""
+    path = write_script(
+        tmp_path,
+        """
+    import keras
+    import numpy as np
+    import tfring.keras as hvd
+
+    class Data(keras.utils.PyDataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            return np.full((2, 1), 10.0 * hvd.rank() + hvd.size(), "float32")
+
+    if __name__ == "__main__":
+        hvd.init()
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Identity()])
+        got = model.predict(Data(workers=2, use_multiprocessing=True), verbose=0)
+        assert got.tolist() == [[10.0 * hvd.rank() + 2.0]] * 6, got
+        assert float(hvd.allreduce(1.0, op=hvd.Sum)) == 2.0
+    """,
+    )
+    done = run("-np", 2, sys.executable, path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_script_without_its_python(tmp_path):
     path = write_script(tmp_path, "import sys; print(sys.executable)")
     done = run("-np", 2, path)
