@@ -7,7 +7,18 @@ import signal
 import sys
 
 import pytest
-from launcher_tools import REPORT, alive, fake_ssh, pids_in, run, start, wait_until, write_script
+from launcher_tools import (
+    REPORT,
+    alive,
+    fake_ssh,
+    finish,
+    pids_in,
+    run,
+    run_command,
+    start,
+    wait_until,
+    write_script,
+)
 
 PREAMBLE = """
 import signal, subprocess, time
@@ -40,6 +51,20 @@ def test_ranks_get_their_variables_and_no_command_line_has_the_secret(tmp_path):
     assert sorted(done.stdout.splitlines()) == [
         f"[{r}]<stdout>:{r} 3 {r} 3 0 1 True" for r in range(3)
     ]
+
+
+def test_ranks_may_open_as_many_files_as_the_hard_limit_allows(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    import resource
+    print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+    """,
+    )
+    limited = ["sh", "-c", 'ulimit -Sn 200 && ulimit -Hn 512 && exec "$@"', "sh"]
+    done = finish([*limited, *run_command("-np", 1, sys.executable, path, tmp_path)])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split(":")[-1].split() == ["512", "512"]
 
 
 def test_every_job_has_its_own_secret(tmp_path):
