@@ -137,3 +137,51 @@ def test_ranks_that_wait_for_each_other_are_told_where_and_ended(tmp_path: Path)
         code, message = json.loads((tmp_path / f"end.{rank}").read_text())
         assert code == 4, message  # DeadlineExceeded
         assert step in message and check in message
+
+
+# Nobody reads what rank 0 writes to stderr while it warns of a stall, for longer than a rank may be
+# silent before it counts as lost.
+FULL_STDERR = """
+    import os, time
+    import numpy as np
+    from tfring import topology, world
+    from tfring._native import core
+
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    try:
+        while True:
+            os.write(write_end, b"." * 512)
+    except BlockingIOError:
+        os.set_blocking(write_end, True)
+    own = os.dup(2)
+    if os.environ["TFRING_RANK"] == "0":
+        os.dup2(write_end, 2)
+
+    world.init()
+    rank = topology.rank()
+    core.barrier(name="begin")
+    if rank == 1:
+        time.sleep(5)
+    total = core.allreduce(np.ones(4, np.float32), name="late", op=1)
+    assert total.tolist() == [2.0] * 4, total
+    if rank == 0:
+        text = b""
+        while b"late" not in text:  # a missing warning is a hang, which the test bounds
+            text += os.read(read_end, 65536)
+        os.dup2(own, 2)
+        print("WARNED", text.decode().lstrip("."))
+"""
+
+
+def test_a_warning_that_nobody_reads_stops_no_rank(tmp_path: Path) -> None:
+    path = write_script(tmp_path, FULL_STDERR)
+    done = run(
+        *("-np", 2, sys.executable, path),
+        TFRING_STALL_CHECK_TIME_SECONDS="1",
+        TFRING_HEARTBEAT_SECONDS="0.5",
+        TFRING_HEARTBEAT_TIMEOUT_SECONDS="3",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNED" in done.stdout and "rank 1" in done.stdout, done.stdout
+    assert "lost" not in done.stderr + done.stdout
