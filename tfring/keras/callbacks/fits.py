@@ -13,7 +13,8 @@ from tfring.comparison.record import record
 from tfring.keras.callbacks.early_stop import leave_epoch
 from tfring.keras.callbacks.guard import DivergenceGuard, train_together
 from tfring.keras.callbacks.watch import ReductionWatch
-from tfring.keras.model_optimizers import optimizers_of, parts_of
+from tfring.keras.checks import warn_of_untracked
+from tfring.keras.model_optimizers import optimizers_of, parts_of, remembered
 from tfring.keras2 import facts
 from tfring.sharding import passes
 
@@ -84,6 +85,8 @@ class Fit:
         if first and record.active and record.add(facts.weights_of(model, trainable=True)):
             model.stop_training = True
         self._batches = batch + 1
+        if not self._batch_seen and not self.reduced_by_user and topology.size() > 1:
+            warn_of_untracked(model, self.local)
         self._batch_seen = True
         if first and self._look and not self.reduced_by_user:
             when = f"after batch {self._batches}"
@@ -116,8 +119,11 @@ class Fit:
             self._meet(model, None, joins)
 
     def _meet(self, model: Any, epoch: int | None, joins: bool) -> None:
-        if topology.size() == 1:
-            return
+        if topology.size() > 1:
+            with remembered(model):
+                self._compare(model, epoch, joins)
+
+    def _compare(self, model: Any, epoch: int | None, joins: bool) -> None:
         together = not self.reduced_by_user and train_together(model)
         alike = together and not joins
         rated = together and epoch is not None and not self.made_equal_later
