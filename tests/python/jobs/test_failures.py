@@ -46,7 +46,8 @@ SCRIPT = """
     if rank == victim:
         ballast = np.ones(int(gib * (1 << 27)))
     if forks == "forks":
-        subprocess.Popen(["sleep", "20"], start_new_session=True)
+        null = subprocess.DEVNULL  # mpirun waits for the end of its ranks' output
+        subprocess.Popen(["sleep", "20"], start_new_session=True, stdout=null, stderr=null)
         if os.fork() == 0:
             os.setsid()
             for fd in range(3):
