@@ -96,6 +96,7 @@ absl::Status ReadAttributes(const tf::OpKernelConstruction& construction, Collec
   TF_RETURN_IF_ERROR(construction.GetAttr("tensor_name", &request->name));
   TF_RETURN_IF_ERROR(construction.GetAttr("process_set_id", &request->process_set));
   TF_RETURN_IF_ERROR(ReadIfPresent(construction, "call_site", &request->call_site));
+  TF_RETURN_IF_ERROR(ReadIfPresent(construction, "in_graph", &request->in_run));
   if (construction.HasAttr("T")) {
     tf::DataType type;
     TF_RETURN_IF_ERROR(construction.GetAttr("T", &type));

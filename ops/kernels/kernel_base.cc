@@ -29,7 +29,6 @@ void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::Do
   auto inputs = std::make_shared<std::vector<tf::Tensor>>(std::move(call.inputs));
   const uint64_t run = StepRuns::Get().Enter(context, call.request.process_set);
   call.local.run = run;
-  call.local.in_graph = context->call_frame() != nullptr;
   call.local.done = [context, run, inputs, finish = std::move(call.finish),
                      done = std::move(done)](const Status& status) {
     absl::Status outcome = ToAbsl(status);

@@ -61,15 +61,17 @@ absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
 // own, because TensorFlow runs stateful ops that have none one after another in program order:
 // nothing would overlap, and ranks that trace their ops in different orders would deadlock.
 // TfringChannel gives that resource, under XLA a variable (see tfring/ops/xla.py).
-// The call site is for messages; eager ops have none (see process/call_site.h).
-// Distributed communication, because TensorFlow replaces the UnavailableError of other ops.
+// The call site is for messages; eager ops have none (see process/call_site.h). `in_graph` says
+// that a step fails with the op; the kernel cannot know, because TensorFlow runs an eager op as a
+// graph. Distributed communication, because TensorFlow replaces the UnavailableError of other ops.
 #define TFRING_COLLECTIVE_OP(name)     \
   REGISTER_OP(name)                    \
       .SetIsStateful()                 \
       .SetIsDistributedCommunication() \
       .Attr("tensor_name: string")     \
       .Attr("process_set_id: int = 0") \
-      .Attr("call_site: string = ''")
+      .Attr("call_site: string = ''")  \
+      .Attr("in_graph: bool = false")
 
 // An op on a list of tensors of one dtype.
 #define TFRING_LIST_OP(name, types, output) \

@@ -37,7 +37,7 @@ ARROWS: dict[str, set[str]] = {
     "keras2": {"process_sets", "collectives", "training", "compat"},
     "keras": {
         *("config", "_native", "exceptions", "topology", "process_sets"),
-        *("ops", "collectives", "training", "comparison", "compat", "keras2"),
+        *("ops", "collectives", "training", "sharding", "comparison", "compat", "keras2"),
     },
     "launcher": {
         *("version", "config", "_native", "environments", "security", "bootstrap"),
@@ -50,7 +50,7 @@ ARROWS: dict[str, set[str]] = {
 # lists them, and each is loaded when a user first asks for it: they make no circle.
 PUBLIC_NAMES_FROM: dict[str, set[str]] = {
     "tfring": set(ARROWS),
-    "keras": {"world", "sharding"},
+    "keras": {"world"},
 }
 # Third-party modules and the packages that may import them. A function may hold such an import:
 # these modules are large, or a job can do without them.

@@ -87,8 +87,9 @@ def connect_job(
         ValueError: `comm` does not contain this process, or cannot be a job here.
     """
     deadline = time.monotonic() + settings.start_timeout
-    raise_descriptor_limit()
-    if identity.size is not None and not comm:
+    if identity.size is None or comm:
+        raise_descriptor_limit()
+    else:
         mesh.ensure_descriptors(
             identity.rank,
             identity.size,

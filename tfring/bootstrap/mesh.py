@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import threading
 from collections.abc import Callable, Iterable
 
 from tfring.bootstrap import auth
 from tfring.bootstrap.connector import connect
+from tfring.bootstrap.descriptors import raise_descriptor_limit
 from tfring.bootstrap.errors import BootstrapError
 from tfring.bootstrap.listener import Listener
 from tfring.bootstrap.rendezvous import describe_ranks
@@ -71,9 +71,6 @@ _RESERVE = 256
 def ensure_descriptors(rank: int, size: int, mesh_limit: int, *, rendezvous: bool) -> None:
     """Makes sure that this rank may open as many descriptors as its connections need.
 
-    Raises the process's soft limit (``ulimit -Sn``) as far as needed; it is not raised further,
-    because programs that use ``select`` cannot have descriptors above 1023.
-
     Args:
         rank: Our rank.
         size: Number of ranks.
@@ -88,19 +85,13 @@ def ensure_descriptors(rank: int, size: int, mesh_limit: int, *, rendezvous: boo
     needed += _PER_LOCAL_PEER * data
     if rendezvous:
         needed += size - 1 if rank == 0 else 1
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed + _RESERVE:
-        return
-    if hard != resource.RLIM_INFINITY and hard < needed:
+    limit = raise_descriptor_limit(needed + _RESERVE)
+    if limit < needed:
         raise BootstrapError(
-            f"rank {rank} of {size} needs {needed} file descriptors and may have {hard}: raise the "
-            "limit for this host (ulimit -Hn, LimitNOFILE of its service, or nofile in "
+            f"rank {rank} of {size} needs {needed} file descriptors and may have {limit}: raise "
+            "the limit for this host (ulimit -Hn, LimitNOFILE of its service, or nofile in "
             "/etc/security/limits.conf)"
         )
-    wanted = needed + _RESERVE
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def connect_all(

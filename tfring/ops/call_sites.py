@@ -28,7 +28,7 @@ def attributes(name: str) -> dict[str, Any]:
         # tf.map_fn and its like have autograph compile what they call in eager mode, too.
         _native.core.set_call_site(_native.call_site() or _rewritten(), names.is_default(name))
         return {}
-    return {"call_site": _native.call_site() or _rewritten()}
+    return {"call_site": _native.call_site() or _rewritten(), "in_graph": True}
 
 
 def _rewritten() -> str:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfring import topology
 from tfring.collectives import objects
+from tfring.sharding import passes
 
 _DATASET_BUFFER = 10_000
 _ORDER = "order by tf.data's shuffle, which depends on tf.random.set_seed"
@@ -26,8 +27,9 @@ def shard(
 
     In every epoch (each time that the dataset is iterated) all ranks shuffle alike, and each sample
     is in a batch of one rank. So all ranks must iterate it equally often; a look at the first batch
-    counts. The batches of one step are together those that a single process would take with
-    `batch_size * size()`. A collective: every rank calls it, with the same data.
+    counts, but `fit` with a callback of tfring's makes up for what was before it. The batches of
+    one step are together those that a single process would take with `batch_size * size()`. A
+    collective: every rank calls it, with the same data.
 
     Where the number of samples is no multiple of `batch_size * size()`, the last batches are
     smaller, by at most one sample on some ranks; gradients are averaged with equal weights. If
@@ -54,17 +56,19 @@ def shard(
     """
     rows, samples, count = _samples(data)
     buffer = count if rows is not None else shuffle_buffer or min(count, _DATASET_BUFFER)
-    _refuse_different_ranks(count, batch_size, seed, drop_remainder, buffer)
+    number = _refuse_different_ranks(count, batch_size, seed, drop_remainder, buffer)
     size = topology.size()
     rest = count % (batch_size * size)
     chosen = samples
     if seed is not None:
-        chosen = samples.shuffle(buffer, seed=seed, reshuffle_each_iteration=True)
+        chosen = samples.shuffle(buffer, seed=seed)
     if drop_remainder:
         _require(count >= batch_size * size, count, batch_size)
         chosen = chosen.take(count - rest)
     elif 0 < rest < size:
         chosen = chosen.concatenate(samples.repeat().take(size - rest))
+    if seed is not None:
+        chosen = passes.Passes(chosen, number).count(int(chosen.cardinality()))
     batches = chosen.shard(size, topology.rank()).batch(batch_size)
     if rows is not None:
         batches = batches.map(
@@ -131,7 +135,8 @@ def _rows(rows: Any) -> int:
 
 def _refuse_different_ranks(
     count: int, batch_size: int, seed: int | None, drop_remainder: bool, buffer: int
-) -> None:
+) -> int:
+    """Compares; returns the number of this call, the same on all ranks."""
     mine = {
         "samples": count,
         "batch_size": batch_size,
@@ -140,9 +145,9 @@ def _refuse_different_ranks(
         "shuffle_buffer": buffer,
         _ORDER: _probe(seed),
     }
-    everywhere = objects.allgather_json(mine, name="tfring.shard")
+    everywhere = objects.allgather_json([passes.next_number(), mine], name="tfring.shard")
     for what in mine:
-        values = [each[what] for each in everywhere]
+        values = [each[what] for _, each in everywhere]
         if any(value != values[0] for value in values):
             listed = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
             raise ValueError(
@@ -151,6 +156,7 @@ def _refuse_different_ranks(
                 "rank; hvd.set_seed(seed) sets that"
             )
     _require(batch_size >= 1 and count >= 1, count, batch_size)
+    return passes.agree_on([number for number, _ in everywhere])
 
 
 def _probe(seed: int | None) -> list[int]:

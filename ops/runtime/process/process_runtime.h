@@ -26,11 +26,10 @@ namespace tfring {
 // a thread that the runtime does not need to make progress, with no lock held; it may call Enqueue.
 //
 // `run` is the execution of a TensorFlow graph that makes the call (its step id), or 0 for none, as
-// in an eager call. See ProcessRuntime::FailRun. `in_graph` says that the run fails if this call
-// does; an eager op has a number, too, and no graph around it.
+// in an eager call. See ProcessRuntime::FailRun. An eager op that TensorFlow runs as a graph of its
+// own has a number, too.
 struct LocalCall {
   uint64_t run = 0;
-  bool in_graph = false;
   std::vector<TensorBuffer> buffers;
   std::function<Result<void*>(int tensor, const Shape& shape)> allocate;
   std::function<void(const std::vector<int64_t>& values)> announce;

@@ -75,7 +75,7 @@ Status RankRuntime::Admit(Request* request, LocalCall* call) {
     const Status fits = CheckBuffers(*request, *call, rank_);
     if (!fits.ok()) Refuse(fits, request);
   }
-  request->in_run = call->in_graph || core_->runs.InRun(request->process_set);
+  request->in_run = request->in_run || core_->runs.InRun(request->process_set);
   Result<uint64_t> attempt = core_->runs.Admit(call->run, request->process_set);
   if (!attempt.ok()) return attempt.status();
   return core_->table.Add(request, call, *attempt);

@@ -40,6 +40,7 @@ class Blake2b {
 // Used by one thread; lives as long as its connection. Without a key there are no seals.
 class FrameSeal {
  public:
+  // `key` has kSealKeyBytes, or is empty.
   explicit FrameSeal(std::string_view key);
 
   // The bytes that a seal adds to every frame.

@@ -89,6 +89,14 @@ Status TcpControlTransport::AddLink(Peer peer) {
   if (peer.rank < 0 || Find(peer.rank) != nullptr) {
     return InvalidArgument(who + ": no such rank, or given twice");
   }
+  const auto fits = [](const std::string& key) { return key.size() == kSealKeyBytes; };
+  const bool sealed = fits(peer.send_key) && fits(peer.receive_key);
+  if (!sealed && !(peer.send_key.empty() && peer.receive_key.empty())) {
+    return InvalidArgument(who + ": its keys have " + std::to_string(peer.send_key.size()) +
+                           " and " + std::to_string(peer.receive_key.size()) +
+                           " bytes; give two keys of " + std::to_string(kSealKeyBytes) +
+                           " bytes, or none");
+  }
   Status prepared = PrepareSocket(peer.socket.get());
   if (!prepared.ok()) return Status(prepared.code(), who + ": " + prepared.message());
   auto link = std::make_unique<Link>(peer);

@@ -24,13 +24,15 @@ class TcpControlTransport final : public ControlTransport {
   struct Peer {
     Rank rank = kNoRank;
     UniqueFd socket;
-    int64_t pid = 0;          // of a peer on this host; 0 where unknown
-    std::string send_key;     // of the seals that we send; empty: none
-    std::string receive_key;  // of the seals that the peer sends; empty: none
+    int64_t pid = 0;  // of a peer on this host; 0 where unknown
+    // Of the seals that we send and of those that the peer sends; both empty: none.
+    std::string send_key;
+    std::string receive_key;
   };
 
-  // InvalidArgument names the rank whose descriptor is not a socket. `processes` are those of other
-  // ranks on this host, also of ranks that are no peers: their end is a lost peer, too.
+  // InvalidArgument names the rank whose descriptor is not a socket, or whose keys have a wrong
+  // size. `processes` are those of other ranks on this host, also of ranks that are no peers: their
+  // end is a lost peer, too.
   static Result<std::unique_ptr<TcpControlTransport>> Create(
       std::vector<Peer> peers, const std::map<Rank, int64_t>& processes = {});
 

@@ -99,7 +99,7 @@ TEST(ADisagreementBetweenARunAndAnEagerCall) {
     auto wrong = Allreduce("x", {7}, 1.0f);
     LocalCall local = wrong->MakeLocalCall();
     local.run = block ? run + 1000 : run;
-    local.in_graph = !block;
+    wrong->request.in_run = !block;
     job[0].Enqueue(wrong->request, std::move(local));
     auto eager = Start(&job, 1, 0, "x");
     for (Call* call : {wrong.get(), eager.get()}) {

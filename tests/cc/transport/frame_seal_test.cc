@@ -66,6 +66,27 @@ std::unique_ptr<TcpControlTransport> Sealed(Rank peer, int fd, std::string send,
   return std::move(*TcpControlTransport::Create(std::move(peers)));
 }
 
+TEST(AKeyOfAnotherSizeIsRefused) {
+  const std::string key(kSealKeyBytes, 'k');
+  const auto create = [](const std::string& send, const std::string& receive) {
+    std::vector<TcpControlTransport::Peer> peers;
+    auto [a, b] = ConnectedSockets(Link::kUnix);
+    close(b);
+    peers.push_back({3, UniqueFd(a), 0, send, receive});
+    return TcpControlTransport::Create(std::move(peers)).status();
+  };
+  EXPECT_EQ(create(key, key).ToString(), "Ok");
+  EXPECT_EQ(create("", "").ToString(), "Ok");
+  for (const std::string& bad : {std::string("k"), key + "k", std::string(200, 'k'),
+                                 std::string()}) {  // the last: seals in one direction only
+    for (const Status& status : {create(bad, key), create(key, bad)}) {
+      EXPECT_TRUE(status.code() == StatusCode::kInvalidArgument);
+      EXPECT_CONTAINS(status.message(), "control connection to rank 3: its keys have");
+      EXPECT_CONTAINS(status.message(), "give two keys of 32 bytes, or none");
+    }
+  }
+}
+
 std::string ReadBytes(int fd, size_t count) {
   std::string bytes(count, '\0');
   size_t have = 0;

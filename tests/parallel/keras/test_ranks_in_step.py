@@ -19,6 +19,7 @@ from keras_cases import (
     loss,
 )
 
+import tfring
 import tfring.keras as hvd
 from tfring.keras.model_optimizers import optimizers_of
 
@@ -125,6 +126,50 @@ def test_a_rank_that_stops_alone_within_an_epoch_is_an_error(several: int) -> No
         fit(model, broadcast(), Stop([0]), average(), epochs=3, steps=3)
     fit(model, broadcast(), average(), epochs=2)  # and the next training works
     assert_same_on_all_ranks(model)
+
+
+class OwnStep(keras.Model):
+    """Reduces as the user likes: nobody knows the names of its collectives."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        reduced = hvd.grouped_allreduce(gradients, name="mine")
+        self.optimizer.apply(hvd.reduced(reduced), self.trainable_variables)
+        return {"loss": loss}
+
+
+def own_step() -> Any:
+    plain = build_model(1)
+    model = OwnStep(plain.inputs, plain.outputs)
+    model.compile(keras.optimizers.SGD(0.01), loss=loss())
+    return model
+
+
+def accumulating() -> Any:
+    return compiled(keras.optimizers.SGD(0.01, gradient_accumulation_steps=2))
+
+
+@pytest.mark.parametrize("make", [own_step, accumulating])
+def test_stopping_where_the_next_collective_is_not_known(several: int, make: Any) -> None:
+    model = make()
+    everyone = Stop(range(hvd.size()))
+    history = fit(model, broadcast(), everyone, average(), epochs=3, steps=4).history
+    assert len(history["loss"]) == 2
+    assert_same_on_all_ranks(model)
+    for steps in (3, 4):  # with accumulation the epoch ends before the next update, or not
+        model = make()
+        if hvd.rank() == 0:  # as if the others had ended with that error
+            with pytest.raises(tf.errors.AbortedError, match="gave up"):
+                fit(model, broadcast(), Stop([0]), average(), epochs=3, steps=steps)
+            continue
+        text = rf"rank 0 .*it ended training after batch 2 of {steps}: set stop_training on all"
+        with pytest.raises(tf.errors.AbortedError, match=text):
+            fit(model, broadcast(), Stop([0]), average(), epochs=3, steps=steps)
+        with pytest.raises(ValueError, match="gave up"), tfring.step():
+            raise ValueError("gave up")
 
 
 def test_other_numbers_of_steps_are_an_error_also_with_accumulation(several: int) -> None:

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfring as hvd
+import tfring.keras as keras_hvd
 
 
 def epochs_of_all(dataset: Any, epochs: int = 2) -> list[list[list[list[int]]]]:
@@ -69,6 +70,32 @@ def test_structures_stay_together_and_can_be_fitted() -> None:
     model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Add()(list(inputs.values()))))
     model.compile("sgd", "mse")
     assert len(model.fit(dataset, epochs=2, verbose=0).history["loss"]) == 2
+
+
+@pytest.mark.parametrize("kind", ["array", "shuffled before"])
+def test_ranks_that_looked_at_the_data_alone_are_in_step_when_fit_begins(kind: str) -> None:
+    count = 8 * hvd.size()
+    samples: Any = np.arange(count)
+    if kind != "array":
+        samples = tf.data.Dataset.from_tensor_slices(samples).shuffle(count, seed=3)
+    dataset = hvd.shard(samples, 2, seed=1)
+    for _ in range(3 if hvd.rank() == 0 else 0):
+        next(iter(dataset))
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras_hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")
+    callbacks = [keras_hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    for epochs in (1, 2):
+        # The iteration after the last one has begun when the last one ends, or it has not.
+        data = dataset.map(lambda x: (x[:, None], x[:, None]))
+        ahead = data.repeat().prefetch(3)
+        model.fit(ahead, steps_per_epoch=4, epochs=epochs, verbose=0, callbacks=callbacks)
+        if hvd.rank() == 0:
+            next(iter(dataset))
+        model.fit(data, verbose=0, callbacks=callbacks)
+        for ranks in epochs_of_all(dataset, epochs=1):
+            assert sorted(x for steps in ranks for step in steps for x in step) == list(
+                range(count)
+            )
 
 
 def test_samples_fewer_than_ranks() -> None:

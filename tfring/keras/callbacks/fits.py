@@ -7,18 +7,15 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from tfring import topology
 from tfring.collectives import objects
-from tfring.collectives.step import step
 from tfring.comparison.record import record
+from tfring.keras.callbacks.early_stop import leave_epoch
 from tfring.keras.callbacks.guard import DivergenceGuard, train_together
 from tfring.keras.callbacks.watch import ReductionWatch
-from tfring.keras.checks import has_own_train_step
-from tfring.keras.hook import find_hook
 from tfring.keras.model_optimizers import optimizers_of, parts_of
 from tfring.keras2 import facts
+from tfring.sharding import passes
 
 _fits: weakref.WeakKeyDictionary[Any, Fit] = weakref.WeakKeyDictionary()  # by model
 
@@ -93,31 +90,18 @@ class Fit:
             self._look = self._watch.check(model, self.local, when) and not joins
 
     def end_epoch(self, model: Any, *, joins: bool) -> None:
-        """Makes sure that ranks that stop within an epoch stop together; a collective if this does.
-
-        The others would wait for this rank in their next step, and it for them at the end of the
-        epoch. So it waits where they do. Only for models that Keras' own train_step trains: what a
-        step of the user's calls first is not known.
+        """Makes sure that ranks that stop within an epoch stop together (see early_stop).
 
         Raises:
             RuntimeError: other ranks train on; these get an error from their training step.
         """
-        steps = self.params.get("steps") if self.params else None
-        early = model.stop_training and steps is not None and self._batches < steps
-        hook = find_hook(model.optimizer) if model.optimizer is not None else None
-        if not early or joins or self._left or hook is None or hook.accumulates:
+        steps: int | None = self.params.get("steps") if self.params else None
+        if steps is None or self._batches >= steps or not model.stop_training:
             return
-        if topology.size() == 1 or has_own_train_step(model):
+        if joins or self._left or self.reduced_by_user or topology.size() == 1:
             return
         self._left = True
-        try:
-            with step(hook.process_set):  # the others' step fails; so this rank's ends as well
-                hook.meet_after_early_stop()
-        except (tf.errors.FailedPreconditionError, tf.errors.AbortedError) as error:
-            raise RuntimeError(
-                f"rank {topology.rank()}: training was stopped here after batch {self._batches} of "
-                f"{steps}, and other ranks train on: {_END_TOGETHER}"
-            ) from error
+        leave_epoch(model, self._batches, steps, _END_TOGETHER)
 
     def made_equal(self, model: Any) -> None:
         """Is called when all ranks have been given the same weights."""
@@ -138,12 +122,14 @@ class Fit:
         alike = together and not joins
         rated = together and epoch is not None and not self.made_equal_later
         compares = self._batch_seen and not self.reduced_by_user
+        begins = self._epoch is None and epoch is not None
         mine: dict[str, Any] = {
             "weights": self._guard.fingerprint(model, self.local) if compares else None,
             "epoch": epoch,
             "steps": self.params.get("steps") if alike and self.params else None,
             "batches": self._batches if alike and self._epoch is not None else None,
             "rates": _rates(model) if rated else {},
+            "passes": passes.begun() if begins else {},
         }
         everywhere = objects.allgather_json(mine, name="tfring.fit")
         _refuse_other_epochs([each["epoch"] for each in everywhere])
@@ -154,6 +140,8 @@ class Fit:
         for path in mine["rates"]:
             rates = [each["rates"].get(path) for each in everywhere]
             _refuse_unequal(f"the learning rate of {path} {before}", rates, _EQUAL_RATES, _ROUNDING)
+        if begins:
+            passes.catch_up([each["passes"] for each in everywhere])
         if compares:
             self._watch.check(model, self.local, before)
         hashes = [each["weights"] for each in everywhere]

@@ -29,7 +29,6 @@ struct AttemptEnd {
 // names the rank and the cause.
 Status StepFailed(const std::string& what, const std::string& why);
 
-
 // Rank 0's knowledge of the attempts of each process set. All ranks begin in attempt 0. A rank
 // whose step fails leaves its attempt; with the first rank that leaves, or when ranks disagree in a
 // step, the attempt is over for all of them, and each leaves it when it learns that. Ranks report

@@ -108,8 +108,8 @@ void Readiness::Widen(PendingTensor* pending, const std::vector<Rank>& members) 
 }
 
 PendingTensor* Readiness::Add(ProcessSetId set, const std::string& name,
-                              const std::vector<Rank>& members, Rank from, RankRequest rank_request,
-                              TimePoint now) {
+                              const std::vector<Rank>& members, Rank from,
+                              RankRequest rank_request) {
   PendingTensor* pending = FindByName(set, name);
   if (pending == nullptr) {
     const uint64_t handle = ++last_handle_;
@@ -119,7 +119,6 @@ PendingTensor* Readiness::Add(ProcessSetId set, const std::string& name,
     pending->name = name;
     pending->members = members;
     pending->rank_requests.Resize(members.size());
-    pending->since = now;
     by_name_.Put(set, name, pending);
   } else if (pending->members != members) {
     Widen(pending, members);

@@ -68,7 +68,6 @@ struct PendingTensor {
   RankRequests rank_requests;  // by position in `members`
   size_t ready = 0;            // how many of them have come
   size_t recorded_bytes = 0;   // what Readiness counts for it
-  TimePoint since = 0;
   bool watched = false;
   StallInspector::Token watch;
   // All requests have come and agree. Set from then on:
@@ -101,7 +100,7 @@ class Readiness {
   // Where ranks disagree on who takes part (one calls send/recv, another allreduce), the union of
   // their members has to be ready, so that all of them get the error.
   PendingTensor* Add(ProcessSetId set, const std::string& name, const std::vector<Rank>& members,
-                     Rank from, RankRequest rank_request, TimePoint now);
+                     Rank from, RankRequest rank_request);
 
   // The tensor that a request of this name belongs to, or null.
   PendingTensor* FindByName(ProcessSetId set, const std::string& name);

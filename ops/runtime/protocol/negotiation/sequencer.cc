@@ -10,8 +10,8 @@
 
 // From requests to complete tensors. Each tensor leaves this file in one of three ways: queued for
 // a plan (ValidateAndQueue), ended with an error on all ranks that sent a request (EndDisagreement,
-// CancelFor),
-// or, for a request that is not even recorded, ended on its own rank (RejectRequest).
+// EndWithAttempt, CancelFor), or, for a request that is not even recorded, ended on its own rank
+// (RejectRequest).
 namespace tfring {
 namespace {
 
@@ -136,13 +136,13 @@ Status Sequencer::RecordRequest(Rank from, const std::vector<Rank>& members,
     }
   }
   Status room = joins ? OkStatus() : CheckRoomFor(from, request);
-  PendingTensor* pending = readiness_.Add(set, name, members, from, std::move(rank_request), now);
+  PendingTensor* pending = readiness_.Add(set, name, members, from, std::move(rank_request));
   if (pending == nullptr) {
     return Internal("rank " + std::to_string(from) + " asked twice for tensor '" + name + "'" +
                     SetText(set) + " before it was planned");
   }
   if (!room.ok()) {
-    EndDisagreement(pending, std::move(room));
+    EndWithAttempt(pending, std::move(room));
   } else if (joins) {
     CompleteWithout(from, now);
   } else {
@@ -151,8 +151,8 @@ Status Sequencer::RecordRequest(Rank from, const std::vector<Rank>& members,
   return OkStatus();
 }
 
-// Not ok if the memory for requests that wait for other ranks is used up: then the call ends on all
-// ranks that have made it. A request that completes its tensor is always taken.
+// Not ok if the memory for requests that wait for other ranks is used up. A request that completes
+// its tensor is always taken.
 Status Sequencer::CheckRoomFor(Rank from, const Request& request) {
   if (readiness_.bytes() < max_pending_bytes_) return OkStatus();
   const PendingTensor* pending = readiness_.FindByName(request.process_set, request.name);

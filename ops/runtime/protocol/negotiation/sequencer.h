@@ -72,7 +72,7 @@ class Sequencer {
   void OnDeparted(Rank rank, const std::string& error);
 
   // This process did not run for so long.
-  void PutOff(Duration pause) { stalls_.PutOff(pause); }
+  void PutOff(Duration pause);
 
   // Appends stall reports that are due. DeadlineExceeded when a tensor has stalled for too long.
   Status OnTime(TimePoint now, std::vector<std::string>* warnings);
@@ -110,6 +110,7 @@ class Sequencer {
   Status RemoveSet(const Request& request, std::vector<int64_t>* values);
   // sequencer_attempts.cc
   void EndDisagreement(PendingTensor* pending, Status error);
+  void EndWithAttempt(PendingTensor* pending, Status error);
   void EndAttempt(ProcessSetId set, const std::vector<Rank>& knowing, const std::string& why);
   bool RejectIfOver(Rank from, const Request& request, uint64_t made_at);
   // sequencer_stalls.cc

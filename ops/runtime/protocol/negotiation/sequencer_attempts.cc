@@ -31,11 +31,17 @@ Status Sequencer::OnWithdrawal(Rank from, ProcessSetId set, const Status& cause)
   return OkStatus();
 }
 
-// The ranks that have asked for the tensor get the error. If a step fails with it on one of them,
+// Every rank that asks for the tensor gets the error. If a step fails with it on one of them,
 // the others must not learn of that a second time, in their next call: with this error the attempt
 // is over for all.
 void Sequencer::EndDisagreement(PendingTensor* pending, Status error) {
   if (!pending->InRun()) return EndWithError(pending, std::move(error));
+  EndWithAttempt(pending, std::move(error));
+}
+
+// The ranks that have asked for the tensor get the error. The others must not wait for those when
+// they ask for it, so the attempt is over for all.
+void Sequencer::EndWithAttempt(PendingTensor* pending, Status error) {
   const ProcessSetId set = pending->process_set;
   const std::vector<Rank> told = pending->ReadyRanks();
   const std::string why = "the step of " + RanksText(told) + " failed: " + error.ToString();

@@ -16,6 +16,11 @@ TimePoint Sequencer::next_deadline() const {
   return std::min(stalls_.next_deadline(), CircleDeadline());
 }
 
+void Sequencer::PutOff(Duration pause) {
+  stalls_.PutOff(pause);
+  for (auto& item : last_request_) item.second += pause;
+}
+
 Status Sequencer::OnTime(TimePoint now, std::vector<std::string>* warnings) {
   if (const uint64_t* handle = stalls_.Expired(now)) {
     return DeadlineExceeded(StallReport(*readiness_.Find(*handle), now, OldestWaits()) +
@@ -52,6 +57,7 @@ std::map<Rank, Sequencer::OldestWait> Sequencer::OldestWaits() const {
   return oldest;
 }
 
+// The tensor is watched.
 std::string Sequencer::StallReport(const PendingTensor& pending, TimePoint now,
                                    const std::map<Rank, OldestWait>& waits) const {
   std::vector<StallView> views;
@@ -69,7 +75,7 @@ std::string Sequencer::StallReport(const PendingTensor& pending, TimePoint now,
     }
     views.push_back(std::move(view));
   }
-  return StallMessage(Describe(pending), now - pending.since, views);
+  return StallMessage(Describe(pending), now - stalls_.Since(pending.watch), views);
 }
 
 TimePoint Sequencer::CircleDeadline() const {

@@ -32,6 +32,9 @@ class StallInspector {
   Token Watch(uint64_t handle, TimePoint now);
   void Forget(Token token);
 
+  // Since when it has waited.
+  static TimePoint Since(Token token) { return token->since; }
+
   // All that is watched counts as younger by `pause`.
   void PutOff(Duration pause);
 

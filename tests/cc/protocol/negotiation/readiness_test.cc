@@ -16,7 +16,7 @@ TEST(ReadinessCountsMembersOnce) {
   const auto add = [&readiness](Rank rank) {
     RankRequest full;
     full.full = std::make_unique<Request>(Allreduce("x"));
-    return readiness.Add(0, "x", {0, 1, 2}, rank, std::move(full), 7);
+    return readiness.Add(0, "x", {0, 1, 2}, rank, std::move(full));
   };
   const PendingTensor* pending = add(2);
   EXPECT_TRUE(add(2) == nullptr);
@@ -38,7 +38,7 @@ TEST(MemoryFollowsTheRequestsThatHaveComeAndNotTheMembers) {
   const auto add = [&](Rank rank, const std::string& name) {
     RankRequest by_id;
     by_id.cached = agreement;
-    return readiness.Add(0, name, members, rank, std::move(by_id), 7);
+    return readiness.Add(0, name, members, rank, std::move(by_id));
   };
   for (int i = 0; i < 100; ++i) add(999, "name " + std::to_string(i));
   EXPECT_TRUE(readiness.bytes() < 100 * 7000);

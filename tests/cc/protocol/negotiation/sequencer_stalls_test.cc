@@ -80,6 +80,20 @@ TEST(CallSitesOutliveTheResponseCache) {
   EXPECT_CONTAINS(warnings[0], "rank 0 waits at a.py:1; rank 1 waits at b.py:2; rank 2 is missing");
 }
 
+// Also of a named call, for which lines need not be equal: the report has to name the right one.
+TEST(ACallThatMovesToAnotherLineIsNamedWithThatLine) {
+  Config config;
+  config.stall_warning = 10 * kSecond;
+  Cluster cluster(2, config);
+  for (Rank rank : {0, 1}) cluster.Submit(rank, At("a.py:1", Allreduce("x")));
+  cluster.Run();
+  cluster.Submit(1, At("a.py:9", Allreduce("x")));
+  cluster.Run();
+  const std::vector<std::string> warnings = WarningsAt(10 * kSecond, &cluster);
+  ASSERT_EQ(warnings.size(), size_t{1});
+  EXPECT_CONTAINS(warnings[0], "rank 1 waits at a.py:9; rank 0 is missing");
+}
+
 TEST(UnnamedCallsOnDifferentLinesEndWithBothAlsoIfOneIsCached) {
   for (const bool check : {true, false}) {
     Config config;
@@ -118,6 +132,27 @@ TEST(ACircleIsReportedOnlyWhenItsRanksAreQuiet) {
   EXPECT_TRUE(WarningsAt(3 * kSecond, &cluster).empty());
   EXPECT_EQ(cluster.at(0).next_deadline(), 5 * kSecond);
   EXPECT_EQ(WarningsAt(5 * kSecond, &cluster).size(), size_t{1});
+}
+
+TEST(TheTimeInWhichTheProcessWasStoppedIsNoWaiting) {
+  Config config;
+  config.stall_warning = 10 * kSecond;
+  Cluster cluster(2, config);
+  cluster.Submit(0, At("a.py:1", Allreduce("bucket.0")));
+  cluster.Submit(1, Allreduce("bucket.1"));
+  cluster.Run();
+  cluster.now = 2 * kSecond;
+  cluster.Submit(0, Allreduce("bucket.2"));
+  cluster.Run();
+  constexpr TimePoint kStopped = 3600 * kSecond;
+  cluster.at(0).PutOff(kStopped);
+  EXPECT_TRUE(WarningsAt(kStopped + 4 * kSecond, &cluster).empty());  // rank 0 called 2 s ago
+  std::vector<std::string> warnings = WarningsAt(kStopped + 5 * kSecond, &cluster);
+  ASSERT_EQ(warnings.size(), size_t{1});
+  EXPECT_CONTAINS(warnings[0], "these ranks wait for each other, for 3 s now");
+  warnings = WarningsAt(kStopped + 10 * kSecond, &cluster);
+  ASSERT_EQ(warnings.size(), size_t{2});
+  EXPECT_CONTAINS(warnings[0], "'bucket.0' has waited 10 s: rank 0 waits at a.py:1");
 }
 
 TEST(RanksInCirclesAreThoseThatCannotGoOn) {
