@@ -14,6 +14,7 @@ import tfring.keras as hvd
 
 ROWS, WIDTH, PER_RANK, STEPS = 7, 3, 6, 3
 OF_KERAS = keras.optimizers
+ADAM = OF_KERAS.Adam
 OPTIMIZERS: dict[str, Any] = {
     **{
         name: getattr(OF_KERAS, name)
@@ -46,8 +47,8 @@ def table_of() -> Any:
 def gradient_of(table: Any, ids: Any) -> Any:
     """The tf.IndexedSlices of the mean over these samples."""
     with tf.GradientTape() as tape:
-        rows = tf.gather(table.value, ids.reshape(-1))
-        weights = 1.0 + 0.1 * tf.cast(ids.reshape(-1, 1), tf.float32)
+        rows = tf.gather(table.value, tf.reshape(ids, [-1]))
+        weights = 1.0 + 0.1 * tf.cast(tf.reshape(ids, [-1, 1]), tf.float32)
         loss = tf.reduce_mean(weights * tf.sin(rows) * rows)
     gradient = tape.gradient(loss, table.value)
     assert isinstance(gradient, tf.IndexedSlices)
@@ -75,6 +76,25 @@ def test_every_optimizer_of_keras(name: str) -> None:
             np.testing.assert_allclose(
                 ours, theirs, rtol=2e-4, atol=1e-6, err_msg=f"{name} {sparse_as_dense}"
             )
+
+
+@pytest.mark.parametrize("sparse_as_dense", [True, "auto"])
+def test_functions_compiled_by_xla(sparse_as_dense: Any) -> None:
+    """Where gradients may stay sparse, there is an error instead: see test_ranks_in_step.py."""
+    alone = train(ADAM(0.1), lambda table, ids: tf.convert_to_tensor(gradient_of(table, ids)))
+    table = table_of()
+    optimizer = hvd.DistributedOptimizer(ADAM(0.1), sparse_as_dense=sparse_as_dense)
+    optimizer.build([table])
+
+    @tf.function(jit_compile=True)
+    def step(ids: Any) -> None:
+        optimizer.apply([gradient_of(table, ids)], [table])
+
+    for number in range(STEPS):
+        step(tf.constant(ids_of(number)[hvd.rank()]))
+    together = [table.numpy(), *(np.asarray(v) for v in optimizer.variables)]
+    for ours, theirs in zip(together, alone, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=1e-6)
 
 
 def test_integer_averages_keep_their_dtype() -> None:
