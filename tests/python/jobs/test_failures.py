@@ -29,8 +29,8 @@ from launcher_tools import (
 native = pytest.importorskip("tfring._native")
 
 RESIDENT_GIB = float(os.environ.get("TFRING_TEST_RESIDENT_GIB", "1"))
-# The limit from the kill to the error on every survivor. On a busy machine half of the time that the
-# job took to start is the limit, if that is longer.
+# The limit from the kill to the error on every survivor. On a busy machine it is half of the time
+# that the job took to start, if that is longer.
 RAISE_SECONDS = 1.0
 UNAVAILABLE = 14
 
