@@ -118,8 +118,15 @@ void DefineFailures(py::module_& m) {
       "How many steps of the process set have failed; the same on all ranks after each failure.");
   m.def(
       "cancel_calls",
-      [](const std::string& cause) { ProcessRuntime::Get().CancelCalls(Aborted(cause)); },
-      arg("cause"), "Withdraws all calls of this rank that wait; all ranks get the cause.");
+      [](const std::string& cause, const py::function& unless) {
+        // From the answer on the GIL is kept, so no thread comes out of a call into its next one.
+        if (unless().cast<bool>()) return false;
+        ProcessRuntime::Get().CancelCalls(Aborted(cause));
+        return true;
+      },
+      arg("cause"), arg("unless"),
+      "Withdraws all calls of this rank that wait, and all ranks get the cause, unless a function "
+      "says that this is too late; returns whether it was done.");
   m.def("call_in_main_thread", &CallInMainThread, arg("function"),
         "The interpreter calls it when the main thread is there next, after handlers of signals. "
         "False if too many such calls are pending.");

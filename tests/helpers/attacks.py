@@ -64,7 +64,11 @@ class Relay:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._sock.accept()
-                server = socket.create_connection(self._target, timeout=10)
+                try:
+                    server = socket.create_connection(self._target, timeout=10)
+                except OSError:  # nobody listens there yet
+                    client.close()
+                    continue
                 server.settimeout(None)
                 self._open += [client, server]
                 for source, sink, forward in ((client, server, True), (server, client, False)):
@@ -101,19 +105,22 @@ def listening_ports(first: int = 1, last: int = 65535) -> set[int]:
 
 
 class Flood:
-    """Opens many connections to every port that somebody opens while it runs.
+    """Opens many connections to every port that somebody opens while it runs, and holds some.
 
     Some say nothing, some send garbage, some a byte now and then, some a valid first message and
     no proof. Ends with the block.
     """
 
-    def __init__(self, connections: int, first_messages: list[bytes]) -> None:
+    def __init__(self, connections: int, first_messages: list[bytes], held: int = 4000) -> None:
         self._left = connections
+        self._burst = max(32, connections // 50)
+        self._held = held
         self._messages = first_messages
         self._spared = listening_ports()
         self._stop = threading.Event()
         self._open: list[socket.socket] = []
         self.opened = 0
+        self.targets: set[int] = set()
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def __enter__(self) -> Flood:
@@ -124,8 +131,9 @@ class Flood:
         dice = random.Random(1)
         while not self._stop.is_set():
             targets = listening_ports() - self._spared
+            self.targets |= targets
             for port in targets:
-                for _ in range(min(32, self._left)):
+                for _ in range(min(self._burst, self._left)):
                     self._one(port, dice)
             for sock in dice.sample(self._open, min(16, len(self._open))):
                 with contextlib.suppress(OSError):
@@ -152,7 +160,7 @@ class Flood:
         self.opened += 1
         if sock.fileno() >= 0:
             self._open.append(sock)
-        if len(self._open) > 4000:
+        if len(self._open) > self._held:
             self._open.pop(0).close()
 
     def __exit__(self, *exc: object) -> None:

@@ -35,9 +35,10 @@ _DEPTH = 8
 
 
 class _State:
-    """The write end of the pipe; None while nothing is watched. Main thread only."""
+    """What the main thread writes, and it alone."""
 
-    write_end: int | None = None
+    write_end: int | None = None  # of the pipe; None while nothing is watched
+    handled: int = 0  # how often the handler below has run
 
 
 def watch() -> None:
@@ -55,7 +56,8 @@ def watch() -> None:
     _State.write_end = write_end
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _on_interrupt)
-    threading.Thread(target=_wait, args=(read_end,), name="tfring-sigint", daemon=True).start()
+    arguments = (read_end, _State.handled)
+    threading.Thread(target=_wait, args=arguments, name="tfring-sigint", daemon=True).start()
 
 
 def unwatch() -> None:
@@ -80,28 +82,40 @@ def _in_forked_child() -> None:
 os.register_at_fork(after_in_child=_in_forked_child)
 
 
-def _wait(read_end: int) -> None:
+def _wait(read_end: int, came: int) -> None:
+    """Reads signals to the end of the pipe; `came` counts them as _State.handled does."""
     while numbers := os.read(read_end, 64):
+        came += numbers.count(signal.SIGINT)
         handler = signal.getsignal(signal.SIGINT)
         if signal.SIGINT in numbers and handler in (_on_interrupt, signal.default_int_handler):
-            _withdraw_until_main_thread_runs()
+            _withdraw_until_main_thread_runs(came)
+        came = _State.handled  # the handler runs once for signals that come at the same time
     os.close(read_end)
 
 
-def _withdraw_until_main_thread_runs() -> None:
+def _withdraw_until_main_thread_runs(came: int) -> None:
+    """Ends the calls in which the main thread was when signal number `came` came.
+
+    A main thread that has been in the interpreter since has run the handler. It may be in its next
+    step by the time this thread gets to run: that step is not to be withdrawn.
+    """
     back = threading.Event()
-    asked = _native.core.call_in_main_thread(back.set)
-    # A main thread that is in the interpreter has run the handler; it may be in its next call.
+
+    def is_back() -> bool:
+        return back.is_set() or _State.handled >= came
+
+    asked = False
     limit = _AT_FIRST
-    while not back.wait(limit):
-        _native.core.cancel_calls(_CAUSE)
-        if not asked:
+    while True:
+        asked = asked or _native.core.call_in_main_thread(back.set)
+        if back.wait(limit) or not _native.core.cancel_calls(_CAUSE, is_back):
             return
         limit = _AGAIN
 
 
 def _on_interrupt(number: int, frame: FrameType | None) -> None:
     """Raises KeyboardInterrupt, now or when the exception that is being created is complete."""
+    _State.handled += 1
     if not (_creates_exception(frame) and _native.core.call_in_main_thread(_raise_later)):
         signal.default_int_handler(number, frame)
 

@@ -13,8 +13,11 @@ from keras_cases import (
     assert_same_on_all_ranks,
     assert_same_weights,
     broadcast,
+    build_model,
     compiled,
     fit,
+    loss,
+    my_part,
     train_alone,
     train_together,
     whole_data,
@@ -102,6 +105,49 @@ def test_a_loss_scale_that_rank_0_has_loaded(policy: Any, scales: str) -> None:
         optimizer.apply([optimizer.scale_loss(tf.ones(v.shape)) for v in variables], variables)
         for old, variable in zip(before, variables, strict=True):
             np.testing.assert_allclose(variable.numpy(), old - rate, atol=1e-6)
+
+
+@pytest.mark.parametrize("overflow", [False, True])
+def test_a_float16_model_that_rank_0_has_loaded(policy: Any, tmp_path: Any, overflow: bool) -> None:
+    """Weights, moments, iterations and scale are those of rank 0; then each has data of its own."""
+    policy("mixed_float16")
+    before, steps = 4, 10
+    path = tmp_path / "model.keras"
+
+    def loaded(load: Any) -> Any:
+        model = load(path)
+        model.optimizer.dynamic_scale.assign(256.0)
+        return model
+
+    def made(model: Any) -> tuple[Any, ...]:
+        optimizer = model.optimizer
+        state = [v.numpy() for v in optimizer.inner_optimizer.variables]
+        return model.get_weights(), state, float(optimizer.dynamic_scale)
+
+    x, y = whole_data(steps, SAMPLES)
+    if overflow:
+        x[2 * hvd.size() * SAMPLES - 1] = np.inf  # of the last rank, in the second step
+    if hvd.rank() == 0:
+        model = build_model(21)
+        model.compile(optimizer=keras.optimizers.Adam(1e-2), loss=loss())
+        count = before * SAMPLES
+        model.fit(x[-count:], y[-count:], batch_size=SAMPLES, shuffle=False, verbose=0)
+        model.save(path)
+        together = loaded(hvd.load_model)
+        alone = loaded(keras.saving.load_model)
+        alone.fit(x, y, batch_size=len(x) // steps, shuffle=False, verbose=0)
+    else:
+        together = compiled(keras.optimizers.Adam(1e-2), seed=30 + hvd.rank())
+    fit(together, broadcast(), data=my_part((x, y), steps), batch_size=SAMPLES)
+
+    weights, state, scale = hvd.broadcast_object(made(alone) if hvd.rank() == 0 else None)
+    assert_same_weights(together, weights, tolerance=5e-3)
+    assert_same_on_all_ranks(together)
+    _, own_state, own_scale = made(together)
+    assert own_scale == scale == (128.0 if overflow else 256.0)
+    assert int(together.optimizer.inner_optimizer.iterations) == before + steps - overflow
+    for ours, theirs in zip(own_state, state, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=5e-3)
 
 
 def test_float16_weights_keep_the_loss_scale_on_the_wire() -> None:

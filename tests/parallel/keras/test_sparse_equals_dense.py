@@ -78,23 +78,69 @@ def test_every_optimizer_of_keras(name: str) -> None:
             )
 
 
-@pytest.mark.parametrize("sparse_as_dense", [True, "auto"])
-def test_functions_compiled_by_xla(sparse_as_dense: Any) -> None:
-    """Where gradients may stay sparse, there is an error instead: see test_ranks_in_step.py."""
-    alone = train(ADAM(0.1), lambda table, ids: tf.convert_to_tensor(gradient_of(table, ids)))
-    table = table_of()
-    optimizer = hvd.DistributedOptimizer(ADAM(0.1), sparse_as_dense=sparse_as_dense)
-    optimizer.build([table])
+def embedding_model(seed: int) -> Any:
+    """A classifier of words that stand in one table; what is no word's row gets no gradient."""
 
-    @tf.function(jit_compile=True)
-    def step(ids: Any) -> None:
-        optimizer.apply([gradient_of(table, ids)], [table])
+    def glorot(number: int) -> Any:
+        return keras.initializers.GlorotUniform(seed=seed + number)
 
-    for number in range(STEPS):
-        step(tf.constant(ids_of(number)[hvd.rank()]))
-    together = [table.numpy(), *(np.asarray(v) for v in optimizer.variables)]
-    for ours, theirs in zip(together, alone, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=1e-6)
+    return keras.Sequential(
+        [
+            keras.layers.Input((4,), dtype="int32"),
+            keras.layers.Embedding(ROWS, WIDTH, embeddings_initializer=glorot(0)),
+            keras.layers.Flatten(),
+            keras.layers.Dense(2, kernel_initializer=glorot(1)),
+        ]
+    )
+
+
+class DenseAdam(keras.optimizers.Adam):
+    """Adam as it is defined. Keras' own squares the parts of a row's gradient, not their sum."""
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        return super().apply([tf.convert_to_tensor(g) for g in grads], trainable_variables)
+
+
+def state_of(model: Any) -> list[Any]:
+    return [np.asarray(v) for v in (*model.variables, *model.optimizer.variables)]
+
+
+@pytest.mark.parametrize(
+    ("sparse_as_dense", "jit"),
+    [(False, False), (True, False), ("auto", False), (True, True), ("auto", True)],
+)
+def test_fit_of_a_model_with_an_embedding(sparse_as_dense: Any, jit: bool) -> None:
+    """Adam's moments, too, are those of one process with the whole batches."""
+    steps, size = 8, hvd.size()
+    dice = np.random.default_rng(3)
+    words = dice.integers(0, ROWS - 1, size=(steps, size, PER_RANK, 4)).astype(np.int32)
+    classes = dice.integers(0, 2, size=(steps, size, PER_RANK))
+    how = {
+        "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        "jit_compile": jit,
+    }
+
+    def fit(model: Any, x: Any, y: Any, per_step: int, *callbacks: Any) -> list[Any]:
+        x, y = x.reshape(-1, 4), y.reshape(-1)
+        model.fit(x, y, batch_size=per_step, shuffle=False, verbose=0, callbacks=list(callbacks))
+        return state_of(model)
+
+    alone = embedding_model(5)
+    alone.compile(optimizer=DenseAdam(0.05), **how)
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(alone(words[0, 0]))
+    table = alone.layers[0].trainable_variables[0].value
+    assert isinstance(tape.gradient(total, table), tf.IndexedSlices)
+    wanted = fit(alone, words, classes, size * PER_RANK)
+
+    together = embedding_model(5 + 10 * hvd.rank())
+    optimizer = hvd.DistributedOptimizer(OF_KERAS.Adam(0.05), sparse_as_dense=sparse_as_dense)
+    together.compile(optimizer=optimizer, **how)
+    mine = slice(hvd.rank(), hvd.rank() + 1)
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    got = fit(together, words[:, mine], classes[:, mine], PER_RANK, callback)
+    for ours, theirs in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-6)
 
 
 def test_integer_averages_keep_their_dtype() -> None:

@@ -228,7 +228,7 @@ def test_munge_gives_the_secret(tmp_path, monkeypatch, connect_all):
     memberships, errors = connect_all(3, Settings(start_timeout=20), **job)
     assert not errors and memberships[0].key == memberships[2].key
     monkeypatch.setenv("FAKE_UID", "4711")
-    _, errors = connect_all(2, Settings(start_timeout=1.0), **job)
+    _, errors = connect_all(2, Settings(start_timeout=4.0), **job)
     assert "belongs to user 4711" in str(errors[1])
 
 

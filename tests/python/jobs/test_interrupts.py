@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import sys
+import threading
 import time
 
 import pytest
@@ -21,7 +22,9 @@ from launcher_tools import (
     write_script,
 )
 
-pytest.importorskip("tfring._native")
+from tfring.signals import interrupts
+
+native = pytest.importorskip("tfring._native")
 
 # A hang takes LIMIT_SECONDS; what is promised is 1 s, too short for a busy machine.
 SOON_SECONDS = 10.0
@@ -117,6 +120,26 @@ def test_interrupt_of_one_rank_ends_the_calls_of_all(tmp_path):
         assert re.search(r"rank 1 .*interrupted \(Ctrl-C, SIGINT\)", message, re.DOTALL), case
         assert total == 2.0, case
     assert own_handler == [[2.0, []], [2.0, [signal.SIGINT]]]
+
+
+@pytest.mark.parametrize("back", ["before the thread runs", "while it waits", "never"])
+def test_a_main_thread_that_is_back_is_left_alone(monkeypatch, back):
+    """What it does by then is another step. Only `never` may withdraw anything."""
+
+    class Waits(threading.Event):
+        def wait(self, timeout=None):
+            if back == "while it waits":
+                self.set()
+            return False  # time is up
+
+    done = []
+    cancel = native.core.cancel_calls
+    monkeypatch.setattr(native.core, "call_in_main_thread", lambda _: False)
+    monkeypatch.setattr(native.core, "cancel_calls", lambda *args: done.append(cancel(*args)))
+    monkeypatch.setattr(interrupts.threading, "Event", Waits)
+    monkeypatch.setattr(interrupts._State, "handled", 7)
+    interrupts._withdraw_until_main_thread_runs(7 if back == "before the thread runs" else 8)
+    assert done == [back == "never"]
 
 
 @pytest.mark.parametrize("launcher", ["tfring run", "mpirun"])

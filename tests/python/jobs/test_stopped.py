@@ -1,4 +1,8 @@
-"""Ranks that do not run for a while, and go on: nothing is lost. Whole jobs."""
+"""Ranks that do not run for a while, and go on: nothing is lost. Whole jobs.
+
+TFRING_TEST_STOP_SECONDS=40 stops the job for so long, and one rank for half of it, with the default
+heartbeats; else all is shortened in the same proportion.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,11 @@ from launcher_tools import (
 
 native = pytest.importorskip("tfring._native")
 
-# Shortened, but in the same proportion as the defaults.
+LONGER = float(os.environ.get("TFRING_TEST_STOP_SECONDS", "5"))  # than the timeout
+SHORTER = LONGER / 2 if LONGER > 30 else 1.5
 HEARTBEATS = {"TFRING_HEARTBEAT_SECONDS": "0.5", "TFRING_HEARTBEAT_TIMEOUT_SECONDS": "3"}
-LONGER, SHORTER = 5.0, 1.5  # than the timeout
+if LONGER > 30:
+    HEARTBEATS = {"TFRING_HEARTBEAT_SECONDS": "5", "TFRING_HEARTBEAT_TIMEOUT_SECONDS": "30"}
 
 SCRIPT = """
     import os, time
