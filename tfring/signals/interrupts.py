@@ -9,9 +9,11 @@ there. The other ranks' calls end with an error that names this rank.
 Done only while SIGINT has Python's own handler or the one below: a program with another one may
 want to finish its step. Nothing is done if the program, or a library, has a wake-up descriptor.
 
-The handler below differs from Python's own in one point. TensorFlow creates the exception for an
+The handler below differs from Python's own in two points. TensorFlow creates the exception for an
 operation that failed in C++; a KeyboardInterrupt in the midst of that comes out as a RuntimeError
-about mismatched exceptions. So it waits until the exception is complete.
+about mismatched exceptions. So it waits until the exception is complete. And that exception leaves
+a block in which tapes record nothing; a KeyboardInterrupt where that ends would keep the state, and
+later tapes would have no gradients. So it waits until TensorFlow has left the block.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ _CAUSE = "interrupted (Ctrl-C, SIGINT)"
 
 # How many frames up a constructor of an exception is looked for; each class calls its base's.
 _DEPTH = 8
+# What ends the block of a context manager that is a generator, and where TensorFlow's are.
+_LEAVES = contextlib._GeneratorContextManager.__exit__.__code__
+_TENSORFLOW = f"{os.sep}tensorflow{os.sep}"
 
 
 class _State:
@@ -121,26 +126,30 @@ def _withdraw_until_main_thread_runs(handled: int) -> None:
 
 
 def _on_interrupt(number: int, frame: FrameType | None) -> None:
-    """Raises KeyboardInterrupt, now or when the exception that is being created is complete."""
+    """Raises KeyboardInterrupt, now or when this place may be left."""
     with contextlib.suppress(BlockingIOError):
         if _State.write_end is not None:
             os.write(_State.write_end, bytes([_HANDLED]))  # between the signals before and after
             _State.handled += 1
-    if not (_creates_exception(frame) and _native.core.call_in_main_thread(_raise_later)):
+    if not (_must_not_be_left(frame) and _native.core.call_in_main_thread(_raise_later)):
         signal.default_int_handler(number, frame)
 
 
 def _raise_later() -> None:
     caller = sys._getframe(1)
-    if not (_creates_exception(caller) and _native.core.call_in_main_thread(_raise_later)):
+    if not (_must_not_be_left(caller) and _native.core.call_in_main_thread(_raise_later)):
         raise KeyboardInterrupt
 
 
-def _creates_exception(frame: FrameType | None) -> bool:
+def _must_not_be_left(frame: FrameType | None) -> bool:
+    """Whether an exception is being created here, or a context manager of TensorFlow left."""
     for _ in range(_DEPTH):
         if frame is None:
             return False
         if frame.f_code.co_name == "__init__":
             return isinstance(frame.f_locals.get("self"), BaseException)
+        if frame.f_code is _LEAVES:
+            manager = frame.f_locals.get("self")
+            return _TENSORFLOW in manager.gen.gi_code.co_filename if manager else False
         frame = frame.f_back
     return False
