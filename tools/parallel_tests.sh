@@ -20,7 +20,7 @@ folders_for() {
 
 run_with() {
   local ranks=$1 started=$SECONDS code=0
-  timeout --kill-after=20 "${TFRING_TEST_LIMIT:-900}" \
+  timeout --kill-after=20 "${TFRING_TEST_LIMIT:-1800}" \
     tools/mpi_run.sh "$ranks" python -m pytest -q -x --color=no -p no:cacheprovider \
     $(folders_for "$ranks") || code=1
   echo "== tests/parallel with $ranks rank(s) took $((SECONDS - started)) s"

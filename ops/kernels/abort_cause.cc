@@ -85,11 +85,9 @@ absl::Status AbortCause(tf::RendezvousInterface* rendezvous) {
   auto question = std::make_shared<Question>();
   tf::RendezvousInterface::Args args;
   args.cancellation_manager = &question->manager;
-  rendezvous->RecvAsync(
-      UnusedKey(), args,
-      [question](const absl::Status& outcome, const auto&, const auto&, const auto&, bool) {
-        question->Answer(outcome);
-      });
+  rendezvous->RecvAsync(UnusedKey(), args,
+                        [question](const absl::Status& outcome, const auto&, const auto&,
+                                   const auto&, bool) { question->Answer(outcome); });
   const absl::Status status = question->TakeAnswer();
   question->manager.StartCancel();
   return status;

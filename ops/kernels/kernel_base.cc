@@ -36,7 +36,7 @@ void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::Do
     if (!outcome.ok()) context->SetStatus(outcome);
     // Before the ops that follow may run: none of them could forward an input that is held here.
     inputs->clear();
-    StepRuns::Get().Leave(run);
+    StepRuns::Get().Leave(run, *context);
     done();
   };
   ProcessRuntime::Get().Enqueue(std::move(call.request), std::move(call.local));

@@ -1,13 +1,16 @@
 #include "ops/kernels/step_runs.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "ops/kernels/abort_cause.h"
 #include "ops/runtime/base/export.h"
 #include "ops/runtime/process/process_runtime.h"
 #include "tensorflow/core/framework/cancellation.h"
-#include "tensorflow/core/framework/rendezvous.h"
 
 namespace tfring {
 namespace {
@@ -15,12 +18,18 @@ namespace {
 namespace tf = tensorflow;
 
 using WeakRendezvous = tsl::core::WeakPtr<tf::Rendezvous>;
-using RendezvousRef = tsl::core::RefCountPtr<tf::Rendezvous>;
+using Clock = std::chrono::steady_clock;
 
-// The runtime's number for a step. It has no run 0.
-uint64_t RunOf(const tf::OpKernelContext& context) {
-  const auto run = static_cast<uint64_t>(context.step_id());
-  return run != 0 ? run : uint64_t{1} << 63;
+constexpr std::chrono::milliseconds kWatchInterval{50};
+// So long collectives of a cancelled run wait for the cause. It comes when all ops of the function
+// that failed have ended.
+constexpr std::chrono::seconds kCauseLimit{1};
+constexpr size_t kMaxFailedRuns = 64;
+
+// The runtime has no run 0.
+uint64_t StepId(const tf::OpKernelContext& context) {
+  const auto id = static_cast<uint64_t>(context.step_id());
+  return id != 0 ? id : uint64_t{1} << 63;
 }
 
 // While no collective waits, this is how a loop over a dataset ends, and not a failure.
@@ -31,25 +40,69 @@ tf::Rendezvous* Counted(tf::RendezvousInterface* rendezvous) {
   return dynamic_cast<tf::Rendezvous*>(rendezvous);
 }
 
+// Also while its callbacks run.
+bool IsCancelled(tf::CancellationManager* manager) {
+  return manager->IsCancelling() || manager->IsCancelled();
+}
+
+// Whether an executor holds it, too, beside the reference that the caller has. TensorFlow leaks one
+// reference of each rendezvous that was aborted.
+bool IsInUse(tf::RendezvousInterface* rendezvous) {
+  const tf::Rendezvous* const counted = rendezvous == nullptr ? nullptr : Counted(rendezvous);
+  return counted != nullptr && counted->RefCount() > (AbortCause(rendezvous).ok() ? 1 : 2);
+}
+
+template <typename T>
+void Remove(std::vector<T>* all, const T& one) {
+  all->erase(std::remove(all->begin(), all->end(), one), all->end());
+}
+
 }  // namespace
 
-// Shared by the map and the callback. Guarded by StepRuns::mutex_ but for what is const.
-struct StepRuns::Step {
-  Step(uint64_t number, const tf::OpKernelContext& context)
-      : run(number),
-        manager(context.cancellation_manager()),
-        token(manager->get_cancellation_token()),
-        rendezvous(context.rendezvous()) {}
+// Shared by the maps, the steps and the callback. Guarded by StepRuns::mutex_ but for what is
+// const.
+struct StepRuns::Run {
+  Run(uint64_t first_step, tf::CancellationManager* its_manager)
+      : number(first_step), manager(its_manager), token(its_manager->get_cancellation_token()) {}
 
-  const uint64_t run;
-  tf::CancellationManager* const manager;  // both live while a collective waits
+  enum class State { kOpen, kClosing, kOver };
+
+  bool waits() const;
+
+  const uint64_t number;                   // the runtime's
+  tf::CancellationManager* const manager;  // lives while the run is open
   const tf::CancellationToken token;
-  tf::RendezvousInterface* const rendezvous;
-  int waiting = 0;  // collectives
+  std::vector<Step*> steps;  // the oldest, which is mostly around the others, first
+  State state = State::kOpen;
+  Clock::time_point cancelled;  // when it began to close
   bool guarded = false;
-  bool over = false;                     // failed or ended, and not in the map any more
+};
+
+// In the same way.
+struct StepRuns::Step {
+  Step(uint64_t step_id, std::shared_ptr<Run> its_run, tf::RendezvousInterface* its_rendezvous)
+      : id(step_id), run(std::move(its_run)), rendezvous(its_rendezvous) {}
+
+  // The rendezvous if it still lives.
+  tf::RendezvousInterface* Living(Alive* alive) const {
+    if (waiting > 0) return rendezvous;
+    if (weak == nullptr) return nullptr;
+    alive->push_back(weak->GetNewRef());
+    return alive->back().get();
+  }
+
+  const uint64_t id;
+  const std::shared_ptr<Run> run;
+  tf::RendezvousInterface* const rendezvous;  // lives while a collective waits
+  int waiting = 0;                            // collectives
+  bool guarded = false;
   std::unique_ptr<WeakRendezvous> weak;  // of a guarded step, if there can be one
 };
+
+bool StepRuns::Run::waits() const {
+  return std::any_of(steps.begin(), steps.end(),
+                     [](const Step* step) { return step->waiting > 0; });
+}
 
 StepRuns& StepRuns::Get() {
   static StepRuns* const runs = new StepRuns();
@@ -65,121 +118,198 @@ uint64_t StepRuns::Enter(tf::OpKernelContext* context, ProcessSetId process_set)
 }
 
 uint64_t StepRuns::Join(tf::OpKernelContext* context, ProcessSetId process_set, Caller caller) {
-  FailAborted();
-  const uint64_t run = RunOf(*context);
-  if (context->cancellation_manager() == nullptr) return 0;
-  {
+  // In a forked child, where another thread may have held the lock, nothing is initialized.
+  if (context->cancellation_manager() == nullptr || !ProcessRuntime::Get().initialized()) return 0;
+  Alive alive;
+  std::lock_guard<std::mutex> lock(mutex_);
+  Step* const step = StepLocked(context, &alive);
+  const std::shared_ptr<Run> run = step->run;
+  CloseOthersLocked(run.get(), &alive);  // before this run begins, which comes after them
+  if (failed_ != run->number && failed_ != 0) {
+    failed_ = 0;
+    SetSurroundingLocked();
+  }
+  const bool closes = run->state != Run::State::kOver && IsCancelled(run->manager);
+  // For a collective, which may be an eager op, Enqueue does it, but after the failure.
+  if (caller == Caller::kGuard || closes) {
+    ProcessRuntime::Get().BeginRun(run->number, process_set);
+  }
+  if (caller == Caller::kGuard) GuardLocked(step);
+  if (caller == Caller::kCollective) ++step->waiting;
+  if (closes) CloseLocked(run, false, &alive);
+  return run->number;
+}
+
+StepRuns::Step* StepRuns::StepLocked(tf::OpKernelContext* context, Alive* alive) {
+  const uint64_t id = StepId(*context);
+  const auto known = steps_.find(id);
+  if (known != steps_.end()) return known->second.get();
+  tf::CancellationManager* const manager = context->cancellation_manager();
+  std::shared_ptr<Run> run = FindRunLocked(manager, alive);
+  if (run == nullptr) {
+    run = std::make_shared<Run>(id, manager);
+    runs_[manager] = run;
+    // Refused if it is cancelled, which Join finds out.
+    manager->RegisterCallback(run->token, [this, run] { OnCancelled(run); });
+  }
+  std::unique_ptr<Step>& step = steps_[id];
+  step = std::make_unique<Step>(id, run, context->rendezvous());
+  run->steps.push_back(step.get());
+  return step.get();
+}
+
+std::shared_ptr<StepRuns::Run> StepRuns::FindRunLocked(tf::CancellationManager* manager,
+                                                       Alive* alive) {
+  const auto found = runs_.find(manager);
+  if (found != runs_.end()) {
+    const std::shared_ptr<Run>& run = found->second;
+    // Else the manager of that run is gone, and this one has got its address.
+    if (run->state == Run::State::kOpen || IsCancelled(manager)) return run;
+  }
+  if (!IsCancelled(manager)) return nullptr;
+  // A run that has failed, and has not come to its end. Else its manager is gone, too.
+  for (const std::shared_ptr<Run>& run : failed_runs_) {
+    if (run->manager != manager) continue;
+    for (const Step* step : run->steps) {
+      if (step->waiting > 0 || IsInUse(step->Living(alive))) return run;
+    }
+  }
+  return nullptr;
+}
+
+void StepRuns::GuardLocked(Step* step) {
+  if (step->guarded) return;
+  step->guarded = true;
+  tf::Rendezvous* const counted = Counted(step->rendezvous);
+  if (counted != nullptr) {
+    step->weak = std::make_unique<WeakRendezvous>(counted, [this, id = step->id] { OnEnded(id); });
+  }
+  Run& run = *step->run;
+  if (run.guarded || run.state == Run::State::kOver) return;
+  run.guarded = true;
+  guarded_.push_back(run.number);
+  SetSurroundingLocked();
+}
+
+void StepRuns::Leave(uint64_t run_number, const tf::OpKernelContext& context) {
+  if (run_number == 0) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = steps_.find(StepId(context));
+  if (found == steps_.end()) return;
+  Step* const step = found->second.get();
+  const std::shared_ptr<Run> run = step->run;
+  if (!step->guarded && step->waiting == 1 && run->steps.size() == 1 &&
+      run->state == Run::State::kClosing) {
+    EndLocked(run, AbortCause(step->rendezvous));
+  }
+  --step->waiting;
+  if (step->waiting > 0 || step->guarded) return;
+  ForgetStepLocked(step);
+  if (!run->steps.empty() || run->state == Run::State::kOver) return;
+  // False if the callback is just about to run: it will find that the run is over.
+  run->manager->TryDeregisterCallback(run->token);
+  EndLocked(run, absl::OkStatus());
+}
+
+void StepRuns::OnCancelled(const std::shared_ptr<Run>& run) {
+  Alive alive;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (run->state == Run::State::kOpen) CloseLocked(run, false, &alive);
+}
+
+void StepRuns::CloseLocked(const std::shared_ptr<Run>& run, bool next, Alive* alive) {
+  if (run->state == Run::State::kOpen) run->cancelled = Clock::now();
+  const bool late = Clock::now() - run->cancelled > kCauseLimit;
+  absl::Status cause;
+  bool undecided = false;
+  for (const Step* step : run->steps) {
+    tf::RendezvousInterface* const living = step->Living(alive);
+    const absl::Status of_step = AbortCause(living);
+    if (living != nullptr && of_step.ok()) undecided = true;
+    // A step that was cancelled because of another one does not tell why.
+    if (!of_step.ok() && (cause.ok() || absl::IsCancelled(cause))) cause = of_step;
+  }
+  if (undecided && cause.ok() && !(late && run->waits())) return WaitLocked(run);
+  if (undecided && absl::IsCancelled(cause) && !late && !next) return WaitLocked(run);
+  EndLocked(run, cause);
+}
+
+void StepRuns::WaitLocked(const std::shared_ptr<Run>& run) {
+  if (run->state == Run::State::kClosing) return;
+  run->state = Run::State::kClosing;
+  closing_.push_back(run);
+  if (!watched_) {
+    try {
+      std::thread([this] { Watch(); }).detach();
+      watched_ = true;
+    } catch (const std::system_error&) {
+      // Without a thread the next call of this rank looks after the run.
+    }
+  }
+  closing_began_.notify_one();
+}
+
+void StepRuns::CloseOthersLocked(const Run* next, Alive* alive) {
+  const std::vector<std::shared_ptr<Run>> closing = closing_;
+  for (const std::shared_ptr<Run>& run : closing) {
+    if (run.get() != next) CloseLocked(run, next != nullptr, alive);
+  }
+}
+
+void StepRuns::Watch() {
+  while (true) {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      closing_began_.wait(lock, [this] { return !closing_.empty(); });
+    }
+    std::this_thread::sleep_for(kWatchInterval);
+    Alive alive;
     std::lock_guard<std::mutex> lock(mutex_);
-    if (failed_ != run && failed_ != 0) {
-      failed_ = 0;
-      SetSurroundingLocked();
-    }
-    std::shared_ptr<Step>& step = steps_[run];
-    if (step == nullptr) {
-      step = std::make_shared<Step>(run, *context);
-      const bool registered =
-          step->manager->RegisterCallback(step->token, [this, step] { OnCancelled(step); });
-      if (!registered) steps_.erase(run);
-    }
-    const auto found = steps_.find(run);
-    if (found != steps_.end()) {
-      Step& joined = *found->second;
-      // For a collective, which may be an eager op, Enqueue does it.
-      if (caller == Caller::kGuard) ProcessRuntime::Get().BeginRun(run, process_set);
-      if (caller == Caller::kCollective) {
-        ++joined.waiting;
-      } else if (!joined.guarded) {
-        joined.guarded = true;
-        guarded_.push_back(run);
-        SetSurroundingLocked();
-        tf::Rendezvous* const counted = Counted(joined.rendezvous);
-        if (counted != nullptr) {
-          joined.weak = std::make_unique<WeakRendezvous>(counted, [this, run] { OnEnded(run); });
-        }
-      }
-      return run;
+    if (ProcessRuntime::Get().initialized()) {
+      CloseOthersLocked(nullptr, &alive);
+    } else {
+      while (!closing_.empty()) EndLocked(std::shared_ptr<Run>(closing_.back()), absl::OkStatus());
     }
   }
-  OnLateCaller(context, run, process_set, caller);
-  return run;
 }
 
-void StepRuns::OnLateCaller(tf::OpKernelContext* context, uint64_t run, ProcessSetId process_set,
-                            Caller caller) {
-  const absl::Status cause = AbortCause(context->rendezvous());
-  if (caller == Caller::kGuard && IsEndOfInput(cause)) return;
-  ProcessRuntime::Get().BeginRun(run, process_set);
-  ProcessRuntime::Get().FailRun(run, ShortCause(cause));
-  if (caller == Caller::kCollective) return;
-  std::lock_guard<std::mutex> lock(mutex_);
-  failed_ = run;
-  SetSurroundingLocked();
-}
-
-void StepRuns::Leave(uint64_t run) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = steps_.find(run);
-  if (found == steps_.end()) return;
-  const std::shared_ptr<Step> step = found->second;
-  if (--step->waiting > 0 || step->guarded) return;
-  // False if the callback is just about to run: it will find that the step is over.
-  step->manager->TryDeregisterCallback(step->token);
-  ForgetLocked(step);
-  ProcessRuntime::Get().EndRun(run);
-}
-
-void StepRuns::OnCancelled(const std::shared_ptr<Step>& step) {
-  RendezvousRef alive;  // released after the lock: its end may call OnEnded
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (step->over) return;
-  tf::RendezvousInterface* rendezvous = step->waiting > 0 ? step->rendezvous : nullptr;
-  if (rendezvous == nullptr && step->weak != nullptr) {
-    alive = step->weak->GetNewRef();
-    rendezvous = alive.get();
-  }
-  const absl::Status cause = AbortCause(rendezvous);
-  if (step->waiting == 0 && cause.ok() && rendezvous != nullptr) {
-    closing_.push_back(step);
+void StepRuns::EndLocked(const std::shared_ptr<Run>& run, const absl::Status& cause) {
+  run->state = Run::State::kOver;
+  Remove(&closing_, run);
+  Remove(&guarded_, run->number);
+  const auto found = runs_.find(run->manager);
+  if (found != runs_.end() && found->second == run) runs_.erase(found);
+  if (!run->waits() && (cause.ok() || IsEndOfInput(cause))) {
+    ProcessRuntime::Get().EndRun(run->number);
+    while (!run->steps.empty()) ForgetStepLocked(run->steps.back());
   } else {
-    EndLocked(step, cause);
-  }
-}
-
-void StepRuns::EndLocked(const std::shared_ptr<Step>& step, const absl::Status& cause) {
-  ForgetLocked(step);
-  if (step->waiting == 0 && (cause.ok() || IsEndOfInput(cause))) {
-    ProcessRuntime::Get().EndRun(step->run);
-  } else {
-    ProcessRuntime::Get().FailRun(step->run, ShortCause(cause));
-    if (step->guarded) failed_ = step->run;
+    ProcessRuntime::Get().FailRun(run->number, ShortCause(cause));
+    if (run->guarded) failed_ = run->number;
+    failed_runs_.push_back(run);
+    if (failed_runs_.size() > kMaxFailedRuns) {
+      const std::shared_ptr<Run> oldest = failed_runs_.front();
+      while (!oldest->steps.empty()) ForgetStepLocked(oldest->steps.back());
+    }
   }
   SetSurroundingLocked();
 }
 
-void StepRuns::OnEnded(uint64_t run) {
+void StepRuns::OnEnded(uint64_t step) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = steps_.find(run);
+  const auto found = steps_.find(step);
   if (found == steps_.end()) return;
-  const std::shared_ptr<Step> step = found->second;
-  EndLocked(step, absl::OkStatus());
+  const std::shared_ptr<Run> run = found->second->run;
+  ForgetStepLocked(found->second.get());
+  if (run->steps.empty() && run->state != Run::State::kOver) EndLocked(run, absl::OkStatus());
 }
 
-void StepRuns::FailAborted() {
-  std::vector<RendezvousRef> alive;  // released after the lock
-  std::lock_guard<std::mutex> lock(mutex_);
-  const std::vector<std::shared_ptr<Step>> steps = closing_;
-  for (const std::shared_ptr<Step>& step : steps) {
-    alive.push_back(step->weak->GetNewRef());
-    const absl::Status cause = AbortCause(alive.back().get());
-    if (!cause.ok()) EndLocked(step, cause);
-  }
-}
-
-void StepRuns::ForgetLocked(const std::shared_ptr<Step>& step) {
-  step->over = true;
-  closing_.erase(std::remove(closing_.begin(), closing_.end(), step), closing_.end());
-  steps_.erase(step->run);
-  guarded_.erase(std::remove(guarded_.begin(), guarded_.end(), step->run), guarded_.end());
+void StepRuns::ForgetStepLocked(Step* step) {
+  const std::shared_ptr<Run> run = step->run;
+  Remove(&run->steps, step);
+  steps_.erase(step->id);
+  if (!run->steps.empty()) return;
+  failed_runs_.erase(std::remove(failed_runs_.begin(), failed_runs_.end(), run),
+                     failed_runs_.end());
 }
 
 void StepRuns::SetSurroundingLocked() {
@@ -190,7 +320,9 @@ void StepRuns::SetSurroundingLocked() {
 
 int64_t StepRuns::count() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return static_cast<int64_t>(steps_.size());
+  return std::count_if(steps_.begin(), steps_.end(), [](const auto& step) {
+    return step.second->run->state != Run::State::kOver;
+  });
 }
 
 }  // namespace tfring

@@ -1,7 +1,9 @@
 #ifndef TFRING_OPS_KERNELS_STEP_RUNS_H_
 #define TFRING_OPS_KERNELS_STEP_RUNS_H_
 
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -9,20 +11,26 @@
 
 #include "ops/runtime/base/types.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/rendezvous.h"
 
 namespace tfring {
 
-// Tells the runtime which steps (executions of a graph, TensorFlow's step ids) use collectives on
-// this rank, and which of them fail: the other ranks' steps have to fail, too, and nobody may wait
-// for what a failed step does not call any more (ProcessRuntime::FailRun).
+// Tells the runtime which executions of graphs use collectives on this rank, and which of them
+// fail: the other ranks' have to fail, too, and nobody may wait for what a failed one does not call
+// any more (ProcessRuntime::FailRun).
 //
-// When an op fails, the executor first aborts the step's rendezvous with the error and then cancels
-// the step's cancellation manager, which runs our callback. A step that ends well cancels it, too,
-// when it is destroyed. What tells the two apart, and gives the cause, is the rendezvous.
+// A step here is what has a step id of TensorFlow's. A function that is called within a step is
+// often a step by itself, but all of them share one cancellation manager and fail together: they
+// are one run of the runtime's.
+//
+// When an op fails, the executor first aborts the rendezvous of its own step with the error and
+// then cancels the manager, which runs our callback. The rendezvous of the steps around it are
+// aborted later, when the called function has ended. A run that ends well cancels the manager, too,
+// when it is destroyed. What tells the two apart, and gives the cause, are the rendezvous.
 //
 // A step is known here from its guard (TfringStepGuard), which runs when the graph starts, to its
-// end; without a guard (eager mode, TF1 sessions) while collectives of it wait. Thread-safe; never
-// destroyed.
+// end; without a guard (eager mode, TF1 sessions, bodies of loops) while collectives of it wait.
+// Thread-safe; never destroyed.
 class StepRuns {
  public:
   static StepRuns& Get();
@@ -30,43 +38,60 @@ class StepRuns {
   // The guard of a graph runs: the step may use the process set.
   void Guard(tensorflow::OpKernelContext* context, ProcessSetId process_set);
 
-  // A collective is about to wait; returns the run that it belongs to. If the step has failed
-  // already, the runtime knows that afterwards and refuses the call.
+  // A collective is about to wait; returns the run that it belongs to, 0 for none. If that has
+  // failed already, the runtime knows it afterwards and refuses the call.
   uint64_t Enter(tensorflow::OpKernelContext* context, ProcessSetId process_set);
-  // It has ended; to be called before TensorFlow's `done`, after which the step may be gone.
-  void Leave(uint64_t run);
+  // It has ended; to be called before TensorFlow's `done`, after which the step may be gone. `run`
+  // is what Enter returned.
+  void Leave(uint64_t run, const tensorflow::OpKernelContext& context);
 
-  // How many steps are known now.
+  // How many steps are known now, without those that have failed.
   int64_t count();
 
  private:
+  struct Run;
   struct Step;
   enum class Caller { kGuard, kCollective };
+  using RendezvousRef = tsl::core::RefCountPtr<tensorflow::Rendezvous>;
+  // Released after the lock: the end of a rendezvous calls OnEnded.
+  using Alive = std::vector<RendezvousRef>;
 
   uint64_t Join(tensorflow::OpKernelContext* context, ProcessSetId process_set, Caller caller);
-  void OnLateCaller(tensorflow::OpKernelContext* context, uint64_t run, ProcessSetId process_set,
-                    Caller caller);
-  // The step's cancellation manager was cancelled or is being destroyed.
-  void OnCancelled(const std::shared_ptr<Step>& step);
-  // Its rendezvous is being destroyed, which happens to no step that has failed.
-  void OnEnded(uint64_t run);
-  // Ends the closing steps that were aborted meanwhile.
-  void FailAborted();
-  // Takes the step out of the map; tells the runtime how it ended. Ok: well, unless calls wait.
-  void EndLocked(const std::shared_ptr<Step>& step, const absl::Status& cause);
-  void ForgetLocked(const std::shared_ptr<Step>& step);
+  Step* StepLocked(tensorflow::OpKernelContext* context, Alive* alive);
+  // Of a step that is new; null if its run is new, too.
+  std::shared_ptr<Run> FindRunLocked(tensorflow::CancellationManager* manager, Alive* alive);
+  void GuardLocked(Step* step);
+  // The run's cancellation manager was cancelled or is being destroyed.
+  void OnCancelled(const std::shared_ptr<Run>& run);
+  // A step's rendezvous is being destroyed. TensorFlow keeps those that were aborted for a while.
+  void OnEnded(uint64_t step);
+  // Ends the run if it can be known how, else it is closing. `next`: another run begins, so that
+  // nothing is waited for that could tell the cause better.
+  void CloseLocked(const std::shared_ptr<Run>& run, bool next, Alive* alive);
+  // The same for the runs that are closing, but for this one. Null: none begins.
+  void CloseOthersLocked(const Run* next, Alive* alive);
+  void WaitLocked(const std::shared_ptr<Run>& run);
+  // Tells the runtime how the run ended. Ok: well, unless calls wait.
+  void EndLocked(const std::shared_ptr<Run>& run, const absl::Status& cause);
+  void ForgetStepLocked(Step* step);
   void SetSurroundingLocked();
+  // A thread's body: looks after the runs that are closing; sleeps while there is none.
+  void Watch();
 
-  std::mutex mutex_;  // guards everything below, and what the steps hold
-  std::unordered_map<uint64_t, std::shared_ptr<Step>> steps_;
-  std::vector<uint64_t> guarded_;  // of these, the guarded ones
-  // A guarded step that has failed, until another one begins: programs of it that XLA has compiled
+  std::mutex mutex_;  // guards everything below, and what the steps and runs hold
+  std::condition_variable closing_began_;
+  std::unordered_map<uint64_t, std::unique_ptr<Step>> steps_;                        // by step id
+  std::unordered_map<tensorflow::CancellationManager*, std::shared_ptr<Run>> runs_;  // not failed
+  std::vector<uint64_t> guarded_;  // of these, those with a guard
+  // A guarded run that has failed, until another one begins: programs of it that XLA has compiled
   // may still run.
   uint64_t failed_ = 0;
-  // Cancelled, with a rendezvous that still lives and was not aborted. Mostly the rendezvous is
-  // destroyed right away. But if a function that is called within the step has failed, the abort is
-  // still to come.
-  std::vector<std::shared_ptr<Step>> closing_;
+  // Cancelled, and no rendezvous was aborted yet, or none that tells why. Mostly the run has ended
+  // well, and the rendezvous are destroyed right away.
+  std::vector<std::shared_ptr<Run>> closing_;
+  // The latest runs that have failed: functions of theirs may just begin.
+  std::deque<std::shared_ptr<Run>> failed_runs_;
+  bool watched_ = false;  // the thread runs
 };
 
 }  // namespace tfring

@@ -22,7 +22,7 @@ class RandomWorkload {
     workload_.scripts.resize(static_cast<size_t>(ranks_));
     sets_[kGlobalProcessSet] = AllRanks(ranks_);
     for (int64_t count = random_.Below(3); count > 0; --count) {
-      const std::vector<Rank> ranks = SomeRanks();
+      const std::vector<Rank> ranks = SomeRanks(ranks_, &random_);
       if (Registered(ranks)) continue;
       const ProcessSetId id = NextId();
       workload_.sets.emplace_back(id, ranks);
@@ -55,14 +55,6 @@ class RandomWorkload {
       if (!phases_[rank].empty()) workload_.scripts[rank].push_back(std::move(phases_[rank]));
       phases_[rank].clear();
     }
-  }
-
-  std::vector<Rank> SomeRanks() {
-    std::vector<Rank> ranks = AllRanks(ranks_);
-    random_.Shuffle(&ranks);
-    ranks.resize(static_cast<size_t>(random_.Between(1, ranks_)));
-    std::sort(ranks.begin(), ranks.end());
-    return ranks;
   }
 
   bool Registered(const std::vector<Rank>& ranks) const {
@@ -103,7 +95,7 @@ class RandomWorkload {
     Request request;
     request.name = "add";
     request.kind = CollectiveKind::kAddProcessSet;
-    const std::vector<Rank> ranks = SomeRanks();
+    const std::vector<Rank> ranks = SomeRanks(ranks_, &random_);
     request.set_ranks = ranks;
     if (Registered(ranks)) return OnAll(request, StatusCode::kInvalidArgument);
     if (random_.Percent(20)) {

@@ -23,7 +23,8 @@ class WithdrawalWorkload {
     workload_.users.resize(static_cast<size_t>(ranks_));
     workload_.largest_phase = 64;
     std::vector<std::vector<Rank>> sets = {AllRanks(ranks_)};
-    for (int64_t count = random_.Below(4); count > 0; --count) sets.push_back(SomeRanks());
+    for (int64_t count = random_.Below(4); count > 0; --count)
+      sets.push_back(SomeRanks(ranks_, &random_));
     for (size_t id = 1; id < sets.size(); ++id) {
       workload_.sets.emplace_back(static_cast<ProcessSetId>(id), sets[id]);
     }
@@ -38,14 +39,6 @@ class WithdrawalWorkload {
 
  private:
   using Attempts = std::map<Rank, AttemptScript>;
-
-  std::vector<Rank> SomeRanks() {
-    std::vector<Rank> ranks = AllRanks(ranks_);
-    random_.Shuffle(&ranks);
-    ranks.resize(static_cast<size_t>(random_.Between(1, ranks_)));
-    std::sort(ranks.begin(), ranks.end());
-    return ranks;
-  }
 
   void AddSet(ProcessSetId set, const std::vector<Rank>& members, bool joins) {
     std::map<Rank, UserScript> users;
@@ -82,7 +75,7 @@ class WithdrawalWorkload {
   // A set that the global user removes in the end. Its calls never have all their ranks, so they
   // end by a failure or by the removal.
   void AddDoomedSet() {
-    std::vector<Rank> members = SomeRanks();
+    std::vector<Rank> members = SomeRanks(ranks_, &random_);
     if (members.size() < 2 || Registered(members)) return;
     doomed_ = static_cast<ProcessSetId>(sets_.size());
     sets_.push_back(members);
@@ -122,7 +115,7 @@ class WithdrawalWorkload {
       request.removed_set = doomed_;
     } else {
       request.kind = CollectiveKind::kAddProcessSet;
-      request.set_ranks = SomeRanks();
+      request.set_ranks = SomeRanks(ranks_, &random_);
       if (Registered(request.set_ranks)) return;
       sets_.push_back(request.set_ranks);
     }

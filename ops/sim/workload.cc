@@ -49,11 +49,7 @@ class Generator {
       sets_ = {{}, {0, 1}, {1, 2}, {0, 2}};
     } else if (name != "global") {
       for (int64_t count = random_.Between(1, 5); count > 0; --count) {
-        std::vector<Rank> ranks = AllRanks(ranks_);
-        random_.Shuffle(&ranks);
-        ranks.resize(static_cast<size_t>(random_.Between(1, ranks_)));
-        std::sort(ranks.begin(), ranks.end());
-        sets_.push_back(ranks);
+        sets_.push_back(SomeRanks(ranks_, &random_));
       }
     }
     for (size_t id = 1; id < sets_.size(); ++id) {
@@ -197,6 +193,14 @@ std::vector<Rank> AllRanks(int ranks) {
   std::vector<Rank> all(static_cast<size_t>(ranks));
   std::iota(all.begin(), all.end(), 0);
   return all;
+}
+
+std::vector<Rank> SomeRanks(int ranks, Random* random) {
+  std::vector<Rank> some = AllRanks(ranks);
+  random->Shuffle(&some);
+  some.resize(static_cast<size_t>(random->Between(1, ranks)));
+  std::sort(some.begin(), some.end());
+  return some;
 }
 
 Result<Workload> MakeWorkload(const std::string& name, int ranks, Random random) {

@@ -60,6 +60,7 @@ struct Workload {
 Shape RandomShape(Random* random);
 Config RandomConfig(Random* random);
 std::vector<Rank> AllRanks(int ranks);
+std::vector<Rank> SomeRanks(int ranks, Random* random);  // at least one; ascending
 
 // global: one process set; triangle: {0,1}, {1,2}, {0,2} of three ranks; subsets: random
 // overlapping sets; mismatch: like subsets, and some calls disagree in one property; random: every

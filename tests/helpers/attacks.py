@@ -64,7 +64,11 @@ class Relay:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._sock.accept()
-                server = socket.create_connection(self._target, timeout=10)
+                try:
+                    server = socket.create_connection(self._target, timeout=10)
+                except OSError:  # nobody listens there yet
+                    client.close()
+                    continue
                 server.settimeout(None)
                 self._open += [client, server]
                 for source, sink, forward in ((client, server, True), (server, client, False)):

@@ -88,6 +88,16 @@ IMPORTS_BY_NAME = {
     *("tfring/compat/build_flags.py", "tfring/keras2/detect.py"),
     "tfring/launcher/doctor.py",
 }
+# Unpickling runs code that the sender chooses. Only objects of users are pickled, and only in these
+# files, where messages carry seals; what the library itself exchanges is JSON (allgather_json).
+PICKLING = {
+    *("tfring/collectives/objects.py", "tfring/launcher/function.py"),
+    "tfring/launcher/function_task.py",
+}
+PICKLES = {
+    *("pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "allow_pickle"),
+    *("broadcast_object", "broadcast_object_fn", "allgather_object"),
+}
 
 Sources = Mapping[str, str]  # the text of each file of tfring/, by its path
 
@@ -193,6 +203,27 @@ def import_by_name_errors(path: str, text: str) -> list[str]:
         f"{path}:{line}: mentions {word}; only IMPORTS_BY_NAME may, see python_rules.py"
         for line, word in mentions
         if word in BY_NAME and path not in IMPORTS_BY_NAME
+    ]
+
+
+def pickle_errors(path: str, text: str) -> list[str]:
+    """Every mention of what pickles outside of PICKLING; stubs may list it for users."""
+    if path in PICKLING or path.endswith(".pyi"):
+        return []
+    mentions = [
+        (one.line, word)
+        for one in imports_of(path, text)
+        for word in (one.module.split(".")[0], one.name)
+    ]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            mentions.append((node.lineno, getattr(node, "attr", getattr(node, "id", ""))))
+        elif isinstance(node, ast.keyword):
+            mentions.append((node.value.lineno, node.arg or ""))
+    return [
+        f"{path}:{line}: mentions {word}; only PICKLING may, see python_rules.py"
+        for line, word in mentions
+        if word in PICKLES
     ]
 
 

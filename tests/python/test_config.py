@@ -19,6 +19,12 @@ def test_horovods_names_for_the_start():
     assert settings.start_timeout == 7
 
 
+def test_job_id():
+    """Tells jobs apart: test_meeting.py."""
+    assert read_settings({"TFRING_JOB_ID": "a"}).job_id == "a"
+    assert not read_settings({}).job_id
+
+
 @pytest.mark.parametrize("value,expected", [("1", {"STALL_CHECK_TIME_SECONDS": "0"}), ("0", {})])
 def test_stall_check_disable(value, expected):
     assert read_settings({"HOROVOD_STALL_CHECK_DISABLE": value}).runtime == expected

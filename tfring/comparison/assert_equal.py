@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +18,8 @@ class Difference(NamedTuple):
 
     Attributes:
         text: Which one, on which ranks, where, and the values.
-        largest: The largest difference of two ranks' elements, relative to the largest element; inf
-            where that is no number.
+        largest: The largest difference of two ranks' elements of any variable, relative to the
+            largest element of that variable; inf where that is no number.
         others: How many more variables differ.
     """
 
@@ -81,32 +81,56 @@ def first_difference(variables: Sequence[Any]) -> Difference:
         text = f"{name} (number {position}) is {_listed(shapes)}"
         return Difference(text, np.inf, others)
     hashes = [each[position][1] for each in everywhere]
-    # Of equally frequent values that of the lowest rank counts as right.
-    right = hashes.index(max(hashes, key=hashes.count))
+    right = _right(hashes)
     odd = [rank for rank, value in enumerate(hashes) if value != hashes[right]]
-    where, largest = _element(value_of(variables[position]), right, odd[0])
+    where = _element(value_of(variables[position]), right, odd[0])
     text = f"{name} (number {position}, {shapes[0]}) of rank {_ranks(odd)} is not that of rank "
-    return Difference(f"{text}{right}: {where}", largest, others)
+    if any(_differ(each[p][0] for each in everywhere) for p in differing):
+        return Difference(f"{text}{right}: {where}", np.inf, others)
+    rights = {p: _right([each[p][1] for each in everywhere]) for p in differing}
+    return Difference(f"{text}{right}: {where}", _largest(variables, rights), others)
 
 
-def _element(value: Any, right: int, odd: int) -> tuple[str, float]:
-    """Compares two ranks' values of a variable; every rank gets what the odd one finds."""
+def _right(hashes: Sequence[int]) -> int:
+    """Returns the rank whose value counts as right: of equally frequent ones the lowest rank's."""
+    return hashes.index(max(hashes, key=hashes.count))
+
+
+def _largest(variables: Sequence[Any], rights: Mapping[int, int]) -> float:
+    """Returns the largest relative difference of these variables from the right ranks' values.
+
+    Args:
+        variables: all that are compared.
+        rights: by the numbers of those that differ, the rank whose value is right.
+    """
+    mine: list[float | None] = []
+    for position, right in rights.items():
+        value = value_of(variables[position])
+        mine.append(_relative(value.reshape(-1), _sent(value, right)))
+    everywhere = objects.allgather_json(mine, name="tfring.first_difference.largest")
+    return max(np.inf if each is None else each for row in everywhere for each in row)
+
+
+def _sent(value: Any, root: int) -> Any:
+    """Returns the value that a rank has, flat; each rank gives its own."""
     data = value.reshape(-1).view(np.uint8)
     with tf_errors():
-        sent = _native.core.broadcast(data, name="tfring.first_difference.value", root=right)
-    theirs = sent.view(value.dtype).reshape(-1)
-    mine = value.reshape(-1)
+        sent = _native.core.broadcast(data, name="tfring.first_difference.value", root=root)
+    return sent.view(value.dtype).reshape(-1)
+
+
+def _element(value: Any, right: int, odd: int) -> str:
+    """Compares two ranks' values of a variable; every rank gets what the odd one finds."""
+    theirs, mine = _sent(value, right), value.reshape(-1)
     size = value.dtype.itemsize
-    bytes_differ = (sent != data).reshape(-1, size).any(axis=1)
-    found: list[Any] = ["", 0.0]
+    bytes_differ = (theirs.view(np.uint8) != mine.view(np.uint8)).reshape(-1, size).any(axis=1)
+    found = ""
     if topology.rank() == odd:
         at = int(np.argmax(bytes_differ))
         index = [int(i) for i in np.unravel_index(at, value.shape)]
         place = f"element {index} is " if index else "it is "
-        found = [f"{place}{theirs[at]} on rank {right} and {mine[at]} on rank {odd}", 0.0]
-        found[1] = _relative(mine, theirs)
-    text, largest = objects.allgather_json(found, name="tfring.first_difference.found")[odd]
-    return str(text), np.inf if largest is None else float(largest)
+        found = f"{place}{theirs[at]} on rank {right} and {mine[at]} on rank {odd}"
+    return str(objects.allgather_json(found, name="tfring.first_difference.found")[odd])
 
 
 def _relative(mine: Any, theirs: Any) -> float | None:

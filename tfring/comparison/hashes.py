@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,13 +11,17 @@ import numpy as np
 
 
 def value_of(variable: Any) -> Any:
-    """Returns the value of a tf.Variable, a keras.Variable or a tensor as an array.
+    """Returns the value of a tf.Variable, a keras.Variable or a tensor as an array, to be read.
+
+    It is no copy where TensorFlow has the value in this process's memory.
 
     Raises:
         TypeError: it holds strings.
     """
-    held = getattr(variable, "value", variable)
-    value = np.asarray(held() if callable(held) else held, order="C")
+    held = variable
+    while (inner := getattr(held, "value", None)) is not None:
+        held = inner() if callable(inner) else inner
+    value = np.asarray(held, order="C")
     if value.dtype.hasobject:
         raise TypeError(f"{name_of(variable)} holds strings, which ranks cannot compare")
     return value
@@ -29,17 +34,23 @@ def name_of(variable: Any) -> str:
 
 def hash_of(variable: Any) -> int:
     """Returns 64 bits that are equal on two ranks if, and almost only if, the values' bits are."""
-    return _number(hashlib.blake2b(value_of(variable).tobytes(), digest_size=8))
+    return _number(hashlib.blake2b(_bytes(value_of(variable)), digest_size=8))
 
 
 def fingerprint(variables: Iterable[Any]) -> int:
-    """Returns 64 bits for the values of all variables together, in their order."""
+    """Returns 64 bits for the values of all variables together, in their order.
+
+    Made from 32 bits of each variable, by a checksum that is several times as fast as a hash.
+    """
     digest = hashlib.blake2b(digest_size=8)
     for variable in variables:
         value = value_of(variable)
-        digest.update(f"{value.dtype}{value.shape}".encode())
-        digest.update(value.reshape(-1).view(np.uint8).data)
+        digest.update(f"{value.dtype}{value.shape}{zlib.crc32(_bytes(value))}".encode())
     return _number(digest)
+
+
+def _bytes(value: Any) -> Any:
+    return value.reshape(-1).view(np.uint8).data
 
 
 def _number(digest: Any) -> int:

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfring import topology
 from tfring.keras.hook import find_hook
-from tfring.keras.model_optimizers import optimizers_of
+from tfring.keras.model_optimizers import optimizers_of, reachable
 from tfring.keras2 import detect, facts
 from tfring.ops import library
+from tfring.training.local_variables import variable_key
+
+_LISTED = 5  # variables in a message
 
 
 def before_train_function(model: Any) -> None:
@@ -44,6 +48,13 @@ def before_train_function(model: Any) -> None:
 
 def at_train_begin(model: Any) -> None:
     """Raises RuntimeError when `fit` is about to train with an optimizer that does not reduce."""
+    if not hasattr(model, "optimizer"):
+        raise RuntimeError(
+            f"rank {topology.rank()}: the model was never compiled, and callbacks look at the "
+            "optimizer that compile() sets: call model.compile(hvd.DistributedOptimizer(...)) "
+            "first. In a loop of your own that needs no compile(), use "
+            "hvd.broadcast_variables(model.weights, root_rank=0) in place of callbacks"
+        )
     hook = _hook_of(model)
     optimizer = model.optimizer
     standard = optimizer is not None and not has_own_train_step(model)
@@ -58,6 +69,33 @@ def at_train_begin(model: Any) -> None:
         )
     if hook is not None:
         _remember(model)
+
+
+def warn_of_untracked(model: Any, local: Sequence[Any]) -> None:
+    """Warns of trainable tf.Variables in a model's attributes that are not among its weights.
+
+    Keras 3 knows its own variables only: others are neither trained nor saved.
+
+    Args:
+        model: a model that has been called.
+        local: variables that are this rank's own.
+    """
+    known = {variable_key(v) for v in (*facts.weights_of(model), *local)}
+    found = [
+        path
+        for path, value in reachable(model).items()
+        if isinstance(value, tf.Variable) and value.trainable and variable_key(value) not in known
+    ]
+    if found and topology.rank() == 0:
+        more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+        warnings.warn(
+            f"tfring: the model holds tf.Variables that Keras does not know as its weights: "
+            f"{', '.join(found[:_LISTED])}{more}. So they are neither broadcast nor compared, and "
+            "may differ between the ranks. Make them by self.add_weight(...) or keras.Variable(...)"
+            ". Those that are each rank's own go into local_variables of "
+            "BroadcastGlobalVariablesCallback",
+            stacklevel=2,
+        )
 
 
 def settled(model: Any) -> set[Any]:

@@ -30,7 +30,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring.collectives import allreduce, buckets
 from tfring.keras.accumulation import Accumulation
 from tfring.keras2 import facts
 from tfring.ops import reduce_ops
@@ -295,15 +294,7 @@ class OptimizerHook:
         Raises:
             tf.errors.FailedPreconditionError: a rank is in a training step; it fails, too.
         """
-        if not self._reducer.options.included:
-            return
-        allreduce.bucket_allreduce(
-            [tf.zeros([1])],
-            name=f"{self.name}.0.0",
-            op=self._reducer.options.op,
-            layout_hash=buckets.text_hash("training was stopped within the epoch"),
-            process_set=self._reducer.options.members,
-        )
+        self._reducer.meet(f"{self.name}.0", "training was stopped within the epoch")
 
     @contextlib.contextmanager
     def outer_reduced(self) -> Iterator[None]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import types
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +15,10 @@ from tfring.keras.hook import innermost
 from tfring.keras2 import detect
 
 _LONGEST = 1000  # elements of a container that is looked into; what is longer holds data
+_PLAIN = {type(None), bool, int, float, str, bytes, types.FunctionType, types.MethodType}
+
+# By model, while `remembered` is entered. A model is used by the thread that trains it.
+_remembered: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
 def optimizers_of(model: Any) -> dict[str, Any]:
@@ -26,20 +33,48 @@ def optimizers_of(model: Any) -> dict[str, Any]:
     Args:
         model: a keras.Model, or None.
     """
+    if model is not None and model in _remembered:
+        return dict(_remembered[model])
+    reached = reachable(model)
+    found = {path: value for path, value in reached.items() if _is_optimizer(value)}
+    inside = {id(part) for optimizer in found.values() for part in _inside(optimizer)}
+    return {path: found[path] for path in found if id(found[path]) not in inside}
+
+
+@contextlib.contextmanager
+def remembered(model: Any) -> Iterator[None]:
+    """Within this context the optimizers of a model, which none is added to, are searched once."""
+    outermost = model not in _remembered
+    if outermost:
+        _remembered[model] = optimizers_of(model)
+    try:
+        yield
+    finally:
+        if outermost:
+            _remembered.pop(model, None)
+
+
+def reachable(model: Any) -> dict[str, Any]:
+    """Returns what a model holds, by its path; see optimizers_of. Not what optimizers hold.
+
+    Numbers, texts and functions are left out.
+    """
     found: dict[str, Any] = {}
     seen: set[int] = set()
     waiting = [("", model)]
     while waiting:
         path, value = waiting.pop()
-        if id(value) in seen:
+        if type(value) in _PLAIN or id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, keras.optimizers.Optimizer) or detect.is_optimizer(value):
-            found[path] = value
-        else:
+        found[path] = value
+        if not _is_optimizer(value):
             waiting.extend(reversed(list(_children(path, value))))
-    inside = {id(part) for optimizer in found.values() for part in _inside(optimizer)}
-    return {path: found[path] for path in found if id(found[path]) not in inside}
+    return found
+
+
+def _is_optimizer(value: Any) -> bool:
+    return isinstance(value, keras.optimizers.Optimizer) or detect.is_optimizer(value)
 
 
 def parts_of(optimizer: Any) -> list[Any]:

@@ -85,13 +85,27 @@ def slots_of(optimizer: Any, variables: Iterable[Any]) -> set[int]:
         kept = [optimizer._slots[key] for key in keys if key in optimizer._slots]
         return {id(slot) for slots in kept for slot in slots.values()}
     indices = _indices_of(optimizer)
-    positions = [indices[key] for key in keys if key in indices]
+    return slots_at(optimizer, len(indices), [indices[key] for key in keys if key in indices])
+
+
+def slots_at(optimizer: Any, count: int, positions: Iterable[int]) -> set[int]:
+    """Returns the ids of an optimizer's own variables for some of the variables that it trains.
+
+    Optimizers of both Keras, except legacy ones, keep them (momentums, for example) in lists of the
+    same length and order as the list of what they train.
+
+    Args:
+        optimizer: the innermost optimizer.
+        count: how many variables it trains.
+        positions: which of them.
+    """
+    chosen = list(positions)
     lists = [
         value
         for name, value in vars(optimizer).items()
-        if isinstance(value, list) and len(value) == len(indices) and name != "_variables"
+        if isinstance(value, list) and len(value) == count and name != "_variables"
     ]
-    return {id(values[i]) for values in lists for i in positions if values[i] is not None}
+    return {id(values[i]) for values in lists for i in chosen if values[i] is not None}
 
 
 def velocities_of(optimizer: Any) -> list[Any]:

@@ -25,7 +25,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring.collectives import allreduce, buckets
 from tfring.keras2 import detect
 from tfring.training import double_reduction
 from tfring.training.accumulation import LocalGradientAggregationHelper
@@ -137,14 +136,7 @@ class Keras2Hook:
         Raises:
             tf.errors.FailedPreconditionError: a rank is in a training step; it fails, too.
         """
-        if self._reducer.options.included:
-            allreduce.bucket_allreduce(
-                [tf.zeros([1])],
-                name=f"{self.name}.0.0",
-                op=self._reducer.options.op,
-                layout_hash=buckets.text_hash("training was stopped within the epoch"),
-                process_set=self._reducer.options.members,
-            )
+        self._reducer.meet(f"{self.name}.0", "training was stopped within the epoch")
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def aggregate_gradients(self, grads_and_vars: Any) -> list[tuple[Any, Any]]:

@@ -22,7 +22,7 @@ _BODIES = (
     control_flow.WhileBodyFuncGraph,
     control_flow.WhileCondFuncGraph,
 )
-_GUARDED = "_tfring_guarded"
+_GUARDS = "_tfring_guards"
 
 
 def ensure(ops_library: Any, process_set_id: int) -> None:
@@ -48,7 +48,8 @@ def ensure_around(ops_library: Any, call: Any, process_set_id: int) -> None:
 
     What is called may be a function that was traced before, where the graph of the call was not
     around it. To be called while TensorFlow puts the ops of that graph in order: it takes no notice
-    of ops that are added then, so the guard becomes a control input of the call.
+    of ops that are added then, so the guard becomes a control input of the call. It is one in any
+    case: what is called may fail at once, and the step around it has to have begun by then.
 
     Args:
         ops_library: The module of generated op wrappers.
@@ -66,21 +67,24 @@ def _guard_all(ops_library: Any, graph: Any, process_set_id: int, call: Any = No
 
 
 def _guard(ops_library: Any, graph: Any, process_set_id: int, call: Any) -> None:
-    guarded: set[int] | None = getattr(graph, _GUARDED, None)
-    if guarded is None:
-        guarded = set()
-        setattr(graph, _GUARDED, guarded)
-    if process_set_id in guarded:
-        return
-    guarded.add(process_set_id)
+    guards: dict[int, Any] | None = getattr(graph, _GUARDS, None)
+    if guards is None:
+        guards = {}
+        setattr(graph, _GUARDS, guards)
+    if process_set_id not in guards:
+        guards[process_set_id] = _make(ops_library, graph, process_set_id)
+    if call is not None:
+        call._add_control_input(guards[process_set_id])
+
+
+def _make(ops_library: Any, graph: Any, process_set_id: int) -> Any:
     with graph.as_default(), tf.control_dependencies(None), tf.device("CPU:0"):
         guard = ops_library.tfring_step_guard(process_set_id=process_set_id)
-    if call is not None:
-        call._add_control_input(guard)
     order = getattr(graph, "experimental_acd_manager", None)
     if order is not None:
         # Else it would wait for every stateful op that was traced before it, as a tf.py_function.
         order.run_independently(guard)
+    return guard
 
 
 def _is_compiled(graph: Any) -> bool:

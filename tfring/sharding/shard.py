@@ -70,6 +70,11 @@ def shard(
     if seed is not None:
         chosen = passes.Passes(chosen, number).count(int(chosen.cardinality()))
     batches = chosen.shard(size, topology.rank()).batch(batch_size)
+    return _loaded(batches, rows)
+
+
+def _loaded(batches: tf.data.Dataset, rows: Any) -> tf.data.Dataset:
+    """Returns batches of rows for batches of their numbers, if there are rows; ahead of use."""
     if rows is not None:
         batches = batches.map(
             lambda numbers: tf.nest.map_structure(lambda values: tf.gather(values, numbers), rows),

@@ -100,6 +100,25 @@ class GradientReducer:
             results[i] = gradient if postscale == 1.0 else sparse.times(gradient, postscale)
         return results
 
+    def meet(self, name: str, why: str) -> None:
+        """Meets the other ranks in the first collective of `reduce`, without gradients.
+
+        Args:
+            name: as for `reduce`.
+            why: all ranks that come here say the same.
+
+        Raises:
+            tf.errors.FailedPreconditionError: a rank reduces gradients; it gets the same error.
+        """
+        if self.options.included:
+            allreduce.bucket_allreduce(
+                [tf.zeros([1])],
+                name=f"{name}.0",
+                op=self.options.op,
+                layout_hash=buckets.text_hash(why),
+                process_set=self.options.members,
+            )
+
     def _reduce_shared(
         self,
         gradients: list[Any],

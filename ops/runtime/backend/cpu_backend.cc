@@ -1,6 +1,5 @@
 #include "ops/runtime/backend/cpu_backend.h"
 
-#include <chrono>
 #include <exception>
 #include <string>
 #include <utility>
@@ -9,7 +8,9 @@
 #include "ops/runtime/backend/reduction/reduction.h"
 #include "ops/runtime/backend/stall_text.h"
 #include "ops/runtime/base/check.h"
+#include "ops/runtime/base/clock.h"
 #include "ops/runtime/base/log.h"
+#include "ops/runtime/base/text.h"
 
 namespace tfring {
 namespace {
@@ -39,9 +40,7 @@ CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTran
 
 CpuBackend::~CpuBackend() {
   thread_.reset();
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  const Duration patience = peer_lost_ ? 0 : kClosePatience;
-  transport_->Close(std::chrono::nanoseconds(now).count() + patience);
+  transport_->Close(MonotonicNow() + (peer_lost_ ? 0 : kClosePatience));
 }
 
 void CpuBackend::Abort(Status why) {

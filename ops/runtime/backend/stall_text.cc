@@ -1,18 +1,13 @@
 #include "ops/runtime/backend/stall_text.h"
 
 #include <algorithm>
-#include <sstream>
+
+#include "ops/runtime/base/text.h"
 
 namespace tfring {
 namespace {
 
 constexpr size_t kMaxNamed = 4;
-
-std::string Name(Rank rank, const std::vector<std::string>& hosts) {
-  const auto index = static_cast<size_t>(rank);
-  return "rank " + std::to_string(rank) +
-         (index < hosts.size() ? " (host " + hosts[index] + ")" : "");
-}
 
 std::string WaitText(const ScheduleRunner::Wait& wait, const std::string& self,
                      const std::string& peer) {
@@ -29,13 +24,6 @@ std::string WaitText(const ScheduleRunner::Wait& wait, const std::string& self,
 }
 
 }  // namespace
-
-std::string SecondsText(Duration time) {
-  std::ostringstream text;
-  const int64_t milliseconds = time / kMillisecond;
-  text << static_cast<double>(milliseconds) / 1000 << " s";
-  return text.str();
-}
 
 std::string StallText(const Collective& collective, Rank self,
                       const std::vector<std::string>& hosts,
@@ -56,7 +44,7 @@ std::string StallText(const Collective& collective, Rank self,
       continue;
     }
     text += (named.empty() ? ": " : ", and ") +
-            WaitText(wait, Name(self, hosts), Name(wait.peer, hosts));
+            WaitText(wait, RankName(self, hosts), RankName(wait.peer, hosts));
     named.push_back(wait.peer);
   }
   if (left_out > 0) text += ", and " + std::to_string(left_out) + " more waits";

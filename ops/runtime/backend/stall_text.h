@@ -9,9 +9,6 @@
 
 namespace tfring {
 
-// "60 s", "0.5 s".
-std::string SecondsText(Duration time);
-
 // "plan 17, allreduce of 'x', has made no progress for 60 s: rank 3 (host b) waits for 400 bytes
 // from rank 2 (host a); 3 probes have had no answer. ...". Where paths are in trouble, only they
 // are named: the other ranks that this one waits for wait themselves.

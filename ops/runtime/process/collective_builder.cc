@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ops/runtime/base/check.h"
+#include "ops/runtime/base/text.h"
 #include "ops/runtime/process/output_layout.h"
 
 namespace tfring {
@@ -84,11 +85,10 @@ void AddGiven(const std::vector<TensorBuffer>& buffers, Collective* out) {
 
 // "allreduce of 'x' and 3 more".
 std::string TextOf(const Plan& plan) {
-  std::string text = CollectiveKindName(plan.kind);
-  if (plan.items.empty()) return text;
-  text += " of '" + plan.items.front().name + "'";
-  if (plan.items.size() > 1) text += " and " + std::to_string(plan.items.size() - 1) + " more";
-  return text;
+  const std::string kind = CollectiveKindName(plan.kind);
+  return plan.items.empty()
+             ? kind
+             : kind + " of " + FirstAndMore(plan.items.front().name, plan.items.size());
 }
 
 }  // namespace

@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
+#include "ops/runtime/base/clock.h"
 #include "ops/runtime/base/log.h"
 #include "ops/runtime/process/collective_builder.h"
-#include "ops/runtime/transport/socket_util.h"
 
 namespace tfring {
 namespace {

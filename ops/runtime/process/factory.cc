@@ -6,8 +6,8 @@
 
 #include "ops/runtime/backend/cpu_backend.h"
 #include "ops/runtime/backend/local_backend.h"
+#include "ops/runtime/base/clock.h"
 #include "ops/runtime/transport/shm_data.h"
-#include "ops/runtime/transport/socket_util.h"
 #include "ops/runtime/transport/tcp_control.h"
 #include "ops/runtime/transport/tcp_data.h"
 

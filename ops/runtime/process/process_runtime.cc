@@ -238,6 +238,10 @@ void ProcessRuntime::SetSurroundingRun(uint64_t run) { impl_->surrounding_run = 
 
 uint64_t ProcessRuntime::surrounding_run() const { return impl_->surrounding_run; }
 
+void ProcessRuntime::ClearSurroundingRun(uint64_t run) {
+  impl_->surrounding_run.compare_exchange_strong(run, 0);
+}
+
 uint64_t ProcessRuntime::Attempt(ProcessSetId process_set) const {
   if (ForkGuard::InForkedChild()) return 0;
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "ops/runtime/base/clock.h"
 #include "ops/runtime/base/log.h"
 #include "ops/runtime/base/signals.h"
 #include "ops/runtime/process/buffer_checks.h"
@@ -14,7 +15,6 @@
 #include "ops/runtime/process/run_table.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/runtime/protocol/negotiation/admission.h"
-#include "ops/runtime/transport/socket_util.h"
 
 namespace tfring {
 namespace {

@@ -7,9 +7,9 @@
 namespace tfring {
 
 // How many bytes the memory cgroups of this process still allow: the least over its group and all
-// groups above it that can be seen, of version 1 and version 2. Pages of files that the kernel would
-// give back count as free. UINT64_MAX if there is no limit.
-// `root` is put before all paths that are read; tests use it.
+// groups above it that can be seen, of version 1 and version 2. Pages of files that the kernel
+// would give back count as free. UINT64_MAX if there is no limit. `root` is put before all paths
+// that are read; tests use it.
 uint64_t CgroupHeadroom(const std::string& root = "");
 
 }  // namespace tfring

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "ops/runtime/base/clock.h"
 #include "ops/runtime/transport/socket_util.h"
 
 namespace tfring {

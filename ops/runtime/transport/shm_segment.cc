@@ -14,6 +14,7 @@
 #include <new>
 #include <string>
 
+#include "ops/runtime/base/clock.h"
 #include "ops/runtime/transport/cgroup_memory.h"
 #include "ops/runtime/transport/socket_util.h"
 

@@ -11,17 +11,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <climits>
 #include <cstring>
 
 namespace tfring {
-
-TimePoint MonotonicNow() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 int MillisecondsUntil(TimePoint deadline, TimePoint now) {
   if (deadline == kNever) return -1;

@@ -9,9 +9,6 @@
 
 namespace tfring {
 
-// CLOCK_MONOTONIC.
-TimePoint MonotonicNow();
-
 // For poll and epoll: rounded up, so that a wait does not end before its deadline; -1 for kNever.
 int MillisecondsUntil(TimePoint deadline, TimePoint now);
 

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "ops/runtime/base/clock.h"
 #include "ops/runtime/transport/socket_util.h"
 
 namespace tfring {

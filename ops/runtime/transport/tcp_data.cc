@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "ops/runtime/base/clock.h"
 #include "ops/runtime/transport/socket_util.h"
 
 namespace tfring {

@@ -8,19 +8,6 @@
 namespace tfring::testing {
 namespace {
 
-Collective Sum(std::vector<float>* data, int self, int size, uint64_t sequence) {
-  Collective c;
-  c.sequence = sequence;
-  c.what = "allreduce of 'x'";
-  c.kind = CollectiveKind::kAllreduce;
-  c.dtype = DataType::kFloat32;
-  c.self = self;
-  c.members = FirstRanks(size);
-  const int64_t bytes = static_cast<int64_t>(data->size()) * 4;
-  c.buffers.push_back({data->data(), data->data(), bytes, bytes});
-  return c;
-}
-
 TEST(ACutPathEndsThePlanAndItsEndsAreNamed) {
   const int size = 4;
   Config config = SmallConfig();

@@ -61,6 +61,19 @@ std::vector<Rank> FirstRanks(int size) {
   return ranks;
 }
 
+Collective Sum(std::vector<float>* data, int self, int size, uint64_t sequence) {
+  Collective c;
+  c.sequence = sequence;
+  c.what = "allreduce of 'x'";
+  c.kind = CollectiveKind::kAllreduce;
+  c.dtype = DataType::kFloat32;
+  c.self = self;
+  c.members = FirstRanks(size);
+  const int64_t bytes = static_cast<int64_t>(data->size()) * 4;
+  c.buffers.push_back({data->data(), data->data(), bytes, bytes});
+  return c;
+}
+
 StreamOptions RingStreams(int size) {
   StreamOptions options;
   options.connected = [size](Rank a, Rank b) {

@@ -49,6 +49,10 @@ Config SmallConfig();
 
 std::vector<Rank> FirstRanks(int size);
 
+// The part of rank `self` in an allreduce of "x", which sums `data` in place on the first `size`
+// ranks.
+Collective Sum(std::vector<float>* data, int self, int size, uint64_t sequence);
+
 // Streams between neighbours in a ring of `size` ranks only.
 StreamOptions RingStreams(int size);
 

@@ -14,10 +14,12 @@
 #include <utility>
 
 #include "ops/runtime/base/config.h"
+#include "ops/runtime/base/deadline.h"
 #include "ops/runtime/base/half.h"
 #include "ops/runtime/base/log.h"
 #include "ops/runtime/base/signals.h"
 #include "ops/runtime/base/status.h"
+#include "ops/runtime/base/text.h"
 #include "ops/runtime/base/types.h"
 #include "tests/cc/test.h"
 
@@ -134,6 +136,17 @@ TEST(ShapesAndRanks) {
   EXPECT_EQ(RanksString({0, 2, 3, 4, 5}), "0, 2-5");
   EXPECT_EQ(RanksString({1, 2, 7}), "1, 2, 7");
   EXPECT_EQ(RanksString({}), "");
+}
+
+TEST(TextsThatSeveralLayersWrite) {
+  EXPECT_EQ(RankName(1, {"a", "b"}), "rank 1 (host b)");
+  EXPECT_EQ(RankName(2, {"a", "b"}), "rank 2");
+  EXPECT_EQ(SecondsText(60 * kSecond), "60 s");
+  EXPECT_EQ(SecondsText(kSecond / 2 + 1), "0.5 s");
+  EXPECT_EQ(FirstAndMore("x", 1), "'x'");
+  EXPECT_EQ(FirstAndMore("x", 4), "'x' and 3 more");
+  EXPECT_EQ(After(1, 2), TimePoint{3});
+  EXPECT_EQ(After(1, kNever), kNever);
 }
 
 TEST(StatusSpeaks) {

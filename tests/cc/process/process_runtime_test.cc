@@ -65,6 +65,14 @@ TEST(BeforeInitEverythingSaysSo) {
   Runtime().CancelCalls(Cancelled("interrupted"));
 }
 
+TEST(ASurroundingRunIsClearedOnlyWhileItIsThatOne) {
+  Runtime().SetSurroundingRun(7);
+  Runtime().ClearSurroundingRun(6);
+  EXPECT_EQ(Runtime().surrounding_run(), uint64_t{7});
+  Runtime().ClearSurroundingRun(7);
+  EXPECT_EQ(Runtime().surrounding_run(), uint64_t{0});
+}
+
 TEST(OneRankInitsAndShutsDownAgainAndAgain) {
   for (int i = 0; i < 20; ++i) {
     ASSERT_TRUE(Runtime().Init(InitOptions()).ok());

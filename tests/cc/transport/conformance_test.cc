@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "ops/runtime/transport/socket_util.h"
+#include "ops/runtime/base/clock.h"
 #include "tests/cc/test.h"
 #include "tests/cc/transport/fixture.h"
 #include "tests/cc/transport/in_process.h"

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "ops/runtime/base/clock.h"
 #include "ops/runtime/transport/shm_data.h"
-#include "ops/runtime/transport/socket_util.h"
 #include "ops/runtime/transport/tcp_control.h"
 #include "ops/runtime/transport/tcp_data.h"
 

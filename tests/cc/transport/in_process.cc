@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/runtime/transport/socket_util.h"
+#include "ops/runtime/base/clock.h"
 
 namespace tfring {
 

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "ops/runtime/base/clock.h"
 #include "ops/runtime/transport/shm_handshake.h"
 #include "ops/runtime/transport/shm_segment.h"
 #include "tests/cc/test.h"

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/runtime/base/clock.h"
 #include "ops/runtime/transport/fork_guard.h"
 #include "ops/runtime/transport/framing.h"
 #include "ops/runtime/transport/socket_util.h"

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tfring as hvd
+from tfring.comparison.hashes import fingerprint
 
 
 def variables(rank_value: float = 0.0) -> list[Any]:
@@ -58,3 +59,21 @@ def test_scalars_bits_and_types(several: int) -> None:
 def test_strings_are_refused() -> None:
     with pytest.raises(TypeError, match="strings"):
         hvd.assert_equal([tf.constant("a")])
+
+
+def test_the_fingerprint_changes_with_values_kinds_and_order() -> None:
+    values = np.arange(6, dtype=np.float32)
+    zero = values * 0
+    lists = [
+        *([values, zero], [zero, values], [values[:3], values[3:], zero], [values[::-1], zero]),
+        *([values.reshape(2, 3), zero], [values.astype(np.int32), zero], [values, zero[:0]], []),
+    ]
+    found = [fingerprint([tf.Variable(value) for value in each]) for each in lists]
+    assert len(set(found)) == len(lists)
+    same = [keras.Variable(values, dtype="float32"), tf.constant(zero)]
+    assert fingerprint(same) == found[0]
+    changed = values.copy()
+    changed.view(np.int32)[4] ^= 1  # the last bit of an element
+    assert fingerprint([changed, zero]) != fingerprint([values, zero])
+    halves = [tf.cast(values, tf.bfloat16), tf.constant(True)]
+    assert fingerprint(halves) == fingerprint(map(tf.Variable, halves))

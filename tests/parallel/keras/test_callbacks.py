@@ -244,3 +244,12 @@ def test_a_schedule_in_the_optimizer_is_refused() -> None:
         fit(model, callbacks.LearningRateScheduleCallback(0.1, 0.5))
     with pytest.raises(ValueError, match="initial_lr"):
         callbacks.LearningRateScheduleCallback(None, 0.5)  # type: ignore[arg-type]
+
+
+def test_a_model_that_was_never_compiled_is_told_what_to_do() -> None:
+    """Horovod's documentation calls callbacks from loops of one's own."""
+    callback = hvd.callbacks.MetricAverageCallback()
+    callback.set_model(build_model(1))
+    callback.set_params({"epochs": 1, "steps": 1})
+    with pytest.raises(RuntimeError, match=r"never compiled.*compile.*loop of your own"):
+        callback.on_train_begin()

@@ -183,6 +183,66 @@ def test_other_numbers_of_steps_are_an_error_also_with_accumulation(several: int
         model.fit(((x, y) for _ in range(steps)), callbacks=[average()], verbose=0)
 
 
+def endless(steps: int) -> Any:
+    """Batches whose number only the end tells."""
+    x, y = np.ones((6, FEATURES), "float32"), np.zeros(6, "int64")
+    kinds = tf.TensorSpec(x.shape, x.dtype), tf.TensorSpec(y.shape, y.dtype)
+    return tf.data.Dataset.from_generator(lambda: iter([(x, y)] * steps), output_signature=kinds)
+
+
+def test_ranks_whose_data_end_before_others(several: int) -> None:
+    """A generator has no length; with Keras' own train_step no rank waits all the same."""
+    model, last = small(), hvd.rank() == hvd.size() - 1
+    for _ in range(2):
+        error = tf.errors.FailedPreconditionError if last else RuntimeError
+        match = r"tfring\.optimizer" if last else "after batch 2, and other ranks train on.*Join"
+        with pytest.raises(error, match=match):
+            model.fit(endless(3 if last else 2), epochs=2, callbacks=[average()], verbose=0)
+    model.fit(endless(2), epochs=3, callbacks=[broadcast(), average()], verbose=0)
+    if hvd.rank() == 0:  # the others know their number
+        model.fit(endless(2), epochs=2, callbacks=[average()], verbose=0)
+    else:
+        fit(model, average(), epochs=2, steps=2)
+    assert_same_on_all_ranks(model)
+    used = [average(), hvd.callbacks.JoinCallback()]
+    model.fit(endless(3 if last else 2), epochs=2, callbacks=used, verbose=0)
+    assert_same_on_all_ranks(model)
+
+
+class StepWithTape(OwnStep):
+    """Reduces with a tape."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        variables = [v.value for v in self.trainable_variables]
+        gradients = hvd.DistributedGradientTape(tape).gradient(loss, variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": loss}
+
+
+def test_other_numbers_of_steps_of_a_step_with_a_tape(several: int) -> None:
+    plain = build_model(1)
+    model = StepWithTape(plain.inputs, plain.outputs)
+    model.compile(keras.optimizers.SGD(0.01), loss=loss())
+    fit(model, broadcast(), steps=1)
+    with pytest.raises(RuntimeError, match=r"steps per epoch \(rank 0: 2, rank 1: 3"):
+        fit(model, average(), steps=2 if hvd.rank() == 0 else 3)
+
+
+def test_one_rank_that_terminates_on_nan(several: int) -> None:
+    """Its loss is NaN one batch before that of the others, which get the weights from it."""
+    model, steps = small(), 4
+    x, y = np.ones((6 * steps, FEATURES), "float32"), np.zeros(6 * steps, "int64")
+    if hvd.rank() == 0:
+        x[6:] = np.nan
+    error = RuntimeError if hvd.rank() == 0 else tf.errors.FailedPreconditionError
+    match = "after batch 2 of 4.*TerminateOnNaN" if hvd.rank() == 0 else r"tfring\.optimizer"
+    with pytest.raises(error, match=match):
+        fit(model, broadcast(), keras.callbacks.TerminateOnNaN(), data=(x, y))
+
+
 class Holder(keras.Model):
     """Optimizers in many places."""
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_cases import PER_RANK, assert_same_on_all_ranks, broadcast, my_data, whole_data
 
 import tfring.keras as hvd
+from tfring.keras.model_optimizers import optimizers_of
 
 STEPS = 4
 ADAM = keras.optimizers.Adam
@@ -138,6 +139,46 @@ def test_state_that_one_rank_has_loaded_is_given_to_all_before_the_first_step() 
     assert_same_on_all_ranks(model)
     for ours, theirs in zip(model.get_weights(), weights_of_one_process(load), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+def test_ranks_with_fewer_batches_join() -> None:
+    """The optimizers in attributes end up as on the rank that trained longest."""
+    counts = [STEPS - rank % 3 for rank in range(hvd.size())]
+    x, y = my_data(STEPS)
+    mine = slice(0, counts[hvd.rank()] * PER_RANK)
+    model = Gan("optimizers", seed=hvd.rank())
+    model.compile()
+    used = [hvd.callbacks.JoinCallback(), broadcast()]
+    model.fit(x[mine], y[mine], batch_size=PER_RANK, shuffle=False, verbose=0, callbacks=used)
+    alone, (whole, _) = Gan("alone"), whole_data(STEPS)
+    alone.compile()
+    for step, batch in enumerate(whole.reshape(STEPS, hvd.size(), PER_RANK, -1)):
+        having = [rank for rank, count in enumerate(counts) if step < count]
+        alone.train_step((tf.constant(batch[having].reshape(-1, batch.shape[-1])),))
+    assert_same_on_all_ranks(model)
+    for path in optimizers_of(model):
+        ours, theirs = (optimizers_of(each)[path].variables for each in (model, alone))
+        hvd.assert_equal(ours)
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(one, other, atol=2e-5)
+    for one, other in zip(model.weights, alone.weights, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+
+
+class Slower(keras.callbacks.Callback):
+    """Halves the learning rate of the maker on rank 0 alone."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        maker = self.model.optimizers_by_part["maker"][0]
+        maker.learning_rate = float(maker.learning_rate) * (0.5 if hvd.rank() == 0 else 1.0)
+
+
+def test_a_rate_that_one_rank_changed_is_named(several: int) -> None:
+    model = Gan("optimizers")
+    model.compile()
+    match = r"learning rate of optimizers_by_part\['maker'\]\[0\] after epoch 1 \(rank 0: 0\.00499"
+    with pytest.raises(RuntimeError, match=match):
+        train(model, Slower(), broadcast(), epochs=2)
 
 
 @pytest.mark.parametrize(("how", "missing"), [("one", "maker"), ("none", "critic")])

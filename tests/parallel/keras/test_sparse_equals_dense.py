@@ -14,6 +14,7 @@ import tfring.keras as hvd
 
 ROWS, WIDTH, PER_RANK, STEPS = 7, 3, 6, 3
 OF_KERAS = keras.optimizers
+ADAM = OF_KERAS.Adam
 OPTIMIZERS: dict[str, Any] = {
     **{
         name: getattr(OF_KERAS, name)
@@ -46,8 +47,8 @@ def table_of() -> Any:
 def gradient_of(table: Any, ids: Any) -> Any:
     """The tf.IndexedSlices of the mean over these samples."""
     with tf.GradientTape() as tape:
-        rows = tf.gather(table.value, ids.reshape(-1))
-        weights = 1.0 + 0.1 * tf.cast(ids.reshape(-1, 1), tf.float32)
+        rows = tf.gather(table.value, tf.reshape(ids, [-1]))
+        weights = 1.0 + 0.1 * tf.cast(tf.reshape(ids, [-1, 1]), tf.float32)
         loss = tf.reduce_mean(weights * tf.sin(rows) * rows)
     gradient = tape.gradient(loss, table.value)
     assert isinstance(gradient, tf.IndexedSlices)

@@ -357,6 +357,17 @@ def test_ranks_that_stop_or_differ_get_an_error(rank: int, size: int) -> None:
             fit(model, rank, size, [begin()], initial_epoch=rank, epochs=3)
 
 
+def test_data_that_end_before_those_of_others(rank: int, size: int) -> None:
+    x, y = np.ones((4, 6), "float32"), np.ones((4, 1), "float32")
+    for name in ("sgd", "legacy_sgd"):
+        model = build_model(0)
+        model.compile(hvd.DistributedOptimizer(OPTIMIZERS[name]()), "mse")
+        model.fit(iter([(x, y)] * 2), verbose=0, callbacks=[begin()])
+        error = RuntimeError if rank == 0 else tf.errors.FailedPreconditionError
+        with pytest.raises(error, match="after batch 2, and other" if rank == 0 else "optimizer"):
+            model.fit(iter([(x, y)] * (2 + rank)), verbose=0, callbacks=[begin()])
+
+
 def test_get_gradients_in_a_graph(rank: int, size: int) -> None:
     tf1 = tf.compat.v1
     for update in ("get_updates", "changed"):

@@ -62,9 +62,9 @@ def join(listener, rank, key=KEY, role=DATA, wanted=0, seconds=10.0):
 
 
 def test_wrong_secret_is_refused_by_both_sides(listener):
-    finish = accept_in_background(listener, {(DATA, 1)}, seconds=2.0)
+    finish = accept_in_background(listener, {(DATA, 1)}, seconds=4.0)
     with pytest.raises(AuthError, match="wrong secret"):
-        join(listener, 1, key=job_key("b" * 64, "job"), seconds=1.0)
+        join(listener, 1, key=job_key("b" * 64, "job"), seconds=2.0)
     assert finish() == {}
 
 

@@ -15,7 +15,7 @@ from tfring.bootstrap.connect import connect_job
 from tfring.bootstrap.errors import BootstrapError
 from tfring.bootstrap.listener import bind
 from tfring.config import Settings, read_settings
-from tfring.environments import Rendezvous
+from tfring.environments import Rendezvous, find_identity
 from tfring.security import sources
 from tfring.security.errors import SecretError
 from tfring.security.secret import job_key
@@ -39,6 +39,46 @@ def test_job_over_several_hosts_needs_a_secret(connect_all, caplog):
         memberships, errors = connect_all(2, settings, public_seed="p", several_hosts=True)
     assert not errors and len(memberships) == 2
     assert "could join the job and run code" in caplog.text
+
+
+# Jobs over two hosts as other launchers describe them; the addresses belong to nobody.
+STEP = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_PROCID": "RANK",
+    "SLURM_STEP_NODELIST": "192.0.2.1,192.0.2.2",
+}
+ON_TWO_HOSTS = {
+    "TF_CONFIG": {
+        "TF_CONFIG": '{"cluster": {"worker": ["192.0.2.1:1", "192.0.2.2:1"]}, '
+        '"task": {"type": "worker", "index": RANK}}'
+    },
+    "a Slurm step": {**STEP, "SLURM_STEP_NUM_NODES": "2"},
+    # Without the number of nodes: a rank that is not on the first node knows that there are two.
+    "a Slurm step of unknown size": STEP,
+    "torchrun": {
+        "RANK": "RANK",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "192.0.2.1",
+        "MASTER_PORT": "29500",
+    },
+}
+
+
+@pytest.mark.parametrize("launcher", ON_TWO_HOSTS)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_launcher_over_two_hosts_is_refused_without_a_secret(launcher, rank, monkeypatch):
+    """Before this rank listens or connects."""
+    monkeypatch.setattr(sources.munge, "available", lambda: False)
+    environ = {k: v.replace("RANK", str(rank)) for k, v in ON_TWO_HOSTS[launcher].items()}
+    found = find_identity(environ, have_mpi4py=True)
+    source = launcher.removesuffix(" of unknown size")
+    assert (found.source, found.rank) == (source, rank)
+    with pytest.raises(SecretError, match=f"{source}.*several hosts.*TFRING_SECRET_FILE"):
+        connect_job(found, Settings(start_timeout=5), environ)
 
 
 @pytest.mark.parametrize("key,name", [("python", "Python"), ("tensorflow", "TensorFlow")])
@@ -188,7 +228,7 @@ def test_munge_gives_the_secret(tmp_path, monkeypatch, connect_all):
     memberships, errors = connect_all(3, Settings(start_timeout=20), **job)
     assert not errors and memberships[0].key == memberships[2].key
     monkeypatch.setenv("FAKE_UID", "4711")
-    _, errors = connect_all(2, Settings(start_timeout=1.0), **job)
+    _, errors = connect_all(2, Settings(start_timeout=4.0), **job)
     assert "belongs to user 4711" in str(errors[1])
 
 

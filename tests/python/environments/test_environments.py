@@ -108,6 +108,37 @@ def test_first_slurm_node(nodes, first):
     assert first_node(nodes) == first
 
 
+def tf_config(*workers):
+    cluster = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": 0}}
+    return {"TF_CONFIG": json.dumps(cluster)}
+
+
+OVER_MPI = {"TFRING_RENDEZVOUS_ADDR": "node0", "TFRING_RENDEZVOUS_PORT": "4000"}
+SEVERAL_HOSTS = [
+    # variables, TFRING_MEETING, whether the job has ranks on several hosts (None: not said)
+    ({**TORCHRUN, "LOCAL_WORLD_SIZE": "3"}, None, False),
+    ({**TORCHRUN, "LOCAL_WORLD_SIZE": "2"}, None, True),
+    ({k: v for k, v in TORCHRUN.items() if k != "LOCAL_WORLD_SIZE"}, None, None),
+    (tf_config("h0:1", "h0:2"), None, False),
+    (tf_config("h0:1", "h1:1"), None, True),
+    (tf_config("[fd00::1]:1", "[fd00::1]:2"), None, False),
+    (tf_config("[fd00::1]:1", "[fd00::2]:1"), None, True),
+    (TF_CONFIG, None, True),
+    ({**SLURM, "SLURM_STEP_NUM_NODES": "1"}, None, False),
+    ({**SLURM, "SLURM_STEP_NUM_NODES": "2"}, None, True),
+    (SLURM, None, None),
+    ({**OPEN_MPI, **OVER_MPI}, "rendezvous", True),
+    ({**OPEN_MPI, **OVER_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}, "rendezvous", False),
+    ({**MPICH, **OVER_MPI}, "rendezvous", False),
+]
+
+
+@pytest.mark.parametrize("environ,meeting,several", SEVERAL_HOSTS)
+def test_whether_the_job_has_several_hosts(environ, meeting, several):
+    """A job on one host may do without a secret; see test_meeting.py for the others."""
+    assert find_identity(environ, have_mpi4py=True, meeting=meeting).several_hosts is several
+
+
 ORDER = [
     ({**LAUNCHED, **TORCHRUN, **OPEN_MPI}, "tfring run"),
     ({**TORCHRUN, **OPEN_MPI, **SLURM}, "torchrun"),

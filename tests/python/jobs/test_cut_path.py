@@ -13,7 +13,7 @@ pytest.importorskip("tfring._native")
 
 DEADLINE_EXCEEDED = 4
 LIMIT_SECONDS = 5.0
-# For the error to get around on a busy machine.
+# For the error to get around; on a busy machine as long as the job took to start.
 MARGIN_SECONDS = 2.0
 
 SCRIPT = """
@@ -45,11 +45,13 @@ def test_both_ends_of_a_cut_path_are_named(tmp_path):
         "TFRING_STALL_SHUTDOWN_TIME_SECONDS": str(LIMIT_SECONDS),
     }
     with hosts(4) as made:
+        started_at = time.monotonic()
         jobs = [made.start(rank, path, tmp_path, **limits) for rank in range(4)]
         try:
             pids_in(tmp_path, 4)
             made.cut(2, 3)
             cut_at = time.monotonic()
+            margin = max(MARGIN_SECONDS, cut_at - started_at)
             wait_until(lambda: all(job.poll() is not None for job in jobs), 40)
         finally:
             for job in jobs:
@@ -62,5 +64,5 @@ def test_both_ends_of_a_cut_path_are_named(tmp_path):
         assert code == DEADLINE_EXCEEDED, message
         assert "rank 2 (host h2)" in message and "rank 3 (host h3)" in message, message
         assert "allreduce of 'step'" in message, message
-        assert seen_at - cut_at < LIMIT_SECONDS + MARGIN_SECONDS, (rank, message)
+        assert seen_at - cut_at < LIMIT_SECONDS + margin, (rank, message)
     assert any("warning: plan" in text for text in errors), errors

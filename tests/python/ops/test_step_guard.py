@@ -63,6 +63,17 @@ SCRIPT = """
         operations = function.get_concrete_function(*args).graph.get_operations()
         return [not op.control_inputs for op in operations if op.type == "TfringStepGuard"]
 
+    @tf.function
+    def around_new(x):
+        return tf.function(lambda v: total(v, "new"))(x)
+
+    def guards_come_first(function, *args):
+        operations = function.get_concrete_function(*args).graph.get_operations()
+        calls = [op for op in operations if "Call" in op.type or "While" in op.type]
+        return [
+            "TfringStepGuard" in [before.type for before in op.control_inputs] for op in calls
+        ]
+
     x = tf.ones([2])
     assert [guards(f, x) for f in (several, in_loop, compiled, around, without)] == [1, 1, 0, 1, 0]
 
@@ -72,6 +83,9 @@ SCRIPT = """
         step(x)
     # Traced before, and called by others now.
     assert [starts_at_once(f, x) for f in (around_traced, loop_around_traced)] == [[True], [True]]
+    # A function cannot fail before the step around it has begun.
+    assert guards_come_first(around_traced, x) == [True, True]
+    assert guards_come_first(around_new, x) == guards_come_first(loop_around_traced, x) == [True]
     for step in (around_traced, loop_around_traced):
         assert step(x)[0] >= 1.0
     assert total(x, "eager")[0] == 1.0

@@ -180,6 +180,30 @@ def test_other_names_pass() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "import pickle",
+        "def f():\n    import cloudpickle as quick",
+        "from pickle import loads",
+        "objects.allgather_object(1)",
+        "from tfring.collectives.objects import broadcast_object as send",
+        "gather = objects.allgather_object",
+        "np.load(path, allow_pickle=True)",
+    ],
+)
+def test_what_pickles_is_found(text: str) -> None:
+    assert python_rules.pickle_errors("tfring/keras/callbacks/watch.py", text)
+    assert python_rules.pickle_errors("tfring/collectives/objects.py", text) == []
+
+
+def test_what_does_not_pickle_passes() -> None:
+    text = '"""As broadcast_object."""\nimport json\nobjects.allgather_json([1], name="pickle")\n'
+    assert python_rules.pickle_errors("tfring/keras/callbacks/watch.py", text) == []
+    stub = "from tfring.collectives.objects import allgather_object as allgather_object\n"
+    assert python_rules.pickle_errors("tfring/__init__.pyi", stub) == []
+
+
+@pytest.mark.parametrize(
     "planted",
     [
         {"tfring/process_sets/registry.py": "from tfring import world\n"},

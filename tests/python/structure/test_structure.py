@@ -101,6 +101,10 @@ def test_imports_follow_the_arrows() -> None:
     check_each(files, python_rules.import_by_name_errors)
 
 
+def test_the_library_itself_pickles_nothing() -> None:
+    check_each(sources("tfring/", ".py", ".pyi"), python_rules.pickle_errors)
+
+
 def test_no_arrow_is_unused() -> None:
     used = python_rules.used_arrows(sources("tfring/", ".py"))
     expect_none(

@@ -1,4 +1,4 @@
-"""What a rank does that stops training within an epoch: others that train on must not wait."""
+"""What a rank does that ends an epoch before others: these train on and must not wait."""
 
 from __future__ import annotations
 
@@ -19,13 +19,22 @@ class StoppedEarly(Exception):
     """On this rank training was stopped within an epoch; other ranks are told so."""
 
 
+def knows_next_collective(model: Any) -> bool:
+    """Returns whether Keras' own train_step reduces in every batch, by the model's optimizer.
+
+    What a step of the user's calls first is not known, and with accumulation there may be no next
+    reduction.
+    """
+    hook = _hook_of(model)
+    return hook is not None and not hook.accumulates and not has_own_train_step(model)
+
+
 def leave_epoch(model: Any, batches: int, steps: int, advice: str) -> None:
     """Is called on a rank that stops; the training steps of ranks that train on fail.
 
-    Where Keras' own train_step reduces in every batch, this rank meets the others in what their
-    next step calls first, and fails as well if there is one. What a step of the user's calls first
-    is not known, and with accumulation there may be no next reduction. There this rank fails its
-    step: that ends the others' step too, and nothing if they stop after the same batch.
+    Where the next collective is known this rank meets the others in it, and fails as well if one of
+    them trains on. Else this rank fails its step: that ends the others' step too, and nothing if
+    they stop after the same batch.
 
     Args:
         model: the model that is trained.
@@ -36,20 +45,33 @@ def leave_epoch(model: Any, batches: int, steps: int, advice: str) -> None:
     Raises:
         RuntimeError: other ranks train on; these get an error from their training step.
     """
-    hook = find_hook(model.optimizer) if model.optimizer is not None else None
-    own = has_own_train_step(model)
     when = f"after batch {batches} of {steps}"
-    if own or (hook is not None and hook.accumulates):
+    if knows_next_collective(model):
+        meet_after_epoch(model, f"training was stopped here {when}", advice)
+    elif _hook_of(model) is not None or has_own_train_step(model):
         _fail_step(model, f"it ended training {when}: {_TOGETHER}")
-    elif hook is not None:
-        try:
-            with step(hook.process_set):  # the others' step fails; so this rank's ends as well
-                hook.meet_after_early_stop()
-        except (tf.errors.FailedPreconditionError, tf.errors.AbortedError) as error:
-            raise RuntimeError(
-                f"rank {topology.rank()}: training was stopped here {when}, and other ranks train "
-                f"on: {advice}"
-            ) from error
+
+
+def meet_after_epoch(model: Any, what: str, advice: str) -> None:
+    """Meets the other ranks in what their next training step would call first; a collective.
+
+    Args:
+        model: a model whose next collective is known.
+        what: what has happened on this rank, for the error.
+        advice: how the ranks end together.
+
+    Raises:
+        RuntimeError: other ranks train on; these get an error from their training step.
+    """
+    hook = _hook_of(model)
+    assert hook is not None
+    try:
+        with step(hook.process_set):  # the others' step fails; so this rank's ends as well
+            hook.meet_after_early_stop()
+    except (tf.errors.FailedPreconditionError, tf.errors.AbortedError) as error:
+        raise RuntimeError(
+            f"rank {topology.rank()}: {what}, and other ranks train on: {advice}"
+        ) from error
 
 
 # Errors of other ranks show about 300 characters of a text.
@@ -57,6 +79,10 @@ _TOGETHER = (
     "set stop_training on all ranks after the same batch. A callback that decides by a metric "
     "(EarlyStopping) must come after MetricAverageCallback"
 )
+
+
+def _hook_of(model: Any) -> Any:
+    return None if model.optimizer is None else find_hook(model.optimizer)
 
 
 def _fail_step(model: Any, text: str) -> None:

@@ -10,10 +10,15 @@ from typing import Any
 from tfring import topology
 from tfring.collectives import objects
 from tfring.comparison.record import record
-from tfring.keras.callbacks.early_stop import leave_epoch
+from tfring.keras.callbacks.early_stop import (
+    knows_next_collective,
+    leave_epoch,
+    meet_after_epoch,
+)
 from tfring.keras.callbacks.guard import DivergenceGuard, train_together
 from tfring.keras.callbacks.watch import ReductionWatch
-from tfring.keras.model_optimizers import optimizers_of, parts_of
+from tfring.keras.checks import warn_of_untracked
+from tfring.keras.model_optimizers import optimizers_of, parts_of, remembered
 from tfring.keras2 import facts
 from tfring.sharding import passes
 
@@ -52,6 +57,7 @@ class Fit:
         self._batch_seen = False
         self._look = True  # at what the next batch changes
         self._left = False
+        self._meets = False  # at the end of this epoch, because a rank does not know its steps
         self._ended = False
 
     def begin_epoch(self, model: Any, epoch: int, *, joins: bool) -> None:
@@ -84,18 +90,26 @@ class Fit:
         if first and record.active and record.add(facts.weights_of(model, trainable=True)):
             model.stop_training = True
         self._batches = batch + 1
+        if not self._batch_seen and not self.reduced_by_user and topology.size() > 1:
+            warn_of_untracked(model, self.local)
         self._batch_seen = True
         if first and self._look and not self.reduced_by_user:
             when = f"after batch {self._batches}"
             self._look = self._watch.check(model, self.local, when) and not joins
 
     def end_epoch(self, model: Any, *, joins: bool) -> None:
-        """Makes sure that ranks that stop within an epoch stop together (see early_stop).
+        """Makes sure that ranks end the epoch after the same batch (see early_stop).
 
         Raises:
             RuntimeError: other ranks train on; these get an error from their training step.
         """
         steps: int | None = self.params.get("steps") if self.params else None
+        if self._meets:
+            self._meets = False
+            what = f"the epoch has ended here after batch {self._batches}"
+            advice = _END_TOGETHER if model.stop_training else _EQUAL_STEPS
+            meet_after_epoch(model, what, advice)
+            return
         if steps is None or self._batches >= steps or not model.stop_training:
             return
         if joins or self._left or self.reduced_by_user or topology.size() == 1:
@@ -116,8 +130,11 @@ class Fit:
             self._meet(model, None, joins)
 
     def _meet(self, model: Any, epoch: int | None, joins: bool) -> None:
-        if topology.size() == 1:
-            return
+        if topology.size() > 1:
+            with remembered(model):
+                self._compare(model, epoch, joins)
+
+    def _compare(self, model: Any, epoch: int | None, joins: bool) -> None:
         together = not self.reduced_by_user and train_together(model)
         alike = together and not joins
         rated = together and epoch is not None and not self.made_equal_later
@@ -127,6 +144,7 @@ class Fit:
             "weights": self._guard.fingerprint(model, self.local) if compares else None,
             "epoch": epoch,
             "steps": self.params.get("steps") if alike and self.params else None,
+            "meets": alike and knows_next_collective(model),
             "batches": self._batches if alike and self._epoch is not None else None,
             "rates": _rates(model) if rated else {},
             "passes": passes.begun() if begins else {},
@@ -135,6 +153,8 @@ class Fit:
         _refuse_other_epochs([each["epoch"] for each in everywhere])
         before = f"after epoch {self._epoch + 1}" if self._epoch is not None else "at the beginning"
         _refuse_unequal("steps per epoch", [each["steps"] for each in everywhere], _EQUAL_STEPS)
+        unknown = any(each["steps"] is None for each in everywhere)
+        self._meets = epoch is not None and unknown and all(each["meets"] for each in everywhere)
         batches = [each["batches"] for each in everywhere]
         _refuse_unequal(f"batches that they have trained {before}", batches, _EQUAL_STEPS)
         for path in mine["rates"]:

@@ -17,23 +17,27 @@ from tfring.keras.model_optimizers import optimizers_of
 from tfring.keras2 import facts
 from tfring.training.reduction_record import reductions
 
-# Differences up to this, relative to the largest element, can come from rounding: processors or
-# numbers of threads of different kinds sum in another order.
+# By so much, relative to the largest element, a difference can grow by rounding from one comparison
+# to the next: processors or numbers of threads of different kinds sum in another order.
 _ROUNDING = 1e-4
+_WARN_AGAIN = 10.0  # times the difference of which there was a warning
 
 
 class DivergenceGuard:
     """Compares the trainable weights of all ranks between the epochs of one `fit`.
 
     Each rank sends a hash of eight bytes with what the ranks exchange anyway. Only if hashes differ
-    are variables compared one by one. A difference that can come from rounding is a warning, once;
-    a larger one is an error on all ranks. TFRING_DIVERGENCE_GUARD=0 switches it off.
+    are variables compared one by one. A difference that can come from rounding is a warning. It
+    grows as long as training goes on, slowly, because all ranks apply the same gradients; so what
+    counts is by how much it grew since the last comparison. More is an error on all ranks.
+    TFRING_DIVERGENCE_GUARD=0 switches the guard off.
     """
 
     def __init__(self) -> None:
         """Reads the setting."""
         self._wanted = read_settings(os.environ).divergence_guard
-        self._warned = False
+        self._largest = 0.0  # difference at the last comparison
+        self._warned_at = 0.0
 
     def fingerprint(self, model: Any, local: Sequence[Any]) -> int | None:
         """Returns the hash of this rank's weights, or None if there is nothing to compare.
@@ -61,15 +65,18 @@ class DivergenceGuard:
             RuntimeError: weights differ; on every rank.
         """
         if len(set(hashes)) == 1 or None in hashes:
+            self._largest = 0.0
             return
         found = first_difference(_compared(model, local))
         more = f" ({found.others} more weights differ)" if found.others else ""
         text = f"rank {topology.rank()}: {when} the ranks' weights differ: {found.text}{more}."
-        if found.largest > _ROUNDING:
+        if found.largest > self._largest + _ROUNDING:
             raise RuntimeError(f"{text} {_ADVICE}")
-        if topology.rank() == 0 and not self._warned:
-            warnings.warn(f"{text} {_MAY_BE_ROUNDING}", stacklevel=2)
-        self._warned = True
+        self._largest = found.largest
+        if found.largest > self._warned_at * _WARN_AGAIN:
+            self._warned_at = found.largest
+            if topology.rank() == 0:
+                warnings.warn(f"{text} {_MAY_BE_ROUNDING}", stacklevel=2)
 
 
 _ADVICE = (

@@ -101,18 +101,7 @@ def _keys(variables: Iterable[Any]) -> set[Any]:
 
 
 def _slots(optimizer: Any, keys: set[Any]) -> set[int]:
-    """Returns the ids of the optimizer's own variables for these variables of the model.
-
-    Keras keeps them (momentums, for example) in lists of the same length and order as the list of
-    the model's variables.
-    """
+    """Returns the ids of a Keras 3 optimizer's own variables for these variables of the model."""
     trained = getattr(optimizer, "_trainable_variables", None) or []
     positions = [i for i, variable in enumerate(trained) if variable_key(variable) in keys]
-    if not positions:
-        return set()
-    lists = [
-        value
-        for name, value in vars(optimizer).items()
-        if isinstance(value, list) and len(value) == len(trained) and name != "_variables"
-    ]
-    return {id(values[i]) for values in lists for i in positions if values[i] is not None}
+    return facts.slots_at(optimizer, len(trained), positions)

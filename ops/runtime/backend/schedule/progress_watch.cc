@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ops/runtime/base/deadline.h"
+
 namespace tfring {
 namespace {
 
@@ -9,10 +11,6 @@ namespace {
 constexpr Duration kStopped = kSecond;
 // How long before the limit a rank in trouble gives up: a quarter of it, but not more than this.
 constexpr Duration kMaxMargin = 5 * kSecond;
-
-TimePoint After(TimePoint start, Duration wait) {
-  return start > kNever - wait ? kNever : start + wait;
-}
 
 }  // namespace
 

@@ -1,30 +1,24 @@
 #include "ops/runtime/backend/schedule/runner.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <string>
 #include <utility>
+
+#include "ops/runtime/base/clock.h"
 
 namespace tfring {
 namespace {
 
 constexpr int kMaxPieces = 512;               // iovecs per call
 constexpr int64_t kStagingBytes = 128 << 10;  // a part of the second-level cache
-constexpr auto kSpinTime = std::chrono::microseconds(20);
+constexpr Duration kSpinTime = kMillisecond / 50;
 constexpr int kMaxSpinsToSkip = 256;
 
 // True for short steps for which peers wait. Of the others one is executed at a time, so that sends
 // and receives go on in between.
 bool RunsAtOnce(StepKind kind) {
   return kind == StepKind::kReduce || kind == StepKind::kJoin || kind == StepKind::kAdasumAdd;
-}
-
-// CLOCK_MONOTONIC, as DataTransport::Wait has it.
-TimePoint Now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
 }
 
 int64_t StepBytes(const Step& step) {
@@ -310,7 +304,7 @@ Status ScheduleRunner::WaitForPeers() {
     spins_to_skip_ = std::min((2 << std::min(spin_failures_++, 16)) - 1, kMaxSpinsToSkip);
   }
   FillWaitSet();
-  wait_set_.deadline = watch_.Sleep(Now());
+  wait_set_.deadline = watch_.Sleep(MonotonicNow());
   std::optional<BrokenStream> broken = transport_->Wait(wait_set_);
   wakeups_.fetch_add(1, std::memory_order_relaxed);
   if (broken) {
@@ -338,7 +332,7 @@ void ScheduleRunner::FillWaitSet() {
 }
 
 Status ScheduleRunner::CheckProgress() {
-  const TimePoint now = Now();
+  const TimePoint now = MonotonicNow();
   if (!watch_.Due(now)) return OkStatus();
   // The stream may have moved just now, while this thread was late.
   Result<bool> moved = Advance();
@@ -367,8 +361,8 @@ std::vector<ScheduleRunner::Wait> ScheduleRunner::Waits() const {
 }
 
 Result<bool> ScheduleRunner::Spin() {
-  const auto end = std::chrono::steady_clock::now() + kSpinTime;
-  while (std::chrono::steady_clock::now() < end && !poison_->load(std::memory_order_acquire)) {
+  const TimePoint end = MonotonicNow() + kSpinTime;
+  while (MonotonicNow() < end && !poison_->load(std::memory_order_acquire)) {
     Result<bool> moved = Advance();
     if (!moved.ok() || *moved) return moved;
   }

@@ -8,16 +8,6 @@
 #include "ops/runtime/protocol/message/text.h"
 
 namespace tfring {
-namespace {
-
-// "'x'", or "'x' and 3 more".
-std::string ItemsText(const Plan& plan) {
-  std::string text = "'" + plan.items.front().name + "'";
-  if (plan.items.size() > 1) text += " and " + std::to_string(plan.items.size() - 1) + " more";
-  return text;
-}
-
-}  // namespace
 
 Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 
@@ -223,7 +213,8 @@ void Engine::Impl::Run(PlanRun run) {
   // An aborted backend may have stopped in the middle of a transfer: nothing can follow on its
   // connections.
   if (aborted_) return Hold(run.calls);
-  running_[run.plan.sequence] = {run.calls, ItemsText(run.plan)};
+  running_[run.plan.sequence] = {run.calls,
+                                 FirstAndMore(run.plan.items.front().name, run.plan.items.size())};
   effects_.runs.push_back(std::move(run));
 }
 
@@ -246,12 +237,6 @@ void Engine::Impl::Send(Rank to, std::string frame) {
 void Engine::Impl::Broadcast(const Frame& frame) {
   const std::string bytes = EncodeFrame(frame);
   for (Rank peer : peers_.control_peers()) Send(peer, bytes);
-}
-
-std::string Engine::Impl::Name(Rank rank) const {
-  std::string text = "rank " + std::to_string(rank);
-  if (static_cast<size_t>(rank) < hosts_.size()) text += " (host " + hosts_[rank] + ")";
-  return text;
 }
 
 }  // namespace tfring

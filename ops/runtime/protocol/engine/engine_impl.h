@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/runtime/base/text.h"
 #include "ops/runtime/protocol/engine/engine.h"
 #include "ops/runtime/protocol/engine/peers.h"
 #include "ops/runtime/protocol/message/wire.h"
@@ -99,7 +100,7 @@ struct Engine::Impl {
   void SendFrame(Rank to, const Frame& frame) { Send(to, EncodeFrame(frame)); }
   void Broadcast(const Frame& frame);
   void SendGoodbye(Rank to, std::vector<Departure> departures);
-  std::string Name(Rank rank) const;  // "rank 2 (host h)"
+  std::string Name(Rank rank) const { return RankName(rank, hosts_); }
   Status LostStatus(Rank peer, const std::string& reason) const;
   Status LeftStatus(Rank peer, const std::string& what) const;
   // "rank 2 (host h) ended with an exception: ValueError: bad"; "" if there was none.

@@ -2,24 +2,16 @@
 
 #include <algorithm>
 #include <set>
-#include <sstream>
 #include <utility>
+
+#include "ops/runtime/base/deadline.h"
+#include "ops/runtime/base/text.h"
 
 namespace tfring {
 namespace {
 
-TimePoint After(TimePoint start, Duration wait) {
-  return start > kNever - wait ? kNever : start + wait;
-}
-
 // A report names so many different places of the program.
 constexpr size_t kMaxPlaces = 16;
-
-std::string SecondsText(Duration duration) {
-  std::ostringstream text;
-  text << static_cast<double>(duration) / static_cast<double>(kSecond);
-  return text.str();
-}
 
 // " at train.py:40 (allreduce of tensor 'a')", or the part of it that is known.
 std::string PlaceText(const std::string& call_site, const std::string& what) {
@@ -109,7 +101,7 @@ std::string StallMessage(const std::string& what, Duration waited,
       (view.ready ? ready : missing).push_back(view);
     }
   }
-  std::string text = what + " has waited " + SecondsText(waited) + " s: " + PlacesText(ready, "");
+  std::string text = what + " has waited " + SecondsText(waited) + ": " + PlacesText(ready, "");
   if (!missing.empty()) text += "; " + PlacesText(missing, "missing and");
   if (!joined.empty()) text += "; not waited for, as joined: " + RanksText(joined);
   return text + ".";
@@ -117,7 +109,7 @@ std::string StallMessage(const std::string& what, Duration waited,
 
 std::string CircleMessage(Duration waited, const std::vector<StallView>& ranks) {
   return "these ranks wait for each other, for " + SecondsText(waited) +
-         " s now: " + PlacesText(ranks, "") + ".";
+         " now: " + PlacesText(ranks, "") + ".";
 }
 
 std::string StallAdvice(Duration shutdown) {
@@ -127,7 +119,7 @@ std::string StallAdvice(Duration shutdown) {
       "number of steps on all ranks, JoinCallback or join() mend that) or hangs. ";
   if (shutdown > 0) {
     return text + "The job ends with an error once a tensor has waited " + SecondsText(shutdown) +
-           " s (TFRING_STALL_SHUTDOWN_TIME_SECONDS; 0: never).";
+           " (TFRING_STALL_SHUTDOWN_TIME_SECONDS; 0: never).";
   }
   return text +
          "The job goes on waiting; TFRING_STALL_SHUTDOWN_TIME_SECONDS=60 would end it with an "

@@ -273,6 +273,28 @@ TEST(RankZeroThatLeavesPlansForOthersForALimitedTime) {
   EXPECT_CONTAINS(world.Text(2, 1), "rank 0 (host h0) has shut down");
 }
 
+// Longer than kDrainLimit, and shorter than rank 0 stays.
+TEST(APlanWithoutRankZeroMayRunForLongAfterItHasLeft) {
+  World world(3);
+  for (Rank rank : {1, 2}) world.Submit(rank, 1, Allreduce("x", {4}, 2));
+  world.Deliver();
+  for (Rank rank : {1, 2}) ASSERT_EQ(world.runs(rank).size(), size_t{1});
+  world.Shutdown(0);
+  world.Deliver();
+  for (const TimePoint end = world.now + 5 * kDrainLimit; world.now < end;) {
+    world.now += kDrainLimit / 4;
+    for (Rank rank : {0, 1, 2}) world.Step(rank, {});
+    world.Deliver();
+    ASSERT_TRUE(!world.finished(0));  // else its process ends, and with it the connections
+  }
+  for (Rank rank : {1, 2}) {
+    EXPECT_TRUE(!world.abort(rank).has_value() && !world.Ended(rank, 1));
+    world.Complete(rank, world.runs(rank)[0].plan.sequence);
+    EXPECT_EQ(world.Code(rank, 1), StatusCode::kOk);
+    EXPECT_TRUE(!world.abort(rank).has_value());
+  }
+}
+
 TEST(RankZeroThatLeavesWaitsForNobodyWithoutProcessSets) {
   World world(2);
   world.Submit(1, 1, Allreduce("x"));

@@ -1,0 +1,24 @@
+#ifndef TFRING_OPS_RUNTIME_BASE_TEXT_H_
+#define TFRING_OPS_RUNTIME_BASE_TEXT_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "ops/runtime/base/types.h"
+
+// Parts of messages that several layers write.
+namespace tfring {
+
+// "rank 2 (host h)"; "rank 2" if `hosts`, which are by rank, do not say.
+std::string RankName(Rank rank, const std::vector<std::string>& hosts);
+
+// "60 s", "0.5 s".
+std::string SecondsText(Duration duration);
+
+// "'x'", or "'x' and 3 more": of `count` tensors, the first of which is named `first`.
+std::string FirstAndMore(const std::string& first, size_t count);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BASE_TEXT_H_
