@@ -9,13 +9,16 @@ there. The other ranks' calls end with an error that names this rank.
 Done only while SIGINT has Python's own handler or the one below: a program with another one may
 want to finish its step. Nothing is done if the program, or a library, has a wake-up descriptor.
 
-The handler below differs from Python's own in one point. TensorFlow creates the exception for an
+The handler below differs from Python's own in two points. TensorFlow creates the exception for an
 operation that failed in C++; a KeyboardInterrupt in the midst of that comes out as a RuntimeError
-about mismatched exceptions. So it waits until the exception is complete.
+about mismatched exceptions. So it waits until the exception is complete. And that exception leaves
+a block in which tapes record nothing; a KeyboardInterrupt where that ends would keep the state, and
+later tapes would have no gradients. So it waits until TensorFlow has left the block.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -28,17 +31,21 @@ from tfring import _native
 # have been on its way to the next one. Seconds.
 _AT_FIRST = 0.02
 _AGAIN = 0.5
+_HANDLED = 0  # no signal has this number
 _CAUSE = "interrupted (Ctrl-C, SIGINT)"
 
 # How many frames up a constructor of an exception is looked for; each class calls its base's.
 _DEPTH = 8
+# What ends the block of a context manager that is a generator, and where TensorFlow's are.
+_LEAVES = contextlib._GeneratorContextManager.__exit__.__code__
+_TENSORFLOW = f"{os.sep}tensorflow{os.sep}"
 
 
 class _State:
     """What the main thread writes, and it alone."""
 
     write_end: int | None = None  # of the pipe; None while nothing is watched
-    handled: int = 0  # how often the handler below has run
+    handled: int = 0  # how often the handler below has run, and said so in the pipe
 
 
 def watch() -> None:
@@ -82,27 +89,32 @@ def _in_forked_child() -> None:
 os.register_at_fork(after_in_child=_in_forked_child)
 
 
-def _wait(read_end: int, came: int) -> None:
-    """Reads signals to the end of the pipe; `came` counts them as _State.handled does."""
+def _wait(read_end: int, handled: int) -> None:
+    """Reads what comes through the pipe, to its end; `handled` counts as _State.handled does."""
     while numbers := os.read(read_end, 64):
-        came += numbers.count(signal.SIGINT)
+        interrupted = None  # how often the handler had run when the last SIGINT came
+        for number in numbers:
+            if number == _HANDLED:
+                handled += 1
+            elif number == signal.SIGINT:
+                interrupted = handled
         handler = signal.getsignal(signal.SIGINT)
-        if signal.SIGINT in numbers and handler in (_on_interrupt, signal.default_int_handler):
-            _withdraw_until_main_thread_runs(came)
-        came = _State.handled  # the handler runs once for signals that come at the same time
+        if interrupted is not None and handler in (_on_interrupt, signal.default_int_handler):
+            _withdraw_until_main_thread_runs(interrupted)
     os.close(read_end)
 
 
-def _withdraw_until_main_thread_runs(came: int) -> None:
-    """Ends the calls in which the main thread was when signal number `came` came.
+def _withdraw_until_main_thread_runs(handled: int) -> None:
+    """Ends the calls in which the main thread was when a signal came.
 
-    A main thread that has been in the interpreter since has run the handler. It may be in its next
-    step by the time this thread gets to run: that step is not to be withdrawn.
+    If the handler, which had run `handled` times then, has run since, the main thread has been in
+    the interpreter. By the time this thread gets to run it may be in its next step, which is not to
+    be withdrawn.
     """
     back = threading.Event()
 
     def is_back() -> bool:
-        return back.is_set() or _State.handled >= came
+        return back.is_set() or _State.handled > handled
 
     asked = False
     limit = _AT_FIRST
@@ -114,23 +126,30 @@ def _withdraw_until_main_thread_runs(came: int) -> None:
 
 
 def _on_interrupt(number: int, frame: FrameType | None) -> None:
-    """Raises KeyboardInterrupt, now or when the exception that is being created is complete."""
-    _State.handled += 1
-    if not (_creates_exception(frame) and _native.core.call_in_main_thread(_raise_later)):
+    """Raises KeyboardInterrupt, now or when this place may be left."""
+    with contextlib.suppress(BlockingIOError):
+        if _State.write_end is not None:
+            os.write(_State.write_end, bytes([_HANDLED]))  # between the signals before and after
+            _State.handled += 1
+    if not (_must_not_be_left(frame) and _native.core.call_in_main_thread(_raise_later)):
         signal.default_int_handler(number, frame)
 
 
 def _raise_later() -> None:
     caller = sys._getframe(1)
-    if not (_creates_exception(caller) and _native.core.call_in_main_thread(_raise_later)):
+    if not (_must_not_be_left(caller) and _native.core.call_in_main_thread(_raise_later)):
         raise KeyboardInterrupt
 
 
-def _creates_exception(frame: FrameType | None) -> bool:
+def _must_not_be_left(frame: FrameType | None) -> bool:
+    """Whether an exception is being created here, or a context manager of TensorFlow left."""
     for _ in range(_DEPTH):
         if frame is None:
             return False
         if frame.f_code.co_name == "__init__":
             return isinstance(frame.f_locals.get("self"), BaseException)
+        if frame.f_code is _LEAVES:
+            manager = frame.f_locals.get("self")
+            return _TENSORFLOW in manager.gen.gi_code.co_filename if manager else False
         frame = frame.f_back
     return False

@@ -109,6 +109,10 @@ def play(
     make = interrupted_failure_of if rank in plan and kind == CTRL_C else failure_of
     error = make(lambda: run_step(mode, x, at, kind, amounts), what)
     raised = time.monotonic()
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = 3.0 * x
+    assert tape.gradient(y, x) is not None, f"tapes record nothing any more: {what}, {error!r}"
     own = happened and not isinstance(error, tf.errors.AbortedError)
     if own and kind == CTRL_C:
         assert isinstance(error, KeyboardInterrupt), repr(error)

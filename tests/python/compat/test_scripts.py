@@ -23,15 +23,20 @@ needs_tf_keras = pytest.mark.skipif(not HAS_TF_KERAS, reason="needs tf_keras")
 GENERATIONS = ["keras", pytest.param("tf_keras", marks=needs_tf_keras)]
 
 
+def _results(output):
+    """What each of the two ranks printed at its end, which has to be the same."""
+    results = re.findall(r"RESULT (.*)$", output, re.MULTILINE)
+    assert len(results) == 2 and results[0] == results[1], output
+    return results[0]
+
+
 def _run_script(name, *arguments, keras="keras"):
     """Runs a script on two ranks; returns what it printed at its end, and all its warnings."""
     legacy = "1" if keras == "tf_keras" else "0"
     command = [sys.executable, SCRIPTS / name, *arguments]
     done = tools.run("-np", 2, "--horovod", *command, TF_USE_LEGACY_KERAS=legacy)
     assert done.returncode == 0, done.stderr
-    results = re.findall(r"^\[\d+\]<stdout>:RESULT (.*)$", done.stdout, re.MULTILINE)
-    assert len(results) == 2 and results[0] == results[1], done.stdout
-    return results[0], done.stderr
+    return _results(done.stdout), done.stderr
 
 
 def _value(result, name):
@@ -46,6 +51,14 @@ def test_script_runs_unmodified(script, keras, tmp_path):
     for name, (low, high) in limits.items():
         assert low <= _value(result, name) <= high, result
     assert result.endswith(f"keras={keras}")
+
+
+def test_script_under_mpirun(tmp_path):
+    """As Horovod's documentation starts scripts without its own launcher."""
+    script = SCRIPTS / "tape_mnist.py"
+    done = tools.mpirun(2, "-m", "tfring.compat", str(script), str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert 0.0 <= _value(_results(done.stdout), "loss") <= 1.6
 
 
 @pytest.mark.parametrize("keras", GENERATIONS)
