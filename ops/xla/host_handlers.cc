@@ -138,7 +138,7 @@ Status RunAndWait(Request request, LocalCall call) {
   ProcessRuntime::Get().Enqueue(std::move(request), std::move(call));
   const Status outcome = status.get();
   // A step that has failed may be over when the next program runs, and that may be part of none.
-  if (outcome.code() == StatusCode::kAborted) ProcessRuntime::Get().ClearSurroundingRun(run);
+  if (!outcome.ok()) ProcessRuntime::Get().ClearSurroundingRun(run);
   return outcome;
 }
 

@@ -116,6 +116,27 @@ TEST(ADisagreementBetweenARunAndAnEagerCall) {
   }
 }
 
+// Which of its collectives TensorFlow reports is a matter of time.
+TEST(ALaterCallOfARunGetsTheErrorOfItsDisagreement) {
+  Job job(2, Link::kTcp);
+  std::vector<std::shared_ptr<Call>> calls;
+  for (Rank rank : {0, 1}) {
+    job[rank].BeginRun(1, kGlobalProcessSet);
+    calls.push_back(Allreduce("x", {4 + rank}, 1.0f));
+    LocalCall local = calls.back()->MakeLocalCall();
+    local.run = 1;
+    job[rank].Enqueue(calls.back()->request, std::move(local));
+  }
+  for (Rank rank : {0, 1}) {
+    const Status status = calls[rank]->Wait();
+    EXPECT_TRUE(status.code() == StatusCode::kFailedPrecondition);
+    EXPECT_EQ(Start(&job, rank, 1, "later")->Wait().ToString(), status.ToString());
+    job[rank].FailRun(1, status);
+    job[rank].EndRun(1);
+  }
+  ExpectWorks(&job, 2);
+}
+
 TEST(CallsWithoutARunNeedNothingElse) {
   Job job(2, Link::kTcp);
   auto waiting = Start(&job, 0, 0, "x");

@@ -119,7 +119,9 @@ Status Participant::OnPlan(PlanRun* run) {
     if (error.code() != StatusCode::kAborted) {
       error = StepFailed("a later call of this step", "the step failed: " + error.ToString());
     }
-    left_.push_back({plan.process_set, calls[0]->attempt, error});
+    // The runs of this rank get the error itself. One whose next call is refused before TensorFlow
+    // has the answer to this one would otherwise end with another class of error than its peers'.
+    left_.push_back({plan.process_set, calls[0]->attempt, plan.error});
     Leave(plan.process_set, error, OkStatus());
   }
   for (WaitingCall* call : calls) {
