@@ -9,6 +9,7 @@
 
 #include "ops/kernels/abort_cause.h"
 #include "ops/runtime/base/export.h"
+#include "ops/runtime/base/signals.h"
 #include "ops/runtime/process/process_runtime.h"
 #include "tensorflow/core/framework/cancellation.h"
 
@@ -105,7 +106,11 @@ bool StepRuns::Run::waits() const {
 }
 
 StepRuns& StepRuns::Get() {
-  static StepRuns* const runs = new StepRuns();
+  static StepRuns* const runs = [] {
+    ProcessRuntime::Get().SetSurroundingCheck(
+        [](uint64_t run) { return StepRuns::Get().FailedIsOver(run); });
+    return new StepRuns();
+  }();
   return *runs;
 }
 
@@ -169,12 +174,28 @@ std::shared_ptr<StepRuns::Run> StepRuns::FindRunLocked(tf::CancellationManager* 
   if (!IsCancelled(manager)) return nullptr;
   // A run that has failed, and has not come to its end. Else its manager is gone, too.
   for (const std::shared_ptr<Run>& run : failed_runs_) {
-    if (run->manager != manager) continue;
-    for (const Step* step : run->steps) {
-      if (step->waiting > 0 || IsInUse(step->Living(alive))) return run;
-    }
+    if (run->manager == manager && InUse(*run, alive)) return run;
   }
   return nullptr;
+}
+
+bool StepRuns::InUse(const Run& run, Alive* alive) {
+  return std::any_of(run.steps.begin(), run.steps.end(), [alive](const Step* step) {
+    return step->waiting > 0 || IsInUse(step->Living(alive));
+  });
+}
+
+bool StepRuns::FailedIsOver(uint64_t number) {
+  if (!ProcessRuntime::Get().initialized()) return false;
+  Alive alive;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (failed_ != number) return false;
+  for (const std::shared_ptr<Run>& run : failed_runs_) {
+    if (run->number == number && InUse(*run, &alive)) return false;
+  }
+  failed_ = 0;
+  SetSurroundingLocked();
+  return true;
 }
 
 void StepRuns::GuardLocked(Step* step) {
@@ -240,6 +261,7 @@ void StepRuns::WaitLocked(const std::shared_ptr<Run>& run) {
   closing_.push_back(run);
   if (!watched_) {
     try {
+      const SignalsBlocked for_the_thread;
       std::thread([this] { Watch(); }).detach();
       watched_ = true;
     } catch (const std::system_error&) {

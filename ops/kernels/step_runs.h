@@ -75,6 +75,9 @@ class StepRuns {
   void EndLocked(const std::shared_ptr<Run>& run, const absl::Status& cause);
   void ForgetStepLocked(Step* step);
   void SetSurroundingLocked();
+  // Whether no executor runs a step of the failed run any more; then it surrounds nothing.
+  bool FailedIsOver(uint64_t run);
+  static bool InUse(const Run& run, Alive* alive);
   // A thread's body: looks after the runs that are closing; sleeps while there is none.
   void Watch();
 

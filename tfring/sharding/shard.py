@@ -82,6 +82,8 @@ def _loaded(batches: tf.data.Dataset, rows: Any) -> tf.data.Dataset:
         )
     options = tf.data.Options()
     options.deterministic = True  # the ranks count on the same order
+    # An iterator can be saved though the count of iterations is no part of it.
+    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.WARN
     return batches.prefetch(tf.data.AUTOTUNE).with_options(options)
 
 

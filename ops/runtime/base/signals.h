@@ -3,13 +3,15 @@
 
 #include <signal.h>
 
+#include "ops/runtime/base/export.h"
+
 namespace tfring {
 
 // While it lives, blocks signals for the calling thread and so for the threads it creates: the
 // other threads of the process handle them. Not blocked are the signals that a thread causes by its
 // own fault, as SIGSEGV: blocked, they would end the process without the handler that prints where
 // it was.
-class SignalsBlocked {
+class TFRING_EXPORT SignalsBlocked {
  public:
   SignalsBlocked();
   ~SignalsBlocked();

@@ -112,6 +112,7 @@ struct ProcessRuntime::Impl {
   std::vector<std::unique_ptr<const Topology>> topologies;
   std::atomic<const Topology*> topology{nullptr};  // null when not initialized
   std::atomic<uint64_t> surrounding_run{0};
+  std::atomic<bool (*)(uint64_t)> surrounding_is_over{nullptr};
 };
 
 ProcessRuntime& ProcessRuntime::Get() {
@@ -236,7 +237,15 @@ void ProcessRuntime::FailRun(uint64_t run, const Status& cause) {
 
 void ProcessRuntime::SetSurroundingRun(uint64_t run) { impl_->surrounding_run = run; }
 
-uint64_t ProcessRuntime::surrounding_run() const { return impl_->surrounding_run; }
+uint64_t ProcessRuntime::surrounding_run() const {
+  const uint64_t run = impl_->surrounding_run;
+  bool (*const is_over)(uint64_t) = impl_->surrounding_is_over;
+  return run != 0 && is_over != nullptr && is_over(run) ? 0 : run;
+}
+
+void ProcessRuntime::SetSurroundingCheck(bool (*is_over)(uint64_t run)) {
+  impl_->surrounding_is_over = is_over;
+}
 
 void ProcessRuntime::ClearSurroundingRun(uint64_t run) {
   impl_->surrounding_run.compare_exchange_strong(run, 0);

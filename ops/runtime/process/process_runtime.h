@@ -116,6 +116,8 @@ class TFRING_EXPORT ProcessRuntime {
   uint64_t surrounding_run() const;
   // Sets it to none if it is still `run`.
   void ClearSurroundingRun(uint64_t run);
+  // Is asked, when a call wants the surrounding run, whether that is over; then there is none.
+  void SetSurroundingCheck(bool (*is_over)(uint64_t run));
   // This rank leaves the attempts of all process sets in which it has calls in flight: for Ctrl-C.
   void CancelCalls(const Status& cause);
   // In which attempt of the process set this rank is: how many have failed. After a failed step the

@@ -131,6 +131,30 @@ def test_a_loop_that_is_a_function(several: int) -> None:
     fails_once(step, planted)
 
 
+@pytest.mark.skipif(bool(library.xla_trouble()), reason="no compiled collectives here")
+def test_a_compiled_function_after_a_failed_step(several: int) -> None:
+    """It is part of no step, and so not of the one that has failed."""
+    planted = Planted(0)
+
+    @tf.function
+    def step(x: Any) -> Any:
+        return total(planted.op(total(x, "before")), "after")
+
+    @tf.function(jit_compile=True)
+    def compiled(x: Any) -> Any:
+        return total(x, "compiled")
+
+    x = tf.ones([2])
+    assert compiled(x).numpy().tolist() == [several] * 2
+    for _ in range(3):
+        planted.armed = True
+        with pytest.raises(tf.errors.OpError, match="planted"):
+            step(x)
+        planted.armed = False
+        for _ in range(2):
+            assert compiled(x).numpy().tolist() == [several] * 2
+
+
 def test_a_function_that_begins_after_another_has_failed(several: int) -> None:
     """Two at once: one has failed, but not ended, when the other makes its first call."""
     planted = Planted(0)

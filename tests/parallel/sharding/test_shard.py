@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -96,6 +97,18 @@ def test_ranks_that_looked_at_the_data_alone_are_in_step_when_fit_begins(kind: s
             assert sorted(x for steps in ranks for step in steps for x in step) == list(
                 range(count)
             )
+
+
+def test_an_iterator_can_be_saved_and_restored(tmp_path: Path) -> None:
+    dataset = hvd.shard(np.arange(8 * hvd.size()), 2, seed=1)
+    iterator = iter(dataset)
+    next(iterator)
+    saved = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "iterator"))
+    rest = [step.tolist() for step in (b.numpy() for b in iterator)]
+    restored = iter(dataset)
+    tf.train.Checkpoint(iterator=restored).restore(saved)
+    assert [step.tolist() for step in (b.numpy() for b in restored)] == rest
+    assert len(rest) == 3
 
 
 def test_samples_fewer_than_ranks() -> None:
