@@ -57,7 +57,7 @@ def test_a_name_in_flight_is_refused(rank: int, several: int) -> None:
     np.testing.assert_array_equal(first.wait(LIMIT), several)
 
 
-def test_ctrl_c_ends_what_other_ranks_wait_for(rank: int) -> None:
+def test_ctrl_c_ends_what_other_ranks_wait_for(rank: int, several: int) -> None:
     if rank == 0:
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
