@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # parallel_tests.sh RANKS...: runs tests/parallel once under mpirun for each number of ranks. Every
 # rank runs every test; mpirun ends the others and fails when one rank fails. With three ranks and
-# more, folders are left out whose code does not depend on the number of ranks beyond two; every
-# test holds for any number of ranks all the same. FOLDERS="keras ops" chooses folders.
+# more, tests are left out whose code does not depend on the number of ranks beyond two; every test
+# holds for any number of ranks all the same. FOLDERS="keras ops" chooses folders.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +14,8 @@ folders_for() {
   else
     printf 'tests/parallel/%s ' collectives native process_sets training sharding comparison \
       test_world.py
-    (($1 == 3)) && echo tests/parallel/keras
+    (($1 == 3)) && printf 'tests/parallel/keras/test_%s.py ' batch_norm equivalence evaluate join \
+      several_optimizers sparse_equals_dense
   fi
 }
 
