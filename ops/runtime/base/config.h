@@ -30,7 +30,12 @@ struct Config {
   bool deterministic = false;           // DETERMINISTIC: canonical order only
   bool call_site_check = true;          // CALL_SITE_CHECK: of eager calls without a name
   bool shared_memory = true;            // SHARED_MEMORY: within a host; else sockets
-  int64_t log_level = 2;                // LOG_LEVEL: 0 trace 1 debug 2 info 3 warning 4 error
+  // GPU_OPERATIONS: what carries tensors in GPU memory. auto: NCCL where all ranks can, else host.
+  enum class GpuOperations { kAuto, kNccl, kHost };
+  GpuOperations gpu_operations = GpuOperations::kAuto;
+  std::string nccl_library;                  // NCCL_LIBRARY: a path; empty: see backend/gpu
+  std::string cuda_driver = "libcuda.so.1";  // CUDA_DRIVER: what dlopen gets
+  int64_t log_level = 2;                     // LOG_LEVEL: 0 trace 1 debug 2 info 3 warning 4 error
 };
 
 // Parses {"FUSION_THRESHOLD": "1048576", ...}. InvalidArgument names the variable, its value and

@@ -56,6 +56,10 @@ enum class ReduceOp : uint8_t {
 };
 inline constexpr int kNumReduceOps = 6;
 
+// Where a collective runs: on tensors in host memory, or on devices without a copy to the host.
+enum class DataPath : uint8_t { kHost = 0, kDevice = 1 };
+inline constexpr int kNumDataPaths = 2;
+
 TFRING_EXPORT int64_t DataTypeSize(DataType dtype);
 TFRING_EXPORT const char* DataTypeName(DataType dtype);  // "float32"
 TFRING_EXPORT const char* ReduceOpName(ReduceOp op);     // "Sum"

@@ -3,16 +3,19 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
+#include "ops/runtime/interfaces/device_stream.h"
 
 namespace tfring {
 
 // One tensor of a collective on this rank. `input` and `output` may be the same address (a
-// forwarded buffer); they never overlap otherwise. The memory stays valid until the completion.
+// forwarded buffer); they never overlap otherwise. The memory stays valid until the completion. It
+// is host memory unless a DeviceCall says otherwise.
 struct TensorBuffer {
   const void* input = nullptr;
   void* output = nullptr;
@@ -20,10 +23,19 @@ struct TensorBuffer {
   int64_t output_bytes = 0;
 };
 
+// Consecutive buffers of a collective that are in device memory: those of one call.
+struct DeviceCall {
+  std::shared_ptr<DeviceStream> stream;
+  size_t first = 0;  // buffers [first, first + count) of the collective
+  size_t count = 0;
+  bool early = false;  // at kLaunched the stream has been made to wait for the results
+};
+
 // What a backend runs: a Plan together with this rank's buffers.
 struct Collective {
   uint64_t sequence = 0;
-  std::string what;  // for messages: "allreduce of 'x' and 3 more"
+  DataPath path = DataPath::kHost;  // kDevice: all buffers of all members are in device memory
+  std::string what;                 // for messages: "allreduce of 'x' and 3 more"
   CollectiveKind kind = CollectiveKind::kBarrier;
   DataType dtype = DataType::kUint8;
   ReduceOp op = ReduceOp::kSum;
@@ -35,6 +47,7 @@ struct Collective {
   // Reduce: output is null on all ranks but the root; gather: 0 bytes there. Scatter: input is used
   // on the root only. Send/recv: the source has no output, the other no input.
   std::vector<TensorBuffer> buffers;
+  std::vector<DeviceCall> device_calls;  // by `first`; buffers of none of them are in host memory
   // block_bytes[t][m], of buffer t. Allgather, gather: what member m contributes. Reducescatter,
   // scatter: what member m gets. Alltoall: what this rank gets from member m. All are consecutive,
   // in order of the members.
@@ -43,13 +56,21 @@ struct Collective {
   std::vector<std::vector<int64_t>> send_bytes;
 };
 
-// How a submitted collective ended.
+// How far a submitted collective is. kLaunched: a device has all of its work, in order, and other
+// collectives may follow; the results of calls with `early` may be used by their streams. kEnded:
+// the results are there, or there will be none, and no memory of the collective is used any more.
+enum class CompletionStage : uint8_t { kLaunched, kEnded };
 struct Completion {
   uint64_t sequence = 0;
-  Status status;
+  Status status;           // kLaunched: ok
   Rank suspect = kNoRank;  // the peer whose stream broke, where that is the cause
+  // The failure shows that a peer may be gone, but not which one.
+  bool suspects_unknown_peer = false;
+  CompletionStage stage = CompletionStage::kEnded;
 };
-// Called exactly once for every submitted collective, on a thread of the backend; must not block.
+// Called on a thread of the backend; must not block. For every submitted collective exactly once
+// with kEnded; before that at most once with kLaunched, in the order of Submit among those that
+// have it. Collectives of device memory may end in another order than they were submitted.
 using CompletionSink = std::function<void(Completion)>;
 
 // Moves data. Collectives run in the order of Submit. Submit and Abort return at once and may be

@@ -124,6 +124,10 @@ class TFRING_EXPORT ProcessRuntime {
   // same on all members, once each of them has got its error. 0 when not initialized.
   uint64_t Attempt(ProcessSetId process_set) const;
 
+  // For a stream of the framework (a CUstream), on the thread that enqueues to it: what a call on
+  // tensors of its device hands over. Unavailable if the CUDA driver cannot be used.
+  Result<std::shared_ptr<DeviceStream>> WrapStream(void* stream);
+
   // "bytes_sent", "control_wakeups", "data_wakeups", "completion_wakeups", "plans", "collectives"
   // (calls that were part of a plan), "tensors", "forwarded" (outputs in place of their inputs),
   // "cache_hits" (requests sent as a number), since Init. Empty when not initialized.

@@ -23,10 +23,12 @@ struct Request {
   Rank root = 0;             // see KindTraits::has_root: world rank
   Rank peer = kNoRank;       // send/recv only: the receiver's world rank
   uint64_t layout_hash = 0;  // of the bucket layout, where Python cut buckets; else 0
-  bool group = false;        // planned alone when group fusion is disabled
-  bool resent = false;       // in full, as rank 0 did not know the cache id; not compared
-  bool unnamed = false;      // an eager call under a default name: matched by its order alone
-  bool in_run = false;       // a step of this rank fails if it fails: see Plan::ends_attempt
+  // kDevice: the tensors are in device memory and this rank can run the collective there.
+  DataPath path = DataPath::kHost;
+  bool group = false;    // planned alone when group fusion is disabled
+  bool resent = false;   // in full, as rank 0 did not know the cache id; not compared
+  bool unnamed = false;  // an eager call under a default name: matched by its order alone
+  bool in_run = false;   // a step of this rank fails if it fails: see Plan::ends_attempt
   // The line of the user's program that makes the call, as "train.py:40"; empty where unknown. For
   // messages, and compared between the ranks of an unnamed call: see CallSiteCounts.
   std::string call_site;
