@@ -64,12 +64,10 @@ def find_nccl(runtime: Mapping[str, str]) -> Found:
     if code != 0:
         return Found(path, why, 0, f"ncclGetVersion answers {code}")
     if version.value < OLDEST:
-        return Found(
-            path,
-            why,
-            version.value,
-            f"version {version_text(version.value)}; {version_text(OLDEST)} is the oldest that works",
+        trouble = (
+            f"is {version_text(version.value)}; {version_text(OLDEST)} is the oldest that works"
         )
+        return Found(path, why, version.value, trouble)
     return Found(path, why, version.value, "")
 
 
