@@ -28,6 +28,7 @@ namespace {
 // for a NaN: the result is then made again with the other ones.
 template <typename T>
 struct PackPlain {
+  static constexpr bool kScales = true;
   using Stored = T;
   using Value = T;
   static Value Load(Stored stored) { return stored; }
@@ -36,7 +37,13 @@ struct PackPlain {
   static Stored StoreFast(Value value) { return value; }
 };
 
+// Bytes of whatever they are part of: they are not multiplied.
+struct PackByte : PackPlain<unsigned char> {
+  static constexpr bool kScales = false;
+};
+
 struct PackBfloat16 {
+  static constexpr bool kScales = true;
   using Stored = uint16_t;
   using Value = float;
   static Value Load(Stored stored) { return BfloatToFloat(stored); }
@@ -46,6 +53,7 @@ struct PackBfloat16 {
 };
 
 struct PackFloat16 {
+  static constexpr bool kScales = true;
   using Stored = uint16_t;
   using Value = float;
   static Value Load(Stored stored) { return HalfToFloat(stored); }
@@ -99,12 +107,16 @@ inline float PackScaled(float value, const PackBatch& batch) {
 template <typename In, typename Out>
 typename Out::Stored PackConverted(typename In::Stored stored, const PackBatch& batch) {
   const typename In::Value value = In::Load(stored);
-  if (batch.scaling == 0) return Out::Store(value);
-  const typename In::Value result = PackScaled(value, batch);
-  if constexpr (static_cast<typename In::Value>(0.5) != 0) {  // a type that has NaNs
-    if (result != result) return Out::Store(NanOfHost(value, batch));
+  if constexpr (In::kScales) {
+    if (batch.scaling != 0) {
+      const typename In::Value result = PackScaled(value, batch);
+      if constexpr (static_cast<typename In::Value>(0.5) != 0) {  // a type that has NaNs
+        if (result != result) return Out::Store(NanOfHost(value, batch));
+      }
+      return Out::Store(result);
+    }
   }
-  return Out::Store(result);
+  return Out::Store(value);
 }
 
 template <typename T, uint32_t kCount>
@@ -120,7 +132,9 @@ bool PackConvertVector(const PackVector<typename In::Stored, kCount>& from, cons
   TFRING_PACK_UNROLLED
   for (uint32_t i = 0; i < kCount; ++i) {
     typename In::Value value = In::LoadFast(from.values[i]);
-    if (batch.scaling != 0) value = PackScaled(value, batch);
+    if constexpr (In::kScales) {
+      if (batch.scaling != 0) value = PackScaled(value, batch);
+    }
     numbers = numbers && value == value;
     to->values[i] = Out::StoreFast(value);
   }
@@ -161,7 +175,7 @@ void PackVectors(const PackEntry& entry, uint32_t block, uint32_t thread, const 
   To* to = reinterpret_cast<To*>(dst + head);
   TFRING_PACK_ROLLED
   for (int64_t at = first + thread; at < last; at += kUnrolled * kPackThreads) {
-    From loaded[kUnrolled];
+    From loaded[kUnrolled] = {};
     TFRING_PACK_UNROLLED
     for (uint32_t k = 0; k < kUnrolled; ++k) {
       if (at + k * kPackThreads < last) loaded[k] = from[at + k * kPackThreads];
@@ -225,7 +239,8 @@ bool PackFits(const PackEntry& entry) {
 // A kernel: moves and scales elements of one type into those of another.
 template <typename In, typename Out>
 struct PackConvert {
-  static constexpr uint32_t kBlockElements = PackBlockElements<In, Out>();
+  static constexpr uint32_t kSrcBytes = sizeof(typename In::Stored);  // of an element
+  static constexpr uint32_t kDstBytes = sizeof(typename Out::Stored);
 
   static void Run(const PackEntry& entry, uint32_t block, uint32_t thread, const PackBatch& batch) {
     constexpr bool kInteger = static_cast<typename In::Value>(0.5) == 0;
@@ -242,16 +257,16 @@ struct PackConvert {
 
 // A kernel: moves bytes, in the widest units that both addresses can be aligned to.
 struct PackCopy {
-  using Byte = PackPlain<unsigned char>;
-  static constexpr uint32_t kBlockElements = PackBlockElements<Byte, Byte>();
+  static constexpr uint32_t kSrcBytes = 1;
+  static constexpr uint32_t kDstBytes = 1;
 
   static void Run(const PackEntry& entry, uint32_t block, uint32_t thread, const PackBatch& batch) {
-    if (PackFits<Byte, Byte, 16>(entry)) {
-      PackVectors<Byte, Byte, 16, 4>(entry, block, thread, batch);
-    } else if (PackFits<Byte, Byte, 4>(entry)) {
-      PackVectors<Byte, Byte, 4, 4>(entry, block, thread, batch);
+    if (PackFits<PackByte, PackByte, 16>(entry)) {
+      PackVectors<PackByte, PackByte, 16, 4>(entry, block, thread, batch);
+    } else if (PackFits<PackByte, PackByte, 4>(entry)) {
+      PackVectors<PackByte, PackByte, 4, 4>(entry, block, thread, batch);
     } else {
-      PackVectors<Byte, Byte, 1, 4>(entry, block, thread, batch);
+      PackVectors<PackByte, PackByte, 1, 4>(entry, block, thread, batch);
     }
   }
 };
