@@ -31,7 +31,7 @@ CC_ARROWS: dict[str, set[str]] = {
         *("base", "interfaces", "transport", "backend"),
         *("protocol/message", "protocol/negotiation", "protocol/engine"),
     },
-    "kernels": {"base", "protocol/message", "process"},
+    "kernels": {"base", "interfaces", "protocol/message", "process"},
     "xla": {"base", "protocol/message", "process", "kernels"},
     "bindings": {"base", "protocol/message", "process"},
     "sim": {
@@ -42,7 +42,7 @@ CC_ARROWS: dict[str, set[str]] = {
 # Foreign headers and the only layers that may use them.
 FOREIGN_HEADERS = {
     "tensorflow/": {"kernels", "xla"},
-    "xla/": {"xla"},
+    "xla/": {"kernels", "xla"},
     "pybind11/": {"bindings"},
     "absl/": {"kernels", "xla"},
     "google/protobuf/": {"kernels"},

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring.ops import call_sites, channels, library, step_guard, xla
+from tfring.ops import call_sites, channels, library, placement, step_guard, xla
 from tfring.ops.reduce_ops import Average
 
 
@@ -159,7 +159,8 @@ def _build(kind: str, name: str, process_set_id: int, **inputs: Any) -> Any:
     channels.ordered()
     if xla.compiling():
         return make(channel=xla.chain(), **inputs)
-    with xla.outside_clusters():
+    tensors = inputs.get("tensors") or [inputs[key] for key in ("tensor",) if key in inputs]
+    with xla.outside_clusters(), placement.beside(tensors):
         return make(channel=channels.channel(name, process_set_id), **inputs)
 
 
