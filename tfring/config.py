@@ -27,6 +27,9 @@ RUNTIME_SETTINGS = (
     "DETERMINISTIC",
     "CALL_SITE_CHECK",
     "SHARED_MEMORY",
+    "GPU_OPERATIONS",
+    "NCCL_LIBRARY",
+    "CUDA_DRIVER",
     "LOG_LEVEL",
 )
 
@@ -74,6 +77,7 @@ _ALIASES = {
     "HOROVOD_STALL_CHECK_TIME_SECONDS": "STALL_CHECK_TIME_SECONDS",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "STALL_SHUTDOWN_TIME_SECONDS",
     "HOROVOD_LOG_LEVEL": "LOG_LEVEL",
+    "HOROVOD_GPU_OPERATIONS": "GPU_OPERATIONS",
     "HOROVOD_GLOO_IFACE": "INTERFACE",
     "HOROVOD_START_TIMEOUT": "START_TIMEOUT",
 }
@@ -91,10 +95,15 @@ _WITHOUT_EFFECT = {
     "HOROVOD_HIERARCHICAL_": "algorithms are chosen by size and number of ranks",
     "HOROVOD_TORUS_ALLREDUCE": "algorithms are chosen by size and number of ranks",
     "HOROVOD_ADASUM_MPI_CHUNK_SIZE": "Adasum does not go over MPI",
-    "HOROVOD_BATCH_D2D_MEMCOPIES": "collectives run on the CPU",
-    "HOROVOD_NUM_NCCL_STREAMS": "collectives run on the CPU",
-    "HOROVOD_ENABLE_ASYNC_COMPLETION": "collectives run on the CPU",
-    "HOROVOD_DISABLE_NVTX_RANGES": "collectives run on the CPU",
+    "HOROVOD_BATCH_D2D_MEMCOPIES": "copies on a GPU are always batched",
+    "HOROVOD_NUM_NCCL_STREAMS": "there is one stream, which keeps the order of the plans",
+    "HOROVOD_DISABLE_NVTX_RANGES": "there are no NVTX ranges",
+    "HOROVOD_GPU_ALLREDUCE": "TFRING_GPU_OPERATIONS counts for all collectives",
+    "HOROVOD_GPU_ALLGATHER": "TFRING_GPU_OPERATIONS counts for all collectives",
+    "HOROVOD_GPU_ALLTOALL": "TFRING_GPU_OPERATIONS counts for all collectives",
+    "HOROVOD_GPU_BROADCAST": "TFRING_GPU_OPERATIONS counts for all collectives",
+    "HOROVOD_GPU_REDUCESCATTER": "TFRING_GPU_OPERATIONS counts for all collectives",
+    "HOROVOD_NCCL_": "NCCL is loaded when it is needed: TFRING_NCCL_LIBRARY names another one",
     "HOROVOD_ENABLE_XLA_OPS": "jit_compile=True needs no setting",
     "HOROVOD_THREAD_AFFINITY": "threads are not bound to cores: use the launcher's options",
     "HOROVOD_LOG_HIDE_TIME": "log lines have no time",
@@ -109,7 +118,7 @@ _WITHOUT_EFFECT = {
 }
 
 # Settings that may differ between ranks; rank 0's value of the others counts for the whole job.
-LOCAL_SETTINGS = frozenset({"LOG_LEVEL"})
+LOCAL_SETTINGS = frozenset({"LOG_LEVEL", "NCCL_LIBRARY", "CUDA_DRIVER"})
 
 DEFAULT_START_TIMEOUT = 60.0
 DEFAULT_MESH_LIMIT = 64
