@@ -8,12 +8,15 @@ where a tensor will be.
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
+from tfring.config import read_settings
 from tfring.ops import library
 
 HOST = "CPU:0"
@@ -34,6 +37,19 @@ def beside(tensors: Iterable[Any]) -> Any:
         return contextlib.nullcontext()
     devices = {_memory_of(tensor) for tensor in tensors} or {HOST}
     return tf.device(devices.pop()) if len(devices) == 1 else contextlib.nullcontext()
+
+
+def always_early() -> bool:
+    """Tells whether every op that is built for a graph is done early: see builders.allreduce_op.
+
+    Eager ops always are.
+    """
+    return library.on_gpus() and not tf.executing_eagerly() and _async_completion()
+
+
+@functools.cache
+def _async_completion() -> bool:
+    return read_settings(os.environ).async_completion
 
 
 def _memory_of(tensor: Any) -> str:
