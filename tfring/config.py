@@ -48,8 +48,8 @@ PYTHON_SETTINGS = {
     "RENDEZVOUS_ADDR": "where rank 0 listens while the job starts",
     "RENDEZVOUS_PORT": "the port belonging to RENDEZVOUS_ADDR",
     "DIVERGENCE_GUARD": "0: fit does not compare the ranks' weights after each epoch (default 1)",
-    "ENABLE_ASYNC_COMPLETION": "1: on a GPU every collective's op is done when the GPU has its work, "
-    "before the results are there (default 0: eager calls and a step's last gradients only)",
+    "ENABLE_ASYNC_COMPLETION": "1: on a GPU an op is done when the GPU has its work, not when "
+    "the results are there (default 0: eager calls and a step's last gradients only)",
     "DYNAMIC_PROCESS_SETS": "accepted for Horovod's sake: process sets can always be added",
     "LIB_DIR": "folder of the compiled libraries (for developers)",
 }
