@@ -48,6 +48,8 @@ PYTHON_SETTINGS = {
     "RENDEZVOUS_ADDR": "where rank 0 listens while the job starts",
     "RENDEZVOUS_PORT": "the port belonging to RENDEZVOUS_ADDR",
     "DIVERGENCE_GUARD": "0: fit does not compare the ranks' weights after each epoch (default 1)",
+    "ENABLE_ASYNC_COMPLETION": "1: on a GPU an op is done when the GPU has its work, not when "
+    "the results are there (default 0: eager calls and a step's last gradients only)",
     "DYNAMIC_PROCESS_SETS": "accepted for Horovod's sake: process sets can always be added",
     "LIB_DIR": "folder of the compiled libraries (for developers)",
 }
@@ -78,6 +80,7 @@ _ALIASES = {
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "STALL_SHUTDOWN_TIME_SECONDS",
     "HOROVOD_LOG_LEVEL": "LOG_LEVEL",
     "HOROVOD_GPU_OPERATIONS": "GPU_OPERATIONS",
+    "HOROVOD_ENABLE_ASYNC_COMPLETION": "ENABLE_ASYNC_COMPLETION",
     "HOROVOD_GLOO_IFACE": "INTERFACE",
     "HOROVOD_START_TIMEOUT": "START_TIMEOUT",
 }
@@ -147,6 +150,7 @@ class Settings:
         meeting: "mpi" or "rendezvous"; None: what the environment suggests.
         job_id: Keeps jobs apart, or None: the environment decides.
         divergence_guard: Whether `fit` compares the ranks' weights after each epoch.
+        async_completion: Whether ops on a GPU are done before their results are there.
         unknown: One warning for every ``TFRING_X`` that nobody knows.
         without_effect: Warnings of those ``HOROVOD_X`` that ask for something that tfring does not
             have.
@@ -166,6 +170,7 @@ class Settings:
     meeting: str | None = None
     job_id: str | None = None
     divergence_guard: bool = True
+    async_completion: bool = False
     unknown: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
 
@@ -199,6 +204,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         meeting=_choice("MEETING", values, ("mpi", "rendezvous")),
         job_id=values.get("JOB_ID") or None,
         divergence_guard=_switch("DIVERGENCE_GUARD", values, default="1"),
+        async_completion=_switch("ENABLE_ASYNC_COMPLETION", values),
         unknown=tuple(_unknown_warnings(environ)),
         without_effect=tuple(_horovod_warnings(environ)),
     )

@@ -29,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
         *("config", "_native", "exceptions", "signals", "environments", "security"),
         *("gpu", "bootstrap", "topology", "process_sets"),
     },
-    "ops": {"_native", "topology", "process_sets"},
+    "ops": {"config", "_native", "topology", "process_sets"},
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
     "training": {"topology", "process_sets", "ops", "collectives"},
     "sharding": {"topology", "collectives"},
