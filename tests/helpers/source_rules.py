@@ -23,12 +23,15 @@ CC_ARROWS: dict[str, set[str]] = {
     "backend/reduction": {"base", "interfaces"},
     "backend/schedule": {"base", "interfaces", "backend/reduction"},
     "backend/algorithms": {"base", "interfaces", "backend/schedule"},
+    "backend/cuda": {"base", "interfaces"},
+    "backend/staging": {"base", "interfaces", "backend/cuda"},
     "backend": {
         *("base", "interfaces"),
         *("backend/reduction", "backend/schedule", "backend/algorithms"),
+        *("backend/cuda", "backend/staging"),
     },
     "process": {
-        *("base", "interfaces", "transport", "backend"),
+        *("base", "interfaces", "transport", "backend", "backend/cuda"),
         *("protocol/message", "protocol/negotiation", "protocol/engine"),
     },
     "kernels": {"base", "protocol/message", "process"},
