@@ -51,7 +51,6 @@ std::optional<NcclOp> OpOf(ReduceOp op) {
   return std::nullopt;
 }
 
-bool IsInteger(NcclType type) { return type <= NcclType::kInt64; }
 bool IsWide(NcclType type) { return type == NcclType::kFloat32 || type == NcclType::kFloat64; }
 
 Status Staged(const Collective& collective, const std::string& why) {
@@ -70,7 +69,6 @@ Status SetReduction(const Collective& collective, const NcclAbilities& abilities
   program->op = *OpOf(collective.op);
   const Reduction reduction = ResolveReduction(collective);
   if (reduction.before.identity() && reduction.after.identity()) return OkStatus();
-  if (IsInteger(program->type)) return Staged(collective, "it does not multiply " + dtype);
   // Float32 and float64 keep their precision when every input is multiplied.
   const bool by_nccl = IsWide(program->type) && program->op == NcclOp::kSum &&
                        reduction.before.identity() && collective.members.size() > 1;
@@ -81,8 +79,8 @@ Status SetReduction(const Collective& collective, const NcclAbilities& abilities
   if (!abilities.packs) {
     return Staged(collective, "a rank has no kernels that multiply " + dtype);
   }
-  program->before_factor = reduction.before.factor;
-  program->after_factor = reduction.after.factor;
+  program->before_scale = reduction.before;
+  program->after_scale = reduction.after;
   return OkStatus();
 }
 
@@ -122,10 +120,7 @@ bool NcclRuns(CollectiveKind kind, DataType dtype, ReduceOp op) {
   const KindTraits& traits = Traits(kind);
   if (!traits.uses_backend) return false;
   if (!traits.reduces) return true;  // as bytes
-  const std::optional<NcclType> type = TypeOf(dtype);
-  if (!type || !OpOf(op)) return false;
-  // The CPU backend rounds the average of integers towards zero, once.
-  return !IsInteger(*type) || op != ReduceOp::kAverage;
+  return TypeOf(dtype).has_value() && OpOf(op).has_value();
 }
 
 Result<NcclProgram> MakeNcclProgram(const Collective& collective, const NcclAbilities& abilities) {

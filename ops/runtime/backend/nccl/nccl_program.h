@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ops/runtime/backend/nccl/nccl_api.h"
+#include "ops/runtime/backend/reduction/reduce_kernels.h"
 #include "ops/runtime/base/export.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
@@ -47,17 +48,17 @@ struct NcclCall {
 };
 
 // What one rank does for one collective: copies, calls of NCCL in one group, copies. The copies of
-// a list may run at once, each element times the factor of the list. All members have the same
+// a list may run at once, each element with the scale of the list. All members have the same
 // calls, seen from where each stands. A value.
 struct NcclProgram {
   std::vector<NcclCopy> before;
-  double before_factor = 1.0;
+  Scale before_scale;
   std::vector<NcclCall> calls;
   NcclType type = NcclType::kUint8;
   NcclOp op = NcclOp::kSum;
   double multiplier = 1.0;  // of every input, by NCCL; not 1 only with kSum
   std::vector<NcclCopy> after;
-  double after_factor = 1.0;
+  Scale after_scale;
   int64_t scratch_bytes = 0;
 };
 
@@ -70,12 +71,12 @@ struct NcclAbilities {
 inline constexpr int64_t kNcclDirectBytes = 2 << 20;
 
 // The same on all members. Unimplemented where NCCL cannot give what the CPU backend gives, so that
-// the collective has to be staged: a factor for integers, or for 16-bit types without kernels that
-// multiply.
+// the collective has to be staged: factors and averages of integers and 16-bit types without
+// kernels that multiply.
 TFRING_EXPORT Result<NcclProgram> MakeNcclProgram(const Collective& collective,
                                                   const NcclAbilities& abilities);
 
-// Whether there is a program for collectives of this kind, if no factor hinders it.
+// Whether there is a program for collectives of this kind on ranks whose kernels multiply.
 TFRING_EXPORT bool NcclRuns(CollectiveKind kind, DataType dtype, ReduceOp op);
 
 }  // namespace tfring

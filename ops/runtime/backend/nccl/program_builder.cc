@@ -77,7 +77,7 @@ void ProgramBuilder::Call(Kind kind, NcclPlace from, NcclPlace to, int64_t bytes
 
 // The input of a tensor that is not packed, times the factor of the list before.
 NcclPlace ProgramBuilder::ScaledInput(size_t t, int64_t bytes) {
-  if (program_->before_factor == 1.0 || bytes == 0) return Input(t);
+  if (program_->before_scale.identity() || bytes == 0) return Input(t);
   const bool fits = collective_.kind == CollectiveKind::kAllreduce;
   const NcclPlace place = fits ? Output(t) : ReserveScratch(bytes);
   Copy(&program_->before, Input(t), place, bytes);
@@ -85,16 +85,16 @@ NcclPlace ProgramBuilder::ScaledInput(size_t t, int64_t bytes) {
 }
 
 void ProgramBuilder::ScaleOutput(size_t t, int64_t bytes) {
-  if (program_->after_factor != 1.0) Copy(&program_->after, Output(t), Output(t), bytes);
+  if (!program_->after_scale.identity()) Copy(&program_->after, Output(t), Output(t), bytes);
 }
 
 void ProgramBuilder::CopyAll() {
-  if (program_->before_factor == 1.0) {
-    std::swap(program_->before_factor, program_->after_factor);
+  if (program_->before_scale.identity()) {
+    std::swap(program_->before_scale, program_->after_scale);
   }
   for (size_t t = 0; t < collective_.buffers.size(); ++t) {
     const TensorBuffer& buffer = collective_.buffers[t];
-    const bool there = buffer.input == buffer.output && program_->before_factor == 1.0;
+    const bool there = buffer.input == buffer.output && program_->before_scale.identity();
     if (!there) Copy(&program_->before, Input(t), Output(t), buffer.output_bytes);
     ScaleOutput(t, buffer.output_bytes);
   }

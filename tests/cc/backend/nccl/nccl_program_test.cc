@@ -40,13 +40,11 @@ struct Run {
     return static_cast<char*>(const_cast<void*>(buffer->input)) + place.offset;
   }
 
-  void Copies(int m, const std::vector<NcclCopy>& copies, double factor) {
+  void Copies(int m, const std::vector<NcclCopy>& copies, Scale scale) {
     for (const NcclCopy& copy : copies) {
       char* to = At(m, copy.to);
       const char* from = At(m, copy.from);
-      if (factor != 1.0) {
-        Scale scale;
-        scale.factor = factor;
+      if (!scale.identity()) {
         FindReduceKernels(job.dtype)->scale(to, from, copy.bytes / element(), scale);
       } else {
         std::memmove(to, from, copy.bytes);
@@ -118,7 +116,7 @@ struct Run {
   void Execute() {
     for (int m = 0; m < size(); ++m) {
       scratch.emplace_back(programs[m].scratch_bytes, 0x7f);
-      Copies(m, programs[m].before, programs[m].before_factor);
+      Copies(m, programs[m].before, programs[m].before_scale);
     }
     if (IsPairwise(job.kind)) {
       for (int from = 0; from < size(); ++from) {
@@ -130,7 +128,7 @@ struct Run {
       }
       for (size_t c = 0; c < programs[0].calls.size(); ++c) Collect(c);
     }
-    for (int m = 0; m < size(); ++m) Copies(m, programs[m].after, programs[m].after_factor);
+    for (int m = 0; m < size(); ++m) Copies(m, programs[m].after, programs[m].after_scale);
   }
 };
 
@@ -207,7 +205,7 @@ TEST(WideAveragesAreMultipliedByNcclAndOthersByTheCopies) {
   job.dtype = DataType::kFloat16;
   program = ProgramOf(job, 4, true);
   EXPECT_EQ(program.multiplier, 1.0);
-  EXPECT_EQ(program.after_factor, 0.25);
+  EXPECT_EQ(program.after_scale.factor, 0.25);
   EXPECT_EQ(program.after.size(), 1u);
 }
 
@@ -220,10 +218,12 @@ TEST(WhatHasToBeStaged) {
   Job job;
   job.dtype = DataType::kInt32;
   job.postscale = 2.0;
-  EXPECT_CONTAINS(text(job, true), "does not multiply int32");
+  EXPECT_CONTAINS(text(job, false), "no kernels that multiply int32");
+  EXPECT_EQ(text(job, true), OkStatus().ToString());
   job.postscale = 1.0;
   job.op = ReduceOp::kAverage;
-  EXPECT_CONTAINS(text(job, true), "no Average of int32");
+  EXPECT_CONTAINS(text(job, false), "no kernels that multiply int32");
+  EXPECT_EQ(text(job, true), OkStatus().ToString());
   job.dtype = DataType::kBfloat16;
   EXPECT_CONTAINS(text(job, false), "no kernels that multiply bfloat16");
   EXPECT_TRUE(!NcclRuns(CollectiveKind::kAllreduce, DataType::kFloat32, ReduceOp::kAdasum));
