@@ -24,21 +24,28 @@ struct Ending {
 
 }  // namespace
 
-Status RunWithin(Duration limit, const std::string& what, std::function<void()> work) {
-  auto ending = std::make_shared<Ending>();
+Status StartExpendable(std::function<void()> work) {
   try {
     SignalsBlocked blocked;
-    std::thread([ending, work = std::move(work)]() mutable {
+    std::thread([work = std::move(work)]() mutable {
       pthread_setname_np(pthread_self(), "tfring-nccl-one");
       work();
-      work = nullptr;  // what it owns goes before it counts as ended
-      std::lock_guard<std::mutex> lock(ending->mutex);
-      ending->ended = true;
-      ending->changed.notify_all();
     }).detach();
   } catch (const std::system_error& error) {
-    return Internal("cannot start a thread for " + what + ": " + error.what());
+    return Internal(std::string("cannot start a thread for NCCL: ") + error.what());
   }
+  return OkStatus();
+}
+
+Status RunWithin(Duration limit, const std::string& what, std::function<void()> work) {
+  auto ending = std::make_shared<Ending>();
+  TFRING_RETURN_IF_ERROR(StartExpendable([ending, work = std::move(work)]() mutable {
+    work();
+    work = nullptr;  // what it owns goes before it counts as ended
+    std::lock_guard<std::mutex> lock(ending->mutex);
+    ending->ended = true;
+    ending->changed.notify_all();
+  }));
   std::unique_lock<std::mutex> lock(ending->mutex);
   const auto limit_ns = std::chrono::nanoseconds(limit);
   if (ending->changed.wait_for(lock, limit_ns, [&] { return ending->ended; })) return OkStatus();

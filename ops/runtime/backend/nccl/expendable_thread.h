@@ -2,11 +2,15 @@
 #define TFRING_OPS_RUNTIME_BACKEND_NCCL_EXPENDABLE_THREAD_H_
 
 #include <functional>
+#include <string>
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
 
 namespace tfring {
+
+// Starts a thread that nobody waits for. Internal if the system has none left.
+Status StartExpendable(std::function<void()> work);
 
 // Runs `work` on a thread of its own and waits for it, but not beyond `limit`: then the thread is
 // left alone and may run on, so `work` has to own all that it uses. DeadlineExceeded says that
