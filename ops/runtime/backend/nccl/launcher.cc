@@ -3,19 +3,28 @@
 #include <algorithm>
 #include <utility>
 
+#include "ops/runtime/backend/cuda/pinned_memory.h"
 #include "ops/runtime/backend/cuda/stream.h"
-#include "ops/runtime/base/check.h"
 
 namespace tfring {
+namespace {
 
-Result<std::unique_ptr<NcclLauncher>> NcclLauncher::Make(std::shared_ptr<CudaDevice> device) {
+constexpr int64_t kPinnedBytes = 4 << 20;  // for lists of tensors to pack
+
+}  // namespace
+
+Result<std::unique_ptr<NcclLauncher>> NcclLauncher::Make(std::shared_ptr<CudaDevice> device,
+                                                         const std::vector<PackImage>& images) {
   Result<CuStream> stream = device->MakeStream();
   if (!stream.ok()) return stream.status();
-  return std::unique_ptr<NcclLauncher>(new NcclLauncher(std::move(device), *stream));
+  return std::unique_ptr<NcclLauncher>(new NcclLauncher(std::move(device), *stream, images));
 }
 
-NcclLauncher::NcclLauncher(std::shared_ptr<CudaDevice> device, CuStream stream)
-    : device_(std::move(device)), stream_(stream) {}
+NcclLauncher::NcclLauncher(std::shared_ptr<CudaDevice> device, CuStream stream,
+                           const std::vector<PackImage>& images)
+    : device_(std::move(device)),
+      stream_(stream),
+      pack_(device_, std::make_shared<PinnedMemory>(device_, kPinnedBytes), images) {}
 
 // The memory that is replaced is still used by what was launched before, which holds it.
 Status NcclLauncher::ReserveScratch(int64_t bytes) {
@@ -27,17 +36,16 @@ Status NcclLauncher::ReserveScratch(int64_t bytes) {
   return OkStatus();
 }
 
-Status NcclLauncher::Copy(const std::vector<NcclCopy>& copies, const Scale& scale,
+Status NcclLauncher::Copy(const std::vector<NcclCopy>& copies, DataType dtype, const Scale& scale,
                           const PlaceResolver& at) {
-  TFRING_CHECK(scale.identity()) << "a program that multiplies, on a rank that cannot";
+  if (copies.empty()) return OkStatus();
+  const DataType type = scale.identity() ? DataType::kUint8 : dtype;
+  std::vector<PackItem> items;
+  items.reserve(copies.size());
   for (const NcclCopy& copy : copies) {
-    const CuDevicePtr from = reinterpret_cast<CuDevicePtr>(at(copy.from));
-    const CuDevicePtr to = reinterpret_cast<CuDevicePtr>(at(copy.to));
-    TFRING_RETURN_IF_ERROR(device_->Check(
-        device_->cu().MemcpyDtoDAsync(to, from, static_cast<size_t>(copy.bytes), stream_),
-        "copying within the GPU"));
+    items.push_back({at(copy.from), at(copy.to), copy.bytes / DataTypeSize(type)});
   }
-  return OkStatus();
+  return pack_.Launch(stream_, items, type, type, scale);
 }
 
 Status NcclLauncher::LetCallsFollow(const Collective& collective) {
@@ -77,11 +85,11 @@ Status NcclLauncher::Launch(const Collective& collective, const NcclProgram& pro
     }
     return static_cast<char*>(const_cast<void*>(buffer.input)) + place.offset;
   };
-  TFRING_RETURN_IF_ERROR(Copy(program.before, program.before_scale, at));
+  TFRING_RETURN_IF_ERROR(Copy(program.before, collective.dtype, program.before_scale, at));
   if (!program.calls.empty()) {
     TFRING_RETURN_IF_ERROR(communicator->Enqueue(program, at, stream_));
   }
-  TFRING_RETURN_IF_ERROR(Copy(program.after, program.after_scale, at));
+  TFRING_RETURN_IF_ERROR(Copy(program.after, collective.dtype, program.after_scale, at));
   return LetCallsFollow(collective);
 }
 

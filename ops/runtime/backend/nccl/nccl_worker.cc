@@ -135,7 +135,7 @@ Status NcclWorker::Prepare(const Collective& collective) {
   if (launcher_ != nullptr) return OkStatus();
   if (collective.device_calls.empty()) return Internal(collective.what + " has no device");
   std::shared_ptr<CudaDevice> device = CudaStream::Of(collective.device_calls.front()).device();
-  Result<std::unique_ptr<NcclLauncher>> launcher = NcclLauncher::Make(device);
+  Result<std::unique_ptr<NcclLauncher>> launcher = NcclLauncher::Make(device, options_.pack_images);
   if (!launcher.ok()) return launcher.status();
   launcher_ = std::move(*launcher);
   auto waiter = std::make_unique<DeviceWaiter>(device);
@@ -147,7 +147,7 @@ Status NcclWorker::Prepare(const Collective& collective) {
 
 void NcclWorker::Handle(Item item) {
   const uint64_t sequence = item.collective.sequence;
-  Status status = stopping() ? Cancelled("stopped") : OkStatus();
+  Status status = table_.failure() ? Cancelled("stopped") : OkStatus();
   if (status.ok() && item.collective.buffers.empty()) return table_.End(sequence, Completion());
   if (status.ok()) status = Prepare(item.collective);
   Group* const group = item.group.get();
@@ -158,6 +158,9 @@ void NcclWorker::Handle(Item item) {
     if (!program.ok()) return EndWithout(std::move(item));
     item.program = std::move(*program);
   }
+  // It is not staged, so the host's collectives need not wait for what NCCL takes now.
+  item.meeting.reset();
+  item.staging.reset();
   if (status.ok() && group->members.size() > 1 && group->communicator == nullptr) {
     status = Connect(group, item.collective.self);
   }

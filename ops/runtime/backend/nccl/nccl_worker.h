@@ -31,6 +31,7 @@ struct NcclOptions {
   Config config;
   std::string package_library;  // see LoadNccl
   HostOrder* host = nullptr;    // outlives the backend
+  std::vector<PackImage> pack_images = BuiltPackImages();
   Duration load_limit = kNcclLoadLimit;
   Duration id_limit = 10 * kSecond;      // for a unique id
   Duration init_limit = 120 * kSecond;   // for a communicator

@@ -19,8 +19,11 @@ std::chrono::steady_clock::time_point At(TimePoint time) {
 }  // namespace
 
 void NcclWorker::Abort(Status why) {
+  // A shutdown with nothing in flight: the communicators end in order, in Close.
+  const bool idle = why.code() == StatusCode::kCancelled && !table_.flying();
   Completion failure;
   failure.status = std::move(why);
+  if (idle) return table_.Fail(std::move(failure), true);
   Fail(std::move(failure), true);
 }
 
@@ -99,6 +102,7 @@ void NcclWorker::Close() {
     ended = changed_.wait_until(lock, At(MonotonicNow() + limit),
                                 [this] { return ended_ || !started_; });
     if (ended) waiter = std::move(waiter_);
+    queue_.clear();  // with its places
   }
   waiter.reset();  // ends what the device still has
   table_.EndAll();
