@@ -35,7 +35,7 @@ CC_ARROWS: dict[str, set[str]] = {
         *("base", "interfaces", "transport", "backend", "backend/cuda"),
         *("protocol/message", "protocol/negotiation", "protocol/engine"),
     },
-    "kernels": {"base", "protocol/message", "process"},
+    "kernels": {"base", "interfaces", "protocol/message", "process"},
     "xla": {"base", "protocol/message", "process", "kernels"},
     "bindings": {"base", "protocol/message", "process"},
     "sim": {
@@ -46,7 +46,7 @@ CC_ARROWS: dict[str, set[str]] = {
 # Foreign headers and the only layers that may use them.
 FOREIGN_HEADERS = {
     "tensorflow/": {"kernels", "xla"},
-    "xla/": {"xla"},
+    "xla/": {"kernels", "xla"},
     "pybind11/": {"bindings"},
     "absl/": {"kernels", "xla"},
     "google/protobuf/": {"kernels"},
