@@ -25,6 +25,7 @@ CC_ARROWS: dict[str, set[str]] = {
     "backend/algorithms": {"base", "interfaces", "backend/schedule"},
     "backend/cuda": {"base", "interfaces"},
     "backend/staging": {"base", "interfaces", "backend/cuda"},
+    "backend/pack": {"base", "backend/reduction", "backend/cuda"},
     "backend": {
         *("base", "interfaces"),
         *("backend/reduction", "backend/schedule", "backend/algorithms"),
@@ -76,7 +77,7 @@ IMPURE_WORD = re.compile(
     r"|\b(?:thread_local|asm|__asm__|\w*rdtscp?)\b"
 )
 # A file of another kind would be included or compiled without being read here.
-RUNTIME_FILE = re.compile(r"(.+/)?(\w+\.(h|cc)|BUILD|CMakeLists\.txt)")
+RUNTIME_FILE = re.compile(r"(.+/)?(\w+\.(h|cc|cu|cmake)|BUILD|CMakeLists\.txt)")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 

@@ -43,7 +43,7 @@ def test_a_path_in_the_settings_comes_first_and_its_version_is_asked_for(tmp_pat
 @pytest.mark.parametrize(
     ("source", "trouble"),
     [
-        ('extern "C" int ncclGetVersion(int* v) { *v = 21705; return 0; }', "2.17.5; 2.18.0"),
+        ('extern "C" int ncclGetVersion(int* v) { *v = 21705; return 0; }', "2.17.5, older"),
         ('extern "C" int ncclGetVersion(int*) { return 3; }', "answers 3"),
         ("int nothing;", "ncclGetVersion"),
     ],
