@@ -25,7 +25,7 @@ HOST = "CPU:0"
 def beside(tensors: Iterable[Any]) -> Any:
     """Returns a context in which an eager op runs where its tensors are.
 
-    It changes nothing in a graph, without a GPU, inside a tf.device, without tensors and for tensors
+    It changes nothing in a graph, without a GPU, inside a tf.device, without tensors, and for those
     on several devices.
 
     Args:
