@@ -18,7 +18,8 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 READY := $(VENV)/.tfring-ready
-CXX_FILES = $$(git ls-files 'ops/*.cc' 'ops/*.h' 'tests/cc/*.cc' 'tests/cc/*.h')
+CXX_FILES = $$(git ls-files 'ops/*.cc' 'ops/*.h' 'tests/cc/*.cc' 'tests/cc/*.h' \
+	'tests/doubles/*.cc' 'tests/doubles/*.h')
 PY_FILES := tfring tests benchmarks examples tools setup.py
 
 .PHONY: help setup build demo test test-cc test-python test-parallel wheel wheel-test lint lint-cc \

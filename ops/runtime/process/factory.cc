@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "ops/runtime/backend/cpu_backend.h"
+#include "ops/runtime/backend/cuda/stream.h"
 #include "ops/runtime/backend/local_backend.h"
+#include "ops/runtime/backend/routing_backend.h"
 #include "ops/runtime/base/clock.h"
 #include "ops/runtime/transport/shm_data.h"
 #include "ops/runtime/transport/tcp_control.h"
@@ -83,6 +85,16 @@ Result<std::unique_ptr<DataTransport>> MakeData(Connections* connections, const 
                                    MonotonicNow() + limit);
 }
 
+// The parts for tensors in device memory, around those for host memory. No driver is loaded before
+// there is such a tensor.
+void AddDevices(const Config& config, RankRuntimeParts* parts) {
+  auto devices = std::make_shared<CudaDevices>(config.cuda_driver, DeviceRule());
+  parts->wrap_stream = [devices](void* stream) { return devices->Wrap(stream); };
+  parts->make_backend = [make_host = std::move(parts->make_backend)](CompletionSink sink) {
+    return std::make_unique<RoutingBackend>(make_host, nullptr, std::move(sink));
+  };
+}
+
 }  // namespace
 
 Connections TakeConnections(InitOptions* options) {
@@ -115,6 +127,7 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
     parts.make_backend = [config](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
       return std::make_unique<LocalBackend>(config, std::move(sink));
     };
+    AddDevices(config, &parts);
     return parts;
   }
   Result<std::unique_ptr<DataTransport>> data = MakeData(&connections, config, limit);
@@ -126,6 +139,7 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
     return std::make_unique<CpuBackend>(self, config, std::move(*holder), std::move(sink), size,
                                         hosts);
   };
+  AddDevices(config, &parts);
   return parts;
 }
 
