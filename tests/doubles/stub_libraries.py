@@ -1,9 +1,9 @@
 """Makes empty CUDA libraries for TensorFlow's GPU wheel: `stub_libraries.py SITE OUT`.
 
-TensorFlow registers a GPU only if it can open all libraries that its GPU build was made for. What it
-asks each one for stands as text in TensorFlow's own libraries; every such function becomes one that
-says that it has succeeded and does nothing. The driver and the CUDA runtime are real doubles, see
-CMakeLists.txt.
+TensorFlow registers a GPU only if it can open all libraries that its GPU build was made for. What
+it asks each one for stands as text in TensorFlow's own libraries; every such function becomes one
+that says that it has succeeded and does nothing. The driver and the CUDA runtime are real doubles,
+see CMakeLists.txt.
 """
 
 from __future__ import annotations
@@ -104,9 +104,7 @@ def source(stub: Stub, names: set[str]) -> str:
     """
     defined = set(re.findall(r"(\w+)\(", stub.code))
     others = [prefix for prefix in ("cublasLt", "cublasXt") if prefix != stub.prefix]
-    wanted = sorted(
-        name for name in names - defined if not name.startswith(tuple(others))
-    )
+    wanted = sorted(name for name in names - defined if not name.startswith(tuple(others)))
     functions = "".join(f"int {name}(void) {{ return {stub.result}; }}\n" for name in wanted)
     return f"#include <stddef.h>\n{stub.code}{functions}"
 
