@@ -175,7 +175,7 @@ void NcclWorker::Handle(Item item) {
 
 MeetingRecord NcclWorker::OwnRecord(bool with_id) {
   MeetingRecord record;
-  record.insists = options_.config.gpu_operations == Config::GpuOperations::kNccl ? 1 : 0;
+  record.insists = options_.config.gpu_operations == GpuOperations::kNccl ? 1 : 0;
   record.packs = launcher_->abilities().packs ? 1 : 0;
   device_->uuid().copy(record.device, sizeof(record.device) - 1);
   if (library_ == nullptr) {

@@ -1,5 +1,7 @@
 #include "tests/cc/backend/nccl/jobs.h"
 
+#include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "ops/runtime/backend/nccl/nccl_program.h"
@@ -142,6 +144,21 @@ std::vector<std::vector<std::vector<char>>> CpuResults(const Job& job,
     }
   }
   return results;
+}
+
+bool SameResult(const Job& job, const std::vector<char>& result,
+                const std::vector<char>& expected) {
+  if (result.size() != expected.size()) return false;
+  const bool wide = job.dtype == DataType::kFloat32 || job.dtype == DataType::kFloat64;
+  if (!wide || job.op != ReduceOp::kAverage) return result == expected;
+  const int64_t element = DataTypeSize(job.dtype);
+  const double precision = job.dtype == DataType::kFloat32 ? 1.0 / (1 << 22) : 1e-15;
+  for (size_t at = 0; at < result.size(); at += element) {
+    const double wanted = Read(job.dtype, expected.data() + at);
+    const double error = std::abs(Read(job.dtype, result.data() + at) - wanted);
+    if (!(error <= precision * std::max(1.0, std::abs(wanted)))) return false;
+  }
+  return true;
 }
 
 std::vector<Job> AllJobs(int size) {

@@ -40,6 +40,10 @@ Collective MakeJob(const Job& job, const std::vector<Rank>& members, int self, u
 std::vector<std::vector<std::vector<char>>> CpuResults(const Job& job,
                                                        const std::vector<Rank>& members);
 
+// Whether a result is what the CPU backend gave. NCCL multiplies every float32 and float64 before
+// it adds, the CPU backend once at the end: there, each product may be rounded otherwise.
+bool SameResult(const Job& job, const std::vector<char>& result, const std::vector<char>& expected);
+
 // Every kind with every dtype and op that NCCL runs, of one and several tensors, uneven, in place,
 // of sizes 0, 1, odd and more than what is packed.
 std::vector<Job> AllJobs(int size);
