@@ -19,6 +19,9 @@ struct Options {
   bool doubles = false;  // the driver and NCCL are doubles, which compute on the processor
 };
 
+// The largest tensor.
+inline int64_t LargestBytes(const Options& options) { return options.doubles ? 1 << 18 : 1 << 30; }
+
 // A GPU, its primary context current on this thread for good, and a stream. Failures throw.
 class Gpu {
  public:

@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "ops/runtime/backend/nccl/meeting.h"
+
 namespace tfring::gpu_check {
 namespace {
 
@@ -15,6 +17,16 @@ bool SendAll(int socket, const char* data, size_t bytes) {
     bytes -= static_cast<size_t>(sent);
   }
   return true;
+}
+
+// Two ranks on one GPU are staged, because NCCL before 2.30 refuses them. Here they shall try: each
+// GPU gets another name for each rank.
+void NameApart(char* block, size_t bytes, size_t member) {
+  if (bytes != sizeof(MeetingRecord)) return;
+  MeetingRecord record;
+  std::memcpy(&record, block, bytes);
+  record.device[0] = static_cast<char>('0' + member);
+  std::memcpy(block, &record, bytes);
 }
 
 }  // namespace
@@ -65,6 +77,7 @@ void SocketOrder::Exchange(const Collective& collective,
       } else if (recv(socket_, output, block, MSG_WAITALL) != static_cast<ssize_t>(block)) {
         completion.status = Unavailable("the other rank is gone");
       }
+      NameApart(output, block, m);
       output += block;
     }
   }
@@ -72,7 +85,11 @@ void SocketOrder::Exchange(const Collective& collective,
 }
 
 GpuRank::GpuRank(const Options& options, Rank self, int size, int gpu, int socket)
-    : self_(self), size_(size), gpu_(options, gpu), order_(socket) {
+    : self_(self),
+      size_(size),
+      gpu_(options, gpu),
+      memory_(gpu_.Allocate(LargestBytes(options) + 64)),
+      order_(socket) {
   static const unsigned char text[] = "an image for the driver's double";
   NcclOptions made;
   made.self = self;
@@ -93,7 +110,7 @@ GpuRank::~GpuRank() {
   backend_.reset();
 }
 
-uint64_t GpuRank::Submit(char* memory, int64_t count) {
+uint64_t GpuRank::Submit(int64_t count) {
   Collective collective;
   collective.sequence = ++sequence_;
   collective.path = DataPath::kDevice;
@@ -103,7 +120,7 @@ uint64_t GpuRank::Submit(char* memory, int64_t count) {
   collective.op = ReduceOp::kSum;
   collective.self = self_;
   for (Rank rank = 0; rank < size_; ++rank) collective.members.push_back(rank);
-  collective.buffers = {{memory, memory, 4 * count, 4 * count}};
+  collective.buffers = {{memory_, memory_, 4 * count, 4 * count}};
   auto stream = std::make_shared<CudaStream>(
       gpu_.device(), gpu_.stream(), [](CollectiveKind, DataType, ReduceOp) { return true; });
   Require(stream->MarkReady());
@@ -122,10 +139,9 @@ void GpuRank::CheckSum(int64_t count) {
   std::vector<char> bytes(static_cast<size_t>(4 * count));
   const float mine = static_cast<float>(self_ + 1);
   for (int64_t i = 0; i < count; ++i) std::memcpy(bytes.data() + 4 * i, &mine, 4);
-  char* memory = gpu_.Allocate(4 * count);
-  gpu_.Upload(memory, bytes);
-  Require(Wait(Submit(memory, count)).status);
-  bytes = gpu_.Download(memory, 4 * count);
+  gpu_.Upload(memory_, bytes);
+  Require(Wait(Submit(count)).status);
+  bytes = gpu_.Download(memory_, 4 * count);
   const float expected = static_cast<float>(size_ * (size_ + 1)) / 2;
   for (int64_t i = 0; i < count; ++i) {
     float got = 0.0f;
@@ -134,20 +150,16 @@ void GpuRank::CheckSum(int64_t count) {
                                  " is " + std::to_string(got) + ", not " +
                                  std::to_string(expected));
   }
-  gpu_.Free(memory);
 }
 
 double GpuRank::TimeOf(int64_t count, int times) {
-  char* memory = gpu_.Allocate(4 * count);
-  gpu_.Upload(memory, std::vector<char>(static_cast<size_t>(4 * count)));
-  Require(Wait(Submit(memory, count)).status);
+  gpu_.Upload(memory_, std::vector<char>(static_cast<size_t>(4 * count)));
+  Require(Wait(Submit(count)).status);
   const double start = Seconds();
   uint64_t last = 0;
-  for (int i = 0; i < times; ++i) last = Submit(memory, count);
+  for (int i = 0; i < times; ++i) last = Submit(count);
   Require(Wait(last).status);
-  const double seconds = (Seconds() - start) / times;
-  gpu_.Free(memory);
-  return seconds;
+  return (Seconds() - start) / times;
 }
 
 }  // namespace tfring::gpu_check

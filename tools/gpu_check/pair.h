@@ -32,16 +32,17 @@ class SocketOrder final : public HostOrder {
   std::vector<std::thread> threads_;  // of the launch thread
 };
 
-// A rank with an NcclBackend on a GPU, and its allreduces of float32. Failures throw.
+// A rank with an NcclBackend on a GPU, and its allreduces of float32, all in one piece of memory:
+// freeing some can wait for the whole GPU, and so for a rank that waits for this one. Failures
+// throw.
 class GpuRank {
  public:
   // `socket` as in SocketOrder.
   GpuRank(const Options& options, Rank self, int size, int gpu, int socket);
   ~GpuRank();
 
-  Gpu& gpu() { return gpu_; }
   // Sums `count` elements in place.
-  uint64_t Submit(char* memory, int64_t count);
+  uint64_t Submit(int64_t count);
   Completion Wait(uint64_t sequence);
   void Abort(Status why) { backend_->Abort(std::move(why)); }
   // One allreduce of `count` elements, in which rank r has r + 1, and a look at every sum.
@@ -53,6 +54,7 @@ class GpuRank {
   const Rank self_;
   const int size_;
   Gpu gpu_;
+  char* const memory_;
   SocketOrder order_;
   uint64_t sequence_ = 0;
   std::mutex mutex_;  // guards ended_
