@@ -23,8 +23,9 @@ CXX_FILES = $$(git ls-files 'ops/*.cc' 'ops/*.h' 'tests/cc/*.cc' 'tests/cc/*.h' 
 	'tools/gpu_check/*.cc' 'tools/gpu_check/*.h' 'ops/*.cu')
 PY_FILES := tfring tests benchmarks examples tools setup.py
 
-.PHONY: help setup build demo test test-cc test-python test-parallel gpu-double test-gpu wheel wheel-test lint lint-cc \
-	lint-python format tidy sanitize fuzz bazel docs bench gpu-check clean distclean
+.PHONY: help setup build demo test test-cc test-python test-parallel gpu-double test-gpu wheel \
+	wheel-test lint lint-cc lint-python format tidy sanitize fuzz bazel docs bench gpu-check clean \
+	distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
