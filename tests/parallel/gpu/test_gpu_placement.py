@@ -6,6 +6,7 @@ import os
 import threading
 from typing import Any
 
+import fake_cuda
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -143,3 +144,19 @@ def test_waiting_collectives_block_no_thread_of_tensorflow(rank: int, several: i
     waiting.join()
     assert len(results) == count
     np.testing.assert_array_equal(results[-1].numpy(), np.full(3, several, "float32"))
+
+
+@pytest.mark.skipif(
+    os.environ.get("TFRING_GPU_OPERATIONS") != "nccl" or "FAKE_CUDA_UUID" not in os.environ,
+    reason="holds the streams of the double of the CUDA driver",
+)
+def test_an_eager_call_returns_before_the_gpu_has_run(several: int) -> None:
+    """While the streams start nothing; the result is right all the same."""
+    x = ones("GPU:0")
+    tfring.allreduce(x, op=tfring.Sum, name="held")  # makes the communicator
+    fake_cuda.set_value("hold", 1)
+    try:
+        result = tfring.allreduce(x, op=tfring.Sum, name="held")
+    finally:
+        fake_cuda.set_value("hold", 0)
+    np.testing.assert_array_equal(result.numpy(), np.full(3, several, "float32"))
