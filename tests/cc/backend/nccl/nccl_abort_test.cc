@@ -31,6 +31,7 @@ void RunPhase(const Phase& phase) {
   {
     GpuWorld world(2, [&](NcclOptions* options) {
       options->abort_limit = kSecond;
+      options->destroy_limit = 100 * kMillisecond;
       if (phase.library != nullptr) options->config.nccl_library = Variant(phase.library);
     });
     if (phase.setting != nullptr) SetNccl(phase.setting, 1);
@@ -70,6 +71,23 @@ TEST(AbortInEveryPhase) {
   RunPhase({"a kernel runs", "hang_kernel", 3});
   RunPhase({"more is in flight than may be", "hang_kernel", 40});
   RunPhase({"a kernel that does not even end with an abort", "hang_abort", 1, true});
+}
+
+// A thread that was left alone in a library comes back when everything around it is gone.
+TEST(ACallThatReturnsAfterTheEndHarmsNobody) {
+  BeginHostile(0, 0);
+  {
+    GpuWorld world(2, [](NcclOptions* options) {
+      options->abort_limit = options->destroy_limit = 100 * kMillisecond;
+      options->id_limit = 2 * kSecond;
+      options->config.nccl_library = Variant("id_hangs");
+    });
+    world.SubmitAll(SmallSum(), FirstRanks(2), 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    for (Rank r = 0; r < 2; ++r) world.backend(r).Abort(LostRank());
+    for (Rank r = 0; r < 2; ++r) (void)EndOf(world, r, 1, 10);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
 }
 
 TEST(AbortOfWhatIsIdle) {
