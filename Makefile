@@ -22,7 +22,7 @@ CXX_FILES = $$(git ls-files 'ops/*.cc' 'ops/*.h' 'tests/cc/*.cc' 'tests/cc/*.h' 
 	'tests/doubles/*.cc' 'tests/doubles/*.h')
 PY_FILES := tfring tests benchmarks examples tools setup.py
 
-.PHONY: help setup build demo test test-cc test-python test-parallel wheel wheel-test lint lint-cc \
+.PHONY: help setup build demo test test-cc test-python test-parallel gpu-double test-gpu wheel wheel-test lint lint-cc \
 	lint-python format tidy sanitize fuzz bazel docs bench clean distclean
 
 help: ## List the targets
@@ -67,6 +67,13 @@ test-python: build ## Python tests of one process
 
 test-parallel: build ## Python tests under mpirun with 1, 2, 3 and 4 ranks (RANKS="2 3")
 	tools/parallel_tests.sh $(RANKS)
+
+gpu-double: build ## Download TensorFlow's GPU wheel (600 MB) to run it on a fake CUDA driver
+	$(PY) tests/helpers/gpu_double.py
+
+test-gpu: build ## TensorFlow's GPU wheel on a fake CUDA driver; skipped if it cannot be downloaded
+	$(PY) tests/helpers/gpu_double.py || echo "tests/gpu will be skipped"
+	$(PY) -m pytest -q tests/gpu
 
 wheel: $(READY) ## Make a wheel in dist/
 	rm -rf dist

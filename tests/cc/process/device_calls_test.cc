@@ -1,240 +1,225 @@
-#include <condition_variable>
-#include <deque>
-#include <future>
+// Calls on tensors in device memory, through the whole runtime of several ranks in one process:
+// they are staged, whatever the other ranks have.
+#include <map>
 #include <memory>
-#include <mutex>
-#include <thread>
-#include <utility>
+#include <string>
 #include <vector>
 
-#include "tests/cc/process/fake_stream.h"
+#include "ops/runtime/backend/cuda/stream.h"
+#include "ops/runtime/backend/routing_backend.h"
+#include "tests/cc/backend/cuda/fake_gpu.h"
 #include "tests/cc/process/fixture.h"
 #include "tests/cc/test.h"
 
-// Calls on tensors of devices, with a backend that launches and ends what the test tells it to.
 namespace tfring {
 namespace {
 
-// What one backend was given. Thread-safe.
-class Script {
+using testing::Fake;
+using testing::FakeDriver;
+using testing::Framework;
+
+// As the factory does it.
+void WithDevices(RankRuntimeParts* parts) {
+  auto devices = std::make_shared<CudaDevices>(FakeDriver(), DeviceRule());
+  parts->wrap_stream = [devices](void* stream) { return devices->Wrap(stream); };
+  parts->make_backend = [make = std::move(parts->make_backend)](CompletionSink sink) {
+    return std::make_unique<RoutingBackend>(make, nullptr, std::move(sink));
+  };
+}
+
+std::vector<char> Bytes(const std::vector<float>& values) {
+  const char* const begin = reinterpret_cast<const char*>(values.data());
+  return std::vector<char>(begin, begin + values.size() * sizeof(float));
+}
+
+// A call whose tensors are on a GPU.
+class GpuCall {
  public:
-  void SetSink(CompletionSink sink) { sink_ = std::move(sink); }
-
-  void Submit(Collective collective) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    submitted_.push_back(std::move(collective));
-    changed_.notify_all();
+  GpuCall(Call* call, Framework* gpu, bool early) : call_(call), gpu_(gpu), early_(early) {}
+  ~GpuCall() {
+    for (CuDevicePtr memory : memory_) gpu_->Free(memory);
   }
-  void Abort(const Status& why) {
-    std::deque<Collective> ended;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      ended.swap(submitted_);
+
+  void Start(RankRuntime* rank) {
+    LocalCall local = call_->MakeLocalCall();
+    auto stream = rank->WrapStream(gpu_->stream());
+    ASSERT_TRUE(stream.ok());
+    for (size_t i = 0; i < local.buffers.size(); ++i) {
+      TensorBuffer& buffer = local.buffers[i];
+      buffer.input = On(Bytes(call_->inputs[i]));
+      if (buffer.output == nullptr) continue;
+      buffer.output = On(Bytes(call_->outputs[i]));
+      outputs_.push_back(buffer);
     }
-    for (const Collective& collective : ended) sink_({collective.sequence, why});
-  }
-
-  // The oldest collective that has not ended, once it is there; with `behind`, one that came later.
-  Collective Next(size_t behind = 0) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    const bool there = changed_.wait_for(lock, std::chrono::seconds(30),
-                                         [&] { return submitted_.size() > behind; });
-    EXPECT_TRUE(there);
-    return there ? submitted_[behind] : Collective();
-  }
-  void Launch(uint64_t sequence) {
-    Completion completion;
-    completion.sequence = sequence;
-    completion.stage = CompletionStage::kLaunched;
-    sink_(completion);
-  }
-  void End(uint64_t sequence, const Status& status = OkStatus()) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      const auto it = std::find_if(submitted_.begin(), submitted_.end(),
-                                   [&](const Collective& c) { return c.sequence == sequence; });
-      if (it == submitted_.end()) return;  // ended by Abort
-      submitted_.erase(it);
-    }
-    sink_({sequence, status});
-  }
-
- private:
-  std::mutex mutex_;  // guards submitted_
-  std::condition_variable changed_;
-  std::deque<Collective> submitted_;
-  CompletionSink sink_;
-};
-
-class ScriptedBackend : public CollectiveBackend {
- public:
-  explicit ScriptedBackend(std::shared_ptr<Script> script) : script_(std::move(script)) {}
-  const char* name() const override { return "scripted"; }
-  void Submit(Collective collective) override { script_->Submit(std::move(collective)); }
-  void Abort(Status why) override { script_->Abort(why); }
-  int64_t bytes_sent() const override { return 0; }
-  int64_t wakeups() const override { return 0; }
-
- private:
-  const std::shared_ptr<Script> script_;
-};
-
-// Two ranks.
-struct DeviceJob {
-  DeviceJob() {
-    InProcessControlHub hub(2);
-    Config config;
-    config.max_plans_in_flight = 1;
-    for (Rank rank : {0, 1}) {
-      RankRuntimeParts parts;
-      parts.engine.rank = rank;
-      parts.engine.size = 2;
-      parts.engine.config = config;
-      parts.control = hub.Endpoint(rank);
-      auto script = std::make_shared<Script>();
-      scripts.push_back(script);
-      parts.make_backend = [script](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
-        script->SetSink(std::move(sink));
-        return std::make_unique<ScriptedBackend>(script);
+    if (local.allocate) {
+      local.allocate = [this](int, const Shape& shape) -> Result<void*> {
+        TensorBuffer buffer;
+        buffer.output_bytes = NumElements(shape) * static_cast<int64_t>(sizeof(float));
+        buffer.output = On(std::vector<char>(static_cast<size_t>(buffer.output_bytes), 0x55));
+        outputs_.push_back(buffer);
+        return buffer.output;
       };
-      ranks.push_back(std::move(*RankRuntime::Start(std::move(parts))));
     }
+    EXPECT_TRUE((*stream)->MarkReady().ok());
+    local.stream = *stream;
+    local.early = early_;
+    local.keeps = keeps_;
+    rank->Enqueue(call_->request, std::move(local));
   }
-  ~DeviceJob() {
-    std::vector<std::future<void>> ending;
-    for (auto& rank : ranks) {
-      ending.push_back(std::async(std::launch::async, [&rank] { rank->Shutdown(); }));
-    }
+
+  // What the framework sees on its stream now.
+  std::vector<float> Output(size_t tensor) {
+    const auto bytes = static_cast<size_t>(outputs_[tensor].output_bytes);
+    auto fetched = gpu_->Fetch(reinterpret_cast<CuDevicePtr>(outputs_[tensor].output), bytes);
+    gpu_->Wait();
+    std::vector<float> values(bytes / sizeof(float));
+    std::copy(fetched->begin(), fetched->end(), reinterpret_cast<char*>(values.data()));
+    return values;
   }
-  std::vector<std::shared_ptr<Script>> scripts;
-  std::vector<std::unique_ptr<RankRuntime>> ranks;
+  long keepers() const { return keeps_.use_count() - 1; }
+
+ private:
+  void* On(const std::vector<char>& bytes) {
+    memory_.push_back(gpu_->Allocate(bytes));
+    return reinterpret_cast<void*>(memory_.back());
+  }
+
+  Call* const call_;
+  Framework* const gpu_;
+  const bool early_;
+  const std::shared_ptr<int> keeps_ = std::make_shared<int>(0);
+  std::vector<CuDevicePtr> memory_;
+  std::vector<TensorBuffer> outputs_;
 };
 
-// A call on device memory, and whether that memory is still kept.
-struct DeviceCallOn {
-  DeviceCallOn(RankRuntime* rank, const std::string& name, bool early)
-      : call(Allreduce(name, {2}, 1)), stream(std::make_shared<FakeStream>()) {
-    LocalCall local = call->MakeLocalCall();
-    local.stream = stream;
-    local.early = early;
-    auto memory = std::make_shared<int>(1);
-    kept = memory;
-    local.keeps = std::move(memory);
-    rank->Enqueue(call->request, std::move(local));
+// The call of each rank, of which some are on a GPU.
+struct Ranks {
+  explicit Ranks(int size) {
+    for (int rank = 0; rank < size; ++rank) gpus.push_back(std::make_unique<Framework>(rank));
   }
-  // Until the memory is released, 30 s at most.
-  bool Released() const {
-    for (int i = 0; i < 3000 && !kept.expired(); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  void Run(Job* job, const std::function<bool(int)>& on_gpu, bool early,
+           const std::function<std::unique_ptr<Call>(int)>& make,
+           const std::function<void(const std::vector<float>&, int)>& check) {
+    Calls calls;
+    std::map<int, std::unique_ptr<GpuCall>> on_gpus;
+    for (int rank = 0; rank < job->size(); ++rank) {
+      calls.push_back(make(rank));
+      if (on_gpu(rank)) {
+        on_gpus[rank] = std::make_unique<GpuCall>(calls[rank].get(), gpus[rank].get(), early);
+        on_gpus[rank]->Start(&(*job)[rank]);
+      } else {
+        calls[rank]->Start(&(*job)[rank]);
+      }
     }
-    return kept.expired();
+    for (int rank = 0; rank < job->size(); ++rank) {
+      EXPECT_EQ(calls[rank]->Wait().ToString(), OkStatus().ToString());
+      check(on_gpus.count(rank) != 0 ? on_gpus[rank]->Output(0) : calls[rank]->outputs[0], rank);
+    }
+    for (auto& [rank, call] : on_gpus) {
+      for (int i = 0; i < 20000 && call->keepers() > 0; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      EXPECT_EQ(call->keepers(), 0L);
+    }
   }
-  std::unique_ptr<Call> call;
-  std::shared_ptr<FakeStream> stream;
-  std::weak_ptr<int> kept;
+  std::vector<std::unique_ptr<Framework>> gpus;
 };
 
-TEST(AnEarlyCallIsDoneAtItsLaunchAndItsMemoryIsKeptUntilTheEnd) {
-  DeviceJob job;
-  std::vector<DeviceCallOn> first;
-  std::vector<DeviceCallOn> second;
-  for (Rank rank : {0, 1}) first.emplace_back(job.ranks[rank].get(), "x", true);
-  for (Rank rank : {0, 1}) {
-    const Collective collective = job.scripts[rank]->Next();
-    EXPECT_TRUE(collective.path == DataPath::kDevice);
-    EXPECT_EQ(collective.device_calls.size(), 1u);
-    job.scripts[rank]->Launch(collective.sequence);
-    EXPECT_EQ(first[rank].call->Wait().ToString(), "Ok");
-  }
-  // The same name again, in a plan that ends before the first.
-  for (Rank rank : {0, 1}) second.emplace_back(job.ranks[rank].get(), "x", true);
-  for (Rank rank : {0, 1}) {
-    const uint64_t sequence = job.scripts[rank]->Next(1).sequence;
-    job.scripts[rank]->Launch(sequence);
-    EXPECT_EQ(second[rank].call->Wait().ToString(), "Ok");
-    job.scripts[rank]->End(sequence);
-    EXPECT_TRUE(second[rank].Released());
-    EXPECT_TRUE(!first[rank].kept.expired());
-    job.scripts[rank]->End(job.scripts[rank]->Next().sequence);
-    EXPECT_TRUE(first[rank].Released());
-  }
-}
-
-TEST(OtherCallsAreDoneAtTheEnd) {
-  DeviceJob job;
-  std::vector<DeviceCallOn> calls;
-  for (Rank rank : {0, 1}) calls.emplace_back(job.ranks[rank].get(), "x", false);
-  for (Rank rank : {0, 1}) job.scripts[rank]->Launch(job.scripts[rank]->Next().sequence);
-  // The plan behind it comes because of the launch: by then a `done` would have been called.
-  std::vector<DeviceCallOn> behind;
-  for (Rank rank : {0, 1}) behind.emplace_back(job.ranks[rank].get(), "y", false);
-  for (Rank rank : {0, 1}) {
-    const uint64_t sequence = job.scripts[rank]->Next(1).sequence;
-    EXPECT_TRUE(!calls[rank].call->Ended());
-    job.scripts[rank]->End(job.scripts[rank]->Next().sequence);
-    EXPECT_EQ(calls[rank].call->Wait().ToString(), "Ok");
-    EXPECT_TRUE(calls[rank].Released());
-    EXPECT_TRUE(!behind[rank].call->Ended());
-    job.scripts[rank]->End(sequence);
-    EXPECT_EQ(behind[rank].call->Wait().ToString(), "Ok");
+TEST(SomeRanksHaveGpusAndOthersNot) {
+  for (int size = 1; size <= 4; ++size) {
+    Fake().Reset();
+    Fake().Set("seed", size);
+    Ranks ranks(size);
+    Job job(size, Link::kInProcess, Config(), kNoRank, WithDevices);
+    for (bool early : {false, true}) {
+      for (int which = 0; which < 3; ++which) {
+        const auto on_gpu = [&](int rank) {
+          return which == 0 || (which == 1 ? rank % 2 == 0 : rank == size - 1);
+        };
+        const std::string name = std::to_string(which) + (early ? "early" : "late");
+        ranks.Run(
+            &job, on_gpu, early,
+            [&](int rank) { return Allreduce("r" + name, {100}, static_cast<float>(rank + 1)); },
+            [&](const std::vector<float>& values, int) {
+              EXPECT_TRUE(AllEqual(values, static_cast<float>(size * (size + 1) / 2)));
+            });
+        ranks.Run(
+            &job, on_gpu, early,
+            [&](int rank) {
+              return Single(CollectiveKind::kAllgather, "g" + name, {rank + 1, 3},
+                            static_cast<float>(rank));
+            },
+            [&](const std::vector<float>& values, int) {
+              ASSERT_EQ(values.size(), static_cast<size_t>(3 * size * (size + 1) / 2));
+              EXPECT_EQ(values.front(), 0.0f);
+              EXPECT_EQ(values.back(), static_cast<float>(size - 1));
+            });
+      }
+    }
+    EXPECT_EQ(Fake().Count("blocking_calls"), 0L);
   }
 }
 
-TEST(OneRankWithoutADeviceSendsAllToTheHost) {
-  DeviceJob job;
-  DeviceCallOn on_device(job.ranks[0].get(), "x", true);
-  auto on_host = Allreduce("x", {2}, 1);
-  on_host->request.path = DataPath::kDevice;  // the runtime knows better: there is no stream
-  on_host->Start(job.ranks[1].get());
-  for (Rank rank : {0, 1}) {
-    const Collective collective = job.scripts[rank]->Next();
-    EXPECT_TRUE(collective.path == DataPath::kHost);
-    EXPECT_EQ(collective.device_calls.size(), rank == 0 ? 1u : 0u);
-    job.scripts[rank]->End(collective.sequence);
-  }
-  EXPECT_EQ(on_device.call->Wait().ToString(), "Ok");
-  EXPECT_EQ(on_host->Wait().ToString(), "Ok");
-  EXPECT_TRUE(on_device.Released());
-}
-
-TEST(AFailureAfterDoneEndsWhatFollows) {
-  DeviceJob job;
-  std::vector<DeviceCallOn> calls;
-  for (Rank rank : {0, 1}) calls.emplace_back(job.ranks[rank].get(), "x", true);
-  uint64_t sequence = 0;
-  for (Rank rank : {0, 1}) {
-    sequence = job.scripts[rank]->Next().sequence;
-    job.scripts[rank]->Launch(sequence);
-    EXPECT_EQ(calls[rank].call->Wait().ToString(), "Ok");
-  }
-  job.scripts[1]->End(sequence, Internal("the device reports an error"));
-  for (Rank rank : {0, 1}) {
-    auto later = Allreduce("x", {2}, 1);
-    later->Start(job.ranks[rank].get());
-    EXPECT_CONTAINS(later->Wait().ToString(),
-                    "Internal: rank 1 could not run 'x': the device reports an error");
-    EXPECT_TRUE(calls[rank].Released());
+TEST(CallsOnAGpuAndOnTheHostAreFusedIntoOnePlan) {
+  Fake().Reset();
+  Ranks ranks(2);
+  Job job(2, Link::kInProcess, Config(), kNoRank, WithDevices);
+  for (int round = 0; round < 5; ++round) {
+    Calls calls;
+    std::vector<std::unique_ptr<GpuCall>> on_gpus;
+    for (int rank = 0; rank < 2; ++rank) {
+      for (int i = 0; i < 12; ++i) {
+        calls.push_back(Allreduce("f" + std::to_string(i), {i + 1}, 1.0f + static_cast<float>(i)));
+        on_gpus.push_back(
+            i % (rank + 2) == 0
+                ? std::make_unique<GpuCall>(calls.back().get(), ranks.gpus[rank].get(), i % 2 == 0)
+                : nullptr);
+        if (on_gpus.back() != nullptr) {
+          on_gpus.back()->Start(&job[rank]);
+        } else {
+          calls.back()->Start(&job[rank]);
+        }
+      }
+    }
+    for (size_t c = 0; c < calls.size(); ++c) {
+      EXPECT_EQ(calls[c]->Wait().ToString(), OkStatus().ToString());
+      const float expected = 2.0f * (1.0f + static_cast<float>(c % 12));
+      EXPECT_TRUE(
+          AllEqual(on_gpus[c] != nullptr ? on_gpus[c]->Output(0) : calls[c]->outputs[0], expected));
+    }
+    for (auto& call : on_gpus) {
+      while (call != nullptr && call->keepers() > 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
   }
 }
 
-TEST(AShutdownWaitsForWhatADeviceStillDoes) {
-  DeviceJob job;
-  std::vector<DeviceCallOn> calls;
-  for (Rank rank : {0, 1}) calls.emplace_back(job.ranks[rank].get(), "x", true);
-  std::vector<std::future<void>> ending;
-  for (Rank rank : {0, 1}) {
-    job.scripts[rank]->Launch(job.scripts[rank]->Next().sequence);
-    EXPECT_EQ(calls[rank].call->Wait().ToString(), "Ok");
-    ending.push_back(std::async(std::launch::async, [&, rank] { job.ranks[rank]->Shutdown(); }));
+TEST(ShutdownWaitsForCopiesThatAreUnderWay) {
+  Fake().Reset();
+  Ranks ranks(2);
+  auto job = std::make_unique<Job>(2, Link::kInProcess, Config(), kNoRank, WithDevices);
+  Calls calls;
+  std::vector<std::unique_ptr<GpuCall>> on_gpus;
+  for (int rank = 0; rank < 2; ++rank) {
+    calls.push_back(Allreduce("last", {1000}, 1.0f));
+    on_gpus.push_back(std::make_unique<GpuCall>(calls.back().get(), ranks.gpus[rank].get(), false));
   }
-  for (Rank rank : {0, 1}) {
-    EXPECT_TRUE(ending[rank].wait_for(std::chrono::milliseconds(100)) ==
-                std::future_status::timeout);
-    EXPECT_TRUE(!calls[rank].kept.expired());
+  for (auto& gpu : ranks.gpus) gpu->Wait();
+  Fake().Set("delay_us", 50 * 1000);
+  for (int rank = 0; rank < 2; ++rank) on_gpus[rank]->Start(&(*job)[rank]);
+  job.reset();
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(calls[rank]->Ended());
+    EXPECT_EQ(on_gpus[rank]->keepers(), 0L);
   }
-  for (Rank rank : {0, 1}) job.scripts[rank]->End(job.scripts[rank]->Next().sequence);
-  for (auto& end : ending) end.get();
-  for (Rank rank : {0, 1}) EXPECT_TRUE(calls[rank].kept.expired());
+}
+
+TEST(WrapStreamSaysWhyItCannot) {
+  EXPECT_TRUE(ProcessRuntime::Get().WrapStream(nullptr).status().code() ==
+              StatusCode::kFailedPrecondition);
+  Job host_only(1, Link::kInProcess);
+  EXPECT_TRUE(host_only[0].WrapStream(nullptr).status().code() == StatusCode::kUnavailable);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "ops/runtime/backend/cuda/device.h"
 
+#include <atomic>
 #include <cstdio>
 #include <utility>
 
@@ -178,16 +179,22 @@ ScopedContext::~ScopedContext() {
   if (status_.ok()) device_->cu().CtxPopCurrent(&popped);
 }
 
-void KeepForever(std::shared_ptr<void> memory) {
-  static std::mutex* const mutex = new std::mutex();  // guards kept
-  static auto* const kept = new std::vector<std::shared_ptr<void>>();
+void KeepForever(std::shared_ptr<void> kept) {
+  static std::mutex* const mutex = new std::mutex();  // guards all
+  static auto* const all = new std::vector<std::shared_ptr<void>>();
   std::lock_guard<std::mutex> lock(*mutex);
-  if (kept->empty()) {
+  all->push_back(std::move(kept));
+}
+
+void KeepMemoryForever(std::shared_ptr<void> memory) {
+  if (memory == nullptr) return;
+  static std::atomic<bool> said{false};
+  if (!said.exchange(true)) {
     TFRING_LOG(kError)
         << "a GPU did not finish in the time that was left to it; the memory that it "
            "may still use is not freed before this process ends";
   }
-  kept->push_back(std::move(memory));
+  KeepForever(std::move(memory));
 }
 
 }  // namespace tfring

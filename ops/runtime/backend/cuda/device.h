@@ -104,9 +104,10 @@ class ScopedContext {
   Status status_;
 };
 
-// Keeps the memory until the process ends: for what a device may still write to or read from after
-// the time that was left to it. Says so in the log, once.
-void KeepForever(std::shared_ptr<void> memory);
+// Keeps it until the process ends: what a device, or the driver, may still use after the time that
+// was left to it. KeepMemoryForever says so in the log, once.
+void KeepForever(std::shared_ptr<void> kept);
+void KeepMemoryForever(std::shared_ptr<void> memory);
 
 }  // namespace tfring
 

@@ -71,7 +71,7 @@ Loaded Search(const std::string& file, const std::string& package) {
   if (!file.empty()) {
     Loaded named = Open(file, 0);
     if (named.ok()) return named;
-    return Unavailable("TFRING_NCCL_LIBRARY cannot be used: " + named.status().message());
+    return Unavailable("NCCL cannot be used: " + named.status().message());
   }
   Loaded present = Open(kName, RTLD_NOLOAD);
   if (present.ok()) return present;

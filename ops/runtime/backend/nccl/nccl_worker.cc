@@ -104,8 +104,16 @@ void NcclWorker::Watch() {
   if (!broken.ok()) return Fail(FailureOf(broken), false);
   for (const auto& communicator : communicators_) {
     const Status status = communicator->AsyncError();
-    if (!status.ok()) return Fail(FailureOf(status), false);
+    if (!status.ok()) return Fail(FailureOf(CauseOf(status)), false);
   }
+}
+
+// NCCL says only that CUDA failed. A device that is broken says so at the next call.
+Status NcclWorker::CauseOf(Status status) {
+  if (launcher_ == nullptr) return status;
+  (void)device_->Record(launcher_->stream());
+  const Status broken = device_->broken();
+  return broken.ok() ? status : broken;
 }
 
 void NcclWorker::Loop() {
@@ -166,7 +174,7 @@ void NcclWorker::Handle(Item item) {
   }
   if (status.ok() && !WaitForRoom()) status = Cancelled("stopped");
   if (!status.ok()) {
-    Fail(FailureOf(status), false);
+    if (!table_.failure()) Fail(FailureOf(CauseOf(status)), false);
     return table_.End(sequence, Completion());
   }
   const NcclProgram program = std::move(*item.program);
@@ -312,7 +320,7 @@ void NcclWorker::Launch(Item item, const NcclProgram& program) {
     bytes_.fetch_add(BytesOf(program, item.collective), std::memory_order_relaxed);
     table_.Launched(sequence);
   } else {
-    Fail(FailureOf(status), false);
+    Fail(FailureOf(stopping() ? status : CauseOf(status)), false);
   }
   auto calls = std::make_shared<std::vector<DeviceCall>>(std::move(item.collective.device_calls));
   waiter_->After(launcher_->stream(),

@@ -79,6 +79,7 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   void Loop();
   bool Next(Item* item);
   void Watch();
+  Status CauseOf(Status status);
   void Handle(Item item);
   Status Prepare(const Collective& collective);
   Status Meet(Item* item);

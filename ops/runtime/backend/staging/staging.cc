@@ -86,7 +86,7 @@ void Staging::Begin(const JobPtr& job) {
     try {
       job->outcome.status = CopyIn(job, &used);
     } catch (const std::exception& error) {
-      job->outcome.status = Internal(job->who + ": no memory to copy it from the GPU (" +
+      job->outcome.status = Internal(std::string("no memory to copy it from the GPU (") +
                                      error.what() + "); use smaller tensors or buckets");
     }
   }
@@ -127,6 +127,7 @@ Status Staging::CopyIn(const JobPtr& job, std::vector<Lane*>* used) {
 void Staging::OnHost(const JobPtr& job) {
   steps_.fetch_add(1, std::memory_order_relaxed);
   if (job->outcome.status.ok()) job->outcome.status = aborted();
+  Explain(job.get());
   if (!job->outcome.status.ok()) {
     // First, or what comes after it would run where the other ranks run this.
     host_.fail(job->outcome.status);
@@ -211,12 +212,12 @@ void Staging::AfterAll(const JobPtr& job, const std::vector<Lane*>& lanes, Direc
 // No device uses the memory any more, or it never will end with it.
 void Staging::End(const JobPtr& job) {
   steps_.fetch_add(1, std::memory_order_relaxed);
+  Explain(job.get());
   Completion completion;
-  const Status& status = job->outcome.status;
-  completion.status = status;
+  completion.status = job->outcome.status;
   if (job->outcome.in_use) {
-    KeepForever(job->memory);
-    for (const DeviceCall& call : job->calls) KeepForever(call.keeps);
+    KeepMemoryForever(job->memory);
+    for (const DeviceCall& call : job->calls) KeepMemoryForever(call.keeps);
   }
   Report(job, std::move(completion));
 }
@@ -226,6 +227,7 @@ void Staging::Report(const JobPtr& job, Completion completion) {
   completion.stage = CompletionStage::kEnded;
   job->memory.reset();
   job->calls.clear();
+  job->collective = Collective();
   sink_(std::move(completion));
 }
 
@@ -242,6 +244,14 @@ Result<Staging::Lane*> Staging::LaneOf(const Job& job, size_t call) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (limit_) lane->waiter.EndBy(*limit_, aborted_);
   return (lanes_[device.get()] = std::move(lane)).get();
+}
+
+// A failure after an abort is one of its effects.
+void Staging::Explain(Job* job) const {
+  Status& status = job->outcome.status;
+  if (status.ok()) return;
+  const Status why = aborted();
+  status = why.ok() ? Status(status.code(), job->who + ": " + status.message()) : why;
 }
 
 Status Staging::aborted() const {

@@ -98,6 +98,7 @@ class Staging {
   void Post(std::function<void()> task);
   void Loop();
   Status aborted() const;
+  void Explain(Job* job) const;
 
   const Host host_;
   const CompletionSink sink_;

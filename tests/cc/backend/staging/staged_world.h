@@ -94,6 +94,7 @@ class DevicePart {
   std::vector<std::vector<char>> Results();
   // The device memory, which may be freed now.
   void Free();
+  const Collective& collective() const { return collective_; }
   // Whether all its tensors are on the device, in calls whose results are used at kLaunched.
   bool early() const { return early_; }
 
