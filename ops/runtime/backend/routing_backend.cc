@@ -62,6 +62,10 @@ RoutingBackend::RoutingBackend(const MakeHost& make_host, MakeDevice make_device
 // ended it and its copies are through.
 RoutingBackend::~RoutingBackend() {
   Abort(Cancelled("the backend was closed"));
+  {
+    std::lock_guard<std::mutex> lock(fail_mutex_);
+    closing_ = true;  // the backends that it would abort end now
+  }
   std::unique_ptr<CollectiveBackend> device;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -102,6 +106,11 @@ void RoutingBackend::Abort(Status why) {
   if (device != nullptr) device->Abort(why);
 }
 
+void RoutingBackend::FailFromStaging(Status why) {
+  std::lock_guard<std::mutex> lock(fail_mutex_);
+  if (!closing_) Abort(std::move(why));
+}
+
 std::unique_ptr<HostPlace> RoutingBackend::Reserve() { return std::make_unique<Place>(this); }
 
 void RoutingBackend::Stage(uint64_t place, Collective collective) {
@@ -123,7 +132,7 @@ Status RoutingBackend::MakeStaging() {
     places_.Run(place, std::move(collective), std::move(ended));
   };
   host.give_up = [this](uint64_t place) { places_.GiveUp(place); };
-  host.fail = [this](Status why) { Abort(std::move(why)); };
+  host.fail = [this](Status why) { FailFromStaging(std::move(why)); };
   try {
     staging_ = std::make_unique<Staging>(std::move(host), sink_);
   } catch (const std::exception& error) {

@@ -44,12 +44,16 @@ class RoutingBackend final : public CollectiveBackend, private HostOrder {
   CollectiveBackend* Device();
   CollectiveBackend* device() const;
 
+  void FailFromStaging(Status why);
+
   const MakeDevice make_device_;
   const CompletionSink sink_;
   const std::shared_ptr<Link> link_;
   HostPlaces places_;
   std::unique_ptr<CollectiveBackend> host_;
 
+  std::mutex fail_mutex_;  // held by FailFromStaging; guards closing_
+  bool closing_ = false;
   mutable std::mutex mutex_;  // guards the making of the two, and aborted_
   Status aborted_;
   std::unique_ptr<Staging> staging_;

@@ -215,6 +215,39 @@ TEST(ShutdownWaitsForCopiesThatAreUnderWay) {
   }
 }
 
+// With what the factory chooses.
+TEST(TheRuntimeOfAProcessLoadsTheDriverWithTheFirstStream) {
+  Fake().Reset();
+  Ranks ranks(1);
+  InitOptions options;
+  options.hosts = {"a"};
+  options.config["CUDA_DRIVER"] = "libnone_such.so.1";
+  ASSERT_TRUE(ProcessRuntime::Get().Init(options).ok());
+  auto missing = ProcessRuntime::Get().WrapStream(ranks.gpus[0]->stream());
+  EXPECT_CONTAINS(missing.status().ToString(), "libnone_such.so.1 cannot be loaded");
+  ProcessRuntime::Get().Shutdown();
+  options.config["CUDA_DRIVER"] = FakeDriver();
+  options.config["GPU_OPERATIONS"] = "host";
+  ASSERT_TRUE(ProcessRuntime::Get().Init(options).ok());
+  auto wrapped = ProcessRuntime::Get().WrapStream(ranks.gpus[0]->stream());
+  EXPECT_TRUE(wrapped.ok());
+  auto call = Allreduce("x", {7}, 3.0f);
+  std::vector<char> input = Bytes(call->inputs[0]);
+  const CuDevicePtr memory = ranks.gpus[0]->Allocate(input);
+  EXPECT_TRUE((*wrapped)->MarkReady().ok());
+  LocalCall local = call->MakeLocalCall();
+  local.stream = *wrapped;
+  local.buffers[0].input = local.buffers[0].output = reinterpret_cast<void*>(memory);
+  ProcessRuntime::Get().Enqueue(call->request, std::move(local));
+  EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
+  auto result = ranks.gpus[0]->Fetch(memory, input.size());
+  ranks.gpus[0]->Wait();
+  EXPECT_TRUE(*result == input);
+  EXPECT_EQ(Fake().Count("d2h_copies"), 1L);
+  ProcessRuntime::Get().Shutdown();
+  ranks.gpus[0]->Free(memory);
+}
+
 TEST(WrapStreamSaysWhyItCannot) {
   EXPECT_TRUE(ProcessRuntime::Get().WrapStream(nullptr).status().code() ==
               StatusCode::kFailedPrecondition);

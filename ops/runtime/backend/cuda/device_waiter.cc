@@ -144,14 +144,14 @@ void DeviceWaiter::Sleep() {
 }
 
 bool DeviceWaiter::Finished(const Wait& wait, DeviceOutcome* outcome) {
-  if (!wait.failure.ok()) {
-    // It is not known how far the device is with what was there before the failure.
-    *outcome = {wait.failure, true};
-    return true;
-  }
   const Status broken = device_->broken();
   if (!broken.ok()) {
     *outcome = {broken, false};
+    return true;
+  }
+  if (!wait.failure.ok()) {
+    // It is not known how far the device is with what was there before the failure.
+    *outcome = {wait.failure, true};
     return true;
   }
   CuResult result = kCudaSuccess;

@@ -296,6 +296,19 @@ std::vector<std::vector<char>> DevicePart::Results() {
   return results;
 }
 
+std::vector<std::vector<char>> DevicePart::ResultsInMemory() const {
+  std::vector<std::vector<char>> results;
+  for (const TensorBuffer& buffer : collective_.buffers) {
+    results.emplace_back();
+    if (buffer.output == nullptr || buffer.output_bytes == 0) continue;
+    const auto bytes = static_cast<size_t>(buffer.output_bytes);
+    const auto address = reinterpret_cast<CuDevicePtr>(buffer.output);
+    const char* const from = static_cast<const char*>(Fake().View(address, bytes));
+    results.back().assign(from, from + bytes);
+  }
+  return results;
+}
+
 void DevicePart::Free() {
   collective_.device_calls.clear();
   for (std::vector<CuDevicePtr>* list : {&inputs_, &outputs_}) {

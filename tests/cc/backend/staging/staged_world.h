@@ -92,6 +92,8 @@ class DevicePart {
   void ReadResults();
   // The results, once the framework's stream has come to them.
   std::vector<std::vector<char>> Results();
+  // The results as they are in memory now, whatever is still on the framework's stream.
+  std::vector<std::vector<char>> ResultsInMemory() const;
   // The device memory, which may be freed now.
   void Free();
   const Collective& collective() const { return collective_; }

@@ -102,5 +102,55 @@ TEST(EveryKindHasTheValuesOfTheHost) {
   }
 }
 
+// A fault at any moment, on late streams: everything ends once, and what ends well is right. When a
+// rank fails the others are told that it was lost, as the engine does.
+void RunWithFault(unsigned seed) {
+  constexpr int kSize = 2;
+  const std::string what = "seed " + std::to_string(seed);
+  std::mt19937 random(seed);
+  std::vector<Spec> specs;
+  for (int i = 0; i < 12; ++i) specs.push_back(RandomSpec(kSize, &random));
+  Fake().Reset();
+  const AllResults expected = OnTheHost(specs, kSize);
+  StagedWorld world(kSize);
+  world.on_completion = [&](Rank rank, const Completion& completion) {
+    if (completion.status.ok()) return;
+    world.backend(1 - rank).Abort(Unavailable("rank " + std::to_string(rank) + " was lost"));
+  };
+  std::vector<std::vector<std::unique_ptr<DevicePart>>> parts(specs.size());
+  for (size_t s = 0; s < specs.size(); ++s) {
+    for (Rank rank = 0; rank < kSize; ++rank) {
+      const Placement placement = RandomPlacement(specs[s].elements.size(), &random);
+      parts[s].push_back(std::make_unique<DevicePart>(&world, rank, MakePart(specs[s], rank, s),
+                                                      specs[s].in_place, placement.on_device,
+                                                      placement.early));
+    }
+  }
+  for (Rank rank = 0; rank < kSize; ++rank) world.gpu(rank).Wait();
+  Fake().Set("seed", static_cast<long>(seed) + 1);
+  Fake().Set("delay_us", 100);
+  Fake().Set("fault_device", static_cast<long>(random() % kSize));
+  const char* const faults[] = {"sticky", "sticky", "lost_host_function", "slow_event"};
+  Fake().Set("slow_event_us", 20 * 1000);
+  Fake().Inject(faults[random() % 4], 1 + static_cast<long>(random() % 40));
+  for (size_t s = 0; s < specs.size(); ++s) {
+    for (auto& part : parts[s]) part->Submit();
+  }
+  for (size_t s = 0; s < specs.size(); ++s) {
+    for (Rank rank = 0; rank < kSize; ++rank) {
+      const Completion end = world.Wait(rank, s);
+      EXPECT_EQ(what + std::to_string(world.Ends(rank, s)), what + "1");
+      if (!end.status.ok()) continue;
+      EXPECT_EQ(what + std::to_string(parts[s][rank]->ResultsInMemory() == expected[s][rank]),
+                what + "1");
+    }
+  }
+  Fake().Reset();
+}
+
+TEST(WithFaultsEverythingEndsOnceAndIsRightOrAnError) {
+  for (unsigned seed = 0; seed < 60; ++seed) RunWithFault(seed);
+}
+
 }  // namespace
 }  // namespace tfring::testing
