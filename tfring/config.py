@@ -27,6 +27,9 @@ RUNTIME_SETTINGS = (
     "DETERMINISTIC",
     "CALL_SITE_CHECK",
     "SHARED_MEMORY",
+    "GPU_OPERATIONS",
+    "NCCL_LIBRARY",
+    "CUDA_DRIVER",
     "LOG_LEVEL",
 )
 
@@ -45,6 +48,8 @@ PYTHON_SETTINGS = {
     "RENDEZVOUS_ADDR": "where rank 0 listens while the job starts",
     "RENDEZVOUS_PORT": "the port belonging to RENDEZVOUS_ADDR",
     "DIVERGENCE_GUARD": "0: fit does not compare the ranks' weights after each epoch (default 1)",
+    "ENABLE_ASYNC_COMPLETION": "1: on a GPU an op is done when the GPU has its work, not when "
+    "the results are there (default 0: eager calls and a step's last gradients only)",
     "DYNAMIC_PROCESS_SETS": "accepted for Horovod's sake: process sets can always be added",
     "LIB_DIR": "folder of the compiled libraries (for developers)",
 }
@@ -74,6 +79,8 @@ _ALIASES = {
     "HOROVOD_STALL_CHECK_TIME_SECONDS": "STALL_CHECK_TIME_SECONDS",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "STALL_SHUTDOWN_TIME_SECONDS",
     "HOROVOD_LOG_LEVEL": "LOG_LEVEL",
+    "HOROVOD_GPU_OPERATIONS": "GPU_OPERATIONS",
+    "HOROVOD_ENABLE_ASYNC_COMPLETION": "ENABLE_ASYNC_COMPLETION",
     "HOROVOD_GLOO_IFACE": "INTERFACE",
     "HOROVOD_START_TIMEOUT": "START_TIMEOUT",
 }
@@ -91,10 +98,15 @@ _WITHOUT_EFFECT = {
     "HOROVOD_HIERARCHICAL_": "algorithms are chosen by size and number of ranks",
     "HOROVOD_TORUS_ALLREDUCE": "algorithms are chosen by size and number of ranks",
     "HOROVOD_ADASUM_MPI_CHUNK_SIZE": "Adasum does not go over MPI",
-    "HOROVOD_BATCH_D2D_MEMCOPIES": "collectives run on the CPU",
-    "HOROVOD_NUM_NCCL_STREAMS": "collectives run on the CPU",
-    "HOROVOD_ENABLE_ASYNC_COMPLETION": "collectives run on the CPU",
-    "HOROVOD_DISABLE_NVTX_RANGES": "collectives run on the CPU",
+    "HOROVOD_BATCH_D2D_MEMCOPIES": "copies on a GPU are always batched",
+    "HOROVOD_NUM_NCCL_STREAMS": "there is one stream, which keeps the order of the plans",
+    "HOROVOD_DISABLE_NVTX_RANGES": "there are no NVTX ranges",
+    "HOROVOD_GPU_ALLREDUCE": "TFRING_GPU_OPERATIONS counts for all collectives",
+    "HOROVOD_GPU_ALLGATHER": "TFRING_GPU_OPERATIONS counts for all collectives",
+    "HOROVOD_GPU_ALLTOALL": "TFRING_GPU_OPERATIONS counts for all collectives",
+    "HOROVOD_GPU_BROADCAST": "TFRING_GPU_OPERATIONS counts for all collectives",
+    "HOROVOD_GPU_REDUCESCATTER": "TFRING_GPU_OPERATIONS counts for all collectives",
+    "HOROVOD_NCCL_": "NCCL is loaded when it is needed: TFRING_NCCL_LIBRARY names another one",
     "HOROVOD_ENABLE_XLA_OPS": "jit_compile=True needs no setting",
     "HOROVOD_THREAD_AFFINITY": "threads are not bound to cores: use the launcher's options",
     "HOROVOD_LOG_HIDE_TIME": "log lines have no time",
@@ -109,7 +121,7 @@ _WITHOUT_EFFECT = {
 }
 
 # Settings that may differ between ranks; rank 0's value of the others counts for the whole job.
-LOCAL_SETTINGS = frozenset({"LOG_LEVEL"})
+LOCAL_SETTINGS = frozenset({"LOG_LEVEL", "NCCL_LIBRARY", "CUDA_DRIVER"})
 
 DEFAULT_START_TIMEOUT = 60.0
 DEFAULT_MESH_LIMIT = 64
@@ -138,6 +150,7 @@ class Settings:
         meeting: "mpi" or "rendezvous"; None: what the environment suggests.
         job_id: Keeps jobs apart, or None: the environment decides.
         divergence_guard: Whether `fit` compares the ranks' weights after each epoch.
+        async_completion: Whether ops on a GPU are done before their results are there.
         unknown: One warning for every ``TFRING_X`` that nobody knows.
         without_effect: Warnings of those ``HOROVOD_X`` that ask for something that tfring does not
             have.
@@ -157,6 +170,7 @@ class Settings:
     meeting: str | None = None
     job_id: str | None = None
     divergence_guard: bool = True
+    async_completion: bool = False
     unknown: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
 
@@ -190,6 +204,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         meeting=_choice("MEETING", values, ("mpi", "rendezvous")),
         job_id=values.get("JOB_ID") or None,
         divergence_guard=_switch("DIVERGENCE_GUARD", values, default="1"),
+        async_completion=_switch("ENABLE_ASYNC_COMPLETION", values),
         unknown=tuple(_unknown_warnings(environ)),
         without_effect=tuple(_horovod_warnings(environ)),
     )

@@ -21,6 +21,7 @@ from tfring.bootstrap.mpi_exchange import finalize, is_communicator, spans_world
 from tfring.config import SettingError, Settings, read_settings
 from tfring.environments import find_identity
 from tfring.exceptions import described
+from tfring.gpu.nccl import with_nccl
 from tfring.process_sets import ProcessSet, registry
 from tfring.security import generation
 from tfring.security.sources import take_secret
@@ -141,7 +142,7 @@ def _start(membership: Membership, settings: Settings) -> None:
             data_fds=membership.data_fds,
             local_pids=membership.local_pids,
             control_keys=membership.control_keys,
-            config=membership.runtime,
+            config=with_nccl(membership.runtime),
             start_timeout=settings.start_timeout,
         )
     except _native.core.CoreError as error:

@@ -1,3 +1,4 @@
+#include "ops/kernels/registration.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfring {
@@ -18,7 +19,7 @@ class ChannelKernel : public tf::OpKernel {
   bool IsExpensive() override { return false; }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfringChannel").Device(tf::DEVICE_CPU), ChannelKernel);
+TFRING_REGISTER_KERNEL("TfringChannel", ChannelKernel);
 
 }  // namespace
 }  // namespace tfring

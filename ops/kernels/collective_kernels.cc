@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/kernels/kernel_base.h"
+#include "ops/kernels/registration.h"
 #include "ops/kernels/splits.h"
 #include "ops/runtime/base/export.h"
 
@@ -34,15 +35,19 @@ class SameShapeKernel : public CollectiveKernel {
   }
 };
 
-// TfringReduce: an allreduce whose result is on the root only; the other ranks get zeros.
+// TfringReduce: an allreduce whose result is on the root only; the other ranks get zeros. On the
+// CPU those take the place of the inputs in the end; a device gets its work in advance, so that
+// there they have memory of their own.
 class ReduceKernel : public SameShapeKernel<CollectiveKind::kReduce> {
  public:
   using SameShapeKernel::SameShapeKernel;
 
  protected:
   absl::Status Prepare(tf::OpKernelContext* context, KernelCall* call) const override {
+    const bool root = OwnRank() == request().root;
+    if (on_device() && !root) return PrepareZeros(context, call);
     TF_RETURN_IF_ERROR(SameShapeKernel::Prepare(context, call));
-    if (OwnRank() == request().root) return absl::OkStatus();
+    if (root) return absl::OkStatus();
     call->finish = [outputs = call->local.buffers] {
       for (const TensorBuffer& buffer : outputs) {
         if (buffer.output_bytes == 0) continue;
@@ -204,9 +209,6 @@ class JoinKernel : public CollectiveKernel {
     return absl::OkStatus();
   }
 };
-
-#define TFRING_REGISTER_KERNEL(name, ...) \
-  REGISTER_KERNEL_BUILDER(Name(name).Device(tf::DEVICE_CPU), __VA_ARGS__)
 
 TFRING_REGISTER_KERNEL("TfringAllreduce", SameShapeKernel<CollectiveKind::kAllreduce>);
 TFRING_REGISTER_KERNEL("TfringBroadcast", SameShapeKernel<CollectiveKind::kBroadcast>);

@@ -1,5 +1,6 @@
 #include "ops/kernels/kernel_base.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 #include "ops/kernels/conversions.h"
 #include "ops/kernels/step_runs.h"
 #include "ops/runtime/base/export.h"
+#include "xla/stream_executor/stream.h"
 
 namespace tfring {
 namespace {
@@ -25,17 +27,37 @@ Shape ShapeOf(const tf::Tensor& tensor) {
   return Shape(sizes.begin(), sizes.end());
 }
 
+// As allocate_output, but an error if there is no memory now: TensorFlow would wait for some, and
+// the control thread must not.
+absl::Status AllocateAtOnce(tf::OpKernelContext* context, int index, const tf::TensorShape& shape,
+                            tf::Tensor** output) {
+  const tf::AllocationAttributes attributes(/*retry_on_failure=*/false,
+                                            /*allocation_will_be_logged=*/true, nullptr);
+  tf::Tensor allocated;
+  TF_RETURN_IF_ERROR(context->allocate_temp(context->expected_output_dtype(index), shape,
+                                            &allocated, context->output_alloc_attr(index),
+                                            attributes));
+  context->set_output(index, std::move(allocated));
+  *output = context->mutable_output(index);
+  return absl::OkStatus();
+}
+
 void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::DoneCallback done) {
-  auto inputs = std::make_shared<std::vector<tf::Tensor>>(std::move(call.inputs));
   const uint64_t run = StepRuns::Get().Enter(context, call.request.process_set);
   call.local.run = run;
-  call.local.done = [context, run, inputs, finish = std::move(call.finish),
-                     done = std::move(done)](const Status& status) {
+  // The device may still use the tensors if `done` comes early or with an error.
+  const bool in_use_after_error = call.local.stream != nullptr;
+  const bool in_use = call.local.early;
+  if (call.local.stream != nullptr) call.local.keeps = call.held;
+  call.local.done = [context, run, held = std::move(call.held), in_use, in_use_after_error,
+                     finish = std::move(call.finish),
+                     done = std::move(done)](const Status& status) mutable {
     absl::Status outcome = ToAbsl(status);
     if (outcome.ok() && finish) outcome = finish();
     if (!outcome.ok()) context->SetStatus(outcome);
-    // Before the ops that follow may run: none of them could forward an input that is held here.
-    inputs->clear();
+    // Before the ops that follow may run: none of them could forward a tensor that is held here.
+    if (!in_use && (status.ok() || !in_use_after_error)) held->clear();
+    held.reset();
     StepRuns::Get().Leave(run, *context);
     done();
   };
@@ -47,25 +69,56 @@ void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::Do
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* construction, CollectiveKind kind)
     : AsyncOpKernel(construction) {
   OP_REQUIRES_OK(construction, ReadAttributes(*construction, kind, &request_));
+  OP_REQUIRES_OK(construction, construction->GetAttr("early", &early_));
+  const auto on_device = [](const tf::MemoryTypeSlice& types) {
+    return std::find(types.begin(), types.end(), tf::DEVICE_MEMORY) != types.end();
+  };
+  on_device_ = construction->device_type() == tf::DEVICE_GPU &&
+               (on_device(construction->input_memory_types()) ||
+                on_device(construction->output_memory_types()));
+  // Whoever calls an eager op waits until it is done.
+  early_ = on_device_ && (early_ || !request_.in_run);
 }
 
 void CollectiveKernel::ComputeAsync(tf::OpKernelContext* context, DoneCallback done) {
   KernelCall call;
   call.request = request_;
-  const absl::Status prepared = Prepare(context, &call);
+  call.held = std::make_shared<std::vector<tf::Tensor>>();
+  absl::Status prepared = Prepare(context, &call);
+  // After the memory has been allocated: it may be used after what is on the stream then.
+  if (prepared.ok() && on_device_) prepared = ToAbsl(UseDevice(context, &call));
   if (!prepared.ok()) {
     call = KernelCall();
     call.request = request_;
+    call.held = std::make_shared<std::vector<tf::Tensor>>();
     Refuse(InvalidArgument(Describe(request_) + ": " + std::string(prepared.message())),
            &call.request);
   }
   Submit(context, std::move(call), std::move(done));
 }
 
-absl::Status CollectiveKernel::PrepareSameShapes(tf::OpKernelContext* context, KernelCall* call) {
+Status CollectiveKernel::UseDevice(tf::OpKernelContext* context, KernelCall* call) const {
+  tf::DeviceContext* const device = context->op_device_context();
+  if (device == nullptr || device->stream() == nullptr) {
+    return Unavailable("TensorFlow gives no stream for " + context->device()->name());
+  }
+  Result<std::shared_ptr<DeviceStream>> stream =
+      ProcessRuntime::Get().WrapStream(device->stream()->platform_specific_handle().stream);
+  if (!stream.ok()) return stream.status();
+  call->local.stream = *std::move(stream);
+  TFRING_RETURN_IF_ERROR(call->local.stream->MarkReady());
+  const Request& request = call->request;
+  const bool runs = call->local.stream->RunsOnDevice(request.kind, request.dtype, request.op);
+  call->request.path = runs ? DataPath::kDevice : DataPath::kHost;
+  call->local.early = early_;
+  return OkStatus();
+}
+
+absl::Status CollectiveKernel::PrepareSameShapes(tf::OpKernelContext* context,
+                                                 KernelCall* call) const {
   const int count = context->num_outputs();
-  // TensorFlow forwards an input only while nobody else holds it, so `call->inputs`, which holds
-  // those that were not forwarded, is filled after all outputs are there.
+  // TensorFlow forwards an input only while nobody else holds it, so `call->held` is filled after
+  // all outputs are there.
   std::vector<tf::Tensor*> outputs(count, nullptr);
   for (int i = 0; i < count; ++i) {
     const tf::TensorShape shape = context->input(i).shape();
@@ -80,8 +133,26 @@ absl::Status CollectiveKernel::PrepareSameShapes(tf::OpKernelContext* context, K
   }
   for (int i = 0; i < count; ++i) {
     if (call->local.buffers[i].input != outputs[i]->data()) {
-      call->inputs.push_back(context->input(i));
+      call->held->push_back(context->input(i));
     }
+    if (on_device_) call->held->push_back(*outputs[i]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CollectiveKernel::PrepareZeros(tf::OpKernelContext* context, KernelCall* call) const {
+  for (int i = 0; i < context->num_outputs(); ++i) {
+    AddInput(context, i, call);
+    tf::Tensor* output = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(i, context->input(i).shape(), &output));
+    allocated_outputs.fetch_add(1, std::memory_order_relaxed);
+    TensorBuffer& buffer = call->local.buffers.back();
+    buffer.output = output->data();
+    buffer.output_bytes = Bytes(*output);
+    if (buffer.output_bytes == 0) continue;
+    tf::DeviceContext* const device = context->op_device_context();
+    stream_executor::DeviceAddressBase memory(buffer.output, output->TotalBytes());
+    TF_RETURN_IF_ERROR(device->stream()->MemZero(&memory, output->TotalBytes()));
   }
   return absl::OkStatus();
 }
@@ -90,17 +161,23 @@ void CollectiveKernel::AddInput(tf::OpKernelContext* context, int index, KernelC
   const tf::Tensor& input = context->input(index);
   call->request.shapes.push_back(ShapeOf(input));
   call->local.buffers.push_back({input.data(), nullptr, Bytes(input), 0});
-  call->inputs.push_back(input);
+  call->held->push_back(input);
 }
 
-void CollectiveKernel::AllocateOutputsLater(tf::OpKernelContext* context, KernelCall* call) {
-  call->local.allocate = [context](int index, const Shape& shape) -> Result<void*> {
+void CollectiveKernel::AllocateOutputsLater(tf::OpKernelContext* context, KernelCall* call) const {
+  // Null on the CPU, where TensorFlow holds outputs long enough.
+  const auto held = on_device_ ? call->held : nullptr;
+  call->local.allocate = [context, held](int index, const Shape& shape) -> Result<void*> {
     tf::TensorShape output_shape;
     tf::Tensor* output = nullptr;
     absl::Status status = tf::TensorShape::BuildTensorShape(shape, &output_shape);
-    if (status.ok()) status = context->allocate_output(index, output_shape, &output);
+    if (status.ok()) {
+      status = held == nullptr ? context->allocate_output(index, output_shape, &output)
+                               : AllocateAtOnce(context, index, output_shape, &output);
+    }
     if (!status.ok()) return Internal(std::string(status.message()));
     allocated_outputs.fetch_add(1, std::memory_order_relaxed);
+    if (held != nullptr) held->push_back(*output);
     return output->data();
   };
 }

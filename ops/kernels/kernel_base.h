@@ -2,6 +2,7 @@
 #define TFRING_OPS_KERNELS_KERNEL_BASE_H_
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "ops/runtime/process/process_runtime.h"
@@ -14,8 +15,10 @@ namespace tfring {
 struct KernelCall {
   Request request;  // what this rank sends to the sequencer
   LocalCall local;  // what stays here: buffers and callbacks
-  // Inputs that the runtime reads from; held until the collective has ended.
-  std::vector<tensorflow::Tensor> inputs;
+  // Tensors in use until the collective has ended: on the CPU the inputs that are only read, which
+  // TensorFlow may drop before; in device memory the inputs and outputs, because the device may
+  // have work on them when the op has ended.
+  std::shared_ptr<std::vector<tensorflow::Tensor>> held;
   // Runs after a success, before TensorFlow continues; may be empty.
   std::function<absl::Status()> finish;
 };
@@ -35,6 +38,11 @@ struct KernelCall {
 // 4. When the collective has ended, the completion thread runs `finish`, sets the op's status and
 //    calls `done`. TensorFlow may run the ops that follow on that same thread.
 //
+// Of an op on a GPU, the tensors are in device memory (but for int32, see registration.cc), which
+// belongs to the stream on which TensorFlow computes: the call goes with that stream, and the
+// runtime is told which of its work comes before. `done` comes when the results are there; with
+// `early` when the stream waits for them, so that whoever called the op waits for nothing.
+//
 // There is one instance per node of a graph; TensorFlow keeps it until its last call has ended.
 // Constant after construction, so several executor threads may use it at once.
 class CollectiveKernel : public tensorflow::AsyncOpKernel {
@@ -51,18 +59,30 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   virtual absl::Status Prepare(tensorflow::OpKernelContext* context, KernelCall* call) const = 0;
 
   // Output i has the shape of input i and, if possible, its buffer.
-  static absl::Status PrepareSameShapes(tensorflow::OpKernelContext* context, KernelCall* call);
+  absl::Status PrepareSameShapes(tensorflow::OpKernelContext* context, KernelCall* call) const;
+
+  // Output i has the shape of input i and holds zeros in device memory; the collective does not
+  // write it.
+  absl::Status PrepareZeros(tensorflow::OpKernelContext* context, KernelCall* call) const;
 
   // Adds input `index`, which is only read.
   static void AddInput(tensorflow::OpKernelContext* context, int index, KernelCall* call);
 
   // Allocates each output when the runtime knows its shape.
-  static void AllocateOutputsLater(tensorflow::OpKernelContext* context, KernelCall* call);
+  void AllocateOutputsLater(tensorflow::OpKernelContext* context, KernelCall* call) const;
 
   const Request& request() const { return request_; }
 
+  // Whether the tensors are in the memory of a device that the host cannot read.
+  bool on_device() const { return on_device_; }
+
  private:
+  // Makes the call one on the stream of the op's device, if its tensors are there.
+  Status UseDevice(tensorflow::OpKernelContext* context, KernelCall* call) const;
+
   Request request_;  // without shapes and splits
+  bool on_device_ = false;
+  bool early_ = false;
 };
 
 }  // namespace tfring

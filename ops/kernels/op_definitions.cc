@@ -63,7 +63,9 @@ absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
 // TfringChannel gives that resource, under XLA a variable (see tfring/ops/xla.py).
 // The call site is for messages; eager ops have none (see process/call_site.h). `in_graph` says
 // that a step fails with the op; the kernel cannot know, because TensorFlow runs an eager op as a
-// graph. Distributed communication, because TensorFlow replaces the UnavailableError of other ops.
+// graph. `early`: on a GPU the op is done when the device's stream waits for the results, not when
+// they are there. Distributed communication, because TensorFlow replaces the UnavailableError of
+// other ops.
 #define TFRING_COLLECTIVE_OP(name)     \
   REGISTER_OP(name)                    \
       .SetIsStateful()                 \
@@ -71,7 +73,8 @@ absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
       .Attr("tensor_name: string")     \
       .Attr("process_set_id: int = 0") \
       .Attr("call_site: string = ''")  \
-      .Attr("in_graph: bool = false")
+      .Attr("in_graph: bool = false")  \
+      .Attr("early: bool = false")
 
 // An op on a list of tensors of one dtype.
 #define TFRING_LIST_OP(name, types, output) \

@@ -1,5 +1,6 @@
 // TfringStepGuard, which tfring/ops/step_guard.py puts into graphs that hold collectives.
 
+#include "ops/kernels/registration.h"
 #include "ops/kernels/step_runs.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -25,7 +26,7 @@ class StepGuardKernel : public tf::OpKernel {
   ProcessSetId process_set_ = kGlobalProcessSet;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfringStepGuard").Device(tf::DEVICE_CPU), StepGuardKernel);
+TFRING_REGISTER_KERNEL("TfringStepGuard", StepGuardKernel);
 
 }  // namespace
 }  // namespace tfring

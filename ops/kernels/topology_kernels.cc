@@ -1,4 +1,5 @@
 #include "ops/kernels/conversions.h"
+#include "ops/kernels/registration.h"
 #include "ops/kernels/topology_field.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -30,16 +31,13 @@ class TopologyKernel : public tf::OpKernel {
   ProcessSetId process_set_ = kGlobalProcessSet;
 };
 
-#define TFRING_REGISTER_TOPOLOGY_KERNEL(name, field) \
-  REGISTER_KERNEL_BUILDER(Name(name).Device(tf::DEVICE_CPU), TopologyKernel<TopologyField::field>)
-
-TFRING_REGISTER_TOPOLOGY_KERNEL("TfringRank", kRank);
-TFRING_REGISTER_TOPOLOGY_KERNEL("TfringSize", kSize);
-TFRING_REGISTER_TOPOLOGY_KERNEL("TfringLocalRank", kLocalRank);
-TFRING_REGISTER_TOPOLOGY_KERNEL("TfringLocalSize", kLocalSize);
-TFRING_REGISTER_TOPOLOGY_KERNEL("TfringCrossRank", kCrossRank);
-TFRING_REGISTER_TOPOLOGY_KERNEL("TfringCrossSize", kCrossSize);
-TFRING_REGISTER_TOPOLOGY_KERNEL("TfringProcessSetIncluded", kIncluded);
+TFRING_REGISTER_KERNEL("TfringRank", TopologyKernel<TopologyField::kRank>);
+TFRING_REGISTER_KERNEL("TfringSize", TopologyKernel<TopologyField::kSize>);
+TFRING_REGISTER_KERNEL("TfringLocalRank", TopologyKernel<TopologyField::kLocalRank>);
+TFRING_REGISTER_KERNEL("TfringLocalSize", TopologyKernel<TopologyField::kLocalSize>);
+TFRING_REGISTER_KERNEL("TfringCrossRank", TopologyKernel<TopologyField::kCrossRank>);
+TFRING_REGISTER_KERNEL("TfringCrossSize", TopologyKernel<TopologyField::kCrossSize>);
+TFRING_REGISTER_KERNEL("TfringProcessSetIncluded", TopologyKernel<TopologyField::kIncluded>);
 
 }  // namespace
 }  // namespace tfring

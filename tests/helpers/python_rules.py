@@ -21,19 +21,20 @@ ARROWS: dict[str, set[str]] = {
     "signals": {"_native"},
     "environments": set(),
     "security": set(),
+    "gpu": set(),
     "bootstrap": {"version", "config", "environments", "security"},
     "topology": {"_native"},
     "process_sets": {"_native", "exceptions", "bootstrap", "topology"},
     "world": {
         *("config", "_native", "exceptions", "signals", "environments", "security"),
-        *("bootstrap", "topology", "process_sets"),
+        *("gpu", "bootstrap", "topology", "process_sets"),
     },
-    "ops": {"_native", "topology", "process_sets"},
+    "ops": {"config", "_native", "topology", "process_sets"},
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
     "training": {"topology", "process_sets", "ops", "collectives"},
     "sharding": {"topology", "collectives"},
     "comparison": {"_native", "exceptions", "topology", "collectives"},
-    "compat": {"bootstrap", "collectives"},
+    "compat": {"config", "_native", "gpu", "bootstrap", "collectives"},
     "keras2": {"process_sets", "collectives", "training", "compat"},
     "keras": {
         *("config", "_native", "exceptions", "topology", "process_sets"),
@@ -59,6 +60,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "h5py": {"keras"},
     "keras": {"compat", "keras"},
     "mpi4py": {"bootstrap"},
+    "pynvml": {"gpu"},
     "numpy": {"process_sets", "collectives", "sharding", "comparison", "keras"},
     "tensorboard": {"keras"},
     "tensorflow": {
@@ -73,6 +75,7 @@ NEVER_AT_IMPORT_TIME = {"mpi4py"}
 WITHOUT_TENSORFLOW = (
     *("tfring/__init__.py", "tfring/keras/__init__.py", "tfring/world.py", "tfring/__main__.py"),
     *("tfring/environments/", "tfring/security/", "tfring/bootstrap/", "tfring/launcher/"),
+    "tfring/gpu/",
 )
 # What can import a module, or reach one that is loaded, without an import statement; and the only
 # files that may mention it.
@@ -86,7 +89,7 @@ IMPORTS_BY_NAME = {
     *("tfring/environments/__init__.py", "tfring/bootstrap/inter_op_threads.py"),
     *("tfring/bootstrap/mpi_exchange.py", "tfring/bootstrap/records.py"),
     *("tfring/compat/build_flags.py", "tfring/keras2/detect.py"),
-    "tfring/launcher/doctor.py",
+    *("tfring/launcher/doctor.py", "tfring/gpu/nccl.py"),
 }
 # Unpickling runs code that the sender chooses. Only objects of users are pickled, and only in these
 # files, where messages carry seals; what the library itself exchanges is JSON (allgather_json).

@@ -23,17 +23,25 @@ CC_ARROWS: dict[str, set[str]] = {
     "backend/reduction": {"base", "interfaces"},
     "backend/schedule": {"base", "interfaces", "backend/reduction"},
     "backend/algorithms": {"base", "interfaces", "backend/schedule"},
+    "backend/cuda": {"base", "interfaces"},
+    "backend/staging": {"base", "interfaces", "backend/cuda"},
+    "backend/pack": {"base", "backend/reduction", "backend/cuda"},
+    "backend/nccl": {
+        *("base", "interfaces"),
+        *("backend/reduction", "backend/cuda", "backend/pack"),
+    },
     "backend": {
         *("base", "interfaces"),
         *("backend/reduction", "backend/schedule", "backend/algorithms"),
+        *("backend/cuda", "backend/staging"),
     },
     "process": {
-        *("base", "interfaces", "transport", "backend"),
+        *("base", "interfaces", "transport", "backend", "backend/cuda", "backend/nccl"),
         *("protocol/message", "protocol/negotiation", "protocol/engine"),
     },
-    "kernels": {"base", "protocol/message", "process"},
+    "kernels": {"base", "interfaces", "protocol/message", "process"},
     "xla": {"base", "protocol/message", "process", "kernels"},
-    "bindings": {"base", "protocol/message", "process"},
+    "bindings": {"base", "protocol/message", "process", "backend/pack"},
     "sim": {
         *("base", "interfaces", "backend/schedule", "backend/algorithms"),
         *("protocol/message", "protocol/negotiation", "protocol/engine"),
@@ -42,7 +50,7 @@ CC_ARROWS: dict[str, set[str]] = {
 # Foreign headers and the only layers that may use them.
 FOREIGN_HEADERS = {
     "tensorflow/": {"kernels", "xla"},
-    "xla/": {"xla"},
+    "xla/": {"kernels", "xla"},
     "pybind11/": {"bindings"},
     "absl/": {"kernels", "xla"},
     "google/protobuf/": {"kernels"},
@@ -73,7 +81,7 @@ IMPURE_WORD = re.compile(
     r"|\b(?:thread_local|asm|__asm__|\w*rdtscp?)\b"
 )
 # A file of another kind would be included or compiled without being read here.
-RUNTIME_FILE = re.compile(r"(.+/)?(\w+\.(h|cc)|BUILD|CMakeLists\.txt)")
+RUNTIME_FILE = re.compile(r"(.+/)?(\w+\.(h|cc|cu|cmake)|BUILD|CMakeLists\.txt)")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 

@@ -141,6 +141,7 @@ def bucket_allreduce(
     postscale_factor: float = 1.0,
     layout_hash: int = 0,
     process_set: ProcessSet = global_process_set,
+    early: bool = False,
 ) -> list[Any]:
     """Reduces one bucket of gradients as one op; for the tape and the optimizer.
 
@@ -153,6 +154,7 @@ def bucket_allreduce(
         layout_hash: of the way in which all gradients were cut into buckets; if the ranks' hashes
             differ, all get FailedPreconditionError.
         process_set: the ranks that take part.
+        early: on a GPU the op is done when the GPU has its work, not when it has the results.
 
     Returns:
         The reduced tensors.
@@ -169,6 +171,7 @@ def bucket_allreduce(
         process_set_id=checked_id(process_set),
         layout_hash=layout_hash,
         group=True,
+        early=early,
     )
 
 

@@ -1,10 +1,14 @@
-"""Horovod's questions about what was built; for the most part the answer is no."""
+"""Horovod's questions about what was built; what other frameworks have, tfring has not."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 
+from tfring import _native
 from tfring.bootstrap import mpi_exchange
+from tfring.config import read_settings
+from tfring.gpu.nccl import find_nccl
 
 
 def mpi_built() -> bool:
@@ -28,17 +32,18 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """The version of NCCL that collectives can use; 0, because this release has no NCCL backend."""
-    return 0
+    """The version of NCCL that collectives can use, 22707 for 2.27.7; 0 if there is none."""
+    found = find_nccl(read_settings(os.environ).runtime)
+    return 0 if found.trouble or not cuda_built() else found.version
 
 
 def cuda_built() -> bool:
-    """False: this release reduces in host memory."""
-    return False
+    """Whether collectives take tensors in GPU memory: whether the ops for GPUs were built."""
+    return (_native.library_dir() / "_tfring_gpu.so").is_file()
 
 
 def rocm_built() -> bool:
-    """False: this release reduces in host memory."""
+    """False: there is no ROCm backend."""
     return False
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import importlib.util
 import json
@@ -47,7 +46,7 @@ def main() -> int:
         _binding,
         _tensorflow,
         _mpi,
-        _nccl,
+        _gpus,
         _cpu,
         _environment,
         _settings,
@@ -90,7 +89,7 @@ def _binding(findings: Findings) -> None:
     for name, value in sorted(core.build_info().items()):
         findings.show(f"built: {name}", value)
     findings.show("transports", "tcp between ranks, shared memory between ranks of one host")
-    findings.show("collectives on", "CPU (local, tcp)")
+    findings.show("collectives on", "CPU, and GPUs (NCCL, or copies through the host)")
 
 
 def _probe(code: str) -> tuple[Any, str]:
@@ -195,16 +194,22 @@ def _compare_mpirun(findings: Findings, mpirun: str | None, library: str) -> Non
         )
 
 
-def _nccl(findings: Findings) -> None:
+def _gpus(findings: Findings) -> None:
     try:
-        library = ctypes.CDLL("libnccl.so.2")
-        version = ctypes.c_int(0)
-        library.ncclGetVersion(ctypes.byref(version))
-        major, minor = divmod(version.value, 10000)
-        text = f"{major}.{minor // 100}.{minor % 100} found, not used by this release"
-    except (OSError, AttributeError):
-        text = "not found; this release does not use it"
-    findings.show("NCCL", text)
+        runtime = read_settings(os.environ).runtime
+    except SettingError:
+        runtime = {}  # another check says so
+    answer, trouble = _probe(
+        "import json\nfrom tfring.gpu.report import gpu_report\n"
+        f"print(json.dumps(gpu_report({runtime!r})))"
+    )
+    if answer is None:
+        findings.show("GPUs", "cannot be looked at")
+        findings.problems.append(f"the CUDA driver or NCCL crashes or hangs: {trouble}")
+        return
+    for name, value in answer["lines"]:
+        findings.show(name, value)
+    findings.problems += answer["problems"]
 
 
 def _cpu(findings: Findings) -> None:

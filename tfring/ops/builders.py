@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring.ops import call_sites, channels, library, step_guard, xla
+from tfring.ops import call_sites, channels, library, placement, step_guard, xla
 from tfring.ops.reduce_ops import Average
 
 
@@ -27,9 +27,16 @@ def allreduce_op(
     process_set_id: int = 0,
     layout_hash: int = 0,
     group: bool = False,
+    early: bool = False,
 ) -> list[Any]:
-    """Builds one TfringAllreduce of tensors of one dtype; returns tensors of the same shapes."""
+    """Builds one TfringAllreduce of tensors of one dtype; returns tensors of the same shapes.
+
+    With `early`, an op in a graph on a GPU is done as soon as the GPU has all of its work, and not
+    when the results are there.
+    """
     attributes = _reduction(op, prescale, postscale) | {"layout_hash": _as_int64(layout_hash)}
+    if early:
+        attributes["early"] = True
     return _build_list("allreduce", tensors, name, process_set_id, group=group, **attributes)
 
 
@@ -156,10 +163,13 @@ def _build(kind: str, name: str, process_set_id: int, **inputs: Any) -> Any:
     step_guard.ensure(ops_library, process_set_id)
     inputs.update(tensor_name=name, process_set_id=process_set_id, name=_node_name(kind, name))
     inputs.update(call_sites.attributes(name))
+    if placement.always_early():
+        inputs["early"] = True
     channels.ordered()
     if xla.compiling():
         return make(channel=xla.chain(), **inputs)
-    with xla.outside_clusters():
+    tensors = inputs.get("tensors") or [inputs[key] for key in ("tensor",) if key in inputs]
+    with xla.outside_clusters(), placement.beside(tensors):
         return make(channel=channels.channel(name, process_set_id), **inputs)
 
 

@@ -65,7 +65,8 @@ def channel(name: str, process_set_id: int = 0) -> Any:
     with _lock:
         handle = _eager_channels.get(context)
         if handle is None:
-            handle = _eager_channels[context] = _new(_EAGER)
+            with tf.device("CPU:0"):  # whatever the device of the first call
+                handle = _eager_channels[context] = _new(_EAGER)
     return handle
 
 

@@ -68,8 +68,19 @@ def load_ops() -> None:
 def _load(folder: pathlib.Path) -> Any:
     check_tensorflow_version(built_for(folder), tf.__version__)
     loaded = tf.load_op_library(str(folder / OPS_LIBRARY))
+    if on_gpus():
+        _functions().TfringRegisterGpuKernels()
     xla.load(folder)
     return loaded
+
+
+@functools.cache
+def on_gpus() -> bool:
+    """Tells whether TensorFlow sees a GPU, so that it may place collectives there.
+
+    Does not initialise the GPU, and settings of it can still be changed.
+    """
+    return bool(tf.config.list_physical_devices("GPU"))
 
 
 def built_for(folder: pathlib.Path) -> str:

@@ -184,6 +184,9 @@ class GradientReducer:
         layout = buckets.layout_hash(cut, kinds)
         results: list[Any] = [None] * len(gradients)
         for bucket in cut:
+            # Nothing of the step is left to be computed while the last bucket is reduced, so its op
+            # need not wait for the results.
+            call = dataclasses.replace(call, early=bucket is cut[-1])
             call.reduce_bucket(bucket, gradients, results, layout)
         return results
 
@@ -206,12 +209,13 @@ class GradientReducer:
 
 @dataclasses.dataclass(frozen=True)
 class _Reduction:
-    """What all buckets of one call of GradientReducer.reduce have in common."""
+    """What the buckets of one call of GradientReducer.reduce have in common, but for `early`."""
 
     options: ReduceOptions
     name: str
     postscale: float
     variables: Sequence[Any]
+    early: bool = False
 
     def as_dense(self, gradient: Any) -> Any:
         choice = self.options.sparse_as_dense
@@ -296,6 +300,7 @@ class _Reduction:
             postscale_factor=factor * self.postscale,
             layout_hash=layout,
             process_set=self.options.members,
+            early=self.early,
         )
 
     def _compressor(self, position: int) -> Any:

@@ -3,66 +3,82 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <sstream>
+#include <variant>
 
 namespace tfring {
 namespace {
 
-enum class Unit { kCount, kBytes, kSeconds, kFlag, kLevel };
+enum class Unit { kCount, kBytes, kSeconds, kFlag, kLevel, kPath, kGpuOperations };
 
 // One row per setting: the only place that knows its name, bounds and meaning. Bounds are in the
 // unit that the user writes.
 struct Setting {
   const char* name;
   Unit unit;
-  int64_t Config::* number;  // null for flags
-  bool Config::* flag;
+  std::variant<int64_t Config::*, bool Config::*, std::string Config::*, GpuOperations Config::*>
+      member;
   int64_t min;
   int64_t max;
   const char* meaning;
+
+  template <typename T>
+  T Config::* as() const {
+    return std::get<T Config::*>(member);
+  }
 };
 
 constexpr int64_t kMaxBytes = int64_t{1} << 40;
 constexpr int64_t kMaxSeconds = 365 * 86400;
 
 constexpr Setting kSettings[] = {
-    {"FUSION_THRESHOLD", Unit::kBytes, &Config::fusion_threshold_bytes, nullptr, 0, kMaxBytes,
+    {"FUSION_THRESHOLD", Unit::kBytes, &Config::fusion_threshold_bytes, 0, kMaxBytes,
      "small tensors are fused into one collective up to this size; 0 disables fusion"},
-    {"CACHE_CAPACITY", Unit::kCount, &Config::cache_capacity, nullptr, 0, 1 << 20,
+    {"CACHE_CAPACITY", Unit::kCount, &Config::cache_capacity, 0, 1 << 20,
      "how many requests the response cache remembers; 0 disables it"},
-    {"DISABLE_GROUP_FUSION", Unit::kFlag, nullptr, &Config::disable_group_fusion, 0, 1,
+    {"DISABLE_GROUP_FUSION", Unit::kFlag, &Config::disable_group_fusion, 0, 1,
      "never fuse a grouped collective with others"},
-    {"MAX_PLANS_IN_FLIGHT", Unit::kCount, &Config::max_plans_in_flight, nullptr, 1, 1 << 20,
+    {"MAX_PLANS_IN_FLIGHT", Unit::kCount, &Config::max_plans_in_flight, 1, 1 << 20,
      "fused collectives under way before what becomes ready is held back and fused"},
-    {"MAX_PENDING_BYTES", Unit::kBytes, &Config::max_pending_bytes, nullptr, 1 << 16, kMaxBytes,
+    {"MAX_PENDING_BYTES", Unit::kBytes, &Config::max_pending_bytes, 1 << 16, kMaxBytes,
      "memory of rank 0 for calls that wait for other ranks; calls beyond it end with an error"},
-    {"STALL_CHECK_TIME_SECONDS", Unit::kSeconds, &Config::stall_warning, nullptr, 0, kMaxSeconds,
+    {"STALL_CHECK_TIME_SECONDS", Unit::kSeconds, &Config::stall_warning, 0, kMaxSeconds,
      "warn about a tensor that some ranks have waited for this long, and after 3 s where ranks "
      "wait for each other; 0 disables the check"},
-    {"STALL_SHUTDOWN_TIME_SECONDS", Unit::kSeconds, &Config::stall_shutdown, nullptr, 0,
-     kMaxSeconds, "end the job when a tensor has stalled this long; 0 is never"},
-    {"HEARTBEAT_SECONDS", Unit::kSeconds, &Config::heartbeat_interval, nullptr, 0, kMaxSeconds,
+    {"STALL_SHUTDOWN_TIME_SECONDS", Unit::kSeconds, &Config::stall_shutdown, 0, kMaxSeconds,
+     "end the job when a tensor has stalled this long; 0 is never"},
+    {"HEARTBEAT_SECONDS", Unit::kSeconds, &Config::heartbeat_interval, 0, kMaxSeconds,
      "how often idle ranks show that they are alive; 0 disables heartbeats"},
-    {"HEARTBEAT_TIMEOUT_SECONDS", Unit::kSeconds, &Config::heartbeat_timeout, nullptr, 0,
-     kMaxSeconds, "silence after which a rank counts as lost"},
-    {"DIRECT_MAX_BYTES", Unit::kBytes, &Config::direct_max_bytes, nullptr, 0, kMaxBytes,
+    {"HEARTBEAT_TIMEOUT_SECONDS", Unit::kSeconds, &Config::heartbeat_timeout, 0, kMaxSeconds,
+     "silence after which a rank counts as lost"},
+    {"DIRECT_MAX_BYTES", Unit::kBytes, &Config::direct_max_bytes, 0, kMaxBytes,
      "allreduces up to this size go by direct exchange"},
-    {"TREE_MAX_BYTES", Unit::kBytes, &Config::tree_max_bytes, nullptr, 0, kMaxBytes,
+    {"TREE_MAX_BYTES", Unit::kBytes, &Config::tree_max_bytes, 0, kMaxBytes,
      "allreduces up to this size go along a binomial tree, larger ones around the ring"},
-    {"PIECE_BYTES", Unit::kBytes, &Config::piece_bytes, nullptr, 64, kMaxBytes,
+    {"PIECE_BYTES", Unit::kBytes, &Config::piece_bytes, 64, kMaxBytes,
      "unit in which large collectives are pipelined"},
-    {"DETERMINISTIC", Unit::kFlag, nullptr, &Config::deterministic, 0, 1,
+    {"DETERMINISTIC", Unit::kFlag, &Config::deterministic, 0, 1,
      "use only algorithms that sum in one canonical order"},
-    {"CALL_SITE_CHECK", Unit::kFlag, nullptr, &Config::call_site_check, 0, 1,
+    {"CALL_SITE_CHECK", Unit::kFlag, &Config::call_site_check, 0, 1,
      "refuse eager collectives without a name that the ranks call on different lines"},
-    {"SHARED_MEMORY", Unit::kFlag, nullptr, &Config::shared_memory, 0, 1,
+    {"SHARED_MEMORY", Unit::kFlag, &Config::shared_memory, 0, 1,
      "ranks of one host exchange data through shared memory; 0 makes them use sockets"},
-    {"LOG_LEVEL", Unit::kLevel, &Config::log_level, nullptr, 0, 4,
+    {"GPU_OPERATIONS", Unit::kGpuOperations, &Config::gpu_operations, 0, 0,
+     "what carries tensors in GPU memory: auto (NCCL where all ranks can, else copies through the "
+     "host), nccl (an error where NCCL cannot be used) or host"},
+    {"NCCL_LIBRARY", Unit::kPath, &Config::nccl_library, 0, 0,
+     "path of libnccl.so.2; empty: the one that is loaded, of the package nvidia-nccl, or of the "
+     "system"},
+    {"CUDA_DRIVER", Unit::kPath, &Config::cuda_driver, 0, 0, "path or name of the CUDA driver"},
+    {"LOG_LEVEL", Unit::kLevel, &Config::log_level, 0, 4,
      "trace, debug, info, warning or error, or 0 to 4"},
 };
 
 constexpr const char* kLevels[] = {"trace", "debug", "info", "warning", "error"};
+// In the order of GpuOperations.
+constexpr const char* kGpuOperations[] = {"auto", "nccl", "host"};
 
 const Setting* FindSetting(const std::string& name) {
   for (const Setting& setting : kSettings) {
@@ -113,23 +129,43 @@ std::optional<int64_t> ParseLevel(const std::string& text) {
   return ParseInteger(text);
 }
 
+// Horovod's HOROVOD_GPU_OPERATIONS has MPI and Gloo besides NCCL: there, too, the host carries
+// them.
+std::optional<GpuOperations> ParseGpuOperations(const std::string& text) {
+  const std::string lower = Lower(text);
+  for (size_t i = 0; i < std::size(kGpuOperations); ++i) {
+    if (lower == kGpuOperations[i]) return static_cast<GpuOperations>(i);
+  }
+  if (lower == "mpi" || lower == "gloo") return GpuOperations::kHost;
+  return std::nullopt;
+}
+
 // Stores `text` if it is a valid value.
 bool Apply(const Setting& setting, const std::string& text, Config* config) {
+  if (setting.unit == Unit::kPath) {
+    config->*setting.as<std::string>() = text;
+    return true;
+  }
+  if (setting.unit == Unit::kGpuOperations) {
+    const std::optional<GpuOperations> operations = ParseGpuOperations(text);
+    if (operations) config->*setting.as<GpuOperations>() = *operations;
+    return operations.has_value();
+  }
   if (setting.unit == Unit::kFlag) {
     const std::optional<bool> flag = ParseFlag(text);
-    if (flag) config->*setting.flag = *flag;
+    if (flag) config->*setting.as<bool>() = *flag;
     return flag.has_value();
   }
   if (setting.unit == Unit::kSeconds) {
     const std::optional<double> seconds = ParseSeconds(text);
     if (!seconds || *seconds < setting.min || *seconds > setting.max) return false;
-    config->*setting.number = std::llround(*seconds * static_cast<double>(kSecond));
+    config->*setting.as<int64_t>() = std::llround(*seconds * static_cast<double>(kSecond));
     return true;
   }
   const std::optional<int64_t> number =
       setting.unit == Unit::kLevel ? ParseLevel(text) : ParseInteger(text);
   if (!number || *number < setting.min || *number > setting.max) return false;
-  config->*setting.number = *number;
+  config->*setting.as<int64_t>() = *number;
   return true;
 }
 
@@ -147,13 +183,21 @@ std::string Allowed(const Setting& setting) {
       return "a whole number of bytes " + range;
     case Unit::kCount:
       return "a whole number " + range;
+    case Unit::kPath:
+      return "a path";
+    case Unit::kGpuOperations:
+      return "auto, nccl or host";
   }
   return range;
 }
 
 std::string DefaultText(const Setting& setting, const Config& defaults) {
-  if (setting.unit == Unit::kFlag) return defaults.*setting.flag ? "1" : "0";
-  const int64_t number = defaults.*setting.number;
+  if (setting.unit == Unit::kFlag) return defaults.*setting.as<bool>() ? "1" : "0";
+  if (setting.unit == Unit::kPath) return defaults.*setting.as<std::string>();
+  if (setting.unit == Unit::kGpuOperations) {
+    return kGpuOperations[static_cast<size_t>(defaults.*setting.as<GpuOperations>())];
+  }
+  const int64_t number = defaults.*setting.as<int64_t>();
   if (setting.unit == Unit::kLevel) return kLevels[number];
   if (setting.unit != Unit::kSeconds) return std::to_string(number);
   std::ostringstream text;

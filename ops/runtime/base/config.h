@@ -11,6 +11,10 @@
 
 namespace tfring {
 
+// What carries tensors in GPU memory: NCCL where all ranks can use it, else the host; NCCL or an
+// error; always the host.
+enum class GpuOperations { kAuto, kNccl, kHost };
+
 // Every setting of the runtime, with its default. Python reads the environment (TFRING_X, or
 // HOROVOD_X as an alias) and hands it over as strings: the runtime itself never calls getenv. A
 // value type, constant after init.
@@ -30,9 +34,7 @@ struct Config {
   bool deterministic = false;           // DETERMINISTIC: canonical order only
   bool call_site_check = true;          // CALL_SITE_CHECK: of eager calls without a name
   bool shared_memory = true;            // SHARED_MEMORY: within a host; else sockets
-  // GPU_OPERATIONS: what carries tensors in GPU memory. auto: NCCL where all ranks can, else host.
-  enum class GpuOperations { kAuto, kNccl, kHost };
-  GpuOperations gpu_operations = GpuOperations::kAuto;
+  GpuOperations gpu_operations = GpuOperations::kAuto;  // GPU_OPERATIONS
   std::string nccl_library;                  // NCCL_LIBRARY: a path; empty: see backend/gpu
   std::string cuda_driver = "libcuda.so.1";  // CUDA_DRIVER: what dlopen gets
   int64_t log_level = 2;                     // LOG_LEVEL: 0 trace 1 debug 2 info 3 warning 4 error

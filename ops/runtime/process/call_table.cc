@@ -50,8 +50,26 @@ std::vector<RunningCall*> CallTable::Begin(uint64_t sequence, const std::vector<
     TFRING_CHECK(it != calls_.end()) << "plan " << sequence << " runs call " << id;
     calls.push_back(&it->second.running);
   }
-  plans_[sequence] = ids;
+  plans_[sequence].calls = ids;
   return calls;
+}
+
+std::vector<FinishedCall> CallTable::TakeLaunched(uint64_t sequence) {
+  std::vector<FinishedCall> finished;
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto plan = plans_.find(sequence);
+  if (plan == plans_.end()) return finished;
+  for (CallId id : plan->second.calls) {
+    auto it = calls_.find(id);
+    if (it == calls_.end() || !it->second.running.call.early) continue;
+    Status status = it->second.running.local_failure;
+    finished.push_back(Remove(it, std::move(status)));
+    FinishedCall left;
+    left.call.keeps = std::move(finished.back().call.keeps);
+    left.scratch = std::move(finished.back().scratch);
+    plan->second.launched.push_back(std::move(left));
+  }
+  return finished;
 }
 
 std::vector<FinishedCall> CallTable::TakePlan(uint64_t sequence) {
@@ -59,20 +77,25 @@ std::vector<FinishedCall> CallTable::TakePlan(uint64_t sequence) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto plan = plans_.find(sequence);
   if (plan == plans_.end()) return finished;
-  finished.reserve(plan->second.size());
-  for (CallId id : plan->second) {
+  finished.reserve(plan->second.calls.size());
+  for (CallId id : plan->second.calls) {
     auto it = calls_.find(id);
     if (it == calls_.end()) continue;
     Status status = it->second.running.local_failure;
     finished.push_back(Remove(it, std::move(status)));
   }
+  for (FinishedCall& left : plan->second.launched) finished.push_back(std::move(left));
   plans_.erase(plan);
   return finished;
 }
 
-void CallTable::ForgetPlan(uint64_t sequence) {
+std::vector<FinishedCall> CallTable::ForgetPlan(uint64_t sequence) {
   std::lock_guard<std::mutex> lock(mutex_);
-  plans_.erase(sequence);
+  auto plan = plans_.find(sequence);
+  if (plan == plans_.end()) return {};
+  std::vector<FinishedCall> left = std::move(plan->second.launched);
+  plans_.erase(plan);
+  return left;
 }
 
 std::optional<FinishedCall> CallTable::Take(CallId id, Status status) {
@@ -89,6 +112,9 @@ std::vector<FinishedCall> CallTable::TakeAll(const Status& status) {
   std::lock_guard<std::mutex> lock(mutex_);
   finished.reserve(calls_.size());
   while (!calls_.empty()) finished.push_back(Remove(calls_.begin(), status));
+  for (auto& [sequence, plan] : plans_) {
+    for (FinishedCall& left : plan.launched) finished.push_back(std::move(left));
+  }
   submissions_.clear();
   plans_.clear();
   return finished;
@@ -110,7 +136,8 @@ void CallTable::CloseAdmission(Status why) {
 }
 
 FinishedCall CallTable::Remove(std::unordered_map<CallId, Accepted>::iterator it, Status status) {
-  FinishedCall finished{std::move(it->second.running.call), std::move(status)};
+  RunningCall& running = it->second.running;
+  FinishedCall finished{std::move(running.call), std::move(status), std::move(running.scratch)};
   names_.erase(it->second.key);
   calls_.erase(it);
   return finished;

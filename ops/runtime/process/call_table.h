@@ -20,26 +20,30 @@
 
 namespace tfring {
 
-// A call that has left the table: its `done` is to be run with this status.
+// A call that has left the table: its `done`, if it has not run yet, is to be run with this status.
+// Then all of it is to be destroyed.
 struct FinishedCall {
   LocalCall call;
   Status status;
+  std::vector<std::shared_ptr<void>> scratch = {};
 };
 
 // What the table keeps of a call. The control thread may change it from Begin until it submits the
 // plan.
 struct RunningCall {
   LocalCall call;
-  std::vector<Shape> shapes;                     // of kinds with allocates_output
-  Status local_failure;                          // not ok: the outcome even if the plan succeeds
-  std::vector<std::unique_ptr<char[]>> scratch;  // outputs that are thrown away
+  std::vector<Shape> shapes;                   // of kinds with allocates_output
+  Status local_failure;                        // not ok: the outcome even if the plan succeeds
+  std::vector<std::shared_ptr<void>> scratch;  // outputs that are thrown away
 };
 
 // Every call of this rank that was accepted and has no outcome yet: its buffers, its `done`, and
 // its name while it is in flight. (The engine has the requests and decides; it knows calls by id.)
 // It is what the threads that call Enqueue, the control thread and the backend's threads share. A
 // call is taken out exactly once, by the first thread that wants to end it, and only that thread
-// may run `done`, after the lock is released. Thread-safe; lives for one generation.
+// may run `done`, after the lock is released. A call with `early` leaves when its plan is launched,
+// and its name is free from then on; what keeps its memory stays until the plan has ended.
+// Thread-safe; lives for one generation.
 class CallTable {
  public:
   // Accepts a call of this attempt and moves the first two arguments here. InvalidArgument, and the
@@ -54,10 +58,13 @@ class CallTable {
   // The calls of a plan, running from now on. The pointers stay valid until the plan is taken.
   std::vector<RunningCall*> Begin(uint64_t sequence, const std::vector<CallId>& ids);
 
-  // The plan succeeded: takes its calls.
+  // The plan was launched: takes its calls with `early`.
+  std::vector<FinishedCall> TakeLaunched(uint64_t sequence);
+  // The plan succeeded: takes its calls, and what is left of those that TakeLaunched took.
   std::vector<FinishedCall> TakePlan(uint64_t sequence);
-  // The plan failed: its calls stay until the engine has decided how they end.
-  void ForgetPlan(uint64_t sequence);
+  // The plan failed: its calls stay until the engine has decided how they end. Takes what is left
+  // of those that TakeLaunched took.
+  std::vector<FinishedCall> ForgetPlan(uint64_t sequence);
 
   // Takes one call, if it is still there; or all.
   std::optional<FinishedCall> Take(CallId id, Status status);
@@ -76,15 +83,19 @@ class CallTable {
     uint64_t attempt = 0;
     RunningCall running;
   };
+  struct RunningPlan {
+    std::vector<CallId> calls;
+    std::vector<FinishedCall> launched;  // of these; without `done`, which has run
+  };
   FinishedCall Remove(std::unordered_map<CallId, Accepted>::iterator it, Status status);
 
   mutable std::mutex mutex_;  // guards everything below
   Status closed_;
   CallId next_id_ = 1;
   std::unordered_map<CallId, Accepted> calls_;
-  std::unordered_set<std::string> names_;          // keys of calls_: "process set:name"
-  std::vector<Submission> submissions_;            // that Drain has not taken yet
-  std::map<uint64_t, std::vector<CallId>> plans_;  // that run, by sequence
+  std::unordered_set<std::string> names_;  // keys of calls_: "process set:name"
+  std::vector<Submission> submissions_;    // that Drain has not taken yet
+  std::map<uint64_t, RunningPlan> plans_;  // by sequence
 };
 
 }  // namespace tfring

@@ -21,6 +21,14 @@ int PositionOf(const PlanRun& run, Rank rank) {
   return static_cast<int>(it - run.members.begin());
 }
 
+// Memory for an output that is thrown away, where the other tensors of the call are.
+Result<std::shared_ptr<void>> AllocateScratch(const LocalCall& call, int64_t bytes) {
+  if (call.stream != nullptr) return call.stream->AllocateScratch(bytes);
+  char* memory = new (std::nothrow) char[static_cast<size_t>(bytes)];
+  if (memory == nullptr) return ResourceExhausted("no scratch memory on the host");
+  return std::shared_ptr<void>(memory, [](void* p) { delete[] static_cast<char*>(p); });
+}
+
 // Gives `buffer` memory for the output: the framework's, or scratch memory if it has none.
 Status Allocate(const Collective& collective, const std::string& name, int tensor,
                 const OutputLayout& layout, RunningCall* call, TensorBuffer* buffer) {
@@ -34,9 +42,11 @@ Status Allocate(const Collective& collective, const std::string& name, int tenso
       memory.ok() ? Internal(std::string(CollectiveKindName(collective.kind)) + " of tensor '" +
                              name + "': no memory for the output " + ShapeString(layout.shape))
                   : memory.status();
-  call->scratch.emplace_back(new (std::nothrow) char[static_cast<size_t>(layout.bytes)]);
-  buffer->output = call->scratch.back().get();
-  return buffer->output == nullptr ? call->local_failure : OkStatus();
+  Result<std::shared_ptr<void>> scratch = AllocateScratch(call->call, layout.bytes);
+  if (!scratch.ok()) return call->local_failure;
+  buffer->output = scratch->get();
+  call->scratch.push_back(std::move(*scratch));
+  return OkStatus();
 }
 
 // Adds the buffers of a call whose outputs have to be allocated now.
@@ -69,7 +79,9 @@ Status AddAllocated(const PlanItem& item, RunningCall* call, Collective* out) {
     out->send_bytes.push_back(std::move(layout.sends));
     if (call->call.announce) call->call.announce(layout.rows);
   }
-  return OkStatus();
+  // The framework may have given memory that kernels on its stream still use.
+  const bool allocated = call->call.stream != nullptr && Includes(traits.allocates, root);
+  return allocated ? call->call.stream->MarkReady() : OkStatus();
 }
 
 // Adds the buffers of a call that came with its outputs.
@@ -81,6 +93,13 @@ void AddGiven(const std::vector<TensorBuffer>& buffers, Collective* out) {
     }
     out->buffers.push_back(buffer);
   }
+}
+
+// Tells the backend that the buffers from number `first` on are those of this call's device.
+void AddDeviceCall(const LocalCall& call, size_t first, Collective* out) {
+  const size_t count = out->buffers.size() - first;
+  if (call.stream == nullptr || count == 0) return;
+  out->device_calls.push_back({call.stream, first, count, call.early, call.keeps});
 }
 
 // "allreduce of 'x' and 3 more".
@@ -98,6 +117,7 @@ Result<Collective> BuildCollective(const PlanRun& run, Rank self,
   const Plan& plan = run.plan;
   Collective out;
   out.sequence = plan.sequence;
+  out.path = plan.path;
   out.what = TextOf(plan);
   out.kind = plan.kind;
   out.dtype = plan.dtype;
@@ -109,11 +129,13 @@ Result<Collective> BuildCollective(const PlanRun& run, Rank self,
   if (Traits(plan.kind).has_root()) out.root = PositionOf(run, plan.root);
   TFRING_CHECK(calls.size() == plan.items.size()) << "plan " << plan.sequence;
   for (size_t i = 0; i < calls.size(); ++i) {
+    const size_t first = out.buffers.size();
     if (Traits(plan.kind).allocates_output()) {
       TFRING_RETURN_IF_ERROR(AddAllocated(plan.items[i], calls[i], &out));
     } else {
       AddGiven(calls[i]->call.buffers, &out);
     }
+    AddDeviceCall(calls[i]->call, first, &out);
   }
   return out;
 }

@@ -11,9 +11,10 @@ namespace tfring {
 
 // The collective that the backend of rank `self` has to run for a plan that moves data: the buffers
 // of its calls, one after another. Outputs whose size only the plan knows are allocated here, and
-// alltoall announces what it receives. If the framework has no memory for an output, the call will
-// fail, but it takes part with scratch memory, because the other ranks wait for its data. Internal
-// if there is not even scratch memory. Control thread.
+// alltoall announces what it receives; the stream of a device is then marked ready again. If the
+// framework has no memory for an output, the call will fail, but it takes part with scratch memory,
+// because the other ranks wait for its data. Not ok if there is not even scratch memory, or the
+// stream cannot be marked. Control thread.
 Result<Collective> BuildCollective(const PlanRun& run, Rank self,
                                    const std::vector<RunningCall*>& calls);
 

@@ -15,9 +15,10 @@
 
 namespace tfring {
 
-// Runs `done` callbacks, in the order in which calls finished, on a thread of its own: they may run
-// framework code for a long time and may call Enqueue, so no other thread of the runtime may wait
-// for them. Push is thread-safe; Start and Stop are for the owner. Lives for one generation.
+// Runs `done` callbacks, in the order in which calls finished, and destroys the calls, on a thread
+// of its own: they may run framework code for a long time and may call Enqueue, so no other thread
+// of the runtime may wait for them. Push is thread-safe; Start and Stop are for the owner. Lives
+// for one generation.
 class CompletionThread {
  public:
   CompletionThread();

@@ -35,6 +35,7 @@ CompletionSink ControlLoop::Sink() {
 void ControlLoop::OnCompletion(Completion completion) {
   const uint64_t sequence = completion.sequence;
   const bool ok = completion.status.ok();
+  const bool launched = completion.stage == CompletionStage::kLaunched;
   bool leaving = false;
   {
     // Before any `done` can run: it may submit the same name again, and the engine has to see this
@@ -43,14 +44,14 @@ void ControlLoop::OnCompletion(Completion completion) {
     inbox_.completions.push_back(std::move(completion));
     leaving = leaving_;
   }
-  if (ok) {
-    completions_->Push(table_->TakePlan(sequence));
+  if (launched) {
+    completions_->Push(table_->TakeLaunched(sequence));
   } else {
-    table_->ForgetPlan(sequence);
+    completions_->Push(ok ? table_->TakePlan(sequence) : table_->ForgetPlan(sequence));
   }
   // A success needs the engine at once only on rank 0, which may plan what became complete
   // meanwhile, and on a rank that leaves after its last plan. All others see it at their next step.
-  if (!ok || leaving || rank_ == 0) WakeIfAsleep();
+  if (!ok || (leaving && !launched) || rank_ == 0) WakeIfAsleep();
 }
 
 void ControlLoop::RequestShutdown(const std::string& error) {

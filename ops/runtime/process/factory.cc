@@ -5,7 +5,10 @@
 #include <utility>
 
 #include "ops/runtime/backend/cpu_backend.h"
+#include "ops/runtime/backend/cuda/stream.h"
 #include "ops/runtime/backend/local_backend.h"
+#include "ops/runtime/backend/nccl/nccl_backend.h"
+#include "ops/runtime/backend/routing_backend.h"
 #include "ops/runtime/base/clock.h"
 #include "ops/runtime/transport/shm_data.h"
 #include "ops/runtime/transport/tcp_control.h"
@@ -83,6 +86,27 @@ Result<std::unique_ptr<DataTransport>> MakeData(Connections* connections, const 
                                    MonotonicNow() + limit);
 }
 
+// The parts for tensors in device memory, around those for host memory. No driver is loaded before
+// there is such a tensor, and no NCCL before there is a collective for it.
+void AddDevices(const Config& config, Rank self, RankRuntimeParts* parts) {
+  const DeviceRule rule = [config](CollectiveKind kind, DataType dtype, ReduceOp op) {
+    return NcclBackend::Runs(config, kind, dtype, op);
+  };
+  auto devices = std::make_shared<CudaDevices>(config.cuda_driver, rule);
+  parts->wrap_stream = [devices](void* stream) { return devices->Wrap(stream); };
+  const auto make_device = [config, self](HostOrder* host, CompletionSink sink) {
+    NcclOptions options;
+    options.self = self;
+    options.config = config;
+    options.host = host;
+    return std::make_unique<NcclBackend>(std::move(options), std::move(sink));
+  };
+  parts->make_backend = [make_host = std::move(parts->make_backend),
+                         make_device](CompletionSink sink) {
+    return std::make_unique<RoutingBackend>(make_host, make_device, std::move(sink));
+  };
+}
+
 }  // namespace
 
 Connections TakeConnections(InitOptions* options) {
@@ -115,6 +139,7 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
     parts.make_backend = [config](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
       return std::make_unique<LocalBackend>(config, std::move(sink));
     };
+    AddDevices(config, topology.rank, &parts);
     return parts;
   }
   Result<std::unique_ptr<DataTransport>> data = MakeData(&connections, config, limit);
@@ -126,6 +151,7 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
     return std::make_unique<CpuBackend>(self, config, std::move(*holder), std::move(sink), size,
                                         hosts);
   };
+  AddDevices(config, topology.rank, &parts);
   return parts;
 }
 

@@ -26,8 +26,9 @@ Connections TakeConnections(InitOptions* options);
 
 // Chooses transports and backend: the only place that knows all implementations. A job of one rank
 // gets the local backend, all others the CPU backend, over shared memory within a host and sockets
-// between hosts. InvalidArgument says which connection is missing or superfluous; Unavailable names
-// a peer that was lost meanwhile or does not answer within `limit`.
+// between hosts, and around it what stages tensors in device memory. InvalidArgument says which
+// connection is missing or superfluous; Unavailable names a peer that was lost meanwhile or does
+// not answer within `limit`.
 Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::string> hosts,
                                      Connections connections, const Config& config, Duration limit);
 

@@ -263,6 +263,13 @@ void ProcessRuntime::CancelCalls(const Status& cause) {
   if (runtime != nullptr) runtime->CancelCalls(cause);
 }
 
+Result<std::shared_ptr<DeviceStream>> ProcessRuntime::WrapStream(void* stream) {
+  if (ForkGuard::InForkedChild()) return ForkGuard::ForkedChildError();
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime == nullptr) return NotInitialized();
+  return runtime->WrapStream(stream);
+}
+
 std::map<std::string, int64_t> ProcessRuntime::Counters() const {
   if (ForkGuard::InForkedChild()) return {};
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();

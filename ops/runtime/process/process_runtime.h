@@ -28,9 +28,19 @@ namespace tfring {
 // `run` is the execution of a TensorFlow graph that makes the call (its step id), or 0 for none, as
 // in an eager call. See ProcessRuntime::FailRun. An eager op that TensorFlow runs as a graph of its
 // own has a number, too.
+//
+// `stream`: the tensors are in device memory and belong to it; null: they are in host memory. Its
+// RunsOnDevice gives the path of the Request, whatever that had before. With `early`, `done` is
+// called with OK as soon as the stream has been made to wait for the results, if the device runs
+// the collective; a failure after that ends the calls that follow. `keeps` holds the memory of the
+// buffers: it is released on a thread of the runtime when nothing uses that memory any more, which
+// with `early` may be long after `done`.
 struct LocalCall {
   uint64_t run = 0;
   std::vector<TensorBuffer> buffers;
+  std::shared_ptr<DeviceStream> stream;
+  bool early = false;
+  std::shared_ptr<void> keeps;
   std::function<Result<void*>(int tensor, const Shape& shape)> allocate;
   std::function<void(const std::vector<int64_t>& values)> announce;
   std::function<void(const Status&)> done;

@@ -41,11 +41,13 @@ struct RankRuntime::Core {
   CallTable table;
   RunTable runs;
   CompletionThread completions;
+  decltype(RankRuntimeParts::wrap_stream) wrap_stream;
   std::unique_ptr<ControlLoop> loop;
 };
 
 Result<std::unique_ptr<RankRuntime>> RankRuntime::Start(RankRuntimeParts parts) {
   auto core = std::make_shared<Core>();
+  core->wrap_stream = std::move(parts.wrap_stream);
   std::unique_ptr<RankRuntime> runtime(new RankRuntime(core, parts.engine.rank));
   core->loop = std::make_unique<ControlLoop>(std::move(parts.engine), std::move(parts.control),
                                              &core->table, &core->runs, &core->completions);
@@ -75,6 +77,9 @@ Status RankRuntime::Admit(Request* request, LocalCall* call) {
     const Status fits = CheckBuffers(*request, *call, rank_);
     if (!fits.ok()) Refuse(fits, request);
   }
+  const bool on_device = call->stream != nullptr && request->refusal.empty() &&
+                         call->stream->RunsOnDevice(request->kind, request->dtype, request->op);
+  request->path = on_device ? DataPath::kDevice : DataPath::kHost;
   request->in_run = request->in_run || core_->runs.InRun(request->process_set);
   Result<uint64_t> attempt = core_->runs.Admit(call->run, request->process_set);
   if (!attempt.ok()) return attempt.status();
@@ -136,6 +141,11 @@ Result<std::vector<Rank>> RankRuntime::Members(ProcessSetId id) const {
   const std::vector<Rank>* members = sets->Find(id);
   if (members == nullptr) return InvalidArgument(NoSuchSet(id));
   return *members;
+}
+
+Result<std::shared_ptr<DeviceStream>> RankRuntime::WrapStream(void* stream) const {
+  if (core_->wrap_stream) return core_->wrap_stream(stream);
+  return Unavailable("this runtime uses host memory only");
 }
 
 bool RankRuntime::OnCompletionThread() const { return core_->completions.IsCurrent(); }

@@ -22,6 +22,8 @@ struct RankRuntimeParts {
   EngineOptions engine;
   std::unique_ptr<ControlTransport> control;
   std::function<std::unique_ptr<CollectiveBackend>(CompletionSink)> make_backend;
+  // As ProcessRuntime::WrapStream; empty where only host memory is used.
+  std::function<Result<std::shared_ptr<DeviceStream>>(void* stream)> wrap_stream;
 };
 
 // One rank at work: call table, control thread, backend and completion thread. A process has one,
@@ -52,6 +54,9 @@ class RankRuntime {
   // As ProcessRuntime.
   std::map<ProcessSetId, std::vector<Rank>> AllProcessSets() const;
   Result<std::vector<Rank>> Members(ProcessSetId id) const;
+
+  // As ProcessRuntime.
+  Result<std::shared_ptr<DeviceStream>> WrapStream(void* stream) const;
 
   // True inside a `done`.
   bool OnCompletionThread() const;

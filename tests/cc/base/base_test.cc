@@ -158,12 +158,16 @@ TEST(ConfigParses) {
   const Result<Config> config = ParseConfig({{"FUSION_THRESHOLD", "1048576"},
                                              {"STALL_CHECK_TIME_SECONDS", "0.5"},
                                              {"DISABLE_GROUP_FUSION", "True"},
+                                             {"GPU_OPERATIONS", "NCCL"},
+                                             {"NCCL_LIBRARY", "/opt/libnccl.so.2"},
                                              {"LOG_LEVEL", "WARNING"}});
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(config->fusion_threshold_bytes, 1048576);
   EXPECT_EQ(config->stall_warning, kSecond / 2);
   EXPECT_TRUE(config->disable_group_fusion);
   EXPECT_EQ(config->log_level, 3);
+  EXPECT_TRUE(config->gpu_operations == GpuOperations::kNccl);
+  EXPECT_EQ(config->nccl_library, "/opt/libnccl.so.2");
   EXPECT_EQ(config->cache_capacity, Config().cache_capacity);
 }
 
@@ -192,6 +196,7 @@ TEST(ConfigRefusesWithNameValueAndRange) {
   refused("MAX_PLANS_IN_FLIGHT", "0");
   refused("DETERMINISTIC", "maybe");
   refused("LOG_LEVEL", "7");
+  EXPECT_CONTAINS(refused("GPU_OPERATIONS", "fast"), "auto, nccl or host");
   refused("HEARTBEAT_TIMEOUT_SECONDS", "14.9");  // less than three heartbeats
 }
 
@@ -199,6 +204,8 @@ TEST(ConfigDescribesEverySetting) {
   const std::string text = DescribeConfig();
   EXPECT_CONTAINS(text, "TFRING_FUSION_THRESHOLD (default 134217728)");
   EXPECT_CONTAINS(text, "TFRING_STALL_CHECK_TIME_SECONDS (default 10)");
+  EXPECT_CONTAINS(text, "TFRING_GPU_OPERATIONS (default auto)");
+  EXPECT_CONTAINS(text, "TFRING_CUDA_DRIVER (default libcuda.so.1)");
   EXPECT_CONTAINS(text, "TFRING_LOG_LEVEL (default info)");
 }
 

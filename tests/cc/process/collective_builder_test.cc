@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ops/runtime/process/buffer_checks.h"
+#include "tests/cc/process/fake_stream.h"
 #include "tests/cc/test.h"
 
 namespace tfring {
@@ -167,6 +168,67 @@ TEST(ARankWithoutMemoryGetsScratch) {
   ASSERT_TRUE(built.ok());
   EXPECT_TRUE(built->buffers[0].output != nullptr);
   EXPECT_CONTAINS(c.call.local_failure.message(), "full");
+}
+
+TEST(ACollectiveSaysWhichBuffersAreOfADevice) {
+  Case host(CollectiveKind::kAllreduce, {{2}, {3}}, {});
+  Case device(CollectiveKind::kAllreduce, {{4}, {5}}, {});
+  const auto stream = std::make_shared<FakeStream>();
+  device.call.call.stream = stream;
+  device.call.call.early = true;
+  device.call.call.keeps = std::make_shared<int>(1);
+  host.run.plan.items.push_back({"y", 0, {}});
+  host.run.plan.items.push_back({"z", 0, {}});
+  for (DataPath path : {DataPath::kHost, DataPath::kDevice}) {
+    host.run.plan.path = path;
+    auto built = BuildCollective(host.run, 1, {&host.call, &device.call, &host.call});
+    ASSERT_TRUE(built.ok());
+    EXPECT_TRUE(built->path == path);
+    EXPECT_EQ(built->buffers.size(), 6u);
+    ASSERT_EQ(built->device_calls.size(), 1u);
+    EXPECT_TRUE(built->device_calls[0].stream == stream);
+    EXPECT_EQ(built->device_calls[0].first, 2u);
+    EXPECT_EQ(built->device_calls[0].count, 2u);
+    EXPECT_TRUE(built->device_calls[0].early);
+    EXPECT_TRUE(built->device_calls[0].keeps == device.call.call.keeps);
+  }
+  EXPECT_EQ(stream->marked, 0);  // whoever made the call has done that
+}
+
+// What the framework allocates now may be memory that its stream still uses.
+TEST(AStreamIsReadyOnlyAfterTheLastAllocation) {
+  Case c(CollectiveKind::kAllgather, {{2}, {3}}, {1, 2, 3, 1, 3, 3});
+  const auto stream = std::make_shared<FakeStream>();
+  c.call.call.stream = stream;
+  const auto allocate = c.call.call.allocate;
+  c.call.call.allocate = [&](int tensor, const Shape& shape) {
+    EXPECT_EQ(stream->marked, 0);
+    return allocate(tensor, shape);
+  };
+  auto built = c.Build();
+  ASSERT_TRUE(built.ok());
+  EXPECT_EQ(c.output_shapes.size(), 2u);
+  EXPECT_EQ(stream->marked, 1);
+  Case failing(CollectiveKind::kAllgather, {{2}}, {1, 2, 3});
+  failing.call.call.stream = stream;
+  stream->ready = Internal("the device is broken");
+  EXPECT_CONTAINS(failing.Build().status().message(), "the device is broken");
+}
+
+TEST(ScratchOfADeviceIsInItsMemory) {
+  Case c(CollectiveKind::kReducescatter, {{3, 2}}, {});
+  c.memory = false;
+  const auto stream = std::make_shared<FakeStream>();
+  c.call.call.stream = stream;
+  auto built = c.Build();
+  ASSERT_TRUE(built.ok());
+  EXPECT_TRUE(built->buffers[0].output == stream->scratch->data());
+  EXPECT_EQ(stream->scratch->size(), 8u);
+  ASSERT_EQ(c.call.scratch.size(), 1u);
+  EXPECT_EQ(stream->scratch.use_count(), 2);
+  EXPECT_CONTAINS(c.call.local_failure.message(), "full");
+  stream->has_scratch = false;
+  EXPECT_CONTAINS(c.Build().status().message(), "full");
 }
 
 TEST(BuffersHaveToFitTheirShapes) {

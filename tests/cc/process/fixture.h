@@ -39,8 +39,10 @@ struct JobSockets {
 
 class Job {
  public:
-  // `mute` has connections but does nothing with them, until Cut closes them.
-  Job(int size, Link link, Config config = Config(), Rank mute = kNoRank) {
+  // `mute` has connections but does nothing with them, until Cut closes them. `change`, if there is
+  // one, may change what a rank is made of.
+  Job(int size, Link link, Config config = Config(), Rank mute = kNoRank,
+      const std::function<void(RankRuntimeParts*)>& change = nullptr) {
     JobSockets sockets(link == Link::kInProcess ? 1 : size, link);
     InProcessControlHub control_hub(size);
     InProcessDataHub data_hub(size);
@@ -69,6 +71,7 @@ class Job {
         if (size == 1) return std::make_unique<LocalBackend>(config, std::move(sink));
         return std::make_unique<CpuBackend>(rank, config, std::move(*data), std::move(sink));
       };
+      if (change) change(&parts);
       auto started = RankRuntime::Start(std::move(parts));
       ranks_.push_back(started.ok() ? std::move(*started) : nullptr);
     }

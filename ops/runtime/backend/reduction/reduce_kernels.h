@@ -4,18 +4,10 @@
 #include <cstdint>
 
 #include "ops/runtime/backend/reduction/adasum_kernels.h"
+#include "ops/runtime/backend/reduction/scaling.h"
 #include "ops/runtime/base/types.h"
 
 namespace tfring {
-
-// What a value is multiplied with. Floats: value * factor (divisor is 1). Integers: value * factor
-// / divisor, rounded toward zero once, at the end, and kept in range; so an integer Average of N
-// equal values is that value.
-struct Scale {
-  double factor = 1.0;
-  int64_t divisor = 1;
-  bool identity() const { return factor == 1.0 && divisor == 1; }
-};
 
 // The arithmetic of one dtype. Addresses need no alignment; dst may be a or b but not overlap them
 // otherwise. Counts are elements. 16-bit floats are combined and scaled in float32 and rounded

@@ -74,31 +74,6 @@ struct MaxOp {
   }
 };
 
-inline float Scaled(float value, Scale scale) {
-  return static_cast<float>(static_cast<double>(value) * scale.factor);
-}
-
-inline double Scaled(double value, Scale scale) { return value * scale.factor; }
-
-// Exact as long as a double holds the value and no factor is given, since rounding a quotient
-// correctly cannot carry it over an integer.
-template <typename T>
-T Scaled(T value, Scale scale) {
-  if (sizeof(T) == 8 && scale.factor == 1.0) {
-    return static_cast<T>(value / static_cast<T>(scale.divisor));
-  }
-  // The bounds are powers of two (or one less), so that the casts back are in range.
-  constexpr int kBits = static_cast<int>(8 * sizeof(T)) - (std::is_signed_v<T> ? 1 : 0);
-  constexpr double kAbove = static_cast<double>(uint64_t{1} << (kBits - 1)) * 2.0;
-  constexpr T kHighest = static_cast<T>((((uint64_t{1} << (kBits - 1)) - 1) << 1) | 1);
-  constexpr double kLowest = std::is_signed_v<T> ? -kAbove : 0.0;
-  const double exact =
-      static_cast<double>(value) * scale.factor / static_cast<double>(scale.divisor);
-  if (exact >= kAbove) return kHighest;
-  if (exact > kLowest) return static_cast<T>(exact);
-  return exact <= kLowest ? static_cast<T>(kLowest) : T{0};  // NaN becomes 0
-}
-
 // Arrays are the same or do not overlap, so that iterations are independent.
 #define TFRING_INDEPENDENT _Pragma("GCC ivdep")
 

@@ -127,7 +127,13 @@ void Engine::Impl::OnPeerLost(Rank peer, const std::string& reason) {
 
 // The time for an explanation is over.
 void Engine::Impl::OnSuspicion(Rank suspect, const Peers::Suspicion& suspicion) {
-  if (!suspicion.hard) {
+  if (suspect == kNoRank) {
+    if (peers_.first_departed() != kNoRank) return EndOnLeave(peers_.first_departed(), "");
+    EndOnError(Unavailable(suspicion.reason + ". A rank of this collective may be gone, but in " +
+                           std::to_string(kUnknownGrace / kSecond) +
+                           " s no rank was found to be. See the logs of all ranks; the job must "
+                           "be started again"));
+  } else if (!suspicion.hard) {
     // Nothing is broken here: rank 0, which may know of a goodbye, decides.
     if (!closed_.ok()) return;
     if (rank_ == 0) return EndOnPeerLoss(suspect, suspicion.reason);
@@ -173,6 +179,17 @@ void Engine::Impl::OnBrokenConnection(const Completion& completion, const std::s
   ReportFault(suspect, evidence);
   // Bytes of this plan may be left in the connections: the plans behind it must not run.
   effects_.abort = LostStatus(suspect, evidence.message());
+  aborted_ = true;
+}
+
+// Not a fault of this rank: a peer that dies in the middle of a collective between devices breaks
+// it on all members, often before its connections close. Whoever notices that ends the generation.
+void Engine::Impl::OnBrokenGroup(const Status& failure, const std::string& what) {
+  if (peers_.gone(0)) return EndOnLeave(0, what);  // nobody can say who is gone
+  const std::string text = Name(rank_) + " could not run " + what + ": " + failure.message();
+  peers_.Suspect(kNoRank, {text, now_ + kUnknownGrace, true});
+  // The plans behind it on the device must not run.
+  effects_.abort = Unavailable(text);
   aborted_ = true;
 }
 

@@ -96,26 +96,38 @@ size_t Engine::Impl::in_flight() const {
 }
 
 void Engine::Impl::OnCompletion(const Completion& completion) {
+  if (completion.stage == CompletionStage::kLaunched) return OnLaunched(completion.sequence);
   const auto it = running_.find(completion.sequence);
   TFRING_CHECK(it != running_.end()) << "plan " << completion.sequence << " ended without running";
   const Running plan = std::move(it->second);
   running_.erase(it);
   // A backend says Unimplemented where no member can run the plan. All of them find that out by
   // themselves before they move data, so the connections are intact.
-  const bool impossible = completion.status.code() == StatusCode::kUnimplemented;
+  const bool impossible = completion.status.code() == StatusCode::kUnimplemented && !plan.launched;
   if (completion.status.ok() || impossible) {
     AddResults(plan.calls, impossible ? Unimplemented("cannot run " + plan.what + ": " +
                                                       completion.status.message())
                                       : OkStatus());
-    if (negotiator_ != nullptr) negotiator_->OnPlanDone(completion.sequence, now_);
+    if (negotiator_ != nullptr && !plan.launched) {
+      negotiator_->OnPlanDone(completion.sequence, now_);
+    }
     return;
   }
   Hold(plan.calls);
   if (aborted_) return;  // this failure follows from an earlier one
   if (peers_.InRange(completion.suspect)) return OnBrokenConnection(completion, plan.what);
+  if (completion.suspects_unknown_peer) return OnBrokenGroup(completion.status, plan.what);
   // The failure is this rank's own, but the others wait for data that will not come.
   EndOnError(Status(completion.status.code(), Name(rank_) + " could not run " + plan.what + ": " +
                                                   completion.status.message()));
+}
+
+// The plan still runs, and may still fail, but other plans may follow it.
+void Engine::Impl::OnLaunched(uint64_t sequence) {
+  const auto it = running_.find(sequence);
+  TFRING_CHECK(it != running_.end() && !std::exchange(it->second.launched, true))
+      << "plan " << sequence << " was launched without running, or twice";
+  if (negotiator_ != nullptr) negotiator_->OnPlanDone(sequence, now_);
 }
 
 void Engine::Impl::OnSubmission(Submission call) {
@@ -213,8 +225,8 @@ void Engine::Impl::Run(PlanRun run) {
   // An aborted backend may have stopped in the middle of a transfer: nothing can follow on its
   // connections.
   if (aborted_) return Hold(run.calls);
-  running_[run.plan.sequence] = {run.calls,
-                                 FirstAndMore(run.plan.items.front().name, run.plan.items.size())};
+  running_[run.plan.sequence] = {
+      run.calls, FirstAndMore(run.plan.items.front().name, run.plan.items.size()), false};
   effects_.runs.push_back(std::move(run));
 }
 

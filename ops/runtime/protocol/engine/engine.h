@@ -56,8 +56,10 @@ struct EngineEffects {
   std::vector<std::pair<Rank, std::string>> frames;
   // Not null: the process sets have changed. To be published before the runs start.
   std::shared_ptr<const ProcessSets> process_sets;
-  // Each run goes to the backend, which reports a Completion. One that moves no data has nothing
-  // to run: the caller passes on items[0].negotiated_values and reports OkStatus itself.
+  // Each run goes to the backend, which reports a Completion, or two: with kLaunched other plans
+  // may follow, with kEnded its calls end. A plan may end before those with lower numbers. One that
+  // moves no data has nothing to run: the caller passes on items[0].negotiated_values and reports
+  // OkStatus itself.
   std::vector<PlanRun> runs;
   std::optional<Status> abort;  // abort the backend
   // This rank has left these attempts: to be noted before a call ends and its caller goes on.

@@ -20,6 +20,10 @@ namespace tfring {
 inline constexpr Duration kFaultGrace = 300 * kMillisecond;
 // How long rank 0 waits for other signs; shorter, so that its decision arrives within kFaultGrace.
 inline constexpr Duration kSequencerGrace = 150 * kMillisecond;
+// How long a rank waits for rank 0 to say which rank was lost, if a plan broke on a device, where
+// it cannot be seen which peer is to blame. The process of a peer that ends gives its devices back
+// before its connections close.
+inline constexpr Duration kUnknownGrace = 2 * kSecond;
 // How long a goodbye may take to arrive after the peer's process ended.
 inline constexpr Duration kGoodbyeGrace = 500 * kMillisecond;
 // A Step that comes later than this after the time it asked for was held up: the process had been
@@ -58,6 +62,7 @@ struct Engine::Impl {
 
   // engine.cc: events.
   void OnCompletion(const Completion& completion);
+  void OnLaunched(uint64_t sequence);
   void OnSubmission(Submission call);
   void OnWithdrawal(const Withdrawal& withdrawal);
   void PutOff(Duration pause);
@@ -86,6 +91,8 @@ struct Engine::Impl {
   void OnShutdown(const std::string& error);
   // A plan (`what`) failed because the data connection to completion.suspect broke.
   void OnBrokenConnection(const Completion& completion, const std::string& what);
+  // The same, but it is not known which peer is gone, if one is.
+  void OnBrokenGroup(const Status& failure, const std::string& what);
   // The reasons for which a generation ends here. Each is reported to rank 0, which tells all
   // others.
   void EndOnPeerLoss(Rank peer, const std::string& reason);
@@ -108,7 +115,8 @@ struct Engine::Impl {
 
   struct Running {
     std::vector<CallId> calls;
-    std::string what;  // "'x' and 3 more"
+    std::string what;       // "'x' and 3 more"
+    bool launched = false;  // a device has all of its work: the sequencer does not count it
   };
 
   const Rank rank_;

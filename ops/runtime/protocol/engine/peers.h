@@ -46,7 +46,8 @@ class Peers {
   // What MarkDeparted was given.
   const std::string& departure_error(Rank peer) const { return state_[peer].error; }
 
-  // A hard suspicion replaces a soft one; the earlier deadline stays.
+  // A hard suspicion replaces a soft one; the earlier deadline stays. kNoRank: of a peer that is
+  // not known.
   void Suspect(Rank peer, Suspicion suspicion);
   // Removes and returns the suspicion against `peer`, if there is one.
   std::optional<Suspicion> TakeSuspicion(Rank peer);

@@ -48,8 +48,8 @@ struct Plan {
   std::vector<uint32_t> evicted;  // cache ids that no rank may send from here on
 };
 
-// The plan that `request` leads to, still without sequence, absent ranks and items. Fields that
-// the kind does not use have their defaults.
+// The plan that `request` leads to, still without sequence, path, absent ranks and items. Fields
+// that the kind does not use have their defaults.
 Plan PlanFor(const Request& request);
 
 // Whether two plans are the same collective: all that PlanFor sets is equal.

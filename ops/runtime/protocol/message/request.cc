@@ -191,10 +191,11 @@ Status CheckReduction(const Request& request) {
 bool operator==(const Request& a, const Request& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.prescale == b.prescale &&
          a.postscale == b.postscale && a.process_set == b.process_set && a.root == b.root &&
-         a.peer == b.peer && a.layout_hash == b.layout_hash && a.group == b.group &&
-         a.shapes == b.shapes && a.splits == b.splits && a.set_ranks == b.set_ranks &&
-         a.removed_set == b.removed_set && a.refusal == b.refusal && a.unnamed == b.unnamed &&
-         a.in_run == b.in_run && a.call_site == b.call_site && a.name == b.name;
+         a.peer == b.peer && a.layout_hash == b.layout_hash && a.path == b.path &&
+         a.group == b.group && a.shapes == b.shapes && a.splits == b.splits &&
+         a.set_ranks == b.set_ranks && a.removed_set == b.removed_set && a.refusal == b.refusal &&
+         a.unnamed == b.unnamed && a.in_run == b.in_run && a.call_site == b.call_site &&
+         a.name == b.name;
 }
 
 std::string Describe(const Request& request) {

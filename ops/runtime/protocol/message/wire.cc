@@ -24,13 +24,15 @@ constexpr uint8_t kRequestFlags = kHasPrescale | kHasPostscale | kHasLayoutHash 
 constexpr uint8_t kHasCallSite = 1;
 constexpr uint8_t kIsUnnamed = 2;
 constexpr uint8_t kIsInRun = 4;
-constexpr uint8_t kMoreRequestFlags = kHasCallSite | kIsUnnamed | kIsInRun;
+constexpr uint8_t kAsksForDevice = 8;
+constexpr uint8_t kMoreRequestFlags = kHasCallSite | kIsUnnamed | kIsInRun | kAsksForDevice;
 constexpr uint8_t kHasError = 4;
 constexpr uint8_t kHasEvicted = 8;
 constexpr uint8_t kHasAbsent = 16;
 constexpr uint8_t kEndsAttempt = 32;
-constexpr uint8_t kPlanFlags =
-    kHasPrescale | kHasPostscale | kHasError | kHasEvicted | kHasAbsent | kEndsAttempt | kHasPeer;
+constexpr uint8_t kRunsOnDevice = 128;
+constexpr uint8_t kPlanFlags = kHasPrescale | kHasPostscale | kHasError | kHasEvicted | kHasAbsent |
+                               kEndsAttempt | kHasPeer | kRunsOnDevice;
 
 // The fewest bytes that one element takes: bounds counts, and so allocation.
 constexpr size_t kMinRequestBytes = 9;
@@ -132,9 +134,9 @@ void WriteRequest(const Request& request, WireWriter* out) {
   out->Byte(static_cast<uint8_t>(request.dtype));
   out->Byte(static_cast<uint8_t>(request.op));
   out->Byte(flags);
-  out->Byte(static_cast<uint8_t>((request.call_site.empty() ? 0 : kHasCallSite) |
-                                 (request.unnamed ? kIsUnnamed : 0) |
-                                 (request.in_run ? kIsInRun : 0)));
+  out->Byte(static_cast<uint8_t>(
+      (request.call_site.empty() ? 0 : kHasCallSite) | (request.unnamed ? kIsUnnamed : 0) |
+      (request.in_run ? kIsInRun : 0) | (request.path == DataPath::kDevice ? kAsksForDevice : 0)));
   out->Signed(request.process_set);
   out->Signed(request.root);
   if (flags & kHasPeer) out->Signed(request.peer);
@@ -161,6 +163,7 @@ Request ReadRequest(WireReader* in) {
   request.resent = (flags & kIsResent) != 0;
   request.unnamed = (more & kIsUnnamed) != 0;
   request.in_run = (more & kIsInRun) != 0;
+  request.path = (more & kAsksForDevice) != 0 ? DataPath::kDevice : DataPath::kHost;
   request.process_set = in->Signed32();
   request.root = in->Signed32();
   request.peer = ReadPeer(flags, in);
@@ -196,6 +199,7 @@ void WritePlan(const Plan& plan, WireWriter* out) {
   if (!plan.evicted.empty()) flags |= kHasEvicted;
   if (!plan.absent.empty()) flags |= kHasAbsent;
   if (plan.peer != kNoRank) flags |= kHasPeer;
+  if (plan.path == DataPath::kDevice) flags |= kRunsOnDevice;
   out->Unsigned(plan.sequence);
   out->Signed(plan.process_set);
   out->Byte(static_cast<uint8_t>(plan.kind));
@@ -227,6 +231,7 @@ Plan ReadPlan(WireReader* in) {
   plan.root = in->Signed32();
   plan.peer = ReadPeer(flags, in);
   ReadScales(flags, &plan.prescale, &plan.postscale, in);
+  plan.path = (flags & kRunsOnDevice) != 0 ? DataPath::kDevice : DataPath::kHost;
   plan.ends_attempt = (flags & kEndsAttempt) != 0;
   if (plan.ends_attempt && (flags & kHasError) == 0) in->Fail();
   if (flags & kHasError) {

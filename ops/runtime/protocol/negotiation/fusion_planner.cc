@@ -20,7 +20,8 @@ bool FusionPlanner::Alone(const Request& request) const {
          (Traits(request.kind).reduces && request.op == ReduceOp::kAdasum);
 }
 
-void FusionPlanner::Add(uint64_t handle, const Request& request, const std::vector<Rank>& absent) {
+void FusionPlanner::Add(uint64_t handle, const Request& request, const std::vector<Rank>& absent,
+                        DataPath path) {
   const bool alone = Alone(request);
   const int64_t bytes = alone ? 0 : TotalBytes(request);
   if (alone || bytes > threshold_) {
@@ -31,7 +32,7 @@ void FusionPlanner::Add(uint64_t handle, const Request& request, const std::vect
   const FusionKey key(request.process_set, request.kind, request.dtype,
                       reduces ? request.op : ReduceOp::kSum, reduces ? request.prescale : 1.0,
                       reduces ? request.postscale : 1.0,
-                      Traits(request.kind).has_root() ? request.root : 0, absent);
+                      Traits(request.kind).has_root() ? request.root : 0, path, absent);
   Batch*& open = open_[key];
   if (open == nullptr || bytes > threshold_ - open->bytes || open->handles.size() >= kMaxItems) {
     if (open != nullptr) open->open = false;

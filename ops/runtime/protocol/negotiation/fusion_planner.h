@@ -13,16 +13,18 @@
 namespace tfring {
 
 // Decides which complete tensors share one Plan (tensor fusion): those of one process set with the
-// same absent ranks, kind (one that fuses), dtype, op, factors and root, up to the threshold in
-// bytes. A tensor is added to the last batch that matches, even if others were added in between;
+// same absent ranks, path, kind (one that fuses), dtype, op, factors and root, up to the threshold
+// in bytes. A tensor is added to the last batch that matches, even if others were added in between;
 // batches leave in the order of their first tensors, so the same additions always give the same
 // batches. Pure; constant work per tensor.
 class FusionPlanner {
  public:
   explicit FusionPlanner(const Config& config);
 
-  // `handle` names the request to the caller. What all members agreed on decides.
-  void Add(uint64_t handle, const Request& request, const std::vector<Rank>& absent = {});
+  // `handle` names the request to the caller. What all members agreed on decides, and `path`, which
+  // is that of the plan.
+  void Add(uint64_t handle, const Request& request, const std::vector<Rank>& absent = {},
+           DataPath path = DataPath::kHost);
 
   bool empty() const { return batches_.empty(); }
 
@@ -31,7 +33,7 @@ class FusionPlanner {
 
  private:
   using FusionKey = std::tuple<ProcessSetId, CollectiveKind, DataType, ReduceOp, double, double,
-                               Rank, std::vector<Rank>>;
+                               Rank, DataPath, std::vector<Rank>>;
   struct Batch {
     std::vector<uint64_t> handles;
     int64_t bytes = 0;

@@ -196,6 +196,12 @@ Status Participant::CheckItem(const PlanRun& run, const PlanItem& item,
     return Internal(PlanName(plan) + " is not what rank " + std::to_string(rank_) +
                     " asked for under the name '" + item.name + "'");
   }
+  const bool asked = request.path == DataPath::kDevice && Traits(plan.kind).uses_backend;
+  if (plan.path == DataPath::kDevice && (!asked || !plan.absent.empty())) {
+    return Internal(PlanName(plan) + " runs on devices, but rank " + std::to_string(rank_) +
+                    " did not ask for that under the name '" + item.name +
+                    "', or a rank is absent");
+  }
   const Status possible = CheckAbsent(request, plan.absent);
   if (!possible.ok()) return Internal(PlanName(plan) + ": " + possible.message());
   if (!NegotiatedValuesFit(item.negotiated_values, run.members, rank_, request)) {

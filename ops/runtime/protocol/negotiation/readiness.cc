@@ -52,6 +52,27 @@ std::vector<std::string> PendingTensor::DifferentCallSites() const {
   return sites;
 }
 
+DataPath PendingTensor::PathOf(size_t position) const {
+  const RankRequest& own = rank_requests[position];
+  return own.full ? own.full->path : own.cached->PathOf(position);
+}
+
+std::vector<DataPath> PendingTensor::DifferentPaths() const {
+  bool differ = false;
+  for (size_t i = 1; i < members.size() && !differ; ++i) differ = PathOf(i) != PathOf(0);
+  std::vector<DataPath> paths;
+  for (size_t i = 0; differ && i < members.size(); ++i) paths.push_back(PathOf(i));
+  return paths;
+}
+
+DataPath PendingTensor::CommonPath() const {
+  if (ready < members.size() || !Traits(AnyRequest().kind).uses_backend) return DataPath::kHost;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (PathOf(i) == DataPath::kHost) return DataPath::kHost;
+  }
+  return DataPath::kDevice;
+}
+
 bool PendingTensor::InRun(bool in_run) const {
   for (size_t i = 0; i < rank_requests.size(); ++i) {
     if (rank_requests[i].order != 0 && rank_requests[i].common().in_run == in_run) return true;

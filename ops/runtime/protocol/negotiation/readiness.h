@@ -73,6 +73,7 @@ struct PendingTensor {
   // All requests have come and agree. Set from then on:
   bool complete = false;
   std::vector<Rank> absent;                // those that had joined, and sent no request
+  DataPath path = DataPath::kHost;         // of the plan
   std::vector<int64_t> negotiated_values;  // unless there is a CommonAgreement
 
   size_t bytes() const;  // what it takes, about
@@ -81,6 +82,10 @@ struct PendingTensor {
   const std::string& CallSiteOf(size_t position) const;
   // By position, or empty if all are equal. Every request has come.
   std::vector<std::string> DifferentCallSites() const;
+  DataPath PathOf(size_t position) const;  // the same of the path
+  std::vector<DataPath> DifferentPaths() const;
+  // kDevice if every member has asked for that, and none is absent.
+  DataPath CommonPath() const;
   bool InRun(bool in_run = true) const;  // whether that is so on one of the ranks
   std::vector<Rank> ReadyRanks() const;  // whose requests have come
   Rank LastReady() const;

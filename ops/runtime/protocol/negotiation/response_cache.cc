@@ -10,6 +10,7 @@ namespace tfring {
 Request Agreement::RequestOf(int position) const {
   Request own = request;
   own.call_site = CallSiteOf(static_cast<size_t>(position));
+  own.path = PathOf(static_cast<size_t>(position));
   const bool by_tensor = Traits(own.kind).own_rows();
   TFRING_CHECK(Traits(own.kind).cacheable && by_tensor != negotiated_values.empty())
       << Describe(own) << ": " << negotiated_values.size() << " negotiated values";
@@ -31,18 +32,15 @@ void ResponseCache::Touch(uint32_t id) {
   uses_.splice(uses_.end(), uses_, it->second.use);
 }
 
-uint32_t ResponseCache::Insert(const Request& request, std::vector<int64_t> negotiated_values,
-                               std::vector<std::string> call_sites, Evicted* evicted) {
+uint32_t ResponseCache::Insert(Agreement agreement, Evicted* evicted) {
   if (capacity_ <= 0 || last_id_ == UINT32_MAX) return 0;
+  const Request& request = agreement.request;
   if (const uint32_t* old = by_name_.Find(request.process_set, request.name)) Evict(*old, evicted);
   while (static_cast<int64_t>(by_id_.size()) >= capacity_) Evict(uses_.front(), evicted);
-  auto agreement = std::make_shared<Agreement>();
-  agreement->id = ++last_id_;
-  agreement->request = request;
-  agreement->negotiated_values = std::move(negotiated_values);
-  agreement->call_sites = std::move(call_sites);
+  agreement.id = ++last_id_;
   by_name_.Put(request.process_set, request.name, last_id_);
-  by_id_[last_id_] = {std::move(agreement), uses_.insert(uses_.end(), last_id_)};
+  by_id_[last_id_] = {std::make_shared<Agreement>(std::move(agreement)),
+                      uses_.insert(uses_.end(), last_id_)};
   return last_id_;
 }
 

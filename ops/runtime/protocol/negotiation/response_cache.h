@@ -22,11 +22,15 @@ struct Agreement {
   Request request;                         // of the member at position 0
   std::vector<int64_t> negotiated_values;  // only of kinds with own_rows; as in PlanItem
   std::vector<std::string> call_sites;     // by position; empty if all are that of `request`
+  std::vector<DataPath> paths = {};        // the same
 
   // The request of the member at `position`.
   Request RequestOf(int position) const;
   const std::string& CallSiteOf(size_t position) const {
     return call_sites.empty() ? request.call_site : call_sites.at(position);
+  }
+  DataPath PathOf(size_t position) const {
+    return paths.empty() ? request.path : paths.at(position);
   }
 };
 
@@ -49,10 +53,9 @@ class ResponseCache {
   // Makes `id`, which is in the cache, the most recently used.
   void Touch(uint32_t id);
 
-  // Stores an agreement under a new id, replacing one of the same name; appends what it evicted to
+  // Stores the agreement under a new id, replacing one of the same name; appends what it evicted to
   // `evicted`. 0, and nothing stored, if the cache is disabled or has run out of ids.
-  uint32_t Insert(const Request& request, std::vector<int64_t> negotiated_values,
-                  std::vector<std::string> call_sites, Evicted* evicted);
+  uint32_t Insert(Agreement agreement, Evicted* evicted);
 
   // The set was removed. Its ids need no announcement: the plan that removes the set drops them on
   // every rank.

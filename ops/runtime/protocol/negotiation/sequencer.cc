@@ -208,6 +208,7 @@ void Sequencer::ValidateAndQueue(PendingTensor* pending) {
   Status agreed = Validate(pending);
   if (!agreed.ok()) return EndDisagreement(pending, std::move(agreed));
   pending->complete = true;
+  pending->path = pending->CommonPath();
   // Until this tensor is planned, its name must not start another one on the same ranks; they do
   // not send it again before they have the plan. Other members may: those that are no end of a
   // send/recv, and absent ranks that come back.
@@ -216,7 +217,7 @@ void Sequencer::ValidateAndQueue(PendingTensor* pending) {
   const bool with_rank_0 =
       pending->members.front() == 0 && (pending->absent.empty() || pending->absent.front() != 0);
   (with_rank_0 ? throttled_ : unthrottled_)
-      .Add(pending->handle, pending->AnyRequest(), pending->absent);
+      .Add(pending->handle, pending->AnyRequest(), pending->absent, pending->path);
 }
 
 // Checks that the requests agree, and computes the values that no rank knows alone.

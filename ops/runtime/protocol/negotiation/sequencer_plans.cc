@@ -38,6 +38,7 @@ bool Sequencer::MakePlan(FusionPlanner* planner, Outgoing* out) {
       if (plan.items.empty()) {
         plan = PlanFor(pending->AnyRequest());
         plan.absent = pending->absent;
+        plan.path = pending->path;
         next.recipients = pending->ReadyRanks();
       }
       AddItem(*pending, &plan);
@@ -96,8 +97,10 @@ void Sequencer::AddItem(const PendingTensor& pending, Plan* plan) {
   const bool equal = !pending.InRun(true) || !pending.InRun(false);
   if (Traits(plan->kind).cacheable && pending.absent.empty() && equal) {
     ResponseCache::Evicted evicted;
-    item.cache_id = cache_.Insert(pending.rank_requests.front().common(), item.negotiated_values,
-                                  pending.DifferentCallSites(), &evicted);
+    item.cache_id =
+        cache_.Insert({0, pending.rank_requests.front().common(), item.negotiated_values,
+                       pending.DifferentCallSites(), pending.DifferentPaths()},
+                      &evicted);
     for (const auto& [set, id] : evicted) evicted_[set].push_back(id);
   }
   plan->items.push_back(std::move(item));

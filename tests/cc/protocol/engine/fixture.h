@@ -71,8 +71,11 @@ class World {
     Deliver();
   }
   void Complete(Rank rank, uint64_t sequence, Status status = OkStatus(), Rank suspect = kNoRank) {
+    Report(rank, {sequence, std::move(status), suspect});
+  }
+  void Report(Rank rank, Completion completion) {
     EngineEvents events;
-    events.completions.push_back({sequence, std::move(status), suspect});
+    events.completions.push_back(std::move(completion));
     Step(rank, std::move(events));
   }
   void Lose(Rank rank, Rank peer, const std::string& reason = "connection closed") {

@@ -30,6 +30,7 @@ Frame RequestsFrame() {
   odd.resent = true;
   odd.unnamed = true;
   odd.in_run = true;
+  odd.path = DataPath::kDevice;
   odd.call_site = "train.py:40";
   Request& add = frame.requests.emplace_back();
   add.kind = CollectiveKind::kAddProcessSet;
@@ -56,6 +57,7 @@ Frame PlansFrame() {
   plan.items = {{"a", 0, {}}, {"", 300, {1, 2, -5}}};
   plan.evicted = {5, 6};
   frame.plans.push_back(plan);
+  frame.plans.back().path = DataPath::kDevice;
   plan.error = FailedPrecondition("the ranks disagree");
   plan.evicted.clear();
   plan.peer = 4;
@@ -105,7 +107,7 @@ bool SamePlan(const Plan& a, const Plan& b) {
          a.dtype == b.dtype && a.op == b.op && a.prescale == b.prescale &&
          a.postscale == b.postscale && a.root == b.root && a.error.code() == b.error.code() &&
          a.error.message() == b.error.message() && a.evicted == b.evicted && a.peer == b.peer &&
-         a.absent == b.absent && a.ends_attempt == b.ends_attempt;
+         a.absent == b.absent && a.path == b.path && a.ends_attempt == b.ends_attempt;
 }
 
 TEST(EveryFrameTypeComesBack) {

@@ -1,0 +1,65 @@
+#ifndef TFRING_OPS_RUNTIME_BACKEND_HOST_PLACES_H_
+#define TFRING_OPS_RUNTIME_BACKEND_HOST_PLACES_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+
+#include "ops/runtime/interfaces/collective_backend.h"
+
+namespace tfring {
+
+// The order in which collectives go to the host backend. A place may be taken before it is known
+// what runs there: what comes after it waits here, on no thread. As the host backend ends
+// collectives in the order of Submit, a completion belongs to the oldest one. Thread-safe; outlives
+// the host backend.
+class HostPlaces {
+ public:
+  using Ended = std::function<void(Completion)>;
+
+  // `sink` gets the completions of what Submit was given.
+  explicit HostPlaces(CompletionSink sink) : sink_(std::move(sink)) {}
+
+  // Before all else. Null when it has been destroyed: from then on everything ends at once.
+  void SetBackend(CollectiveBackend* backend);
+
+  // Takes the next place and runs the collective there.
+  void Submit(Collective collective);
+
+  // Takes the next place and keeps it until Run or GiveUp.
+  uint64_t Take();
+  // `ended` is called once, on a thread of the host backend or on this one.
+  void Run(uint64_t place, Collective collective, Ended ended);
+  void GiveUp(uint64_t place);
+
+  // The host backend was aborted: nothing waits for a place any more.
+  void Open();
+
+  // What the host backend reports to.
+  void OnCompletion(Completion completion);
+
+ private:
+  enum class State : uint8_t { kTaken, kReady, kGivenUp };
+  struct Place {
+    uint64_t number = 0;  // 0: of Submit
+    State state = State::kReady;
+    Collective collective;
+    Ended ended;  // empty: the sink
+  };
+  Place* Find(uint64_t number);
+  void Advance();
+  void Start(Place* place);
+
+  const CompletionSink sink_;
+  std::mutex mutex_;  // guards the rest
+  CollectiveBackend* backend_ = nullptr;
+  bool open_ = false;
+  uint64_t last_ = 0;
+  std::deque<Place> waiting_;    // the first one is kTaken, unless `open_`
+  std::deque<Ended> submitted_;  // to the backend, which has not ended them
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BACKEND_HOST_PLACES_H_

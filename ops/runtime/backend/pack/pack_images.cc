@@ -1,0 +1,26 @@
+#include "ops/runtime/backend/pack/pack_images.h"
+
+namespace tfring {
+
+std::string PackImagesText() {
+  std::string text;
+  for (const PackImage& image : BuiltPackImages()) {
+    if (!text.empty()) text += ", ";
+    text += image.architecture == 0 ? "PTX" : "sm_" + std::to_string(image.architecture);
+  }
+  return text;
+}
+
+const PackImage* ChoosePackImage(const std::vector<PackImage>& images, int capability) {
+  const PackImage* best = nullptr;
+  for (const PackImage& image : images) {
+    if (image.architecture == 0) {
+      if (best == nullptr && capability >= kPackPtxArchitecture) best = &image;
+    } else if (image.architecture / 10 == capability / 10 && image.architecture <= capability) {
+      if (best == nullptr || image.architecture > best->architecture) best = &image;
+    }
+  }
+  return best;
+}
+
+}  // namespace tfring

@@ -1,0 +1,143 @@
+#include "ops/runtime/backend/routing_backend.h"
+
+#include <exception>
+#include <string>
+#include <utility>
+
+namespace tfring {
+
+// A place that the device backend has reserved. It does not outlive the backend.
+class RoutingBackend::Place final : public HostPlace {
+ public:
+  explicit Place(RoutingBackend* owner) : owner_(owner), number_(owner->places_.Take()) {}
+  ~Place() override {
+    if (number_ != 0) owner_->places_.GiveUp(number_);
+  }
+
+  void Run(Collective collective, std::function<void(Completion)> ended) override {
+    owner_->places_.Run(std::exchange(number_, 0), std::move(collective), std::move(ended));
+  }
+  void Stage(Collective collective) override {
+    owner_->Stage(std::exchange(number_, 0), std::move(collective));
+  }
+
+ private:
+  RoutingBackend* const owner_;
+  uint64_t number_;  // 0: used
+};
+
+RoutingBackend::RoutingBackend(const MakeHost& make_host, MakeDevice make_device,
+                               CompletionSink sink)
+    : make_device_(std::move(make_device)),
+      sink_(std::move(sink)),
+      places_(sink_),
+      host_(make_host(
+          [this](Completion completion) { places_.OnCompletion(std::move(completion)); })) {
+  places_.SetBackend(host_.get());
+}
+
+// In this order: the device backend uses places, and what is staged ends when the host backend has
+// ended it and its copies are through.
+RoutingBackend::~RoutingBackend() {
+  Abort(Cancelled("the backend was closed"));
+  std::unique_ptr<CollectiveBackend> device;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    device.swap(device_);
+  }
+  device.reset();
+  places_.SetBackend(nullptr);
+  host_.reset();
+  staging_.reset();
+}
+
+void RoutingBackend::Submit(Collective collective) {
+  if (collective.device_calls.empty() && collective.path == DataPath::kHost) {
+    return places_.Submit(std::move(collective));
+  }
+  CollectiveBackend* const device = collective.path == DataPath::kDevice ? Device() : nullptr;
+  if (device != nullptr) return device->Submit(std::move(collective));
+  if (collective.device_calls.empty()) return places_.Submit(std::move(collective));
+  Stage(places_.Take(), std::move(collective));
+}
+
+void RoutingBackend::Abort(Status why) {
+  Staging* staging = nullptr;
+  CollectiveBackend* device = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (aborted_.ok()) aborted_ = why;
+    staging = staging_.get();
+    device = device_.get();
+  }
+  host_->Abort(why);
+  places_.Open();
+  if (staging != nullptr) staging->Abort(why);
+  if (device != nullptr) device->Abort(why);
+}
+
+std::unique_ptr<HostPlace> RoutingBackend::Reserve() { return std::make_unique<Place>(this); }
+
+void RoutingBackend::Stage(uint64_t place, Collective collective) {
+  const Status made = MakeStaging();
+  if (made.ok()) return staging_->Submit(place, std::move(collective));
+  Abort(made);
+  places_.GiveUp(place);
+  Completion completion;
+  completion.sequence = collective.sequence;
+  completion.status = made;
+  sink_(std::move(completion));
+}
+
+Status RoutingBackend::MakeStaging() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (staging_ != nullptr) return OkStatus();
+  Staging::Host host;
+  host.run = [this](uint64_t place, Collective collective, HostPlaces::Ended ended) {
+    places_.Run(place, std::move(collective), std::move(ended));
+  };
+  host.give_up = [this](uint64_t place) { places_.GiveUp(place); };
+  host.fail = [this](Status why) { Abort(std::move(why)); };
+  try {
+    staging_ = std::make_unique<Staging>(std::move(host), sink_);
+  } catch (const std::exception& error) {
+    return Internal(std::string("cannot start the thread that copies from and to GPUs (") +
+                    error.what() + ")");
+  }
+  if (!aborted_.ok()) staging_->Abort(aborted_);
+  return OkStatus();
+}
+
+// Null if there is none.
+CollectiveBackend* RoutingBackend::Device() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (device_ == nullptr && make_device_) {
+    device_ = make_device_(this, sink_);
+    if (device_ != nullptr && !aborted_.ok()) device_->Abort(aborted_);
+  }
+  return device_.get();
+}
+
+CollectiveBackend* RoutingBackend::device() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return device_.get();
+}
+
+int64_t RoutingBackend::bytes_sent() const {
+  const CollectiveBackend* const other = device();
+  return host_->bytes_sent() + (other == nullptr ? 0 : other->bytes_sent());
+}
+
+int64_t RoutingBackend::progress() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return host_->progress() + (staging_ == nullptr ? 0 : staging_->steps()) +
+         (device_ == nullptr ? 0 : device_->progress());
+}
+
+int64_t RoutingBackend::wakeups() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return host_->wakeups() + (staging_ == nullptr ? 0 : staging_->wakeups()) +
+         (device_ == nullptr ? 0 : device_->wakeups());
+}
+
+}  // namespace tfring

@@ -1,0 +1,121 @@
+#ifndef TFRING_OPS_RUNTIME_BACKEND_STAGING_STAGING_H_
+#define TFRING_OPS_RUNTIME_BACKEND_STAGING_STAGING_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ops/runtime/backend/cuda/device_waiter.h"
+#include "ops/runtime/backend/cuda/pinned_memory.h"
+#include "ops/runtime/backend/staging/host_copy.h"
+#include "ops/runtime/interfaces/collective_backend.h"
+
+namespace tfring {
+
+// Runs collectives with tensors in device memory through host memory: copies the inputs to pinned
+// memory, has the host backend run the collective there, copies the outputs back. Its thread puts
+// copies on streams of our own, one for each direction, and never waits for a device; a
+// DeviceWaiter tells when copies have been done. Thread-safe. The destructor requires Abort, or
+// that nothing is in flight, and that the host backend has ended all that it was given.
+class Staging {
+ public:
+  // The order of the host backend. `run` and `give_up` use a place that Submit was given; `fail`
+  // aborts everything, because other ranks wait for the data of a collective that failed here.
+  struct Host {
+    std::function<void(uint64_t place, Collective, std::function<void(Completion)> ended)> run;
+    std::function<void(uint64_t place)> give_up;
+    std::function<void(Status)> fail;
+  };
+
+  // Starts the thread; throws std::system_error if there is none.
+  Staging(Host host, CompletionSink sink);
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  // Stages the collective and runs it at its place. Returns at once.
+  void Submit(uint64_t place, Collective collective);
+
+  // What is in flight and what comes later ends with `why`; copies that are under way first have 5
+  // s to end.
+  void Abort(const Status& why);
+
+  // A number that grows with each step of a collective; how often our threads woke from sleep.
+  int64_t steps() const { return steps_.load(std::memory_order_relaxed); }
+  int64_t wakeups() const;
+
+ private:
+  // What is needed of one device.
+  struct Lane {
+    explicit Lane(std::shared_ptr<CudaDevice> of);
+    Status Start();
+
+    const std::shared_ptr<CudaDevice> device;
+    CuStream in = nullptr;   // from the device to the host
+    CuStream out = nullptr;  // back
+    const std::shared_ptr<PinnedMemory> pinned;
+    DeviceWaiter waiter;
+  };
+  using Direction = CuStream Lane::*;
+
+  // A collective on its way. One thread at a time uses it, except the last three.
+  struct Job {
+    uint64_t place = 0;
+    uint64_t sequence = 0;
+    Collective collective;
+    std::string who;  // "rank 1: allreduce of 'x'"
+    std::vector<DeviceCall> calls;
+    StagingLayout layout;
+    std::shared_ptr<void> memory;  // on the host
+    std::mutex mutex;              // guards the two below
+    DeviceOutcome outcome;         // what has gone wrong so far
+    int waits = 0;                 // lanes that have not answered
+  };
+  using JobPtr = std::shared_ptr<Job>;
+  using Then = void (Staging::*)(const JobPtr&);
+
+  void Begin(const JobPtr& job);
+  void OnHost(const JobPtr& job);
+  void OnRun(const JobPtr& job, Completion completion);
+  void Finish(const JobPtr& job);
+  void End(const JobPtr& job);
+  void Report(const JobPtr& job, Completion completion);
+
+  Status CopyIn(const JobPtr& job, std::vector<Lane*>* used);
+  Status CopyOut(const JobPtr& job, std::vector<Lane*>* used);
+  void AfterAll(const JobPtr& job, const std::vector<Lane*>& lanes, Direction stream, Then then);
+  Result<Lane*> LaneOf(const Job& job, size_t call);
+
+  void Post(std::function<void()> task);
+  void Loop();
+  Status aborted() const;
+  void Explain(Job* job) const;
+
+  const Host host_;
+  const CompletionSink sink_;
+  std::atomic<int64_t> steps_{0};
+  std::atomic<int64_t> wakeups_{0};
+
+  mutable std::mutex mutex_;  // guards the five below
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  bool stopping_ = false;
+  Status aborted_;
+  std::optional<TimePoint> limit_;  // of copies, after Abort
+  std::map<CudaDevice*, std::unique_ptr<Lane>> lanes_;
+
+  std::thread thread_;  // last, because it uses the rest
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BACKEND_STAGING_STAGING_H_

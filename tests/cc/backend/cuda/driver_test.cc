@@ -1,0 +1,166 @@
+// The table of driver functions, devices and streams, on the fake driver.
+#include "ops/runtime/backend/cuda/driver.h"
+
+#include <string>
+
+#include "ops/runtime/backend/cuda/pinned_memory.h"
+#include "ops/runtime/backend/cuda/stream.h"
+#include "tests/cc/backend/cuda/fake_gpu.h"
+#include "tests/cc/test.h"
+
+namespace tfring::testing {
+namespace {
+
+std::shared_ptr<CudaStream> Wrap(CudaDevices* devices, const Framework& framework) {
+  Result<std::shared_ptr<DeviceStream>> wrapped = devices->Wrap(framework.stream());
+  EXPECT_EQ(wrapped.status().ToString(), OkStatus().ToString());
+  return wrapped.ok() ? std::static_pointer_cast<CudaStream>(*wrapped) : nullptr;
+}
+
+TEST(ADriverThatIsMissingOrIncompleteIsOneSentence) {
+  const Status missing = CudaDriver::Load("libnone_such.so.1").status();
+  EXPECT_EQ(static_cast<int>(missing.code()), static_cast<int>(StatusCode::kUnavailable));
+  EXPECT_CONTAINS(missing.message(), "libnone_such.so.1 cannot be loaded");
+  const Status incomplete = CudaDriver::Load("libm.so.6").status();
+  EXPECT_EQ(static_cast<int>(incomplete.code()), static_cast<int>(StatusCode::kUnavailable));
+  EXPECT_CONTAINS(incomplete.message(), "has no cuInit");
+  CudaDevices devices("libnone_such.so.1", DeviceRule());
+  EXPECT_EQ(devices.Wrap(nullptr).status().message(), missing.message());
+}
+
+TEST(ErrorsHaveNameNumberAndType) {
+  Cu();
+  auto driver = CudaDriver::Load(FakeDriver());
+  ASSERT_TRUE(driver.ok());
+  EXPECT_TRUE((*driver)->Check(kCudaSuccess, "x").ok());
+  const Status memory = (*driver)->Check(kCudaOutOfMemory, "allocating");
+  EXPECT_EQ(static_cast<int>(memory.code()), static_cast<int>(StatusCode::kResourceExhausted));
+  EXPECT_CONTAINS(memory.message(), "allocating failed: CUDA_ERROR_OUT_OF_MEMORY (2)");
+  const Status address = (*driver)->Check(700, "copying");
+  EXPECT_EQ(static_cast<int>(address.code()), static_cast<int>(StatusCode::kInternal));
+  EXPECT_TRUE(CudaDriver::Sticky(700));
+  EXPECT_TRUE(!CudaDriver::Sticky(kCudaOutOfMemory));
+  EXPECT_TRUE(!CudaDriver::Sticky(kCudaNotReady));
+}
+
+TEST(ADeviceIsKnownByItsUuidAndSharedByItsStreams) {
+  Framework first(0);
+  Framework same(0);
+  Framework other(1);
+  CudaDevices devices(FakeDriver(), DeviceRule());
+  const auto a = Wrap(&devices, first);
+  const auto b = Wrap(&devices, same);
+  const auto c = Wrap(&devices, other);
+  EXPECT_TRUE(a->device() == b->device());
+  EXPECT_TRUE(a->device() != c->device());
+  EXPECT_TRUE(a->device()->uuid() != c->device()->uuid());
+  EXPECT_EQ(a->device()->uuid().size(), size_t{40});
+  EXPECT_EQ(a->device()->ordinal(), 0);
+  EXPECT_EQ(c->device()->ordinal(), 1);
+  EXPECT_EQ(static_cast<long>(a->device()->compute_capability()), Fake().Get("capability"));
+  EXPECT_TRUE(a->device()->multiprocessors() > 0);
+  EXPECT_TRUE(!a->device()->name().empty());
+}
+
+TEST(TheRuleDecidesWhatRunsOnTheDevice) {
+  Framework framework(0);
+  CudaDevices none(FakeDriver(), DeviceRule());
+  EXPECT_TRUE(!Wrap(&none, framework)
+                   ->RunsOnDevice(CollectiveKind::kAllreduce, DataType::kFloat32, ReduceOp::kSum));
+  CudaDevices floats(FakeDriver(), [](CollectiveKind, DataType dtype, ReduceOp) {
+    return dtype == DataType::kFloat32;
+  });
+  const auto stream = Wrap(&floats, framework);
+  EXPECT_TRUE(stream->RunsOnDevice(CollectiveKind::kAllreduce, DataType::kFloat32, ReduceOp::kSum));
+  EXPECT_TRUE(!stream->RunsOnDevice(CollectiveKind::kAllreduce, DataType::kBool, ReduceOp::kSum));
+}
+
+TEST(ThreadsKeepTheContextThatTheyHad) {
+  Framework mine(1);
+  Framework theirs(0);
+  CudaDevices devices(FakeDriver(), DeviceRule());
+  ASSERT_EQ(Cu().CtxPushCurrent(mine.context()), kCudaSuccess);
+  {
+    const auto stream = Wrap(&devices, theirs);
+    EXPECT_TRUE(stream->MarkReady().ok());
+    EXPECT_TRUE(stream->AllocateScratch(100).ok());
+    auto ours = stream->device()->MakeStream();
+    ASSERT_TRUE(ours.ok());
+    EXPECT_TRUE(stream->LetWait(*ours).ok());
+    auto event = stream->device()->Record(*ours);
+    ASSERT_TRUE(event.ok());
+    EXPECT_TRUE(stream->WaitFor(**event).ok());
+  }
+  CuDevice current = -1;
+  EXPECT_EQ(Cu().CtxGetDevice(&current), kCudaSuccess);
+  EXPECT_EQ(current, 1);
+  CuContext popped = nullptr;
+  EXPECT_EQ(Cu().CtxPopCurrent(&popped), kCudaSuccess);
+  EXPECT_TRUE(popped == mine.context());
+}
+
+TEST(OneEventIsMarkedAgainAndEventsAreUsedAgain) {
+  Framework framework(0);
+  CudaDevices devices(FakeDriver(), DeviceRule());
+  EXPECT_TRUE(Wrap(&devices, framework)->MarkReady().ok());
+  const long before = Fake().Count("live_events");
+  for (int i = 0; i < 20; ++i) {
+    const auto stream = Wrap(&devices, framework);
+    EXPECT_TRUE(stream->MarkReady().ok());
+    EXPECT_TRUE(stream->MarkReady().ok());
+  }
+  EXPECT_EQ(Fake().Count("live_events"), before);
+}
+
+TEST(ACallWithoutAMarkIsRefused) {
+  Framework framework(0);
+  CudaDevices devices(FakeDriver(), DeviceRule());
+  const auto stream = Wrap(&devices, framework);
+  auto ours = stream->device()->MakeStream();
+  ASSERT_TRUE(ours.ok());
+  EXPECT_CONTAINS(stream->LetWait(*ours).message(), "without a mark");
+}
+
+TEST(PinnedMemoryIsUsedAgainAndFreedWhereItGetsTooMuch) {
+  Framework framework(0);
+  CudaDevices devices(FakeDriver(), DeviceRule());
+  const long before = Fake().Count("live_pinned");
+  {
+    auto pool = std::make_shared<PinnedMemory>(Wrap(&devices, framework)->device(), 64 << 10);
+    void* first = nullptr;
+    {
+      auto block = pool->Take(5000);
+      ASSERT_TRUE(block.ok());
+      first = block->get();
+    }
+    EXPECT_EQ(pool->allocated(), int64_t{8192});
+    auto again = pool->Take(8192);
+    ASSERT_TRUE(again.ok());
+    EXPECT_TRUE(again->get() == first);
+    auto large = pool->Take(60 << 10);  // beyond the limit, as the first one is in use
+    ASSERT_TRUE(large.ok());
+    EXPECT_EQ(pool->allocated(), int64_t{72 << 10});
+    large->reset();
+    auto other = pool->Take(20 << 10);  // the unused one makes room
+    ASSERT_TRUE(other.ok());
+    EXPECT_EQ(pool->allocated(), int64_t{40 << 10});
+    EXPECT_EQ(Fake().Count("live_pinned") - before, 2L);
+  }
+  EXPECT_EQ(Fake().Count("live_pinned"), before);
+}
+
+TEST(PinnedMemoryThatRunsOutIsTriedAgainWithoutWhatIsUnused) {
+  Framework framework(0);
+  CudaDevices devices(FakeDriver(), DeviceRule());
+  auto pool = std::make_shared<PinnedMemory>(Wrap(&devices, framework)->device(), 64 << 10);
+  EXPECT_TRUE(pool->Take(5000).ok());
+  Fake().Inject("out_of_memory", 1);
+  EXPECT_TRUE(pool->Take(100).ok());
+  EXPECT_EQ(pool->allocated(), int64_t{4096});
+  const Status status = pool->Take(int64_t{1} << 50).status();
+  EXPECT_EQ(static_cast<int>(status.code()), static_cast<int>(StatusCode::kResourceExhausted));
+  EXPECT_CONTAINS(status.message(), std::to_string(int64_t{1} << 50) + " bytes of pinned");
+}
+
+}  // namespace
+}  // namespace tfring::testing

@@ -1,0 +1,115 @@
+#include "tests/cc/backend/cuda/fake_gpu.h"
+
+#include <dlfcn.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "ops/runtime/base/check.h"
+
+namespace tfring::testing {
+namespace {
+
+void Must(CuResult result, const char* what) {
+  TFRING_CHECK(result == kCudaSuccess) << what << " gave " << result;
+}
+
+class InContext {
+ public:
+  explicit InContext(CuContext context) { Must(Cu().CtxPushCurrent(context), "push"); }
+  ~InContext() {
+    CuContext popped = nullptr;
+    Cu().CtxPopCurrent(&popped);
+  }
+};
+
+}  // namespace
+
+std::string FakeDriver() { return TFRING_FAKE_CUDA; }
+
+const FakeCudaApi& Fake() {
+  static const FakeCudaApi api(dlopen(TFRING_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL));
+  TFRING_CHECK(api.View != nullptr) << TFRING_FAKE_CUDA << " is not the fake driver";
+  return api;
+}
+
+const CudaFunctions& Cu() {
+  static const std::shared_ptr<const CudaDriver> driver = [] {
+    Fake().Set("devices", 8);  // before the driver is started
+    Result<std::shared_ptr<const CudaDriver>> loaded = CudaDriver::Load(TFRING_FAKE_CUDA);
+    TFRING_CHECK(loaded.ok()) << loaded.status().ToString();
+    return std::move(*loaded);
+  }();
+  return driver->cu();
+}
+
+Framework::Framework(int ordinal) {
+  CuDevice device = 0;
+  Must(Cu().DeviceGet(&device, ordinal), "device");
+  Must(Cu().DevicePrimaryCtxRetain(&context_, device), "context");
+  const InContext current(context_);
+  Must(Cu().StreamCreateWithPriority(&stream_, 1, 0), "stream");
+}
+
+CuDevicePtr Framework::Allocate(const std::vector<char>& fill) {
+  if (fill.empty()) return 0;
+  const InContext current(context_);
+  CuDevicePtr memory = 0;
+  Must(Cu().MemAlloc(&memory, fill.size()), "memory");
+  // As a kernel of the framework would: late.
+  auto work = std::make_unique<std::pair<CuDevicePtr, std::vector<char>>>(memory, fill);
+  Must(Fake().Enqueue(
+           stream_,
+           [](void* argument) {
+             std::unique_ptr<std::pair<CuDevicePtr, std::vector<char>>> write(
+                 static_cast<std::pair<CuDevicePtr, std::vector<char>>*>(argument));
+             std::memcpy(Fake().View(write->first, write->second.size()), write->second.data(),
+                         write->second.size());
+           },
+           work.get()),
+       "kernel");
+  work.release();
+  return memory;
+}
+
+void Framework::Free(CuDevicePtr memory) {
+  const InContext current(context_);
+  if (memory != 0) Must(Cu().MemFree(memory), "free");
+}
+
+std::shared_ptr<std::vector<char>> Framework::Fetch(CuDevicePtr memory, size_t bytes) {
+  auto result = std::make_shared<std::vector<char>>(bytes);
+  if (bytes == 0) return result;
+  struct Read {
+    CuDevicePtr memory;
+    std::shared_ptr<std::vector<char>> to;
+  };
+  auto work = std::make_unique<Read>(Read{memory, result});
+  const InContext current(context_);
+  Must(Fake().Enqueue(
+           stream_,
+           [](void* argument) {
+             std::unique_ptr<Read> read(static_cast<Read*>(argument));
+             std::memcpy(read->to->data(), Fake().View(read->memory, read->to->size()),
+                         read->to->size());
+           },
+           work.get()),
+       "kernel");
+  work.release();
+  return result;
+}
+
+void Framework::Wait() {
+  const InContext current(context_);
+  CuEvent event = nullptr;
+  Must(Cu().EventCreate(&event, 2), "event");
+  Must(Cu().EventRecord(event, stream_), "record");
+  while (Cu().EventQuery(event) == kCudaNotReady) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  Cu().EventDestroy(event);
+}
+
+}  // namespace tfring::testing

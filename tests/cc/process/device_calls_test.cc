@@ -1,0 +1,226 @@
+// Calls on tensors in device memory, through the whole runtime of several ranks in one process:
+// they are staged, whatever the other ranks have.
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/runtime/backend/cuda/stream.h"
+#include "ops/runtime/backend/routing_backend.h"
+#include "tests/cc/backend/cuda/fake_gpu.h"
+#include "tests/cc/process/fixture.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+using testing::Fake;
+using testing::FakeDriver;
+using testing::Framework;
+
+// As the factory does it.
+void WithDevices(RankRuntimeParts* parts) {
+  auto devices = std::make_shared<CudaDevices>(FakeDriver(), DeviceRule());
+  parts->wrap_stream = [devices](void* stream) { return devices->Wrap(stream); };
+  parts->make_backend = [make = std::move(parts->make_backend)](CompletionSink sink) {
+    return std::make_unique<RoutingBackend>(make, nullptr, std::move(sink));
+  };
+}
+
+std::vector<char> Bytes(const std::vector<float>& values) {
+  const char* const begin = reinterpret_cast<const char*>(values.data());
+  return std::vector<char>(begin, begin + values.size() * sizeof(float));
+}
+
+// A call whose tensors are on a GPU.
+class GpuCall {
+ public:
+  GpuCall(Call* call, Framework* gpu, bool early) : call_(call), gpu_(gpu), early_(early) {}
+  ~GpuCall() {
+    for (CuDevicePtr memory : memory_) gpu_->Free(memory);
+  }
+
+  void Start(RankRuntime* rank) {
+    LocalCall local = call_->MakeLocalCall();
+    auto stream = rank->WrapStream(gpu_->stream());
+    ASSERT_TRUE(stream.ok());
+    for (size_t i = 0; i < local.buffers.size(); ++i) {
+      TensorBuffer& buffer = local.buffers[i];
+      buffer.input = On(Bytes(call_->inputs[i]));
+      if (buffer.output == nullptr) continue;
+      buffer.output = On(Bytes(call_->outputs[i]));
+      outputs_.push_back(buffer);
+    }
+    if (local.allocate) {
+      local.allocate = [this](int, const Shape& shape) -> Result<void*> {
+        TensorBuffer buffer;
+        buffer.output_bytes = NumElements(shape) * static_cast<int64_t>(sizeof(float));
+        buffer.output = On(std::vector<char>(static_cast<size_t>(buffer.output_bytes), 0x55));
+        outputs_.push_back(buffer);
+        return buffer.output;
+      };
+    }
+    EXPECT_TRUE((*stream)->MarkReady().ok());
+    local.stream = *stream;
+    local.early = early_;
+    local.keeps = keeps_;
+    rank->Enqueue(call_->request, std::move(local));
+  }
+
+  // What the framework sees on its stream now.
+  std::vector<float> Output(size_t tensor) {
+    const auto bytes = static_cast<size_t>(outputs_[tensor].output_bytes);
+    auto fetched = gpu_->Fetch(reinterpret_cast<CuDevicePtr>(outputs_[tensor].output), bytes);
+    gpu_->Wait();
+    std::vector<float> values(bytes / sizeof(float));
+    std::copy(fetched->begin(), fetched->end(), reinterpret_cast<char*>(values.data()));
+    return values;
+  }
+  long keepers() const { return keeps_.use_count() - 1; }
+
+ private:
+  void* On(const std::vector<char>& bytes) {
+    memory_.push_back(gpu_->Allocate(bytes));
+    return reinterpret_cast<void*>(memory_.back());
+  }
+
+  Call* const call_;
+  Framework* const gpu_;
+  const bool early_;
+  const std::shared_ptr<int> keeps_ = std::make_shared<int>(0);
+  std::vector<CuDevicePtr> memory_;
+  std::vector<TensorBuffer> outputs_;
+};
+
+// The call of each rank, of which some are on a GPU.
+struct Ranks {
+  explicit Ranks(int size) {
+    for (int rank = 0; rank < size; ++rank) gpus.push_back(std::make_unique<Framework>(rank));
+  }
+  void Run(Job* job, const std::function<bool(int)>& on_gpu, bool early,
+           const std::function<std::unique_ptr<Call>(int)>& make,
+           const std::function<void(const std::vector<float>&, int)>& check) {
+    Calls calls;
+    std::map<int, std::unique_ptr<GpuCall>> on_gpus;
+    for (int rank = 0; rank < job->size(); ++rank) {
+      calls.push_back(make(rank));
+      if (on_gpu(rank)) {
+        on_gpus[rank] = std::make_unique<GpuCall>(calls[rank].get(), gpus[rank].get(), early);
+        on_gpus[rank]->Start(&(*job)[rank]);
+      } else {
+        calls[rank]->Start(&(*job)[rank]);
+      }
+    }
+    for (int rank = 0; rank < job->size(); ++rank) {
+      EXPECT_EQ(calls[rank]->Wait().ToString(), OkStatus().ToString());
+      check(on_gpus.count(rank) != 0 ? on_gpus[rank]->Output(0) : calls[rank]->outputs[0], rank);
+    }
+    for (auto& [rank, call] : on_gpus) {
+      for (int i = 0; i < 20000 && call->keepers() > 0; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      EXPECT_EQ(call->keepers(), 0L);
+    }
+  }
+  std::vector<std::unique_ptr<Framework>> gpus;
+};
+
+TEST(SomeRanksHaveGpusAndOthersNot) {
+  for (int size = 1; size <= 4; ++size) {
+    Fake().Reset();
+    Fake().Set("seed", size);
+    Ranks ranks(size);
+    Job job(size, Link::kInProcess, Config(), kNoRank, WithDevices);
+    for (bool early : {false, true}) {
+      for (int which = 0; which < 3; ++which) {
+        const auto on_gpu = [&](int rank) {
+          return which == 0 || (which == 1 ? rank % 2 == 0 : rank == size - 1);
+        };
+        const std::string name = std::to_string(which) + (early ? "early" : "late");
+        ranks.Run(
+            &job, on_gpu, early,
+            [&](int rank) { return Allreduce("r" + name, {100}, static_cast<float>(rank + 1)); },
+            [&](const std::vector<float>& values, int) {
+              EXPECT_TRUE(AllEqual(values, static_cast<float>(size * (size + 1) / 2)));
+            });
+        ranks.Run(
+            &job, on_gpu, early,
+            [&](int rank) {
+              return Single(CollectiveKind::kAllgather, "g" + name, {rank + 1, 3},
+                            static_cast<float>(rank));
+            },
+            [&](const std::vector<float>& values, int) {
+              ASSERT_EQ(values.size(), static_cast<size_t>(3 * size * (size + 1) / 2));
+              EXPECT_EQ(values.front(), 0.0f);
+              EXPECT_EQ(values.back(), static_cast<float>(size - 1));
+            });
+      }
+    }
+    EXPECT_EQ(Fake().Count("blocking_calls"), 0L);
+  }
+}
+
+TEST(CallsOnAGpuAndOnTheHostAreFusedIntoOnePlan) {
+  Fake().Reset();
+  Ranks ranks(2);
+  Job job(2, Link::kInProcess, Config(), kNoRank, WithDevices);
+  for (int round = 0; round < 5; ++round) {
+    Calls calls;
+    std::vector<std::unique_ptr<GpuCall>> on_gpus;
+    for (int rank = 0; rank < 2; ++rank) {
+      for (int i = 0; i < 12; ++i) {
+        calls.push_back(Allreduce("f" + std::to_string(i), {i + 1}, 1.0f + static_cast<float>(i)));
+        on_gpus.push_back(
+            i % (rank + 2) == 0
+                ? std::make_unique<GpuCall>(calls.back().get(), ranks.gpus[rank].get(), i % 2 == 0)
+                : nullptr);
+        if (on_gpus.back() != nullptr) {
+          on_gpus.back()->Start(&job[rank]);
+        } else {
+          calls.back()->Start(&job[rank]);
+        }
+      }
+    }
+    for (size_t c = 0; c < calls.size(); ++c) {
+      EXPECT_EQ(calls[c]->Wait().ToString(), OkStatus().ToString());
+      const float expected = 2.0f * (1.0f + static_cast<float>(c % 12));
+      EXPECT_TRUE(
+          AllEqual(on_gpus[c] != nullptr ? on_gpus[c]->Output(0) : calls[c]->outputs[0], expected));
+    }
+    for (auto& call : on_gpus) {
+      while (call != nullptr && call->keepers() > 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  }
+}
+
+TEST(ShutdownWaitsForCopiesThatAreUnderWay) {
+  Fake().Reset();
+  Ranks ranks(2);
+  auto job = std::make_unique<Job>(2, Link::kInProcess, Config(), kNoRank, WithDevices);
+  Calls calls;
+  std::vector<std::unique_ptr<GpuCall>> on_gpus;
+  for (int rank = 0; rank < 2; ++rank) {
+    calls.push_back(Allreduce("last", {1000}, 1.0f));
+    on_gpus.push_back(std::make_unique<GpuCall>(calls.back().get(), ranks.gpus[rank].get(), false));
+  }
+  for (auto& gpu : ranks.gpus) gpu->Wait();
+  Fake().Set("delay_us", 50 * 1000);
+  for (int rank = 0; rank < 2; ++rank) on_gpus[rank]->Start(&(*job)[rank]);
+  job.reset();
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(calls[rank]->Ended());
+    EXPECT_EQ(on_gpus[rank]->keepers(), 0L);
+  }
+}
+
+TEST(WrapStreamSaysWhyItCannot) {
+  EXPECT_TRUE(ProcessRuntime::Get().WrapStream(nullptr).status().code() ==
+              StatusCode::kFailedPrecondition);
+  Job host_only(1, Link::kInProcess);
+  EXPECT_TRUE(host_only[0].WrapStream(nullptr).status().code() == StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace tfring

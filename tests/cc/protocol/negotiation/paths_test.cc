@@ -1,0 +1,185 @@
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/runtime/protocol/message/wire.h"
+#include "tests/cc/protocol/negotiation/cluster.h"
+#include "tests/cc/test.h"
+
+// Whether a plan runs between devices or on the host: rank 0 decides, by what every member asked.
+namespace tfring::testing {
+namespace {
+
+constexpr DataPath kHost = DataPath::kHost;
+constexpr DataPath kDevice = DataPath::kDevice;
+
+Request On(DataPath path, Request request) {
+  request.path = path;
+  return request;
+}
+
+// What each of the ranks asks for in one round, and what the plan then is on all of them. The same
+// name in each round, so cache ids are used.
+struct Round {
+  std::vector<DataPath> asked;
+  DataPath expected;
+};
+
+void ExpectRounds(const Request& request, const std::vector<Round>& rounds) {
+  Cluster cluster(3, Config());
+  for (const Round& round : rounds) {
+    cluster.ClearLogs();
+    for (Rank rank : {0, 1, 2}) cluster.Submit(rank, On(round.asked[rank], request));
+    cluster.Run();
+    for (Rank rank : {0, 1, 2}) {
+      ASSERT_EQ(cluster.log(rank).size(), 1u);
+      EXPECT_EQ(cluster.Only(rank).error.ToString(), "Ok");
+      EXPECT_TRUE(cluster.Only(rank).path == round.expected);
+    }
+  }
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+}
+
+// One rank that needs the host sends all there; which one, and whether the others came as a cache
+// id or in full, makes no difference.
+TEST(OnDevicesOnlyIfEveryMemberAsksForIt) {
+  const std::vector<Round> rounds = {
+      {{kDevice, kDevice, kDevice}, kDevice}, {{kDevice, kDevice, kDevice}, kDevice},
+      {{kDevice, kHost, kDevice}, kHost},     {{kDevice, kHost, kDevice}, kHost},
+      {{kHost, kDevice, kDevice}, kHost},     {{kHost, kDevice, kDevice}, kHost},
+      {{kDevice, kDevice, kDevice}, kDevice}, {{kDevice, kDevice, kHost}, kHost},
+      {{kHost, kHost, kHost}, kHost},         {{kHost, kHost, kHost}, kHost},
+      {{kDevice, kDevice, kDevice}, kDevice}};
+  ExpectRounds(Allreduce("x"), rounds);
+  ExpectRounds(Allgather("x", {2, 3}), rounds);
+  ExpectRounds(Of(CollectiveKind::kAlltoall, {3}), rounds);
+  ExpectRounds(Of(CollectiveKind::kBroadcast, {3}), rounds);
+}
+
+// Paths that differ by rank are remembered by rank: steady mixed jobs send ids.
+TEST(DifferentPathsAreCached) {
+  Cluster cluster(3, Config());
+  const std::vector<DataPath> asked = {kDevice, kHost, kDevice};
+  for (int step = 0; step < 4; ++step) {
+    for (Rank rank : {0, 1, 2}) cluster.Submit(rank, On(asked[rank], Allreduce("x")));
+    cluster.Run();
+  }
+  for (Rank rank : {0, 1, 2}) EXPECT_EQ(cluster.at(rank).cache_hits(), int64_t{3});
+  // The host's rank changes: its request comes in full, the others' ids stand for what they asked.
+  cluster.ClearLogs();
+  cluster.Submit(0, On(kDevice, Allreduce("x")));
+  cluster.Submit(1, On(kDevice, Allreduce("x")));
+  cluster.Submit(2, On(kDevice, Allreduce("x")));
+  cluster.Run();
+  for (Rank rank : {0, 1, 2}) {
+    EXPECT_TRUE(cluster.Only(rank).path == kDevice);
+    EXPECT_EQ(cluster.at(rank).cache_hits(), int64_t{rank == 1 ? 3 : 4});
+  }
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+}
+
+TEST(AnAgreementKnowsThePathOfEachMember) {
+  Agreement agreement{1, On(kDevice, Allreduce("x")), {}, {}};
+  EXPECT_TRUE(agreement.RequestOf(2).path == kDevice);
+  agreement.paths = {kDevice, kDevice, kHost};
+  EXPECT_TRUE(agreement.RequestOf(1).path == kDevice);
+  EXPECT_TRUE(agreement.RequestOf(2).path == kHost);
+}
+
+TEST(WithoutARankThatJoinedItIsTheHost) {
+  Cluster cluster(3, Config());
+  for (Rank rank : {0, 1, 2}) cluster.Submit(rank, On(kDevice, Allreduce("x")));
+  cluster.Run();
+  cluster.ClearLogs();
+  cluster.Submit(1, Join());
+  cluster.Run();
+  for (Rank rank : {0, 2}) cluster.Submit(rank, On(kDevice, Allreduce("x")));
+  cluster.Run();
+  for (Rank rank : {0, 2}) {
+    EXPECT_TRUE(cluster.Only(rank).path == kHost);
+    EXPECT_TRUE(cluster.Only(rank).absent == (std::vector<Rank>{1}));
+  }
+  cluster.ClearLogs();
+  for (Rank rank : {0, 2}) cluster.Submit(rank, Join());
+  cluster.Run();
+  cluster.ClearLogs();
+  for (Rank rank : {0, 1, 2}) cluster.Submit(rank, On(kDevice, Allreduce("x")));
+  cluster.Run();
+  for (Rank rank : {0, 1, 2}) EXPECT_TRUE(cluster.Only(rank).path == kDevice);
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+}
+
+TEST(ASendAsksItsTwoEndsOnly) {
+  for (DataPath receiver : {kHost, kDevice}) {
+    Cluster cluster(3, Config());
+    cluster.Submit(2, On(kDevice, Send(2, 0)));
+    cluster.Submit(0, On(receiver, Send(2, 0)));
+    cluster.Run();
+    EXPECT_TRUE(cluster.Only(0).path == receiver);
+    EXPECT_TRUE(cluster.Only(2).path == receiver);
+    EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+  }
+}
+
+TEST(WhatMovesNoDataHasNoDevice) {
+  Cluster cluster(2, Config());
+  for (Rank rank : {0, 1}) cluster.Submit(rank, On(kDevice, Join()));
+  cluster.Run();
+  for (Rank rank : {0, 1}) EXPECT_TRUE(cluster.Only(rank).path == kHost);
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+}
+
+TEST(PathsAreFusedApart) {
+  Config config;
+  config.max_plans_in_flight = 1;
+  Cluster cluster(2, config);
+  cluster.finish_plans = false;
+  for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("busy"));
+  cluster.Run();
+  cluster.ClearLogs();
+  for (Rank rank : {0, 1}) {
+    cluster.Submit(rank, On(kDevice, Allreduce("d1")));
+    cluster.Submit(rank, On(kHost, Allreduce("h1")));
+    cluster.Submit(rank, On(rank == 0 ? kDevice : kHost, Allreduce("h2")));
+    cluster.Submit(rank, On(kDevice, Allreduce("d2")));
+  }
+  cluster.Run();
+  cluster.finish_plans = true;
+  cluster.Run();
+  for (Rank rank : {0, 1}) {
+    ASSERT_EQ(cluster.log(rank).size(), 2u);
+    for (const TakenPlan& plan : cluster.log(rank)) {
+      const char first = plan.path == kDevice ? 'd' : 'h';
+      EXPECT_EQ(plan.items.size(), 2u);
+      for (const PlanItem& item : plan.items) EXPECT_EQ(item.name[0], first);
+    }
+  }
+  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
+}
+
+// The backend would read host memory as device memory.
+TEST(ADevicePlanThatThisRankDidNotAskForIsFatal) {
+  for (DataPath asked : {kHost, kDevice}) {
+    for (const std::vector<Rank>& absent : {std::vector<Rank>{}, {2}}) {
+      ProcessSets sets(3);
+      Negotiator negotiator(1, 3, Config(), &sets);
+      negotiator.Submit(1, On(asked, Allreduce("x")), 0);
+      Frame frame;
+      frame.type = FrameType::kPlans;
+      Plan& plan = frame.plans.emplace_back(PlanFor(Allreduce("x")));
+      plan.sequence = 1;
+      plan.path = kDevice;
+      plan.absent = absent;
+      plan.items = {{"x", 0, {}}};
+      negotiator.OnFrame(0, EncodeFrame(frame), 1);
+      const Negotiator::Output out = negotiator.Drain();
+      const bool right = asked == kDevice && absent.empty();
+      EXPECT_EQ(out.runs.size(), right ? 1u : 0u);
+      EXPECT_EQ(out.fatal.ok(), right);
+      if (!right) EXPECT_CONTAINS(out.fatal.message(), "runs on devices, but rank 1");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tfring::testing

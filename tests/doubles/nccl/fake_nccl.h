@@ -1,0 +1,46 @@
+#ifndef TFRING_TESTS_DOUBLES_NCCL_FAKE_NCCL_H_
+#define TFRING_TESTS_DOUBLES_NCCL_FAKE_NCCL_H_
+
+// The double's own functions, beside NCCL's; exported by the fake libnccl.so.2. A test finds them
+// with dlsym. Before the first use of the library the environment variable TFRING_FAKE_NCCL is
+// read, for programs that cannot call: TFRING_FAKE_NCCL="init_delay_ms=200,remote_error=0".
+//
+// Settings, of this process (in brackets: the default):
+//   version [22707]          what ncclGetVersion says
+//   in_progress_polls [1]    non-blocking communicators: how many polls say ncclInProgress after
+//                            init, group end and finalize. What was asked for is done at the last
+//                            poll, so that a caller who does not poll gets nothing
+//   init_delay_ms [0]        init takes so long
+//   hang_init, hang_group, hang_finalize, hang_abort, hang_unique_id [0]
+//                            1: the call does not end until the setting is 0 again or, but for the
+//                            last two, until abort. While an abort hangs, kernels spin on
+//   abort_in_progress [0]    1: ncclCommAbort returns ncclInProgress and ends on its own thread
+//   kernel_slots [0]         how many kernels a device runs at a time; 0 is any number
+//   remote_error [1]         a peer's death or abort shows as ncclRemoteError; 0: it does not show
+//   shared_devices [0]       1: several ranks of a communicator may have one device (NCCL 2.30)
+//   wait_limit_ms [120000]   after this, init fails with ncclSystemError
+//   only_rank [-1]           the faults below hit only this rank of a communicator
+//   fail_call [0]            n: the n-th collective call from now on returns error_code
+//   error_at_kernel [0]      n: the n-th kernel from now on ends in the asynchronous error
+//                            error_code, and spins until abort as real ones do
+//   hang_kernel [0]          n: the n-th kernel from now on spins until abort, without any error
+//   error_code [2]           ncclSystemError
+//   kill_rank [-1]           r: all communicators of which this process is rank r behave from now
+//   on
+//                            as if their process had died: nothing is said, kernels spin
+extern "C" {
+
+void FakeNcclSet(const char* what, long value);
+
+// All settings and counters as at the beginning. Communicators stay.
+void FakeNcclReset();
+
+// Since the beginning or the last reset: "kernels" started, "mismatches" (ranks that did not call
+// the same; each is also written to stderr), "bad_handles" (communicators used after their end),
+// "early_calls" (while ncclInProgress), "inits", "aborts", "destroys"; and now: "communicators"
+// and "running" kernels.
+long FakeNcclCount(const char* what);
+
+}  // extern "C"
+
+#endif  // TFRING_TESTS_DOUBLES_NCCL_FAKE_NCCL_H_

@@ -1,0 +1,119 @@
+"""Which NCCL the runtime gets, and what `tfring doctor` says about GPUs without one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfring.compat import build_flags
+from tfring.gpu import driver, nccl
+from tfring.gpu.report import gpu_report
+
+
+def library(path: Path, source: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(
+        ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(path)],
+        input=source,
+        text=True,
+        check=True,
+    )
+    return path
+
+
+def nccl_of_version(path: Path, version: int, code: int = 0) -> Path:
+    return library(
+        path,
+        f'extern "C" int ncclGetVersion(int* v) {{ *v = {version}; return {code}; }}',
+    )
+
+
+def test_a_path_in_the_settings_comes_first_and_its_version_is_asked_for(tmp_path, monkeypatch):
+    package(tmp_path / "site", monkeypatch, 22000)
+    path = nccl_of_version(tmp_path / "libnccl.so.2", 22707)
+    found = nccl.find_nccl({"NCCL_LIBRARY": str(path)})
+    assert (found.path, found.version, found.trouble) == (str(path), 22707, "")
+    assert found.text == f"2.27.7 in {path} (TFRING_NCCL_LIBRARY)"
+    assert nccl.with_nccl({"NCCL_LIBRARY": str(path)}) == {"NCCL_LIBRARY": str(path)}
+
+
+@pytest.mark.parametrize(
+    ("source", "trouble"),
+    [
+        ('extern "C" int ncclGetVersion(int* v) { *v = 21705; return 0; }', "2.17.5, older"),
+        ('extern "C" int ncclGetVersion(int*) { return 3; }', "answers 3"),
+        ("int nothing;", "ncclGetVersion"),
+    ],
+)
+def test_a_library_that_cannot_be_used_is_named_with_the_reason(tmp_path, source, trouble):
+    path = library(tmp_path / "libnccl.so.2", source)
+    found = nccl.find_nccl({"NCCL_LIBRARY": str(path)})
+    assert trouble in found.trouble and str(path) in found.text
+
+
+def test_a_path_where_nothing_is(tmp_path):
+    found = nccl.find_nccl({"NCCL_LIBRARY": str(tmp_path / "missing.so")})
+    assert found.version == 0 and "missing.so" in found.trouble
+
+
+def package(site: Path, monkeypatch, version: int) -> Path:
+    path = nccl_of_version(site / "nvidia" / "nccl" / "lib" / "libnccl.so.2", version)
+    (site / "nvidia" / "__init__.py").touch()
+    (site / "nvidia" / "nccl" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(site))
+    for name in [n for n in sys.modules if n == "nvidia" or n.startswith("nvidia.")]:
+        monkeypatch.delitem(sys.modules, name)
+    return path
+
+
+def test_the_python_package_is_found_unless_a_library_is_loaded(tmp_path, monkeypatch):
+    path = package(tmp_path, monkeypatch, 22707)
+    monkeypatch.setattr(nccl, "nccl_in_process", lambda: None)
+    assert nccl.nccl_of_package() == str(path)
+    assert nccl.with_nccl({"LOG_LEVEL": "info"}) == {
+        "LOG_LEVEL": "info",
+        "NCCL_LIBRARY": str(path),
+    }
+    monkeypatch.setattr(nccl, "nccl_in_process", lambda: "/usr/lib/libnccl.so.2")
+    assert nccl.with_nccl({}) == {}
+
+
+def test_a_loaded_library_is_seen_in_the_memory_map(tmp_path):
+    maps = tmp_path / "maps"
+    maps.write_text("7f00-7f01 r-xp 00000000 08:01 99   /usr/lib/libnccl.so.2.27.7\n")
+    assert nccl.nccl_in_process(str(maps)) == "/usr/lib/libnccl.so.2.27.7"
+    maps.write_text("7f00-7f01 r-xp 00000000 08:01 99   /usr/lib/libncclike.so\n")
+    assert nccl.nccl_in_process(str(maps)) is None
+
+
+def test_without_a_driver_the_doctor_says_so_and_nothing_is_wrong(tmp_path):
+    missing = str(tmp_path / "libcuda.so.1")
+    report = gpu_report({"CUDA_DRIVER": missing})
+    lines = dict(report["lines"])
+    assert missing in lines["CUDA driver"]
+    assert lines["tensors on GPUs"] == "there is no GPU"
+    assert report["problems"] == []
+
+
+def test_a_driver_that_refuses_is_quoted(tmp_path):
+    path = library(
+        tmp_path / "libcuda.so.1",
+        'extern "C" int cuInit(unsigned) { return 100; }\n'
+        'extern "C" int cuGetErrorString(int, const char** s) { *s = "no device"; return 0; }',
+    )
+    with pytest.raises(driver.DriverError, match=r"cuInit answers 100 \(no device\)"):
+        driver.list_gpus(str(path))
+
+
+def test_what_is_built_is_told_truly(tmp_path, monkeypatch):
+    path = nccl_of_version(tmp_path / "libnccl.so.2", 22707)
+    monkeypatch.setenv("TFRING_NCCL_LIBRARY", str(path))
+    monkeypatch.setenv("TFRING_LIB_DIR", str(tmp_path))
+    assert (build_flags.cuda_built(), build_flags.nccl_built()) == (False, 0)
+    (tmp_path / "_tfring_gpu.so").touch()
+    assert (build_flags.cuda_built(), build_flags.nccl_built()) == (True, 22707)
+    monkeypatch.setenv("TFRING_NCCL_LIBRARY", str(tmp_path / "missing.so"))
+    assert build_flags.nccl_built() == 0

@@ -1,0 +1,1 @@
+"""What this process can find out about GPUs and NCCL without TensorFlow."""

@@ -1,0 +1,124 @@
+"""Which libnccl.so.2 the runtime gets.
+
+The runtime loads it when the first tensor in GPU memory comes, and takes the first of: the path in
+TFRING_NCCL_LIBRARY, a library that is in the process already, the one of NVIDIA's Python package
+(nvidia-nccl-cu12 or -cu13, which TensorFlow's extra [and-cuda] installs), the system's. This module
+finds the third, which only Python can.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+SETTING = "NCCL_LIBRARY"
+OLDEST = 21800  # the runtime's own minimum: the first with the communicators that it makes
+_NAME = "libnccl.so.2"
+
+
+@dataclass(frozen=True)
+class Found:
+    """The NCCL that the runtime would load.
+
+    Attributes:
+        path: What it would load.
+        why: Where that path comes from.
+        version: As ncclGetVersion says it, 22707 for 2.27.7; 0 if it cannot be loaded.
+        trouble: Why it cannot be used; "" if it can.
+    """
+
+    path: str
+    why: str
+    version: int
+    trouble: str
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        if self.trouble:
+            return f"none: {self.path} ({self.why}): {self.trouble}"
+        return f"{version_text(self.version)} in {self.path} ({self.why})"
+
+
+def version_text(version: int) -> str:
+    """Returns NCCL's version number as people write it: 22707 is 2.27.7."""
+    return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+
+
+def find_nccl(runtime: Mapping[str, str]) -> Found:
+    """Finds the library that the runtime would load, loads it and asks for its version.
+
+    Args:
+        runtime: The runtime's settings that are set, by name without prefix.
+    """
+    path, why = _choose(runtime)
+    try:
+        version = ctypes.c_int(0)
+        code = ctypes.CDLL(path).ncclGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError) as error:
+        return Found(path, why, 0, f"the loader says: {error}")
+    if code != 0:
+        return Found(path, why, 0, f"ncclGetVersion answers {code}")
+    if version.value < OLDEST:
+        trouble = (
+            f"is {version_text(version.value)}; {version_text(OLDEST)} is the oldest that works"
+        )
+        return Found(path, why, version.value, trouble)
+    return Found(path, why, version.value, "")
+
+
+def _choose(runtime: Mapping[str, str]) -> tuple[str, str]:
+    if runtime.get(SETTING):
+        return runtime[SETTING], f"TFRING_{SETTING}"
+    loaded = nccl_in_process()
+    if loaded is not None:
+        return loaded, "loaded already"
+    package = nccl_of_package()
+    if package is not None:
+        return package, "NVIDIA's Python package"
+    return _NAME, "the system's"
+
+
+def nccl_of_package() -> str | None:
+    """Returns the path of the library in NVIDIA's Python package, or None without it."""
+    try:
+        spec = importlib.util.find_spec("nvidia.nccl")
+    except (ImportError, ValueError):  # there is no package `nvidia`, or one that is broken
+        return None
+    if spec is None:
+        return None
+    for folder in spec.submodule_search_locations or ():
+        path = Path(folder) / "lib" / _NAME
+        if path.is_file():
+            return str(path)
+    return None
+
+
+def nccl_in_process(maps: str = "/proc/self/maps") -> str | None:
+    """Returns the path of a libnccl that this process has loaded, or None.
+
+    Args:
+        maps: The process's memory map.
+    """
+    try:
+        text = Path(maps).read_text(errors="replace")
+    except OSError:
+        return None
+    match = re.search(r"\S*/libnccl\.so[.\d]*$", text, re.MULTILINE)
+    return match.group() if match else None
+
+
+def with_nccl(runtime: dict[str, str]) -> dict[str, str]:
+    """Returns the runtime's settings with the path of NVIDIA's package where nothing else counts.
+
+    Args:
+        runtime: The settings that are set, by name without prefix.
+    """
+    if runtime.get(SETTING) or nccl_in_process() is not None:
+        return runtime
+    path = nccl_of_package()
+    return runtime if path is None else {**runtime, SETTING: path}

@@ -1,0 +1,86 @@
+"""What `tfring doctor` says about GPUs and NCCL.
+
+To be run in a process of its own: a broken driver or library may crash or hang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfring.gpu import nccl
+from tfring.gpu.driver import DEFAULT_DRIVER, DriverError, Gpu, driver_version, list_gpus
+
+
+def gpu_report(runtime: Mapping[str, str]) -> dict[str, list[Any]]:
+    """Looks at the driver, the GPUs and NCCL.
+
+    Args:
+        runtime: The runtime's settings that are set, by name without prefix.
+
+    Returns:
+        "lines": pairs of a name and a text; "problems": what is wrong, and what to do about it.
+    """
+    lines: list[tuple[str, str]] = []
+    problems: list[str] = []
+    driver = runtime.get("CUDA_DRIVER") or DEFAULT_DRIVER
+    gpus: list[Gpu] = []
+    try:
+        lines.append(("CUDA driver", f"for CUDA {driver_version(driver)}"))
+        gpus = list_gpus(driver)
+    except DriverError as error:
+        lines.append(("CUDA driver", f"none: {error}"))
+    users = _users()
+    for gpu in gpus:
+        lines.append((f"GPU {gpu.index}", _describe(gpu, users)))
+    wanted = runtime.get("GPU_OPERATIONS", "auto").lower()
+    found = nccl.find_nccl(runtime)
+    lines.append(("NCCL", found.text))
+    if gpus and found.trouble and wanted == "nccl":
+        problems.append(
+            f"TFRING_GPU_OPERATIONS is nccl, and NCCL cannot be used ({found.trouble}): "
+            "pip install nvidia-nccl-cu12, or set TFRING_NCCL_LIBRARY to the path of libnccl.so.2"
+        )
+    lines.append(("tensors on GPUs", _path_text(gpus, wanted, found)))
+    return {"lines": lines, "problems": problems}
+
+
+def _path_text(gpus: list[Gpu], wanted: str, found: nccl.Found) -> str:
+    if not gpus:
+        return "there is no GPU"
+    if wanted not in ("auto", "nccl"):
+        return f"copied through the host (TFRING_GPU_OPERATIONS is {wanted})"
+    if found.trouble:
+        return f"copied through the host: {found.trouble}"
+    return "NCCL where all ranks can use it, else copied through the host"
+
+
+def _describe(gpu: Gpu, users: Mapping[str, list[str]] | None) -> str:
+    major, minor = gpu.capability
+    peers = ", ".join(map(str, gpu.peers)) or "none"
+    if users is None:
+        used = "who uses it is not known (pip install nvidia-ml-py)"
+    else:
+        used = f"used by {', '.join(users.get(gpu.uuid, [])) or 'nobody'}"
+    return (
+        f"{gpu.name}, {gpu.memory / 2**30:.0f} GiB, sm_{major}{minor}, {gpu.uuid}; direct access "
+        f"to GPUs: {peers}; {used}"
+    )
+
+
+def _users() -> dict[str, list[str]] | None:
+    """Returns the processes that use each GPU, by its UUID; None if that cannot be found out."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        users = {}
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            device = pynvml.nvmlDeviceGetHandleByIndex(index)
+            running = pynvml.nvmlDeviceGetComputeRunningProcesses(device)
+            users[str(pynvml.nvmlDeviceGetUUID(device))] = [f"process {p.pid}" for p in running]
+        return users
+    except pynvml.NVMLError:
+        return None

@@ -1,0 +1,58 @@
+"""On which device an eager collective runs: where its tensors are.
+
+TensorFlow runs an eager op on a GPU if it has a kernel for that, and would copy tensors of the host
+to the GPU and the result back. In graphs TensorFlow chooses: there, mostly, it does not know yet
+where a tensor will be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as eager_context
+
+from tfring.config import read_settings
+from tfring.ops import library
+
+HOST = "CPU:0"
+
+
+def beside(tensors: Iterable[Any]) -> Any:
+    """Returns a context in which an eager op runs where its tensors are.
+
+    It changes nothing in a graph, without a GPU, inside a tf.device, without tensors, and for those
+    on several devices.
+
+    Args:
+        tensors: those of a collective.
+    """
+    if not library.on_gpus() or not tf.executing_eagerly():
+        return contextlib.nullcontext()
+    if eager_context.context().device_name:
+        return contextlib.nullcontext()
+    devices = {_memory_of(tensor) for tensor in tensors}
+    return tf.device(devices.pop()) if len(devices) == 1 else contextlib.nullcontext()
+
+
+def always_early() -> bool:
+    """Tells whether every op that is built for a graph is done early: see builders.allreduce_op.
+
+    Eager ops always are.
+    """
+    return library.on_gpus() and not tf.executing_eagerly() and _async_completion()
+
+
+@functools.cache
+def _async_completion() -> bool:
+    return read_settings(os.environ).async_completion
+
+
+def _memory_of(tensor: Any) -> str:
+    """The device in whose memory a tensor is; one of int32 that a GPU has made is on the host."""
+    device: str | None = getattr(tensor, "backing_device", None)
+    return HOST if device is None else device
