@@ -99,6 +99,7 @@ TEST(ALibraryThatIsOfNoUseIsOneSentence) {
         EXPECT_CONTAINS(completion.status.message(), "rank 1: ");
         EXPECT_CONTAINS(completion.status.message(), "TFRING_GPU_OPERATIONS=nccl");
         EXPECT_EQ(world.Count(rank, sequence, CompletionStage::kLaunched), 0);
+        world.framework(rank).Wait();  // nothing else has waited for its stream
         world.Free(rank, sequence);
       }
     }
@@ -135,6 +136,7 @@ TEST(TwoRanksOnOneGpu) {
   for (Rank rank : {0, 1}) {
     const Completion completion = world.Wait(rank, 1);
     EXPECT_CONTAINS(completion.status.message(), "ranks 0 and 1 use the same GPU");
+    world.framework(rank).Wait();  // nothing else has waited for its stream
     world.Free(rank, 1);
   }
 }
