@@ -19,11 +19,13 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 READY := $(VENV)/.tfring-ready
 CXX_FILES = $$(git ls-files 'ops/*.cc' 'ops/*.h' 'tests/cc/*.cc' 'tests/cc/*.h' \
-	'tests/doubles/*.cc' 'tests/doubles/*.h')
+	'tests/doubles/*.cc' 'tests/doubles/*.h' \
+	'tools/gpu_check/*.cc' 'tools/gpu_check/*.h' 'ops/*.cu')
 PY_FILES := tfring tests benchmarks examples tools setup.py
 
-.PHONY: help setup build demo test test-cc test-python test-parallel wheel wheel-test lint lint-cc \
-	lint-python format tidy sanitize fuzz bazel docs bench clean distclean
+.PHONY: help setup build demo test test-cc test-python test-parallel gpu-double test-gpu wheel \
+	wheel-test lint lint-cc lint-python format tidy sanitize fuzz bazel docs bench gpu-check clean \
+	distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +70,13 @@ test-python: build ## Python tests of one process
 test-parallel: build ## Python tests under mpirun with 1, 2, 3 and 4 ranks (RANKS="2 3")
 	tools/parallel_tests.sh $(RANKS)
 
+gpu-double: build ## Download TensorFlow's GPU wheel (600 MB) to run it on a fake CUDA driver
+	$(PY) tests/helpers/gpu_double.py
+
+test-gpu: build ## TensorFlow's GPU wheel on a fake CUDA driver; skipped if it cannot be downloaded
+	$(PY) tests/helpers/gpu_double.py || echo "tests/gpu will be skipped"
+	$(PY) -m pytest -q tests/gpu
+
 wheel: $(READY) ## Make a wheel in dist/
 	rm -rf dist
 	$(PY) -m pip wheel --no-build-isolation --no-deps --wheel-dir dist .
@@ -109,6 +118,9 @@ docs: build ## The documentation as HTML in docs/_build/html; warnings are error
 
 bench: build ## Benchmarks on two ranks, compared with Open MPI alone; JSON in build/bench
 	tools/bench.sh "$(BUILD)/bench"
+
+gpu-check: build ## The runtime on a GPU, step by step; on the doubles with GPU_CHECK_DOUBLE=1. JSON in build/
+	$(PY) tools/gpu_check.py --build "$(BUILD)" --output "$(BUILD)/gpu_check.jsonl"
 
 clean: ## Remove what was built
 	rm -rf build build-* dist tfring/_lib/*.so *.egg-info

@@ -14,10 +14,11 @@ constexpr size_t kMaxFailures = 20;
 std::string Content(const PlanRun& run) {
   const Plan& plan = run.plan;
   std::ostringstream out;
-  out << CollectiveKindName(plan.kind) << " set " << plan.process_set << " of "
-      << RanksString(run.members) << " " << DataTypeName(plan.dtype) << " " << ReduceOpName(plan.op)
-      << " " << plan.prescale << " " << plan.postscale << " root " << plan.root << " peer "
-      << plan.peer << " without " << RanksString(plan.absent) << ":";
+  out << CollectiveKindName(plan.kind)
+      << (plan.path == DataPath::kDevice ? " on devices" : " on the host") << " set "
+      << plan.process_set << " of " << RanksString(run.members) << " " << DataTypeName(plan.dtype)
+      << " " << ReduceOpName(plan.op) << " " << plan.prescale << " " << plan.postscale << " root "
+      << plan.root << " peer " << plan.peer << " without " << RanksString(plan.absent) << ":";
   // Each member of an alltoall gets other values: see WrongRows.
   const bool same_values = plan.kind != CollectiveKind::kAlltoall;
   for (const PlanItem& item : plan.items) {
@@ -141,6 +142,7 @@ void Checker::CheckCalls(Rank rank, const PlanRun& run) {
            std::to_string(seen.attempt));
     }
     if (it->second.results != 0) Fail(who + "'" + item.name + "' runs after its result");
+    CheckPath(who, run, request, &seen);
     if (request.name != item.name || request.process_set != run.plan.process_set ||
         request.kind != run.plan.kind) {
       Fail(who + "'" + item.name + "' runs for the call '" + request.name + "'");
@@ -149,6 +151,21 @@ void Checker::CheckCalls(Rank rank, const PlanRun& run) {
     std::string wrong = WrongItem(rank, run, item, it->second.call);
     if (wrong.empty() && request.kind == CollectiveKind::kAlltoall) wrong = WrongRows(rank, run);
     if (!wrong.empty()) Fail(who + "'" + item.name + "' " + wrong);
+  }
+}
+
+// A plan is on devices if and only if all who made its calls asked for that, and nobody is absent.
+void Checker::CheckPath(const std::string& who, const PlanRun& run, const Request& request,
+                        SeenPlan* seen) {
+  const bool on_device = run.plan.path == DataPath::kDevice;
+  if (request.path == DataPath::kHost) seen->for_host.insert(request.name);
+  const bool possible =
+      run.uses_backend() && run.plan.absent.empty() && seen->for_host.count(request.name) == 0;
+  if (on_device && !possible) {
+    Fail(who + "'" + request.name + "' runs on devices, which not all asked for");
+  }
+  if (!on_device && possible && seen->runs == seen->members) {
+    Fail(who + "'" + request.name + "' runs on the host, but all asked for devices");
   }
 }
 

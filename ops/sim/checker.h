@@ -68,6 +68,7 @@ class Checker {
     uint64_t attempt = 0;
     size_t runs = 0;
     size_t members = 0;
+    std::set<std::string> for_host;             // items that a member asked to run there
     std::map<Rank, std::vector<int64_t>> told;  // alltoall: the values that each member got
   };
 
@@ -76,6 +77,8 @@ class Checker {
   bool NamesADisagreement(const Call& call, const std::string& text) const;
   bool NamesADepartedRank(const std::string& text) const;
   void CheckCalls(Rank rank, const PlanRun& run);
+  void CheckPath(const std::string& who, const PlanRun& run, const Request& request,
+                 SeenPlan* seen);
   std::string WrongRows(Rank rank, const PlanRun& run);
   static std::string WrongItem(Rank rank, const PlanRun& run, const PlanItem& item,
                                const Call& call);

@@ -35,11 +35,9 @@ Cluster::Cluster(const SimOptions& options)
                  nodes_[to].pending.control.push_back(std::move(event));
                  PlanStep(to);
                }),
-      data_plane_(std::max(options.ranks, 1), &clock_, random_.Fork(),
-                  [this](Rank rank, Completion completion) {
-                    nodes_[rank].pending.completions.push_back(std::move(completion));
-                    PlanStep(rank);
-                  }) {
+      data_plane_(
+          std::max(options.ranks, 1), &clock_, random_.Fork(),
+          [this](Rank rank, Completion completion) { OnCompletion(rank, std::move(completion)); }) {
   workload_ = CheckedWorkload(options_, random_.Fork(), &checker_);
   if (!checker_.failures().empty()) return;
   if (options_.fault == Fault::kHang) workload_.config.heartbeat_interval = 5 * kSecond;
@@ -125,7 +123,7 @@ SimReport Cluster::Run() {
   if (network_.max_in_flight() > limit) {
     checker_.Fail("too many frames under way: " + std::to_string(network_.max_in_flight()));
   }
-  SimReport report;
+  SimReport report = report_;
   report.failures = checker_.failures();
   report.plans = checker_.plans();
   report.results = checker_.results();
@@ -146,7 +144,7 @@ void Cluster::DescribeDeadlock() {
     if (!node.alive || node.closed) continue;
     checker_.Fail("rank " + std::to_string(rank) + " waits for " +
                   std::to_string(checker_.open(rank)) + " calls, " +
-                  std::to_string(data_plane_.queued(rank)) + " plans with the backend" +
+                  std::to_string(node.plans.size()) + " plans with the backend" +
                   (node.leaving ? ", is leaving"
                    : node.done  ? ", has done its work"
                                 : ""));
@@ -215,9 +213,12 @@ void Cluster::Apply(Rank rank, EngineEffects effects) {
     uint64_t& attempt = nodes_[rank].attempts[end.process_set];
     if (attempt == end.attempt) ++attempt;
   }
-  for (const auto& [id, status] : effects.results) DeliverResult(rank, id, status);
+  for (const auto& [id, status] : effects.results) ReleaseCall(rank, id, status);
   CheckNode(rank);
   if (effects.finished) {
+    if (!node.plans.empty() || !node.done_early.empty()) {
+      checker_.Fail("rank " + std::to_string(rank) + " leaves while its memory is used");
+    }
     node.closed = true;
     --running_;
     network_.CloseAll(rank, 0);
@@ -231,16 +232,17 @@ void Cluster::Apply(Rank rank, EngineEffects effects) {
 void Cluster::CheckNode(Rank rank) {
   const Node& node = nodes_[rank];
   const std::string who = "rank " + std::to_string(rank) + ": ";
-  if (node.engine->in_flight() + node.pending.submissions.size() != checker_.open(rank)) {
+  const size_t expected = checker_.open(rank) + node.done_early.size();
+  if (node.engine->in_flight() + node.pending.submissions.size() != expected) {
     checker_.Fail(who + "the engine counts " + std::to_string(node.engine->in_flight()) +
-                  " calls in flight, not " + std::to_string(checker_.open(rank)));
+                  " calls in flight, not " + std::to_string(expected));
   }
   if (node.engine->next_deadline() <= clock_.Now()) {
     checker_.Fail(who + "the deadline is not after the step");
   }
   const size_t limit = static_cast<size_t>(workload_.config.max_plans_in_flight);
-  if (rank == 0 && data_plane_.queued(0) > limit) {
-    checker_.Fail(who + std::to_string(data_plane_.queued(0)) + " plans in flight");
+  if (rank == 0 && node.unlaunched.size() > limit) {
+    checker_.Fail(who + std::to_string(node.unlaunched.size()) + " plans in flight");
   }
 }
 
@@ -260,6 +262,10 @@ void Cluster::RunPlan(Rank rank, PlanRun run) {
     clock_.After(10 * kMillisecond, [this, rank] { StartHeldPlans(rank); });
     return;
   }
+  if (held_plans_[0].plan.path != run.plan.path) {  // these two need not wait for each other
+    StartHeldPlans(rank);
+    return StartPlan(rank, run);
+  }
   sabotaged_ = true;
   StartPlan(rank, run);
   StartHeldPlans(rank);
@@ -275,7 +281,55 @@ void Cluster::StartPlan(Rank rank, const PlanRun& run) {
     nodes_[rank].pending.completions.push_back({run.plan.sequence, OkStatus(), kNoRank});
     return PlanStep(rank);
   }
+  nodes_[rank].plans[run.plan.sequence] = run.calls;
+  nodes_[rank].unlaunched.insert(run.plan.sequence);
   data_plane_.Submit(rank, run, 2048 * static_cast<int64_t>(run.calls.size()));
+}
+
+void Cluster::OnCompletion(Rank rank, Completion completion) {
+  Node& node = nodes_[rank];
+  const uint64_t sequence = completion.sequence;
+  const std::string who =
+      "rank " + std::to_string(rank) + ", plan " + std::to_string(sequence) + ": ";
+  const bool launched = completion.stage == CompletionStage::kLaunched;
+  if (launched && node.unlaunched.count(sequence) == 0) checker_.Fail(who + "is launched twice");
+  if (!completion.status.ok() && options_.fault == Fault::kNone) {
+    checker_.Fail(who + "a deadlock, or it failed for no reason: " + completion.status.ToString());
+  }
+  if (ended_at_launch_ == std::pair(rank, sequence)) return;
+  if (launched && options_.sabotage == Sabotage::kEndAtLaunch && !sabotaged_) {
+    sabotaged_ = true;
+    ended_at_launch_ = {rank, sequence};
+    completion.stage = CompletionStage::kEnded;
+  }
+  report_.launched += launched;
+  report_.broken_groups += completion.suspects_unknown_peer;
+  node.unlaunched.erase(sequence);
+  if (!launched) node.plans.erase(sequence);
+  node.pending.completions.push_back(std::move(completion));
+  PlanStep(rank);
+  if (launched && node.alive && !node.closed) OnLaunched(rank, sequence);
+}
+
+// As the process does: the engine has no part in it.
+void Cluster::OnLaunched(Rank rank, uint64_t sequence) {
+  for (CallId id : std::vector<CallId>(nodes_[rank].plans.at(sequence))) {
+    if (!checker_.call(rank, id).early) continue;
+    nodes_[rank].done_early.insert(id);
+    ++report_.early;
+    DeliverResult(rank, id, OkStatus());
+  }
+}
+
+// The engine has ended the call: its memory is the user's again.
+void Cluster::ReleaseCall(Rank rank, CallId id, const Status& status) {
+  Node& node = nodes_[rank];
+  for (const auto& [sequence, calls] : node.plans) {
+    if (std::count(calls.begin(), calls.end(), id) == 0) continue;
+    checker_.Fail("rank " + std::to_string(rank) + ", plan " + std::to_string(sequence) +
+                  ": call " + std::to_string(id) + " ended while its memory is used");
+  }
+  if (node.done_early.erase(id) == 0) DeliverResult(rank, id, status);
 }
 
 void Cluster::DeliverResult(Rank rank, CallId id, const Status& status) {

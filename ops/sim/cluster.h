@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ enum class Sabotage {
   kDropResult,    // one result gets lost
   kRepeatResult,  // one result comes twice
   kLoseFrame,     // the network loses a frame
+  kEndAtLaunch,   // one plan counts as ended when a device has its work
 };
 
 struct SimOptions {
@@ -46,7 +48,10 @@ struct SimReport {
   std::vector<std::string> failures;
   int64_t plans = 0;
   int64_t results = 0;
-  int64_t aborted = 0;  // of these
+  int64_t aborted = 0;        // of these
+  int64_t launched = 0;       // plans on devices, counted on each rank
+  int64_t early = 0;          // results that came with them
+  int64_t broken_groups = 0;  // plans that broke on a device, counted on each rank
   int64_t events = 0;
   int64_t max_frames = 0;  // under way in one direction at one time
   Network::Load busiest;   // the rank with the most messages
@@ -77,8 +82,11 @@ class Cluster {
   struct Node {
     std::unique_ptr<Engine> engine;
     std::vector<User> users;
-    std::map<CallId, size_t> callers;           // users, of calls without a result
-    std::map<ProcessSetId, uint64_t> attempts;  // in which this rank is
+    std::map<CallId, size_t> callers;               // users, of calls without a result
+    std::map<uint64_t, std::vector<CallId>> plans;  // whose memory the data plane uses
+    std::set<uint64_t> unlaunched;                  // of these
+    std::set<CallId> done_early;                    // their memory is used, and they have a result
+    std::map<ProcessSetId, uint64_t> attempts;      // in which this rank is
     EngineEvents pending;
     bool step_planned = false;
     bool alive = true;
@@ -121,6 +129,9 @@ class Cluster {
   void RunPlan(Rank rank, PlanRun run);
   void StartPlan(Rank rank, const PlanRun& run);
   void StartHeldPlans(Rank rank);
+  void OnCompletion(Rank rank, Completion completion);
+  void OnLaunched(Rank rank, uint64_t sequence);
+  void ReleaseCall(Rank rank, CallId id, const Status& status);
   void DeliverResult(Rank rank, CallId id, const Status& status);
   void CheckNode(Rank rank);
   void CheckCancelIsNeeded(Rank rank, CallId id, const Status& status);
@@ -135,6 +146,7 @@ class Cluster {
   DataPlane data_plane_;
   std::vector<Node> nodes_;
   size_t running_ = 0;  // nodes that are alive and not closed
+  SimReport report_;
   CallId next_id_ = 1;
 
   Rank faulty_rank_ = kNoRank;
@@ -143,7 +155,8 @@ class Cluster {
   TimePoint faulted_at_ = 0;
   bool closing_ = false;  // all ranks shut down now
   bool sabotaged_ = false;
-  std::vector<PlanRun> held_plans_;  // by Sabotage::kSwapPlans
+  std::vector<PlanRun> held_plans_;                        // by Sabotage::kSwapPlans
+  std::pair<Rank, uint64_t> ended_at_launch_{kNoRank, 0};  // by Sabotage::kEndAtLaunch
 };
 
 // The command that repeats a run.

@@ -113,8 +113,11 @@ void Cluster::OnUserDone(Rank rank, size_t user) {
     return;
   }
   node.done = true;
-  // A rank may shut down early, which must not disturb the others. Rank 0 is needed to the end.
-  if (rank != 0 && random_.Percent(30)) Leave(rank);
+  // A rank may shut down early, which must not disturb the others. Rank 0 is needed to the end. If
+  // its device waits for a rank that hangs, it gives up before the missing heartbeats are noticed:
+  // then all learn that it has left, and nobody who hangs.
+  const bool may_wait_in_vain = options_.fault == Fault::kHang && !node.plans.empty();
+  if (rank != 0 && random_.Percent(30) && !may_wait_in_vain) Leave(rank);
   LeaveIfAllDone();
 }
 
@@ -167,6 +170,8 @@ const char* SabotageName(Sabotage sabotage) {
       return "repeat-result";
     case Sabotage::kLoseFrame:
       return "lose-frame";
+    case Sabotage::kEndAtLaunch:
+      return "end-at-launch";
   }
   return "?";
 }

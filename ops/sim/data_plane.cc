@@ -16,20 +16,48 @@ void DataPlane::Submit(Rank rank, const PlanRun& run, int64_t bytes) {
   }
   RunningPlan& plan = plans_[run.plan.sequence];
   plan.members = run.members;
+  plan.path = run.plan.path;
   plan.cost = std::max(plan.cost, prices_.Price(run.plan, run.members.size(), bytes));
-  node.queue.push_back(run.plan.sequence);
-  if (node.queue.size() == 1) Begin(rank);
+  std::deque<uint64_t>& queue = QueueOf(rank, plan.path);
+  queue.push_back(run.plan.sequence);
+  if (plan.path == DataPath::kDevice) {
+    node.unlaunched.push_back(run.plan.sequence);
+    if (node.unlaunched.size() == 1) LaunchLater(rank);
+  } else if (queue.size() == 1) {
+    Begin(rank, plan.path);
+  }
 }
 
-bool DataPlane::Running(Rank rank, uint64_t sequence) const {
-  const Node& node = nodes_[rank];
-  return !node.closed && !node.stuck && !node.queue.empty() && node.queue.front() == sequence;
+void DataPlane::LaunchLater(Rank rank) {
+  clock_->After(random_.Below(100 * kMicrosecond), [this, rank] { Launch(rank); });
 }
 
-void DataPlane::Begin(Rank rank) {
+void DataPlane::Launch(Rank rank) {
   Node& node = nodes_[rank];
-  if (node.stuck || node.closed || node.queue.empty()) return;
-  const uint64_t sequence = node.queue.front();
+  if (node.closed || node.unlaunched.empty() || Stuck(rank, DataPath::kDevice)) return;
+  Completion completion;
+  completion.sequence = node.unlaunched.front();
+  completion.stage = CompletionStage::kLaunched;
+  node.unlaunched.pop_front();
+  if (!node.unlaunched.empty()) LaunchLater(rank);
+  const bool first = QueueOf(rank, DataPath::kDevice).front() == completion.sequence;
+  if (random_.Percent(80)) sink_(rank, completion);
+  if (first) Begin(rank, DataPath::kDevice);
+}
+
+bool DataPlane::Running(Rank rank, uint64_t sequence) {
+  const auto plan = plans_.find(sequence);
+  if (plan == plans_.end() || nodes_[rank].closed || Stuck(rank, plan->second.path)) return false;
+  const std::deque<uint64_t>& queue = QueueOf(rank, plan->second.path);
+  return !queue.empty() && queue.front() == sequence;
+}
+
+void DataPlane::Begin(Rank rank, DataPath path) {
+  const Node& node = nodes_[rank];
+  const std::deque<uint64_t>& queue = QueueOf(rank, path);
+  if (Stuck(rank, path) || node.closed || queue.empty()) return;
+  if (path == DataPath::kDevice && queue.size() == node.unlaunched.size()) return;
+  const uint64_t sequence = queue.front();
   RunningPlan& plan = plans_[sequence];
   plan.begun.insert(rank);
   for (Rank member : plan.members) {
@@ -49,11 +77,16 @@ void DataPlane::End(Rank rank, uint64_t sequence) {
   if (!Running(rank, sequence)) return;
   RunningPlan& plan = plans_[sequence];
   if (plan.failed) return;
+  const DataPath path = plan.path;
   plan.ended.insert(rank);
-  nodes_[rank].queue.pop_front();
+  QueueOf(rank, path).pop_front();
   if (plan.ended.size() == plan.members.size()) plans_.erase(sequence);
-  sink_(rank, Completion{sequence, OkStatus(), kNoRank});
-  Begin(rank);
+  if (path == DataPath::kDevice && random_.Percent(50)) {
+    CompleteLater(rank, Completion{sequence, OkStatus(), kNoRank});
+  } else {
+    sink_(rank, Completion{sequence, OkStatus(), kNoRank});
+  }
+  Begin(rank, path);
 }
 
 void DataPlane::CloseAll(Rank rank, Duration delay) {
@@ -88,17 +121,26 @@ void DataPlane::WatchNeighbours(Rank rank, uint64_t sequence) {
 void DataPlane::Break(Rank rank, uint64_t sequence, Rank suspect) {
   if (!Running(rank, sequence)) return;
   ++broken_;
-  nodes_[rank].stuck = true;
-  nodes_[rank].queue.pop_front();
-  sink_(rank, Completion{sequence, Unavailable("connection reset by peer"), suspect});
+  const DataPath path = plans_[sequence].path;
+  nodes_[rank].stuck[static_cast<size_t>(path)] = true;
+  QueueOf(rank, path).pop_front();
+  Completion completion{sequence, Unavailable("connection reset by peer"), suspect};
+  if (path == DataPath::kDevice) {
+    completion.suspect = kNoRank;
+    completion.suspects_unknown_peer = true;
+  }
+  sink_(rank, std::move(completion));
 }
 
 void DataPlane::Abort(Rank rank, const Status& why) {
   Node& node = nodes_[rank];
   node.aborted = true;
   node.why = why;
-  for (uint64_t sequence : node.queue) CompleteLater(rank, Completion{sequence, why, kNoRank});
-  node.queue.clear();
+  node.unlaunched.clear();
+  for (std::deque<uint64_t>& queue : node.queues) {
+    for (uint64_t sequence : queue) CompleteLater(rank, Completion{sequence, why, kNoRank});
+    queue.clear();
+  }
 }
 
 void DataPlane::CompleteLater(Rank rank, Completion completion) {

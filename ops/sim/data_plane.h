@@ -1,6 +1,7 @@
 #ifndef TFRING_OPS_SIM_DATA_PLANE_H_
 #define TFRING_OPS_SIM_DATA_PLANE_H_
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -15,11 +16,13 @@
 
 namespace tfring::sim {
 
-// The collective backends of all ranks. Each rank runs its plans one after another, and a plan ends
-// on no rank before all its members have begun it. So two ranks that run two common plans in
-// different orders wait for ever, as they would on real streams. Moving the data takes as long as
-// the CPU backend's schedules would (see PlanPrices) and a random time more. Lives for one run; one
-// thread.
+// The collective backends of all ranks. Each rank runs its plans of one path one after another, and
+// a plan ends on no rank before all its members have begun it. So two ranks that run two common
+// plans in different orders wait for ever, as they would on real streams. Moving the data takes as
+// long as the CPU backend's schedules would (see PlanPrices) and a random time more. Plans on
+// devices are launched first, and mostly report that; they begin when they are launched and those
+// before them on the device have ended, of which the host learns later, in any order. A device that
+// waits for a rank that is gone does not know which one that is. Lives for one run; one thread.
 class DataPlane {
  public:
   using Sink = std::function<void(Rank rank, Completion completion)>;
@@ -35,20 +38,16 @@ class DataPlane {
   void CloseAll(Rank rank, Duration delay);
 
   // The rank does nothing any more, and no other rank notices.
-  void Freeze(Rank rank) { nodes_[rank].stuck = true; }
+  void Freeze(Rank rank) { nodes_[rank].stuck.fill(true); }
 
   // How many streams broke in the middle of a plan.
   int64_t broken() const { return broken_; }
-  // Plans of this rank that have not ended.
-  size_t queued(Rank rank) const { return nodes_[rank].queue.size(); }
-  bool aborted(Rank rank) const { return nodes_[rank].aborted; }
-  // A stream of this rank broke and it was not aborted yet.
-  bool stuck(Rank rank) const { return nodes_[rank].stuck; }
 
  private:
   struct Node {
-    std::deque<uint64_t> queue;  // front is running
-    bool stuck = false;
+    std::array<std::deque<uint64_t>, kNumDataPaths> queues;  // by path; front is running
+    std::deque<uint64_t> unlaunched;                         // the last ones of those of the device
+    std::array<bool, kNumDataPaths> stuck = {};  // a stream broke and it was not aborted yet
     bool aborted = false;
     bool closed = false;
     TimePoint closed_at = kNever;  // when others notice
@@ -57,19 +56,28 @@ class DataPlane {
   // A plan that a member has submitted and not all have ended.
   struct RunningPlan {
     std::vector<Rank> members;
+    DataPath path = DataPath::kHost;
     Duration cost = 0;
     std::set<Rank> begun;
     std::set<Rank> ended;
     bool failed = false;  // a member is gone: members that have not ended it never will
   };
 
-  void Begin(Rank rank);
+  void LaunchLater(Rank rank);
+  void Launch(Rank rank);
+  void Begin(Rank rank, DataPath path);
   void End(Rank rank, uint64_t sequence);
   // Lets `rank`, which runs the plan, notice that a neighbour is gone.
   void WatchNeighbours(Rank rank, uint64_t sequence);
   void Break(Rank rank, uint64_t sequence, Rank suspect);
   void CompleteLater(Rank rank, Completion completion);
-  bool Running(Rank rank, uint64_t sequence) const;
+  bool Running(Rank rank, uint64_t sequence);
+  std::deque<uint64_t>& QueueOf(Rank rank, DataPath path) {
+    return nodes_[rank].queues[static_cast<size_t>(path)];
+  }
+  bool Stuck(Rank rank, DataPath path) const {
+    return nodes_[rank].stuck[static_cast<size_t>(path)];
+  }
 
   VirtualClock* const clock_;
   Random random_;

@@ -22,7 +22,8 @@ constexpr char kUsage[] =
     "                  [--workload=global|triangle|subsets|mismatch|random|withdrawals]\n"
     "                  [--fault=none|death|hang|goodbye]\n"
     "                  "
-    "[--sabotage=none|swap-plans|alter-plan|drop-result|repeat-result|lose-frame]\n"
+    "[--sabotage=none|swap-plans|alter-plan|drop-result|repeat-result|lose-frame|\n"
+    "                              end-at-launch]\n"
     "                  [--no-order-check]\n"
     "Runs the engines of all ranks in one process on a virtual clock and a random network, and\n"
     "checks that all ranks run the same plans in one order, that every call ends exactly once, "
@@ -79,7 +80,7 @@ bool Parse(int argc, char** argv, Arguments* arguments) {
     } else if (letter == 'f') {
       good = FromName(optarg, FaultName, Fault::kGoodbye, &options.fault);
     } else if (letter == 'b') {
-      good = FromName(optarg, SabotageName, Sabotage::kLoseFrame, &options.sabotage);
+      good = FromName(optarg, SabotageName, Sabotage::kEndAtLaunch, &options.sabotage);
     } else if (letter == 'o') {
       options.check_order = false;
     } else if (letter == 'v') {
@@ -107,6 +108,9 @@ int Main(int argc, char** argv) {
     total.plans += report.plans;
     total.results += report.results;
     total.aborted += report.aborted;
+    total.launched += report.launched;
+    total.early += report.early;
+    total.broken_groups += report.broken_groups;
     total.events += report.events;
     if (report.busiest.messages > total.busiest.messages) total.busiest = report.busiest;
     total.max_frames = std::max(total.max_frames, report.max_frames);
@@ -125,8 +129,10 @@ int Main(int argc, char** argv) {
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   std::cout << arguments.seeds << " seeds, " << failed << " failed, " << faulted
             << " with a fault, " << total.plans << " plans, " << total.results << " results ("
-            << total.aborted << " aborted), " << total.events << " events, at most "
-            << total.max_frames << " frames under way, " << took.count() << " s\n"
+            << total.aborted << " aborted, " << total.early << " early), " << total.launched
+            << " launches, " << total.broken_groups << " broken groups, " << total.events
+            << " events, at most " << total.max_frames << " frames under way, " << took.count()
+            << " s\n"
             << "busiest: rank " << total.busiest.rank << " with " << LoadText(total.busiest)
             << "\n";
   return failed == 0 ? 0 : 1;

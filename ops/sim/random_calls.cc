@@ -51,6 +51,7 @@ RandomOp RandomCalls::Make(ProcessSetId set, const std::vector<Rank>& members, i
   op.request.group = random_.Percent(20);
   op.set = members;
   op.participants = members;
+  op.paths = RandomPaths(ranks_, &random_);
   Fill(&op);
   return op;
 }
@@ -88,6 +89,7 @@ void RandomCalls::FillRows(RandomOp* op) {
 
 Request RandomCalls::OnRank(const RandomOp& op, Rank rank) {
   Request request = op.request;
+  request.path = RandomPath(op.paths, rank, &random_);
   RandomOp own = op;
   switch (request.kind) {
     case CollectiveKind::kAllgather:
@@ -139,6 +141,7 @@ std::vector<std::pair<Rank, Call>> RandomCalls::Calls(const RandomOp& op,
   for (Rank rank : present) {
     Call call;
     call.request = OnRank(op, rank);
+    call.early = random_.Percent(50);
     call.expected = expected;
     call.participants = present;
     if (rank == odd && flaw == Flaw::kMismatch) Disagree(op, &call.request);

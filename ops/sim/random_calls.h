@@ -17,6 +17,7 @@ struct RandomOp {
   std::vector<Rank> participants;  // the set, or the two of a send/recv
   std::vector<int64_t> rows;       // alltoall, scatter: for each member of the set
   bool equal_parts = false;
+  std::vector<DataPath> paths;  // by rank
 };
 
 // What is made wrong with a call on purpose.

@@ -14,7 +14,8 @@ namespace {
 struct Op {
   Request request;
   std::vector<Rank> members;
-  Rank odd = kNoRank;  // the member that disagrees
+  std::vector<DataPath> paths;  // by rank
+  Rank odd = kNoRank;           // the member that disagrees
 };
 
 const std::vector<DataType> kReducible = {DataType::kFloat16, DataType::kBfloat16,
@@ -68,6 +69,7 @@ class Generator {
       // Later phases use the same names, then with other properties.
       op.request.name = "op" + std::to_string(i);
       op.request.kind = static_cast<CollectiveKind>(random_.Below(4));
+      op.paths = RandomPaths(ranks_, &random_);
       Fill(&op);
       ops_.push_back(std::move(op));
     }
@@ -107,6 +109,7 @@ class Generator {
       for (Rank rank : op.members) {
         Call call;
         call.request = OnRank(op, rank);
+        call.early = random_.Percent(50);
         if (op.odd != kNoRank) call.expected = StatusCode::kFailedPrecondition;
         if (blocking) {
           workload->scripts[rank].push_back({std::move(call)});
@@ -125,6 +128,7 @@ class Generator {
 
   Request OnRank(const Op& op, Rank rank) {
     Request request = op.request;
+    request.path = RandomPath(op.paths, rank, &random_);
     if (request.kind == CollectiveKind::kAllgather) {
       for (Shape& shape : request.shapes) shape[0] = random_.Below(5);
     }
@@ -187,6 +191,21 @@ Config RandomConfig(Random* random) {
   if (!random->Percent(20)) config.heartbeat_interval = 0;
   if (!random->Percent(20)) config.stall_warning = 0;
   return config;
+}
+
+std::vector<DataPath> RandomPaths(int ranks, Random* random) {
+  const int on_device = random->Pick<int>({0, 0, 50, 100, 100});
+  std::vector<DataPath> paths;
+  for (int rank = 0; rank < ranks; ++rank) {
+    paths.push_back(random->Percent(on_device) ? DataPath::kDevice : DataPath::kHost);
+  }
+  return paths;
+}
+
+DataPath RandomPath(const std::vector<DataPath>& paths, Rank rank, Random* random) {
+  const DataPath usual = paths[static_cast<size_t>(rank)];
+  if (!random->Percent(2)) return usual;
+  return usual == DataPath::kHost ? DataPath::kDevice : DataPath::kHost;
 }
 
 std::vector<Rank> AllRanks(int ranks) {

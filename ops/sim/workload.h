@@ -24,6 +24,7 @@ struct Call {
   ProcessSetId new_set = -1;       // adding a process set: the id that it must get, if known
   uint64_t attempt = 0;            // of its process set; all calls of a plan are of one
   bool may_be_aborted = false;     // the step fails on some rank
+  bool early = false;              // has its result as soon as its plan is launched
 };
 
 // Calls that one rank makes in this order without waiting in between; then it waits for all of
@@ -56,9 +57,12 @@ struct Workload {
   size_t largest_phase = 0;
 };
 
-// Used by several workloads.
+// Used by several workloads. The paths are by rank: all the same, or any.
 Shape RandomShape(Random* random);
 Config RandomConfig(Random* random);
+std::vector<DataPath> RandomPaths(int ranks, Random* random);
+// Mostly that of the rank.
+DataPath RandomPath(const std::vector<DataPath>& paths, Rank rank, Random* random);
 std::vector<Rank> AllRanks(int ranks);
 std::vector<Rank> SomeRanks(int ranks, Random* random);  // at least one; ascending
 

@@ -26,18 +26,22 @@ CC_ARROWS: dict[str, set[str]] = {
     "backend/cuda": {"base", "interfaces"},
     "backend/staging": {"base", "interfaces", "backend/cuda"},
     "backend/pack": {"base", "backend/reduction", "backend/cuda"},
+    "backend/nccl": {
+        *("base", "interfaces"),
+        *("backend/reduction", "backend/cuda", "backend/pack"),
+    },
     "backend": {
         *("base", "interfaces"),
         *("backend/reduction", "backend/schedule", "backend/algorithms"),
         *("backend/cuda", "backend/staging"),
     },
     "process": {
-        *("base", "interfaces", "transport", "backend", "backend/cuda"),
+        *("base", "interfaces", "transport", "backend", "backend/cuda", "backend/nccl"),
         *("protocol/message", "protocol/negotiation", "protocol/engine"),
     },
     "kernels": {"base", "interfaces", "protocol/message", "process"},
     "xla": {"base", "protocol/message", "process", "kernels"},
-    "bindings": {"base", "protocol/message", "process"},
+    "bindings": {"base", "protocol/message", "process", "backend/pack"},
     "sim": {
         *("base", "interfaces", "backend/schedule", "backend/algorithms"),
         *("protocol/message", "protocol/negotiation", "protocol/engine"),

@@ -25,17 +25,17 @@ HOST = "CPU:0"
 def beside(tensors: Iterable[Any]) -> Any:
     """Returns a context in which an eager op runs where its tensors are.
 
-    It changes nothing in a graph, without a GPU, inside a tf.device, and for tensors on several
-    devices.
+    It changes nothing in a graph, without a GPU, inside a tf.device, without tensors, and for those
+    on several devices.
 
     Args:
-        tensors: those of a collective; without any it runs on the host.
+        tensors: those of a collective.
     """
     if not library.on_gpus() or not tf.executing_eagerly():
         return contextlib.nullcontext()
     if eager_context.context().device_name:
         return contextlib.nullcontext()
-    devices = {_memory_of(tensor) for tensor in tensors} or {HOST}
+    devices = {_memory_of(tensor) for tensor in tensors}
     return tf.device(devices.pop()) if len(devices) == 1 else contextlib.nullcontext()
 
 

@@ -7,6 +7,7 @@
 #include "ops/runtime/backend/cpu_backend.h"
 #include "ops/runtime/backend/cuda/stream.h"
 #include "ops/runtime/backend/local_backend.h"
+#include "ops/runtime/backend/nccl/nccl_backend.h"
 #include "ops/runtime/backend/routing_backend.h"
 #include "ops/runtime/base/clock.h"
 #include "ops/runtime/transport/shm_data.h"
@@ -86,12 +87,23 @@ Result<std::unique_ptr<DataTransport>> MakeData(Connections* connections, const 
 }
 
 // The parts for tensors in device memory, around those for host memory. No driver is loaded before
-// there is such a tensor.
-void AddDevices(const Config& config, RankRuntimeParts* parts) {
-  auto devices = std::make_shared<CudaDevices>(config.cuda_driver, DeviceRule());
+// there is such a tensor, and no NCCL before there is a collective for it.
+void AddDevices(const Config& config, Rank self, RankRuntimeParts* parts) {
+  const DeviceRule rule = [config](CollectiveKind kind, DataType dtype, ReduceOp op) {
+    return NcclBackend::Runs(config, kind, dtype, op);
+  };
+  auto devices = std::make_shared<CudaDevices>(config.cuda_driver, rule);
   parts->wrap_stream = [devices](void* stream) { return devices->Wrap(stream); };
-  parts->make_backend = [make_host = std::move(parts->make_backend)](CompletionSink sink) {
-    return std::make_unique<RoutingBackend>(make_host, nullptr, std::move(sink));
+  const auto make_device = [config, self](HostOrder* host, CompletionSink sink) {
+    NcclOptions options;
+    options.self = self;
+    options.config = config;
+    options.host = host;
+    return std::make_unique<NcclBackend>(std::move(options), std::move(sink));
+  };
+  parts->make_backend = [make_host = std::move(parts->make_backend),
+                         make_device](CompletionSink sink) {
+    return std::make_unique<RoutingBackend>(make_host, make_device, std::move(sink));
   };
 }
 
@@ -127,7 +139,7 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
     parts.make_backend = [config](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
       return std::make_unique<LocalBackend>(config, std::move(sink));
     };
-    AddDevices(config, &parts);
+    AddDevices(config, topology.rank, &parts);
     return parts;
   }
   Result<std::unique_ptr<DataTransport>> data = MakeData(&connections, config, limit);
@@ -139,7 +151,7 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
     return std::make_unique<CpuBackend>(self, config, std::move(*holder), std::move(sink), size,
                                         hosts);
   };
-  AddDevices(config, &parts);
+  AddDevices(config, topology.rank, &parts);
   return parts;
 }
 

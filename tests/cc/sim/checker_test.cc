@@ -94,6 +94,22 @@ TEST(StepsReallyFailAndASeedRepeatsThat) {
   EXPECT_TRUE(aborted > 200);
 }
 
+TEST(DevicesAreReallyUsedAndReallyBreak) {
+  SimOptions options;
+  options.ranks = 4;
+  options.workload = "random";
+  options.fault = Fault::kDeath;
+  SimReport total;
+  for (options.seed = 1; options.seed <= 100; ++options.seed) {
+    const SimReport report = Cluster(options).Run();
+    EXPECT_TRUE(report.failures.empty());
+    total.launched += report.launched;
+    total.early += report.early;
+    total.broken_groups += report.broken_groups;
+  }
+  EXPECT_TRUE(total.launched > 500 && total.early > 200 && total.broken_groups > 3);
+}
+
 TEST(AFaultIsReallyInjected) {
   int struck = 0;
   SimOptions options;
@@ -136,6 +152,49 @@ TEST(AMissingResultIsDetected) { ExpectShowsAs(Sabotage::kDropResult, "never end
 TEST(ADoubleResultIsDetected) { ExpectShowsAs(Sabotage::kRepeatResult, "ended twice"); }
 
 TEST(ALostFrameIsDetected) { ExpectShowsAs(Sabotage::kLoseFrame, ""); }  // in one way or another
+
+// Some seeds launch nothing.
+TEST(AnEndAtTheLaunchIsDetected) {
+  int sabotaged = 0;
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    const SimReport report = Cluster(Sabotaged(Sabotage::kEndAtLaunch, seed)).Run();
+    sabotaged += report.sabotaged;
+    EXPECT_EQ(AnyContains(report.failures, "ended while its memory is used"), report.sabotaged);
+  }
+  EXPECT_TRUE(sabotaged > 15);
+}
+
+// A plan of one call on each of two ranks, which asked for these paths.
+std::vector<std::string> FailuresOf(DataPath plan, DataPath first, DataPath second,
+                                    DataPath other_plan) {
+  Checker checker(2, true);
+  PlanRun run;
+  run.plan.sequence = 1;
+  run.plan.kind = CollectiveKind::kAllreduce;
+  run.plan.items = {{"x", 0, {}}};
+  run.members = {0, 1};
+  for (Rank rank : {0, 1}) {
+    Call call;
+    call.request.name = "x";
+    call.request.path = rank == 0 ? first : second;
+    checker.OnSubmit(rank, static_cast<CallId>(rank), call);
+    run.calls = {static_cast<CallId>(rank)};
+    run.plan.path = rank == 0 ? plan : other_plan;
+    checker.OnRun(rank, run);
+  }
+  return checker.failures();
+}
+
+TEST(AWrongPathIsDetected) {
+  constexpr DataPath host = DataPath::kHost;
+  constexpr DataPath device = DataPath::kDevice;
+  EXPECT_TRUE(FailuresOf(host, device, host, host).empty());
+  EXPECT_TRUE(FailuresOf(device, device, device, device).empty());
+  EXPECT_TRUE(AnyContains(FailuresOf(device, host, device, device), "not all asked for"));
+  EXPECT_TRUE(AnyContains(FailuresOf(device, device, host, device), "not all asked for"));
+  EXPECT_TRUE(AnyContains(FailuresOf(host, device, device, host), "but all asked for devices"));
+  EXPECT_TRUE(AnyContains(FailuresOf(device, device, device, host), "differs from what another"));
+}
 
 TEST(AnUnexpectedLossIsDetected) {
   Checker checker(2, true);

@@ -90,15 +90,13 @@ void Stream::Loop() {
   Work work;
   while (Take(&work)) {
     if (device_->error() == kSuccess) Do(work);
-    // A dropped record is set, too: nobody may wait for it for ever.
-    if (work.kind == Work::Kind::kRecord) work.mark->Set();
+    Finish(work);
     work = Work();
   }
 }
 
 bool Stream::Take(Work* work) {
   std::unique_lock<std::mutex> lock(mutex_);
-  busy_ = false;
   for (;;) {
     if (queue_.empty()) {
       if (closed_) {
@@ -116,6 +114,14 @@ bool Stream::Take(Work* work) {
   queue_.pop_front();
   busy_ = true;
   return true;
+}
+
+// Who has seen the mark set finds the stream idle, and the other way round. A dropped record is
+// set, too: nobody may wait for it for ever.
+void Stream::Finish(const Work& work) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  busy_ = false;
+  if (work.kind == Work::Kind::kRecord) work.mark->Set();
 }
 
 void Stream::Do(const Work& work) {

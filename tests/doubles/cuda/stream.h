@@ -64,6 +64,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void Loop();
   bool Take(Work* work);
   void Do(const Work& work);
+  void Finish(const Work& work);
   void Sleep(long us) const;
   long Delay(Work::Kind kind);
 

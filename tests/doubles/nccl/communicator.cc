@@ -188,9 +188,9 @@ ncclResult_t Communicator::Destroy() {
 
 void Communicator::Abort() {
   Count("aborts");
-  aborted_ = true;
   Pause pause;
-  while (Setting("hang_abort") != 0) pause();
+  while (Setting("hang_abort") != 0) pause();  // and kernels spin on
+  aborted_ = true;
   if (init_.joinable()) init_.join();
   // Kernels that have not begun do nothing when they do.
   while (running_ > 0) pause();

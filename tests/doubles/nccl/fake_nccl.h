@@ -13,7 +13,7 @@
 //   init_delay_ms [0]        init takes so long
 //   hang_init, hang_group, hang_finalize, hang_abort, hang_unique_id [0]
 //                            1: the call does not end until the setting is 0 again or, but for the
-//                            last two, until abort
+//                            last two, until abort. While an abort hangs, kernels spin on
 //   abort_in_progress [0]    1: ncclCommAbort returns ncclInProgress and ends on its own thread
 //   kernel_slots [0]         how many kernels a device runs at a time; 0 is any number
 //   remote_error [1]         a peer's death or abort shows as ncclRemoteError; 0: it does not show

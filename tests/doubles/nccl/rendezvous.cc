@@ -144,7 +144,10 @@ ncclResult_t Rendezvous::WaitForAll(Presence least, const std::function<bool()>&
   Pause pause;
   for (bool all = false; !all; pause()) {
     all = All(least);
-    for (int r = 0; r < nranks_; ++r) OpenPeer(r);  // those that there are; shows who dies
+    for (int r = 0; r < nranks_; ++r) {
+      // Shows who dies. Whose file is not locked yet has not arrived.
+      if (slots_[r].presence.load() != static_cast<int>(Presence::kAbsent)) OpenPeer(r);
+    }
     if (!go_on()) {
       *why = "aborted";
       return ncclInternalError;

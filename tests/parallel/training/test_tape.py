@@ -155,6 +155,11 @@ def test_many_small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         for gradient in step():
             np.testing.assert_allclose(gradient, 2 * over_ranks(np.mean), rtol=1e-6)
+    graph = step.get_concrete_function().graph
+    ops = [op for op in graph.get_operations() if op.type == "TfringAllreduce"]
+    early = [op.get_attr("tensor_name") for op in ops if op.get_attr("early")]
+    assert len(ops) > 3
+    assert early == [ops[-1].get_attr("tensor_name")]
 
 
 def test_a_retrace_on_one_rank_only() -> None:

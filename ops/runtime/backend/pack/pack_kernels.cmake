@@ -3,6 +3,7 @@
 set(TFRING_NVRTC "" CACHE STRING
   "libnvrtc.so.12; empty: that of the wheel nvidia-cuda-nvrtc-cu12 in the Python environment; OFF: none")
 set(pack_nvrtc "${TFRING_NVRTC}")
+set(pack_reason "TFRING_NVRTC is ${TFRING_NVRTC}")
 set(pack_compiler ${CMAKE_SOURCE_DIR}/tools/compile_pack_kernels.py)
 find_package(Python REQUIRED COMPONENTS Interpreter)
 if("${pack_nvrtc}" STREQUAL "")

@@ -1,11 +1,10 @@
 #include "tests/cc/backend/pack/fake_device.h"
 
-#include <dlfcn.h>
-
 #include <chrono>
 #include <thread>
 
 #include "ops/runtime/base/check.h"
+#include "tests/cc/backend/cuda/fake_gpu.h"
 
 namespace tfring::testing {
 namespace {
@@ -18,7 +17,7 @@ const std::vector<PackImage>& AnyImage() {
 }
 
 std::shared_ptr<CudaDevice> OpenDevice() {
-  auto driver = CudaDriver::Load(TFRING_FAKE_CUDA);
+  auto driver = CudaDriver::Load(FakeDriver());
   TFRING_CHECK(driver.ok()) << driver.status().ToString();
   CuContext context = nullptr;
   TFRING_CHECK((*driver)->cu().DevicePrimaryCtxRetain(&context, 0) == kCudaSuccess);
@@ -29,8 +28,7 @@ std::shared_ptr<CudaDevice> OpenDevice() {
 
 }  // namespace
 
-FakeDevice::FakeDevice(bool with_kernels)
-    : fake_(dlopen(TFRING_FAKE_CUDA, RTLD_NOW)), device_(OpenDevice()) {
+FakeDevice::FakeDevice(bool with_kernels) : fake_(Fake()), device_(OpenDevice()) {
   fake_.Reset();
   auto pinned = std::make_shared<PinnedMemory>(device_, 1 << 20);
   const std::vector<PackImage> none;

@@ -1,0 +1,58 @@
+#ifndef TFRING_OPS_RUNTIME_BACKEND_NCCL_FLIGHT_TABLE_H_
+#define TFRING_OPS_RUNTIME_BACKEND_NCCL_FLIGHT_TABLE_H_
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "ops/runtime/interfaces/collective_backend.h"
+
+namespace tfring {
+
+// Which collectives are in flight, so that each ends once, whoever ends it: the launch thread, the
+// waiter for the device, or an abort that cannot wait for either. After a failure all end with it.
+// Thread-safe; calls the sink with its lock held.
+class FlightTable {
+ public:
+  explicit FlightTable(CompletionSink sink) : sink_(std::move(sink)) {}
+
+  void Add(const Collective& collective);
+  // Something else reports on it from here on. False if it has ended.
+  bool Release(uint64_t sequence);
+  void Launched(uint64_t sequence);
+  // No effect if it has ended.
+  void End(uint64_t sequence, Completion completion);
+
+  // How all end from now on. The first failure counts, except that `abort` replaces another.
+  void Fail(Completion failure, bool abort);
+  // Ends what is in flight, and what comes, with the failure, although the device may not be
+  // through: what holds the memory of the calls is kept for ever.
+  void EndAll();
+
+  bool flying() const;   // something has not ended
+  int launched() const;  // and not ended
+  int64_t ended() const;
+  std::optional<Completion> failure() const;
+
+ private:
+  struct Flight {
+    std::vector<DeviceCall> calls;
+    bool launched = false;
+  };
+  void EndLocked(uint64_t sequence, Completion completion);
+
+  mutable std::mutex mutex_;  // guards the rest
+  const CompletionSink sink_;
+  std::map<uint64_t, Flight> flights_;
+  std::optional<Completion> failure_;
+  bool aborted_ = false;
+  bool abandoned_ = false;
+  int launched_ = 0;
+  int64_t ended_ = 0;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BACKEND_NCCL_FLIGHT_TABLE_H_

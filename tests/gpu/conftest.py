@@ -1,0 +1,15 @@
+"""For the tests that run TensorFlow's GPU wheel on the fake CUDA driver."""
+
+from __future__ import annotations
+
+import gpu_double
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def gpu_wheel() -> None:
+    """Skips the tests where the wheel cannot be had."""
+    try:
+        gpu_double.check()
+    except gpu_double.UnavailableError as error:
+        pytest.skip(str(error))

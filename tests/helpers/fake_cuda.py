@@ -1,0 +1,31 @@
+"""The fake CUDA driver, for programs that run on it: see tests/doubles/cuda/fake_cuda.h."""
+
+from __future__ import annotations
+
+import ctypes
+
+
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(
+        "libcuda.so.1"
+    )  # TensorFlow has opened it, or LD_LIBRARY_PATH leads to it
+    library.FakeCudaGet.restype = ctypes.c_long
+    library.FakeCudaCount.restype = ctypes.c_long
+    library.FakeCudaSet.argtypes = [ctypes.c_char_p, ctypes.c_long]
+    library.FakeCudaInject.argtypes = [ctypes.c_char_p, ctypes.c_long]
+    return library
+
+
+def set_value(name: str, value: int) -> None:
+    """Changes a setting: `seed`, `delay_us`, `hold`, ..."""
+    _library().FakeCudaSet(name.encode(), value)
+
+
+def count(name: str) -> int:
+    """A counter: `d2h_copies`, `launches`, `live_bytes`, ..."""
+    return int(_library().FakeCudaCount(name.encode()))
+
+
+def inject(fault: str, nth: int) -> None:
+    """Makes the nth operation from now on fail: `sticky`, `hang`, ..."""
+    _library().FakeCudaInject(fault.encode(), nth)

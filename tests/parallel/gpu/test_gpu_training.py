@@ -1,0 +1,64 @@
+"""Training with gradients in GPU memory. On the double TensorFlow's own kernels compute nothing
+there, so this is about where tensors go and not about what is learnt."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import fake_cuda
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfring.keras as hvd
+from tfring.ops import library
+
+GPUS = tf.config.list_physical_devices("GPU")
+pytestmark = pytest.mark.skipif(not GPUS, reason="TensorFlow sees no GPU; see tests/gpu")
+NCCL = os.environ.get("TFRING_GPU_OPERATIONS") == "nccl"
+ON_DOUBLE = "FAKE_CUDA_UUID" in os.environ
+
+
+def copies() -> int:
+    return fake_cuda.count("d2h_copies") + fake_cuda.count("h2d_copies")
+
+
+@pytest.mark.skipif(not ON_DOUBLE, reason="counts what the double of the driver counts")
+def test_a_reduction_copies_nothing_to_the_host_with_nccl(several: int) -> None:
+    with tf.device("CPU:0"):
+        host = tf.ones([1000])
+    with tf.device("GPU:0"):
+        x = tf.identity(host)
+
+    @tf.function
+    def step(tensor: Any) -> Any:
+        return [hvd.allreduce(tensor, op=hvd.Sum, name=f"counted.{i}") for i in range(3)]
+
+    step(x)
+    before = copies()
+    results = [*step(x), hvd.allreduce(x, op=hvd.Sum, name="counted.eager")]
+    hvd.barrier()
+    made = copies() - before
+    for result in results:
+        np.testing.assert_array_equal(result.numpy(), np.full(1000, several, "float32"))
+    # Staged, a tensor is copied twice at least; an eager call may return before the second copy.
+    assert made == 0 if NCCL else made >= len(results)
+
+
+def test_fit_reduces_gradients_in_place(several: int) -> None:
+    layers = [keras.layers.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    # The double leaves the new optimizer's count of steps as it finds the memory.
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), resumed=True)
+    model.compile(optimizer=optimizer, loss="mse", jit_compile=False)
+    x, y = np.ones((64, 8), "float32"), np.ones((64, 1), "float32")
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    model.fit(x, y, batch_size=16, verbose=0, callbacks=callbacks)
+    forwarded = library.output_counters()["forwarded"]
+    model.fit(x, y, batch_size=16, verbose=0)
+    for variable in model.trainable_variables:
+        assert variable.value.device.endswith("GPU:0")
+    gradients = 4 * len(model.trainable_variables)
+    assert library.output_counters()["forwarded"] - forwarded >= gradients
