@@ -47,8 +47,7 @@ Result<void*> PinnedMemory::Allocate(size_t size) {
   const std::string doing = "allocating " + std::to_string(size) + " bytes of pinned host memory";
   void* block = nullptr;
   CuResult result = device_->cu().MemHostAlloc(&block, size, 0);
-  if (result == kCudaOutOfMemory) {
-    MakeRoom(static_cast<size_t>(limit_));
+  if (result == kCudaOutOfMemory && MakeRoom(static_cast<size_t>(limit_))) {
     result = device_->cu().MemHostAlloc(&block, size, 0);
   }
   TFRING_RETURN_IF_ERROR(device_->Check(result, doing.c_str()));
@@ -57,8 +56,8 @@ Result<void*> PinnedMemory::Allocate(size_t size) {
   return block;
 }
 
-// Frees blocks that nobody uses until `size` more bytes fit into the limit.
-void PinnedMemory::MakeRoom(size_t size) {
+// Frees blocks that nobody uses until `size` more bytes fit into the limit. False if there is none.
+bool PinnedMemory::MakeRoom(size_t size) {
   std::multimap<size_t, void*> unused;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -68,9 +67,10 @@ void PinnedMemory::MakeRoom(size_t size) {
       unused.insert(free_.extract(largest));
     }
   }
-  if (unused.empty()) return;
+  if (unused.empty()) return false;
   const ScopedContext current(device_.get());
   for (const auto& [bytes, block] : unused) device_->cu().MemFreeHost(block);
+  return true;
 }
 
 void PinnedMemory::Return(size_t size, void* block) {

@@ -32,7 +32,7 @@ class PinnedMemory : public std::enable_shared_from_this<PinnedMemory> {
 
  private:
   Result<void*> Allocate(size_t size);
-  void MakeRoom(size_t size);
+  bool MakeRoom(size_t size);
   void Return(size_t size, void* block);
 
   const std::shared_ptr<CudaDevice> device_;

@@ -78,9 +78,8 @@ TEST(OutOfPinnedMemoryIsATypedError) {
   Fake().Reset();
   StagedWorld world(1);
   auto part = OnGpu(&world, 0, Allreduce(1), 0);
-  Collective huge = part->collective();
-  huge.buffers[0].input_bytes = huge.buffers[0].output_bytes = int64_t{1} << 50;
-  world.backend(0).Submit(std::move(huge));
+  Fake().Inject("out_of_memory", 1);
+  part->Submit();
   const Completion end = world.Wait(0, 0);
   EXPECT_EQ(static_cast<int>(end.status.code()), static_cast<int>(StatusCode::kResourceExhausted));
   EXPECT_CONTAINS(end.status.message(), "rank 0: allreduce of 'x': allocating");
