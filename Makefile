@@ -19,11 +19,13 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 READY := $(VENV)/.tfring-ready
 CXX_FILES = $$(git ls-files 'ops/*.cc' 'ops/*.h' 'tests/cc/*.cc' 'tests/cc/*.h' \
-	'tests/doubles/*.cc' 'tests/doubles/*.h')
+	'tests/doubles/*.cc' 'tests/doubles/*.h' \
+	'tools/gpu_check/*.cc' 'tools/gpu_check/*.h' 'ops/*.cu')
 PY_FILES := tfring tests benchmarks examples tools setup.py
 
-.PHONY: help setup build demo test test-cc test-python test-parallel gpu-double test-gpu wheel wheel-test lint lint-cc \
-	lint-python format tidy sanitize fuzz bazel docs bench clean distclean
+.PHONY: help setup build demo test test-cc test-python test-parallel gpu-double test-gpu wheel \
+	wheel-test lint lint-cc lint-python format tidy sanitize fuzz bazel docs bench gpu-check clean \
+	distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -116,6 +118,9 @@ docs: build ## The documentation as HTML in docs/_build/html; warnings are error
 
 bench: build ## Benchmarks on two ranks, compared with Open MPI alone; JSON in build/bench
 	tools/bench.sh "$(BUILD)/bench"
+
+gpu-check: build ## The runtime on a GPU, step by step; on the doubles with GPU_CHECK_DOUBLE=1. JSON in build/
+	$(PY) tools/gpu_check.py --build "$(BUILD)" --output "$(BUILD)/gpu_check.jsonl"
 
 clean: ## Remove what was built
 	rm -rf build build-* dist tfring/_lib/*.so *.egg-info

@@ -11,6 +11,7 @@
 #include "ops/bindings/collectives.h"
 #include "ops/bindings/errors.h"
 #include "ops/bindings/single_runtime.h"
+#include "ops/runtime/backend/pack/pack_images.h"
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/process/process_runtime.h"
@@ -75,6 +76,10 @@ py::dict BuildInfo() {
   info["compiler"] = __VERSION__;
   info["runtime"] = RuntimePath();
   info["cpu_features"] = CpuFeatures();
+  const std::string kernels = PackImagesText();
+  info["gpu_kernels"] = kernels.empty()
+                            ? "none: built without NVRTC, tensors on GPUs are copied one by one"
+                            : kernels;
   return info;
 }
 

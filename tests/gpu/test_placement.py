@@ -36,6 +36,11 @@ def test_the_driver_counts_copies_and_kernels(found: dict[str, Any]) -> None:
     assert found["product"] == GPU
 
 
+def test_xla_compiles_for_the_gpu(found: dict[str, Any]) -> None:
+    assert found["compiled"] == GPU
+    assert found["compiled_launches"]
+
+
 def test_the_host_cannot_read_memory_of_the_gpu(found: dict[str, Any]) -> None:
     assert found["signal"] == signal.SIGSEGV
     assert found["cpu_signal"] == 0

@@ -115,6 +115,9 @@ def environment(**settings: int) -> dict[str, str]:
     found.pop("CUDA_VISIBLE_DEVICES", None)
     # TensorFlow's own start and end rely on a cuMemFree that waits.
     found["FAKE_CUDA_FREE_WAITS"] = "1"
+    # The fake driver has no CUDA graphs, which XLA would put its kernels into.
+    flags = [*found.get("XLA_FLAGS", "").split(), "--xla_gpu_enable_command_buffer="]
+    found["XLA_FLAGS"] = " ".join(flags)
     found.update({f"FAKE_CUDA_{name.upper()}": str(value) for name, value in settings.items()})
     for name, folders in {
         "LD_LIBRARY_PATH": [doubles(), build_stubs()],

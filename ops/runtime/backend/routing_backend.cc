@@ -6,23 +6,44 @@
 
 namespace tfring {
 
-// A place that the device backend has reserved. It does not outlive the backend.
+// Leads from places to the backend until that is destroyed: a thread that hung in a device's
+// library is left alone, and may come back with a place in its hands.
+struct RoutingBackend::Link {
+  explicit Link(RoutingBackend* owner) : owner(owner) {}
+  std::recursive_mutex mutex;  // guards owner, and the owner's life while it is used
+  RoutingBackend* owner;       // null: destroyed
+};
+
+// A place that the device backend has reserved. Without effect once the owner is destroyed.
 class RoutingBackend::Place final : public HostPlace {
  public:
-  explicit Place(RoutingBackend* owner) : owner_(owner), number_(owner->places_.Take()) {}
+  explicit Place(RoutingBackend* owner) : link_(owner->link_), number_(owner->places_.Take()) {}
   ~Place() override {
-    if (number_ != 0) owner_->places_.GiveUp(number_);
+    std::lock_guard<std::recursive_mutex> lock(link_->mutex);
+    if (number_ != 0 && link_->owner != nullptr) link_->owner->places_.GiveUp(number_);
   }
 
   void Run(Collective collective, std::function<void(Completion)> ended) override {
-    owner_->places_.Run(std::exchange(number_, 0), std::move(collective), std::move(ended));
+    {
+      std::lock_guard<std::recursive_mutex> lock(link_->mutex);
+      const uint64_t number = std::exchange(number_, 0);
+      if (link_->owner != nullptr) {
+        return link_->owner->places_.Run(number, std::move(collective), std::move(ended));
+      }
+    }
+    Completion closed;
+    closed.sequence = collective.sequence;
+    closed.status = Cancelled("the backend was closed");
+    ended(std::move(closed));
   }
   void Stage(Collective collective) override {
-    owner_->Stage(std::exchange(number_, 0), std::move(collective));
+    std::lock_guard<std::recursive_mutex> lock(link_->mutex);
+    const uint64_t number = std::exchange(number_, 0);
+    if (link_->owner != nullptr) link_->owner->Stage(number, std::move(collective));
   }
 
  private:
-  RoutingBackend* const owner_;
+  const std::shared_ptr<Link> link_;
   uint64_t number_;  // 0: used
 };
 
@@ -30,6 +51,7 @@ RoutingBackend::RoutingBackend(const MakeHost& make_host, MakeDevice make_device
                                CompletionSink sink)
     : make_device_(std::move(make_device)),
       sink_(std::move(sink)),
+      link_(std::make_shared<Link>(this)),
       places_(sink_),
       host_(make_host(
           [this](Completion completion) { places_.OnCompletion(std::move(completion)); })) {
@@ -46,6 +68,10 @@ RoutingBackend::~RoutingBackend() {
     device.swap(device_);
   }
   device.reset();
+  {
+    std::lock_guard<std::recursive_mutex> lock(link_->mutex);
+    link_->owner = nullptr;
+  }
   places_.SetBackend(nullptr);
   host_.reset();
   staging_.reset();

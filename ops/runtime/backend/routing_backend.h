@@ -36,6 +36,7 @@ class RoutingBackend final : public CollectiveBackend, private HostOrder {
 
  private:
   class Place;
+  struct Link;
 
   std::unique_ptr<HostPlace> Reserve() override;
   void Stage(uint64_t place, Collective collective);
@@ -45,6 +46,7 @@ class RoutingBackend final : public CollectiveBackend, private HostOrder {
 
   const MakeDevice make_device_;
   const CompletionSink sink_;
+  const std::shared_ptr<Link> link_;
   HostPlaces places_;
   std::unique_ptr<CollectiveBackend> host_;
 

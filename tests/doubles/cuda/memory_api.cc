@@ -240,7 +240,10 @@ FAKE_CUDA_API Result cuMemGetAddressRange_v2(Address* base, size_t* bytes, Addre
 FAKE_CUDA_API Result cuPointerGetAttribute(void* value, int attribute, Address address) {
   Memory::Range range;
   const bool on_device = Memory::Get().FindDevice(address, &range);
-  if (!on_device && !Memory::Get().FindPinned(address, &range)) return fake_cuda::kInvalidValue;
+  if (!on_device && !Memory::Get().FindPinned(address, &range)) {
+    fake_cuda::Log("cuPointerGetAttribute %d of %#llx, which it does not know", attribute, address);
+    return fake_cuda::kInvalidValue;
+  }
   switch (attribute) {
     case 1:  // CONTEXT
       *static_cast<Handle*>(value) = fake_cuda::GetDevice(range.device).context();
@@ -248,10 +251,14 @@ FAKE_CUDA_API Result cuPointerGetAttribute(void* value, int attribute, Address a
     case 2:  // MEMORY_TYPE: host or device
       *static_cast<unsigned*>(value) = on_device ? 2 : 1;
       break;
+    case 8:  // IS_MANAGED
+      *static_cast<unsigned*>(value) = 0;
+      break;
     case 9:  // DEVICE_ORDINAL
       *static_cast<int*>(value) = range.device;
       break;
     default:
+      fake_cuda::Log("cuPointerGetAttribute does not know attribute %d", attribute);
       return fake_cuda::kInvalidValue;
   }
   return Gate();

@@ -46,6 +46,12 @@ def held_read(tensor: Any) -> dict[str, Any]:
     return {"early": early, "late": found}
 
 
+@tf.function(jit_compile=True)
+def compiled(tensor: Any) -> Any:
+    """Runs as a program of XLA for the GPU."""
+    return tf.reduce_sum(tensor * 2.0)
+
+
 def main() -> None:
     result: dict[str, Any] = {"gpus": len(tf.config.list_physical_devices("GPU"))}
     with tf.device("GPU:0"):
@@ -62,6 +68,9 @@ def main() -> None:
         product = tf.linalg.matmul(tf.ones([4, 4]), tf.ones([4, 4])) + 1.0
         result["product"] = product.device
         result["launches"] = fake_cuda.count("launches") > launches
+        launches = fake_cuda.count("launches")
+        result["compiled"] = compiled(constant).device
+        result["compiled_launches"] = fake_cuda.count("launches") > launches
         # TensorFlow keeps what it has read once: this one was not read yet.
         result["held"] = held_read(tf.constant([4.0, 5.0]))
         result["signal"] = signal_of_reading(address(constant))

@@ -1,5 +1,6 @@
 #include "ops/runtime/backend/pack/pack_kernels.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -66,7 +67,7 @@ std::string Launched(FakeDevice* gpu, std::vector<Row>* rows, DataType in, DataT
                      Scale scale) {
   std::vector<PackItem> items;
   for (Row& row : *rows) {
-    std::memcpy(gpu->View(row.src, row.in.size()), row.in.data(), row.in.size());
+    std::copy(row.in.begin(), row.in.end(), gpu->View(row.src, row.in.size()));
     const int64_t size = static_cast<int64_t>(row.expected.size());
     if (row.src != row.dst) {
       std::memset(gpu->View(row.dst - kGuard, size + 2 * kGuard), 0x77, size + 2 * kGuard);
@@ -82,7 +83,9 @@ std::string Launched(FakeDevice* gpu, std::vector<Row>* rows, DataType in, DataT
     const std::string where = std::string(DataTypeName(in)) + " to " + DataTypeName(out) +
                               " times " + std::to_string(scale.factor) + ", row " +
                               std::to_string(r) + " of " + std::to_string(size) + " bytes";
-    if (std::memcmp(gpu->View(row.dst, size), row.expected.data(), size) != 0) return where;
+    if (!std::equal(row.expected.begin(), row.expected.end(), gpu->View(row.dst, size))) {
+      return where;
+    }
     if (row.src == row.dst) continue;
     const char* around = gpu->View(row.dst - kGuard, size + 2 * kGuard);
     for (int64_t i = 0; i < kGuard; ++i) {
