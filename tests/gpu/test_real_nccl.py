@@ -31,6 +31,11 @@ print(json.dumps([results, version.value, ids, texts, missing]))
 """
 
 
+@pytest.fixture(autouse=True, scope="session")
+def gpu_wheel() -> None:
+    """In place of the folder's: these tests need no TensorFlow."""
+
+
 def _functions() -> list[str]:
     text = _API.read_text()
     names = re.findall(r"^ +X\((\w+),", text, re.MULTILINE)
