@@ -38,8 +38,8 @@ def nccl_built() -> int:
 
 
 def cuda_built() -> bool:
-    """Whether collectives take tensors in GPU memory: whether the ops for GPUs were built."""
-    return (_native.library_dir() / "_tfring_gpu.so").is_file()
+    """Whether collectives take tensors in GPU memory: so does every build that has the ops."""
+    return (_native.library_dir() / "_tfring_ops.so").is_file()
 
 
 def rocm_built() -> bool:

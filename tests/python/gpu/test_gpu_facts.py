@@ -113,7 +113,7 @@ def test_what_is_built_is_told_truly(tmp_path, monkeypatch):
     monkeypatch.setenv("TFRING_NCCL_LIBRARY", str(path))
     monkeypatch.setenv("TFRING_LIB_DIR", str(tmp_path))
     assert (build_flags.cuda_built(), build_flags.nccl_built()) == (False, 0)
-    (tmp_path / "_tfring_gpu.so").touch()
+    (tmp_path / "_tfring_ops.so").touch()
     assert (build_flags.cuda_built(), build_flags.nccl_built()) == (True, 22707)
     monkeypatch.setenv("TFRING_NCCL_LIBRARY", str(tmp_path / "missing.so"))
     assert build_flags.nccl_built() == 0
