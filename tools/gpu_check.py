@@ -134,6 +134,8 @@ class Checks:
             return self.no_tensorflow
         if step.operations == "nccl" and step.ranks > max(self.gpus, 1):
             return "one GPU, and tfring stages what two ranks of one GPU send each other"
+        if step.name == "tf_equivalence" and self.double:
+            return "TensorFlow's own kernels compute nothing on the double"
         if step.name == "compute_sanitizer":
             if self.double:
                 return "it looks at what runs on a GPU"
