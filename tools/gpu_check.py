@@ -263,13 +263,23 @@ def _run(command: list[str], limit: float, env: dict[str, str]) -> tuple[str, st
     return out, err, f"ended with {code}" if code else ""
 
 
+def _parse(text: str) -> dict[str, Any] | None:
+    """The JSON in a line of output, which may follow a rank's prefix; None if there is none."""
+    begin = text.find('{"')
+    try:
+        line = json.loads(text[begin:]) if begin >= 0 else None
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) and "ok" in line else None
+
+
 def _json_of(command: list[str], limit: float, env: dict[str, str]) -> dict[str, Any]:
     """The line of JSON that a command prints, with an "error" if there is none.
 
     Of several lines, a rank's that failed is taken before others.
     """
     out, err, trouble = _run(command, limit, env)
-    lines = [json.loads(text[text.index("{") :]) for text in out.splitlines() if '{"' in text]
+    lines = [line for text in out.splitlines() if (line := _parse(text)) is not None]
     bad = [line for line in lines if not line.get("ok")]
     line: dict[str, Any] = {"ok": False}
     if lines:
