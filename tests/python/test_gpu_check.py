@@ -17,7 +17,8 @@ for step in "$@"; do :; done
 case $step in
   facts) echo '{"step": "facts", "gpus": 1, "driver_cuda": 12080, "name": "Any", "capability": 90,
 "peer_access": "none", "pack_kernels": "sm_90", "ok": true, "seconds": 0.1}' | tr '\\n' ' ' ;;
-  load_nccl) echo 'a library says {"so": '; echo '{"step": "load_nccl", "ok": false, "error": "there is no NCCL"}' ;;
+  load_nccl) echo 'a library says {"so": '
+    echo '{"step": "load_nccl", "ok": false, "error": "there is no NCCL"}' ;;
   pack_bits) echo 'it crashes' >&2; kill -SEGV $$ ;;
   pack_speed) sleep 1000 ;;
   hang) echo '{"step": "hang", "seconds_to_error": 0.5, "message": "ended", "ok": true}' ;;
