@@ -64,14 +64,14 @@ def test_the_whole_matrix(ranks: int, operations: str) -> None:
 
 @pytest.mark.parametrize("operations", ["host", "nccl"])
 def test_placement_errors_and_training(operations: str) -> None:
-    names = ("placement", "training", "users")
-    files = [f"tests/parallel/gpu/test_gpu_{name}.py" for name in names]
-    run_job(2, *files, operations=operations, devices=2)
+    files = ("tests/parallel/gpu/test_gpu_placement.py", "tests/parallel/gpu/test_gpu_training.py")
+    run_job(2, *files, operations=operations)
 
 
-def test_ranks_that_use_the_same_gpu() -> None:
+@pytest.mark.parametrize("own_gpu", [True, False])
+def test_ranks_with_two_gpus_and_ranks_that_share_one(own_gpu: bool) -> None:
     test = "tests/parallel/gpu/test_gpu_users.py"
-    run_job(2, test, "-k", "on_one_gpu", operations="auto", own_gpu=False)
+    run_job(2, test, operations="auto", own_gpu=own_gpu, devices=2 if own_gpu else 1)
 
 
 def test_all_survivors_name_the_rank_that_was_killed(tmp_path: Path) -> None:

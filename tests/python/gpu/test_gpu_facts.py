@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import gpu_double
 import pytest
 
 from tfring import _native
@@ -136,3 +139,40 @@ def test_what_is_built_is_told_truly(tmp_path, monkeypatch):
     assert (build_flags.cuda_built(), build_flags.nccl_built()) == (True, 22707)
     monkeypatch.setenv("TFRING_NCCL_LIBRARY", str(tmp_path / "missing.so"))
     assert build_flags.nccl_built() == 0
+
+
+def report_on_the_double(**runtime: str) -> tuple[dict[str, str], list[str]]:
+    """In a process of its own: the fake driver reads its settings once."""
+    fake = gpu_double.doubles() / gpu_double.DRIVER
+    if not fake.is_file():
+        pytest.skip(f"no {fake}: run `make build`")
+    code = "import json, sys; from tfring.gpu.report import gpu_report; " + (
+        "print(json.dumps(gpu_report(json.loads(sys.argv[1]))))"
+    )
+    settings = json.dumps({"CUDA_DRIVER": str(fake), **runtime})
+    env = {**os.environ, "FAKE_CUDA_DEVICES": "2", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, settings], env=env, capture_output=True, text=True, check=True
+    )
+    report = json.loads(done.stdout.splitlines()[-1])
+    return dict(report["lines"]), report["problems"]
+
+
+def test_the_doctor_describes_gpus_and_what_carries_their_tensors(tmp_path):
+    usable = str(nccl_of_version(tmp_path / "libnccl.so.2", 22707))
+    lines, problems = report_on_the_double(NCCL_LIBRARY=usable)
+    assert re.search(r"sm_90, GPU-[0-9a-f-]{36}; direct access to GPUs: 1;", lines["GPU 0"])
+    assert re.search(r"sm_90, GPU-[0-9a-f-]{36}; direct access to GPUs: 0;", lines["GPU 1"])
+    assert lines["NCCL"].startswith("2.27.7 in ")
+    assert lines["tensors on GPUs"].startswith("NCCL where all ranks can")
+    assert problems == []
+
+
+def test_the_doctor_says_what_becomes_of_tensors_without_nccl(tmp_path):
+    missing = str(tmp_path / "missing.so")
+    lines, problems = report_on_the_double(NCCL_LIBRARY=missing)
+    assert missing in lines["NCCL"]
+    assert (lines["tensors on GPUs"], problems) == ("copied through the host", [])
+    lines, (problem,) = report_on_the_double(NCCL_LIBRARY=missing, GPU_OPERATIONS="nccl")
+    assert lines["tensors on GPUs"] == "an error, without NCCL"
+    assert problem.count(missing) == 1 and "pip install nvidia-nccl-cu12" in problem
