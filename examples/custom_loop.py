@@ -36,6 +36,8 @@ def make_train_step(model: Any, optimizer: Any, loss_of: Any) -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     args = example_data.parser(__doc__.splitlines()[0]).parse_args(argv)
     hvd.init()
+    if gpus := tf.config.list_physical_devices("GPU"):  # one for each rank of this host
+        tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
     first = hvd.rank() == 0
     keras.utils.set_random_seed(hvd.rank())
 

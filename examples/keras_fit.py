@@ -13,6 +13,7 @@ from typing import Any
 
 import example_data
 import keras
+import tensorflow as tf
 
 import tfring.keras as hvd
 
@@ -50,6 +51,8 @@ def build_model(features: int, classes: int) -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     args = example_data.parser(__doc__.splitlines()[0]).parse_args(argv)
     hvd.init()
+    if gpus := tf.config.list_physical_devices("GPU"):  # one for each rank of this host
+        tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
     first = hvd.rank() == 0
     keras.utils.set_random_seed(hvd.rank())  # ranks start different; the broadcast makes them equal
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "ops/bindings/collectives.h"
 #include "ops/bindings/errors.h"
 #include "ops/bindings/single_runtime.h"
+#include "ops/runtime/backend/nccl/nccl_library.h"
 #include "ops/runtime/backend/pack/pack_images.h"
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/types.h"
@@ -81,6 +83,19 @@ py::dict BuildInfo() {
                             ? "none: built without NVRTC, tensors on GPUs are copied one by one"
                             : kernels;
   return info;
+}
+
+py::dict FindNccl(const std::string& file, const std::string& package) {
+  Result<std::shared_ptr<const NcclLibrary>> library = Unavailable("not searched");
+  {
+    py::gil_scoped_release release;
+    library = LoadNccl(file, package);
+  }
+  py::dict found;
+  found["path"] = library.ok() ? (*library)->path : "";
+  found["version"] = library.ok() ? (*library)->version : 0;
+  found["trouble"] = library.ok() ? "" : library.status().message();
+  return found;
 }
 
 // Takes over a reference to `function`. What it raises is raised in the main thread.
@@ -173,6 +188,9 @@ void DefineLifecycle(py::module_& m) {
       "Counters since init by name; empty without a runtime.");
   m.def("build_info", &BuildInfo, "How this binding was built and what it runs on.");
   m.def("describe_config", &DescribeConfig, "Every setting with its default and meaning.");
+  m.def("find_nccl", &FindNccl, arg("file"), arg("package"),
+        "The NCCL that collectives get, loaded for this: path, version, and trouble, which is why "
+        "there is none. It may take as long as the limit for loading.");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@ nothing between GPU and host, and the double of the driver counts it.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -15,20 +16,30 @@ import pytest
 
 # Every rank's GPU has another UUID, as on a machine where each rank has its own.
 OWN_GPU = 'export FAKE_CUDA_UUID=$((OMPI_COMM_WORLD_RANK + 1)); exec "$@"'
+PROGRAMS = Path(__file__).parent / "programs"
 NCCL = "libnccl.so.2"
 TIMEOUT = 600
 
 
-def run_job(ranks: int, *arguments: str, operations: str, **settings: int) -> None:
-    """Runs pytest on files of tests/parallel/gpu as one job of several ranks."""
+def job_environment(operations: str, **settings: int) -> dict[str, str]:
+    """What the ranks of a job on the doubles need; `settings` are those of the driver's."""
     env = gpu_double.environment(**settings)
     library = gpu_double.doubles() / NCCL
     if not Path(library).is_file():
         pytest.skip(f"no {library}: run `make build`")
     # tests/parallel hides GPUs unless something is set.
-    env.update(CUDA_VISIBLE_DEVICES="0", TFRING_NCCL_LIBRARY=str(library))
+    env.update(CUDA_VISIBLE_DEVICES="0,1", TFRING_NCCL_LIBRARY=str(library))
     env.update(TFRING_GPU_OPERATIONS=operations)
-    launch = [str(gpu_double.ROOT / "tools" / "mpi_run.sh"), str(ranks), "bash", "-c", OWN_GPU, "_"]
+    return env
+
+
+def run_job(
+    ranks: int, *arguments: str, operations: str, own_gpu: bool = True, **settings: int
+) -> None:
+    """Runs pytest on files of tests/parallel/gpu as one job of several ranks."""
+    env = job_environment(operations, **settings)
+    launch = [str(gpu_double.ROOT / "tools" / "mpi_run.sh"), str(ranks)]
+    launch += ["bash", "-c", OWN_GPU, "_"] if own_gpu else []
     test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no"]
     result = subprocess.run(
         [*launch, *test, *arguments],
@@ -55,3 +66,26 @@ def test_the_whole_matrix(ranks: int, operations: str) -> None:
 def test_placement_errors_and_training(operations: str) -> None:
     files = ("tests/parallel/gpu/test_gpu_placement.py", "tests/parallel/gpu/test_gpu_training.py")
     run_job(2, *files, operations=operations)
+
+
+@pytest.mark.parametrize("own_gpu", [True, False])
+def test_ranks_with_two_gpus_and_ranks_that_share_one(own_gpu: bool) -> None:
+    test = "tests/parallel/gpu/test_gpu_users.py"
+    run_job(2, test, operations="auto", own_gpu=own_gpu, devices=2 if own_gpu else 1)
+
+
+def test_all_survivors_name_the_rank_that_was_killed(tmp_path: Path) -> None:
+    """While they wait for it in a kernel of NCCL, and in one call after the other."""
+    env = job_environment("nccl")
+    own_gpu = OWN_GPU.replace("OMPI_COMM_WORLD_RANK", "TFRING_RANK")
+    command = [sys.executable, "-m", "tfring", "run", "-np", "3", "bash", "-c", own_gpu, "_"]
+    command += [sys.executable, str(PROGRAMS / "lost_rank.py"), str(tmp_path)]
+    result = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    ends = {path.name: json.loads(path.read_text()) for path in tmp_path.glob("rank*")}
+    assert sorted(ends) == ["rank0", "rank2"], result.stdout + result.stderr
+    for kind, message, seconds, next_kind in ends.values():
+        assert (kind, next_kind) == ("UnavailableError",) * 2, message
+        assert "rank 1 (" in message and "was lost" in message
+        assert seconds < 5

@@ -21,7 +21,7 @@ ARROWS: dict[str, set[str]] = {
     "signals": {"_native"},
     "environments": set(),
     "security": set(),
-    "gpu": set(),
+    "gpu": {"_native"},
     "bootstrap": {"version", "config", "environments", "security"},
     "topology": {"_native"},
     "process_sets": {"_native", "exceptions", "bootstrap", "topology"},

@@ -41,7 +41,7 @@ CC_ARROWS: dict[str, set[str]] = {
     },
     "kernels": {"base", "interfaces", "protocol/message", "process"},
     "xla": {"base", "protocol/message", "process", "kernels"},
-    "bindings": {"base", "protocol/message", "process", "backend/pack"},
+    "bindings": {"base", "protocol/message", "process", "backend/pack", "backend/nccl"},
     "sim": {
         *("base", "interfaces", "backend/schedule", "backend/algorithms"),
         *("protocol/message", "protocol/negotiation", "protocol/engine"),

@@ -33,8 +33,7 @@ def gloo_built() -> bool:
 
 def nccl_built() -> int:
     """The version of NCCL that collectives can use, 22707 for 2.27.7; 0 if there is none."""
-    found = find_nccl(read_settings(os.environ).runtime)
-    return 0 if found.trouble or not cuda_built() else found.version
+    return find_nccl(read_settings(os.environ).runtime).version if cuda_built() else 0
 
 
 def cuda_built() -> bool:

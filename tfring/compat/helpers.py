@@ -19,7 +19,7 @@ def split_list(items: Sequence[Any], count: int) -> list[Sequence[Any]]:
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether TensorFlow sees a GPU.
+    """Whether TensorFlow sees a GPU and may use it.
 
     Args:
         ext_base_name: "tensorflow"; there is nothing else in tfring that could see one.
@@ -30,4 +30,4 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
         return False
     import tensorflow as tf
 
-    return bool(tf.config.list_physical_devices("GPU"))
+    return bool(tf.config.get_visible_devices("GPU"))

@@ -8,15 +8,15 @@ finds the third, which only Python can.
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfring import _native
+
 SETTING = "NCCL_LIBRARY"
-OLDEST = 21800  # the runtime's own minimum: the first with the communicators that it makes
 _NAME = "libnccl.so.2"
 
 
@@ -25,10 +25,10 @@ class Found:
     """The NCCL that the runtime would load.
 
     Attributes:
-        path: What it would load.
+        path: Its file; "" if there is none.
         why: Where that path comes from.
-        version: As ncclGetVersion says it, 22707 for 2.27.7; 0 if it cannot be loaded.
-        trouble: Why it cannot be used; "" if it can.
+        version: As ncclGetVersion says it, 22707 for 2.27.7; 0 if there is none.
+        trouble: Why there is none; "" if there is one.
     """
 
     path: str
@@ -40,7 +40,7 @@ class Found:
     def text(self) -> str:
         """One line for people."""
         if self.trouble:
-            return f"none: {self.path} ({self.why}): {self.trouble}"
+            return f"none: {self.trouble}"
         return f"{version_text(self.version)} in {self.path} ({self.why})"
 
 
@@ -50,37 +50,29 @@ def version_text(version: int) -> str:
 
 
 def find_nccl(runtime: Mapping[str, str]) -> Found:
-    """Finds the library that the runtime would load, loads it and asks for its version.
+    """Has the runtime find and load the library, as for its first collective on a GPU.
+
+    That takes half a minute at most, where a library hangs.
 
     Args:
         runtime: The runtime's settings that are set, by name without prefix.
     """
-    path, why = _choose(runtime)
-    try:
-        version = ctypes.c_int(0)
-        code = ctypes.CDLL(path).ncclGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError) as error:
-        return Found(path, why, 0, f"the loader says: {error}")
-    if code != 0:
-        return Found(path, why, 0, f"ncclGetVersion answers {code}")
-    if version.value < OLDEST:
-        trouble = (
-            f"is {version_text(version.value)}; {version_text(OLDEST)} is the oldest that works"
-        )
-        return Found(path, why, version.value, trouble)
-    return Found(path, why, version.value, "")
-
-
-def _choose(runtime: Mapping[str, str]) -> tuple[str, str]:
-    if runtime.get(SETTING):
-        return runtime[SETTING], f"TFRING_{SETTING}"
+    file = runtime.get(SETTING, "")
     loaded = nccl_in_process()
-    if loaded is not None:
-        return loaded, "loaded already"
     package = nccl_of_package()
-    if package is not None:
-        return package, "NVIDIA's Python package"
-    return _NAME, "the system's"
+    try:
+        core = _native.core
+    except (ImportError, OSError) as error:
+        return Found("", "", 0, f"the compiled runtime cannot be loaded ({error})")
+    found = core.find_nccl(file, package or "")
+    path = found["path"]
+    if file:
+        why = f"TFRING_{SETTING}"
+    elif loaded is not None:
+        why = "loaded already"
+    else:
+        why = "NVIDIA's Python package" if path == package else "the system's"
+    return Found(path, why, found["version"], found["trouble"])
 
 
 def nccl_of_package() -> str | None:

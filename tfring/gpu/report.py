@@ -37,10 +37,7 @@ def gpu_report(runtime: Mapping[str, str]) -> dict[str, list[Any]]:
     found = nccl.find_nccl(runtime)
     lines.append(("NCCL", found.text))
     if gpus and found.trouble and wanted == "nccl":
-        problems.append(
-            f"TFRING_GPU_OPERATIONS is nccl, and NCCL cannot be used ({found.trouble}): "
-            "pip install nvidia-nccl-cu12, or set TFRING_NCCL_LIBRARY to the path of libnccl.so.2"
-        )
+        problems.append(f"TFRING_GPU_OPERATIONS is nccl: {found.trouble}")
     lines.append(("tensors on GPUs", _path_text(gpus, wanted, found)))
     return {"lines": lines, "problems": problems}
 
@@ -51,7 +48,7 @@ def _path_text(gpus: list[Gpu], wanted: str, found: nccl.Found) -> str:
     if wanted not in ("auto", "nccl"):
         return f"copied through the host (TFRING_GPU_OPERATIONS is {wanted})"
     if found.trouble:
-        return f"copied through the host: {found.trouble}"
+        return "an error, without NCCL" if wanted == "nccl" else "copied through the host"
     return "NCCL where all ranks can use it, else copied through the host"
 
 

@@ -54,7 +54,7 @@ def main() -> int:
     for check in checks:
         check(findings)
     for name, value in findings.lines:
-        print(f"{name + ':':<22}{value}")
+        print(f"{name + ':':<21} {value}")
     print()
     if not findings.problems:
         print("Nothing is wrong.")
@@ -161,7 +161,7 @@ def _mpi(findings: Findings) -> None:
     findings.show("mpi4py", _version_of("mpi4py") or "installed")
     answer, trouble = _probe(
         "import json\nimport mpi4py\nmpi4py.rc.initialize = False\nfrom mpi4py import MPI\n"
-        "print(json.dumps(MPI.Get_library_version().splitlines()[0]))"
+        "print(json.dumps(MPI.Get_library_version().splitlines()[0].rstrip(chr(0))))"
     )
     if answer is None:
         findings.show("MPI library", "cannot be loaded")

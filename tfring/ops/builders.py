@@ -159,6 +159,7 @@ def _build(kind: str, name: str, process_set_id: int, **inputs: Any) -> Any:
     """Builds one op; under XLA after all others of the function, see tfring.ops.xla."""
     library.refuse_xla(name, kind)
     ops_library = library.load()
+    placement.check_gpus()
     make = getattr(ops_library, f"tfring_{kind}")
     step_guard.ensure(ops_library, process_set_id)
     inputs.update(tensor_name=name, process_set_id=process_set_id, name=_node_name(kind, name))

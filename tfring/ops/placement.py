@@ -1,14 +1,15 @@
-"""On which device an eager collective runs: where its tensors are.
+"""On which device an eager collective runs, and how many GPUs a rank should see.
 
-TensorFlow runs an eager op on a GPU if it has a kernel for that, and would copy tensors of the host
-to the GPU and the result back. In graphs TensorFlow chooses: there, mostly, it does not know yet
-where a tensor will be.
+An eager collective runs where its tensors are. TensorFlow runs an op on a GPU if it has a kernel
+for that, and would copy tensors of the host to the GPU and the result back. In graphs TensorFlow
+chooses: there, mostly, it does not know yet where a tensor will be.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -16,8 +17,11 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
+from tfring import topology
 from tfring.config import read_settings
 from tfring.ops import library
+
+_log = logging.getLogger("tfring")
 
 HOST = "CPU:0"
 
@@ -45,6 +49,32 @@ def always_early() -> bool:
     Eager ops always are.
     """
     return library.on_gpus() and not tf.executing_eagerly() and _async_completion()
+
+
+def check_gpus() -> None:
+    """Warns once if this rank sees GPUs that are for other ranks of its host.
+
+    For every collective that is called: by then a program has chosen its GPU if it ever does.
+    """
+    if library.on_gpus() and topology.is_initialized():
+        _warn_of_gpus_of_others()
+
+
+@functools.cache
+def _warn_of_gpus_of_others() -> None:
+    seen = len(tf.config.get_visible_devices("GPU"))
+    ranks = topology.local_size()
+    if seen < 2 or ranks < 2:
+        return
+    _log.warning(
+        "rank %d sees %d GPUs and uses one of them, and %d ranks are on this host: TensorFlow "
+        "takes memory on every GPU that it sees, so the ranks take each other's. After init, and "
+        "before anything uses a GPU, call tf.config.set_visible_devices("
+        "tf.config.list_physical_devices('GPU')[hvd.local_rank()], 'GPU')",
+        topology.rank(),
+        seen,
+        ranks,
+    )
 
 
 @functools.cache

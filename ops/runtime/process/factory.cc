@@ -88,15 +88,18 @@ Result<std::unique_ptr<DataTransport>> MakeData(Connections* connections, const 
 
 // The parts for tensors in device memory, around those for host memory. No driver is loaded before
 // there is such a tensor, and no NCCL before there is a collective for it.
-void AddDevices(const Config& config, Rank self, RankRuntimeParts* parts) {
+void AddDevices(const Config& config, Rank self, const std::vector<std::string>& hosts,
+                RankRuntimeParts* parts) {
   const DeviceRule rule = [config](CollectiveKind kind, DataType dtype, ReduceOp op) {
     return NcclBackend::Runs(config, kind, dtype, op);
   };
   auto devices = std::make_shared<CudaDevices>(config.cuda_driver, rule);
   parts->wrap_stream = [devices](void* stream) { return devices->Wrap(stream); };
-  const auto make_device = [config, self](HostOrder* host, CompletionSink sink) {
+  const std::string host_name = hosts.empty() ? "" : hosts[self];
+  const auto make_device = [config, self, host_name](HostOrder* host, CompletionSink sink) {
     NcclOptions options;
     options.self = self;
+    options.host_name = host_name;
     options.config = config;
     options.host = host;
     return std::make_unique<NcclBackend>(std::move(options), std::move(sink));
@@ -139,7 +142,7 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
     parts.make_backend = [config](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
       return std::make_unique<LocalBackend>(config, std::move(sink));
     };
-    AddDevices(config, topology.rank, &parts);
+    AddDevices(config, topology.rank, hosts, &parts);
     return parts;
   }
   Result<std::unique_ptr<DataTransport>> data = MakeData(&connections, config, limit);
@@ -151,7 +154,7 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
     return std::make_unique<CpuBackend>(self, config, std::move(*holder), std::move(sink), size,
                                         hosts);
   };
-  AddDevices(config, topology.rank, &parts);
+  AddDevices(config, topology.rank, hosts, &parts);
   return parts;
 }
 

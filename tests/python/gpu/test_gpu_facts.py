@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import gpu_double
 import pytest
 
+from tfring import _native
 from tfring.compat import build_flags
 from tfring.gpu import driver, nccl
 from tfring.gpu.report import gpu_report
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def library(path: Path, source: str) -> Path:
@@ -24,11 +31,15 @@ def library(path: Path, source: str) -> Path:
     return path
 
 
-def nccl_of_version(path: Path, version: int, code: int = 0) -> Path:
-    return library(
-        path,
-        f'extern "C" int ncclGetVersion(int* v) {{ *v = {version}; return {code}; }}',
-    )
+def nccl_of_version(path: Path, version: int, lacks: str = "") -> Path:
+    """An NCCL that says its version, and has whatever else the runtime looks for."""
+    api = (ROOT / "ops/runtime/backend/nccl/nccl_api.h").read_text()
+    names = set(re.findall(r"^ +X\((\w+),", api, re.MULTILINE)) | {"GetErrorString", "GetLastError"}
+    assert {"AllReduce", "CommInitRankConfig", "GetVersion"} <= names
+    others = names - {"GetVersion", lacks}
+    functions = "".join(f"int nccl{name}() {{ return 3; }}\n" for name in sorted(others))
+    get_version = f"int ncclGetVersion(int* v) {{ *v = {version}; return 0; }}\n"
+    return library(path, f'extern "C" {{\n{get_version}{functions}}}')
 
 
 def test_a_path_in_the_settings_comes_first_and_its_version_is_asked_for(tmp_path, monkeypatch):
@@ -43,8 +54,8 @@ def test_a_path_in_the_settings_comes_first_and_its_version_is_asked_for(tmp_pat
 @pytest.mark.parametrize(
     ("source", "trouble"),
     [
-        ('extern "C" int ncclGetVersion(int* v) { *v = 21705; return 0; }', "2.17.5, older"),
-        ('extern "C" int ncclGetVersion(int*) { return 3; }', "answers 3"),
+        ('extern "C" int ncclGetVersion(int* v) { *v = 21705; return 0; }', "2.17.5"),
+        ('extern "C" int ncclGetVersion(int*) { return 3; }', "ncclGetVersion returned 3"),
         ("int nothing;", "ncclGetVersion"),
     ],
 )
@@ -52,11 +63,21 @@ def test_a_library_that_cannot_be_used_is_named_with_the_reason(tmp_path, source
     path = library(tmp_path / "libnccl.so.2", source)
     found = nccl.find_nccl({"NCCL_LIBRARY": str(path)})
     assert trouble in found.trouble and str(path) in found.text
+    assert (found.path, found.version) == ("", 0)
+
+
+def test_a_library_that_lacks_a_function_is_none(tmp_path, monkeypatch):
+    path = nccl_of_version(tmp_path / "libnccl.so.2", 22707, lacks="CommInitRankConfig")
+    found = nccl.find_nccl({"NCCL_LIBRARY": str(path)})
+    assert found.version == 0 and "lacks ncclCommInitRankConfig" in found.text
+    monkeypatch.setenv("TFRING_NCCL_LIBRARY", str(path))
+    assert build_flags.nccl_built() == 0
 
 
 def test_a_path_where_nothing_is(tmp_path):
     found = nccl.find_nccl({"NCCL_LIBRARY": str(tmp_path / "missing.so")})
     assert found.version == 0 and "missing.so" in found.trouble
+    assert "pip install nvidia-nccl-cu12" in found.trouble  # what to do
 
 
 def package(site: Path, monkeypatch, version: int) -> Path:
@@ -111,9 +132,47 @@ def test_a_driver_that_refuses_is_quoted(tmp_path):
 def test_what_is_built_is_told_truly(tmp_path, monkeypatch):
     path = nccl_of_version(tmp_path / "libnccl.so.2", 22707)
     monkeypatch.setenv("TFRING_NCCL_LIBRARY", str(path))
+    assert _native.core  # loaded from where it is
     monkeypatch.setenv("TFRING_LIB_DIR", str(tmp_path))
     assert (build_flags.cuda_built(), build_flags.nccl_built()) == (False, 0)
     (tmp_path / "_tfring_ops.so").touch()
     assert (build_flags.cuda_built(), build_flags.nccl_built()) == (True, 22707)
     monkeypatch.setenv("TFRING_NCCL_LIBRARY", str(tmp_path / "missing.so"))
     assert build_flags.nccl_built() == 0
+
+
+def report_on_the_double(**runtime: str) -> tuple[dict[str, str], list[str]]:
+    """In a process of its own: the fake driver reads its settings once."""
+    fake = gpu_double.doubles() / gpu_double.DRIVER
+    if not fake.is_file():
+        pytest.skip(f"no {fake}: run `make build`")
+    code = "import json, sys; from tfring.gpu.report import gpu_report; " + (
+        "print(json.dumps(gpu_report(json.loads(sys.argv[1]))))"
+    )
+    settings = json.dumps({"CUDA_DRIVER": str(fake), **runtime})
+    env = {**os.environ, "FAKE_CUDA_DEVICES": "2", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, settings], env=env, capture_output=True, text=True, check=True
+    )
+    report = json.loads(done.stdout.splitlines()[-1])
+    return dict(report["lines"]), report["problems"]
+
+
+def test_the_doctor_describes_gpus_and_what_carries_their_tensors(tmp_path):
+    usable = str(nccl_of_version(tmp_path / "libnccl.so.2", 22707))
+    lines, problems = report_on_the_double(NCCL_LIBRARY=usable)
+    assert re.search(r"sm_90, GPU-[0-9a-f-]{36}; direct access to GPUs: 1;", lines["GPU 0"])
+    assert re.search(r"sm_90, GPU-[0-9a-f-]{36}; direct access to GPUs: 0;", lines["GPU 1"])
+    assert lines["NCCL"].startswith("2.27.7 in ")
+    assert lines["tensors on GPUs"].startswith("NCCL where all ranks can")
+    assert problems == []
+
+
+def test_the_doctor_says_what_becomes_of_tensors_without_nccl(tmp_path):
+    missing = str(tmp_path / "missing.so")
+    lines, problems = report_on_the_double(NCCL_LIBRARY=missing)
+    assert missing in lines["NCCL"]
+    assert (lines["tensors on GPUs"], problems) == ("copied through the host", [])
+    lines, (problem,) = report_on_the_double(NCCL_LIBRARY=missing, GPU_OPERATIONS="nccl")
+    assert lines["tensors on GPUs"] == "an error, without NCCL"
+    assert problem.count(missing) == 1 and "pip install nvidia-nccl-cu12" in problem

@@ -153,13 +153,9 @@ void CudaDevice::ReturnScratch(size_t bytes, CuDevicePtr memory) {
 
 Status CudaDevice::Check(CuResult result, const char* doing) {
   if (result == kCudaSuccess) return OkStatus();
-  const Status plain = driver_->Check(result, doing);
   const std::string where = name_.empty() ? "" : " (" + name_ + ", " + uuid_ + ")";
-  Status status(plain.code(), plain.message() + where);
+  const Status status = driver_->Check(result, doing, where);
   if (!CudaDriver::Sticky(result)) return status;
-  status = Status(plain.code(), status.message() +
-                                    "; the GPU cannot be used any more by this process: look for "
-                                    "the kernel that failed, then start the job again");
   std::lock_guard<std::mutex> lock(mutex_);
   if (broken_.ok()) broken_ = status;
   return status;

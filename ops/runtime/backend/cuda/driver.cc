@@ -89,7 +89,7 @@ Result<std::shared_ptr<const CudaDriver>> CudaDriver::Load(const std::string& li
   return std::shared_ptr<const CudaDriver>(std::move(driver));
 }
 
-Status CudaDriver::Check(CuResult result, const char* doing) const {
+Status CudaDriver::Check(CuResult result, const char* doing, const std::string& where) const {
   if (result == kCudaSuccess) return OkStatus();
   const char* name = nullptr;
   const char* text = nullptr;
@@ -98,6 +98,12 @@ Status CudaDriver::Check(CuResult result, const char* doing) const {
   std::string message = std::string(doing) + " failed: " + (name == nullptr ? "error" : name) +
                         " (" + std::to_string(result) + ")";
   if (text != nullptr) message += std::string(": ") + text;
+  message += where;
+  if (Sticky(result)) {
+    message +=
+        "; the GPU cannot be used any more by this process: look for the kernel that failed, then "
+        "start the job again";
+  }
   if (result == kCudaOutOfMemory) return ResourceExhausted(std::move(message));
   return Internal(std::move(message));
 }

@@ -82,8 +82,9 @@ class CudaDriver {
 
   // Ok for success; else ResourceExhausted when memory ran out and Internal for all else: "copying
   // from the GPU failed: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal ...". `doing` is "copying
-  // from the GPU".
-  Status Check(CuResult result, const char* doing) const;
+  // from the GPU", `where` the GPU or nothing. After a sticky error it says that this process has
+  // to end.
+  Status Check(CuResult result, const char* doing, const std::string& where = "") const;
 
   // Whether the error ends the context: all work of it is lost, and every later call fails.
   static bool Sticky(CuResult result);

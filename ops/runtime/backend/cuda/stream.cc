@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "ops/runtime/base/log.h"
+
 namespace tfring {
 
 CudaStream::CudaStream(std::shared_ptr<CudaDevice> device, CuStream framework, DeviceRule rule)
@@ -69,8 +71,17 @@ Result<std::shared_ptr<DeviceStream>> CudaDevices::Wrap(void* stream) {
     Result<std::shared_ptr<CudaDevice>> made = CudaDevice::Of(*driver, context);
     if (!made.ok()) return made.status();
     device = std::move(*made);
+    if (own_ == nullptr) {
+      own_ = device;
+    } else {
+      Log(LogLevel::kWarning, "this rank has tensors on " + device->uuid() +
+                                  ", and had earlier ones on " + own_->uuid() +
+                                  ": collectives of tensors that are not on the first GPU go "
+                                  "through host memory; keep a rank to one GPU");
+    }
   }
-  return std::shared_ptr<DeviceStream>(std::make_shared<CudaStream>(device, framework, rule_));
+  const DeviceRule rule = device == own_ ? rule_ : DeviceRule();
+  return std::shared_ptr<DeviceStream>(std::make_shared<CudaStream>(device, framework, rule));
 }
 
 }  // namespace tfring

@@ -44,7 +44,9 @@ class CudaStream final : public DeviceStream {
 };
 
 // The devices of a process, found by the streams that the framework hands over. Loads the driver
-// with the first stream, not before. Thread-safe; devices live as long as anybody uses them.
+// with the first stream, not before. A rank's own device is that of its first stream; what has
+// tensors on others does not run on a device. Thread-safe; devices live as long as anybody uses
+// them.
 class CudaDevices {
  public:
   // `library` as in CudaDriver::Load.
@@ -58,10 +60,11 @@ class CudaDevices {
 
   const std::string library_;
   const DeviceRule rule_;
-  std::mutex mutex_;  // guards the three below
+  std::mutex mutex_;  // guards all below
   Status unavailable_;
   std::shared_ptr<const CudaDriver> driver_;
   std::map<CuContext, std::shared_ptr<CudaDevice>> devices_;
+  std::shared_ptr<CudaDevice> own_;
 };
 
 }  // namespace tfring

@@ -11,13 +11,17 @@ namespace {
 
 std::string RankText(Rank rank) { return "rank " + std::to_string(rank); }
 
+std::string HostText(const MeetingRecord& record) {
+  return record.host[0] == '\0' ? "" : std::string(" of host ") + record.host;
+}
+
 std::string SharedGpu(const std::vector<MeetingRecord>& records, const std::vector<Rank>& members) {
   std::map<std::string, Rank> owners;
   for (size_t m = 0; m < records.size(); ++m) {
     const auto [it, first] = owners.emplace(records[m].device, members[m]);
     if (first) continue;
     return "ranks " + std::to_string(it->second) + " and " + std::to_string(members[m]) +
-           " use the same GPU, " + it->first +
+           " use the same GPU, " + it->first + HostText(records[m]) +
            "; give each rank its own, before it uses a GPU: "
            "tf.config.set_visible_devices(tf.config.list_physical_devices('GPU')"
            "[hvd.local_rank()], 'GPU')";

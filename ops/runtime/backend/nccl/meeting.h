@@ -21,6 +21,7 @@ struct MeetingRecord {
   uint8_t insists = 0;    // TFRING_GPU_OPERATIONS=nccl: it is an error if there is no NCCL
   uint8_t has_id = 0;     // the first member's alone is used
   char device[48] = {};   // UUID of the GPU, as text
+  char host[64] = {};     // name of the host, cut to what fits
   char reason[512] = {};  // why version is 0 or there is no id
   NcclUniqueId id = {};
 };

@@ -71,7 +71,9 @@ Loaded Search(const std::string& file, const std::string& package) {
   if (!file.empty()) {
     Loaded named = Open(file, 0);
     if (named.ok()) return named;
-    return Unavailable("NCCL cannot be used: " + named.status().message());
+    return Unavailable("NCCL cannot be used: " + named.status().message() +
+                       "; TFRING_NCCL_LIBRARY is the path of libnccl.so.2, and need not be set "
+                       "where `pip install nvidia-nccl-cu12` has installed it");
   }
   Loaded present = Open(kName, RTLD_NOLOAD);
   if (present.ok()) return present;

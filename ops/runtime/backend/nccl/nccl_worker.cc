@@ -186,6 +186,7 @@ MeetingRecord NcclWorker::OwnRecord(bool with_id) {
   record.insists = options_.config.gpu_operations == GpuOperations::kNccl ? 1 : 0;
   record.packs = launcher_->abilities().packs ? 1 : 0;
   device_->uuid().copy(record.device, sizeof(record.device) - 1);
+  options_.host_name.copy(record.host, sizeof(record.host) - 1);
   if (library_ == nullptr) {
     auto loaded =
         LoadNccl(options_.config.nccl_library, options_.package_library, options_.load_limit);
@@ -282,7 +283,8 @@ void NcclWorker::EndWithout(Item item) {
     Completion completion;
     completion.status =
         Unimplemented(RanksText(item.group->members) + " cannot use NCCL, and " +
-                      "TFRING_GPU_OPERATIONS=nccl allows nothing else: " + result.reason);
+                      "TFRING_GPU_OPERATIONS=nccl allows nothing else: " + result.reason +
+                      ". TFRING_GPU_OPERATIONS=auto would copy tensors through host memory");
     return table_.End(sequence, std::move(completion));
   }
   if (table_.Release(sequence)) item.staging->Stage(std::move(item.collective));

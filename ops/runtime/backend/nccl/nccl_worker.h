@@ -28,6 +28,7 @@ namespace tfring {
 // What an NcclBackend is made with.
 struct NcclOptions {
   Rank self = 0;
+  std::string host_name;  // of this rank, for messages; may be empty
   Config config;
   std::string package_library;  // see LoadNccl
   HostOrder* host = nullptr;    // outlives the backend

@@ -38,6 +38,7 @@ TEST(ErrorsHaveNameNumberAndType) {
   EXPECT_CONTAINS(memory.message(), "allocating failed: CUDA_ERROR_OUT_OF_MEMORY (2)");
   const Status address = (*driver)->Check(700, "copying");
   EXPECT_EQ(static_cast<int>(address.code()), static_cast<int>(StatusCode::kInternal));
+  EXPECT_CONTAINS(address.message(), "start the job again");
   EXPECT_TRUE(CudaDriver::Sticky(700));
   EXPECT_TRUE(!CudaDriver::Sticky(kCudaOutOfMemory));
   EXPECT_TRUE(!CudaDriver::Sticky(kCudaNotReady));
@@ -60,6 +61,20 @@ TEST(ADeviceIsKnownByItsUuidAndSharedByItsStreams) {
   EXPECT_EQ(static_cast<long>(a->device()->compute_capability()), Fake().Get("capability"));
   EXPECT_TRUE(a->device()->multiprocessors() > 0);
   EXPECT_TRUE(!a->device()->name().empty());
+}
+
+TEST(OnlyTheFirstDeviceOfARankRunsCollectives) {
+  Framework own(1);
+  Framework same(1);
+  Framework other(0);
+  CudaDevices devices(FakeDriver(), [](CollectiveKind, DataType, ReduceOp) { return true; });
+  const auto runs = [&](const Framework& framework) {
+    return Wrap(&devices, framework)
+        ->RunsOnDevice(CollectiveKind::kAllreduce, DataType::kFloat32, ReduceOp::kSum);
+  };
+  EXPECT_TRUE(runs(own));
+  EXPECT_TRUE(!runs(other));
+  EXPECT_TRUE(runs(same));
 }
 
 TEST(TheRuleDecidesWhatRunsOnTheDevice) {

@@ -1,4 +1,5 @@
 // What ranks find out about each other before they use NCCL, and what they do then.
+#include <cstring>
 #include <string>
 
 #include "ops/runtime/backend/nccl/meeting.h"
@@ -56,6 +57,8 @@ TEST(WhatHindersOneHindersAll) {
   EXPECT_CONTAINS(Conclude(records, kMembers).reason,
                   "ranks 1 and 6 use the same GPU, GPU-a; give each rank its own");
   EXPECT_CONTAINS(Conclude(records, kMembers).reason, "hvd.local_rank()");
+  std::strcpy(records[2].host, "node7");
+  EXPECT_CONTAINS(Conclude(records, kMembers).reason, "the same GPU, GPU-a of host node7; give");
 }
 
 void Begin() {
