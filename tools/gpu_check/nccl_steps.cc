@@ -32,7 +32,7 @@ int TimesOf(const Options& options, int64_t bytes) {
 class Bare {
  public:
   explicit Bare(const Options& options) : gpu_(options, 0) {
-    library_ = Require(LoadNccl(options.nccl, ""));
+    library_ = Require(LoadNccl(options.nccl));
     NcclConfig config;
     config.blocking = 1;
     const NcclUniqueId id = Require(MakeNcclUniqueId(library_, 30 * kSecond));

@@ -56,11 +56,19 @@ void FlightTable::EndAll() {
   std::lock_guard<std::mutex> lock(mutex_);
   abandoned_ = true;
   if (!failure_) failure_ = Completion{0, Cancelled("the backend was closed")};
-  while (!flights_.empty()) {
-    const auto it = flights_.begin();
-    for (const DeviceCall& call : it->second.calls) KeepForever(call.keeps);
-    EndLocked(it->first, *failure_);
-  }
+  while (!flights_.empty()) AbandonLocked(flights_.begin()->first);
+}
+
+void FlightTable::Abandon(uint64_t sequence) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  AbandonLocked(sequence);
+}
+
+void FlightTable::AbandonLocked(uint64_t sequence) {
+  const auto it = flights_.find(sequence);
+  if (it == flights_.end()) return;
+  for (const DeviceCall& call : it->second.calls) KeepMemoryForever(call.keeps);
+  EndLocked(sequence, *failure_);
 }
 
 bool FlightTable::flying() const {

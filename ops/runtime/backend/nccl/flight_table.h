@@ -27,8 +27,10 @@ class FlightTable {
 
   // How all end from now on. The first failure counts, except that `abort` replaces another.
   void Fail(Completion failure, bool abort);
-  // Ends what is in flight, and what comes, with the failure, although the device may not be
-  // through: what holds the memory of the calls is kept for ever.
+  // Ends it, although the device may not be through: what holds the memory of its calls is kept for
+  // ever.
+  void Abandon(uint64_t sequence);
+  // Does that to all that is in flight, and ends what comes, with the failure.
   void EndAll();
 
   bool flying() const;   // something has not ended
@@ -42,6 +44,7 @@ class FlightTable {
     bool launched = false;
   };
   void EndLocked(uint64_t sequence, Completion completion);
+  void AbandonLocked(uint64_t sequence);
 
   mutable std::mutex mutex_;  // guards the rest
   const CompletionSink sink_;
