@@ -93,7 +93,8 @@ class CollectiveBackend {
 
   // Bytes sent to peers so far.
   virtual int64_t bytes_sent() const = 0;
-  // A number that grows while data moves, in either direction. Any thread.
+  // A number that grows while data moves, in either direction, and for a limited time while a
+  // device has work to do first. Any thread.
   virtual int64_t progress() const { return bytes_sent(); }
   // How often a thread of the backend woke from sleep.
   virtual int64_t wakeups() const = 0;

@@ -9,12 +9,15 @@ namespace tfring {
 void FlightTable::Add(const Collective& collective) {
   std::lock_guard<std::mutex> lock(mutex_);
   flights_[collective.sequence].calls = collective.device_calls;
+  progress_.Begin();
   if (abandoned_) EndLocked(collective.sequence, *failure_);
 }
 
 bool FlightTable::Release(uint64_t sequence) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return flights_.erase(sequence) != 0;
+  if (flights_.erase(sequence) == 0) return false;
+  progress_.End();
+  return true;
 }
 
 void FlightTable::Launched(uint64_t sequence) {
@@ -23,6 +26,7 @@ void FlightTable::Launched(uint64_t sequence) {
   if (it == flights_.end() || failure_) return;
   it->second.launched = true;
   ++launched_;
+  progress_.Step();
   Completion completion;
   completion.sequence = sequence;
   completion.stage = CompletionStage::kLaunched;
@@ -34,7 +38,7 @@ void FlightTable::EndLocked(uint64_t sequence, Completion completion) {
   if (it == flights_.end()) return;
   if (it->second.launched) --launched_;
   flights_.erase(it);
-  ++ended_;
+  progress_.End();
   completion.sequence = sequence;
   completion.stage = CompletionStage::kEnded;
   sink_(std::move(completion));
@@ -79,11 +83,6 @@ bool FlightTable::flying() const {
 int FlightTable::launched() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return launched_;
-}
-
-int64_t FlightTable::ended() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return ended_;
 }
 
 std::optional<Completion> FlightTable::failure() const {

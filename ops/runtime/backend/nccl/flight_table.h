@@ -5,18 +5,21 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "ops/runtime/backend/cuda/device_progress.h"
 #include "ops/runtime/interfaces/collective_backend.h"
 
 namespace tfring {
 
 // Which collectives are in flight, so that each ends once, whoever ends it: the launch thread, the
 // waiter for the device, or an abort that cannot wait for either. After a failure all end with it.
-// Thread-safe; calls the sink with its lock held.
+// `patience` as in DeviceProgress. Thread-safe; calls the sink with its lock held.
 class FlightTable {
  public:
-  explicit FlightTable(CompletionSink sink) : sink_(std::move(sink)) {}
+  FlightTable(CompletionSink sink, Duration patience)
+      : sink_(std::move(sink)), progress_(patience) {}
 
   void Add(const Collective& collective);
   // Something else reports on it from here on. False if it has ended.
@@ -35,7 +38,7 @@ class FlightTable {
 
   bool flying() const;   // something has not ended
   int launched() const;  // and not ended
-  int64_t ended() const;
+  int64_t progress() const { return progress_.value(); }
   std::optional<Completion> failure() const;
 
  private:
@@ -53,7 +56,7 @@ class FlightTable {
   bool aborted_ = false;
   bool abandoned_ = false;
   int launched_ = 0;
-  int64_t ended_ = 0;
+  DeviceProgress progress_;
 };
 
 }  // namespace tfring

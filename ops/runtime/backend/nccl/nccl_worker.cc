@@ -38,7 +38,7 @@ Completion FailureOf(Status status) {
 }  // namespace
 
 NcclWorker::NcclWorker(NcclOptions options, CompletionSink sink)
-    : options_(std::move(options)), table_(std::move(sink)) {}
+    : options_(std::move(options)), table_(std::move(sink), options_.config.heartbeat_timeout) {}
 
 Status NcclWorker::Start() {
   const Status status = StartExpendable([self = shared_from_this()] { self->Loop(); });
@@ -336,7 +336,6 @@ void NcclWorker::Launch(Item* item) {
   const Status status =
       launcher_->Launch(collective, *item->program, item->group->communicator.get());
   if (status.ok()) {
-    launches_.fetch_add(1, std::memory_order_relaxed);
     bytes_.fetch_add(BytesOf(*item->program, collective), std::memory_order_relaxed);
     table_.Launched(sequence);
   } else {

@@ -55,7 +55,7 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   void Close();
 
   int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
-  int64_t progress() const { return launches_.load(std::memory_order_relaxed) + table_.ended(); }
+  int64_t progress() const { return table_.progress(); }
   int64_t wakeups() const;
 
  private:
@@ -99,7 +99,6 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   FlightTable table_;
   std::atomic<bool> stop_{false};  // a failure: the launch thread leaves NCCL
   std::atomic<int64_t> bytes_{0};
-  std::atomic<int64_t> launches_{0};
   std::atomic<int64_t> wakeups_{0};
   std::map<std::vector<Rank>, std::shared_ptr<Group>> groups_;  // Submit only
 

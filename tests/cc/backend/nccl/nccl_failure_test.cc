@@ -253,5 +253,31 @@ TEST(ABarrierNeedsNeitherDeviceNorMeeting) {
   End();
 }
 
+// A rank that leaves gives a device time, but not for ever.
+TEST(WorkOnADeviceCountsAsProgressForALimitedTime) {
+  Begin();
+  {
+    GpuWorld world(1,
+                   [](NcclOptions* options) { options->config.heartbeat_timeout = kSecond / 2; });
+    Fake().Set("hold", 1);
+    world.SubmitAll(Job(), FirstRanks(1), 1);
+    (void)world.Wait(0, 1, CompletionStage::kLaunched);
+    const int64_t launched = world.backend(0).progress();
+    const auto pause = std::chrono::milliseconds(10);
+    for (int i = 0; i < 1000 && world.backend(0).progress() == launched; ++i) {
+      std::this_thread::sleep_for(pause);
+    }
+    EXPECT_TRUE(world.backend(0).progress() != launched);
+    std::this_thread::sleep_for(60 * pause);
+    const int64_t hangs = world.backend(0).progress();
+    std::this_thread::sleep_for(30 * pause);
+    EXPECT_EQ(world.backend(0).progress(), hangs);
+    Fake().Set("hold", 0);
+    (void)world.Wait(0, 1);
+    EXPECT_TRUE(world.backend(0).progress() > hangs);
+  }
+  End();
+}
+
 }  // namespace
 }  // namespace tfring::testing
