@@ -99,8 +99,10 @@ TEST(AStickyErrorOfTheDeviceEndsEverything) {
     GpuWorld world(2);
     ASSERT_EQ(world.Check(Job(), FirstRanks(2), 100), "");
     Fake().Set("fault_device", 0);
+    Fake().Set("hold", 1);  // a broken device would give the tensors no memory
     Fake().Inject("sticky", 3);
     for (uint64_t n = 1; n <= 3; ++n) world.SubmitAll(Job(), FirstRanks(2), n);
+    Fake().Set("hold", 0);
     const TimePoint start = MonotonicNow();
     for (uint64_t n = 1; n <= 3; ++n) {
       const Completion completion = world.Wait(0, n);

@@ -82,6 +82,7 @@ TEST(OutOfPinnedMemoryIsATypedError) {
   Fake().Reset();
   StagedWorld world(1);
   auto part = OnGpu(&world, 0, Allreduce(1), 0);
+  world.gpu(0).Wait();
   Fake().Inject("out_of_memory", 1);
   part->Submit();
   const Completion end = world.Wait(0, 0);
