@@ -85,11 +85,11 @@ py::dict BuildInfo() {
   return info;
 }
 
-py::dict FindNccl(const std::string& file, const std::string& package) {
+py::dict FindNccl(const std::string& file) {
   Result<std::shared_ptr<const NcclLibrary>> library = Unavailable("not searched");
   {
     py::gil_scoped_release release;
-    library = LoadNccl(file, package);
+    library = LoadNccl(file);
   }
   py::dict found;
   found["path"] = library.ok() ? (*library)->path : "";
@@ -188,7 +188,7 @@ void DefineLifecycle(py::module_& m) {
       "Counters since init by name; empty without a runtime.");
   m.def("build_info", &BuildInfo, "How this binding was built and what it runs on.");
   m.def("describe_config", &DescribeConfig, "Every setting with its default and meaning.");
-  m.def("find_nccl", &FindNccl, arg("file"), arg("package"),
+  m.def("find_nccl", &FindNccl, arg("file"),
         "The NCCL that collectives get, loaded for this: path, version, and trouble, which is why "
         "there is none. It may take as long as the limit for loading.");
 }

@@ -106,12 +106,8 @@ Status CollectiveKernel::UseDevice(tf::OpKernelContext* context, KernelCall* cal
       ProcessRuntime::Get().WrapStream(device->stream()->platform_specific_handle().stream);
   if (!stream.ok()) return stream.status();
   call->local.stream = *std::move(stream);
-  TFRING_RETURN_IF_ERROR(call->local.stream->MarkReady());
-  const Request& request = call->request;
-  const bool runs = call->local.stream->RunsOnDevice(request.kind, request.dtype, request.op);
-  call->request.path = runs ? DataPath::kDevice : DataPath::kHost;
   call->local.early = early_;
-  return OkStatus();
+  return call->local.stream->MarkReady();
 }
 
 absl::Status CollectiveKernel::PrepareSameShapes(tf::OpKernelContext* context,

@@ -57,22 +57,20 @@ def find_nccl(runtime: Mapping[str, str]) -> Found:
     Args:
         runtime: The runtime's settings that are set, by name without prefix.
     """
-    file = runtime.get(SETTING, "")
     loaded = nccl_in_process()
-    package = nccl_of_package()
+    file = with_nccl(dict(runtime)).get(SETTING, "")
     try:
         core = _native.core
     except (ImportError, OSError) as error:
         return Found("", "", 0, f"the compiled runtime cannot be loaded ({error})")
-    found = core.find_nccl(file, package or "")
-    path = found["path"]
-    if file:
+    found = core.find_nccl(file)
+    if runtime.get(SETTING):
         why = f"TFRING_{SETTING}"
     elif loaded is not None:
         why = "loaded already"
     else:
-        why = "NVIDIA's Python package" if path == package else "the system's"
-    return Found(path, why, found["version"], found["trouble"])
+        why = "NVIDIA's Python package" if file else "the system's"
+    return Found(found["path"], why, found["version"], found["trouble"])
 
 
 def nccl_of_package() -> str | None:

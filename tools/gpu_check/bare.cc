@@ -4,7 +4,7 @@ namespace tfring::gpu_check {
 
 Bare::Bare(const Options& options, Rank self, int size, int gpu, int socket, bool blocking)
     : gpu_(options, gpu),
-      library_(Require(LoadNccl(options.nccl, ""))),
+      library_(Require(LoadNccl(options.nccl))),
       memory_(gpu_.Allocate(LargestBytes(options))) {
   NcclUniqueId id = {};
   if (self == 0) id = Require(MakeNcclUniqueId(library_, 30 * kSecond));

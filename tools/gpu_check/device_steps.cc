@@ -106,7 +106,7 @@ void Facts(const Options& options, Report* report) {
 }
 
 void LoadLibrary(const Options& options, Report* report) {
-  const auto library = Require(LoadNccl(options.nccl, ""));
+  const auto library = Require(LoadNccl(options.nccl));
   report->Add("version", NcclVersionText(library->version));
   report->Add("path", library->path);
 }

@@ -10,8 +10,8 @@ namespace tfring {
 // library is left alone, and may come back with a place in its hands.
 struct RoutingBackend::Link {
   explicit Link(RoutingBackend* owner) : owner(owner) {}
-  std::recursive_mutex mutex;  // guards owner, and the owner's life while it is used
-  RoutingBackend* owner;       // null: destroyed
+  std::mutex mutex;       // guards owner, and the owner's life while it is used
+  RoutingBackend* owner;  // null: destroyed
 };
 
 // A place that the device backend has reserved. Without effect once the owner is destroyed.
@@ -19,13 +19,13 @@ class RoutingBackend::Place final : public HostPlace {
  public:
   explicit Place(RoutingBackend* owner) : link_(owner->link_), number_(owner->places_.Take()) {}
   ~Place() override {
-    std::lock_guard<std::recursive_mutex> lock(link_->mutex);
+    std::lock_guard<std::mutex> lock(link_->mutex);
     if (number_ != 0 && link_->owner != nullptr) link_->owner->places_.GiveUp(number_);
   }
 
   void Run(Collective collective, std::function<void(Completion)> ended) override {
     {
-      std::lock_guard<std::recursive_mutex> lock(link_->mutex);
+      std::lock_guard<std::mutex> lock(link_->mutex);
       const uint64_t number = std::exchange(number_, 0);
       if (link_->owner != nullptr) {
         return link_->owner->places_.Run(number, std::move(collective), std::move(ended));
@@ -37,7 +37,7 @@ class RoutingBackend::Place final : public HostPlace {
     ended(std::move(closed));
   }
   void Stage(Collective collective) override {
-    std::lock_guard<std::recursive_mutex> lock(link_->mutex);
+    std::lock_guard<std::mutex> lock(link_->mutex);
     const uint64_t number = std::exchange(number_, 0);
     if (link_->owner != nullptr) link_->owner->Stage(number, std::move(collective));
   }
@@ -48,9 +48,10 @@ class RoutingBackend::Place final : public HostPlace {
 };
 
 RoutingBackend::RoutingBackend(const MakeHost& make_host, MakeDevice make_device,
-                               CompletionSink sink)
+                               CompletionSink sink, const StagingOptions& staging)
     : make_device_(std::move(make_device)),
       sink_(std::move(sink)),
+      staging_options_(staging),
       link_(std::make_shared<Link>(this)),
       places_(sink_),
       host_(make_host(
@@ -73,7 +74,7 @@ RoutingBackend::~RoutingBackend() {
   }
   device.reset();
   {
-    std::lock_guard<std::recursive_mutex> lock(link_->mutex);
+    std::lock_guard<std::mutex> lock(link_->mutex);
     link_->owner = nullptr;
   }
   places_.SetBackend(nullptr);
@@ -134,7 +135,7 @@ Status RoutingBackend::MakeStaging() {
   host.give_up = [this](uint64_t place) { places_.GiveUp(place); };
   host.fail = [this](Status why) { FailFromStaging(std::move(why)); };
   try {
-    staging_ = std::make_unique<Staging>(std::move(host), sink_);
+    staging_ = std::make_unique<Staging>(std::move(host), sink_, staging_options_);
   } catch (const std::exception& error) {
     return Internal(std::string("cannot start the thread that copies from and to GPUs (") +
                     error.what() + ")");
@@ -165,7 +166,7 @@ int64_t RoutingBackend::bytes_sent() const {
 
 int64_t RoutingBackend::progress() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return host_->progress() + (staging_ == nullptr ? 0 : staging_->steps()) +
+  return host_->progress() + (staging_ == nullptr ? 0 : staging_->progress()) +
          (device_ == nullptr ? 0 : device_->progress());
 }
 

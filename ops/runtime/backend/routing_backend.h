@@ -24,7 +24,8 @@ class RoutingBackend final : public CollectiveBackend, private HostOrder {
   using MakeDevice = std::function<std::unique_ptr<CollectiveBackend>(HostOrder*, CompletionSink)>;
 
   // Throws what `make_host` throws.
-  RoutingBackend(const MakeHost& make_host, MakeDevice make_device, CompletionSink sink);
+  RoutingBackend(const MakeHost& make_host, MakeDevice make_device, CompletionSink sink,
+                 const StagingOptions& staging = {});
   ~RoutingBackend() override;
 
   const char* name() const override { return host_->name(); }
@@ -48,6 +49,7 @@ class RoutingBackend final : public CollectiveBackend, private HostOrder {
 
   const MakeDevice make_device_;
   const CompletionSink sink_;
+  const StagingOptions staging_options_;
   const std::shared_ptr<Link> link_;
   HostPlaces places_;
   std::unique_ptr<CollectiveBackend> host_;

@@ -35,9 +35,9 @@ struct Config {
   bool call_site_check = true;          // CALL_SITE_CHECK: of eager calls without a name
   bool shared_memory = true;            // SHARED_MEMORY: within a host; else sockets
   GpuOperations gpu_operations = GpuOperations::kAuto;  // GPU_OPERATIONS
-  std::string nccl_library;                  // NCCL_LIBRARY: a path; empty: see backend/gpu
-  std::string cuda_driver = "libcuda.so.1";  // CUDA_DRIVER: what dlopen gets
-  int64_t log_level = 2;                     // LOG_LEVEL: 0 trace 1 debug 2 info 3 warning 4 error
+  std::string nccl_library;                             // NCCL_LIBRARY: a path; empty: see LoadNccl
+  std::string cuda_driver = "libcuda.so.1";             // CUDA_DRIVER: what dlopen gets
+  int64_t log_level = 2;  // LOG_LEVEL: 0 trace 1 debug 2 info 3 warning 4 error
 };
 
 // Parses {"FUSION_THRESHOLD": "1048576", ...}. InvalidArgument names the variable, its value and

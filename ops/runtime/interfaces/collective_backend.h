@@ -71,9 +71,9 @@ struct Completion {
   bool suspects_unknown_peer = false;
   CompletionStage stage = CompletionStage::kEnded;
 };
-// Called on a thread of the backend; must not block. For every submitted collective exactly once
-// with kEnded; before that at most once with kLaunched, in the order of Submit among those that
-// have it. Collectives of device memory may end in another order than they were submitted.
+// Called on a thread of the backend, or in Submit; must not block. For every submitted collective
+// exactly once with kEnded; before that at most once with kLaunched. Those of device memory may be
+// launched, and end, in another order than they were submitted.
 using CompletionSink = std::function<void(Completion)>;
 
 // Moves data. Collectives run in the order of Submit. Submit and Abort return at once and may be
@@ -93,7 +93,8 @@ class CollectiveBackend {
 
   // Bytes sent to peers so far.
   virtual int64_t bytes_sent() const = 0;
-  // A number that grows while data moves, in either direction. Any thread.
+  // A number that grows while data moves, in either direction, and for a limited time while a
+  // device has work to do first. Any thread.
   virtual int64_t progress() const { return bytes_sent(); }
   // How often a thread of the backend woke from sleep.
   virtual int64_t wakeups() const = 0;

@@ -104,9 +104,11 @@ void AddDevices(const Config& config, Rank self, const std::vector<std::string>&
     options.host = host;
     return std::make_unique<NcclBackend>(std::move(options), std::move(sink));
   };
-  parts->make_backend = [make_host = std::move(parts->make_backend),
-                         make_device](CompletionSink sink) {
-    return std::make_unique<RoutingBackend>(make_host, make_device, std::move(sink));
+  StagingOptions staging;
+  staging.patience = config.heartbeat_timeout;
+  parts->make_backend = [make_host = std::move(parts->make_backend), make_device,
+                         staging](CompletionSink sink) {
+    return std::make_unique<RoutingBackend>(make_host, make_device, std::move(sink), staging);
   };
 }
 

@@ -46,8 +46,9 @@ class RankRuntime {
   uint64_t Attempt(ProcessSetId process_set) const;
 
   // Refuses new calls, says goodbye, waits for running plans as long as data moves, cancels all
-  // else and joins the threads. Where nothing moves that takes 10 s at most; on rank 0 up to 30 s
-  // more where others have process sets without it. A second call waits for the first. Not from a
+  // else and joins the threads. Where nothing moves that takes 10 s at most; with plans on devices
+  // the timeout of heartbeats more, and on rank 0 up to 30 s more where others have process sets
+  // without it. A second call waits for the first. Not from a
   // `done`. `error` as in ProcessRuntime.
   void Shutdown(const std::string& error = "");
 

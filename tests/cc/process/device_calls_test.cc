@@ -3,11 +3,13 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ops/runtime/backend/cuda/stream.h"
 #include "ops/runtime/backend/routing_backend.h"
 #include "tests/cc/backend/cuda/fake_gpu.h"
+#include "tests/cc/backend/nccl/gpu_world.h"
 #include "tests/cc/process/fixture.h"
 #include "tests/cc/test.h"
 
@@ -18,7 +20,23 @@ using testing::Fake;
 using testing::FakeDriver;
 using testing::Framework;
 
-// As the factory does it.
+// As the factory does it, with the fake NCCL.
+void WithNccl(RankRuntimeParts* parts) {
+  const auto anything = [](CollectiveKind, DataType, ReduceOp) { return true; };
+  auto devices = std::make_shared<CudaDevices>(FakeDriver(), anything);
+  parts->wrap_stream = [devices](void* stream) { return devices->Wrap(stream); };
+  parts->make_backend = [make = std::move(parts->make_backend),
+                         rank = parts->engine.rank](CompletionSink sink) {
+    const auto make_nccl = [rank](HostOrder* host, CompletionSink sink) {
+      NcclOptions options = testing::FakeOptions(rank);
+      options.host = host;
+      return std::make_unique<NcclBackend>(std::move(options), std::move(sink));
+    };
+    return std::make_unique<RoutingBackend>(make, make_nccl, std::move(sink));
+  };
+}
+
+// Without NCCL.
 void WithDevices(RankRuntimeParts* parts) {
   auto devices = std::make_shared<CudaDevices>(FakeDriver(), DeviceRule());
   parts->wrap_stream = [devices](void* stream) { return devices->Wrap(stream); };
@@ -213,6 +231,36 @@ TEST(ShutdownWaitsForCopiesThatAreUnderWay) {
     EXPECT_TRUE(calls[rank]->Ended());
     EXPECT_EQ(on_gpus[rank]->keepers(), 0L);
   }
+}
+
+// The framework's streams are far behind: that is no reason to give up what was planned.
+TEST(ShutdownWaitsForTheFrameworksStreams) {
+  Fake().Reset();
+  Ranks ranks(2);
+  std::vector<std::unique_ptr<Job>> jobs;
+  jobs.push_back(std::make_unique<Job>(2, Link::kInProcess, Config(), kNoRank, WithDevices));
+  jobs.push_back(std::make_unique<Job>(2, Link::kInProcess, Config(), kNoRank, WithNccl));
+  Calls calls;
+  std::vector<std::unique_ptr<GpuCall>> on_gpus;
+  Fake().Set("hold", 1);
+  for (auto& job : jobs) {
+    for (int rank = 0; rank < 2; ++rank) {
+      calls.push_back(Allreduce("last", {1000}, 1.0f));
+      on_gpus.push_back(
+          std::make_unique<GpuCall>(calls.back().get(), ranks.gpus[rank].get(), false));
+      on_gpus.back()->Start(&(*job)[rank]);
+    }
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // until there are plans
+  std::thread release([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2700));
+    Fake().Set("hold", 0);
+  });
+  std::thread other([&jobs] { jobs[1].reset(); });
+  jobs[0].reset();
+  other.join();
+  release.join();
+  for (auto& call : calls) EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
 }
 
 // With what the factory chooses.

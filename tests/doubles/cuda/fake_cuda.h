@@ -15,6 +15,7 @@
 //   memset (0xC3): when the device comes to it, and already at the call if the device is idle.
 // - Streams are threads that run late, see "seed", "delay_us" and "hold".
 // - Handles are numbers that are never used again: a destroyed stream or event that is used aborts.
+// - A module that is unloaded while a kernel of it is on a stream aborts.
 // - cuMemFree does not wait for the device, unless "free_waits" is set: free nothing in use.
 // - CUDA calls within a host function fail with CUDA_ERROR_NOT_PERMITTED.
 // What it does as a GPU does: an asynchronous copy to host memory that is not pinned, or of more

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,6 +54,29 @@ class Kernels {
     return kernel.get();
   }
 
+  // A function of a module of this device.
+  void Found(const Device* device, Handle module, Handle function) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    modules_[{device, module}].insert(function);
+  }
+  // A launch on this device, until the result is destroyed.
+  std::shared_ptr<void> Begin(const Device* device, Handle function) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++open_[{device, function}];
+    return std::shared_ptr<void>(nullptr, [this, device, function](void*) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      --open_[{device, function}];
+    });
+  }
+  // The name of a kernel of the module that has been launched and not ended, or "".
+  std::string OpenKernelOf(const Device* device, Handle module) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (Handle function : modules_[{device, module}]) {
+      if (open_[{device, function}] > 0) return static_cast<Kernel*>(function)->name;
+    }
+    return "";
+  }
+
   void SetTwin(const char* name, Twin twin) {
     Kernel* kernel = Find(name);
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -72,8 +96,10 @@ class Kernels {
   }
 
  private:
-  std::mutex mutex_;
-  std::map<std::string, std::unique_ptr<Kernel>> kernels_;  // guarded by mutex_
+  std::mutex mutex_;  // guards the rest
+  std::map<std::string, std::unique_ptr<Kernel>> kernels_;
+  std::map<std::pair<const Device*, Handle>, std::set<Handle>> modules_;  // their functions
+  std::map<std::pair<const Device*, Handle>, long> open_;                 // launches of functions
 };
 
 // Copies of a launch's parameters: the launching thread may change or free its own after the call.
@@ -106,8 +132,13 @@ Result Launch(Handle function, unsigned grid, unsigned block, Handle handle, voi
   if (function == nullptr) return fake_cuda::kInvalidHandle;
   const Kernel kernel = Kernels::Get().Copy(function);
   fake_cuda::Log("launch of %s on stream %p", kernel.name.c_str(), handle);
+  auto open = Kernels::Get().Begin(stream->device(), function);
   if (kernel.twin == nullptr) {
-    stream->Push({Work::Kind::kTask, nullptr, [] { Count(Counter::kLaunches); }, nullptr});
+    auto run = [open = std::move(open)]() mutable {
+      Count(Counter::kLaunches);
+      open.reset();
+    };
+    stream->Push({Work::Kind::kTask, nullptr, std::move(run), nullptr});
     return kSuccess;
   }
   if (!kernel.sized) {
@@ -117,11 +148,12 @@ Result Launch(Handle function, unsigned grid, unsigned block, Handle handle, voi
         kernel.name.c_str());
   }
   const auto copies = std::make_shared<Parameters>(kernel, parameters);
-  const auto run = [copies, twin = kernel.twin, grid, block] {
+  auto run = [copies, twin = kernel.twin, grid, block, open = std::move(open)]() mutable {
     Count(Counter::kLaunches);
     twin(copies->pointers(), grid, block);
+    open.reset();
   };
-  stream->Push({Work::Kind::kTask, nullptr, run, nullptr});
+  stream->Push({Work::Kind::kTask, nullptr, std::move(run), nullptr});
   return kSuccess;
 }
 
@@ -152,12 +184,23 @@ FAKE_CUDA_API Result cuModuleLoadFatBinary(Handle* module, const void* image) {
   return cuModuleLoadData(module, image);
 }
 
-FAKE_CUDA_API Result cuModuleUnload(Handle) { return Gate(); }
-
-FAKE_CUDA_API Result cuModuleGetFunction(Handle* function, Handle, const char* name) {
+FAKE_CUDA_API Result cuModuleUnload(Handle module) {
   Device* device = nullptr;
   const Result result = Gate(&device);
-  if (result == kSuccess) *function = Kernels::Get().Find(name);
+  if (result != kSuccess) return result;
+  const std::string open = Kernels::Get().OpenKernelOf(device, module);
+  if (!open.empty()) {
+    fake_cuda::Die("a module is unloaded while its kernel %s has not ended", open.c_str());
+  }
+  return kSuccess;
+}
+
+FAKE_CUDA_API Result cuModuleGetFunction(Handle* function, Handle module, const char* name) {
+  Device* device = nullptr;
+  const Result result = Gate(&device);
+  if (result != kSuccess) return result;
+  *function = Kernels::Get().Find(name);
+  Kernels::Get().Found(device, module, *function);
   return result;
 }
 

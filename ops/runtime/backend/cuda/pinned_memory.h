@@ -12,7 +12,7 @@
 namespace tfring {
 
 // Host memory that a device can copy from and to while host threads do something else: blocks of
-// powers of two, which are used again and freed at the end. Blocks keep the pool, so it may go
+// rounded sizes, which are used again and freed at the end. Blocks keep the pool, so it may go
 // first. Thread-safe; Take calls the driver.
 class PinnedMemory : public std::enable_shared_from_this<PinnedMemory> {
  public:

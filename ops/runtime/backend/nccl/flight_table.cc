@@ -9,12 +9,15 @@ namespace tfring {
 void FlightTable::Add(const Collective& collective) {
   std::lock_guard<std::mutex> lock(mutex_);
   flights_[collective.sequence].calls = collective.device_calls;
+  progress_.Begin();
   if (abandoned_) EndLocked(collective.sequence, *failure_);
 }
 
 bool FlightTable::Release(uint64_t sequence) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return flights_.erase(sequence) != 0;
+  if (flights_.erase(sequence) == 0) return false;
+  progress_.End();
+  return true;
 }
 
 void FlightTable::Launched(uint64_t sequence) {
@@ -23,6 +26,7 @@ void FlightTable::Launched(uint64_t sequence) {
   if (it == flights_.end() || failure_) return;
   it->second.launched = true;
   ++launched_;
+  progress_.Step();
   Completion completion;
   completion.sequence = sequence;
   completion.stage = CompletionStage::kLaunched;
@@ -34,7 +38,7 @@ void FlightTable::EndLocked(uint64_t sequence, Completion completion) {
   if (it == flights_.end()) return;
   if (it->second.launched) --launched_;
   flights_.erase(it);
-  ++ended_;
+  progress_.End();
   completion.sequence = sequence;
   completion.stage = CompletionStage::kEnded;
   sink_(std::move(completion));
@@ -56,11 +60,19 @@ void FlightTable::EndAll() {
   std::lock_guard<std::mutex> lock(mutex_);
   abandoned_ = true;
   if (!failure_) failure_ = Completion{0, Cancelled("the backend was closed")};
-  while (!flights_.empty()) {
-    const auto it = flights_.begin();
-    for (const DeviceCall& call : it->second.calls) KeepForever(call.keeps);
-    EndLocked(it->first, *failure_);
-  }
+  while (!flights_.empty()) AbandonLocked(flights_.begin()->first);
+}
+
+void FlightTable::Abandon(uint64_t sequence) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  AbandonLocked(sequence);
+}
+
+void FlightTable::AbandonLocked(uint64_t sequence) {
+  const auto it = flights_.find(sequence);
+  if (it == flights_.end()) return;
+  for (const DeviceCall& call : it->second.calls) KeepMemoryForever(call.keeps);
+  EndLocked(sequence, *failure_);
 }
 
 bool FlightTable::flying() const {
@@ -71,11 +83,6 @@ bool FlightTable::flying() const {
 int FlightTable::launched() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return launched_;
-}
-
-int64_t FlightTable::ended() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return ended_;
 }
 
 std::optional<Completion> FlightTable::failure() const {

@@ -5,18 +5,21 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "ops/runtime/backend/cuda/device_progress.h"
 #include "ops/runtime/interfaces/collective_backend.h"
 
 namespace tfring {
 
 // Which collectives are in flight, so that each ends once, whoever ends it: the launch thread, the
 // waiter for the device, or an abort that cannot wait for either. After a failure all end with it.
-// Thread-safe; calls the sink with its lock held.
+// `patience` as in DeviceProgress. Thread-safe; calls the sink with its lock held.
 class FlightTable {
  public:
-  explicit FlightTable(CompletionSink sink) : sink_(std::move(sink)) {}
+  FlightTable(CompletionSink sink, Duration patience)
+      : sink_(std::move(sink)), progress_(patience) {}
 
   void Add(const Collective& collective);
   // Something else reports on it from here on. False if it has ended.
@@ -27,13 +30,15 @@ class FlightTable {
 
   // How all end from now on. The first failure counts, except that `abort` replaces another.
   void Fail(Completion failure, bool abort);
-  // Ends what is in flight, and what comes, with the failure, although the device may not be
-  // through: what holds the memory of the calls is kept for ever.
+  // Ends it, although the device may not be through: what holds the memory of its calls is kept for
+  // ever.
+  void Abandon(uint64_t sequence);
+  // Does that to all that is in flight, and ends what comes, with the failure.
   void EndAll();
 
   bool flying() const;   // something has not ended
   int launched() const;  // and not ended
-  int64_t ended() const;
+  int64_t progress() const { return progress_.value(); }
   std::optional<Completion> failure() const;
 
  private:
@@ -42,6 +47,7 @@ class FlightTable {
     bool launched = false;
   };
   void EndLocked(uint64_t sequence, Completion completion);
+  void AbandonLocked(uint64_t sequence);
 
   mutable std::mutex mutex_;  // guards the rest
   const CompletionSink sink_;
@@ -50,7 +56,7 @@ class FlightTable {
   bool aborted_ = false;
   bool abandoned_ = false;
   int launched_ = 0;
-  int64_t ended_ = 0;
+  DeviceProgress progress_;
 };
 
 }  // namespace tfring

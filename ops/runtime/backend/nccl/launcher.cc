@@ -30,7 +30,13 @@ NcclLauncher::NcclLauncher(std::shared_ptr<CudaDevice> device, CuStream stream,
 Status NcclLauncher::ReserveScratch(int64_t bytes) {
   if (bytes <= scratch_bytes_) return OkStatus();
   Result<std::shared_ptr<void>> memory = device_->Scratch(bytes);
-  if (!memory.ok()) return memory.status();
+  if (!memory.ok()) {
+    return Status(memory.status().code(),
+                  memory.status().message() +
+                      "; leave more of the GPU's memory free (TensorFlow takes nearly all of it "
+                      "without tf.config.experimental.set_memory_growth), or lower "
+                      "TFRING_FUSION_THRESHOLD");
+  }
   scratch_ = std::move(*memory);
   scratch_bytes_ = bytes;
   return OkStatus();

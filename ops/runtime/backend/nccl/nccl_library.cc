@@ -3,8 +3,8 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <mutex>
 #include <utility>
-#include <vector>
 
 #include "ops/runtime/backend/nccl/expendable_thread.h"
 
@@ -39,9 +39,9 @@ std::string FindAll(void* handle, NcclFunctions* call) {
 
 // Looks into an open library. The version comes first: an old library lacks functions, too, but its
 // age is what to say.
-Loaded Inspect(void* handle, const std::string& name) {
+Loaded Inspect(void* handle, const std::string& path) {
   auto library = std::make_shared<NcclLibrary>();
-  library->path = FileOf(handle, name);
+  library->path = path;
   const std::string missing = FindAll(handle, &library->call);
   if (library->call.GetVersion == nullptr) {
     return Unavailable(library->path + " is not NCCL: it has no ncclGetVersion");
@@ -60,31 +60,32 @@ Loaded Inspect(void* handle, const std::string& name) {
   return std::shared_ptr<const NcclLibrary>(std::move(library));
 }
 
-Loaded Open(const std::string& name, int flags) {
-  void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | flags);
-  if (handle != nullptr) return Inspect(handle, name);
-  const char* error = (flags & RTLD_NOLOAD) != 0 ? nullptr : dlerror();
-  return Unavailable(error != nullptr ? error : name + " is not loaded");
+Loaded Open(const std::string& name) {
+  void* handle = nullptr;
+  std::string path;
+  {
+    // The loader's own lock covers only the first of the two.
+    static std::mutex mutex;
+    std::lock_guard<std::mutex> lock(mutex);
+    handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) {
+      const char* error = dlerror();
+      return Unavailable(error != nullptr ? error : name + " cannot be loaded");
+    }
+    path = FileOf(handle, name);
+  }
+  return Inspect(handle, path);
 }
 
-Loaded Search(const std::string& file, const std::string& package) {
+Loaded Search(const std::string& file) {
+  Loaded found = Open(file.empty() ? kName : file);
+  if (found.ok()) return found;
   if (!file.empty()) {
-    Loaded named = Open(file, 0);
-    if (named.ok()) return named;
-    return Unavailable("NCCL cannot be used: " + named.status().message() +
+    return Unavailable("NCCL cannot be used: " + found.status().message() +
                        "; TFRING_NCCL_LIBRARY is the path of libnccl.so.2, and need not be set "
                        "where `pip install nvidia-nccl-cu12` has installed it");
   }
-  Loaded present = Open(kName, RTLD_NOLOAD);
-  if (present.ok()) return present;
-  std::string tried;
-  for (const std::string& name : {package, std::string(kName)}) {
-    if (name.empty()) continue;
-    Loaded found = Open(name, 0);
-    if (found.ok()) return found;
-    tried += (tried.empty() ? "" : "; ") + found.status().message();
-  }
-  return Unavailable("there is no NCCL that can be used (" + tried +
+  return Unavailable("there is no NCCL that can be used (" + found.status().message() +
                      "); install it with `pip install nvidia-nccl-cu12`, or set "
                      "TFRING_NCCL_LIBRARY to the path of libnccl.so.2");
 }
@@ -95,10 +96,10 @@ bool MayBeAPeer(NcclResult result) {
 
 }  // namespace
 
-Loaded LoadNccl(const std::string& file, const std::string& package, Duration limit) {
+Loaded LoadNccl(const std::string& file, Duration limit) {
   auto found = std::make_shared<Loaded>(Unavailable("not searched"));
   Status ended = RunWithin(limit, "loading NCCL" + (file.empty() ? "" : " from " + file),
-                           [=] { *found = Search(file, package); });
+                           [=] { *found = Search(file); });
   if (!ended.ok()) return ended;
   return *found;
 }

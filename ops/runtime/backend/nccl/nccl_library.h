@@ -21,13 +21,12 @@ struct NcclLibrary {
 
 inline constexpr Duration kNcclLoadLimit = 30 * kSecond;
 
-// Loads `file`, if one is named; else the first that works of the library that is in the process
-// already, `package`, the file of the Python package nvidia.nccl (empty: there is none), and the
-// system's. Functions are looked up in that library alone: TensorFlow exports some of the same
-// names. Unavailable says in one sentence what is missing, too old, incomplete or failing;
-// DeadlineExceeded that the library did not return within `limit`.
+// Loads `file`; if none is named, the libnccl.so.2 that is in the process already, else the
+// system's. (tfring/gpu/nccl.py names the file of NVIDIA's package where nothing else counts, and
+// says what counts before what.) Functions are looked up in that library alone: TensorFlow exports
+// some of the same names. Unavailable says in one sentence what is missing, too old, incomplete or
+// failing; DeadlineExceeded that the library did not return within `limit`.
 TFRING_EXPORT Result<std::shared_ptr<const NcclLibrary>> LoadNccl(const std::string& file,
-                                                                  const std::string& package,
                                                                   Duration limit = kNcclLoadLimit);
 
 std::string NcclVersionText(int version);  // "2.27.7"

@@ -38,7 +38,7 @@ Completion FailureOf(Status status) {
 }  // namespace
 
 NcclWorker::NcclWorker(NcclOptions options, CompletionSink sink)
-    : options_(std::move(options)), table_(std::move(sink)) {}
+    : options_(std::move(options)), table_(std::move(sink), options_.config.heartbeat_timeout) {}
 
 Status NcclWorker::Start() {
   const Status status = StartExpendable([self = shared_from_this()] { self->Loop(); });
@@ -48,6 +48,11 @@ Status NcclWorker::Start() {
 }
 
 void NcclWorker::Submit(Collective collective) {
+  // Nothing moves, so it is no occasion for the members to meet.
+  if (collective.buffers.empty()) {
+    table_.Add(collective);
+    return table_.End(collective.sequence, Completion());
+  }
   Item item;
   std::shared_ptr<Group>& group = groups_[collective.members];
   if (group == nullptr) {
@@ -120,22 +125,34 @@ void NcclWorker::Loop() {
   pthread_setname_np(pthread_self(), "tfring-nccl");
   Item item;
   while (Next(&item)) {
+    const uint64_t sequence = item.collective.sequence;
     try {
-      Handle(std::move(item));
+      Handle(&item);
     } catch (const std::exception& error) {
       Fail(FailureOf(Internal("rank " + std::to_string(options_.self) +
                               " has no memory to run collectives on its GPU (" + error.what() +
                               "); use smaller tensors or buckets")),
            false);
+      table_.Abandon(sequence);
     }
+    if (table_.failure()) KeepPlaces(&item);
     item = Item();
   }
   if (!stopping()) DestroyCommunicators();
   launcher_.reset();
+  kept_places_.clear();
   std::lock_guard<std::mutex> lock(mutex_);
   parked_ = true;
   ended_ = true;
   changed_.notify_all();
+}
+
+// The other members may run there what this rank does not: what follows on its host would be taken
+// for that. The abort that comes with every failure ends the host's collectives.
+void NcclWorker::KeepPlaces(Item* item) {
+  for (std::unique_ptr<HostPlace>* place : {&item->meeting, &item->staging}) {
+    if (*place != nullptr) kept_places_.push_back(std::move(*place));
+  }
 }
 
 // The device of this rank's first collective, our stream there and what waits for it.
@@ -153,32 +170,32 @@ Status NcclWorker::Prepare(const Collective& collective) {
   return OkStatus();
 }
 
-void NcclWorker::Handle(Item item) {
-  const uint64_t sequence = item.collective.sequence;
+void NcclWorker::Handle(Item* item) {
+  const uint64_t sequence = item->collective.sequence;
   Status status = table_.failure() ? Cancelled("stopped") : OkStatus();
-  if (status.ok() && item.collective.buffers.empty()) return table_.End(sequence, Completion());
-  if (status.ok()) status = Prepare(item.collective);
-  Group* const group = item.group.get();
-  if (status.ok() && group->state == Group::State::kOpen) status = Meet(&item);
-  if (status.ok() && group->state == Group::State::kHost) return EndWithout(std::move(item));
-  if (status.ok() && !item.program) {
-    Result<NcclProgram> program = MakeNcclProgram(item.collective, group->result.abilities);
-    if (!program.ok()) return EndWithout(std::move(item));
-    item.program = std::move(*program);
+  if (status.ok()) status = Prepare(item->collective);
+  Group* const group = item->group.get();
+  if (status.ok() && group->state == Group::State::kOpen) status = Meet(item);
+  if (status.ok() && group->state == Group::State::kHost) return EndWithout(item);
+  if (status.ok() && !item->program) {
+    Result<NcclProgram> program = MakeNcclProgram(item->collective, group->result.abilities);
+    if (!program.ok()) return EndWithout(item);
+    item->program = std::move(*program);
   }
-  // It is not staged, so the host's collectives need not wait for what NCCL takes now.
-  item.meeting.reset();
-  item.staging.reset();
+  if (status.ok()) {
+    // It is not staged, so the host's collectives need not wait for what NCCL takes now.
+    item->meeting.reset();
+    item->staging.reset();
+  }
   if (status.ok() && group->members.size() > 1 && group->communicator == nullptr) {
-    status = Connect(group, item.collective.self);
+    status = Connect(group, item->collective.self);
   }
   if (status.ok() && !WaitForRoom()) status = Cancelled("stopped");
   if (!status.ok()) {
     if (!table_.failure()) Fail(FailureOf(CauseOf(status)), false);
     return table_.End(sequence, Completion());
   }
-  const NcclProgram program = std::move(*item.program);
-  Launch(std::move(item), program);
+  Launch(item);
 }
 
 MeetingRecord NcclWorker::OwnRecord(bool with_id) {
@@ -187,14 +204,15 @@ MeetingRecord NcclWorker::OwnRecord(bool with_id) {
   record.packs = launcher_->abilities().packs ? 1 : 0;
   device_->uuid().copy(record.device, sizeof(record.device) - 1);
   options_.host_name.copy(record.host, sizeof(record.host) - 1);
+  // Once: a library that does not return takes the whole limit, and a thread.
+  if (library_ == nullptr && no_library_.ok()) {
+    auto loaded = LoadNccl(options_.config.nccl_library, options_.load_limit);
+    no_library_ = loaded.status();
+    if (loaded.ok()) library_ = std::move(*loaded);
+  }
   if (library_ == nullptr) {
-    auto loaded =
-        LoadNccl(options_.config.nccl_library, options_.package_library, options_.load_limit);
-    if (!loaded.ok()) {
-      SetReason(loaded.status().message(), &record);
-      return record;
-    }
-    library_ = std::move(*loaded);
+    SetReason(no_library_.message(), &record);
+    return record;
   }
   record.version = library_->version;
   if (!with_id) return record;
@@ -276,18 +294,21 @@ void NcclWorker::Settle(Group* group, MeetingResult result) {
 }
 
 // A collective that NCCL does not run, which all members know by now.
-void NcclWorker::EndWithout(Item item) {
-  const uint64_t sequence = item.collective.sequence;
-  const MeetingResult& result = item.group->result;
+void NcclWorker::EndWithout(Item* item) {
+  const uint64_t sequence = item->collective.sequence;
+  const MeetingResult& result = item->group->result;
   if (!result.uses_nccl && result.insists) {
     Completion completion;
     completion.status =
         Unimplemented(RanksText(item.group->members) + " cannot use NCCL, and " +
                       "TFRING_GPU_OPERATIONS=nccl allows nothing else: " + result.reason +
                       ". TFRING_GPU_OPERATIONS=auto would copy tensors through host memory");
+=======
+    Unimplemented(RanksText(item->group->members) + " cannot use NCCL, and " +
+                  "TFRING_GPU_OPERATIONS=nccl allows nothing else: " + result.reason);
     return table_.End(sequence, std::move(completion));
   }
-  if (table_.Release(sequence)) item.staging->Stage(std::move(item.collective));
+  if (table_.Release(sequence)) item->staging->Stage(std::move(item->collective));
 }
 
 Status NcclWorker::Connect(Group* group, int self) {
@@ -314,26 +335,32 @@ bool NcclWorker::WaitForRoom() {
   return !stopping();
 }
 
-void NcclWorker::Launch(Item item, const NcclProgram& program) {
-  const uint64_t sequence = item.collective.sequence;
-  const Status status = launcher_->Launch(item.collective, program, item.group->communicator.get());
+void NcclWorker::Launch(Item* item) {
+  const Collective& collective = item->collective;
+  const uint64_t sequence = collective.sequence;
+  const Status status =
+      launcher_->Launch(collective, *item->program, item->group->communicator.get());
   if (status.ok()) {
-    launches_.fetch_add(1, std::memory_order_relaxed);
-    bytes_.fetch_add(BytesOf(program, item.collective), std::memory_order_relaxed);
+    bytes_.fetch_add(BytesOf(*item->program, collective), std::memory_order_relaxed);
     table_.Launched(sequence);
   } else {
     Fail(FailureOf(stopping() ? status : CauseOf(status)), false);
   }
-  auto calls = std::make_shared<std::vector<DeviceCall>>(std::move(item.collective.device_calls));
+  // What the device uses: the tensors, the scratch memory of now, and the kernels of the launcher.
+  struct InUse {
+    std::vector<DeviceCall> calls;
+    std::shared_ptr<void> scratch;
+    std::shared_ptr<NcclLauncher> launcher;
+  };
+  auto used = std::make_shared<InUse>(
+      InUse{std::move(item->collective.device_calls), launcher_->scratch(), launcher_});
   waiter_->After(launcher_->stream(),
-                 [self = shared_from_this(), sequence, calls,
-                  scratch = launcher_->scratch()](const DeviceOutcome& outcome) {
-                   if (outcome.in_use) {
-                     for (const DeviceCall& call : *calls) KeepForever(call.keeps);
-                     KeepForever(scratch);
-                   }
+                 [self = shared_from_this(), sequence, used](const DeviceOutcome& outcome) {
+                   if (outcome.in_use) KeepMemoryForever(used);
                    if (!outcome.status.ok()) self->Fail(FailureOf(outcome.status), false);
                    self->table_.End(sequence, Completion());
+                   // Under the lock: the launch thread may be about to wait for room.
+                   std::lock_guard<std::mutex> lock(self->mutex_);
                    self->changed_.notify_all();
                  });
 }

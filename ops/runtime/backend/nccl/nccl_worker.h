@@ -30,8 +30,7 @@ struct NcclOptions {
   Rank self = 0;
   std::string host_name;  // of this rank, for messages; may be empty
   Config config;
-  std::string package_library;  // see LoadNccl
-  HostOrder* host = nullptr;    // outlives the backend
+  HostOrder* host = nullptr;  // outlives the backend
   std::vector<PackImage> pack_images = BuiltPackImages();
   Duration load_limit = kNcclLoadLimit;
   Duration id_limit = 10 * kSecond;      // for a unique id
@@ -57,7 +56,7 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   void Close();
 
   int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
-  int64_t progress() const { return launches_.load(std::memory_order_relaxed) + table_.ended(); }
+  int64_t progress() const { return table_.progress(); }
   int64_t wakeups() const;
 
  private:
@@ -81,15 +80,16 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   bool Next(Item* item);
   void Watch();
   Status CauseOf(Status status);
-  void Handle(Item item);
+  void Handle(Item* item);
+  void KeepPlaces(Item* item);
   Status Prepare(const Collective& collective);
   Status Meet(Item* item);
   MeetingRecord OwnRecord(bool with_id);
   void Settle(Group* group, MeetingResult result);
-  void EndWithout(Item item);
+  void EndWithout(Item* item);
   Status Connect(Group* group, int self);
   bool WaitForRoom();
-  void Launch(Item item, const NcclProgram& program);
+  void Launch(Item* item);
   void Fail(Completion failure, bool abort);
   void StopDevice();
   void AbortCommunicators(TimePoint deadline);
@@ -100,13 +100,14 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   FlightTable table_;
   std::atomic<bool> stop_{false};  // a failure: the launch thread leaves NCCL
   std::atomic<int64_t> bytes_{0};
-  std::atomic<int64_t> launches_{0};
   std::atomic<int64_t> wakeups_{0};
   std::map<std::vector<Rank>, std::shared_ptr<Group>> groups_;  // Submit only
 
   // Launch thread only.
   std::shared_ptr<const NcclLibrary> library_;
-  std::unique_ptr<NcclLauncher> launcher_;
+  Status no_library_;                                    // why there is none
+  std::shared_ptr<NcclLauncher> launcher_;               // lives on with what it launched
+  std::vector<std::unique_ptr<HostPlace>> kept_places_;  // after a failure
 
   mutable std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;

@@ -97,13 +97,15 @@ void NcclWorker::Close() {
   const Duration limit = options_.abort_limit + options_.destroy_limit + kSecond;
   bool ended = false;
   std::unique_ptr<DeviceWaiter> waiter;
+  std::deque<Item> dropped;  // gives its places up without the lock
   {
     std::unique_lock<std::mutex> lock(mutex_);
     ended = changed_.wait_until(lock, At(MonotonicNow() + limit),
                                 [this] { return ended_ || !started_; });
     if (ended) waiter = std::move(waiter_);
-    queue_.clear();  // with its places
+    dropped.swap(queue_);
   }
+  dropped.clear();
   waiter.reset();  // ends what the device still has
   table_.EndAll();
   if (ended) return;

@@ -16,8 +16,6 @@ namespace {
 
 // For copies that are under way when everything is aborted.
 constexpr Duration kAbortLimit = 5 * kSecond;
-// Host memory that is kept for the next collectives, on each device.
-constexpr int64_t kKeptBytes = int64_t{1} << 30;
 
 std::thread StartThread(std::function<void()> body) {
   SignalsBlocked for_the_thread;
@@ -33,9 +31,9 @@ void AddOnce(T* item, std::vector<T*>* list) {
 
 }  // namespace
 
-Staging::Lane::Lane(std::shared_ptr<CudaDevice> of)
+Staging::Lane::Lane(std::shared_ptr<CudaDevice> of, int64_t kept_bytes)
     : device(std::move(of)),
-      pinned(std::make_shared<PinnedMemory>(device, kKeptBytes)),
+      pinned(std::make_shared<PinnedMemory>(device, kept_bytes)),
       waiter(device) {}
 
 Status Staging::Lane::Start() {
@@ -47,8 +45,12 @@ Status Staging::Lane::Start() {
   return OkStatus();
 }
 
-Staging::Staging(Host host, CompletionSink sink)
-    : host_(std::move(host)), sink_(std::move(sink)), thread_(StartThread([this] { Loop(); })) {}
+Staging::Staging(Host host, CompletionSink sink, const StagingOptions& options)
+    : host_(std::move(host)),
+      sink_(std::move(sink)),
+      options_(options),
+      progress_(options.patience),
+      thread_(StartThread([this] { Loop(); })) {}
 
 Staging::~Staging() {
   {
@@ -67,15 +69,48 @@ void Staging::Submit(uint64_t place, Collective collective) {
   job->who = "rank " + std::to_string(collective.members[collective.self]) + ": " + collective.what;
   job->calls = collective.device_calls;
   job->collective = std::move(collective);
-  Post([this, job] { Begin(job); });
+  job->layout = LayOut(job->collective);
+  progress_.Begin();
+  Post([this, job] {
+    waiting_[job->place] = job;
+    StartWaiting();
+  });
+}
+
+// Staging thread. The one with the lowest place waits for nobody: the host runs them in that order,
+// so the memory of all others comes back after it. After an abort none takes memory.
+void Staging::StartWaiting() {
+  const bool stopped = !aborted().ok();
+  int64_t in_use = 0;
+  for (const auto& [place, bytes] : started_) in_use += bytes;
+  while (!waiting_.empty()) {
+    const JobPtr job = waiting_.begin()->second;
+    const bool first = started_.empty() || job->place < started_.begin()->first;
+    if (!stopped && !first && in_use + job->layout.bytes > options_.most_bytes) return;
+    waiting_.erase(waiting_.begin());
+    started_[job->place] = job->layout.bytes;
+    in_use += job->layout.bytes;
+    Begin(job);
+  }
+}
+
+// Any thread. The job's host memory has been given back.
+void Staging::Forget(const JobPtr& job) {
+  Post([this, place = job->place] {
+    started_.erase(place);
+    StartWaiting();
+  });
 }
 
 void Staging::Abort(const Status& why) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (limit_) return;
-  aborted_ = why;
-  limit_ = MonotonicNow() + kAbortLimit;
-  for (auto& [device, lane] : lanes_) lane->waiter.EndBy(*limit_, why);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (limit_) return;
+    aborted_ = why;
+    limit_ = MonotonicNow() + kAbortLimit;
+    for (auto& [device, lane] : lanes_) lane->waiter.EndBy(*limit_, why);
+  }
+  Post([this] { StartWaiting(); });
 }
 
 // Staging thread.
@@ -83,23 +118,29 @@ void Staging::Begin(const JobPtr& job) {
   std::vector<Lane*> used;
   job->outcome.status = aborted();
   if (job->outcome.status.ok()) {
-    try {
-      job->outcome.status = CopyIn(job, &used);
-    } catch (const std::exception& error) {
-      job->outcome.status = Internal(std::string("no memory to copy it from the GPU (") +
-                                     error.what() + "); use smaller tensors or buckets");
-    }
+    Try(job, [&] { return CopyIn(job, &used); });
   }
   AfterAll(job, used, &Lane::in, &Staging::OnHost);
 }
 
+void Staging::Try(const JobPtr& job, const std::function<Status()>& copy) {
+  try {
+    job->outcome.status = copy();
+  } catch (const std::exception& error) {
+    job->outcome.status = ResourceExhausted(std::string("no memory to copy it (") + error.what() +
+                                            "); use smaller tensors or buckets");
+  }
+}
+
 Status Staging::CopyIn(const JobPtr& job, std::vector<Lane*>* used) {
-  job->layout = LayOut(job->collective);
   if (job->layout.bytes == 0) return OkStatus();
   Result<Lane*> first = LaneOf(*job, 0);
   if (!first.ok()) return first.status();
   Result<std::shared_ptr<void>> memory = (*first)->pinned->Take(job->layout.bytes);
-  if (!memory.ok()) return memory.status();
+  if (!memory.ok()) {
+    return Status(memory.status().code(),
+                  memory.status().message() + "; use smaller tensors or buckets");
+  }
   job->memory = std::move(*memory);
   char* const host = static_cast<char*>(job->memory.get());
   size_t waited = SIZE_MAX;
@@ -125,7 +166,7 @@ Status Staging::CopyIn(const JobPtr& job, std::vector<Lane*>* used) {
 // The inputs are in host memory, or have failed to get there. On a waiter's thread or the staging
 // thread.
 void Staging::OnHost(const JobPtr& job) {
-  steps_.fetch_add(1, std::memory_order_relaxed);
+  progress_.Step();
   if (job->outcome.status.ok()) job->outcome.status = aborted();
   Explain(job.get());
   if (!job->outcome.status.ok()) {
@@ -141,7 +182,7 @@ void Staging::OnHost(const JobPtr& job) {
 
 // On a thread of the host backend.
 void Staging::OnRun(const JobPtr& job, Completion completion) {
-  steps_.fetch_add(1, std::memory_order_relaxed);
+  progress_.Step();
   if (!completion.status.ok() || job->layout.out.empty()) {
     return Report(job, std::move(completion));
   }
@@ -151,7 +192,7 @@ void Staging::OnRun(const JobPtr& job, Completion completion) {
 // Staging thread.
 void Staging::Finish(const JobPtr& job) {
   std::vector<Lane*> used;
-  job->outcome.status = CopyOut(job, &used);
+  Try(job, [&] { return CopyOut(job, &used); });
   if (job->outcome.status.ok()) {
     Completion launched;
     launched.sequence = job->sequence;
@@ -211,7 +252,6 @@ void Staging::AfterAll(const JobPtr& job, const std::vector<Lane*>& lanes, Direc
 
 // No device uses the memory any more, or it never will end with it.
 void Staging::End(const JobPtr& job) {
-  steps_.fetch_add(1, std::memory_order_relaxed);
   Explain(job.get());
   Completion completion;
   completion.status = job->outcome.status;
@@ -228,6 +268,8 @@ void Staging::Report(const JobPtr& job, Completion completion) {
   job->memory.reset();
   job->calls.clear();
   job->collective = Collective();
+  Forget(job);
+  progress_.End();
   sink_(std::move(completion));
 }
 
@@ -239,7 +281,7 @@ Result<Staging::Lane*> Staging::LaneOf(const Job& job, size_t call) {
     const auto it = lanes_.find(device.get());
     if (it != lanes_.end()) return it->second.get();
   }
-  auto lane = std::make_unique<Lane>(device);
+  auto lane = std::make_unique<Lane>(device, options_.most_bytes);
   TFRING_RETURN_IF_ERROR(lane->Start());
   std::lock_guard<std::mutex> lock(mutex_);
   if (limit_) lane->waiter.EndBy(*limit_, aborted_);

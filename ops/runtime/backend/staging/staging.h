@@ -14,12 +14,20 @@
 #include <utility>
 #include <vector>
 
+#include "ops/runtime/backend/cuda/device_progress.h"
 #include "ops/runtime/backend/cuda/device_waiter.h"
 #include "ops/runtime/backend/cuda/pinned_memory.h"
 #include "ops/runtime/backend/staging/host_copy.h"
+#include "ops/runtime/base/config.h"
 #include "ops/runtime/interfaces/collective_backend.h"
 
 namespace tfring {
+
+struct StagingOptions {
+  // Bytes of host memory in use at once; a collective that needs more runs when it is the first.
+  int64_t most_bytes = int64_t{1} << 30;
+  Duration patience = Config().heartbeat_timeout;  // see DeviceProgress
+};
 
 // Runs collectives with tensors in device memory through host memory: copies the inputs to pinned
 // memory, has the host backend run the collective there, copies the outputs back. Its thread puts
@@ -37,7 +45,7 @@ class Staging {
   };
 
   // Starts the thread; throws std::system_error if there is none.
-  Staging(Host host, CompletionSink sink);
+  Staging(Host host, CompletionSink sink, const StagingOptions& options = {});
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -49,14 +57,14 @@ class Staging {
   // s to end.
   void Abort(const Status& why);
 
-  // A number that grows with each step of a collective; how often our threads woke from sleep.
-  int64_t steps() const { return steps_.load(std::memory_order_relaxed); }
+  // As in CollectiveBackend.
+  int64_t progress() const { return progress_.value(); }
   int64_t wakeups() const;
 
  private:
   // What is needed of one device.
   struct Lane {
-    explicit Lane(std::shared_ptr<CudaDevice> of);
+    Lane(std::shared_ptr<CudaDevice> of, int64_t kept_bytes);
     Status Start();
 
     const std::shared_ptr<CudaDevice> device;
@@ -83,6 +91,8 @@ class Staging {
   using JobPtr = std::shared_ptr<Job>;
   using Then = void (Staging::*)(const JobPtr&);
 
+  void StartWaiting();
+  void Forget(const JobPtr& job);
   void Begin(const JobPtr& job);
   void OnHost(const JobPtr& job);
   void OnRun(const JobPtr& job, Completion completion);
@@ -90,6 +100,7 @@ class Staging {
   void End(const JobPtr& job);
   void Report(const JobPtr& job, Completion completion);
 
+  void Try(const JobPtr& job, const std::function<Status()>& copy);
   Status CopyIn(const JobPtr& job, std::vector<Lane*>* used);
   Status CopyOut(const JobPtr& job, std::vector<Lane*>* used);
   void AfterAll(const JobPtr& job, const std::vector<Lane*>& lanes, Direction stream, Then then);
@@ -102,8 +113,13 @@ class Staging {
 
   const Host host_;
   const CompletionSink sink_;
-  std::atomic<int64_t> steps_{0};
+  const StagingOptions options_;
+  DeviceProgress progress_;
   std::atomic<int64_t> wakeups_{0};
+
+  // Staging thread only.
+  std::map<uint64_t, JobPtr> waiting_;   // for host memory, by place
+  std::map<uint64_t, int64_t> started_;  // bytes by place
 
   mutable std::mutex mutex_;  // guards the five below
   std::condition_variable changed_;

@@ -115,7 +115,7 @@ TEST(MemoryThatAHangingDeviceMayUseIsNeverFreed) {
     SetNccl("hang_abort", 1);
     std::vector<HeldCall> calls;
     for (Rank r = 0; r < 2; ++r) calls.emplace_back(&world, &devices, r, 1, 2, &freed);
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    for (Rank r = 0; r < 2; ++r) (void)world.Wait(r, 1, CompletionStage::kLaunched);
     for (Rank r = 0; r < 2; ++r) world.backend(r).Abort(LostRank());
     for (Rank r = 0; r < 2; ++r) {
       EXPECT_CONTAINS(EndOf(world, r, 1, 10).status.ToString(), "rank 1 is lost");

@@ -178,7 +178,7 @@ std::vector<std::vector<char>> HostMemory::Results(const Collective& collective)
   return results;
 }
 
-StagedWorld::StagedWorld(int size, const Config& config)
+StagedWorld::StagedWorld(int size, const Config& config, const StagingOptions& staging)
     : devices_(FakeDriver(), DeviceRule()), streams_(size, RandomStreams()) {
   for (Rank rank = 0; rank < size; ++rank) {
     gpus_.push_back(std::make_unique<Framework>(rank));
@@ -193,7 +193,7 @@ StagedWorld::StagedWorld(int size, const Config& config)
       return std::make_unique<CpuBackend>(rank, config, streams_.Endpoint(rank), std::move(inner),
                                           size);
     };
-    backends_.push_back(std::make_unique<RoutingBackend>(make_host, nullptr, sink));
+    backends_.push_back(std::make_unique<RoutingBackend>(make_host, nullptr, sink, staging));
   }
 }
 

@@ -52,7 +52,8 @@ struct HostMemory {
 // from one thread.
 class StagedWorld {
  public:
-  explicit StagedWorld(int size, const Config& config = SmallConfig());
+  explicit StagedWorld(int size, const Config& config = SmallConfig(),
+                       const StagingOptions& staging = {});
   // Aborts all, then destroys them.
   ~StagedWorld();
 

@@ -1,8 +1,12 @@
 // What happens to staged collectives when the GPU fails, when memory runs out and when everything
 // is aborted: each ends once, with a typed error, and not before the GPU is through with its
 // memory.
+#include <atomic>
 #include <chrono>
+#include <future>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -78,6 +82,7 @@ TEST(OutOfPinnedMemoryIsATypedError) {
   Fake().Reset();
   StagedWorld world(1);
   auto part = OnGpu(&world, 0, Allreduce(1), 0);
+  world.gpu(0).Wait();
   Fake().Inject("out_of_memory", 1);
   part->Submit();
   const Completion end = world.Wait(0, 0);
@@ -190,6 +195,73 @@ TEST(NothingWakesWhenNothingIsStaged) {
   const int64_t before = world.backend(0).wakeups();
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   EXPECT_EQ(world.backend(0).wakeups(), before);
+}
+
+// Pinned memory that was handed out and not given back, of 16 collectives that all wait.
+TEST(HostMemoryInUseIsBounded) {
+  Fake().Reset();
+  StagingOptions options;
+  options.most_bytes = 4 * kElements * static_cast<int64_t>(sizeof(float));
+  StagedWorld world(2, SmallConfig(), options);
+  std::vector<std::unique_ptr<DevicePart>> parts;
+  for (uint64_t n = 0; n < 16; ++n) {
+    for (Rank rank : {0, 1}) parts.push_back(OnGpu(&world, rank, Allreduce(2), n));
+  }
+  for (Rank rank : {0, 1}) world.gpu(rank).Wait();
+  const long before = Fake().Count("live_pinned");
+  Fake().Set("hold", 1);
+  for (auto& part : parts) part->Submit();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_TRUE(Fake().Count("live_pinned") - before <= 2 * 4);
+  Fake().Set("hold", 0);
+  for (uint64_t n = 0; n < 16; ++n) {
+    for (Rank rank : {0, 1}) EXPECT_TRUE(world.Wait(rank, n).status.ok());
+  }
+  // What waits for memory ends with an abort, too.
+  Fake().Set("hold", 1);
+  std::vector<std::unique_ptr<DevicePart>> late;
+  for (uint64_t n = 16; n < 32; ++n) late.push_back(OnGpu(&world, 0, Allreduce(2), n));
+  for (auto& part : late) part->Submit();
+  for (Rank rank : {0, 1}) world.backend(rank).Abort(Unavailable("rank 7 was lost"));
+  Fake().Set("hold", 0);
+  for (uint64_t n = 16; n < 32; ++n) {
+    EXPECT_EQ(world.Wait(0, n).status.ToString(), Unavailable("rank 7 was lost").ToString());
+  }
+  world.gpu(0).Wait();
+}
+
+// A place may be used after later ones: it must not wait for their memory.
+TEST(TheLowestPlaceDoesNotWaitForMemory) {
+  Fake().Reset();
+  StagedWorld world(1);
+  std::map<uint64_t, std::function<void()>> runs;  // by place
+  std::mutex mutex;                                // guards runs
+  std::promise<void> all;
+  Staging::Host host;
+  host.run = [&](uint64_t place, Collective collective, std::function<void(Completion)> ended) {
+    std::lock_guard<std::mutex> lock(mutex);
+    runs[place] = [sequence = collective.sequence, ended = std::move(ended)] {
+      Completion completion;
+      completion.sequence = sequence;
+      ended(std::move(completion));
+    };
+    if (place != 1) return;
+    for (auto& [number, end] : runs) end();
+  };
+  host.give_up = [](uint64_t) {};
+  host.fail = [](Status) {};
+  std::atomic<int> ended{0};
+  const auto sink = [&](Completion completion) {
+    if (completion.stage == CompletionStage::kEnded && ++ended == 2) all.set_value();
+  };
+  StagingOptions options;
+  options.most_bytes = 1;
+  Staging staging(host, sink, options);
+  auto first = OnGpu(&world, 0, Allreduce(1), 1);
+  auto second = OnGpu(&world, 0, Allreduce(1), 2);
+  staging.Submit(2, second->collective());
+  staging.Submit(1, first->collective());
+  EXPECT_TRUE(all.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready);
 }
 
 }  // namespace
