@@ -193,7 +193,13 @@ def start_bucket_allreduce(
     their tensors are the results of.
 
     Args:
-        tensors: what bucket_allreduce takes, as the other arguments are.
+        tensors: as for bucket_allreduce.
+        name: likewise.
+        op: likewise.
+        prescale_factor: likewise.
+        postscale_factor: likewise.
+        layout_hash: likewise.
+        process_set: likewise.
 
     Returns:
         A function, to be called once, that waits and returns the reduced tensors.

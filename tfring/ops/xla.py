@@ -106,8 +106,9 @@ def refuse(name: str, kind: str) -> None:
         reason = f"cannot be compiled by XLA: {reason}"
     if reason:
         dense = "make gradients dense with sparse_as_dense=True, or " if "Slices" in kind else ""
+        kind = kind.partition("_")[0]
         raise NotImplementedError(
-            f"the {kind.partition('_')[0]} of {name} is inside a function with jit_compile=True and "
+            f"the {kind} of {name} is inside a function with jit_compile=True and "
             f"{reason}; {dense}use jit_compile=False, in tf.function or in compile() "
             '(where "auto", the default, means True as soon as there is a GPU)'
         )
