@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "ops/kernels/topology_field.h"
-#include "ops/runtime/interfaces/device_stream.h"
 #include "ops/runtime/process/process_runtime.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/xla/attributes.h"

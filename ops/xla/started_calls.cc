@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "ops/runtime/base/log.h"
-#include "ops/runtime/interfaces/device_stream.h"
 
 namespace tfring {
 namespace {

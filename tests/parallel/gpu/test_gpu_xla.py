@@ -111,9 +111,25 @@ def test_buckets_are_begun_before_the_first_is_waited_for(rank: int, size: int) 
     for i, result in enumerate(results):
         expected = sum(r + i for r in range(size))
         np.testing.assert_array_equal(result.numpy(), np.full(100 * (i + 1), expected, "float32"))
-    ir = step.experimental_get_compiler_ir(*xs)(stage="optimized_hlo", device_name="/GPU:0")
+    ir = step.experimental_get_compiler_ir(*xs)(stage="optimized_hlo", platform_name="GPU")
     calls = re.findall(r'custom_call_target="tfring_(\w+)"', ir)
     assert calls == ["start"] * 4 + ["done"] * 4
+
+
+@pytest.mark.skipif(not (NCCL and ON_DOUBLE), reason="holds the streams of the driver's double")
+def test_the_host_does_not_wait_for_the_gpu(several: int) -> None:
+    """While the streams start nothing, two steps are put on them; the results are right."""
+    step = reduced_in_buckets(2, "gpu.xla.held")
+    x, y = (on_gpu(np.full(100, value, "float32")) for value in (1, 2))
+    step(x, y)  # compiles, and makes the communicator
+    fake_cuda.set_value("hold", 1)
+    try:
+        results = [step(x, y), step(y, x)]
+    finally:
+        fake_cuda.set_value("hold", 0)
+    for first, second in (results[0], results[1][::-1]):
+        np.testing.assert_array_equal(first.numpy(), np.full(100, several, "float32"))
+        np.testing.assert_array_equal(second.numpy(), np.full(100, 2 * several, "float32"))
 
 
 def test_an_error_is_that_of_the_collective(rank: int, several: int) -> None:

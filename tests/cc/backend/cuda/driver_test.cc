@@ -99,6 +99,23 @@ TEST(ThreadsKeepTheContextThatTheyHad) {
   EXPECT_TRUE(popped == mine.context());
 }
 
+TEST(ANumberIsWrittenInOrderWithTheStream) {
+  Framework framework(0);
+  CudaDevices devices(FakeDriver(), DeviceRule());
+  const auto stream = Wrap(&devices, framework);
+  const auto memory = stream->AllocateScratch(8);
+  ASSERT_TRUE(memory.ok());
+  auto* const numbers = static_cast<int32_t*>(memory->get());
+  EXPECT_TRUE(stream->Write(numbers + 1, 5).ok());
+  EXPECT_TRUE(stream->Write(numbers + 1, -7).ok());
+  int32_t host = 0;
+  EXPECT_EQ(Cu().MemcpyDtoHAsync(&host, reinterpret_cast<CuDevicePtr>(numbers + 1), sizeof(host),
+                                 framework.stream()),
+            kCudaSuccess);
+  framework.Synchronize();
+  EXPECT_EQ(host, -7);
+}
+
 TEST(OneEventIsMarkedAgainAndEventsAreUsedAgain) {
   Framework framework(0);
   CudaDevices devices(FakeDriver(), DeviceRule());
