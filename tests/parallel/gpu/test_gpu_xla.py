@@ -61,17 +61,16 @@ def test_values_stay_on_the_gpu(rank: int, size: int) -> None:
         np.testing.assert_array_equal(last.numpy(), everybody[-1])
 
 
-def test_integers_and_rank_and_size(rank: int, size: int) -> None:
+def test_integers_no_elements_and_rank_and_size(rank: int, size: int) -> None:
     @compiled
-    def step(x: Any) -> Any:
-        return (
-            hvd.allreduce(x, op=hvd.Sum, name="gpu.xla.int32"),
-            tfring.rank_op(),
-            tfring.size_op(),
-        )
+    def step(x: Any, empty: Any) -> Any:
+        group = hvd.grouped_allreduce([x, empty], op=hvd.Sum, name="gpu.xla.odd")
+        return *group, tfring.rank_op(), tfring.size_op()
 
-    total, its_rank, its_size = step(on_gpu(np.array([1, 2], "int32")))
+    x, nothing = on_gpu(np.array([1, 2], "int32")), on_gpu(np.zeros((0, 3), "float32"))
+    total, empty, its_rank, its_size = step(x, nothing)
     np.testing.assert_array_equal(total.numpy(), [size, 2 * size])
+    assert empty.shape == (0, 3)
     assert (int(its_rank), int(its_size)) == (rank, size)
 
 
@@ -144,6 +143,24 @@ def test_an_error_is_that_of_the_collective(rank: int, several: int) -> None:
         pair(wrong, right)
     for result in pair(right, right):
         np.testing.assert_array_equal(result.numpy(), np.full(3, several))
+
+
+def test_a_failed_step_ends_on_all_ranks(rank: int, several: int) -> None:
+    part = reduced_in_buckets(2, "gpu.xla.failing")
+
+    @tf.function
+    def step(x: Any, good: Any) -> Any:
+        with tf.device("CPU:0"):
+            check = tf.debugging.Assert(good, ["this rank fails"])
+        with tf.control_dependencies([check]):
+            return part(x, x)
+
+    x = on_gpu(np.ones(3, "float32"))
+    expected: Any = tf.errors.InvalidArgumentError if rank == 0 else tf.errors.AbortedError
+    with pytest.raises(expected, match="this rank fails"):
+        step(x, tf.constant(rank != 0))
+    for result in step(x, tf.constant(True)):
+        np.testing.assert_array_equal(result.numpy(), np.full(3, several, "float32"))
 
 
 def test_fit_with_the_default_jit_compile(several: int) -> None:

@@ -2,6 +2,7 @@
 #include "ops/runtime/backend/cuda/driver.h"
 
 #include <string>
+#include <vector>
 
 #include "ops/runtime/backend/cuda/pinned_memory.h"
 #include "ops/runtime/backend/cuda/stream.h"
@@ -103,17 +104,14 @@ TEST(ANumberIsWrittenInOrderWithTheStream) {
   Framework framework(0);
   CudaDevices devices(FakeDriver(), DeviceRule());
   const auto stream = Wrap(&devices, framework);
-  const auto memory = stream->AllocateScratch(8);
-  ASSERT_TRUE(memory.ok());
-  auto* const numbers = static_cast<int32_t*>(memory->get());
-  EXPECT_TRUE(stream->Write(numbers + 1, 5).ok());
-  EXPECT_TRUE(stream->Write(numbers + 1, -7).ok());
-  int32_t host = 0;
-  EXPECT_EQ(Cu().MemcpyDtoHAsync(&host, reinterpret_cast<CuDevicePtr>(numbers + 1), sizeof(host),
-                                 framework.stream()),
-            kCudaSuccess);
-  framework.Synchronize();
-  EXPECT_EQ(host, -7);
+  const CuDevicePtr memory = framework.Allocate(std::vector<char>(8, 1));
+  auto* const number = reinterpret_cast<char*>(memory) + 4;
+  EXPECT_TRUE(stream->Write(number, 5).ok());
+  EXPECT_TRUE(stream->Write(number, -7).ok());
+  const auto fetched = framework.Fetch(memory, 8);
+  framework.Wait();
+  EXPECT_TRUE(*fetched == std::vector<char>({1, 1, 1, 1, -7, -1, -1, -1}));
+  framework.Free(memory);
 }
 
 TEST(OneEventIsMarkedAgainAndEventsAreUsedAgain) {
