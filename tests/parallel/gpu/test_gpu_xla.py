@@ -61,16 +61,16 @@ def test_values_stay_on_the_gpu(rank: int, size: int) -> None:
         np.testing.assert_array_equal(last.numpy(), everybody[-1])
 
 
-def test_integers_no_elements_and_rank_and_size(rank: int, size: int) -> None:
+def test_integers_scalars_and_rank_and_size(rank: int, size: int) -> None:
     @compiled
-    def step(x: Any, empty: Any) -> Any:
-        group = hvd.grouped_allreduce([x, empty], op=hvd.Sum, name="gpu.xla.odd")
+    def step(x: Any, scalar: Any) -> Any:
+        group = hvd.grouped_allreduce([x, scalar], op=hvd.Sum, name="gpu.xla.odd")
         return *group, tfring.rank_op(), tfring.size_op()
 
-    x, nothing = on_gpu(np.array([1, 2], "int32")), on_gpu(np.zeros((0, 3), "float32"))
-    total, empty, its_rank, its_size = step(x, nothing)
+    x, scalar = on_gpu(np.array([1, 2], "int32")), on_gpu(np.float32(rank))
+    total, ranks, its_rank, its_size = step(x, scalar)
     np.testing.assert_array_equal(total.numpy(), [size, 2 * size])
-    assert empty.shape == (0, 3)
+    assert float(ranks) == size * (size - 1) / 2
     assert (int(its_rank), int(its_size)) == (rank, size)
 
 
