@@ -119,8 +119,8 @@ docs: build ## The documentation as HTML in docs/_build/html; warnings are error
 bench: build ## Benchmarks on two ranks, compared with Open MPI alone; JSON in build/bench
 	tools/bench.sh "$(BUILD)/bench"
 
-gpu-check: build ## The runtime on a GPU, step by step; on the doubles with GPU_CHECK_DOUBLE=1. JSON in build/
-	$(PY) tools/gpu_check.py --build "$(BUILD)" --output "$(BUILD)/gpu_check.jsonl"
+gpu-check: build ## tfring on a GPU, step by step; on the doubles with GPU_CHECK_DOUBLE=1. JSON in build/
+	$(PY) tools/gpu_check.py --build "$(BUILD)" --output "$(BUILD)/gpu_check.jsonl" $(GPU_CHECK_ARGS)
 
 clean: ## Remove what was built
 	rm -rf build build-* dist tfring/_lib/*.so *.egg-info

@@ -5,15 +5,15 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 run() {
-  local folder=$1 kinds=$2
-  shift 2
+  local folder=$1 kinds=$2 target=$3
+  shift 3
   mkdir -p "$folder"
   cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DTFRING_SANITIZE=$kinds" \
     -DTFRING_BUILD_OPS=OFF -DTFRING_BUILD_BINDINGS=OFF >"$folder/configure.log" || {
     cat "$folder/configure.log"
     return 1
   }
-  cmake --build "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}"
+  cmake --build "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --target "$target"
   ctest --test-dir "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --output-on-failure --timeout 600 --no-tests=error "$@"
 }
 
@@ -21,6 +21,6 @@ export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 echo "== address, undefined"
-run "$1-address" address,undefined
+run "$1-address" address,undefined all
 echo "== thread"
-run "$1-thread" thread -R '^(protocol_engine|transport|backend|process|doubles)'
+run "$1-thread" thread tests_with_threads -R '^(protocol_engine|transport|backend|process|doubles)'

@@ -16,6 +16,14 @@ def _library() -> ctypes.CDLL:
     return library
 
 
+def is_driver() -> bool:
+    """Whether the CUDA driver of this process is the fake."""
+    try:
+        return hasattr(ctypes.CDLL("libcuda.so.1"), "FakeCudaCount")
+    except OSError:
+        return False
+
+
 def set_value(name: str, value: int) -> None:
     """Changes a setting: `seed`, `delay_us`, `hold`, ..."""
     _library().FakeCudaSet(name.encode(), value)

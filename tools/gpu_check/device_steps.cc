@@ -1,12 +1,8 @@
-// The steps about the driver, the libraries, the pack kernels and waiting.
+// The steps about the driver, the libraries and the pack kernels.
 
-#include <algorithm>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
 #include <random>
 
-#include "ops/runtime/backend/cuda/device_waiter.h"
 #include "ops/runtime/backend/nccl/nccl_library.h"
 #include "ops/runtime/backend/pack/pack_kernels.h"
 #include "ops/runtime/backend/reduction/reduce_kernels.h"
@@ -65,6 +61,16 @@ void CheckBits(Gpu* gpu, PackKernels* kernels, DataType dtype, double factor, in
   gpu->Free(dst);
 }
 
+// Whether a GPU reads and writes the memory of another one directly.
+bool CanAccess(Gpu* gpu, int ordinal, int peer_ordinal) {
+  CuDevice device = 0, peer = 0;
+  gpu->Check(gpu->cu().DeviceGet(&device, ordinal), "opening a GPU");
+  gpu->Check(gpu->cu().DeviceGet(&peer, peer_ordinal), "opening a GPU");
+  int can = 0;
+  gpu->Check(gpu->more().DeviceCanAccessPeer(&can, device, peer), "asking for peer access");
+  return can != 0;
+}
+
 }  // namespace
 
 void Facts(const Options& options, Report* report) {
@@ -75,11 +81,26 @@ void Facts(const Options& options, Report* report) {
   int version = 0;
   gpu.Check(gpu.cu().DriverGetVersion(&version), "asking for the version");
   report->Add("driver_cuda", version);
-  report->Add("name", gpu.device()->name());
-  report->Add("uuid", gpu.device()->uuid());
+  std::string peers;
+  for (int i = 0; i < count; ++i) {
+    const Gpu one(options, i);
+    const std::string suffix = i == 0 ? "" : "_" + std::to_string(i);
+    report->Add("name" + suffix, one.device()->name());
+    report->Add("uuid" + suffix, one.device()->uuid());
+    for (int peer = 0; peer < count; ++peer) {
+      if (peer != i && CanAccess(&gpu, i, peer)) {
+        peers += (peers.empty() ? "" : ", ") + std::to_string(i) + " to " + std::to_string(peer);
+      }
+    }
+  }
+  report->Add("peer_access", peers.empty() ? "none" : peers);
+  size_t bytes = 0;
+  gpu.Check(gpu.more().DeviceTotalMem(&bytes, gpu.device()->ordinal()), "asking for the memory");
+  report->Add("memory_gib", static_cast<double>(bytes) / (1 << 30));
   report->Add("capability", gpu.device()->compute_capability());
   report->Add("multiprocessors", gpu.device()->multiprocessors());
-  report->Add("pack_kernels", PackImagesText());
+  const std::string images = PackImagesText();
+  report->Add("pack_kernels", images.empty() ? "none: built without NVRTC" : images);
   const PackImage* image = ChoosePackImage(BuiltPackImages(), gpu.device()->compute_capability());
   report->Add("pack_image", image == nullptr ? -1 : image->architecture);
 }
@@ -136,48 +157,6 @@ void PackSpeed(const Options& options, Report* report) {
         report->Add(name + "_of_copy", bytes / seconds / (static_cast<double>(2 * total) / copy));
       }
     }
-  }
-}
-
-void Latency(const Options& options, Report* report) {
-  Gpu gpu(options, 0);
-  char* memory = gpu.Allocate(1 << 20);
-  const auto work = [&] {
-    gpu.Check(
-        gpu.cu().MemsetD8Async(reinterpret_cast<CuDevicePtr>(memory), 1, 1 << 20, gpu.stream()),
-        "setting memory");
-  };
-  const int times = options.doubles ? 20 : 500;
-  work();
-  gpu.Wait();
-  std::vector<double> polled, waited;
-  for (int i = 0; i < times; ++i) {
-    const double start = Seconds();
-    work();
-    gpu.Wait();
-    polled.push_back(Seconds() - start);
-  }
-  std::mutex mutex;
-  std::condition_variable changed;
-  DeviceWaiter waiter(gpu.device());
-  for (int i = 0; i < times; ++i) {
-    const double start = Seconds();
-    work();
-    bool done = false;
-    waiter.After(gpu.stream(), [&](const DeviceOutcome& outcome) {
-      std::lock_guard<std::mutex> lock(mutex);
-      done = outcome.status.ok();
-      changed.notify_one();
-    });
-    std::unique_lock<std::mutex> lock(mutex);
-    changed.wait(lock, [&] { return done; });
-    waited.push_back(Seconds() - start);
-  }
-  for (std::vector<double>* times_of : {&polled, &waited}) {
-    std::sort(times_of->begin(), times_of->end());
-    const std::string name = times_of == &polled ? "spinning" : "waiter";
-    report->Add(name + "_us", times_of->at(times_of->size() / 2) * 1e6);
-    report->Add(name + "_us_95", times_of->at(times_of->size() * 95 / 100) * 1e6);
   }
 }
 

@@ -1,6 +1,29 @@
 #include "tools/gpu_check/gpu.h"
 
+#include <dlfcn.h>
+
 namespace tfring::gpu_check {
+namespace {
+
+template <typename Function>
+void Find(void* library, const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+  Require(*function != nullptr, std::string("the CUDA driver has no ") + name);
+}
+
+}  // namespace
+
+MoreCudaFunctions LoadMore(const Options& options) {
+  void* const library = dlopen(options.driver.c_str(), RTLD_NOW | RTLD_LOCAL);
+  Require(library != nullptr, "there is no CUDA driver " + options.driver);
+  MoreCudaFunctions more;
+  Find(library, "cuStreamSynchronize", &more.StreamSynchronize);
+  Find(library, "cuEventSynchronize", &more.EventSynchronize);
+  Find(library, "cuEventElapsedTime", &more.EventElapsedTime);
+  Find(library, "cuDeviceCanAccessPeer", &more.DeviceCanAccessPeer);
+  Find(library, "cuDeviceTotalMem_v2", &more.DeviceTotalMem);
+  return more;
+}
 
 int Gpu::Count(const Options& options) {
   const auto driver = Require(CudaDriver::Load(options.driver));
@@ -9,7 +32,7 @@ int Gpu::Count(const Options& options) {
   return count;
 }
 
-Gpu::Gpu(const Options& options, int ordinal) {
+Gpu::Gpu(const Options& options, int ordinal) : more_(LoadMore(options)) {
   const auto driver = Require(CudaDriver::Load(options.driver));
   const CudaFunctions& cu = driver->cu();
   CuDevice device = 0;
@@ -63,6 +86,21 @@ double Gpu::TimeOf(int times, const std::function<void()>& enqueue) {
   for (int i = 0; i < times; ++i) enqueue();
   Wait();
   return (Seconds() - start) / times;
+}
+
+double Gpu::DeviceTimeOf(const std::function<void()>& enqueue) {
+  CuEvent from = nullptr, to = nullptr;
+  Check(cu().EventCreate(&from, 0), "making an event");
+  Check(cu().EventCreate(&to, 0), "making an event");
+  Check(cu().EventRecord(from, stream_), "recording an event");
+  enqueue();
+  Check(cu().EventRecord(to, stream_), "recording an event");
+  Wait();
+  float milliseconds = 0.0f;
+  Check(more_.EventElapsedTime(&milliseconds, from, to), "reading the device's clock");
+  Check(cu().EventDestroy(from), "destroying an event");
+  Check(cu().EventDestroy(to), "destroying an event");
+  return milliseconds / 1e3;
 }
 
 }  // namespace tfring::gpu_check

@@ -1,6 +1,7 @@
 #ifndef TFRING_TOOLS_GPU_CHECK_GPU_H_
 #define TFRING_TOOLS_GPU_CHECK_GPU_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,6 +23,16 @@ struct Options {
 // The largest tensor.
 inline int64_t LargestBytes(const Options& options) { return options.doubles ? 1 << 18 : 1 << 30; }
 
+// Functions of the driver that the runtime does not use, and the checks do.
+struct MoreCudaFunctions {
+  CuResult (*StreamSynchronize)(CuStream);
+  CuResult (*EventSynchronize)(CuEvent);
+  CuResult (*EventElapsedTime)(float* milliseconds, CuEvent from, CuEvent to);
+  CuResult (*DeviceCanAccessPeer)(int* can, CuDevice, CuDevice peer);
+  CuResult (*DeviceTotalMem)(size_t* bytes, CuDevice);
+};
+MoreCudaFunctions LoadMore(const Options& options);
+
 // A GPU, its primary context current on this thread for good, and a stream. Failures throw.
 class Gpu {
  public:
@@ -31,6 +42,7 @@ class Gpu {
 
   const std::shared_ptr<CudaDevice>& device() const { return device_; }
   const CudaFunctions& cu() const { return device_->cu(); }
+  const MoreCudaFunctions& more() const { return more_; }
   CuStream stream() const { return stream_; }
 
   char* Allocate(int64_t bytes);
@@ -41,13 +53,23 @@ class Gpu {
 
   // Spins until the stream has done its work.
   void Wait();
-  // Seconds that one of `times` runs of what `enqueue` enqueues takes, after one to warm up.
+  // Seconds that one of `times` runs of what `enqueue` enqueues takes on the host's clock, after
+  // one to warm up.
   double TimeOf(int times, const std::function<void()>& enqueue);
+  // Seconds on the device's clock from before to after what `enqueue` puts on the stream.
+  double DeviceTimeOf(const std::function<void()>& enqueue);
 
  private:
+  const MoreCudaFunctions more_;
   std::shared_ptr<CudaDevice> device_;
   CuStream stream_ = nullptr;
 };
+
+// The value of which half (fraction 0.5) or 95 of 100 (0.95) are smaller.
+inline double Quantile(std::vector<double> values, double fraction) {
+  std::sort(values.begin(), values.end());
+  return values.at(static_cast<size_t>(static_cast<double>(values.size()) * fraction));
+}
 
 }  // namespace tfring::gpu_check
 

@@ -6,9 +6,10 @@
 #include <unistd.h>
 
 #include <exception>
+#include <functional>
 #include <thread>
 
-#include "ops/runtime/backend/nccl/nccl_library.h"
+#include "tools/gpu_check/bare.h"
 #include "tools/gpu_check/pair.h"
 #include "tools/gpu_check/steps.h"
 
@@ -27,40 +28,6 @@ int TimesOf(const Options& options, int64_t bytes) {
   if (options.doubles) return 2;
   return bytes < 1 << 24 ? 200 : 10;
 }
-
-// The calls of NCCL itself, on one rank.
-class Bare {
- public:
-  explicit Bare(const Options& options) : gpu_(options, 0) {
-    library_ = Require(LoadNccl(options.nccl, ""));
-    NcclConfig config;
-    config.blocking = 1;
-    const NcclUniqueId id = Require(MakeNcclUniqueId(library_, 30 * kSecond));
-    Check(library_->call.CommInitRankConfig(&comm_, 1, id, 0, &config), "making a communicator");
-  }
-  ~Bare() { library_->call.CommDestroy(comm_); }
-
-  double TimeOf(int64_t count, int times) {
-    char* memory = gpu_.Allocate(4 * count);
-    const double seconds = gpu_.TimeOf(times, [&] {
-      Check(library_->call.AllReduce(memory, memory, static_cast<size_t>(count),
-                                     static_cast<int>(NcclType::kFloat32),
-                                     static_cast<int>(NcclOp::kSum), comm_, gpu_.stream()),
-            "an allreduce");
-    });
-    gpu_.Free(memory);
-    return seconds;
-  }
-
- private:
-  void Check(NcclResult result, const char* what) {
-    Require(NcclStatus(*library_, result, what, comm_));
-  }
-
-  Gpu gpu_;
-  std::shared_ptr<const NcclLibrary> library_;
-  NcclComm comm_ = nullptr;
-};
 
 struct Sockets {
   Sockets() { Require(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "no socket pair"); }
@@ -103,49 +70,100 @@ pid_t Fork(const std::function<void()>& rank) {
 // The GPU of rank 1: another one if there is one.
 int Second(const Options& options) { return Gpu::Count(options) > 1 ? 1 : 0; }
 
-void CheckAndTime(GpuRank* rank, const Options& options, Report* report) {
-  for (int64_t bytes : Sizes(options)) {
-    if (bytes <= 64 << 20) rank->CheckSum(bytes / 4 + 1);
+using Timed = std::function<CallTimes(int64_t count, int times)>;
+
+std::vector<CallTimes> TimeAll(const Options& options, const Timed& timed) {
+  std::vector<CallTimes> all;
+  for (int64_t bytes : Sizes(options)) all.push_back(timed(bytes / 4, TimesOf(options, bytes)));
+  return all;
+}
+
+// The runtime and NCCL in the same mode, by the device's clock; and what calls cost the host.
+void Compare(const Options& options, const std::vector<CallTimes>& bare,
+             const std::vector<CallTimes>& ours, Report* report) {
+  const std::vector<int64_t> sizes = Sizes(options);
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const std::string bytes = std::to_string(sizes[i]);
+    report->Add("bare_us_" + bytes, bare[i].device * 1e6);
+    report->Add("over_us_" + bytes, (ours[i].device - bare[i].device) * 1e6);
+    report->Add("bare_host_us_" + bytes, bare[i].host * 1e6);
+    report->Add("submit_us_" + bytes, ours[i].host * 1e6);
+    report->Add("launch_us_" + bytes, ours[i].launched * 1e6);
   }
-  for (int64_t bytes : Sizes(options)) {
-    const double seconds = rank->TimeOf(bytes / 4, TimesOf(options, bytes));
-    if (report != nullptr) report->Add("us_" + std::to_string(bytes), seconds * 1e6);
+}
+
+// Returns when the other rank is there, too.
+void Meet(int socket) {
+  char byte = 0;
+  Require(SendAll(socket, &byte, 1) && ReceiveAll(socket, &byte, 1), "the other rank is gone");
+}
+
+// Of two ranks: one for the runtime, one for what else they tell each other.
+struct TwoSockets {
+  Sockets runtime;
+  Sockets checks;
+
+  // Of two processes, each keeps its own ends: so it sees that the other is gone.
+  void Keep(Rank self) const {
+    close(runtime.ends[1 - self]);
+    close(checks.ends[1 - self]);
   }
+};
+
+// What both of two ranks do. `report` may be null.
+void CheckAndTime(const Options& options, Rank self, const TwoSockets& sockets, Report* report) {
+  const int gpu = self == 0 ? 0 : Second(options);
+  const int socket = sockets.checks.ends[self];
+  std::vector<CallTimes> ours;
+  {
+    GpuRank rank(options, self, 2, gpu, sockets.runtime.ends[self]);
+    const int kinds = rank.CheckKinds();
+    if (report != nullptr) report->Add("kinds", kinds);
+    for (int64_t bytes : Sizes(options)) {
+      if (bytes <= 64 << 20) rank.CheckSum(bytes / 4 + 1);
+    }
+    ours = TimeAll(options, [&](int64_t count, int times) { return rank.TimeOf(count, times); });
+    Meet(socket);  // both have all results before either ends its communicator
+  }
+  Bare bare(options, self, 2, gpu, socket, false);
+  const std::vector<CallTimes> direct =
+      TimeAll(options, [&](int64_t count, int times) { return bare.TimeOf(count, times); });
+  Meet(socket);
+  if (report != nullptr) Compare(options, direct, ours, report);
 }
 
 }  // namespace
 
 void OneRank(const Options& options, Report* report) {
-  Bare bare(options);
-  GpuRank rank(options, 0, 1, 0, -1);
-  rank.CheckSum(1000);
-  for (int64_t bytes : Sizes(options)) {
-    const int times = TimesOf(options, bytes);
-    const double direct = bare.TimeOf(bytes / 4, times);
-    const double ours = rank.TimeOf(bytes / 4, times);
-    report->Add("bare_us_" + std::to_string(bytes), direct * 1e6);
-    report->Add("over_us_" + std::to_string(bytes), (ours - direct) * 1e6);
+  std::vector<CallTimes> direct[2];
+  for (const bool blocking : {false, true}) {
+    Bare bare(options, 0, 1, 0, -1, blocking);
+    direct[blocking] =
+        TimeAll(options, [&](int64_t count, int times) { return bare.TimeOf(count, times); });
+    const std::string mode = blocking ? "blocking" : "nonblocking";
+    report->Add("init_seconds_" + mode, bare.init_seconds());
+    report->Add("host_us_" + mode, direct[blocking].front().host * 1e6);
   }
+  GpuRank rank(options, 0, 1, 0, -1);
+  report->Add("kinds", rank.CheckKinds());
+  const std::vector<CallTimes> ours =
+      TimeAll(options, [&](int64_t count, int times) { return rank.TimeOf(count, times); });
+  Compare(options, direct[0], ours, report);
 }
 
 void Threads(const Options& options, Report* report) {
-  const Sockets sockets;
-  OnThreads([&](Rank self) {
-    GpuRank rank(options, self, 2, self == 0 ? 0 : Second(options), sockets.ends[self]);
-    CheckAndTime(&rank, options, self == 0 ? report : nullptr);
-  });
+  const TwoSockets sockets;
+  OnThreads([&](Rank self) { CheckAndTime(options, self, sockets, self == 0 ? report : nullptr); });
 }
 
 void Processes(const Options& options, Report* report) {
-  const Sockets sockets;
+  const TwoSockets sockets;
   const pid_t child = Fork([&] {
-    GpuRank rank(options, 1, 2, Second(options), sockets.ends[1]);
-    CheckAndTime(&rank, options, nullptr);
+    sockets.Keep(1);
+    CheckAndTime(options, 1, sockets, nullptr);
   });
-  {
-    GpuRank rank(options, 0, 2, 0, sockets.ends[0]);
-    CheckAndTime(&rank, options, report);
-  }
+  sockets.Keep(0);
+  CheckAndTime(options, 0, sockets, report);
   int status = 0;
   waitpid(child, &status, 0);
   Require(status == 0, "rank 1 failed");

@@ -2,21 +2,22 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "ops/runtime/backend/nccl/meeting.h"
+#include "ops/runtime/backend/nccl/nccl_program.h"
+#include "tests/cc/backend/world.h"
 
 namespace tfring::gpu_check {
 namespace {
 
-bool SendAll(int socket, const char* data, size_t bytes) {
-  while (bytes > 0) {
-    const ssize_t sent = send(socket, data, bytes, MSG_NOSIGNAL);
-    if (sent <= 0) return false;
-    data += sent;
-    bytes -= static_cast<size_t>(sent);
-  }
-  return true;
+// All tensors of a check of kinds; more than the largest of them need together.
+constexpr int64_t kKindsBytes = 64 << 20;
+
+bool HasKernels(const Options& options, const Gpu& gpu) {
+  return options.doubles ||
+         ChoosePackImage(BuiltPackImages(), gpu.device()->compute_capability()) != nullptr;
 }
 
 // Two ranks on one GPU are staged, because NCCL before 2.30 refuses them. Here they shall try: each
@@ -31,6 +32,21 @@ void NameApart(char* block, size_t bytes, size_t member) {
 
 }  // namespace
 
+bool SendAll(int socket, const void* data, size_t bytes) {
+  const char* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t sent = send(socket, at, bytes, MSG_NOSIGNAL);
+    if (sent <= 0) return false;
+    at += sent;
+    bytes -= static_cast<size_t>(sent);
+  }
+  return true;
+}
+
+bool ReceiveAll(int socket, void* data, size_t bytes) {
+  return recv(socket, data, bytes, MSG_WAITALL) == static_cast<ssize_t>(bytes);
+}
+
 class SocketOrder::Place final : public HostPlace {
  public:
   explicit Place(SocketOrder* order) : order_(order) {}
@@ -43,8 +59,10 @@ class SocketOrder::Place final : public HostPlace {
   }
 
   void Stage(Collective collective) override {
-    std::fprintf(stderr, "%s cannot be run by NCCL here\n", collective.what.c_str());
-    std::abort();
+    Completion completion;
+    completion.sequence = collective.sequence;
+    completion.status = Unimplemented(collective.what + " would be staged, not run by NCCL");
+    order_->sink_(std::move(completion));
   }
 
  private:
@@ -74,7 +92,7 @@ void SocketOrder::Exchange(const Collective& collective,
       const size_t block = static_cast<size_t>(collective.block_bytes[t][m]);
       if (static_cast<int>(m) == collective.self) {
         std::memcpy(output, input, block);
-      } else if (recv(socket_, output, block, MSG_WAITALL) != static_cast<ssize_t>(block)) {
+      } else if (!ReceiveAll(socket_, output, block)) {
         completion.status = Unavailable("the other rank is gone");
       }
       NameApart(output, block, m);
@@ -88,8 +106,10 @@ GpuRank::GpuRank(const Options& options, Rank self, int size, int gpu, int socke
     : self_(self),
       size_(size),
       gpu_(options, gpu),
-      memory_(gpu_.Allocate(LargestBytes(options) + 64)),
-      order_(socket) {
+      packs_(HasKernels(options, gpu_)),
+      memory_bytes_(std::max(LargestBytes(options) + 64, kKindsBytes)),
+      memory_(gpu_.Allocate(memory_bytes_)),
+      order_(socket, [this](Completion completion) { Ended(std::move(completion)); }) {
   static const unsigned char text[] = "an image for the driver's double";
   NcclOptions made;
   made.self = self;
@@ -97,42 +117,61 @@ GpuRank::GpuRank(const Options& options, Rank self, int size, int gpu, int socke
   made.config.nccl_library = options.nccl;
   made.host = &order_;
   if (options.doubles) made.pack_images = {{0, text, sizeof(text)}};
-  backend_ = std::make_unique<NcclBackend>(std::move(made), [this](Completion completion) {
-    if (completion.stage != CompletionStage::kEnded) return;
-    std::lock_guard<std::mutex> lock(mutex_);
-    ended_[completion.sequence] = std::move(completion);
-    changed_.notify_all();
-  });
+  backend_ = std::make_unique<NcclBackend>(
+      std::move(made), [this](Completion completion) { Ended(std::move(completion)); });
 }
 
 GpuRank::~GpuRank() {
-  backend_->Abort(Cancelled("the check is over"));
+  bool in_flight;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    in_flight = ended_.size() < sequence_;
+  }
+  if (in_flight) backend_->Abort(Cancelled("the check is over"));
   backend_.reset();
 }
 
-uint64_t GpuRank::Submit(int64_t count) {
-  Collective collective;
+void GpuRank::Ended(Completion completion) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  launched_ = std::max(launched_, completion.sequence);  // launched in their order
+  if (completion.stage == CompletionStage::kEnded) {
+    ended_[completion.sequence] = std::move(completion);
+  }
+  changed_.notify_all();
+}
+
+uint64_t GpuRank::SubmitOnDevice(Collective collective, bool early) {
   collective.sequence = ++sequence_;
   collective.path = DataPath::kDevice;
+  auto stream = std::make_shared<CudaStream>(
+      gpu_.device(), gpu_.stream(), [](CollectiveKind, DataType, ReduceOp) { return true; });
+  Require(stream->MarkReady());
+  collective.device_calls.push_back({stream, 0, collective.buffers.size(), early, nullptr});
+  backend_->Submit(std::move(collective));
+  return sequence_;
+}
+
+uint64_t GpuRank::Submit(int64_t count, bool early) {
+  Collective collective;
   collective.what = "allreduce of " + std::to_string(4 * count) + " bytes";
   collective.kind = CollectiveKind::kAllreduce;
   collective.dtype = DataType::kFloat32;
   collective.op = ReduceOp::kSum;
   collective.self = self_;
-  for (Rank rank = 0; rank < size_; ++rank) collective.members.push_back(rank);
+  collective.members = testing::FirstRanks(size_);
   collective.buffers = {{memory_, memory_, 4 * count, 4 * count}};
-  auto stream = std::make_shared<CudaStream>(
-      gpu_.device(), gpu_.stream(), [](CollectiveKind, DataType, ReduceOp) { return true; });
-  Require(stream->MarkReady());
-  collective.device_calls.push_back({stream, 0, 1, false, nullptr});
-  backend_->Submit(std::move(collective));
-  return sequence_;
+  return SubmitOnDevice(std::move(collective), early);
 }
 
 Completion GpuRank::Wait(uint64_t sequence) {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [&] { return ended_.count(sequence) != 0; });
   return ended_[sequence];
+}
+
+void GpuRank::WaitLaunched(uint64_t sequence) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return launched_ >= sequence; });
 }
 
 void GpuRank::CheckSum(int64_t count) {
@@ -152,14 +191,69 @@ void GpuRank::CheckSum(int64_t count) {
   }
 }
 
-double GpuRank::TimeOf(int64_t count, int times) {
+// A copy of `bytes` in the device's memory behind what is used of it.
+char* GpuRank::Place(const std::vector<char>& bytes, int64_t* used) {
+  if (bytes.empty()) return nullptr;
+  char* const place = memory_ + *used;
+  *used += (static_cast<int64_t>(bytes.size()) + 255) / 256 * 256;
+  Require(*used <= memory_bytes_, "the check has too little memory on the GPU");
+  gpu_.Upload(place, bytes);
+  return place;
+}
+
+void GpuRank::CheckJob(const testing::Job& job) {
+  testing::JobMemory memory;
+  const std::vector<Rank> members = testing::FirstRanks(size_);
+  Collective collective = testing::MakeJob(job, members, self_, 0, &memory);
+  collective.what = job.Text();
+  int64_t used = 0;
+  for (size_t t = 0; t < collective.buffers.size(); ++t) {
+    TensorBuffer& buffer = collective.buffers[t];
+    const bool shared = buffer.output != nullptr && buffer.input == buffer.output;
+    char* const input = Place(memory.inputs[t], &used);
+    buffer.output = shared ? input : Place(memory.outputs[t], &used);
+    buffer.input = input;
+  }
+  const std::vector<TensorBuffer> buffers = collective.buffers;
+  Require(Wait(SubmitOnDevice(std::move(collective), false)).status);
+  const auto expected = testing::CpuResults(job, members)[static_cast<size_t>(self_)];
+  for (size_t t = 0; t < buffers.size(); ++t) {
+    const auto got = gpu_.Download(buffers[t].output, static_cast<int64_t>(expected[t].size()));
+    Require(testing::SameResult(job, got, expected[t]),
+            job.Text() + ": tensor " + std::to_string(t) + " of rank " + std::to_string(self_) +
+                " is not what the CPU gives");
+  }
+}
+
+int GpuRank::CheckKinds() {
+  int checked = 0;
+  for (const testing::Job& job : testing::AllJobs(size_)) {
+    testing::JobMemory memory;
+    const Collective collective =
+        testing::MakeJob(job, testing::FirstRanks(size_), self_, 0, &memory);
+    if (!MakeNcclProgram(collective, {packs_}).ok()) continue;  // it would be staged
+    CheckJob(job);
+    ++checked;
+  }
+  return checked;
+}
+
+CallTimes GpuRank::TimeOf(int64_t count, int times) {
   gpu_.Upload(memory_, std::vector<char>(static_cast<size_t>(4 * count)));
   Require(Wait(Submit(count)).status);
-  const double start = Seconds();
+  CallTimes result;
   uint64_t last = 0;
-  for (int i = 0; i < times; ++i) last = Submit(count);
+  result.device = gpu_.DeviceTimeOf([&] {
+    const double start = Seconds();
+    // The last one makes our stream wait for the results, and so for those of all before.
+    for (int i = 1; i <= times; ++i) last = Submit(count, i == times);
+    result.host = (Seconds() - start) / times;
+    WaitLaunched(last);
+    result.launched = (Seconds() - start) / times;
+  });
+  result.device /= times;
   Require(Wait(last).status);
-  return (Seconds() - start) / times;
+  return result;
 }
 
 }  // namespace tfring::gpu_check

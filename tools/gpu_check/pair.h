@@ -11,15 +11,21 @@
 #include "ops/runtime/backend/cuda/stream.h"
 #include "ops/runtime/backend/nccl/nccl_backend.h"
 #include "ops/runtime/interfaces/host_order.h"
+#include "tests/cc/backend/nccl/jobs.h"
 #include "tools/gpu_check/gpu.h"
 
 namespace tfring::gpu_check {
 
+// Whole messages over a socket; false if the other end is gone.
+bool SendAll(int socket, const void* data, size_t bytes);
+bool ReceiveAll(int socket, void* data, size_t bytes);
+
 // Carries the meeting before a communicator over one socket between two ranks, or to nobody, where
-// the runtime has its CPU backend. Nothing can be staged.
+// the runtime has its CPU backend. What would be staged ends with an error.
 class SocketOrder final : public HostOrder {
  public:
-  explicit SocketOrder(int socket) : socket_(socket) {}  // -1: this rank is alone
+  // `socket` -1: this rank is alone.
+  SocketOrder(int socket, CompletionSink sink) : socket_(socket), sink_(std::move(sink)) {}
   ~SocketOrder() override;
 
   std::unique_ptr<HostPlace> Reserve() override;
@@ -29,36 +35,56 @@ class SocketOrder final : public HostOrder {
   void Exchange(const Collective& collective, const std::function<void(Completion)>& ended);
 
   const int socket_;
+  const CompletionSink sink_;
   std::vector<std::thread> threads_;  // of the launch thread
 };
 
-// A rank with an NcclBackend on a GPU, and its allreduces of float32, all in one piece of memory:
-// freeing some can wait for the whole GPU, and so for a rank that waits for this one. Failures
-// throw.
+// Seconds of one of many calls that follow each other.
+struct CallTimes {
+  double device = 0.0;    // on the device's clock, from before the first to after the last
+  double host = 0.0;      // until the caller has made it
+  double launched = 0.0;  // until the device has been given it
+};
+
+// A rank with an NcclBackend on a GPU, all of its tensors in one piece of memory: freeing some can
+// wait for the whole GPU, and so for a rank that waits for this one. Failures throw.
 class GpuRank {
  public:
   // `socket` as in SocketOrder.
   GpuRank(const Options& options, Rank self, int size, int gpu, int socket);
   ~GpuRank();
 
-  // Sums `count` elements in place.
-  uint64_t Submit(int64_t count);
+  Rank self() const { return self_; }
+
+  // Sums `count` elements of float32 in place.
+  uint64_t Submit(int64_t count, bool early = false);
   Completion Wait(uint64_t sequence);
   void Abort(Status why) { backend_->Abort(std::move(why)); }
   // One allreduce of `count` elements, in which rank r has r + 1, and a look at every sum.
   void CheckSum(int64_t count);
-  // Seconds of one of `times` allreduces that follow each other.
-  double TimeOf(int64_t count, int times);
+  // Every kind of collective with every dtype and op against the CPU backend. Returns how many.
+  int CheckKinds();
+  // Of `times` allreduces of `count` elements.
+  CallTimes TimeOf(int64_t count, int times);
 
  private:
+  void CheckJob(const testing::Job& job);
+  char* Place(const std::vector<char>& bytes, int64_t* used);
+  void Ended(Completion completion);
+  uint64_t SubmitOnDevice(Collective collective, bool early);
+  void WaitLaunched(uint64_t sequence);
+
   const Rank self_;
   const int size_;
   Gpu gpu_;
+  const bool packs_;  // this GPU has pack kernels
+  const int64_t memory_bytes_;
   char* const memory_;
   SocketOrder order_;
   uint64_t sequence_ = 0;
-  std::mutex mutex_;  // guards ended_
+  std::mutex mutex_;  // guards the two below
   std::condition_variable changed_;
+  uint64_t launched_ = 0;
   std::map<uint64_t, Completion> ended_;
   std::unique_ptr<NcclBackend> backend_;
 };

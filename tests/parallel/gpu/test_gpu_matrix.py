@@ -1,32 +1,18 @@
-"""The table of collectives with tensors in GPU memory: values, gradients, and where results are.
-
-On the double TensorFlow's own kernels compute nothing on a GPU. So tensors are made on the CPU and
-copied, and only those gradients are compared that consist of collectives alone.
-"""
+"""The table of collectives with tensors in GPU memory: values, gradients, and where results are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
-import matrix
+import gpu_cells
 import matrix_cells
 import pytest
 import tensorflow as tf
 from matrix import Team
-from matrix_rows import COLLECTIVES, ROWS
+from matrix_rows import COLLECTIVES
 
 GPUS = tf.config.list_physical_devices("GPU")
 pytestmark = pytest.mark.skipif(not GPUS, reason="TensorFlow sees no GPU; see tests/gpu")
-
-# By collective, the variants whose gradients are collectives and nothing else.
-PURE_GRADIENTS = {
-    "allreduce": ("Sum", "Average", "scaled"),
-    "grouped_allreduce": ("Sum", "Average", "scaled"),
-    "alltoall": ("equal", "uneven"),
-}
-# Both of the same memory. TensorFlow keeps tensors of int32 on the host, also those of a GPU's op.
-ON_HOST = (tf.int32,)
 
 
 @pytest.fixture(scope="module")
@@ -36,71 +22,9 @@ def teams() -> Iterator[dict[str, Team]]:
         yield made
 
 
-def on_gpu(array: Any) -> Any:
-    with tf.device("CPU:0"):
-        host = tf.constant(array)
-    with tf.device("GPU:0"):
-        return tf.identity(host)
-
-
-def eagerly(function: Callable[..., Any], tensors: list[Any]) -> Any:
-    return function(tensors)
-
-
-def in_function(function: Callable[..., Any], tensors: list[Any]) -> Any:
-    return tf.function(function)(tensors)
-
-
-MODES = {"eager": eagerly, "function": in_function}
-
-
-class GpuCell(matrix_cells.Cell):
-    """A cell whose gradients are computed from given gradients of the results."""
-
-    def build(self, tensors: list[Any]) -> tuple[list[Any], list[Any]]:
-        if self.row.variant not in PURE_GRADIENTS.get(self.row.collective, ()):
-            self.gradients = None
-        if self.gradients is None:
-            return self.call(tensors), []
-        with tf.GradientTape() as tape:
-            tape.watch(tensors)
-            results = self.call(tensors)
-        upstream = [
-            on_gpu(weight.astype(matrix.dtype_of(self.dtype)))
-            for weight, result in zip(self.weights[self.team.position], results, strict=True)
-            if not result.dtype.is_integer
-        ]
-        results_with_gradient = [y for y in results if not y.dtype.is_integer]
-        return results, tape.gradient(results_with_gradient, tensors, output_gradients=upstream)
-
-    def check_places(self, results: list[Any]) -> None:
-        label = f"{self.row.collective} {self.row.variant} {self.dtype}"
-        for result in results:
-            want = "CPU:0" if result.dtype in ON_HOST else "GPU:0"
-            assert result.backing_device.endswith(want), f"{label} is on {result.backing_device}"
-
-
-def cells_of(collective: str, team: Team, everything: bool) -> list[GpuCell]:
-    return [
-        GpuCell(row, dtype, team)
-        for row in ROWS
-        if row.collective == collective
-        for dtype in row.dtypes
-        if everything or dtype in matrix.FEW
-    ]
-
-
 @pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize("mode", sorted(MODES))
+@pytest.mark.parametrize("mode", sorted(gpu_cells.MODES))
 @pytest.mark.parametrize("team", ["all", "halves"])
 def test_matrix_on_gpu(team: str, mode: str, collective: str, teams: dict[str, Team]) -> None:
-    cells = cells_of(collective, teams[team], everything=team == "all")
-
-    def build(tensors: list[Any]) -> list[tuple[list[Any], list[Any]]]:
-        rest = iter(tensors)
-        return [cell.build([next(rest) for _ in cell.inputs]) for cell in cells]
-
-    got = MODES[mode](build, [on_gpu(x) for cell in cells for x in cell.inputs])
-    for cell, (results, gradients) in zip(cells, got, strict=True):
-        cell.check_places([*results, *gradients])
-        cell.check(results, gradients)
+    cells = gpu_cells.cells_of(collective, teams[team], everything=team == "all")
+    assert gpu_cells.check_cells(cells, mode) > 0

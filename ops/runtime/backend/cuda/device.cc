@@ -142,7 +142,7 @@ Result<std::shared_ptr<void>> CudaDevice::Scratch(int64_t bytes) {
               ("allocating " + std::to_string(bytes) + " bytes of scratch memory").c_str()));
   }
   return std::shared_ptr<void>(
-      reinterpret_cast<void*>(memory),
+      reinterpret_cast<void*>(memory),  // NOLINT(performance-no-int-to-ptr): the driver's type
       [self = shared_from_this(), size, memory](void*) { self->ReturnScratch(size, memory); });
 }
 

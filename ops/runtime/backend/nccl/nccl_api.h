@@ -86,6 +86,7 @@ static_assert(sizeof(NcclConfig) == 48, "ncclConfig_t of 2.18");
 
 // Pointers to them, and to the two that return text.
 struct NcclFunctions {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a name and a list of parameters
 #define TFRING_NCCL_POINTER(name, parameters) NcclResult(*name) parameters = nullptr;
   TFRING_NCCL_FUNCTIONS(TFRING_NCCL_POINTER)
 #undef TFRING_NCCL_POINTER

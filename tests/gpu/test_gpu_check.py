@@ -1,0 +1,30 @@
+"""Steps of `make gpu-check` that need TensorFlow, on the double."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import gpu_double
+
+TOOL = gpu_double.ROOT / "tools" / "gpu_check.py"
+STEPS = ("tf_import", "tf_done_early")
+
+
+def test_steps_with_tensorflow() -> None:
+    build = gpu_double.doubles().parent
+    result = subprocess.run(
+        [sys.executable, str(TOOL), "--double", "--build", str(build), *STEPS],
+        env={**os.environ, "PYTHONPATH": str(gpu_double.ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    assert [line["step"] for line in lines] == list(STEPS)
+    for line in lines:
+        assert line["ok"] and "skipped" not in line, line
+    assert lines[0]["name"] == "Fake GPU"
+    assert lines[1]["ranks"] == 2 and lines[1]["operations"] == "nccl"
