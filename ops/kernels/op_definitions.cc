@@ -98,6 +98,18 @@ TFRING_REDUCTION_OP("TfringAllreduce")
     .SetShapeFn(SameShapes)
     .Doc("Reduces a list of tensors over all ranks as one collective.");
 
+// For XLA, which runs the ops of a function in one order: other work can go between the two ops. On
+// a CPU the first one does it all.
+TFRING_REDUCTION_OP("TfringAllreduceStart")
+    .Attr("layout_hash: int = 0")
+    .Attr("group: bool = false")
+    .SetShapeFn(SameShapes)
+    .Doc("Begins a TfringAllreduce. Only TfringAllreduceDone may use what it gives.");
+
+TFRING_LIST_OP("TfringAllreduceDone", TFRING_REDUCIBLE_TYPES, "reduced")
+    .SetShapeFn(SameShapes)
+    .Doc("Gives the results of the TfringAllreduceStart of the same tensor_name.");
+
 TFRING_REDUCTION_OP("TfringReducescatter")
     .Attr("group: bool = false")
     .SetShapeFn(UnknownRows)

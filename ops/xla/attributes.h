@@ -6,9 +6,12 @@ namespace tfring::xla_names {
 // Custom call targets.
 inline constexpr char kCollective[] = "tfring_collective";
 inline constexpr char kTopology[] = "tfring_topology";
+// For GPUs only: a collective in two calls.
+inline constexpr char kStart[] = "tfring_start";
+inline constexpr char kDone[] = "tfring_done";
 
-// The attributes of the custom calls. xla_kernels.cc writes them when XLA compiles an op;
-// host_handlers.cc reads them when the compiled program runs.
+// The attributes of the custom calls. xla_kernels.cc writes them when XLA compiles an op; the
+// handlers read them when the compiled program runs.
 inline constexpr char kTensorName[] = "tensor_name";
 inline constexpr char kKind[] = "kind";
 inline constexpr char kDataType[] = "data_type";

@@ -6,127 +6,20 @@
 #include <cstring>
 #include <future>
 #include <memory>
-#include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "ops/kernels/topology_field.h"
-#include "ops/runtime/base/export.h"
 #include "ops/runtime/process/process_runtime.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/xla/attributes.h"
+#include "ops/xla/custom_call.h"
+#include "ops/xla/handlers.h"
 #include "xla/ffi/api/ffi.h"
-
-namespace xla::ffi {
-// Declared in xla/ffi/ffi_api.h, which needs headers that TensorFlow's wheel lacks.
-const XLA_FFI_Api* GetXlaFfiApi();
-}  // namespace xla::ffi
 
 namespace tfring {
 namespace {
 
 namespace ffi = ::xla::ffi;
-
-// Both number their codes as absl does.
-ffi::Error ToFfi(const Status& status) {
-  if (status.ok()) return ffi::Error::Success();
-  return ffi::Error(static_cast<ffi::ErrorCode>(status.code()), status.message());
-}
-
-template <typename T>
-Status ReadAttribute(const ffi::Dictionary& attributes, const char* name, T* value) {
-  const ffi::ErrorOr<T> found = attributes.get<T>(name);
-  if (!found.has_value()) return Internal(std::string("custom call without ") + name);
-  *value = *found;
-  return OkStatus();
-}
-
-// Everything but shapes and buffers. `size` is the number of ranks that the result's shape was
-// computed with, or 0.
-Status ReadRequest(const ffi::Dictionary& attributes, Request* request, int64_t* size) {
-  std::string_view name;
-  std::string_view call_site;
-  int64_t kind = 0, dtype = 0, op = 0, process_set = 0, root = 0, layout_hash = 0, group = 0;
-  TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kTensorName, &name));
-  TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kKind, &kind));
-  TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kDataType, &dtype));
-  TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kReduceOp, &op));
-  TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kPrescale, &request->prescale));
-  TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kPostscale, &request->postscale));
-  TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kProcessSet, &process_set));
-  TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kRoot, &root));
-  TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kLayoutHash, &layout_hash));
-  TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kGroup, &group));
-  TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kCallSite, &call_site));
-  TFRING_RETURN_IF_ERROR(ReadAttribute(attributes, xla_names::kSize, size));
-  request->name = std::string(name);
-  request->call_site = std::string(call_site);
-  request->kind = static_cast<CollectiveKind>(kind);
-  request->dtype = static_cast<DataType>(dtype);
-  request->op = static_cast<ReduceOp>(op);
-  request->process_set = static_cast<ProcessSetId>(process_set);
-  request->root = static_cast<Rank>(root);
-  request->layout_hash = static_cast<uint64_t>(layout_hash);
-  request->group = group != 0;
-  return OkStatus();
-}
-
-// Adds the shapes and buffers of the tensors. The last operand and the last result are not among
-// them: they are the chain.
-Status ReadTensors(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results,
-                   Request* request, LocalCall* call) {
-  for (size_t i = 0; i + 1 < arguments.size(); ++i) {
-    const ffi::ErrorOr<ffi::AnyBuffer> input = arguments.get<ffi::AnyBuffer>(i);
-    ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> output = results.get<ffi::AnyBuffer>(i);
-    if (!input.has_value() || !output.has_value()) {
-      return Internal("tensor " + request->name + ": the custom call has no tensor " +
-                      std::to_string(i));
-    }
-    request->shapes.emplace_back(input->dimensions().begin(), input->dimensions().end());
-    const auto bytes = static_cast<int64_t>(input->size_bytes());
-    if (Traits(request->kind).allocates_output()) {
-      call->buffers.push_back({input->untyped_data(), nullptr, bytes, 0});
-    } else {
-      call->buffers.push_back({input->untyped_data(), (*output)->untyped_data(), bytes,
-                               static_cast<int64_t>((*output)->size_bytes())});
-    }
-  }
-  return OkStatus();
-}
-
-// Refuses the request if the number of ranks has changed since the function was compiled. The other
-// ranks get the error too: theirs may have been compiled after the change.
-Status RefuseIfResized(int64_t compiled_size, Request* request) {
-  const Result<std::vector<Rank>> members = ProcessRuntime::Get().Members(request->process_set);
-  if (!members.ok()) return members.status();
-  if (members->size() == static_cast<size_t>(compiled_size)) return OkStatus();
-  request->refusal =
-      "tensor " + request->name + " is in a function that was compiled (jit_compile=True) for " +
-      std::to_string(compiled_size) + " ranks, and there are " + std::to_string(members->size()) +
-      " now: make the tf.function anew after init()";
-  return OkStatus();
-}
-
-// XLA has allocated the outputs already, for the shapes computed when the function was compiled.
-void UseGivenOutputs(const ffi::RemainingRets& results, const Request& request, LocalCall* call) {
-  std::vector<std::pair<Shape, void*>> given;
-  for (size_t i = 0; i < request.shapes.size(); ++i) {
-    ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> output = results.get<ffi::AnyBuffer>(i);
-    const ffi::AnyBuffer::Dimensions sizes = (*output)->dimensions();
-    given.emplace_back(Shape(sizes.begin(), sizes.end()), (*output)->untyped_data());
-  }
-  call->allocate = [given = std::move(given), what = Describe(request)](
-                       int tensor, const Shape& shape) -> Result<void*> {
-    const auto& [expected, memory] = given[static_cast<size_t>(tensor)];
-    if (shape == expected) return memory;
-    return FailedPrecondition(
-        what + ": the rows of all ranks make " + ShapeString(shape) +
-        ", but jit_compile=True fixed the output as " + ShapeString(expected) +
-        ": a compiled allgather needs the same number of rows on every rank, and all ranks; pad "
-        "the tensor, or use jit_compile=False");
-  };
-}
 
 // Blocks until the collective has ended. It always ends: `done` is called whatever happens.
 Status RunAndWait(Request request, LocalCall call) {
@@ -146,26 +39,18 @@ Status RunCollective(const ffi::Dictionary& attributes, const ffi::RemainingArgs
                      const ffi::RemainingRets& results) {
   Request request;
   LocalCall call;
-  int64_t size = 0;
-  TFRING_RETURN_IF_ERROR(ReadRequest(attributes, &request, &size));
-  TFRING_RETURN_IF_ERROR(ReadTensors(arguments, results, &request, &call));
-  if (Traits(request.kind).allocates_output()) UseGivenOutputs(results, request, &call);
-  if (size != 0) TFRING_RETURN_IF_ERROR(RefuseIfResized(size, &request));
+  TFRING_RETURN_IF_ERROR(CheckCount(arguments, results));
+  TFRING_RETURN_IF_ERROR(ReadCall(attributes, arguments, results, &request, &call));
   TFRING_RETURN_IF_ERROR(RunAndWait(std::move(request), std::move(call)));
   const size_t chain = arguments.size() - 1;
-  std::memcpy((*results.get<ffi::AnyBuffer>(chain))->untyped_data(),
-              arguments.get<ffi::AnyBuffer>(chain)->untyped_data(), sizeof(int32_t));
+  const ffi::AnyBuffer before = *arguments.get<ffi::AnyBuffer>(chain);
+  std::memcpy((*results.get<ffi::AnyBuffer>(chain))->untyped_data(), before.untyped_data(),
+              before.size_bytes());
   return OkStatus();
 }
 
 ffi::Error Collective(ffi::Dictionary attributes, ffi::RemainingArgs arguments,
                       ffi::RemainingRets results) {
-  if (arguments.size() < 2 || arguments.size() != results.size()) {
-    return ToFfi(
-        Internal("the custom call of a collective has " + std::to_string(arguments.size()) +
-                 " operands and " + std::to_string(results.size()) +
-                 " results: it needs at least one tensor and the chain, and as many results"));
-  }
   return ToFfi(RunCollective(attributes, arguments, results));
 }
 
@@ -186,15 +71,11 @@ XLA_FFI_DEFINE_HANDLER(topology_handler, ReadField,
                            .Attr<int64_t>(xla_names::kProcessSet)
                            .Ret<ffi::BufferR0<ffi::S32>>());
 
-bool Register(const char* target, XLA_FFI_Handler* handler) {
-  return ffi::Ffi::RegisterStaticHandler(ffi::GetXlaFfiApi(), target, "Host", handler) == nullptr;
+}  // namespace
+
+bool RegisterHostHandlers() {
+  return RegisterHandler(xla_names::kCollective, "Host", collective_handler) &&
+         RegisterHandler(xla_names::kTopology, "Host", topology_handler);
 }
 
-const bool registered = Register(xla_names::kCollective, collective_handler) &&
-                        Register(xla_names::kTopology, topology_handler);
-
-}  // namespace
 }  // namespace tfring
-
-// Whether XLA accepted the handlers; Python calls it through ctypes after loading.
-extern "C" TFRING_EXPORT int TfringXlaRegistered() { return tfring::registered ? 1 : 0; }

@@ -1,16 +1,18 @@
 // How XLA compiles the collectives used in training (jit_compile=True): each op becomes one custom
-// call, which runs a function of host_handlers.cc. This is the only file that includes the
-// compiler; it takes about a minute to build.
+// call, which runs a function of host_handlers.cc or device_handlers.cc. This is the only file that
+// includes the compiler; it takes about a minute to build.
 //
-// The chain. XLA on the CPU runs custom calls one after another, each waits for its collective to
-// end, and XLA chooses the order of calls that do not depend on each other. Two ranks that run two
-// collectives in different orders would wait for each other for ever. So the calls are made to
-// depend on each other: all collectives of a process share one int32 variable, the chain, which
-// stands where other ops have their `channel`. Each custom call takes the value of the chain as its
-// last operand and returns it as its last result, which becomes the new value. XLA then has to keep
-// the order in which TensorFlow gives it the ops, also through loops, conditions and nested
-// functions; and since all ops use one variable, TensorFlow's automatic control dependencies give
-// them in the order in which Python traced them (see tfring/ops/xla.py).
+// The chain. XLA runs custom calls one after another, calls wait for their collectives, and XLA
+// chooses the order of calls that do not depend on each other. Two ranks that run two collectives
+// in different orders would wait for each other for ever. So the calls are made to depend on each
+// other: all collectives of a device share one variable, the chain, which stands where other ops
+// have their `channel`. Each custom call takes the value of the chain as its last operand and
+// returns it as its last result, which becomes the new value. XLA then has to keep the order in
+// which TensorFlow gives it the ops, also through loops, conditions and nested functions; and since
+// all ops use one variable, TensorFlow's automatic control dependencies give them in the order in
+// which Python traced them (see tfring/ops/xla.py).
+//
+// On a GPU nothing reads or writes the chain: its result is its operand's memory.
 
 #include <cstdint>
 #include <cstdio>
@@ -71,52 +73,96 @@ xla::Shape RowMajor(xla::Shape shape) {
   return shape;
 }
 
-xla::XlaOp HostCall(xla::XlaBuilder* builder, const char* target,
-                    const std::vector<xla::XlaOp>& operands, const xla::Shape& result,
-                    const std::vector<xla::Shape>& shapes, const AttributeText& attributes,
-                    bool has_side_effect) {
-  return xla::CustomCallWithLayout(
-      builder, target, operands, result, shapes, attributes.Finish(), has_side_effect, {}, nullptr,
-      xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+// Which results lie where operands do: pairs of a result's place and an operand's number and place.
+using Aliases = std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>>;
+
+// Results [first, end) of the tuple lie where the operands of the same numbers do.
+Aliases InPlace(int first, int end) {
+  Aliases aliases(end - first);
+  for (int i = first; i < end; ++i) {
+    aliases[i - first].first.push_back(i);
+    aliases[i - first].second.first = i;
+  }
+  return aliases;
 }
+
+bool OnGpu(const tf::OpKernelConstruction& construction) {
+  return construction.device_type() == tf::DeviceType(tf::DEVICE_GPU_XLA_JIT);
+}
+
+struct CallTarget {
+  const char* name;
+  Aliases aliases;
+  xla::CustomCallSchedule schedule = xla::CustomCallSchedule::SCHEDULE_NONE;
+};
+
+// Builds one custom call of the tensors and the chain, the last input of the op.
+class ChainedCall {
+ public:
+  explicit ChainedCall(tf::XlaOpKernelContext* context)
+      : context_(context), chain_(context->num_inputs() - 1) {}
+
+  // Adds an operand, and a result of the shape `result`.
+  void Add(xla::XlaOp operand, const xla::Shape& shape, const xla::Shape& result) {
+    operands_.push_back(operand);
+    shapes_.push_back(shape);
+    results_.push_back(result);
+  }
+
+  // After all tensors.
+  absl::Status Finish(const CallTarget& target, const AttributeText& attributes) {
+    xla::XlaOp value;
+    TF_RETURN_IF_ERROR(context_->ReadVariableInput(chain_, tf::DT_INT64, nullptr, &value));
+    const xla::Shape scalar = RowMajor(xla::ShapeUtil::MakeShape(xla::S64, {}));
+    Add(value, scalar, scalar);
+    const xla::XlaOp call = xla::CustomCallWithLayout(
+        context_->builder(), target.name, operands_, xla::ShapeUtil::MakeTupleShape(results_),
+        shapes_, attributes.Finish(), /*has_side_effect=*/true, target.aliases, nullptr,
+        target.schedule, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+    for (int i = 0; i < chain_; ++i) context_->SetOutput(i, xla::GetTupleElement(call, i));
+    return context_->AssignVariable(chain_, tf::DT_INT64, xla::GetTupleElement(call, chain_));
+  }
+
+ private:
+  tf::XlaOpKernelContext* const context_;
+  const int chain_;
+  std::vector<xla::XlaOp> operands_;
+  std::vector<xla::Shape> shapes_, results_;
+};
 
 // Turns one collective op into a custom call. XLA makes an instance when it compiles the op and
 // uses it on that thread only; nothing of it is left when the compiled program runs.
 class CollectiveXlaKernel : public tf::XlaOpKernel {
  public:
-  CollectiveXlaKernel(tf::OpKernelConstruction* construction, CollectiveKind kind)
-      : XlaOpKernel(construction) {
+  CollectiveXlaKernel(tf::OpKernelConstruction* construction, CollectiveKind kind, bool starts)
+      : XlaOpKernel(construction), on_gpu_(OnGpu(*construction)), starts_(starts) {
     OP_REQUIRES_OK(construction, ReadAttributes(*construction, kind, &request_));
   }
 
   void Compile(tf::XlaOpKernelContext* context) override {
+    ChainedCall call(context);
     const int chain = context->num_inputs() - 1;
-    std::vector<xla::XlaOp> operands;
-    std::vector<xla::Shape> shapes, results;
     int64_t size = 0;
     for (int i = 0; i < chain; ++i) {
-      operands.push_back(context->Input(i));
-      const absl::StatusOr<xla::Shape> shape = context->builder()->GetShape(operands.back());
+      const absl::StatusOr<xla::Shape> shape = context->builder()->GetShape(context->Input(i));
       OP_REQUIRES_OK(context, shape.status());
       OP_REQUIRES(context, shape->is_static(), UnknownShape(*shape));
-      shapes.push_back(RowMajor(*shape));
-      results.push_back(shapes.back());
-      OP_REQUIRES_OK(context, ResultShape(&results.back(), &size));
+      const xla::Shape operand = RowMajor(*shape);
+      xla::Shape result = operand;
+      OP_REQUIRES_OK(context, ResultShape(&result, &size));
+      call.Add(context->Input(i), operand, result);
     }
-    xla::XlaOp chain_value;
-    OP_REQUIRES_OK(context, context->ReadVariableInput(chain, tf::DT_INT32, nullptr, &chain_value));
-    operands.push_back(chain_value);
-    shapes.push_back(RowMajor(xla::ShapeUtil::MakeShape(xla::S32, {})));
-    results.push_back(shapes.back());
-    const xla::XlaOp call =
-        HostCall(context->builder(), xla_names::kCollective, operands,
-                 xla::ShapeUtil::MakeTupleShape(results), shapes, Attributes(size), true);
-    for (int i = 0; i < chain; ++i) context->SetOutput(i, xla::GetTupleElement(call, i));
-    OP_REQUIRES_OK(context,
-                   context->AssignVariable(chain, tf::DT_INT32, xla::GetTupleElement(call, chain)));
+    OP_REQUIRES_OK(context, call.Finish(Target(chain), Attributes(size)));
   }
 
  private:
+  // `chain` is how many tensors there are.
+  CallTarget Target(int chain) const {
+    if (!on_gpu_) return {xla_names::kCollective, {}};
+    if (!starts_) return {xla_names::kCollective, InPlace(chain, chain + 1)};
+    return {xla_names::kStart, InPlace(0, chain + 1), xla::CustomCallSchedule::SCHEDULE_EARLIEST};
+  }
+
   // Changes the shape of an operand to that of its result. An allgather needs the number of ranks
   // for it, and all ranks to have the same number of rows; the number of ranks is left in `size`.
   absl::Status ResultShape(xla::Shape* shape, int64_t* size) const {
@@ -153,13 +199,51 @@ class CollectiveXlaKernel : public tf::XlaOpKernel {
   }
 
   Request request_;  // without shapes
+  const bool on_gpu_;
+  const bool starts_;  // another op waits for the collective
 };
 
-template <CollectiveKind kind>
+template <CollectiveKind kind, bool starts = false>
 class XlaKernelOf : public CollectiveXlaKernel {
  public:
   explicit XlaKernelOf(tf::OpKernelConstruction* construction)
-      : CollectiveXlaKernel(construction, kind) {}
+      : CollectiveXlaKernel(construction, kind, starts) {}
+};
+
+// The second op of a pair. On a CPU the first one has waited for the collective, and this one is
+// nothing.
+class DoneXlaKernel : public tf::XlaOpKernel {
+ public:
+  explicit DoneXlaKernel(tf::OpKernelConstruction* construction)
+      : XlaOpKernel(construction), on_gpu_(OnGpu(*construction)) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("tensor_name", &tensor_name_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("process_set_id", &process_set_));
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    const int chain = context->num_inputs() - 1;
+    if (!on_gpu_) {
+      for (int i = 0; i < chain; ++i) context->SetOutput(i, context->Input(i));
+      return;
+    }
+    ChainedCall call(context);
+    for (int i = 0; i < chain; ++i) {
+      const absl::StatusOr<xla::Shape> shape = context->builder()->GetShape(context->Input(i));
+      OP_REQUIRES_OK(context, shape.status());
+      call.Add(context->Input(i), RowMajor(*shape), RowMajor(*shape));
+    }
+    AttributeText text;
+    text.Add(xla_names::kTensorName, tensor_name_);
+    text.Add(xla_names::kProcessSet, static_cast<int64_t>(process_set_));
+    const CallTarget target = {xla_names::kDone, InPlace(0, chain + 1),
+                               xla::CustomCallSchedule::SCHEDULE_LATEST};
+    OP_REQUIRES_OK(context, call.Finish(target, text));
+  }
+
+ private:
+  std::string tensor_name_;
+  int process_set_ = kGlobalProcessSet;
+  const bool on_gpu_;
 };
 
 // TfringChannel stands where XLA needs the chain: its graph was traced without jit_compile=True.
@@ -194,8 +278,11 @@ class TopologyXlaKernel : public tf::XlaOpKernel {
     text.Add(xla_names::kField, static_cast<int64_t>(field));
     text.Add(xla_names::kProcessSet, static_cast<int64_t>(process_set_));
     context->SetOutput(
-        0, HostCall(context->builder(), xla_names::kTopology, {},
-                    RowMajor(xla::ShapeUtil::MakeShape(xla::S32, {})), {}, text, false));
+        0, xla::CustomCallWithLayout(context->builder(), xla_names::kTopology, {},
+                                     RowMajor(xla::ShapeUtil::MakeShape(xla::S32, {})), {},
+                                     text.Finish(), /*has_side_effect=*/false, {}, nullptr,
+                                     xla::CustomCallSchedule::SCHEDULE_NONE,
+                                     xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
   }
 
  private:
@@ -210,15 +297,20 @@ class StepGuardXlaKernel : public tf::XlaOpKernel {
   void Compile(tf::XlaOpKernelContext*) override {}
 };
 
-// For CPUs only: the runtime cannot read a GPU's buffers. REGISTER_XLA_OP alone would do if this
-// library were always loaded before XLA compiles anything: XLA turns that registry into kernels
-// once, at its first compilation. The second registration, preferred by its priority, serves a
-// library that is loaded later.
-#define TFRING_REGISTER_XLA(name, ...)                                                          \
-  REGISTER_XLA_OP(Name(name).Device(tf::DEVICE_CPU_XLA_JIT).AllowResourceTypes(), __VA_ARGS__); \
-  REGISTER_KERNEL_BUILDER(Name(name).Device(tf::DEVICE_CPU_XLA_JIT).Priority(1), __VA_ARGS__)
+// For CPUs and GPUs. REGISTER_XLA_OP alone would do if this library were always loaded before XLA
+// compiles anything: XLA turns that registry into kernels once, at its first compilation. The other
+// registrations, preferred by their priority, serve a library that is loaded later.
+#define TFRING_REGISTER_XLA_ON(name, device, ...)                               \
+  REGISTER_XLA_OP(Name(name).Device(device).AllowResourceTypes(), __VA_ARGS__); \
+  REGISTER_KERNEL_BUILDER(Name(name).Device(device).Priority(1), __VA_ARGS__)
+#define TFRING_REGISTER_XLA(name, ...)                               \
+  TFRING_REGISTER_XLA_ON(name, tf::DEVICE_CPU_XLA_JIT, __VA_ARGS__); \
+  TFRING_REGISTER_XLA_ON(name, tf::DEVICE_GPU_XLA_JIT, __VA_ARGS__)
 
 TFRING_REGISTER_XLA("TfringAllreduce", XlaKernelOf<CollectiveKind::kAllreduce>);
+using AllreduceStart = XlaKernelOf<CollectiveKind::kAllreduce, true>;
+TFRING_REGISTER_XLA("TfringAllreduceStart", AllreduceStart);
+TFRING_REGISTER_XLA("TfringAllreduceDone", DoneXlaKernel);
 TFRING_REGISTER_XLA("TfringBroadcast", XlaKernelOf<CollectiveKind::kBroadcast>);
 TFRING_REGISTER_XLA("TfringAllgather", XlaKernelOf<CollectiveKind::kAllgather>);
 TFRING_REGISTER_XLA("TfringChannel", ChannelXlaKernel);

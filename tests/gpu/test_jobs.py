@@ -64,7 +64,7 @@ def test_the_whole_matrix(ranks: int, operations: str) -> None:
 
 @pytest.mark.parametrize("operations", ["host", "nccl"])
 def test_placement_errors_and_training(operations: str) -> None:
-    files = ("tests/parallel/gpu/test_gpu_placement.py", "tests/parallel/gpu/test_gpu_training.py")
+    files = [f"tests/parallel/gpu/test_gpu_{what}.py" for what in ("placement", "training", "xla")]
     run_job(2, *files, operations=operations)
 
 

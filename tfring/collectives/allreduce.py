@@ -10,7 +10,7 @@ Distributed Training with Adaptive Summation, https://arxiv.org/abs/2006.02924).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -172,6 +172,50 @@ def bucket_allreduce(
         layout_hash=layout_hash,
         group=True,
         early=early,
+    )
+
+
+@library.outside_autograph
+def start_bucket_allreduce(
+    tensors: Sequence[Any],
+    *,
+    name: str,
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    layout_hash: int,
+    process_set: ProcessSet,
+) -> Callable[[], list[Any]]:
+    """As bucket_allreduce, in a function with jit_compile=True, in two parts.
+
+    XLA runs the collectives of a function in the order in which they were traced. On a GPU those
+    that are begun before the first is waited for overlap with each other and with the work that
+    their tensors are the results of.
+
+    Args:
+        tensors: as for bucket_allreduce.
+        name: likewise.
+        op: likewise.
+        prescale_factor: likewise.
+        postscale_factor: likewise.
+        layout_hash: likewise.
+        process_set: likewise.
+
+    Returns:
+        A function, to be called once, that waits and returns the reduced tensors.
+
+    Raises:
+        Exception: what allreduce raises.
+    """
+    return builders.start_allreduce(
+        [arguments.checked_tensor(t, name, library.REDUCIBLE, "allreduce") for t in tensors],
+        name=name,
+        op=arguments.checked_op(op),
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+        process_set_id=checked_id(process_set),
+        layout_hash=layout_hash,
+        group=True,
     )
 
 

@@ -8,7 +8,7 @@ where XLA cannot compile the op.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -38,6 +38,29 @@ def allreduce_op(
     if early:
         attributes["early"] = True
     return _build_list("allreduce", tensors, name, process_set_id, group=group, **attributes)
+
+
+def start_allreduce(
+    tensors: Sequence[Any],
+    *,
+    name: str,
+    op: int,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    process_set_id: int = 0,
+    layout_hash: int = 0,
+    group: bool = False,
+) -> Callable[[], list[Any]]:
+    """Builds what begins an allreduce under XLA; returns what builds the rest.
+
+    On a GPU the compiled program goes on with other work between the two, for which it has to be
+    built: other ops that wait must not be traced in between. `allreduce_op` builds both at once.
+    """
+    attributes = _reduction(op, prescale, postscale) | {"layout_hash": _as_int64(layout_hash)}
+    started = _build_list(
+        "allreduce_start", tensors, name, process_set_id, group=group, **attributes
+    )
+    return lambda: _build_list("allreduce_done", started, name, process_set_id)
 
 
 def allgather_op(

@@ -219,7 +219,16 @@ CHANNEL = "TfringChannel"
 COLLECTIVES = frozenset(
     f"Tfring{kind}"
     for kind in (
-        *("Allreduce", "Allgather", "Broadcast", "Reducescatter", "Reduce", "Alltoall"),
+        *(
+            "Allreduce",
+            "AllreduceStart",
+            "AllreduceDone",
+            "Allgather",
+            "Broadcast",
+            "Reducescatter",
+            "Reduce",
+            "Alltoall",
+        ),
         *("Gather", "Scatter", "Send", "Recv", "Barrier", "Join"),
     )
 )

@@ -88,6 +88,28 @@ def allreduce_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     return gradients_of_selection(op, list(op.inputs[:-1]), list(op.outputs), totals, name)
 
 
+@gradient_of("TfringAllreduceDone")
+def allreduce_done_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
+    """That of what it waits for: TfringAllreduceStart has the gradient of both."""
+    del op, name
+    return grads
+
+
+@gradient_of("TfringAllreduceStart")
+def allreduce_start_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
+    """As allreduce_gradient, for Sum and Average: only those need no result of the reduction.
+
+    Raises:
+        NotImplementedError: it is another operation.
+    """
+    if reduction(op) in (Sum, Average):
+        return allreduce_gradient(op, grads, name)
+    raise NotImplementedError(
+        f"tensor {tensor_name(op)}: reduced by {reduce_ops.name_of(reduction(op))}, it has no "
+        "gradient in a function with jit_compile=True; use jit_compile=False"
+    )
+
+
 def gradients_of_selection(
     op: Any, tensors: list[Any], results: list[Any], totals: list[Any], name: str
 ) -> list[Any]:

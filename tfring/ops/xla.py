@@ -4,11 +4,13 @@
 own because it needs more of TensorFlow than the ops do; where it cannot be loaded, everything works
 but jit_compile=True. tfring.ops.library loads it.
 
-XLA on the CPU runs the collectives of a function one after another, so all ranks must run them in
-one order. Collectives in a function with jit_compile=True therefore share one variable, the chain,
-which each reads and writes. TensorFlow keeps the ops that use a variable in the order in which
-Python traced them, across nested functions, loops and conditions, and XLA sees a data dependence
-between each and the next.
+A compiled program runs its collectives one after another, so all ranks must run them in one order.
+Collectives in a function with jit_compile=True therefore share one variable, the chain, which each
+reads and writes. TensorFlow keeps the ops that use a variable in the order in which Python traced
+them, across nested functions, loops and conditions, and XLA sees a data dependence between each and
+the next.
+
+On a GPU a collective need not be waited for where it begins: see `builders.start_allreduce`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
 LIBRARY = "_tfring_xla.so"
 # What the library can compile.
-COMPILED = ("allreduce", "allgather", "broadcast")
+COMPILED = ("allreduce", "allreduce_start", "allreduce_done", "allgather", "broadcast")
 
 # The graphs of branches and loops, which belong to the function around them.
 CONTROL_FLOW_GRAPHS = (
@@ -40,7 +42,8 @@ CONTROL_FLOW_GRAPHS = (
 )
 
 _lock = threading.Lock()  # guards _chains
-_chains: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+# By context, the chains by device.
+_chains: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 _building = threading.local()  # .chain: of the collective whose gradient is being built
 
 
@@ -69,8 +72,8 @@ def trouble() -> str:
     """Returns why collectives cannot be compiled in this process, or ""; needs library.load."""
     if _State.trouble:
         return _State.trouble
-    if tf.config.list_logical_devices("GPU"):
-        return "this version compiles collectives for CPUs only, and there is a GPU"
+    if tf.config.list_physical_devices("GPU") and not tf.test.is_built_with_cuda():
+        return "this version compiles collectives for CPUs and NVIDIA GPUs only"
     return ""
 
 
@@ -103,6 +106,7 @@ def refuse(name: str, kind: str) -> None:
         reason = f"cannot be compiled by XLA: {reason}"
     if reason:
         dense = "make gradients dense with sparse_as_dense=True, or " if "Slices" in kind else ""
+        kind = kind.partition("_")[0]
         raise NotImplementedError(
             f"the {kind} of {name} is inside a function with jit_compile=True and "
             f"{reason}; {dense}use jit_compile=False, in tf.function or in compile() "
@@ -111,7 +115,7 @@ def refuse(name: str, kind: str) -> None:
 
 
 def chain() -> Any:
-    """Returns the resource handle that all collectives of this process share under XLA.
+    """Returns the resource handle that all collectives of a device share under XLA.
 
     The gradient of a collective uses the handle that this collective has: the gradient of a loop
     can capture what the loop has captured, and nothing from outside of all functions.
@@ -121,12 +125,26 @@ def chain() -> Any:
         return of_call
     with tf.init_scope(), _lock:
         context = eager_context.context()
-        variable = _chains.get(context)
-        if variable is None:
-            with tf.device("CPU:0"):
-                variable = tf.Variable(0, trainable=False, dtype=tf.int32, name="tfring_chain")
-            _chains[context] = variable
+        device = _compiled_for(context.device_name)
+        chains = _chains.setdefault(context, {})
+        if device not in chains:
+            # Not int32, which TensorFlow keeps in host memory on a GPU.
+            with tf.device(device):
+                variable = tf.Variable(0, trainable=False, dtype=tf.int64, name="tfring_chain")
+            chains[device] = variable
+        variable = chains[device]
     return _captured(tf.compat.v1.get_default_graph(), variable.handle)
+
+
+def _compiled_for(scope: str | None) -> str:
+    """Returns the device that a compiled function runs on, and its variables have to be on.
+
+    Args:
+        scope: the tf.device around the call of the function; empty for none.
+    """
+    spec = tf.DeviceSpec.from_string(scope or "")
+    default = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    return f"{spec.device_type or default}:{spec.device_index or 0}"
 
 
 def _captured(graph: Any, handle: Any) -> Any:

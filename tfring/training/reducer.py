@@ -18,7 +18,7 @@ go through none of these steps; they are divided by the number of ranks, if the 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -30,6 +30,9 @@ from tfring.training import double_reduction
 from tfring.training.local_variables import LocalVariables, variable_key
 from tfring.training.options import ReduceOptions, call_hook
 from tfring.training.reduction_record import reductions
+
+# Puts results into a list, at the positions of their gradients.
+_Finish = Callable[[list[Any]], Any]
 
 
 class GradientReducer:
@@ -183,11 +186,17 @@ class GradientReducer:
         kinds = [_kind(gradient).replace("S", sparse_kind) for gradient in gradients]
         layout = buckets.layout_hash(cut, kinds)
         results: list[Any] = [None] * len(gradients)
+        begun: list[_Finish] = []
         for bucket in cut:
             # Nothing of the step is left to be computed while the last bucket is reduced, so its op
             # need not wait for the results.
             call = dataclasses.replace(call, early=bucket is cut[-1])
-            call.reduce_bucket(bucket, gradients, results, layout)
+            begun.append(call.begin_bucket(bucket, gradients, layout))
+            if not xla.compiling():
+                begun.pop()(results)
+        # XLA keeps the order: the first is waited for when all have been begun.
+        for finish in begun:
+            finish(results)
         return results
 
     def _groups_by_position(self, variables: Sequence[Any]) -> buckets.Groups:
@@ -225,10 +234,8 @@ class _Reduction:
                 return tf.convert_to_tensor(gradient)
         return gradient
 
-    def reduce_bucket(
-        self, bucket: buckets.Bucket, gradients: list[Any], results: list[Any], layout: int
-    ) -> None:
-        """Reduces what exists of one bucket into `results`.
+    def begin_bucket(self, bucket: buckets.Bucket, gradients: list[Any], layout: int) -> _Finish:
+        """Begins to reduce what exists of one bucket; the function returned gives the results.
 
         A bucket for which this rank has no gradient is reduced all the same, with one element: if
         other ranks have gradients there, the layout hashes differ, and all ranks get an error
@@ -237,12 +244,31 @@ class _Reduction:
         name = f"{self.name}.{bucket.index}"
         dense = [p for p in bucket.positions if _kind(gradients[p]) == "D"]
         slices = [p for p in bucket.positions if _kind(gradients[p]) == "S"]
-        agreed: list[Any] = []  # results of a collective that compared the layouts
+        finish_dense: _Finish | None = None
         if dense or not slices:
             with arguments.on_device(self.options.device_dense):
-                agreed = [self._reduce_dense(name, bucket, dense, gradients, results, layout)]
-        if not slices:
-            return
+                finish_dense = self._begin_dense(name, bucket, dense, gradients, layout)
+
+        def finish(results: list[Any]) -> None:
+            agreed: list[Any] = []  # results of a collective that compared the layouts
+            if finish_dense is not None:
+                with arguments.on_device(self.options.device_dense):
+                    agreed = [finish_dense(results)]
+            if slices:
+                sparse_name = f"{name}.sparse" if agreed else name
+                with tf.control_dependencies(agreed):
+                    self._reduce_slices(sparse_name, slices, gradients, results, layout)
+
+        return finish
+
+    def _reduce_slices(
+        self,
+        name: str,
+        positions: list[int],
+        gradients: list[Any],
+        results: list[Any],
+        layout: int,
+    ) -> None:
         sparse.check_op(self.options.op, name)
         reduction = sparse.SparseReduction(
             op=self.options.op,
@@ -253,46 +279,56 @@ class _Reduction:
             prescale=1.0 / self.options.gradient_predivide_factor,
             postscale=self.options.gradient_predivide_factor * self.postscale,
         )
-        with tf.control_dependencies(agreed):
-            reduced = reduction.reduce(
-                [gradients[p] for p in slices],
-                f"{name}.sparse" if agreed else name,
-                [self._compressor(p) for p in slices],
-            )
-        for p, gradient in zip(slices, reduced, strict=True):
+        reduced = reduction.reduce(
+            [gradients[p] for p in positions], name, [self._compressor(p) for p in positions]
+        )
+        for p, gradient in zip(positions, reduced, strict=True):
             results[p] = gradient
 
-    def _reduce_dense(
+    def _begin_dense(
         self,
         name: str,
         bucket: buckets.Bucket,
         positions: list[int],
         gradients: list[Any],
-        results: list[Any],
         layout: int,
-    ) -> Any:
-        """Reduces the dense gradients of one bucket; returns the first collective's first result.
+    ) -> _Finish:
+        """Begins to reduce the dense gradients of one bucket.
 
-        A compression may choose another type for each gradient: each type is one collective.
+        A compression may choose another type for each gradient: each type is one collective. The
+        function that this returns returns the first collective's first result.
         """
         if not positions:
-            return self._allreduce([tf.zeros([1], bucket.dtype)], name, layout)[0]
+            wait = self._begin_allreduce([tf.zeros([1], bucket.dtype)], name, layout)
+            return lambda results: wait()[0]
         compressors = [self._compressor(p) for p in positions]
         sent = [c.compress(gradients[p]) for c, p in zip(compressors, positions, strict=True)]
         wires, contexts = zip(*sent, strict=True)
         agreed: list[Any] = []
+        begun: list[tuple[list[int], Callable[[], list[Any]]]] = []
         for part_name, part in arguments.by_dtype(wires, name):
             # Later parts wait for the first, which fails if the ranks' layouts differ.
             with tf.control_dependencies(agreed):
-                reduced = self._allreduce([wires[i] for i in part], part_name, layout)
-            agreed = agreed or [reduced[0]]
-            for i, tensor in zip(part, reduced, strict=True):
-                results[positions[i]] = compressors[i].decompress(tensor, contexts[i])
-        return agreed[0]
+                wait = self._begin_allreduce([wires[i] for i in part], part_name, layout)
+            if not xla.compiling():
+                agreed = agreed or wait()[:1]
+            begun.append((part, wait))
 
-    def _allreduce(self, tensors: list[Any], name: str, layout: int) -> list[Any]:
+        def finish(results: list[Any]) -> Any:
+            waited = [(part, wait()) for part, wait in begun]
+            for part, reduced in waited:
+                for i, tensor in zip(part, reduced, strict=True):
+                    results[positions[i]] = compressors[i].decompress(tensor, contexts[i])
+            return waited[0][1][0]
+
+        return finish
+
+    def _begin_allreduce(
+        self, tensors: list[Any], name: str, layout: int
+    ) -> Callable[[], list[Any]]:
         factor = self.options.gradient_predivide_factor
-        return allreduce.bucket_allreduce(
+        begin = allreduce.start_bucket_allreduce if xla.compiling() else self._reduced
+        return begin(
             tensors,
             name=name,
             op=self.options.op,
@@ -300,8 +336,11 @@ class _Reduction:
             postscale_factor=factor * self.postscale,
             layout_hash=layout,
             process_set=self.options.members,
-            early=self.early,
         )
+
+    def _reduced(self, tensors: list[Any], **options: Any) -> Callable[[], list[Any]]:
+        reduced = allreduce.bucket_allreduce(tensors, early=self.early, **options)
+        return lambda: reduced
 
     def _compressor(self, position: int) -> Any:
         choose = getattr(self.options.compression, "for_variable", None)

@@ -29,6 +29,9 @@ class DeviceStream {
   // Memory of the device for an output that is thrown away; freed with the pointer, once the device
   // has no more use for it.
   virtual Result<std::shared_ptr<void>> AllocateScratch(int64_t bytes) = 0;
+
+  // Puts a number into memory of the device, after what is on the stream now. Does not block.
+  virtual Status Write(void* memory, int32_t value) = 0;
 };
 
 }  // namespace tfring

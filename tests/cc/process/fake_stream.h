@@ -21,6 +21,10 @@ struct FakeStream : DeviceStream {
     scratch = std::make_shared<std::string>(static_cast<size_t>(bytes), '\0');
     return std::shared_ptr<void>(scratch, scratch->data());
   }
+  Status Write(void* memory, int32_t value) override {
+    *static_cast<int32_t*>(memory) = value;
+    return OkStatus();
+  }
 
   bool on_device = true;
   bool has_scratch = true;

@@ -61,6 +61,7 @@ std::string FindAll(void* handle, CudaFunctions* cu) {
       .Get("cuMemcpyDtoHAsync_v2", &cu->MemcpyDtoHAsync)
       .Get("cuMemcpyDtoDAsync_v2", &cu->MemcpyDtoDAsync)
       .Get("cuMemsetD8Async", &cu->MemsetD8Async)
+      .Get("cuMemsetD32Async", &cu->MemsetD32Async)
       .Get("cuModuleLoadData", &cu->ModuleLoadData)
       .Get("cuModuleUnload", &cu->ModuleUnload)
       .Get("cuModuleGetFunction", &cu->ModuleGetFunction)

@@ -62,6 +62,7 @@ struct CudaFunctions {
   CuResult (*MemcpyDtoHAsync)(void*, CuDevicePtr, size_t bytes, CuStream);
   CuResult (*MemcpyDtoDAsync)(CuDevicePtr to, CuDevicePtr from, size_t bytes, CuStream);
   CuResult (*MemsetD8Async)(CuDevicePtr, unsigned char value, size_t bytes, CuStream);
+  CuResult (*MemsetD32Async)(CuDevicePtr, unsigned value, size_t count, CuStream);
   CuResult (*ModuleLoadData)(CuModule*, const void* image);
   CuResult (*ModuleUnload)(CuModule);
   CuResult (*ModuleGetFunction)(CuFunction*, CuModule, const char* name);

@@ -29,6 +29,14 @@ Result<std::shared_ptr<void>> CudaStream::AllocateScratch(int64_t bytes) {
   return device_->Scratch(bytes);
 }
 
+Status CudaStream::Write(void* memory, int32_t value) {
+  const ScopedContext current(device_.get());
+  TFRING_RETURN_IF_ERROR(current.status());
+  return device_->Check(device_->cu().MemsetD32Async(reinterpret_cast<CuDevicePtr>(memory),
+                                                     static_cast<unsigned>(value), 1, framework_),
+                        "writing a number");
+}
+
 Status CudaStream::LetWait(CuStream ours) const {
   if (ready_ == nullptr) return Internal("a call on a GPU came without a mark of what is ready");
   const ScopedContext current(device_.get());

@@ -28,6 +28,7 @@ class CudaStream final : public DeviceStream {
   bool RunsOnDevice(CollectiveKind kind, DataType dtype, ReduceOp op) const override;
   Status MarkReady() override;
   Result<std::shared_ptr<void>> AllocateScratch(int64_t bytes) override;
+  Status Write(void* memory, int32_t value) override;
 
   const std::shared_ptr<CudaDevice>& device() const { return device_; }
 

@@ -2,6 +2,7 @@
 #include "ops/runtime/backend/cuda/driver.h"
 
 #include <string>
+#include <vector>
 
 #include "ops/runtime/backend/cuda/pinned_memory.h"
 #include "ops/runtime/backend/cuda/stream.h"
@@ -112,6 +113,20 @@ TEST(ThreadsKeepTheContextThatTheyHad) {
   CuContext popped = nullptr;
   EXPECT_EQ(Cu().CtxPopCurrent(&popped), kCudaSuccess);
   EXPECT_TRUE(popped == mine.context());
+}
+
+TEST(ANumberIsWrittenInOrderWithTheStream) {
+  Framework framework(0);
+  CudaDevices devices(FakeDriver(), DeviceRule());
+  const auto stream = Wrap(&devices, framework);
+  const CuDevicePtr memory = framework.Allocate(std::vector<char>(8, 1));
+  auto* const number = reinterpret_cast<char*>(memory) + 4;
+  EXPECT_TRUE(stream->Write(number, 5).ok());
+  EXPECT_TRUE(stream->Write(number, -7).ok());
+  const auto fetched = framework.Fetch(memory, 8);
+  framework.Wait();
+  EXPECT_TRUE(*fetched == std::vector<char>({1, 1, 1, 1, -7, -1, -1, -1}));
+  framework.Free(memory);
 }
 
 TEST(OneEventIsMarkedAgainAndEventsAreUsedAgain) {

@@ -1,0 +1,107 @@
+#include "ops/xla/started_calls.h"
+
+#include <chrono>
+#include <utility>
+
+#include "ops/runtime/base/log.h"
+
+namespace tfring {
+namespace {
+
+// The backend gives up a device that does not answer after 5 s; it never says so then.
+constexpr std::chrono::seconds kMemoryLimit(10);
+
+// Makes the call one on the stream; `shapes` and buffers are there.
+Status UseStream(void* stream, LocalCall* call) {
+  Result<std::shared_ptr<DeviceStream>> wrapped = ProcessRuntime::Get().WrapStream(stream);
+  if (!wrapped.ok()) return wrapped.status();
+  call->stream = *std::move(wrapped);
+  call->early = true;
+  // XLA has allocated all memory of the program before.
+  return call->stream->MarkReady();
+}
+
+// Something to hold; `released` is told when nobody holds it any more.
+std::shared_ptr<void> Token(std::future<void>* released) {
+  auto promise = std::make_unique<std::promise<void>>();
+  *released = promise->get_future();
+  return std::shared_ptr<void>(promise.release(), [](void* held) {
+    std::unique_ptr<std::promise<void>> last(static_cast<std::promise<void>*>(held));
+    last->set_value();
+  });
+}
+
+}  // namespace
+
+StartedCall StartedCall::Enqueue(void* stream, Request request, LocalCall call) {
+  StartedCall started;
+  started.what_ = Describe(request);
+  for (const TensorBuffer& buffer : call.buffers) started.outputs_.push_back(buffer.output);
+  const Status usable = UseStream(stream, &call);
+  if (!usable.ok()) {
+    call = LocalCall();
+    Refuse(InvalidArgument(started.what_ + ": " + usable.message()), &request);
+  }
+  started.run_ = call.run = ProcessRuntime::Get().surrounding_run();
+  call.keeps = Token(&started.unused_);
+  auto launched = std::make_shared<std::promise<Status>>();
+  started.launched_ = launched->get_future();
+  call.done = [launched](const Status& outcome) { launched->set_value(outcome); };
+  ProcessRuntime::Get().Enqueue(std::move(request), std::move(call));
+  return started;
+}
+
+Status StartedCall::WaitForLaunch() {
+  const Status outcome = launched_.get();
+  // A step that has failed may be over when the next program runs, and that may be part of none.
+  if (!outcome.ok()) ProcessRuntime::Get().ClearSurroundingRun(run_);
+  return outcome;
+}
+
+void StartedCall::WaitForMemory() {
+  if (unused_.wait_for(kMemoryLimit) == std::future_status::ready) return;
+  TFRING_LOG(kError)
+      << what_ << " failed, and after " << kMemoryLimit.count()
+      << " s the GPU may still use its memory, which XLA frees now: end this process";
+}
+
+StartedCalls& StartedCalls::Get() {
+  static auto* const calls = new StartedCalls();
+  return *calls;
+}
+
+void StartedCalls::Add(void* stream, ProcessSetId process_set, const std::string& name,
+                       StartedCall call) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  calls_.insert_or_assign(Key(stream, process_set, name), std::move(call));
+}
+
+std::unique_ptr<StartedCall> StartedCalls::Take(void* stream, ProcessSetId process_set,
+                                                const std::string& name) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = calls_.find(Key(stream, process_set, name));
+  if (found == calls_.end()) return nullptr;
+  auto taken = std::make_unique<StartedCall>(std::move(found->second));
+  calls_.erase(found);
+  return taken;
+}
+
+void StartedCalls::AbandonAll(void* stream) {
+  std::vector<StartedCall> abandoned;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto it = calls_.begin(); it != calls_.end();) {
+      if (std::get<0>(it->first) != stream) {
+        ++it;
+        continue;
+      }
+      abandoned.push_back(std::move(it->second));
+      it = calls_.erase(it);
+    }
+  }
+  for (StartedCall& call : abandoned) {
+    if (!call.WaitForLaunch().ok()) call.WaitForMemory();
+  }
+}
+
+}  // namespace tfring

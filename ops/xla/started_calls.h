@@ -1,0 +1,72 @@
+#ifndef TFRING_OPS_XLA_STARTED_CALLS_H_
+#define TFRING_OPS_XLA_STARTED_CALLS_H_
+
+#include <cstdint>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/process/process_runtime.h"
+#include "ops/runtime/protocol/message/request.h"
+
+namespace tfring {
+
+// A collective that a compiled program has handed to the runtime. Its memory is XLA's, which nobody
+// can hold: if the collective fails, the program must not end while the device may use the memory.
+// For one thread at a time; may be destroyed at any time.
+class StartedCall {
+ public:
+  // Enqueues the call, whose tensors lie in device memory and belong to `stream` (a CUstream). If
+  // that cannot be used, the call ends with the reason on all ranks.
+  static StartedCall Enqueue(void* stream, Request request, LocalCall call);
+
+  // Blocks until the stream waits for the results, or until there will be none.
+  Status WaitForLaunch();
+  // After an error: blocks until nothing uses the memory, but not for ever.
+  void WaitForMemory();
+
+  // Where the results will be.
+  const std::vector<void*>& outputs() const { return outputs_; }
+
+ private:
+  StartedCall() = default;
+
+  std::string what_;
+  uint64_t run_ = 0;
+  std::vector<void*> outputs_;
+  std::future<Status> launched_;
+  std::future<void> unused_;
+};
+
+// The calls of this process between their start and their done, which are two custom calls of one
+// program. Those of one name on one stream come one after another: the chain keeps programs with
+// collectives apart. Thread-safe; never destroyed.
+class StartedCalls {
+ public:
+  static StartedCalls& Get();
+
+  // In place of an earlier one that a program has started and never asked for, because it failed.
+  void Add(void* stream, ProcessSetId process_set, const std::string& name, StartedCall call);
+
+  // The call, which it forgets. Null if there is none.
+  std::unique_ptr<StartedCall> Take(void* stream, ProcessSetId process_set,
+                                    const std::string& name);
+
+  // The program that runs on the stream is about to fail: waits for all that it has started.
+  void AbandonAll(void* stream);
+
+ private:
+  using Key = std::tuple<void*, ProcessSetId, std::string>;  // sorted by stream first
+
+  std::mutex mutex_;  // guards calls_
+  std::map<Key, StartedCall> calls_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_XLA_STARTED_CALLS_H_

@@ -1,0 +1,184 @@
+"""Collectives in functions that XLA compiles for the GPU: values, places, order, errors, training.
+
+On the double the kernels of XLA compute nothing, so tensors come from the host, through functions
+that only pass them on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import fake_cuda
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfring
+import tfring.keras as hvd
+from tfring._native import core
+from tfring.training.local_variables import LocalVariables
+from tfring.training.options import ReduceOptions
+from tfring.training.reducer import GradientReducer
+
+GPUS = tf.config.list_physical_devices("GPU")
+pytestmark = pytest.mark.skipif(not GPUS, reason="TensorFlow sees no GPU; see tests/gpu")
+NCCL = os.environ.get("TFRING_GPU_OPERATIONS") == "nccl"
+ON_DOUBLE = "FAKE_CUDA_UUID" in os.environ
+
+
+def on_gpu(array: Any) -> Any:
+    with tf.device("CPU:0"):
+        host = tf.constant(array)
+    with tf.device("GPU:0"):
+        return tf.identity(host)
+
+
+def compiled(function: Any) -> Any:
+    return tf.function(function, jit_compile=True)
+
+
+def copies() -> int:
+    return fake_cuda.count("d2h_copies") + fake_cuda.count("h2d_copies")
+
+
+def test_values_stay_on_the_gpu(rank: int, size: int) -> None:
+    @compiled
+    def step(x: Any) -> Any:
+        total = hvd.allreduce(x, op=hvd.Sum, name="gpu.xla.sum")
+        rows = hvd.allgather(x, name="gpu.xla.rows")
+        return total, rows, hvd.broadcast(x, size - 1, name="gpu.xla.last")
+
+    x = np.arange(1000, dtype="float32") + rank
+    everybody = [np.arange(1000, dtype="float32") + r for r in range(size)]
+    for _ in range(3):
+        total, rows, last = step(on_gpu(x))
+        assert total.backing_device.endswith("GPU:0")
+        np.testing.assert_array_equal(total.numpy(), sum(everybody))
+        np.testing.assert_array_equal(rows.numpy(), np.concatenate(everybody))
+        np.testing.assert_array_equal(last.numpy(), everybody[-1])
+
+
+def test_integers_scalars_and_rank_and_size(rank: int, size: int) -> None:
+    @compiled
+    def step(x: Any, scalar: Any) -> Any:
+        group = hvd.grouped_allreduce([x, scalar], op=hvd.Sum, name="gpu.xla.odd")
+        return *group, tfring.rank_op(), tfring.size_op()
+
+    x, scalar = on_gpu(np.array([1, 2], "int32")), on_gpu(np.float32(rank))
+    total, ranks, its_rank, its_size = step(x, scalar)
+    np.testing.assert_array_equal(total.numpy(), [size, 2 * size])
+    assert float(ranks) == size * (size - 1) / 2
+    assert (int(its_rank), int(its_size)) == (rank, size)
+
+
+def test_compiled_for_the_cpu_on_a_machine_with_a_gpu(size: int) -> None:
+    @compiled
+    def step(x: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum, name="gpu.xla.cpu")
+
+    with tf.device("CPU:0"):
+        result = step(tf.ones(3) * 2)
+    assert result.backing_device.endswith("CPU:0")
+    np.testing.assert_array_equal(result.numpy(), np.full(3, 2.0 * size))
+
+
+def reduced_in_buckets(count: int, name: str) -> Any:
+    """A compiled function that reduces tensors as gradients, each in a bucket of its own."""
+    reducer = GradientReducer(ReduceOptions(op=hvd.Sum, groups=count), LocalVariables())
+
+    @compiled
+    def step(*xs: Any) -> Any:
+        return reducer.reduce(list(xs), list(xs), name=name)
+
+    return step
+
+
+def test_buckets_are_begun_before_the_first_is_waited_for(rank: int, size: int) -> None:
+    step = reduced_in_buckets(4, "gpu.xla.pairs")
+    xs = [on_gpu(np.full(100 * (i + 1), rank + i, "float32")) for i in range(4)]
+    results = step(*xs)
+    before = copies()
+    for _ in range(3):
+        results = step(*xs)
+    hvd.barrier()
+    made = copies() - before
+    if ON_DOUBLE:
+        assert made == 0 if NCCL else made >= 12
+    for i, result in enumerate(results):
+        expected = sum(r + i for r in range(size))
+        np.testing.assert_array_equal(result.numpy(), np.full(100 * (i + 1), expected, "float32"))
+    ir = step.experimental_get_compiler_ir(*xs)(stage="optimized_hlo", platform_name="GPU")
+    calls = re.findall(r'custom_call_target="tfring_(\w+)"', ir)
+    assert calls == ["start"] * 4 + ["done"] * 4
+
+
+@pytest.mark.skipif(not (NCCL and ON_DOUBLE), reason="holds the streams of the driver's double")
+def test_the_host_does_not_wait_for_the_gpu(several: int) -> None:
+    """While the streams start nothing, two steps are put on them; the results are right."""
+    step = reduced_in_buckets(2, "gpu.xla.held")
+    x, y = (on_gpu(np.full(100, value, "float32")) for value in (1, 2))
+    step(x, y)  # compiles, and makes the communicator
+    fake_cuda.set_value("hold", 1)
+    try:
+        results = [step(x, y), step(y, x)]
+    finally:
+        fake_cuda.set_value("hold", 0)
+    for first, second in (results[0], results[1][::-1]):
+        np.testing.assert_array_equal(first.numpy(), np.full(100, several, "float32"))
+        np.testing.assert_array_equal(second.numpy(), np.full(100, 2 * several, "float32"))
+
+
+def test_an_error_is_that_of_the_collective(rank: int, several: int) -> None:
+    step = compiled(lambda x: hvd.allreduce(x, op=hvd.Sum, name="gpu.xla.disagree"))
+    pair = reduced_in_buckets(2, "gpu.xla.disagree.pair")
+    wrong = on_gpu(np.ones(rank + 1, "float32"))
+    right = on_gpu(np.ones(3, "float32"))
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"gpu\.xla\.disagree.*rank 0"):
+        step(wrong)
+    np.testing.assert_array_equal(step(right).numpy(), np.full(3, several))
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"gpu\.xla\.disagree.*rank 0"):
+        pair(wrong, right)
+    for result in pair(right, right):
+        np.testing.assert_array_equal(result.numpy(), np.full(3, several))
+
+
+def test_a_failed_step_ends_on_all_ranks(rank: int, several: int) -> None:
+    part = reduced_in_buckets(2, "gpu.xla.failing")
+
+    @tf.function
+    def step(x: Any, good: Any) -> Any:
+        with tf.device("CPU:0"):
+            check = tf.debugging.Assert(good, ["this rank fails"])
+        with tf.control_dependencies([check]):
+            return part(x, x)
+
+    x = on_gpu(np.ones(3, "float32"))
+    expected: Any = tf.errors.InvalidArgumentError if rank == 0 else tf.errors.AbortedError
+    with pytest.raises(expected, match="this rank fails"):
+        step(x, tf.constant(rank != 0))
+    for result in step(x, tf.constant(True)):
+        np.testing.assert_array_equal(result.numpy(), np.full(3, several, "float32"))
+
+
+def test_fit_with_the_default_jit_compile(several: int) -> None:
+    """Which is True on a GPU. Gradients do not leave it, but in the staged way."""
+    layers = [keras.layers.Input((8,)), keras.layers.Dense(16384), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    # The double leaves the new optimizer's count of steps as it finds the memory.
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), resumed=True)
+    model.compile(optimizer=optimizer, loss="mse")
+    x, y = np.ones((64, 8), "float32"), np.ones((64, 1), "float32")
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    model.fit(x, y, batch_size=16, verbose=0, callbacks=callbacks)
+    before, made = core.counters()["tensors"], fake_cuda.count("d2h_bytes")
+    model.fit(x, y, batch_size=16, verbose=0)
+    made = fake_cuda.count("d2h_bytes") - made
+    assert model.jit_compile
+    steps, gradients = 4, model.trainable_variables
+    assert core.counters()["tensors"] - before >= steps * len(gradients)
+    if ON_DOUBLE:
+        sent = steps * sum(4 * int(np.prod(v.shape)) for v in gradients)
+        assert made < sent / 10 if NCCL else made >= sent
