@@ -300,12 +300,9 @@ void NcclWorker::EndWithout(Item* item) {
   if (!result.uses_nccl && result.insists) {
     Completion completion;
     completion.status =
-        Unimplemented(RanksText(item.group->members) + " cannot use NCCL, and " +
+        Unimplemented(RanksText(item->group->members) + " cannot use NCCL, and " +
                       "TFRING_GPU_OPERATIONS=nccl allows nothing else: " + result.reason +
                       ". TFRING_GPU_OPERATIONS=auto would copy tensors through host memory");
-=======
-    Unimplemented(RanksText(item->group->members) + " cannot use NCCL, and " +
-                  "TFRING_GPU_OPERATIONS=nccl allows nothing else: " + result.reason);
     return table_.End(sequence, std::move(completion));
   }
   if (table_.Release(sequence)) item->staging->Stage(std::move(item->collective));
