@@ -1,0 +1,111 @@
+"""Whether a host waits for a GPU on which every operation takes 20 ms: on the doubles, two ranks.
+
+    python -m benchmarks.gpu_waits --json out.json
+
+Shows how long an eager allreduce keeps the program, and how long a step of four buckets takes
+beside one of a single bucket. On the doubles of the CUDA driver and NCCL (tests/doubles) an
+operation takes exactly that time, so the ratios say what waits for what; nothing here is a figure
+of a GPU's speed. It needs TensorFlow's GPU wheel: `make gpu-double`.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import common
+
+ROOT = Path(__file__).resolve().parents[1]
+DELAY_US = 20_000
+IN_JOB = "TFRING_TEST_GPU_WAITS"
+LIMIT_EAGER_MS = 2.0
+# Each bucket is one kernel of the NCCL double, and kernels of one stream follow one another.
+LIMIT_FOUR_BUCKETS = 4.2
+
+
+def job(path: str | None) -> int:
+    import numpy as np
+    import tensorflow as tf
+
+    import tfring as hvd
+
+    hvd.init()
+    with tf.device("CPU:0"):
+        host = tf.constant(np.ones(1024, np.float32))
+    with tf.device("GPU:0"):
+        tensors = [tf.identity(host) for _ in range(4)]
+
+    def reduction(count: int) -> Callable[[], object]:
+        @tf.function
+        def step() -> tf.Tensor:
+            names = [f"bucket.{count}.{i}" for i in range(count)]
+            results = [
+                hvd.allreduce(t, op=hvd.Sum, name=n) for t, n in zip(tensors, names, strict=False)
+            ]
+            with tf.control_dependencies(results):
+                return tf.constant(0)
+
+        return step
+
+    def timed(call: Callable[[], object]) -> float:
+        hvd.barrier()
+        started = time.perf_counter()
+        call()
+        return (time.perf_counter() - started) * 1e3
+
+    eager: list[float] = []
+    steps: dict[int, list[float]] = {1: [], 4: []}
+    hvd.allreduce(tensors[0], op=hvd.Sum, name="warm").numpy()
+    for _ in range(10):
+        eager.append(timed(lambda: hvd.allreduce(tensors[0], op=hvd.Sum, name="eager")))
+        time.sleep(0.3)
+    for count in steps:
+        step = reduction(count)
+        step()
+        for _ in range(5):
+            time.sleep(0.2)
+            steps[count].append(timed(step))
+    row = {
+        "delay_ms": DELAY_US / 1e3,
+        "eager_ms": statistics.median(eager),
+        "step_of_1_bucket_ms": statistics.median(steps[1]),
+        "step_of_4_buckets_ms": statistics.median(steps[4]),
+    }
+    ratio = row["step_of_4_buckets_ms"] / row["step_of_1_bucket_ms"]
+    if hvd.rank() != 0:
+        return 0
+    report = common.Report("gpu_waits", hvd.size(), rows=[row])
+    report.goals.append(common.Goal("ms of an eager call", row["eager_ms"], LIMIT_EAGER_MS))
+    report.goals.append(common.Goal("four buckets over one", ratio, LIMIT_FOUR_BUCKETS))
+    return report.finish(path)
+
+
+def main() -> int:
+    arguments = common.parser(__doc__).parse_args()
+    if os.environ.get(IN_JOB):
+        return job(arguments.json)
+    sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+    import gpu_double
+
+    env = gpu_double.environment(delay_us=DELAY_US)
+    env.update(
+        {
+            IN_JOB: "1",
+            "TFRING_GPU_OPERATIONS": "nccl",
+            "TFRING_NCCL_LIBRARY": str(gpu_double.doubles() / "libnccl.so.2"),
+        }
+    )
+    own_gpu = 'export FAKE_CUDA_UUID=$((OMPI_COMM_WORLD_RANK + 1)); exec "$@"'
+    python = [sys.executable, "-m", "benchmarks.gpu_waits"]
+    python += ["--json", arguments.json] if arguments.json else []
+    command = [str(ROOT / "tools" / "mpi_run.sh"), "2", "bash", "-c", own_gpu, "_", *python]
+    return subprocess.run(command, env=env, cwd=ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
