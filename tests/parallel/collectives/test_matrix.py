@@ -86,6 +86,8 @@ def test_the_table_is_complete() -> None:
         "barrier",
         "send",
         "recv",
+        "allreduce_start",
+        "allreduce_done",
     }  # in tests of their own
     assert ops - topology - others <= set(COLLECTIVES)
     assert {"grouped_allreduce", "grouped_allgather", "grouped_reducescatter"} <= set(COLLECTIVES)
