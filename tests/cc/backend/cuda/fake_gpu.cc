@@ -4,6 +4,10 @@
 
 #include <chrono>
 #include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -53,24 +57,52 @@ Framework::Framework(int ordinal) {
   Must(Cu().StreamCreateWithPriority(&stream_, 1, 0), "stream");
 }
 
+namespace {
+
+using Work = std::function<void()>;
+
+// What streams have not run yet. A stream that ends with an error drops its work: it stays here.
+// Never destroyed, because streams run until the process ends.
+struct OpenWorks {
+  std::mutex mutex;  // guards `by_key`
+  std::map<void*, std::unique_ptr<Work>> by_key;
+};
+OpenWorks& Open() {
+  static OpenWorks* const works = new OpenWorks();
+  return *works;
+}
+
+void* OpenWork(Work work) {
+  auto owned = std::make_unique<Work>(std::move(work));
+  void* const key = owned.get();
+  std::lock_guard<std::mutex> lock(Open().mutex);
+  Open().by_key.emplace(key, std::move(owned));
+  return key;
+}
+
+void RunWork(void* key) {
+  std::unique_ptr<Work> work;
+  {
+    std::lock_guard<std::mutex> lock(Open().mutex);
+    const auto found = Open().by_key.find(key);
+    work = std::move(found->second);
+    Open().by_key.erase(found);
+  }
+  (*work)();
+}
+
+}  // namespace
+
 CuDevicePtr Framework::Allocate(const std::vector<char>& fill) {
   if (fill.empty()) return 0;
   const InContext current(context_);
   CuDevicePtr memory = 0;
   Must(Cu().MemAlloc(&memory, fill.size()), "memory");
   // As a kernel of the framework would: late.
-  auto work = std::make_unique<std::pair<CuDevicePtr, std::vector<char>>>(memory, fill);
-  Must(Fake().Enqueue(
-           stream_,
-           [](void* argument) {
-             std::unique_ptr<std::pair<CuDevicePtr, std::vector<char>>> write(
-                 static_cast<std::pair<CuDevicePtr, std::vector<char>>*>(argument));
-             std::memcpy(Fake().View(write->first, write->second.size()), write->second.data(),
-                         write->second.size());
-           },
-           work.get()),
+  Must(Fake().Enqueue(stream_, &RunWork, OpenWork([memory, fill] {
+                        std::memcpy(Fake().View(memory, fill.size()), fill.data(), fill.size());
+                      })),
        "kernel");
-  work.release();
   return memory;
 }
 
@@ -82,22 +114,12 @@ void Framework::Free(CuDevicePtr memory) {
 std::shared_ptr<std::vector<char>> Framework::Fetch(CuDevicePtr memory, size_t bytes) {
   auto result = std::make_shared<std::vector<char>>(bytes);
   if (bytes == 0) return result;
-  struct Read {
-    CuDevicePtr memory;
-    std::shared_ptr<std::vector<char>> to;
-  };
-  auto work = std::make_unique<Read>(Read{memory, result});
   const InContext current(context_);
-  Must(Fake().Enqueue(
-           stream_,
-           [](void* argument) {
-             std::unique_ptr<Read> read(static_cast<Read*>(argument));
-             std::memcpy(read->to->data(), Fake().View(read->memory, read->to->size()),
-                         read->to->size());
-           },
-           work.get()),
+  Must(Fake().Enqueue(stream_, &RunWork, OpenWork([memory, result] {
+                        std::memcpy(result->data(), Fake().View(memory, result->size()),
+                                    result->size());
+                      })),
        "kernel");
-  work.release();
   return result;
 }
 
