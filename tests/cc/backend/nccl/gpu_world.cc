@@ -150,6 +150,10 @@ std::vector<std::vector<char>> GpuWorld::Outputs(Rank rank, uint64_t sequence, b
   return outputs;
 }
 
+void GpuWorld::AbortAll(const Status& status) {
+  for (OneRank& rank : ranks_) rank.backend->Abort(status);
+}
+
 void GpuWorld::Free(Rank rank, uint64_t sequence) {
   Tensors& tensors = tensors_[{rank, sequence}];
   for (size_t t = 0; t < tensors.inputs.size(); ++t) {
@@ -186,6 +190,11 @@ std::string GpuWorld::Finish(const Job& job, const std::vector<Rank>& members, u
     Free(members[m], sequence);
   }
   return wrong;
+}
+
+bool IsFromAbort(Rank rank, const Status& status, const Status& reason) {
+  if (status.ToString() == reason.ToString()) return true;
+  return rank > 0 && status.message().find("connection closed by") != std::string::npos;
 }
 
 }  // namespace tfring::testing

@@ -57,6 +57,9 @@ class GpuWorld {
   // what it does now.
   std::vector<std::vector<char>> Outputs(Rank rank, uint64_t sequence, bool follow = false);
 
+  // Aborts the backends of all ranks with this status, rank 0 first.
+  void AbortAll(const Status& status);
+
   // Frees the tensors of a collective, as the framework does after `done`.
   void Free(Rank rank, uint64_t sequence);
 
@@ -87,6 +90,10 @@ class GpuWorld {
   std::map<Key, std::vector<Completion>> completions_;
   std::vector<OneRank> ranks_;
 };
+
+// Whether this status of a rank is what AbortAll(reason) leads to: a rank that was aborted after
+// another one may have seen before that the other one had closed its connections.
+bool IsFromAbort(Rank rank, const Status& status, const Status& reason);
 
 }  // namespace tfring::testing
 

@@ -60,7 +60,7 @@ class SeedRun {
       if (fault == Fault::kNone) {
         ExpectAllRight(&world, plan);
       } else {
-        ExpectAllEnded(&world, plan, size);
+        ExpectAllEnded(&world, plan);
       }
     }
     Fake().Reset();
@@ -123,7 +123,7 @@ class SeedRun {
   }
 
   // Plays the control plane: the first error, or a second without progress, ends all ranks.
-  void ExpectAllEnded(GpuWorld* world, const std::vector<Planned>& plan, int size) {
+  void ExpectAllEnded(GpuWorld* world, const std::vector<Planned>& plan) {
     const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(400);
     bool through = false;
     bool failed = false;
@@ -138,7 +138,7 @@ class SeedRun {
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    for (Rank r = 0; r < size && !through; ++r) world->backend(r).Abort(LostRank());
+    if (!through) world->AbortAll(LostRank());
     for (size_t i = 0; i < plan.size(); ++i) Judge(world, plan[i], i + 1);
   }
 
