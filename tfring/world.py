@@ -23,6 +23,7 @@ from tfring.environments import find_identity
 from tfring.exceptions import described
 from tfring.gpu.nccl import with_nccl
 from tfring.process_sets import ProcessSet, registry
+from tfring.recorder.places import end_job, record_options
 from tfring.security import generation
 from tfring.security.sources import take_secret
 from tfring.signals import interrupts
@@ -41,6 +42,7 @@ class _State:
     homogeneous = True
     by_mpi = False
     at_exit_registered = False
+    record: str | None = None  # the file
 
 
 _lock = threading.RLock()
@@ -129,6 +131,10 @@ def _given_sets(process_sets: Any) -> list[Any]:
 
 
 def _start(membership: Membership, settings: Settings) -> None:
+    record = None
+    if settings.record:
+        first_of_host = membership.local_rank == 0
+        record = record_options(membership.job, membership.rank, settings.record_dir, first_of_host)
     try:
         _native.core.init(
             rank=membership.rank,
@@ -144,6 +150,7 @@ def _start(membership: Membership, settings: Settings) -> None:
             control_keys=membership.control_keys,
             config=with_nccl(membership.runtime),
             start_timeout=settings.start_timeout,
+            record=record,
         )
     except _native.core.CoreError as error:
         membership.free_group()
@@ -152,6 +159,7 @@ def _start(membership: Membership, settings: Settings) -> None:
             raise SettingError(message) from None
         raise
     _state.pid = os.getpid()
+    _state.record = (record or {}).get("path")
     topology.announce()
     _state.homogeneous = membership.homogeneous
     _state.by_mpi = membership.by_mpi
@@ -223,6 +231,8 @@ def _leave(error: str) -> None:
             return
         interrupts.unwatch()
         _native.core.shutdown(error)
+        if _state.record is not None:
+            end_job(_state.record)
         topology.withdraw()
         registry.end_generation()
         generation.end()

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,12 +34,29 @@ Topology RequireTopology() {
   return *topology;
 }
 
+RecordOptions RecordOptionsOf(const std::optional<std::map<std::string, std::string>>& record) {
+  RecordOptions options;
+  options.enabled = record.has_value();
+  if (!record) return options;
+  const auto value = [&record](const char* key) {
+    const auto found = record->find(key);
+    return found == record->end() ? std::string() : found->second;
+  };
+  options.path = value("path");
+  options.job = value("job");
+  options.boot = value("boot");
+  options.keep = !value("keep").empty();
+  return options;
+}
+
 void Init(int rank, int size, int local_rank, int local_size, int cross_rank, int cross_size,
           std::vector<std::string> hosts, std::map<Rank, int> control_fds,
           std::map<Rank, int> data_fds, std::map<Rank, int64_t> local_pids,
           const std::map<Rank, std::pair<py::bytes, py::bytes>>& control_keys,
-          std::map<std::string, std::string> config, double start_timeout) {
+          std::map<std::string, std::string> config, double start_timeout,
+          const std::optional<std::map<std::string, std::string>>& record) {
   InitOptions options;
+  options.record = RecordOptionsOf(record);
   options.topology = {rank, size, local_rank, local_size, cross_rank, cross_size};
   options.hosts = std::move(hosts);
   options.control_fds = std::move(control_fds);
@@ -158,8 +176,10 @@ void DefineLifecycle(py::module_& m) {
         arg("local_size"), arg("cross_rank"), arg("cross_size"), arg("hosts"), arg("control_fds"),
         arg("data_fds"), arg("local_pids"),
         arg("control_keys") = std::map<Rank, std::pair<py::bytes, py::bytes>>(), arg("config"),
-        arg("start_timeout") = 60.0,
-        "Starts the runtime, which owns the descriptors from then on and closes them.");
+        arg("start_timeout") = 60.0, arg("record") = std::map<std::string, std::string>(),
+        "Starts the runtime, which owns the descriptors from then on and closes them. `record` is "
+        "where it records what it does: path, job, boot, and keep if the file is to stay after an "
+        "end without an error. None: nothing is recorded.");
   // Without the GIL: shutdown waits for callbacks, and TensorFlow may run Python in them
   // (tf.py_function).
   m.def(
@@ -186,6 +206,17 @@ void DefineLifecycle(py::module_& m) {
   m.def(
       "counters", [] { return ProcessRuntime::Get().Counters(); },
       "Counters since init by name; empty without a runtime.");
+  m.def(
+      "mark_step",
+      [](int64_t step, int64_t samples, int64_t input_nanoseconds) {
+        ProcessRuntime::Get().MarkStep(step, samples, input_nanoseconds);
+      },
+      arg("step"), arg("samples") = -1, arg("input_nanoseconds") = -1,
+      "For the record: a step begins; samples trained on and time spent in waiting for input, both "
+      "since the start. Negative: unknown.");
+  m.def(
+      "mark", [](const std::string& text) { ProcessRuntime::Get().Mark(text); }, arg("text"),
+      "Adds a line of the program to the record.");
   m.def("build_info", &BuildInfo, "How this binding was built and what it runs on.");
   m.def("describe_config", &DescribeConfig, "Every setting with its default and meaning.");
   m.def("find_nccl", &FindNccl, arg("file"),

@@ -22,12 +22,13 @@ ARROWS: dict[str, set[str]] = {
     "environments": set(),
     "security": set(),
     "gpu": {"_native"},
+    "recorder": set(),
     "bootstrap": {"version", "config", "environments", "security"},
     "topology": {"_native"},
     "process_sets": {"_native", "exceptions", "bootstrap", "topology"},
     "world": {
         *("config", "_native", "exceptions", "signals", "environments", "security"),
-        *("gpu", "bootstrap", "topology", "process_sets"),
+        *("gpu", "bootstrap", "topology", "process_sets", "recorder"),
     },
     "ops": {"config", "_native", "topology", "process_sets"},
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
@@ -61,7 +62,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "keras": {"compat", "keras"},
     "mpi4py": {"bootstrap"},
     "pynvml": {"gpu"},
-    "numpy": {"process_sets", "collectives", "sharding", "comparison", "keras"},
+    "numpy": {"process_sets", "collectives", "sharding", "comparison", "keras", "recorder"},
     "tensorboard": {"keras"},
     "tensorflow": {
         *("exceptions", "ops", "collectives", "sharding", "training", "compat", "keras2", "keras"),

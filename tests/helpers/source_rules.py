@@ -35,8 +35,10 @@ CC_ARROWS: dict[str, set[str]] = {
         *("backend/reduction", "backend/schedule", "backend/algorithms"),
         *("backend/cuda", "backend/staging"),
     },
+    "recorder": {"base", "interfaces", "protocol/message"},
     "process": {
-        *("base", "interfaces", "transport", "backend", "backend/cuda", "backend/nccl"),
+        *("base", "interfaces", "recorder", "transport"),
+        *("backend", "backend/cuda", "backend/nccl"),
         *("protocol/message", "protocol/negotiation", "protocol/engine"),
     },
     "kernels": {"base", "interfaces", "protocol/message", "process"},

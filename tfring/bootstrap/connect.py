@@ -35,7 +35,8 @@ class Membership:
     The descriptors and the MPI group belong to the owner of this object; the runtime takes the
     descriptors over. `mpi_group` is None where MPI did not start the job. `process_sets` is the
     largest number of process sets that any rank gave to init. `control_keys` has the keys of the
-    seals that we send to a peer and of those that we get from it; `key` is the generation's.
+    seals that we send to a peer and of those that we get from it; `key` is the generation's. `job`
+    is a number that no other job has, and no secret.
     """
 
     rank: int
@@ -55,6 +56,7 @@ class Membership:
     process_sets: int = 0
     control_keys: dict[int, ChannelKeys] = dataclasses.field(default_factory=dict)
     key: bytes | None = dataclasses.field(default=None, repr=False)
+    job: str = ""
 
     def free_group(self) -> None:
         """Frees the MPI group, where there is one."""
@@ -145,6 +147,7 @@ def _membership(
         process_sets=max(r.process_sets for r in records),
         control_keys=dict(connections.control_keys),
         key=key if len(records) > 1 else None,
+        job=hashlib.sha256(b"job" + records[0].nonce.encode()).hexdigest()[:12],
     )
 
 

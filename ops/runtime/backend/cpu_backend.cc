@@ -98,7 +98,7 @@ Status CpuBackend::Execute(const Collective& collective) {
   }
   executor_.Prepare(collective, *schedule, ResolveReduction(collective));
   running_ = &collective;
-  runner_.Start(*schedule, collective.sequence, collective.members, &executor_);
+  runner_.Start(*schedule, collective.sequence, collective.members, &executor_, collective.marks);
   return runner_.Run();
 }
 

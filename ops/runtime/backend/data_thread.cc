@@ -4,6 +4,9 @@
 
 #include <utility>
 
+#include "ops/runtime/base/clock.h"
+#include "ops/runtime/interfaces/plan_marks.h"
+
 namespace tfring {
 
 DataThread::DataThread(Hooks hooks, CompletionSink sink, std::atomic<bool>* poison)
@@ -56,6 +59,9 @@ bool DataThread::Next(Collective* collective, std::optional<Completion>* ended) 
 }
 
 Completion DataThread::Run(const Collective& collective) {
+  if (collective.marks != nullptr) {
+    collective.marks->started.store(MonotonicNow(), std::memory_order_relaxed);
+  }
   Completion completion = hooks_.run(collective);
   if (completion.status.ok() || completion.status.code() == StatusCode::kUnimplemented) {
     return completion;

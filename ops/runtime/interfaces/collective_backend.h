@@ -13,6 +13,8 @@
 
 namespace tfring {
 
+struct PlanMarks;
+
 // One tensor of a collective on this rank. `input` and `output` may be the same address (a
 // forwarded buffer); they never overlap otherwise. The memory stays valid until the completion. It
 // is host memory unless a DeviceCall says otherwise.
@@ -57,6 +59,7 @@ struct Collective {
   std::vector<std::vector<int64_t>> block_bytes;
   // Alltoall: what this rank sends to member m of buffer t.
   std::vector<std::vector<int64_t>> send_bytes;
+  PlanMarks* marks = nullptr;  // not null: where a backend of the host notes how far it is
 };
 
 // How far a submitted collective is. kLaunched: a device has all of its work, in order, and other

@@ -3,8 +3,18 @@
 #include <algorithm>
 
 #include "ops/runtime/base/check.h"
+#include "ops/runtime/base/clock.h"
 
 namespace tfring {
+namespace {
+
+int64_t InputBytes(const LocalCall& call) {
+  int64_t bytes = 0;
+  for (const TensorBuffer& buffer : call.buffers) bytes += buffer.input_bytes;
+  return bytes;
+}
+
+}  // namespace
 
 Status CallTable::Add(Request* request, LocalCall* call, uint64_t attempt) {
   Accepted accepted;
@@ -20,6 +30,10 @@ Status CallTable::Add(Request* request, LocalCall* call, uint64_t attempt) {
                            "give this one another name");
   }
   const CallId id = next_id_++;
+  if (recorder_ != nullptr) {
+    accepted.record =
+        recorder_->Submitted(*request, InputBytes(*call), call->early, attempt, MonotonicNow());
+  }
   accepted.running.call = std::move(*call);
   calls_.emplace(id, std::move(accepted));
   submissions_.emplace_back(id, std::move(*request), attempt);
@@ -41,14 +55,19 @@ bool CallTable::HasSubmissions() const {
   return !submissions_.empty();
 }
 
-std::vector<RunningCall*> CallTable::Begin(uint64_t sequence, const std::vector<CallId>& ids) {
+std::vector<RunningCall*> CallTable::Begin(uint64_t sequence, const std::vector<CallId>& ids,
+                                           const std::vector<PlanItem>& items) {
   std::vector<RunningCall*> calls;
   calls.reserve(ids.size());
+  const TimePoint now = MonotonicNow();
   std::lock_guard<std::mutex> lock(mutex_);
-  for (CallId id : ids) {
-    auto it = calls_.find(id);
-    TFRING_CHECK(it != calls_.end()) << "plan " << sequence << " runs call " << id;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    auto it = calls_.find(ids[i]);
+    TFRING_CHECK(it != calls_.end()) << "plan " << sequence << " runs call " << ids[i];
     calls.push_back(&it->second.running);
+    if (recorder_ == nullptr) continue;
+    recorder_->Planned(it->second.record, sequence, i < items.size() ? items[i].asked : AskTimes(),
+                       now);
   }
   plans_[sequence].calls = ids;
   return calls;
@@ -56,6 +75,7 @@ std::vector<RunningCall*> CallTable::Begin(uint64_t sequence, const std::vector<
 
 std::vector<FinishedCall> CallTable::TakeLaunched(uint64_t sequence) {
   std::vector<FinishedCall> finished;
+  const TimePoint now = MonotonicNow();
   std::lock_guard<std::mutex> lock(mutex_);
   auto plan = plans_.find(sequence);
   if (plan == plans_.end()) return finished;
@@ -63,7 +83,7 @@ std::vector<FinishedCall> CallTable::TakeLaunched(uint64_t sequence) {
     auto it = calls_.find(id);
     if (it == calls_.end() || !it->second.running.call.early) continue;
     Status status = it->second.running.local_failure;
-    finished.push_back(Remove(it, std::move(status)));
+    finished.push_back(Remove(it, std::move(status), now));
     FinishedCall left;
     left.call.keeps = std::move(finished.back().call.keeps);
     left.scratch = std::move(finished.back().scratch);
@@ -74,6 +94,7 @@ std::vector<FinishedCall> CallTable::TakeLaunched(uint64_t sequence) {
 
 std::vector<FinishedCall> CallTable::TakePlan(uint64_t sequence) {
   std::vector<FinishedCall> finished;
+  const TimePoint now = MonotonicNow();
   std::lock_guard<std::mutex> lock(mutex_);
   auto plan = plans_.find(sequence);
   if (plan == plans_.end()) return finished;
@@ -82,7 +103,7 @@ std::vector<FinishedCall> CallTable::TakePlan(uint64_t sequence) {
     auto it = calls_.find(id);
     if (it == calls_.end()) continue;
     Status status = it->second.running.local_failure;
-    finished.push_back(Remove(it, std::move(status)));
+    finished.push_back(Remove(it, std::move(status), now));
   }
   for (FinishedCall& left : plan->second.launched) finished.push_back(std::move(left));
   plans_.erase(plan);
@@ -99,19 +120,21 @@ std::vector<FinishedCall> CallTable::ForgetPlan(uint64_t sequence) {
 }
 
 std::optional<FinishedCall> CallTable::Take(CallId id, Status status) {
+  const TimePoint now = MonotonicNow();
   std::lock_guard<std::mutex> lock(mutex_);
   auto it = calls_.find(id);
   if (it == calls_.end()) return std::nullopt;
   // The plan may have succeeded everywhere and still not have given this rank its output.
   if (status.ok()) status = it->second.running.local_failure;
-  return Remove(it, std::move(status));
+  return Remove(it, std::move(status), now);
 }
 
 std::vector<FinishedCall> CallTable::TakeAll(const Status& status) {
   std::vector<FinishedCall> finished;
+  const TimePoint now = MonotonicNow();
   std::lock_guard<std::mutex> lock(mutex_);
   finished.reserve(calls_.size());
-  while (!calls_.empty()) finished.push_back(Remove(calls_.begin(), status));
+  while (!calls_.empty()) finished.push_back(Remove(calls_.begin(), status, now));
   for (auto& [sequence, plan] : plans_) {
     for (FinishedCall& left : plan.launched) finished.push_back(std::move(left));
   }
@@ -135,8 +158,10 @@ void CallTable::CloseAdmission(Status why) {
   if (closed_.ok()) closed_ = std::move(why);
 }
 
-FinishedCall CallTable::Remove(std::unordered_map<CallId, Accepted>::iterator it, Status status) {
+FinishedCall CallTable::Remove(std::unordered_map<CallId, Accepted>::iterator it, Status status,
+                               TimePoint now) {
   RunningCall& running = it->second.running;
+  if (recorder_ != nullptr) recorder_->Ended(it->second.record, status.code(), now);
   FinishedCall finished{std::move(running.call), std::move(status), std::move(running.scratch)};
   names_.erase(it->second.key);
   calls_.erase(it);

@@ -17,6 +17,7 @@
 #include "ops/runtime/protocol/engine/engine.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
+#include "ops/runtime/recorder/recorder.h"
 
 namespace tfring {
 
@@ -43,9 +44,12 @@ struct RunningCall {
 // call is taken out exactly once, by the first thread that wants to end it, and only that thread
 // may run `done`, after the lock is released. A call with `early` leaves when its plan is launched,
 // and its name is free from then on; what keeps its memory stays until the plan has ended.
-// Thread-safe; lives for one generation.
+// What happens to calls is recorded here, under the lock. Thread-safe; lives for one generation.
 class CallTable {
  public:
+  // Null: nothing is recorded.
+  explicit CallTable(Recorder* recorder = nullptr) : recorder_(recorder) {}
+
   // Accepts a call of this attempt and moves the first two arguments here. InvalidArgument, and the
   // arguments stay, for a name that is in flight in this process set already; after CloseAdmission
   // its status.
@@ -56,7 +60,9 @@ class CallTable {
   bool HasSubmissions() const;
 
   // The calls of a plan, running from now on. The pointers stay valid until the plan is taken.
-  std::vector<RunningCall*> Begin(uint64_t sequence, const std::vector<CallId>& ids);
+  // `items`, of the plan, may be left out.
+  std::vector<RunningCall*> Begin(uint64_t sequence, const std::vector<CallId>& ids,
+                                  const std::vector<PlanItem>& items = {});
 
   // The plan was launched: takes its calls with `early`.
   std::vector<FinishedCall> TakeLaunched(uint64_t sequence);
@@ -81,14 +87,17 @@ class CallTable {
     std::string key;
     ProcessSetId process_set = kGlobalProcessSet;
     uint64_t attempt = 0;
+    uint64_t record = 0;  // its number at the recorder
     RunningCall running;
   };
   struct RunningPlan {
     std::vector<CallId> calls;
     std::vector<FinishedCall> launched;  // of these; without `done`, which has run
   };
-  FinishedCall Remove(std::unordered_map<CallId, Accepted>::iterator it, Status status);
+  FinishedCall Remove(std::unordered_map<CallId, Accepted>::iterator it, Status status,
+                      TimePoint now);
 
+  Recorder* const recorder_;
   mutable std::mutex mutex_;  // guards everything below
   Status closed_;
   CallId next_id_ = 1;

@@ -17,12 +17,14 @@ constexpr Duration kCloseLimit = 2 * kSecond;
 }  // namespace
 
 ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport,
-                         CallTable* table, RunTable* runs, CompletionThread* completions)
+                         CallTable* table, RunTable* runs, CompletionThread* completions,
+                         Recorder* recorder)
     : rank_(options.rank),
       engine_(std::move(options)),
       table_(table),
       runs_(runs),
       completions_(completions),
+      recorder_(recorder),
       transport_(std::move(transport)),
       sets_(std::make_shared<const ProcessSets>(engine_.process_sets())) {}
 
@@ -36,6 +38,10 @@ void ControlLoop::OnCompletion(Completion completion) {
   const uint64_t sequence = completion.sequence;
   const bool ok = completion.status.ok();
   const bool launched = completion.stage == CompletionStage::kLaunched;
+  if (recorder_ != nullptr && launched) recorder_->PlanLaunched(sequence, MonotonicNow());
+  if (recorder_ != nullptr && !launched) {
+    recorder_->PlanEnded(sequence, completion.status.code(), MonotonicNow());
+  }
   bool leaving = false;
   {
     // Before any `done` can run: it may submit the same name again, and the engine has to see this
@@ -100,7 +106,12 @@ void ControlLoop::Run() {
   bool finished = false;
   std::vector<ControlEvent> control;
   while (!finished) {
-    EngineEffects effects = engine_.Step(MonotonicNow(), Gather(std::exchange(control, {})));
+    const TimePoint now = MonotonicNow();
+    EngineEffects effects = engine_.Step(now, Gather(std::exchange(control, {})));
+    if (recorder_ != nullptr) {
+      recorder_->Awake(now);
+      Record(effects);
+    }
     finished = effects.finished;
     stays_ = effects.stays;
     Apply(std::move(effects));
@@ -128,8 +139,39 @@ void ControlLoop::Apply(EngineEffects effects) {
   for (const std::string& warning : effects.warnings) TFRING_LOG(kWarning) << warning;
 }
 
+void ControlLoop::Record(const EngineEffects& effects) {
+  for (const std::string& warning : effects.warnings) {
+    recorder_->Event(EventType::kWarning, StatusCode::kOk, 0, warning);
+  }
+  for (const AttemptEnd& end : effects.left) {
+    recorder_->Event(EventType::kStepFailed, StatusCode::kAborted, end.process_set,
+                     end.error.message());
+  }
+  if (effects.process_sets != nullptr) {
+    recorder_->Event(EventType::kProcessSets, StatusCode::kOk,
+                     static_cast<int64_t>(effects.process_sets->all().size()), "");
+  }
+  for (const auto& [id, status] : effects.results) {
+    if (status.ok()) continue;
+    recorder_->Event(EventType::kCallFailed, status.code(), static_cast<int64_t>(id),
+                     status.message());
+    break;
+  }
+  if (!effects.abort) return;
+  recorder_->Event(EventType::kAbort, effects.abort->code(), 0, effects.abort->message());
+  recorder_->State(RankState::kFailed);
+}
+
+PlanMarks* ControlLoop::RecordPlan(const PlanRun& run, const std::vector<TensorBuffer>& buffers) {
+  if (recorder_ == nullptr) return nullptr;
+  int64_t bytes = 0;
+  for (const TensorBuffer& buffer : buffers) bytes += buffer.input_bytes;
+  return recorder_->PlanQueued(run, buffers.size(), bytes, MonotonicNow());
+}
+
 void ControlLoop::StartPlan(const PlanRun& run) {
-  const std::vector<RunningCall*> calls = table_->Begin(run.plan.sequence, run.calls);
+  const std::vector<RunningCall*> calls =
+      table_->Begin(run.plan.sequence, run.calls, run.plan.items);
   if (!run.uses_backend()) {
     // Joins and changes of process sets: that the plan came is all there is to run.
     Count({}, calls.size());
@@ -144,6 +186,7 @@ void ControlLoop::StartPlan(const PlanRun& run) {
     return OnCompletion(Completion{run.plan.sequence, collective.status(), kNoRank});
   }
   Count(collective->buffers, calls.size());
+  collective->marks = RecordPlan(run, collective->buffers);
   backend_->Submit(std::move(*collective));
 }
 
@@ -152,6 +195,7 @@ void ControlLoop::Count(const std::vector<TensorBuffer>& buffers, size_t calls) 
   ++counts_.plans;
   counts_.cache_hits = engine_.cache_hits();
   counts_.collectives += static_cast<int64_t>(calls);
+  if (recorder_ != nullptr) recorder_->Sent(backend_->bytes_sent(), counts_.cache_hits);
   counts_.tensors += static_cast<int64_t>(buffers.size());
   for (const TensorBuffer& buffer : buffers) {
     if (buffer.input == buffer.output && buffer.input != nullptr) ++counts_.forwarded;

@@ -14,6 +14,7 @@
 #include "ops/runtime/process/completion_thread.h"
 #include "ops/runtime/process/run_table.h"
 #include "ops/runtime/protocol/engine/engine.h"
+#include "ops/runtime/recorder/recorder.h"
 
 namespace tfring {
 
@@ -23,11 +24,12 @@ namespace tfring {
 // until the engine's next deadline. Other threads put what they have into the call table or the
 // inbox, and wake the loop only if it sleeps: `asleep_` is set before the last look at the queues,
 // so an addition is either seen by that look or finds the flag set. Run is the body of the control
-// thread. Lives for one generation; both tables and the completion thread outlive it.
+// thread. Lives for one generation; both tables, the completion thread and the recorder outlive it.
 class ControlLoop {
  public:
+  // `recorder` may be null.
   ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport, CallTable* table,
-              RunTable* runs, CompletionThread* completions);
+              RunTable* runs, CompletionThread* completions, Recorder* recorder);
   ~ControlLoop();
 
   // Where the backend reports to. The backend is given before Run.
@@ -79,7 +81,9 @@ class ControlLoop {
   void Sleep(std::vector<ControlEvent>* events);
   EngineEvents Gather(std::vector<ControlEvent> control);
   void Apply(EngineEffects effects);
+  void Record(const EngineEffects& effects);
   void StartPlan(const PlanRun& run);
+  PlanMarks* RecordPlan(const PlanRun& run, const std::vector<TensorBuffer>& buffers);
   void Count(const std::vector<TensorBuffer>& buffers, size_t calls);
   void Leave();
 
@@ -88,6 +92,7 @@ class ControlLoop {
   CallTable* const table_;
   RunTable* const runs_;
   CompletionThread* const completions_;
+  Recorder* const recorder_;
   const std::unique_ptr<ControlTransport> transport_;
   std::unique_ptr<CollectiveBackend> backend_;
 

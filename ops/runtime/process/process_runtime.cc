@@ -23,15 +23,42 @@ Status NotInitialized() {
   return FailedPrecondition("tfring has not been initialized: call init() first");
 }
 
+// A record in memory is better than none, and no reason not to train.
+std::unique_ptr<Recorder> MakeRecorder(const InitOptions& options) {
+  const RecordOptions& wanted = options.record;
+  const Topology& topology = options.topology;
+  if (!wanted.enabled) return nullptr;
+  RecordIdentity identity{
+      wanted.path,  wanted.job,    options.hosts.empty() ? "" : options.hosts[topology.rank],
+      wanted.boot,  topology.rank, topology.local_rank,
+      topology.size};
+  Result<std::unique_ptr<Recorder>> made = Recorder::Create(identity);
+  if (!made.ok() && !identity.path.empty()) {
+    TFRING_LOG(kWarning) << made.status().message()
+                         << ": what this rank does can be seen while it runs only; set "
+                            "TFRING_RECORD_DIR to a folder with room";
+    identity.path.clear();
+    made = Recorder::Create(identity);
+  }
+  return made.ok() ? std::move(*made) : nullptr;
+}
+
 Result<std::shared_ptr<RankRuntime>> StartRuntime(InitOptions* options, Connections connections) {
   Result<Config> config = ParseConfig(options->config);
   if (!config.ok()) return config.status();
   SetLogLevel(static_cast<LogLevel>(config->log_level));
   SetLogRank(options->topology.rank);
   const Duration limit = static_cast<Duration>(options->start_timeout_seconds * kSecond);
+  std::unique_ptr<Recorder> recorder;
+  if (options->hosts.empty() ||
+      options->hosts.size() == static_cast<size_t>(options->topology.size)) {
+    recorder = MakeRecorder(*options);
+  }
   Result<RankRuntimeParts> parts = ChooseParts(options->topology, std::move(options->hosts),
                                                std::move(connections), *config, limit);
   if (!parts.ok()) return parts.status();
+  parts->recorder = std::move(recorder);
+  parts->keep_record = options->record.keep;
   Result<std::unique_ptr<RankRuntime>> runtime = RankRuntime::Start(std::move(*parts));
   if (!runtime.ok()) return runtime.status();
   return std::shared_ptr<RankRuntime>(std::move(*runtime));
@@ -268,6 +295,18 @@ Result<std::shared_ptr<DeviceStream>> ProcessRuntime::WrapStream(void* stream) {
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
   if (runtime == nullptr) return NotInitialized();
   return runtime->WrapStream(stream);
+}
+
+void ProcessRuntime::MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds) {
+  if (ForkGuard::InForkedChild()) return;
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime != nullptr) runtime->MarkStep(step, samples, input_nanoseconds);
+}
+
+void ProcessRuntime::Mark(const std::string& text) {
+  if (ForkGuard::InForkedChild()) return;
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime != nullptr) runtime->Mark(text);
 }
 
 std::map<std::string, int64_t> ProcessRuntime::Counters() const {

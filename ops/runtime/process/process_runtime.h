@@ -46,6 +46,15 @@ struct LocalCall {
   std::function<void(const Status&)> done;
 };
 
+// Of the record of what this rank does: see recorder/recorder.h.
+struct RecordOptions {
+  bool enabled = true;
+  bool keep = false;  // the file stays also after an end without an error
+  std::string path;   // empty, or a file that cannot be made: in memory only
+  std::string job;
+  std::string boot;  // the same on processes with the same monotonic clock
+};
+
 struct Topology {
   Rank rank = 0;
   int size = 1;
@@ -67,6 +76,7 @@ struct InitOptions {
   std::map<Rank, std::pair<std::string, std::string>> control_keys;
   std::map<std::string, std::string> config;  // see base/config.h
   double start_timeout_seconds = 60;          // for the peers to answer while Init runs
+  RecordOptions record;
 };
 
 // The process-wide runtime: the only global object. Created on first use, never destroyed. Init and
@@ -137,6 +147,11 @@ class TFRING_EXPORT ProcessRuntime {
   // For a stream of the framework (a CUstream), on the thread that enqueues to it: what a call on
   // tensors of its device hands over. Unavailable if the CUDA driver cannot be used.
   Result<std::shared_ptr<DeviceStream>> WrapStream(void* stream);
+
+  // For the record. MarkStep: step number `step` begins, so many samples have been trained on, and
+  // so many nanoseconds were spent in waiting for input, each since the start; negative: unknown.
+  void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
+  void Mark(const std::string& text);
 
   // "bytes_sent", "control_wakeups", "data_wakeups", "completion_wakeups", "plans", "collectives"
   // (calls that were part of a plan), "tensors", "forwarded" (outputs in place of their inputs),

@@ -38,6 +38,23 @@ Status StartBackend(const RankRuntimeParts& parts, ControlLoop* loop) {
 // What the control thread uses. Shared with it, because it may outlive the RankRuntime if it does
 // not end in time.
 struct RankRuntime::Core {
+  explicit Core(RankRuntimeParts* parts)
+      : recorder(std::move(parts->recorder)),
+        keep_record(parts->keep_record),
+        table(recorder.get()),
+        wrap_stream(std::move(parts->wrap_stream)) {}
+
+  // After the threads that write to the record have ended.
+  void EndRecord(bool failed) {
+    if (recorder == nullptr) return;
+    recorder->Event(EventType::kShutdown, StatusCode::kOk, 0, "");
+    const bool broken = recorder->header().state == static_cast<int32_t>(RankState::kFailed);
+    recorder->State(failed || broken ? RankState::kFailed : RankState::kLeft);
+    if (!failed && !broken && !keep_record) recorder->RemoveFile();
+  }
+
+  const std::unique_ptr<Recorder> recorder;
+  const bool keep_record;
   CallTable table;
   RunTable runs;
   CompletionThread completions;
@@ -46,11 +63,12 @@ struct RankRuntime::Core {
 };
 
 Result<std::unique_ptr<RankRuntime>> RankRuntime::Start(RankRuntimeParts parts) {
-  auto core = std::make_shared<Core>();
-  core->wrap_stream = std::move(parts.wrap_stream);
+  auto core = std::make_shared<Core>(&parts);
+  if (core->recorder != nullptr) core->recorder->Event(EventType::kInit, StatusCode::kOk, 0, "");
   std::unique_ptr<RankRuntime> runtime(new RankRuntime(core, parts.engine.rank));
-  core->loop = std::make_unique<ControlLoop>(std::move(parts.engine), std::move(parts.control),
-                                             &core->table, &core->runs, &core->completions);
+  core->loop =
+      std::make_unique<ControlLoop>(std::move(parts.engine), std::move(parts.control), &core->table,
+                                    &core->runs, &core->completions, core->recorder.get());
   TFRING_RETURN_IF_ERROR(core->completions.Start());
   Status started = StartBackend(parts, core->loop.get());
   if (started.ok()) {
@@ -130,6 +148,7 @@ void RankRuntime::Shutdown(const std::string& error) {
     TFRING_LOG(kError) << "a completion callback did not return within " << kJoinLimit / kSecond
                        << " s of the shutdown; its thread is left behind";
   }
+  core_->EndRecord(!error.empty());
 }
 
 std::map<ProcessSetId, std::vector<Rank>> RankRuntime::AllProcessSets() const {
@@ -146,6 +165,15 @@ Result<std::vector<Rank>> RankRuntime::Members(ProcessSetId id) const {
 Result<std::shared_ptr<DeviceStream>> RankRuntime::WrapStream(void* stream) const {
   if (core_->wrap_stream) return core_->wrap_stream(stream);
   return Unavailable("this runtime uses host memory only");
+}
+
+void RankRuntime::MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds) {
+  if (core_->recorder != nullptr) core_->recorder->MarkStep(step, samples, input_nanoseconds);
+}
+
+void RankRuntime::Mark(const std::string& text) {
+  if (core_->recorder != nullptr)
+    core_->recorder->Event(EventType::kMark, StatusCode::kOk, 0, text);
 }
 
 bool RankRuntime::OnCompletionThread() const { return core_->completions.IsCurrent(); }

@@ -14,6 +14,7 @@
 #include "ops/runtime/process/process_runtime.h"
 #include "ops/runtime/process/worker_thread.h"
 #include "ops/runtime/protocol/engine/engine.h"
+#include "ops/runtime/recorder/recorder.h"
 
 namespace tfring {
 
@@ -22,6 +23,8 @@ struct RankRuntimeParts {
   EngineOptions engine;
   std::unique_ptr<ControlTransport> control;
   std::function<std::unique_ptr<CollectiveBackend>(CompletionSink)> make_backend;
+  std::unique_ptr<Recorder> recorder;  // null: nothing is recorded
+  bool keep_record = false;            // also after an end without an error
   // As ProcessRuntime::WrapStream; empty where only host memory is used.
   std::function<Result<std::shared_ptr<DeviceStream>>(void* stream)> wrap_stream;
 };
@@ -58,6 +61,8 @@ class RankRuntime {
 
   // As ProcessRuntime.
   Result<std::shared_ptr<DeviceStream>> WrapStream(void* stream) const;
+  void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
+  void Mark(const std::string& text);
 
   // True inside a `done`.
   bool OnCompletionThread() const;

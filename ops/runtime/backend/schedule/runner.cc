@@ -33,10 +33,12 @@ void ScheduleRunner::Watch(ProgressWatch watch, QuietHook hook) {
 }
 
 void ScheduleRunner::Start(const Schedule& schedule, uint64_t sequence,
-                           const std::vector<Rank>& members, StepExecutor* executor) {
+                           const std::vector<Rank>& members, StepExecutor* executor,
+                           PlanMarks* marks) {
   schedule_ = &schedule;
   members_ = &members;
   executor_ = executor;
+  marks_ = marks;
   sends_.clear();
   recvs_.clear();
   ready_.clear();
@@ -304,8 +306,11 @@ Status ScheduleRunner::WaitForPeers() {
     spins_to_skip_ = std::min((2 << std::min(spin_failures_++, 16)) - 1, kMaxSpinsToSkip);
   }
   FillWaitSet();
-  wait_set_.deadline = watch_.Sleep(MonotonicNow());
+  const TimePoint now = MonotonicNow();
+  wait_set_.deadline = watch_.Sleep(now);
+  MarkWait(now);
   std::optional<BrokenStream> broken = transport_->Wait(wait_set_);
+  if (marks_ != nullptr) marks_->waits_since.store(0, std::memory_order_relaxed);
   wakeups_.fetch_add(1, std::memory_order_relaxed);
   if (broken) {
     suspect_ = broken->peer;
@@ -328,6 +333,22 @@ void ScheduleRunner::FillWaitSet() {
     if (HeadReady(lane)) wait_set_.writable.push_back(peer);
     // What has been handed over is not there yet. A peer that has it all may close the stream.
     if (!Finished(lane) || transport_->Unacknowledged(peer)) wait_set_.watched.push_back(peer);
+  }
+}
+
+// Notes the first stream that a ready step needs; a receive rather than a send.
+void ScheduleRunner::MarkWait(TimePoint now) {
+  if (marks_ == nullptr) return;
+  for (const std::vector<Lane>* lanes : {&recvs_, &sends_}) {
+    for (const Lane& lane : *lanes) {
+      if (!HeadReady(lane)) continue;
+      const int64_t bytes = StepBytes(schedule_->steps[lane.steps[lane.head]]) - lane.moved;
+      marks_->waits_peer.store((*members_)[lane.peer], std::memory_order_relaxed);
+      marks_->waits_receives.store(lanes == &recvs_ ? 1 : 0, std::memory_order_relaxed);
+      marks_->waits_bytes.store(bytes, std::memory_order_relaxed);
+      marks_->waits_since.store(now - watch_.quiet(now), std::memory_order_relaxed);
+      return;
+    }
   }
 }
 

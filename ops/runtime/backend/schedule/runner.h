@@ -13,6 +13,7 @@
 #include "ops/runtime/backend/schedule/step_executor.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/interfaces/data_transport.h"
+#include "ops/runtime/interfaces/plan_marks.h"
 
 namespace tfring {
 
@@ -54,9 +55,10 @@ class ScheduleRunner {
   void Watch(ProgressWatch watch, QuietHook hook);
 
   // Begins a schedule for the plan with this number. `schedule`, `members` (world ranks by
-  // position) and `executor`, which has been prepared for it, must outlive the schedule's run.
+  // position) and `executor`, which has been prepared for it, must outlive the schedule's run, and
+  // so must `marks`, where it is noted, if that is not null.
   void Start(const Schedule& schedule, uint64_t sequence, const std::vector<Rank>& members,
-             StepExecutor* executor);
+             StepExecutor* executor, PlanMarks* marks = nullptr);
 
   // Moves what can be moved without blocking; true if anything was.
   Result<bool> Advance();
@@ -108,6 +110,7 @@ class ScheduleRunner {
   Status Fail(int peer, const Status& status);
   Status WaitForPeers();
   void FillWaitSet();
+  void MarkWait(TimePoint now);
   Status CheckProgress();
   Result<bool> Spin();
 
@@ -116,6 +119,7 @@ class ScheduleRunner {
   const Schedule* schedule_ = nullptr;
   const std::vector<Rank>* members_ = nullptr;
   StepExecutor* executor_ = nullptr;
+  PlanMarks* marks_ = nullptr;
 
   std::vector<Lane> sends_;
   std::vector<Lane> recvs_;

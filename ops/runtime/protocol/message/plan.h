@@ -11,6 +11,22 @@
 
 namespace tfring {
 
+// When ranks asked rank 0 for a tensor: the first of them, the last but one (0 if only one rank had
+// to ask) and the last, after which it was complete.
+struct AskTimes {
+  TimePoint first = 0;
+  TimePoint second_last = 0;
+  TimePoint last = 0;
+  Rank last_rank = kNoRank;
+
+  void Add(Rank rank, TimePoint now) {
+    if (last_rank == kNoRank) first = now;
+    second_last = last;
+    last = now;
+    last_rank = rank;
+  }
+};
+
 // One request's share of a Plan.
 struct PlanItem {
   std::string name;
@@ -22,6 +38,7 @@ struct PlanItem {
   // send/recv: the whole shape; join: {the rank that joined last};
   // adding a process set: {id, ranks...}; removing one: {id}.
   std::vector<int64_t> negotiated_values;
+  AskTimes asked;  // on rank 0 only: it is not sent
 };
 
 // What the members of a process set do next (Horovod's Response). The sequencer gives the Plans of

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/runtime/base/types.h"
+#include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/runtime/protocol/negotiation/name_table.h"
 #include "ops/runtime/protocol/negotiation/response_cache.h"
@@ -67,6 +68,7 @@ struct PendingTensor {
   std::vector<Rank> members;   // who has to agree: the process set, or the two of a send/recv
   RankRequests rank_requests;  // by position in `members`
   size_t ready = 0;            // how many of them have come
+  AskTimes asked;              // when they came
   size_t recorded_bytes = 0;   // what Readiness counts for it
   bool watched = false;
   StallInspector::Token watch;

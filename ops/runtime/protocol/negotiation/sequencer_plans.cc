@@ -71,9 +71,10 @@ void Sequencer::AddressPlan(Addressed plan, std::vector<Addressed>* plans) {
   for (size_t member = 0; member < plan.recipients.size(); ++member) {
     Addressed own{plan.plan, {plan.recipients[member]}};
     for (const PlanItem& item : items) {
-      own.plan.items.push_back({item.name, item.cache_id,
-                                ValuesForMember(plan.plan.kind, item.negotiated_values,
-                                                plan.recipients.size(), member)});
+      own.plan.items.push_back(
+          {item.name, item.cache_id,
+           ValuesForMember(plan.plan.kind, item.negotiated_values, plan.recipients.size(), member),
+           item.asked});
     }
     plans->push_back(std::move(own));
   }
@@ -82,6 +83,7 @@ void Sequencer::AddressPlan(Addressed plan, std::vector<Addressed>* plans) {
 void Sequencer::AddItem(const PendingTensor& pending, Plan* plan) {
   if (!Traits(plan->kind).uses_backend) return AddMembershipItem(pending, plan);
   PlanItem item;
+  item.asked = pending.asked;
   const Agreement* agreement = pending.CommonAgreement();
   if (agreement != nullptr && cache_.Find(agreement->id) != nullptr) {
     item.cache_id = agreement->id;
@@ -111,6 +113,7 @@ void Sequencer::AddItem(const PendingTensor& pending, Plan* plan) {
 void Sequencer::AddMembershipItem(const PendingTensor& pending, Plan* plan) {
   PlanItem item;
   item.name = pending.name;
+  item.asked = pending.asked;
   const Request& request = pending.AnyRequest();
   if (plan->kind == CollectiveKind::kJoin) {
     item.negotiated_values = {pending.LastReady()};

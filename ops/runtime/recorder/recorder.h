@@ -1,0 +1,79 @@
+#ifndef TFRING_OPS_RUNTIME_RECORDER_RECORDER_H_
+#define TFRING_OPS_RUNTIME_RECORDER_RECORDER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/interfaces/plan_marks.h"
+#include "ops/runtime/protocol/message/plan.h"
+#include "ops/runtime/protocol/message/request.h"
+#include "ops/runtime/recorder/invocations.h"
+#include "ops/runtime/recorder/record_memory.h"
+
+namespace tfring {
+
+// Which rank of which job a record is of.
+struct RecordIdentity {
+  std::string path;  // of the file; empty: the record is in this process's memory only
+  std::string job;
+  std::string host;
+  std::string boot;
+  Rank rank = 0;
+  int local_rank = 0;
+  int size = 1;
+};
+
+// The flight recorder: what this rank has called and run of late, and what happened to it, in
+// memory that is shared with a file and that other processes read (see record_layout.h). Rings keep
+// the newest entries; an entry that has not ended yet keeps its slot as long as the ring has
+// others. Nothing here allocates, waits or fails after Create.
+//
+// The first three functions are for one thread at a time (the call table's lock sees to that), the
+// others thread-safe. Lives for one generation, longer than all that use it.
+class Recorder {
+ public:
+  static Result<std::unique_ptr<Recorder>> Create(const RecordIdentity& identity);
+
+  // A call was accepted; returns its number.
+  uint64_t Submitted(const Request& request, int64_t bytes, bool early, uint64_t attempt,
+                     TimePoint now);
+  // Its plan came, and is about to run.
+  void Planned(uint64_t number, uint64_t sequence, const AskTimes& asked, TimePoint now);
+  void Ended(uint64_t number, StatusCode status, TimePoint now);
+
+  // A plan is about to be handed to the backend, with so many tensors. What is returned is valid
+  // until this object ends, and belongs to this plan for some thousand plans.
+  PlanMarks* PlanQueued(const PlanRun& run, size_t tensors, int64_t bytes, TimePoint now);
+  // Any thread.
+  void PlanLaunched(uint64_t sequence, TimePoint now);
+  void PlanEnded(uint64_t sequence, StatusCode status, TimePoint now);
+
+  void Event(EventType type, StatusCode code, int64_t value, std::string_view text);
+  void Awake(TimePoint now) { header().awake.store(now, std::memory_order_relaxed); }
+  void Sent(int64_t bytes, int64_t cache_hits);
+  void State(RankState state) { header().state.store(static_cast<int32_t>(state)); }
+
+  // The program is in step `step` since now, and has trained on `samples` so far. Negative values
+  // change nothing.
+  void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
+
+  // Of a job that ended well nobody needs the file.
+  void RemoveFile();
+
+  RecordHeader& header() { return memory_->header(); }
+  RecordMemory& memory() { return *memory_; }
+
+ private:
+  explicit Recorder(std::unique_ptr<RecordMemory> memory) : memory_(std::move(memory)) {}
+
+  const std::unique_ptr<RecordMemory> memory_;
+  Invocations invocations_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_RECORDER_RECORDER_H_

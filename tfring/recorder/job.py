@@ -1,0 +1,105 @@
+"""The records of a job: of all its ranks, as far as they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfring.recorder.clocks import Clock, find_clock
+from tfring.recorder.places import jobs, record_files
+from tfring.recorder.reader import Record, RecordError, read_record
+
+
+@dataclass(frozen=True)
+class JobRecords:
+    """What is known of a job.
+
+    Attributes:
+        records: By rank; some may be missing.
+        clocks: By rank of these: how to get to the clock of the lowest rank.
+    """
+
+    records: dict[int, Record]
+    clocks: dict[int, Clock]
+
+    @property
+    def size(self) -> int:
+        """The number of ranks of the job."""
+        return next(iter(self.records.values())).size
+
+    @property
+    def job(self) -> str:
+        """The job's number."""
+        return str(next(iter(self.records.values())).header["job"])
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks without a record."""
+        return [rank for rank in range(self.size) if rank not in self.records]
+
+    def common(self, rank: int, time: int) -> int:
+        """Returns a time of a rank's clock on the clock of the lowest rank; 0 stays 0."""
+        return self.clocks[rank].common(time)
+
+
+def load_job(given: Sequence[Path | str] = (), base: Path | None = None) -> JobRecords:
+    """Reads the records of one job.
+
+    Args:
+        given: Files, or folders with files, of all hosts; or the number of a job of this host, or
+            its beginning; or nothing: the newest job of this host.
+        base: Where jobs of this host have their folders; None: the default folder.
+
+    Returns:
+        The newest generation of the job.
+
+    Raises:
+        RecordError: There is no record, a file is none, or the files are of several jobs.
+        OSError: A file cannot be read.
+    """
+    files = _files(given, base)
+    records = [read_record(path) for path in files]
+    if not records:
+        raise RecordError(f"there is no record of a job in {', '.join(map(str, given))}")
+    names = sorted({str(record.header["job"]) for record in records})
+    if len(names) > 1:
+        raise RecordError(f"these are records of several jobs: {', '.join(names)}")
+    newest: dict[int, Record] = {}
+    for record in records:
+        before = newest.get(record.rank)
+        if before is None or before.header["started_wall"] < record.header["started_wall"]:
+            newest[record.rank] = record
+    ordered = dict(sorted(newest.items()))
+    first = next(iter(ordered.values()))
+    return JobRecords(ordered, {rank: find_clock(first, r) for rank, r in ordered.items()})
+
+
+def _files(given: Sequence[Path | str], base: Path | None) -> list[Path]:
+    if not given:
+        newest = jobs(base)[:1]
+        if not newest:
+            raise RecordError("no job on this host has left a record, and none is running")
+        return record_files(newest[0])
+    files: list[Path] = []
+    for one in map(Path, given):
+        if one.is_file():
+            files.append(one)
+        elif one.is_dir():
+            files += record_files(one) or [
+                f for folder in jobs(one)[:1] for f in record_files(folder)
+            ]
+        else:
+            files += _of_job(str(one), base)
+    return files
+
+
+def _of_job(name: str, base: Path | None) -> list[Path]:
+    found = [folder for folder in jobs(base) if folder.name.startswith(name)]
+    if len(found) != 1:
+        known = ", ".join(folder.name for folder in jobs(base)) or "none"
+        raise RecordError(
+            f"{name} is no file, no folder and not the beginning of one job's number; jobs on this "
+            f"host: {known}"
+        )
+    return record_files(found[0])

@@ -1,0 +1,109 @@
+"""Where the records of jobs lie: a folder for each job, in it a file for each rank of this host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from tfring.recorder.reader import RecordError, own_boot, process_state, read_record
+
+SUFFIX = ".record"
+# Of jobs that are over, so many folders stay: those that failed or were killed.
+KEPT_JOBS = 3
+
+
+def record_options(job: str, rank: int, given: str | None, first_of_host: bool) -> dict[str, str]:
+    """Returns what the runtime gets to know of its record, and makes the folder for it.
+
+    Args:
+        job: The job's number, equal on all its ranks.
+        rank: Ours.
+        given: The folder that the user wants, where records stay; None: `default_folder`, where
+            those of jobs that ended well are removed.
+        first_of_host: Whether this rank throws away what jobs before have left behind.
+
+    Returns:
+        For the runtime's init. Without "path" the record is in memory only, because the folder
+        cannot be written.
+    """
+    options = {"job": job, "boot": own_boot()}
+    base = Path(given) if given else default_folder()
+    folder = base / job
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if given is None:
+            _check_own(base)
+            if first_of_host:
+                _throw_away(base, folder)
+    except OSError:
+        return options
+    options["path"] = str(folder.absolute() / f"rank-{rank}{SUFFIX}")
+    if given is not None:
+        options["keep"] = "1"
+    return options
+
+
+def default_folder() -> Path:
+    """Returns where records are unless TFRING_RECORD_DIR says so: in memory, where there is some.
+
+    A file on a disk would make the ranks wait for that disk now and then.
+    """
+    memory = Path("/dev/shm")
+    base = memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+    return base / f"tfring-{os.getuid()}"
+
+
+def jobs(base: Path | None = None) -> list[Path]:
+    """Returns the folders of jobs that have records on this host, the newest first."""
+    base = base or default_folder()
+    with contextlib.suppress(OSError):
+        folders = [path for path in base.iterdir() if any(path.glob(f"*{SUFFIX}"))]
+        return sorted(folders, key=_made, reverse=True)
+    return []
+
+
+def record_files(folder: Path) -> list[Path]:
+    """Returns the records in the folder of a job, by rank."""
+    return sorted(folder.glob(f"rank-*{SUFFIX}"), key=lambda path: (len(path.name), path.name))
+
+
+def end_job(path: str) -> None:
+    """Removes the folder of a job after its last record has been removed."""
+    with contextlib.suppress(OSError):
+        Path(path).parent.rmdir()
+
+
+def _made(folder: Path) -> float:
+    with contextlib.suppress(OSError):
+        return folder.stat().st_mtime
+    return 0.0
+
+
+def _check_own(base: Path) -> None:
+    """Raises OSError if somebody else could have made the folder, or can write to it."""
+    found = base.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(f"{base} belongs to somebody else")
+    if found.st_mode & 0o077:
+        base.chmod(0o700)
+
+
+def _throw_away(base: Path, own: Path) -> None:
+    """Removes all but the newest folders of jobs of which no process is left."""
+    over = [folder for folder in jobs(base) if folder != own and _is_over(folder)]
+    for folder in over[KEPT_JOBS:]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_over(folder: Path) -> bool:
+    for path in record_files(folder):
+        try:
+            if process_state(read_record(path).header) != "gone":
+                return False
+        except (OSError, RecordError):
+            continue
+    return True
