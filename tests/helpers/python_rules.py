@@ -23,6 +23,7 @@ ARROWS: dict[str, set[str]] = {
     "security": set(),
     "gpu": {"_native"},
     "recorder": set(),
+    "commands": {"recorder"},
     "bootstrap": {"version", "config", "environments", "security"},
     "topology": {"_native"},
     "process_sets": {"_native", "exceptions", "bootstrap", "topology"},
@@ -43,7 +44,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "launcher": {
         *("version", "config", "_native", "environments", "security", "bootstrap"),
-        *("comparison", "compat"),
+        *("comparison", "compat", "commands"),
     },
     "tfring": {"compat"},
     "__main__": {"launcher"},

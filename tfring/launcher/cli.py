@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tfring.commands import ALL, Command
 from tfring.comparison.runs import compare_runs
 from tfring.launcher import doctor
 from tfring.launcher.job import JobRunner
@@ -25,7 +26,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="tfring", description="Distributed training for TensorFlow and Keras."
     )
     parser.add_argument("-v", "--version", action="version", version=f"tfring {__version__}")
-    commands = parser.add_subparsers(dest="action", metavar="run|doctor")
+    commands = parser.add_subparsers(dest="action", metavar="COMMAND")
     run = commands.add_parser(
         "run",
         allow_abbrev=False,
@@ -38,6 +39,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add_options(run)
     commands.add_parser("doctor", help="show what is installed and what is wrong")
+    for command in ALL:
+        command.add_options(commands.add_parser(command.NAME, help=command.HELP))
     return parser
 
 
@@ -54,6 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.action == "doctor" or (options.action == "run" and options.check_build):
         return doctor.main()
+    command = next((c for c in ALL if options.action == c.NAME), None)
+    if command is not None:
+        return _of_records(command, options)
     if options.action != "run":
         parser.print_help()
         return 2
@@ -68,6 +74,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output is gone; the agents end the ranks when this process ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
+
+
+def _of_records(command: Command, options: argparse.Namespace) -> int:
+    """Runs a command on the records of a job; returns its exit code."""
+    try:
+        return command.run(options)
+    except (OSError, ValueError) as error:
+        print(f"tfring {command.NAME}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 def _run(options: argparse.Namespace, **environment: str) -> int:

@@ -1,0 +1,41 @@
+"""``tfring dump``: keeps the records of a job as they are now."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from tfring.recorder.job import load_job
+
+NAME = "dump"
+HELP = "copy the records of a job on this host to a folder, while it runs or when it is over"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    add_job(parser)
+    parser.add_argument(
+        "-o", "--output", metavar="FOLDER", help="where to (default: tfring-JOB in this folder)"
+    )
+
+
+def add_job(parser: argparse.ArgumentParser) -> None:
+    """Adds the argument that says which job is meant."""
+    parser.add_argument(
+        "job",
+        nargs="*",
+        metavar="JOB|FILE|FOLDER",
+        help="a job's number or its beginning, or its records (default: the newest job here)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Copies the files and prints where to."""
+    job = load_job(options.job)
+    folder = Path(options.output or f"tfring-{job.job}")
+    folder.mkdir(parents=True, exist_ok=True)
+    for record in job.records.values():
+        shutil.copyfile(record.path, folder / record.path.name)
+    print(f"{len(job.records)} of {job.size} ranks: {folder}")
+    return 0
