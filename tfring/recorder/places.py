@@ -14,6 +14,9 @@ from tfring.recorder.reader import RecordError, own_boot, process_state, read_re
 SUFFIX = ".record"
 # Of jobs that are over, so many folders stay: those that failed or were killed.
 KEPT_JOBS = 3
+# Of a rank in another container nothing is known but when its runtime was last awake, which it is
+# every few seconds unless it is stopped.
+_OVER_AFTER = 24 * 3600 * 1_000_000_000
 
 
 def record_options(job: str, rank: int, given: str | None, first_of_host: bool) -> dict[str, str]:
@@ -102,7 +105,12 @@ def _throw_away(base: Path, own: Path) -> None:
 def _is_over(folder: Path) -> bool:
     for path in record_files(folder):
         try:
-            if process_state(read_record(path).header) != "gone":
+            record = read_record(path)
+            if record.read is None:  # from before the machine started
+                continue
+            state = process_state(record.header)
+            asleep = record.read - record.header["awake"]
+            if state in ("running", "stopped") or (state is None and asleep < _OVER_AFTER):
                 return False
         except (OSError, RecordError):
             continue

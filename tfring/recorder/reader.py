@@ -185,9 +185,9 @@ def read_record(path: Path | str) -> Record:
         OSError: The file cannot be read.
     """
     path = Path(path)
-    with path.open("rb") as file:
-        data = file.read()
     here = _monotonic()
+    copies = _copies(path)
+    data = copies[0]
     if len(data) < layout.HEADER_BYTES or not data.startswith(layout.MAGIC):
         raise RecordError(f"{path} is no record of tfring")
     header = _header(data)
@@ -199,16 +199,17 @@ def read_record(path: Path | str) -> Record:
             f"{path} is a record of version {header['version']}, and this tfring reads version "
             f"{layout.VERSION}: read it with the tfring that the job ran with"
         )
-    rings, at = {}, layout.HEADER_BYTES
+    rings: dict[str, list[np.ndarray[Any, Any]]] = {}
+    at = layout.HEADER_BYTES
     for name, dtype in sizes.items():
         count = int(header[f"{name}_slots"])
-        if at + count * dtype.itemsize > len(data):
+        if at + count * dtype.itemsize > min(map(len, copies)):
             raise RecordError(f"{path} is cut off: it has {len(data)} bytes")
-        rings[name] = np.frombuffer(data, dtype, count, at)
+        rings[name] = [np.frombuffer(copy, dtype, count, at) for copy in copies]
         at += count * dtype.itemsize
-    calls = _used(rings["call"], "number")
-    plans = _used(rings["plan"], "sequence")
-    events = _used(rings["event"], "number")
+    calls = _as_of_one_moment(*rings["call"])
+    plans = _used(*rings["plan"], "sequence")
+    events = _used(*rings["event"], "number")
     return Record(
         path=path,
         header=header,
@@ -217,7 +218,7 @@ def read_record(path: Path | str) -> Record:
         events=[_event(entry) for entry in events],
         lateness=[
             Lateness(int(entry["late"]), int(entry["times"]), int(entry["asked"]))
-            for entry in rings["rank"]
+            for entry in rings["rank"][0]
         ],
         read=here if header["boot"] == own_boot() else None,
         raw_calls=calls,
@@ -272,10 +273,33 @@ def _header(data: bytes) -> dict[str, Any]:
     }
 
 
-def _used(ring: np.ndarray[Any, Any], key: str) -> np.ndarray[Any, Any]:
-    used: np.ndarray[Any, Any] = ring[ring[key] != 0]
+def _copies(path: Path) -> tuple[bytes, bytes, bytes]:
+    """Reads the file three times: between the first and the last an entry stood still or did not."""
+    with path.open("rb", buffering=0) as file:
+        first = file.read()
+        file.seek(0)
+        second = file.read()
+        file.seek(0)
+        return first, second, file.read()
+
+
+def _used(first: Any, second: Any, third: Any, key: str) -> np.ndarray[Any, Any]:
+    """Returns the entries of the second copy that were not rewritten meanwhile, by number."""
+    stays = (first[key] != 0) & (first[key] == second[key]) & (second[key] == third[key])
+    used: np.ndarray[Any, Any] = second[stays]
     used.sort(order=key)
     return used
+
+
+def _as_of_one_moment(first: Any, second: Any, third: Any) -> np.ndarray[Any, Any]:
+    """Returns the calls; of those that got their plan meanwhile what they were before."""
+    # The runtime writes `planned` after what came with the plan. Where the first copy has it, the
+    # second has all of that.
+    ring = np.where(first["planned"] == second["planned"], second, first)
+    for name in ("first_asked", "second_last_asked", "last_asked", "sequence"):
+        ring[name][ring["planned"] == 0] = 0
+    ring["last_rank"][ring["planned"] == 0] = -1
+    return _used(first, ring, third, "number")
 
 
 def _text(value: Any) -> str:

@@ -110,6 +110,9 @@ void ControlLoop::Run() {
     EngineEffects effects = engine_.Step(now, Gather(std::exchange(control, {})));
     if (recorder_ != nullptr) {
       recorder_->Awake(now);
+      // Not where a plan ends: backends report that with locks held which bytes_sent may need. A
+      // rank whose plan was the last one is at its next heartbeat here.
+      recorder_->Sent(backend_->bytes_sent(), engine_.cache_hits());
       Record(effects);
     }
     finished = effects.finished;
@@ -195,7 +198,6 @@ void ControlLoop::Count(const std::vector<TensorBuffer>& buffers, size_t calls) 
   ++counts_.plans;
   counts_.cache_hits = engine_.cache_hits();
   counts_.collectives += static_cast<int64_t>(calls);
-  if (recorder_ != nullptr) recorder_->Sent(backend_->bytes_sent(), counts_.cache_hits);
   counts_.tensors += static_cast<int64_t>(buffers.size());
   for (const TensorBuffer& buffer : buffers) {
     if (buffer.input == buffer.output && buffer.input != nullptr) ++counts_.forwarded;
@@ -231,6 +233,7 @@ void ControlLoop::DropBackend(const Status& why) {
     std::lock_guard<std::mutex> lock(counts_mutex_);
     counts_.data_wakeups = backend_->wakeups();
     counts_.bytes_sent = backend_->bytes_sent();
+    if (recorder_ != nullptr) recorder_->Sent(counts_.bytes_sent, counts_.cache_hits);
     backend = std::move(backend_);
   }
   backend.reset();  // joins its threads and closes the data streams

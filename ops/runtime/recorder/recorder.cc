@@ -154,7 +154,8 @@ void Recorder::Planned(uint64_t number, uint64_t sequence, const AskTimes& asked
   call.last_asked = asked.last;
   call.last_rank = asked.last_rank;
   call.sequence.store(sequence, kRelaxed);
-  call.planned.store(now, kRelaxed);
+  // A reader that sees it sees all of the above.
+  call.planned.store(now, std::memory_order_release);
   if (asked.last_rank == kNoRank) return;
   RankRecord& last = memory_->rank(asked.last_rank);
   Add<int64_t>(last.times, 1);
@@ -169,7 +170,7 @@ void Recorder::Ended(uint64_t number, StatusCode status, TimePoint now) {
   if (call.number.load(kRelaxed) != number) return;
   if (status == StatusCode::kOk) Add(header().bytes, call.bytes);
   call.status.store(static_cast<uint8_t>(status), kRelaxed);
-  call.ended.store(now, kRelaxed);
+  call.ended.store(now, std::memory_order_release);
 }
 
 PlanMarks* Recorder::PlanQueued(const PlanRun& run, size_t tensors, int64_t bytes, TimePoint now) {
@@ -206,7 +207,7 @@ void Recorder::PlanEnded(uint64_t sequence, StatusCode status, TimePoint now) {
   PlanRecord& record = memory_->plan(sequence);
   if (record.sequence.load(kRelaxed) != sequence) return;
   record.status.store(static_cast<uint8_t>(status), kRelaxed);
-  record.marks.ended.store(now, kRelaxed);
+  record.marks.ended.store(now, std::memory_order_release);
 }
 
 void Recorder::Event(EventType type, StatusCode code, int64_t value, std::string_view text) {
