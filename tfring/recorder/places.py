@@ -37,11 +37,12 @@ def record_options(job: str, rank: int, given: str | None, first_of_host: bool) 
     base = Path(given) if given else default_folder()
     folder = base / job
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
         if given is None:
             _check_own(base)
-            if first_of_host:
-                _throw_away(base, folder)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if given is None and first_of_host:
+            _throw_away(base, folder)
     except OSError:
         return options
     options["path"] = str(folder.absolute() / f"rank-{rank}{SUFFIX}")

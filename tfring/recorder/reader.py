@@ -207,9 +207,9 @@ def read_record(path: Path | str) -> Record:
             raise RecordError(f"{path} is cut off: it has {len(data)} bytes")
         rings[name] = [np.frombuffer(copy, dtype, count, at) for copy in copies]
         at += count * dtype.itemsize
-    calls = _as_of_one_moment(*rings["call"])
-    plans = _used(*rings["plan"], "sequence")
-    events = _used(*rings["event"], "number")
+    calls = _as_of_one_moment(rings["call"])
+    plans = _used(rings["plan"], "sequence")
+    events = _used(rings["event"], "number")
     return Record(
         path=path,
         header=header,
@@ -274,7 +274,7 @@ def _header(data: bytes) -> dict[str, Any]:
 
 
 def _copies(path: Path) -> tuple[bytes, bytes, bytes]:
-    """Reads the file three times: between the first and the last an entry stood still or did not."""
+    """Reads the file three times: what is equal before and after has not changed in between."""
     with path.open("rb", buffering=0) as file:
         first = file.read()
         file.seek(0)
@@ -283,23 +283,25 @@ def _copies(path: Path) -> tuple[bytes, bytes, bytes]:
         return first, second, file.read()
 
 
-def _used(first: Any, second: Any, third: Any, key: str) -> np.ndarray[Any, Any]:
+def _used(copies: list[np.ndarray[Any, Any]], key: str) -> np.ndarray[Any, Any]:
     """Returns the entries of the second copy that were not rewritten meanwhile, by number."""
+    first, second, third = copies
     stays = (first[key] != 0) & (first[key] == second[key]) & (second[key] == third[key])
     used: np.ndarray[Any, Any] = second[stays]
     used.sort(order=key)
     return used
 
 
-def _as_of_one_moment(first: Any, second: Any, third: Any) -> np.ndarray[Any, Any]:
+def _as_of_one_moment(copies: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     """Returns the calls; of those that got their plan meanwhile what they were before."""
     # The runtime writes `planned` after what came with the plan. Where the first copy has it, the
     # second has all of that.
+    first, second, third = copies
     ring = np.where(first["planned"] == second["planned"], second, first)
     for name in ("first_asked", "second_last_asked", "last_asked", "sequence"):
         ring[name][ring["planned"] == 0] = 0
     ring["last_rank"][ring["planned"] == 0] = -1
-    return _used(first, ring, third, "number")
+    return _used([first, ring, third], "number")
 
 
 def _text(value: Any) -> str:

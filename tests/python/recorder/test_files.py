@@ -1,0 +1,121 @@
+"""Files that are no records, or half ones, and what is read of whole ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from made_records import write_record
+
+from tfring.recorder import layout, reader
+from tfring.recorder.job import load_job
+from tfring.recorder.reader import RecordError, process_state, read_record
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    shapes = [2, 2, 3, 0, 1, 5, *[-1] * 6]
+    calls = [
+        {"number": 9000, "name": "x" * 104, "kind": 2, "dtype": 12, "op": 4, "flags": 5},
+        {"number": 7, "name": "y", "call_site": "train.py:40", "shapes": shapes, "tensors": 3},
+    ]
+    plans = [{"sequence": 3, "queued": 5, "ended": 9, "waits_peer": -1, "status": 10}]
+    events = [{"number": 1, "type": 4, "code": 9, "text": "said \xe4"}]
+    path = write_record(tmp_path / "r", 1, 3, calls, plans, events, step=5, host="h" * 64)
+    record = read_record(path)
+    assert (record.rank, record.size, record.header["step"]) == (1, 3, 5)
+    assert record.host == "h" * 64
+    first, second = record.calls
+    assert (first.number, first.shapes, first.tensors) == (7, ((2, 3), (), (5,)), 3)
+    assert first.text() == "allreduce of tensor 'y' (train.py:40)"
+    assert first.waits and not first.runs
+    assert (second.number, second.name) == (9000, "x" * 104)
+    assert (second.kind, second.dtype, second.op) == ("broadcast", "float64", "Max")
+    assert second.flags == layout.CallFlags.BUCKET | layout.CallFlags.UNNAMED
+    assert record.plans[0].status == "Aborted"
+    assert record.events[0].text == "said \xe4"
+    assert record.events[0].code == "FailedPrecondition"
+    assert len(record.lateness) == 3
+
+
+def test_entries_being_written_are_left_out(tmp_path: Path) -> None:
+    path = write_record(tmp_path / "r", calls=[{"number": 1}, {"number": 2}])
+    data = bytearray(path.read_bytes())
+    data[layout.HEADER_BYTES : layout.HEADER_BYTES + 8] = bytes(8)  # the number of the first
+    path.write_bytes(data)
+    assert [call.number for call in read_record(path).calls] == [2]
+
+
+def test_entries_that_change_while_they_are_read_are_as_before_or_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"first_asked": 5, "second_last_asked": 5, "last_asked": 6, "last_rank": 1}
+    stays = {"number": 1, "name": "stays", "planned": 7, "sequence": 2, **asked}
+    # What the file holds at three moments; `planned` is the last that is written of a plan.
+    moments = [
+        [stays, {"number": 2, "name": "rewritten"}, {"number": 3, "name": "x", **asked}],
+        [stays, {"number": 2, "name": "torn"}, {"number": 3, "name": "x", "planned": 8, **asked}],
+        [stays, {"number": 2 + 8192, "name": "new"}, {"number": 3, "name": "x", "planned": 8}],
+    ]
+    copies = [write_record(tmp_path / "r", calls=calls).read_bytes() for calls in moments]
+    monkeypatch.setattr(reader, "_copies", lambda path: tuple(copies))
+    first, second = read_record(tmp_path / "r").calls
+    assert (first.name, first.planned, first.first_asked, first.last_rank) == ("stays", 7, 5, 1)
+    assert (second.name, second.planned, second.first_asked, second.last_rank) == ("x", 0, 0, -1)
+
+
+def test_foreign_cut_and_other_files_are_refused(tmp_path: Path) -> None:
+    path = write_record(tmp_path / "r")
+    data = path.read_bytes()
+    for number, content in enumerate([b"", b"TFRI", b"\x7fELF" * 5000, bytes(len(data))]):
+        foreign = tmp_path / f"foreign-{number}"
+        foreign.write_bytes(content)
+        with pytest.raises(RecordError, match=rf"foreign-{number} is no record"):
+            read_record(foreign)
+    for length in (layout.HEADER_BYTES, layout.HEADER_BYTES + 1000, len(data) - 1):
+        path.write_bytes(data[:length])
+        with pytest.raises(RecordError, match=rf"cut off: it has {length} bytes"):
+            read_record(path)
+    path.write_bytes(data[:100])
+    with pytest.raises(RecordError, match="is no record"):
+        read_record(path)
+
+
+def test_other_versions_are_refused(tmp_path: Path) -> None:
+    for fields in ({"version": 2}, {"call_bytes": 328}, {"rank_bytes": 40}):
+        path = write_record(tmp_path / "r", **fields)
+        with pytest.raises(RecordError, match="with the tfring that the job ran with"):
+            read_record(path)
+
+
+def test_the_newest_generation_of_one_job_is_loaded(tmp_path: Path) -> None:
+    write_record(tmp_path / "rank-0.record", 0, 3, started_wall=5)
+    write_record(tmp_path / "rank-2.record", 2, 3, started_wall=5)
+    older = write_record(tmp_path / "old", 0, 3, started_wall=4)
+    job = load_job([tmp_path, older])
+    assert list(job.records) == [0, 2] and job.missing == [1] and job.job == "a-job"
+    assert job.records[0].path.name == "rank-0.record"
+    other = write_record(tmp_path / "other", 1, 3, job="another")
+    with pytest.raises(RecordError, match=r"several jobs: a-job, another"):
+        load_job([tmp_path, other])
+    with pytest.raises(RecordError, match="no file, no folder"):
+        load_job(["nothing"], base=tmp_path)
+
+
+def test_whether_the_process_is_there(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        own = {"pid": child.pid}
+        assert process_state(read_record(write_record(tmp_path / "a", **own)).header) == "running"
+        # A number that the system has given to another process since then.
+        header = read_record(write_record(tmp_path / "b", **own, pid_started=1)).header
+        assert process_state(header) == "gone"
+    finally:
+        child.kill()
+        child.wait()
+    assert process_state(read_record(tmp_path / "a").header) == "gone"
+    for elsewhere in ({"boot": "of another host"}, {"pid_space": 1}):
+        path = write_record(tmp_path / "c", pid=os.getpid(), **elsewhere)
+        assert process_state(read_record(path).header) is None

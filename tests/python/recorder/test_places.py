@@ -1,0 +1,96 @@
+"""Where records go, which of them stay, and whose folder is not used."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from made_records import write_record
+
+from tfring.recorder import places
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "default"
+    monkeypatch.setattr(places, "default_folder", lambda: folder)
+    return folder
+
+
+def job_of(base: Path, name: str, age: int, **header: object) -> Path:
+    folder = base / name
+    write_record(folder / "rank-0.record", **header)
+    os.utime(folder, (1_000_000 - age, 1_000_000 - age))
+    return folder
+
+
+def test_the_folder_is_the_users_alone(base: Path) -> None:
+    options = places.record_options("job-1", 3, None, True)
+    assert options["path"] == str(base / "job-1/rank-3.record")
+    assert "keep" not in options
+    assert base.stat().st_mode & 0o777 == 0o700
+    assert (base / "job-1").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_given_folder_keeps_its_records(base: Path, tmp_path: Path) -> None:
+    for i in range(6):
+        job_of(tmp_path / "given", f"old-{i}", i)
+    options = places.record_options("job-1", 0, str(tmp_path / "given"), True)
+    assert options["path"] == str(tmp_path / "given/job-1/rank-0.record")
+    assert options["keep"] == "1"
+    assert len(places.jobs(tmp_path / "given")) == 6
+    assert not base.exists()
+
+
+def test_three_jobs_that_are_over_stay(base: Path) -> None:
+    for i in range(5):
+        job_of(base, f"over-{i}", i)
+    job_of(base, "runs", 10, pid=os.getpid())
+    job_of(base, "in another container", 11, pid_space=1, awake=2**62)
+    job_of(base, "left by another container", 12, pid_space=1, awake=-(2**60))
+    job_of(base, "before the machine started", 13, boot="another")
+    places.record_options("job-1", 1, None, False)
+    assert len(places.jobs()) == 9  # only the first rank of a host throws away
+    places.record_options("job-1", 0, None, True)
+    left = [folder.name for folder in places.jobs()]
+    assert left == ["over-0", "over-1", "over-2", "runs", "in another container"]
+
+
+def test_a_folder_of_somebody_else_is_not_used(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base.mkdir()
+    with monkeypatch.context() as other:
+        other.setattr(os, "getuid", lambda: 54321)
+        assert "path" not in places.record_options("job-1", 0, None, True)
+    base.rmdir()  # nothing was put into it
+    target = tmp_path / "elsewhere"
+    target.mkdir()
+    base.symlink_to(target)
+    assert "path" not in places.record_options("job-1", 0, None, True)
+    assert not any(target.iterdir())
+
+
+def test_a_folder_that_others_can_read_is_closed(base: Path) -> None:
+    base.mkdir(mode=0o777)
+    base.chmod(0o777)
+    assert "path" in places.record_options("job-1", 0, None, True)
+    assert base.stat().st_mode & 0o777 == 0o700
+
+
+def test_where_nothing_can_be_made_the_record_is_in_memory(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    options = places.record_options("job-1", 0, str(file), True)
+    assert "path" not in options and options["job"] == "job-1"
+
+
+def test_an_empty_folder_of_a_job_is_removed_at_its_end(base: Path) -> None:
+    path = Path(places.record_options("job-1", 0, None, True)["path"])
+    path.touch()
+    places.end_job(str(path))
+    assert path.exists()
+    path.unlink()
+    places.end_job(str(path))
+    assert not path.parent.exists()
