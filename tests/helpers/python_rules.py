@@ -98,6 +98,8 @@ IMPORTS_BY_NAME = {
 PICKLING = {
     *("tfring/collectives/objects.py", "tfring/launcher/function.py"),
     "tfring/launcher/function_task.py",
+    # Writes, and never reads, the pickles of plain values that PyTorch's analyser reads.
+    "tfring/recorder/torch_format.py",
 }
 PICKLES = {
     *("pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "allow_pickle"),

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from tfring.recorder.job import load_job
+from tfring.recorder.torch_format import write_torch_traces
 
 NAME = "dump"
 HELP = "copy the records of a job on this host to a folder, while it runs or when it is over"
@@ -17,6 +18,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_job(parser)
     parser.add_argument(
         "-o", "--output", metavar="FOLDER", help="where to (default: tfring-JOB in this folder)"
+    )
+    parser.add_argument(
+        "--torch", action="store_true", help="write what PyTorch's analyser torchfrtrace reads"
     )
 
 
@@ -34,6 +38,9 @@ def run(options: argparse.Namespace) -> int:
     """Copies the files and prints where to."""
     job = load_job(options.job)
     folder = Path(options.output or f"tfring-{job.job}")
+    if options.torch:
+        print(f"{len(write_torch_traces(job, folder))} of {job.size} ranks: {folder}")
+        return 0
     folder.mkdir(parents=True, exist_ok=True)
     for record in job.records.values():
         shutil.copyfile(record.path, folder / record.path.name)

@@ -14,6 +14,15 @@ namespace {
 // For peers to read the last frames, and to close their side.
 constexpr Duration kCloseLimit = 2 * kSecond;
 
+// "0: 0-3; 1: 0, 2", as tfring/recorder/process_sets.py reads it.
+std::string SetsText(const ProcessSets& sets) {
+  std::string text;
+  for (const auto& [id, ranks] : sets.all()) {
+    text += (text.empty() ? "" : "; ") + std::to_string(id) + ": " + RanksString(ranks);
+  }
+  return text;
+}
+
 }  // namespace
 
 ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport,
@@ -152,7 +161,8 @@ void ControlLoop::Record(const EngineEffects& effects) {
   }
   if (effects.process_sets != nullptr) {
     recorder_->Event(EventType::kProcessSets, StatusCode::kOk,
-                     static_cast<int64_t>(effects.process_sets->all().size()), "");
+                     static_cast<int64_t>(effects.process_sets->all().size()),
+                     SetsText(*effects.process_sets));
   }
   for (const auto& [id, status] : effects.results) {
     if (status.ok()) continue;
