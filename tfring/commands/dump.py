@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from pathlib import Path
 
+from tfring.recorder.files import settled_copy
 from tfring.recorder.job import load_job
 from tfring.recorder.torch_format import write_torch_traces
 
@@ -43,6 +43,6 @@ def run(options: argparse.Namespace) -> int:
         return 0
     folder.mkdir(parents=True, exist_ok=True)
     for record in job.records.values():
-        shutil.copyfile(record.path, folder / record.path.name)
+        (folder / record.path.name).write_bytes(settled_copy(record.path))
     print(f"{len(job.records)} of {job.size} ranks: {folder}")
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,9 @@ from typing import Any
 import numpy as np
 
 from tfring.recorder import layout
+from tfring.recorder.files import RecordError as RecordError
+from tfring.recorder.files import header_of, rings_of, settled_copy, text_of
 from tfring.recorder.layout import EventType, RankState
-
-
-class RecordError(ValueError):
-    """A file is no record, or one of another version. The message names the file."""
 
 
 @dataclass(frozen=True)
@@ -186,28 +183,10 @@ def read_record(path: Path | str) -> Record:
     """
     path = Path(path)
     here = _monotonic()
-    copies = _copies(path)
-    data = copies[0]
-    if len(data) < layout.HEADER_BYTES or not data.startswith(layout.MAGIC):
-        raise RecordError(f"{path} is no record of tfring")
-    header = _header(data)
-    sizes = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT, "rank": layout.RANK}
-    if header["version"] != layout.VERSION or any(
-        header[f"{name}_bytes"] != dtype.itemsize for name, dtype in sizes.items()
-    ):
-        raise RecordError(
-            f"{path} is a record of version {header['version']}, and this tfring reads version "
-            f"{layout.VERSION}: read it with the tfring that the job ran with"
-        )
-    rings: dict[str, list[np.ndarray[Any, Any]]] = {}
-    at = layout.HEADER_BYTES
-    for name, dtype in sizes.items():
-        count = int(header[f"{name}_slots"])
-        if at + count * dtype.itemsize > min(map(len, copies)):
-            raise RecordError(f"{path} is cut off: it has {len(data)} bytes")
-        rings[name] = [np.frombuffer(copy, dtype, count, at) for copy in copies]
-        at += count * dtype.itemsize
-    calls = _as_of_one_moment(rings["call"])
+    data = settled_copy(path)
+    header = header_of(data)
+    rings = rings_of(path, data)
+    calls = _used(rings["call"], "number")
     plans = _used(rings["plan"], "sequence")
     events = _used(rings["event"], "number")
     return Record(
@@ -218,7 +197,7 @@ def read_record(path: Path | str) -> Record:
         events=[_event(entry) for entry in events],
         lateness=[
             Lateness(int(entry["late"]), int(entry["times"]), int(entry["asked"]))
-            for entry in rings["rank"][0]
+            for entry in rings["rank"]
         ],
         read=here if header["boot"] == own_boot() else None,
         raw_calls=calls,
@@ -265,47 +244,10 @@ def _monotonic() -> int:
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
-def _header(data: bytes) -> dict[str, Any]:
-    entry = np.frombuffer(data, layout.HEADER, 1)[0]
-    return {
-        name: _text(entry[name]) if layout.HEADER[name].kind == "S" else int(entry[name])
-        for name in layout.HEADER.names or ()
-    }
-
-
-def _copies(path: Path) -> tuple[bytes, bytes, bytes]:
-    """Reads the file three times: what is equal before and after has not changed in between."""
-    with path.open("rb", buffering=0) as file:
-        first = file.read()
-        file.seek(0)
-        second = file.read()
-        file.seek(0)
-        return first, second, file.read()
-
-
-def _used(copies: list[np.ndarray[Any, Any]], key: str) -> np.ndarray[Any, Any]:
-    """Returns the entries of the second copy that were not rewritten meanwhile, by number."""
-    first, second, third = copies
-    stays = (first[key] != 0) & (first[key] == second[key]) & (second[key] == third[key])
-    used: np.ndarray[Any, Any] = second[stays]
+def _used(ring: np.ndarray[Any, Any], key: str) -> np.ndarray[Any, Any]:
+    used: np.ndarray[Any, Any] = ring[ring[key] != 0]
     used.sort(order=key)
     return used
-
-
-def _as_of_one_moment(copies: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """Returns the calls; of those that got their plan meanwhile what they were before."""
-    # The runtime writes `planned` after what came with the plan. Where the first copy has it, the
-    # second has all of that.
-    first, second, third = copies
-    ring = np.where(first["planned"] == second["planned"], second, first)
-    for name in ("first_asked", "second_last_asked", "last_asked", "sequence"):
-        ring[name][ring["planned"] == 0] = 0
-    ring["last_rank"][ring["planned"] == 0] = -1
-    return _used([first, ring, third], "number")
-
-
-def _text(value: Any) -> str:
-    return os.fsdecode(bytes(value).split(b"\0")[0])
 
 
 def _named(names: tuple[str, ...], number: int) -> str:
@@ -329,8 +271,8 @@ def _call(entry: Any) -> Call:
     )
     return Call(
         **{name: int(entry[name]) for name in numbers},
-        name=_text(entry["name"]),
-        call_site=_text(entry["call_site"]),
+        name=text_of(entry["name"]),
+        call_site=text_of(entry["call_site"]),
         kind=_named(layout.KINDS, int(entry["kind"])),
         dtype=_named(layout.DTYPES, int(entry["dtype"])),
         op=_named(layout.REDUCE_OPS, int(entry["op"])),
@@ -362,5 +304,5 @@ def _event(entry: Any) -> Event:
         type=EventType(int(entry["type"])),
         code=layout.STATUSES.get(int(entry["code"]), ""),
         value=int(entry["value"]),
-        text=_text(entry["text"]),
+        text=text_of(entry["text"]),
     )

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from made_records import write_record
 
-from tfring.recorder import layout, reader
+from tfring.__main__ import main
+from tfring.recorder import files, layout
 from tfring.recorder.job import load_job
 from tfring.recorder.reader import RecordError, process_state, read_record
 
@@ -60,10 +61,30 @@ def test_entries_that_change_while_they_are_read_are_as_before_or_left_out(
         [stays, {"number": 2 + 8192, "name": "new"}, {"number": 3, "name": "x", "planned": 8}],
     ]
     copies = [write_record(tmp_path / "r", calls=calls).read_bytes() for calls in moments]
-    monkeypatch.setattr(reader, "_copies", lambda path: tuple(copies))
+    monkeypatch.setattr(files, "_copies", lambda path: tuple(copies))
     first, second = read_record(tmp_path / "r").calls
     assert (first.name, first.planned, first.first_asked, first.last_rank) == ("stays", 7, 5, 1)
     assert (second.name, second.planned, second.first_asked, second.last_rank) == ("x", 0, 0, -1)
+
+
+def test_calls_made_while_the_file_is_read_are_left_out(tmp_path: Path) -> None:
+    path = write_record(tmp_path / "r", calls=[{"number": n} for n in (1, 2, 4)])
+    data = bytearray(path.read_bytes())
+    field = layout.HEADER.fields["calls"][1]  # as it was before the entries were read
+    data[field : field + 8] = (2).to_bytes(8, "little")
+    path.write_bytes(data)
+    assert [call.number for call in read_record(path).calls] == [1, 2]
+
+
+def test_a_dump_has_what_the_record_has(tmp_path: Path) -> None:
+    calls = [{"number": 1, "name": "x", "planned": 5, "last_asked": 4, "last_rank": 1}]
+    for rank in range(2):
+        events = [{"number": 1, "type": 1}]
+        write_record(tmp_path / f"job/rank-{rank}.record", rank, 2, calls, events=events)
+    assert main(["dump", "-o", str(tmp_path / "copy"), str(tmp_path / "job")]) == 0
+    for rank in range(2):
+        name = f"rank-{rank}.record"
+        assert (tmp_path / "copy" / name).read_bytes() == (tmp_path / "job" / name).read_bytes()
 
 
 def test_foreign_cut_and_other_files_are_refused(tmp_path: Path) -> None:

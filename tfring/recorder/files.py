@@ -1,0 +1,110 @@
+"""What is in the file of a record, taken while its rank may be writing to it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfring.recorder import layout
+
+# What is known of a call when its plan comes, besides the rank that asked last.
+_WITH_PLAN = ("first_asked", "second_last_asked", "last_asked", "sequence")
+
+
+class RecordError(ValueError):
+    """A file is no record, or one of another version. The message names the file."""
+
+
+def settled_copy(path: Path) -> bytes:
+    """Returns what is in a record's file, without the entries that are being written.
+
+    Args:
+        path: The file of one rank.
+
+    Returns:
+        A record as of the moment when reading began: newer calls are left out, too.
+
+    Raises:
+        RecordError: The file is no record, or of another version.
+        OSError: The file cannot be read.
+    """
+    copies = _copies(path)
+    first, second, third = (rings_of(path, copy) for copy in copies)
+    header = header_of(copies[0])
+    # The runtime writes `planned` after what came with the plan. Where the first copy has it, the
+    # second has all of that.
+    planned_before = first["call"]["planned"] == second["call"]["planned"]
+    calls = np.where(planned_before, second["call"], first["call"])
+    for name, value in {**dict.fromkeys(_WITH_PLAN, 0), "last_rank": -1}.items():
+        calls[name][calls["planned"] == 0] = value
+    second["call"] = calls
+    for name, key in (("call", "number"), ("plan", "sequence"), ("event", "number")):
+        ring = second[name].copy()
+        changed = (first[name][key] != ring[key]) | (ring[key] != third[name][key])
+        ring[key][changed] = 0
+        second[name] = ring
+    if header["calls"] > 0:
+        second["call"]["number"][second["call"]["number"] > header["calls"]] = 0
+    rings = (second["call"], second["plan"], second["event"], first["rank"])
+    return copies[0][: layout.HEADER_BYTES] + b"".join(ring.tobytes() for ring in rings)
+
+
+def rings_of(path: Path, data: bytes) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns the arrays behind the header of a record.
+
+    Args:
+        path: Of its file, for messages.
+        data: What is in the file.
+
+    Returns:
+        By "call", "plan", "event" and "rank"; not to be written to.
+
+    Raises:
+        RecordError: It is no record, cut off, or of another version.
+    """
+    if len(data) < layout.HEADER_BYTES or not data.startswith(layout.MAGIC):
+        raise RecordError(f"{path} is no record of tfring")
+    header = header_of(data)
+    sizes = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT, "rank": layout.RANK}
+    if header["version"] != layout.VERSION or any(
+        header[f"{name}_bytes"] != dtype.itemsize for name, dtype in sizes.items()
+    ):
+        raise RecordError(
+            f"{path} is a record of version {header['version']}, and this tfring reads version "
+            f"{layout.VERSION}: read it with the tfring that the job ran with"
+        )
+    rings, at = {}, layout.HEADER_BYTES
+    for name, dtype in sizes.items():
+        count = int(header[f"{name}_slots"])
+        if at + count * dtype.itemsize > len(data):
+            raise RecordError(f"{path} is cut off: it has {len(data)} bytes")
+        rings[name] = np.frombuffer(data, dtype, count, at)
+        at += count * dtype.itemsize
+    return rings
+
+
+def header_of(data: bytes) -> dict[str, Any]:
+    """Returns the numbers and texts of a record's header by name."""
+    entry = np.frombuffer(data, layout.HEADER, 1)[0]
+    return {
+        name: text_of(entry[name]) if layout.HEADER[name].kind == "S" else int(entry[name])
+        for name in layout.HEADER.names or ()
+    }
+
+
+def _copies(path: Path) -> tuple[bytes, bytes, bytes]:
+    """Reads the file three times: what is equal before and after has not changed in between."""
+    with path.open("rb", buffering=0) as file:
+        first = file.read()
+        file.seek(0)
+        second = file.read()
+        file.seek(0)
+        return first, second, file.read()
+
+
+def text_of(value: Any) -> str:
+    """Returns a text that ends with a zero byte, or with its field."""
+    return os.fsdecode(bytes(value).split(b"\0")[0])
