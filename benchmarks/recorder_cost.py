@@ -4,8 +4,8 @@
 
 The ranks init again and again, every other time with TFRING_RECORD=0, and time the same calls. Of
 the calls between an init and its shutdown the time counts that a tenth of them beats: slower ones
-were disturbed by whatever else ran on the machine. Each pair of neighbours gives a ratio. The result
-is the median of the ratios, with the 95 % interval of a bootstrap.
+were disturbed by whatever else ran on the machine. Each pair of neighbours gives a ratio. The
+result is the median of the ratios, with the 95 % interval of a bootstrap.
 """
 
 from __future__ import annotations

@@ -14,6 +14,9 @@ done
 echo "== idle_cost, $ranks ranks, then one"
 tools/mpi_run.sh "$ranks" python -m benchmarks.idle_cost --json "$out/idle_cost.json" ||
   failed+=(idle_cost)
+echo "== recorder_cost, $ranks ranks"
+tools/mpi_run.sh "$ranks" python -m benchmarks.recorder_cost --json "$out/recorder_cost.json" ||
+  failed+=(recorder_cost)
 python -m benchmarks.training_speed --json "$out/training_speed.json" || failed+=(training_speed)
 if ((${#failed[@]})); then
   echo "failed, or missed the goal: ${failed[*]}"

@@ -22,18 +22,20 @@ HEADER = np.dtype(
             *("plan_slots", "event_bytes", "event_slots", "rank_bytes", "rank_slots"),
             *("rank", "size", "local_rank", "pid", "generation", "started_wall"),
             *("started_monotonic", "pid_started", "pid_space", "boot", "host", "job"),
-            *("calls", "plans", "events", "overwritten", "awake", "state", "members_left"),
-            *("bytes", "ended", "failed", "cache_hits", "bytes_sent"),
+            *("calls", "overwritten", "ended", "failed", "bytes"),
+            *("plans", "events", "awake", "cache_hits", "bytes_sent", "state"),
             *("step", "step_began", "samples", "input_time"),
         ],
         "formats": [
             *("S8", *["<u4"] * 10, *["<i4"] * 4, "<u8", *["<i8"] * 4, "S40", "S64", "S64"),
-            *(*["<u8"] * 4, "<i8", "<i4", "<i4", *["<i8"] * 9),
+            *("<u8", "<u8", *["<i8"] * 3),
+            *("<u8", "<u8", *["<i8"] * 3, "<i4", *["<i8"] * 4),
         ],
         "offsets": [
             *(0, *range(8, 48, 4), *range(48, 64, 4), *range(64, 104, 8), 104, 144, 208),
-            *(*range(_LIVE, _LIVE + 40, 8), _LIVE + 40, _LIVE + 44),
-            *range(_LIVE + 48, _LIVE + 120, 8),
+            *range(_LIVE, _LIVE + 40, 8),
+            *(*range(_LIVE + 64, _LIVE + 104, 8), _LIVE + 104),
+            *range(_LIVE + 128, _LIVE + 160, 8),
         ],
         "itemsize": HEADER_BYTES,
     }
@@ -41,10 +43,10 @@ HEADER = np.dtype(
 
 CALL = np.dtype(
     [
-        *(("number", "<u8"), ("submitted", "<i8"), ("first_asked", "<i8")),
-        *(("second_last_asked", "<i8"), ("last_asked", "<i8"), ("planned", "<i8")),
-        *(("ended", "<i8"), ("sequence", "<u8"), ("attempt", "<u8"), ("bytes", "<i8")),
-        *(("last_rank", "<i4"), ("process_set", "<i4"), ("invocation", "<u4")),
+        *(("number", "<u8"), ("submitted", "<i8"), ("planned", "<i8"), ("ended", "<i8")),
+        *(("sequence", "<u8"), ("bytes", "<i8"), ("attempt", "<u8"), ("process_set", "<i4")),
+        *(("last_rank", "<i4"), ("first_asked", "<i8"), ("second_last_asked", "<i8")),
+        *(("last_asked", "<i8"), ("invocation", "<u4")),
         *(("tensors", "<u4"), ("root", "<i4"), ("peer", "<i4"), ("kind", "u1")),
         *(("dtype", "u1"), ("op", "u1"), ("path", "u1"), ("status", "u1"), ("flags", "u1")),
         *(("unused", "u1", 2), ("shapes", "<i4", 12), ("name", "S104"), ("call_site", "S56")),

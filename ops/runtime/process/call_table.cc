@@ -22,6 +22,7 @@ Status CallTable::Add(Request* request, LocalCall* call, uint64_t attempt) {
   accepted.process_set = request->process_set;
   accepted.attempt = attempt;
   if (Traits(request->kind).allocates_output()) accepted.running.shapes = request->shapes;
+  const TimePoint now = recorder_ == nullptr ? 0 : MonotonicNow();
   std::lock_guard<std::mutex> lock(mutex_);
   if (!closed_.ok()) return closed_;
   if (!names_.insert(accepted.key).second) {
@@ -31,8 +32,7 @@ Status CallTable::Add(Request* request, LocalCall* call, uint64_t attempt) {
   }
   const CallId id = next_id_++;
   if (recorder_ != nullptr) {
-    accepted.record =
-        recorder_->Submitted(*request, InputBytes(*call), call->early, attempt, MonotonicNow());
+    accepted.record = recorder_->Submitted(*request, InputBytes(*call), call->early, attempt, now);
   }
   accepted.running.call = std::move(*call);
   calls_.emplace(id, std::move(accepted));
@@ -56,10 +56,9 @@ bool CallTable::HasSubmissions() const {
 }
 
 std::vector<RunningCall*> CallTable::Begin(uint64_t sequence, const std::vector<CallId>& ids,
-                                           const std::vector<PlanItem>& items) {
+                                           const std::vector<PlanItem>& items, TimePoint now) {
   std::vector<RunningCall*> calls;
   calls.reserve(ids.size());
-  const TimePoint now = MonotonicNow();
   std::lock_guard<std::mutex> lock(mutex_);
   for (size_t i = 0; i < ids.size(); ++i) {
     auto it = calls_.find(ids[i]);
@@ -73,9 +72,8 @@ std::vector<RunningCall*> CallTable::Begin(uint64_t sequence, const std::vector<
   return calls;
 }
 
-std::vector<FinishedCall> CallTable::TakeLaunched(uint64_t sequence) {
+std::vector<FinishedCall> CallTable::TakeLaunched(uint64_t sequence, TimePoint now) {
   std::vector<FinishedCall> finished;
-  const TimePoint now = MonotonicNow();
   std::lock_guard<std::mutex> lock(mutex_);
   auto plan = plans_.find(sequence);
   if (plan == plans_.end()) return finished;
@@ -92,9 +90,8 @@ std::vector<FinishedCall> CallTable::TakeLaunched(uint64_t sequence) {
   return finished;
 }
 
-std::vector<FinishedCall> CallTable::TakePlan(uint64_t sequence) {
+std::vector<FinishedCall> CallTable::TakePlan(uint64_t sequence, TimePoint now) {
   std::vector<FinishedCall> finished;
-  const TimePoint now = MonotonicNow();
   std::lock_guard<std::mutex> lock(mutex_);
   auto plan = plans_.find(sequence);
   if (plan == plans_.end()) return finished;

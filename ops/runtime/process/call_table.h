@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/runtime/base/clock.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/process/process_runtime.h"
 #include "ops/runtime/protocol/engine/engine.h"
@@ -60,14 +61,15 @@ class CallTable {
   bool HasSubmissions() const;
 
   // The calls of a plan, running from now on. The pointers stay valid until the plan is taken.
-  // `items`, of the plan, may be left out.
+  // `items`, of the plan, may be left out. `now` is for the record, here and below.
   std::vector<RunningCall*> Begin(uint64_t sequence, const std::vector<CallId>& ids,
-                                  const std::vector<PlanItem>& items = {});
+                                  const std::vector<PlanItem>& items = {},
+                                  TimePoint now = MonotonicNow());
 
   // The plan was launched: takes its calls with `early`.
-  std::vector<FinishedCall> TakeLaunched(uint64_t sequence);
+  std::vector<FinishedCall> TakeLaunched(uint64_t sequence, TimePoint now = MonotonicNow());
   // The plan succeeded: takes its calls, and what is left of those that TakeLaunched took.
-  std::vector<FinishedCall> TakePlan(uint64_t sequence);
+  std::vector<FinishedCall> TakePlan(uint64_t sequence, TimePoint now = MonotonicNow());
   // The plan failed: its calls stay until the engine has decided how they end. Takes what is left
   // of those that TakeLaunched took.
   std::vector<FinishedCall> ForgetPlan(uint64_t sequence);

@@ -47,9 +47,10 @@ void ControlLoop::OnCompletion(Completion completion) {
   const uint64_t sequence = completion.sequence;
   const bool ok = completion.status.ok();
   const bool launched = completion.stage == CompletionStage::kLaunched;
-  if (recorder_ != nullptr && launched) recorder_->PlanLaunched(sequence, MonotonicNow());
+  const TimePoint now = MonotonicNow();
+  if (recorder_ != nullptr && launched) recorder_->PlanLaunched(sequence, now);
   if (recorder_ != nullptr && !launched) {
-    recorder_->PlanEnded(sequence, completion.status.code(), MonotonicNow());
+    recorder_->PlanEnded(sequence, completion.status.code(), now);
   }
   bool leaving = false;
   {
@@ -60,9 +61,9 @@ void ControlLoop::OnCompletion(Completion completion) {
     leaving = leaving_;
   }
   if (launched) {
-    completions_->Push(table_->TakeLaunched(sequence));
+    completions_->Push(table_->TakeLaunched(sequence, now));
   } else {
-    completions_->Push(ok ? table_->TakePlan(sequence) : table_->ForgetPlan(sequence));
+    completions_->Push(ok ? table_->TakePlan(sequence, now) : table_->ForgetPlan(sequence));
   }
   // A success needs the engine at once only on rank 0, which may plan what became complete
   // meanwhile, and on a rank that leaves after its last plan. All others see it at their next step.
@@ -175,16 +176,18 @@ void ControlLoop::Record(const EngineEffects& effects) {
   recorder_->State(RankState::kFailed);
 }
 
-PlanMarks* ControlLoop::RecordPlan(const PlanRun& run, const std::vector<TensorBuffer>& buffers) {
+PlanMarks* ControlLoop::RecordPlan(const PlanRun& run, const std::vector<TensorBuffer>& buffers,
+                                   TimePoint now) {
   if (recorder_ == nullptr) return nullptr;
   int64_t bytes = 0;
   for (const TensorBuffer& buffer : buffers) bytes += buffer.input_bytes;
-  return recorder_->PlanQueued(run, buffers.size(), bytes, MonotonicNow());
+  return recorder_->PlanQueued(run, buffers.size(), bytes, now);
 }
 
 void ControlLoop::StartPlan(const PlanRun& run) {
+  const TimePoint now = MonotonicNow();
   const std::vector<RunningCall*> calls =
-      table_->Begin(run.plan.sequence, run.calls, run.plan.items);
+      table_->Begin(run.plan.sequence, run.calls, run.plan.items, now);
   if (!run.uses_backend()) {
     // Joins and changes of process sets: that the plan came is all there is to run.
     Count({}, calls.size());
@@ -199,7 +202,7 @@ void ControlLoop::StartPlan(const PlanRun& run) {
     return OnCompletion(Completion{run.plan.sequence, collective.status(), kNoRank});
   }
   Count(collective->buffers, calls.size());
-  collective->marks = RecordPlan(run, collective->buffers);
+  collective->marks = RecordPlan(run, collective->buffers, now);
   backend_->Submit(std::move(*collective));
 }
 

@@ -83,7 +83,8 @@ class ControlLoop {
   void Apply(EngineEffects effects);
   void Record(const EngineEffects& effects);
   void StartPlan(const PlanRun& run);
-  PlanMarks* RecordPlan(const PlanRun& run, const std::vector<TensorBuffer>& buffers);
+  PlanMarks* RecordPlan(const PlanRun& run, const std::vector<TensorBuffer>& buffers,
+                        TimePoint now);
   void Count(const std::vector<TensorBuffer>& buffers, size_t calls);
   void Leave();
 

@@ -44,39 +44,43 @@ struct RecordHeader {
   char job[64];
   char unused_1[512 - 272];
   // From here on written while the rank runs.
+  // First a cache line that is written under the lock of the call table.
   std::atomic<uint64_t> calls;        // numbers given so far; the last call has this one
-  std::atomic<uint64_t> plans;        // plans that this rank has run or is running
-  std::atomic<uint64_t> events;       // numbers given so far
   std::atomic<uint64_t> overwritten;  // calls that lost their slot before their end
-  std::atomic<int64_t> awake;         // when the control thread last did anything
-  std::atomic<int32_t> state;         // RankState
-  std::atomic<int32_t> members_left;  // of the job: ranks that are known to have left or died
-  std::atomic<int64_t> bytes;         // of tensors of calls that have ended well
   std::atomic<int64_t> ended;         // calls that have ended
   std::atomic<int64_t> failed;        // of these, with an error
+  std::atomic<int64_t> bytes;         // of tensors of calls that have ended well
+  int64_t unused_2[3];
+  // Then one of the control thread.
+  std::atomic<uint64_t> plans;   // plans that this rank has run or is running
+  std::atomic<uint64_t> events;  // numbers given so far
+  std::atomic<int64_t> awake;    // when the control thread last did anything
   std::atomic<int64_t> cache_hits;
   std::atomic<int64_t> bytes_sent;
+  std::atomic<int32_t> state;  // RankState
+  char unused_3[20];
   // What the program says of itself, where it does: see Recorder::MarkStep.
   std::atomic<int64_t> step, step_began, samples;
   std::atomic<int64_t> input_time;  // spent so far in waiting for input, in nanoseconds
-  char unused_2[4096 - 632];
+  char unused_4[4096 - 672];
 };
 
 struct CallRecord {
   static constexpr uint8_t kBucket = 1, kInRun = 2, kUnnamed = 4, kRefused = 8, kEarly = 16;
 
+  // In one cache line what is used at every stage of a call, each time by another thread.
   std::atomic<uint64_t> number;
   int64_t submitted;
-  // On rank 0, of calls in which it takes part: when the first rank asked, the last but one, and
-  // the last, which made the tensor complete.
-  int64_t first_asked, second_last_asked, last_asked;
   std::atomic<int64_t> planned;  // the plan came
   std::atomic<int64_t> ended;
   std::atomic<uint64_t> sequence;  // of the plan; 0: none yet
-  uint64_t attempt;
   int64_t bytes;
-  int32_t last_rank;  // that asked
+  uint64_t attempt;
   int32_t process_set;
+  int32_t last_rank;  // that asked
+  // On rank 0, of calls in which it takes part: when the first rank asked, the last but one, and
+  // the last, which made the tensor complete.
+  int64_t first_asked, second_last_asked, last_asked;
   uint32_t invocation;  // the how manieth call of this name; 0: not counted
   uint32_t tensors;
   int32_t root, peer;

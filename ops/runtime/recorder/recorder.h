@@ -32,8 +32,9 @@ struct RecordIdentity {
 // the newest entries; an entry that has not ended yet keeps its slot as long as the ring has
 // others. Nothing here allocates, waits or fails after Create.
 //
-// The first three functions are for one thread at a time (the call table's lock sees to that), the
-// others thread-safe. Lives for one generation, longer than all that use it.
+// The first three functions are for one thread at a time (the call table's lock sees to that),
+// PlanQueued for the control thread, the others thread-safe. Lives for one generation, longer than
+// all that use it.
 class Recorder {
  public:
   static Result<std::unique_ptr<Recorder>> Create(const RecordIdentity& identity);
