@@ -38,7 +38,7 @@ struct PlanItem {
   // send/recv: the whole shape; join: {the rank that joined last};
   // adding a process set: {id, ranks...}; removing one: {id}.
   std::vector<int64_t> negotiated_values;
-  AskTimes asked;  // on rank 0 only: it is not sent
+  AskTimes asked = {};  // on rank 0 only: it is not sent
 };
 
 // What the members of a process set do next (Horovod's Response). The sequencer gives the Plans of

@@ -246,7 +246,7 @@ void Sequencer::RejectRequest(Rank from, const Request& request, Status error, b
   Addressed rejection{PlanFor(request), {from}};
   rejection.plan.error = std::move(error);
   rejection.plan.ends_attempt = ends_attempt;
-  rejection.plan.items.push_back({request.name, 0, {}, {}});
+  rejection.plan.items.push_back({request.name, 0, {}});
   errors_.push_back(std::move(rejection));
 }
 
@@ -298,7 +298,7 @@ void Sequencer::EndWithError(PendingTensor* pending, Status error, bool ends_att
   }
   ending.plan.error = std::move(error);
   ending.plan.ends_attempt = ends_attempt;
-  ending.plan.items.push_back({pending->name, 0, {}, {}});
+  ending.plan.items.push_back({pending->name, 0, {}});
   if (!ending.recipients.empty()) errors_.push_back(std::move(ending));
   readiness_.Erase(pending->handle);
 }
