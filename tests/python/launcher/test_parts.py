@@ -338,7 +338,7 @@ INFO: the program's own
 @pytest.mark.parametrize("all_info", [False, True])
 def test_tensorflows_information_comes_from_rank_0_only(all_info):
     out, err = io.BytesIO(), io.BytesIO()
-    merger = OutputMerger(out, err, all_info=all_info)
+    merger = OutputMerger(out, err, all_info=all_info, merge_lines=False)
     streams = [merger.add(rank, name) for rank in (0, 1) for name in ("stdout", "stderr")]
     for stream in streams:
         merger.feed(stream, INFO_LINES + OTHER_LINES, 0.0)
