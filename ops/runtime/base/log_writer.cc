@@ -87,19 +87,18 @@ std::string LogWriter::Format(LogLevel level, const std::string& text,
 }
 
 void LogWriter::Add(LogLevel level, const std::string& text, const LogSource& source) {
-  std::string line = Format(level, text, source);
-  if (forked()) return WriteDirectly(line);
+  if (forked()) return WriteDirectly(Format(level, text, source));
   std::unique_lock<std::mutex> lock(mutex_);
   if (!started_ && !Start()) {
     lock.unlock();
-    return WriteDirectly(line);
+    return WriteDirectly(Format(level, text, source));
   }
   // Who asks for traces wants all of them.
   const int64_t repeats = level >= LogLevel::kInfo ? repeats_.load() : 0;
   std::vector<LogSummary> before;
   const bool admitted = limiter_.Admit(level, text, repeats, MonotonicNow(), &before);
   PushAll(before);
-  if (admitted) Push(std::move(line));
+  if (admitted) Push(Format(level, text, source));
   changed_.notify_all();
 }
 
