@@ -42,7 +42,7 @@ _VARYING = re.compile(
 _MAX_LINE = 1 << 20
 
 
-@dataclass
+@dataclass(eq=False)
 class _Sink:
     """A file that output is written to, and the stream with an unfinished line in it."""
 
@@ -258,21 +258,31 @@ class OutputMerger:
 
     def _release(self, number: int) -> None:
         """Writes the groups up to this one."""
+        groups: list[_Group] = []
         while self._held.groups and self._held.groups[0].number <= number:
-            self._write_group(self._held.take())
+            groups.append(self._held.take())
+        self._write_groups(groups)
 
     def _release_ready(self, now: float) -> None:
         """Writes the first groups, as far as they need not wait any longer."""
-        groups = self._held.groups
-        if not groups:
+        waiting = self._held.groups
+        if not waiting:
             return
         writers = Counter(stream.name for stream in self._streams)
-        while groups and (
-            groups[0].due <= now
-            or len(groups[0].streams) >= writers[groups[0].key[0]]
+        groups: list[_Group] = []
+        while waiting and (
+            waiting[0].due <= now
+            or len(waiting[0].streams) >= writers[waiting[0].key[0]]
             or self._held.full()
         ):
-            self._write_group(self._held.take())
+            groups.append(self._held.take())
+        self._write_groups(groups)
+
+    def _write_groups(self, groups: list[_Group]) -> None:
+        for group in groups:
+            self._write_group(group)
+        for sink in {group.streams[0].sink for group in groups}:
+            sink.file.flush()
 
     def _write_group(self, group: _Group) -> None:
         stream = group.streams[0]
@@ -286,7 +296,6 @@ class OutputMerger:
             count = f" ({len(ranks)} ranks)".encode()
             prefix = self._prefix(_ranges(ranks), stream.name)
             stream.sink.file.write(prefix + body + count + line[len(body) :])
-        stream.sink.file.flush()
 
     def _write(self, stream: Stream, line: bytes) -> None:
         sink = stream.sink

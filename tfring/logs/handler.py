@@ -58,10 +58,11 @@ def set_up(settings: Mapping[str, str]) -> None:
 
 
 def _others_handle(own: logging.Handler) -> bool:
-    """Whether the logger "tfring" or one above it has another handler."""
+    """Whether the logger "tfring" or one above it has another handler that does something."""
     logger: logging.Logger | None = _logger
     while logger is not None:
-        if any(handler is not own for handler in logger.handlers):
+        others = [handler for handler in logger.handlers if handler is not own]
+        if any(not isinstance(handler, logging.NullHandler) for handler in others):
             return True
         logger = logger.parent if logger.propagate else None
     return False
