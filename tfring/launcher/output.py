@@ -17,6 +17,8 @@ PARTIAL_SECONDS = 0.1
 TAKEOVER_SECONDS = 1.0
 # For so long a line waits for the same line of other ranks, and at most so many lines and bytes do.
 MERGE_SECONDS = 0.2
+# Where one stream alone goes on, without a pause of so long, its lines do not wait.
+ALONE_SECONDS = 1.0
 _MAX_HELD_LINES = 1000
 _MAX_HELD_BYTES = 4 << 20
 
@@ -87,17 +89,19 @@ class _HeldLines:
         self._same: dict[tuple[str, bytes], list[_Group]] = {}  # ascending by number
         self._last: dict[Stream, int] = {}  # the last group with a line of the stream
         self._next = 0
-        self._alone: int | None = None
+        self._alone: Stream | None = None
+        self._alone_at = 0.0  # when it had its last line
 
     def add(self, stream: Stream, line: bytes, now: float) -> None:
         """Adds a complete line of a rank.
 
-        It does not wait if the line before it was this rank's as well and no other rank's: where
+        It does not wait if the line before it came from this stream alone and not long ago: where
         one rank speaks for all, its lines appear at once.
         """
-        due = now if self._alone == stream.rank else now + MERGE_SECONDS
-        if self._alone != stream.rank:
+        if self._alone is not stream or now > self._alone_at + ALONE_SECONDS:
             self._alone = None
+        self._alone_at = now
+        due = now + (MERGE_SECONDS if self._alone is None else 0.0)
         varying = _VARYING.match(line)
         key = (stream.name, line[:1] + line[varying.end() :] if varying else line)
         same = self._same.setdefault(key, [])
@@ -122,7 +126,7 @@ class _HeldLines:
         for stream in group.streams:
             if self._last[stream] == group.number:
                 del self._last[stream]
-        speaking = {stream.rank for stream in (*group.streams, *self._last)}
+        speaking = {*group.streams, *self._last}
         self._alone = speaking.pop() if len(speaking) == 1 else None
         return group
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.helpers.launcher_tools import finish, write_script
-from tfring.launcher.output import MERGE_SECONDS, PARTIAL_SECONDS, OutputMerger
+from tfring.launcher.output import ALONE_SECONDS, MERGE_SECONDS, PARTIAL_SECONDS, OutputMerger
 
 
 def ranks_and_text(line):
@@ -98,6 +98,15 @@ def test_a_rank_that_speaks_alone_does_not_wait():
     assert not job.text.endswith("third\n")
     job.wait(MERGE_SECONDS)
     assert job.text.endswith("[1]<stderr>:me too\n[0]<stderr>:third\n")
+
+
+def test_after_a_pause_a_rank_waits_for_the_others_again():
+    job = Job()
+    job.write(0, "only I\n")
+    job.wait(MERGE_SECONDS + ALONE_SECONDS)
+    for rank in range(4):
+        job.write(rank, "all\n")
+    assert job.text == "[0]<stderr>:only I\n[0-3]<stderr>:all (4 ranks)\n"
 
 
 def test_progress_bars_and_prompts_do_not_wait_nor_what_is_before_them():
