@@ -31,6 +31,9 @@ RUNTIME_SETTINGS = (
     "NCCL_LIBRARY",
     "CUDA_DRIVER",
     "LOG_LEVEL",
+    "LOG_FORMAT",
+    "LOG_HIDE_TIME",
+    "LOG_REPEATS",
 )
 
 PYTHON_SETTINGS = {
@@ -82,6 +85,7 @@ _ALIASES = {
     "HOROVOD_STALL_CHECK_TIME_SECONDS": "STALL_CHECK_TIME_SECONDS",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "STALL_SHUTDOWN_TIME_SECONDS",
     "HOROVOD_LOG_LEVEL": "LOG_LEVEL",
+    "HOROVOD_LOG_HIDE_TIME": "LOG_HIDE_TIME",
     "HOROVOD_GPU_OPERATIONS": "GPU_OPERATIONS",
     "HOROVOD_ENABLE_ASYNC_COMPLETION": "ENABLE_ASYNC_COMPLETION",
     "HOROVOD_GLOO_IFACE": "INTERFACE",
@@ -112,7 +116,6 @@ _WITHOUT_EFFECT = {
     "HOROVOD_NCCL_": "NCCL is loaded when it is needed: TFRING_NCCL_LIBRARY names another one",
     "HOROVOD_ENABLE_XLA_OPS": "jit_compile=True needs no setting",
     "HOROVOD_THREAD_AFFINITY": "threads are not bound to cores: use the launcher's options",
-    "HOROVOD_LOG_HIDE_TIME": "log lines have no time",
     "HOROVOD_MPI_THREADS_DISABLE": "data does not go over MPI",
     "HOROVOD_CONTROLLER": "there is one controller, over TCP",
     "HOROVOD_CPU_OPERATIONS": "there is one CPU backend",
@@ -124,7 +127,9 @@ _WITHOUT_EFFECT = {
 }
 
 # Settings that may differ between ranks; rank 0's value of the others counts for the whole job.
-LOCAL_SETTINGS = frozenset({"LOG_LEVEL", "NCCL_LIBRARY", "CUDA_DRIVER"})
+LOCAL_SETTINGS = frozenset(
+    {"NCCL_LIBRARY", "CUDA_DRIVER", *(name for name in RUNTIME_SETTINGS if name.startswith("LOG_"))}
+)
 
 DEFAULT_START_TIMEOUT = 60.0
 DEFAULT_MESH_LIMIT = 64

@@ -22,6 +22,7 @@ from tfring.config import SettingError, Settings, read_settings
 from tfring.environments import find_identity
 from tfring.exceptions import described
 from tfring.gpu.nccl import with_nccl
+from tfring.logs import handler as logs
 from tfring.process_sets import ProcessSet, registry
 from tfring.recorder.places import end_job, record_options
 from tfring.security import generation
@@ -84,7 +85,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         settings = read_settings(os.environ)
         # Child processes do not inherit it; the next init needs it.
         settings = dataclasses.replace(settings, secret=take_secret(os.environ))
-        _set_log_level(settings)
+        logs.set_up(settings.runtime)
         for warning in settings.unknown:
             _log.warning("%s", warning)
         identity = find_identity(os.environ, meeting=settings.meeting)
@@ -198,19 +199,6 @@ def _started_by_a_rank() -> bool:
         _log.warning("init() does nothing: %s", message)
         return True
     raise RuntimeError(message)
-
-
-def _set_log_level(settings: Settings) -> None:
-    text = settings.runtime.get("LOG_LEVEL", "").lower()
-    names = ["trace", "debug", "info", "warning", "error"]
-    level = int(text) if text.isdigit() else names.index(text) if text in names else None
-    if level is None:
-        return
-    _log.setLevel(max(1, level * 10))
-    if level < 3 and not _log.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("tfring: %(message)s"))
-        _log.addHandler(handler)
 
 
 def shutdown() -> None:

@@ -16,6 +16,7 @@
 #include "ops/runtime/backend/nccl/nccl_library.h"
 #include "ops/runtime/backend/pack/pack_images.h"
 #include "ops/runtime/base/config.h"
+#include "ops/runtime/base/log.h"
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/process/process_runtime.h"
 
@@ -170,6 +171,33 @@ void DefineFailures(py::module_& m) {
         "False if too many such calls are pending.");
 }
 
+void DefineLog(py::module_& m) {
+  using py::arg;
+  m.def(
+      "configure_log",
+      [](const std::map<std::string, std::string>& settings) {
+        const Result<Config> parsed = ParseConfig(settings);
+        const Config config = parsed.ok() ? *parsed : Config();
+        ConfigureLog(config);
+        return config.log_level;
+      },
+      arg("settings"), py::call_guard<py::gil_scoped_release>(),
+      "How lines look, and which are written, from now on; returns the level. Of impossible values "
+      "the defaults count: init refuses them.");
+  m.def(
+      "log",
+      [](int level, const std::string& text, const std::string& file, int line) {
+        Log(static_cast<LogLevel>(level), text, {file.c_str(), line});
+      },
+      arg("level"), arg("text"), arg("file"), arg("line"), py::call_guard<py::gil_scoped_release>(),
+      "Logs a line, as the runtime does its own.");
+  m.def(
+      "flush_log",
+      [](double seconds) { return FlushLog(static_cast<Duration>(seconds * kSecond)); },
+      arg("seconds"), py::call_guard<py::gil_scoped_release>(),
+      "Waits until all lines so far are written; false if that takes longer.");
+}
+
 void DefineLifecycle(py::module_& m) {
   using py::arg;
   m.def("init", &Init, py::kw_only(), arg("rank"), arg("size"), arg("local_rank"),
@@ -232,6 +260,7 @@ PYBIND11_MODULE(_core, m) {
   if (!problem.empty()) throw pybind11::import_error(problem);
   m.doc() = "The tfring runtime for Python: start, stop, and collectives on numpy arrays.";
   tfring::DefineCoreError(m);
+  tfring::DefineLog(m);
   tfring::DefineLifecycle(m);
   tfring::DefineFailures(m);
   tfring::DefineCollectives(m);

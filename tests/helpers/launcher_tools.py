@@ -57,8 +57,11 @@ def write_script(folder, text, name="script.py", header=""):
 
 
 def run_command(*options):
-    """The command line of `tfring run` with options and the ranks' command."""
-    return [sys.executable, "-m", "tfring", "run", *map(str, options)]
+    """The command line of `tfring run` with options and the ranks' command.
+
+    Every line comes with one rank: which lines of several ranks are merged depends on time.
+    """
+    return [sys.executable, "-m", "tfring", "run", "--no-merge-lines", *map(str, options)]
 
 
 def start(*options, **more):

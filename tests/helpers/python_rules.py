@@ -19,6 +19,7 @@ ARROWS: dict[str, set[str]] = {
     "_native": set(),
     "exceptions": {"_native"},
     "signals": {"_native"},
+    "logs": {"_native"},
     "environments": set(),
     "security": set(),
     "gpu": {"_native"},
@@ -29,7 +30,7 @@ ARROWS: dict[str, set[str]] = {
     "process_sets": {"_native", "exceptions", "bootstrap", "topology"},
     "world": {
         *("config", "_native", "exceptions", "signals", "environments", "security"),
-        *("gpu", "bootstrap", "topology", "process_sets", "recorder"),
+        *("gpu", "bootstrap", "topology", "process_sets", "recorder", "logs"),
     },
     "ops": {"config", "_native", "topology", "process_sets"},
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},

@@ -32,9 +32,10 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         help="start a program on several ranks",
         description="Starts a program on several ranks, here or on other hosts through ssh. Prints "
-        "their output with the prefix [rank]<stdout>: or [rank]<stderr>:, and ends all when one "
-        "fails. Their standard input is empty. Other hosts need the same Python and tfring at the "
-        "same path. The exit code is that of the rank that failed first.",
+        "their output with the prefix [rank]<stdout>: or [rank]<stderr>:, a line that several "
+        "ranks write at the same time once, as [0-3,5]<stdout>:, and ends all when one fails. "
+        "Their standard input is empty. Other hosts need the same Python and tfring at the same "
+        "path. The exit code is that of the rank that failed first.",
         usage="tfring run -np N [-H host:slots,...] [options] command ...",
     )
     add_options(run)
@@ -96,6 +97,7 @@ def _run(options: argparse.Namespace, **environment: str) -> int:
         sys.stderr.buffer,
         timestamps=options.prefix_output_with_timestamp,
         all_info=options.show_tensorflow_info,
+        merge_lines=not options.no_merge_lines,
     )
     return JobRunner(job, merger).run()
 

@@ -137,6 +137,11 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         help="print the time before every line",
     )
     add(
+        "--no-merge-lines",
+        action="store_true",
+        help="print a line that several ranks write at the same time for each of them",
+    )
+    add(
         "--show-tensorflow-info",
         action="store_true",
         help="print what TensorFlow logs with level INFO for all ranks, not for rank 0 only",
@@ -165,6 +170,11 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         type=str.upper,
         help="what the ranks log",
     )
+    times = ("--log-with-timestamp", "--no-log-hide-timestamp")
+    no_times = ("--log-without-timestamp", "--log-hide-timestamp")
+    add(*times, dest="log_time", action="store_true", default=None, help="the default")
+    add(*no_times, dest="log_time", action="store_false", help="log lines without time")
+    add("--log-format", choices=["text", "json"], help="json: one object a line")
 
 
 def environment_of(options: argparse.Namespace) -> dict[str, str]:
@@ -183,6 +193,10 @@ def environment_of(options: argparse.Namespace) -> dict[str, str]:
         values["TFRING_STALL_SHUTDOWN_TIME_SECONDS"] = f"{seconds:g}"
     if options.log_level is not None:
         values["TFRING_LOG_LEVEL"] = options.log_level.lower()
+    if options.log_time is not None:
+        values["TFRING_LOG_HIDE_TIME"] = "0" if options.log_time else "1"
+    if options.log_format is not None:
+        values["TFRING_LOG_FORMAT"] = options.log_format
     if options.horovod:
         values["PYTHONPATH"] = search_path(os.environ)
     return values

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import os
 import re
 import time
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -12,6 +15,12 @@ from typing import BinaryIO
 PARTIAL_SECONDS = 0.1
 # After so long it is written even if another rank's unfinished line is on the terminal.
 TAKEOVER_SECONDS = 1.0
+# For so long a line waits for the same line of other ranks, and at most so many lines and bytes do.
+MERGE_SECONDS = 0.2
+# Where one stream alone goes on, without a pause of so long, its lines do not wait.
+ALONE_SECONDS = 1.0
+_MAX_HELD_LINES = 1000
+_MAX_HELD_BYTES = 4 << 20
 
 # What TensorFlow's C++ code logs with level INFO: which instructions and devices it has found, that
 # it compiles with XLA; and what its logging library says before it is set up. Warnings, errors and
@@ -24,11 +33,18 @@ _INFO = re.compile(
     rb"To enable the following instructions: .* rebuild TensorFlow with "
 )
 
+# What differs at the beginning of a line that several ranks log: time, rank, process or thread.
+_VARYING = re.compile(
+    rb"\[tfring\] (?P<time>[\d:.]+Z )?(?:rank \d+ )?(?:\(host [^)]*\) )?(?=[a-z]+: )|"
+    rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?|"
+    rb"[IWEF]\d{4} [\d:.]+ +\d+ (?=[\w./-]+:\d+\])"
+)
+
 # Longer lines are cut, so that binary output without line ends cannot fill the memory.
 _MAX_LINE = 1 << 20
 
 
-@dataclass
+@dataclass(eq=False)
 class _Sink:
     """A file that output is written to, and the stream with an unfinished line in it."""
 
@@ -48,8 +64,86 @@ class Stream:
     at_start: bool = True  # the cursor is at the beginning of a line
 
 
+@dataclass(eq=False)
+class _Group:
+    """A line that one rank or several have written and that is not printed yet."""
+
+    number: int
+    key: tuple[str, bytes]  # the stream's name, and the line without what varies
+    due: float
+    line: bytes  # of the first of the ranks
+    streams: list[Stream] = field(default_factory=list)
+
+
+class _HeldLines:
+    """Lines that wait for the same line of other ranks, in the order in which they are printed.
+
+    A line joins a group only behind all groups that hold earlier lines of its stream, so the lines
+    of each stream stay in order. Between stdout and stderr of a rank there is no order to keep:
+    they come through two pipes.
+    """
+
+    def __init__(self) -> None:
+        self.groups: deque[_Group] = deque()
+        self._bytes = 0  # of their lines
+        self._same: dict[tuple[str, bytes], list[_Group]] = {}  # ascending by number
+        self._last: dict[Stream, int] = {}  # the last group with a line of the stream
+        self._next = 0
+        self._alone: Stream | None = None
+        self._alone_at = 0.0  # when it had its last line
+
+    def add(self, stream: Stream, line: bytes, now: float) -> None:
+        """Adds a complete line of a rank.
+
+        It does not wait if the line before it came from this stream alone and not long ago: where
+        one rank speaks for all, its lines appear at once.
+        """
+        if self._alone is not stream or now > self._alone_at + ALONE_SECONDS:
+            self._alone = None
+        self._alone_at = now
+        due = now + (MERGE_SECONDS if self._alone is None else 0.0)
+        varying = _VARYING.match(line)
+        key = (stream.name, line[:1] + line[varying.end() :] if varying else line)
+        same = self._same.setdefault(key, [])
+        last = self._last.get(stream, -1)
+        place = bisect.bisect_right(same, last, key=lambda group: group.number)
+        if place == len(same):
+            same.append(_Group(self._next, key, due, line))
+            self.groups.append(same[-1])
+            self._bytes += len(line)
+            self._next += 1
+        same[place].streams.append(stream)
+        self._last[stream] = same[place].number
+
+    def take(self) -> _Group:
+        """Removes the first group and returns it."""
+        group = self.groups.popleft()
+        self._bytes -= len(group.line)
+        same = self._same[group.key]
+        same.pop(0)
+        if not same:
+            del self._same[group.key]
+        for stream in group.streams:
+            if self._last[stream] == group.number:
+                del self._last[stream]
+        speaking = {*group.streams, *self._last}
+        self._alone = speaking.pop() if len(speaking) == 1 else None
+        return group
+
+    def full(self) -> bool:
+        """Whether no more lines are to wait."""
+        return len(self.groups) > _MAX_HELD_LINES or self._bytes > _MAX_HELD_BYTES
+
+    def last_of(self, rank: int) -> int:
+        """Returns the number of the last group with a line of a rank, or -1."""
+        return max((n for stream, n in self._last.items() if stream.rank == rank), default=-1)
+
+
 class OutputMerger:
     """Merges streams line by line.
+
+    A line that several ranks write within MERGE_SECONDS is printed once, with all their ranks. What
+    is no line yet, such as a prompt or a progress bar, does not wait, nor what stands before it.
 
     A line that ends in a carriage return is taken for a progress bar: the next line of the same
     stream overwrites it, unless another stream has written meanwhile. Not thread-safe; the files
@@ -63,6 +157,7 @@ class OutputMerger:
         *,
         timestamps: bool = False,
         all_info: bool = False,
+        merge_lines: bool = True,
     ) -> None:
         """Sets where the output goes.
 
@@ -72,6 +167,7 @@ class OutputMerger:
             timestamps: print the time before every line.
             all_info: print what TensorFlow logs with level INFO for every rank; otherwise for
                 rank 0 only.
+            merge_lines: print a line that several ranks write at the same time once.
         """
         out = _Sink(stdout)
         err = out if _same_file(stdout, stderr) else _Sink(stderr)
@@ -79,6 +175,8 @@ class OutputMerger:
         self._timestamps = timestamps
         self._all_info = all_info
         self._streams: list[Stream] = []
+        self._held = _HeldLines()
+        self._merge_lines = merge_lines
 
     def add(self, rank: int, name: str) -> Stream:
         """Adds ``stdout`` or ``stderr`` of a rank."""
@@ -100,16 +198,24 @@ class OutputMerger:
             line = bytes(stream.pending[:end])
             del stream.pending[:end]
             stream.since = now
-            if not self._left_out(stream, line):
+            if self._left_out(stream, line):
+                continue
+            begins = stream.at_start and stream.sink.owner is not stream
+            if self._merge_lines and begins and line.endswith(b"\n"):
+                self._held.add(stream, line, now)
+            else:
+                self._release(self._held.last_of(stream.rank))
                 self._write(stream, line)
+        self._release_ready(now)
         stream.sink.file.flush()
 
     def tick(self, now: float) -> float | None:
-        """Writes unfinished lines that have waited long enough.
+        """Writes lines that have waited long enough: for other ranks, or for their ends.
 
         Returns:
             When to call it again even if no output arrives, or None.
         """
+        self._release_ready(now)
         later: list[float] = []
         for stream in self._streams:
             if not _printable_length(stream.pending):
@@ -122,26 +228,78 @@ class OutputMerger:
             count = _printable_length(stream.pending)
             line = bytes(stream.pending[:count])
             del stream.pending[:count]
+            self._release(self._held.last_of(stream.rank))
             self._write(stream, line)
             stream.sink.file.flush()
+        later += [group.due for group in self._held.groups][:1]
         return min(later, default=None)
 
     def finish(self, stream: Stream) -> None:
         """Ends a stream: writes the rest of it and ends its line."""
         if stream.pending:
+            self._release(self._held.last_of(stream.rank))
             self._write(stream, bytes(stream.pending))
             stream.pending.clear()
         if stream.sink.owner is stream:
             self._end_line(stream.sink)
         stream.sink.file.flush()
         self._streams.remove(stream)
+        if not self._streams:
+            self.release_all()
 
     def note(self, text: str) -> None:
         """Writes a message of the launcher itself to the error stream."""
+        self.release_all()
         sink = self._sinks["stderr"]
         self._end_line(sink)
         sink.file.write(text.encode() + b"\n")
         sink.file.flush()
+
+    def release_all(self) -> None:
+        """Writes all complete lines that wait for other ranks."""
+        if self._held.groups:
+            self._release(self._held.groups[-1].number)
+
+    def _release(self, number: int) -> None:
+        """Writes the groups up to this one."""
+        groups: list[_Group] = []
+        while self._held.groups and self._held.groups[0].number <= number:
+            groups.append(self._held.take())
+        self._write_groups(groups)
+
+    def _release_ready(self, now: float) -> None:
+        """Writes the first groups, as far as they need not wait any longer."""
+        waiting = self._held.groups
+        if not waiting:
+            return
+        writers = Counter(stream.name for stream in self._streams)
+        groups: list[_Group] = []
+        while waiting and (
+            waiting[0].due <= now
+            or len(waiting[0].streams) >= writers[waiting[0].key[0]]
+            or self._held.full()
+        ):
+            groups.append(self._held.take())
+        self._write_groups(groups)
+
+    def _write_groups(self, groups: list[_Group]) -> None:
+        for group in groups:
+            self._write_group(group)
+        for sink in {group.streams[0].sink for group in groups}:
+            sink.file.flush()
+
+    def _write_group(self, group: _Group) -> None:
+        stream = group.streams[0]
+        if len(group.streams) == 1:
+            self._write(stream, group.line)
+        else:
+            self._end_line(stream.sink)
+            line = _without_rank(group.line)
+            body = line.rstrip(b"\r\n")
+            ranks = [one.rank for one in group.streams]
+            count = f" ({len(ranks)} ranks)".encode()
+            prefix = self._prefix(_ranges(ranks), stream.name)
+            stream.sink.file.write(prefix + body + count + line[len(body) :])
 
     def _write(self, stream: Stream, line: bytes) -> None:
         sink = stream.sink
@@ -157,7 +315,7 @@ class OutputMerger:
             self._end_line(sink)
             stream.at_start = True
         if stream.at_start:
-            sink.file.write(self._prefix(stream))
+            sink.file.write(self._prefix(str(stream.rank), stream.name))
         sink.file.write(line)
         if end.endswith(b"\n"):
             sink.owner, stream.at_start = None, True
@@ -175,9 +333,28 @@ class OutputMerger:
             sink.owner.at_start = True
             sink.owner = None
 
-    def _prefix(self, stream: Stream) -> bytes:
+    def _prefix(self, ranks: str, name: str) -> bytes:
         stamp = time.asctime() if self._timestamps else ""
-        return f"{stamp}[{stream.rank}]<{stream.name}>:".encode()
+        return f"{stamp}[{ranks}]<{name}>:".encode()
+
+
+def _without_rank(line: bytes) -> bytes:
+    """Returns a line that stands for several ranks: a log line of tfring names none of them."""
+    found = _VARYING.match(line)
+    if found is None or not line.startswith(b"[tfring] "):
+        return line
+    return b"[tfring] " + (found["time"] or b"") + line[found.end() :]
+
+
+def _ranges(ranks: Iterable[int]) -> str:
+    """Returns ranks as "0-3,5"."""
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if parts and parts[-1][1] == rank - 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in parts)
 
 
 def _line_length(pending: bytearray) -> int:

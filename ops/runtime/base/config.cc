@@ -11,7 +11,7 @@
 namespace tfring {
 namespace {
 
-enum class Unit { kCount, kBytes, kSeconds, kFlag, kLevel, kPath, kGpuOperations };
+enum class Unit { kCount, kBytes, kSeconds, kFlag, kLevel, kLogFormat, kPath, kGpuOperations };
 
 // One row per setting: the only place that knows its name, bounds and meaning. Bounds are in the
 // unit that the user writes.
@@ -74,9 +74,15 @@ constexpr Setting kSettings[] = {
     {"CUDA_DRIVER", Unit::kPath, &Config::cuda_driver, 0, 0, "path or name of the CUDA driver"},
     {"LOG_LEVEL", Unit::kLevel, &Config::log_level, 0, 4,
      "trace, debug, info, warning or error, or 0 to 4"},
+    {"LOG_FORMAT", Unit::kLogFormat, &Config::log_json, 0, 1,
+     "how lines of the log look: text, or json, one object a line"},
+    {"LOG_HIDE_TIME", Unit::kFlag, &Config::log_hide_time, 0, 1, "leave the time out of the log"},
+    {"LOG_REPEATS", Unit::kCount, &Config::log_repeats, 0, 1 << 20,
+     "log the same text, numbers aside, so many times a minute and then its count; 0 is no limit"},
 };
 
 constexpr const char* kLevels[] = {"trace", "debug", "info", "warning", "error"};
+constexpr const char* kLogFormats[] = {"text", "json"};
 // In the order of GpuOperations.
 constexpr const char* kGpuOperations[] = {"auto", "nccl", "host"};
 
@@ -129,6 +135,14 @@ std::optional<int64_t> ParseLevel(const std::string& text) {
   return ParseInteger(text);
 }
 
+// Whether the log is JSON.
+std::optional<bool> ParseLogFormat(const std::string& text) {
+  const std::string lower = Lower(text);
+  if (lower == kLogFormats[0]) return false;
+  if (lower == kLogFormats[1]) return true;
+  return std::nullopt;
+}
+
 // Horovod's HOROVOD_GPU_OPERATIONS has MPI and Gloo besides NCCL: there, too, the host carries
 // them.
 std::optional<GpuOperations> ParseGpuOperations(const std::string& text) {
@@ -151,8 +165,9 @@ bool Apply(const Setting& setting, const std::string& text, Config* config) {
     if (operations) config->*setting.as<GpuOperations>() = *operations;
     return operations.has_value();
   }
-  if (setting.unit == Unit::kFlag) {
-    const std::optional<bool> flag = ParseFlag(text);
+  if (setting.unit == Unit::kFlag || setting.unit == Unit::kLogFormat) {
+    const std::optional<bool> flag =
+        setting.unit == Unit::kFlag ? ParseFlag(text) : ParseLogFormat(text);
     if (flag) config->*setting.as<bool>() = *flag;
     return flag.has_value();
   }
@@ -183,6 +198,8 @@ std::string Allowed(const Setting& setting) {
       return "a whole number of bytes " + range;
     case Unit::kCount:
       return "a whole number " + range;
+    case Unit::kLogFormat:
+      return "text or json";
     case Unit::kPath:
       return "a path";
     case Unit::kGpuOperations:
@@ -193,6 +210,7 @@ std::string Allowed(const Setting& setting) {
 
 std::string DefaultText(const Setting& setting, const Config& defaults) {
   if (setting.unit == Unit::kFlag) return defaults.*setting.as<bool>() ? "1" : "0";
+  if (setting.unit == Unit::kLogFormat) return kLogFormats[defaults.*setting.as<bool>() ? 1 : 0];
   if (setting.unit == Unit::kPath) return defaults.*setting.as<std::string>();
   if (setting.unit == Unit::kGpuOperations) {
     return kGpuOperations[static_cast<size_t>(defaults.*setting.as<GpuOperations>())];

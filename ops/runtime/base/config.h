@@ -37,7 +37,10 @@ struct Config {
   GpuOperations gpu_operations = GpuOperations::kAuto;  // GPU_OPERATIONS
   std::string nccl_library;                             // NCCL_LIBRARY: a path; empty: see LoadNccl
   std::string cuda_driver = "libcuda.so.1";             // CUDA_DRIVER: what dlopen gets
-  int64_t log_level = 2;  // LOG_LEVEL: 0 trace 1 debug 2 info 3 warning 4 error
+  int64_t log_level = 2;       // LOG_LEVEL: 0 trace 1 debug 2 info 3 warning 4 error
+  bool log_json = false;       // LOG_FORMAT: text or json
+  bool log_hide_time = false;  // LOG_HIDE_TIME
+  int64_t log_repeats = 20;    // LOG_REPEATS: lines of the same text a minute; 0 is no limit
 };
 
 // Parses {"FUSION_THRESHOLD": "1048576", ...}. InvalidArgument names the variable, its value and

@@ -23,15 +23,19 @@ Status NotInitialized() {
   return FailedPrecondition("tfring has not been initialized: call init() first");
 }
 
+// The name of this rank's host; "" where the caller has not said it.
+std::string HostOf(const InitOptions& options) {
+  const auto rank = static_cast<size_t>(options.topology.rank);
+  return rank < options.hosts.size() ? options.hosts[rank] : "";
+}
+
 // A record in memory is better than none, and no reason not to train.
 std::unique_ptr<Recorder> MakeRecorder(const InitOptions& options) {
   const RecordOptions& wanted = options.record;
   const Topology& topology = options.topology;
   if (!wanted.enabled) return nullptr;
-  RecordIdentity identity{
-      wanted.path,  wanted.job,    options.hosts.empty() ? "" : options.hosts[topology.rank],
-      wanted.boot,  topology.rank, topology.local_rank,
-      topology.size};
+  RecordIdentity identity{wanted.path,   wanted.job,          HostOf(options), wanted.boot,
+                          topology.rank, topology.local_rank, topology.size};
   Result<std::unique_ptr<Recorder>> made = Recorder::Create(identity);
   if (!made.ok() && !identity.path.empty()) {
     TFRING_LOG(kWarning) << made.status().message()
@@ -46,8 +50,8 @@ std::unique_ptr<Recorder> MakeRecorder(const InitOptions& options) {
 Result<std::shared_ptr<RankRuntime>> StartRuntime(InitOptions* options, Connections connections) {
   Result<Config> config = ParseConfig(options->config);
   if (!config.ok()) return config.status();
-  SetLogLevel(static_cast<LogLevel>(config->log_level));
-  SetLogRank(options->topology.rank);
+  ConfigureLog(*config);
+  SetLogIdentity({options->topology.rank, options->topology.size, HostOf(*options)});
   const Duration limit = static_cast<Duration>(options->start_timeout_seconds * kSecond);
   std::unique_ptr<Recorder> recorder;
   if (options->hosts.empty() ||
@@ -91,6 +95,7 @@ struct ProcessRuntime::Impl {
   // From kStopping to kDown.
   void Stop(const std::string& error) {
     runtime->Shutdown(error);  // nobody else touches the pointer in this phase
+    FlushLog(kSecond);         // the process may now end without running what is left for its exit
     ForkGuard::RuntimeEnded();
     std::shared_ptr<RankRuntime> ended;
     std::lock_guard<std::mutex> lock(mutex);

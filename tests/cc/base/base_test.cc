@@ -16,7 +16,6 @@
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/deadline.h"
 #include "ops/runtime/base/half.h"
-#include "ops/runtime/base/log.h"
 #include "ops/runtime/base/signals.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/text.h"
@@ -196,6 +195,7 @@ TEST(ConfigRefusesWithNameValueAndRange) {
   refused("MAX_PLANS_IN_FLIGHT", "0");
   refused("DETERMINISTIC", "maybe");
   refused("LOG_LEVEL", "7");
+  refused("LOG_FORMAT", "xml");
   EXPECT_CONTAINS(refused("GPU_OPERATIONS", "fast"), "auto, nccl or host");
   refused("HEARTBEAT_TIMEOUT_SECONDS", "14.9");  // less than three heartbeats
 }
@@ -207,140 +207,7 @@ TEST(ConfigDescribesEverySetting) {
   EXPECT_CONTAINS(text, "TFRING_GPU_OPERATIONS (default auto)");
   EXPECT_CONTAINS(text, "TFRING_CUDA_DRIVER (default libcuda.so.1)");
   EXPECT_CONTAINS(text, "TFRING_LOG_LEVEL (default info)");
-}
-
-// What `body` writes to stderr; at most what a pipe holds.
-std::string Stderr(const std::function<void()>& body) {
-  int ends[2] = {-1, -1};
-  if (pipe(ends) != 0) return "no pipe";
-  const int stderr_copy = dup(STDERR_FILENO);
-  dup2(ends[1], STDERR_FILENO);
-  close(ends[1]);
-  body();
-  FlushLog(10 * kSecond);
-  dup2(stderr_copy, STDERR_FILENO);
-  close(stderr_copy);
-  std::string text(4096, '\0');
-  text.resize(static_cast<size_t>(std::max<ssize_t>(0, read(ends[0], text.data(), text.size()))));
-  close(ends[0]);
-  return text;
-}
-
-TEST(LogLinesOfTheLevelAndAboveGoToStderr) {
-  SetLogRank(2);
-  const std::string text = Stderr([] {
-    SetLogLevel(LogLevel::kTrace);
-    TFRING_LOG(kTrace) << "a " << 1;
-    TFRING_LOG(kDebug) << "b";
-    SetLogLevel(LogLevel::kWarning);
-    TFRING_LOG(kInfo) << "not logged";
-    TFRING_LOG(kWarning) << "c";
-    TFRING_LOG(kError) << "d";
-  });
-  EXPECT_EQ(text,
-            "[tfring rank 2] trace: a 1\n[tfring rank 2] debug: b\n"
-            "[tfring rank 2] warning: c\n[tfring rank 2] error: d\n");
-  SetLogRank(kNoRank);
-  SetLogLevel(LogLevel::kInfo);
-}
-
-// Stderr as a pipe, which is read when the test says so.
-class PipedStderr {
- public:
-  PipedStderr() : stderr_copy_(dup(STDERR_FILENO)) {
-    if (pipe(ends_) != 0) std::abort();
-    dup2(ends_[1], STDERR_FILENO);
-    close(ends_[1]);
-  }
-  ~PipedStderr() { close(ends_[0]); }
-
-  // Appends what comes to text() until it has `size` bytes; without a limit until the end.
-  void ReadUntil(size_t size) {
-    char buffer[4096];
-    ssize_t n = 1;
-    while (text_.size() < size && (n = read(ends_[0], buffer, sizeof(buffer))) > 0) {
-      text_.append(buffer, static_cast<size_t>(n));
-    }
-  }
-  void Restore() {  // the pipe has an end then
-    dup2(stderr_copy_, STDERR_FILENO);
-    close(stderr_copy_);
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  const int stderr_copy_;
-  int ends_[2] = {-1, -1};
-  std::string text_;
-};
-
-// Logs numbered lines, of which a pipe holds less than a thousand.
-void LogNumbers(int first, int end, const std::string& padding) {
-  for (int i = first; i < end; ++i) TFRING_LOG(kWarning) << i << padding;
-}
-
-// Whole lines, numbered from 0 in order; those that are missing are counted where they are missing.
-// Returns how many notices there are.
-int ExpectNumbers(const std::string& text, int count, const std::string& padding) {
-  const std::string prefix = "[tfring] warning: ";
-  const std::string notice = " lines of the log are missing here";
-  int next = 0;
-  int notices = 0;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    if (line == prefix + std::to_string(next) + padding) {
-      ++next;
-      continue;
-    }
-    EXPECT_EQ(line.substr(0, prefix.size()), prefix);
-    EXPECT_CONTAINS(line, notice);
-    if (line.find(notice) == std::string::npos) return notices;  // one failure is enough
-    next += std::stoi(line.substr(prefix.size()));
-    ++notices;
-  }
-  EXPECT_EQ(next, count);
-  return notices;
-}
-
-TEST(ALogThatNobodyReadsStopsNobodyAndCountsWhatItDrops) {
-  const std::string padding(200, '.');
-  PipedStderr out;
-  LogNumbers(0, 20000, padding);  // 4 MB; the log keeps 1 MB, and a pipe 64 KB
-  EXPECT_TRUE(!FlushLog(kSecond / 100));
-  std::thread reader([&] { out.ReadUntil(SIZE_MAX); });
-  EXPECT_TRUE(FlushLog(20 * kSecond));
-  LogNumbers(20000, 20001, padding);
-  EXPECT_TRUE(FlushLog(20 * kSecond));
-  out.Restore();
-  reader.join();
-  EXPECT_TRUE(ExpectNumbers(out.text(), 20001, padding) > 0);
-  EXPECT_CONTAINS(out.text(), "20000" + padding);
-}
-
-// As where the writer of a busy machine does not run until lines have been dropped.
-TEST(LinesThatFollowDroppedOnesComeAfterTheirNumber) {
-  const std::string padding(200, '.');
-  PipedStderr out;
-  LogNumbers(0, 6000, padding);  // more than the log keeps
-  out.ReadUntil(kMaxLogBytes * 3 / 4);
-  LogNumbers(6000, 6100, padding);  // there is room again
-  std::thread reader([&] { out.ReadUntil(SIZE_MAX); });
-  EXPECT_TRUE(FlushLog(20 * kSecond));
-  out.Restore();
-  reader.join();
-  EXPECT_EQ(ExpectNumbers(out.text(), 6100, padding), 1);
-  EXPECT_CONTAINS(out.text(), "6099" + padding);
-}
-
-TEST(ALineThatIsLongerThanTheLogIsWritten) {
-  PipedStderr out;
-  std::thread reader([&] { out.ReadUntil(SIZE_MAX); });
-  const std::string line(2 * kMaxLogBytes, 'x');
-  TFRING_LOG(kWarning) << line;
-  EXPECT_TRUE(FlushLog(20 * kSecond));
-  out.Restore();
-  reader.join();
-  EXPECT_TRUE(out.text() == "[tfring] warning: " + line + "\n");
+  EXPECT_CONTAINS(text, "TFRING_LOG_FORMAT (default text)");
 }
 
 TEST(ThreadsBlockSignalsButNotThoseOfTheirOwnFaults) {
@@ -371,18 +238,6 @@ TEST(StatusCodesHaveTheNamesOfTensorFlow) {
       {StatusCode::kUnavailable, "Unavailable"},
   };
   for (const auto& [code, name] : names) EXPECT_EQ(std::string(StatusCodeName(code)), name);
-}
-
-TEST(LogLinesCarryRankAndLevel) {
-  EXPECT_EQ(FormatLogLine(LogLevel::kWarning, 3, "slow"), "[tfring rank 3] warning: slow\n");
-  EXPECT_EQ(FormatLogLine(LogLevel::kInfo, kNoRank, "x"), "[tfring] info: x\n");
-  SetLogLevel(LogLevel::kError);
-  EXPECT_TRUE(!LogEnabled(LogLevel::kWarning));
-  EXPECT_TRUE(LogEnabled(LogLevel::kError));
-  bool evaluated = false;
-  TFRING_LOG(kInfo) << (evaluated = true);
-  EXPECT_TRUE(!evaluated);
-  SetLogLevel(LogLevel::kInfo);
 }
 
 }  // namespace

@@ -75,13 +75,16 @@ def test_bad_placement(ranks, hosts, hostfile, words):
 def test_horovodruns_options_become_settings():
     options = parse(
         *("-np", "2", "--fusion-threshold-mb", "32", "--cache-capacity", "0", "--log-level"),
-        *("debug", "--no-stall-check", "--gloo", "python", "t.py", "--epochs", "3"),
+        *("debug", "--log-hide-timestamp", "--log-format", "json"),
+        *("--no-stall-check", "--gloo", "python", "t.py", "--epochs", "3"),
     )
     assert options.command == ["python", "t.py", "--epochs", "3"]
     assert environment_of(options) == {
         "TFRING_FUSION_THRESHOLD": str(32 << 20),
         "TFRING_CACHE_CAPACITY": "0",
         "TFRING_LOG_LEVEL": "debug",
+        "TFRING_LOG_HIDE_TIME": "1",
+        "TFRING_LOG_FORMAT": "json",
         "TFRING_STALL_CHECK_TIME_SECONDS": "0",
     }
 
@@ -338,7 +341,7 @@ INFO: the program's own
 @pytest.mark.parametrize("all_info", [False, True])
 def test_tensorflows_information_comes_from_rank_0_only(all_info):
     out, err = io.BytesIO(), io.BytesIO()
-    merger = OutputMerger(out, err, all_info=all_info)
+    merger = OutputMerger(out, err, all_info=all_info, merge_lines=False)
     streams = [merger.add(rank, name) for rank in (0, 1) for name in ("stdout", "stderr")]
     for stream in streams:
         merger.feed(stream, INFO_LINES + OTHER_LINES, 0.0)

@@ -1,0 +1,196 @@
+"""Lines that several ranks write at the same time are printed once."""
+
+import io
+import sys
+
+import pytest
+
+from tests.helpers.launcher_tools import finish, write_script
+from tfring.launcher.output import ALONE_SECONDS, MERGE_SECONDS, PARTIAL_SECONDS, OutputMerger
+
+
+def ranks_and_text(line):
+    """The ranks in front of a printed line, as [0, 1, 2, 5] for "0-2,5", and what follows."""
+    ranks, _, text = line.partition(">:")
+    ranges = [part.split("-") for part in ranks[1 : ranks.index("]")].split(",")]
+    return [rank for r in ranges for rank in range(int(r[0]), int(r[-1]) + 1)], text
+
+
+class Job:
+    """An OutputMerger with ranks, one terminal, and a clock that the test sets."""
+
+    def __init__(self, ranks=4, **options):
+        self.out = io.BytesIO()
+        self.merger = OutputMerger(self.out, self.out, **options)
+        self.streams = [self.merger.add(rank, "stderr") for rank in range(ranks)]
+        self.now = 0.0
+
+    def write(self, rank, text):
+        self.merger.feed(self.streams[rank], text.encode(), self.now)
+
+    def wait(self, seconds):
+        self.now += seconds
+        self.merger.tick(self.now)
+
+    def end(self):
+        for stream in self.streams:
+            self.merger.finish(stream)
+        return self.text
+
+    @property
+    def text(self):
+        return self.out.getvalue().decode()
+
+
+def test_a_line_of_all_ranks_is_printed_once_and_at_once():
+    job = Job()
+    for rank in (2, 0, 3, 1):
+        assert job.text == ""
+        job.write(rank, "same\n")
+    assert job.text == "[0-3]<stderr>:same (4 ranks)\n"
+
+
+def test_a_line_of_some_ranks_waits_for_the_others():
+    job = Job(7)
+    for rank in (0, 1, 2, 3, 5):
+        job.write(rank, "same\r\n")
+    job.write(6, "other\n")
+    assert job.merger.tick(0.01) == pytest.approx(MERGE_SECONDS)
+    assert job.text == ""
+    job.wait(MERGE_SECONDS)
+    assert job.text == "[0-3,5]<stderr>:same (5 ranks)\r\n[6]<stderr>:other\n"
+    job.write(4, "same\n")  # too late
+    assert job.end().endswith("[6]<stderr>:other\n[4]<stderr>:same\n")
+
+
+def test_each_ranks_lines_stay_in_order():
+    job = Job(3)
+    job.write(0, "a\nb\na\nc\n")
+    job.write(1, "b\na\na\n")
+    job.write(2, "c\na\n")
+    lines = job.end().splitlines()
+    for rank, wanted in enumerate(["abac", "baa", "ca"]):
+        seen = ""
+        for line in lines:
+            ranks, text = ranks_and_text(line)
+            seen += text[0] if rank in ranks else ""
+        assert seen == wanted
+    assert len(lines) < 9 and "[0-1]<stderr>:b (2 ranks)" in lines
+
+
+def test_blank_and_repeated_lines_are_merged_one_by_one():
+    job = Job(2)
+    for rank in (0, 1):
+        job.write(rank, "x\n\nx\n")
+    assert job.text == "[0-1]<stderr>:x (2 ranks)\n[0-1]<stderr>: (2 ranks)\n" + (
+        "[0-1]<stderr>:x (2 ranks)\n"
+    )
+
+
+def test_a_rank_that_speaks_alone_does_not_wait():
+    job = Job()
+    job.write(0, "first\n")
+    job.wait(MERGE_SECONDS)
+    job.write(0, "second\n")
+    assert job.text == "[0]<stderr>:first\n[0]<stderr>:second\n"
+    job.write(1, "me too\n")
+    job.write(0, "third\n")  # no longer alone
+    assert not job.text.endswith("third\n")
+    job.wait(MERGE_SECONDS)
+    assert job.text.endswith("[1]<stderr>:me too\n[0]<stderr>:third\n")
+
+
+def test_after_a_pause_a_rank_waits_for_the_others_again():
+    job = Job()
+    job.write(0, "only I\n")
+    job.wait(MERGE_SECONDS + ALONE_SECONDS)
+    for rank in range(4):
+        job.write(rank, "all\n")
+    assert job.text == "[0]<stderr>:only I\n[0-3]<stderr>:all (4 ranks)\n"
+
+
+def test_progress_bars_and_prompts_do_not_wait_nor_what_is_before_them():
+    job = Job(2)
+    job.write(0, "name?\n> ")
+    job.wait(PARTIAL_SECONDS)
+    assert job.text == "[0]<stderr>:name?\n[0]<stderr>:> "
+    job.write(0, "\nEpoch 1\n1/2\r2/2\r")
+    assert job.text.endswith("[0]<stderr>:Epoch 1\n[0]<stderr>:1/2\r")  # a line feed may follow
+    job.write(0, "done\n")
+    assert job.text.endswith("1/2\r[0]<stderr>:2/2\r[0]<stderr>:done\n")
+
+
+def test_notes_come_after_what_waits():
+    job = Job(2)
+    job.write(0, "last words\n")
+    job.merger.note("tfring run: note")
+    assert job.text == "[0]<stderr>:last words\ntfring run: note\n"
+
+
+LOGGED = {
+    "tfring": (
+        "[tfring] 12:03:11.40{0}Z rank {0} (host h{0}) warning: rank 7 is late",
+        "[tfring] 12:03:11.400Z warning: rank 7 is late (2 ranks)",
+    ),
+    "without time": (
+        "[tfring] rank {0} (host h) error: x",
+        "[tfring] error: x (2 ranks)",
+    ),
+    "TensorFlow 2.17": (
+        "2026-05-02 10:00:00.12345{0}: W tensorflow/core/framework/op_kernel.cc:1]  failed",
+        "2026-05-02 10:00:00.123450: W tensorflow/core/framework/op_kernel.cc:1]  failed (2 ranks)",
+    ),
+    "TensorFlow 2.21": (
+        "E0000 00:00:179529374{0}.493645   2037{0} cuda_fft.cc:477] Unable to register",
+        "E0000 00:00:1795293740.493645   20370 cuda_fft.cc:477] Unable to register (2 ranks)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOGGED)
+def test_times_and_names_of_log_lines_do_not_count(name):
+    line, shown = LOGGED[name]
+    job = Job(2)
+    for rank in (0, 1):
+        job.write(rank, line.format(rank) + "\n")
+    assert job.text == f"[0-1]<stderr>:{shown}\n"
+
+
+def test_other_numbers_count():
+    job = Job(2)
+    for rank in (0, 1):
+        job.write(rank, f"at 2026-05-02 10:00:0{rank}\n")
+    assert job.end() == "".join(f"[{r}]<stderr>:at 2026-05-02 10:00:0{r}\n" for r in (0, 1))
+
+
+def test_what_waits_is_bounded():
+    job = Job(2)
+    for i in range(5000):
+        job.write(0, f"{i} {'x' * 1000}\n")
+        job.write(1, f"{-i - 1}\n")
+    printed = len(job.text.splitlines())
+    assert 10000 - 1001 <= printed < 10000
+    assert len(job.end().splitlines()) == 10000
+
+
+def test_a_job(tmp_path):
+    script = write_script(
+        tmp_path, "import os\nprint('hello')\nprint('I am', os.environ['TFRING_RANK'])\n"
+    )
+    command = [sys.executable, "-m", "tfring", "run", "-np", "3"]
+    output = ["--output-filename", str(tmp_path / "out")]
+    merged = finish([*command, *output, sys.executable, script])
+    assert merged.returncode == 0, merged.stderr
+    # When the processes start, and so which lines are merged, is up to the machine.
+    greeted = []
+    for line in merged.stdout.splitlines():
+        ranks, text = ranks_and_text(line)
+        if text.startswith("hello"):
+            greeted += ranks
+    assert sorted(greeted) == [0, 1, 2]
+    for rank in range(3):
+        assert f"[{rank}]<stdout>:I am {rank}\n" in merged.stdout
+        file = tmp_path / "out" / f"rank.{rank}" / "stdout"
+        assert file.read_text() == f"hello\nI am {rank}\n"
+    apart = finish([*command, "--no-merge-lines", sys.executable, script])
+    assert all(f"[{rank}]<stdout>:hello\n" in apart.stdout for rank in range(3))

@@ -1,0 +1,1 @@
+"""What tfring logs in Python, as one log with what its runtime logs."""
