@@ -14,6 +14,17 @@ namespace {
 // For peers to read the last frames, and to close their side.
 constexpr Duration kCloseLimit = 2 * kSecond;
 
+// "1: 0 2; 2: 1 3": each process set but the global one, with its ranks.
+std::string SetsText(const ProcessSets& sets) {
+  std::string text;
+  for (const auto& [id, ranks] : sets.all()) {
+    if (id == kGlobalProcessSet) continue;
+    text += (text.empty() ? "" : "; ") + std::to_string(id) + ":";
+    for (Rank rank : ranks) text += " " + std::to_string(rank);
+  }
+  return text;
+}
+
 }  // namespace
 
 ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport,
@@ -137,6 +148,7 @@ void ControlLoop::Apply(EngineEffects effects) {
   }
   completions_->Push(std::move(finished));
   for (const std::string& warning : effects.warnings) TFRING_LOG(kWarning) << warning;
+  if (bell_ != nullptr && !effects.warnings.empty()) bell_->Ring();
 }
 
 void ControlLoop::Record(const EngineEffects& effects) {
@@ -149,7 +161,8 @@ void ControlLoop::Record(const EngineEffects& effects) {
   }
   if (effects.process_sets != nullptr) {
     recorder_->Event(EventType::kProcessSets, StatusCode::kOk,
-                     static_cast<int64_t>(effects.process_sets->all().size()), "");
+                     static_cast<int64_t>(effects.process_sets->all().size()),
+                     SetsText(*effects.process_sets));
   }
   for (const auto& [id, status] : effects.results) {
     if (status.ok()) continue;
