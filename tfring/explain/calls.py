@@ -15,6 +15,7 @@ from tfring.explain.situation import (
     seconds,
     upper_first,
 )
+from tfring.recorder.layout import RankState
 from tfring.recorder.reader import Call
 
 _SAME_CALLS = "Every rank has to make the same calls, eager ones in the same order. "
@@ -39,8 +40,9 @@ def different_calls(s: Situation) -> Finding | None:
     odd = sorted(r for key, ranks in groups.items() if key != usual for r in ranks)
     cause, why = _judge(s, places, odd, groups[usual] if usual else [])
     last = _last_common(s, list(stuck))
+    verb = "have waited" if s.lives else "had waited"
     text = (
-        f"These ranks wait for each other, since {seconds(age)}: "
+        f"These ranks {verb} for each other for {seconds(age)}: "
         f"{_places_text(groups, places)}. {why}"
         + (f" The last call that all of them made was {last.text()}." if last else "")
     )
@@ -69,24 +71,30 @@ def not_calling(s: Situation) -> Finding | None:
     ranks = sorted(blamed)
     call = blamed[ranks[0]][0][1]
     waits = sorted({rank for found in blamed.values() for rank, _ in found})
-    does_not = "does not" if len(ranks) == 1 else "do not"
+    has = "has" if len(waits) == 1 else "have"
     text = (
-        f"{upper_first(ranks_text(waits))} {'waits' if len(waits) == 1 else 'wait'} in "
-        f"{call.text()}, since {seconds(age)}, for {ranks_text(ranks)}, which {does_not} call it. "
+        f"{upper_first(ranks_text(waits))} {has if s.lives else 'had'} waited in {call.text()} for "
+        f"{seconds(age)}: {ranks_text(ranks)} {'does' if len(ranks) == 1 else 'do'} not call it. "
         + " ".join(_idle_text(s, rank) for rank in ranks[:4])
     )
-    pids = [f"{s.job.records[r].pid}" for r in ranks if r in s.job.records]
-    advice = (
-        "Look at what it does now: `tfring stacks`, or `py-spy dump --pid "
-        + (pids[0] if pids else "PID")
-        + "`. Often it is input that does not come, a lock, a branch without the call, or an "
-        "evaluation or checkpoint on one rank."
+    return Finding(
+        Cause.NOT_CALLING, tuple(ranks), (call.name,), text, _stack_advice(s, ranks[0], call)
     )
+
+
+def _stack_advice(s: Situation, rank: int, call: Call) -> str:
+    advice = ""
     if call.kind == "join":
-        advice = (
-            "A rank that runs out of data calls join; all others have to get there, too. " + advice
+        advice = "A rank that runs out of data calls join; all others have to get there, too. "
+    if s.state(rank) == "running":
+        pid = s.job.records[rank].pid
+        advice += (
+            f"`tfring stacks` or `py-spy dump --pid {pid}` on that host says on which line it is. "
         )
-    return Finding(Cause.NOT_CALLING, tuple(ranks), (call.name,), text, advice)
+    return advice + (
+        "Often that is input that does not come, a lock, a branch without the call, or an "
+        "evaluation or a checkpoint on one rank."
+    )
 
 
 def _in_circles(s: Situation) -> list[int]:
@@ -180,7 +188,7 @@ def _circle_of_sets(s: Situation, places: dict[int, Call], age: int) -> Finding:
     ]
     return Finding(
         Cause.OTHER_ORDER, tuple(sorted(places)), tuple(sorted({c.name for c in places.values()})),
-        f"These ranks wait for each other across process sets, since {seconds(age)}: "
+        f"These ranks have waited for each other across process sets for {seconds(age)}: "
         + "; ".join(parts) + ".",
         "Ranks that are in several process sets have to call their collectives in one order, for "
         "example by the number of the set.",
@@ -213,12 +221,12 @@ def _idle_text(s: Situation, rank: int) -> str:
     """What is known of a rank that calls nothing."""
     if rank not in s.job.records:
         return f"{upper_first(ranks_text([rank]))} has no record here: its host may tell more."
-    if s.left(rank):
+    if s.job.records[rank].state is RankState.LEFT:
         return f"{upper_first(s.who(rank))} has left the job."
     last = s.last_call(rank)
     text = upper_first(s.who(rank))
     text += f" has called nothing for {seconds(s.idle(rank))}"
-    text += f", since {last.text()}" if last else ", and made no call before: it may still load data or compile"
+    text += f", since {last.text()}" if last else ", its first: it may still load or compile"
     busy = s.seen[rank].busy if rank in s.seen else None
     if busy is not None:
         text += "; it computes" if busy else "; it does not compute but waits for something"

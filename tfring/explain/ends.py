@@ -6,7 +6,14 @@ import re
 from collections import Counter
 
 from tfring.explain.causes import Cause, Finding
-from tfring.explain.situation import SECOND, Situation, ranks_text, seconds, upper_first
+from tfring.explain.situation import (
+    SECOND,
+    Situation,
+    listed,
+    ranks_text,
+    seconds,
+    upper_first,
+)
 from tfring.recorder.layout import EventType
 from tfring.recorder.reader import Call, Event
 
@@ -37,7 +44,7 @@ def stopped(s: Situation) -> Finding | None:
     since = max(s.last_sign(rank) for rank in ranks)
     has = "has" if len(ranks) == 1 else "have"
     text = (
-        f"{upper_first(s.whom(ranks))} {has} been stopped, by a signal or a debugger, since about "
+        f"{upper_first(s.whom(ranks))} {has} been stopped, by a signal or a debugger, for about "
         f"{seconds(s.now - since)}"
     )
     waiters = s.waiters(without=ranks)
@@ -67,10 +74,11 @@ def killed(s: Situation) -> Finding | None:
     waiters = s.waiters(without=silent)
     last = [f"{upper_first(ranks_text([r]))} was {_doing(s, r)}." for r in silent[:4]]
     is_gone = "is gone: its process" if len(silent) == 1 else "are gone: their processes"
+    heard = max(map(s.last_sign, silent))
+    when = f", in the last {seconds(s.now - heard)}" if s.lives else ""
     return Finding(
         Cause.KILLED, tuple(silent), _names(s, silent),
-        f"{upper_first(s.whom(silent))} {is_gone} ended without shutdown, "
-        f"{seconds(s.now - max(map(s.last_sign, silent)))} ago or later. {' '.join(last)}"
+        f"{upper_first(s.whom(silent))} {is_gone} ended without shutdown{when}. {' '.join(last)}"
         + (f" {upper_first(waiters)}." if waiters else ""),
         "Look for a signal (`dmesg` names what the kernel killed for lack of memory), a crash in "
         "the output of that rank, or os._exit.",
@@ -163,6 +171,9 @@ def _of_event(s: Situation, rank: int, event: Event) -> Finding | None:
 
 
 def _exception(s: Situation, rank: int, error: str, how: str = "{} ended with: ") -> Finding:
+    if rank in s.job.records:  # others get it shortened
+        own = [e.text for e in s.job.records[rank].events if e.type is EventType.SHUTDOWN]
+        error = next(filter(None, own), error)
     last = s.last_call(rank) if rank in s.job.records else None
     after = f" Its last call that ended well was {last.text()}." if last else ""
     return Finding(
@@ -213,9 +224,10 @@ def _disagree(s: Situation, event: Event) -> Finding:
     if match := _JOINED.search(event.text):
         odd = [int(rank) for rank in re.findall(r"\d+", match[1])]
     names = tuple(sorted({call.name for call in calls.values()}))
+    sites = sorted({call.call_site for call in calls.values() if call.call_site})
     return Finding(
-        Cause.DISAGREE, tuple(odd), names, event.text.rstrip(". ") + ".",
-        "All ranks have to make this call alike.",
+        Cause.DISAGREE, tuple(odd), names, event.text,
+        f"The calls are at {listed(sites)}." if sites else "",
     )  # fmt: skip
 
 

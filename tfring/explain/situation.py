@@ -162,6 +162,11 @@ class Situation:
         return call.status == "DeadlineExceeded" or self.waited(rank, call) > self.patience
 
     @cached_property
+    def lives(self) -> bool:
+        """Whether a process of the job may still be there."""
+        return any(self.state(rank) != "gone" for rank in self.ranks)
+
+    @cached_property
     def killed_together(self) -> bool:
         """Whether no process is left, and none has written why."""
         return all(self.state(rank) == "gone" and not self.left(rank) for rank in self.ranks)
@@ -221,8 +226,9 @@ class Situation:
         for rank, calls in self.open.items():
             if calls and rank not in without:
                 places[calls[0].text()].append(rank)
+        verbs = ("waits", "wait") if self.lives else ("waited", "waited")
         return "; ".join(
-            f"{ranks_text(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in {place}"
+            f"{ranks_text(ranks)} {verbs[len(ranks) > 1]} in {place}"
             for place, ranks in places.items()
         )
 
