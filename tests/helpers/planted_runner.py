@@ -115,6 +115,9 @@ def advance(job: Job) -> dict[str, Any] | None:
     if job.ask_at is None:
         if len(job.at_fault) == job.case.size:
             time.sleep(0.15)  # in which the others get into their calls
+            together = job.case.signals if len(job.case.signals) > 1 else ()
+            for rank in together:  # so that none sees the end of another
+                os.kill(job.pids[rank], signal.SIGSTOP)
             for rank, number in job.case.signals.items():
                 os.kill(job.pids[rank], number)
             job.ask_at = time.monotonic() + job.case.wait

@@ -102,7 +102,7 @@ def other_order_until_the_limit(r: Rank) -> None:
 # Join and process sets.
 
 
-@case(2, "NOT_CALLING", 1, says=("join",))
+@case(2, "NOT_CALLING", 1, says=("join",), wait=3.5)
 def join_on_one_rank(r: Rank) -> None:
     r.steps()
     r.at_fault()

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 
 from tfring.explain.causes import Cause, Finding
 from tfring.explain.situation import (
+    SECOND,
     Key,
     Situation,
     key_of,
@@ -18,6 +19,8 @@ from tfring.explain.situation import (
 from tfring.recorder.layout import RankState
 from tfring.recorder.reader import Call
 
+# A rank may wait in join for long. The others are looked at when they have done nothing so long.
+_JOIN_PATIENCE = 3 * SECOND
 _SAME_CALLS = "Every rank has to make the same calls, eager ones in the same order. "
 
 
@@ -60,7 +63,7 @@ def not_calling(s: Situation) -> Finding | None:
         for call in calls:
             for other in s.missing(call):
                 # A rank that goes on with other calls may join later.
-                busy = call.kind == "join" and s.idle(other) <= s.patience
+                busy = call.kind == "join" and s.idle(other) <= max(s.patience, _JOIN_PATIENCE)
                 if other != rank and not s.open.get(other) and not busy:
                     blamed[other].append((rank, call))
     if not blamed:

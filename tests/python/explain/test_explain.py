@@ -19,8 +19,8 @@ STACK = """Thread 0x00007f (most recent call first):
 
 Current thread 0x00007e (most recent call first):
   File "/usr/lib/python3.11/queue.py", line 171 in get
-  File "/home/me/data.py", line 12 in load_batch
-  File "/home/me/train.py", line 40 in main
+  File "/job/data.py", line 12 in load_batch
+  File "/job/train.py", line 40 in main
 """
 
 
