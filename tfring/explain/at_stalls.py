@@ -45,7 +45,7 @@ class StallExplainer:
                 continue
             subject = found.cause, found.ranks, found.names
             if subject != told:
-                _log.warning("%s", found.text)
+                _log.warning("what is wrong with this job: %s", found.text)
             told = subject
 
     def _explain(self) -> Explanation | None:

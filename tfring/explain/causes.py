@@ -50,12 +50,14 @@ class Explanation:
     """What is wrong with a job.
 
     Attributes:
+        job: Its number.
         cause: What, see Cause.
         ranks: Where.
         names: Of the tensors that it is about.
         text: One paragraph: what, where, since when, and what to do.
     """
 
+    job: str
     cause: Cause
     ranks: tuple[int, ...]
     names: tuple[str, ...]

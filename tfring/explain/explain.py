@@ -66,7 +66,7 @@ def explain(job: JobRecords, seen: Mapping[int, Seen] | None = None) -> Explanat
         findings += _more(s, findings[0])
     first = findings[0]
     text = " ".join(part for one in findings for part in (one.text, one.advice) if part)
-    return Explanation(first.cause, first.ranks, first.names, text + _missing(job))
+    return Explanation(job.job, first.cause, first.ranks, first.names, text + _missing(job))
 
 
 def _more(s: Situation, first: Finding) -> list[Finding]:
