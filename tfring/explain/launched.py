@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from pathlib import Path
@@ -51,5 +52,7 @@ class RunRecords:
         """Removes the folder; after a failure only if it is empty."""
         if not self._own or self._folder is None:
             return
-        if not failed or not any(self._folder.iterdir()):
+        if not failed:
             shutil.rmtree(self._folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()

@@ -115,6 +115,7 @@ class JobRunner:
         finally:
             for process in self._processes:
                 self._release(process)
+            self._records.end(failed=True)
             for number, handler in old.items():
                 signal.signal(number, handler)
             if signals:

@@ -122,9 +122,10 @@ def _throw_away(base: Path, own: Path) -> None:
     over = [folder for folder in jobs(base) if folder != own and _is_over(folder)]
     for folder in over[KEPT_JOBS:]:
         shutil.rmtree(folder, ignore_errors=True)
-        if is_run_folder(folder.parent):
+    for folder in base.glob(f"{_RUN}*"):
+        if folder != own:
             with contextlib.suppress(OSError):
-                folder.parent.rmdir()
+                folder.rmdir()  # if it is empty; a rank that comes later makes it anew
 
 
 def _is_over(folder: Path) -> bool:
