@@ -21,6 +21,7 @@ from tfring.bootstrap.mpi_exchange import finalize, is_communicator, spans_world
 from tfring.config import SettingError, Settings, read_settings
 from tfring.environments import find_identity
 from tfring.exceptions import described
+from tfring.explain.at_stalls import StallExplainer
 from tfring.gpu.nccl import with_nccl
 from tfring.logs import handler as logs
 from tfring.process_sets import ProcessSet, registry
@@ -44,6 +45,7 @@ class _State:
     by_mpi = False
     at_exit_registered = False
     record: str | None = None  # the file
+    explainer: StallExplainer | None = None  # on rank 0 of several
 
 
 _lock = threading.RLock()
@@ -172,6 +174,8 @@ def _start(membership: Membership, settings: Settings) -> None:
     if membership.size > 1:
         ensure_inter_op_threads()
         interrupts.watch()
+        if membership.rank == 0 and _state.record is not None:
+            _state.explainer = StallExplainer(_state.record)
 
 
 def _refuse_in_forked_child() -> None:
@@ -219,6 +223,9 @@ def _leave(error: str) -> None:
             return
         interrupts.unwatch()
         _native.core.shutdown(error)
+        if _state.explainer is not None:
+            _state.explainer.join()
+            _state.explainer = None
         if _state.record is not None:
             end_job(_state.record)
         topology.withdraw()

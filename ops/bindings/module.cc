@@ -198,6 +198,32 @@ void DefineLog(py::module_& m) {
       "Waits until all lines so far are written; false if that takes longer.");
 }
 
+void DefineRecord(py::module_& m) {
+  using py::arg;
+  m.def(
+      "mark_step",
+      [](int64_t step, int64_t samples, int64_t input_nanoseconds) {
+        ProcessRuntime::Get().MarkStep(step, samples, input_nanoseconds);
+      },
+      arg("step"), arg("samples") = -1, arg("input_nanoseconds") = -1,
+      "For the record: a step begins; samples trained on and time spent in waiting for input, both "
+      "since the start. Negative: unknown.");
+  m.def(
+      "mark", [](const std::string& text) { ProcessRuntime::Get().Mark(text); }, arg("text"),
+      "Adds a line of the program to the record.");
+  m.def(
+      "wait_for_warning",
+      [](double timeout) -> std::optional<bool> {
+        const auto limit = static_cast<Duration>(timeout * static_cast<double>(kSecond));
+        const WarningBell::Heard heard = ProcessRuntime::Get().WaitForWarning(limit);
+        if (heard == WarningBell::Heard::kEnd) return std::nullopt;
+        return heard == WarningBell::Heard::kWarning;
+      },
+      arg("timeout"), py::call_guard<py::gil_scoped_release>(),
+      "Blocks until the runtime has warned (True), for `timeout` seconds (False), or until it is "
+      "shut down (None).");
+}
+
 void DefineLifecycle(py::module_& m) {
   using py::arg;
   m.def("init", &Init, py::kw_only(), arg("rank"), arg("size"), arg("local_rank"),
@@ -234,17 +260,6 @@ void DefineLifecycle(py::module_& m) {
   m.def(
       "counters", [] { return ProcessRuntime::Get().Counters(); },
       "Counters since init by name; empty without a runtime.");
-  m.def(
-      "mark_step",
-      [](int64_t step, int64_t samples, int64_t input_nanoseconds) {
-        ProcessRuntime::Get().MarkStep(step, samples, input_nanoseconds);
-      },
-      arg("step"), arg("samples") = -1, arg("input_nanoseconds") = -1,
-      "For the record: a step begins; samples trained on and time spent in waiting for input, both "
-      "since the start. Negative: unknown.");
-  m.def(
-      "mark", [](const std::string& text) { ProcessRuntime::Get().Mark(text); }, arg("text"),
-      "Adds a line of the program to the record.");
   m.def("build_info", &BuildInfo, "How this binding was built and what it runs on.");
   m.def("describe_config", &DescribeConfig, "Every setting with its default and meaning.");
   m.def("find_nccl", &FindNccl, arg("file"),
@@ -262,6 +277,7 @@ PYBIND11_MODULE(_core, m) {
   tfring::DefineCoreError(m);
   tfring::DefineLog(m);
   tfring::DefineLifecycle(m);
+  tfring::DefineRecord(m);
   tfring::DefineFailures(m);
   tfring::DefineCollectives(m);
 }

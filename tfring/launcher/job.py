@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tfring.bootstrap.descriptors import raise_descriptor_limit
+from tfring.explain.launched import RunRecords
 from tfring.launcher import report
 from tfring.launcher.environment import sent_variables
 from tfring.launcher.output import OutputMerger, Stream
@@ -34,6 +35,7 @@ _DRAIN_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _RENDEZVOUS = b"tfring-rendezvous "
+_RECORD_DIR = "TFRING_RECORD_DIR"
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class JobRunner:
         self._wake_fd = -1
         self._secret = fresh_secret()
         self._job_id = fresh_secret()[:16]
+        self._records: RunRecords | None = None  # from the start to the report
 
     @property
     def stopped_by(self) -> int | None:
@@ -102,6 +105,8 @@ class JobRunner:
             old = {n: signal.signal(n, lambda *_: None) for n in (*handled, signal.SIGCHLD)}
         self._selector.register(self._wake_fd, selectors.EVENT_READ, None)
         raise_descriptor_limit()
+        given = self._options.environment.get(_RECORD_DIR, os.environ.get(_RECORD_DIR))
+        self._records = RunRecords(given)
         try:
             self._start_all()
             while self._running():
@@ -110,6 +115,7 @@ class JobRunner:
         finally:
             for process in self._processes:
                 self._release(process)
+            self._records.end(failed=True)
             for number, handler in old.items():
                 signal.signal(number, handler)
             if signals:
@@ -117,7 +123,9 @@ class JobRunner:
             self._selector.close()
             os.close(self._wake_fd)
             os.close(wake_write)
-        return self._report()
+        code = self._report()
+        self._records.end(failed=code != 0)
+        return code
 
     def _report(self) -> int:
         """Prints how the job failed, if it did; returns the exit code."""
@@ -129,6 +137,8 @@ class JobRunner:
             self._merger.note(f"tfring run: stopped by {name}, passed on to all ranks")
         else:
             self._merger.note(report.describe(self._processes))
+            if self._records is not None and (why := self._records.explanation()):
+                self._merger.note(f"tfring run: {why}")
         return first.exit_code()
 
     def _start_all(self) -> None:
@@ -179,6 +189,7 @@ class JobRunner:
             sent = sent_variables(os.environ)
         values = {
             **(sent if remote else {}),
+            **(self._records.variables if self._records and not remote else {}),
             "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
             **self._options.environment,
             "TFRING_PARENT": "",  # of a rank that starts this job

@@ -17,6 +17,8 @@ KEPT_JOBS = 3
 # Of a rank in another container nothing is known but when its runtime was last awake, which it is
 # every few seconds unless it is stopped.
 _OVER_AFTER = 24 * 3600 * 1_000_000_000
+# How folders begin that `tfring run` makes: in them are those of the jobs.
+_RUN = "run-"
 
 
 def record_options(job: str, rank: int, given: str | None, first_of_host: bool) -> dict[str, str]:
@@ -51,6 +53,28 @@ def record_options(job: str, rank: int, given: str | None, first_of_host: bool) 
     return options
 
 
+def make_run_folder() -> Path | None:
+    """Makes a folder for the records of what `tfring run` starts, which removes it.
+
+    Returns:
+        A folder below `default_folder`, or None if that cannot be written.
+    """
+    base = default_folder()
+    try:
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_own(base)
+        folder = Path(tempfile.mkdtemp(prefix=_RUN, dir=base))
+    except OSError:
+        return None
+    _throw_away(base, folder)
+    return folder
+
+
+def is_run_folder(path: Path) -> bool:
+    """Tells whether a folder is one that `tfring run` has made."""
+    return path.parent == default_folder() and path.name.startswith(_RUN)
+
+
 def default_folder() -> Path:
     """Returns where records are unless TFRING_RECORD_DIR says so: in memory, where there is some.
 
@@ -65,7 +89,8 @@ def jobs(base: Path | None = None) -> list[Path]:
     """Returns the folders of jobs that have records on this host, the newest first."""
     base = base or default_folder()
     with contextlib.suppress(OSError):
-        folders = [path for path in base.iterdir() if any(path.glob(f"*{SUFFIX}"))]
+        folders = [*base.iterdir(), *base.glob(f"{_RUN}*/*")]
+        folders = [path for path in folders if any(path.glob(f"*{SUFFIX}"))]
         return sorted(folders, key=_made, reverse=True)
     return []
 
@@ -101,6 +126,10 @@ def _throw_away(base: Path, own: Path) -> None:
     over = [folder for folder in jobs(base) if folder != own and _is_over(folder)]
     for folder in over[KEPT_JOBS:]:
         shutil.rmtree(folder, ignore_errors=True)
+    for folder in base.glob(f"{_RUN}*"):
+        if folder != own:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # if it is empty; a rank that comes later makes it anew
 
 
 def _is_over(folder: Path) -> bool:

@@ -150,6 +150,7 @@ void ControlLoop::Apply(EngineEffects effects) {
   }
   completions_->Push(std::move(finished));
   for (const std::string& warning : effects.warnings) TFRING_LOG(kWarning) << warning;
+  if (bell_ != nullptr && !effects.warnings.empty()) bell_->Ring();
 }
 
 void ControlLoop::Record(const EngineEffects& effects) {

@@ -13,6 +13,7 @@
 #include "ops/runtime/process/call_table.h"
 #include "ops/runtime/process/completion_thread.h"
 #include "ops/runtime/process/run_table.h"
+#include "ops/runtime/process/warning_bell.h"
 #include "ops/runtime/protocol/engine/engine.h"
 #include "ops/runtime/recorder/recorder.h"
 
@@ -34,6 +35,8 @@ class ControlLoop {
 
   // Where the backend reports to. The backend is given before Run.
   CompletionSink Sink();
+  // Rung after each warning that Apply writes to the log. Before Run; may be null.
+  void SetBell(std::shared_ptr<WarningBell> bell) { bell_ = std::move(bell); }
   void SetBackend(std::unique_ptr<CollectiveBackend> backend) { backend_ = std::move(backend); }
 
   // Instead of Run, if its thread could not be started.
@@ -94,6 +97,7 @@ class ControlLoop {
   RunTable* const runs_;
   CompletionThread* const completions_;
   Recorder* const recorder_;
+  std::shared_ptr<WarningBell> bell_;
   const std::unique_ptr<ControlTransport> transport_;
   std::unique_ptr<CollectiveBackend> backend_;
 

@@ -314,6 +314,13 @@ void ProcessRuntime::Mark(const std::string& text) {
   if (runtime != nullptr) runtime->Mark(text);
 }
 
+WarningBell::Heard ProcessRuntime::WaitForWarning(Duration limit) {
+  if (ForkGuard::InForkedChild()) return WarningBell::Heard::kEnd;
+  std::shared_ptr<WarningBell> bell;
+  if (const std::shared_ptr<RankRuntime> runtime = impl_->Current()) bell = runtime->bell();
+  return bell == nullptr ? WarningBell::Heard::kEnd : bell->Wait(limit);
+}
+
 std::map<std::string, int64_t> ProcessRuntime::Counters() const {
   if (ForkGuard::InForkedChild()) return {};
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();

@@ -13,6 +13,7 @@
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/interfaces/collective_backend.h"
+#include "ops/runtime/process/warning_bell.h"
 #include "ops/runtime/protocol/message/request.h"
 
 namespace tfring {
@@ -152,6 +153,10 @@ class TFRING_EXPORT ProcessRuntime {
   // so many nanoseconds were spent in waiting for input, each since the start; negative: unknown.
   void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
   void Mark(const std::string& text);
+
+  // Blocks until the runtime has warned, of a stall say, for `limit` at most, or until it is shut
+  // down; kEnd also where it does not run.
+  WarningBell::Heard WaitForWarning(Duration limit);
 
   // "bytes_sent", "control_wakeups", "data_wakeups", "completion_wakeups", "plans", "collectives"
   // (calls that were part of a plan), "tensors", "forwarded" (outputs in place of their inputs),

@@ -45,9 +45,10 @@ struct RankRuntime::Core {
         wrap_stream(std::move(parts->wrap_stream)) {}
 
   // After the threads that write to the record have ended.
-  void EndRecord(bool failed) {
+  void EndRecord(const std::string& error) {
     if (recorder == nullptr) return;
-    recorder->Event(EventType::kShutdown, StatusCode::kOk, 0, "");
+    const bool failed = !error.empty();
+    recorder->Event(EventType::kShutdown, StatusCode::kOk, 0, error);
     const bool broken = recorder->header().state == static_cast<int32_t>(RankState::kFailed);
     recorder->State(failed || broken ? RankState::kFailed : RankState::kLeft);
     if (!failed && !broken && !keep_record) recorder->RemoveFile();
@@ -55,6 +56,7 @@ struct RankRuntime::Core {
 
   const std::unique_ptr<Recorder> recorder;
   const bool keep_record;
+  const std::shared_ptr<WarningBell> bell = std::make_shared<WarningBell>();
   CallTable table;
   RunTable runs;
   CompletionThread completions;
@@ -69,6 +71,7 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::Start(RankRuntimeParts parts) 
   core->loop =
       std::make_unique<ControlLoop>(std::move(parts.engine), std::move(parts.control), &core->table,
                                     &core->runs, &core->completions, core->recorder.get());
+  core->loop->SetBell(core->bell);
   TFRING_RETURN_IF_ERROR(core->completions.Start());
   Status started = StartBackend(parts, core->loop.get());
   if (started.ok()) {
@@ -132,6 +135,7 @@ void RankRuntime::Shutdown(const std::string& error) {
   std::lock_guard<std::mutex> lock(shutdown_mutex_);
   if (shut_down_) return;
   shut_down_ = true;
+  core_->bell->Close();
   TimePoint deadline = MonotonicNow() + kJoinLimit;
   core_->table.CloseAdmission(
       Cancelled("rank " + std::to_string(rank_) + " has shut down: call init() again first"));
@@ -148,7 +152,7 @@ void RankRuntime::Shutdown(const std::string& error) {
     TFRING_LOG(kError) << "a completion callback did not return within " << kJoinLimit / kSecond
                        << " s of the shutdown; its thread is left behind";
   }
-  core_->EndRecord(!error.empty());
+  core_->EndRecord(error);
 }
 
 std::map<ProcessSetId, std::vector<Rank>> RankRuntime::AllProcessSets() const {
@@ -175,6 +179,8 @@ void RankRuntime::Mark(const std::string& text) {
   if (core_->recorder != nullptr)
     core_->recorder->Event(EventType::kMark, StatusCode::kOk, 0, text);
 }
+
+std::shared_ptr<WarningBell> RankRuntime::bell() const { return core_->bell; }
 
 bool RankRuntime::OnCompletionThread() const { return core_->completions.IsCurrent(); }
 

@@ -12,6 +12,7 @@
 #include "ops/runtime/interfaces/collective_backend.h"
 #include "ops/runtime/interfaces/control_transport.h"
 #include "ops/runtime/process/process_runtime.h"
+#include "ops/runtime/process/warning_bell.h"
 #include "ops/runtime/process/worker_thread.h"
 #include "ops/runtime/protocol/engine/engine.h"
 #include "ops/runtime/recorder/recorder.h"
@@ -63,6 +64,9 @@ class RankRuntime {
   Result<std::shared_ptr<DeviceStream>> WrapStream(void* stream) const;
   void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
   void Mark(const std::string& text);
+
+  // Rung when the runtime has warned, closed when Shutdown begins.
+  std::shared_ptr<WarningBell> bell() const;
 
   // True inside a `done`.
   bool OnCompletionThread() const;

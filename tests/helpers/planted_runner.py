@@ -1,0 +1,172 @@
+"""Runs planted faults, several jobs at a time, and asks for the explanation of each.
+
+`python planted_runner.py FOLDER [CASE...]` prints a line of JSON for each case. The ranks are
+forked from this process, which has loaded everything and never calls init.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import planted_calls
+import planted_ends
+import planted_healthy
+import planted_waits
+from planted_cases import CASES, Case, Rank, core
+
+from tfring import world
+from tfring.explain.explain import explain_now
+
+# Importing them fills CASES.
+_SOURCES = (planted_calls, planted_ends, planted_healthy, planted_waits)
+AT_A_TIME = 12
+START_SECONDS = 60.0
+
+
+@dataclass
+class Job:
+    """One case that runs."""
+
+    case: Case
+    folder: Path
+    pids: list[int]
+    ready: int  # ranks write a byte into its other end when they are at the fault
+    began: float
+    at_fault: set[int] = field(default_factory=set)
+    ask_at: float | None = None
+
+
+def run_rank(case: Case, rank: int, folder: Path, port: int, ready: int) -> None:
+    """The life of one rank, in its own process; ends as a program of its own would."""
+    os.environ.update(
+        TFRING_RANK=str(rank),
+        TFRING_SIZE=str(case.size),
+        TFRING_RENDEZVOUS_ADDR="127.0.0.1",
+        TFRING_RENDEZVOUS_PORT=str(port),
+        TFRING_SECRET="only-for-this-test-0123456789abcdef",
+        TFRING_RECORD_DIR=str(folder),
+        TFRING_STALL_CHECK_TIME_SECONDS="0",
+    )
+    os.environ.update(case.settings)
+    output = os.open(folder / f"output.{rank}", os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    one = Rank(rank, case.size, lambda: os.write(ready, bytes([rank])) and None)
+    started = core.init
+
+    def init(**arguments: Any) -> None:
+        one.peers = dict(arguments["data_fds"])
+        started(**arguments)
+
+    core.init = init
+    code = 0
+    try:
+        world.init()
+        case.body(one)
+    except SystemExit as error:
+        code = int(error.code or 0)
+    except BaseException as error:
+        sys.last_value = error
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    os._exit(code)
+
+
+def start(case: Case, base: Path) -> Job:
+    """Forks the ranks of a case."""
+    folder = base / case.name
+    folder.mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    pids = []
+    for rank in range(case.size):
+        pid = os.fork()
+        if pid == 0:
+            os.close(reader)
+            run_rank(case, rank, folder, port, writer)
+        pids.append(pid)
+    os.close(writer)
+    return Job(case, folder, pids, reader, time.monotonic())
+
+
+def advance(job: Job) -> dict[str, Any] | None:
+    """Takes a job one step further; returns what came out of it at its end."""
+    with contextlib.suppress(BlockingIOError):
+        job.at_fault |= set(os.read(job.ready, 1024))
+    now = time.monotonic()
+    for pid in job.pids:  # a zombie is gone for the explanation, too
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    if job.ask_at is None:
+        if len(job.at_fault) == job.case.size:
+            time.sleep(0.15)  # in which the others get into their calls
+            together = job.case.signals if len(job.case.signals) > 1 else ()
+            for rank in together:  # so that none sees the end of another
+                os.kill(job.pids[rank], signal.SIGSTOP)
+            for rank, number in job.case.signals.items():
+                os.kill(job.pids[rank], number)
+            job.ask_at = time.monotonic() + job.case.wait
+        elif now - job.began > START_SECONDS:
+            return end(job, {"error": f"at the fault: ranks {sorted(job.at_fault)}"})
+        return None
+    return ask(job) if now >= job.ask_at else None
+
+
+def ask(job: Job) -> dict[str, Any]:
+    """Explains a job and says whether that is right."""
+    began = time.monotonic()
+    found = explain_now([job.folder])
+    took = time.monotonic() - began
+    case = job.case
+    right = (
+        found.cause.name in case.causes
+        and found.ranks == case.ranks
+        and all(part in found.text for part in case.says)
+    )
+    told = {"cause": found.cause.name, "ranks": list(found.ranks), "text": found.text}
+    return end(job, {"right": right, "seconds": round(took, 2), **told})
+
+
+def end(job: Job, outcome: dict[str, Any]) -> dict[str, Any]:
+    """Ends the ranks that are left."""
+    for pid in job.pids:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    os.close(job.ready)
+    wanted = {"wanted": list(job.case.causes), "at": list(job.case.ranks)}
+    return {"case": job.case.name, "right": False, **wanted, **outcome}
+
+
+def main(base: Path, names: list[str]) -> None:
+    """Runs the cases, or all."""
+    left = [case for case in CASES if not names or case.name in names]
+    running: list[Job] = []
+    while left or running:
+        while left and len(running) < AT_A_TIME:
+            running.append(start(left.pop(0), base))
+        for job in list(running):
+            outcome = advance(job)
+            if outcome is not None:
+                running.remove(job)
+                print(json.dumps(outcome), flush=True)
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

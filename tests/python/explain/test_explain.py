@@ -1,0 +1,147 @@
+"""What an explanation makes of records that no planted fault has: made up, without processes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from made_jobs import SECOND, START, call, event, job, record
+
+from tfring.explain.causes import Cause
+from tfring.explain.explain import explain
+from tfring.explain.processes import Seen
+from tfring.recorder.layout import EventType, RankState
+from tfring.recorder.reader import Call
+
+RUNS = Seen("running", busy=False)
+STACK = """Thread 0x00007f (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 327 in wait
+
+Current thread 0x00007e (most recent call first):
+  File "/usr/lib/python3.11/queue.py", line 171 in get
+  File "/job/data.py", line 12 in load_batch
+  File "/job/train.py", line 40 in main
+"""
+
+
+def steps(count: int, wait: float = 0.01) -> list[Call]:
+    """Calls of one name, one a second, each of which has waited so long."""
+    return [call("loss", n, n, n + wait) for n in range(1, count + 1)]
+
+
+def hang(count: int, usual: float = 0.01) -> list[Call]:
+    """Calls as `steps`, and one more that waits."""
+    return [*steps(count, usual), call("loss", count + 1, count + 1)]
+
+
+@pytest.mark.parametrize(("waited", "cause"), [(2.5, Cause.NOTHING), (3.5, Cause.NOT_CALLING)])
+def test_a_wait_has_to_be_three_times_as_long_as_usual(waited: float, cause: Cause) -> None:
+    now = 21 + waited
+    found = explain(
+        job([record(0, 2, hang(20, 1.0), now), record(1, 2, steps(20, 1.0), now)]),
+        {0: RUNS, 1: RUNS},
+    )
+    assert found.cause is cause
+    assert found.ranks == (() if cause is Cause.NOTHING else (1,))
+
+
+def test_a_stack_says_on_which_line_a_rank_is() -> None:
+    seen = {0: RUNS, 1: Seen("running", busy=True, stack=STACK)}
+    found = explain(job([record(0, 2, hang(20), 30), record(1, 2, steps(20), 30)]), seen)
+    assert found.ranks == (1,)
+    assert "it computes. It is in load_batch (data.py:12)." in found.text
+
+
+def test_ranks_without_a_record_are_named_where_all_others_have_called() -> None:
+    records = [record(rank, 3, hang(20), 30) for rank in (0, 1)]
+    found = explain(job(records), {})
+    assert (found.cause, found.ranks) == (Cause.NOT_CALLING, (2,))
+    assert "Rank 2 has no record here" in found.text
+
+
+def test_a_rank_of_another_host_that_fell_silent_is_lost() -> None:
+    text = "rank 1 (host b) was lost: has sent nothing for 30 s. See the log of that rank"
+    lost = event(EventType.ABORT, 25, text, "Unavailable")
+    failed = [
+        *steps(20),
+        call("loss", 21, 21, ended=START + 25 * SECOND, status="Unavailable"),
+    ]
+    found = explain(
+        job(
+            [
+                record(0, 2, failed, 30, events=[lost], state=RankState.FAILED),
+                record(1, 2, steps(20), 30, host="b"),
+            ]
+        ),
+        {0: Seen("gone")},
+    )
+    assert (found.cause, found.ranks) == (Cause.LOST, (1,))
+    assert "rank 1 (host b, process 4001) was lost: has sent nothing" in found.text.lower()
+
+
+def test_what_hangs_for_two_reasons_is_told_both() -> None:
+    branch = [*steps(20), call("validation", 1, 21)]
+    calls = {0: hang(20), 1: branch, 2: hang(20), 3: steps(20)}
+    seen = {**dict.fromkeys(range(3), RUNS), 3: Seen("stopped")}
+    found = explain(job([record(rank, 4, own, 30) for rank, own in calls.items()]), seen)
+    assert (found.cause, found.ranks) == (Cause.STOPPED, (3,))
+    assert "Rank 1 has gone on to 'validation'" in found.text
+    assert "kill -CONT 4003" in found.text
+
+
+def test_the_share_of_the_input_is_told_of_a_slow_rank() -> None:
+    asked = []
+    for n in range(1, 41):
+        begin = START + n * SECOND
+        late = {"first_asked": begin, "second_last_asked": begin, "last_rank": 1}
+        asked.append(call("loss", n, n, n + 0.5, last_asked=begin + SECOND // 2, **late))
+    times = {"step_began": START + 40 * SECOND, "input_time": 24 * SECOND}
+    found = explain(
+        job([record(0, 2, asked, 41), record(1, 2, steps(40), 41, **times)]), {0: RUNS, 1: RUNS}
+    )
+    assert (found.cause, found.ranks) == (Cause.SLOW, (1,))
+    assert "60% of its time in waiting for input" in found.text
+
+
+def moments(ranks: int, hours: float, snapshots: int) -> list[tuple[float, list[list[Call]]]]:
+    """Healthy training with uneven steps, seen at random moments: of each rank the newest calls."""
+    dice = random.Random(7)
+    length = hours * 3600
+    looks = sorted(dice.uniform(60, length) for _ in range(snapshots))
+    begin, step = 0.0, 0
+    done: list[list[Call]] = [[] for _ in range(ranks)]
+    found = []
+    while looks:
+        step += 1
+        asked = [begin + dice.lognormvariate(-0.7, 0.5) for _ in range(ranks)]
+        end = max(asked) + 0.01
+        while looks and looks[0] < end:
+            now = looks.pop(0)
+            waiting = [[call("loss", step, at)] if at < now else [] for at in asked]
+            found.append((now, [own[-300:] + one for own, one in zip(done, waiting, strict=True)]))
+        order = sorted(asked)
+        late = {
+            "first_asked": START + round(order[0] * SECOND),
+            "second_last_asked": START + round(order[-2] * SECOND),
+            "last_asked": START + round(order[-1] * SECOND),
+            "last_rank": asked.index(order[-1]),
+        }
+        for rank, at in enumerate(asked):
+            done[rank].append(call("loss", step, at, end, **(late if rank == 0 else {})))
+        begin = end
+    return found
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_two_hours_of_uneven_steps_are_no_alarm(ranks: int) -> None:
+    for now, calls in moments(ranks, 2.0, 60):
+        made = job([record(rank, ranks, own, now) for rank, own in enumerate(calls)])
+        found = explain(made, dict.fromkeys(range(ranks), RUNS))
+        assert found.cause is Cause.NOTHING, (now, found.text)
+
+
+def test_a_job_that_ended_well_is_over() -> None:
+    left = [record(rank, 2, steps(5), 9, state=RankState.LEFT) for rank in (0, 1)]
+    found = explain(job(left), {})
+    assert found.cause is Cause.OVER
+    assert "after 10 calls" in found.text

@@ -1,0 +1,92 @@
+"""The explanation comes by itself: at a stall, and when `tfring run` has failed. Whole jobs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from launcher_tools import REPORT, finish, run, write_script
+
+from tfring.recorder.places import default_folder
+
+pytest.importorskip("tfring._native")
+
+SCRIPT = """
+    import os, signal, sys, time
+    import numpy as np
+    from tfring import topology, world
+    from tfring._native import core
+
+    world.init()
+    rank, how = topology.rank(), sys.argv[2]
+    for step in range(20):
+        core.allreduce(np.ones(4), name="loss", op=1)
+    report(f"record.{rank}", world._state.record)
+    if rank == 1 and how == "hangs":
+        time.sleep(60)
+    if rank == 1 and how == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    core.allreduce(np.ones(4), name="loss", op=1)  # needs rank 1
+"""
+LIMITS = {"TFRING_STALL_CHECK_TIME_SECONDS": "1.5", "TFRING_STALL_SHUTDOWN_TIME_SECONDS": "4"}
+
+
+def records(folder: Path) -> list[Path]:
+    """Where the ranks had their records."""
+    return [Path(file.read_text().strip()) for file in folder.glob("record.*")]
+
+
+def test_a_stall_is_explained_while_it_lasts_and_at_the_end(tmp_path: Path) -> None:
+    path = write_script(tmp_path, SCRIPT, header=REPORT)
+    done = run("-np", 2, sys.executable, path, tmp_path, "hangs", **LIMITS)
+    assert done.returncode != 0
+    said = [line for line in done.stderr.splitlines() if "rank 1 does not call it" in line]
+    while_it_lasts = [line for line in said if line.startswith("[0]<stderr>:")]
+    at_the_end = [line for line in said if line.startswith("tfring run: ")]
+    assert len(while_it_lasts) == len(at_the_end) == 1, done.stderr
+    assert "what is wrong with this job: " in while_it_lasts[0]
+    assert "it does not compute but waits for something" in while_it_lasts[0]
+    assert "script.py:" in at_the_end[0]
+
+
+def test_a_failed_run_keeps_its_records_and_says_what_they_tell(tmp_path: Path) -> None:
+    path = write_script(tmp_path, SCRIPT, header=REPORT)
+    done = run("-np", 3, sys.executable, path, tmp_path, "dies")
+    assert done.returncode == 128 + 9
+    told = done.stderr.splitlines()[-1]
+    assert told.startswith("tfring run: Rank 1 (host"), done.stderr
+    assert "ended without shutdown" in told
+    found = records(tmp_path)
+    assert len(found) == 3
+    assert all(file.exists() and str(file.parent) in told for file in found)
+    # The command finds the job by itself, and by its folder.
+    for given in ([], [str(found[0].parent)]):
+        again = finish([sys.executable, "-m", "tfring", "explain", *given])
+        assert "rank 1" in again.stdout.lower(), again
+    for file in found:
+        file.unlink()
+    found[0].parent.rmdir()
+
+
+def test_a_run_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
+    path = write_script(tmp_path, SCRIPT, header=REPORT)
+    done = run("-np", 2, sys.executable, path, tmp_path, "ends well")
+    assert done.returncode == 0, done.stderr
+    for file in records(tmp_path):
+        assert file.is_relative_to(default_folder())
+        assert not file.parent.parent.exists()
+
+
+def test_a_folder_of_the_user_stays(tmp_path: Path) -> None:
+    path = write_script(tmp_path, SCRIPT, header=REPORT)
+    more = {"TFRING_RECORD_DIR": str(tmp_path / "kept")}
+    done = run("-np", 2, sys.executable, path, tmp_path, "ends well", **more)
+    assert done.returncode == 0, done.stderr
+    assert sorted(file.name for file in (tmp_path / "kept").rglob("*.record")) == [
+        "rank-0.record",
+        "rank-1.record",
+    ]
+    told = finish([sys.executable, "-m", "tfring", "explain", os.fspath(tmp_path / "kept")])
+    assert "left without an error" in told.stdout, told

@@ -1,0 +1,64 @@
+"""What can be wrong with a job, and how it is said."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Cause(enum.Enum):
+    """What is wrong. Where several are, the one that explains the others."""
+
+    NOTHING = "nothing is wrong"
+    OVER = "the job has ended without an error"
+    KILLED = "a process is gone: killed, crashed, or ended without shutdown"
+    LOST = "the other ranks could not reach a rank any more"
+    STOPPED = "a process is stopped by a signal or a debugger"
+    EXCEPTION = "a rank ended, or its step failed, with an exception"
+    DISAGREE = "ranks call the same collective with other values"
+    LEFT = "a rank has left the job while others need it"
+    LINK = "data does not get from one rank to another"
+    OTHER_BRANCH = "ranks make calls that the others never make, each others"
+    EXTRA_CALL = "a rank makes a call that the others do not make"
+    OTHER_ORDER = "a rank makes its calls in another order, or leaves one out"
+    NOT_CALLING = "a rank makes no call"
+    SLOW = "the others wait for one rank in every step"
+    FAILED = "the job has failed otherwise"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong.
+
+    Attributes:
+        cause: What.
+        ranks: Where: those at fault, as far as that is known, else all that take part.
+        names: Of the tensors that it is about.
+        text: Sentences for a reader who knows nothing of the job.
+        advice: What to do.
+    """
+
+    cause: Cause
+    ranks: tuple[int, ...]
+    names: tuple[str, ...]
+    text: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is wrong with a job.
+
+    Attributes:
+        job: Its number.
+        cause: What, see Cause.
+        ranks: Where.
+        names: Of the tensors that it is about.
+        text: One paragraph: what, where, since when, and what to do.
+    """
+
+    job: str
+    cause: Cause
+    ranks: tuple[int, ...]
+    names: tuple[str, ...]
+    text: str

@@ -1,0 +1,84 @@
+"""What is wrong with a job, in one paragraph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tfring.explain import calls, ends, pace, transport
+from tfring.explain.causes import Cause, Explanation, Finding
+from tfring.explain.processes import Seen, look
+from tfring.explain.situation import Situation, ranks_text
+from tfring.recorder.job import JobRecords, load_job
+from tfring.recorder.layout import RankState
+
+# Asked in this order: what explains the others comes first. Processes that are stopped or gone are
+# seen; failures are written down; what hangs follows from who waits for whom.
+_RULES: tuple[Callable[[Situation], Finding | None], ...] = (
+    *(ends.stopped, ends.killed, ends.silent, ends.failed),
+    *(transport.link, calls.different_calls, calls.not_calling),
+    *(ends.all_killed, ends.limit_reached, pace.over, pace.slow),
+)
+# Said besides the first finding, if about other ranks: what hangs for two reasons stays hanging
+# when the first is mended.
+_BESIDES = (calls.different_calls,)
+
+
+def explain_now(given: Sequence[Path | str] = ()) -> Explanation:
+    """Says what is wrong with a job at this moment, also from how its processes are.
+
+    Args:
+        given: Which job: as for `load_job`.
+
+    Returns:
+        As `explain`.
+
+    Raises:
+        RecordError: There is no such job.
+        OSError: A record cannot be read.
+    """
+    job = load_job(given)
+    seen = look(job)
+    ended = [r for r, record in job.records.items() if record.state is RankState.RUNNING]
+    if any(seen[rank].state == "gone" for rank in ended):
+        # Some may have ended in between, and have written how.
+        job = load_job([record.path for record in job.records.values() if record.path.exists()])
+    return explain(job, seen)
+
+
+def explain(job: JobRecords, seen: Mapping[int, Seen] | None = None) -> Explanation:
+    """Says what is wrong with a job.
+
+    Args:
+        job: The records of its ranks, as many as there are.
+        seen: How its processes are at this moment, by rank, see `processes.look`; None: nothing is
+            known of them beyond the records.
+
+    Returns:
+        What is wrong, with whom, and a paragraph for the user.
+    """
+    s = Situation(job, seen or {})
+    findings = [found for rule in _RULES[:1] if (found := rule(s)) is not None]
+    if not findings:
+        first = next((found for rule in _RULES[1:] if (found := rule(s)) is not None), None)
+        findings = [first or pace.nothing(s)]
+    if findings[0].cause in (Cause.STOPPED, Cause.NOT_CALLING):
+        findings += _more(s, findings[0])
+    first = findings[0]
+    text = " ".join(part for one in findings for part in (one.text, one.advice) if part)
+    return Explanation(job.job, first.cause, first.ranks, first.names, text + _missing(job))
+
+
+def _more(s: Situation, first: Finding) -> list[Finding]:
+    found = [one for rule in _BESIDES if (one := rule(s)) is not None]
+    return [one for one in found if not set(one.ranks) & set(first.ranks)]
+
+
+def _missing(job: JobRecords) -> str:
+    if not job.missing:
+        return ""
+    have = "has" if len(job.missing) == 1 else "have"
+    return (
+        f" ({ranks_text(job.missing)} {have} no record here: on another host, or left in peace; "
+        "`tfring dump` there and give the files of all hosts to know more.)"
+    )

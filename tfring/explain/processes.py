@@ -1,0 +1,72 @@
+"""How the processes of a job are at this moment, as far as they are on this host."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfring.recorder.job import JobRecords
+from tfring.recorder.reader import process_state
+
+# For so long processes are watched to see whether they compute.
+WATCH_SECONDS = 0.25
+# A process that computes keeps so much of a core busy.
+_BUSY = 0.3
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One process.
+
+    Attributes:
+        state: "running", "stopped", "gone", or None: it is on another host.
+        busy: Whether it computes; None: unknown.
+        stack: Where its threads are in Python, as faulthandler writes it; "": unknown.
+    """
+
+    state: str | None
+    busy: bool | None = None
+    stack: str = ""
+
+
+def look(job: JobRecords, stacks: Mapping[int, str] | None = None) -> dict[int, Seen]:
+    """Looks at the processes of a job; takes WATCH_SECONDS if any of them runs on this host.
+
+    Args:
+        job: The records say which they are.
+        stacks: Where threads are, by rank, if that has been found out.
+
+    Returns:
+        By rank.
+    """
+    states = {rank: process_state(record.header) for rank, record in job.records.items()}
+    alive = [rank for rank, state in states.items() if state == "running"]
+    before = {rank: _processor_time(job.records[rank].pid) for rank in alive}
+    began = time.monotonic()
+    if alive:
+        time.sleep(WATCH_SECONDS)
+    span = max(time.monotonic() - began, 1e-3)
+    busy: dict[int, bool | None] = {}
+    for rank, earlier in before.items():
+        later = _processor_time(job.records[rank].pid)
+        if earlier is None or later is None:
+            busy[rank] = None
+        else:  # one that wants to compute may not get a core
+            busy[rank] = later[1] - earlier[1] > _BUSY * span or later[0] == earlier[0] == "R"
+    return {
+        rank: Seen(state, busy.get(rank), (stacks or {}).get(rank, ""))
+        for rank, state in states.items()
+    }
+
+
+def _processor_time(pid: int) -> tuple[str, float] | None:
+    """Returns the state of a process's main thread, and for how many seconds it has computed."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

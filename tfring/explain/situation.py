@@ -1,0 +1,270 @@
+"""What the rules ask the records: who waits in what, who has called what, since when."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+from tfring.explain.processes import Seen
+from tfring.recorder.job import JobRecords
+from tfring.recorder.layout import CallFlags, EventType, RankState
+from tfring.recorder.process_sets import members_of_sets
+from tfring.recorder.reader import Call, Event
+
+SECOND = 1_000_000_000
+# A call that nobody can judge by earlier ones may wait for so long: ranks load and compile.
+FIRST_PATIENCE = 5 * SECOND
+# No wait below this is worth a word.
+MIN_PATIENCE = SECOND
+# How calls end that were waiting when their job broke.
+_ENDED_FROM_OUTSIDE = ("Cancelled", "Aborted", "DeadlineExceeded", "Unavailable")
+
+
+class Key(NamedTuple):
+    """Which call of a process set: the `invocation`-th of its name."""
+
+    process_set: int
+    name: str
+    invocation: int
+
+
+class Situation:
+    """The records of a job together with how its processes are.
+
+    Times are nanoseconds of the job's common clock.
+
+    Args:
+        job: The records.
+        seen: The processes, by rank; those that are missing are unknown.
+    """
+
+    def __init__(self, job: JobRecords, seen: Mapping[int, Seen]) -> None:
+        self.job = job
+        self.seen = seen
+        self.ranks = sorted(job.records)
+
+    def state(self, rank: int) -> str | None:
+        """Returns how a rank's process is: see Seen.state."""
+        return self.seen[rank].state if rank in self.seen else None
+
+    def left(self, rank: int) -> bool:
+        """Tells whether a rank has written that it is through."""
+        return self.job.records[rank].state is not RankState.RUNNING
+
+    @cached_property
+    def now(self) -> int:
+        """When the records were read; of a job that is over: when a rank last did anything."""
+        alive = [
+            self.job.common(rank, record.read)
+            for rank, record in self.job.records.items()
+            if record.read is not None and self.state(rank) in ("running", "stopped", None)
+        ]
+        return max(alive) if alive else max(self.last_sign(rank) for rank in self.ranks)
+
+    def last_sign(self, rank: int) -> int:
+        """Returns when a rank last wrote to its record."""
+        record = self.job.records[rank]
+        times = [int(record.header["awake"]), int(record.header["started_monotonic"])]
+        times += [t for call in record.calls for t in (call.submitted, call.ended)]
+        times += [event.time for event in record.events]
+        return self.job.common(rank, max(times))
+
+    def common(self, rank: int, time: int) -> int:
+        """Returns a time of a rank on the common clock."""
+        return self.job.common(rank, time)
+
+    @cached_property
+    def open(self) -> dict[int, list[Call]]:
+        """By rank: calls without a result when the job broke, or now; the oldest first."""
+        found = {}
+        for rank, record in self.job.records.items():
+            last = max((c.ended for c in record.calls if c.status == "OK"), default=0)
+            broken = self.left(rank)
+            found[rank] = [
+                call
+                for call in record.calls
+                if call.ended == 0
+                or (broken and call.status in _ENDED_FROM_OUTSIDE and call.ended >= last)
+            ]
+        return found
+
+    @cached_property
+    def waiting(self) -> dict[int, list[Call]]:
+        """By rank: open calls that have no plan, because some rank has not called them."""
+        return {r: [c for c in calls if c.planned == 0] for r, calls in self.open.items()}
+
+    @cached_property
+    def counts(self) -> dict[int, dict[tuple[int, str], int]]:
+        """By rank: how often it has called each name of a process set."""
+        counts: dict[int, dict[tuple[int, str], int]] = {}
+        for rank, record in self.job.records.items():
+            own = counts[rank] = defaultdict(int)
+            for call in record.calls:
+                name = call.process_set, call.name
+                own[name] = max(own[name], call.invocation)
+        return counts
+
+    @cached_property
+    def sets(self) -> dict[int, tuple[int, ...]]:
+        """The members of each process set."""
+        return members_of_sets(self.job)
+
+    def has_called(self, rank: int, key: Key) -> bool:
+        """Tells whether a rank has made a call."""
+        return self.counts[rank].get((key.process_set, key.name), 0) >= key.invocation
+
+    def joined(self, rank: int) -> bool:
+        """Tells whether a rank waits in join: nobody waits for it."""
+        return any(call.kind == "join" for call in self.open.get(rank, ()))
+
+    def missing(self, call: Call) -> list[int]:
+        """Returns the ranks that have not made a call that others wait in.
+
+        Ranks without a record are among them only if all others have made it.
+        """
+        members = self.members_of(call)
+        missing = [
+            rank
+            for rank in members
+            if rank in self.counts
+            and not self.has_called(rank, key_of(call))
+            and (call.kind == "join" or not self.joined(rank))
+        ]
+        return missing or [rank for rank in members if rank not in self.counts]
+
+    def members_of(self, call: Call) -> list[int]:
+        """Returns the ranks that take part in a call."""
+        if call.kind == "send/recv":
+            return sorted({call.root, call.peer})
+        return sorted(self.sets.get(call.process_set, ()))
+
+    def waited(self, rank: int, call: Call) -> int:
+        """Returns how long a rank has waited in a call, until its end or now."""
+        end = self.common(rank, call.ended) if call.ended else self.now
+        return max(0, end - self.common(rank, call.submitted))
+
+    def overdue(self, rank: int, call: Call) -> bool:
+        """Tells whether a rank has waited longer in a call than is usual, or to the limit."""
+        return call.status == "DeadlineExceeded" or self.waited(rank, call) > self.patience
+
+    @cached_property
+    def lives(self) -> bool:
+        """Whether a process of the job may still be there."""
+        return any(self.state(rank) != "gone" for rank in self.ranks)
+
+    @cached_property
+    def killed_together(self) -> bool:
+        """Whether no process is left, and none has written why."""
+        return all(self.state(rank) == "gone" and not self.left(rank) for rank in self.ranks)
+
+    def last_call(self, rank: int) -> Call | None:
+        """Returns the last call that ended well on a rank."""
+        done = [call for call in self.job.records[rank].calls if call.status == "OK"]
+        return max(done, key=lambda call: call.ended, default=None)
+
+    def idle(self, rank: int) -> int:
+        """Returns for how long a rank has had no call and no result."""
+        calls = self.job.records[rank].calls
+        last = max((t for c in calls for t in (c.submitted, c.ended)), default=0)
+        last = max(last, int(self.job.records[rank].header["started_monotonic"]))
+        return max(0, self.now - self.common(rank, last))
+
+    @cached_property
+    def patience(self) -> int:
+        """How long a wait may be in this job: three times what was usual so far."""
+        usual = 0
+        known = False
+        for record in self.job.records.values():
+            ended = [call for call in record.calls if call.status == "OK" and call.planned]
+            # Before its first calls a rank compiles, which says nothing about later ones.
+            for call in ended[min(4, len(ended) // 2) :]:
+                known = True
+                usual = max(usual, call.planned - call.submitted)
+        return max(MIN_PATIENCE, 3 * usual) if known else FIRST_PATIENCE
+
+    def who(self, rank: int) -> str:
+        """Returns "rank 2 (host b, process 4711)"."""
+        if rank not in self.job.records:
+            return f"rank {rank}"
+        record = self.job.records[rank]
+        return f"rank {rank} (host {record.host}, process {record.pid})"
+
+    def whom(self, ranks: Iterable[int]) -> str:
+        """Returns `who` of several ranks."""
+        return listed([self.who(rank) for rank in ranks])
+
+    def events(self) -> list[tuple[int, int, Event]]:
+        """Returns all events as (time, rank, event) in the order of time."""
+        found = [
+            (self.common(rank, event.time), rank, event)
+            for rank, record in self.job.records.items()
+            for event in record.events
+        ]
+        return sorted(found, key=lambda entry: (entry[0], entry[1]))
+
+    def waiters(self, without: Iterable[int] = ()) -> str:
+        """Returns "ranks 0, 1 and 3 wait in allreduce of tensor 'x' (train.py:40)", or "".
+
+        Args:
+            without: Ranks to leave out.
+        """
+        places: dict[str, list[int]] = defaultdict(list)
+        for rank, calls in self.open.items():
+            if calls and rank not in without:
+                places[calls[0].text()].append(rank)
+        verbs = ("waits", "wait") if self.lives else ("waited", "waited")
+        return "; ".join(
+            f"{ranks_text(ranks)} {verbs[len(ranks) > 1]} in {place}"
+            for place, ranks in places.items()
+        )
+
+    def stack_line(self, rank: int) -> str:
+        """Returns " It is in load_batch (data.py:12)." from a rank's stack, if there is one."""
+        stack = self.seen[rank].stack if rank in self.seen else ""
+        # faulthandler writes the main thread last, each thread with its innermost frame first.
+        for thread in reversed(stack.split("\n\n")):
+            for path, line, function in _FRAME.findall(thread):
+                if not _LIBRARY.search(path):
+                    return f" It is in {function} ({path.rpartition('/')[2]}:{line})."
+        return ""
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+_LIBRARY = re.compile(r"/(tfring|tensorflow|keras|tf_keras|numpy)/|/lib/python3[^/]*/[^/]*\.py$")
+
+
+def key_of(call: Call) -> Key:
+    """Returns which call of its process set a call is."""
+    return Key(call.process_set, call.name, call.invocation)
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Returns "rank 3" or "ranks 0, 1 and 3"."""
+    numbers = [str(rank) for rank in sorted(ranks)]
+    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {listed(numbers)}"
+
+
+def listed(parts: list[str]) -> str:
+    """Returns "a, b and c"."""
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def seconds(nanoseconds: float) -> str:
+    """Returns "12 s" or "0.4 s"."""
+    value = nanoseconds / SECOND
+    return (
+        f"{value:.0f} s" if value >= 10 else f"{value:.1f} s" if value >= 0.1 else f"{value:.3f} s"
+    )
+
+
+def upper_first(text: str) -> str:
+    """Returns a text that begins a sentence."""
+    return text[:1].upper() + text[1:]
+
+
+def is_unnamed(call: Call) -> bool:
+    """Tells whether the program gave a call no name."""
+    return bool(call.flags & CallFlags.UNNAMED)
