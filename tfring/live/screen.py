@@ -63,19 +63,19 @@ class Screen:
                 if view is None or now >= due:
                     view = self._look()
                     due = now + self._interval
-                live.update(self._page(view, console.height), refresh=True)
+                live.update(self._page(view, console.width, console.height), refresh=True)
                 key = _read_key(descriptor, max(0.0, due - time.monotonic()))
                 if key in (b"q", b"Q") and not self._text:
                     return
                 if key:
                     self._press(key, console.height)
 
-    def _page(self, view: Overview, height: int) -> Any:
+    def _page(self, view: Overview, width: int, height: int) -> Any:
         from rich.text import Text
 
         if not self._text:
-            # Besides the ranks: two lines above, up to four below.
-            return page(view, self._note, most=max(1, height - 6))
+            # Besides the ranks: three lines above, and a few below.
+            return page(view, width, self._note, most=max(1, height - 7))
         lines = self._text[self._top : self._top + height - 2]
         place = f"{self._top + 1}-{self._top + len(lines)} of {len(self._text)} lines"
         keys = f"{place}   j k down and up   space b next and previous page   q back"

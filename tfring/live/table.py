@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 from tfring.live.overview import Overview, RankView, ranks_text
 
@@ -12,8 +13,8 @@ MISSING = (
     "does without it"
 )
 _WIDE = 250
+_FOLDED = 3  # lines of a rank whose state does not go into one
 KEYS = "q quit   d dump the records   s stacks"
-_STYLES = {"running": "green", "stopped": "yellow", "gone": "red", "has failed": "red"}
 
 
 def require_rich() -> None:
@@ -28,13 +29,15 @@ def require_rich() -> None:
         raise ValueError(MISSING) from error
 
 
-def page(view: Overview, note: str = "", most: int | None = None) -> Any:
-    """Returns the whole page: a header, the table, and what is to be said below.
+def page(view: Overview, width: int, note: str = "", most: int | None = None) -> Any:
+    """Returns the whole page: a header, the table, and below what may be cut off.
 
     Args:
         view: The job.
-        note: A line at the end, "" for none.
-        most: Show at most so many ranks; those that do not run come first. None: all.
+        width: Of the window, in letters; what is least needed is left out of a narrow one.
+        note: The second line; "" for none.
+        most: The table gets at most so many lines: long states are cut off if need be, then ranks
+            are left out, first those that run. None: any number.
     """
     from rich.console import Group
     from rich.text import Text
@@ -43,6 +46,7 @@ def page(view: Overview, note: str = "", most: int | None = None) -> Any:
     if most is not None and len(shown) > most:
         first = sorted(shown, key=lambda rank: rank.doing == "running")
         shown = sorted(first[: max(1, most)], key=lambda rank: rank.row.rank)
+    fold = most is None or _FOLDED * len(shown) <= most
     below = []
     if len(shown) < len(view.ranks):
         below.append(f"{len(view.ranks) - len(shown)} more ranks, for which the window is too low")
@@ -50,8 +54,9 @@ def page(view: Overview, note: str = "", most: int | None = None) -> Any:
         below.append(f"no record here of {ranks_text(view.missing)}: --host names other hosts")
     if view.trouble:
         below.append(view.trouble)
-    lines = [Text(_plain(line)) for line in [*below, *filter(None, [note])]]
-    return Group(Text(header(view), style="bold"), _table(shown), *lines)
+    above = [Text(_plain(note))] if note else []
+    end = [Text(_plain(line)) for line in below]
+    return Group(Text(header(view), style="bold"), *above, _table(shown, width, fold), *end)
 
 
 def print_page(view: Overview) -> None:
@@ -64,7 +69,7 @@ def print_page(view: Overview) -> None:
 
     # Without a terminal there is no width to keep to: one line per rank, for scripts.
     console = Console() if sys.stdout.isatty() else Console(width=_WIDE)
-    console.print(page(view))
+    console.print(page(view, console.width))
 
 
 def header(view: Overview) -> str:
@@ -77,25 +82,26 @@ def header(view: Overview) -> str:
     return "   ".join(parts)
 
 
-def _table(ranks: list[RankView]) -> Any:
+def _table(ranks: list[RankView], width: int, fold: bool) -> Any:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, header_style="reverse", padding=(0, 1), expand=False)
-    for name in ("rank", "step", "step/s", "samples/s", "awaited", "memory", "wait", "run"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("host", no_wrap=True, max_width=14)
-    table.add_column("state", overflow="fold")
-    table.add_column("last collective", overflow="fold")
+    columns = [column for column in _COLUMNS if width >= column.least_width]
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column.right else "left"
+        # What may be wrapped is what becomes narrow first; a cell below says whether it is wrapped.
+        table.add_column(column.name, justify=justify, no_wrap=column.right, overflow="fold")
     for view in ranks:
-        row = view.row
-        style = _STYLES.get(view.doing, "dim" if view.doing == "has left" else "yellow")
-        table.add_row(
-            *(str(row.rank), str(row.step) if row.step >= 0 else "-", _number(view.steps)),
-            *(_number(view.samples), _percent(view.awaited), _bytes(row.memory or None)),
-            *(str(row.waiting), str(row.running), Text(_plain(row.host))),
-            *(Text(_plain(view.doing), style=style), Text(_plain(_last(view)))),
-        )
+        calm = "green" if view.doing == "running" else "dim" if view.doing == "has left" else ""
+        style = calm or ("red" if view.doing in ("gone", "has failed") else "yellow")
+        cells = []
+        for column in columns:
+            cell = Text(_plain(column.text(view)), style=style if column.name == "state" else "")
+            if not fold:
+                cell.no_wrap, cell.overflow = True, "ellipsis"
+            cells.append(cell)
+        table.add_row(*cells)
     return table
 
 
@@ -129,3 +135,25 @@ def _bytes(value: float | None) -> str:
             return f"{_number(value) if unit != 'B' else round(value)} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
+
+
+class _Column(NamedTuple):
+    name: str
+    text: Callable[[RankView], str]
+    least_width: int = 0  # of the window, to have this column
+    right: bool = True  # numbers; else text, which is folded
+
+
+_COLUMNS = (
+    _Column("rank", lambda view: str(view.row.rank)),
+    _Column("step", lambda view: str(view.row.step) if view.row.step >= 0 else "-"),
+    _Column("step/s", lambda view: _number(view.steps)),
+    _Column("samples/s", lambda view: _number(view.samples), 90),
+    _Column("awaited", lambda view: _percent(view.awaited)),
+    _Column("memory", lambda view: _bytes(view.row.memory or None), 70),
+    _Column("wait", lambda view: str(view.row.waiting)),
+    _Column("run", lambda view: str(view.row.running)),
+    _Column("host", lambda view: view.row.host, 110, right=False),
+    _Column("state", lambda view: view.doing, right=False),
+    _Column("last collective", _last, 140, right=False),
+)

@@ -157,7 +157,7 @@ def _ask(record: Record, files: contextlib.ExitStack) -> _Asked:
     state = process_state(record.header)
     if state is None:
         raise _CannotAskError(
-            f"it is on host {record.host}, or in another container; this is another"
+            f"it runs on host {record.host} or in another container: ask for them there"
         )
     if state == "gone":
         raise _CannotAskError(f"its process {pid} has ended")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
-from tfring.live.overview import overview, ranks_text
+from tfring.live.overview import Overview, overview, ranks_text
 from tfring.live.rows import Row, _efficiency, row_from_json
-from tfring.live.table import header
+from tfring.live.table import header, page
 from tfring.live.threads import describe_stacks
 from tfring.recorder import layout
 
@@ -151,6 +153,31 @@ def test_efficiency_is_the_time_without_exposed_communication() -> None:
     assert _efficiency(calls[:4]) == -1.0
     calls["flags"] = 0
     assert _efficiency(calls) == -1.0
+
+
+def shown(view: Overview, width: int, most: int | None) -> list[str]:
+    console = Console(width=width, file=io.StringIO())
+    console.print(page(view, width, "the note", most))
+    return console.file.getvalue().splitlines()
+
+
+def test_a_low_window_shows_the_ranks_in_trouble() -> None:
+    ranks = [row(r, size=40, asked=asked("a", 5)) for r in range(40) if r != 30]
+    view = overview([], [*ranks[:5], row(30, size=40), *[row(r, size=40) for r in range(31, 40)]])
+    lines = shown(view, 80, 8)
+    assert lines[1] == "the note"
+    assert [line.split()[0] for line in lines[3:11]] == ["0", "1", "2", "3", "4", "30", "31", "32"]
+    assert all("waits 5 s for" in line for line in lines[3:8])
+    assert lines[11] == "7 more ranks, for which the window is too low"
+    assert lines[12].startswith("no record here of ranks 5-29: ")
+
+
+def test_a_high_window_shows_all_of_a_state() -> None:
+    view = overview([], [row(0, asked=asked("a", 5)), row(1, last="\x1b[31mx"), row(2), row(3)])
+    words = " ".join(" ".join(shown(view, 80, 20)[3:]).split())
+    assert "waits 5 s for ranks 1-3 in allreduce of 'a' at train.py:7" in words.replace("  ", " ")
+    wide = shown(view, 200, None)
+    assert "last collective" in wide[2] and "?[31mx" in wide[4] and "\x1b" not in "".join(wide)
 
 
 def test_ranks_text() -> None:

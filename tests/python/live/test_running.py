@@ -51,9 +51,9 @@ def test_the_view_in_a_terminal(job: LiveJob, tmp_path: Path) -> None:
     terminal = Terminal(command, tmp_path)
     try:
         shown = terminal.wait_for("job " + job.records.name, "2 of 2 ranks", "samples/s", "q quit")
-        assert [line.split()[0] for line in shown.splitlines()[2:4]] == ["0", "1"]
+        assert [line.split()[0] for line in shown.splitlines()[3:5]] == ["0", "1"]
         before = read_record(job.records / "rank-0.record").header["step"]
-        number = lambda: int(terminal.text().splitlines()[2].split()[1])  # noqa: E731
+        number = lambda: int(terminal.text().splitlines()[3].split()[1])  # noqa: E731
         terminal.wait_until(lambda: number() > before)
 
         terminal.press("s")
