@@ -127,6 +127,7 @@ class Terminal:
             cwd=folder,
             env=environment(TERM="xterm-256color"),
             start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def modes_now(self) -> list[Any]:

@@ -76,6 +76,8 @@ def test_many_takers_at_once_get_their_own_stacks(job: LiveJob) -> None:
 
 @pytest.mark.skipif(shutil.which("py-spy") is None, reason="needs py-spy")
 def test_native_stacks_of_py_spy(job: LiveJob) -> None:
+    done = job.tfring("stacks", "--native", PATH="/nowhere")
+    assert done.returncode == 2 and "pip install py-spy" in done.stderr
     done = job.tfring("stacks", "--native")
     if "Permission" in done.stdout or "permission" in done.stdout:
         pytest.skip("py-spy may not read other processes here")
