@@ -12,7 +12,7 @@ from tfring.live.hosts import OtherHosts, add_host_options, job_argument
 from tfring.live.threads import describe_stacks, native_stacks
 from tfring.recorder.job import JobRecords, load_job
 from tfring.recorder.reader import RecordError
-from tfring.recorder.stacks import take_stacks
+from tfring.recorder.take_stacks import take_stacks
 
 NAME = "stacks"
 HELP = "print the stacks of all threads of a job's ranks, also while they hang"

@@ -17,7 +17,7 @@ from tfring.live.threads import describe_stacks
 from tfring.live.watch import Watch
 from tfring.recorder.job import load_job
 from tfring.recorder.reader import RecordError
-from tfring.recorder.stacks import take_stacks
+from tfring.recorder.take_stacks import take_stacks
 
 NAME = "top"
 HELP = "watch the ranks of a job in the terminal, while it runs or hangs"

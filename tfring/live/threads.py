@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 from tfring.live.overview import ranks_text
 from tfring.recorder.reader import Record, process_state
+from tfring.recorder.stacks import MAIN
+from tfring.recorder.take_stacks import NO_STACKS
 
-# What faulthandler writes above the frames of a thread; Python 3.14 adds the thread's name.
-_HEAD = re.compile(r"^(?:Thread|Current thread) 0x[0-9a-fA-F]+(?: \[(.*)\])? \(most recent.*\):$")
+_HEAD = re.compile(r"^Thread \[(.*)\] \(most recent call first\):$")
 # The outermost frames of every thread but the main one.
-_STARTS_THREAD = re.compile(r"threading\.py\", line \d+ in _bootstrap(_inner)?$")
-_MAIN = "main thread"
+_STARTS_THREAD = re.compile(r'threading\.py", line \d+ in _bootstrap(_inner)?$')
 _NATIVE_SECONDS = 30.0
 
 
@@ -49,7 +49,7 @@ def native_stacks(records: Mapping[int, Record]) -> dict[int, str]:
     found = {}
     for rank, record in records.items():
         if process_state(record.header) not in ("running", "stopped"):
-            found[rank] = f"no stacks: its process {record.pid} is not on this host any more"
+            found[rank] = f"{NO_STACKS}its process {record.pid} is not on this host any more"
             continue
         try:
             done = subprocess.run(
@@ -60,35 +60,25 @@ def native_stacks(records: Mapping[int, Record]) -> dict[int, str]:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            found[rank] = f"no stacks: py-spy took longer than {_NATIVE_SECONDS:g} s"
+            found[rank] = f"{NO_STACKS}py-spy took longer than {_NATIVE_SECONDS:g} s"
             continue
-        failed = f"no stacks: py-spy: {done.stderr.strip()}"
+        failed = f"{NO_STACKS}py-spy: {done.stderr.strip()}"
         found[rank] = done.stdout if done.returncode == 0 else failed
     return found
 
 
 def _readable(text: str) -> str:
-    """Returns stacks without numbers of threads, which differ between ranks; the main one first.
-
-    faulthandler begins with the thread that was started last, and ends with the main thread.
-    """
-    threads: list[tuple[str, list[str]]] = []
+    """Returns stacks without what is the same in every thread."""
+    lines = []
     for line in text.strip().splitlines():
         head = _HEAD.match(line)
         if head is not None:
-            threads.append((head.group(1) or "", []))
-        elif threads:
-            if line.strip() and not _STARTS_THREAD.search(line):
-                threads[-1][1].append(line.strip())
-        else:
-            return text.strip()  # not from faulthandler
-    threads.reverse()
-    blocks = []
-    for i, (name, frames) in enumerate(threads):
-        title = _MAIN if i == 0 else f"thread {name or i}"
-        blocks.append("\n".join([f"{title}, innermost call first:", *(f"  {f}" for f in frames)]))
-    return "\n".join(blocks)
+            name = "main thread" if head.group(1) == MAIN else f"thread {head.group(1)}"
+            lines.append(f"{name}, innermost call first:")
+        elif line.strip() and not _STARTS_THREAD.search(line):
+            lines.append("".join(c if c.isprintable() else "?" for c in line))
+    return "\n".join(lines)
 
 
 def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" if line else line for line in text.splitlines())
+    return "\n".join(f"  {line}" for line in text.splitlines())

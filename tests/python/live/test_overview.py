@@ -186,24 +186,22 @@ def test_ranks_text() -> None:
 
 
 def test_ranks_at_the_same_lines_appear_once() -> None:
-    def stacks(address: str, line: int) -> str:
+    def stacks(line: int) -> str:
         return (
-            f'Thread 0x{address} {HEAD}  File "a.py", line 1 in helper\n'
-            '  File "threading.py", line 9 in _bootstrap_inner\n\n'
-            f'Current thread 0x{address}f {HEAD}  File "a.py", line {line} in f\n'
-            '  File "a.py", line 9 in <module>\n'
+            f'Thread [MainThread] {HEAD}  File "a.py", line {line} in f\n'
+            '  File "a.py", line 9 in <module>\n\n'
+            f'Thread [loader] {HEAD}  File "a.py", line 1 in helper\n'
+            '  File "threading.py", line 9 in _bootstrap_inner\n'
         )
 
-    text = describe_stacks(
-        {0: stacks("1", 2), 1: stacks("2", 3), 2: stacks("3", 2), 3: "no stacks"}
-    )
+    text = describe_stacks({0: stacks(2), 1: stacks(3), 2: stacks(2), 3: "no stacks"})
     same, other, none = text.split("\n\n")
     assert same.splitlines() == [
         "Ranks 0, 2:",
         "  main thread, innermost call first:",
         '    File "a.py", line 2 in f',
         '    File "a.py", line 9 in <module>',
-        "  thread 1, innermost call first:",
+        "  thread loader, innermost call first:",
         '    File "a.py", line 1 in helper',
     ]
     assert other.startswith("Rank 1:") and "line 3 in f" in other

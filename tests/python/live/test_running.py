@@ -15,7 +15,6 @@ from launcher_tools import fake_ssh, finish, run_python, wait_until
 from live_jobs import LiveJob, Terminal, live_job
 
 from tfring.recorder.reader import process_state, read_record
-from tfring.recorder.stacks import stacks_file
 
 native = pytest.importorskip("tfring._native")
 
@@ -127,7 +126,7 @@ def test_other_hosts_through_ssh(job: LiveJob, tmp_path: Path) -> None:
     for name, rank in (("this-host", 0), ("that-host", 1)):
         (tmp_path / name).mkdir()
         record = job.records / f"rank-{rank}.record"
-        for file in (record, stacks_file(record)):
+        for file in (record, record.with_suffix(".socket")):
             os.link(file, tmp_path / name / file.name)
     replaced = (
         'command="$*"; exec env -i PATH=/usr/bin:/bin HOME=/ bash -c "${command//this-/that-}"'
