@@ -27,6 +27,7 @@ from typing import IO
 SIGNAL = signal.SIGUSR1
 BIT = 1 << (SIGNAL - 1)
 MAIN = "MainThread"
+_OWN = "tfring-"  # how the names of threads begin that only wait for something
 _SEND_SECONDS = 5.0  # for an asker that does not read
 
 
@@ -112,7 +113,7 @@ def _serve_at(record: str) -> None:
         os.chmod(address, 0o600)
     server.listen()
     _State.server = server
-    threading.Thread(target=_serve, args=(server,), name="tfring-stacks", daemon=True).start()
+    threading.Thread(target=_serve, args=(server,), name=f"{_OWN}stacks", daemon=True).start()
 
 
 def _serve(server: socket.socket) -> None:
@@ -135,10 +136,13 @@ def _user_of(asker: socket.socket) -> int:
 
 
 def _own_stacks() -> str:
-    """Returns the stacks of all threads but this one, as faulthandler would write them."""
+    """Returns the stacks of all threads but tfring's own, as faulthandler would write them."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    frames = sys._current_frames()
-    frames.pop(threading.get_ident(), None)
+    frames = {
+        ident: frame
+        for ident, frame in sys._current_frames().items()
+        if not names.get(ident, "").startswith(_OWN)
+    }
     main = threading.main_thread().ident
     blocks: list[str] = []
     for ident in sorted(frames, key=lambda ident: (ident != main, names.get(ident, ""))):

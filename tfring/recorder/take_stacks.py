@@ -148,10 +148,9 @@ def _from_handler(record: Record, end: float) -> str:
         if process_state(record.header) != "running" or not mask(str(pid), "SigCgt") & BIT:
             raise _CannotAskError(f"process {pid} has ended or has no handler of SIGUSR1")
         blocks = []
+        threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
         # The main thread, which has the number of the process, comes first.
-        for thread in sorted(
-            map(int, os.listdir(f"/proc/{pid}/task")), key=lambda t: (t != pid, t)
-        ):
+        for thread in sorted(threads, key=lambda number: (number != pid, number)):
             text = _from_one(pid, thread, descriptor, end)
             if text:
                 name = MAIN if thread == pid else status(f"{pid}/task/{thread}").get("Name", "")
