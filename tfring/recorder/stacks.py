@@ -36,6 +36,7 @@ class _State:
 
     file: IO[bytes] | None = None  # which the handler writes to; None: there is no handler of ours
     server: socket.socket | None = None
+    thread: threading.Thread | None = None  # which answers there
 
 
 def stacks_file(record: Path | str) -> Path:
@@ -96,7 +97,9 @@ def unwatch(record: str | None) -> None:
     if _State.server is not None:
         with contextlib.suppress(OSError):
             _State.server.shutdown(socket.SHUT_RDWR)  # the thread's accept ends
-        _State.server = None
+        if _State.thread is not None:
+            _State.thread.join()
+        _State.server = _State.thread = None
     file = stacks_file(record)
     with contextlib.suppress(OSError):
         Path(record).with_suffix(".socket").unlink(missing_ok=True)
@@ -113,7 +116,9 @@ def _serve_at(record: str) -> None:
         os.chmod(address, 0o600)
     server.listen()
     _State.server = server
-    threading.Thread(target=_serve, args=(server,), name=f"{_OWN}stacks", daemon=True).start()
+    name = f"{_OWN}stacks"
+    _State.thread = threading.Thread(target=_serve, args=(server,), name=name, daemon=True)
+    _State.thread.start()
 
 
 def _serve(server: socket.socket) -> None:
