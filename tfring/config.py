@@ -54,6 +54,7 @@ PYTHON_SETTINGS = {
     "ENABLE_ASYNC_COMPLETION": "1: on a GPU an op is done when the GPU has its work, not when "
     "the results are there (default 0: eager calls and a step's last gradients only)",
     "DYNAMIC_PROCESS_SETS": "accepted for Horovod's sake: process sets can always be added",
+    "STACKS": "0: this rank does not show its stacks, nor on SIGUSR1 (default 1)",
     "RECORD": "0: no record is kept of what this rank calls and runs (default 1)",
     "RECORD_DIR": "folder for the records, which then stay (default: in memory, as long as a job "
     "runs, and longer if it fails)",
@@ -159,6 +160,7 @@ class Settings:
         job_id: Keeps jobs apart, or None: the environment decides.
         divergence_guard: Whether `fit` compares the ranks' weights after each epoch.
         async_completion: Whether ops on a GPU are done before their results are there.
+        stacks: Whether this rank says what its threads do when it is asked, or on SIGUSR1.
         record: Whether a record is kept of what this rank calls and runs.
         record_dir: The folder for it, or None.
         unknown: One warning for every ``TFRING_X`` that nobody knows.
@@ -181,6 +183,7 @@ class Settings:
     job_id: str | None = None
     divergence_guard: bool = True
     async_completion: bool = False
+    stacks: bool = True
     record: bool = True
     record_dir: str | None = None
     unknown: tuple[str, ...] = ()
@@ -217,6 +220,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         job_id=values.get("JOB_ID") or None,
         divergence_guard=_switch("DIVERGENCE_GUARD", values, default="1"),
         async_completion=_switch("ENABLE_ASYNC_COMPLETION", values),
+        stacks=_switch("STACKS", values, default="1"),
         record=_switch("RECORD", values, default="1"),
         record_dir=values.get("RECORD_DIR") or None,
         unknown=tuple(_unknown_warnings(environ)),

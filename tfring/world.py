@@ -25,6 +25,7 @@ from tfring.explain.at_stalls import StallExplainer
 from tfring.gpu.nccl import with_nccl
 from tfring.logs import handler as logs
 from tfring.process_sets import ProcessSet, registry
+from tfring.recorder import stacks
 from tfring.recorder.places import end_job, record_options
 from tfring.security import generation
 from tfring.security.sources import take_secret
@@ -163,6 +164,7 @@ def _start(membership: Membership, settings: Settings) -> None:
         raise
     _state.pid = os.getpid()
     _state.record = (record or {}).get("path")
+    stacks.watch(_state.record, settings.stacks)
     topology.announce()
     _state.homogeneous = membership.homogeneous
     _state.by_mpi = membership.by_mpi
@@ -227,6 +229,7 @@ def _leave(error: str) -> None:
             _state.explainer.join()
             _state.explainer = None
         if _state.record is not None:
+            stacks.unwatch(_state.record)
             end_job(_state.record)
         topology.withdraw()
         registry.end_generation()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from pathlib import Path
 
 from tfring.recorder.files import settled_copy
-from tfring.recorder.job import load_job
+from tfring.recorder.job import JobRecords, load_job
+from tfring.recorder.stacks import stacks_file
 from tfring.recorder.torch_format import write_torch_traces
 
 NAME = "dump"
@@ -37,12 +39,32 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Copies the files and prints where to."""
     job = load_job(options.job)
-    folder = Path(options.output or f"tfring-{job.job}")
     if options.torch:
+        folder = Path(options.output or f"tfring-{job.job}")
         print(f"{len(write_torch_traces(job, folder))} of {job.size} ranks: {folder}")
-        return 0
+    else:
+        print(copy_records(job, options.output))
+    return 0
+
+
+def copy_records(job: JobRecords, output: str | None) -> str:
+    """Copies the records of a job, and the stacks that its ranks have written.
+
+    Args:
+        job: The job.
+        output: The folder; None: one in this folder that is named after the job.
+
+    Returns:
+        How many ranks, and where, for the user.
+
+    Raises:
+        OSError: A file cannot be read or written.
+    """
+    folder = Path(output or f"tfring-{job.job}")
     folder.mkdir(parents=True, exist_ok=True)
     for record in job.records.values():
         (folder / record.path.name).write_bytes(settled_copy(record.path))
-    print(f"{len(job.records)} of {job.size} ranks: {folder}")
-    return 0
+        stacks = stacks_file(record.path)
+        if stacks.exists() and stacks.stat().st_size:
+            shutil.copyfile(stacks, folder / stacks.name)
+    return f"{len(job.records)} of {job.size} ranks: {folder}"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tfring.explain.processes import Seen
 from tfring.recorder.job import JobRecords
-from tfring.recorder.layout import CallFlags, EventType, RankState
+from tfring.recorder.layout import CallFlags, RankState
 from tfring.recorder.process_sets import members_of_sets
 from tfring.recorder.reader import Call, Event
 

@@ -81,6 +81,9 @@ def _of_records(command: Command, options: argparse.Namespace) -> int:
     """Runs a command on the records of a job; returns its exit code."""
     try:
         return command.run(options)
+    except BrokenPipeError:  # the reader of our output is gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
     except (OSError, ValueError) as error:
         print(f"tfring {command.NAME}: {error}", file=sys.stderr)
         return 2

@@ -30,10 +30,10 @@ from tfring.launcher.agent import open_rendezvous
 from tfring.launcher.job import JobOptions, JobRunner
 from tfring.launcher.output import OutputMerger
 from tfring.launcher.placement import Slot, find_slots, is_local
-from tfring.launcher.remote import SshOptions
 from tfring.security.errors import IntegrityError
 from tfring.security.seal import Channel
 from tfring.security.secret import fresh_secret, job_key
+from tfring.ssh.options import SshOptions
 
 __all__ = ["run"]
 

@@ -19,8 +19,9 @@ from tfring.launcher.environment import sent_variables
 from tfring.launcher.output import OutputMerger, Stream
 from tfring.launcher.placement import Slot, UsageError, is_local
 from tfring.launcher.process import RankProcess, start_rank
-from tfring.launcher.remote import Host, RemoteAgent, SshOptions
+from tfring.launcher.remote import Host, RemoteAgent
 from tfring.security.secret import fresh_secret
+from tfring.ssh.options import SshOptions
 
 # After the first failure the other ranks have so long to print their own errors, and then, after
 # SIGTERM, to clean up.

@@ -13,7 +13,7 @@ from tfring.config import DEFAULT_START_TIMEOUT, SettingError, read_settings
 from tfring.launcher.environment import chosen_variables
 from tfring.launcher.job import JobOptions
 from tfring.launcher.placement import UsageError, find_slots
-from tfring.launcher.remote import SshOptions
+from tfring.ssh.options import SshOptions
 
 _LATER = "is not there yet in this release"
 _NO_MPI = "tfring run does not use MPI; with MPI start the job as `mpirun -np N python train.py`"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,31 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from tfring.launcher.host_agent import FRAME, GREETING
+from tfring.ssh.options import SshOptions
 
 _HOST_AGENT = str(Path(__file__).with_name("host_agent.py"))
 _CHUNK = 1 << 16
 _NAMES = {b"o": "stdout", b"e": "stderr"}
 # Until the greeting has come, whatever the login shell prints is noise; of so much a part is kept.
 _MOST_NOISE = 4096
-
-
-@dataclass(frozen=True)
-class SshOptions:
-    """How to reach other hosts."""
-
-    port: int | None = None
-    identity_file: str | None = None
-    connect_seconds: float = 60.0
-
-    def command(self, host: str, remote: list[str]) -> list[str]:
-        """Returns the command line that runs ``remote`` on ``host``. It contains no secret."""
-        words = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15"]
-        words += ["-o", f"ConnectTimeout={max(1, round(self.connect_seconds))}"]
-        if self.port is not None:
-            words += ["-p", str(self.port)]
-        if self.identity_file is not None:
-            words += ["-i", self.identity_file]
-        return [*words, host, shlex.join(remote)]
 
 
 class Host:

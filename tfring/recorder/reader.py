@@ -168,11 +168,13 @@ class Record:
         return [call for call in self.calls if call.ended == 0]
 
 
-def read_record(path: Path | str) -> Record:
+def read_record(path: Path | str, newest: int | None = None) -> Record:
     """Reads the record in a file.
 
     Args:
         path: The file of one rank; it may be written while it is read.
+        newest: Of the calls and plans that have ended, `calls` and `plans` get so many; None: all.
+            Making these objects takes most of the time.
 
     Returns:
         The record. Entries that were being written are left out.
@@ -192,8 +194,8 @@ def read_record(path: Path | str) -> Record:
     return Record(
         path=path,
         header=header,
-        calls=[_call(entry) for entry in calls],
-        plans=[_plan(entry) for entry in plans],
+        calls=[_call(entry) for entry in _wanted(calls, newest)],
+        plans=[_plan(entry) for entry in _wanted(plans, newest)],
         events=[_event(entry) for entry in events],
         lateness=[
             Lateness(int(entry["late"]), int(entry["times"]), int(entry["asked"]))
@@ -246,8 +248,17 @@ def _monotonic() -> int:
 
 def _used(ring: np.ndarray[Any, Any], key: str) -> np.ndarray[Any, Any]:
     used: np.ndarray[Any, Any] = ring[ring[key] != 0]
-    used.sort(order=key)
-    return used
+    ordered: np.ndarray[Any, Any] = used[np.argsort(used[key], kind="stable")]
+    return ordered
+
+
+def _wanted(entries: np.ndarray[Any, Any], newest: int | None) -> np.ndarray[Any, Any]:
+    if newest is None:
+        return entries
+    wanted = entries["ended"] == 0
+    wanted[max(0, len(entries) - newest) :] = True
+    chosen: np.ndarray[Any, Any] = entries[wanted]
+    return chosen
 
 
 def _named(names: tuple[str, ...], number: int) -> str:

@@ -19,8 +19,8 @@ from tfring.launcher.placement import (
     parse_hosts,
 )
 from tfring.launcher.process import RankProcess, write_all
-from tfring.launcher.remote import SshOptions
 from tfring.launcher.report import describe, first_failure, last_traceback
+from tfring.ssh.options import SshOptions
 
 
 def parse(*words):

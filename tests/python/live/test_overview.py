@@ -1,0 +1,208 @@
+"""What is concluded from rows, without a job."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tfring.live.overview import Overview, overview, ranks_text
+from tfring.live.rows import Row, _efficiency, row_from_json
+from tfring.live.table import header, page
+from tfring.live.threads import describe_stacks
+from tfring.recorder import layout
+
+SECOND = 1_000_000_000
+NOW = 1000 * SECOND
+HEAD = "(most recent call first):\n"
+
+
+def row(rank: int, **more: Any) -> Row:
+    given: dict[str, Any] = {
+        "job": "j",
+        "size": 4,
+        "rank": rank,
+        "generation": 1,
+        "host": "h",
+        "pid": 100 + rank,
+        "time": NOW,
+        "process": "running",
+        "state": "running",
+        "step": 10,
+        "samples": 0,
+        "bytes": 0,
+        "collectives": 0,
+        "memory": 1,
+        "waiting": 0,
+        "running": 0,
+        "last": "x",
+        "last_at": NOW,
+        "asked": [],
+        "all_asked": True,
+        "waits_peer": -1,
+        "waits_since": 0,
+        "waits_in": "",
+        "late": [],
+        "efficiency": -1.0,
+        "trouble": "",
+        "trouble_at": 0,
+    }
+    return Row(**{**given, **more})
+
+
+def asked(name: str, seconds: float, process_set: int = 0, kind: str = "allreduce") -> Any:
+    return [(process_set, name, 3, kind, "train.py:7", NOW - int(seconds * SECOND))]
+
+
+def doing(*rows: Row) -> list[str]:
+    return [view.doing for view in overview([], rows).ranks]
+
+
+def test_who_waits_for_whom() -> None:
+    waits = "waits 5 s for ranks 1, 3 in allreduce of 'a' at train.py:7"
+    found = doing(*(row(r, asked=asked("a", 5) if r in (0, 2) else []) for r in range(4)))
+    assert found == [waits, "ranks 0, 2 wait for it", waits, "ranks 0, 2 wait for it"]
+
+
+def test_short_waits_are_no_news() -> None:
+    assert doing(row(0, asked=asked("a", 1.9)), row(1)) == ["running", "running"]
+
+
+def test_a_rank_in_another_collective_is_absent_and_waits_itself() -> None:
+    found = doing(row(0, asked=asked("a", 5)), row(1, asked=asked("b", 4)))
+    assert found[0].startswith("waits 5 s for rank 1 in") and "'b'" in found[1]
+    assert found[1].startswith("waits 4 s for rank 0 in")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [row(1, asked=asked("join", 5, kind="join")), row(1, all_asked=False)],
+    ids=["joined", "not all known"],
+)
+def test_ranks_that_may_have_called_are_not_blamed(other: Row) -> None:
+    assert doing(row(0, asked=asked("a", 5)), other)[0].startswith("waits 5 s in allreduce")
+
+
+def test_members_of_other_process_sets_are_not_guessed() -> None:
+    assert doing(row(0, asked=asked("a", 5, process_set=2)), row(1)) == [
+        "waits 5 s in allreduce of 'a' at train.py:7",
+        "running",
+    ]
+
+
+def test_a_wait_in_the_middle_names_the_peer() -> None:
+    middle = {"waits_peer": 3, "waits_since": NOW - 9 * SECOND, "waits_in": "allreduce of 'g'"}
+    assert doing(row(0, **middle)) == ["waits 9 s for rank 3 in the middle of allreduce of 'g'"]
+
+
+def test_processes_that_do_not_run() -> None:
+    states = [("gone", "running"), ("gone", "left"), ("gone", "failed"), ("stopped", "running")]
+    found = doing(*(row(i, process=p, state=s) for i, (p, s) in enumerate(states)))
+    assert found == ["gone", "has left", "has failed", "stopped"]
+
+
+def test_rates() -> None:
+    first = [row(0, late=[0, SECOND], samples=100), row(1, samples=50, bytes=7)]
+    later = {"time": NOW + 2 * SECOND, "step": 16}
+    second = [
+        row(0, late=[0, 2 * SECOND], samples=300, **later),
+        row(1, samples=150, bytes=4007, **later),
+    ]
+    view = overview(first, second)
+    assert [rank.steps for rank in view.ranks] == [3.0, 3.0]
+    assert [rank.samples for rank in view.ranks] == [100.0, 50.0] and view.samples == 150.0
+    assert [rank.awaited for rank in view.ranks] == [0.0, 0.5]
+    assert view.bytes == 1000.0 and view.missing == [2, 3]
+    assert "2 of 4 ranks" in header(view) and "1000 B/s per rank" in header(view)
+    # A process that was started anew has no rate yet.
+    assert overview(first, [row(0, pid=7, **later)]).ranks[0].steps is None
+
+
+def test_the_newest_trouble_is_shown() -> None:
+    old, new = NOW - 90 * SECOND, NOW - 4 * SECOND
+    rows = [row(0, trouble="old", trouble_at=old), row(1, trouble="new", trouble_at=new), row(2)]
+    assert overview([], rows).trouble == "4 s ago on rank 1: new"
+
+
+def test_the_only_absent_rank_is_awaited_all_the_time() -> None:
+    view = overview([], [row(0, asked=asked("a", 5)), row(1)])
+    assert [rank.awaited for rank in view.ranks] == [None, 1.0]
+
+
+def test_rows_go_through_json() -> None:
+    one = row(2, asked=asked("a", 5), late=[1, 2])
+    assert row_from_json(json.loads(json.dumps({**one.as_json(), "new": 1}))) == one
+    with pytest.raises(ValueError, match="another version"):
+        row_from_json({"rank": 1})
+
+
+def test_efficiency_is_the_time_without_exposed_communication() -> None:
+    calls = np.zeros(12, layout.CALL)
+    for step in range(6):
+        for bucket in range(2):
+            call = calls[2 * step + bucket]
+            call["flags"], call["invocation"] = layout.CallFlags.BUCKET, step + 1
+            # Steps of 100; the second bucket is ready at 60, and the last one reduced at 85.
+            call["submitted"] = 100 * step + (60 if bucket else 40) + 1
+            call["ended"] = 100 * step + (70 if bucket else 85) + 1
+    assert _efficiency(calls) == pytest.approx(0.75)
+    assert _efficiency(calls[:4]) == -1.0
+    calls["flags"] = 0
+    assert _efficiency(calls) == -1.0
+
+
+def shown(view: Overview, width: int, most: int | None) -> list[str]:
+    console = Console(width=width, file=io.StringIO())
+    console.print(page(view, width, "the note", most))
+    return console.file.getvalue().splitlines()
+
+
+def test_a_low_window_shows_the_ranks_in_trouble() -> None:
+    ranks = [row(r, size=40, asked=asked("a", 5)) for r in range(40) if r != 30]
+    view = overview([], [*ranks[:5], row(30, size=40), *[row(r, size=40) for r in range(31, 40)]])
+    lines = shown(view, 80, 8)
+    assert lines[1] == "the note"
+    assert [line.split()[0] for line in lines[3:11]] == ["0", "1", "2", "3", "4", "30", "31", "32"]
+    assert all("waits 5 s for" in line for line in lines[3:8])
+    assert lines[11] == "7 more ranks, for which the window is too low"
+    assert lines[12].startswith("no record here of ranks 5-29: ")
+
+
+def test_a_high_window_shows_all_of_a_state() -> None:
+    view = overview([], [row(0, asked=asked("a", 5)), row(1, last="\x1b[31mx"), row(2), row(3)])
+    words = " ".join(" ".join(shown(view, 80, 20)[3:]).split())
+    assert "waits 5 s for ranks 1-3 in allreduce of 'a' at train.py:7" in words.replace("  ", " ")
+    wide = shown(view, 200, None)
+    assert "last collective" in wide[2] and "?[31mx" in wide[4] and "\x1b" not in "".join(wide)
+
+
+def test_ranks_text() -> None:
+    assert ranks_text([3]) == "rank 3"
+    assert ranks_text([5, 0, 1, 2]) == "ranks 0-2, 5"
+
+
+def test_ranks_at_the_same_lines_appear_once() -> None:
+    def stacks(line: int) -> str:
+        return (
+            f'Thread [MainThread] {HEAD}  File "a.py", line {line} in f\n'
+            '  File "a.py", line 9 in <module>\n\n'
+            f'Thread [loader] {HEAD}  File "a.py", line 1 in helper\n'
+            '  File "threading.py", line 9 in _bootstrap_inner\n'
+        )
+
+    text = describe_stacks({0: stacks(2), 1: stacks(3), 2: stacks(2), 3: "no stacks"})
+    same, other, none = text.split("\n\n")
+    assert same.splitlines() == [
+        "Ranks 0, 2:",
+        "  main thread, innermost call first:",
+        '    File "a.py", line 2 in f',
+        '    File "a.py", line 9 in <module>',
+        "  thread loader, innermost call first:",
+        '    File "a.py", line 1 in helper',
+    ]
+    assert other.startswith("Rank 1:") and "line 3 in f" in other
+    assert none == "Rank 3:\n  no stacks"

@@ -1,0 +1,96 @@
+"""``tfring top``: a job while it runs."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+
+from tfring.commands.dump import add_job, copy_records
+from tfring.live.hosts import OtherHosts, add_host_options, job_argument
+from tfring.live.overview import Overview
+from tfring.live.screen import Screen
+from tfring.live.table import print_page, require_rich
+from tfring.live.threads import describe_stacks
+from tfring.live.watch import Watch
+from tfring.recorder.job import load_job
+from tfring.recorder.reader import RecordError
+from tfring.recorder.take_stacks import take_stacks
+
+NAME = "top"
+HELP = "watch the ranks of a job in the terminal, while it runs or hangs"
+_ANSWER_SECONDS = 30.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    add_job(parser)
+    add = parser.add_argument
+    add("--once", action="store_true", help="print one table and end")
+    add("--json", action="store_true", help="print a JSON object per line instead of a table")
+    add(
+        "-n", "--interval", type=float, default=1.0, metavar="SECONDS", help="between two looks (1)"
+    )
+    add_host_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Shows the job; ends at `q`, with --once after one interval.
+
+    Raises:
+        ValueError: An option is impossible.
+    """
+    if not 0.05 <= options.interval <= 3600:
+        raise ValueError(f"--interval {options.interval}: it has to be from 0.05 to 3600 seconds")
+    if not options.json:
+        require_rich()
+    if not options.host:
+        return _show(options, Watch(options.job))
+    words = [NAME, *job_argument(options.job, _job_here(options)), "--json"]
+    with OtherHosts(options, [*words, "--interval", str(options.interval)]) as others:
+        others.wait(_ANSWER_SECONDS)
+        return _show(options, Watch(options.job, others), others)
+
+
+def _job_here(options: argparse.Namespace) -> str:
+    try:
+        return load_job(options.job).job
+    except RecordError:
+        return ""
+
+
+def _show(options: argparse.Namespace, watch: Watch, others: OtherHosts | None = None) -> int:
+    if options.json or options.once:
+        return _print(options, watch)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ValueError("there is no terminal here: --once prints one table, --json objects")
+
+    def look() -> Overview:
+        view = watch.look()
+        troubles = others.troubles() if others else []
+        return dataclasses.replace(view, trouble=troubles[0]) if troubles else view
+
+    def stacks() -> str:
+        return describe_stacks(take_stacks(watch.records())) or "no rank has a record here any more"
+
+    def dump() -> str:
+        return copy_records(load_job(watch.given), None)
+
+    Screen(look, {"d": dump, "s": stacks}, options.interval).run()
+    return 0
+
+
+def _print(options: argparse.Namespace, watch: Watch) -> int:
+    """Prints a table or an object, or objects until the reader is gone."""
+    watch.look()
+    while True:
+        time.sleep(options.interval)
+        view = watch.look()
+        if options.json:
+            print(json.dumps(view.as_json()), flush=True)
+        else:
+            print_page(view)
+        if options.once:
+            return 0

@@ -1,0 +1,212 @@
+"""A job out of the rows of its ranks: rates, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfring.live.rows import Row
+
+# Ranks wait for each other all the time; what takes longer is shown. Seconds.
+SHOWN_WAIT = 2.0
+_SECOND = 1e9
+
+
+@dataclass(frozen=True)
+class RankView:
+    """One rank as it is shown.
+
+    Attributes:
+        row: What was read.
+        doing: What it does: "running", "stopped", "gone", "waits 3 s for rank 1 in ...".
+        steps: A second; None: unknown.
+        samples: A second.
+        awaited: Share of the time in which all other ranks waited for this one alone.
+    """
+
+    row: Row
+    doing: str
+    steps: float | None
+    samples: float | None
+    awaited: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the values by name."""
+        return {
+            **self.row.as_json(),
+            "doing": self.doing,
+            "steps_per_second": self.steps,
+            "samples_per_second": self.samples,
+            "awaited": self.awaited,
+        }
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A job at one moment.
+
+    Attributes:
+        job: Its number.
+        size: The number of its ranks.
+        ranks: Those that are known.
+        missing: The others.
+        efficiency: The mean of the ranks'; None: unknown.
+        samples: A second, of all ranks together; None: unknown.
+        bytes: A second, of tensors that were reduced, gathered or sent, per rank.
+        trouble: The newest error or warning, with its rank and age.
+    """
+
+    job: str
+    size: int
+    ranks: list[RankView]
+    missing: list[int]
+    efficiency: float | None
+    samples: float | None
+    bytes: float | None
+    trouble: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the values by name."""
+        return {
+            "job": self.job,
+            "size": self.size,
+            "missing": self.missing,
+            "efficiency": self.efficiency,
+            "samples_per_second": self.samples,
+            "bytes_per_second": self.bytes,
+            "trouble": self.trouble,
+            "ranks": [view.as_json() for view in self.ranks],
+        }
+
+
+def overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
+    """Returns the job as of now, with the rates since before.
+
+    Args:
+        before: Rows of some time before; none: there are no rates.
+        now: Rows of one job, of different ranks, at least one.
+    """
+    rows = sorted(now, key=lambda row: row.rank)
+    old = {(row.rank, row.generation, row.pid): row for row in before}
+    pairs = [(old.get((row.rank, row.generation, row.pid)), row) for row in rows]
+    awaited = _awaited(pairs)
+    blamed = [not_called(row, rows) for row in rows if _waits_long(row)]
+    views = [
+        RankView(
+            row=row,
+            doing=doing(row, rows),
+            steps=_rate(was, row, "step") if row.step >= 0 else None,
+            samples=_rate(was, row, "samples") if row.samples else None,
+            # Rank 0 counts a wait when it is over.
+            awaited=1.0 if [row.rank] in blamed else awaited.get(row.rank),
+        )
+        for was, row in pairs
+    ]
+    efficiencies = [row.efficiency for row in rows if row.efficiency >= 0]
+    samples = [view.samples for view in views if view.samples is not None]
+    rates = [rate for was, row in pairs if (rate := _rate(was, row, "bytes")) is not None]
+    troubled = [row for row in rows if row.trouble_at]
+    newest = min(troubled, key=lambda row: _seconds(row, row.trouble_at), default=None)
+    return Overview(
+        job=rows[0].job,
+        size=rows[0].size,
+        ranks=views,
+        missing=sorted(set(range(rows[0].size)) - {row.rank for row in rows}),
+        efficiency=sum(efficiencies) / len(efficiencies) if efficiencies else None,
+        samples=sum(samples) if samples else None,
+        bytes=sum(rates) / len(rates) if rates else None,
+        trouble=_trouble(newest) if newest else "",
+    )
+
+
+def doing(row: Row, rows: Sequence[Row]) -> str:
+    """Returns what a rank does, in a few words.
+
+    Args:
+        row: Of that rank.
+        rows: Of all ranks that are known.
+    """
+    if row.process == "gone":
+        return {"left": "has left", "failed": "has failed"}.get(row.state, "gone")
+    if row.process == "stopped":
+        return "stopped"
+    if row.state != "running":
+        return {"left": "has left", "failed": "has failed"}[row.state]
+    if row.waits_peer >= 0 and _seconds(row, row.waits_since) >= SHOWN_WAIT:
+        waits = f"waits {_seconds(row, row.waits_since):.0f} s for rank {row.waits_peer}"
+        return f"{waits} in the middle of {row.waits_in or 'a collective'}"
+    if _waits_long(row):
+        _, name, _, kind, site, since = row.asked[0]
+        absent = not_called(row, rows)
+        for_whom = f" for {ranks_text(absent)}" if absent else ""
+        where = f" at {site}" if site else ""
+        return f"waits {_seconds(row, since):.0f} s{for_whom} in {kind} of '{name}'{where}"
+    by = [
+        other.rank for other in rows if _waits_long(other) and row.rank in not_called(other, rows)
+    ]
+    return f"{ranks_text(by)} wait{'s' if len(by) == 1 else ''} for it" if by else "running"
+
+
+def not_called(row: Row, rows: Sequence[Row]) -> list[int]:
+    """Returns the ranks that have not made the oldest call in which a rank waits.
+
+    A call that waits has ended nowhere, so whoever has made it has it among its waiting calls.
+    Empty if that is not known: the members of process sets are not in the records.
+
+    Args:
+        row: Of the rank that waits.
+        rows: Of all ranks that are known.
+    """
+    if not row.asked or row.asked[0][0] != 0:
+        return []
+    wanted = row.asked[0][:3]
+    return [
+        other.rank
+        for other in rows
+        if other.all_asked
+        and not any(one[:3] == wanted or (one[0] == 0 and one[3] == "join") for one in other.asked)
+    ]
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Returns "rank 3", or "ranks 0-2, 5"."""
+    ordered = sorted(ranks)
+    parts = []
+    start = 0
+    for i, rank in enumerate(ordered):
+        if i + 1 == len(ordered) or ordered[i + 1] != rank + 1:
+            first = ordered[start]
+            parts.append(str(rank) if first == rank else f"{first}-{rank}")
+            start = i + 1
+    return f"rank{'s' if len(ordered) != 1 else ''} {', '.join(parts)}"
+
+
+def _trouble(row: Row) -> str:
+    return f"{_seconds(row, row.trouble_at):.0f} s ago on rank {row.rank}: {row.trouble}"
+
+
+def _waits_long(row: Row) -> bool:
+    return bool(row.asked) and _seconds(row, row.asked[0][5]) >= SHOWN_WAIT
+
+
+def _seconds(row: Row, since: int) -> float:
+    return max(0.0, (row.time - since) / _SECOND)
+
+
+def _rate(before: Row | None, now: Row, name: str) -> float | None:
+    if before is None or now.time <= before.time:
+        return None
+    more = getattr(now, name) - getattr(before, name)
+    return max(0.0, float(more)) / ((now.time - before.time) / _SECOND)
+
+
+def _awaited(pairs: Sequence[tuple[Row | None, Row]]) -> dict[int, float]:
+    """Returns for each rank the share of time in which the others waited for it; rank 0 knows."""
+    for before, now in pairs:
+        if before is not None and now.late and now.time > before.time:
+            time = now.time - before.time
+            # Several calls can wait at a time, so the sum may be more than the time.
+            waits = enumerate(zip(before.late, now.late, strict=False))
+            return {rank: min(1.0, max(0, new - old) / time) for rank, (old, new) in waits}
+    return {}

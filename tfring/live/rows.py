@@ -1,0 +1,199 @@
+"""What is known of one rank at one moment, out of its record and /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfring.recorder.layout import CallFlags, EventType, RankState
+from tfring.recorder.reader import Call, Record, process_state
+
+# Of a rank's waiting calls so many are compared with those of others.
+_MOST_WAITING = 256
+# Efficiency is that of the steps among so many of the newest calls.
+_STEP_CALLS = 2048
+_TROUBLE = (EventType.ABORT, EventType.WARNING, EventType.CALL_FAILED, EventType.STEP_FAILED)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rank at one moment: plain values that go through JSON.
+
+    Attributes:
+        job: The number of its job.
+        size: How many ranks the job has.
+        rank: Its own.
+        generation: How many times its process has called init.
+        host: The name of its host.
+        pid: Its process there.
+        time: When this was read, in nanoseconds of the host's monotonic clock.
+        process: "running", "stopped", "gone", or "unknown" for a process in another container.
+        state: What the rank has written last: "running", "left" or "failed".
+        step: The step it is in: as its program says, else counted; -1: unknown.
+        samples: It has trained on so many; 0: its program does not say.
+        bytes: Of all tensors of collectives that have ended well.
+        collectives: How many have ended.
+        memory: Resident, in bytes; 0: unknown.
+        waiting: Calls that some rank has not made yet.
+        running: Calls that have a plan and have not ended.
+        last: Its newest call; "" if there was none.
+        last_at: When that was made.
+        asked: Process set, name, invocation, kind, call site and time of the waiting calls, the
+            oldest first.
+        all_asked: Whether `asked` has all of them.
+        waits_peer: The rank whose data the running plan waits for, or who has to take data; -1:
+            nobody.
+        waits_since: Since when.
+        waits_in: What runs.
+        late: On rank 0: what the others have waited for each rank, in nanoseconds; else empty.
+        efficiency: Share of the time of the newest steps in which the rank did not wait for
+            gradients after its backward pass; -1: unknown.
+        trouble: The newest error or warning of the runtime on this rank.
+        trouble_at: When that was; 0: there was none.
+    """
+
+    job: str
+    size: int
+    rank: int
+    generation: int
+    host: str
+    pid: int
+    time: int
+    process: str
+    state: str
+    step: int
+    samples: int
+    bytes: int
+    collectives: int
+    memory: int
+    waiting: int
+    running: int
+    last: str
+    last_at: int
+    asked: list[tuple[int, str, int, str, str, int]]
+    all_asked: bool
+    waits_peer: int
+    waits_since: int
+    waits_in: str
+    late: list[int]
+    efficiency: float
+    trouble: str
+    trouble_at: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the values by name."""
+        return dataclasses.asdict(self)
+
+
+def row_from_json(values: dict[str, Any]) -> Row:
+    """Returns a row out of what `as_json` has returned; more values are left out.
+
+    Raises:
+        ValueError: A value is missing.
+    """
+    try:
+        taken = {field.name: values[field.name] for field in dataclasses.fields(Row)}
+        return Row(**{**taken, "asked": [tuple(one) for one in taken["asked"]]})
+    except (KeyError, TypeError) as error:
+        raise ValueError("another host runs another version of tfring") from error
+
+
+def row_of(record: Record) -> Row:
+    """Returns what a record says, and /proc of its process.
+
+    Args:
+        record: Just read, with `newest` 1 or more.
+    """
+    header = record.header
+    process = process_state(header) or "unknown"
+    waiting = [call for call in record.open_calls if call.waits]
+    running = [call for call in record.open_calls if call.runs]
+    last = record.calls[-1] if record.calls else None
+    plan = next((plan for plan in record.plans if plan.ended == 0 and plan.waits_since), None)
+    trouble = [event for event in record.events if event.type in _TROUBLE]
+    return Row(
+        job=str(header["job"]),
+        size=record.size,
+        rank=record.rank,
+        generation=record.generation,
+        host=record.host,
+        pid=record.pid,
+        time=record.read or 0,
+        process=process,
+        state=RankState(header["state"]).name.lower(),
+        step=_step(record),
+        samples=header["samples"],
+        bytes=header["bytes"],
+        collectives=header["ended"],
+        memory=0 if process in ("gone", "unknown") else _memory(record.pid),
+        waiting=len(waiting),
+        running=len(running),
+        last=last.text() if last else "",
+        last_at=last.submitted if last else 0,
+        asked=[_asked(call) for call in waiting[:_MOST_WAITING]],
+        all_asked=len(waiting) <= _MOST_WAITING,
+        waits_peer=plan.waits_peer if plan else -1,
+        waits_since=plan.waits_since if plan else 0,
+        waits_in=_names([call for call in running if plan and call.sequence == plan.sequence]),
+        late=[entry.late for entry in record.lateness] if record.rank == 0 else [],
+        efficiency=_efficiency(record.raw_calls),
+        trouble=trouble[-1].text if trouble else "",
+        trouble_at=trouble[-1].time if trouble else 0,
+    )
+
+
+def _asked(call: Call) -> tuple[int, str, int, str, str, int]:
+    where = (call.process_set, call.name, call.invocation, call.kind)
+    return (*where, call.call_site, call.submitted)
+
+
+def _names(calls: list[Call]) -> str:
+    if not calls:
+        return ""
+    more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
+    return f"{calls[0].kind} of '{calls[0].name}'{more}"
+
+
+def _step(record: Record) -> int:
+    if record.header["step"] >= 0:
+        return int(record.header["step"])
+    calls = record.raw_calls
+    buckets = calls[(calls["flags"] & CallFlags.BUCKET) != 0]
+    return int(buckets["invocation"].max()) if len(buckets) else -1
+
+
+def _efficiency(calls: np.ndarray[Any, Any]) -> float:
+    """Returns the share of time that was not spent in communication that nothing hid.
+
+    A step is one call of each bucket of gradients, see tfring/recorder/steps.py. The first and the
+    last step may not be there as a whole and do not count.
+    """
+    calls = calls[-_STEP_CALLS:]
+    calls = calls[((calls["flags"] & CallFlags.BUCKET) != 0) & (calls["invocation"] > 0)]
+    if not len(calls):
+        return -1.0
+    calls = calls[calls["process_set"] == calls["process_set"][-1]]
+    calls = calls[np.argsort(calls["invocation"], kind="stable")]
+    _, firsts = np.unique(calls["invocation"], return_index=True)
+    if len(firsts) < 4:
+        return -1.0
+    begins = np.minimum.reduceat(calls["submitted"], firsts)
+    readies = np.maximum.reduceat(calls["submitted"], firsts)
+    ends = np.maximum.reduceat(calls["ended"], firsts)
+    whole = slice(1, -2)  # the last but one step ends with the beginning of the last
+    exposed = np.maximum(0, ends[whole] - readies[whole]).sum()
+    time = int(begins[-2] - begins[1])
+    return max(0.0, 1.0 - float(exposed) / time) if time > 0 else -1.0
+
+
+def _memory(pid: int) -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    return 0

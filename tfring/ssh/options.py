@@ -1,0 +1,25 @@
+"""The command line of ssh."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SshOptions:
+    """How to reach other hosts."""
+
+    port: int | None = None
+    identity_file: str | None = None
+    connect_seconds: float = 60.0
+
+    def command(self, host: str, remote: list[str]) -> list[str]:
+        """Returns the command line that runs ``remote`` on ``host``. It contains no secret."""
+        words = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15"]
+        words += ["-o", f"ConnectTimeout={max(1, round(self.connect_seconds))}"]
+        if self.port is not None:
+            words += ["-p", str(self.port)]
+        if self.identity_file is not None:
+            words += ["-i", self.identity_file]
+        return [*words, host, shlex.join(remote)]
