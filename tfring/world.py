@@ -23,6 +23,7 @@ from tfring.environments import find_identity
 from tfring.exceptions import described
 from tfring.gpu.nccl import with_nccl
 from tfring.process_sets import ProcessSet, registry
+from tfring.recorder.own import set_own
 from tfring.recorder.places import end_job, record_options
 from tfring.security import generation
 from tfring.security.sources import take_secret
@@ -160,6 +161,7 @@ def _start(membership: Membership, settings: Settings) -> None:
         raise
     _state.pid = os.getpid()
     _state.record = (record or {}).get("path")
+    set_own(_state.record)
     topology.announce()
     _state.homogeneous = membership.homogeneous
     _state.by_mpi = membership.by_mpi
@@ -231,6 +233,7 @@ def _leave(error: str) -> None:
             return
         interrupts.unwatch()
         _native.core.shutdown(error)
+        set_own(None)
         if _state.record is not None:
             end_job(_state.record)
         topology.withdraw()

@@ -15,6 +15,7 @@ sequence of C. J. Geyer, "Practical Markov chain Monte Carlo", Statistical Scien
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 # In standard deviations. A monitor looks hundreds of times at hundreds of places where to cut, and
 # must not be wrong once in a hundred runs.
-SURE = 5.5
+SURE = 5.0
 LEAST_BEFORE = 30
 LEAST_AFTER = 15
 # So many values are looked at when measuring: a change is seen soon after it happens.
@@ -75,10 +76,23 @@ def find_change(
     cut = int(cuts[best])
     if scores[best] < SURE:
         return None
-    score = float(scores[best] / np.sqrt(_growth(ranks, cut)))
-    if score < SURE:
-        return None
-    return Change(cut, _shift(values[:cut], values[cut:]), score)
+    shift = _shift(values[:cut], values[cut:])
+    growth = _growth(ranks, cut)
+    by_size = abs(shift) / _error(values, cut) if growth > 1 else 0.0
+    score = float(max(scores[best], by_size) / np.sqrt(growth))
+    return Change(cut, shift, score) if score >= SURE else None
+
+
+def _error(values: Array, cut: int) -> float:
+    """Returns the standard error of a shift, from the median absolute deviation of both parts.
+
+    Ranks do not tell a large change from a small one once the parts do not overlap, which a few
+    values cannot make up for that are alike because they follow one another.
+    """
+    old, new = values[:cut], values[cut:]
+    rest = np.concatenate([old - np.median(old), new - np.median(new)])
+    spread = 1.4826 * float(np.median(np.abs(rest)))  # as of a normal distribution
+    return max(spread * math.sqrt(1 / len(old) + 1 / len(new)), 1e-300)
 
 
 def find_changes(values: Array) -> list[Change]:
@@ -131,10 +145,15 @@ def _shift(old: Array, new: Array) -> float:
 
 def _ranks(values: Array) -> Array:
     """Returns the place of every value in their order, from 1 on; equal ones share the mean."""
-    ordered = np.sort(values)
-    below = np.searchsorted(ordered, values, side="left")
-    upto = np.searchsorted(ordered, values, side="right")
-    return (below + upto + 1) / 2
+    order = np.argsort(values)
+    ordered = values[order]
+    ranks: Array = np.empty(len(values))
+    ranks[order] = np.arange(1, len(values) + 1)
+    if (ordered[1:] == ordered[:-1]).any():
+        below = np.searchsorted(ordered, values, side="left")
+        upto = np.searchsorted(ordered, values, side="right")
+        ranks = (below + upto + 1) / 2
+    return ranks
 
 
 def _growth(ranks: Array, cut: int) -> float:

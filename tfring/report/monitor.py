@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tfring.report.changes import LEAST_AFTER, LEAST_BEFORE, WINDOW, Array, find_change
-from tfring.report.slowdowns import COMPUTE, INPUT, LEAST_SHARE, OWN_WORK, Slowdown, excess, rises
+from tfring.report.slowdowns import COMPUTE, INPUT, LEAST_SHARE, OWN_WORK, Slowdown, excess, matters
 
 # The first steps trace functions and fill caches.
 _SKIPPED = 20
@@ -50,11 +50,10 @@ class SlowdownMonitor:
         self._total = np.concatenate([self._total, total[kept]])[-WINDOW:]
         if len(self._numbers) < LEAST_BEFORE + LEAST_AFTER:
             return []
-        least = LEAST_SHARE * float(np.median(self._total))
-        checked = (self._check(rank, least) for rank in range(len(self._own)))
+        checked = (self._check(rank) for rank in range(len(self._own)))
         return [one for one in checked if one is not None]
 
-    def _check(self, rank: int, least: float) -> Slowdown | None:
+    def _check(self, rank: int) -> Slowdown | None:
         begin = int(np.searchsorted(self._numbers, self._since[rank]))
         more = excess(self._own[:, begin:], rank)
         change = find_change(more)
@@ -64,7 +63,9 @@ class SlowdownMonitor:
         self._since[rank] = step
         if change.shift < 0:
             return self._recovered(rank, step, -change.shift)
-        if change.shift < least or not rises(self._own[rank, begin:], change.index, change.shift):
+        own, total = self._own[rank, begin:], self._total[begin:]
+        least = LEAST_SHARE * float(np.median(self._total))
+        if change.shift < least or not matters(own, total, change.index, change.shift):
             return None
         part = self._part(rank, begin, change.index, change.shift)
         self._slow[rank] = Slowdown(rank, step, change.shift, part)

@@ -11,7 +11,7 @@ from tfring.report.changes import Array, Change, find_changes
 from tfring.report.job_steps import JobSteps
 
 # A change that is sure but smaller than this part of a step is not worth a word.
-LEAST_SHARE = 0.02
+LEAST_SHARE = 0.05
 INPUT = "input pipeline"
 COMPUTE = "computation"
 OWN_WORK = "own work (input or computation)"
@@ -36,13 +36,18 @@ class Slowdown:
     part: str
     until: int | None = None
 
-    def text(self) -> str:
-        """Returns a sentence about it."""
+    def text(self, ranks: Sequence[int] | None = None) -> str:
+        """Returns a sentence about it.
+
+        Args:
+            ranks: Which ranks are meant, if `rank` is a position among them.
+        """
+        rank = self.rank if ranks is None or self.rank is None else ranks[self.rank]
         much = f"{self.more / 1e6:.3g} ms more per step than before"
         if self.rank is None:
             since = f"communication has become slower since step {self.step}: {much}"
         else:
-            since = f"rank {self.rank} has become slow since step {self.step}: {much}"
+            since = f"rank {rank} has become slow since step {self.step}: {much}"
             since += f", in its {self.part}"
         return since if self.until is None else f"{since}; fast again since step {self.until}"
 
@@ -50,8 +55,8 @@ class Slowdown:
 def find_slowdowns(steps: JobSteps) -> list[Slowdown]:
     """Returns what has become slower while the job ran, the first change first.
 
-    A rank counts as slow if its own work takes longer than before, and longer than before in
-    comparison to the other ranks: what all ranks have in common, like larger batches, names nobody.
+    A rank counts as slow if its own work takes longer than before, also in comparison to the other
+    ranks, and steps with it: what all ranks have in common, like larger batches, names nobody.
 
     Args:
         steps: Of the job.
@@ -60,10 +65,15 @@ def find_slowdowns(steps: JobSteps) -> list[Slowdown]:
         return []
     found: list[Slowdown] = []
     least = LEAST_SHARE * float(np.median(steps.total))
+    total = steps.total.mean(axis=0)
     for position, rank in enumerate(steps.ranks):
         own = steps.own[position]
-        for one, until in worse(find_changes(excess(steps.own, position)), least):
-            if rises(own[:until], one.index, one.shift):
+        changes = find_changes(excess(steps.own, position))
+        ends = [*(one.index for one in changes), len(own)][1:]
+        end_of = {one.index: end for one, end in zip(changes, ends, strict=True)}
+        for one, until in worse(changes, least):
+            end = end_of[one.index]
+            if matters(own[:end], total[:end], one.index, one.shift):
                 found.append(_slowdown(steps, rank, one, until, OWN_WORK))
     shared = np.median(steps.exposed, axis=0)
     for one, until in worse(find_changes(shared), least):
@@ -90,19 +100,33 @@ def excess(own: Array, position: int) -> Array:
     return more
 
 
-def rises(values: Array, index: int, shift: float) -> bool:
-    """Returns whether the values themselves have risen, too, by half the shift at least.
+def matters(own: Array, total: Array, index: int, shift: float) -> bool:
+    """Returns whether a rank has become slow that was compared with the others.
 
-    Where another rank has become faster, this one has become slow by comparison only.
+    Its own work has to take longer, too: where another rank has become faster, this one is slow by
+    comparison only. And steps have to take longer: where ranks take turns in waiting for their
+    input, each is now fast and now slow, and the job is as fast as before.
 
     Args:
-        values: A rank's own work by step.
-        index: Where its comparison with others has changed.
+        own: The rank's own work by step.
+        total: How long the steps took.
+        index: Where the comparison with others has changed.
         shift: By how much.
     """
     # As many steps before as after, so that what changed long before does not count.
-    old, new = values[max(0, 2 * index - len(values)) : index], values[index:]
-    return float(np.median(new) - np.median(old)) > shift / 2
+    begin = max(0, 2 * index - len(own))
+
+    own_rise = float(np.median(own[index:]) - np.median(own[begin:index]))
+    # Of many uneven ranks the slowest of a step is slow already, so that steps become longer by
+    # less than the shift.
+    total_rise = _middle(total[index:]) - _middle(total[begin:index])
+    return own_rise > shift / 2 and total_rise > shift / 8
+
+
+def _middle(values: Array) -> float:
+    """Returns the mean without the smallest and the largest tenth."""
+    left_out = len(values) // 10
+    return float(np.sort(values)[left_out : len(values) - left_out].mean())
 
 
 def worse(changes: Sequence[Change], least: float) -> list[tuple[Change, int | None]]:

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tfring.recorder.layout import CallFlags
+from tfring.recorder.layout import KINDS, CallFlags
 
 Array = np.ndarray[Any, Any]
+_REDUCES = (KINDS.index("allreduce"), KINDS.index("reducescatter"))
 
 
 @dataclass(frozen=True)
@@ -102,13 +103,15 @@ def step_times(raw_calls: Array) -> StepTimes:
         asked_before=np.where(asked > 0, calls["second_last_asked"][last], 0),
         last_rank=np.where(asked > 0, calls["last_rank"][last], -1),
     )
-    return times.take((count == count.max()) & ~bad)
+    # What is usual, so that a step more or less with another bucket does not count.
+    return times.take((count == np.bincount(count).argmax()) & ~bad)
 
 
 def _buckets(raw_calls: Array) -> Array:
     """Returns the calls of the gradient buckets that are in use."""
     wanted = (raw_calls["flags"] & int(CallFlags.BUCKET) != 0) & (raw_calls["invocation"] > 0)
-    calls: Array = raw_calls[wanted]
+    # What compares the layouts of variables has the flag, too.
+    calls: Array = raw_calls[wanted & np.isin(raw_calls["kind"], _REDUCES)]
     if len(calls) == 0:
         return calls
     calls = calls[calls["process_set"] == calls["process_set"][np.argmax(calls["submitted"])]]
