@@ -46,7 +46,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "launcher": {
         *("version", "config", "_native", "environments", "security", "bootstrap"),
-        *("comparison", "compat", "commands"),
+        *("comparison", "compat", "commands", "recorder"),
     },
     "tfring": {"compat"},
     "__main__": {"launcher"},

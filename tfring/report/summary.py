@@ -12,6 +12,8 @@ from tfring.recorder.reader import Record, process_state
 from tfring.report.job_steps import JobSteps, job_steps
 from tfring.report.slowdowns import Slowdown, find_slowdowns
 
+_NOTES = 20
+
 
 @dataclass(frozen=True)
 class RankSummary:
@@ -70,8 +72,8 @@ class Report:
         ranks: One summary for each record.
         steps: The steps that all records have.
         slowdowns: What has become slower.
-        notes: What the program has written into the records, as (rank, text): among it what
-            StragglerCallback has found.
+        notes: The last lines that the program has written into the records, as (rank, text):
+            among them what StragglerCallback has found.
     """
 
     job: str
@@ -115,7 +117,7 @@ def make_report(job: JobRecords) -> Report:
         ranks=tuple(ranks),
         steps=steps,
         slowdowns=tuple(find_slowdowns(steps)),
-        notes=tuple(notes),
+        notes=tuple(notes[-_NOTES:]),
     )
 
 

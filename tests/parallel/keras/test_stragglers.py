@@ -89,6 +89,7 @@ def test_it_works_in_several_epochs_with_validation_and_in_a_second_fit(said: An
 
 def test_it_works_with_keras_2() -> None:
     tfk = pytest.importorskip("tf_keras")
+    tfk.utils.set_random_seed(1)
     model = tfk.Sequential([tfk.Input((FEATURES,)), tfk.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer(tfk.optimizers.SGD(0.01)), "mse")
     data = tf.data.Dataset.from_tensors((tf.ones((4, FEATURES)), tf.zeros((4, 1)))).repeat(20)

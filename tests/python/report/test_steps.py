@@ -9,12 +9,13 @@ import pytest
 from record_writer import MS, write_record, write_training
 
 from tfring.recorder.job import load_job
-from tfring.recorder.layout import CallFlags
+from tfring.recorder.layout import KINDS, CallFlags
 from tfring.recorder.reader import read_record
 from tfring.report.job_steps import job_steps
 from tfring.report.slowdowns import find_slowdowns
 from tfring.report.step_times import step_times
 from tfring.report.summary import make_report
+from tfring.report.traffic import traffic
 
 
 def test_every_part_of_a_step_is_told_apart(tmp_path: Path) -> None:
@@ -111,3 +112,17 @@ def test_slower_communication_is_no_ranks_fault(tmp_path: Path) -> None:
     (found,) = find_slowdowns(steps)
     assert found.rank is None and abs(found.step - 102) <= 3
     assert "communication has become slower since step" in found.text()
+
+
+def test_what_a_rank_has_sent_is_spread_as_the_algorithms_do(tmp_path: Path) -> None:
+    """A large allreduce goes around the ring, a small one to all."""
+    plan = {"kind": KINDS.index("allreduce"), "members": 3}
+    for rank in range(3):
+        plans = [{**plan, "bytes": 1 << 20}, {**plan, "bytes": 1 << 18}]
+        path = tmp_path / f"rank-{rank}.record"
+        write_record(path, rank, 3, plans=plans, bytes_sent=1000 * (rank + 1))
+    found = traffic(load_job([tmp_path]))
+    np.testing.assert_allclose(found.sum(axis=1), [1000, 2000, 3000])
+    # Of 5 parts of 256 KiB four go to the next rank, and of the last one half.
+    np.testing.assert_allclose(found[0], [0, 900, 100])
+    np.testing.assert_allclose(found[2], [2700, 300, 0])
