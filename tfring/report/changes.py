@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 # In standard deviations. A monitor looks hundreds of times at hundreds of places where to cut, and
 # must not be wrong once in a hundred runs.
-SURE = 5.0
+SURE = 5.2
 LEAST_BEFORE = 30
 LEAST_AFTER = 15
 # So many values are looked at when measuring: a change is seen soon after it happens.
@@ -160,7 +160,7 @@ def _growth(ranks: Array, cut: int) -> float:
     """Returns by what autocorrelation multiplies the variance of a sum; at least 1."""
     rest = ranks - np.where(np.arange(len(ranks)) < cut, ranks[:cut].mean(), ranks[cut:].mean())
     power = float(rest @ rest)
-    noise = 2 / np.sqrt(len(rest))
+    noise = 1 / np.sqrt(len(rest))
     growth = 1.0
     for lag in range(1, min(_MOST_LAGS, len(rest) // 4)):
         alike = float(rest[:-lag] @ rest[lag:]) / power if power else 0.0
