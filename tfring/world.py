@@ -26,6 +26,7 @@ from tfring.gpu.nccl import with_nccl
 from tfring.logs import handler as logs
 from tfring.process_sets import ProcessSet, registry
 from tfring.recorder import stacks
+from tfring.recorder.own import set_own
 from tfring.recorder.places import end_job, record_options
 from tfring.security import generation
 from tfring.security.sources import take_secret
@@ -165,6 +166,7 @@ def _start(membership: Membership, settings: Settings) -> None:
     _state.pid = os.getpid()
     _state.record = (record or {}).get("path")
     stacks.watch(_state.record, settings.stacks)
+    set_own(_state.record)
     topology.announce()
     _state.homogeneous = membership.homogeneous
     _state.by_mpi = membership.by_mpi
@@ -228,6 +230,7 @@ def _leave(error: str) -> None:
         if _state.explainer is not None:
             _state.explainer.join()
             _state.explainer = None
+        set_own(None)
         if _state.record is not None:
             stacks.unwatch(_state.record)
             end_job(_state.record)

@@ -10,13 +10,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfring.commands import ALL, Command
+from tfring.commands import ALL, Command, report
 from tfring.comparison.runs import compare_runs
 from tfring.launcher import doctor
 from tfring.launcher.job import JobRunner
 from tfring.launcher.options import add_options, job_options
 from tfring.launcher.output import OutputMerger
-from tfring.launcher.placement import UsageError
+from tfring.launcher.placement import UsageError, is_local
+from tfring.recorder.places import memory_folder
 from tfring.version import __version__
 
 
@@ -65,7 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        return _compare(options) if options.compare else _run(options)
+        if options.compare:
+            return _compare(options)
+        return _report(options) if options.report else _run(options)
     except UsageError as error:
         print(f"tfring run: {error}", file=sys.stderr)
         return 2
@@ -103,6 +106,21 @@ def _run(options: argparse.Namespace, **environment: str) -> int:
         merge_lines=not options.no_merge_lines,
     )
     return JobRunner(job, merger).run()
+
+
+def _report(options: argparse.Namespace) -> int:
+    """Runs the job, and prints where its time went; returns the job's exit code."""
+    given = os.environ.get("TFRING_RECORD_DIR")
+    if given is None and not all(is_local(slot.host) for slot in job_options(options).slots):
+        raise UsageError("--report with other hosts needs TFRING_RECORD_DIR, a folder of all hosts")
+    with tempfile.TemporaryDirectory(prefix="tfring-report-", dir=memory_folder()) as own:
+        folder = given or own
+        code = _run(options, TFRING_RECORD_DIR=folder)
+        try:
+            report.show([folder], to_errors=True)
+        except (OSError, ValueError) as error:
+            print(f"tfring run: no report: {error}", file=sys.stderr)
+    return code
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -152,6 +152,11 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         help="run the program with 1 rank and then with N, and say after which step of fit which "
         "weight differs first; see docs/recipes.md",
     )
+    add(
+        "--report",
+        action="store_true",
+        help="print where the time went when the job is over; see docs/stragglers.md",
+    )
     add("--compare-steps", type=int, default=10, metavar="K", help="steps of each (default 10)")
     add("--verbose", action="store_true", help="print which rank is started on which host")
 

@@ -137,13 +137,24 @@ def steps_in_flight() -> int:
     return int(_functions().TfringStepsInFlight())
 
 
+def input_microseconds() -> int | None:
+    """Returns for how long tf.data has kept this process waiting for elements so far.
+
+    In microseconds, of all iterators together; None where TensorFlow does not count that. Takes
+    about 0.1 ms.
+    """
+    load()
+    counted = int(_functions().TfringInputMicroseconds())
+    return None if counted < 0 else counted
+
+
 @functools.cache
 def _functions() -> Any:
     """The library's plain C functions."""
     functions = ctypes.CDLL(str(_native.library_dir() / OPS_LIBRARY))
     functions.TfringJoins.argtypes = [ctypes.c_int32]
     counters = ("TfringForwardedOutputs", "TfringAllocatedOutputs", "TfringJoins")
-    for name in (*counters, "TfringStepsInFlight"):
+    for name in (*counters, "TfringStepsInFlight", "TfringInputMicroseconds"):
         getattr(functions, name).restype = ctypes.c_int64
     return functions
 

@@ -80,9 +80,14 @@ def default_folder() -> Path:
 
     A file on a disk would make the ranks wait for that disk now and then.
     """
+    return memory_folder() / f"tfring-{os.getuid()}"
+
+
+def memory_folder() -> Path:
+    """Returns a folder whose files are in memory; where there is none, that of temporary files."""
     memory = Path("/dev/shm")
-    base = memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
-    return base / f"tfring-{os.getuid()}"
+    usable = memory.is_dir() and os.access(memory, os.W_OK)
+    return memory if usable else Path(tempfile.gettempdir())
 
 
 def jobs(base: Path | None = None) -> list[Path]:

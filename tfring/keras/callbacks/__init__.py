@@ -14,6 +14,7 @@ from tfring.keras.callbacks.learning_rate import (
     LearningRateWarmupCallback,
 )
 from tfring.keras.callbacks.metrics import MetricAverageCallback
+from tfring.keras.callbacks.observing.stragglers import StragglerCallback
 
 __all__ = [
     "BestModelCheckpoint",
@@ -23,6 +24,7 @@ __all__ = [
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
+    "StragglerCallback",
 ]
 
 

@@ -1,0 +1,128 @@
+"""Where the time of steps goes, for jobs whose records have times that are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from record_writer import MS, write_record, write_training
+
+from tfring.recorder.job import load_job
+from tfring.recorder.layout import KINDS, CallFlags
+from tfring.recorder.reader import read_record
+from tfring.report.job_steps import job_steps
+from tfring.report.slowdowns import find_slowdowns
+from tfring.report.step_times import step_times
+from tfring.report.summary import make_report
+from tfring.report.traffic import traffic
+
+
+def test_every_part_of_a_step_is_told_apart(tmp_path: Path) -> None:
+    """Buckets are ready after 5 and 10 ms on rank 0, 7 and 14 on rank 1, 6 and 12 on rank 2."""
+    own = np.repeat([[10.0], [14.0], [12.0]], 5, axis=1)
+    steps = job_steps(load_job([write_training(tmp_path, own)]))
+    assert steps.number.tolist() == [2, 3, 4, 5]  # when the first one began is not known
+    np.testing.assert_array_equal(steps.own / MS, own[:, 1:])
+    np.testing.assert_array_equal(steps.waiting[:, 0] / MS, [4, 0, 2])
+    np.testing.assert_array_equal(steps.exposed[:, 0] / MS, [2, 2, 2])  # the last bucket
+    np.testing.assert_array_equal(steps.overlapped[:, 0] / MS, [2, 2, 2])  # the first one
+    assert set(steps.last_rank.tolist()) == {1}
+    assert set((steps.waited_for / MS).tolist()) == {2.0}
+    assert set(steps.bytes.tolist()) == {3000}
+    assert steps.efficiency == pytest.approx((10 + 14 + 12) / (3 * 16))
+
+
+def test_without_the_record_of_rank_0_the_others_tell_who_was_late(tmp_path: Path) -> None:
+    write_training(tmp_path, np.repeat([[10.0], [14.0], [12.0]], 5, axis=1))
+    (tmp_path / "rank-0.record").unlink()
+    report = make_report(load_job([tmp_path]))
+    assert report.missing == (0,)
+    assert report.steps.ranks == (1, 2)
+    assert set(report.steps.last_rank.tolist()) == {1}
+    assert set((report.steps.waited_for / MS).tolist()) == {2.0}
+    assert report.slowest is not None and report.slowest.rank == 1
+
+
+def call(name: str, step: int, begin: float, **more: int) -> dict[str, int | str]:
+    times = {"submitted": begin * MS, "planned": (begin + 1) * MS, "ended": (begin + 2) * MS}
+    flags = int(CallFlags.BUCKET)
+    return {"name": name, "invocation": step, "flags": flags, **times, **more}  # type: ignore[dict-item]
+
+
+def test_steps_that_are_not_complete_are_left_out(tmp_path: Path) -> None:
+    calls = [call("b", 1, 15)]  # the other call of this step has been overwritten
+    calls += [call(name, step, step * 10) for step in (2, 3, 4, 5) for name in "ab"]
+    calls[4] = call("b", 3, 30, status=10)
+    calls[8] = call("b", 5, 50, ended=0)
+    found = step_times(read_record(write_record(tmp_path / "r", 0, 1, calls=calls)).raw_calls)
+    assert found.number.tolist() == [2, 4]
+
+
+def test_a_second_model_begins_to_count_anew(tmp_path: Path) -> None:
+    calls = [call("old", step, step * 10) for step in range(1, 50)]
+    calls += [call(name, step, 1000 + step * 10) for step in range(1, 4) for name in ("x", "y")]
+    found = step_times(read_record(write_record(tmp_path / "r", 0, 1, calls=calls)).raw_calls)
+    assert found.number.tolist() == [1, 2, 3]
+    assert found.began.tolist() == [0, 1012 * MS, 1022 * MS]
+
+
+def test_a_job_without_steps_has_a_report(tmp_path: Path) -> None:
+    write_record(tmp_path / "rank-0.record", 0, 2, ended=3, failed=1)
+    report = make_report(load_job([tmp_path]))
+    assert report.steps.efficiency is None and report.slowest is None
+    assert report.missing == (1,) and report.ranks[0].failed == 1
+
+
+def uneven(rng: np.random.Generator, ranks: int, steps: int) -> np.ndarray:
+    """Steps of 100 ms, more or less, of which some are very slow."""
+    slow = (rng.random((ranks, steps)) < 0.01) * 300
+    return 100 * rng.lognormal(0, 0.1, (ranks, steps)) + slow
+
+
+def test_a_rank_that_becomes_slow_is_named_with_its_step(tmp_path: Path) -> None:
+    own = uneven(np.random.default_rng(1), 3, 400)
+    own[2, 150:320] += 30
+    (found,) = find_slowdowns(job_steps(load_job([write_training(tmp_path, own)])))
+    assert found.rank == 2
+    assert abs(found.step - 151) <= 5
+    assert found.until is not None and abs(found.until - 321) <= 5
+    assert found.more / MS == pytest.approx(30, rel=0.2)
+
+
+def test_what_all_ranks_have_in_common_names_none(tmp_path: Path) -> None:
+    own = uneven(np.random.default_rng(2), 3, 400)
+    own[:, 200:] += 30
+    assert find_slowdowns(job_steps(load_job([write_training(tmp_path, own)]))) == []
+
+
+def test_a_rank_is_not_slow_because_the_other_became_faster(tmp_path: Path) -> None:
+    own = uneven(np.random.default_rng(3), 2, 400)
+    own[0, 200:] *= 0.5
+    assert find_slowdowns(job_steps(load_job([write_training(tmp_path, own)]))) == []
+
+
+def test_slower_communication_is_no_ranks_fault(tmp_path: Path) -> None:
+    own = uneven(np.random.default_rng(4), 2, 300)
+    folder = write_training(tmp_path, own)
+    job = load_job([folder])
+    steps = job_steps(job)
+    steps.exposed[:, 100:] += 20 * MS
+    steps.exposed[:] += np.random.default_rng(5).normal(0, MS, steps.exposed.shape).astype(int)
+    (found,) = find_slowdowns(steps)
+    assert found.rank is None and abs(found.step - 102) <= 3
+    assert "communication has become slower since step" in found.text()
+
+
+def test_what_a_rank_has_sent_is_spread_as_the_algorithms_do(tmp_path: Path) -> None:
+    """A large allreduce goes around the ring, a small one to all."""
+    plan = {"kind": KINDS.index("allreduce"), "members": 3}
+    for rank in range(3):
+        plans = [{**plan, "bytes": 1 << 20}, {**plan, "bytes": 1 << 18}]
+        path = tmp_path / f"rank-{rank}.record"
+        write_record(path, rank, 3, plans=plans, bytes_sent=1000 * (rank + 1))
+    found = traffic(load_job([tmp_path]))
+    np.testing.assert_allclose(found.sum(axis=1), [1000, 2000, 3000])
+    # Of 5 parts of 256 KiB four go to the next rank, and of the last one half.
+    np.testing.assert_allclose(found[0], [0, 900, 100])
+    np.testing.assert_allclose(found[2], [2700, 300, 0])

@@ -1,0 +1,170 @@
+"""Change points: where a series of times goes over to another level for good.
+
+There is no threshold on times. All places where a series could be cut in two are tried, and the
+parts compared by their ranks (the statistic of Mann and Whitney), so that a few very slow steps
+(garbage collection, a checkpoint) count no more than any that are a little slow: A. N. Pettitt, "A
+non-parametric approach to the change-point problem", Applied Statistics 28, 1979; as a monitor of
+what is being measured D. M. Hawkins and Q. Deng, "A nonparametric change-point control chart",
+Journal of Quality Technology 42, 2010. Later and earlier changes are found in the parts (binary
+segmentation: L. J. Vostrikova, 1981).
+
+Steps that follow one another are often alike, which would look like a change: the statistic is
+divided by the growth of its variance that their autocorrelation causes (the initial positive
+sequence of C. J. Geyer, "Practical Markov chain Monte Carlo", Statistical Science 7, 1992).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+# In standard deviations. A monitor looks hundreds of times at hundreds of places where to cut, and
+# must not be wrong once in a hundred runs.
+SURE = 5.2
+LEAST_BEFORE = 30
+LEAST_AFTER = 15
+# So many values are looked at when measuring: a change is seen soon after it happens.
+WINDOW = 300
+_LOOK = 10  # after so many more
+_COMPARED = 300  # values on each side of a cut, to say how large a change is
+_MOST_LAGS = 50
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of level.
+
+    Attributes:
+        index: Of the first value on the new level.
+        shift: By how much the values have become larger: the median of all differences between
+            values after and before (the estimate of Hodges and Lehmann).
+        score: How sure it is, in standard deviations.
+    """
+
+    index: int
+    shift: float
+    score: float
+
+
+def find_change(
+    values: Array, before: int = LEAST_BEFORE, after: int = LEAST_AFTER
+) -> Change | None:
+    """Returns the clearest change of level, or None where there is none.
+
+    Args:
+        values: In order of time.
+        before: At least so many values are on the old level.
+        after: At least so many values are on the new level.
+    """
+    count = len(values)
+    if count < before + after:
+        return None
+    ranks = _ranks(values)
+    cuts = np.arange(before, count - after + 1)
+    # The ranks of the first `cuts` values add up to this on average, if nothing changes.
+    sums = np.cumsum(ranks)[cuts - 1] - cuts * (count + 1) / 2
+    spread = float(np.var(ranks)) * cuts * (count - cuts) / (count - 1)
+    if not spread.all():
+        return None  # all values are equal
+    scores = np.abs(sums) / np.sqrt(spread)
+    best = int(np.argmax(scores))
+    cut = int(cuts[best])
+    if scores[best] < SURE:
+        return None
+    shift = _shift(values[:cut], values[cut:])
+    growth = _growth(ranks, cut)
+    by_size = abs(shift) / _error(values, cut) if growth > 1 else 0.0
+    score = float(max(scores[best], by_size) / np.sqrt(growth))
+    return Change(cut, shift, score) if score >= SURE else None
+
+
+def _error(values: Array, cut: int) -> float:
+    """Returns the standard error of a shift, from the median absolute deviation of both parts.
+
+    Ranks do not tell a large change from a small one once the parts do not overlap, which a few
+    values cannot make up for that are alike because they follow one another.
+    """
+    old, new = values[:cut], values[cut:]
+    rest = np.concatenate([old - np.median(old), new - np.median(new)])
+    spread = 1.4826 * float(np.median(np.abs(rest)))  # as of a normal distribution
+    return max(spread * math.sqrt(1 / len(old) + 1 / len(new)), 1e-300)
+
+
+def find_changes(values: Array) -> list[Change]:
+    """Returns all changes of level, in order of time.
+
+    The series is gone through as if it was being measured, so that a level that lasts only for a
+    while is found before it ends; then what is between two changes is looked at as a whole, where
+    smaller changes show.
+
+    Args:
+        values: In order of time.
+    """
+    cuts = [0]
+    for end in range(LEAST_BEFORE + LEAST_AFTER, len(values) + 1, _LOOK):
+        begin = max(cuts[-1], end - WINDOW)
+        found = find_change(values[begin:end])
+        if found is not None:
+            cuts.append(begin + found.index)
+    ends = [*cuts[1:], len(values)]
+    for begin, end in zip(list(cuts), ends, strict=True):
+        cuts += [begin + cut for cut in _split(values[begin:end])]
+    return _placed(values, sorted(cuts)[1:])
+
+
+def _split(values: Array) -> list[int]:
+    found = find_change(values, LEAST_BEFORE, LEAST_BEFORE)
+    if found is None:
+        return []
+    later = _split(values[found.index :])
+    return [*_split(values[: found.index]), found.index, *(found.index + cut for cut in later)]
+
+
+def _placed(values: Array, cuts: list[int]) -> list[Change]:
+    """Returns the changes at these cuts, each placed anew between its neighbours."""
+    found: list[Change] = []
+    for position, cut in enumerate(cuts):
+        begin = found[-1].index if found else 0
+        end = cuts[position + 1] if position + 1 < len(cuts) else len(values)
+        better = find_change(values[begin:end])
+        if better is not None:
+            cut = begin + better.index
+        score = SURE if better is None else better.score
+        found.append(Change(cut, _shift(values[begin:cut], values[cut:end]), score))
+    return found
+
+
+def _shift(old: Array, new: Array) -> float:
+    return float(np.median(np.subtract.outer(new[:_COMPARED], old[-_COMPARED:])))
+
+
+def _ranks(values: Array) -> Array:
+    """Returns the place of every value in their order, from 1 on; equal ones share the mean."""
+    order = np.argsort(values)
+    ordered = values[order]
+    ranks: Array = np.empty(len(values))
+    ranks[order] = np.arange(1, len(values) + 1)
+    if (ordered[1:] == ordered[:-1]).any():
+        below = np.searchsorted(ordered, values, side="left")
+        upto = np.searchsorted(ordered, values, side="right")
+        ranks = (below + upto + 1) / 2
+    return ranks
+
+
+def _growth(ranks: Array, cut: int) -> float:
+    """Returns by what autocorrelation multiplies the variance of a sum; at least 1."""
+    rest = ranks - np.where(np.arange(len(ranks)) < cut, ranks[:cut].mean(), ranks[cut:].mean())
+    power = float(rest @ rest)
+    noise = 1 / np.sqrt(len(rest))
+    growth = 1.0
+    for lag in range(1, min(_MOST_LAGS, len(rest) // 4)):
+        alike = float(rest[:-lag] @ rest[lag:]) / power if power else 0.0
+        if alike < noise:
+            break
+        growth += 2 * alike
+    return growth

@@ -1,0 +1,150 @@
+"""Ranks that have become slow: since which step, by how much, and in what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfring.report.changes import Array, Change, find_changes
+from tfring.report.job_steps import JobSteps
+
+# A change that is sure but smaller than this part of a step is not worth a word.
+LEAST_SHARE = 0.05
+INPUT = "input pipeline"
+COMPUTE = "computation"
+OWN_WORK = "own work (input or computation)"
+COMMUNICATION = "communication"
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """A change for the worse.
+
+    Attributes:
+        rank: Whose; None: of the communication of all ranks.
+        step: The first slow one.
+        more: Nanoseconds per step more than before.
+        part: In what: INPUT, COMPUTE, OWN_WORK or COMMUNICATION.
+        until: The first step that was fast again; None: none so far.
+    """
+
+    rank: int | None
+    step: int
+    more: float
+    part: str
+    until: int | None = None
+
+    def text(self, ranks: Sequence[int] | None = None) -> str:
+        """Returns a sentence about it.
+
+        Args:
+            ranks: Which ranks are meant, if `rank` is a position among them.
+        """
+        rank = self.rank if ranks is None or self.rank is None else ranks[self.rank]
+        much = f"{self.more / 1e6:.3g} ms more per step than before"
+        if self.rank is None:
+            since = f"communication has become slower since step {self.step}: {much}"
+        else:
+            since = f"rank {rank} has become slow since step {self.step}: {much}"
+            since += f", in its {self.part}"
+        return since if self.until is None else f"{since}; fast again since step {self.until}"
+
+
+def find_slowdowns(steps: JobSteps) -> list[Slowdown]:
+    """Returns what has become slower while the job ran, the first change first.
+
+    A rank counts as slow if its own work takes longer than before, also in comparison to the other
+    ranks, and steps with it: what all ranks have in common, like larger batches, names nobody.
+
+    Args:
+        steps: Of the job.
+    """
+    if len(steps.number) == 0:
+        return []
+    found: list[Slowdown] = []
+    least = LEAST_SHARE * float(np.median(steps.total))
+    total = steps.total.mean(axis=0)
+    for position, rank in enumerate(steps.ranks):
+        own = steps.own[position]
+        changes = find_changes(excess(steps.own, position))
+        ends = [*(one.index for one in changes), len(own)][1:]
+        end_of = {one.index: end for one, end in zip(changes, ends, strict=True)}
+        for one, until in worse(changes, least):
+            end = end_of[one.index]
+            if matters(own[:end], total[:end], one.index, one.shift):
+                found.append(_slowdown(steps, rank, one, until, OWN_WORK))
+    shared = np.median(steps.exposed, axis=0)
+    for one, until in worse(find_changes(shared), least):
+        found.append(_slowdown(steps, None, one, until, COMMUNICATION))
+    return sorted(found, key=lambda one: one.step)
+
+
+def _slowdown(
+    steps: JobSteps, rank: int | None, change: Change, until: int | None, part: str
+) -> Slowdown:
+    again = None if until is None else int(steps.number[until])
+    return Slowdown(rank, int(steps.number[change.index]), change.shift, part, again)
+
+
+def excess(own: Array, position: int) -> Array:
+    """Returns by how much more than the other ranks a rank has worked, by step.
+
+    Args:
+        own: Own work by rank and step.
+        position: Which row is the rank's.
+    """
+    others = np.delete(own, position, axis=0)
+    more: Array = own[position] - (np.median(others, axis=0) if len(others) else 0.0)
+    return more
+
+
+def matters(own: Array, total: Array, index: int, shift: float) -> bool:
+    """Returns whether a rank has become slow that was compared with the others.
+
+    Its own work has to take longer, too: where another rank has become faster, this one is slow by
+    comparison only. And steps have to take longer: where ranks take turns in waiting for their
+    input, each is now fast and now slow, and the job is as fast as before.
+
+    Args:
+        own: The rank's own work by step.
+        total: How long the steps took.
+        index: Where the comparison with others has changed.
+        shift: By how much.
+    """
+    # As many steps before as after, so that what changed long before does not count.
+    begin = max(0, 2 * index - len(own))
+
+    own_rise = float(np.median(own[index:]) - np.median(own[begin:index]))
+    # Of many uneven ranks the slowest of a step is slow already, so that steps become longer by
+    # less than the shift.
+    total_rise = _middle(total[index:]) - _middle(total[begin:index])
+    return own_rise > shift / 2 and total_rise > shift / 8
+
+
+def _middle(values: Array) -> float:
+    """Returns the mean without the smallest and the largest tenth."""
+    left_out = len(values) // 10
+    return float(np.sort(values)[left_out : len(values) - left_out].mean())
+
+
+def worse(changes: Sequence[Change], least: float) -> list[tuple[Change, int | None]]:
+    """Returns the changes to larger values, each with the index where that is made good again.
+
+    Args:
+        changes: Of one series, in order of time.
+        least: Smaller ones are left out.
+    """
+    found: list[tuple[Change, int | None]] = []
+    for position, one in enumerate(changes):
+        if one.shift < least:
+            continue
+        level, until = one.shift, None
+        for later in changes[position + 1 :]:
+            level += later.shift
+            if level < one.shift / 2:
+                until = later.index
+                break
+        found.append((one, until))
+    return found

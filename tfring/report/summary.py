@@ -1,0 +1,173 @@
+"""What a report says, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfring.recorder.job import JobRecords
+from tfring.recorder.layout import EventType
+from tfring.recorder.reader import Record, process_state
+from tfring.report.job_steps import JobSteps, job_steps
+from tfring.report.slowdowns import Slowdown, find_slowdowns
+
+_NOTES = 20
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """One rank; times are nanoseconds.
+
+    Attributes:
+        rank: Which.
+        host: On which host.
+        state: "running", "stopped", "ended", "failed", or "gone" without having said why.
+        own: Median of its own work per step; None: no steps are known.
+        waiting: Median of its waiting for other ranks per step.
+        exposed: Median of communication per step that no computation hid.
+        overlapped: Median of communication per step that was hidden.
+        last: How often it was the last, as rank 0 saw it, of all calls since the start.
+        late: What the others have waited for it in the steps of the report.
+        input_share: Part of the time since the start in which it waited for input, where the
+            program has said so (core.mark_step); None: not known.
+        samples: Trained on so far; None: not known.
+        calls: Collectives that have ended.
+        failed: Of these, with an error.
+        bytes: Of tensors of its calls.
+        bytes_sent: Over connections and shared memory.
+        cache_hits: Calls that were asked for by their number in the response cache.
+        plans: Plans of several ranks that the record still has.
+        fused: Calls of these per plan, on average; None without plans.
+    """
+
+    rank: int
+    host: str
+    state: str
+    own: float | None
+    waiting: float | None
+    exposed: float | None
+    overlapped: float | None
+    last: int | None
+    late: int
+    input_share: float | None
+    samples: int | None
+    calls: int
+    failed: int
+    bytes: int
+    bytes_sent: int
+    cache_hits: int
+    plans: int
+    fused: float | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the records of a job say of its speed.
+
+    Attributes:
+        job: Its number.
+        size: How many ranks it has.
+        missing: Ranks without a record.
+        ranks: One summary for each record.
+        steps: The steps that all records have.
+        slowdowns: What has become slower.
+        notes: The last lines that the program has written into the records, as (rank, text):
+            among them what StragglerCallback has found.
+    """
+
+    job: str
+    size: int
+    missing: tuple[int, ...]
+    ranks: tuple[RankSummary, ...]
+    steps: JobSteps
+    slowdowns: tuple[Slowdown, ...]
+    notes: tuple[tuple[int, str], ...]
+
+    @property
+    def slowest(self) -> RankSummary | None:
+        """The rank that the others have waited for longest; None if they waited for nobody."""
+        late = [rank for rank in self.ranks if rank.late]
+        return max(late, key=lambda rank: rank.late, default=None)
+
+
+def make_report(job: JobRecords) -> Report:
+    """Returns what the records of a job say of its speed.
+
+    Args:
+        job: Its records.
+    """
+    steps = job_steps(job)
+    late = steps.waited_by_rank()
+    first = job.records.get(0)
+    ranks = [
+        _summary(record, steps, late.get(rank, 0), _last(first, rank))
+        for rank, record in job.records.items()
+    ]
+    notes = [
+        (rank, event.text)
+        for rank, record in job.records.items()
+        for event in record.events
+        if event.type == EventType.MARK and event.text
+    ]
+    return Report(
+        job=job.job,
+        size=job.size,
+        missing=tuple(job.missing),
+        ranks=tuple(ranks),
+        steps=steps,
+        slowdowns=tuple(find_slowdowns(steps)),
+        notes=tuple(notes[-_NOTES:]),
+    )
+
+
+def _summary(record: Record, steps: JobSteps, late: int, last: int | None) -> RankSummary:
+    header = record.header
+    own: float | None = None
+    waiting = exposed = overlapped = own
+    if record.rank in steps.ranks and len(steps.number):
+        row = steps.ranks.index(record.rank)
+        parts = (steps.own, steps.waiting, steps.exposed, steps.overlapped)
+        own, waiting, exposed, overlapped = (float(np.median(part[row])) for part in parts)
+    plans = record.raw_plans[record.raw_plans["members"] > 1]
+    return RankSummary(
+        rank=record.rank,
+        host=record.host,
+        state=_state(record),
+        own=own,
+        waiting=waiting,
+        exposed=exposed,
+        overlapped=overlapped,
+        last=last,
+        late=late,
+        input_share=_input_share(record),
+        samples=int(header["samples"]) or None,
+        calls=int(header["ended"]),
+        failed=int(header["failed"]),
+        bytes=int(header["bytes"]),
+        bytes_sent=int(header["bytes_sent"]),
+        cache_hits=int(header["cache_hits"]),
+        plans=len(plans),
+        fused=float(plans["calls"].mean()) if len(plans) else None,
+    )
+
+
+def _last(first: Record | None, rank: int) -> int | None:
+    if first is None or rank >= len(first.lateness):
+        return None
+    return first.lateness[rank].times
+
+
+def _input_share(record: Record) -> float | None:
+    began = int(record.header["started_monotonic"])
+    spent, until = int(record.header["input_time"]), int(record.header["step_began"])
+    return spent / (until - began) if spent and until > began else None
+
+
+def _state(record: Record) -> str:
+    name = record.state.name.lower()
+    if name == "left":
+        return "ended"
+    if name == "failed":
+        return "failed"
+    return process_state(record.header) or name
