@@ -22,6 +22,7 @@ from tfring.config import SettingError, Settings, read_settings
 from tfring.environments import find_identity
 from tfring.exceptions import described
 from tfring.gpu.nccl import with_nccl
+from tfring.metrics import generation as metrics
 from tfring.process_sets import ProcessSet, registry
 from tfring.recorder.places import end_job, record_options
 from tfring.security import generation
@@ -84,6 +85,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         settings = read_settings(os.environ)
         # Child processes do not inherit it; the next init needs it.
         settings = dataclasses.replace(settings, secret=take_secret(os.environ))
+        metrics.check(settings)
         _set_log_level(settings)
         for warning in settings.unknown:
             _log.warning("%s", warning)
@@ -165,6 +167,7 @@ def _start(membership: Membership, settings: Settings) -> None:
     _state.by_mpi = membership.by_mpi
     generation.begin(membership.key)
     registry.begin_generation(membership.mpi_group)
+    metrics.begin(membership.rank, membership.local_rank, _state.record, settings)
     if not _state.at_exit_registered:
         atexit.register(_at_exit)
         _state.at_exit_registered = True
@@ -230,6 +233,7 @@ def _leave(error: str) -> None:
         if not is_initialized():
             return
         interrupts.unwatch()
+        metrics.end()
         _native.core.shutdown(error)
         if _state.record is not None:
             end_job(_state.record)

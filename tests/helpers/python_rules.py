@@ -24,12 +24,13 @@ ARROWS: dict[str, set[str]] = {
     "gpu": {"_native"},
     "recorder": set(),
     "commands": {"recorder"},
+    "metrics": {"version", "config", "_native", "security", "recorder"},
     "bootstrap": {"version", "config", "environments", "security"},
     "topology": {"_native"},
     "process_sets": {"_native", "exceptions", "bootstrap", "topology"},
     "world": {
         *("config", "_native", "exceptions", "signals", "environments", "security"),
-        *("gpu", "bootstrap", "topology", "process_sets", "recorder"),
+        *("gpu", "bootstrap", "topology", "process_sets", "recorder", "metrics"),
     },
     "ops": {"config", "_native", "topology", "process_sets"},
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
@@ -63,7 +64,11 @@ THIRD_PARTY: dict[str, set[str]] = {
     "keras": {"compat", "keras"},
     "mpi4py": {"bootstrap"},
     "pynvml": {"gpu"},
-    "numpy": {"process_sets", "collectives", "sharding", "comparison", "keras", "recorder"},
+    "numpy": {
+        *("process_sets", "collectives", "sharding", "comparison", "keras", "recorder", "metrics"),
+    },
+    "opentelemetry": {"metrics"},
+    "prometheus_client": {"metrics"},
     "tensorboard": {"keras"},
     "tensorflow": {
         *("exceptions", "ops", "collectives", "sharding", "training", "compat", "keras2", "keras"),
