@@ -42,6 +42,7 @@ ARROWS: dict[str, set[str]] = {
     "keras": {
         *("config", "_native", "exceptions", "topology", "process_sets"),
         *("ops", "collectives", "training", "sharding", "comparison", "compat", "keras2"),
+        "metrics",
     },
     "launcher": {
         *("version", "config", "_native", "environments", "security", "bootstrap"),

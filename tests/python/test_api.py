@@ -28,6 +28,7 @@ HOROVOD_NAMES = {
     "tfring.keras.callbacks": """
     BroadcastGlobalVariablesCallback MetricAverageCallback LearningRateScheduleCallback
     LearningRateWarmupCallback BestModelCheckpoint ConsistencyCheckCallback JoinCallback
+    CommunicationMetrics
 """,
 }
 

@@ -168,7 +168,7 @@ def _add_totals(found: _Families, totals: Totals, news: News) -> None:
         "failed_calls": header["failed"],
         "tensor_bytes": header["bytes"],
         "unseen_calls": news.unseen_calls,
-        "steps": max(news.newest_step, header["step"], 0),
+        "steps": max(news.steps_begun, header["step"], 0),
         **{
             name: totals.counters[name]
             for name in (

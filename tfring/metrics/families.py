@@ -44,7 +44,10 @@ _COUNTERS = (
     ("plans", "Plans that this rank has run; a plan is one call or several that were fused."),
     ("tensors", "Tensors in these plans."),
     ("cache_hits", "Requests that were sent as a number of the response cache."),
-    ("steps", "Training steps begun: calls of a gradient bucket, or what the program marked."),
+    (
+        "steps",
+        "Training steps begun, or the step that the program has marked.",
+    ),
     ("observed_steps", "Steps over of which the record still had all calls at a scrape."),
     ("communication_seconds", "Time with a gradient bucket under way, of observed steps."),
     (

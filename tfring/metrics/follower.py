@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfring.metrics.step_times import StepTimes, new_steps, newest_step
+from tfring.metrics.step_times import Series, StepTimes, new_steps
 from tfring.recorder.reader import read_rings
 
 
@@ -24,7 +24,7 @@ class News:
         open_calls: All calls that have not ended.
         lateness: On rank 0, of each rank: an array of layout.RANK.
         steps: Steps that are over since the last look, with where their time went.
-        newest_step: The number of the newest step that has begun; 0: none.
+        steps_begun: How many steps have begun.
         unseen_calls: How many calls have been overwritten before any look saw their end.
         read: When this was read, in nanoseconds of the monotonic clock.
     """
@@ -36,7 +36,7 @@ class News:
     open_calls: np.ndarray[Any, Any]
     lateness: np.ndarray[Any, Any]
     steps: list[StepTimes]
-    newest_step: int
+    steps_begun: int
     unseen_calls: int
     read: int
 
@@ -57,8 +57,8 @@ class RecordFollower:
         self.path = Path(path)
         self._calls = self._plans = np.zeros(0, dtype=np.uint64)  # ended at the last look
         self._event = 0
-        self._steps: dict[int, int] = {}
-        self._seen = self._unseen = self._newest_step = 0
+        self._steps: dict[Series, int] = {}
+        self._seen = self._unseen = self._steps_begun = 0
 
     def look(self, all_are_over: bool = False) -> News:
         """Returns what is new.
@@ -78,7 +78,8 @@ class RecordFollower:
         if len(events):
             self._event = int(events["number"].max())
         self._seen += len(calls)
-        self._newest_step = max(self._newest_step, newest_step(rings.calls))
+        steps, begun = new_steps(rings.calls, self._steps, all_are_over)
+        self._steps_begun = max(self._steps_begun, begun)
         self._unseen = max(self._unseen, rings.header["ended"] - self._seen)
         return News(
             header=rings.header,
@@ -87,8 +88,8 @@ class RecordFollower:
             events=events,
             open_calls=rings.calls[~over],
             lateness=rings.ranks,
-            steps=new_steps(rings.calls, self._steps, all_are_over),
-            newest_step=self._newest_step,
+            steps=steps,
+            steps_begun=self._steps_begun,
             unseen_calls=self._unseen,
             read=rings.read,
         )

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from tfring.metrics.follower import News, RecordFollower
-from tfring.metrics.step_times import StepTimes
-from tfring.recorder.layout import KINDS, STATUSES, CallFlags
+from tfring.metrics.step_times import Series, StepTimes, steps_of_calls
+from tfring.recorder.layout import KINDS, STATUSES
 from tfring.recorder.reader import RecordError
 from tfring.version import __version__
 
@@ -43,9 +43,9 @@ class SpanExporter:
         self._tracer = trace.get_tracer("tfring", __version__)
         self._follower = RecordFollower(record)
         self._slow = slow_seconds
-        self._last: dict[int, StepTimes] = {}
-        # Slow plans of steps that are not over, by process set and step.
-        self._held: dict[tuple[int, int], list[Any]] = defaultdict(list)
+        self._last: dict[Series, StepTimes] = {}
+        # Slow plans of steps that are not over.
+        self._held: dict[tuple[Series, int], list[Any]] = defaultdict(list)
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfring-spans", daemon=True)
         self._thread.start()
@@ -84,8 +84,8 @@ class SpanExporter:
             self._plan_span(plan, wall, own, None)
 
     def _step_span(self, step: StepTimes, wall: int, own: dict[str, Any]) -> None:
-        before = self._last.get(step.process_set)
-        self._last[step.process_set] = step
+        before = self._last.get(step.series)
+        self._last[step.series] = step
         follows = before is not None and before.number == step.number - 1
         begin = before.end if before is not None and follows else step.begin
         span = self._tracer.start_span(
@@ -95,14 +95,15 @@ class SpanExporter:
             attributes={
                 **own,
                 "tfring.step": step.number,
-                "tfring.process_set": step.process_set,
+                "tfring.process_set": step.series[0],
+                "tfring.gradients": step.series[1],
                 "tfring.gradient_bytes": step.bytes,
                 "tfring.communication_seconds": step.communication * _NANO,
                 "tfring.exposed_seconds": step.exposed * _NANO,
                 "tfring.waiting_seconds": step.waiting * _NANO,
             },
         )
-        for plan in self._held.pop((step.process_set, step.number), []):
+        for plan in self._held.pop((step.series, step.number), []):
             self._plan_span(plan, wall, own, span)
         span.end(end_time=max(step.end, begin) + wall)
 
@@ -128,8 +129,8 @@ class SpanExporter:
 
 def _slow_plans(
     news: News, slow_seconds: float
-) -> list[tuple[dict[str, Any], tuple[int, int] | None]]:
-    """Returns what a span says of each plan, with the process set and number of its step if any."""
+) -> list[tuple[dict[str, Any], tuple[Series, int] | None]]:
+    """Returns what a span says of each plan, with the step that it belongs to, if any."""
     plans = news.ended_plans
     begun = np.where(plans["started"] != 0, plans["started"], plans["queued"])
     found = []
@@ -138,8 +139,7 @@ def _slow_plans(
         # Its calls have ended with it, or are about to.
         calls = np.concatenate([news.ended_calls, news.open_calls])
         calls = calls[calls["sequence"] == plan["sequence"]]
-        bucket = calls[calls["flags"] & CallFlags.BUCKET != 0]
-        step = (int(plan["process_set"]), int(bucket["invocation"][0])) if len(bucket) else None
+        step = next((step for step in steps_of_calls(calls) if step is not None), None)
         span = {
             "kind": KINDS[int(plan["kind"])],
             "begin": int(begun[at]),

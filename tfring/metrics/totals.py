@@ -9,7 +9,7 @@ import numpy as np
 
 from tfring.metrics.families import FAMILIES
 from tfring.metrics.follower import News
-from tfring.metrics.step_times import StepTimes
+from tfring.metrics.step_times import Series, StepTimes
 from tfring.recorder.layout import KINDS, EventType
 
 _NANO = 1e-9
@@ -52,7 +52,7 @@ class Totals:
         }
         self.counters: dict[str, float] = defaultdict(float)
         self.events: dict[str, int] = {type.name.lower(): 0 for type in EventType}
-        self._last_end: dict[int, StepTimes] = {}
+        self._last: dict[Series, StepTimes] = {}
 
     def add(self, news: News) -> None:
         """Adds what a look at the record has found."""
@@ -75,11 +75,11 @@ class Totals:
         self.counters["exposed_communication_seconds"] += step.exposed * _NANO
         self.counters["waiting_seconds"] += step.waiting * _NANO
         self.counters["gradient_bytes"] += step.bytes
-        before = self._last_end.get(step.process_set)
+        before = self._last.get(step.series)
         if before is not None and before.number == step.number - 1:
             duration = np.array([(step.end - before.end) * _NANO])
             self._histogram("step_duration_seconds").add(duration)
-        self._last_end[step.process_set] = step
+        self._last[step.series] = step
 
     def _add(self, name: str, entries: Any, begun: Any, ended: Any) -> None:
         seconds = np.maximum(ended - begun, 0) * _NANO

@@ -14,10 +14,12 @@ from tfring.keras.callbacks.learning_rate import (
     LearningRateWarmupCallback,
 )
 from tfring.keras.callbacks.metrics import MetricAverageCallback
+from tfring.keras.callbacks.observing.communication import CommunicationMetrics
 
 __all__ = [
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "CommunicationMetrics",
     "ConsistencyCheckCallback",
     "JoinCallback",
     "LearningRateScheduleCallback",

@@ -1,0 +1,1 @@
+"""Callbacks that look at how fast the ranks are."""
