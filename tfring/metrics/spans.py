@@ -22,6 +22,7 @@ _log = logging.getLogger("tfring")
 
 _NANO = 1e-9
 PERIOD_SECONDS = 5.0
+_CLOSE_SECONDS = 10.0
 
 
 class SpanExporter:
@@ -51,9 +52,12 @@ class SpanExporter:
         self._thread.start()
 
     def close(self) -> None:
-        """Makes spans of all that has ended by now, and ends the thread."""
+        """Makes spans of all that has ended by now, and ends the thread.
+
+        Does not wait for ever, should the program's tracer provider not return.
+        """
         self._done.set()
-        self._thread.join()
+        self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
         over = False

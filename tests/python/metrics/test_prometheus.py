@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launcher_tools import REPORT, start, wait_until, write_script
+from launcher_tools import REPORT, ROOT, start, wait_until, write_script
 
 from tfring.recorder.job import load_job
 from tfring.recorder.layout import EventType
@@ -105,11 +106,33 @@ def prometheus(folder: Path, config: dict[str, Any]) -> Iterator[str]:
 
 def query(api: str, text: str) -> dict[str, float]:
     """The present values of an expression, by rank."""
+    return {s["metric"]["rank"]: float(s["value"][1]) for s in evaluate(api, text)}
+
+
+def panel_queries() -> list[str]:
+    """The expressions of the dashboard's panels, with values for its variables."""
+    dashboard = json.loads((ROOT / "docs/grafana/tfring.json").read_text("utf-8"))
+    texts = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    variables = {"$instance": ".*", "$rank": ".*", "$__rate_interval": "1m"}
+    for name, value in variables.items():
+        texts = [text.replace(name, value) for text in texts]
+    return texts
+
+
+def evaluate(api: str, text: str) -> list[Any]:
+    """The series that an expression gives."""
     where = f"http://{api}/api/v1/query?{urllib.parse.urlencode({'query': text})}"
-    with contextlib.suppress(OSError), urllib.request.urlopen(where, timeout=30) as answer:
-        result = json.load(answer)["data"]["result"]
-        return {series["metric"]["rank"]: float(series["value"][1]) for series in result}
-    return {}
+    with urllib.request.urlopen(where, timeout=30) as answer:
+        return list(json.load(answer)["data"]["result"])
+
+
+def understood(api: str, text: str) -> bool:
+    """Whether an expression is valid, and its parts fit together."""
+    try:
+        evaluate(api, text)
+    except urllib.error.HTTPError:
+        return False
+    return True
 
 
 def test_prometheus_scrapes_a_running_job(job: Path) -> None:
@@ -141,3 +164,6 @@ def test_prometheus_scrapes_a_running_job(job: Path) -> None:
         assert waited == pytest.approx({str(r): e.late * 1e-9 for r, e in enumerate(lateness)})
         assert waited["1"] > 0
         assert query(api, "tfring_job_info * on (rank) tfring_job_ranks") == {"0": 2.0, "1": 2.0}
+        wrong = [text for text in panel_queries() if not understood(api, text)]
+        assert wrong == []
+        assert evaluate(api, panel_queries()[0])[0]["value"][1] == "2"
