@@ -39,14 +39,16 @@ for _ in range({CALLS}):
         time.sleep({LATE})
     core.allreduce(np.ones({BYTES // 8}), name="x", op=1)
 report(f"done.{{core.rank()}}", "")
-while not pathlib.Path(sys.argv[1], "stop").exists():
-    time.sleep(0.05)
+if core.rank() == 1:
+    while not pathlib.Path(sys.argv[1], "stop").exists():
+        time.sleep(0.05)
+core.barrier(name="end")  # rank 0 waits here for rank 1
 """
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Path]:
-    """A job of two ranks that has made its calls and stays until the test ends."""
+    """A job of two ranks: both have made their calls, and one waits for the other until the end."""
     token = tmp_path / "token"
     token.write_text("a token\n")
     token.chmod(0o600)
@@ -164,6 +166,8 @@ def test_prometheus_scrapes_a_running_job(job: Path) -> None:
         assert waited == pytest.approx({str(r): e.late * 1e-9 for r, e in enumerate(lateness)})
         assert waited["1"] > 0
         assert query(api, "tfring_job_info * on (rank) tfring_job_ranks") == {"0": 2.0, "1": 2.0}
+        assert query(api, "tfring_open_calls") == {"0": 1.0, "1": 0.0}
+        assert query(api, "tfring_oldest_open_call_age_seconds > 0").keys() == {"0"}
         wrong = [text for text in panel_queries() if not understood(api, text)]
         assert wrong == []
         assert evaluate(api, panel_queries()[0])[0]["value"][1] == "2"
