@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -18,12 +19,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from launcher_tools import ROOT
+from launcher_tools import ROOT, wait_until
 
 import tfring
 from tfring._native import core
 from tfring.config import SettingError
-from tfring.metrics import generation
+from tfring.metrics import generation, server
 from tfring.metrics.families import FAMILIES
 
 pytest.importorskip("prometheus_client")
@@ -235,3 +236,22 @@ def test_scrapes_at_the_same_time_and_silent_clients(job: pytest.MonkeyPatch) ->
             thread.join(60)
     counts = [value(samples(text), "calls_total") for text in results]
     assert counts == [3, 3, 3]
+
+
+def test_connections_are_bounded(job: pytest.MonkeyPatch) -> None:
+    """Clients that say nothing take all places, and give them back when they go."""
+    del job
+    tfring.init()
+    host, port = url().removeprefix("http://").partition("/")[0].split(":")
+    with contextlib.ExitStack() as silent:
+        for _ in range(server._MAX_REQUESTS):
+            silent.enter_context(socket.create_connection((host, int(port))))
+        with pytest.raises(OSError):
+            scrape()
+
+    def answers() -> bool:
+        with contextlib.suppress(OSError):
+            return "tfring_calls_total" in scrape()
+        return False
+
+    assert wait_until(answers)

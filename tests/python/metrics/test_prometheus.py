@@ -100,10 +100,18 @@ def prometheus(folder: Path, config: dict[str, Any]) -> Iterator[str]:
         assert wait_until(lambda: pattern.search(log.read_text()) is not None, 60), log.read_text()
         found = pattern.search(log.read_text())
         assert found is not None
+        assert wait_until(lambda: is_ready(found[1]), 60), log.read_text()
         yield found[1]
     finally:
         process.terminate()
         process.wait(60)
+
+
+def is_ready(api: str) -> bool:
+    """Whether Prometheus can be asked."""
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{api}/-/ready", timeout=30):
+        return True
+    return False
 
 
 def query(api: str, text: str) -> dict[str, float]:
