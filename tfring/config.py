@@ -7,6 +7,7 @@ them itself (ops/runtime/base/config.h); what Python needs is checked here.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -58,6 +59,11 @@ PYTHON_SETTINGS = {
     "RECORD": "0: no record is kept of what this rank calls and runs (default 1)",
     "RECORD_DIR": "folder for the records, which then stay (default: in memory, as long as a job "
     "runs, and longer if it fails)",
+    "METRICS_PORT": "port for Prometheus, plus the local rank; 0: any (default: no endpoint)",
+    "METRICS_ADDR": "the IP address of this endpoint (default 127.0.0.1)",
+    "METRICS_TOKEN_FILE": "file of mode 0600 with the bearer token that it wants",
+    "OTEL_PLAN_SECONDS": "steps, and plans that take longer, become OpenTelemetry spans (default: "
+    "no spans)",
     "LIB_DIR": "folder of the compiled libraries (for developers)",
 }
 
@@ -134,6 +140,7 @@ LOCAL_SETTINGS = frozenset(
 
 DEFAULT_START_TIMEOUT = 60.0
 DEFAULT_MESH_LIMIT = 64
+DEFAULT_METRICS_ADDR = "127.0.0.1"
 
 
 class SettingError(ValueError):
@@ -163,6 +170,10 @@ class Settings:
         stacks: Whether this rank says what its threads do when it is asked, or on SIGUSR1.
         record: Whether a record is kept of what this rank calls and runs.
         record_dir: The folder for it, or None.
+        metrics_port: Of the endpoint for Prometheus on local rank 0; None: there is none.
+        metrics_addr: The IP address of this endpoint.
+        metrics_token_file: The file with the token that it wants, or None.
+        otel_plan_seconds: Plans that take longer become spans; None: nothing does.
         unknown: One warning for every ``TFRING_X`` that nobody knows.
         without_effect: Warnings of those ``HOROVOD_X`` that ask for something that tfring does not
             have.
@@ -186,6 +197,10 @@ class Settings:
     stacks: bool = True
     record: bool = True
     record_dir: str | None = None
+    metrics_port: int | None = None
+    metrics_addr: str = DEFAULT_METRICS_ADDR
+    metrics_token_file: str | None = None
+    otel_plan_seconds: float | None = None
     unknown: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
 
@@ -203,7 +218,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         SettingError: A Python setting has an impossible value.
     """
     values = _collect(environ)
-    port = values.get("RENDEZVOUS_PORT")
+    port, metrics = values.get("RENDEZVOUS_PORT"), values.get("METRICS_PORT")
     return Settings(
         runtime={name: values[name] for name in RUNTIME_SETTINGS if name in values},
         interfaces=tuple(i.strip() for i in values.get("INTERFACE", "").split(",") if i.strip()),
@@ -223,6 +238,10 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         stacks=_switch("STACKS", values, default="1"),
         record=_switch("RECORD", values, default="1"),
         record_dir=values.get("RECORD_DIR") or None,
+        metrics_port=_integer("METRICS_PORT", metrics, 0, 0, 65535) if metrics else None,
+        metrics_addr=_ip_address("METRICS_ADDR", values, DEFAULT_METRICS_ADDR),
+        metrics_token_file=values.get("METRICS_TOKEN_FILE") or None,
+        otel_plan_seconds=_seconds("OTEL_PLAN_SECONDS", values, 0.0) or None,
         unknown=tuple(_unknown_warnings(environ)),
         without_effect=tuple(_horovod_warnings(environ)),
     )
@@ -293,6 +312,14 @@ def _choice(name: str, values: Mapping[str, str], allowed: tuple[str, ...]) -> s
     if text and text not in allowed:
         raise SettingError(f'TFRING_{name} is "{text}" and has to be {" or ".join(allowed)}')
     return text or None
+
+
+def _ip_address(name: str, values: Mapping[str, str], default: str) -> str:
+    text = values.get(name) or default
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise SettingError(f'TFRING_{name} is "{text}" and has to be an IP address') from None
 
 
 def _integer(name: str, text: str | None, default: int, low: int, high: int) -> int:

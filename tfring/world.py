@@ -24,6 +24,7 @@ from tfring.exceptions import described
 from tfring.explain.at_stalls import StallExplainer
 from tfring.gpu.nccl import with_nccl
 from tfring.logs import handler as logs
+from tfring.metrics import generation as metrics
 from tfring.process_sets import ProcessSet, registry
 from tfring.recorder import stacks
 from tfring.recorder.own import set_own
@@ -89,6 +90,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         settings = read_settings(os.environ)
         # Child processes do not inherit it; the next init needs it.
         settings = dataclasses.replace(settings, secret=take_secret(os.environ))
+        metrics.check(settings)
         logs.set_up(settings.runtime)
         for warning in settings.unknown:
             _log.warning("%s", warning)
@@ -172,6 +174,7 @@ def _start(membership: Membership, settings: Settings) -> None:
     _state.by_mpi = membership.by_mpi
     generation.begin(membership.key)
     registry.begin_generation(membership.mpi_group)
+    metrics.begin(membership.rank, membership.local_rank, _state.record, settings)
     if not _state.at_exit_registered:
         atexit.register(_at_exit)
         _state.at_exit_registered = True
@@ -226,6 +229,7 @@ def _leave(error: str) -> None:
         if not is_initialized():
             return
         interrupts.unwatch()
+        metrics.end()
         _native.core.shutdown(error)
         if _state.explainer is not None:
             _state.explainer.join()

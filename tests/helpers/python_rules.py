@@ -29,12 +29,14 @@ ARROWS: dict[str, set[str]] = {
     "live": {"recorder", "ssh"},
     "report": {"recorder"},
     "commands": {"recorder", "explain", "live", "report"},
+    "metrics": {"version", "config", "_native", "security", "recorder"},
     "bootstrap": {"version", "config", "environments", "security"},
     "topology": {"_native"},
     "process_sets": {"_native", "exceptions", "bootstrap", "topology"},
     "world": {
         *("config", "_native", "exceptions", "signals", "environments", "security"),
         *("gpu", "bootstrap", "topology", "process_sets", "recorder", "logs", "explain"),
+        "metrics",
     },
     "ops": {"config", "_native", "topology", "process_sets"},
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
@@ -46,7 +48,7 @@ ARROWS: dict[str, set[str]] = {
     "keras": {
         *("config", "_native", "exceptions", "topology", "process_sets"),
         *("ops", "collectives", "training", "sharding", "comparison", "compat", "keras2"),
-        *("recorder", "report"),
+        *("recorder", "report", "metrics"),
     },
     "launcher": {
         *("version", "config", "_native", "environments", "security", "bootstrap"),
@@ -71,10 +73,12 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pynvml": {"gpu"},
     "numpy": {
         *("process_sets", "collectives", "sharding", "comparison", "keras"),
-        *("recorder", "live", "report"),
+        *("recorder", "live", "report", "metrics"),
     },
     "rich": {"live", "report"},
     "matplotlib": {"report"},
+    "opentelemetry": {"metrics"},
+    "prometheus_client": {"metrics"},
     "tensorboard": {"keras"},
     "tensorflow": {
         *("exceptions", "ops", "collectives", "sharding", "training", "compat", "keras2", "keras"),

@@ -6,7 +6,7 @@ import contextlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -184,13 +184,7 @@ def read_record(path: Path | str, newest: int | None = None) -> Record:
         OSError: The file cannot be read.
     """
     path = Path(path)
-    here = _monotonic()
-    data = settled_copy(path)
-    header = header_of(data)
-    rings = rings_of(path, data)
-    calls = _used(rings["call"], "number")
-    plans = _used(rings["plan"], "sequence")
-    events = _used(rings["event"], "number")
+    header, calls, plans, events, ranks, here = read_rings(path)
     return Record(
         path=path,
         header=header,
@@ -199,12 +193,43 @@ def read_record(path: Path | str, newest: int | None = None) -> Record:
         events=[_event(entry) for entry in events],
         lateness=[
             Lateness(int(entry["late"]), int(entry["times"]), int(entry["asked"]))
-            for entry in rings["rank"]
+            for entry in ranks
         ],
         read=here if header["boot"] == own_boot() else None,
         raw_calls=calls,
         raw_plans=plans,
     )
+
+
+class Rings(NamedTuple):
+    """What lies in a record's file; the entries as arrays of the types in layout.py, in order."""
+
+    header: dict[str, Any]
+    calls: np.ndarray[Any, Any]
+    plans: np.ndarray[Any, Any]
+    events: np.ndarray[Any, Any]
+    ranks: np.ndarray[Any, Any]
+    read: int
+
+
+def read_rings(path: Path) -> Rings:
+    """Reads a record as read_record does, without making an object of every entry.
+
+    Args:
+        path: The file of one rank; it may be written while it is read.
+
+    Raises:
+        RecordError: The file is no record, or of another version.
+        OSError: The file cannot be read.
+    """
+    here = _monotonic()
+    data = settled_copy(path)
+    header = header_of(data)
+    rings = rings_of(path, data)
+    calls = _used(rings["call"], "number")
+    plans = _used(rings["plan"], "sequence")
+    events = _used(rings["event"], "number")
+    return Rings(header, calls, plans, events, rings["rank"], here)
 
 
 def own_boot() -> str:
@@ -248,7 +273,8 @@ def _monotonic() -> int:
 
 def _used(ring: np.ndarray[Any, Any], key: str) -> np.ndarray[Any, Any]:
     used: np.ndarray[Any, Any] = ring[ring[key] != 0]
-    ordered: np.ndarray[Any, Any] = used[np.argsort(used[key], kind="stable")]
+    # Several times faster than used.sort(order=key), which compares whole entries.
+    ordered: np.ndarray[Any, Any] = used[np.argsort(used[key])]
     return ordered
 
 

@@ -14,11 +14,13 @@ from tfring.keras.callbacks.learning_rate import (
     LearningRateWarmupCallback,
 )
 from tfring.keras.callbacks.metrics import MetricAverageCallback
+from tfring.keras.callbacks.observing.communication import CommunicationMetrics
 from tfring.keras.callbacks.observing.stragglers import StragglerCallback
 
 __all__ = [
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "CommunicationMetrics",
     "ConsistencyCheckCallback",
     "JoinCallback",
     "LearningRateScheduleCallback",

@@ -1,0 +1,87 @@
+"""CommunicationMetrics: what steps spent in communication, in logs and event files."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+from keras_cases import FEATURES, compiled, fit, my_data
+
+import tfring.keras as hvd
+from tfring.keras import callbacks
+from tfring.keras.callbacks.observing.communication import NAMES
+from tfring.metrics import generation
+
+
+def gradient_bytes(model: Any) -> float:
+    return float(sum(4 * math.prod(v.shape) for v in model.trainable_variables))
+
+
+def check(history: dict[str, list[float]], model: Any, epochs: int) -> None:
+    """Holds for the values of every epoch, and of all ranks or their mean."""
+    assert all(len(history[name]) == epochs for name in NAMES)
+    for epoch in range(epochs):
+        values = {name: history[name][epoch] for name in NAMES}
+        assert values["comm_bytes"] == gradient_bytes(model)
+        assert 0 < values["comm_seconds"] < 60
+        assert 0 <= values["comm_waiting_seconds"] <= values["comm_exposed_seconds"] < 60
+        assert values["comm_tensors_per_plan"] >= 1
+
+
+def written(folder: Path) -> dict[str, dict[int, float]]:
+    """The values in the event files of a folder, by name and step."""
+    found: dict[str, dict[int, float]] = {}
+    for path in sorted(folder.glob("events.*")):
+        for record in tf.data.TFRecordDataset(str(path)):
+            event = tf.compat.v1.Event.FromString(record.numpy())
+            for entry in event.summary.value:
+                found.setdefault(entry.tag, {})[event.step] = float(tf.make_ndarray(entry.tensor))
+    return found
+
+
+def test_logs_and_event_files_have_every_epoch(tmp_path: Path) -> None:
+    model = compiled(keras.optimizers.SGD(0.1))
+    communication = callbacks.CommunicationMetrics(log_dir=tmp_path)
+    history = fit(model, communication, epochs=2).history
+    check(history, model, 2)
+    files = written(tmp_path / f"rank-{hvd.rank()}")
+    assert set(files) == set(NAMES)
+    for name in NAMES:
+        assert files[name] == pytest.approx(dict(enumerate(history[name])), rel=1e-5)
+    # A second fit with the same callback, and the means over the ranks.
+    mean = callbacks.MetricAverageCallback()
+    check(fit(model, communication, mean, epochs=1).history, model, 1)
+
+
+def test_event_files_after_some_batches(tmp_path: Path) -> None:
+    model = compiled(keras.optimizers.SGD(0.1))
+    communication = callbacks.CommunicationMetrics(tmp_path, update_freq=2)
+    history = fit(model, communication, steps=3, epochs=2).history
+    check(history, model, 2)
+    files = written(tmp_path / f"rank-{hvd.rank()}")
+    assert {step: files["comm_bytes"][step] for step in (2, 4, 6)} == files["comm_bytes"]
+    assert set(files["comm_bytes"].values()) == {gradient_bytes(model)}
+    with pytest.raises(ValueError, match="update_freq"):
+        callbacks.CommunicationMetrics(update_freq=0)
+
+
+def test_without_a_record_values_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation._state, "record", None)
+    model = compiled(keras.optimizers.SGD(0.1))
+    history = fit(model, callbacks.CommunicationMetrics()).history
+    assert all(math.isnan(history[name][0]) for name in NAMES)
+
+
+def test_models_of_keras_2_have_them_too() -> None:
+    tf_keras = pytest.importorskip("tf_keras")
+    model = tf_keras.Sequential([tf_keras.layers.Dense(3, input_shape=(FEATURES,))])
+    optimizer = hvd.DistributedOptimizer(tf_keras.optimizers.SGD(0.1))
+    model.compile(optimizer, loss=tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = my_data(2)
+    used = [callbacks.CommunicationMetrics()]
+    history = model.fit(x, y, batch_size=len(x) // 2, verbose=0, callbacks=used).history
+    check(history, model, 1)
