@@ -54,6 +54,9 @@ PYTHON_SETTINGS = {
     "RECORD": "0: no record is kept of what this rank calls and runs (default 1)",
     "RECORD_DIR": "folder for the records, which then stay (default: in memory, as long as a job "
     "runs, and longer if it fails)",
+    "TIMELINE": "file for a timeline of the job (default: none); DYNAMIC: the program starts it",
+    "TIMELINE_MARK_CYCLES": "1: the timeline says when plans came from rank 0 (default 0)",
+    "TIMELINE_MEGABYTES": "what a rank keeps of a timeline at most: its newest part (default 64)",
     "LIB_DIR": "folder of the compiled libraries (for developers)",
 }
 
@@ -86,13 +89,13 @@ _ALIASES = {
     "HOROVOD_ENABLE_ASYNC_COMPLETION": "ENABLE_ASYNC_COMPLETION",
     "HOROVOD_GLOO_IFACE": "INTERFACE",
     "HOROVOD_START_TIMEOUT": "START_TIMEOUT",
+    "HOROVOD_TIMELINE": "TIMELINE",
+    "HOROVOD_TIMELINE_MARK_CYCLES": "TIMELINE_MARK_CYCLES",
 }
 
 # What Horovod does with these, tfring does not do, or needs no setting for. Keys ending in _ stand
 # for all variables that begin so.
 _WITHOUT_EFFECT = {
-    "HOROVOD_TIMELINE": "there is no timeline yet: use tf.profiler.experimental.start",
-    "HOROVOD_TIMELINE_": "there is no timeline yet: use tf.profiler.experimental.start",
     "HOROVOD_AUTOTUNE": "there is no autotuner",
     "HOROVOD_AUTOTUNE_": "there is no autotuner",
     "HOROVOD_ELASTIC": "there is no elastic training yet: start again from a checkpoint",
@@ -128,6 +131,7 @@ LOCAL_SETTINGS = frozenset({"LOG_LEVEL", "NCCL_LIBRARY", "CUDA_DRIVER"})
 
 DEFAULT_START_TIMEOUT = 60.0
 DEFAULT_MESH_LIMIT = 64
+DEFAULT_TIMELINE_MEGABYTES = 64
 
 
 class SettingError(ValueError):
@@ -156,6 +160,9 @@ class Settings:
         async_completion: Whether ops on a GPU are done before their results are there.
         record: Whether a record is kept of what this rank calls and runs.
         record_dir: The folder for it, or None.
+        timeline: The file for a timeline, or None.
+        timeline_mark_cycles: Whether it says when plans came.
+        timeline_megabytes: What a rank keeps of it at most.
         unknown: One warning for every ``TFRING_X`` that nobody knows.
         without_effect: Warnings of those ``HOROVOD_X`` that ask for something that tfring does not
             have.
@@ -178,6 +185,9 @@ class Settings:
     async_completion: bool = False
     record: bool = True
     record_dir: str | None = None
+    timeline: str | None = None
+    timeline_mark_cycles: bool = False
+    timeline_megabytes: int = DEFAULT_TIMELINE_MEGABYTES
     unknown: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
 
@@ -214,6 +224,13 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         async_completion=_switch("ENABLE_ASYNC_COMPLETION", values),
         record=_switch("RECORD", values, default="1"),
         record_dir=values.get("RECORD_DIR") or None,
+        timeline=values.get("TIMELINE") or None,
+        timeline_mark_cycles=_switch("TIMELINE_MARK_CYCLES", values),
+        timeline_megabytes=_integer(
+            "TIMELINE_MEGABYTES",
+            values.get("TIMELINE_MEGABYTES"),
+            *(DEFAULT_TIMELINE_MEGABYTES, 1, 65536),
+        ),
         unknown=tuple(_unknown_warnings(environ)),
         without_effect=tuple(_horovod_warnings(environ)),
     )

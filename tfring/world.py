@@ -27,6 +27,7 @@ from tfring.recorder.places import end_job, record_options
 from tfring.security import generation
 from tfring.security.sources import take_secret
 from tfring.signals import interrupts
+from tfring.timeline import session
 from tfring.topology import is_initialized, size
 
 _log = logging.getLogger("tfring")
@@ -161,6 +162,10 @@ def _start(membership: Membership, settings: Settings) -> None:
     _state.pid = os.getpid()
     _state.record = (record or {}).get("path")
     topology.announce()
+    session.attach(
+        *(membership.rank, membership.local_rank, _state.record),
+        *(settings.timeline_megabytes, settings.timeline, settings.timeline_mark_cycles),
+    )
     _state.homogeneous = membership.homogeneous
     _state.by_mpi = membership.by_mpi
     generation.begin(membership.key)
@@ -231,6 +236,7 @@ def _leave(error: str) -> None:
             return
         interrupts.unwatch()
         _native.core.shutdown(error)
+        session.detach()
         if _state.record is not None:
             end_job(_state.record)
         topology.withdraw()

@@ -23,13 +23,14 @@ ARROWS: dict[str, set[str]] = {
     "security": set(),
     "gpu": {"_native"},
     "recorder": set(),
-    "commands": {"recorder"},
+    "timeline": {"recorder"},
+    "commands": {"recorder", "timeline"},
     "bootstrap": {"version", "config", "environments", "security"},
     "topology": {"_native"},
     "process_sets": {"_native", "exceptions", "bootstrap", "topology"},
     "world": {
         *("config", "_native", "exceptions", "signals", "environments", "security"),
-        *("gpu", "bootstrap", "topology", "process_sets", "recorder"),
+        *("gpu", "bootstrap", "topology", "process_sets", "recorder", "timeline"),
     },
     "ops": {"config", "_native", "topology", "process_sets"},
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
@@ -44,7 +45,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "launcher": {
         *("version", "config", "_native", "environments", "security", "bootstrap"),
-        *("comparison", "compat", "commands"),
+        *("comparison", "compat", "commands", "timeline"),
     },
     "tfring": {"compat"},
     "__main__": {"launcher"},
@@ -53,7 +54,7 @@ ARROWS: dict[str, set[str]] = {
 # lists them, and each is loaded when a user first asks for it: they make no circle.
 PUBLIC_NAMES_FROM: dict[str, set[str]] = {
     "tfring": set(ARROWS),
-    "keras": {"world"},
+    "keras": {"world", "timeline"},
 }
 # Third-party modules and the packages that may import them. A function may hold such an import:
 # these modules are large, or a job can do without them.
@@ -63,7 +64,10 @@ THIRD_PARTY: dict[str, set[str]] = {
     "keras": {"compat", "keras"},
     "mpi4py": {"bootstrap"},
     "pynvml": {"gpu"},
-    "numpy": {"process_sets", "collectives", "sharding", "comparison", "keras", "recorder"},
+    "numpy": {
+        *("process_sets", "collectives", "sharding", "comparison", "keras", "recorder"),
+        "timeline",
+    },
     "tensorboard": {"keras"},
     "tensorflow": {
         *("exceptions", "ops", "collectives", "sharding", "training", "compat", "keras2", "keras"),

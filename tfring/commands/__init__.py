@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import Protocol
 
-from tfring.commands import dump
+from tfring.commands import dump, timeline
 
 
 class Command(Protocol):
@@ -30,4 +30,4 @@ class Command(Protocol):
         """
 
 
-ALL: tuple[Command, ...] = (dump,)
+ALL: tuple[Command, ...] = (dump, timeline)

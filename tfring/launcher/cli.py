@@ -17,6 +17,7 @@ from tfring.launcher.job import JobRunner
 from tfring.launcher.options import add_options, job_options
 from tfring.launcher.output import OutputMerger
 from tfring.launcher.placement import UsageError
+from tfring.timeline.session import finish
 from tfring.version import __version__
 
 
@@ -97,7 +98,18 @@ def _run(options: argparse.Namespace, **environment: str) -> int:
         timestamps=options.prefix_output_with_timestamp,
         all_info=options.show_tensorflow_info,
     )
-    return JobRunner(job, merger).run()
+    code = JobRunner(job, merger).run()
+    if options.timeline is not None:
+        _finish_timeline(Path(options.timeline))
+    return code
+
+
+def _finish_timeline(path: Path) -> None:
+    """Writes the timeline of ranks of this host that were killed before they could."""
+    try:
+        finish(path)
+    except (OSError, ValueError) as error:
+        print(f"tfring run: the timeline could not be written: {error}", file=sys.stderr)
 
 
 def _compare(options: argparse.Namespace) -> int:
