@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Writes the file and prints where to."""
-    job = load_timeline(options.job)
+    job, _ = load_timeline(options.job)
     path = options.output or f"timeline-{job.job}.json"
     draw(job, options.mark_cycles).write(path)
     calls = sum(len(record.calls) for record in job.records.values())

@@ -7,7 +7,7 @@ path analysis for the execution of parallel and distributed programs", ICDCS 198
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfring.recorder.job import JobRecords
 from tfring.timeline.moments import JobMoments, Moments
@@ -77,11 +77,25 @@ def critical_path(
     while here is not None and path[-1].begin > floor:
         here = _back(moments, here, floor, path)
     path.reverse()
-    return tuple(one for one in path if one.end > one.begin)
+    return tuple(_joined(path))
+
+
+def _joined(path: list[Segment]) -> list[Segment]:
+    """Returns the path without empty parts, and with neighbours of one kind in one."""
+    joined: list[Segment] = []
+    for one in path:
+        if one.end == one.begin:
+            continue
+        last = joined[-1] if joined else None
+        if last and (last.kind, last.rank, last.name) == (one.kind, one.rank, one.name):
+            joined[-1] = replace(last, end=one.end)
+        else:
+            joined.append(one)
+    return joined
 
 
 def _begin(moments: JobMoments, process_set: int, step: int) -> int:
-    """When the step began: the first rank was through with the one before."""
+    """When the step began: the last rank was through with the one before."""
     common, all_steps = moments.job.common, moments.steps.items()
     before = [
         common(rank, steps[process_set, step - 1].end)
@@ -89,7 +103,7 @@ def _begin(moments: JobMoments, process_set: int, step: int) -> int:
         if (process_set, step - 1) in steps
     ]
     if before and all(before):
-        return min(before)
+        return max(before)
     own = [(rank, steps.get((process_set, step))) for rank, steps in all_steps]
     return min(common(rank, one.begin) for rank, one in own if one is not None)
 

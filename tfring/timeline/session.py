@@ -35,6 +35,8 @@ _log = logging.getLogger("tfring")
 _INTERVAL = 0.2
 # So long the first rank of a host waits for the others to end their spools.
 _OTHERS_SECONDS = 15.0
+# A file of so many calls is made in some ten seconds, and the end of a job waits for it.
+_MOST_CALLS = 50_000
 _IDENTITY = ("job", "started_monotonic", "boot", "pid_space", "pid", "pid_started", "generation")
 
 
@@ -69,6 +71,7 @@ class _Session:
         limit = here.megabytes << 20
         self._writer = SpoolWriter(spool_path(path, self.rank), limit, self.facts)
         self._drain = Drain(Path(here.record), self._writer)
+        self._drain.take()  # from here on what is there can be read after a crash
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfring timeline", daemon=True)
         self._thread.start()
@@ -209,17 +212,19 @@ def make_file(path: Path, rank: int, facts: dict[str, Any]) -> None:
     target = (
         path if rank == 0 else path.with_name(f"{path.stem}.{os.uname().nodename}{path.suffix}")
     )
-    job = load_timeline(list(spools.values()))
+    job, left_out = load_timeline(list(spools.values()), _MOST_CALLS)
     draw(job, bool(facts["mark_cycles"])).write(target)
+    if left_out:
+        _warn_of_more(target, left_out)
     if job.missing:
         _log.warning(
             "%s has no timeline of %d of %d ranks; where they are on other hosts, bring together "
             "the files %s.rank-*.spool of all and run `tfring timeline` on them",
             *(target, len(job.missing), job.size, path.name),
         )
-        return
-    for spool in spools.values():
-        remove_spool(spool)
+    if not left_out and not job.missing:
+        for spool in spools.values():
+            remove_spool(spool)
 
 
 def finish(path: Path) -> bool:
@@ -237,12 +242,22 @@ def finish(path: Path) -> bool:
     found = spools_of(path)
     if path.exists() or not found:
         return False
-    job = load_timeline(found)
+    job, left_out = load_timeline(found, _MOST_CALLS)
     draw(job, any(facts_of(spool)["mark_cycles"] for spool in found)).write(path)
-    if not job.missing:
+    if left_out:
+        _warn_of_more(path, left_out)
+    if not left_out and not job.missing:
         for spool in found:
             remove_spool(spool)
     return True
+
+
+def _warn_of_more(path: Path, left_out: int) -> None:
+    _log.warning(
+        "%s has the newest calls; %d more are in %s.rank-*.spool, and `tfring timeline %s -o FILE` "
+        "makes a file of all, which may take minutes",
+        *(path, left_out, path.name, path),
+    )
 
 
 def _of_job(path: Path, facts: dict[str, Any]) -> list[tuple[Path, dict[str, Any]]]:

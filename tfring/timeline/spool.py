@@ -169,12 +169,16 @@ def is_done(path: Path) -> bool:
         return False
 
 
-def to_record(path: Path, record: Path) -> None:
+def to_record(path: Path, record: Path, most: int | None = None) -> int:
     """Makes a record of what is in a spool.
 
     Args:
         path: The spool.
         record: The file to write.
+        most: Of more calls than that, only the newest.
+
+    Returns:
+        How many calls were left out for that.
 
     Raises:
         RecordError: The file is no spool, or holds nothing yet.
@@ -197,42 +201,51 @@ def to_record(path: Path, record: Path) -> None:
         for name, entries in _after_the_last_drain(facts).items():
             found[name].append(entries)
     numbers = np.frombuffer(header, layout.HEADER, 1).copy()
-    rings = []
+    rings, left_out = [], 0
     for name, dtype in RINGS.items():
         ring = np.frombuffer(b"".join(found[name]), dtype)
         if name in _NUMBERS:
             ring = _newest(ring, _NUMBERS[name])
+        if name in ("call", "plan") and most is not None and len(ring) > most:
+            left_out += len(ring) - most if name == "call" else 0
+            ring = ring[-most:]
         numbers[f"{name}_slots"] = len(ring)
         rings.append(ring.tobytes())
     record.write_bytes(numbers.tobytes() + b"".join(rings))
+    return left_out
 
 
-def load_timeline(given: Sequence[Path | str] = ()) -> JobRecords:
+def load_timeline(
+    given: Sequence[Path | str] = (), most: int | None = None
+) -> tuple[JobRecords, int]:
     """Reads a job as `load_job` does, and besides from the spools of a timeline.
 
     Args:
         given: Spools, the name of a timeline that has spools beside it, records, folders, or the
         number
             of a job.
+        most: Of more calls than that in all spools, only the newest.
 
     Returns:
-        The records of the job.
+        The records of the job, and how many calls were left out as there are so many.
 
     Raises:
         RecordError: There is no record, a file is none, or the files are of several jobs.
         OSError: A file cannot be read.
     """
+    spools: list[Path] = []
     files: list[Path | str] = []
+    for one in map(Path, given):
+        found = [one] if is_spool(one) else spools_of(one)
+        spools += found
+        files += [] if found else [str(one)]
+    left_out = 0
     with tempfile.TemporaryDirectory(prefix="tfring-timeline-") as folder:
-        for one in given:
-            beside = spools_of(Path(one))
-            spools = [Path(one)] if is_spool(Path(one)) else beside
-            if not spools:
-                files.append(one)
-            for path in spools:
-                files.append(Path(folder) / f"{len(files)}.record")
-                to_record(path, Path(files[-1]))
-        return load_job(files)
+        for number, path in enumerate(spools):
+            files.append(Path(folder) / f"{number}.record")
+            each = None if most is None else most // len(spools)
+            left_out += to_record(path, Path(files[-1]), each)
+        return load_job(files), left_out
 
 
 def _newest(ring: np.ndarray[Any, Any], key: str) -> np.ndarray[Any, Any]:

@@ -1,0 +1,133 @@
+"""What a rank keeps while a timeline is on: complete, bounded, and readable after a crash."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from job_records import write_records
+
+from tfring.recorder import layout
+from tfring.recorder.reader import RecordError, read_record
+from tfring.timeline import spool
+from tfring.timeline.drain import Drain
+from tfring.timeline.spool import SpoolWriter, load_timeline, spool_path
+
+SLOTS = 8
+
+
+class FakeRank:
+    """A rank whose record has few slots, so that they are used again soon."""
+
+    def __init__(self, folder, rank=0, limit=1 << 20):
+        empty = {"number": 0, "name": b""}
+        plan = {"sequence": 0}
+        (self.record, *_) = write_records(folder, {rank: [empty] * SLOTS}, {rank: [plan] * SLOTS})
+        offset = layout.HEADER_BYTES
+        self.calls = np.memmap(self.record, layout.CALL, "r+", offset, (SLOTS,))
+        header = read_record(self.record).header
+        facts = {name: header[name] for name in ("job", "started_monotonic")}
+        facts |= {"record": str(self.record), "rank": rank, "began": 0, "mark_cycles": False}
+        self.spool = spool_path(folder / "job.json", rank)
+        self.writer = SpoolWriter(self.spool, limit, facts)
+        self.drain = Drain(self.record, self.writer)
+
+    def call(self, number, ended=True):
+        slot = self.calls[number % SLOTS]
+        slot["number"], slot["submitted"] = number, 1000 * number
+        slot["ended"] = 1000 * number + 500 if ended else 0
+        slot["name"] = b"x"
+
+
+def numbers(path):
+    (record,) = load_timeline([path])[0].records.values()
+    return [call.number for call in record.calls]
+
+
+def test_each_call_is_kept_once_when_it_has_ended(tmp_path):
+    rank = FakeRank(tmp_path)
+    rank.call(1)
+    rank.call(2, ended=False)
+    rank.drain.take()
+    rank.drain.take()
+    for number in range(3, 3 * SLOTS):
+        rank.call(number, ended=number % SLOTS != 2)
+        rank.drain.take()
+    rank.call(2 * SLOTS + 2)
+    rank.drain.take_all()
+    rank.writer.close(done=True)
+    rank.record.unlink()
+    # The second slot was taken over twice before its call had ended.
+    assert numbers(rank.spool) == [n for n in range(1, 3 * SLOTS) if n not in (2, SLOTS + 2)]
+
+
+def test_a_killed_rank_leaves_what_was_drained_and_its_record_the_rest(tmp_path):
+    rank = FakeRank(tmp_path)
+    rank.call(1)
+    rank.drain.take()
+    for number in range(2, SLOTS):
+        rank.call(number)
+    rank.drain.take()
+    rank.call(SLOTS)
+    rank.call(SLOTS + 1, ended=False)
+    rank.writer.close(done=False)
+    assert not spool.is_done(rank.spool)
+    (record,) = load_timeline([tmp_path / "job.json"])[0].records.values()
+    assert [call.number for call in record.calls] == list(range(1, SLOTS + 2))
+    assert [call.number for call in record.open_calls] == [SLOTS + 1]
+
+
+def test_a_part_that_was_cut_off_is_left_out(tmp_path):
+    rank = FakeRank(tmp_path)
+    for number in (1, 2):
+        rank.call(number)
+        rank.drain.take()
+    rank.writer.close(done=False)
+    rank.record.unlink()
+    whole = rank.spool.read_bytes()
+    found = set()
+    for length in (*range(200, len(whole), 97), len(whole)):
+        rank.spool.write_bytes(whole[:length])
+        try:
+            found.add(tuple(numbers(rank.spool)))
+        except RecordError as error:
+            assert re.search("no spool|no record|holds nothing", str(error)), error
+            found.add(())
+    assert found == {(), (1,), (1, 2)}
+
+
+def test_the_size_is_bounded_and_the_newest_stay(tmp_path):
+    rank = FakeRank(tmp_path, limit=1 << 18)
+    largest = 0
+    for number in range(1, 1000):
+        rank.call(number)
+        rank.drain.take()
+        files = [path for path in tmp_path.iterdir() if ".spool" in path.name]
+        largest = max(largest, sum(path.stat().st_size for path in files))
+    rank.writer.close(done=True)
+    assert largest < (1 << 18) + 2 * 8192
+    job, left_out = load_timeline([rank.spool], most=10)
+    assert [call.number for call in job.records[0].calls] == list(range(990, 1000))
+    kept = numbers(rank.spool)
+    assert left_out == len(kept) - 10
+    assert kept == list(range(kept[0], 1000)) and 20 < len(kept) < 500
+
+
+def test_what_ended_before_is_left_out(tmp_path):
+    rank = FakeRank(tmp_path)
+    rank.call(1)
+    rank.call(2, ended=False)
+    drain = Drain(rank.record, rank.writer)
+    rank.call(2)
+    drain.take_all()
+    rank.writer.close(done=True)
+    assert numbers(rank.spool) == [2]
+
+
+def test_other_files_are_no_spools(tmp_path):
+    path = tmp_path / "a"
+    path.write_text('{"a": 1}\n')
+    assert not spool.is_spool(path)
+    with pytest.raises(RecordError, match="no spool"):
+        spool.to_record(path, tmp_path / "b")
