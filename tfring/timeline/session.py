@@ -7,6 +7,7 @@ there.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -67,7 +68,7 @@ class _Session:
         self.facts["began"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         path.parent.mkdir(parents=True, exist_ok=True)
         if self.rank == 0:
-            path.unlink(missing_ok=True)  # of an earlier job
+            _remove_earlier(path, self.facts["job"])
         limit = here.megabytes << 20
         self._writer = SpoolWriter(spool_path(path, self.rank), limit, self.facts)
         self._drain = Drain(Path(here.record), self._writer)
@@ -223,8 +224,7 @@ def make_file(path: Path, rank: int, facts: dict[str, Any]) -> None:
             *(target, len(job.missing), job.size, path.name),
         )
     if not left_out and not job.missing:
-        for spool in spools.values():
-            remove_spool(spool)
+        _remove(list(spools.values()))
 
 
 def finish(path: Path) -> bool:
@@ -247,9 +247,24 @@ def finish(path: Path) -> bool:
     if left_out:
         _warn_of_more(path, left_out)
     if not left_out and not job.missing:
-        for spool in found:
-            remove_spool(spool)
+        _remove(found)
     return True
+
+
+def _remove(spools: list[Path]) -> None:
+    """Removes spools, but for those that ranks still write."""
+    for spool in spools:
+        if is_done(spool) or process_state(facts_of(spool)) == "gone":
+            remove_spool(spool)
+
+
+def _remove_earlier(path: Path, job: str) -> None:
+    """Removes what jobs before have left where ours writes."""
+    path.unlink(missing_ok=True)
+    for spool in spools_of(path):
+        with contextlib.suppress(OSError, RecordError):
+            if facts_of(spool)["job"] != job:
+                remove_spool(spool)
 
 
 def _warn_of_more(path: Path, left_out: int) -> None:

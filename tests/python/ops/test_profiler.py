@@ -35,7 +35,9 @@ def test_a_profile_has_every_collective_from_its_call_to_its_end(tmp_path):
         for event in (event for line in plane.lines for event in line.events):
             name = plane.event_metadata[event.metadata_id].name
             if name.startswith(("allreduce of", "broadcast of")):
-                values = {stats[s.metadata_id]: s.int64_value or s.uint64_value for s in event.stats}
+                values = {
+                    stats[s.metadata_id]: s.int64_value or s.uint64_value for s in event.stats
+                }
                 found.append((name, values["bytes"], event.duration_ps > 0))
     expected = [("allreduce of tensor 'grad'", 1024, True)] * 3
     assert sorted(found) == expected + [("broadcast of tensor 'weights'", 1024, True)] * 3

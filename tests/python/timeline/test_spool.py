@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import numpy as np
@@ -10,7 +11,7 @@ from job_records import write_records
 
 from tfring.recorder import layout
 from tfring.recorder.reader import RecordError, read_record
-from tfring.timeline import spool
+from tfring.timeline import session, spool
 from tfring.timeline.drain import Drain
 from tfring.timeline.spool import SpoolWriter, load_timeline, spool_path
 
@@ -20,15 +21,18 @@ SLOTS = 8
 class FakeRank:
     """A rank whose record has few slots, so that they are used again soon."""
 
-    def __init__(self, folder, rank=0, limit=1 << 20):
+    def __init__(self, folder, rank=0, limit=1 << 20, size=1):
         empty = {"number": 0, "name": b""}
         plan = {"sequence": 0}
-        (self.record, *_) = write_records(folder, {rank: [empty] * SLOTS}, {rank: [plan] * SLOTS})
+        calls = {one: [empty] * SLOTS for one in range(size)}
+        plans = {one: [plan] * SLOTS for one in range(size)}
+        self.record = write_records(folder, calls, plans)[rank]
         offset = layout.HEADER_BYTES
         self.calls = np.memmap(self.record, layout.CALL, "r+", offset, (SLOTS,))
         header = read_record(self.record).header
-        facts = {name: header[name] for name in ("job", "started_monotonic")}
+        facts = {name: header[name] for name in session._IDENTITY}
         facts |= {"record": str(self.record), "rank": rank, "began": 0, "mark_cycles": False}
+        self.facts = facts
         self.spool = spool_path(folder / "job.json", rank)
         self.writer = SpoolWriter(self.spool, limit, facts)
         self.drain = Drain(self.record, self.writer)
@@ -123,6 +127,49 @@ def test_what_ended_before_is_left_out(tmp_path):
     drain.take_all()
     rank.writer.close(done=True)
     assert numbers(rank.spool) == [2]
+
+
+def ended_rank(folder, rank, size):
+    folder.mkdir(exist_ok=True)
+    one = FakeRank(folder, rank, size=size)
+    one.call(1)
+    one.drain.take_all()
+    one.writer.close(done=True)
+    return one
+
+
+def test_ranks_of_other_hosts_make_a_file_of_their_own(tmp_path, caplog):
+    one = ended_rank(tmp_path, 1, size=2)
+    path = tmp_path / "job.json"
+    session.make_file(path, 1, one.facts)
+    name = f"job.{os.uname().nodename}.json"
+    assert not path.exists() and (tmp_path / name).exists()
+    assert f"{name} has no timeline of 1 of 2 ranks" in caplog.text
+    # Brought together with rank 0's, they are one timeline.
+    zero = ended_rank(tmp_path / "host0", 0, size=2)
+    job, _ = load_timeline([one.spool, zero.spool])
+    assert (sorted(job.records), job.missing) == ([0, 1], [])
+
+
+def test_where_hosts_share_a_folder_rank_0_makes_the_file(tmp_path):
+    ranks = [ended_rank(tmp_path, rank, size=2) for rank in range(2)]
+    path = tmp_path / "job.json"
+    session.make_file(path, 1, ranks[1].facts)
+    assert not list(tmp_path.glob("job*.json"))
+    session.make_file(path, 0, ranks[0].facts)
+    assert [file.name for file in tmp_path.glob("job*")] == ["job.json"]
+
+
+def test_of_many_calls_the_newest_are_drawn_and_all_stay(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(session, "_MOST_CALLS", 3)
+    rank = FakeRank(tmp_path)
+    for number in range(1, 6):
+        rank.call(number)
+    rank.drain.take_all()
+    rank.writer.close(done=True)
+    session.make_file(tmp_path / "job.json", 0, rank.facts)
+    assert "2 more are in job.json.rank-*.spool" in caplog.text
+    assert rank.spool.exists()
 
 
 def test_other_files_are_no_spools(tmp_path):
