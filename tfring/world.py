@@ -165,6 +165,7 @@ def _start(membership: Membership, settings: Settings) -> None:
     session.attach(
         *(membership.rank, membership.local_rank, _state.record),
         *(settings.timeline_megabytes, settings.timeline, settings.timeline_mark_cycles),
+        take_hops=_native.core.take_hops,
     )
     _state.homogeneous = membership.homogeneous
     _state.by_mpi = membership.by_mpi
@@ -235,6 +236,7 @@ def _leave(error: str) -> None:
         if not is_initialized():
             return
         interrupts.unwatch()
+        session.about_to_leave()
         _native.core.shutdown(error)
         session.detach()
         if _state.record is not None:

@@ -28,9 +28,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Writes the file and prints where to."""
-    job, _ = load_timeline(options.job)
+    found = load_timeline(options.job)
+    job = found.job
     path = options.output or f"timeline-{job.job}.json"
-    draw(job, options.mark_cycles).write(path)
+    draw(job, options.mark_cycles, found.hops).write(path)
     calls = sum(len(record.calls) for record in job.records.values())
     print(f"{len(job.records)} of {job.size} ranks, {calls} calls: {path}")
     return 0

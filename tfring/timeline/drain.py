@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfring.recorder import layout
+from tfring.timeline.hops import HopSource
 from tfring.timeline.spool import SpoolWriter
 
 # Per ring: what numbers its entries, and what says that one is complete.
@@ -18,12 +19,13 @@ _KEYS = {"call": ("number", "ended"), "plan": ("sequence", "ended"), "event": ("
 class Drain:
     """Reads the record of this process while the runtime writes it. For one thread."""
 
-    def __init__(self, record: Path, writer: SpoolWriter) -> None:
+    def __init__(self, record: Path, writer: SpoolWriter, hops: HopSource) -> None:
         """Opens the record; what is complete in it already is left out.
 
         Args:
             record: The file of this rank.
             writer: Gets what comes.
+            hops: Has the messages between ranks, which are not in the record.
 
         Raises:
             OSError: The file cannot be read.
@@ -32,7 +34,7 @@ class Drain:
             # It stays readable when the runtime removes the file.
             self._memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         header = np.frombuffer(self._memory, layout.HEADER, 1)[0]
-        self._writer = writer
+        self._writer, self._hops = writer, hops
         self._rings: dict[str, np.ndarray[Any, Any]] = {}
         at = layout.HEADER_BYTES
         dtypes = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT}
@@ -59,6 +61,7 @@ class Drain:
             whole = (entries[key] == complete[slots]) & (ring[key][slots] == complete[slots])
             seen[slots[whole]] = complete[slots][whole]
             self._writer.add(name, entries[whole].tobytes())
+        self._writer.add("hops", self._hops.take())
         self._writer.flush(header)
 
     def take_all(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from tfring.recorder.job import JobRecords
 from tfring.recorder.layout import CallFlags
 from tfring.recorder.reader import Call, Event, Record
 from tfring.timeline.critical import Segment, critical_path
+from tfring.timeline.hops import NO_HOPS, Hops
 from tfring.timeline.moments import JobMoments, Moments
 from tfring.timeline.trace import Trace
 
@@ -17,18 +19,23 @@ NAMED_LANES = 40
 _EXPOSED = "exposed communication"
 
 
-def draw(job: JobRecords, mark_cycles: bool = False) -> Trace:
+def draw(
+    job: JobRecords, mark_cycles: bool = False, hops: Mapping[int, Hops] | None = None
+) -> Trace:
     """Returns the timeline of a job.
 
     Args:
         job: The records of its ranks.
         mark_cycles: Whether to mark when plans came from rank 0.
+        hops: Messages between ranks, by the rank that noted them, where they were noted.
     """
     moments = JobMoments(job)
     trace = Trace(_origin(job), _facts(job))
     _path(trace, moments)
     for rank, record in job.records.items():
-        _Rank(trace, moments, rank).draw(record, mark_cycles)
+        one = _Rank(trace, moments, rank)
+        one.draw(record, mark_cycles)
+        one.draw_hops((hops or {}).get(rank, NO_HOPS))
     return trace
 
 
@@ -114,6 +121,20 @@ class _Rank:
         for call in record.calls:
             self._call(self._moments.of(self._rank, call), call.name in named)
         self._in_flight(record.calls)
+
+    def draw_hops(self, hops: Hops) -> None:
+        """Draws a lane for what goes to each peer, and one for what comes from it."""
+        common = self._moments.job.common
+        for hop in hops:
+            end, peer = common(self._rank, int(hop["end"])), int(hop["peer"])
+            text = f"from rank {peer}" if hop["receives"] else f"to rank {peer}"
+            lane = self._trace.lane(self._process, text)
+            first = common(self._rank, int(hop["first"]))
+            since = common(self._rank, int(hop["since"])) or first
+            args = {"bytes": int(hop["bytes"]), "plan": int(hop["sequence"])}
+            name = f"plan {args['plan']}"
+            self._trace.slice(self._process, lane, name, since, end, args)
+            self._trace.slice(self._process, lane, "bytes move", first, end)
 
     def _steps(self) -> None:
         """Draws steps: from the end of one to the end of the next."""

@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from tfring.recorder.reader import RecordError, process_state, read_record
 from tfring.timeline.drain import Drain
 from tfring.timeline.draw import draw
+from tfring.timeline.hops import HopSource
 from tfring.timeline.spool import (
     SpoolWriter,
     facts_of,
@@ -49,6 +51,7 @@ class _Here:
     local_rank: int
     record: str | None
     megabytes: int
+    take_hops: Callable[[bool], bytes]
 
 
 class _Session:
@@ -71,7 +74,8 @@ class _Session:
             _remove_earlier(path, self.facts["job"])
         limit = here.megabytes << 20
         self._writer = SpoolWriter(spool_path(path, self.rank), limit, self.facts)
-        self._drain = Drain(Path(here.record), self._writer)
+        self.hops = HopSource(here.take_hops)
+        self._drain = Drain(Path(here.record), self._writer, self.hops)
         self._drain.take()  # from here on what is there can be read after a crash
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfring timeline", daemon=True)
@@ -79,6 +83,7 @@ class _Session:
 
     def end(self) -> None:
         """Ends draining; everything that the record has is in the spool then."""
+        self.hops.end()
         self._end.set()
         self._thread.join()
 
@@ -113,9 +118,7 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
         file_path: The file for Perfetto, which is there after `stop_timeline` or `shutdown`;
             compressed if its name ends in .gz. On other hosts than rank 0's the host's name is
             added to it.
-        mark_cycles: Whether the file says when plans came from rank 0. Horovod's cycles do not
-        exist
-            here.
+        mark_cycles: Whether the file says when plans came from rank 0. There are no cycles here.
 
     Raises:
         ValueError: `init` was not called, or a timeline is on.
@@ -163,6 +166,7 @@ def attach(
     megabytes: int,
     timeline: str | None,
     mark_cycles: bool,
+    take_hops: Callable[[bool], bytes],
 ) -> None:
     """This process has become a rank; starts the timeline that the environment asks for.
 
@@ -174,15 +178,24 @@ def attach(
         timeline: TFRING_TIMELINE. "DYNAMIC" is Horovod's way to say that the program calls
             `start_timeline`.
         mark_cycles: TFRING_TIMELINE_MARK_CYCLES.
+        take_hops: The binding's function.
     """
     with _lock:
-        _state.here = _Here(rank, local_rank, record, megabytes)
+        _state.here = _Here(rank, local_rank, record, megabytes, take_hops)
     if not timeline or timeline.upper() == "DYNAMIC":
         return
     try:
         start_timeline(timeline, mark_cycles)
     except (OSError, RuntimeError) as error:
         _log.warning("there will be no timeline of rank %d: %s", rank, error)
+
+
+def about_to_leave() -> None:
+    """The runtime of this process is about to end, and what it has besides the record is lost."""
+    with _lock:
+        session = _state.session
+    if session is not None:
+        session.hops.end()
 
 
 def detach() -> None:
@@ -213,17 +226,18 @@ def make_file(path: Path, rank: int, facts: dict[str, Any]) -> None:
     target = (
         path if rank == 0 else path.with_name(f"{path.stem}.{os.uname().nodename}{path.suffix}")
     )
-    job, left_out = load_timeline(list(spools.values()), _MOST_CALLS)
-    draw(job, bool(facts["mark_cycles"])).write(target)
-    if left_out:
-        _warn_of_more(target, left_out)
+    found = load_timeline(list(spools.values()), _MOST_CALLS)
+    job = found.job
+    draw(job, bool(facts["mark_cycles"]), found.hops).write(target)
+    if found.left_out:
+        _warn_of_more(target, found.left_out)
     if job.missing:
         _log.warning(
             "%s has no timeline of %d of %d ranks; where they are on other hosts, bring together "
             "the files %s.rank-*.spool of all and run `tfring timeline` on them",
             *(target, len(job.missing), job.size, path.name),
         )
-    if not left_out and not job.missing:
+    if not found.left_out and not job.missing:
         _remove(list(spools.values()))
 
 
@@ -239,15 +253,16 @@ def finish(path: Path) -> bool:
     Raises:
         OSError: It cannot be written.
     """
-    found = spools_of(path)
-    if path.exists() or not found:
+    spools = spools_of(path)
+    if path.exists() or not spools:
         return False
-    job, left_out = load_timeline(found, _MOST_CALLS)
-    draw(job, any(facts_of(spool)["mark_cycles"] for spool in found)).write(path)
-    if left_out:
-        _warn_of_more(path, left_out)
-    if not left_out and not job.missing:
-        _remove(found)
+    found = load_timeline(spools, _MOST_CALLS)
+    mark_cycles = any(facts_of(spool)["mark_cycles"] for spool in spools)
+    draw(found.job, mark_cycles, found.hops).write(path)
+    if found.left_out:
+        _warn_of_more(path, found.left_out)
+    if not found.left_out and not found.job.missing:
+        _remove(spools)
     return True
 
 

@@ -14,6 +14,7 @@ import json
 import struct
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,21 @@ import numpy as np
 from tfring.recorder import layout
 from tfring.recorder.job import JobRecords, load_job
 from tfring.recorder.reader import RecordError, read_record
+from tfring.timeline.hops import HOP, Hops
 
 SUFFIX = ".spool"
 OLDER = ".older"
 FORMAT = "tfring timeline spool"
 RINGS = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT, "rank": layout.RANK}
 _NUMBERS = {"call": "number", "plan": "sequence", "event": "number"}
-_TAGS = {b"HEAD": "header", b"CALL": "call", b"PLAN": "plan", b"EVNT": "event", b"RANK": "rank"}
+_TAGS = {
+    b"HEAD": "header",
+    b"CALL": "call",
+    b"PLAN": "plan",
+    b"EVNT": "event",
+    b"RANK": "rank",
+    b"HOPS": "hops",
+}
 _TAG_OF = {name: tag for tag, name in _TAGS.items()}
 _END = b"DONE"
 _PART = struct.Struct("<4sI")
@@ -58,8 +67,8 @@ class SpoolWriter:
         """Adds entries of a ring, or the header.
 
         Args:
-            name: "header", "call", "plan", "event" or "rank".
-            data: As they are in the record.
+            name: "header", "call", "plan", "event", "rank", or "hops".
+            data: As they are in the record, or come from the binding.
         """
         self._write(_TAG_OF[name], data)
 
@@ -193,7 +202,7 @@ def to_record(path: Path, record: Path, most: int | None = None) -> int:
             header = data
         elif name == "rank":
             found[name] = [data]  # counters: the newest count
-        else:
+        elif name in found:
             found[name].append(data)
     if header is None:
         raise RecordError(f"{path} holds nothing yet")
@@ -215,19 +224,48 @@ def to_record(path: Path, record: Path, most: int | None = None) -> int:
     return left_out
 
 
-def load_timeline(
-    given: Sequence[Path | str] = (), most: int | None = None
-) -> tuple[JobRecords, int]:
+def hops_of(path: Path, most: int | None = None) -> Hops:
+    """Returns the messages in a spool, by their ends.
+
+    Args:
+        path: The spool.
+        most: Of more than that, only the newest.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    files = [one for one in (older_file(path), path) if one.exists()]
+    data = [part for one in files for name, part in _parts(one) if name == "hops"]
+    hops = np.frombuffer(b"".join(data), HOP)
+    return hops if most is None else hops[-most:]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What there is of a job.
+
+    Attributes:
+        job: The records.
+        hops: Messages between ranks, by rank; of those that have a spool.
+        left_out: How many calls were left out as there are so many.
+    """
+
+    job: JobRecords
+    hops: dict[int, Hops]
+    left_out: int
+
+
+def load_timeline(given: Sequence[Path | str] = (), most: int | None = None) -> Loaded:
     """Reads a job as `load_job` does, and besides from the spools of a timeline.
 
     Args:
         given: Spools, the name of a timeline that has spools beside it, records, folders, or the
         number
             of a job.
-        most: Of more calls than that in all spools, only the newest.
+        most: Of more calls than that in all spools, only the newest; of messages, too.
 
     Returns:
-        The records of the job, and how many calls were left out as there are so many.
+        The records of the job and what is not in them.
 
     Raises:
         RecordError: There is no record, a file is none, or the files are of several jobs.
@@ -239,13 +277,14 @@ def load_timeline(
         found = [one] if is_spool(one) else spools_of(one)
         spools += found
         files += [] if found else [str(one)]
-    left_out = 0
+    left_out, hops = 0, dict[int, Hops]()
     with tempfile.TemporaryDirectory(prefix="tfring-timeline-") as folder:
         for number, path in enumerate(spools):
             files.append(Path(folder) / f"{number}.record")
             each = None if most is None else most // len(spools)
             left_out += to_record(path, Path(files[-1]), each)
-        return load_job(files), left_out
+            hops[int(facts_of(path)["rank"])] = hops_of(path, each)
+        return Loaded(load_job(files), hops, left_out)
 
 
 def _newest(ring: np.ndarray[Any, Any], key: str) -> np.ndarray[Any, Any]:
@@ -274,6 +313,7 @@ def _after_the_last_drain(facts: dict[str, Any]) -> dict[str, bytes]:
 def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yields the parts of a file up to the one that is cut off."""
     sizes = {"header": layout.HEADER.itemsize, **{n: d.itemsize for n, d in RINGS.items()}}
+    sizes["hops"] = HOP.itemsize
     with path.open("rb") as file:
         file.readline()
         while len(head := file.read(_PART.size)) == _PART.size:

@@ -309,6 +309,12 @@ void ProcessRuntime::Mark(const std::string& text) {
   if (runtime != nullptr) runtime->Mark(text);
 }
 
+std::vector<Hop> ProcessRuntime::TakeHops(bool go_on) {
+  if (ForkGuard::InForkedChild()) return {};
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  return runtime == nullptr ? std::vector<Hop>() : runtime->TakeHops(go_on);
+}
+
 std::map<std::string, int64_t> ProcessRuntime::Counters() const {
   if (ForkGuard::InForkedChild()) return {};
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();

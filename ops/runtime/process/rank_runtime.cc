@@ -176,6 +176,10 @@ void RankRuntime::Mark(const std::string& text) {
     core_->recorder->Event(EventType::kMark, StatusCode::kOk, 0, text);
 }
 
+std::vector<Hop> RankRuntime::TakeHops(bool go_on) {
+  return core_->recorder == nullptr ? std::vector<Hop>() : core_->recorder->hops().Take(go_on);
+}
+
 bool RankRuntime::OnCompletionThread() const { return core_->completions.IsCurrent(); }
 
 std::map<std::string, int64_t> RankRuntime::Counters() const {

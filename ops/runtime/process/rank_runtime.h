@@ -63,6 +63,7 @@ class RankRuntime {
   Result<std::shared_ptr<DeviceStream>> WrapStream(void* stream) const;
   void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
   void Mark(const std::string& text);
+  std::vector<Hop> TakeHops(bool go_on);
 
   // True inside a `done`.
   bool OnCompletionThread() const;

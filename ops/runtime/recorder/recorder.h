@@ -11,6 +11,7 @@
 #include "ops/runtime/interfaces/plan_marks.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
+#include "ops/runtime/recorder/hop_log.h"
 #include "ops/runtime/recorder/invocations.h"
 #include "ops/runtime/recorder/record_memory.h"
 
@@ -64,6 +65,9 @@ class Recorder {
   // Of a job that ended well nobody needs the file.
   void RemoveFile();
 
+  // Thread-safe.
+  HopLog& hops() { return hops_; }
+
   RecordHeader& header() { return memory_->header(); }
   RecordMemory& memory() { return *memory_; }
 
@@ -72,6 +76,7 @@ class Recorder {
 
   const std::unique_ptr<RecordMemory> memory_;
   Invocations invocations_;
+  HopLog hops_;
 };
 
 }  // namespace tfring

@@ -13,9 +13,17 @@ from tfring.recorder import layout
 from tfring.recorder.reader import RecordError, read_record
 from tfring.timeline import session, spool
 from tfring.timeline.drain import Drain
+from tfring.timeline.hops import HOP, HopSource
 from tfring.timeline.spool import SpoolWriter, load_timeline, spool_path
 
 SLOTS = 8
+
+
+def take_hops(go_on):
+    """One hop at a time; the last is in what the call without `go_on` returns."""
+    hops = np.zeros(1, HOP)
+    hops[0]["peer"] = 7 if go_on else 8
+    return hops.tobytes()
 
 
 class FakeRank:
@@ -35,7 +43,8 @@ class FakeRank:
         self.facts = facts
         self.spool = spool_path(folder / "job.json", rank)
         self.writer = SpoolWriter(self.spool, limit, facts)
-        self.drain = Drain(self.record, self.writer)
+        self.hops = HopSource(take_hops)
+        self.drain = Drain(self.record, self.writer, self.hops)
 
     def call(self, number, ended=True):
         slot = self.calls[number % SLOTS]
@@ -45,7 +54,7 @@ class FakeRank:
 
 
 def numbers(path):
-    (record,) = load_timeline([path])[0].records.values()
+    (record,) = load_timeline([path]).job.records.values()
     return [call.number for call in record.calls]
 
 
@@ -77,7 +86,7 @@ def test_a_killed_rank_leaves_what_was_drained_and_its_record_the_rest(tmp_path)
     rank.call(SLOTS + 1, ended=False)
     rank.writer.close(done=False)
     assert not spool.is_done(rank.spool)
-    (record,) = load_timeline([tmp_path / "job.json"])[0].records.values()
+    (record,) = load_timeline([tmp_path / "job.json"]).job.records.values()
     assert [call.number for call in record.calls] == list(range(1, SLOTS + 2))
     assert [call.number for call in record.open_calls] == [SLOTS + 1]
 
@@ -111,10 +120,10 @@ def test_the_size_is_bounded_and_the_newest_stay(tmp_path):
         largest = max(largest, sum(path.stat().st_size for path in files))
     rank.writer.close(done=True)
     assert largest < (1 << 18) + 2 * 8192
-    job, left_out = load_timeline([rank.spool], most=10)
-    assert [call.number for call in job.records[0].calls] == list(range(990, 1000))
+    newest = load_timeline([rank.spool], most=10)
+    assert [call.number for call in newest.job.records[0].calls] == list(range(990, 1000))
     kept = numbers(rank.spool)
-    assert left_out == len(kept) - 10
+    assert newest.left_out == len(kept) - 10
     assert kept == list(range(kept[0], 1000)) and 20 < len(kept) < 500
 
 
@@ -122,7 +131,7 @@ def test_what_ended_before_is_left_out(tmp_path):
     rank = FakeRank(tmp_path)
     rank.call(1)
     rank.call(2, ended=False)
-    drain = Drain(rank.record, rank.writer)
+    drain = Drain(rank.record, rank.writer, HopSource(take_hops))
     rank.call(2)
     drain.take_all()
     rank.writer.close(done=True)
@@ -147,7 +156,7 @@ def test_ranks_of_other_hosts_make_a_file_of_their_own(tmp_path, caplog):
     assert f"{name} has no timeline of 1 of 2 ranks" in caplog.text
     # Brought together with rank 0's, they are one timeline.
     zero = ended_rank(tmp_path / "host0", 0, size=2)
-    job, _ = load_timeline([one.spool, zero.spool])
+    job = load_timeline([one.spool, zero.spool]).job
     assert (sorted(job.records), job.missing) == ([0, 1], [])
 
 
@@ -170,6 +179,17 @@ def test_of_many_calls_the_newest_are_drawn_and_all_stay(tmp_path, caplog, monke
     session.make_file(tmp_path / "job.json", 0, rank.facts)
     assert "2 more are in job.json.rank-*.spool" in caplog.text
     assert rank.spool.exists()
+
+
+def test_hops_are_kept_up_to_the_last(tmp_path):
+    rank = FakeRank(tmp_path)
+    rank.drain.take()
+    rank.hops.end()
+    rank.hops.end()
+    rank.drain.take_all()
+    rank.drain.take_all()
+    rank.writer.close(done=True)
+    assert [int(hop["peer"]) for hop in load_timeline([rank.spool]).hops[0]] == [7, 8]
 
 
 def test_other_files_are_no_spools(tmp_path):
