@@ -1,4 +1,4 @@
-"""A file in Chrome's trace format, which Perfetto, chrome://tracing and TensorBoard show.
+"""A file in Chrome's trace format, which Perfetto and chrome://tracing show.
 
 "Trace Event Format", Nat Duca and Dean Michael Maclean, Google 2016. Times in it are microseconds;
 three digits behind the point keep the nanoseconds.
