@@ -129,11 +129,13 @@ def _back(moments: JobMoments, here: Moments, floor: int, path: list[Segment]) -
     # The plan waited for the rank that asked last for one of its calls.
     calls = [one for one in members if one.asked] or [latest]
     cause = max(calls, key=lambda one: one.asked)
-    rank = cause.last_rank if cause.last_rank in moments.job.records else latest.rank
-    own = [one for one in members if one.rank == rank and one.call.name == cause.call.name]
-    submitted = own[0].submitted if own else cause.asked or latest.submitted
+    rank = cause.last_rank if cause.last_rank >= 0 else latest.rank
+    submits = {one.rank: one.submitted for one in members if one.call.name == cause.call.name}
+    submitted = submits.pop(rank, cause.asked or latest.submitted)
     add(NEGOTIATION, latest.rank, submitted)
-    if cause.last_rank == rank and 0 < cause.asked_but_one < submitted:
-        add(WAIT, rank, cause.asked_but_one)
+    # Rank 0 may have read the others' requests late; their own records know better.
+    others = cause.asked_but_one if moments.job.missing else max(submits.values(), default=0)
+    if cause.last_rank == rank and 0 < others < submitted:
+        add(WAIT, rank, others)
     add(COMPUTE, rank, floor)
     return None

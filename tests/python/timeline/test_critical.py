@@ -7,6 +7,7 @@ import itertools
 import pytest
 from job_records import US, made_job
 
+from tfring.recorder.job import load_job
 from tfring.timeline.critical import critical_path
 
 BUCKET = 1
@@ -52,10 +53,22 @@ def late_rank(folder, **more):
 def test_a_late_rank_is_computed_for_and_then_waited_for(tmp_path):
     path = critical_path(late_rank(tmp_path), 2)
     assert shown(path) == [
-        ("compute", 1, 200, 405),
-        ("wait for rank 1", 1, 405, 700),
+        ("compute", 1, 200, 400),
+        ("wait for rank 1", 1, 400, 700),
         ("negotiation", 1, 700, 740),
         ("transport", 1, 740, 910),
+    ]
+    assert_without_gap(path)
+
+
+def test_without_a_ranks_record_rank_0_knows_when_it_was_asked(tmp_path):
+    late_rank(tmp_path)
+    (tmp_path / "rank-1.record").unlink()
+    path = critical_path(load_job([tmp_path]), 2)
+    assert shown(path)[1:] == [
+        ("wait for rank 1", 1, 405, 710),
+        ("negotiation", 0, 710, 730),
+        ("transport", 0, 730, 900),
     ]
     assert_without_gap(path)
 
@@ -64,7 +77,7 @@ def test_clocks_of_other_hosts_are_brought_together(tmp_path):
     path = critical_path(late_rank(tmp_path, shift={1: 5000}), 2)
     wait = next(part for part in path if part.kind == "wait")
     # What is between the request and the plan, 10 and 15 us, bounds how far the clocks are apart.
-    assert wait.rank == 1 and abs((wait.end - wait.begin) // US - 295) <= 15
+    assert wait.rank == 1 and abs((wait.end - wait.begin) // US - 300) <= 15
     assert_without_gap(path)
 
 
