@@ -64,6 +64,9 @@ PYTHON_SETTINGS = {
     "METRICS_TOKEN_FILE": "file of mode 0600 with the bearer token that it wants",
     "OTEL_PLAN_SECONDS": "steps, and plans that take longer, become OpenTelemetry spans (default: "
     "no spans)",
+    "TIMELINE": "file for a timeline of the job (default: none); DYNAMIC: the program starts it",
+    "TIMELINE_MARK_CYCLES": "1: the timeline says when plans came from rank 0 (default 0)",
+    "TIMELINE_MEGABYTES": "what a rank keeps of a timeline at most: its newest part (default 64)",
     "LIB_DIR": "folder of the compiled libraries (for developers)",
 }
 
@@ -97,13 +100,13 @@ _ALIASES = {
     "HOROVOD_ENABLE_ASYNC_COMPLETION": "ENABLE_ASYNC_COMPLETION",
     "HOROVOD_GLOO_IFACE": "INTERFACE",
     "HOROVOD_START_TIMEOUT": "START_TIMEOUT",
+    "HOROVOD_TIMELINE": "TIMELINE",
+    "HOROVOD_TIMELINE_MARK_CYCLES": "TIMELINE_MARK_CYCLES",
 }
 
 # What Horovod does with these, tfring does not do, or needs no setting for. Keys ending in _ stand
 # for all variables that begin so.
 _WITHOUT_EFFECT = {
-    "HOROVOD_TIMELINE": "there is no timeline yet: use tf.profiler.experimental.start",
-    "HOROVOD_TIMELINE_": "there is no timeline yet: use tf.profiler.experimental.start",
     "HOROVOD_AUTOTUNE": "there is no autotuner",
     "HOROVOD_AUTOTUNE_": "there is no autotuner",
     "HOROVOD_ELASTIC": "there is no elastic training yet: start again from a checkpoint",
@@ -141,6 +144,7 @@ LOCAL_SETTINGS = frozenset(
 DEFAULT_START_TIMEOUT = 60.0
 DEFAULT_MESH_LIMIT = 64
 DEFAULT_METRICS_ADDR = "127.0.0.1"
+DEFAULT_TIMELINE_MEGABYTES = 64
 
 
 class SettingError(ValueError):
@@ -174,6 +178,9 @@ class Settings:
         metrics_addr: The IP address of this endpoint.
         metrics_token_file: The file with the token that it wants, or None.
         otel_plan_seconds: Plans that take longer become spans; None: nothing does.
+        timeline: The file for a timeline, or None.
+        timeline_mark_cycles: Whether it says when plans came.
+        timeline_megabytes: What a rank keeps of it at most.
         unknown: One warning for every ``TFRING_X`` that nobody knows.
         without_effect: Warnings of those ``HOROVOD_X`` that ask for something that tfring does not
             have.
@@ -201,6 +208,9 @@ class Settings:
     metrics_addr: str = DEFAULT_METRICS_ADDR
     metrics_token_file: str | None = None
     otel_plan_seconds: float | None = None
+    timeline: str | None = None
+    timeline_mark_cycles: bool = False
+    timeline_megabytes: int = DEFAULT_TIMELINE_MEGABYTES
     unknown: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
 
@@ -242,6 +252,13 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         metrics_addr=_ip_address("METRICS_ADDR", values, DEFAULT_METRICS_ADDR),
         metrics_token_file=values.get("METRICS_TOKEN_FILE") or None,
         otel_plan_seconds=_seconds("OTEL_PLAN_SECONDS", values, 0.0) or None,
+        timeline=values.get("TIMELINE") or None,
+        timeline_mark_cycles=_switch("TIMELINE_MARK_CYCLES", values),
+        timeline_megabytes=_integer(
+            "TIMELINE_MEGABYTES",
+            values.get("TIMELINE_MEGABYTES"),
+            *(DEFAULT_TIMELINE_MEGABYTES, 1, 65536),
+        ),
         unknown=tuple(_unknown_warnings(environ)),
         without_effect=tuple(_horovod_warnings(environ)),
     )

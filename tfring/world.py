@@ -32,6 +32,7 @@ from tfring.recorder.places import end_job, record_options
 from tfring.security import generation
 from tfring.security.sources import take_secret
 from tfring.signals import interrupts
+from tfring.timeline import session
 from tfring.topology import is_initialized, size
 
 _log = logging.getLogger("tfring")
@@ -170,6 +171,11 @@ def _start(membership: Membership, settings: Settings) -> None:
     stacks.watch(_state.record, settings.stacks)
     set_own(_state.record)
     topology.announce()
+    session.attach(
+        *(membership.rank, membership.local_rank, _state.record),
+        *(settings.timeline_megabytes, settings.timeline, settings.timeline_mark_cycles),
+        take_hops=_native.core.take_hops,
+    )
     _state.homogeneous = membership.homogeneous
     _state.by_mpi = membership.by_mpi
     generation.begin(membership.key)
@@ -230,7 +236,9 @@ def _leave(error: str) -> None:
             return
         interrupts.unwatch()
         metrics.end()
+        session.about_to_leave()
         _native.core.shutdown(error)
+        session.detach()
         if _state.explainer is not None:
             _state.explainer.join()
             _state.explainer = None

@@ -267,6 +267,18 @@ void DefineLifecycle(py::module_& m) {
         "there is none. It may take as long as the limit for loading.");
 }
 
+void DefineHops(py::module_& m) {
+  m.def(
+      "take_hops",
+      [](bool go_on) {
+        const std::vector<Hop> hops = ProcessRuntime::Get().TakeHops(go_on);
+        return py::bytes(reinterpret_cast<const char*>(hops.data()), hops.size() * sizeof(Hop));
+      },
+      py::arg("go_on"),
+      "The messages of plans since the last call, as in ops/runtime/interfaces/hops.h; they are "
+      "noted from the first call on, until one without `go_on`.");
+}
+
 }  // namespace
 }  // namespace tfring
 
@@ -278,6 +290,7 @@ PYBIND11_MODULE(_core, m) {
   tfring::DefineLog(m);
   tfring::DefineLifecycle(m);
   tfring::DefineRecord(m);
+  tfring::DefineHops(m);
   tfring::DefineFailures(m);
   tfring::DefineCollectives(m);
 }

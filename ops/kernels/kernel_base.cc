@@ -9,6 +9,8 @@
 #include "ops/kernels/conversions.h"
 #include "ops/kernels/step_runs.h"
 #include "ops/runtime/base/export.h"
+#include "tsl/profiler/lib/traceme.h"
+#include "tsl/profiler/lib/traceme_encode.h"
 #include "xla/stream_executor/stream.h"
 
 namespace tfring {
@@ -42,6 +44,17 @@ absl::Status AllocateAtOnce(tf::OpKernelContext* context, int index, const tf::T
   return absl::OkStatus();
 }
 
+// For TensorFlow's profiler: a call, from here to its `done` on another thread. What is returned is
+// for ActivityEnd, and 0 while no profile is taken.
+int64_t BeginTrace(const KernelCall& call) {
+  return tsl::profiler::TraceMe::ActivityStart([&call] {
+    int64_t bytes = 0;
+    for (const TensorBuffer& buffer : call.local.buffers) bytes += buffer.input_bytes;
+    return tsl::profiler::TraceMeEncode(
+        Describe(call.request), {{"bytes", bytes}, {"process_set", call.request.process_set}});
+  });
+}
+
 void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::DoneCallback done) {
   const uint64_t run = StepRuns::Get().Enter(context, call.request.process_set);
   call.local.run = run;
@@ -49,7 +62,8 @@ void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::Do
   const bool in_use_after_error = call.local.stream != nullptr;
   const bool in_use = call.local.early;
   if (call.local.stream != nullptr) call.local.keeps = call.held;
-  call.local.done = [context, run, held = std::move(call.held), in_use, in_use_after_error,
+  const int64_t trace = BeginTrace(call);
+  call.local.done = [context, run, trace, held = std::move(call.held), in_use, in_use_after_error,
                      finish = std::move(call.finish),
                      done = std::move(done)](const Status& status) mutable {
     absl::Status outcome = ToAbsl(status);
@@ -59,6 +73,7 @@ void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::Do
     if (!in_use && (status.ok() || !in_use_after_error)) held->clear();
     held.reset();
     StepRuns::Get().Leave(run, *context);
+    tsl::profiler::TraceMe::ActivityEnd(trace);
     done();
   };
   ProcessRuntime::Get().Enqueue(std::move(call.request), std::move(call.local));

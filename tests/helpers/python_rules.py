@@ -28,7 +28,8 @@ ARROWS: dict[str, set[str]] = {
     "ssh": set(),
     "live": {"recorder", "ssh"},
     "report": {"recorder"},
-    "commands": {"recorder", "explain", "live", "report"},
+    "timeline": {"recorder"},
+    "commands": {"recorder", "explain", "live", "report", "timeline"},
     "metrics": {"version", "config", "_native", "security", "recorder"},
     "bootstrap": {"version", "config", "environments", "security"},
     "topology": {"_native"},
@@ -36,7 +37,7 @@ ARROWS: dict[str, set[str]] = {
     "world": {
         *("config", "_native", "exceptions", "signals", "environments", "security"),
         *("gpu", "bootstrap", "topology", "process_sets", "recorder", "logs", "explain"),
-        "metrics",
+        *("metrics", "timeline"),
     },
     "ops": {"config", "_native", "topology", "process_sets"},
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
@@ -52,7 +53,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "launcher": {
         *("version", "config", "_native", "environments", "security", "bootstrap"),
-        *("comparison", "compat", "commands", "explain", "ssh", "recorder"),
+        *("comparison", "compat", "commands", "explain", "ssh", "recorder", "timeline"),
     },
     "tfring": {"compat"},
     "__main__": {"launcher"},
@@ -61,7 +62,7 @@ ARROWS: dict[str, set[str]] = {
 # lists them, and each is loaded when a user first asks for it: they make no circle.
 PUBLIC_NAMES_FROM: dict[str, set[str]] = {
     "tfring": set(ARROWS),
-    "keras": {"world"},
+    "keras": {"world", "timeline"},
 }
 # Third-party modules and the packages that may import them. A function may hold such an import:
 # these modules are large, or a job can do without them.
@@ -73,7 +74,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pynvml": {"gpu"},
     "numpy": {
         *("process_sets", "collectives", "sharding", "comparison", "keras"),
-        *("recorder", "live", "report", "metrics"),
+        *("recorder", "live", "report", "metrics", "timeline"),
     },
     "rich": {"live", "report"},
     "matplotlib": {"report"},

@@ -20,8 +20,6 @@ from typing import Any
 _INSTEAD = {
     "data": "not there yet: shard a tf.data.Dataset by rank(), and let it prefetch",
     "elastic": "not there yet: start the job again from a checkpoint when a rank is lost",
-    "start_timeline": "not there yet: use tf.profiler.experimental.start",
-    "stop_timeline": "not there yet: use tf.profiler.experimental.stop",
     "CommitStateCallback": "elastic training is not there yet: use keras.callbacks.ModelCheckpoint",
     "UpdateBatchStateCallback": "elastic training is not there yet: use BackupAndRestore of Keras",
     "UpdateEpochStateCallback": "elastic training is not there yet: use BackupAndRestore of Keras",

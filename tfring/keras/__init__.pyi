@@ -43,6 +43,8 @@ from tfring.process_sets import add_process_set as add_process_set
 from tfring.process_sets import global_process_set as global_process_set
 from tfring.process_sets import remove_process_set as remove_process_set
 from tfring.sharding.shard import shard as shard
+from tfring.timeline.session import start_timeline as start_timeline
+from tfring.timeline.session import stop_timeline as stop_timeline
 from tfring.topology import cross_rank as cross_rank
 from tfring.topology import cross_size as cross_size
 from tfring.topology import is_initialized as is_initialized

@@ -18,6 +18,7 @@ from tfring.launcher.options import add_options, job_options
 from tfring.launcher.output import OutputMerger
 from tfring.launcher.placement import UsageError, is_local
 from tfring.recorder.places import memory_folder
+from tfring.timeline.session import finish
 from tfring.version import __version__
 
 
@@ -105,7 +106,18 @@ def _run(options: argparse.Namespace, **environment: str) -> int:
         all_info=options.show_tensorflow_info,
         merge_lines=not options.no_merge_lines,
     )
-    return JobRunner(job, merger).run()
+    code = JobRunner(job, merger).run()
+    if options.timeline is not None:
+        _finish_timeline(Path(options.timeline))
+    return code
+
+
+def _finish_timeline(path: Path) -> None:
+    """Writes the timeline of ranks of this host that were killed before they could."""
+    try:
+        finish(path)
+    except (OSError, ValueError) as error:
+        print(f"tfring run: the timeline could not be written: {error}", file=sys.stderr)
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -43,8 +43,6 @@ _REFUSED = {
         (
             "--autotune",
             "--autotune-log-file",
-            "--timeline-filename",
-            "--timeline-mark-cycles",
             "--min-np",
             "--min-num-proc",
             "--max-np",
@@ -158,6 +156,14 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         help="print where the time went when the job is over; see docs/stragglers.md",
     )
     add("--compare-steps", type=int, default=10, metavar="K", help="steps of each (default 10)")
+    add(
+        "--timeline",
+        "--timeline-filename",
+        metavar="FILE",
+        help="write a timeline of the job for Perfetto: see docs/timeline.md",
+    )
+    add("--timeline-mark-cycles", action="store_true", help="mark when plans came from rank 0")
+    add("--no-timeline-mark-cycles", dest="timeline_mark_cycles", action="store_false")
     add("--verbose", action="store_true", help="print which rank is started on which host")
 
 
@@ -202,6 +208,9 @@ def environment_of(options: argparse.Namespace) -> dict[str, str]:
         values["TFRING_LOG_HIDE_TIME"] = "0" if options.log_time else "1"
     if options.log_format is not None:
         values["TFRING_LOG_FORMAT"] = options.log_format
+    if options.timeline is not None:
+        values["TFRING_TIMELINE"] = os.path.abspath(options.timeline)
+        values["TFRING_TIMELINE_MARK_CYCLES"] = str(int(options.timeline_mark_cycles))
     if options.horovod:
         values["PYTHONPATH"] = search_path(os.environ)
     return values

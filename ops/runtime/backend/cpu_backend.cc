@@ -98,7 +98,8 @@ Status CpuBackend::Execute(const Collective& collective) {
   }
   executor_.Prepare(collective, *schedule, ResolveReduction(collective));
   running_ = &collective;
-  runner_.Start(*schedule, collective.sequence, collective.members, &executor_, collective.marks);
+  runner_.Start(*schedule, collective.sequence, collective.members, &executor_, collective.marks,
+                collective.hops);
   return runner_.Run();
 }
 

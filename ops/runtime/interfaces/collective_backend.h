@@ -10,6 +10,7 @@
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/interfaces/device_stream.h"
+#include "ops/runtime/interfaces/hops.h"
 
 namespace tfring {
 
@@ -60,6 +61,7 @@ struct Collective {
   // Alltoall: what this rank sends to member m of buffer t.
   std::vector<std::vector<int64_t>> send_bytes;
   PlanMarks* marks = nullptr;  // not null: where a backend of the host notes how far it is
+  HopSink* hops = nullptr;     // the same for messages between ranks
 };
 
 // How far a submitted collective is. kLaunched: a device has all of its work, in order, and other

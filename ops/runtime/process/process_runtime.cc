@@ -321,6 +321,12 @@ WarningBell::Heard ProcessRuntime::WaitForWarning(Duration limit) {
   return bell == nullptr ? WarningBell::Heard::kEnd : bell->Wait(limit);
 }
 
+std::vector<Hop> ProcessRuntime::TakeHops(bool go_on) {
+  if (ForkGuard::InForkedChild()) return {};
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  return runtime == nullptr ? std::vector<Hop>() : runtime->TakeHops(go_on);
+}
+
 std::map<std::string, int64_t> ProcessRuntime::Counters() const {
   if (ForkGuard::InForkedChild()) return {};
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();

@@ -182,6 +182,10 @@ void RankRuntime::Mark(const std::string& text) {
 
 std::shared_ptr<WarningBell> RankRuntime::bell() const { return core_->bell; }
 
+std::vector<Hop> RankRuntime::TakeHops(bool go_on) {
+  return core_->recorder == nullptr ? std::vector<Hop>() : core_->recorder->hops().Take(go_on);
+}
+
 bool RankRuntime::OnCompletionThread() const { return core_->completions.IsCurrent(); }
 
 std::map<std::string, int64_t> RankRuntime::Counters() const {

@@ -11,6 +11,7 @@
 #include "ops/runtime/interfaces/plan_marks.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
+#include "ops/runtime/recorder/hop_log.h"
 #include "ops/runtime/recorder/invocations.h"
 #include "ops/runtime/recorder/record_memory.h"
 
@@ -65,6 +66,9 @@ class Recorder {
   // Of a job that ended well nobody needs the file.
   void RemoveFile();
 
+  // Thread-safe.
+  HopLog& hops() { return hops_; }
+
   RecordHeader& header() { return memory_->header(); }
   RecordMemory& memory() { return *memory_; }
 
@@ -73,6 +77,7 @@ class Recorder {
 
   const std::unique_ptr<RecordMemory> memory_;
   Invocations invocations_;
+  HopLog hops_;
 };
 
 }  // namespace tfring

@@ -34,11 +34,13 @@ void ScheduleRunner::Watch(ProgressWatch watch, QuietHook hook) {
 
 void ScheduleRunner::Start(const Schedule& schedule, uint64_t sequence,
                            const std::vector<Rank>& members, StepExecutor* executor,
-                           PlanMarks* marks) {
+                           PlanMarks* marks, HopSink* hops) {
   schedule_ = &schedule;
   members_ = &members;
   executor_ = executor;
   marks_ = marks;
+  hops_ = hops;
+  sequence_ = sequence;
   sends_.clear();
   recvs_.clear();
   ready_.clear();
@@ -134,6 +136,7 @@ void ScheduleRunner::RunReady(bool* moved) {
 }
 
 void ScheduleRunner::FinishHead(Lane* lane, int64_t bytes) {
+  if (hops_ != nullptr) NoteHop(lane, bytes);
   lane->moved += bytes;
   const int step = lane->steps[lane->head];
   if (lane->moved < StepBytes(schedule_->steps[step])) return;

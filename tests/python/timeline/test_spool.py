@@ -1,0 +1,200 @@
+"""What a rank keeps while a timeline is on: complete, bounded, and readable after a crash."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import numpy as np
+import pytest
+from job_records import write_records
+
+from tfring.recorder import layout
+from tfring.recorder.reader import RecordError, read_record
+from tfring.timeline import session, spool
+from tfring.timeline.drain import Drain
+from tfring.timeline.hops import HOP, HopSource
+from tfring.timeline.spool import SpoolWriter, load_timeline, spool_path
+
+SLOTS = 8
+
+
+def take_hops(go_on):
+    """One hop at a time; the last is in what the call without `go_on` returns."""
+    hops = np.zeros(1, HOP)
+    hops[0]["peer"] = 7 if go_on else 8
+    return hops.tobytes()
+
+
+class FakeRank:
+    """A rank whose record has few slots, so that they are used again soon."""
+
+    def __init__(self, folder, rank=0, limit=1 << 20, size=1):
+        empty = {"number": 0, "name": b""}
+        plan = {"sequence": 0}
+        calls = {one: [empty] * SLOTS for one in range(size)}
+        plans = {one: [plan] * SLOTS for one in range(size)}
+        self.record = write_records(folder, calls, plans)[rank]
+        offset = layout.HEADER_BYTES
+        self.calls = np.memmap(self.record, layout.CALL, "r+", offset, (SLOTS,))
+        header = read_record(self.record).header
+        facts = {name: header[name] for name in session._IDENTITY}
+        facts |= {"record": str(self.record), "rank": rank, "began": 0, "mark_cycles": False}
+        self.facts = facts
+        self.spool = spool_path(folder / "job.json", rank)
+        self.writer = SpoolWriter(self.spool, limit, facts)
+        self.hops = HopSource(take_hops)
+        self.drain = Drain(self.record, self.writer, self.hops)
+
+    def call(self, number, ended=True):
+        slot = self.calls[number % SLOTS]
+        slot["number"], slot["submitted"] = number, 1000 * number
+        slot["ended"] = 1000 * number + 500 if ended else 0
+        slot["name"] = b"x"
+
+
+def numbers(path):
+    (record,) = load_timeline([path]).job.records.values()
+    return [call.number for call in record.calls]
+
+
+def test_each_call_is_kept_once_when_it_has_ended(tmp_path):
+    rank = FakeRank(tmp_path)
+    rank.call(1)
+    rank.call(2, ended=False)
+    rank.drain.take()
+    rank.drain.take()
+    for number in range(3, 3 * SLOTS):
+        rank.call(number, ended=number % SLOTS != 2)
+        rank.drain.take()
+    rank.call(2 * SLOTS + 2)
+    rank.drain.take_all()
+    rank.writer.close(done=True)
+    rank.record.unlink()
+    # The second slot was taken over twice before its call had ended.
+    assert numbers(rank.spool) == [n for n in range(1, 3 * SLOTS) if n not in (2, SLOTS + 2)]
+
+
+def test_a_killed_rank_leaves_what_was_drained_and_its_record_the_rest(tmp_path):
+    rank = FakeRank(tmp_path)
+    rank.call(1)
+    rank.drain.take()
+    for number in range(2, SLOTS):
+        rank.call(number)
+    rank.drain.take()
+    rank.call(SLOTS)
+    rank.call(SLOTS + 1, ended=False)
+    rank.writer.close(done=False)
+    assert not spool.is_done(rank.spool)
+    (record,) = load_timeline([tmp_path / "job.json"]).job.records.values()
+    assert [call.number for call in record.calls] == list(range(1, SLOTS + 2))
+    assert [call.number for call in record.open_calls] == [SLOTS + 1]
+
+
+def test_a_part_that_was_cut_off_is_left_out(tmp_path):
+    rank = FakeRank(tmp_path)
+    for number in (1, 2):
+        rank.call(number)
+        rank.drain.take()
+    rank.writer.close(done=False)
+    rank.record.unlink()
+    whole = rank.spool.read_bytes()
+    found = set()
+    for length in (*range(200, len(whole), 97), len(whole)):
+        rank.spool.write_bytes(whole[:length])
+        try:
+            found.add(tuple(numbers(rank.spool)))
+        except RecordError as error:
+            assert re.search("no spool|no record|holds nothing", str(error)), error
+            found.add(())
+    assert found == {(), (1,), (1, 2)}
+
+
+def test_the_size_is_bounded_and_the_newest_stay(tmp_path):
+    rank = FakeRank(tmp_path, limit=1 << 18)
+    largest = 0
+    for number in range(1, 1000):
+        rank.call(number)
+        rank.drain.take()
+        files = [path for path in tmp_path.iterdir() if ".spool" in path.name]
+        largest = max(largest, sum(path.stat().st_size for path in files))
+    rank.writer.close(done=True)
+    assert largest < (1 << 18) + 2 * 8192
+    newest = load_timeline([rank.spool], most=10)
+    assert [call.number for call in newest.job.records[0].calls] == list(range(990, 1000))
+    kept = numbers(rank.spool)
+    assert newest.left_out == len(kept) - 10
+    assert kept == list(range(kept[0], 1000)) and 20 < len(kept) < 500
+
+
+def test_what_ended_before_is_left_out(tmp_path):
+    rank = FakeRank(tmp_path)
+    rank.call(1)
+    rank.call(2, ended=False)
+    drain = Drain(rank.record, rank.writer, HopSource(take_hops))
+    rank.call(2)
+    drain.take_all()
+    rank.writer.close(done=True)
+    assert numbers(rank.spool) == [2]
+
+
+def ended_rank(folder, rank, size):
+    folder.mkdir(exist_ok=True)
+    one = FakeRank(folder, rank, size=size)
+    one.call(1)
+    one.drain.take_all()
+    one.writer.close(done=True)
+    return one
+
+
+def test_ranks_of_other_hosts_make_a_file_of_their_own(tmp_path, caplog):
+    one = ended_rank(tmp_path, 1, size=2)
+    path = tmp_path / "job.json"
+    session.make_file(path, 1, one.facts)
+    name = f"job.{os.uname().nodename}.json"
+    assert not path.exists() and (tmp_path / name).exists()
+    assert f"{name} has no timeline of 1 of 2 ranks" in caplog.text
+    # Brought together with rank 0's, they are one timeline.
+    zero = ended_rank(tmp_path / "host0", 0, size=2)
+    job = load_timeline([one.spool, zero.spool]).job
+    assert (sorted(job.records), job.missing) == ([0, 1], [])
+
+
+def test_where_hosts_share_a_folder_rank_0_makes_the_file(tmp_path):
+    ranks = [ended_rank(tmp_path, rank, size=2) for rank in range(2)]
+    path = tmp_path / "job.json"
+    session.make_file(path, 1, ranks[1].facts)
+    assert not list(tmp_path.glob("job*.json"))
+    session.make_file(path, 0, ranks[0].facts)
+    assert [file.name for file in tmp_path.glob("job*")] == ["job.json"]
+
+
+def test_of_many_calls_the_newest_are_drawn_and_all_stay(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(session, "_MOST_CALLS", 3)
+    rank = FakeRank(tmp_path)
+    for number in range(1, 6):
+        rank.call(number)
+    rank.drain.take_all()
+    rank.writer.close(done=True)
+    session.make_file(tmp_path / "job.json", 0, rank.facts)
+    assert "2 more are in job.json.rank-*.spool" in caplog.text
+    assert rank.spool.exists()
+
+
+def test_hops_are_kept_up_to_the_last(tmp_path):
+    rank = FakeRank(tmp_path)
+    rank.drain.take()
+    rank.hops.end()
+    rank.hops.end()
+    rank.drain.take_all()
+    rank.drain.take_all()
+    rank.writer.close(done=True)
+    assert [int(hop["peer"]) for hop in load_timeline([rank.spool]).hops[0]] == [7, 8]
+
+
+def test_other_files_are_no_spools(tmp_path):
+    path = tmp_path / "a"
+    path.write_text('{"a": 1}\n')
+    assert not spool.is_spool(path)
+    with pytest.raises(RecordError, match="no spool"):
+        spool.to_record(path, tmp_path / "b")

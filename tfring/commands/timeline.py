@@ -1,0 +1,37 @@
+"""``tfring timeline``: what a job did when, as a file for Perfetto."""
+
+from __future__ import annotations
+
+import argparse
+
+from tfring.commands.dump import add_job
+from tfring.timeline.draw import draw
+from tfring.timeline.spool import load_timeline
+
+NAME = "timeline"
+HELP = "write a timeline of a job for Perfetto (https://ui.perfetto.dev)"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    add_job(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="where to (default: timeline-JOB.json here); compressed if it ends in .gz",
+    )
+    parser.add_argument(
+        "--mark-cycles", action="store_true", help="mark when plans came from rank 0"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the file and prints where to."""
+    found = load_timeline(options.job)
+    job = found.job
+    path = options.output or f"timeline-{job.job}.json"
+    draw(job, options.mark_cycles, found.hops).write(path)
+    calls = sum(len(record.calls) for record in job.records.values())
+    print(f"{len(job.records)} of {job.size} ranks, {calls} calls: {path}")
+    return 0

@@ -1,0 +1,276 @@
+"""Makes a timeline of the records of a job: a process for each rank, all on one clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from tfring.recorder.job import JobRecords
+from tfring.recorder.layout import CallFlags
+from tfring.recorder.reader import Call, Event, Record
+from tfring.timeline.critical import Segment, critical_path
+from tfring.timeline.hops import NO_HOPS, Hops
+from tfring.timeline.moments import JobMoments, Moments
+from tfring.timeline.trace import Trace
+
+# Of each rank, so many names have a lane; the calls of the others share one.
+NAMED_LANES = 40
+_EXPOSED = "exposed communication"
+
+
+def draw(
+    job: JobRecords, mark_cycles: bool = False, hops: Mapping[int, Hops] | None = None
+) -> Trace:
+    """Returns the timeline of a job.
+
+    Args:
+        job: The records of its ranks.
+        mark_cycles: Whether to mark when plans came from rank 0.
+        hops: Messages between ranks, by the rank that noted them, where they were noted.
+    """
+    moments = JobMoments(job)
+    trace = Trace(_origin(job), _facts(job))
+    _path(trace, moments)
+    for rank, record in job.records.items():
+        one = _Rank(trace, moments, rank)
+        one.draw(record, mark_cycles)
+        one.draw_hops((hops or {}).get(rank, NO_HOPS))
+    return trace
+
+
+def process_of(rank: int) -> int:
+    """Returns the number of a rank's process in the file; the critical path has number 1."""
+    return rank + 2
+
+
+def _origin(job: JobRecords) -> int:
+    times = [
+        job.common(rank, time)
+        for rank, record in job.records.items()
+        for time in (
+            *(call.submitted for call in record.calls),
+            *(event.time for event in record.events),
+            *([] if record.calls or record.events else [record.header["started_monotonic"]]),
+        )
+    ]
+    return min(times)
+
+
+def _facts(job: JobRecords) -> dict[str, Any]:
+    clocks = {
+        f"rank {rank}": {
+            "offset_us": clock.offset / 1000,
+            "drift_ppm": clock.drift * 1e6,
+            "error_us": None if clock.error is None else clock.error / 1000,
+        }
+        for rank, clock in job.clocks.items()
+    }
+    return {
+        "job": job.job,
+        "ranks": job.size,
+        "missing_ranks": job.missing,
+        "clock_of_rank": next(iter(job.records)),
+        "clocks": clocks,
+    }
+
+
+def _path(trace: Trace, moments: JobMoments) -> None:
+    """Draws the critical paths of all steps."""
+    keys = sorted({key for steps in moments.steps.values() for key in steps})
+    paths = [(key, critical_path(moments, key[1], key[0])) for key in keys]
+    if not any(path for _, path in paths):
+        return
+    trace.process(1, "critical path")
+    end: dict[int, int] = {}
+    for (process_set, number), path in paths:
+        if path and path[0].begin >= end.get(process_set, 0):
+            name = "steps" if process_set == 0 else f"steps of process set {process_set}"
+            _step_path(trace, trace.lane(1, name), number, path)
+            end[process_set] = path[-1].end
+
+
+def _step_path(trace: Trace, lane: int, number: int, path: tuple[Segment, ...]) -> None:
+    spent: Counter[str] = Counter()
+    for part in path:
+        spent[f"{part.text}, us"] += round((part.end - part.begin) / 1000)
+    trace.slice(1, lane, f"step {number}", path[0].begin, path[-1].end, {"step": number, **spent})
+    for part in path:
+        args = {"rank": part.rank, "collective": part.name}
+        trace.slice(1, lane, part.text, part.begin, part.end, args)
+
+
+class _Rank:
+    """Draws one rank."""
+
+    def __init__(self, trace: Trace, moments: JobMoments, rank: int) -> None:
+        self._trace, self._moments, self._rank = trace, moments, rank
+        self._process = process_of(rank)
+        self._last = moments.last_time(rank)
+
+    def draw(self, record: Record, mark_cycles: bool) -> None:
+        name = f"rank {self._rank} ({record.host}, process {record.pid})"
+        self._trace.process(self._process, name, _clock_text(self._moments.job, self._rank))
+        self._steps()
+        self._events(record.events)
+        if mark_cycles:
+            self._cycles(record.calls)
+        named = _named(record.calls)
+        for name in named:
+            self._trace.lane(self._process, name)
+        for call in record.calls:
+            self._call(self._moments.of(self._rank, call), call.name in named)
+        self._in_flight(record.calls)
+
+    def draw_hops(self, hops: Hops) -> None:
+        """Draws a lane for what goes to each peer, and one for what comes from it."""
+        common = self._moments.job.common
+        for hop in hops:
+            end, peer = common(self._rank, int(hop["end"])), int(hop["peer"])
+            text = f"from rank {peer}" if hop["receives"] else f"to rank {peer}"
+            lane = self._trace.lane(self._process, text)
+            first = common(self._rank, int(hop["first"]))
+            since = common(self._rank, int(hop["since"])) or first
+            args = {"bytes": int(hop["bytes"]), "plan": int(hop["sequence"])}
+            name = f"plan {args['plan']}"
+            self._trace.slice(self._process, lane, name, since, end, args)
+            self._trace.slice(self._process, lane, "bytes move", first, end)
+
+    def _steps(self) -> None:
+        """Draws steps: from the end of one to the end of the next."""
+        steps, common = self._moments.steps[self._rank], self._moments.job.common
+        for (process_set, number), step in sorted(steps.items()):
+            before = steps.get((process_set, number - 1))
+            first, ready = common(self._rank, step.begin), common(self._rank, step.last_ready)
+            begin = (common(self._rank, before.end) if before else 0) or first
+            end = common(self._rank, step.end)
+            if not end or end < begin:
+                continue
+            name = "steps" if process_set == 0 else f"steps of process set {process_set}"
+            lane = self._trace.lane(self._process, name)
+            args = {"step": number, "bytes": step.bytes, "buckets": len(step.calls)}
+            self._trace.slice(self._process, lane, f"step {number}", begin, end, args)
+            for text, since, until in (
+                ("before the first gradients", begin, first),
+                ("gradients and communication", max(begin, first), ready),
+                (_EXPOSED, max(begin, ready), end),
+            ):
+                if since < until:
+                    args = {"step": number}
+                    self._trace.slice(self._process, lane, text, since, until, args)
+
+    def _events(self, events: list[Event]) -> None:
+        for event in events:
+            lane = self._trace.lane(self._process, "events")
+            time = self._moments.job.common(self._rank, event.time)
+            name = event.type.name.lower().replace("_", " ")
+            if name == "mark":
+                name = event.text
+            args = {"text": event.text, "value": event.value, "status": event.code}
+            self._trace.mark(self._process, lane, name, time, args)
+
+    def _cycles(self, calls: list[Call]) -> None:
+        lane = self._trace.lane(self._process, "plans")
+        times = {call.sequence: call.planned for call in calls if call.sequence and call.planned}
+        for sequence, time in sorted(times.items()):
+            time = self._moments.job.common(self._rank, time)
+            self._trace.mark(self._process, lane, f"plan {sequence}", time, {"plan": sequence})
+
+    def _call(self, one: Moments, named: bool) -> None:
+        call, end = one.call, one.ended or max(self._last, one.submitted)
+        if not named:
+            whole = (f"{call.kind} {call.name}", one.submitted, end)
+            parts = [whole, *_phases(one, end)]
+            self._trace.overlapping(self._process, "others", parts, _about(one))
+            return
+        lane = self._trace.lane(self._process, call.name)
+        # From the call that came last, and made the collective run, to what ran on all ranks.
+        flow = f"{call.sequence}:{call.name}" if one.last_rank >= 0 else ""
+        cause = flow if one.last_rank == self._rank else ""
+        self._trace.slice(
+            self._process, lane, call.kind, one.submitted, end, _about(one), flow_from=cause
+        )
+        for text, begin, until in _phases(one, end):
+            flow_to = flow if text == "running" and not cause else ""
+            self._trace.slice(self._process, lane, text, begin, until, flow_to=flow_to)
+
+    def _in_flight(self, calls: list[Call]) -> None:
+        common = self._moments.job.common
+        changes: Counter[int] = Counter()
+        for call in calls:
+            changes[common(self._rank, call.submitted)] += call.bytes
+            if call.ended:
+                changes[common(self._rank, call.ended)] -= call.bytes
+        total = 0
+        for time, change in sorted(changes.items()):
+            total += change
+            self._trace.counter(self._process, "in flight", "bytes", time, total)
+
+
+def _phases(one: Moments, end: int) -> list[tuple[str, int, int]]:
+    """Returns what a call went through: name, begin, end; without gap and never backwards."""
+    if one.last_rank >= 0 and one.last_rank != one.rank:
+        first = f"submitted, waits for rank {one.last_rank}"
+    else:
+        first = "submitted"
+    known = [
+        (first, one.asked or one.planned),
+        ("negotiating", one.planned),
+        ("queued", one.started),
+        ("running", one.finished),
+        ("finishing", one.ended),
+    ]
+    phases, begin = [], one.submitted
+    for text, until in known:
+        if not until:  # it is there now, or the call ended without it
+            if not one.ended:
+                phases.append((text, begin, end))
+                break
+            continue
+        until = min(max(until, begin), end)
+        if until > begin:
+            phases.append((text, begin, until))
+        begin = until
+    return phases
+
+
+def _named(calls: list[Call]) -> list[str]:
+    """Returns the names that have a lane: buckets first, then the most frequent."""
+    count = Counter(call.name for call in calls)
+    buckets = dict.fromkeys(call.name for call in calls if call.flags & CallFlags.BUCKET)
+    others = [name for name, _ in count.most_common() if name not in buckets]
+    return [*buckets, *others][:NAMED_LANES]
+
+
+def _about(one: Moments) -> dict[str, Any]:
+    call = one.call
+    facts: dict[str, Any] = {
+        "tensor": call.name,
+        "bytes": call.bytes,
+        "dtype": call.dtype,
+        "shapes": " ".join(map(str, call.shapes)),
+        "process_set": call.process_set,
+        "plan": call.sequence,
+        "invocation": call.invocation,
+        "status": call.status or "has not ended",
+    }
+    if call.call_site:
+        facts["line"] = call.call_site
+    if one.last_rank >= 0:
+        facts["asked_last"] = f"rank {one.last_rank}"
+        if one.asked_but_one:
+            facts["others_waited_us"] = (one.asked - one.asked_but_one) / 1000
+    return facts
+
+
+def _clock_text(job: JobRecords, rank: int) -> str:
+    clock, first = job.clocks[rank], next(iter(job.records))
+    if clock.error == 0.0 and clock.offset == 0.0:
+        return f"the same clock as rank {first}"
+    error = (
+        "an unknown error" if clock.error is None else f"at most {clock.error / 1000:.0f} us error"
+    )
+    return (
+        f"clock {clock.offset / 1000:.0f} us from that of rank {first}, drift "
+        f"{clock.drift * 1e6:.1f} ppm, {error}"
+    )

@@ -1,0 +1,120 @@
+"""What the records of all ranks together say of a call: its times on one clock."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from tfring.recorder.job import JobRecords
+from tfring.recorder.reader import Call, Plan, Record, process_state
+from tfring.recorder.steps import Step, steps_of
+
+
+@dataclass(frozen=True)
+class Moments:
+    """One call of one rank. Times are nanoseconds of the common clock, 0: not yet, or not known.
+
+    Attributes:
+        call: As in its record.
+        rank: Whose call it is.
+        submitted: The program called.
+        asked_but_one: All ranks but the last one had asked rank 0 for it.
+        asked: All had.
+        last_rank: The rank that asked last; -1: not known.
+        planned: The plan came.
+        started: The plan's first bytes could move; before, the plan was queued.
+        finished: The plan was through.
+        ended: The call was given back to the program.
+    """
+
+    call: Call
+    rank: int
+    submitted: int
+    asked_but_one: int
+    asked: int
+    last_rank: int
+    planned: int
+    started: int
+    finished: int
+    ended: int
+
+
+class JobMoments:
+    """All calls of a job on the common clock."""
+
+    def __init__(self, job: JobRecords) -> None:
+        """Reads what is in the records.
+
+        Args:
+            job: The records.
+        """
+        self.job = job
+        self._plans: dict[tuple[int, int], Plan] = {
+            (rank, plan.sequence): plan
+            for rank, record in job.records.items()
+            for plan in record.plans
+        }
+        # Rank 0 alone knows when ranks asked, of the calls in which it takes part.
+        self._asked = {
+            (call.sequence, call.name): (rank, call)
+            for rank, record in job.records.items()
+            for call in record.calls
+            if call.sequence and call.last_rank >= 0
+        }
+        self._of_plan: dict[int, list[tuple[int, Call]]] = defaultdict(list)
+        for rank, record in job.records.items():
+            for call in record.calls:
+                if call.sequence:
+                    self._of_plan[call.sequence].append((rank, call))
+        self.steps = {rank: _steps(record) for rank, record in job.records.items()}
+
+    def of(self, rank: int, call: Call) -> Moments:
+        """Returns the times of a call.
+
+        Args:
+            rank: Whose call it is.
+            call: The call.
+        """
+        common = self.job.common
+        where, asked = self._asked.get((call.sequence, call.name), (rank, None))
+        plan = self._plans.get((rank, call.sequence)) if call.sequence else None
+        return Moments(
+            call=call,
+            rank=rank,
+            submitted=common(rank, call.submitted),
+            asked_but_one=common(where, asked.second_last_asked) if asked else 0,
+            asked=common(where, asked.last_asked) if asked else 0,
+            last_rank=asked.last_rank if asked else -1,
+            planned=common(rank, call.planned),
+            started=common(rank, plan.started) if plan else 0,
+            finished=common(rank, plan.ended) if plan else 0,
+            ended=common(rank, call.ended),
+        )
+
+    def of_plan(self, sequence: int) -> list[Moments]:
+        """Returns all calls of a plan, of all ranks.
+
+        Args:
+            sequence: The plan's number.
+        """
+        return [self.of(rank, call) for rank, call in self._of_plan[sequence]]
+
+    def before(self, rank: int, sequence: int) -> int:
+        """Returns the plan that this rank ran last before another; 0: none is known."""
+        earlier = range(sequence - 1, max(0, sequence - 1000), -1)
+        return next((number for number in earlier if (rank, number) in self._plans), 0)
+
+    def last_time(self, rank: int) -> int:
+        """Returns until when a rank is known to have lived, on the common clock."""
+        record = self.job.records[rank]
+        if record.read is not None and process_state(record.header) in ("running", "stopped"):
+            return self.job.common(rank, record.read)
+        times = [int(record.header["awake"])]
+        times += [max(call.submitted, call.planned, call.ended) for call in record.calls]
+        times += [max(plan.started, plan.ended) for plan in record.plans]
+        times += [event.time for event in record.events]
+        return self.job.common(rank, max(times))
+
+
+def _steps(record: Record) -> dict[tuple[int, int], Step]:
+    return {(step.calls[0].process_set, step.number): step for step in steps_of(record)}

@@ -1,0 +1,330 @@
+"""What a rank writes while a timeline is on: a file that is valid at any time and bounded in size.
+
+It begins with a line of JSON. Then come parts: four letters that say what it is, the number of
+bytes, the bytes. A part that a crash has cut off is left out. When the file is half as large as
+allowed it is renamed, replacing the one before, and a new one begun. Entries are those of the
+record, so all that has been drained becomes a record again, one with longer rings, and is read as
+such.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfring.recorder import layout
+from tfring.recorder.job import JobRecords, load_job
+from tfring.recorder.reader import RecordError, read_record
+from tfring.timeline.hops import HOP, Hops
+
+SUFFIX = ".spool"
+OLDER = ".older"
+FORMAT = "tfring timeline spool"
+RINGS = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT, "rank": layout.RANK}
+_NUMBERS = {"call": "number", "plan": "sequence", "event": "number"}
+_TAGS = {
+    b"HEAD": "header",
+    b"CALL": "call",
+    b"PLAN": "plan",
+    b"EVNT": "event",
+    b"RANK": "rank",
+    b"HOPS": "hops",
+}
+_TAG_OF = {name: tag for tag, name in _TAGS.items()}
+_END = b"DONE"
+_PART = struct.Struct("<4sI")
+
+
+class SpoolWriter:
+    """Writes the spool of one rank. For one thread."""
+
+    def __init__(self, path: Path, limit: int, facts: dict[str, Any]) -> None:
+        """Makes the file.
+
+        Args:
+            path: The file; what an earlier job has left there is removed.
+            limit: How many bytes both files may have together.
+            facts: What the first line says besides.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self.path, self._limit, self._used = path, max(limit // 2, 1 << 16), 0
+        self._line = json.dumps({"format": FORMAT, **facts}).encode() + b"\n"
+        older_file(path).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        self._file = self._begin()
+
+    def add(self, name: str, data: bytes) -> None:
+        """Adds entries of a ring, or the header.
+
+        Args:
+            name: "header", "call", "plan", "event", "rank", or "hops".
+            data: As they are in the record, or come from the binding.
+        """
+        self._write(_TAG_OF[name], data)
+
+    def flush(self, header: bytes) -> None:
+        """Makes what was added visible to readers; begins a new file if this one is large enough.
+
+        Args:
+            header: Of the record.
+        """
+        self._file.flush()
+        if self._used < self._limit:
+            return
+        self._file.close()
+        self.path.replace(older_file(self.path))
+        self._file = self._begin()
+        self.add("header", header)
+        self._file.flush()
+
+    def close(self, done: bool) -> None:
+        """Closes the file.
+
+        Args:
+            done: Whether the rank has written all that it will.
+        """
+        if done:
+            self._write(_END, b"")
+        self._file.close()
+
+    def _begin(self) -> Any:
+        file = self.path.open("wb")
+        file.write(self._line)
+        self._used = len(self._line)
+        return file
+
+    def _write(self, tag: bytes, data: bytes) -> None:
+        if data or tag == _END:
+            self._file.write(_PART.pack(tag, len(data)) + data)
+            self._used += _PART.size + len(data)
+
+
+def older_file(path: Path) -> Path:
+    """Returns the file with what was written before."""
+    return path.with_name(path.name + OLDER)
+
+
+def spool_path(timeline: Path, rank: int) -> Path:
+    """Returns the spool of a rank for a timeline."""
+    return timeline.with_name(f"{timeline.name}.rank-{rank}{SUFFIX}")
+
+
+def spools_of(timeline: Path) -> list[Path]:
+    """Returns the spools that are there for a timeline."""
+    found = timeline.parent.glob(f"{_escaped(timeline.name)}.rank-*{SUFFIX}")
+    return sorted(found, key=lambda path: (len(path.name), path.name))
+
+
+def remove_spool(path: Path) -> None:
+    """Removes both files of a spool."""
+    for one in (path, older_file(path)):
+        with contextlib.suppress(OSError):
+            one.unlink()
+
+
+def is_spool(path: Path) -> bool:
+    """Tells whether a file is a spool."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return file.readline(4096).startswith(json.dumps({"format": FORMAT}).encode()[:-1])
+    return False
+
+
+def facts_of(path: Path) -> dict[str, Any]:
+    """Returns what the first line of a spool says.
+
+    Args:
+        path: The spool.
+
+    Raises:
+        RecordError: The file is none.
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        try:
+            facts = json.loads(file.readline(1 << 16))
+        except ValueError:
+            facts = None
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        raise RecordError(f"{path} is no spool of a timeline")
+    return facts
+
+
+def header_of(path: Path) -> Any:
+    """Returns the newest header in a spool, as an entry of layout.HEADER; None: none is there."""
+    found = None
+    for name, data in _parts(path):
+        if name == "header":
+            found = data
+    return None if found is None else np.frombuffer(found, layout.HEADER, 1)[0]
+
+
+def is_done(path: Path) -> bool:
+    """Tells whether the rank of a spool has written all that it will."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-_PART.size, 2)
+            return file.read() == _PART.pack(_END, 0)
+    except OSError:
+        return False
+
+
+def to_record(path: Path, record: Path, most: int | None = None) -> int:
+    """Makes a record of what is in a spool.
+
+    Args:
+        path: The spool.
+        record: The file to write.
+        most: Of more calls than that, only the newest.
+
+    Returns:
+        How many calls were left out for that.
+
+    Raises:
+        RecordError: The file is no spool, or holds nothing yet.
+        OSError: A file cannot be read or written.
+    """
+    facts = facts_of(path)
+    header: bytes | None = None
+    found: dict[str, list[bytes]] = {name: [] for name in RINGS}
+    files = [one for one in (older_file(path), path) if one.exists()]
+    for name, data in (part for one in files for part in _parts(one)):
+        if name == "header":
+            header = data
+        elif name == "rank":
+            found[name] = [data]  # counters: the newest count
+        elif name in found:
+            found[name].append(data)
+    if header is None:
+        raise RecordError(f"{path} holds nothing yet")
+    if not is_done(path):
+        for name, entries in _after_the_last_drain(facts).items():
+            found[name].append(entries)
+    numbers = np.frombuffer(header, layout.HEADER, 1).copy()
+    rings, left_out = [], 0
+    for name, dtype in RINGS.items():
+        ring = np.frombuffer(b"".join(found[name]), dtype)
+        if name in _NUMBERS:
+            ring = _newest(ring, _NUMBERS[name])
+        if name in ("call", "plan") and most is not None and len(ring) > most:
+            left_out += len(ring) - most if name == "call" else 0
+            ring = ring[-most:]
+        numbers[f"{name}_slots"] = len(ring)
+        rings.append(ring.tobytes())
+    record.write_bytes(numbers.tobytes() + b"".join(rings))
+    return left_out
+
+
+def hops_of(path: Path, most: int | None = None) -> Hops:
+    """Returns the messages in a spool, by their ends.
+
+    Args:
+        path: The spool.
+        most: Of more than that, only the newest.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    files = [one for one in (older_file(path), path) if one.exists()]
+    data = [part for one in files for name, part in _parts(one) if name == "hops"]
+    hops = np.frombuffer(b"".join(data), HOP)
+    return hops if most is None else hops[-most:]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What there is of a job.
+
+    Attributes:
+        job: The records.
+        hops: Messages between ranks, by rank; of those that have a spool.
+        left_out: How many calls were left out as there are so many.
+    """
+
+    job: JobRecords
+    hops: dict[int, Hops]
+    left_out: int
+
+
+def load_timeline(given: Sequence[Path | str] = (), most: int | None = None) -> Loaded:
+    """Reads a job as `load_job` does, and besides from the spools of a timeline.
+
+    Args:
+        given: Spools, the name of a timeline that has spools beside it, records, folders, or the
+        number
+            of a job.
+        most: Of more calls than that in all spools, only the newest; of messages, too.
+
+    Returns:
+        The records of the job and what is not in them.
+
+    Raises:
+        RecordError: There is no record, a file is none, or the files are of several jobs.
+        OSError: A file cannot be read.
+    """
+    spools: list[Path] = []
+    files: list[Path | str] = []
+    for one in map(Path, given):
+        found = [one] if is_spool(one) else spools_of(one)
+        spools += found
+        files += [] if found else [str(one)]
+    left_out, hops = 0, dict[int, Hops]()
+    with tempfile.TemporaryDirectory(prefix="tfring-timeline-") as folder:
+        for number, path in enumerate(spools):
+            files.append(Path(folder) / f"{number}.record")
+            each = None if most is None else most // len(spools)
+            left_out += to_record(path, Path(files[-1]), each)
+            hops[int(facts_of(path)["rank"])] = hops_of(path, each)
+        return Loaded(load_job(files), hops, left_out)
+
+
+def _newest(ring: np.ndarray[Any, Any], key: str) -> np.ndarray[Any, Any]:
+    """Returns each entry once, as it was drained last: open ones are drained again."""
+    backwards = ring[::-1]
+    _, first = np.unique(backwards[key], return_index=True)
+    newest: np.ndarray[Any, Any] = backwards[first]
+    return newest
+
+
+def _after_the_last_drain(facts: dict[str, Any]) -> dict[str, bytes]:
+    """Returns what the record has of the time since the timeline began: of a killed rank, say."""
+    try:
+        record = read_record(facts["record"])
+    except (OSError, RecordError):
+        return {}
+    if any(record.header[name] != facts[name] for name in ("job", "started_monotonic")):
+        return {}
+    rings = {"call": record.raw_calls, "plan": record.raw_plans}
+    return {
+        name: ring[(ring["ended"] == 0) | (ring["ended"] >= facts["began"])].tobytes()
+        for name, ring in rings.items()
+    }
+
+
+def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yields the parts of a file up to the one that is cut off."""
+    sizes = {"header": layout.HEADER.itemsize, **{n: d.itemsize for n, d in RINGS.items()}}
+    sizes["hops"] = HOP.itemsize
+    with path.open("rb") as file:
+        file.readline()
+        while len(head := file.read(_PART.size)) == _PART.size:
+            tag, length = _PART.unpack(head)
+            data = file.read(length)
+            name = _TAGS.get(tag)
+            if len(data) < length:
+                return
+            if name is not None and length % sizes[name] == 0:
+                yield name, data
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

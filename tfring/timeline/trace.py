@@ -1,0 +1,163 @@
+"""A file in Chrome's trace format, which Perfetto and chrome://tracing show.
+
+"Trace Event Format", Nat Duca and Dean Michael Maclean, Google 2016. Times in it are microseconds;
+three digits behind the point keep the nanoseconds.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_AT_ONCE = 1000
+
+
+class Trace:
+    """Slices, marks and counters of several processes, each in lanes.
+
+    A process is a number above 0: Perfetto takes process 0 for an idle CPU. A lane is one of a
+    process. Slices of one lane may be inside one another, the outer one added first, but not
+    overlap otherwise.
+    """
+
+    def __init__(self, origin: int, facts: Mapping[str, Any]) -> None:
+        """Begins an empty trace.
+
+        Args:
+            origin: Nanoseconds; this time is 0 in the file.
+            facts: What the file says of itself.
+        """
+        self._origin = origin
+        self._facts = dict(facts)
+        self._events: list[Mapping[str, Any]] = []
+        self._encoded: list[str] = []  # the events before these
+        self._lanes: dict[tuple[int, str], int] = {}
+        self._flows: dict[str, int] = {}
+        self._overlapping = 0
+
+    def process(self, process: int, name: str, labels: str = "") -> None:
+        """Names a process; processes are shown by their numbers."""
+        self._about(process, 0, "process_name", {"name": name})
+        self._about(process, 0, "process_sort_index", {"sort_index": process})
+        if labels:
+            self._about(process, 0, "process_labels", {"labels": labels})
+
+    def lane(self, process: int, name: str) -> int:
+        """Returns the number of a lane; lanes are shown in the order in which they were made."""
+        known = self._lanes.get((process, name))
+        if known is not None:
+            return known
+        number = self._lanes[process, name] = len(self._lanes) + 1_000_001
+        self._about(process, number, "thread_name", {"name": name})
+        self._about(process, number, "thread_sort_index", {"sort_index": number})
+        return number
+
+    def slice(
+        self,
+        process: int,
+        lane: int,
+        name: str,
+        begin: int,
+        end: int,
+        args: Mapping[str, Any] | None = None,
+        flow_from: str = "",
+        flow_to: str = "",
+    ) -> None:
+        """Adds what took some time.
+
+        Args:
+            process: The process.
+            lane: Its lane.
+            name: What it is called.
+            begin: Nanoseconds.
+            end: Nanoseconds.
+            args: More about it.
+            flow_from: An arrow of this name begins here.
+            flow_to: The arrow of this name ends here.
+        """
+        event: dict[str, Any] = {"ph": "X", "pid": process, "tid": lane, "name": name}
+        event["ts"] = (begin - self._origin) / 1000
+        event["dur"] = max(0, end - begin) / 1000
+        if args:
+            event["args"] = args
+        if flow_from or flow_to:
+            number = self._flows.setdefault(flow_from or flow_to, len(self._flows) + 1)
+            event["bind_id"] = hex(number)
+            event["flow_out" if flow_from else "flow_in"] = True
+        self._add(event)
+
+    def overlapping(
+        self,
+        process: int,
+        group: str,
+        parts: Sequence[tuple[str, int, int]],
+        args: Mapping[str, Any],
+    ) -> None:
+        """Adds a slice that may overlap others of its group, which has as many rows as it needs.
+
+        Args:
+            process: The process.
+            group: What the rows are called.
+            parts: Name, begin and end in nanoseconds of the slice, then of those inside it.
+            args: More about it.
+        """
+        self._overlapping += 1
+        event = {"pid": process, "tid": process, "cat": group, "id": hex(self._overlapping)}
+        first = {"args": args}
+        for name, begin, end in parts:
+            for phase, time in (("b", begin), ("e", end)):
+                ts = (time - self._origin) / 1000
+                self._add({**event, "ph": phase, "name": name, "ts": ts, **first})
+            first = {}
+
+    def mark(self, process: int, lane: int, name: str, time: int, args: Mapping[str, Any]) -> None:
+        """Adds what happened at one time, in nanoseconds."""
+        ts = (time - self._origin) / 1000
+        event = {"ph": "i", "s": "t", "pid": process, "tid": lane, "name": name, "ts": ts}
+        self._add({**event, "args": args})
+
+    def counter(self, process: int, name: str, unit: str, time: int, value: int) -> None:
+        """Says what a counter is from a time, in nanoseconds, on."""
+        ts = (time - self._origin) / 1000
+        self._add({"ph": "C", "pid": process, "name": name, "ts": ts, "args": {unit: value}})
+
+    def write(self, path: Path | str) -> None:
+        """Writes the file, compressed if its name ends in .gz; whole or not at all.
+
+        Args:
+            path: The file; one that is there is replaced.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        path = Path(path)
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with gzip.open(beside, "wt", 5) if path.suffix == ".gz" else beside.open("w") as file:
+                file.write('{"displayTimeUnit": "ms",\n"otherData": ')
+                file.write(json.dumps(self._facts))
+                file.write(',\n"traceEvents": [\n')
+                self._encode()
+                file.write(",\n".join(self._encoded))
+                file.write("\n]}\n")
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def _about(self, process: int, lane: int, name: str, args: Mapping[str, Any]) -> None:
+        self._add({"ph": "M", "pid": process, "tid": lane, "name": name, "args": args})
+
+    def _add(self, event: Mapping[str, Any]) -> None:
+        self._events.append(event)
+        if len(self._events) == _AT_ONCE:
+            self._encode()
+
+    def _encode(self) -> None:
+        """Many at once are encoded faster, and take less memory then."""
+        if self._events:
+            self._encoded.append(json.dumps(self._events)[1:-1])
+            self._events = []
