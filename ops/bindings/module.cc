@@ -18,6 +18,7 @@
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/process/process_runtime.h"
+#include "ops/runtime/process/value_reports.h"
 
 namespace tfring {
 namespace {
@@ -217,6 +218,14 @@ void DefineLifecycle(py::module_& m) {
   m.def(
       "mark", [](const std::string& text) { ProcessRuntime::Get().Mark(text); }, arg("text"),
       "Adds a line of the program to the record.");
+  m.def(
+      "name_tensors",
+      [](const std::string& collective, std::vector<std::string> variables, bool loss_scaled) {
+        NameTensors(collective, {std::move(variables), loss_scaled});
+      },
+      arg("collective"), arg("variables"), arg("loss_scaled") = false,
+      "Reports of NaN and Inf name the tensors of this collective as gradients of these "
+      "variables.");
   m.def("build_info", &BuildInfo, "How this binding was built and what it runs on.");
   m.def("describe_config", &DescribeConfig, "Every setting with its default and meaning.");
   m.def("find_nccl", &FindNccl, arg("file"),
