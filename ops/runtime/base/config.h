@@ -37,8 +37,8 @@ struct Config {
   int64_t piece_bytes = 512 << 10;      // PIECE_BYTES: pipelining unit of large collectives
   bool deterministic = false;           // DETERMINISTIC: canonical order only
   bool call_site_check = true;          // CALL_SITE_CHECK: of eager calls without a name
-  ValueAction check_values = ValueAction::kWarn;  // CHECK_VALUES
-  bool shared_memory = true;                      // SHARED_MEMORY: within a host; else sockets
+  ValueAction check_values = ValueAction::kIgnore;  // CHECK_VALUES
+  bool shared_memory = true;                        // SHARED_MEMORY: within a host; else sockets
   GpuOperations gpu_operations = GpuOperations::kAuto;  // GPU_OPERATIONS
   std::string nccl_library;                             // NCCL_LIBRARY: a path; empty: see LoadNccl
   std::string cuda_driver = "libcuda.so.1";             // CUDA_DRIVER: what dlopen gets

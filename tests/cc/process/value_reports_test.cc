@@ -107,7 +107,9 @@ TEST(AnErrorEndsTheCallOnThisRankAndOthersGoOn) {
 }
 
 TEST(AWarningLeavesTheCallAlone) {
-  Job job(2, Link::kInProcess);
+  Config config;
+  config.check_values = ValueAction::kWarn;
+  Job job(2, Link::kInProcess, config);
   for (auto& call : TwoSums(&job, "y", kInf)) EXPECT_TRUE(call->Wait().ok());
 }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,32 @@ import tensorflow as tf
 import tfring as hvd
 from tfring.recorder import places
 from tfring.recorder.layout import EventType
-from tfring.recorder.reader import Event, read_record
+from tfring.recorder.reader import Event, RecordError, read_record
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warns() -> Iterator[None]:
+    yield from checked("warn")
+
+
+@pytest.fixture
+def fails() -> Iterator[None]:
+    yield from checked("error")
+
+
+def checked(action: str) -> Iterator[None]:
+    """Another life of the runtime, in which values are looked at, and then one as before."""
+    before = os.environ.get("TFRING_CHECK_VALUES")
+    os.environ["TFRING_CHECK_VALUES"] = action
+    hvd.shutdown()
+    hvd.init()
+    yield
+    if before is None:
+        del os.environ["TFRING_CHECK_VALUES"]
+    else:
+        os.environ["TFRING_CHECK_VALUES"] = before
+    hvd.shutdown()
+    hvd.init()
 
 
 def reports() -> list[Event]:
@@ -25,12 +52,13 @@ def reports() -> list[Event]:
 def events(kind: EventType) -> list[Event]:
     """The events of a kind in this rank's record."""
     given = os.environ.get("TFRING_RECORD_DIR")
-    mine = [
-        record
-        for folder in places.jobs(Path(given) if given else None)
-        for record in map(read_record, places.record_files(folder))
-        if record.header["pid"] == os.getpid()
-    ]
+    mine = []
+    for folder in places.jobs(Path(given) if given else None):
+        for file in places.record_files(folder):
+            with contextlib.suppress(OSError, RecordError):  # of another job that comes or goes
+                record = read_record(file)
+                if record.header["pid"] == os.getpid():
+                    mine.append(record)
     newest = max(mine, key=lambda record: int(record.header["generation"]))
     return [event for event in newest.events if event.type is kind]
 
@@ -98,6 +126,23 @@ def test_a_loss_scale_that_is_too_large_is_no_warning(several: int) -> None:
     assert all("With a loss scale this is no mistake" in text for text in found)
     np.testing.assert_array_equal(bad.numpy(), np.ones([3, 4]))  # the step was skipped
     assert float(scaling.dynamic_scale.numpy()) == 4.0
+
+
+def test_an_error_ends_the_step_on_every_rank(several: int, fails: None) -> None:
+    """The rank that has the values says so; the others' next collective names it."""
+    odd = several - 1
+
+    @tf.function
+    def step(gradient: Any) -> Any:
+        first = hvd.allreduce(gradient, name="first")
+        with tf.control_dependencies([first]):
+            return hvd.allreduce(tf.ones([2]), name="second")
+
+    step(poisoned(1.0, odd))
+    what = tf.errors.InvalidArgumentError if hvd.rank() == odd else tf.errors.AbortedError
+    with pytest.raises(what, match=rf"rank {odd}: tensor 0 holds 2 NaN in 12 float32 values"):
+        step(poisoned(np.nan, odd))
+    step(poisoned(1.0, odd))  # all ranks go on
 
 
 def test_bounds_are_not_values(several: int) -> None:

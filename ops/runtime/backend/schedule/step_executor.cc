@@ -68,13 +68,17 @@ int StepExecutor::Collect(const Range& range, int64_t done, struct iovec* pieces
 void StepExecutor::CombineReceived(const Step& step, int64_t done, const char* data,
                                    int64_t bytes) {
   const Scale scale = ScaleOf(step);
+  const bool looks = step.src.space == Space::kInput && values_.watching();
   while (bytes > 0) {
     int64_t from_here = 0;
     int64_t to_here = 0;
     const char* from = MapOf(step.src.space).At(step.src.offset + done, &from_here);
     char* to = MapOf(step.dst.space).At(step.dst.offset + done, &to_here);
-    const int64_t part = std::min({bytes, from_here, to_here});
-    if (step.src.space == Space::kInput && values_.watching()) values_.Look(from, part);
+    int64_t part = std::min({bytes, from_here, to_here});
+    if (looks) {
+      part = std::min(part, ValueCheck::kBlockBytes);
+      values_.Look(from, part);
+    }
     reduction_.combine(to, from, data, part / element_bytes_, scale);
     data += part;
     done += part;

@@ -7,9 +7,6 @@
 namespace tfring {
 namespace {
 
-// So little at a time that it is still in the first-level cache when it is used next.
-constexpr int64_t kBlockBytes = 16 << 10;
-
 bool Adds(ReduceOp op) {
   return op == ReduceOp::kSum || op == ReduceOp::kAverage || op == ReduceOp::kAdasum;
 }

@@ -18,6 +18,9 @@ namespace tfring {
 // several times (short messages), it looks at everything first. Used by one thread.
 class ValueCheck {
  public:
+  // So little at a time that it is still in the first-level cache when it is used next.
+  static constexpr int64_t kBlockBytes = 16 << 10;
+
   // A new collective begins; its inputs must not change until they have been looked at. `reduction`
   // is empty where nothing is to be found.
   void Start(const Collective& collective, const Schedule& schedule, const Reduction& reduction);

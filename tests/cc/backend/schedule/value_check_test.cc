@@ -134,6 +134,7 @@ TEST(FoundByEveryAlgorithm) {
   for (int size : {2, 3, 5}) {
     for (bool ring : {false, true}) {
       Config config = SmallConfig();
+      config.check_values = ValueAction::kWarn;
       StreamOptions options = ring ? RingStreams(size) : StreamOptions();
       options.peek = size % 2 == 0;
       World world(std::vector<Config>(static_cast<size_t>(size), config), options);
@@ -148,10 +149,8 @@ TEST(FoundByEveryAlgorithm) {
   }
 }
 
-TEST(NothingIsLookedForWhereItIsSwitchedOff) {
-  Config config = SmallConfig();
-  config.check_values = ValueAction::kIgnore;
-  World world(2, config);
+TEST(NothingIsLookedForUnlessItIsSwitchedOn) {
+  World world(2, SmallConfig());
   Case c;
   c.expected = false;
   Run(&world, c, 1000, 1);
