@@ -171,6 +171,11 @@ void DefineFailures(py::module_& m) {
         "False if too many such calls are pending.");
 }
 
+void NameGradients(const std::string& collective, std::vector<std::string> variables,
+                   bool loss_scaled) {
+  NameTensors(collective, {std::move(variables), loss_scaled});
+}
+
 void DefineLifecycle(py::module_& m) {
   using py::arg;
   m.def("init", &Init, py::kw_only(), arg("rank"), arg("size"), arg("local_rank"),
@@ -218,14 +223,9 @@ void DefineLifecycle(py::module_& m) {
   m.def(
       "mark", [](const std::string& text) { ProcessRuntime::Get().Mark(text); }, arg("text"),
       "Adds a line of the program to the record.");
-  m.def(
-      "name_tensors",
-      [](const std::string& collective, std::vector<std::string> variables, bool loss_scaled) {
-        NameTensors(collective, {std::move(variables), loss_scaled});
-      },
-      arg("collective"), arg("variables"), arg("loss_scaled") = false,
-      "Reports of NaN and Inf name the tensors of this collective as gradients of these "
-      "variables.");
+  m.def("name_tensors", &NameGradients, arg("collective"), arg("variables"), arg("loss_scaled"),
+        "Reports of NaN and Inf name the tensors of this collective as gradients of these "
+        "variables.");
   m.def("build_info", &BuildInfo, "How this binding was built and what it runs on.");
   m.def("describe_config", &DescribeConfig, "Every setting with its default and meaning.");
   m.def("find_nccl", &FindNccl, arg("file"),
