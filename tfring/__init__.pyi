@@ -80,6 +80,7 @@ from tfring.topology import size as size
 from tfring.training.accumulation import (
     LocalGradientAggregationHelper as LocalGradientAggregationHelper,
 )
+from tfring.training.gradient_norms import GradientNorms as GradientNorms
 from tfring.training.gradient_tape import DistributedGradientTape as DistributedGradientTape
 from tfring.training.gradient_tape import (
     PartialDistributedGradientTape as PartialDistributedGradientTape,

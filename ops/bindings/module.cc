@@ -19,6 +19,7 @@
 #include "ops/runtime/base/log.h"
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/process/process_runtime.h"
+#include "ops/runtime/process/value_reports.h"
 
 namespace tfring {
 namespace {
@@ -171,6 +172,11 @@ void DefineFailures(py::module_& m) {
         "False if too many such calls are pending.");
 }
 
+void NameGradients(const std::string& collective, std::vector<std::string> variables,
+                   bool loss_scaled) {
+  NameTensors(collective, {std::move(variables), loss_scaled});
+}
+
 void DefineLog(py::module_& m) {
   using py::arg;
   m.def(
@@ -211,6 +217,9 @@ void DefineRecord(py::module_& m) {
   m.def(
       "mark", [](const std::string& text) { ProcessRuntime::Get().Mark(text); }, arg("text"),
       "Adds a line of the program to the record.");
+  m.def("name_tensors", &NameGradients, arg("collective"), arg("variables"), arg("loss_scaled"),
+        "Reports of NaN and Inf name the tensors of this collective as gradients of these "
+        "variables.");
   m.def(
       "wait_for_warning",
       [](double timeout) -> std::optional<bool> {

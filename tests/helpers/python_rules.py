@@ -41,7 +41,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "ops": {"config", "_native", "topology", "process_sets"},
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
-    "training": {"topology", "process_sets", "ops", "collectives"},
+    "training": {"_native", "topology", "process_sets", "ops", "collectives"},
     "sharding": {"topology", "collectives"},
     "comparison": {"_native", "exceptions", "topology", "collectives"},
     "compat": {"config", "_native", "gpu", "bootstrap", "collectives"},

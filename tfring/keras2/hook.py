@@ -149,7 +149,8 @@ class Keras2Hook:
                 "apply_gradients: leave it out, or use Keras 3"
             )
         if not self._built_by_get_gradients(pairs):
-            pairs = self._reduce(pairs)
+            # Outside of apply_gradients, a LossScaleOptimizer calls.
+            pairs = self._reduce(pairs, loss_scaled=not self._calls)
         if self._calls:
             self._calls[-1] = True
         else:
@@ -246,11 +247,11 @@ class Keras2Hook:
             )
         return self._helpers[key]
 
-    def _reduce(self, pairs: list[Any]) -> list[tuple[Any, Any]]:
+    def _reduce(self, pairs: list[Any], loss_scaled: bool = False) -> list[tuple[Any, Any]]:
         gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
         self._refuse_reduced(gradients, variables)
         name = self._call_name(variables)
-        reduced = self._reducer.reduce(gradients, variables, name=name)
+        reduced = self._reducer.reduce(gradients, variables, name=name, loss_scaled=loss_scaled)
         return list(zip(reduced, variables, strict=True))
 
     def _call_name(self, variables: Sequence[Any]) -> str:

@@ -103,6 +103,7 @@ class EventType(enum.IntEnum):
     STEP_FAILED = 6
     PROCESS_SETS = 7
     MARK = 8
+    BAD_VALUES = 9
 
 
 KINDS = (

@@ -30,6 +30,7 @@ from tfring.training import double_reduction
 from tfring.training.local_variables import LocalVariables, variable_key
 from tfring.training.options import ReduceOptions, call_hook
 from tfring.training.reduction_record import reductions
+from tfring.training.value_names import name_gradients
 
 # Puts results into a list, at the positions of their gradients.
 _Finish = Callable[[list[Any]], Any]
@@ -64,6 +65,7 @@ class GradientReducer:
         name: str,
         unscale: Any = None,
         postscale: float = 1.0,
+        loss_scaled: bool = False,
     ) -> list[Any]:
         """Returns the reduced gradients, None where there was none.
 
@@ -77,6 +79,8 @@ class GradientReducer:
             unscale: the loss scale by which the gradients are multiplied; hooks and compression
                 get them without it.
             postscale: factor for the result; before_reduce gets gradients with it.
+            loss_scaled: an optimizer looks for inf and nan in the result and lowers its loss scale;
+                with an `unscale` that is no plain number that is known.
 
         Raises:
             tf.errors.FailedPreconditionError: tfring is not initialized; or, when the operation
@@ -86,15 +90,17 @@ class GradientReducer:
             raise tf.errors.FailedPreconditionError(
                 None, None, f"gradients of {name} are to be reduced: call tfring.init() first"
             )
+        loss_scaled = loss_scaled or not isinstance(unscale, (int, float, type(None)))
         local = self.local.positions(variables)
         shared = [i for i in range(len(variables)) if i not in local]
         members = process_sets.checked_id(self.options.members)
         reductions.add((variables[i] for i in shared if gradients[i] is not None), members)
         reductions.add_local(variables[i] for i in local)
         results: list[Any] = list(gradients)
-        reduced = self._reduce_shared(
-            [gradients[i] for i in shared], [variables[i] for i in shared], name, unscale, postscale
+        call = _Reduction(
+            self.options, name, postscale, [variables[i] for i in shared], loss_scaled
         )
+        reduced = self._reduce_shared(call, [gradients[i] for i in shared], unscale)
         own = [sparse.with_distinct_rows(gradients[i]) for i in sorted(local)]
         kept = self.local.scaled(own)
         for i, gradient in zip(shared, reduced, strict=True):
@@ -122,25 +128,19 @@ class GradientReducer:
                 process_set=self.options.members,
             )
 
-    def _reduce_shared(
-        self,
-        gradients: list[Any],
-        variables: list[Any],
-        name: str,
-        unscale: Any,
-        postscale: float,
-    ) -> list[Any]:
+    def _reduce_shared(self, call: _Reduction, gradients: list[Any], unscale: Any) -> list[Any]:
         options = self.options
         included = options.included
-        if postscale != 1.0 and (options.before_reduce is not None or not included):
-            gradients = [sparse.times(gradient, postscale) for gradient in gradients]
-            postscale = 1.0
-        divisor = self._divisor(variables, unscale, name)
+        variables = list(call.variables)
+        if call.postscale != 1.0 and (options.before_reduce is not None or not included):
+            gradients = [sparse.times(gradient, call.postscale) for gradient in gradients]
+            call = dataclasses.replace(call, postscale=1.0)
+        divisor = self._divisor(variables, unscale, call.name)
         if divisor is not None:
             gradients = [_divided(gradient, divisor) for gradient in gradients]
         gradients = call_hook(options.before_reduce, gradients, variables)
         if included:
-            gradients = self._reduce_buckets(gradients, variables, name, postscale)
+            gradients = self._reduce_buckets(call, gradients)
         else:
             gradients = [sparse.with_distinct_rows(gradient) for gradient in gradients]
         gradients = call_hook(options.after_reduce, gradients, variables)
@@ -169,15 +169,12 @@ class GradientReducer:
         [smallest] = self.exact(reduce_ops.Min).reduce([scale], [scale], name=f"{name}.scale")
         return scale / smallest
 
-    def _reduce_buckets(
-        self, gradients: list[Any], variables: list[Any], name: str, postscale: float
-    ) -> list[Any]:
-        call = _Reduction(self.options, name, postscale, variables)
+    def _reduce_buckets(self, call: _Reduction, gradients: list[Any]) -> list[Any]:
         gradients = [call.as_dense(gradient) for gradient in gradients]
-        specs = tuple(_spec_of(variable) for variable in variables)
+        specs = tuple(_spec_of(variable) for variable in call.variables)
         cut = buckets.cut_buckets(
             specs,
-            self._groups_by_position(variables),
+            self._groups_by_position(call.variables),
             buckets.FIRST_BUCKET_BYTES,
             buckets.BUCKET_BYTES,
         )
@@ -224,6 +221,7 @@ class _Reduction:
     name: str
     postscale: float
     variables: Sequence[Any]
+    loss_scaled: bool = False
     early: bool = False
 
     def as_dense(self, gradient: Any) -> Any:
@@ -307,6 +305,8 @@ class _Reduction:
         agreed: list[Any] = []
         begun: list[tuple[list[int], Callable[[], list[Any]]]] = []
         for part_name, part in arguments.by_dtype(wires, name):
+            of_part = [self.variables[positions[i]] for i in part]
+            name_gradients(part_name, of_part, loss_scaled=self.loss_scaled)
             # Later parts wait for the first, which fails if the ranks' layouts differ.
             with tf.control_dependencies(agreed):
                 wait = self._begin_allreduce([wires[i] for i in part], part_name, layout)

@@ -32,7 +32,8 @@ CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTran
           DataThread::Hooks{[this](const Collective& collective) { return Run(collective); },
                             [this] { transport_->Interrupt(); }},
           std::move(sink), &poison_)) {
-  // Nothing has been submitted yet, so the data thread does not use the runner.
+  // Nothing has been submitted yet, so the data thread uses neither of the two.
+  if (config.check_values != ValueAction::kIgnore) executor_.CheckValues();
   runner_.Watch(
       ProgressWatch(config.stall_warning, config.stall_shutdown),
       [this](ProgressWatch::Verdict verdict, Duration quiet) { return OnQuiet(verdict, quiet); });
@@ -78,6 +79,7 @@ Completion CpuBackend::Run(const Collective& collective) {
                                  "); use smaller tensors or buckets");
   }
   completion.suspect = runner_.suspect();
+  completion.bad_values = executor_.TakeBadValues();
   return completion;
 }
 

@@ -11,14 +11,25 @@
 namespace tfring {
 namespace {
 
-enum class Unit { kCount, kBytes, kSeconds, kFlag, kLevel, kLogFormat, kPath, kGpuOperations };
+enum class Unit {
+  kCount,
+  kBytes,
+  kSeconds,
+  kFlag,
+  kLevel,
+  kLogFormat,
+  kPath,
+  kGpuOperations,
+  kValueAction
+};
 
 // One row per setting: the only place that knows its name, bounds and meaning. Bounds are in the
 // unit that the user writes.
 struct Setting {
   const char* name;
   Unit unit;
-  std::variant<int64_t Config::*, bool Config::*, std::string Config::*, GpuOperations Config::*>
+  std::variant<int64_t Config::*, bool Config::*, std::string Config::*, GpuOperations Config::*,
+               ValueAction Config::*>
       member;
   int64_t min;
   int64_t max;
@@ -63,6 +74,10 @@ constexpr Setting kSettings[] = {
      "use only algorithms that sum in one canonical order"},
     {"CALL_SITE_CHECK", Unit::kFlag, &Config::call_site_check, 0, 1,
      "refuse eager collectives without a name that the ranks call on different lines"},
+    {"CHECK_VALUES", Unit::kValueAction, &Config::check_values, 0, 0,
+     "when this rank's part of a sum over the ranks holds NaN or Inf: warn, error (the call "
+     "fails), "
+     "or 0, which does not look"},
     {"SHARED_MEMORY", Unit::kFlag, &Config::shared_memory, 0, 1,
      "ranks of one host exchange data through shared memory; 0 makes them use sockets"},
     {"GPU_OPERATIONS", Unit::kGpuOperations, &Config::gpu_operations, 0, 0,
@@ -85,6 +100,9 @@ constexpr const char* kLevels[] = {"trace", "debug", "info", "warning", "error"}
 constexpr const char* kLogFormats[] = {"text", "json"};
 // In the order of GpuOperations.
 constexpr const char* kGpuOperations[] = {"auto", "nccl", "host"};
+
+// In the order of ValueAction.
+constexpr const char* kValueActions[] = {"0", "warn", "error"};
 
 const Setting* FindSetting(const std::string& name) {
   for (const Setting& setting : kSettings) {
@@ -154,6 +172,15 @@ std::optional<GpuOperations> ParseGpuOperations(const std::string& text) {
   return std::nullopt;
 }
 
+std::optional<ValueAction> ParseValueAction(const std::string& text) {
+  const std::optional<bool> flag = ParseFlag(text);
+  if (flag) return *flag ? ValueAction::kWarn : ValueAction::kIgnore;
+  const std::string lower = Lower(text);
+  if (lower == "warn") return ValueAction::kWarn;
+  if (lower == "error") return ValueAction::kError;
+  return std::nullopt;
+}
+
 // Stores `text` if it is a valid value.
 bool Apply(const Setting& setting, const std::string& text, Config* config) {
   if (setting.unit == Unit::kPath) {
@@ -164,6 +191,11 @@ bool Apply(const Setting& setting, const std::string& text, Config* config) {
     const std::optional<GpuOperations> operations = ParseGpuOperations(text);
     if (operations) config->*setting.as<GpuOperations>() = *operations;
     return operations.has_value();
+  }
+  if (setting.unit == Unit::kValueAction) {
+    const std::optional<ValueAction> action = ParseValueAction(text);
+    if (action) config->*setting.as<ValueAction>() = *action;
+    return action.has_value();
   }
   if (setting.unit == Unit::kFlag || setting.unit == Unit::kLogFormat) {
     const std::optional<bool> flag =
@@ -204,6 +236,8 @@ std::string Allowed(const Setting& setting) {
       return "a path";
     case Unit::kGpuOperations:
       return "auto, nccl or host";
+    case Unit::kValueAction:
+      return "warn, error or 0";
   }
   return range;
 }
@@ -214,6 +248,9 @@ std::string DefaultText(const Setting& setting, const Config& defaults) {
   if (setting.unit == Unit::kPath) return defaults.*setting.as<std::string>();
   if (setting.unit == Unit::kGpuOperations) {
     return kGpuOperations[static_cast<size_t>(defaults.*setting.as<GpuOperations>())];
+  }
+  if (setting.unit == Unit::kValueAction) {
+    return kValueActions[static_cast<size_t>(defaults.*setting.as<ValueAction>())];
   }
   const int64_t number = defaults.*setting.as<int64_t>();
   if (setting.unit == Unit::kLevel) return kLevels[number];

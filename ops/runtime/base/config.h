@@ -15,6 +15,10 @@ namespace tfring {
 // error; always the host.
 enum class GpuOperations { kAuto, kNccl, kHost };
 
+// What happens when this rank's part of a reduction holds NaN or infinities: nothing; a warning; an
+// error of the call.
+enum class ValueAction { kIgnore, kWarn, kError };
+
 // Every setting of the runtime, with its default. Python reads the environment (TFRING_X, or
 // HOROVOD_X as an alias) and hands it over as strings: the runtime itself never calls getenv. A
 // value type, constant after init.
@@ -33,7 +37,8 @@ struct Config {
   int64_t piece_bytes = 512 << 10;      // PIECE_BYTES: pipelining unit of large collectives
   bool deterministic = false;           // DETERMINISTIC: canonical order only
   bool call_site_check = true;          // CALL_SITE_CHECK: of eager calls without a name
-  bool shared_memory = true;            // SHARED_MEMORY: within a host; else sockets
+  ValueAction check_values = ValueAction::kIgnore;  // CHECK_VALUES
+  bool shared_memory = true;                        // SHARED_MEMORY: within a host; else sockets
   GpuOperations gpu_operations = GpuOperations::kAuto;  // GPU_OPERATIONS
   std::string nccl_library;                             // NCCL_LIBRARY: a path; empty: see LoadNccl
   std::string cuda_driver = "libcuda.so.1";             // CUDA_DRIVER: what dlopen gets

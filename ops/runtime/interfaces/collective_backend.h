@@ -64,6 +64,15 @@ struct Collective {
   HopSink* hops = nullptr;     // the same for messages between ranks
 };
 
+// Of one input of a collective that adds: how many of its elements are not finite, where any are.
+struct BadValues {
+  size_t buffer = 0;  // of the collective
+  DataType dtype = DataType::kFloat32;
+  int64_t elements = 0;
+  int64_t nans = 0;
+  int64_t infinities = 0;
+};
+
 // How far a submitted collective is. kLaunched: a device has all of its work, in order, and other
 // collectives may follow; the results of calls with `early` may be used by their streams. kEnded:
 // the results are there, or there will be none, and no memory of the collective is used any more.
@@ -75,6 +84,7 @@ struct Completion {
   // The failure shows that a peer may be gone, but not which one.
   bool suspects_unknown_peer = false;
   CompletionStage stage = CompletionStage::kEnded;
+  std::vector<BadValues> bad_values = {};  // where the backend looked for them, by buffer
 };
 // Called on a thread of the backend, or in Submit; must not block. For every submitted collective
 // exactly once with kEnded; before that at most once with kLaunched. Those of device memory may be

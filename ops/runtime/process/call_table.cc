@@ -116,6 +116,47 @@ std::vector<FinishedCall> CallTable::ForgetPlan(uint64_t sequence) {
   return left;
 }
 
+std::vector<BadCall> CallTable::Locate(uint64_t sequence,
+                                       const std::vector<BadValues>& found) const {
+  std::vector<BadCall> bad;
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto plan = plans_.find(sequence);
+  if (plan == plans_.end()) return bad;
+  size_t first = 0;  // buffer of the plan that is the call's first
+  for (CallId id : plan->second.calls) {
+    auto it = calls_.find(id);
+    if (it == calls_.end()) return bad;  // `early`: its plan was on a device
+    const Accepted& call = it->second;
+    const size_t count = std::max(call.running.shapes.size(), call.running.call.buffers.size());
+    BadCall here;
+    for (BadValues tensor : found) {
+      if (tensor.buffer < first || tensor.buffer >= first + count) continue;
+      tensor.buffer -= first;
+      here.tensors.push_back(tensor);
+    }
+    first += count;
+    if (here.tensors.empty()) continue;
+    here.id = id;
+    here.name = call.key.substr(call.key.find(':') + 1);
+    here.process_set = call.process_set;
+    if (recorder_ != nullptr) {
+      Recorder::Origin origin = recorder_->OriginOf(call.record);
+      here.call_site = std::move(origin.call_site);
+      here.invocation = origin.invocation;
+    }
+    bad.push_back(std::move(here));
+  }
+  return bad;
+}
+
+void CallTable::FailLocally(CallId id, Status why) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto it = calls_.find(id);
+  if (it != calls_.end() && it->second.running.local_failure.ok()) {
+    it->second.running.local_failure = std::move(why);
+  }
+}
+
 std::optional<FinishedCall> CallTable::Take(CallId id, Status status) {
   const TimePoint now = MonotonicNow();
   std::lock_guard<std::mutex> lock(mutex_);

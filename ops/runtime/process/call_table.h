@@ -31,12 +31,22 @@ struct FinishedCall {
 };
 
 // What the table keeps of a call. The control thread may change it from Begin until it submits the
-// plan.
+// plan, the thread that reports the end of the plan `local_failure` before it does.
 struct RunningCall {
   LocalCall call;
   std::vector<Shape> shapes;                   // of kinds with allocates_output
   Status local_failure;                        // not ok: the outcome even if the plan succeeds
   std::vector<std::shared_ptr<void>> scratch;  // outputs that are thrown away
+};
+
+// A call of a plan of which inputs hold NaN or infinities.
+struct BadCall {
+  CallId id = 0;
+  std::string name;
+  ProcessSetId process_set = kGlobalProcessSet;
+  std::string call_site;           // empty, and 0, where nothing is recorded
+  uint32_t invocation = 0;         // the how manieth call of this name
+  std::vector<BadValues> tensors;  // `buffer` counts within the call
 };
 
 // Every call of this rank that was accepted and has no outcome yet: its buffers, its `done`, and
@@ -73,6 +83,11 @@ class CallTable {
   // The plan failed: its calls stay until the engine has decided how they end. Takes what is left
   // of those that TakeLaunched took.
   std::vector<FinishedCall> ForgetPlan(uint64_t sequence);
+
+  // The calls of a running plan to which these inputs belong.
+  std::vector<BadCall> Locate(uint64_t sequence, const std::vector<BadValues>& found) const;
+  // The call, if it is still there, has this outcome even if its plan succeeds.
+  void FailLocally(CallId id, Status why);
 
   // Takes one call, if it is still there; or all.
   std::optional<FinishedCall> Take(CallId id, Status status);

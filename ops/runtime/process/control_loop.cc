@@ -29,6 +29,7 @@ ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport
                          CallTable* table, RunTable* runs, CompletionThread* completions,
                          Recorder* recorder)
     : rank_(options.rank),
+      value_reports_(options.rank, options.config.check_values, recorder),
       engine_(std::move(options)),
       table_(table),
       runs_(runs),
@@ -52,6 +53,7 @@ void ControlLoop::OnCompletion(Completion completion) {
   if (recorder_ != nullptr && !launched) {
     recorder_->PlanEnded(sequence, completion.status.code(), now);
   }
+  if (!completion.bad_values.empty()) ReportValues(completion);
   bool leaving = false;
   {
     // Before any `done` can run: it may submit the same name again, and the engine has to see this
@@ -68,6 +70,13 @@ void ControlLoop::OnCompletion(Completion completion) {
   // A success needs the engine at once only on rank 0, which may plan what became complete
   // meanwhile, and on a rank that leaves after its last plan. All others see it at their next step.
   if (!ok || (leaving && !launched) || rank_ == 0) WakeIfAsleep();
+}
+
+void ControlLoop::ReportValues(const Completion& completion) {
+  for (const BadCall& call : table_->Locate(completion.sequence, completion.bad_values)) {
+    Status failure = value_reports_.Report(call);
+    if (!failure.ok()) table_->FailLocally(call.id, std::move(failure));
+  }
 }
 
 void ControlLoop::RequestShutdown(const std::string& error) {

@@ -13,6 +13,7 @@
 #include "ops/runtime/process/call_table.h"
 #include "ops/runtime/process/completion_thread.h"
 #include "ops/runtime/process/run_table.h"
+#include "ops/runtime/process/value_reports.h"
 #include "ops/runtime/process/warning_bell.h"
 #include "ops/runtime/protocol/engine/engine.h"
 #include "ops/runtime/recorder/recorder.h"
@@ -79,6 +80,7 @@ class ControlLoop {
   };
 
   void OnCompletion(Completion completion);
+  void ReportValues(const Completion& completion);
   void WakeIfAsleep();
   bool InboxEmpty() const;
   void Sleep(std::vector<ControlEvent>* events);
@@ -92,6 +94,7 @@ class ControlLoop {
   void Leave();
 
   const Rank rank_;
+  ValueReports value_reports_;
   Engine engine_;
   CallTable* const table_;
   RunTable* const runs_;

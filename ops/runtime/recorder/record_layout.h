@@ -113,7 +113,8 @@ enum class EventType : int32_t {
   kWarning = 5,     // a stall report or another warning of rank 0
   kStepFailed = 6,  // this rank has left an attempt of a process set
   kProcessSets = 7,
-  kMark = 8,  // of the program
+  kMark = 8,       // of the program
+  kBadValues = 9,  // NaN or Inf in this rank's part of a sum; the value counts them
 };
 
 struct EventRecord {

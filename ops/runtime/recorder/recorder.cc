@@ -176,6 +176,13 @@ void Recorder::Planned(uint64_t number, uint64_t sequence, const AskTimes& asked
   last.asked.store(asked.last, kRelaxed);
 }
 
+Recorder::Origin Recorder::OriginOf(uint64_t number) {
+  const CallRecord& call = memory_->call(number);
+  if (call.number.load(kRelaxed) != number) return {};
+  return {std::string(call.call_site, strnlen(call.call_site, sizeof(call.call_site))),
+          call.invocation};
+}
+
 void Recorder::Ended(uint64_t number, StatusCode status, TimePoint now) {
   CallRecord& call = memory_->call(number);
   Add<int64_t>(header().ended, 1);

@@ -33,7 +33,7 @@ struct RecordIdentity {
 // the newest entries; an entry that has not ended yet keeps its slot as long as the ring has
 // others. Nothing here allocates, waits or fails after Create.
 //
-// The first three functions are for one thread at a time (the call table's lock sees to that),
+// The first four functions are for one thread at a time (the call table's lock sees to that),
 // PlanQueued for the control thread, the others thread-safe. Lives for one generation, longer than
 // all that use it.
 class Recorder {
@@ -46,6 +46,13 @@ class Recorder {
   // Its plan came, and is about to run.
   void Planned(uint64_t number, uint64_t sequence, const AskTimes& asked, TimePoint now);
   void Ended(uint64_t number, StatusCode status, TimePoint now);
+
+  // Of a call that has not ended: where it was made, and the how manieth of its name it is.
+  struct Origin {
+    std::string call_site;
+    uint32_t invocation = 0;
+  };
+  Origin OriginOf(uint64_t number);
 
   // A plan is about to be handed to the backend, with so many tensors. What is returned is valid
   // until this object ends, and belongs to this plan for some thousand plans.

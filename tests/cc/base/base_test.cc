@@ -197,7 +197,17 @@ TEST(ConfigRefusesWithNameValueAndRange) {
   refused("LOG_LEVEL", "7");
   refused("LOG_FORMAT", "xml");
   EXPECT_CONTAINS(refused("GPU_OPERATIONS", "fast"), "auto, nccl or host");
+  EXPECT_CONTAINS(refused("CHECK_VALUES", "2"), "warn, error or 0");
   refused("HEARTBEAT_TIMEOUT_SECONDS", "14.9");  // less than three heartbeats
+}
+
+TEST(WhatToDoAboutBadValues) {
+  const auto parsed = [](const char* text) {
+    return ParseConfig({{"CHECK_VALUES", text}})->check_values;
+  };
+  EXPECT_TRUE(parsed("1") == ValueAction::kWarn && parsed("Warn") == ValueAction::kWarn);
+  EXPECT_TRUE(parsed("error") == ValueAction::kError);
+  EXPECT_TRUE(parsed("0") == ValueAction::kIgnore);
 }
 
 TEST(ConfigDescribesEverySetting) {
@@ -205,6 +215,7 @@ TEST(ConfigDescribesEverySetting) {
   EXPECT_CONTAINS(text, "TFRING_FUSION_THRESHOLD (default 134217728)");
   EXPECT_CONTAINS(text, "TFRING_STALL_CHECK_TIME_SECONDS (default 10)");
   EXPECT_CONTAINS(text, "TFRING_GPU_OPERATIONS (default auto)");
+  EXPECT_CONTAINS(text, "TFRING_CHECK_VALUES (default 0)");
   EXPECT_CONTAINS(text, "TFRING_CUDA_DRIVER (default libcuda.so.1)");
   EXPECT_CONTAINS(text, "TFRING_LOG_LEVEL (default info)");
   EXPECT_CONTAINS(text, "TFRING_LOG_FORMAT (default text)");

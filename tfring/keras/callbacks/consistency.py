@@ -53,6 +53,12 @@ class ConsistencyCheckCallback(LocalVariablesCallback):
         self.optimizer_state = optimizer_state
         self._epoch = 0
         self._steps = 0
+        self._equal = ""  # when the last check found no difference
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        super().on_train_begin(logs)
+        self._equal = ""
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
@@ -96,11 +102,13 @@ class ConsistencyCheckCallback(LocalVariablesCallback):
             row = np.array([hashes], dtype=np.int64)
             rows = _native.core.allgather(row, name="tfring.consistency.hashes")
         differing = _differences(rows[:, 0].tolist(), rows[:, 1:], variables)
+        since = f"; they were equal {self._equal}" if self._equal else ""
+        self._equal = when
         if differing:
             more = f"; and {len(differing) - _LISTED} more" if len(differing) > _LISTED else ""
             raise RuntimeError(
                 f"rank {topology.rank()}: the weights differ between ranks {when}: "
-                f"{'; '.join(differing[:_LISTED])}{more}. Start from equal weights "
+                f"{'; '.join(differing[:_LISTED])}{more}{since}. Start from equal weights "
                 "(BroadcastGlobalVariablesCallback), change them only through the distributed "
                 "optimizer, and name variables that are meant to differ in local_variables="
             )

@@ -5,6 +5,7 @@
 
 #include "ops/runtime/backend/reduction/adasum_kernels.h"
 #include "ops/runtime/backend/reduction/scaling.h"
+#include "ops/runtime/backend/reduction/value_kernels.h"
 #include "ops/runtime/base/types.h"
 
 namespace tfring {
@@ -24,6 +25,7 @@ struct ReduceKernels {
   CombineFn product = nullptr;
   ScaleFn scale = nullptr;
   AdasumKernels adasum;  // null for integers
+  ValueKernels values;   // null for integers
 
   CombineFn For(ReduceOp op) const;  // for Average the sum; null if there is none
 };

@@ -11,6 +11,7 @@
 
 #include "ops/runtime/backend/reduction/adasum_kernels_impl.h"
 #include "ops/runtime/backend/reduction/reduce_kernels.h"
+#include "ops/runtime/backend/reduction/value_kernels_impl.h"
 #include "ops/runtime/base/half.h"
 
 namespace tfring {
@@ -115,6 +116,19 @@ __attribute__((flatten)) void CombineArrays(void* dst, const void* a, const void
   if (!scale.identity()) ScaleArray<E>(dst, dst, count, scale);
 }
 
+// By how E is stored; none for integers.
+template <typename E>
+constexpr ValueKernels kValueKernels = {};
+template <>
+constexpr ValueKernels kValueKernels<InFloat<Float16>> = ValueKernelsOf<uint16_t, 0x7c00>();
+template <>
+constexpr ValueKernels kValueKernels<InFloat<Bfloat16>> = ValueKernelsOf<uint16_t, 0x7f80>();
+template <>
+constexpr ValueKernels kValueKernels<Plain<float>> = ValueKernelsOf<uint32_t, 0x7f800000>();
+template <>
+constexpr ValueKernels kValueKernels<Plain<double>> =
+    ValueKernelsOf<uint64_t, 0x7ff0000000000000>();
+
 template <typename E>
 constexpr ReduceKernels KernelsOf() {
   ReduceKernels kernels;
@@ -123,6 +137,7 @@ constexpr ReduceKernels KernelsOf() {
   kernels.max = CombineArrays<E, MaxOp>;
   kernels.product = CombineArrays<E, ProductOp>;
   kernels.scale = ScaleArray<E>;
+  kernels.values = kValueKernels<E>;
   if constexpr (std::is_floating_point_v<typename E::Value>) {
     kernels.adasum = {DotsOfArrays<E>, AdasumOfArrays<E>};
   }

@@ -158,6 +158,9 @@ Result<bool> ScheduleRunner::AdvanceSend(Lane* lane) {
   if (!sent.ok()) return Fail(lane->peer, sent.status());
   const size_t of_header = std::min(header_left, static_cast<size_t>(*sent));
   lane->header_moved += of_header;
+  if (lane->moved + *sent - static_cast<int64_t>(of_header) == step.src.bytes) {
+    executor_->Sent(step);
+  }
   if (*sent > 0) FinishHead(lane, *sent - static_cast<int64_t>(of_header));
   return *sent > 0;
 }

@@ -17,7 +17,18 @@ void StepExecutor::Prepare(const Collective& collective, const Schedule& schedul
   std::fill_n(scratch_memory_.begin(), schedule.zeroed_bytes, '\0');
   reduction_ = reduction;
   element_bytes_ = reduction.kernels != nullptr ? DataTypeSize(collective.dtype) : 1;
+  // Before the inputs are scaled, perhaps where they are.
+  values_.Start(collective, schedule, check_values_ ? reduction : Reduction());
   if (!reduction.before.identity()) ApplyScaleBefore(collective);
+}
+
+void StepExecutor::LookAt(const Range& range) {
+  if (!values_.watching() || range.space != Space::kInput) return;
+  for (int64_t done = 0, part = 0; done < range.bytes; done += part) {
+    const char* from = input_.At(range.offset + done, &part);
+    part = std::min(part, range.bytes - done);
+    values_.Look(from, part);
+  }
 }
 
 void StepExecutor::ApplyScaleBefore(const Collective& collective) {
@@ -57,12 +68,17 @@ int StepExecutor::Collect(const Range& range, int64_t done, struct iovec* pieces
 void StepExecutor::CombineReceived(const Step& step, int64_t done, const char* data,
                                    int64_t bytes) {
   const Scale scale = ScaleOf(step);
+  const bool looks = step.src.space == Space::kInput && values_.watching();
   while (bytes > 0) {
     int64_t from_here = 0;
     int64_t to_here = 0;
     const char* from = MapOf(step.src.space).At(step.src.offset + done, &from_here);
     char* to = MapOf(step.dst.space).At(step.dst.offset + done, &to_here);
-    const int64_t part = std::min({bytes, from_here, to_here});
+    int64_t part = std::min({bytes, from_here, to_here});
+    if (looks) {
+      part = std::min(part, ValueCheck::kBlockBytes);
+      values_.Look(from, part);
+    }
     reduction_.combine(to, from, data, part / element_bytes_, scale);
     data += part;
     done += part;
@@ -134,6 +150,9 @@ void StepExecutor::CombineByDots(const Step& step) {
 }
 
 void StepExecutor::Execute(const Step& step) {
+  // Before it may be overwritten, and so that it is in the cache afterwards.
+  LookAt(step.src);
+  LookAt(step.src2);
   if (step.kind == StepKind::kReduce) Combine(step);
   if (step.kind == StepKind::kCopy) Copy(step);
   if (step.kind == StepKind::kAdasumDots) AddDots(step);

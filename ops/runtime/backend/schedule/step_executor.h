@@ -7,6 +7,7 @@
 #include "ops/runtime/backend/reduction/reduction.h"
 #include "ops/runtime/backend/schedule/buffer_map.h"
 #include "ops/runtime/backend/schedule/schedule.h"
+#include "ops/runtime/backend/schedule/value_check.h"
 
 namespace tfring {
 
@@ -19,6 +20,14 @@ class StepExecutor {
   // `reduction` has no kernels where the schedule reduces nothing. Where the inputs are scaled
   // before the reduction, this does it: the scaled output, or a scaled copy, becomes the input.
   void Prepare(const Collective& collective, const Schedule& schedule, const Reduction& reduction);
+
+  // From now on inputs are looked through for NaN and infinities.
+  void CheckValues() { check_values_ = true; }
+  // What was found since Prepare; complete when all steps have ended.
+  std::vector<BadValues> TakeBadValues() { return values_.Take(); }
+
+  // The kSend step has ended.
+  void Sent(const Step& step) { LookAt(step.src); }
 
   // Executes a step without a peer.
   void Execute(const Step& step);
@@ -35,6 +44,8 @@ class StepExecutor {
  private:
   const BufferMap& MapOf(Space space) const;
   void ApplyScaleBefore(const Collective& collective);
+  // Looks through a range, if it is one of the input that is to be looked through.
+  void LookAt(const Range& range);
   // Calls apply(dst, src, src2, elements) for each part of a step in which all three ranges are
   // contiguous.
   template <typename Apply>
@@ -52,6 +63,8 @@ class StepExecutor {
   std::vector<char> scaled_memory_;  // the input times the scale before
   Reduction reduction_;
   int64_t element_bytes_ = 1;
+  bool check_values_ = false;
+  ValueCheck values_;
 };
 
 }  // namespace tfring

@@ -1,0 +1,35 @@
+"""Tells the runtime which variables a bucket's gradients belong to.
+
+The runtime looks for NaN and Inf in what each rank gives to a reduction; it knows collectives by
+their names only.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from tfring import _native
+
+_lock = threading.Lock()  # guards _told
+_told: dict[str, tuple[list[str], bool]] = {}  # by collective
+
+
+def name_gradients(collective: str, variables: Sequence[Any], *, loss_scaled: bool) -> None:
+    """Makes reports call the tensors of a collective the gradients of these variables.
+
+    To be called whenever the collective is built; a step that runs eagerly builds it every time.
+
+    Args:
+        collective: its name.
+        variables: in the order of its tensors.
+        loss_scaled: the gradients are multiplied by a loss scale that is lowered when they are not
+            finite, so that this is expected now and then.
+    """
+    names = [str(getattr(v, "path", None) or getattr(v, "name", "?")) for v in variables]
+    with _lock:
+        if _told.get(collective) == (names, loss_scaled):
+            return
+        _told[collective] = (names, loss_scaled)
+    _native.core.name_tensors(collective, names, loss_scaled)
