@@ -89,7 +89,7 @@ def _stack_advice(s: Situation, rank: int, call: Call) -> str:
     advice = ""
     if call.kind == "join":
         advice = "A rank that runs out of data calls join; all others have to get there, too. "
-    if s.state(rank) == "running":
+    if s.state(rank) == "running" and not s.place_text(rank):
         pid = s.job.records[rank].pid
         advice += (
             f"`tfring stacks` or `py-spy dump --pid {pid}` on that host says on which line it is. "
@@ -233,4 +233,4 @@ def _idle_text(s: Situation, rank: int) -> str:
     busy = s.seen[rank].busy if rank in s.seen else None
     if busy is not None:
         text += "; it computes" if busy else "; it does not compute but waits for something"
-    return text + "." + s.stack_line(rank)
+    return text + "." + s.place_text(rank)

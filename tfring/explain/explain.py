@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tfring.explain import calls, ends, pace, transport
 from tfring.explain.causes import Cause, Explanation, Finding
-from tfring.explain.processes import Seen, look
+from tfring.explain.processes import Seen, look, with_stacks
 from tfring.explain.situation import Situation, ranks_text
 from tfring.recorder.job import JobRecords, load_job
 from tfring.recorder.layout import RankState
@@ -22,10 +22,17 @@ _RULES: tuple[Callable[[Situation], Finding | None], ...] = (
 # Said besides the first finding, if about other ranks: what hangs for two reasons stays hanging
 # when the first is mended.
 _BESIDES = (calls.different_calls,)
+# So many ranks are asked where they are; a stall of a large job has few causes.
+_MOST_ASKED = 4
+# An interpreter that is free answers in milliseconds. One that is not is asked by a signal, after
+# half of this.
+_STACKS_SECONDS = 1.0
 
 
 def explain_now(given: Sequence[Path | str] = ()) -> Explanation:
     """Says what is wrong with a job at this moment, also from how its processes are.
+
+    Ranks of this host that do not call what the others wait for are asked for their stacks.
 
     Args:
         given: Which job: as for `load_job`.
@@ -43,7 +50,10 @@ def explain_now(given: Sequence[Path | str] = ()) -> Explanation:
     if any(seen[rank].state == "gone" for rank in ended):
         # Some may have ended in between, and have written how.
         job = load_job([record.path for record in job.records.values() if record.path.exists()])
-    return explain(job, seen)
+    found = explain(job, seen)
+    if found.cause is not Cause.NOT_CALLING:
+        return found
+    return explain(job, with_stacks(job, seen, found.ranks[:_MOST_ASKED], _STACKS_SECONDS))
 
 
 def explain(job: JobRecords, seen: Mapping[int, Seen] | None = None) -> Explanation:

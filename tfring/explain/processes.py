@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfring.recorder.job import JobRecords
 from tfring.recorder.reader import process_state
+from tfring.recorder.take_stacks import take_stacks, waits_in_kernel
 
 # For so long processes are watched to see whether they compute.
 WATCH_SECONDS = 0.25
@@ -24,20 +25,21 @@ class Seen:
     Attributes:
         state: "running", "stopped", "gone", or None: it is on another host.
         busy: Whether it computes; None: unknown.
-        stack: Where its threads are in Python, as faulthandler writes it; "": unknown.
+        stacks: What its threads do in Python, as `take_stacks` says it; "": not asked.
+        kernel: Where in the kernel its main thread waits; "": unknown, or it runs.
     """
 
     state: str | None
     busy: bool | None = None
-    stack: str = ""
+    stacks: str = ""
+    kernel: str = ""
 
 
-def look(job: JobRecords, stacks: Mapping[int, str] | None = None) -> dict[int, Seen]:
+def look(job: JobRecords) -> dict[int, Seen]:
     """Looks at the processes of a job; takes WATCH_SECONDS if any of them runs on this host.
 
     Args:
         job: The records say which they are.
-        stacks: Where threads are, by rank, if that has been found out.
 
     Returns:
         By rank.
@@ -56,10 +58,30 @@ def look(job: JobRecords, stacks: Mapping[int, str] | None = None) -> dict[int, 
             busy[rank] = None
         else:  # one that wants to compute may not get a core
             busy[rank] = later[1] - earlier[1] > _BUSY * span or later[0] == earlier[0] == "R"
-    return {
-        rank: Seen(state, busy.get(rank), (stacks or {}).get(rank, ""))
-        for rank, state in states.items()
+    return {rank: Seen(state, busy.get(rank)) for rank, state in states.items()}
+
+
+def with_stacks(
+    job: JobRecords, seen: Mapping[int, Seen], ranks: Iterable[int], timeout: float
+) -> dict[int, Seen]:
+    """Asks ranks what their threads do.
+
+    Args:
+        job: The records say where they are.
+        seen: What is known of the processes.
+        ranks: Whom to ask; those that do not run on this host are left out.
+        timeout: Seconds, see `take_stacks`.
+
+    Returns:
+        As `seen`, with what was found out.
+    """
+    asked = {r: job.records[r] for r in ranks if r in seen and seen[r].state == "running"}
+    found = take_stacks(asked, timeout)
+    more = {
+        rank: replace(seen[rank], stacks=stacks, kernel=waits_in_kernel(asked[rank].pid))
+        for rank, stacks in found.items()
     }
+    return {**seen, **more}
 
 
 def _processor_time(pid: int) -> tuple[str, float] | None:

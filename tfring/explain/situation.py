@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
+from tfring.explain.places import place
 from tfring.explain.processes import Seen
 from tfring.recorder.job import JobRecords
 from tfring.recorder.layout import CallFlags, RankState
@@ -221,19 +221,12 @@ class Situation:
             for place, ranks in places.items()
         )
 
-    def stack_line(self, rank: int) -> str:
-        """Returns " It is in load_batch (data.py:12)." from a rank's stack, if there is one."""
-        stack = self.seen[rank].stack if rank in self.seen else ""
-        # faulthandler writes the main thread last, each thread with its innermost frame first.
-        for thread in reversed(stack.split("\n\n")):
-            for path, line, function in _FRAME.findall(thread):
-                if not _LIBRARY.search(path):
-                    return f" It is in {function} ({path.rpartition('/')[2]}:{line})."
-        return ""
-
-
-_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
-_LIBRARY = re.compile(r"/(tfring|tensorflow|keras|tf_keras|numpy)/|/lib/python3[^/]*/[^/]*\.py$")
+    def place_text(self, rank: int) -> str:
+        """Returns " It is in load_batch (data.py:12)." from a rank's stacks; "" without them."""
+        where = ""
+        if rank in self.seen:
+            where = place(self.seen[rank].stacks, self.seen[rank].kernel)
+        return f" It is in {where}." if where else ""
 
 
 def key_of(call: Call) -> Key:

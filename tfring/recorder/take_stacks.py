@@ -71,11 +71,21 @@ def describe_process(pid: int) -> str:
     parts = [f"Process {pid} is in state {found['State']}, with {found['Threads']} threads"]
     if found.get("TracerPid", "0") != "0":
         parts.append(f"under process {found['TracerPid']} as its debugger")
+    if place := waits_in_kernel(pid):
+        parts.append(f"waiting in the kernel's {place}")
+    return ", ".join(parts) + "."
+
+
+def waits_in_kernel(pid: int) -> str:
+    """Returns where in the kernel the main thread of a process waits; "" if it runs or is secret.
+
+    Args:
+        pid: Of a process of this host.
+    """
     with contextlib.suppress(OSError):
         place = Path(f"/proc/{pid}/wchan").read_text(encoding="ascii")
-        if place not in ("", "0"):
-            parts.append(f"waiting in the kernel's {place}")
-    return ", ".join(parts) + "."
+        return "" if place == "0" else place
+    return ""
 
 
 def _of_rank(record: Record, timeout: float) -> str:

@@ -14,13 +14,15 @@ from tfring.recorder.layout import EventType, RankState
 from tfring.recorder.reader import Call
 
 RUNS = Seen("running", busy=False)
-STACK = """Thread 0x00007f (most recent call first):
+STACKS = """Thread [MainThread] (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 327 in wait
-
-Current thread 0x00007e (most recent call first):
   File "/usr/lib/python3.11/queue.py", line 171 in get
   File "/job/data.py", line 12 in load_batch
   File "/job/train.py", line 40 in main
+
+Thread [reader] (most recent call first):
+  File "/job/data.py", line 3 in read
+  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap
 """
 
 
@@ -46,10 +48,11 @@ def test_a_wait_has_to_be_three_times_as_long_as_usual(waited: float, cause: Cau
 
 
 def test_a_stack_says_on_which_line_a_rank_is() -> None:
-    seen = {0: RUNS, 1: Seen("running", busy=True, stack=STACK)}
+    seen = {0: RUNS, 1: Seen("running", busy=True, stacks=STACKS)}
     found = explain(job([record(0, 2, hang(20), 30), record(1, 2, steps(20), 30)]), seen)
     assert found.ranks == (1,)
-    assert "it computes. It is in load_batch (data.py:12)." in found.text
+    assert "it computes. It is in load_batch (data.py:12), waiting for a queue." in found.text
+    assert "tfring stacks" not in found.text
 
 
 def test_ranks_without_a_record_are_named_where_all_others_have_called() -> None:
