@@ -116,9 +116,13 @@ class Situation:
         """Tells whether a rank has made a call."""
         return self.counts[rank].get((key.process_set, key.name), 0) >= key.invocation
 
-    def joined(self, rank: int) -> bool:
-        """Tells whether a rank waits in join: nobody waits for it."""
-        return any(call.kind == "join" for call in self.open.get(rank, ()))
+    def joined(self, rank: int, process_set: int) -> bool:
+        """Tells whether a rank waits in join, so that nobody waits for it in a process set.
+
+        Who joins the global set is left out of every set.
+        """
+        sets = (0, process_set)
+        return any(c.kind == "join" and c.process_set in sets for c in self.open.get(rank, ()))
 
     def missing(self, call: Call) -> list[int]:
         """Returns the ranks that have not made a call that others wait in.
@@ -131,7 +135,7 @@ class Situation:
             for rank in members
             if rank in self.counts
             and not self.has_called(rank, key_of(call))
-            and (call.kind == "join" or not self.joined(rank))
+            and (call.kind == "join" or not self.joined(rank, call.process_set))
         ]
         return missing or [rank for rank in members if rank not in self.counts]
 

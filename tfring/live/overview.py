@@ -152,20 +152,24 @@ def not_called(row: Row, rows: Sequence[Row]) -> list[int]:
     """Returns the ranks that have not made the oldest call in which a rank waits.
 
     A call that waits has ended nowhere, so whoever has made it has it among its waiting calls.
-    Empty if that is not known: the members of process sets are not in the records.
+    Who joins the global process set is left out of every set.
 
     Args:
         row: Of the rank that waits.
         rows: Of all ranks that are known.
     """
-    if not row.asked or row.asked[0][0] != 0:
+    if not row.asked:
         return []
     wanted = row.asked[0][:3]
+    sets = (0, wanted[0])
     return [
         other.rank
         for other in rows
-        if other.all_asked
-        and not any(one[:3] == wanted or (one[0] == 0 and one[3] == "join") for one in other.asked)
+        if other.rank in row.members
+        and other.all_asked
+        and not any(
+            one[:3] == wanted or (one[0] in sets and one[3] == "join") for one in other.asked
+        )
     ]
 
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from tfring.recorder.job import JobRecords
 from tfring.recorder.layout import CallFlags, EventType, RankState
+from tfring.recorder.process_sets import members_of_sets
 from tfring.recorder.reader import Call, Record, process_state
 
 # Of a rank's waiting calls so many are compared with those of others.
@@ -46,6 +48,7 @@ class Row:
         last_at: When that was made.
         asked: Process set, name, invocation, kind, call site and time of the waiting calls, the
             oldest first.
+        members: The ranks that the oldest waiting call needs, as far as its process set is known.
         all_asked: Whether `asked` has all of them.
         waits_peer: The rank whose data the running plan waits for, or who has to take data; -1:
             nobody.
@@ -77,6 +80,7 @@ class Row:
     last: str
     last_at: int
     asked: list[tuple[int, str, int, str, str, int]]
+    members: list[int]
     all_asked: bool
     waits_peer: int
     waits_since: int
@@ -137,6 +141,7 @@ def row_of(record: Record) -> Row:
         last=last.text() if last else "",
         last_at=last.submitted if last else 0,
         asked=[_asked(call) for call in waiting[:_MOST_WAITING]],
+        members=_members(record, waiting[0]) if waiting else [],
         all_asked=len(waiting) <= _MOST_WAITING,
         waits_peer=plan.waits_peer if plan else -1,
         waits_since=plan.waits_since if plan else 0,
@@ -151,6 +156,13 @@ def row_of(record: Record) -> Row:
 def _asked(call: Call) -> tuple[int, str, int, str, str, int]:
     where = (call.process_set, call.name, call.invocation, call.kind)
     return (*where, call.call_site, call.submitted)
+
+
+def _members(record: Record, call: Call) -> list[int]:
+    if call.kind == "send/recv":
+        return sorted({call.root, call.peer})
+    sets = members_of_sets(JobRecords({record.rank: record}, {}))
+    return list(sets.get(call.process_set, ()))
 
 
 def _names(calls: list[Call]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from made_jobs import SECOND, START, call, event, job, record
@@ -148,3 +149,15 @@ def test_a_job_that_ended_well_is_over() -> None:
     found = explain(job(left), {})
     assert found.cause is Cause.OVER
     assert "after 10 calls" in found.text
+
+
+def test_who_joins_a_process_set_is_still_needed_in_others() -> None:
+    join = call("join", 1, 21, kind="join", process_set=1)
+    records = [record(0, 2, hang(20), 30), record(1, 2, [*steps(20), join], 30)]
+    sets = event(EventType.PROCESS_SETS, 0, "0: 0-1; 1: 0-1")
+    found = explain(job([replace(one, events=[sets]) for one in records]), {0: RUNS, 1: RUNS})
+    assert (found.cause, found.ranks) == (Cause.OTHER_BRANCH, (0, 1))
+    everywhere = replace(join, process_set=0)
+    records[1] = record(1, 2, [*steps(20), everywhere], 30)
+    found = explain(job([replace(one, events=[sets]) for one in records]), {0: RUNS, 1: RUNS})
+    assert found.ranks != (0, 1)

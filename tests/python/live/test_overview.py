@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from record_writer import write_record
 from rich.console import Console
 
 from tfring.live.overview import Overview, overview, ranks_text
-from tfring.live.rows import Row, _efficiency, row_from_json
+from tfring.live.rows import Row, _efficiency, row_from_json, row_of
 from tfring.live.table import header, page
 from tfring.live.threads import describe_stacks
 from tfring.recorder import layout
+from tfring.recorder.reader import read_record
 
 SECOND = 1_000_000_000
 NOW = 1000 * SECOND
@@ -42,6 +45,7 @@ def row(rank: int, **more: Any) -> Row:
         "last": "x",
         "last_at": NOW,
         "asked": [],
+        "members": list(range(more.get("size", 4))),
         "all_asked": True,
         "waits_peer": -1,
         "waits_since": 0,
@@ -87,11 +91,24 @@ def test_ranks_that_may_have_called_are_not_blamed(other: Row) -> None:
     assert doing(row(0, asked=asked("a", 5)), other)[0].startswith("waits 5 s in allreduce")
 
 
-def test_members_of_other_process_sets_are_not_guessed() -> None:
-    assert doing(row(0, asked=asked("a", 5, process_set=2)), row(1)) == [
-        "waits 5 s in allreduce of 'a' at train.py:7",
-        "running",
-    ]
+def test_in_a_process_set_only_its_members_are_waited_for() -> None:
+    waits = row(0, asked=asked("a", 5, process_set=2), members=[0, 2])
+    joined = row(2, asked=asked("join", 5, process_set=1, kind="join"), members=[2])
+    who = "waits 5 s for rank 2 in allreduce of 'a' at train.py:7"
+    assert doing(waits, row(1), joined)[:2] == [who, "running"]
+    unknown = "waits 5 s in allreduce of 'a' at train.py:7"
+    assert doing(row(0, asked=asked("a", 5, process_set=2), members=[0]), row(2))[0] == unknown
+
+
+def test_the_members_come_from_the_record(tmp_path: Path) -> None:
+    call = {"process_set": 2, "name": "a", "invocation": 1, "submitted": 1}
+    sets = {"type": layout.EventType.PROCESS_SETS, "text": "0: 0-3; 2: 1, 3", "time": 1}
+    path = tmp_path / "rank-1.record"
+    write_record(path, 1, 4, calls=[call], events=[sets])
+    assert row_of(read_record(path, newest=1)).members == [1, 3]
+    kind = layout.KINDS.index("send/recv")
+    write_record(path, 1, 4, calls=[{**call, "kind": kind, "root": 0, "peer": 1}])
+    assert row_of(read_record(path, newest=1)).members == [0, 1]
 
 
 def test_a_wait_in_the_middle_names_the_peer() -> None:
