@@ -53,7 +53,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "launcher": {
         *("version", "config", "_native", "environments", "security", "bootstrap"),
-        *("comparison", "compat", "commands", "explain", "ssh", "recorder", "timeline"),
+        *("comparison", "compat", "commands", "explain", "ssh", "timeline"),
     },
     "tfring": {"compat"},
     "__main__": {"launcher"},

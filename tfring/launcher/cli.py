@@ -12,12 +12,12 @@ from pathlib import Path
 
 from tfring.commands import ALL, Command, report
 from tfring.comparison.runs import compare_runs
+from tfring.explain.launched import RECORD_DIR, RunRecords
 from tfring.launcher import doctor
 from tfring.launcher.job import JobRunner
 from tfring.launcher.options import add_options, job_options
 from tfring.launcher.output import OutputMerger
 from tfring.launcher.placement import UsageError, is_local
-from tfring.recorder.places import memory_folder
 from tfring.timeline.session import finish
 from tfring.version import __version__
 
@@ -67,9 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        if options.compare:
-            return _compare(options)
-        return _report(options) if options.report else _run(options)
+        return _compare(options) if options.compare else _run(options)
     except UsageError as error:
         print(f"tfring run: {error}", file=sys.stderr)
         return 2
@@ -99,6 +97,10 @@ def _run(options: argparse.Namespace, **environment: str) -> int:
     """Runs the job that the options describe, with more variables; returns its exit code."""
     job = job_options(options)
     job = dataclasses.replace(job, environment={**job.environment, **environment})
+    variables = {**os.environ, **job.environment}
+    elsewhere = not all(is_local(slot.host) for slot in job.slots)
+    if options.report and elsewhere and not variables.get(RECORD_DIR):
+        raise UsageError(f"--report with other hosts needs {RECORD_DIR}, a folder of all hosts")
     merger = OutputMerger(
         sys.stdout.buffer,
         sys.stderr.buffer,
@@ -106,9 +108,12 @@ def _run(options: argparse.Namespace, **environment: str) -> int:
         all_info=options.show_tensorflow_info,
         merge_lines=not options.no_merge_lines,
     )
-    code = JobRunner(job, merger).run()
-    if options.timeline is not None:
-        _finish_timeline(Path(options.timeline))
+    with RunRecords(variables) as records:
+        code = JobRunner(job, merger, records).run()
+        if options.timeline is not None:
+            _finish_timeline(Path(options.timeline))
+        if options.report:
+            _print_report(records)
     return code
 
 
@@ -120,19 +125,13 @@ def _finish_timeline(path: Path) -> None:
         print(f"tfring run: the timeline could not be written: {error}", file=sys.stderr)
 
 
-def _report(options: argparse.Namespace) -> int:
-    """Runs the job, and prints where its time went; returns the job's exit code."""
-    given = os.environ.get("TFRING_RECORD_DIR")
-    if given is None and not all(is_local(slot.host) for slot in job_options(options).slots):
-        raise UsageError("--report with other hosts needs TFRING_RECORD_DIR, a folder of all hosts")
-    with tempfile.TemporaryDirectory(prefix="tfring-report-", dir=memory_folder()) as own:
-        folder = given or own
-        code = _run(options, TFRING_RECORD_DIR=folder)
-        try:
-            report.show([folder], to_errors=True)
-        except (OSError, ValueError) as error:
-            print(f"tfring run: no report: {error}", file=sys.stderr)
-    return code
+def _print_report(records: RunRecords) -> None:
+    """Prints where the time of the job went."""
+    try:
+        paths = [record.path for record in records.job().records.values()]
+        report.show(paths, to_errors=True)
+    except (OSError, ValueError) as error:
+        print(f"tfring run: no report: {error}", file=sys.stderr)
 
 
 def _compare(options: argparse.Namespace) -> int:

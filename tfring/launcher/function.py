@@ -26,6 +26,7 @@ from tfring.bootstrap.auth import Role
 from tfring.bootstrap.errors import BootstrapError
 from tfring.bootstrap.listener import Listener
 from tfring.config import DEFAULT_START_TIMEOUT
+from tfring.explain.launched import RunRecords
 from tfring.launcher.agent import open_rendezvous
 from tfring.launcher.job import JobOptions, JobRunner
 from tfring.launcher.output import OutputMerger
@@ -144,8 +145,9 @@ def _call(function: bytes, options: JobOptions) -> list[Any]:
         environment = {**options.environment, **server.environment}
         job = dataclasses.replace(options, environment=environment)
         merger = OutputMerger(_binary(sys.stdout), _binary(sys.stderr))
-        runner = JobRunner(job, merger)
-        code = runner.run()
+        with RunRecords({**os.environ, **environment}) as records:
+            runner = JobRunner(job, merger, records)
+            code = runner.run()
         if runner.stopped_by == signal.SIGINT:
             raise KeyboardInterrupt
         return server.results(code)

@@ -36,7 +36,6 @@ _DRAIN_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _RENDEZVOUS = b"tfring-rendezvous "
-_RECORD_DIR = "TFRING_RECORD_DIR"
 
 
 @dataclass(frozen=True)
@@ -65,11 +64,17 @@ class JobRunner:
 
     Used by one thread: the main thread, which handles signals, or any other, which leaves them
     alone. If run() raises, the agents read end of file and end the ranks that still run.
+
+    Args:
+        options: What to run.
+        merger: Gets the output of the ranks.
+        records: Where the ranks of this host keep their records.
     """
 
-    def __init__(self, options: JobOptions, merger: OutputMerger) -> None:
+    def __init__(self, options: JobOptions, merger: OutputMerger, records: RunRecords) -> None:
         self._options = options
         self._merger = merger
+        self._records = records
         self._processes: list[RankProcess] = []
         self._selector = selectors.DefaultSelector()
         self._open: dict[Stream, RankProcess] = {}
@@ -84,7 +89,6 @@ class JobRunner:
         self._wake_fd = -1
         self._secret = fresh_secret()
         self._job_id = fresh_secret()[:16]
-        self._records: RunRecords | None = None  # from the start to the report
 
     @property
     def stopped_by(self) -> int | None:
@@ -106,8 +110,6 @@ class JobRunner:
             old = {n: signal.signal(n, lambda *_: None) for n in (*handled, signal.SIGCHLD)}
         self._selector.register(self._wake_fd, selectors.EVENT_READ, None)
         raise_descriptor_limit()
-        given = self._options.environment.get(_RECORD_DIR, os.environ.get(_RECORD_DIR))
-        self._records = RunRecords(given)
         try:
             self._start_all()
             while self._running():
@@ -116,7 +118,6 @@ class JobRunner:
         finally:
             for process in self._processes:
                 self._release(process)
-            self._records.end(failed=True)
             for number, handler in old.items():
                 signal.signal(number, handler)
             if signals:
@@ -125,7 +126,7 @@ class JobRunner:
             os.close(self._wake_fd)
             os.close(wake_write)
         code = self._report()
-        self._records.end(failed=code != 0)
+        self._records.succeeded = code == 0
         return code
 
     def _report(self) -> int:
@@ -138,7 +139,7 @@ class JobRunner:
             self._merger.note(f"tfring run: stopped by {name}, passed on to all ranks")
         else:
             self._merger.note(report.describe(self._processes))
-            if self._records is not None and (why := self._records.explanation()):
+            if why := self._records.explanation():
                 self._merger.note(f"tfring run: {why}")
         return first.exit_code()
 
@@ -190,7 +191,7 @@ class JobRunner:
             sent = sent_variables(os.environ)
         values = {
             **(sent if remote else {}),
-            **(self._records.variables if self._records and not remote else {}),
+            **({} if remote else self._records.variables),
             "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
             **self._options.environment,
             "TFRING_PARENT": "",  # of a rank that starts this job

@@ -156,7 +156,7 @@ def test_who_joins_a_process_set_is_still_needed_in_others() -> None:
     records = [record(0, 2, hang(20), 30), record(1, 2, [*steps(20), join], 30)]
     sets = event(EventType.PROCESS_SETS, 0, "0: 0-1; 1: 0-1")
     found = explain(job([replace(one, events=[sets]) for one in records]), {0: RUNS, 1: RUNS})
-    assert (found.cause, found.ranks) == (Cause.OTHER_BRANCH, (0, 1))
+    assert (found.cause, found.ranks) == (Cause.OTHER_ORDER, (0, 1))
     everywhere = replace(join, process_set=0)
     records[1] = record(1, 2, [*steps(20), everywhere], 30)
     found = explain(job([replace(one, events=[sets]) for one in records]), {0: RUNS, 1: RUNS})
