@@ -21,18 +21,16 @@ from tfring.bootstrap.mpi_exchange import finalize, is_communicator, spans_world
 from tfring.config import SettingError, Settings, read_settings
 from tfring.environments import find_identity
 from tfring.exceptions import described
-from tfring.explain.at_stalls import StallExplainer
 from tfring.gpu.nccl import with_nccl
 from tfring.logs import handler as logs
 from tfring.metrics import generation as metrics
+from tfring.observers.observers import Here
+from tfring.observers.ours import OBSERVERS
 from tfring.process_sets import ProcessSet, registry
-from tfring.recorder import stacks
-from tfring.recorder.own import set_own
 from tfring.recorder.places import end_job, record_options
 from tfring.security import generation
 from tfring.security.sources import take_secret
 from tfring.signals import interrupts
-from tfring.timeline import session
 from tfring.topology import is_initialized, size
 
 _log = logging.getLogger("tfring")
@@ -49,7 +47,6 @@ class _State:
     by_mpi = False
     at_exit_registered = False
     record: str | None = None  # the file
-    explainer: StallExplainer | None = None  # on rank 0 of several
 
 
 _lock = threading.RLock()
@@ -168,27 +165,20 @@ def _start(membership: Membership, settings: Settings) -> None:
         raise
     _state.pid = os.getpid()
     _state.record = (record or {}).get("path")
-    stacks.watch(_state.record, settings.stacks)
-    set_own(_state.record)
     topology.announce()
-    session.attach(
-        *(membership.rank, membership.local_rank, _state.record),
-        *(settings.timeline_megabytes, settings.timeline, settings.timeline_mark_cycles),
-        take_hops=_native.core.take_hops,
-    )
     _state.homogeneous = membership.homogeneous
     _state.by_mpi = membership.by_mpi
     generation.begin(membership.key)
     registry.begin_generation(membership.mpi_group)
-    metrics.begin(membership.rank, membership.local_rank, _state.record, settings)
     if not _state.at_exit_registered:
         atexit.register(_at_exit)
         _state.at_exit_registered = True
     if membership.size > 1:
         ensure_inter_op_threads()
         interrupts.watch()
-        if membership.rank == 0 and _state.record is not None:
-            _state.explainer = StallExplainer(_state.record)
+    OBSERVERS.begin(
+        Here(membership.rank, membership.size, membership.local_rank, _state.record, settings)
+    )
 
 
 def _refuse_in_forked_child() -> None:
@@ -235,16 +225,9 @@ def _leave(error: str) -> None:
         if not is_initialized():
             return
         interrupts.unwatch()
-        metrics.end()
-        session.about_to_leave()
-        _native.core.shutdown(error)
-        session.detach()
-        if _state.explainer is not None:
-            _state.explainer.join()
-            _state.explainer = None
-        set_own(None)
+        with OBSERVERS.ending():
+            _native.core.shutdown(error)
         if _state.record is not None:
-            stacks.unwatch(_state.record)
             end_job(_state.record)
         topology.withdraw()
         registry.end_generation()

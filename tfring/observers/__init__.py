@@ -1,0 +1,1 @@
+"""What watches a rank while it is one: `ours` lists it, `observers` begins and ends it."""

@@ -1,0 +1,63 @@
+"""What watches every rank. A new thing that begins with init and ends with shutdown goes here."""
+
+from __future__ import annotations
+
+from tfring import _native
+from tfring.explain.at_stalls import StallExplainer
+from tfring.metrics import generation as metrics
+from tfring.observers.observers import Here, Observer, Observers
+from tfring.recorder import stacks
+from tfring.recorder.own import set_own
+from tfring.timeline import session
+
+
+class _State:
+    """Of the present generation. Written by init and shutdown, which take turns."""
+
+    record: str | None = None
+    explainer: StallExplainer | None = None  # on rank 0 of several
+
+
+def _watch_stacks(here: Here) -> None:
+    _State.record = here.record
+    stacks.watch(here.record, here.settings.stacks)
+
+
+def _attach_timeline(here: Here) -> None:
+    session.attach(
+        *(here.rank, here.local_rank, here.record, here.settings.timeline_megabytes),
+        *(here.settings.timeline, here.settings.timeline_mark_cycles),
+        take_hops=_native.core.take_hops,
+    )
+
+
+def _explain_stalls(here: Here) -> None:
+    if here.size > 1 and here.rank == 0 and here.record is not None:
+        _State.explainer = StallExplainer(here.record)
+
+
+def _end_explainer() -> None:
+    explainer, _State.explainer = _State.explainer, None
+    if explainer is not None:
+        explainer.join()
+
+
+OBSERVERS = Observers(
+    [
+        Observer("`tfring stacks`", _watch_stacks, end=lambda: stacks.unwatch(_State.record)),
+        Observer(
+            "what reads its own record",
+            lambda here: set_own(here.record),
+            end=lambda: set_own(None),
+        ),
+        Observer(
+            "the timeline", _attach_timeline, leaving=session.about_to_leave, end=session.detach
+        ),
+        Observer(
+            "the metrics",
+            lambda here: metrics.begin(here.rank, here.local_rank, here.record, here.settings),
+            leaving=metrics.end,
+        ),
+        Observer("the explanation of stalls", _explain_stalls, end=_end_explainer),
+    ]
+)
