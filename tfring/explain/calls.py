@@ -164,7 +164,7 @@ def _judge(
     if again or (known_here and not known_there):
         return Cause.EXTRA_CALL, (
             f"{who} {has} gone on to '{theirs.name}', call {theirs.invocation} of that name, which "
-            f"{others} {_never(usual) if not known_there else 'does not make now'}"
+            f"{others} {_never(usual) if not known_there else _not_now(usual)}"
             f"{' called' if not known_there else ''}: a call too many, or fewer steps than the "
             "others have."
         )
@@ -178,6 +178,10 @@ def _judge(
 
 def _never(ranks: list[int]) -> str:
     return "has never" if len(ranks) == 1 else "have never"
+
+
+def _not_now(ranks: list[int]) -> str:
+    return "does not make now" if len(ranks) == 1 else "do not make now"
 
 
 def _circle_of_sets(s: Situation, places: dict[int, Call], age: int) -> Finding:

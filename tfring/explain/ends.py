@@ -60,8 +60,8 @@ def stopped(s: Situation) -> Finding | None:
 
 def killed(s: Situation) -> Finding | None:
     """Finds processes that are gone without a word, when others are there or have seen it."""
-    silent = [r for r in s.ranks if s.state(r) == "gone" and not s.left(r) and not _failures(s, r)]
-    others_failed = min((s.common(r, e.time) for r in s.ranks for e in _failures(s, r)), default=0)
+    silent = [r for r in s.ranks if s.state(r) == "gone" and not s.left(r) and not s.failures[r]]
+    others_failed = min((s.common(r, e.time) for r in s.ranks for e in s.failures[r]), default=0)
     if others_failed:
         # One that lived on after the first failure was ended because of it. Until it is killed, a
         # rank that waits writes to its record with every heartbeat.
@@ -87,7 +87,7 @@ def killed(s: Situation) -> Finding | None:
 
 def all_killed(s: Situation) -> Finding | None:
     """Finds that no process is left and none has said why."""
-    if any(s.state(rank) != "gone" or s.left(rank) or _failures(s, rank) for rank in s.ranks):
+    if any(s.state(rank) != "gone" or s.left(rank) or s.failures[rank] for rank in s.ranks):
         return None
     last = [f"{ranks_text([rank])} was {_doing(s, rank)}" for rank in s.ranks[:8]]
     return Finding(
@@ -100,13 +100,8 @@ def all_killed(s: Situation) -> Finding | None:
 
 def failed(s: Situation) -> Finding | None:
     """Finds the first failure that a rank has written down, and what it says of its cause."""
-    for _, rank, event in s.events():
-        if event not in _failures(s, rank):
-            continue
-        finding = _of_event(s, rank, event)
-        if finding is not None:
-            return finding
-    return None
+    found = (_of_event(s, rank, event) for rank, event in _first_failures(s))
+    return next((one for one in found if one is not None), None)
 
 
 def silent(s: Situation) -> Finding | None:
@@ -122,9 +117,10 @@ def silent(s: Situation) -> Finding | None:
     if not ranks or len(ranks) == len(s.ranks):
         return None
     since = max(s.last_sign(rank) for rank in ranks)
+    has = "has" if len(ranks) == 1 else "have"
     return Finding(
         Cause.STOPPED, tuple(ranks), _names(s, ranks),
-        f"{upper_first(s.whom(ranks))} has not run for "
+        f"{upper_first(s.whom(ranks))} {has} not run for "
         f"{seconds(s.now - since)}: stopped or gone.",
         "Look for the process in its container.",
     )  # fmt: skip
@@ -132,25 +128,19 @@ def silent(s: Situation) -> Finding | None:
 
 def limit_reached(s: Situation) -> Finding | None:
     """Repeats what ended the job where no rule knows more."""
-    for _, rank, event in s.events():
-        if event in _failures(s, rank):
-            named = tuple(sorted({int(r) for r in _ENDS.findall(event.text)})) or (rank,)
-            return Finding(
-                Cause.FAILED, named, (), f"The job failed first on {s.who(rank)}: {event.text}",
-                "Look at the end of that rank's error output.",
-            )  # fmt: skip
+    for rank, event in _first_failures(s):
+        named = tuple(sorted({int(r) for r in _ENDS.findall(event.text)})) or (rank,)
+        return Finding(
+            Cause.FAILED, named, (), f"The job failed first on {s.who(rank)}: {event.text}",
+            "Look at the end of that rank's error output.",
+        )  # fmt: skip
     return None
 
 
-def _failures(s: Situation, rank: int) -> list[Event]:
-    """The failures of a rank that were not followed by a call that went well."""
-    record = s.job.records[rank]
-    last = max((call.ended for call in record.calls if call.status == "OK"), default=0)
-    types = (EventType.CALL_FAILED, EventType.STEP_FAILED, EventType.ABORT)
-    failures = [event for event in record.events if event.type in types and event.time >= last]
-    # The exception with which a rank ends is a failure of its own if nothing failed before it.
-    ends = [event for event in record.events if event.type is EventType.SHUTDOWN and event.text]
-    return failures or ends
+def _first_failures(s: Situation) -> list[tuple[int, Event]]:
+    """All failures, in the order of time."""
+    found = [(s.common(r, e.time), r, e) for r, events in s.failures.items() for e in events]
+    return [(r, e) for _, r, e in sorted(found, key=lambda one: one[:2])]
 
 
 def _of_event(s: Situation, rank: int, event: Event) -> Finding | None:

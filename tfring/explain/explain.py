@@ -68,13 +68,11 @@ def explain(job: JobRecords, seen: Mapping[int, Seen] | None = None) -> Explanat
         What is wrong, with whom, and a paragraph for the user.
     """
     s = Situation(job, seen or {})
-    findings = [found for rule in _RULES[:1] if (found := rule(s)) is not None]
-    if not findings:
-        first = next((found for rule in _RULES[1:] if (found := rule(s)) is not None), None)
-        findings = [first or pace.nothing(s)]
-    if findings[0].cause in (Cause.STOPPED, Cause.NOT_CALLING):
-        findings += _more(s, findings[0])
-    first = findings[0]
+    first = next((found for rule in _RULES if (found := rule(s)) is not None), None)
+    first = first or pace.nothing(s)
+    findings = [first]
+    if first.cause in (Cause.STOPPED, Cause.NOT_CALLING):
+        findings += _more(s, first)
     text = " ".join(part for one in findings for part in (one.text, one.advice) if part)
     return Explanation(job.job, first.cause, first.ranks, first.names, text + _missing(job))
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tfring.explain.places import place
 from tfring.explain.processes import Seen
 from tfring.recorder.job import JobRecords
-from tfring.recorder.layout import CallFlags, RankState
+from tfring.recorder.layout import CallFlags, EventType, RankState
 from tfring.recorder.process_sets import members_of_sets
 from tfring.recorder.reader import Call, Event
 
@@ -19,6 +19,8 @@ SECOND = 1_000_000_000
 FIRST_PATIENCE = 5 * SECOND
 # No wait below this is worth a word.
 MIN_PATIENCE = SECOND
+# Of more ranks in a row only the first and the last are named.
+_LISTED = 4
 # How calls end that were waiting when their job broke.
 _ENDED_FROM_OUTSIDE = ("Cancelled", "Aborted", "DeadlineExceeded", "Unavailable")
 
@@ -45,6 +47,7 @@ class Situation:
         self.job = job
         self.seen = seen
         self.ranks = sorted(job.records)
+        self._missing: dict[tuple[Key, str, int, int], list[int]] = {}
 
     def state(self, rank: int) -> str | None:
         """Returns how a rank's process is: see Seen.state."""
@@ -116,6 +119,21 @@ class Situation:
         """Tells whether a rank has made a call."""
         return self.counts[rank].get((key.process_set, key.name), 0) >= key.invocation
 
+    @cached_property
+    def failures(self) -> dict[int, list[Event]]:
+        """By rank: failures that were not followed by a call that went well.
+
+        The exception with which a rank ends is one if nothing failed before it.
+        """
+        types = (EventType.CALL_FAILED, EventType.STEP_FAILED, EventType.ABORT)
+        found = {}
+        for rank, record in self.job.records.items():
+            last = max((call.ended for call in record.calls if call.status == "OK"), default=0)
+            events = [e for e in record.events if e.type in types and e.time >= last]
+            ends = [e for e in record.events if e.type is EventType.SHUTDOWN and e.text]
+            found[rank] = events or ends
+        return found
+
     def joined(self, rank: int, process_set: int) -> bool:
         """Tells whether a rank waits in join, so that nobody waits for it in a process set.
 
@@ -129,6 +147,12 @@ class Situation:
 
         Ranks without a record are among them only if all others have made it.
         """
+        key = key_of(call), call.kind, call.root, call.peer
+        if key not in self._missing:  # all ranks that wait in it ask
+            self._missing[key] = self._missing_of(call)
+        return self._missing[key]
+
+    def _missing_of(self, call: Call) -> list[int]:
         members = self.members_of(call)
         missing = [
             rank
@@ -239,8 +263,18 @@ def key_of(call: Call) -> Key:
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """Returns "rank 3" or "ranks 0, 1 and 3"."""
-    numbers = [str(rank) for rank in sorted(ranks)]
+    """Returns "rank 3", "ranks 0, 1 and 3", or "ranks 0-255"."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    numbers: list[str] = []
+    for run in runs:
+        numbers += [f"{run[0]}-{run[-1]}"] if len(run) > _LISTED else map(str, run)
+    if len(numbers) == 1 and "-" in numbers[0]:
+        return f"ranks {numbers[0]}"
     return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {listed(numbers)}"
 
 

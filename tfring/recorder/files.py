@@ -14,6 +14,9 @@ from tfring.recorder import layout
 _WITH_PLAN = ("first_asked", "second_last_asked", "last_asked", "sequence")
 
 
+_TYPES = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT, "rank": layout.RANK}
+
+
 class RecordError(ValueError):
     """A file is no record, or one of another version. The message names the file."""
 
@@ -65,25 +68,38 @@ def rings_of(path: Path, data: bytes) -> dict[str, np.ndarray[Any, Any]]:
     Raises:
         RecordError: It is no record, cut off, or of another version.
     """
-    if len(data) < layout.HEADER_BYTES or not data.startswith(layout.MAGIC):
-        raise RecordError(f"{path} is no record of tfring")
-    header = header_of(data)
-    sizes = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT, "rank": layout.RANK}
-    if header["version"] != layout.VERSION or any(
-        header[f"{name}_bytes"] != dtype.itemsize for name, dtype in sizes.items()
-    ):
-        raise RecordError(
-            f"{path} is a record of version {header['version']}, and this tfring reads version "
-            f"{layout.VERSION}: read it with the tfring that the job ran with"
-        )
+    header = checked_header(path, data)
     rings, at = {}, layout.HEADER_BYTES
-    for name, dtype in sizes.items():
+    for name, dtype in _TYPES.items():
         count = int(header[f"{name}_slots"])
         if at + count * dtype.itemsize > len(data):
             raise RecordError(f"{path} is cut off: it has {len(data)} bytes")
         rings[name] = np.frombuffer(data, dtype, count, at)
         at += count * dtype.itemsize
     return rings
+
+
+def checked_header(path: Path, data: bytes) -> dict[str, Any]:
+    """Returns the header of a record by name.
+
+    Args:
+        path: Of its file, for messages.
+        data: How the file begins.
+
+    Raises:
+        RecordError: It is no record, or one of another version.
+    """
+    if len(data) < layout.HEADER_BYTES or not data.startswith(layout.MAGIC):
+        raise RecordError(f"{path} is no record of tfring")
+    header = header_of(data)
+    if header["version"] != layout.VERSION or any(
+        header[f"{name}_bytes"] != dtype.itemsize for name, dtype in _TYPES.items()
+    ):
+        raise RecordError(
+            f"{path} is a record of version {header['version']}, and this tfring reads version "
+            f"{layout.VERSION}: read it with the tfring that the job ran with"
+        )
+    return header
 
 
 def header_of(data: bytes) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from tfring.recorder import layout
 from tfring.recorder.files import RecordError as RecordError
-from tfring.recorder.files import header_of, rings_of, settled_copy, text_of
+from tfring.recorder.files import checked_header, header_of, rings_of, settled_copy, text_of
 from tfring.recorder.layout import EventType, RankState
 
 
@@ -188,8 +189,8 @@ def read_record(path: Path | str, newest: int | None = None) -> Record:
     return Record(
         path=path,
         header=header,
-        calls=[_call(entry) for entry in _wanted(calls, newest)],
-        plans=[_plan(entry) for entry in _wanted(plans, newest)],
+        calls=_calls(_wanted(calls, newest)),
+        plans=_plans(_wanted(plans, newest)),
         events=[_event(entry) for entry in events],
         lateness=[
             Lateness(int(entry["late"]), int(entry["times"]), int(entry["asked"]))
@@ -199,6 +200,23 @@ def read_record(path: Path | str, newest: int | None = None) -> Record:
         raw_calls=calls,
         raw_plans=plans,
     )
+
+
+def read_header(path: Path | str) -> dict[str, Any]:
+    """Reads the header of a record only, which takes a small part of the time.
+
+    Args:
+        path: The file of one rank; it may be written while it is read.
+
+    Returns:
+        Its numbers and texts by name.
+
+    Raises:
+        RecordError: The file is no record, or of another version.
+        OSError: The file cannot be read.
+    """
+    with Path(path).open("rb", buffering=0) as file:
+        return checked_header(Path(path), file.read(layout.HEADER_BYTES))
 
 
 class Rings(NamedTuple):
@@ -291,47 +309,76 @@ def _named(names: tuple[str, ...], number: int) -> str:
     return names[number] if number < len(names) else f"number {number}"
 
 
-def _shapes(numbers: Any) -> tuple[tuple[int, ...], ...]:
+_text = functools.lru_cache(maxsize=4096)(text_of)  # names and lines come again and again
+
+
+@functools.lru_cache(maxsize=1024)
+def _flags(number: int) -> layout.CallFlags:
+    return layout.CallFlags(number)
+
+
+@functools.lru_cache(maxsize=1024)
+def _shapes(values: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     shapes, at = [], 0
-    values = [int(n) for n in numbers]
     while at < len(values) and 0 <= values[at] <= len(values) - at - 1:
         shapes.append(tuple(values[at + 1 : at + 1 + values[at]]))
         at += 1 + values[at]
     return tuple(shapes)
 
 
-def _call(entry: Any) -> Call:
+def _columns(entries: np.ndarray[Any, Any], names: tuple[str, ...]) -> list[list[Any]]:
+    """Returns fields as Python's own values: ten times faster than to ask every entry for each."""
+    return [entries[name].tolist() for name in names]
+
+
+def _calls(entries: np.ndarray[Any, Any]) -> list[Call]:
     numbers = (
         *("number", "tensors", "bytes", "process_set", "invocation", "sequence", "attempt"),
         *("submitted", "first_asked", "second_last_asked", "last_asked", "last_rank", "planned"),
         *("ended", "root", "peer"),
     )
-    return Call(
-        **{name: int(entry[name]) for name in numbers},
-        name=text_of(entry["name"]),
-        call_site=text_of(entry["call_site"]),
-        kind=_named(layout.KINDS, int(entry["kind"])),
-        dtype=_named(layout.DTYPES, int(entry["dtype"])),
-        op=_named(layout.REDUCE_OPS, int(entry["op"])),
-        shapes=_shapes(entry["shapes"])[: int(entry["tensors"])],
-        status=layout.STATUSES.get(int(entry["status"]), "") if entry["ended"] else "",
-        flags=layout.CallFlags(int(entry["flags"])),
-        on_device=bool(entry["path"]),
-    )
+    others = ("name", "call_site", "kind", "dtype", "op", "shapes", "status", "flags", "path")
+    calls = []
+    for values in zip(*_columns(entries, numbers + others), strict=True):
+        plain = dict(zip(numbers, values, strict=False))
+        name, call_site, kind, dtype, op, shapes, status, flags, path = values[len(numbers) :]
+        calls.append(
+            Call(
+                **plain,
+                name=_text(name),
+                call_site=_text(call_site),
+                kind=_named(layout.KINDS, kind),
+                dtype=_named(layout.DTYPES, dtype),
+                op=_named(layout.REDUCE_OPS, op),
+                shapes=_shapes(tuple(shapes))[: plain["tensors"]],
+                status=layout.STATUSES.get(status, "") if plain["ended"] else "",
+                flags=_flags(flags),
+                on_device=bool(path),
+            )
+        )
+    return calls
 
 
-def _plan(entry: Any) -> Plan:
+def _plans(entries: np.ndarray[Any, Any]) -> list[Plan]:
     numbers = (
         *("sequence", "bytes", "process_set", "calls", "tensors", "members", "queued", "started"),
         *("launched", "ended", "waits_since", "waits_peer", "waits_bytes"),
     )
-    return Plan(
-        **{name: int(entry[name]) for name in numbers},
-        kind=_named(layout.KINDS, int(entry["kind"])),
-        dtype=_named(layout.DTYPES, int(entry["dtype"])),
-        status=layout.STATUSES.get(int(entry["status"]), "") if entry["ended"] else "",
-        waits_receives=bool(entry["waits_receives"]),
-    )
+    plans = []
+    others = ("kind", "dtype", "status", "waits_receives")
+    for values in zip(*_columns(entries, numbers + others), strict=True):
+        plain = dict(zip(numbers, values, strict=False))
+        kind, dtype, status, receives = values[len(numbers) :]
+        plans.append(
+            Plan(
+                **plain,
+                kind=_named(layout.KINDS, kind),
+                dtype=_named(layout.DTYPES, dtype),
+                status=layout.STATUSES.get(status, "") if plain["ended"] else "",
+                waits_receives=bool(receives),
+            )
+        )
+    return plans
 
 
 def _event(entry: Any) -> Event:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfring.recorder.reader import RecordError, process_state, read_record
+from tfring.recorder.reader import RecordError, process_state, read_header
 from tfring.timeline.drain import Drain
 from tfring.timeline.draw import draw
 from tfring.timeline.hops import HopSource
@@ -65,7 +65,7 @@ class _Session:
         """
         assert here.record is not None
         self.path, self.rank, self.first_of_host = path, here.rank, here.local_rank == 0
-        header = read_record(here.record).header
+        header = read_header(here.record)
         self.facts: dict[str, Any] = {name: header[name] for name in _IDENTITY}
         self.facts |= {"record": here.record, "rank": self.rank, "mark_cycles": mark_cycles}
         self.facts["began"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
@@ -78,7 +78,7 @@ class _Session:
         self._drain = Drain(Path(here.record), self._writer, self.hops)
         self._drain.take()  # from here on what is there can be read after a crash
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tfring timeline", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tfring-timeline", daemon=True)
         self._thread.start()
 
     def end(self) -> None:

@@ -159,15 +159,6 @@ def facts_of(path: Path) -> dict[str, Any]:
     return facts
 
 
-def header_of(path: Path) -> Any:
-    """Returns the newest header in a spool, as an entry of layout.HEADER; None: none is there."""
-    found = None
-    for name, data in _parts(path):
-        if name == "header":
-            found = data
-    return None if found is None else np.frombuffer(found, layout.HEADER, 1)[0]
-
-
 def is_done(path: Path) -> bool:
     """Tells whether the rank of a spool has written all that it will."""
     try:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from launcher_tools import environment
-from record_writer import write_record
+from made_records import write_record
 
 from tfring.explain.launched import RECORD_DIR, RunRecords
-from tfring.recorder import places
+from tfring.recorder import layout, places
 from tfring.recorder.reader import RecordError
 
 
@@ -26,7 +26,8 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write_job(folder: str | Path, started: int) -> Path:
     job = Path(folder) / "planted"
     job.mkdir(parents=True)
-    return write_record(job / "rank-0.record", 0, 1, started_wall=started)
+    left = layout.RankState.LEFT
+    return write_record(job / "rank-0.record", 0, 1, state=left, started_wall=started)
 
 
 @pytest.mark.parametrize("succeeded", [True, False])

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from launcher_tools import environment, wait_until
-from record_writer import write_record
+from made_records import write_record
 
 from tfring.explain.causes import Cause
 from tfring.explain.explain import explain_now
 from tfring.explain.places import place
-from tfring.recorder import layout, stacks
+from tfring.recorder import stacks
 from tfring.recorder.reader import read_record
 
 PACKAGES = "/venv/lib/python3.11/site-packages"
@@ -88,11 +88,10 @@ def test_a_rank_that_waits_for_a_lock_is_asked_where_it_is(tmp_path: Path) -> No
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"here\n"
-            space = Path("/proc/self/ns/pid").stat().st_ino
-            call = {"name": "loss", "invocation": 1, "submitted": now - 60_000_000_000}
-            running = {"state": layout.RankState.RUNNING, "pid_space": space, "awake": now}
-            write_record(files[0], 0, 2, calls=[call], pid=os.getpid(), **running)
-            write_record(files[1], 1, 2, pid=process.pid, **running)
+            call = {"number": 1, "name": "loss", "invocation": 1, "submitted": now - 60_000_000_000}
+            times = {"awake": now, "started_monotonic": now - 90_000_000_000}
+            write_record(files[0], 0, 2, calls=[call], pid=os.getpid(), **times)
+            write_record(files[1], 1, 2, pid=process.pid, **times)
             wait_until(lambda: "S" in stacks.status(process.pid).get("State", ""))
             found = explain_now(files)
         finally:

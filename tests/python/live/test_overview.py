@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from record_writer import write_record
+from made_records import write_record
 from rich.console import Console
 
 from tfring.live.overview import Overview, overview, ranks_text
@@ -101,8 +101,13 @@ def test_in_a_process_set_only_its_members_are_waited_for() -> None:
 
 
 def test_the_members_come_from_the_record(tmp_path: Path) -> None:
-    call = {"process_set": 2, "name": "a", "invocation": 1, "submitted": 1}
-    sets = {"type": layout.EventType.PROCESS_SETS, "text": "0: 0-3; 2: 1, 3", "time": 1}
+    call = {"number": 1, "process_set": 2, "name": "a", "invocation": 1, "submitted": 1}
+    sets = {
+        "number": 1,
+        "type": layout.EventType.PROCESS_SETS,
+        "text": "0: 0-3; 2: 1, 3",
+        "time": 1,
+    }
     path = tmp_path / "rank-1.record"
     write_record(path, 1, 4, calls=[call], events=[sets])
     assert row_of(read_record(path, newest=1)).members == [1, 3]

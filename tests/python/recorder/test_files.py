@@ -13,7 +13,7 @@ from made_records import write_record
 from tfring.__main__ import main
 from tfring.recorder import files, layout
 from tfring.recorder.job import load_job
-from tfring.recorder.reader import RecordError, process_state, read_record
+from tfring.recorder.reader import RecordError, process_state, read_header, read_record
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -141,3 +141,11 @@ def test_whether_the_process_is_there(tmp_path: Path) -> None:
     for elsewhere in ({"boot": "of another host"}, {"pid_space": 1}):
         path = write_record(tmp_path / "c", pid=os.getpid(), **elsewhere)
         assert process_state(read_record(path).header) is None
+
+
+def test_a_header_is_read_alone(tmp_path: Path) -> None:
+    path = write_record(tmp_path / "r", rank=3, size=4)
+    assert read_header(path) == read_record(path).header
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(RecordError, match="no record"):
+        read_header(path)
