@@ -53,3 +53,6 @@ class StallExplainer:
             return explain_now(record_files(self._folder))
         except (RecordError, OSError):
             return None  # the folder has been removed: there is nothing to tell
+        except Exception:  # a mistake in a rule; the next stall may be explained
+            _log.warning("the stall cannot be explained", exc_info=True)
+            return None

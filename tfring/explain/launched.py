@@ -77,12 +77,17 @@ class RunRecords:
         raise RecordError(f"no rank has left a record in {self._folder}")
 
     def explanation(self) -> str:
-        """Returns why the run has failed, after all its ranks have ended; "" if that is unknown."""
+        """Returns why the run has failed, after all its ranks have ended; "" if that is unknown.
+
+        Never raises: the exit code of the run is that of its ranks.
+        """
         try:
             paths = [record.path for record in self.job().records.values()]
             found = explain_now(paths)
         except (RecordError, OSError):
             return ""
+        except Exception as error:  # a mistake in a rule
+            return f"there is no explanation: {type(error).__name__}: {error}"
         if found.cause in (Cause.NOTHING, Cause.OVER, Cause.SLOW):
             return ""
         return f"{found.text} The records are in {paths[0].parent}."

@@ -221,8 +221,9 @@ class Situation:
         return f"rank {rank} (host {record.host}, process {record.pid})"
 
     def whom(self, ranks: Iterable[int]) -> str:
-        """Returns `who` of several ranks."""
-        return listed([self.who(rank) for rank in ranks])
+        """Returns `who` of several ranks; of many only their numbers."""
+        named = list(ranks)
+        return ranks_text(named) if len(named) > _LISTED else listed(list(map(self.who, named)))
 
     def events(self) -> list[tuple[int, int, Event]]:
         """Returns all events as (time, rank, event) in the order of time."""

@@ -121,7 +121,7 @@ def _finish_timeline(path: Path) -> None:
     """Writes the timeline of ranks of this host that were killed before they could."""
     try:
         finish(path)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the exit code is that of the job
         print(f"tfring run: the timeline could not be written: {error}", file=sys.stderr)
 
 
@@ -130,7 +130,7 @@ def _print_report(records: RunRecords) -> None:
     try:
         paths = [record.path for record in records.job().records.values()]
         report.show(paths, to_errors=True)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the exit code is that of the job
         print(f"tfring run: no report: {error}", file=sys.stderr)
 
 

@@ -11,6 +11,7 @@ import pytest
 from launcher_tools import environment
 from made_records import write_record
 
+from tfring.explain import launched
 from tfring.explain.launched import RECORD_DIR, RunRecords
 from tfring.recorder import layout, places
 from tfring.recorder.reader import RecordError
@@ -72,3 +73,14 @@ def test_a_report_of_a_run_without_records_says_so(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "[0]<stdout>:done" in done.stdout
     assert "tfring run: no report: no rank has left a record in" in done.stderr
+
+
+def test_a_mistake_in_a_rule_changes_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(given: object) -> None:
+        raise LookupError(f"planted in {given}")
+
+    monkeypatch.setattr(launched, "explain_now", fails)
+    with RunRecords({}) as records:
+        write_job(records.variables[RECORD_DIR], time.time_ns())
+        assert records.explanation().startswith("there is no explanation: LookupError: planted in")
+        records.succeeded = True
