@@ -155,8 +155,8 @@ def _judge(
     known_here = s.counts[rank].get((expected.process_set, expected.name), 0) > 0
     if not known_there and not known_here:
         return Cause.OTHER_BRANCH, (
-            f"They run different programs from there on: {others} {_never(usual)} called "
-            f"'{theirs.name}', and {ranks_text(odd)} {_never(odd)} called '{expected.name}'."
+            f"They run different programs from there on: {others} {_never(s, usual)} called "
+            f"'{theirs.name}', and {ranks_text(odd)} {_never(s, odd)} called '{expected.name}'."
         )
     calls = sorted(s.job.records[rank].calls, key=lambda c: c.number)
     before = [c for c in calls if c.number < theirs.number]
@@ -164,7 +164,7 @@ def _judge(
     if again or (known_here and not known_there):
         return Cause.EXTRA_CALL, (
             f"{who} {has} gone on to '{theirs.name}', call {theirs.invocation} of that name, which "
-            f"{others} {_never(usual) if not known_there else _not_now(usual)}"
+            f"{others} {_never(s, usual) if not known_there else _not_now(usual)}"
             f"{' called' if not known_there else ''}: a call too many, or fewer steps than the "
             "others have."
         )
@@ -176,8 +176,11 @@ def _judge(
     )
 
 
-def _never(ranks: list[int]) -> str:
-    return "has never" if len(ranks) == 1 else "have never"
+def _never(s: Situation, ranks: list[int]) -> str:
+    has = "has" if len(ranks) == 1 else "have"
+    if any(s.job.records[rank].header["overwritten"] for rank in ranks):
+        return f"{has} not, in the calls that are still recorded,"
+    return f"{has} never"
 
 
 def _not_now(ranks: list[int]) -> str:

@@ -24,8 +24,7 @@ _RULES: tuple[Callable[[Situation], Finding | None], ...] = (
 _BESIDES = (calls.different_calls,)
 # So many ranks are asked where they are; a stall of a large job has few causes.
 _MOST_ASKED = 4
-# An interpreter that is free answers in milliseconds. One that is not is asked by a signal, after
-# half of this.
+# An interpreter whose lock is free answers in milliseconds.
 _STACKS_SECONDS = 1.0
 
 

@@ -76,7 +76,8 @@ def with_stacks(
         As `seen`, with what was found out.
     """
     asked = {r: job.records[r] for r in ranks if r in seen and seen[r].state == "running"}
-    found = take_stacks(asked, timeout)
+    # Nobody has asked for a signal to the job: this also runs by itself, at every stall.
+    found = take_stacks(asked, timeout, by_signal=False)
     more = {
         rank: replace(seen[rank], stacks=stacks, kernel=waits_in_kernel(asked[rank].pid))
         for rank, stacks in found.items()

@@ -13,6 +13,7 @@ from tfring.recorder.job import JobRecords
 from tfring.recorder.layout import CallFlags, EventType, RankState
 from tfring.recorder.process_sets import members_of_sets
 from tfring.recorder.reader import Call, Event
+from tfring.recorder.take_stacks import KEEPS_LOCK
 
 SECOND = 1_000_000_000
 # A call that nobody can judge by earlier ones may wait for so long: ranks load and compile.
@@ -252,9 +253,13 @@ class Situation:
 
     def place_text(self, rank: int) -> str:
         """Returns " It is in load_batch (data.py:12)." from a rank's stacks; "" without them."""
-        where = ""
-        if rank in self.seen:
-            where = place(self.seen[rank].stacks, self.seen[rank].kernel)
+        seen = self.seen.get(rank, Seen(None))
+        if KEEPS_LOCK in seen.stacks:
+            return (
+                f" It does not say on which line it is: {KEEPS_LOCK}. `tfring stacks` asks it "
+                "with a signal."
+            )
+        where = place(seen.stacks, seen.kernel)
         return f" It is in {where}." if where else ""
 
 

@@ -27,6 +27,7 @@ from tfring.recorder.stacks import (
 )
 
 NO_STACKS = "no stacks: "
+KEEPS_LOCK = "code in it keeps Python's interpreter lock"
 # What the handler has written before is thrown away when its file is longer.
 _MOST_BYTES = 1 << 20
 _PAUSE = 0.0005  # seconds between two looks at a thread that has been sent the signal
@@ -39,13 +40,17 @@ class _CannotAskError(Exception):
     """A rank cannot say what it does; the message says why."""
 
 
-def take_stacks(records: Mapping[int, Record], timeout: float = 2.0) -> dict[int, str]:
+def take_stacks(
+    records: Mapping[int, Record], timeout: float = 2.0, *, by_signal: bool = True
+) -> dict[int, str]:
     """Returns what the threads of every rank of a job do.
 
     Args:
         records: The records of the ranks, by rank.
         timeout: Seconds to wait for the ranks of this host; half of it for their threads that
             answer, the rest for their signal handlers.
+        by_signal: Whether to ask those handlers, which is not quite without risk: see
+            tfring/recorder/stacks.py. Otherwise the threads have all of the time.
 
     Returns:
         For each rank the Python stacks of its threads, each below a line of `thread_head`, the main
@@ -55,7 +60,7 @@ def take_stacks(records: Mapping[int, Record], timeout: float = 2.0) -> dict[int
     if not records:
         return {}
     with concurrent.futures.ThreadPoolExecutor(len(records)) as pool:
-        found = pool.map(lambda record: _of_rank(record, timeout), records.values())
+        found = pool.map(lambda record: _of_rank(record, timeout, by_signal), records.values())
         return dict(sorted(zip(records, found, strict=True)))
 
 
@@ -88,11 +93,14 @@ def waits_in_kernel(pid: int) -> str:
     return ""
 
 
-def _of_rank(record: Record, timeout: float) -> str:
+def _of_rank(record: Record, timeout: float, by_signal: bool) -> str:
     end = time.monotonic() + timeout
     try:
         _check_runs(record)
-        return _from_thread(record, timeout / 2) or _from_handler(record, end)
+        found = _from_thread(record, timeout / 2 if by_signal else timeout)
+        if not found and not by_signal:
+            raise _CannotAskError(f"{KEEPS_LOCK}, or this host is very busy")
+        return found or _from_handler(record, end)
     except (OSError, _CannotAskError) as error:
         return f"{NO_STACKS}{error}"
 
@@ -140,13 +148,12 @@ def _from_handler(record: Record, end: float) -> str:
     Without a handler the signal would end the process, so all is checked before.
     """
     pid = record.pid
-    keeps = "code in it keeps Python's interpreter lock"
     path = stacks_file(record.path)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise _CannotAskError(
-            f"{keeps}, and its program handles SIGUSR1 itself. {describe_process(pid)}"
+            f"{KEEPS_LOCK}, and its program handles SIGUSR1 itself. {describe_process(pid)}"
         ) from None
     with os.fdopen(descriptor, "rb+", buffering=0):
         # A file that somebody else has put there must not choose whom root sends a signal.
@@ -166,7 +173,7 @@ def _from_handler(record: Record, end: float) -> str:
                 name = MAIN if thread == pid else status(f"{pid}/task/{thread}").get("Name", "")
                 blocks.append(re.sub(r"\A.*\(most recent call first\):", thread_head(name), text))
     if not blocks:
-        raise _CannotAskError(f"{keeps}, and no thread answers. {describe_process(pid)}")
+        raise _CannotAskError(f"{KEEPS_LOCK}, and no thread answers. {describe_process(pid)}")
     return "\n".join(blocks)
 
 

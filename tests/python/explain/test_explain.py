@@ -14,6 +14,7 @@ from tfring.explain.processes import Seen
 from tfring.explain.situation import ranks_text
 from tfring.recorder.layout import EventType, RankState
 from tfring.recorder.reader import Call
+from tfring.recorder.take_stacks import KEEPS_LOCK, NO_STACKS
 
 RUNS = Seen("running", busy=False)
 STACKS = """Thread [MainThread] (most recent call first):
@@ -55,6 +56,20 @@ def test_a_stack_says_on_which_line_a_rank_is() -> None:
     assert found.ranks == (1,)
     assert "it computes. It is in load_batch (data.py:12), waiting for a queue." in found.text
     assert "tfring stacks" not in found.text
+
+
+def test_a_rank_that_cannot_say_where_it_is_is_said_so() -> None:
+    seen = {0: RUNS, 1: Seen("running", busy=True, stacks=f"{NO_STACKS}{KEEPS_LOCK}, or ...")}
+    found = explain(job([record(0, 2, hang(20), 30), record(1, 2, steps(20), 30)]), seen)
+    assert f"it computes. It does not say on which line it is: {KEEPS_LOCK}." in found.text
+
+
+def test_never_is_said_only_of_calls_that_are_all_recorded() -> None:
+    branch = [*steps(20), call("validation", 1, 21)]
+    for overwritten, said in ((0, "has never called"), (5, "still recorded, called")):
+        lost = {"overwritten": overwritten}
+        made = [record(0, 2, hang(20), 30, **lost), record(1, 2, branch, 30, **lost)]
+        assert said in explain(job(made), {0: RUNS, 1: RUNS}).text
 
 
 def test_ranks_without_a_record_are_named_where_all_others_have_called() -> None:

@@ -16,7 +16,9 @@ from tfring.explain.explain import explain_now
 from tfring.explain.places import place
 from tfring.recorder import stacks
 from tfring.recorder.reader import read_record
+from tfring.recorder.take_stacks import KEEPS_LOCK
 
+SECOND = 1_000_000_000
 PACKAGES = "/venv/lib/python3.11/site-packages"
 FIT = f"""
   File "{PACKAGES}/tensorflow/python/eager/execute.py", line 53 in quick_execute
@@ -64,37 +66,45 @@ def test_no_stacks_are_no_place() -> None:
     assert place("no stacks: it runs on host b or in another container: ask for them there") == ""
 
 
-HANGS = """
-import sys, threading
+WAITS = """
+import ctypes, sys, threading
 from tfring.recorder import stacks
 
-def next_batch(lock):
-    with lock: pass
+def next_batch(wait):
+    wait()
 
 stacks.watch(sys.argv[1], True)
 lock = threading.Lock()
 lock.acquire()
 print("here", flush=True)
-next_batch(lock)
+next_batch({"lock": lock.acquire, "keeps": lambda: ctypes.PyDLL(None).sleep(60)}[sys.argv[2]])
 """
 
 
-def test_a_rank_that_waits_for_a_lock_is_asked_where_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("lock", "It is in next_batch (data.py:6)"), ("keeps", f"on which line it is: {KEEPS_LOCK}")],
+)
+def test_a_rank_that_does_not_call_is_asked_where_it_is(
+    tmp_path: Path, how: str, said: str
+) -> None:
     script, files = tmp_path / "data.py", [tmp_path / f"rank-{rank}.record" for rank in (0, 1)]
-    script.write_text(HANGS)
+    script.write_text(WAITS)
     now = read_record(write_record(files[0], 0, 1)).read or 0
-    command = [sys.executable, script, files[1]]
+    command = [sys.executable, script, files[1], how]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"here\n"
-            call = {"number": 1, "name": "loss", "invocation": 1, "submitted": now - 60_000_000_000}
-            times = {"awake": now, "started_monotonic": now - 90_000_000_000}
+            call = {"number": 1, "name": "loss", "invocation": 1, "submitted": now - 60 * SECOND}
+            times = {"awake": now, "started_monotonic": now - 90 * SECOND}
             write_record(files[0], 0, 2, calls=[call], pid=os.getpid(), **times)
             write_record(files[1], 1, 2, pid=process.pid, **times)
             wait_until(lambda: "S" in stacks.status(process.pid).get("State", ""))
             found = explain_now(files)
+            signalled = stacks.stacks_file(files[1]).stat().st_size
         finally:
             process.kill()
     assert (found.cause, found.ranks) == (Cause.NOT_CALLING, (1,)), found.text
-    assert "It is in next_batch (data.py:6)" in found.text
+    assert said in found.text
+    assert signalled == 0, "a signal was sent to a job that nobody has asked to"
