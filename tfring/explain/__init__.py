@@ -1,5 +1,7 @@
 """Says what is wrong with a job, from the records of its ranks: see `explain.explain`.
 
 The files: `situation` answers questions about the records, `processes` looks at the ranks'
-processes, `ends`, `transport`, `calls` and `pace` hold the rules, `explain` asks them in order.
+processes, `places` reads their stacks, `ends`, `transport`, `calls` and `pace` hold the rules,
+`explain` asks them in order.
+`at_stalls` and `launched` explain without being asked: stalls, and a `tfring run` that has failed.
 """

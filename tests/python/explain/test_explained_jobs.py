@@ -48,6 +48,7 @@ def test_a_stall_is_explained_while_it_lasts_and_at_the_end(tmp_path: Path) -> N
     assert len(while_it_lasts) == len(at_the_end) == 1, done.stderr
     assert "what is wrong with this job: " in while_it_lasts[0]
     assert "it does not compute but waits for something" in while_it_lasts[0]
+    assert "It is in <module> (script.py:" in while_it_lasts[0]
     assert "script.py:" in at_the_end[0]
 
 
