@@ -115,8 +115,11 @@ def steps_of(calls: Array, all_are_over: bool = False) -> Steps:
         all_are_over: Whether no bucket of the newest steps is still to come.
     """
     found = gradient_calls(calls)
-    order = np.lexsort((calls["planned"][found.at], found.number, found.which))
-    calls = calls[found.at[order]]
+    calls = calls[found.at]
+    # A call without a plan has not run.
+    begun = np.where(calls["planned"] > 0, calls["planned"], calls["ended"])
+    order = np.lexsort((begun, found.number, found.which))
+    calls, begun = calls[order], begun[order]
     series, number = found.which[order], found.number[order]
     begins = np.ones(len(calls), dtype=bool)
     begins[1:] = (np.diff(series) != 0) | (np.diff(number) != 0)
@@ -135,7 +138,7 @@ def steps_of(calls: Array, all_are_over: bool = False) -> Steps:
     unfinished = last_of & missing & (not all_are_over)
     end[(np.minimum.reduceat(calls["ended"], starts) == 0) | unfinished] = 0
     ready = np.maximum.reduceat(calls["submitted"], starts)
-    communicating, late = _under_way(calls, ready, starts, step)
+    communicating, late = _under_way(begun, calls["ended"], ready, starts, step)
     steps = Steps(
         names=found.series,
         series=series,
@@ -197,17 +200,18 @@ def _ends(series: Array) -> tuple[Array, Array]:
     return np.concatenate([[True], changes]), np.concatenate([changes, [True]])
 
 
-def _under_way(calls: Array, ready: Array, starts: Array, step: Array) -> tuple[Array, Array]:
+def _under_way(
+    begun: Array, ended: Array, ready: Array, starts: Array, step: Array
+) -> tuple[Array, Array]:
     """Returns for how long at least one call of each step ran: in all, and after `ready`.
 
     Args:
-        calls: By step, and in each by the time of the plan.
+        begun: Of each call, by step, ascending in each.
+        ended: Of each call.
         ready: Of each step.
         starts: Where the calls of each step begin.
         step: Of each call.
     """
-    ended = calls["ended"]
-    begun = np.where(calls["planned"] > 0, calls["planned"], ended)
     # The latest end among the calls of the same step so far: places in the order of all ends, with
     # those of later steps above those of earlier ones.
     order = np.argsort(ended, kind="stable")

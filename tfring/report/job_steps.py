@@ -69,11 +69,11 @@ def job_steps(job: JobRecords) -> JobSteps:
     """Returns the steps that all records of a job have.
 
     Args:
-        job: Its records. Ranks without a complete step of those that the first one has are left
-            out.
+        job: Its records. Ranks without a complete step of those that the rank with the newest step
+            has are left out.
     """
     found = {rank: steps_of(record.raw_calls).good() for rank, record in job.records.items()}
-    rounds = next((r for r in map(rounds_of, found.values()) if len(r)), rounds_of(_nothing()))
+    rounds = _newest_rounds(job, found)
     places: dict[int, Array] = {}
     kept = np.ones(len(rounds), dtype=bool)
     for rank, steps in found.items():
@@ -89,8 +89,13 @@ def job_steps(job: JobRecords) -> JobSteps:
     return _side_by_side(job, rounds.take(kept), chosen)
 
 
-def _nothing() -> Steps:
-    return steps_of(np.zeros(0, layout.CALL))
+def _newest_rounds(job: JobRecords, found: dict[int, Steps]) -> Rounds:
+    """Returns the rounds of the rank that has the newest one, as a lost rank has not."""
+    rounds = {rank: rounds_of(steps) for rank, steps in found.items()}
+    ends = {rank: job.common(rank, int(one.end[-1])) for rank, one in rounds.items() if len(one)}
+    if not ends:
+        return rounds_of(steps_of(np.zeros(0, layout.CALL)))
+    return rounds[max(ends, key=lambda rank: ends[rank])]
 
 
 def _same_steps(wanted: Steps, steps: Steps) -> tuple[Array, Array]:

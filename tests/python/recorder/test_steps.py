@@ -70,6 +70,11 @@ def test_a_hidden_step_has_no_exposed_time() -> None:
     assert (step.exposed, step.waiting, step.communicating) == (2, 1, 2)
 
 
+def test_a_call_that_failed_without_a_plan_was_not_under_way() -> None:
+    steps = steps_of(made(call(1, 1, 0, 40, status=10), call(1, 2, 10, 20), call(1, 3, 15, 30)))
+    assert (steps.communicating.tolist(), steps.waiting.tolist()) == ([20], [17])
+
+
 def test_buckets_of_steps_that_run_at_the_same_time_count_in_each() -> None:
     other = {"name": gradient_name(optimizer=1)}
     steps = steps_of(made(call(1, 1, 10, 20), call(1, 2, 12, 30, **other)))
