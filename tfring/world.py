@@ -27,7 +27,7 @@ from tfring.logs import handler as logs
 from tfring.metrics import generation as metrics
 from tfring.process_sets import ProcessSet, registry
 from tfring.recorder import stacks
-from tfring.recorder.own import set_own
+from tfring.recorder.own import own_path, set_own
 from tfring.recorder.places import end_job, record_options
 from tfring.security import generation
 from tfring.security.sources import take_secret
@@ -48,7 +48,6 @@ class _State:
     homogeneous = True
     by_mpi = False
     at_exit_registered = False
-    record: str | None = None  # the file
     explainer: StallExplainer | None = None  # on rank 0 of several
 
 
@@ -167,28 +166,31 @@ def _start(membership: Membership, settings: Settings) -> None:
             raise SettingError(message) from None
         raise
     _state.pid = os.getpid()
-    _state.record = (record or {}).get("path")
-    stacks.watch(_state.record, settings.stacks)
-    set_own(_state.record)
+    path = (record or {}).get("path")
+    stacks.watch(path, settings.stacks)
+    set_own(path)
     topology.announce()
     session.attach(
-        *(membership.rank, membership.local_rank, _state.record),
-        *(settings.timeline_megabytes, settings.timeline, settings.timeline_mark_cycles),
+        membership.rank,
+        membership.local_rank,
+        settings.timeline_megabytes,
+        settings.timeline,
+        settings.timeline_mark_cycles,
         take_hops=_native.core.take_hops,
     )
     _state.homogeneous = membership.homogeneous
     _state.by_mpi = membership.by_mpi
     generation.begin(membership.key)
     registry.begin_generation(membership.mpi_group)
-    metrics.begin(membership.rank, membership.local_rank, _state.record, settings)
+    metrics.begin(membership.rank, membership.local_rank, path, settings)
     if not _state.at_exit_registered:
         atexit.register(_at_exit)
         _state.at_exit_registered = True
     if membership.size > 1:
         ensure_inter_op_threads()
         interrupts.watch()
-        if membership.rank == 0 and _state.record is not None:
-            _state.explainer = StallExplainer(_state.record)
+        if membership.rank == 0 and path is not None:
+            _state.explainer = StallExplainer(path)
 
 
 def _refuse_in_forked_child() -> None:
@@ -242,10 +244,11 @@ def _leave(error: str) -> None:
         if _state.explainer is not None:
             _state.explainer.join()
             _state.explainer = None
+        path = own_path()
         set_own(None)
-        if _state.record is not None:
-            stacks.unwatch(_state.record)
-            end_job(_state.record)
+        if path is not None:
+            stacks.unwatch(str(path))
+            end_job(str(path))
         topology.withdraw()
         registry.end_generation()
         generation.end()
