@@ -27,6 +27,7 @@ from tfring.metrics import generation as metrics
 from tfring.observers.observers import Here
 from tfring.observers.ours import OBSERVERS
 from tfring.process_sets import ProcessSet, registry
+from tfring.recorder.own import own_path
 from tfring.recorder.places import end_job, record_options
 from tfring.security import generation
 from tfring.security.sources import take_secret
@@ -46,7 +47,6 @@ class _State:
     homogeneous = True
     by_mpi = False
     at_exit_registered = False
-    record: str | None = None  # the file
 
 
 _lock = threading.RLock()
@@ -164,7 +164,7 @@ def _start(membership: Membership, settings: Settings) -> None:
             raise SettingError(message) from None
         raise
     _state.pid = os.getpid()
-    _state.record = (record or {}).get("path")
+    path = (record or {}).get("path")
     topology.announce()
     _state.homogeneous = membership.homogeneous
     _state.by_mpi = membership.by_mpi
@@ -176,9 +176,7 @@ def _start(membership: Membership, settings: Settings) -> None:
     if membership.size > 1:
         ensure_inter_op_threads()
         interrupts.watch()
-    OBSERVERS.begin(
-        Here(membership.rank, membership.size, membership.local_rank, _state.record, settings)
-    )
+    OBSERVERS.begin(Here(membership.rank, membership.size, membership.local_rank, path, settings))
 
 
 def _refuse_in_forked_child() -> None:
@@ -225,10 +223,11 @@ def _leave(error: str) -> None:
         if not is_initialized():
             return
         interrupts.unwatch()
+        path = own_path()
         with OBSERVERS.ending():
             _native.core.shutdown(error)
-        if _state.record is not None:
-            end_job(_state.record)
+        if path is not None:
+            end_job(str(path))
         topology.withdraw()
         registry.end_generation()
         generation.end()

@@ -1,4 +1,4 @@
-"""Record files as the runtime would write them, made from numbers."""
+"""Record files as the runtime would write them, made from numbers; jobs that never ran."""
 
 from __future__ import annotations
 
@@ -9,11 +9,38 @@ from typing import Any
 import numpy as np
 
 from tfring.recorder import layout
+from tfring.recorder.job import JobRecords, load_job
 from tfring.recorder.reader import own_boot
 
-CALL_SLOTS, PLAN_SLOTS, EVENT_SLOTS = 8192, 4096, 256
 NOBODY = 4194304  # above the largest process id
+US, MS = 1_000, 1_000_000
+SLOTS = {"call": 8192, "plan": 4096, "event": 256}
 Entries = Iterable[Mapping[str, Any]]
+ByRank = Mapping[int, list[dict[str, Any]]]
+
+
+def gradient_name(bucket: int = 0, optimizer: int = 0) -> str:
+    """What an optimizer calls the reduction of a bucket."""
+    return f"tfring.optimizer.{optimizer}.0.{bucket}"
+
+
+def entries(dtype: np.dtype[Any], rows: Entries) -> np.ndarray[Any, Any]:
+    """An array with these fields; they are numbered if they have no numbers of their own.
+
+    In other fields there is what the runtime writes there while it knows nothing.
+    """
+    rows = list(rows)
+    made = np.zeros(len(rows), dtype)
+    if dtype == layout.CALL:
+        made["last_rank"] = made["peer"] = made["shapes"] = -1
+        made["tensors"] = 1
+    key = "sequence" if dtype == layout.PLAN else "number"
+    if key in (dtype.names or ()):
+        made[key] = np.arange(1, len(rows) + 1)
+    for entry, row in zip(made, rows, strict=True):
+        for name, value in row.items():
+            entry[name] = value.encode() if isinstance(value, str) else value
+    return made
 
 
 def write_record(
@@ -23,40 +50,23 @@ def write_record(
     calls: Entries = (),
     plans: Entries = (),
     events: Entries = (),
+    slots: Mapping[str, int] = SLOTS,
     **header: Any,
 ) -> Path:
-    """Writes a record whose entries have these fields, and 0 in the others; returns the path."""
-    head = _entries(layout.HEADER, [_header(rank, size, header)])
-    called = [{"last_rank": -1, "peer": -1, "tensors": 1, **call} for call in calls]
-    numbers = [call["number"] for call in called]
-    head["calls"] = max(numbers, default=0)
-    shapes = np.zeros((), layout.CALL)["shapes"]
-    shapes[:] = -1
-    called = [{"shapes": shapes, **call} for call in called]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(
-        head.tobytes()
-        + _ring(layout.CALL, called, "number", CALL_SLOTS)
-        + _ring(layout.PLAN, plans, "sequence", PLAN_SLOTS)
-        + _ring(layout.EVENT, events, "number", EVENT_SLOTS)
-        + bytes(size * layout.RANK.itemsize)
-    )
-    return path
-
-
-def _header(rank: int, size: int, more: Mapping[str, Any]) -> dict[str, Any]:
-    rings = {
-        "call": (layout.CALL, CALL_SLOTS),
-        "plan": (layout.PLAN, PLAN_SLOTS),
-        "event": (layout.EVENT, EVENT_SLOTS),
-        "rank": (layout.RANK, size),
+    """Writes a record with such entries; returns the path."""
+    made = {
+        "call": entries(layout.CALL, calls),
+        "plan": entries(layout.PLAN, plans),
+        "event": entries(layout.EVENT, events),
     }
-    return {
+    rings = {name: _ring(rows, slots[name]) for name, rows in made.items()}
+    rings["rank"] = np.zeros(size, layout.RANK)
+    head = {
         "magic": layout.MAGIC,
         "version": layout.VERSION,
         "header_bytes": layout.HEADER_BYTES,
-        **{f"{name}_bytes": dtype.itemsize for name, (dtype, _) in rings.items()},
-        **{f"{name}_slots": slots for name, (_, slots) in rings.items()},
+        **{f"{name}_bytes": ring.itemsize for name, ring in rings.items()},
+        **{f"{name}_slots": len(ring) for name, ring in rings.items()},
         "rank": rank,
         "size": size,
         "pid": NOBODY,
@@ -67,21 +77,107 @@ def _header(rank: int, size: int, more: Mapping[str, Any]) -> dict[str, Any]:
         "host": "host",
         "job": "a-job",
         "pid_space": Path("/proc/self/ns/pid").stat().st_ino,
-        **more,
+        "calls": made["call"]["number"].max(initial=0),
+        **header,
     }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parts = [entries(layout.HEADER, [head]), *rings.values()]
+    path.write_bytes(b"".join(part.tobytes() for part in parts))
+    return path
 
 
-def _entries(dtype: np.dtype[Any], rows: Entries) -> np.ndarray[Any, Any]:
-    rows = list(rows)
-    made = np.zeros(len(rows), dtype)
-    for entry, row in zip(made, rows, strict=True):
-        for name, value in row.items():
-            entry[name] = value.encode() if isinstance(value, str) else value
-    return made
+def _ring(rows: np.ndarray[Any, Any], slots: int) -> np.ndarray[Any, Any]:
+    ring = np.zeros(slots, rows.dtype)
+    for entry in rows:
+        key = entry["sequence" if rows.dtype == layout.PLAN else "number"]
+        ring[(int(key) - 1) % slots] = entry
+    return ring
 
 
-def _ring(dtype: np.dtype[Any], rows: Entries, key: str, slots: int) -> bytes:
-    ring = np.zeros(slots, dtype)
-    for entry in _entries(dtype, rows):
-        ring[(int(entry[key]) - 1) % slots] = entry
-    return ring.tobytes()
+_TIMES = {
+    *("submitted", "first_asked", "second_last_asked", "last_asked", "planned", "ended"),
+    *("queued", "started", "launched", "time"),
+}
+
+
+def write_records(
+    folder: Path,
+    calls: ByRank,
+    plans: ByRank,
+    events: ByRank | None = None,
+    shift: Mapping[int, int] | None = None,
+    slots: Mapping[str, int] = SLOTS,
+) -> list[Path]:
+    """Writes a record for each rank of `calls`, with times in microseconds.
+
+    `shift` has the ranks on hosts of their own, whose clocks are so many microseconds ahead.
+    """
+    files = []
+    for rank in calls:
+        ahead = (shift or {}).get(rank, 0)
+        rows = [
+            [_in_nanoseconds(one, ahead) for one in of_rank.get(rank, [])]
+            for of_rank in (calls, plans, events or {})
+        ]
+        where = {"host": f"host{rank}", "boot": f"boot {rank if ahead else 0}", "pid": 100 + rank}
+        path = folder / f"rank-{rank}.record"
+        files.append(write_record(path, rank, len(calls), *rows, slots, job="made", **where))
+    return files
+
+
+def _in_nanoseconds(row: Mapping[str, Any], ahead: int) -> dict[str, Any]:
+    return {k: (v + ahead) * US if k in _TIMES and v else v for k, v in row.items()}
+
+
+def made_job(folder: Path, *arguments: Any, **more: Any) -> JobRecords:
+    """A job with the records that write_records makes."""
+    return load_job(write_records(folder, *arguments, **more))
+
+
+def write_training(folder: Path, own: Any, transport: float = 2.0, buckets: int = 2) -> Path:
+    """Writes the records of a job in which every step takes as long as its slowest rank.
+
+    Args:
+        folder: For the files.
+        own: Milliseconds of own work by rank and step; a bucket is ready after each equal part.
+        transport: Milliseconds for which a bucket is reduced.
+        buckets: How many there are.
+    """
+    own = np.asarray(own, dtype=float)
+    size, count = own.shape
+    calls: list[list[dict[str, Any]]] = [[] for _ in range(size)]
+    now = 1000 * MS
+    for step in range(count):
+        free = now
+        for bucket in range(buckets):
+            ready = now + np.round(own[:, step] * (bucket + 1) / buckets * MS).astype(np.int64)
+            order = np.argsort(ready, kind="stable")
+            complete = int(ready[order[-1]])
+            planned = max(free, complete)
+            free = planned + round(transport * MS)
+            for rank in range(size):
+                asked = {
+                    "first_asked": ready[order[0]],
+                    "second_last_asked": ready[order[-2]] if size > 1 else complete,
+                    "last_asked": complete,
+                    "last_rank": order[-1],
+                }
+                calls[rank].append(
+                    {
+                        "name": gradient_name(bucket),
+                        "invocation": step + 1,
+                        "flags": int(layout.CallFlags.BUCKET),
+                        "submitted": ready[rank],
+                        "planned": planned,
+                        "ended": free,
+                        "bytes": 1000 * (bucket + 1),
+                        "sequence": step * buckets + bucket + 1,
+                        **(asked if rank == 0 else {}),
+                    }
+                )
+        now = free
+    header = {"host": "here", "job": "planted", "state": layout.RankState.LEFT}
+    for rank in range(size):
+        path = folder / f"rank-{rank}.record"
+        write_record(path, rank, size, calls[rank], ended=len(calls[rank]), **header)
+    return folder

@@ -11,15 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from tfring.recorder.gradients import gradient_calls
 from tfring.recorder.job import JobRecords
-from tfring.recorder.layout import CallFlags, EventType, RankState
+from tfring.recorder.layout import EventType, RankState
 from tfring.recorder.process_sets import members_of_sets
 from tfring.recorder.reader import Call, Record, process_state
+from tfring.recorder.rounds import rounds_of
+from tfring.recorder.steps import steps_of
 
 # Of a rank's waiting calls so many are compared with those of others.
 _MOST_WAITING = 256
 # Efficiency is that of the steps among so many of the newest calls.
 _STEP_CALLS = 2048
+_LEAST_STEPS = 2
 _TROUBLE = (EventType.ABORT, EventType.WARNING, EventType.CALL_FAILED, EventType.STEP_FAILED)
 
 
@@ -175,33 +179,16 @@ def _names(calls: list[Call]) -> str:
 def _step(record: Record) -> int:
     if record.header["step"] >= 0:
         return int(record.header["step"])
-    calls = record.raw_calls
-    buckets = calls[(calls["flags"] & CallFlags.BUCKET) != 0]
-    return int(buckets["invocation"].max()) if len(buckets) else -1
+    found = gradient_calls(record.raw_calls)
+    newest = np.argsort(record.raw_calls["number"][found.at])[-1:]
+    return int(found.number[newest[0]]) if len(newest) else -1
 
 
 def _efficiency(calls: np.ndarray[Any, Any]) -> float:
-    """Returns the share of time that was not spent in communication that nothing hid.
-
-    A step is one call of each bucket of gradients, see tfring/recorder/steps.py. The first and the
-    last step may not be there as a whole and do not count.
-    """
-    calls = calls[-_STEP_CALLS:]
-    calls = calls[((calls["flags"] & CallFlags.BUCKET) != 0) & (calls["invocation"] > 0)]
-    if not len(calls):
-        return -1.0
-    calls = calls[calls["process_set"] == calls["process_set"][-1]]
-    calls = calls[np.argsort(calls["invocation"], kind="stable")]
-    _, firsts = np.unique(calls["invocation"], return_index=True)
-    if len(firsts) < 4:
-        return -1.0
-    begins = np.minimum.reduceat(calls["submitted"], firsts)
-    readies = np.maximum.reduceat(calls["submitted"], firsts)
-    ends = np.maximum.reduceat(calls["ended"], firsts)
-    whole = slice(1, -2)  # the last but one step ends with the beginning of the last
-    exposed = np.maximum(0, ends[whole] - readies[whole]).sum()
-    time = int(begins[-2] - begins[1])
-    return max(0.0, 1.0 - float(exposed) / time) if time > 0 else -1.0
+    """Returns the share of time that was not spent in communication that nothing hid."""
+    rounds = rounds_of(steps_of(calls[-_STEP_CALLS:]))
+    time = int((rounds.end - rounds.began).sum())
+    return float(rounds.own.sum()) / time if time and len(rounds) >= _LEAST_STEPS else -1.0
 
 
 def _memory(pid: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import os
 from pathlib import Path
 
 from tfring import _native
@@ -21,8 +20,6 @@ _log = logging.getLogger("tfring")
 class _State:
     """Of the present generation. Written by init and shutdown, which one lock guards."""
 
-    pid: int | None = None
-    record: str | None = None
     endpoint: Endpoint | None = None
     spans: SpanExporter | None = None
 
@@ -55,7 +52,6 @@ def begin(rank: int, local_rank: int, record: str | None, settings: Settings) ->
         record: The file of our record, if there is one.
         settings: From the environment.
     """
-    _state.pid, _state.record = os.getpid(), record
     if settings.metrics_port is not None:
         _state.endpoint = _open_endpoint(rank, local_rank, record, settings)
     if settings.otel_plan_seconds is not None:
@@ -65,16 +61,11 @@ def begin(rank: int, local_rank: int, record: str | None, settings: Settings) ->
 def end() -> None:
     """Ends what was started, before the runtime ends; spans of the last steps are made first."""
     endpoint, spans = _state.endpoint, _state.spans
-    _state.endpoint = _state.spans = _state.record = None
+    _state.endpoint = _state.spans = None
     if endpoint is not None:
         endpoint.close()
     if spans is not None:
         spans.close()
-
-
-def own_record() -> str | None:
-    """Returns the file of this rank's record; None: there is none, or this is no rank."""
-    return _state.record if _state.pid == os.getpid() else None
 
 
 def _open_endpoint(

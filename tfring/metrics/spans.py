@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from tfring.metrics.follower import News, RecordFollower
-from tfring.metrics.step_times import Series, StepTimes, steps_of_calls
+from tfring.recorder.gradients import Series
 from tfring.recorder.layout import KINDS, STATUSES
 from tfring.recorder.reader import RecordError
+from tfring.recorder.steps import Step
 from tfring.version import __version__
 
 _log = logging.getLogger("tfring")
@@ -44,7 +45,7 @@ class SpanExporter:
         self._tracer = trace.get_tracer("tfring", __version__)
         self._follower = RecordFollower(record)
         self._slow = slow_seconds
-        self._last: dict[Series, StepTimes] = {}
+        self._last: dict[Series, int] = {}  # the newest step that had a span
         # Slow plans of steps that are not over.
         self._held: dict[tuple[Series, int], list[Any]] = defaultdict(list)
         self._done = threading.Event()
@@ -73,25 +74,23 @@ class SpanExporter:
         wall = news.header["started_wall"] - news.header["started_monotonic"]
         own = {"tfring.rank": news.header["rank"], "tfring.job": news.header["job"]}
         roots = []
-        for plan, step in _slow_plans(news, self._slow):
-            if step is None:
+        for plan, of in _slow_plans(news, self._slow):
+            if of is None:
                 roots.append(plan)
             else:
-                self._held[step].append(plan)
-        for times in news.steps:
-            self._step_span(times, wall, own)
+                self._held[of].append(plan)
+        for step in news.steps:
+            self._step_span(step, wall, own)
         for key in list(self._held):
             last = self._last.get(key[0])
-            if over or (last is not None and last.number >= key[1]):  # its step has no span
+            if over or (last is not None and last >= key[1]):  # its step has no span
                 roots += self._held.pop(key)
         for plan in roots:
             self._plan_span(plan, wall, own, None)
 
-    def _step_span(self, step: StepTimes, wall: int, own: dict[str, Any]) -> None:
-        before = self._last.get(step.series)
-        self._last[step.series] = step
-        follows = before is not None and before.number == step.number - 1
-        begin = before.end if before is not None and follows else step.begin
+    def _step_span(self, step: Step, wall: int, own: dict[str, Any]) -> None:
+        self._last[step.series] = step.number
+        begin = step.began or step.first
         span = self._tracer.start_span(
             "tfring step",
             context=self._trace.set_span_in_context(self._trace.INVALID_SPAN),
@@ -102,7 +101,7 @@ class SpanExporter:
                 "tfring.process_set": step.series[0],
                 "tfring.gradients": step.series[1],
                 "tfring.gradient_bytes": step.bytes,
-                "tfring.communication_seconds": step.communication * _NANO,
+                "tfring.communication_seconds": step.communicating * _NANO,
                 "tfring.exposed_seconds": step.exposed * _NANO,
                 "tfring.waiting_seconds": step.waiting * _NANO,
             },
@@ -143,7 +142,6 @@ def _slow_plans(
         # Its calls have ended with it, or are about to.
         calls = np.concatenate([news.ended_calls, news.open_calls])
         calls = calls[calls["sequence"] == plan["sequence"]]
-        step = next((step for step in steps_of_calls(calls) if step is not None), None)
         span = {
             "kind": KINDS[int(plan["kind"])],
             "begin": int(begun[at]),
@@ -153,5 +151,5 @@ def _slow_plans(
             "plan": int(plan["sequence"]),
             **{name: int(plan[name]) for name in ("bytes", "tensors", "members", "process_set")},
         }
-        found.append((span, step))
+        found.append((span, news.step_of_plan.get(int(plan["sequence"]))))
     return found

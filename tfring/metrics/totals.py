@@ -9,8 +9,8 @@ import numpy as np
 
 from tfring.metrics.families import FAMILIES
 from tfring.metrics.follower import News
-from tfring.metrics.step_times import Series, StepTimes
 from tfring.recorder.layout import KINDS, EventType
+from tfring.recorder.steps import Steps
 
 _NANO = 1e-9
 
@@ -52,7 +52,6 @@ class Totals:
         }
         self.counters: dict[str, float] = defaultdict(float)
         self.events: dict[str, int] = {type.name.lower(): 0 for type in EventType}
-        self._last: dict[Series, StepTimes] = {}
 
     def add(self, news: News) -> None:
         """Adds what a look at the record has found."""
@@ -66,20 +65,16 @@ class Totals:
         self._histogram("plan_tensors").add(plans["tensors"].astype(np.float64))
         for number in news.events["type"].tolist():
             self.events[EventType(number).name.lower()] += 1
-        for step in news.steps:
-            self._add_step(step)
+        self._add_steps(news.steps)
 
-    def _add_step(self, step: StepTimes) -> None:
-        self.counters["observed_steps"] += 1
-        self.counters["communication_seconds"] += step.communication * _NANO
-        self.counters["exposed_communication_seconds"] += step.exposed * _NANO
-        self.counters["waiting_seconds"] += step.waiting * _NANO
-        self.counters["gradient_bytes"] += step.bytes
-        before = self._last.get(step.series)
-        if before is not None and before.number == step.number - 1:
-            duration = np.array([(step.end - before.end) * _NANO])
-            self._histogram("step_duration_seconds").add(duration)
-        self._last[step.series] = step
+    def _add_steps(self, steps: Steps) -> None:
+        self.counters["observed_steps"] += len(steps)
+        self.counters["communication_seconds"] += int(steps.communicating.sum()) * _NANO
+        self.counters["exposed_communication_seconds"] += int(steps.exposed.sum()) * _NANO
+        self.counters["waiting_seconds"] += int(steps.waiting.sum()) * _NANO
+        self.counters["gradient_bytes"] += int(steps.bytes.sum())
+        known = steps.take(steps.began > 0)
+        self._histogram("step_duration_seconds").add((known.end - known.began) * _NANO)
 
     def _add(self, name: str, entries: Any, begun: Any, ended: Any) -> None:
         seconds = np.maximum(ended - begun, 0) * _NANO

@@ -25,7 +25,7 @@ def _watch_stacks(here: Here) -> None:
 
 def _attach_timeline(here: Here) -> None:
     session.attach(
-        *(here.rank, here.local_rank, here.record, here.settings.timeline_megabytes),
+        *(here.rank, here.local_rank, here.settings.timeline_megabytes),
         *(here.settings.timeline, here.settings.timeline_mark_cycles),
         take_hops=_native.core.take_hops,
     )

@@ -77,7 +77,7 @@ RANK = np.dtype([("late", "<i8"), ("times", "<i8"), ("asked", "<i8"), ("unused",
 class CallFlags(enum.IntFlag):
     """What else is known of a call."""
 
-    BUCKET = 1  # gradients of one bucket: one call per bucket and step
+    BUCKET = 1  # ranks compare a layout in it: gradients (see gradients.py), and some others
     IN_RUN = 2
     UNNAMED = 4
     REFUSED = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,23 @@ import numpy as np
 
 from tfring.recorder import layout
 
-# The file, from init to shutdown; None: there is none.
-_path: Path | None = None
+# The process and its file, from init to shutdown; None: there is none.
+_own: tuple[int, Path] | None = None
 
 
 def set_own(path: str | None) -> None:
-    """Is called by init and shutdown."""
-    global _path
-    _path = None if path is None else Path(path)
+    """Is called by init and shutdown.
+
+    Args:
+        path: The file of this rank's record; None: there is none.
+    """
+    global _own
+    _own = None if path is None else (os.getpid(), Path(path))
+
+
+def own_path() -> Path | None:
+    """Returns the file of this rank's record; None: there is none, or this is a forked child."""
+    return _own[1] if _own is not None and _own[0] == os.getpid() else None
 
 
 class OwnCalls:
@@ -41,11 +51,12 @@ class OwnCalls:
 
 def open_own() -> OwnCalls | None:
     """Returns the calls of this process; None if it keeps no record in a file."""
-    if _path is None:
+    path = own_path()
+    if path is None:
         return None
     try:
-        header = np.fromfile(_path, layout.HEADER, 1)[0]
+        header = np.fromfile(path, layout.HEADER, 1)[0]
         count, start = int(header["call_slots"]), int(header["header_bytes"])
-        return OwnCalls(np.memmap(_path, layout.CALL, "r", start, (count,)))
+        return OwnCalls(np.memmap(path, layout.CALL, "r", start, (count,)))
     except (OSError, ValueError, IndexError):
         return None

@@ -1,4 +1,7 @@
-"""The training steps of all ranks of a job, side by side on one clock."""
+"""The training steps of all ranks of a job, side by side on one clock.
+
+Where a program has several optimizers, these are the rounds of tfring/recorder/rounds.py.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tfring.recorder import layout
+from tfring.recorder.gradients import Array
 from tfring.recorder.job import JobRecords
-from tfring.report.step_times import Array, StepTimes, step_times
+from tfring.recorder.rounds import Rounds, idle_since, rounds_of
+from tfring.recorder.steps import Steps, steps_of
 
 
 @dataclass(frozen=True)
@@ -63,56 +69,90 @@ def job_steps(job: JobRecords) -> JobSteps:
     """Returns the steps that all records of a job have.
 
     Args:
-        job: Its records. Ranks without a complete step are left out.
+        job: Its records. Ranks without a complete step of those that the rank with the newest step
+            has are left out.
     """
-    found = {rank: step_times(record.raw_calls) for rank, record in job.records.items()}
-    known = {rank: times.take(times.began > 0) for rank, times in found.items()}
-    return align_steps(job, {rank: times for rank, times in known.items() if len(times)})
+    found = {rank: steps_of(record.raw_calls).good() for rank, record in job.records.items()}
+    rounds = _newest_rounds(job, found)
+    places: dict[int, Array] = {}
+    kept = np.ones(len(rounds), dtype=bool)
+    for rank, steps in found.items():
+        at, known = _same_steps(rounds.steps, steps)
+        if len(steps):
+            known[rounds.last] &= steps.began[at[rounds.last]] > 0
+        whole = rounds.sums((~known).astype(np.int64)) == 0
+        if whole.any():
+            places[rank] = at
+            kept &= whole
+    of_kept = np.repeat(kept, np.diff(np.append(rounds.starts, len(rounds.steps))))
+    chosen = {rank: found[rank].take(at[of_kept]) for rank, at in places.items()}
+    return _side_by_side(job, rounds.take(kept), chosen)
 
 
-def align_steps(job: JobRecords, times: dict[int, StepTimes]) -> JobSteps:
-    """Puts steps of several ranks side by side.
+def _newest_rounds(job: JobRecords, found: dict[int, Steps]) -> Rounds:
+    """Returns the rounds of the rank that has the newest one, as a lost rank has not."""
+    rounds = {rank: rounds_of(steps) for rank, steps in found.items()}
+    ends = {rank: job.common(rank, int(one.end[-1])) for rank, one in rounds.items() if len(one)}
+    if not ends:
+        return rounds_of(steps_of(np.zeros(0, layout.CALL)))
+    return rounds[max(ends, key=lambda rank: ends[rank])]
+
+
+def _same_steps(wanted: Steps, steps: Steps) -> tuple[Array, Array]:
+    """Returns where steps of one rank are among those of another, and whether they are there."""
+    position = {name: at for at, name in enumerate(wanted.names)}
+    series = np.array([position.get(name, -1) for name in steps.names], dtype=np.int64)
+    own = zip(series[steps.series].tolist(), steps.number.tolist(), strict=True)
+    there = {key: at for at, key in enumerate(own)}
+    keys = zip(wanted.series.tolist(), wanted.number.tolist(), strict=True)
+    at = np.array([there.get(key, -1) for key in keys], dtype=np.int64)
+    return np.maximum(at, 0), at >= 0
+
+
+def _side_by_side(job: JobRecords, rounds: Rounds, chosen: dict[int, Steps]) -> JobSteps:
+    """Puts the same steps of several ranks side by side.
 
     Args:
         job: For the clocks of the ranks.
-        times: By rank, none of them empty.
+        rounds: What the steps belong to.
+        chosen: By rank, in the order of those of `rounds`.
     """
-    number = np.zeros(0, dtype=np.int64)
-    for position, each in enumerate(times.values()):
-        number = each.number if position == 0 else np.intersect1d(number, each.number)
-    chosen = {rank: each.take(np.isin(each.number, number)) for rank, each in times.items()}
-    clock = {rank: job.clocks[rank] for rank in chosen}
 
     def common(rank: int, values: Array) -> Array:
-        one = clock[rank]
-        shift = one.offset + one.drift * (values - one.at)
-        return values + np.round(shift).astype(np.int64)
+        clock = job.clocks[rank]
+        shift = clock.offset + clock.drift * (values - clock.at)
+        moved: Array = values + np.round(shift).astype(np.int64)
+        return moved
 
-    shape = (len(chosen), len(number))
-    ready = np.array([common(r, t.ready) for r, t in chosen.items()], np.int64).reshape(shape)
-    end = np.array([common(r, t.end) for r, t in chosen.items()], np.int64).reshape(shape)
-    began = np.array([common(r, t.began) for r, t in chosen.items()], np.int64).reshape(shape)
-    all_ready, last_rank, waited_for = _last_ready(chosen, ready, number)
-    waiting = np.clip(all_ready - ready, 0, np.maximum(0, end - ready))
-    first = next(iter(chosen.values()), None)
+    def table(rows: list[Array], columns: int = len(rounds.steps)) -> Array:
+        return np.array(rows, np.int64).reshape(len(chosen), columns)
+
+    ready = table([common(r, s.ready) for r, s in chosen.items()])
+    end = table([common(r, s.end) for r, s in chosen.items()])
+    began = table([common(r, s.began[rounds.last]) for r, s in chosen.items()], len(rounds))
+    all_ready, last_rank, waited_for = _last_ready(chosen, ready, rounds.steps.number)
+    idle = idle_since(ready, end)
+    waiting = np.clip(all_ready - idle, 0, np.maximum(0, end - idle))
+    exposed = np.maximum(0, end - idle)
+    hidden = table([s.communicating - (s.exposed - s.waiting) for s in chosen.values()])
+    # The rank that a round is charged to is the one that was waited for longest in it.
+    worst = rounds.largest(waited_for)
     return JobSteps(
         ranks=tuple(chosen),
-        number=number,
-        own=np.maximum(0, ready - began),
-        waiting=waiting,
-        exposed=np.maximum(0, end - ready) - waiting,
-        overlapped=np.array(
-            [t.communicating - t.exposed for t in chosen.values()], np.int64
-        ).reshape(shape),
+        number=rounds.number,
+        own=np.maximum(0, end[:, rounds.last] - began - rounds.sums(exposed)),
+        waiting=rounds.sums(waiting),
+        exposed=rounds.sums(exposed - waiting),
+        overlapped=rounds.sums(hidden),
         began=began,
-        bytes=number * 0 if first is None else first.bytes,
-        last_rank=last_rank,
-        waited_for=waited_for,
+        bytes=rounds.sums(rounds.steps.bytes),
+        last_rank=last_rank[worst],
+        waited_for=waited_for[worst],
     )
 
 
 def _last_ready(
-    chosen: dict[int, StepTimes], ready: Array, number: Array
+    chosen: dict[int, Steps], ready: Array, number: Array
 ) -> tuple[Array, Array, Array]:
     """Returns by step when all ranks were ready, which was the last, and by how much.
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tfring.recorder.gradients import Array
 from tfring.report.job_steps import JobSteps
-from tfring.report.step_times import Array
 from tfring.report.summary import Report
 from tfring.report.text import size_text
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from tfring.recorder.gradients import Array
 from tfring.recorder.job import JobRecords
 from tfring.recorder.layout import KINDS
 from tfring.recorder.reader import Record
-from tfring.report.step_times import Array
 
 # What goes around the ring of all ranks if it is larger than this, in bytes; smaller tensors are
 # exchanged directly (see the table of algorithms in ARCHITECTURE.md, with the default settings).

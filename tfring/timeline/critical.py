@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tfring.recorder.gradients import Series
 from tfring.recorder.job import JobRecords
 from tfring.timeline.moments import JobMoments, Moments
 
@@ -27,8 +28,7 @@ class Segment:
         end: When it ended; the next segment begins then.
         rank: The rank on which it was.
         kind: COMPUTE: the rank computed, as others did; WAIT: it computed, and all others waited
-        for
-            it; NEGOTIATION: the ranks agreed on what to run; TRANSPORT: data moved.
+            for it; NEGOTIATION: the ranks agreed on what to run; TRANSPORT: data moved.
         name: The collective: that moved, or whose gradients were computed.
     """
 
@@ -45,7 +45,7 @@ class Segment:
 
 
 def critical_path(
-    job: JobRecords | JobMoments, step: int, process_set: int = 0
+    job: JobRecords | JobMoments, step: int, series: Series | None = None
 ) -> tuple[Segment, ...]:
     """Returns the critical path of a step, in order of time.
 
@@ -55,24 +55,26 @@ def critical_path(
     Args:
         job: The records of its ranks.
         step: The number of the step, from 1 on.
-        process_set: Whose gradients.
+        series: Of which gradients; None: of those of the first process set and name.
 
     Returns:
         The parts; none if no rank has recorded the whole step, or it has not ended.
     """
     moments = job if isinstance(job, JobMoments) else JobMoments(job)
-    key = (process_set, step)
+    if series is None:
+        series = min(moments.series, default=(0, ""))
+    key = (series, step)
     ends = [
         moments.of(rank, call)
         for rank, steps in moments.steps.items()
         if key in steps and steps[key].end
-        for call in steps[key].calls
+        for call in moments.calls[rank][key]
     ]
     if not ends:
         return ()
     last = max(ends, key=lambda one: one.ended)
     path = [Segment(last.finished or last.ended, last.ended, last.rank, TRANSPORT, last.call.name)]
-    floor = _begin(moments, process_set, step)
+    floor = _begin(moments, series, step)
     here: Moments | None = last
     while here is not None and path[-1].begin > floor:
         here = _back(moments, here, floor, path)
@@ -94,18 +96,18 @@ def _joined(path: list[Segment]) -> list[Segment]:
     return joined
 
 
-def _begin(moments: JobMoments, process_set: int, step: int) -> int:
+def _begin(moments: JobMoments, series: Series, step: int) -> int:
     """When the step began: the last rank was through with the one before."""
     common, all_steps = moments.job.common, moments.steps.items()
     before = [
-        common(rank, steps[process_set, step - 1].end)
+        common(rank, steps[series, step - 1].end)
         for rank, steps in all_steps
-        if (process_set, step - 1) in steps
+        if (series, step - 1) in steps
     ]
     if before and all(before):
         return max(before)
-    own = [(rank, steps.get((process_set, step))) for rank, steps in all_steps]
-    return min(common(rank, one.begin) for rank, one in own if one is not None)
+    own = [(rank, steps.get((series, step))) for rank, steps in all_steps]
+    return min(common(rank, one.first) for rank, one in own if one is not None)
 
 
 def _back(moments: JobMoments, here: Moments, floor: int, path: list[Segment]) -> Moments | None:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from tfring.recorder.gradients import Series
 from tfring.recorder.job import JobRecords
-from tfring.recorder.layout import CallFlags
 from tfring.recorder.reader import Call, Event, Record
 from tfring.timeline.critical import Segment, critical_path
 from tfring.timeline.hops import NO_HOPS, Hops
@@ -82,12 +82,20 @@ def _path(trace: Trace, moments: JobMoments) -> None:
     if not any(path for _, path in paths):
         return
     trace.process(1, "critical path")
-    end: dict[int, int] = {}
-    for (process_set, number), path in paths:
-        if path and path[0].begin >= end.get(process_set, 0):
-            name = "steps" if process_set == 0 else f"steps of process set {process_set}"
-            _step_path(trace, trace.lane(1, name), number, path)
-            end[process_set] = path[-1].end
+    end: dict[Series, int] = {}
+    for (series, number), path in paths:
+        if path and path[0].begin >= end.get(series, 0):
+            lane = trace.lane(1, _steps_lane(series, moments))
+            _step_path(trace, lane, number, path)
+            end[series] = path[-1].end
+
+
+def _steps_lane(series: Series, moments: JobMoments) -> str:
+    """Returns the lane of steps: "steps" where there is one optimizer for all ranks."""
+    if len(moments.series) == 1 and series[0] == 0:
+        return "steps"
+    of = f" in process set {series[0]}" if series[0] else ""
+    return f"steps of {series[1]}{of}"
 
 
 def _step_path(trace: Trace, lane: int, number: int, path: tuple[Segment, ...]) -> None:
@@ -115,12 +123,20 @@ class _Rank:
         self._events(record.events)
         if mark_cycles:
             self._cycles(record.calls)
-        named = _named(record.calls)
+        named = self._named(record.calls)
         for name in named:
             self._trace.lane(self._process, name)
         for call in record.calls:
             self._call(self._moments.of(self._rank, call), call.name in named)
         self._in_flight(record.calls)
+
+    def _named(self, calls: list[Call]) -> list[str]:
+        """Returns the names that have a lane: gradients first, then the most frequent."""
+        count = Counter(call.name for call in calls)
+        steps = self._moments.calls[self._rank].values()
+        gradients = dict.fromkeys(call.name for of_step in steps for call in of_step)
+        others = [name for name, _ in count.most_common() if name not in gradients]
+        return [*gradients, *others][:NAMED_LANES]
 
     def draw_hops(self, hops: Hops) -> None:
         """Draws a lane for what goes to each peer, and one for what comes from it."""
@@ -139,16 +155,14 @@ class _Rank:
     def _steps(self) -> None:
         """Draws steps: from the end of one to the end of the next."""
         steps, common = self._moments.steps[self._rank], self._moments.job.common
-        for (process_set, number), step in sorted(steps.items()):
-            before = steps.get((process_set, number - 1))
-            first, ready = common(self._rank, step.begin), common(self._rank, step.last_ready)
-            begin = (common(self._rank, before.end) if before else 0) or first
+        for (series, number), step in sorted(steps.items()):
+            first, ready = common(self._rank, step.first), common(self._rank, step.ready)
+            begin = common(self._rank, step.began) or first
             end = common(self._rank, step.end)
             if not end or end < begin:
                 continue
-            name = "steps" if process_set == 0 else f"steps of process set {process_set}"
-            lane = self._trace.lane(self._process, name)
-            args = {"step": number, "bytes": step.bytes, "buckets": len(step.calls)}
+            lane = self._trace.lane(self._process, _steps_lane(series, self._moments))
+            args = {"step": number, "bytes": step.bytes, "buckets": step.buckets}
             self._trace.slice(self._process, lane, f"step {number}", begin, end, args)
             for text, since, until in (
                 ("before the first gradients", begin, first),
@@ -232,14 +246,6 @@ def _phases(one: Moments, end: int) -> list[tuple[str, int, int]]:
             phases.append((text, begin, until))
         begin = until
     return phases
-
-
-def _named(calls: list[Call]) -> list[str]:
-    """Returns the names that have a lane: buckets first, then the most frequent."""
-    count = Counter(call.name for call in calls)
-    buckets = dict.fromkeys(call.name for call in calls if call.flags & CallFlags.BUCKET)
-    others = [name for name, _ in count.most_common() if name not in buckets]
-    return [*buckets, *others][:NAMED_LANES]
 
 
 def _about(one: Moments) -> dict[str, Any]:

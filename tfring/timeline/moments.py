@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from tfring.recorder.gradients import Series, gradient_calls
 from tfring.recorder.job import JobRecords
 from tfring.recorder.reader import Call, Plan, Record, process_state
-from tfring.recorder.steps import Step, steps_of
+from tfring.recorder.steps import steps_of
+
+Key = tuple[Series, int]
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,14 @@ class Moments:
 
 
 class JobMoments:
-    """All calls of a job on the common clock."""
+    """All calls of a job on the common clock.
+
+    Attributes:
+        job: The records.
+        steps: By rank, and by series and number.
+        series: All that there are.
+        calls: Of the steps, likewise, in the order in which they were submitted.
+    """
 
     def __init__(self, job: JobRecords) -> None:
         """Reads what is in the records.
@@ -66,7 +76,12 @@ class JobMoments:
             for call in record.calls:
                 if call.sequence:
                     self._of_plan[call.sequence].append((rank, call))
-        self.steps = {rank: _steps(record) for rank, record in job.records.items()}
+        self.steps = {
+            rank: {(step.series, step.number): step for step in steps_of(record.raw_calls)}
+            for rank, record in job.records.items()
+        }
+        self.series = {series for steps in self.steps.values() for series, _ in steps}
+        self.calls = {rank: _calls_of_steps(record) for rank, record in job.records.items()}
 
     def of(self, rank: int, call: Call) -> Moments:
         """Returns the times of a call.
@@ -116,5 +131,15 @@ class JobMoments:
         return self.job.common(rank, max(times))
 
 
-def _steps(record: Record) -> dict[tuple[int, int], Step]:
-    return {(step.calls[0].process_set, step.number): step for step in steps_of(record)}
+def _calls_of_steps(record: Record) -> dict[Key, list[Call]]:
+    by_number = {call.number: call for call in record.calls}
+    found = gradient_calls(record.raw_calls)
+    numbers = record.raw_calls["number"][found.at].tolist()
+    calls: dict[Key, list[Call]] = defaultdict(list)
+    for series, step, number in zip(
+        found.which.tolist(), found.number.tolist(), numbers, strict=True
+    ):
+        calls[found.series[series], step].append(by_number[number])
+    for of_step in calls.values():
+        of_step.sort(key=lambda call: call.submitted)
+    return calls

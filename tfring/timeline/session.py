@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tfring.recorder.own import own_path
 from tfring.recorder.reader import RecordError, process_state, read_header
 from tfring.timeline.drain import Drain
 from tfring.timeline.draw import draw
@@ -45,11 +46,10 @@ _IDENTITY = ("job", "started_monotonic", "boot", "pid_space", "pid", "pid_starte
 
 @dataclass(frozen=True)
 class _Here:
-    """Which rank this process is, its record, and how large its spool may become."""
+    """Which rank this process is, and how large its spool may become."""
 
     rank: int
     local_rank: int
-    record: str | None
     megabytes: int
     take_hops: Callable[[bool], bytes]
 
@@ -57,17 +57,16 @@ class _Here:
 class _Session:
     """A timeline that is on."""
 
-    def __init__(self, path: Path, here: _Here, mark_cycles: bool) -> None:
+    def __init__(self, path: Path, here: _Here, record: Path, mark_cycles: bool) -> None:
         """Begins to drain.
 
         Raises:
             OSError: The spool cannot be written, or the record not be read.
         """
-        assert here.record is not None
         self.path, self.rank, self.first_of_host = path, here.rank, here.local_rank == 0
-        header = read_header(here.record)
+        header = read_header(record)
         self.facts: dict[str, Any] = {name: header[name] for name in _IDENTITY}
-        self.facts |= {"record": here.record, "rank": self.rank, "mark_cycles": mark_cycles}
+        self.facts |= {"record": str(record), "rank": self.rank, "mark_cycles": mark_cycles}
         self.facts["began"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         path.parent.mkdir(parents=True, exist_ok=True)
         if self.rank == 0:
@@ -75,7 +74,7 @@ class _Session:
         limit = here.megabytes << 20
         self._writer = SpoolWriter(spool_path(path, self.rank), limit, self.facts)
         self.hops = HopSource(here.take_hops)
-        self._drain = Drain(Path(here.record), self._writer, self.hops)
+        self._drain = Drain(record, self._writer, self.hops)
         self._drain.take()  # from here on what is there can be read after a crash
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfring-timeline", daemon=True)
@@ -133,13 +132,14 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
                 f"a timeline is on already, and goes to {_state.session.path}: call "
                 "stop_timeline() first"
             )
-        if not _state.here.record:
+        record = own_path()
+        if record is None:
             raise RuntimeError(
                 "a timeline is made of the record of the rank, and this one keeps none in a file: "
                 "unset TFRING_RECORD, or name a folder that can be written with TFRING_RECORD_DIR"
             )
         path = Path(os.path.abspath(os.fspath(file_path)))
-        _state.session = _Session(path, _state.here, mark_cycles)
+        _state.session = _Session(path, _state.here, record, mark_cycles)
 
 
 def stop_timeline() -> None:
@@ -162,7 +162,6 @@ def stop_timeline() -> None:
 def attach(
     rank: int,
     local_rank: int,
-    record: str | None,
     megabytes: int,
     timeline: str | None,
     mark_cycles: bool,
@@ -173,7 +172,6 @@ def attach(
     Args:
         rank: Which one.
         local_rank: Its number on its host.
-        record: The file of its record, if it has one.
         megabytes: How large its spool may become.
         timeline: TFRING_TIMELINE. "DYNAMIC" is Horovod's way to say that the program calls
             `start_timeline`.
@@ -181,7 +179,7 @@ def attach(
         take_hops: The binding's function.
     """
     with _lock:
-        _state.here = _Here(rank, local_rank, record, megabytes, take_hops)
+        _state.here = _Here(rank, local_rank, megabytes, take_hops)
     if not timeline or timeline.upper() == "DYNAMIC":
         return
     try:

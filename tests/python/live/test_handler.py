@@ -20,6 +20,7 @@ native = pytest.importorskip("tfring._native")
 SCRIPT = """
 import faulthandler, os, pathlib, signal, sys
 from tfring import world
+from tfring.recorder.own import own_path
 from tfring.recorder.job import load_job
 from tfring.recorder.take_stacks import take_stacks
 
@@ -72,7 +73,7 @@ assert path.read_text().count("in <module>") == 2
 
 del os.environ["TFRING_RECORD_DIR"]
 world.init()
-path = pathlib.Path(world._state.record)
+path = own_path()
 assert path.with_suffix(".stacks").exists()
 os.kill(os.getpid(), signal.SIGUSR1)
 world.shutdown()

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from launcher_tools import wait_until
+from made_records import entries, gradient_name
 
 import tfring
 from tfring._native import core
 from tfring.metrics import spans
-from tfring.metrics.follower import News
-from tfring.metrics.step_times import StepTimes
+from tfring.metrics.follower import News, step_of_plan
 from tfring.recorder import layout
+from tfring.recorder.steps import steps_of
 
 pytest.importorskip("opentelemetry.sdk")
 from opentelemetry import trace
@@ -83,34 +84,37 @@ class Looks:
 
     def look(self, all_are_over: bool = False) -> News:
         del all_are_over
-        return self.left.pop(0) if self.left else news([], [], [])
+        return self.left.pop(0) if self.left else news([], [])
 
 
-def news(calls: list[dict[str, Any]], plans: list[dict[str, Any]], steps: list[StepTimes]) -> News:
-    def filled(rows: list[dict[str, Any]], dtype: Any) -> Any:
-        made = np.zeros(len(rows), dtype=dtype)
-        for at, row in enumerate(rows):
-            for field, value in row.items():
-                made[at][field] = value
-        return made
-
+def news(calls: list[dict[str, Any]], plans: list[dict[str, Any]], over: int = 0) -> News:
+    """What was found; the steps of so many of the calls are over."""
+    made = entries(layout.CALL, calls)
     header = {"rank": 3, "job": "j", "started_wall": BEGAN + 7, "started_monotonic": 7}
     return News(
         header=header,
-        ended_calls=filled(calls, layout.CALL),
-        ended_plans=filled(plans, layout.PLAN),
+        ended_calls=made,
+        ended_plans=entries(layout.PLAN, plans),
         events=np.zeros(0, layout.EVENT),
-        open_calls=np.zeros(0, layout.CALL),
+        open_calls=made[:0],
         lateness=np.zeros(0, layout.RANK),
-        steps=steps,
+        steps=steps_of(made[:over]),
+        step_of_plan=step_of_plan(made),
         steps_begun=0,
         unseen_calls=0,
         read=0,
     )
 
 
-def bucket(step: int, sequence: int) -> dict[str, Any]:
-    return {"name": b"g.0", "flags": 1, "invocation": step, "sequence": sequence}
+def bucket(step: int, sequence: int, begin: int = 1, end: int = 2) -> dict[str, Any]:
+    times = {"submitted": begin, "planned": begin, "ended": end}
+    return {
+        "name": gradient_name(),
+        "flags": int(layout.CallFlags.BUCKET),
+        "invocation": step,
+        "sequence": sequence,
+        **times,
+    }
 
 
 def plan(sequence: int, started: int, ended: int, status: int = 0) -> dict[str, Any]:
@@ -118,21 +122,16 @@ def plan(sequence: int, started: int, ended: int, status: int = 0) -> dict[str, 
     return {"sequence": sequence, "status": status, **times}
 
 
-def step(number: int, begin: int, end: int) -> StepTimes:
-    series = (0, "g")
-    return StepTimes(series, number, begin, begin, end, communication=0, waiting=0, bytes=8)
-
-
 def test_slow_plans_lie_in_their_steps(
     exported: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Step 1 is over a look after its plan; plan 2 is fast; plan 3 failed, and its step too."""
     looks = Looks(
-        news([bucket(1, 1)], [plan(1, 1000, 3000)], []),
+        news([bucket(1, 1)], [plan(1, 1000, 3000)]),
         news(
-            [bucket(2, 2), bucket(3, 3)],
+            [bucket(1, 1, 900, 3200), bucket(2, 2, 3900, 4200), bucket(3, 3)],
             [plan(2, 4000, 4100), plan(3, 6000, 9000, status=14)],
-            [step(1, 900, 3200), step(2, 3900, 4200)],
+            over=2,
         ),
     )
     monkeypatch.setattr(spans, "RecordFollower", lambda path: looks)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from launcher_tools import environment, run, write_script
-from record_writer import write_training
+from made_records import write_training
 
 from tfring.launcher.cli import main
 

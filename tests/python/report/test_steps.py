@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from record_writer import MS, write_record, write_training
+from made_records import MS, gradient_name, write_record, write_training
 
 from tfring.recorder.job import load_job
 from tfring.recorder.layout import KINDS, CallFlags
-from tfring.recorder.reader import read_record
-from tfring.report.job_steps import job_steps
+from tfring.report.job_steps import JobSteps, job_steps
 from tfring.report.slowdowns import find_slowdowns
-from tfring.report.step_times import step_times
 from tfring.report.summary import make_report
 from tfring.report.traffic import traffic
 
@@ -44,27 +43,63 @@ def test_without_the_record_of_rank_0_the_others_tell_who_was_late(tmp_path: Pat
     assert report.slowest is not None and report.slowest.rank == 1
 
 
-def call(name: str, step: int, begin: float, **more: int) -> dict[str, int | str]:
+def call(bucket: int, step: int, begin: float, optimizer: int = 0, **more: int) -> dict[str, Any]:
     times = {"submitted": begin * MS, "planned": (begin + 1) * MS, "ended": (begin + 2) * MS}
-    flags = int(CallFlags.BUCKET)
-    return {"name": name, "invocation": step, "flags": flags, **times, **more}  # type: ignore[dict-item]
+    name, flags = gradient_name(bucket, optimizer), int(CallFlags.BUCKET)
+    return {"name": name, "invocation": step, "flags": flags, **times, **more}
+
+
+def steps_found(folder: Path, calls: list[dict[str, Any]]) -> JobSteps:
+    return job_steps(load_job([write_record(folder / "rank-0.record", 0, 1, calls=calls)]))
 
 
 def test_steps_that_are_not_complete_are_left_out(tmp_path: Path) -> None:
-    calls = [call("b", 1, 15)]  # the other call of this step has been overwritten
-    calls += [call(name, step, step * 10) for step in (2, 3, 4, 5) for name in "ab"]
-    calls[4] = call("b", 3, 30, status=10)
-    calls[8] = call("b", 5, 50, ended=0)
-    found = step_times(read_record(write_record(tmp_path / "r", 0, 1, calls=calls)).raw_calls)
-    assert found.number.tolist() == [2, 4]
+    calls = [call(1, 1, 15)]  # the other call of this step has been overwritten
+    calls += [call(bucket, step, step * 10) for step in (2, 3, 4, 5) for bucket in (0, 1)]
+    calls[4] = call(1, 3, 30, status=10)
+    calls[8] = call(1, 5, 50, ended=0)
+    assert steps_found(tmp_path, calls).number.tolist() == [2, 4]
 
 
 def test_a_second_model_begins_to_count_anew(tmp_path: Path) -> None:
-    calls = [call("old", step, step * 10) for step in range(1, 50)]
-    calls += [call(name, step, 1000 + step * 10) for step in range(1, 4) for name in ("x", "y")]
-    found = step_times(read_record(write_record(tmp_path / "r", 0, 1, calls=calls)).raw_calls)
-    assert found.number.tolist() == [1, 2, 3]
-    assert found.began.tolist() == [0, 1012 * MS, 1022 * MS]
+    calls = [call(0, step, step * 10) for step in range(1, 50)]
+    calls += [call(b, step, 1000 + step * 10, 1) for step in range(1, 4) for b in (0, 1)]
+    found = steps_found(tmp_path, calls)
+    assert found.number.tolist() == [2, 3]
+    assert found.began.tolist() == [[1012 * MS, 1022 * MS]]
+
+
+def test_waiting_for_gradients_of_each_of_two_optimizers_counts(tmp_path: Path) -> None:
+    """Rank 1 takes 4 ms longer before the first gradients, and rank 0 2 ms before the second."""
+    for rank in range(2):
+        calls = []
+        for n in range(1, 7):
+            first, second = 100 * n + 4 * rank, 100 * n + 50 - 2 * rank
+            planned = {"planned": (100 * n + 4) * MS, "ended": (100 * n + 10) * MS}
+            calls.append(call(0, n, first, 0, **planned))
+            planned = {"planned": (100 * n + 50) * MS, "ended": (100 * n + 53) * MS}
+            calls.append(call(0, n, second, 1, **planned))
+        write_record(tmp_path / f"rank-{rank}.record", rank, 2, calls=calls)
+    found = job_steps(load_job([tmp_path]))
+    assert found.number.tolist() == [2, 3, 4, 5, 6]
+    np.testing.assert_array_equal(found.total / MS, np.full((2, 5), 100))
+    np.testing.assert_array_equal(found.waiting[:, 0] / MS, [4, 2])
+    np.testing.assert_array_equal(found.exposed[:, 0] / MS, [9, 9])
+    np.testing.assert_array_equal(found.own[:, 0] / MS, [87, 89])
+    assert set(found.last_rank.tolist()) == {1}
+    assert set((found.waited_for / MS).tolist()) == {4.0}
+
+
+@pytest.mark.parametrize("lost", range(3))
+def test_a_rank_that_was_lost_long_ago_is_left_out(lost: int, tmp_path: Path) -> None:
+    for rank in range(3):
+        steps = range(1, 10) if rank == lost else range(100 + rank, 110)
+        calls = [call(0, step, step * 10) for step in steps]
+        write_record(tmp_path / f"rank-{rank}.record", rank, 3, calls=calls)
+    found = job_steps(load_job([tmp_path]))
+    others = [rank for rank in range(3) if rank != lost]
+    assert found.ranks == tuple(others)
+    assert found.number.tolist() == list(range(101 + others[1], 110))
 
 
 def test_a_job_without_steps_has_a_report(tmp_path: Path) -> None:

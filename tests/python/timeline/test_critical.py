@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from job_records import US, made_job
+from made_records import US, gradient_name, made_job
 
 from tfring.recorder.job import load_job
 from tfring.timeline.critical import critical_path
 
 BUCKET = 1
+A, B = gradient_name(0), gradient_name(1)
 
 
 def call(sequence, name, submitted, planned, ended, asked=None, step=1, **more):
@@ -38,10 +39,10 @@ def assert_without_gap(path):
 
 def late_rank(folder, **more):
     """Step 1 ends at 200; in step 2 rank 1 calls at 700, 300 after rank 0."""
-    first = [call(1, "b", 90, 110, 200, (95, 100, 1)), call(1, "b", 95, 110, 200)]
+    first = [call(1, B, 90, 110, 200, (95, 100, 1)), call(1, B, 95, 110, 200)]
     calls = {
-        0: [first[0], call(2, "b", 400, 720, 900, (405, 710, 1), step=2)],
-        1: [first[1], call(2, "b", 700, 725, 910, step=2)],
+        0: [first[0], call(2, B, 400, 720, 900, (405, 710, 1), step=2)],
+        1: [first[1], call(2, B, 700, 725, 910, step=2)],
     }
     plans = {
         0: [plan(1, 110, 111, 199), plan(2, 720, 730, 890)],
@@ -82,14 +83,14 @@ def test_clocks_of_other_hosts_are_brought_together(tmp_path):
 
 
 def test_a_plan_that_was_queued_leads_to_the_one_before(tmp_path):
-    first = call(1, "a", 100, 120, 500, (105, 110, 0))
-    calls = {0: [first, call(2, "b", 200, 220, 700, (205, 210, 0))]}
+    first = call(1, A, 100, 120, 500, (105, 110, 0))
+    calls = {0: [first, call(2, B, 200, 220, 700, (205, 210, 0))]}
     plans = {0: [plan(1, 120, 130, 495), plan(2, 220, 496, 690)]}
     path = critical_path(made_job(tmp_path, calls, plans), 1)
     assert [(part.kind, part.name) for part in path] == [
-        ("negotiation", "a"),
-        ("transport", "a"),
-        ("transport", "b"),
+        ("negotiation", A),
+        ("transport", A),
+        ("transport", B),
     ]
     assert (path[0].begin // US, path[-1].end // US) == (100, 700)
     assert_without_gap(path)
@@ -98,17 +99,17 @@ def test_a_plan_that_was_queued_leads_to_the_one_before(tmp_path):
 def test_data_move_once_the_last_rank_has_started(tmp_path):
     """Rank 1 is at an older plan of another process set still, which rank 0 has no part in."""
     calls = {
-        0: [call(2, "b", 100, 130, 600, (105, 120, 1))],
-        1: [call(1, "x", 50, 60, 400, flags=0), call(2, "b", 115, 130, 600)],
+        0: [call(2, B, 100, 130, 600, (105, 120, 1))],
+        1: [call(1, "x", 50, 60, 400, flags=0), call(2, B, 115, 130, 600)],
     }
     plans = {0: [plan(2, 130, 131, 590)], 1: [plan(1, 60, 61, 400), plan(2, 130, 401, 590)]}
     path = critical_path(made_job(tmp_path, calls, plans), 1)
     names = [(part.kind, part.name, part.begin // US, part.end // US) for part in path]
-    assert ("transport", "b", 401, 600) in names
+    assert ("transport", B, 401, 600) in names
     assert ("transport", "x", 100, 400) in names
 
 
 @pytest.mark.parametrize("step", [1, 3])
 def test_a_step_that_has_not_ended_or_is_not_there_has_none(step, tmp_path):
-    job = made_job(tmp_path, {0: [call(0, "b", 90, 0, 0)]}, {})
+    job = made_job(tmp_path, {0: [call(0, B, 90, 0, 0)]}, {})
     assert critical_path(job, step) == ()

@@ -6,12 +6,13 @@ import gzip
 import json
 
 import pytest
-from job_records import made_job
+from made_records import gradient_name, made_job
 from trace_processor import TraceProcessor
 
 from tfring.timeline.draw import NAMED_LANES, draw
 
 BUCKET, MARK, INIT = 1, 8, 1
+BUCKET_NAME = gradient_name()
 OTHERS = NAMED_LANES + 20
 
 
@@ -27,8 +28,8 @@ def job(tmp_path):
     bucket = {"flags": BUCKET, "invocation": 1}
     many = [call(0, f"other/{i}", 100 + i, 0, 500 - i) for i in range(OTHERS)]
     calls = {
-        0: [call(1, "bucket", 100, 215, 300, **bucket, **asked)],
-        1: [*many, call(1, "bucket", 200, 225, 310, **bucket), call(0, "open", 320, 0, 0)],
+        0: [call(1, BUCKET_NAME, 100, 215, 300, **bucket, **asked)],
+        1: [*many, call(1, BUCKET_NAME, 200, 225, 310, **bucket), call(0, "open", 320, 0, 0)],
     }
     plans = {
         0: [{"sequence": 1, "queued": 215, "started": 220, "ended": 290}],
@@ -64,13 +65,13 @@ def test_perfetto_reads_it(job, tmp_path):
         def rows(columns, where, source=lane):
             return trace.query(f"select {columns} from {source} where {where} order by ts")
 
-        names = rows("name", "lane = 'bucket' and process glob 'rank 0*'")
+        names = rows("name", f"lane = '{BUCKET_NAME}' and process glob 'rank 0*'")
         assert [name for (name,) in names] == [
             *("allreduce", "submitted, waits for rank 1", "negotiating"),
             *("queued", "running", "finishing"),
         ]
         # Rank 1's clock was corrected: it called 100 us after rank 0.
-        ((first,), (second,)) = rows("ts", "name = 'allreduce' and lane = 'bucket'")
+        ((first,), (second,)) = rows("ts", f"name = 'allreduce' and lane = '{BUCKET_NAME}'")
         assert abs(second - first - 100_000) < 15_000
         assert rows("name", "name glob 'wait for rank*' and process = 'critical path'")
         exposed = rows("dur", "name = 'exposed communication' and process glob 'rank 0*'")
@@ -82,10 +83,12 @@ def test_perfetto_reads_it(job, tmp_path):
             "select a.name as a, b.name as b from flow join slice a on a.id = flow.slice_out "
             "join slice b on b.id = flow.slice_in"
         ) == [("allreduce", "running")]
-        lanes = trace.query("select count() from thread where name glob 'o*' or name = 'bucket'")
+        lanes = trace.query(
+            f"select count() from thread where name glob 'o*' or name = '{BUCKET_NAME}'"
+        )
         assert lanes == [(1 + NAMED_LANES,)]  # of both ranks
         others = trace.query("select count() from slice where category = 'others' and depth = 0")
-        assert others == [(OTHERS + 1 + 1 - NAMED_LANES,)]  # with "bucket" and "open"
+        assert others == [(OTHERS + 1 + 1 - NAMED_LANES,)]  # with the bucket and "open"
         assert trace.query("select max(value), min(value) from counter") == [
             (4096.0 * (OTHERS + 1), 0.0)
         ]

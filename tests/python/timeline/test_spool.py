@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from job_records import write_records
+from made_records import write_records
 
 from tfring.recorder import layout
 from tfring.recorder.reader import RecordError, read_record
@@ -30,11 +30,9 @@ class FakeRank:
     """A rank whose record has few slots, so that they are used again soon."""
 
     def __init__(self, folder, rank=0, limit=1 << 20, size=1):
-        empty = {"number": 0, "name": b""}
-        plan = {"sequence": 0}
-        calls = {one: [empty] * SLOTS for one in range(size)}
-        plans = {one: [plan] * SLOTS for one in range(size)}
-        self.record = write_records(folder, calls, plans)[rank]
+        slots = {"call": SLOTS, "plan": SLOTS, "event": 0}
+        calls = {one: [] for one in range(size)}
+        self.record = write_records(folder, calls, {}, slots=slots)[rank]
         offset = layout.HEADER_BYTES
         self.calls = np.memmap(self.record, layout.CALL, "r+", offset, (SLOTS,))
         header = read_record(self.record).header

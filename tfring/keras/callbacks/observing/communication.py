@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from tfring import topology
 from tfring.keras2.facts import Keras2Callback
-from tfring.metrics import generation
 from tfring.metrics.follower import News, RecordFollower
+from tfring.recorder.own import own_path
 
 _log = logging.getLogger("tfring")
 
@@ -73,7 +73,7 @@ class CommunicationMetrics(Keras2Callback, keras.callbacks.Callback):  # type: i
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
-        path = generation.own_record()
+        path = own_path()
         self._follower = None if path is None else RecordFollower(path)
         if path is None:
             _log.warning(
@@ -155,12 +155,12 @@ class _Sums:
 
     def add(self, news: News) -> None:
         """Adds what is new."""
-        for step in news.steps:
-            self._steps += 1
-            self._communication += step.communication
-            self._exposed += step.exposed
-            self._waiting += step.waiting
-            self._bytes += step.bytes
+        steps = news.steps
+        self._steps += len(steps)
+        self._communication += int(steps.communicating.sum())
+        self._exposed += int(steps.exposed.sum())
+        self._waiting += int(steps.waiting.sum())
+        self._bytes += int(steps.bytes.sum())
         self._plans += len(news.ended_plans)
         self._tensors += int(news.ended_plans["tensors"].sum())
 

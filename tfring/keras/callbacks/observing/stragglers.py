@@ -13,9 +13,11 @@ from tfring.exceptions import tf_errors
 from tfring.keras.callbacks.base import DistributedCallback
 from tfring.keras2 import facts
 from tfring.ops import library
+from tfring.recorder.gradients import Array, Series
 from tfring.recorder.own import OwnCalls, open_own
+from tfring.recorder.rounds import rounds_of
+from tfring.recorder.steps import steps_of
 from tfring.report.monitor import SlowdownMonitor
-from tfring.report.step_times import Array, step_times
 
 _log = logging.getLogger("tfring")
 _COLUMNS = 5  # rank, step, and nanoseconds: own work, of these for input, the whole step
@@ -144,21 +146,24 @@ class OwnSteps:
         """
         self._calls = calls
         self._after = int(max(calls.newer_than(0)["number"], default=0))
+        self._series: Series | None = None
         self._last = 0
 
     def take(self) -> Array:
-        """Returns a row for each step that has ended since the last time, with _COLUMNS."""
+        """Returns a row for each step that has ended since the last time, with _COLUMNS.
+
+        Where there are several optimizers, for each round of theirs: tfring/recorder/rounds.py.
+        """
         calls = self._calls.newer_than(self._after)
-        times = step_times(calls)
-        if len(times) == 0:
+        rounds = rounds_of(steps_of(calls))
+        if len(rounds) == 0:
             return np.zeros((0, _COLUMNS))
-        newest = int(times.number[-1])
-        if newest < self._last:
-            self._last = 0  # other buckets, of another model
-        new = times.take((times.number > self._last) & (times.began > 0))
+        if rounds.series != self._series:
+            self._series, self._last = rounds.series, 0  # of another model
+        new = rounds.take(rounds.number > self._last)
+        self._last = int(rounds.number[-1])
         # The end of the last step is the beginning of the next one.
-        self._after = int(calls["number"][calls["invocation"] == newest].min()) - 1
-        self._last = newest
+        self._after = int(rounds.steps.call[rounds.last[-1]]) - 1
         rank = np.full(len(new), topology.rank())
         columns = (rank, new.number, new.own, new.own * 0, new.end - new.began)
         return np.stack(columns, axis=1).astype(np.float64)
