@@ -62,7 +62,7 @@ demo: build ## Train a Keras model on two ranks under mpirun
 test: test-cc test-python test-parallel ## All tests
 
 test-cc: build ## C++ tests
-	ctest --test-dir "$(BUILD)" --output-on-failure --timeout 300
+	ctest --test-dir "$(BUILD)" -j $(JOBS) --output-on-failure --timeout 300
 
 test-python: build ## Python tests of one process
 	$(PY) -m pytest -q tests/python -m "not wheel"

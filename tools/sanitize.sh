@@ -23,4 +23,4 @@ export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 echo "== address, undefined"
 run "$1-address" address,undefined all
 echo "== thread"
-run "$1-thread" thread tests_with_threads -R '^(base_log|protocol_engine|transport|backend|process|recorder|doubles)'
+run "$1-thread" thread tests_with_threads -L '^threads$'
