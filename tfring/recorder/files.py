@@ -10,6 +10,7 @@ import numpy as np
 
 from tfring.recorder import layout
 
+_RINGS = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT, "rank": layout.RANK}
 # What is known of a call when its plan comes, besides the rank that asked last.
 _WITH_PLAN = ("first_asked", "second_last_asked", "last_asked", "sequence")
 
@@ -52,6 +53,20 @@ def settled_copy(path: Path) -> bytes:
     return copies[0][: layout.HEADER_BYTES] + b"".join(ring.tobytes() for ring in rings)
 
 
+def read_header(path: Path) -> dict[str, Any]:
+    """Returns the header of a record without reading the rest of its file.
+
+    Args:
+        path: The file of one rank.
+
+    Raises:
+        RecordError: The file is no record, or of another version.
+        OSError: The file cannot be read.
+    """
+    with path.open("rb") as file:
+        return _checked_header(path, file.read(layout.HEADER_BYTES))
+
+
 def rings_of(path: Path, data: bytes) -> dict[str, np.ndarray[Any, Any]]:
     """Returns the arrays behind the header of a record.
 
@@ -65,19 +80,9 @@ def rings_of(path: Path, data: bytes) -> dict[str, np.ndarray[Any, Any]]:
     Raises:
         RecordError: It is no record, cut off, or of another version.
     """
-    if len(data) < layout.HEADER_BYTES or not data.startswith(layout.MAGIC):
-        raise RecordError(f"{path} is no record of tfring")
-    header = header_of(data)
-    sizes = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT, "rank": layout.RANK}
-    if header["version"] != layout.VERSION or any(
-        header[f"{name}_bytes"] != dtype.itemsize for name, dtype in sizes.items()
-    ):
-        raise RecordError(
-            f"{path} is a record of version {header['version']}, and this tfring reads version "
-            f"{layout.VERSION}: read it with the tfring that the job ran with"
-        )
+    header = _checked_header(path, data)
     rings, at = {}, layout.HEADER_BYTES
-    for name, dtype in sizes.items():
+    for name, dtype in _RINGS.items():
         count = int(header[f"{name}_slots"])
         if at + count * dtype.itemsize > len(data):
             raise RecordError(f"{path} is cut off: it has {len(data)} bytes")
@@ -93,6 +98,20 @@ def header_of(data: bytes) -> dict[str, Any]:
         name: text_of(entry[name]) if layout.HEADER[name].kind == "S" else int(entry[name])
         for name in layout.HEADER.names or ()
     }
+
+
+def _checked_header(path: Path, data: bytes) -> dict[str, Any]:
+    if len(data) < layout.HEADER_BYTES or not data.startswith(layout.MAGIC):
+        raise RecordError(f"{path} is no record of tfring")
+    header = header_of(data)
+    if header["version"] != layout.VERSION or any(
+        header[f"{name}_bytes"] != dtype.itemsize for name, dtype in _RINGS.items()
+    ):
+        raise RecordError(
+            f"{path} is a record of version {header['version']}, and this tfring reads version "
+            f"{layout.VERSION}: read it with the tfring that the job ran with"
+        )
+    return header
 
 
 def _copies(path: Path) -> tuple[bytes, bytes, bytes]:

@@ -7,9 +7,11 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from pathlib import Path
 
-from tfring.recorder.reader import RecordError, own_boot, process_state, read_record
+from tfring.recorder.files import RecordError, read_header
+from tfring.recorder.reader import own_boot, process_state
 
 SUFFIX = ".record"
 # Of jobs that are over, so many folders stay: those that failed or were killed.
@@ -106,11 +108,11 @@ def _throw_away(base: Path, own: Path) -> None:
 def _is_over(folder: Path) -> bool:
     for path in record_files(folder):
         try:
-            record = read_record(path)
-            if record.read is None:  # from before the machine started
+            header = read_header(path)
+            if header["boot"] != own_boot():  # from before the machine started
                 continue
-            state = process_state(record.header)
-            asleep = record.read - record.header["awake"]
+            state = process_state(header)
+            asleep = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - header["awake"]
             if state in ("running", "stopped") or (state is None and asleep < _OVER_AFTER):
                 return False
         except (OSError, RecordError):
