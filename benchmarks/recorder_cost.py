@@ -72,11 +72,12 @@ def timed(call: Callable[[], object], calls: int) -> float:
 def one_generation(ways: dict[str, Any], record: bool) -> tuple[dict[str, float], int]:
     """Milliseconds by way between an init and its shutdown, and the bytes of the record."""
     import tfring as hvd
-    from tfring import world
+    from tfring.recorder.own import own_path
 
     os.environ["TFRING_RECORD"] = "1" if record else "0"
     hvd.init()
-    size = os.path.getsize(world._state.record) if world._state.record else 0
+    path = own_path()
+    size = os.path.getsize(path) if path else 0
     took = {}
     for name, (call, calls) in ways.items():
         timed(call, calls // 10)
