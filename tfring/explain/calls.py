@@ -11,13 +11,12 @@ from tfring.explain.situation import (
     Key,
     Situation,
     key_of,
-    listed,
-    ranks_text,
     seconds,
     upper_first,
 )
 from tfring.recorder.layout import RankState
 from tfring.recorder.reader import Call
+from tfring.texts.ranks import listed, ranks_text
 
 # A rank may wait in join for long. The others are looked at when they have done nothing so long.
 _JOIN_PATIENCE = 3 * SECOND

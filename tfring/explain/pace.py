@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from tfring.explain.causes import Cause, Finding
-from tfring.explain.situation import SECOND, Situation, ranks_text, seconds, upper_first
+from tfring.explain.situation import SECOND, Situation, seconds, upper_first
+from tfring.texts.ranks import ranks_text
 
 # The newest calls are judged, of at most so long a time; with fewer there is no telling.
 _WINDOW_CALLS = 400

@@ -14,13 +14,14 @@ from tfring.recorder.layout import CallFlags, EventType, RankState
 from tfring.recorder.process_sets import members_of_sets
 from tfring.recorder.reader import Call, Event
 from tfring.recorder.take_stacks import KEEPS_LOCK
+from tfring.texts.ranks import listed, ranks_text
 
 SECOND = 1_000_000_000
 # A call that nobody can judge by earlier ones may wait for so long: ranks load and compile.
 FIRST_PATIENCE = 5 * SECOND
 # No wait below this is worth a word.
 MIN_PATIENCE = SECOND
-# Of more ranks in a row only the first and the last are named.
+# Of more ranks only the numbers are said, not hosts and processes.
 _LISTED = 4
 # How calls end that were waiting when their job broke.
 _ENDED_FROM_OUTSIDE = ("Cancelled", "Aborted", "DeadlineExceeded", "Unavailable")
@@ -287,27 +288,6 @@ class Situation:
 def key_of(call: Call) -> Key:
     """Returns which call of its process set a call is."""
     return Key(call.process_set, call.name, call.invocation)
-
-
-def ranks_text(ranks: Iterable[int]) -> str:
-    """Returns "rank 3", "ranks 0, 1 and 3", or "ranks 0-255"."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    numbers: list[str] = []
-    for run in runs:
-        numbers += [f"{run[0]}-{run[-1]}"] if len(run) > _LISTED else map(str, run)
-    if len(numbers) == 1 and "-" in numbers[0]:
-        return f"ranks {numbers[0]}"
-    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {listed(numbers)}"
-
-
-def listed(parts: list[str]) -> str:
-    """Returns "a, b and c"."""
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def seconds(nanoseconds: float) -> str:

@@ -11,7 +11,6 @@ from made_jobs import SECOND, START, call, event, job, record
 from tfring.explain.causes import Cause
 from tfring.explain.explain import explain
 from tfring.explain.processes import Seen
-from tfring.explain.situation import ranks_text
 from tfring.recorder.layout import EventType, RankState
 from tfring.recorder.reader import Call
 from tfring.recorder.take_stacks import KEEPS_LOCK, NO_STACKS
@@ -212,9 +211,3 @@ def test_who_joins_a_process_set_is_still_needed_in_others() -> None:
     records[1] = record(1, 2, [*steps(20), everywhere], 30)
     found = explain(job([replace(one, events=[sets]) for one in records]), {0: RUNS, 1: RUNS})
     assert found.ranks != (0, 1)
-
-
-def test_many_ranks_in_a_row_are_named_by_the_first_and_the_last() -> None:
-    said = {(3,): "rank 3", (3, 1, 0): "ranks 0, 1 and 3", tuple(range(256)): "ranks 0-255"}
-    said[(0, *range(2, 9), 11)] = "ranks 0, 2-8 and 11"
-    assert {ranks: ranks_text(ranks) for ranks in said} == said
