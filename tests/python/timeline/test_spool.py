@@ -27,12 +27,13 @@ def take_hops(go_on):
 
 
 class FakeRank:
-    """A rank whose record has few slots, so that they are used again soon."""
+    """A rank whose record has few slots, so that they are used again soon; it counts its calls."""
 
     def __init__(self, folder, rank=0, limit=1 << 20, size=1):
         slots = {"call": SLOTS, "plan": SLOTS, "event": 0}
         calls = {one: [] for one in range(size)}
         self.record = write_records(folder, calls, {}, slots=slots)[rank]
+        self.header = np.memmap(self.record, layout.HEADER, "r+", 0, (1,))
         offset = layout.HEADER_BYTES
         self.calls = np.memmap(self.record, layout.CALL, "r+", offset, (SLOTS,))
         header = read_record(self.record).header
@@ -49,6 +50,7 @@ class FakeRank:
         slot["number"], slot["submitted"] = number, 1000 * number
         slot["ended"] = 1000 * number + 500 if ended else 0
         slot["name"] = b"x"
+        self.header["calls"] = max(number, int(self.header["calls"][0]))
 
 
 def numbers(path):
