@@ -7,11 +7,12 @@ import dataclasses
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfring.commands import ALL, Command, report
 from tfring.comparison.runs import compare_runs
+from tfring.config import read_settings
 from tfring.explain.launched import RECORD_DIR, RunRecords
 from tfring.launcher import doctor
 from tfring.launcher.job import JobRunner
@@ -110,17 +111,18 @@ def _run(options: argparse.Namespace, **environment: str) -> int:
     )
     with RunRecords(variables) as records:
         code = JobRunner(job, merger, records).run()
-        if options.timeline is not None:
-            _finish_timeline(Path(options.timeline))
+        _finish_timeline(variables)
         if options.report:
             _print_report(records)
     return code
 
 
-def _finish_timeline(path: Path) -> None:
+def _finish_timeline(variables: Mapping[str, str]) -> None:
     """Writes the timeline of ranks of this host that were killed before they could."""
     try:
-        finish(path)
+        timeline = read_settings(variables).timeline
+        if timeline is not None:
+            finish(Path(timeline).absolute())
     except Exception as error:  # the exit code is that of the job
         print(f"tfring run: the timeline could not be written: {error}", file=sys.stderr)
 
