@@ -84,5 +84,6 @@ def nothing(s: Situation) -> Finding:
     if waiters:
         first = any(call.invocation == 1 for calls in s.waiting.values() for call in calls)
         usual = "for the first time: others may still load or compile"
-        text += f" At present {waiters}, {usual if first else 'no longer than is usual in this job'}."
+        how = usual if first else "no longer than is usual in this job"
+        text += f" At present {waiters}, {how}."
     return Finding(Cause.NOTHING, (), (), upper_first(text), "")

@@ -7,11 +7,12 @@ import dataclasses
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tfring.commands import ALL, Command, report
 from tfring.comparison.runs import compare_runs
+from tfring.config import read_settings
 from tfring.explain.launched import RECORD_DIR, RunRecords
 from tfring.launcher import doctor
 from tfring.launcher.job import JobRunner
@@ -108,7 +109,7 @@ def _run(options: argparse.Namespace, **environment: str) -> int:
         all_info=options.show_tensorflow_info,
         merge_lines=not options.no_merge_lines,
     )
-    timeline = None if options.timeline is None else Path(options.timeline)
+    timeline = _timeline_of(variables)
     with RunRecords(variables) as records:
         if timeline is not None:
             _timeline(merge.clear, timeline)
@@ -121,9 +122,16 @@ def _run(options: argparse.Namespace, **environment: str) -> int:
     return code
 
 
-def _timeline(do: Callable[[Path], object], path: Path) -> None:
+def _timeline_of(variables: Mapping[str, str]) -> str | None:
     try:
-        do(path)
+        return read_settings(variables).timeline
+    except ValueError:  # the ranks say which variable is wrong
+        return None
+
+
+def _timeline(do: Callable[[Path], object], path: str) -> None:
+    try:
+        do(Path(path).absolute())
     except Exception as error:  # the exit code is that of the job
         print(f"tfring run: the timeline could not be written: {error}", file=sys.stderr)
 
