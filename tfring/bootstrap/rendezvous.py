@@ -118,6 +118,8 @@ def _read_to_end(sock: socket.socket, limit: int) -> bytes:
         if not chunk:
             break
         data += chunk
+    if not data:  # rank 0 may have given up meanwhile
+        raise ConnectionResetError("the connection was closed without an answer")
     return data
 
 

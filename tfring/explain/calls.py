@@ -68,7 +68,7 @@ def not_calling(s: Situation) -> Finding | None:
     if not blamed:
         return None
     age = max(s.waited(rank, call) for found in blamed.values() for rank, call in found)
-    if not any(s.overdue(rank, call) for found in blamed.values() for rank, call in found):
+    if not any(s.overdue(r, call, other) for other, found in blamed.items() for r, call in found):
         return None
     ranks = sorted(blamed)
     call = blamed[ranks[0]][0][1]

@@ -49,7 +49,8 @@ def explain_now(given: Sequence[Path | str] = ()) -> Explanation:
     ended = [r for r, record in job.records.items() if record.state is RankState.RUNNING]
     if any(seen[rank].state == "gone" for rank in ended):
         # Some may have ended in between, and have written how.
-        job = load_job([record.path for record in job.records.values() if record.path.exists()])
+        paths = [record.path for record in job.records.values() if record.path.exists()]
+        job = load_job(paths) if paths else job
     found = explain(job, seen)
     if found.cause is not Cause.NOT_CALLING:
         return found

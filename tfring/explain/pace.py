@@ -106,5 +106,8 @@ def nothing(s: Situation) -> Finding:
         f"least {calls} calls, the last one {seconds(idle)} ago."
     )
     if waiters:
-        text += f" At present {waiters}, no longer than is usual in this job."
+        first = any(call.invocation == 1 for calls in s.waiting.values() for call in calls)
+        usual = "for the first time: others may still load or compile"
+        how = usual if first else "no longer than is usual in this job"
+        text += f" At present {waiters}, {how}."
     return Finding(Cause.NOTHING, (), (), upper_first(text), "")

@@ -172,9 +172,31 @@ class Situation:
         end = self.common(rank, call.ended) if call.ended else self.now
         return max(0, end - self.common(rank, call.submitted))
 
-    def overdue(self, rank: int, call: Call) -> bool:
-        """Tells whether a rank has waited longer in a call than is usual, or to the limit."""
-        return call.status == "DeadlineExceeded" or self.waited(rank, call) > self.patience
+    def overdue(self, rank: int, call: Call, missing: int | None = None) -> bool:
+        """Tells whether a rank has waited longer in a call than is usual, or to the limit.
+
+        Args:
+            rank: Which one waits.
+            call: In what.
+            missing: A rank that has not made the call and may still come; None: none can.
+        """
+        limit = self.patience
+        if missing is not None:
+            limit = max(limit, self._patience_at_first(rank, call, missing))
+        return call.status == "DeadlineExceeded" or self.waited(rank, call) > limit
+
+    def _patience_at_first(self, rank: int, call: Call, missing: int) -> int:
+        """How long a rank may wait for another that may still trace and compile; 0: it does not.
+
+        Nobody knows how long that takes the other. Who waits has done the same before its call.
+        """
+        seen = self.seen.get(missing)
+        if call.invocation > 1 or (seen is not None and seen.busy is False):
+            return 0
+        calls = self.job.records[rank].calls
+        began = max((c.ended for c in calls if 0 < c.ended <= call.submitted), default=0)
+        began = max(began, int(self.job.records[rank].header["started_monotonic"]))
+        return max(FIRST_PATIENCE, 3 * (call.submitted - began))
 
     @cached_property
     def lives(self) -> bool:
@@ -201,15 +223,14 @@ class Situation:
     @cached_property
     def patience(self) -> int:
         """How long a wait may be in this job: three times what was usual so far."""
-        usual = 0
-        known = False
+        later: list[Call] = []
         for record in self.job.records.values():
             ended = [call for call in record.calls if call.status == "OK" and call.planned]
-            # Before its first calls a rank compiles, which says nothing about later ones.
-            for call in ended[min(4, len(ended) // 2) :]:
-                known = True
-                usual = max(usual, call.planned - call.submitted)
-        return max(MIN_PATIENCE, 3 * usual) if known else FIRST_PATIENCE
+            later += ended[min(4, len(ended) // 2) :]
+        # Before the first call of a name ranks compile, which says nothing about later ones.
+        known = [call for call in later if call.invocation != 1] or later
+        usual = max((call.planned - call.submitted for call in known), default=None)
+        return FIRST_PATIENCE if usual is None else max(MIN_PATIENCE, 3 * usual)
 
     def who(self, rank: int) -> str:
         """Returns "rank 2 (host b, process 4711)"."""
