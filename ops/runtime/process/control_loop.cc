@@ -218,7 +218,7 @@ void ControlLoop::StartPlan(const PlanRun& run) {
   Count(collective->buffers, calls.size());
   collective->marks = RecordPlan(run, collective->buffers, now);
   if (recorder_ != nullptr) collective->hops = recorder_->hops().sink();
-  collective->traffic = recorder_;
+  collective->traffic = Recording(recorder_);
   backend_->Submit(std::move(*collective));
 }
 
