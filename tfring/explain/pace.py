@@ -82,6 +82,7 @@ def nothing(s: Situation) -> Finding:
     )
     if waiters:
         first = any(call.invocation == 1 for calls in s.waiting.values() for call in calls)
-        usual = "for the first time: others may still load or compile"
-        text += f" At present {waiters}, {usual if first else 'no longer than is usual in this job'}."
+        usual = "no longer than is usual in this job"
+        why = "for the first time: others may still load or compile" if first else usual
+        text += f" At present {waiters}, {why}."
     return Finding(Cause.NOTHING, (), (), upper_first(text), "")
