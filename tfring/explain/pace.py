@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tfring.explain.causes import Cause, Finding
-from tfring.explain.situation import SECOND, Situation, seconds, upper_first
-from tfring.texts.ranks import ranks_text
+from tfring.explain.situation import SECOND, Situation, ranks_text, seconds, upper_first
 
 # The newest calls are judged, of at most so long a time; with fewer there is no telling.
 _WINDOW_CALLS = 400
@@ -83,7 +82,7 @@ def nothing(s: Situation) -> Finding:
     )
     if waiters:
         first = any(call.invocation == 1 for calls in s.waiting.values() for call in calls)
-        usual = "for the first time: others may still load or compile"
-        how = usual if first else "no longer than is usual in this job"
-        text += f" At present {waiters}, {how}."
+        usual = "no longer than is usual in this job"
+        why = "for the first time: others may still load or compile" if first else usual
+        text += f" At present {waiters}, {why}."
     return Finding(Cause.NOTHING, (), (), upper_first(text), "")
