@@ -25,10 +25,10 @@ ARROWS: dict[str, set[str]] = {
     "security": set(),
     "gpu": {"_native"},
     "recorder": set(),
-    "explain": {"_native", "recorder", "texts"},
+    "report": {"recorder", "texts"},
+    "explain": {"_native", "recorder", "report", "texts"},
     "ssh": set(),
     "live": {"recorder", "ssh", "texts"},
-    "report": {"recorder", "texts"},
     "timeline": {"recorder"},
     "commands": {"recorder", "explain", "live", "report", "timeline"},
     "metrics": {"version", "config", "_native", "security", "recorder"},
@@ -76,7 +76,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pynvml": {"gpu"},
     "numpy": {
         *("process_sets", "collectives", "sharding", "comparison", "keras"),
-        *("recorder", "live", "report", "metrics", "timeline"),
+        *("recorder", "live", "report", "explain", "metrics", "timeline"),
     },
     "rich": {"live", "report"},
     "matplotlib": {"report"},
@@ -117,7 +117,7 @@ PICKLING = {
     *("tfring/collectives/objects.py", "tfring/launcher/function.py"),
     "tfring/launcher/function_task.py",
     # Writes, and never reads, the pickles of plain values that PyTorch's analyser reads.
-    "tfring/recorder/torch_format.py",
+    "tfring/commands/torch_format.py",
 }
 PICKLES = {
     *("pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "allow_pickle"),

@@ -12,7 +12,7 @@ from tfring.explain.processes import Seen
 from tfring.recorder.job import JobRecords
 from tfring.recorder.layout import CallFlags, EventType, RankState
 from tfring.recorder.process_sets import members_of_sets
-from tfring.recorder.reader import Call, Event
+from tfring.recorder.reader import Call, Event, last_sign
 from tfring.recorder.take_stacks import KEEPS_LOCK
 from tfring.texts.ranks import listed, ranks_text
 
@@ -70,12 +70,8 @@ class Situation:
         return max(alive) if alive else max(self.last_sign(rank) for rank in self.ranks)
 
     def last_sign(self, rank: int) -> int:
-        """Returns when a rank last wrote to its record."""
-        record = self.job.records[rank]
-        times = [int(record.header["awake"]), int(record.header["started_monotonic"])]
-        times += [t for call in record.calls for t in (call.submitted, call.ended)]
-        times += [event.time for event in record.events]
-        return self.job.common(rank, max(times))
+        """Returns when a rank is last known to have run."""
+        return self.job.common(rank, last_sign(self.job.records[rank]))
 
     def common(self, rank: int, time: int) -> int:
         """Returns a time of a rank on the common clock."""

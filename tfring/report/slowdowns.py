@@ -1,4 +1,8 @@
-"""Ranks that have become slow: since which step, by how much, and in what."""
+"""What counts as a slow rank, for the report of a job and for its explanation.
+
+A rank has become slow at a change point: since which step, by how much, and in what. One that was
+slow from the beginning has none, and is known by how much the others wait for it.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,14 @@ INPUT = "input pipeline"
 COMPUTE = "computation"
 OWN_WORK = "own work (input or computation)"
 COMMUNICATION = "communication"
+
+# A rank is slow all along if it was the last in so many of the late calls or steps, and all others
+# waited for it for so much of the time.
+_SHARE_OF_LATE = 0.75
+_SHARE_OF_TIME = 0.2
+_LEAST_LATE = 8
+# A wait of fewer nanoseconds is noise of the machine.
+_NOTABLE = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -80,6 +92,28 @@ def find_slowdowns(steps: JobSteps) -> list[Slowdown]:
     for one, until in worse(find_changes(shared), least):
         found.append(_slowdown(steps, None, one, until, COMMUNICATION))
     return sorted(found, key=lambda one: one.step)
+
+
+def always_slow(last_rank: Array, waited: Array, time: float) -> tuple[int, Array] | None:
+    """Finds a rank that comes last again and again, which has no change to be found by.
+
+    Args:
+        last_rank: By call or step: which rank was the last; -1: not known.
+        waited: By call or step: nanoseconds for which all others have waited for it.
+        time: Nanoseconds that all these calls or steps took.
+
+    Returns:
+        The rank, and the positions of the calls or steps that were late because of it; None: there
+        is no such rank.
+    """
+    late = np.flatnonzero((waited > _NOTABLE) & (last_rank >= 0))
+    if len(late) < _LEAST_LATE:
+        return None
+    rank = int(np.bincount(last_rank[late]).argmax())
+    own = late[last_rank[late] == rank]
+    if len(own) < _SHARE_OF_LATE * len(late) or waited[own].sum() < _SHARE_OF_TIME * time:
+        return None
+    return rank, own
 
 
 def _slowdown(

@@ -41,6 +41,7 @@ def show(report: Report, console: Console) -> None:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print()
     console.print(time_table(report))
+    console.print()
     console.print(traffic_table(report))
 
 
@@ -69,6 +70,8 @@ def sentences(report: Report) -> list[str]:
             f"The others waited longest for rank {slowest.rank} ({slowest.host}): "
             f"{_ms(slowest.late / len(steps.number))} per step."
         )
+    if report.always_slow is not None:
+        lines.append(f"Rank {report.always_slow} has been slower than the others all along.")
     lines += [f"{one.text()[0].upper()}{one.text()[1:]}." for one in report.slowdowns]
     lines += [f"Rank {rank} noted: {text}" for rank, text in report.notes]
     return lines

@@ -16,6 +16,13 @@ namespace tfring {
 
 struct PlanMarks;
 
+// Is told by the thread that runs plans how much they send to each rank.
+class TrafficSink {
+ public:
+  virtual ~TrafficSink() = default;
+  virtual void SentTo(Rank to, int64_t bytes) = 0;
+};
+
 // One tensor of a collective on this rank. `input` and `output` may be the same address (a
 // forwarded buffer); they never overlap otherwise. The memory stays valid until the completion. It
 // is host memory unless a DeviceCall says otherwise.
@@ -60,8 +67,9 @@ struct Collective {
   std::vector<std::vector<int64_t>> block_bytes;
   // Alltoall: what this rank sends to member m of buffer t.
   std::vector<std::vector<int64_t>> send_bytes;
-  PlanMarks* marks = nullptr;  // not null: where a backend of the host notes how far it is
-  HopSink* hops = nullptr;     // the same for messages between ranks
+  PlanMarks* marks = nullptr;      // not null: where a backend of the host notes how far it is
+  HopSink* hops = nullptr;         // the same for messages between ranks
+  TrafficSink* traffic = nullptr;  // and for their bytes
 };
 
 // Of one input of a collective that adds: how many of its elements are not finite, where any are.

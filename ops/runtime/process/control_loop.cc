@@ -219,6 +219,7 @@ void ControlLoop::StartPlan(const PlanRun& run) {
   Count(collective->buffers, calls.size());
   collective->marks = RecordPlan(run, collective->buffers, now);
   if (recorder_ != nullptr) collective->hops = recorder_->hops().sink();
+  collective->traffic = recorder_;
   backend_->Submit(std::move(*collective));
 }
 

@@ -9,6 +9,7 @@
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
+#include "ops/runtime/interfaces/collective_backend.h"
 #include "ops/runtime/interfaces/plan_marks.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
@@ -37,7 +38,7 @@ struct RecordIdentity {
 // The first four functions are for one thread at a time (the call table's lock sees to that),
 // PlanQueued for the control thread, the others thread-safe. Lives for one generation, longer than
 // all that use it.
-class Recorder {
+class Recorder final : public TrafficSink {
  public:
   static Result<std::unique_ptr<Recorder>> Create(const RecordIdentity& identity);
 
@@ -65,6 +66,9 @@ class Recorder {
   void Event(EventType type, StatusCode code, int64_t value, std::string_view text);
   void Awake(TimePoint now) { header().awake.store(now, std::memory_order_relaxed); }
   void Sent(int64_t bytes, int64_t cache_hits);
+  void SentTo(Rank to, int64_t bytes) override {
+    memory_->rank(to).sent.fetch_add(bytes, std::memory_order_relaxed);
+  }
   void State(RankState state) { header().state.store(static_cast<int32_t>(state)); }
 
   // The program is in step `step` since now, and has trained on `samples` so far. Negative values

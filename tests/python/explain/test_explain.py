@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from made_jobs import SECOND, START, call, event, job, record
+from made_records import write_training
 
 from tfring.explain.causes import Cause
 from tfring.explain.explain import explain
 from tfring.explain.processes import Seen
+from tfring.recorder.job import load_job
 from tfring.recorder.layout import EventType, RankState
 from tfring.recorder.reader import Call
 from tfring.recorder.take_stacks import KEEPS_LOCK, NO_STACKS
+from tfring.report.summary import make_report
+from tfring.report.text import sentences
 
 RUNS = Seen("running", busy=False)
 STACKS = """Thread [MainThread] (most recent call first):
@@ -211,3 +217,27 @@ def test_who_joins_a_process_set_is_still_needed_in_others() -> None:
     records[1] = record(1, 2, [*steps(20), everywhere], 30)
     found = explain(job([replace(one, events=[sets]) for one in records]), {0: RUNS, 1: RUNS})
     assert found.ranks != (0, 1)
+
+
+@pytest.mark.parametrize(
+    "slow_from", [100, 0, None], ids=["becomes slow", "always slow", "healthy"]
+)
+def test_a_rank_is_slow_by_a_change_or_all_along(tmp_path: Path, slow_from: int | None) -> None:
+    own = 20 * np.random.default_rng(1).lognormal(0, 0.05, (3, 300))
+    if slow_from is not None:
+        own[2, slow_from:] += 10
+    made = load_job([write_training(tmp_path, own, state=RankState.RUNNING)])
+    found, report = explain(made, dict.fromkeys(range(3), RUNS)), make_report(made)
+    if slow_from is None:
+        assert found.cause is Cause.NOTHING
+        assert report.always_slow is None and report.slowdowns == ()
+        return
+    assert (found.cause, found.ranks) == (Cause.SLOW, (2,))
+    if slow_from:
+        (change,) = report.slowdowns
+        assert change.text() in found.text and abs(change.step - slow_from) <= 2
+        assert report.always_slow is None
+    else:
+        assert "rank 2 (host here, process" in found.text and "slower than the others" in found.text
+        assert report.always_slow == 2 and report.slowdowns == ()
+        assert "Rank 2 has been slower than the others all along." in sentences(report)

@@ -16,7 +16,7 @@ from tfring.live.rows import Row, _efficiency, row_from_json, row_of
 from tfring.live.table import header, page
 from tfring.live.threads import describe_stacks
 from tfring.recorder import layout
-from tfring.recorder.reader import read_record
+from tfring.recorder.reader import read_newest
 
 SECOND = 1_000_000_000
 NOW = 1000 * SECOND
@@ -24,27 +24,22 @@ HEAD = "(most recent call first):\n"
 
 
 def row(rank: int, **more: Any) -> Row:
+    written = {"job": "j", "size": 4, "rank": rank, "generation": 1, "host": "h"}
+    written |= {"pid": 100 + rank, "state": int(layout.RankState.RUNNING)}
+    record = {name: written.get(name, 0) for name in layout.HEADER.names or ()}
+    record |= {name: more.pop(name) for name in list(more) if name in record and name != "step"}
     given: dict[str, Any] = {
-        "job": "j",
-        "size": 4,
-        "rank": rank,
-        "generation": 1,
-        "host": "h",
-        "pid": 100 + rank,
+        "record": record,
         "time": NOW,
         "process": "running",
-        "state": "running",
         "step": 10,
-        "samples": 0,
-        "bytes": 0,
-        "collectives": 0,
         "memory": 1,
         "waiting": 0,
         "running": 0,
         "last": "x",
         "last_at": NOW,
         "asked": [],
-        "members": list(range(more.get("size", 4))),
+        "members": list(range(int(record["size"]))),
         "all_asked": True,
         "waits_peer": -1,
         "waits_since": 0,
@@ -109,10 +104,10 @@ def test_the_members_come_from_the_record(tmp_path: Path) -> None:
     }
     path = tmp_path / "rank-1.record"
     write_record(path, 1, 4, calls=[call], events=[sets])
-    assert row_of(read_record(path, newest=1)).members == [1, 3]
+    assert row_of(read_newest(path, 10)).members == [1, 3]
     kind = layout.KINDS.index("send/recv")
     write_record(path, 1, 4, calls=[{**call, "kind": kind, "root": 0, "peer": 1}])
-    assert row_of(read_record(path, newest=1)).members == [0, 1]
+    assert row_of(read_newest(path, 10)).members == [0, 1]
 
 
 def test_a_wait_in_the_middle_names_the_peer() -> None:
@@ -121,7 +116,8 @@ def test_a_wait_in_the_middle_names_the_peer() -> None:
 
 
 def test_processes_that_do_not_run() -> None:
-    states = [("gone", "running"), ("gone", "left"), ("gone", "failed"), ("stopped", "running")]
+    running, left, failed = layout.RankState
+    states = [("gone", running), ("gone", left), ("gone", failed), ("stopped", running)]
     found = doing(*(row(i, process=p, state=s) for i, (p, s) in enumerate(states)))
     assert found == ["gone", "has left", "has failed", "stopped"]
 
