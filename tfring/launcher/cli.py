@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tfring.commands import ALL, Command, report
 from tfring.comparison.runs import compare_runs
+from tfring.config import SettingError, read_settings
 from tfring.explain.launched import RECORD_DIR, RunRecords
 from tfring.launcher import doctor
 from tfring.launcher.job import JobRunner
@@ -108,7 +110,7 @@ def _run(options: argparse.Namespace, **environment: str) -> int:
         all_info=options.show_tensorflow_info,
         merge_lines=not options.no_merge_lines,
     )
-    timeline = None if options.timeline is None else Path(options.timeline)
+    timeline = _timeline_of(variables)
     with RunRecords(variables) as records:
         if timeline is not None:
             _timeline(merge.clear, timeline)
@@ -119,6 +121,14 @@ def _run(options: argparse.Namespace, **environment: str) -> int:
         if options.report:
             _print_report(records)
     return code
+
+
+def _timeline_of(variables: Mapping[str, str]) -> Path | None:
+    """Returns where the ranks write a timeline; None: nowhere, or they refuse their settings."""
+    with contextlib.suppress(SettingError):
+        timeline = read_settings(variables).timeline
+        return None if timeline is None else Path(timeline).absolute()
+    return None
 
 
 def _timeline(do: Callable[[Path], object], path: Path) -> None:

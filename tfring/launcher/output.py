@@ -252,7 +252,7 @@ class OutputMerger:
         self.release_all()
         sink = self._sinks["stderr"]
         self._end_line(sink)
-        sink.file.write(text.encode() + b"\n")
+        sink.file.write(text.encode("utf-8", "surrogateescape") + b"\n")
         sink.file.flush()
 
     def release_all(self) -> None:

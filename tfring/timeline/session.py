@@ -164,14 +164,13 @@ def attach(
         rank: Which one.
         local_rank: Its number on its host.
         megabytes: How large its spool may become.
-        timeline: TFRING_TIMELINE. "DYNAMIC" is Horovod's way to say that the program calls
-            `start_timeline`.
+        timeline: TFRING_TIMELINE; None: the program may call `start_timeline`.
         mark_cycles: TFRING_TIMELINE_MARK_CYCLES.
         take_hops: The binding's function.
     """
     with _lock:
         _state.here = _Here(rank, local_rank, megabytes, take_hops)
-    if not timeline or timeline.upper() == "DYNAMIC":
+    if timeline is None:
         return
     try:
         start_timeline(timeline, mark_cycles)

@@ -166,7 +166,7 @@ def test_ranks_that_were_killed(tmp_path):
         header=REPORT + LOOP,
     )
     path = tmp_path / "job.json"
-    job = start("-np", 2, "--timeline", path, sys.executable, script, tmp_path)
+    job = start("-np", 2, sys.executable, script, tmp_path, HOROVOD_TIMELINE=str(path))
     pids = [tmp_path / f"pid{rank}" for rank in range(2)]
     try:
         assert wait_until(lambda: all(pid.exists() for pid in pids))
