@@ -125,7 +125,7 @@ std::vector<BadCall> CallTable::Locate(uint64_t sequence,
   size_t first = 0;  // buffer of the plan that is the call's first
   for (CallId id : plan->second.calls) {
     auto it = calls_.find(id);
-    if (it == calls_.end()) return bad;  // `early`: its plan was on a device
+    if (it == calls_.end()) return bad;  // aborted meanwhile, and so are the others
     const Accepted& call = it->second;
     const size_t count = std::max(call.running.shapes.size(), call.running.call.buffers.size());
     BadCall here;
