@@ -26,6 +26,12 @@ struct TensorBuffer {
   int64_t output_bytes = 0;
 };
 
+inline int64_t InputBytes(const std::vector<TensorBuffer>& buffers) {
+  int64_t bytes = 0;
+  for (const TensorBuffer& buffer : buffers) bytes += buffer.input_bytes;
+  return bytes;
+}
+
 // Consecutive buffers of a collective that are in device memory: those of one call.
 struct DeviceCall {
   std::shared_ptr<DeviceStream> stream;

@@ -6,15 +6,6 @@
 #include "ops/runtime/base/clock.h"
 
 namespace tfring {
-namespace {
-
-int64_t InputBytes(const LocalCall& call) {
-  int64_t bytes = 0;
-  for (const TensorBuffer& buffer : call.buffers) bytes += buffer.input_bytes;
-  return bytes;
-}
-
-}  // namespace
 
 Status CallTable::Add(Request* request, LocalCall* call, uint64_t attempt) {
   Accepted accepted;
@@ -32,7 +23,8 @@ Status CallTable::Add(Request* request, LocalCall* call, uint64_t attempt) {
   }
   const CallId id = next_id_++;
   if (recorder_ != nullptr) {
-    accepted.record = recorder_->Submitted(*request, InputBytes(*call), call->early, attempt, now);
+    accepted.record =
+        recorder_->Submitted(*request, InputBytes(call->buffers), call->early, attempt, now);
   }
   accepted.running.call = std::move(*call);
   calls_.emplace(id, std::move(accepted));

@@ -189,9 +189,7 @@ void ControlLoop::Record(const EngineEffects& effects) {
 PlanMarks* ControlLoop::RecordPlan(const PlanRun& run, const std::vector<TensorBuffer>& buffers,
                                    TimePoint now) {
   if (recorder_ == nullptr) return nullptr;
-  int64_t bytes = 0;
-  for (const TensorBuffer& buffer : buffers) bytes += buffer.input_bytes;
-  return recorder_->PlanQueued(run, buffers.size(), bytes, now);
+  return recorder_->PlanQueued(run, buffers.size(), InputBytes(buffers), now);
 }
 
 void ControlLoop::StartPlan(const PlanRun& run) {
