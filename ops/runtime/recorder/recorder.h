@@ -31,7 +31,8 @@ struct RecordIdentity {
 // The flight recorder: what this rank has called and run of late, and what happened to it, in
 // memory that is shared with a file and that other processes read (see record_layout.h). Rings keep
 // the newest entries; an entry that has not ended yet keeps its slot as long as the ring has
-// others. Nothing here allocates, waits or fails after Create.
+// others. After Create nothing here allocates, waits or fails, except OriginOf and the hops, which
+// are for those who ask.
 //
 // The first four functions are for one thread at a time (the call table's lock sees to that),
 // PlanQueued for the control thread, the others thread-safe. Lives for one generation, longer than
