@@ -179,7 +179,7 @@ class Settings:
         metrics_addr: The IP address of this endpoint.
         metrics_token_file: The file with the token that it wants, or None.
         otel_plan_seconds: Plans that take longer become spans; None: nothing does.
-        timeline: The file for a timeline, or None.
+        timeline: The file for a timeline; None: none, or the program starts it.
         timeline_mark_cycles: Whether it says when plans came.
         timeline_megabytes: What a rank keeps of it at most.
         unknown: One warning for every ``TFRING_X`` that nobody knows.
@@ -230,6 +230,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     """
     values = _collect(environ)
     port, metrics = values.get("RENDEZVOUS_PORT"), values.get("METRICS_PORT")
+    timeline = values.get("TIMELINE", "")
     return Settings(
         runtime={name: values[name] for name in RUNTIME_SETTINGS if name in values},
         interfaces=tuple(i.strip() for i in values.get("INTERFACE", "").split(",") if i.strip()),
@@ -253,7 +254,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         metrics_addr=_ip_address("METRICS_ADDR", values, DEFAULT_METRICS_ADDR),
         metrics_token_file=values.get("METRICS_TOKEN_FILE") or None,
         otel_plan_seconds=_seconds("OTEL_PLAN_SECONDS", values, 0.0) or None,
-        timeline=values.get("TIMELINE") or None,
+        timeline=None if timeline.upper() in ("", "DYNAMIC") else timeline,
         timeline_mark_cycles=_switch("TIMELINE_MARK_CYCLES", values),
         timeline_megabytes=_integer(
             "TIMELINE_MEGABYTES",

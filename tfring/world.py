@@ -6,6 +6,7 @@ Importing this loads neither TensorFlow nor MPI.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import logging
 import multiprocessing
@@ -217,11 +218,12 @@ def shutdown() -> None:
 
 def _leave(error: str) -> None:
     """Shuts down; the errors of the other ranks name `error`, unless it is ""."""
-    with _lock:
+    with contextlib.ExitStack() as afterwards, _lock:
         if _state.pid != os.getpid():
             return
         if not is_initialized():
             return
+        afterwards.callback(OBSERVERS.afterwards)  # when the lock is free again
         interrupts.unwatch()
         path = own_path()
         with OBSERVERS.ending():

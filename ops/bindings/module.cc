@@ -217,6 +217,9 @@ void DefineRecord(py::module_& m) {
   m.def(
       "mark", [](const std::string& text) { ProcessRuntime::Get().Mark(text); }, arg("text"),
       "Adds a line of the program to the record.");
+  m.def(
+      "pause_record", [](bool paused) { ProcessRuntime::Get().PauseRecord(paused); }, arg("paused"),
+      "While it is paused, calls leave no trace in the record: for measuring what that costs.");
   m.def("name_tensors", &NameGradients, arg("collective"), arg("variables"), arg("loss_scaled"),
         "Reports of NaN and Inf name the tensors of this collective as gradients of these "
         "variables.");

@@ -83,7 +83,8 @@ def test_one_rank(venv: Path) -> None:
 def test_two_ranks_under_the_launcher(venv: Path) -> None:
     script = venv / "script.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    printed = run(venv, "tfring", "run", "-np", "2", str(venv / "bin" / "python"), str(script))
+    launch = ("tfring", "run", "--no-merge-lines", "-np", "2")
+    printed = run(venv, *launch, str(venv / "bin" / "python"), str(script))
     assert printed.count("sum over 2 is 3") == 2
 
 

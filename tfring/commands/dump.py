@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tfring.recorder.files import settled_copy
 from tfring.recorder.job import JobRecords, load_job
+from tfring.recorder.reader import RecordError
 from tfring.recorder.stacks import stacks_file
 from tfring.recorder.torch_format import write_torch_traces
 
@@ -58,10 +59,14 @@ def copy_records(job: JobRecords, output: str | None) -> str:
         How many ranks, and where, for the user.
 
     Raises:
+        RecordError: The folder is the one where the records are.
         OSError: A file cannot be read or written.
     """
     folder = Path(output or f"tfring-{job.job}")
     folder.mkdir(parents=True, exist_ok=True)
+    # A rank that runs would die if its file became shorter under it.
+    if any(folder.samefile(record.path.parent) for record in job.records.values()):
+        raise RecordError(f"the records are in {folder} already: name another folder with -o")
     for record in job.records.values():
         (folder / record.path.name).write_bytes(settled_copy(record.path))
         stacks = stacks_file(record.path)

@@ -9,13 +9,12 @@ from tfring.explain.causes import Cause, Finding
 from tfring.explain.situation import (
     SECOND,
     Situation,
-    listed,
-    ranks_text,
     seconds,
     upper_first,
 )
 from tfring.recorder.layout import EventType
 from tfring.recorder.reader import Call, Event
+from tfring.texts.ranks import listed, ranks_text
 
 # A running process writes to its record with every heartbeat, every 5 s by default.
 _SILENT = 15 * SECOND

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from tfring.explain.causes import Cause, Finding
-from tfring.explain.situation import SECOND, Situation, ranks_text, seconds, upper_first
+from tfring.explain.situation import SECOND, Situation, seconds, upper_first
+from tfring.texts.ranks import ranks_text
 
 # The newest calls are judged, of at most so long a time; with fewer there is no telling.
 _WINDOW_CALLS = 400
@@ -81,5 +82,8 @@ def nothing(s: Situation) -> Finding:
         f"least {calls} calls, the last one {seconds(idle)} ago."
     )
     if waiters:
-        text += f" At present {waiters}, no longer than is usual in this job."
+        first = any(call.invocation == 1 for calls in s.waiting.values() for call in calls)
+        usual = "for the first time: others may still load or compile"
+        how = usual if first else "no longer than is usual in this job"
+        text += f" At present {waiters}, {how}."
     return Finding(Cause.NOTHING, (), (), upper_first(text), "")

@@ -7,18 +7,19 @@ import dataclasses
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tfring.commands import ALL, Command, report
 from tfring.comparison.runs import compare_runs
+from tfring.config import read_settings
 from tfring.explain.launched import RECORD_DIR, RunRecords
 from tfring.launcher import doctor
 from tfring.launcher.job import JobRunner
 from tfring.launcher.options import add_options, job_options
 from tfring.launcher.output import OutputMerger
 from tfring.launcher.placement import UsageError, is_local
-from tfring.timeline.session import finish
+from tfring.timeline import merge
 from tfring.version import __version__
 
 
@@ -108,19 +109,29 @@ def _run(options: argparse.Namespace, **environment: str) -> int:
         all_info=options.show_tensorflow_info,
         merge_lines=not options.no_merge_lines,
     )
+    timeline = _timeline_of(variables)
     with RunRecords(variables) as records:
+        if timeline is not None:
+            _timeline(merge.clear, timeline)
         code = JobRunner(job, merger, records).run()
-        if options.timeline is not None:
-            _finish_timeline(Path(options.timeline))
+        if timeline is not None:
+            # Of ranks of this host that were killed before they could write it.
+            _timeline(merge.finish, timeline)
         if options.report:
             _print_report(records)
     return code
 
 
-def _finish_timeline(path: Path) -> None:
-    """Writes the timeline of ranks of this host that were killed before they could."""
+def _timeline_of(variables: Mapping[str, str]) -> str | None:
     try:
-        finish(path)
+        return read_settings(variables).timeline
+    except ValueError:  # the ranks say which variable is wrong
+        return None
+
+
+def _timeline(do: Callable[[Path], object], path: str) -> None:
+    try:
+        do(Path(path).absolute())
     except Exception as error:  # the exit code is that of the job
         print(f"tfring run: the timeline could not be written: {error}", file=sys.stderr)
 

@@ -162,7 +162,12 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write a timeline of the job for Perfetto: see docs/timeline.md",
     )
-    add("--timeline-mark-cycles", action="store_true", help="mark when plans came from rank 0")
+    add(
+        "--timeline-mark-cycles",
+        action="store_true",
+        default=None,
+        help="mark when plans came from rank 0",
+    )
     add("--no-timeline-mark-cycles", dest="timeline_mark_cycles", action="store_false")
     add("--verbose", action="store_true", help="print which rank is started on which host")
 
@@ -210,6 +215,7 @@ def environment_of(options: argparse.Namespace) -> dict[str, str]:
         values["TFRING_LOG_FORMAT"] = options.log_format
     if options.timeline is not None:
         values["TFRING_TIMELINE"] = os.path.abspath(options.timeline)
+    if options.timeline_mark_cycles is not None:
         values["TFRING_TIMELINE_MARK_CYCLES"] = str(int(options.timeline_mark_cycles))
     if options.horovod:
         values["PYTHONPATH"] = search_path(os.environ)

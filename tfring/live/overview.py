@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfring.live.rows import Row
+from tfring.texts.ranks import ranks_text
 
 # Ranks wait for each other all the time; what takes longer is shown. Seconds.
 SHOWN_WAIT = 2.0
@@ -171,19 +172,6 @@ def not_called(row: Row, rows: Sequence[Row]) -> list[int]:
             one[:3] == wanted or (one[0] in sets and one[3] == "join") for one in other.asked
         )
     ]
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Returns "rank 3", or "ranks 0-2, 5"."""
-    ordered = sorted(ranks)
-    parts = []
-    start = 0
-    for i, rank in enumerate(ordered):
-        if i + 1 == len(ordered) or ordered[i + 1] != rank + 1:
-            first = ordered[start]
-            parts.append(str(rank) if first == rank else f"{first}-{rank}")
-            start = i + 1
-    return f"rank{'s' if len(ordered) != 1 else ''} {', '.join(parts)}"
 
 
 def _trouble(row: Row) -> str:

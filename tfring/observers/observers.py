@@ -44,16 +44,21 @@ class Observer:
         begin: Called when the runtime runs.
         leaving: Called before the runtime ends.
         end: Called after the runtime has ended; init may follow.
+        afterwards: Called at last, when no lock is held: for what may take long. By then init may
+            have been called on another thread.
     """
 
     name: str
     begin: Callable[[Here], None]
     leaving: Callable[[], None] = _nothing
     end: Callable[[], None] = _nothing
+    afterwards: Callable[[], None] = _nothing
 
 
 class Observers:
-    """Begins observers in their order and ends them in the other. The caller's lock guards it.
+    """Begins observers in their order and ends them in the other.
+
+    The caller's lock guards it, but for `afterwards`.
 
     Args:
         observers: What there is.
@@ -87,6 +92,12 @@ class Observers:
             for observer in begun:
                 with _as_warning(f"{observer.name} could not end"):
                     observer.end()
+
+    def afterwards(self) -> None:
+        """Does what observers do after their end; without a lock."""
+        for observer in self._observers:
+            with _as_warning(f"{observer.name} could not end"):
+                observer.afterwards()
 
 
 @contextlib.contextmanager

@@ -51,7 +51,8 @@ OBSERVERS = Observers(
             end=lambda: set_own(None),
         ),
         Observer(
-            "the timeline", _attach_timeline, leaving=session.about_to_leave, end=session.detach
+            *("the timeline", _attach_timeline, session.about_to_leave, session.detach),
+            afterwards=session.make_files,
         ),
         Observer(
             "the metrics",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -122,5 +121,8 @@ def _copies(path: Path) -> tuple[bytes, bytes, bytes]:
 
 
 def text_of(value: Any) -> str:
-    """Returns a text that ends with a zero byte, or with its field."""
-    return os.fsdecode(bytes(value).split(b"\0")[0])
+    """Returns a text that ends with a zero byte, or with its field.
+
+    Of a long text the middle is left out, which may cut letters of several bytes in two.
+    """
+    return bytes(value).split(b"\0")[0].decode("utf-8", "replace")

@@ -9,15 +9,21 @@ import stat
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-from tfring.recorder.reader import RecordError, own_boot, process_state, read_header
+from tfring.recorder.layout import EventType, RankState
+from tfring.recorder.reader import RecordError, own_boot, process_state, read_header, read_rings
 
 SUFFIX = ".record"
 # Of jobs that are over, so many folders stay: those that failed or were killed.
 KEPT_JOBS = 3
+# Of those that one `tfring run` has had, also of those that ended well.
+KEPT_IN_RUN = 1
 # Of a rank in another container nothing is known but when its runtime was last awake, which it is
 # every few seconds unless it is stopped.
 _OVER_AFTER = 24 * 3600 * 1_000_000_000
+# The ranks of a job have their records long before its folder is so old, unless they failed to.
+_START_SECONDS = 3600.0
 # How folders begin that `tfring run` makes: in them are those of the jobs.
 _RUN = "run-"
 
@@ -28,8 +34,9 @@ def record_options(job: str, rank: int, given: str | None, first_of_host: bool) 
     Args:
         job: The job's number, equal on all its ranks.
         rank: Ours.
-        given: The folder that the user wants, where records stay; None: `default_folder`, where
-            those of jobs that ended well are removed.
+        given: The folder that the user wants, where records stay, or that `tfring run` has made,
+            where they stay until it ends; None: `default_folder`, where those of jobs that ended
+            well are removed.
         first_of_host: Whether this rank throws away what jobs before have left behind.
 
     Returns:
@@ -44,8 +51,8 @@ def record_options(job: str, rank: int, given: str | None, first_of_host: bool) 
         if given is None:
             _check_own(base)
         folder.mkdir(mode=0o700, exist_ok=True)
-        if given is None and first_of_host:
-            _throw_away(base, folder)
+        if first_of_host and (given is None or is_run_folder(base)):
+            _throw_away(base, folder, KEPT_JOBS if given is None else KEPT_IN_RUN)
     except OSError:
         return options
     options["path"] = str(folder.absolute() / f"rank-{rank}{SUFFIX}")
@@ -67,7 +74,7 @@ def make_run_folder() -> Path | None:
         folder = Path(tempfile.mkdtemp(prefix=_RUN, dir=base))
     except OSError:
         return None
-    _throw_away(base, folder)
+    _throw_away(base, folder, KEPT_JOBS)
     return folder
 
 
@@ -93,12 +100,12 @@ def memory_folder() -> Path:
 
 def jobs(base: Path | None = None) -> list[Path]:
     """Returns the folders of jobs that have records on this host, the newest first."""
-    base = base or default_folder()
-    with contextlib.suppress(OSError):
-        folders = [*base.iterdir(), *base.glob(f"{_RUN}*/*")]
-        folders = [path for path in folders if any(path.glob(f"*{SUFFIX}"))]
-        return sorted(folders, key=_made, reverse=True)
-    return []
+    folders = _inside(base or default_folder())
+    for folder in folders[:]:
+        if folder.name.startswith(_RUN):
+            folders += _inside(folder)
+    found = [one for one in folders if any(path.suffix == SUFFIX for path in _inside(one))]
+    return sorted(found, key=_made, reverse=True)
 
 
 def record_files(folder: Path) -> list[Path]:
@@ -110,6 +117,13 @@ def end_job(path: str) -> None:
     """Removes the folder of a job after its last record has been removed."""
     with contextlib.suppress(OSError):
         Path(path).parent.rmdir()
+
+
+def _inside(folder: Path) -> list[Path]:
+    """Returns what is in a folder; nothing if it is none, or has been removed meanwhile."""
+    with contextlib.suppress(OSError):
+        return list(folder.iterdir())
+    return []
 
 
 def _made(folder: Path) -> float:
@@ -127,22 +141,27 @@ def _check_own(base: Path) -> None:
         base.chmod(0o700)
 
 
-def _throw_away(base: Path, own: Path) -> None:
-    """Removes all but the newest folders of jobs of which no process is left."""
+def _throw_away(base: Path, own: Path, kept: int) -> None:
+    """Removes folders of jobs that are over, but for so many of the newest."""
     over = [folder for folder in jobs(base) if folder != own and _is_over(folder)]
-    for folder in over[KEPT_JOBS:]:
+    for folder in over[kept:]:
         shutil.rmtree(folder, ignore_errors=True)
-    for folder in base.glob(f"{_RUN}*"):
-        if folder != own:
-            with contextlib.suppress(OSError):
-                folder.rmdir()  # if it is empty; a rank that comes later makes it anew
+    for folder in base.iterdir():
+        if folder == own:
+            continue
+        with contextlib.suppress(OSError):
+            started = time.time() - folder.stat().st_mtime > _START_SECONDS
+            if started or folder.name.startswith(_RUN):
+                folder.rmdir()  # if it is empty; in that of a run a later rank makes it anew
 
 
 def _is_over(folder: Path) -> bool:
+    """Whether every rank's process is gone, or has left this job."""
     for path in record_files(folder):
         try:
             header = read_header(path)
-            if header["boot"] != own_boot():  # from before the machine started
+            # One of another boot is from before the machine started.
+            if header["boot"] != own_boot() or _has_left(path, header):
                 continue
             state = process_state(header)
             asleep = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - header["awake"]
@@ -151,3 +170,10 @@ def _is_over(folder: Path) -> bool:
         except (OSError, RecordError):
             continue
     return True
+
+
+def _has_left(path: Path, header: dict[str, Any]) -> bool:
+    """Whether the rank has shut down; its process may go on with another job."""
+    if header["state"] == RankState.FAILED:
+        return bool((read_rings(path).events["type"] == EventType.SHUTDOWN).any())
+    return bool(header["state"] == RankState.LEFT)

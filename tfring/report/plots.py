@@ -12,7 +12,7 @@ import numpy as np
 from tfring.recorder.gradients import Array
 from tfring.report.job_steps import JobSteps
 from tfring.report.summary import Report
-from tfring.report.text import size_text
+from tfring.texts.sizes import size_text
 
 # Colours of C. Wong's palette that all can tell apart: "Points of view: color blindness", Nature
 # Methods 8, 2011.

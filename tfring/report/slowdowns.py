@@ -66,9 +66,10 @@ def find_slowdowns(steps: JobSteps) -> list[Slowdown]:
     found: list[Slowdown] = []
     least = LEAST_SHARE * float(np.median(steps.total))
     total = steps.total.mean(axis=0)
+    more = excess(steps.own)
     for position, rank in enumerate(steps.ranks):
         own = steps.own[position]
-        changes = find_changes(excess(steps.own, position))
+        changes = find_changes(more[position])
         ends = [*(one.index for one in changes), len(own)][1:]
         end_of = {one.index: end for one, end in zip(changes, ends, strict=True)}
         for one, until in worse(changes, least):
@@ -88,15 +89,28 @@ def _slowdown(
     return Slowdown(rank, int(steps.number[change.index]), change.shift, part, again)
 
 
-def excess(own: Array, position: int) -> Array:
-    """Returns by how much more than the other ranks a rank has worked, by step.
+def excess(own: Array) -> Array:
+    """Returns by how much more than the median of the others each rank has worked.
 
     Args:
         own: Own work by rank and step.
-        position: Which row is the rank's.
+
+    Returns:
+        By rank and step; of a single rank its own work.
     """
-    others = np.delete(own, position, axis=0)
-    more: Array = own[position] - (np.median(others, axis=0) if len(others) else 0.0)
+    others = len(own) - 1
+    if others < 1:
+        return own * 1.0
+    order = np.argsort(own, axis=0)
+    ordered = np.take_along_axis(own, order, axis=0)
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(len(own))[:, np.newaxis], axis=0)
+
+    def of_others(number: int) -> Array:
+        """The value of this place among the others: one more where the rank itself is before."""
+        return np.take_along_axis(ordered, number + (place <= number), axis=0)
+
+    more: Array = own - (of_others((others - 1) // 2) + of_others(others // 2)) / 2
     return more
 
 

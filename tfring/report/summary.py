@@ -104,12 +104,12 @@ def make_report(job: JobRecords) -> Report:
         _summary(record, steps, late.get(rank, 0), _last(first, rank))
         for rank, record in job.records.items()
     ]
-    notes = [
-        (rank, event.text)
+    notes = sorted(
+        (job.common(rank, event.time), rank, event.text)
         for rank, record in job.records.items()
         for event in record.events
         if event.type == EventType.MARK and event.text
-    ]
+    )
     return Report(
         job=job.job,
         size=job.size,
@@ -117,7 +117,7 @@ def make_report(job: JobRecords) -> Report:
         ranks=tuple(ranks),
         steps=steps,
         slowdowns=tuple(find_slowdowns(steps)),
-        notes=tuple(notes[-_NOTES:]),
+        notes=tuple((rank, text) for _, rank, text in notes[-_NOTES:]),
     )
 
 

@@ -210,6 +210,9 @@ def to_record(path: Path, record: Path, most: int | None = None) -> int:
             left_out += len(ring) - most if name == "call" else 0
             ring = ring[-most:]
         numbers[f"{name}_slots"] = len(ring)
+        if name == "call" and len(ring):
+            # Calls that came after the last header: readers leave out what it does not count.
+            numbers["calls"] = max(int(numbers["calls"][0]), int(ring["number"].max()))
         rings.append(ring.tobytes())
     record.write_bytes(numbers.tobytes() + b"".join(rings))
     return left_out

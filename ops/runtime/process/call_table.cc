@@ -13,7 +13,8 @@ Status CallTable::Add(Request* request, LocalCall* call, uint64_t attempt) {
   accepted.process_set = request->process_set;
   accepted.attempt = attempt;
   if (Traits(request->kind).allocates_output()) accepted.running.shapes = request->shapes;
-  const TimePoint now = recorder_ == nullptr ? 0 : MonotonicNow();
+  Recorder* const recorder = Recording(recorder_);
+  const TimePoint now = recorder == nullptr ? 0 : MonotonicNow();
   std::lock_guard<std::mutex> lock(mutex_);
   if (!closed_.ok()) return closed_;
   if (!names_.insert(accepted.key).second) {
@@ -22,9 +23,9 @@ Status CallTable::Add(Request* request, LocalCall* call, uint64_t attempt) {
                            "give this one another name");
   }
   const CallId id = next_id_++;
-  if (recorder_ != nullptr) {
+  if (recorder != nullptr) {
     accepted.record =
-        recorder_->Submitted(*request, InputBytes(call->buffers), call->early, attempt, now);
+        recorder->Submitted(*request, InputBytes(call->buffers), call->early, attempt, now);
   }
   accepted.running.call = std::move(*call);
   calls_.emplace(id, std::move(accepted));
@@ -49,6 +50,7 @@ bool CallTable::HasSubmissions() const {
 
 std::vector<RunningCall*> CallTable::Begin(uint64_t sequence, const std::vector<CallId>& ids,
                                            const std::vector<PlanItem>& items, TimePoint now) {
+  Recorder* const recorder = Recording(recorder_);
   std::vector<RunningCall*> calls;
   calls.reserve(ids.size());
   std::lock_guard<std::mutex> lock(mutex_);
@@ -56,9 +58,9 @@ std::vector<RunningCall*> CallTable::Begin(uint64_t sequence, const std::vector<
     auto it = calls_.find(ids[i]);
     TFRING_CHECK(it != calls_.end()) << "plan " << sequence << " runs call " << ids[i];
     calls.push_back(&it->second.running);
-    if (recorder_ == nullptr) continue;
-    recorder_->Planned(it->second.record, sequence, i < items.size() ? items[i].asked : AskTimes(),
-                       now);
+    if (recorder == nullptr) continue;
+    recorder->Planned(it->second.record, sequence, i < items.size() ? items[i].asked : AskTimes(),
+                      now);
   }
   plans_[sequence].calls = ids;
   return calls;

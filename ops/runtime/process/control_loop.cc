@@ -49,9 +49,12 @@ void ControlLoop::OnCompletion(Completion completion) {
   const bool ok = completion.status.ok();
   const bool launched = completion.stage == CompletionStage::kLaunched;
   const TimePoint now = MonotonicNow();
-  if (recorder_ != nullptr && launched) recorder_->PlanLaunched(sequence, now);
-  if (recorder_ != nullptr && !launched) {
-    recorder_->PlanEnded(sequence, completion.status.code(), now);
+  if (Recorder* recorder = Recording(recorder_)) {
+    if (launched) {
+      recorder->PlanLaunched(sequence, now);
+    } else {
+      recorder->PlanEnded(sequence, completion.status.code(), now);
+    }
   }
   if (!completion.bad_values.empty()) ReportValues(completion);
   bool leaving = false;
@@ -127,13 +130,13 @@ void ControlLoop::Run() {
   while (!finished) {
     const TimePoint now = MonotonicNow();
     EngineEffects effects = engine_.Step(now, Gather(std::exchange(control, {})));
-    if (recorder_ != nullptr) {
-      recorder_->Awake(now);
+    if (Recorder* recorder = Recording(recorder_)) {
+      recorder->Awake(now);
       // Not where a plan ends: backends report that with locks held which bytes_sent may need. A
       // rank whose plan was the last one is at its next heartbeat here.
-      recorder_->Sent(backend_->bytes_sent(), engine_.cache_hits());
-      Record(effects);
+      recorder->Sent(backend_->bytes_sent(), engine_.cache_hits());
     }
+    if (recorder_ != nullptr) Record(effects);
     finished = effects.finished;
     stays_ = effects.stays;
     Apply(std::move(effects));
@@ -188,8 +191,9 @@ void ControlLoop::Record(const EngineEffects& effects) {
 
 PlanMarks* ControlLoop::RecordPlan(const PlanRun& run, const std::vector<TensorBuffer>& buffers,
                                    TimePoint now) {
-  if (recorder_ == nullptr) return nullptr;
-  return recorder_->PlanQueued(run, buffers.size(), InputBytes(buffers), now);
+  Recorder* const recorder = Recording(recorder_);
+  if (recorder == nullptr) return nullptr;
+  return recorder->PlanQueued(run, buffers.size(), InputBytes(buffers), now);
 }
 
 void ControlLoop::StartPlan(const PlanRun& run) {

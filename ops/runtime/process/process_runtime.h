@@ -153,6 +153,8 @@ class TFRING_EXPORT ProcessRuntime {
   // so many nanoseconds were spent in waiting for input, each since the start; negative: unknown.
   void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
   void Mark(const std::string& text);
+  // As Recorder::Pause.
+  void PauseRecord(bool paused);
   // The messages of plans since the last call; noted from the first call to one without `go_on`.
   std::vector<Hop> TakeHops(bool go_on);
 

@@ -175,6 +175,10 @@ void RankRuntime::MarkStep(int64_t step, int64_t samples, int64_t input_nanoseco
   if (core_->recorder != nullptr) core_->recorder->MarkStep(step, samples, input_nanoseconds);
 }
 
+void RankRuntime::PauseRecord(bool paused) {
+  if (core_->recorder != nullptr) core_->recorder->Pause(paused);
+}
+
 void RankRuntime::Mark(const std::string& text) {
   if (core_->recorder != nullptr)
     core_->recorder->Event(EventType::kMark, StatusCode::kOk, 0, text);

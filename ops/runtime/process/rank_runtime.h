@@ -64,6 +64,7 @@ class RankRuntime {
   Result<std::shared_ptr<DeviceStream>> WrapStream(void* stream) const;
   void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
   void Mark(const std::string& text);
+  void PauseRecord(bool paused);
   std::vector<Hop> TakeHops(bool go_on);
 
   // Rung when the runtime has warned, closed when Shutdown begins.

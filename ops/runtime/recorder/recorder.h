@@ -1,6 +1,7 @@
 #ifndef TFRING_OPS_RUNTIME_RECORDER_RECORDER_H_
 #define TFRING_OPS_RUNTIME_RECORDER_RECORDER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -44,7 +45,7 @@ class Recorder {
   // A call was accepted; returns its number.
   uint64_t Submitted(const Request& request, int64_t bytes, bool early, uint64_t attempt,
                      TimePoint now);
-  // Its plan came, and is about to run.
+  // Its plan came, and is about to run. Number 0 is no call.
   void Planned(uint64_t number, uint64_t sequence, const AskTimes& asked, TimePoint now);
   void Ended(uint64_t number, StatusCode status, TimePoint now);
 
@@ -71,6 +72,11 @@ class Recorder {
   // change nothing.
   void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
 
+  // While it is paused, new calls and plans leave no trace here, not even that this rank is awake.
+  // A plan that began before stays open. For measuring what the record costs. Thread-safe.
+  void Pause(bool paused) { paused_.store(paused, std::memory_order_relaxed); }
+  bool paused() const { return paused_.load(std::memory_order_relaxed); }
+
   // Of a job that ended well nobody needs the file.
   void RemoveFile();
 
@@ -86,7 +92,14 @@ class Recorder {
   const std::unique_ptr<RecordMemory> memory_;
   Invocations invocations_;
   HopLog hops_;
+  std::atomic<bool> paused_{false};
 };
+
+// The record that calls and plans are written to now: null where there is none, and while it is
+// paused.
+inline Recorder* Recording(Recorder* recorder) {
+  return recorder == nullptr || recorder->paused() ? nullptr : recorder;
+}
 
 }  // namespace tfring
 

@@ -14,7 +14,7 @@ from keras_cases import FEATURES, compiled, fit, my_data
 import tfring.keras as hvd
 from tfring.keras import callbacks
 from tfring.keras.callbacks.observing.communication import NAMES
-from tfring.metrics import generation
+from tfring.recorder import own
 
 
 def gradient_bytes(model: Any) -> float:
@@ -70,7 +70,7 @@ def test_event_files_after_some_batches(tmp_path: Path) -> None:
 
 
 def test_without_a_record_values_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation._state, "record", None)
+    monkeypatch.setattr(own, "_own", None)
     model = compiled(keras.optimizers.SGD(0.1))
     history = fit(model, callbacks.CommunicationMetrics()).history
     assert all(math.isnan(history[name][0]) for name in NAMES)

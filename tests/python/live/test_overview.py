@@ -11,7 +11,7 @@ import pytest
 from made_records import entries, gradient_name, write_record
 from rich.console import Console
 
-from tfring.live.overview import Overview, overview, ranks_text
+from tfring.live.overview import Overview, overview
 from tfring.live.rows import Row, _efficiency, row_from_json, row_of
 from tfring.live.table import header, page
 from tfring.live.threads import describe_stacks
@@ -66,9 +66,9 @@ def doing(*rows: Row) -> list[str]:
 
 
 def test_who_waits_for_whom() -> None:
-    waits = "waits 5 s for ranks 1, 3 in allreduce of 'a' at train.py:7"
+    waits = "waits 5 s for ranks 1 and 3 in allreduce of 'a' at train.py:7"
     found = doing(*(row(r, asked=asked("a", 5) if r in (0, 2) else []) for r in range(4)))
-    assert found == [waits, "ranks 0, 2 wait for it", waits, "ranks 0, 2 wait for it"]
+    assert found == [waits, "ranks 0 and 2 wait for it", waits, "ranks 0 and 2 wait for it"]
 
 
 def test_short_waits_are_no_news() -> None:
@@ -196,14 +196,9 @@ def test_a_low_window_shows_the_ranks_in_trouble() -> None:
 def test_a_high_window_shows_all_of_a_state() -> None:
     view = overview([], [row(0, asked=asked("a", 5)), row(1, last="\x1b[31mx"), row(2), row(3)])
     words = " ".join(" ".join(shown(view, 80, 20)[3:]).split())
-    assert "waits 5 s for ranks 1-3 in allreduce of 'a' at train.py:7" in words.replace("  ", " ")
+    assert "waits 5 s for ranks 1, 2 and 3 in allreduce of 'a' at train.py:7" in words
     wide = shown(view, 200, None)
     assert "last collective" in wide[2] and "?[31mx" in wide[4] and "\x1b" not in "".join(wide)
-
-
-def test_ranks_text() -> None:
-    assert ranks_text([3]) == "rank 3"
-    assert ranks_text([5, 0, 1, 2]) == "ranks 0-2, 5"
 
 
 def test_ranks_at_the_same_lines_appear_once() -> None:
@@ -218,7 +213,7 @@ def test_ranks_at_the_same_lines_appear_once() -> None:
     text = describe_stacks({0: stacks(2), 1: stacks(3), 2: stacks(2), 3: "no stacks"})
     same, other, none = text.split("\n\n")
     assert same.splitlines() == [
-        "Ranks 0, 2:",
+        "Ranks 0 and 2:",
         "  main thread, innermost call first:",
         '    File "a.py", line 2 in f',
         '    File "a.py", line 9 in <module>',

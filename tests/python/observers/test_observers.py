@@ -26,6 +26,7 @@ class Fake:
             lambda here: self.call(f"{name} begins on {here.rank}"),
             lambda: self.call(f"{name} leaves"),
             lambda: self.call(f"{name} ends"),
+            lambda: self.call(f"{name} is over"),
         )
 
     def call(self, what: str) -> None:
@@ -53,9 +54,11 @@ def test_observers_end_in_the_other_order_around_the_end_of_the_runtime() -> Non
             "a ends",
         ]
         assert fake.said == ends
+        fake.observers.afterwards()
+        assert fake.said[len(ends) :] == ["a is over", "b is over", "c is over"]
 
 
-@pytest.mark.parametrize("what", ["b begins on 1", "b leaves", "b ends"])
+@pytest.mark.parametrize("what", ["b begins on 1", "b leaves", "b ends", "b is over"])
 def test_one_that_fails_is_a_warning_and_keeps_nothing_from_the_others(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -65,6 +68,7 @@ def test_one_that_fails_is_a_warning_and_keeps_nothing_from_the_others(
             one.observers.begin(HERE)
             with one.observers.ending():
                 pass
+            one.observers.afterwards()
     assert fake.said == whole.said
     assert len(caplog.records) == 1
     assert caplog.text.splitlines()[0].endswith("LookupError: planted")

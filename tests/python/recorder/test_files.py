@@ -41,6 +41,12 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert len(record.lateness) == 3
 
 
+def test_a_text_that_was_cut_within_a_letter_can_be_printed(tmp_path: Path) -> None:
+    name = b"gr\xc3...\xa4ser"  # as the runtime cuts a long name with umlauts
+    record = read_record(write_record(tmp_path / "r", calls=[{"number": 1, "name": name}]))
+    assert record.calls[0].name.encode() == "gr\ufffd...\ufffdser".encode()
+
+
 def test_entries_being_written_are_left_out(tmp_path: Path) -> None:
     path = write_record(tmp_path / "r", calls=[{"number": 1}, {"number": 2}])
     data = bytearray(path.read_bytes())
@@ -86,6 +92,17 @@ def test_a_dump_has_what_the_record_has(tmp_path: Path) -> None:
         name = f"rank-{rank}.record"
         copy, given = (read_record(tmp_path / folder / name) for folder in ("copy", "job"))
         assert (copy.header, copy.calls, copy.events) == (given.header, given.calls, given.events)
+
+
+def test_a_dump_does_not_write_over_what_it_copies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_record(tmp_path / "job/rank-0.record", 0, 1)
+    before = path.read_bytes()
+    (tmp_path / "same").symlink_to(path.parent)
+    assert main(["dump", "-o", str(tmp_path / "same"), str(path.parent)]) == 2
+    assert "name another folder" in capsys.readouterr().err
+    assert path.read_bytes() == before
 
 
 def test_foreign_cut_and_other_files_are_refused(tmp_path: Path) -> None:

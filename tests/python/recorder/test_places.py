@@ -9,6 +9,7 @@ import pytest
 from made_records import write_record
 
 from tfring.recorder import places
+from tfring.recorder.layout import EventType, RankState
 
 
 @pytest.fixture
@@ -55,6 +56,31 @@ def test_three_jobs_that_are_over_stay(base: Path) -> None:
     places.record_options("job-1", 0, None, True)
     left = [folder.name for folder in places.jobs()]
     assert left == ["over-0", "over-1", "over-2", "runs", "in another container"]
+
+
+def test_empty_folders_of_jobs_that_never_started_go(base: Path) -> None:
+    for name in ("failed to start", "starts now"):
+        (base / name).mkdir(parents=True)
+    os.utime(base / "failed to start", (1_000_000, 1_000_000))
+    places.record_options("job-1", 0, None, True)
+    assert sorted(folder.name for folder in base.iterdir()) == ["job-1", "starts now"]
+
+
+def test_of_the_jobs_of_one_run_the_last_stays(base: Path) -> None:
+    run = places.make_run_folder()
+    assert run is not None
+    left, failed = RankState.LEFT, RankState.FAILED
+    here = os.getpid()
+    shutdown = [{"number": 1, "type": EventType.SHUTDOWN}]
+    job_of(run, "has failed", 1, pid=here, state=failed, events=shutdown)
+    for i in range(2, 5):
+        job_of(run, f"ended well {i}", i, pid=here, state=left)
+    job_of(run, "fails", 5, pid=here, state=failed)
+    job_of(run, "of another set of ranks", 6, pid=here)
+    options = places.record_options("new", 0, str(run), True)
+    assert options["keep"] == "1"
+    names = [folder.name for folder in places.jobs(run)]
+    assert names == ["has failed", "fails", "of another set of ranks"]
 
 
 def test_a_folder_of_somebody_else_is_not_used(

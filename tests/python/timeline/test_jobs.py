@@ -166,7 +166,7 @@ def test_ranks_that_were_killed(tmp_path):
         header=REPORT + LOOP,
     )
     path = tmp_path / "job.json"
-    job = start("-np", 2, "--timeline", path, sys.executable, script, tmp_path)
+    job = start("-np", 2, sys.executable, script, tmp_path, HOROVOD_TIMELINE=str(path))
     pids = [tmp_path / f"pid{rank}" for rank in range(2)]
     try:
         assert wait_until(lambda: all(pid.exists() for pid in pids))
@@ -213,8 +213,9 @@ def test_a_job_that_runs_and_the_record_of_one_that_is_over(tmp_path):
 
 def test_without_a_record_there_is_a_warning_and_no_timeline(tmp_path):
     script = write_script(tmp_path, "", header=REPORT + LOOP)
-    path = str(tmp_path / "a.json")
-    done = run("-np", 1, sys.executable, script, tmp_path, TFRING_RECORD="0", TFRING_TIMELINE=path)
+    path = tmp_path / "a.json"
+    path.write_text("of an earlier job")
+    done = run("-np", 1, "--timeline", path, sys.executable, script, tmp_path, TFRING_RECORD="0")
     assert done.returncode == 0, done.stderr
     assert "there will be no timeline of rank 0" in done.stderr and "TFRING_RECORD" in done.stderr
-    assert not os.path.exists(path)
+    assert not path.exists()

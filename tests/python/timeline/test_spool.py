@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 
@@ -11,7 +12,7 @@ from made_records import write_records
 
 from tfring.recorder import layout
 from tfring.recorder.reader import RecordError, read_record
-from tfring.timeline import session, spool
+from tfring.timeline import merge, session, spool
 from tfring.timeline.drain import Drain
 from tfring.timeline.hops import HOP, HopSource
 from tfring.timeline.spool import SpoolWriter, load_timeline, spool_path
@@ -27,12 +28,13 @@ def take_hops(go_on):
 
 
 class FakeRank:
-    """A rank whose record has few slots, so that they are used again soon."""
+    """A rank whose record has few slots, so that they are used again soon; it counts its calls."""
 
     def __init__(self, folder, rank=0, limit=1 << 20, size=1):
         slots = {"call": SLOTS, "plan": SLOTS, "event": 0}
         calls = {one: [] for one in range(size)}
         self.record = write_records(folder, calls, {}, slots=slots)[rank]
+        self.header = np.memmap(self.record, layout.HEADER, "r+", 0, (1,))
         offset = layout.HEADER_BYTES
         self.calls = np.memmap(self.record, layout.CALL, "r+", offset, (SLOTS,))
         header = read_record(self.record).header
@@ -49,6 +51,7 @@ class FakeRank:
         slot["number"], slot["submitted"] = number, 1000 * number
         slot["ended"] = 1000 * number + 500 if ended else 0
         slot["name"] = b"x"
+        self.header["calls"] = max(number, int(self.header["calls"][0]))
 
 
 def numbers(path):
@@ -148,7 +151,7 @@ def ended_rank(folder, rank, size):
 def test_ranks_of_other_hosts_make_a_file_of_their_own(tmp_path, caplog):
     one = ended_rank(tmp_path, 1, size=2)
     path = tmp_path / "job.json"
-    session.make_file(path, 1, one.facts)
+    merge.make_file(path, 1, one.facts)
     name = f"job.{os.uname().nodename}.json"
     assert not path.exists() and (tmp_path / name).exists()
     assert f"{name} has no timeline of 1 of 2 ranks" in caplog.text
@@ -161,20 +164,38 @@ def test_ranks_of_other_hosts_make_a_file_of_their_own(tmp_path, caplog):
 def test_where_hosts_share_a_folder_rank_0_makes_the_file(tmp_path):
     ranks = [ended_rank(tmp_path, rank, size=2) for rank in range(2)]
     path = tmp_path / "job.json"
-    session.make_file(path, 1, ranks[1].facts)
+    merge.make_file(path, 1, ranks[1].facts)
     assert not list(tmp_path.glob("job*.json"))
-    session.make_file(path, 0, ranks[0].facts)
+    merge.make_file(path, 0, ranks[0].facts)
+    assert [file.name for file in tmp_path.glob("job*")] == ["job.json"]
+    merge.make_file(path, 1, ranks[1].facts)  # rank 1 comes when rank 0 is through
     assert [file.name for file in tmp_path.glob("job*")] == ["job.json"]
 
 
+def test_of_several_jobs_of_one_run_the_newest_is_finished(tmp_path):
+    ranks = [ended_rank(tmp_path, rank, size=2) for rank in range(2)]
+    path = tmp_path / "job.json"
+    path.touch()
+    merge.clear(path)
+    assert not list(tmp_path.glob("job*"))
+    for began, rank in enumerate(ranks):
+        facts = {**rank.facts, "job": f"job {began}", "began": began}
+        writer = SpoolWriter(rank.spool, 1 << 20, facts)
+        writer.add("header", bytes(rank.header))
+        writer.close(done=True)
+    assert merge.finish(path)
+    assert json.loads(path.read_text())["otherData"]["missing_ranks"] == [0]
+    assert not merge.finish(path)
+
+
 def test_of_many_calls_the_newest_are_drawn_and_all_stay(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(session, "_MOST_CALLS", 3)
+    monkeypatch.setattr(merge, "_MOST_CALLS", 3)
     rank = FakeRank(tmp_path)
     for number in range(1, 6):
         rank.call(number)
     rank.drain.take_all()
     rank.writer.close(done=True)
-    session.make_file(tmp_path / "job.json", 0, rank.facts)
+    merge.make_file(tmp_path / "job.json", 0, rank.facts)
     assert "2 more are in job.json.rank-*.spool" in caplog.text
     assert rank.spool.exists()
 
