@@ -8,9 +8,10 @@ from pathlib import Path
 from tfring.explain import calls, ends, pace, transport
 from tfring.explain.causes import Cause, Explanation, Finding
 from tfring.explain.processes import Seen, look, with_stacks
-from tfring.explain.situation import Situation, ranks_text
+from tfring.explain.situation import Situation
 from tfring.recorder.job import JobRecords, load_job
 from tfring.recorder.layout import RankState
+from tfring.texts.ranks import ranks_text
 
 # Asked in this order: what explains the others comes first. Processes that are stopped or gone are
 # seen; failures are written down; what hangs follows from who waits for whom.

@@ -194,9 +194,7 @@ PlanMarks* ControlLoop::RecordPlan(const PlanRun& run, const std::vector<TensorB
                                    TimePoint now) {
   Recorder* const recorder = Recording(recorder_);
   if (recorder == nullptr) return nullptr;
-  int64_t bytes = 0;
-  for (const TensorBuffer& buffer : buffers) bytes += buffer.input_bytes;
-  return recorder->PlanQueued(run, buffers.size(), bytes, now);
+  return recorder->PlanQueued(run, buffers.size(), InputBytes(buffers), now);
 }
 
 void ControlLoop::StartPlan(const PlanRun& run) {
