@@ -107,7 +107,7 @@ def nothing(s: Situation) -> Finding:
     )
     if waiters:
         first = any(call.invocation == 1 for calls in s.waiting.values() for call in calls)
-        usual = "for the first time: others may still load or compile"
-        how = usual if first else "no longer than is usual in this job"
-        text += f" At present {waiters}, {how}."
+        usual = "no longer than is usual in this job"
+        why = "for the first time: others may still load or compile" if first else usual
+        text += f" At present {waiters}, {why}."
     return Finding(Cause.NOTHING, (), (), upper_first(text), "")

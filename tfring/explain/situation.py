@@ -191,7 +191,7 @@ class Situation:
         Nobody knows how long that takes the other. Who waits has done the same before its call.
         """
         seen = self.seen.get(missing)
-        if call.invocation > 1 or (seen is not None and seen.busy is False):
+        if call.invocation != 1 or (seen is not None and seen.busy is False):
             return 0
         calls = self.job.records[rank].calls
         began = max((c.ended for c in calls if 0 < c.ended <= call.submitted), default=0)

@@ -52,6 +52,7 @@ from tfring.topology import local_rank as local_rank
 from tfring.topology import local_size as local_size
 from tfring.topology import rank as rank
 from tfring.topology import size as size
+from tfring.training.gradient_norms import GradientNorms as GradientNorms
 from tfring.training.gradient_tape import DistributedGradientTape as DistributedGradientTape
 from tfring.training.gradient_tape import (
     PartialDistributedGradientTape as PartialDistributedGradientTape,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from tfring.commands import ALL, Command, report
 from tfring.comparison.runs import compare_runs
-from tfring.config import read_settings
+from tfring.config import SettingError, read_settings
 from tfring.explain.launched import RECORD_DIR, RunRecords
 from tfring.launcher import doctor
 from tfring.launcher.job import JobRunner
@@ -122,16 +123,17 @@ def _run(options: argparse.Namespace, **environment: str) -> int:
     return code
 
 
-def _timeline_of(variables: Mapping[str, str]) -> str | None:
-    try:
-        return read_settings(variables).timeline
-    except ValueError:  # the ranks say which variable is wrong
-        return None
+def _timeline_of(variables: Mapping[str, str]) -> Path | None:
+    """Returns where the ranks write a timeline; None: nowhere, or they refuse their settings."""
+    with contextlib.suppress(SettingError):
+        timeline = read_settings(variables).timeline
+        return None if timeline is None else Path(timeline).absolute()
+    return None
 
 
-def _timeline(do: Callable[[Path], object], path: str) -> None:
+def _timeline(do: Callable[[Path], object], path: Path) -> None:
     try:
-        do(Path(path).absolute())
+        do(path)
     except Exception as error:  # the exit code is that of the job
         print(f"tfring run: the timeline could not be written: {error}", file=sys.stderr)
 

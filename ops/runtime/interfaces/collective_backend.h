@@ -33,6 +33,12 @@ struct TensorBuffer {
   int64_t output_bytes = 0;
 };
 
+inline int64_t InputBytes(const std::vector<TensorBuffer>& buffers) {
+  int64_t bytes = 0;
+  for (const TensorBuffer& buffer : buffers) bytes += buffer.input_bytes;
+  return bytes;
+}
+
 // Consecutive buffers of a collective that are in device memory: those of one call.
 struct DeviceCall {
   std::shared_ptr<DeviceStream> stream;
@@ -92,7 +98,9 @@ struct Completion {
   // The failure shows that a peer may be gone, but not which one.
   bool suspects_unknown_peer = false;
   CompletionStage stage = CompletionStage::kEnded;
-  std::vector<BadValues> bad_values = {};  // where the backend looked for them, by buffer
+  // By buffer, where the backend looked for them; in the first completion of the collective, while
+  // all of its calls still wait.
+  std::vector<BadValues> bad_values = {};
 };
 // Called on a thread of the backend, or in Submit; must not block. For every submitted collective
 // exactly once with kEnded; before that at most once with kLaunched. Those of device memory may be

@@ -6,15 +6,6 @@
 #include "ops/runtime/base/clock.h"
 
 namespace tfring {
-namespace {
-
-int64_t InputBytes(const LocalCall& call) {
-  int64_t bytes = 0;
-  for (const TensorBuffer& buffer : call.buffers) bytes += buffer.input_bytes;
-  return bytes;
-}
-
-}  // namespace
 
 Status CallTable::Add(Request* request, LocalCall* call, uint64_t attempt) {
   Accepted accepted;
@@ -33,7 +24,8 @@ Status CallTable::Add(Request* request, LocalCall* call, uint64_t attempt) {
   }
   const CallId id = next_id_++;
   if (recorder != nullptr) {
-    accepted.record = recorder->Submitted(*request, InputBytes(*call), call->early, attempt, now);
+    accepted.record =
+        recorder->Submitted(*request, InputBytes(call->buffers), call->early, attempt, now);
   }
   accepted.running.call = std::move(*call);
   calls_.emplace(id, std::move(accepted));
@@ -127,7 +119,7 @@ std::vector<BadCall> CallTable::Locate(uint64_t sequence,
   size_t first = 0;  // buffer of the plan that is the call's first
   for (CallId id : plan->second.calls) {
     auto it = calls_.find(id);
-    if (it == calls_.end()) return bad;  // `early`: its plan was on a device
+    if (it == calls_.end()) return bad;  // aborted meanwhile, and so are the others
     const Accepted& call = it->second;
     const size_t count = std::max(call.running.shapes.size(), call.running.call.buffers.size());
     BadCall here;

@@ -27,13 +27,14 @@ std::string SetsText(const ProcessSets& sets) {
 
 ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport,
                          CallTable* table, RunTable* runs, CompletionThread* completions,
-                         Recorder* recorder)
+                         const ErrorNotes* notes, Recorder* recorder)
     : rank_(options.rank),
       value_reports_(options.rank, options.config.check_values, recorder),
       engine_(std::move(options)),
       table_(table),
       runs_(runs),
       completions_(completions),
+      notes_(notes),
       recorder_(recorder),
       transport_(std::move(transport)),
       sets_(std::make_shared<const ProcessSets>(engine_.process_sets())) {}
@@ -157,12 +158,12 @@ void ControlLoop::Apply(EngineEffects effects) {
   for (const AttemptEnd& end : effects.left) runs_->OnLeft(end);
   std::vector<FinishedCall> finished;
   for (auto& [id, status] : effects.results) {
-    std::optional<FinishedCall> call = table_->Take(id, std::move(status));
+    std::optional<FinishedCall> call = table_->Take(id, notes_->Added(std::move(status)));
     if (call) finished.push_back(std::move(*call));
   }
   completions_->Push(std::move(finished));
   for (const std::string& warning : effects.warnings) TFRING_LOG(kWarning) << warning;
-  if (bell_ != nullptr && !effects.warnings.empty()) bell_->Ring();
+  if (bell_ != nullptr && (effects.abort || !effects.warnings.empty())) bell_->Ring();
 }
 
 void ControlLoop::Record(const EngineEffects& effects) {
@@ -193,9 +194,7 @@ PlanMarks* ControlLoop::RecordPlan(const PlanRun& run, const std::vector<TensorB
                                    TimePoint now) {
   Recorder* const recorder = Recording(recorder_);
   if (recorder == nullptr) return nullptr;
-  int64_t bytes = 0;
-  for (const TensorBuffer& buffer : buffers) bytes += buffer.input_bytes;
-  return recorder->PlanQueued(run, buffers.size(), bytes, now);
+  return recorder->PlanQueued(run, buffers.size(), InputBytes(buffers), now);
 }
 
 void ControlLoop::StartPlan(const PlanRun& run) {

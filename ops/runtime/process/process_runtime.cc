@@ -320,6 +320,12 @@ void ProcessRuntime::Mark(const std::string& text) {
   if (runtime != nullptr) runtime->Mark(text);
 }
 
+void ProcessRuntime::NoteErrors(std::string note, std::string stall) {
+  if (ForkGuard::InForkedChild()) return;
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime != nullptr) runtime->NoteErrors(std::move(note), std::move(stall));
+}
+
 WarningBell::Heard ProcessRuntime::WaitForWarning(Duration limit) {
   if (ForkGuard::InForkedChild()) return WarningBell::Heard::kEnd;
   std::shared_ptr<WarningBell> bell;

@@ -66,8 +66,9 @@ class RankRuntime {
   void Mark(const std::string& text);
   void PauseRecord(bool paused);
   std::vector<Hop> TakeHops(bool go_on);
+  void NoteErrors(std::string note, std::string stall);
 
-  // Rung when the runtime has warned, closed when Shutdown begins.
+  // Rung when the runtime has warned or nothing runs any more, closed when Shutdown begins.
   std::shared_ptr<WarningBell> bell() const;
 
   // True inside a `done`.

@@ -33,7 +33,8 @@ struct RecordIdentity {
 // The flight recorder: what this rank has called and run of late, and what happened to it, in
 // memory that is shared with a file and that other processes read (see record_layout.h). Rings keep
 // the newest entries; an entry that has not ended yet keeps its slot as long as the ring has
-// others. Nothing here allocates, waits or fails after Create.
+// others. After Create nothing here allocates, waits or fails, except OriginOf and the hops, which
+// are for those who ask.
 //
 // The first four functions are for one thread at a time (the call table's lock sees to that),
 // PlanQueued for the control thread, the others thread-safe. Lives for one generation, longer than
@@ -75,8 +76,8 @@ class Recorder final : public TrafficSink {
   // change nothing.
   void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
 
-  // While it is paused, calls and plans leave no trace here, not even that this rank is awake.
-  // Calls that were recorded before stay open. For measuring what the record costs. Thread-safe.
+  // While it is paused, new calls and plans leave no trace here, not even that this rank is awake.
+  // A plan that began before stays open. For measuring what the record costs. Thread-safe.
   void Pause(bool paused) { paused_.store(paused, std::memory_order_relaxed); }
   bool paused() const { return paused_.load(std::memory_order_relaxed); }
 
