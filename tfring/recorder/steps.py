@@ -5,8 +5,8 @@ They are found in arrays, because this also runs inside a rank that trains.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,7 @@ class Steps:
         bytes: Of the gradients.
         buckets: How many calls they were.
         call: The smallest number of a call.
+        plan: The smallest number of a plan, by which all ranks know the step; 0: it has none yet.
         failed: Whether a call has ended with an error.
         asked: On rank 0: when the last rank had asked for the last bucket; 0: not known.
         asked_before: On rank 0: when the last but one had.
@@ -71,6 +72,7 @@ class Steps:
     bytes: Array
     buckets: Array
     call: Array
+    plan: Array
     failed: Array
     asked: Array
     asked_before: Array
@@ -152,10 +154,59 @@ def steps_of(calls: Array, all_are_over: bool = False) -> Steps:
         bytes=np.add.reduceat(calls["bytes"], starts),
         buckets=count,
         call=np.minimum.reduceat(calls["number"], starts).astype(np.int64),
+        plan=_smallest_plans(calls, starts),
         failed=np.logical_or.reduceat(calls["status"] != 0, starts),
         **_asked(calls, starts, step),
     )
     return steps.take(~(first_of & missing))
+
+
+def aligned(found: Mapping[int, Steps]) -> dict[int, Steps]:
+    """Returns the steps of several ranks with the same number for the same step.
+
+    Each rank has counted its own calls. While one has joined, the others go on without it, and what
+    it counts afterwards has smaller numbers than theirs.
+
+    Args:
+        found: The steps of each rank, as `steps_of` returns them.
+    """
+    shifts = {rank: np.zeros(len(steps), dtype=np.int64) for rank, steps in found.items()}
+    for name in {name for steps in found.values() for name in steps.names}:
+        own = {
+            rank: np.flatnonzero(steps.series == steps.names.index(name))
+            for rank, steps in found.items()
+            if name in steps.names
+        }
+        plans = np.concatenate([found[rank].plan[at] for rank, at in own.items()])
+        numbers = np.concatenate([found[rank].number[at] for rank, at in own.items()])
+        known, counted = _count(plans, numbers)
+        for rank, at in own.items():
+            plan, number = found[rank].plan[at], found[rank].number[at]
+            planned = np.flatnonzero(plan > 0)
+            if len(planned) == 0:
+                continue
+            shift = counted[np.searchsorted(known, plan[planned])] - number[planned]
+            # What has no plan yet is counted on from what has one.
+            latest = np.searchsorted(planned, np.arange(len(at)), side="right") - 1
+            shifts[rank][at] = shift[np.maximum(latest, 0)]
+    return {
+        rank: replace(steps, number=steps.number + shifts[rank]) for rank, steps in found.items()
+    }
+
+
+def _count(plans: Array, numbers: Array) -> tuple[Array, Array]:
+    """Returns the plans of steps in order, and the number of the step of each.
+
+    Args:
+        plans: Of the steps of all ranks, 0: none.
+        numbers: Of these, as their ranks count them.
+    """
+    known, place = np.unique(plans[plans > 0], return_inverse=True)
+    counted = np.zeros(len(known), dtype=np.int64)
+    np.maximum.at(counted, place.reshape(-1), numbers[plans > 0])
+    # Each is one more than the one before, also where the rank that had counted most has joined.
+    order = np.arange(len(known))
+    return known, np.maximum.accumulate(counted - order) + order
 
 
 def new_steps(calls: Array, seen: dict[Series, int], all_are_over: bool) -> tuple[Steps, int]:
@@ -187,6 +238,13 @@ def new_steps(calls: Array, seen: dict[Series, int], all_are_over: bool) -> tupl
         if len(own):
             seen[name] = int(steps.number[own[-1]])
     return steps.take(new), sum(begun.values())
+
+
+def _smallest_plans(calls: Array, starts: Array) -> Array:
+    none = np.iinfo(np.int64).max
+    plans = calls["sequence"].astype(np.int64)
+    smallest = np.minimum.reduceat(np.where(plans > 0, plans, none), starts)
+    return np.where(smallest == none, 0, smallest)
 
 
 def _over_or_seen(steps: Steps, own: Array, seen: int) -> Array:

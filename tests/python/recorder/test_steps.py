@@ -9,7 +9,7 @@ from made_records import entries, gradient_name
 
 from tfring.recorder import layout
 from tfring.recorder.gradients import Series, gradient_calls
-from tfring.recorder.steps import Step, Steps, new_steps, steps_of
+from tfring.recorder.steps import Step, Steps, aligned, new_steps, steps_of
 
 BUCKET = int(layout.CallFlags.BUCKET)
 FIRST, SECOND = (0, "tfring.optimizer.0.0"), (0, "tfring.optimizer.1.0")
@@ -188,3 +188,26 @@ def test_calls_may_come_in_any_order() -> None:
     mixed = calls[np.random.default_rng(0).permutation(len(calls))]
     assert list(steps_of(mixed)) == list(steps_of(calls))
     assert gradient_calls(mixed).number.tolist() == mixed["invocation"].tolist()
+
+
+def test_a_step_has_the_same_number_on_ranks_that_had_joined() -> None:
+    """Rank 1 joined before the plans 4 and 5, and rank 0 before 8 and 9, which it did not count."""
+    plans = {0: (3, 4, 5, 6, 7, 10), 1: (3, 6, 7, 8, 9, 10), 2: (6,)}
+    found = {
+        rank: steps_of(made(*(fast(n, 10 * at, sequence=at) for n, at in enumerate(of_rank, 1))))
+        for rank, of_rank in plans.items()
+    }
+    assert found[1].number.tolist() == [1, 2, 3, 4, 5, 6]
+    same = aligned(found)
+    assert same[0].number.tolist() == [1, 2, 3, 4, 5, 8]
+    assert same[1].number.tolist() == [1, 4, 5, 6, 7, 8]
+    assert same[2].number.tolist() == [4]
+    assert same[1].end.tolist() == found[1].end.tolist()
+
+
+def test_a_step_without_a_plan_is_counted_on() -> None:
+    first = steps_of(made(fast(1, 10, sequence=1), fast(2, 20, sequence=2), call(3, 30, 0, 0)))
+    second = steps_of(made(fast(1, 20, sequence=2), call(2, 30, 0, 0)))
+    other = steps_of(made(call(9, 30, 0, 0)))
+    same = aligned({0: first, 1: second, 2: other, 3: steps_of(made())})
+    assert [same[rank].number.tolist() for rank in same] == [[1, 2, 3], [2, 3], [9], []]
