@@ -51,7 +51,7 @@ class Steps:
         waiting: For so long, after `ready`, none was: this rank waited for ranks that had not asked
             for one yet.
         bytes: Of the gradients.
-        buckets: How many calls they were.
+        buckets: How many calls they were, without those that move rows of sparse gradients.
         call: The smallest number of a call.
         plan: The smallest number of a plan, by which all ranks know the step; 0: it has none yet.
         failed: Whether a call has ended with an error.
@@ -123,6 +123,7 @@ def steps_of(calls: Array, all_are_over: bool = False) -> Steps:
     order = np.lexsort((begun, found.number, found.which))
     calls, begun = calls[order], begun[order]
     series, number = found.which[order], found.number[order]
+    bucket, leads = found.bucket[order], found.leads[order]
     begins = np.ones(len(calls), dtype=bool)
     begins[1:] = (np.diff(series) != 0) | (np.diff(number) != 0)
     starts, step = np.flatnonzero(begins), np.cumsum(begins) - 1
@@ -131,7 +132,7 @@ def steps_of(calls: Array, all_are_over: bool = False) -> Steps:
         nothing = np.zeros(0, dtype=np.int64)
         rest = {each.name: nothing for each in fields(Steps)[1:]}
         return Steps((), **{**rest, "failed": nothing.astype(bool)})
-    count = np.diff(np.append(starts, len(calls)))
+    count = np.add.reduceat(bucket.astype(np.int64), starts)
     first_of, last_of = _ends(series)
     missing = count < np.maximum.reduceat(count, np.flatnonzero(first_of))[series]
     end = np.maximum.reduceat(calls["ended"], starts)
@@ -139,7 +140,7 @@ def steps_of(calls: Array, all_are_over: bool = False) -> Steps:
     began = np.where(follows, np.roll(end, 1), 0)
     unfinished = last_of & missing & (not all_are_over)
     end[(np.minimum.reduceat(calls["ended"], starts) == 0) | unfinished] = 0
-    ready = np.maximum.reduceat(calls["submitted"], starts)
+    ready = np.maximum.reduceat(np.where(leads, calls["submitted"], 0), starts)
     communicating, late = _under_way(begun, calls["ended"], ready, starts, step)
     steps = Steps(
         names=found.series,
@@ -156,7 +157,7 @@ def steps_of(calls: Array, all_are_over: bool = False) -> Steps:
         call=np.minimum.reduceat(calls["number"], starts).astype(np.int64),
         plan=_smallest_plans(calls, starts),
         failed=np.logical_or.reduceat(calls["status"] != 0, starts),
-        **_asked(calls, starts, step),
+        **_asked(calls, np.where(leads, calls["last_asked"], 0), starts, step),
     )
     return steps.take(~(first_of & missing))
 
@@ -285,13 +286,20 @@ def _under_way(
     return whole, np.add.reduceat(late, starts)
 
 
-def _asked(calls: Array, starts: Array, step: Array) -> dict[str, Any]:
-    """Returns what rank 0 knows of the call of each step that was asked for last."""
-    order = np.lexsort((calls["last_asked"], step))
+def _asked(calls: Array, asked: Array, starts: Array, step: Array) -> dict[str, Any]:
+    """Returns what rank 0 knows of the bucket of each step that was asked for last.
+
+    Args:
+        calls: All, by step.
+        asked: Of each that is the first of a bucket, when the last rank had asked for it.
+        starts: Where the calls of each step begin.
+        step: Of each call.
+    """
+    order = np.lexsort((asked, step))
     last = order[np.append(starts[1:], len(calls)) - 1]
-    known = calls["last_asked"][last] > 0
+    known = asked[last] > 0
     return {
-        "asked": calls["last_asked"][last],
+        "asked": asked[last],
         "asked_before": np.where(known, calls["second_last_asked"][last], 0),
         "last_rank": np.where(known, calls["last_rank"][last], -1),
     }

@@ -211,3 +211,24 @@ def test_a_step_without_a_plan_is_counted_on() -> None:
     other = steps_of(made(call(9, 30, 0, 0)))
     same = aligned({0: first, 1: second, 2: other, 3: steps_of(made())})
     assert [same[rank].number.tolist() for rank in same] == [[1, 2, 3], [2, 3], [9], []]
+
+
+def test_rows_of_sparse_gradients_move_in_the_step_that_counted_them() -> None:
+    """In step 2 they are reduced as a table: the gathering of step 3 is the second one."""
+    counts = {"name": f"{gradient_name()}.sparse"}
+    values = {"name": f"{gradient_name()}.sparse.0.values", "flags": 0}
+    values["kind"] = layout.KINDS.index("allgather")
+    dense = {"name": f"{gradient_name()}.sparse.0.dense", "flags": 0}
+    calls = made(
+        call(5, 5, 5, 6, **values),  # of a step that was overwritten
+        *(call(6, 10, 11, 12), call(6, 12, 12, 14, **counts), call(6, 15, 16, 20, **values)),
+        *(call(7, 30, 31, 32), call(7, 32, 32, 34, **counts), call(1, 35, 36, 50, **dense)),
+        *(call(8, 60, 61, 62), call(8, 62, 62, 64, **counts), call(7, 65, 66, 70, **values)),
+        call(8, 71, 71, 72, name="x.0.values", flags=0),
+    )
+    steps = steps_of(calls)
+    assert (steps.number.tolist(), steps.buckets.tolist()) == ([6, 7, 8], [2, 2, 2])
+    assert (steps.ready.tolist(), steps.end.tolist()) == ([10, 30, 60], [20, 50, 70])
+    assert (steps.bytes.tolist(), steps.began.tolist()) == ([30, 30, 30], [0, 20, 50])
+    assert steps.communicating.tolist() == [7, 17, 7]
+    assert steps.waiting.tolist() == [3, 3, 3]
