@@ -23,7 +23,7 @@ Series = tuple[int, str]
 # several dtypes), which have the BUCKET flag like the gradients. So the name decides: what
 # optimizers and tapes reduce is called like this, then the bucket, then a part of it.
 GRADIENTS = ("optimizer", "keras2_optimizer", "tf1_optimizer", "aggregation", "tape")
-_BUCKET = re.compile(rf"(tfring\.(?:{'|'.join(GRADIENTS)})\..*?)\.\d+(?:\.[a-z_]\w*)*")
+_BUCKET = re.compile(rf"(tfring\.(?:{'|'.join(GRADIENTS)})\..*?)\.\d+((?:\.[a-z_]\w*)*)")
 # What optimizers reduce besides gradients, in the same way.
 NO_GRADIENTS = (".finite", ".scale", ".overwrite")
 # Without tf.function the calls of all tapes take turns with so many numbers, the last part of the
@@ -31,6 +31,10 @@ NO_GRADIENTS = (".finite", ".scale", ".overwrite")
 EAGER_NAMES = 16
 _EAGER = re.compile(r"(tfring\.tape\.eager\..+)\.(\d+)")
 _REDUCES = (KINDS.index("allreduce"), KINDS.index("reducescatter"))
+# Of sparse gradients such a call tells the ranks how many rows they have. Others that begin with
+# its name move the rows afterwards, by a collective that may be another one in each step.
+_ROWS = re.compile(rb"(.+)\.\d+\.(?:values|indices|dense)")
+_MOVES = (KINDS.index("allgather"), KINDS.index("allreduce"))
 
 
 class GradientCalls(NamedTuple):
@@ -41,12 +45,17 @@ class GradientCalls(NamedTuple):
         series: All series that there are.
         which: Of each of these calls: the position of its series.
         number: Of each: its step, from 1 on in each series.
+        bucket: Of each: whether it is that of a bucket. Others move rows of sparse gradients after
+            a bucket's call.
+        leads: Of each: whether it is the first of its bucket. Others wait for the result of that.
     """
 
     at: Array
     series: tuple[Series, ...]
     which: Array
     number: Array
+    bucket: Array
+    leads: Array
 
 
 def gradient_calls(calls: Array) -> GradientCalls:
@@ -55,6 +64,10 @@ def gradient_calls(calls: Array) -> GradientCalls:
     Args:
         calls: An array of layout.CALL, in any order, as Record.raw_calls.
     """
+    return _with_rows(calls, _bucket_calls(calls))
+
+
+def _bucket_calls(calls: Array) -> GradientCalls:
     wanted = (calls["flags"] & int(CallFlags.BUCKET) != 0) & (calls["invocation"] > 0)
     at = np.flatnonzero(wanted & np.isin(calls["kind"], _REDUCES))
     names, name = np.unique(calls["name"][at], return_inverse=True)
@@ -65,6 +78,7 @@ def gradient_calls(calls: Array) -> GradientCalls:
     # Which of the texts, and which of the eager numbers, or -1, by name.
     text = np.array([texts.index(one[0]) if one else -1 for one in found], dtype=np.int64)[name]
     eager = np.array([one[1] if one else -1 for one in found], dtype=np.int64)[name]
+    leads = np.array([one is not None and one[2] for one in found], dtype=bool)[name]
     sets = calls["process_set"][at].astype(np.int64)
     keys, which = np.unique(sets * max(1, len(texts)) + text, return_inverse=True)
     series = tuple((int(key) // len(texts), texts[int(key) % len(texts)]) for key in keys)
@@ -72,17 +86,46 @@ def gradient_calls(calls: Array) -> GradientCalls:
     for one in np.unique(which[eager >= 0]).tolist():
         chosen = (which == one) & (eager >= 0)
         number[chosen] = _eager_numbers(eager[chosen], number[chosen], calls["number"][at][chosen])
-    return GradientCalls(at, series, which, number)
+    return GradientCalls(at, series, which, number, np.ones(len(at), dtype=bool), leads)
+
+
+def _with_rows(calls: Array, found: GradientCalls) -> GradientCalls:
+    """Adds the calls that move rows, each to the step of the bucket's call before it."""
+    if len(found.at) == 0:
+        return found
+    bucket = calls["flags"] & int(CallFlags.BUCKET) != 0
+    others = np.flatnonzero(~bucket & (calls["invocation"] > 0) & np.isin(calls["kind"], _MOVES))
+    names, name = np.unique(calls["name"][others], return_inverse=True)
+    owners = calls["name"][found.at]
+    added, after = [found.at], [np.arange(len(found.at))]
+    for position, text in enumerate(names.tolist()):
+        rows = _ROWS.fullmatch(text)
+        if rows is None:
+            continue
+        counts = np.flatnonzero(owners == rows[1])
+        counts = counts[np.argsort(calls["number"][found.at[counts]])]
+        at = others[name == position]
+        before = np.searchsorted(calls["number"][found.at[counts]], calls["number"][at]) - 1
+        added.append(at[before >= 0])
+        after.append(counts[before[before >= 0]])
+    of = np.concatenate(after)
+    own = np.arange(len(of)) < len(found.at)
+    return GradientCalls(
+        *(np.concatenate(added), found.series, found.which[of], found.number[of]),
+        bucket=own,
+        leads=own & found.leads[of],
+    )
 
 
 @functools.lru_cache(maxsize=1024)
-def _reduction(name: bytes) -> tuple[str, int] | None:
-    """Returns the reduction that a call belongs to, and its eager number or -1."""
+def _reduction(name: bytes) -> tuple[str, int, bool] | None:
+    """Returns a call's reduction, its eager number or -1, and whether it is a bucket's first."""
     bucket = _BUCKET.fullmatch(name.decode(errors="replace"))
     if bucket is None or bucket[1].endswith(NO_GRADIENTS):
         return None
     eager = _EAGER.fullmatch(bucket[1])
-    return (bucket[1], -1) if eager is None else (eager[1], int(eager[2]))
+    leads = not bucket[2]
+    return (bucket[1], -1, leads) if eager is None else (eager[1], int(eager[2]), leads)
 
 
 def _eager_numbers(slot: Array, invocation: Array, call: Array) -> Array:

@@ -42,6 +42,11 @@ class Rounds:
         return self.steps.number[self.last]
 
     @property
+    def plan(self) -> Array:
+        """By what all ranks know the round, which each numbers for itself."""
+        return self.steps.plan[self.last]
+
+    @property
     def began(self) -> Array:
         """When the round before had ended."""
         return self.steps.began[self.last]

@@ -5,8 +5,8 @@ They are found in arrays, because this also runs inside a rank that trains.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -51,8 +51,9 @@ class Steps:
         waiting: For so long, after `ready`, none was: this rank waited for ranks that had not asked
             for one yet.
         bytes: Of the gradients.
-        buckets: How many calls they were.
+        buckets: How many calls they were, without those that move rows of sparse gradients.
         call: The smallest number of a call.
+        plan: The smallest number of a plan, by which all ranks know the step; 0: it has none yet.
         failed: Whether a call has ended with an error.
         asked: On rank 0: when the last rank had asked for the last bucket; 0: not known.
         asked_before: On rank 0: when the last but one had.
@@ -71,6 +72,7 @@ class Steps:
     bytes: Array
     buckets: Array
     call: Array
+    plan: Array
     failed: Array
     asked: Array
     asked_before: Array
@@ -121,6 +123,7 @@ def steps_of(calls: Array, all_are_over: bool = False) -> Steps:
     order = np.lexsort((begun, found.number, found.which))
     calls, begun = calls[order], begun[order]
     series, number = found.which[order], found.number[order]
+    bucket, leads = found.bucket[order], found.leads[order]
     begins = np.ones(len(calls), dtype=bool)
     begins[1:] = (np.diff(series) != 0) | (np.diff(number) != 0)
     starts, step = np.flatnonzero(begins), np.cumsum(begins) - 1
@@ -129,7 +132,7 @@ def steps_of(calls: Array, all_are_over: bool = False) -> Steps:
         nothing = np.zeros(0, dtype=np.int64)
         rest = {each.name: nothing for each in fields(Steps)[1:]}
         return Steps((), **{**rest, "failed": nothing.astype(bool)})
-    count = np.diff(np.append(starts, len(calls)))
+    count = np.add.reduceat(bucket.astype(np.int64), starts)
     first_of, last_of = _ends(series)
     missing = count < np.maximum.reduceat(count, np.flatnonzero(first_of))[series]
     end = np.maximum.reduceat(calls["ended"], starts)
@@ -137,7 +140,7 @@ def steps_of(calls: Array, all_are_over: bool = False) -> Steps:
     began = np.where(follows, np.roll(end, 1), 0)
     unfinished = last_of & missing & (not all_are_over)
     end[(np.minimum.reduceat(calls["ended"], starts) == 0) | unfinished] = 0
-    ready = np.maximum.reduceat(calls["submitted"], starts)
+    ready = np.maximum.reduceat(np.where(leads, calls["submitted"], 0), starts)
     communicating, late = _under_way(begun, calls["ended"], ready, starts, step)
     steps = Steps(
         names=found.series,
@@ -152,10 +155,59 @@ def steps_of(calls: Array, all_are_over: bool = False) -> Steps:
         bytes=np.add.reduceat(calls["bytes"], starts),
         buckets=count,
         call=np.minimum.reduceat(calls["number"], starts).astype(np.int64),
+        plan=_smallest_plans(calls, starts),
         failed=np.logical_or.reduceat(calls["status"] != 0, starts),
-        **_asked(calls, starts, step),
+        **_asked(calls, np.where(leads, calls["last_asked"], 0), starts, step),
     )
     return steps.take(~(first_of & missing))
+
+
+def aligned(found: Mapping[int, Steps]) -> dict[int, Steps]:
+    """Returns the steps of several ranks with the same number for the same step.
+
+    Each rank has counted its own calls. While one has joined, the others go on without it, and what
+    it counts afterwards has smaller numbers than theirs.
+
+    Args:
+        found: The steps of each rank, as `steps_of` returns them.
+    """
+    shifts = {rank: np.zeros(len(steps), dtype=np.int64) for rank, steps in found.items()}
+    for name in {name for steps in found.values() for name in steps.names}:
+        own = {
+            rank: np.flatnonzero(steps.series == steps.names.index(name))
+            for rank, steps in found.items()
+            if name in steps.names
+        }
+        plans = np.concatenate([found[rank].plan[at] for rank, at in own.items()])
+        numbers = np.concatenate([found[rank].number[at] for rank, at in own.items()])
+        known, counted = _count(plans, numbers)
+        for rank, at in own.items():
+            plan, number = found[rank].plan[at], found[rank].number[at]
+            planned = np.flatnonzero(plan > 0)
+            if len(planned) == 0:
+                continue
+            shift = counted[np.searchsorted(known, plan[planned])] - number[planned]
+            # What has no plan yet is counted on from what has one.
+            latest = np.searchsorted(planned, np.arange(len(at)), side="right") - 1
+            shifts[rank][at] = shift[np.maximum(latest, 0)]
+    return {
+        rank: replace(steps, number=steps.number + shifts[rank]) for rank, steps in found.items()
+    }
+
+
+def _count(plans: Array, numbers: Array) -> tuple[Array, Array]:
+    """Returns the plans of steps in order, and the number of the step of each.
+
+    Args:
+        plans: Of the steps of all ranks, 0: none.
+        numbers: Of these, as their ranks count them.
+    """
+    known, place = np.unique(plans[plans > 0], return_inverse=True)
+    counted = np.zeros(len(known), dtype=np.int64)
+    np.maximum.at(counted, place.reshape(-1), numbers[plans > 0])
+    # Each is one more than the one before, also where the rank that had counted most has joined.
+    order = np.arange(len(known))
+    return known, np.maximum.accumulate(counted - order) + order
 
 
 def new_steps(calls: Array, seen: dict[Series, int], all_are_over: bool) -> tuple[Steps, int]:
@@ -187,6 +239,13 @@ def new_steps(calls: Array, seen: dict[Series, int], all_are_over: bool) -> tupl
         if len(own):
             seen[name] = int(steps.number[own[-1]])
     return steps.take(new), sum(begun.values())
+
+
+def _smallest_plans(calls: Array, starts: Array) -> Array:
+    none = np.iinfo(np.int64).max
+    plans = calls["sequence"].astype(np.int64)
+    smallest = np.minimum.reduceat(np.where(plans > 0, plans, none), starts)
+    return np.where(smallest == none, 0, smallest)
 
 
 def _over_or_seen(steps: Steps, own: Array, seen: int) -> Array:
@@ -227,13 +286,20 @@ def _under_way(
     return whole, np.add.reduceat(late, starts)
 
 
-def _asked(calls: Array, starts: Array, step: Array) -> dict[str, Any]:
-    """Returns what rank 0 knows of the call of each step that was asked for last."""
-    order = np.lexsort((calls["last_asked"], step))
+def _asked(calls: Array, asked: Array, starts: Array, step: Array) -> dict[str, Any]:
+    """Returns what rank 0 knows of the bucket of each step that was asked for last.
+
+    Args:
+        calls: All, by step.
+        asked: Of each that is the first of a bucket, when the last rank had asked for it.
+        starts: Where the calls of each step begin.
+        step: Of each call.
+    """
+    order = np.lexsort((asked, step))
     last = order[np.append(starts[1:], len(calls)) - 1]
-    known = calls["last_asked"][last] > 0
+    known = asked[last] > 0
     return {
-        "asked": calls["last_asked"][last],
+        "asked": asked[last],
         "asked_before": np.where(known, calls["second_last_asked"][last], 0),
         "last_rank": np.where(known, calls["last_rank"][last], -1),
     }

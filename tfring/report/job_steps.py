@@ -13,7 +13,7 @@ from tfring.recorder import layout
 from tfring.recorder.gradients import Array
 from tfring.recorder.job import JobRecords
 from tfring.recorder.rounds import Rounds, idle_since, rounds_of
-from tfring.recorder.steps import Steps, steps_of
+from tfring.recorder.steps import Steps, aligned, steps_of
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ def job_steps(job: JobRecords) -> JobSteps:
         job: Its records. Ranks without a complete step of those that the rank with the newest step
             has are left out.
     """
-    found = {rank: steps_of(record.raw_calls).good() for rank, record in job.records.items()}
+    found = aligned({rank: steps_of(record.raw_calls) for rank, record in job.records.items()})
+    found = {rank: steps.good() for rank, steps in found.items()}
     rounds = _newest_rounds(job, found)
     places: dict[int, Array] = {}
     kept = np.ones(len(rounds), dtype=bool)

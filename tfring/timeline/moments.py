@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tfring.recorder.gradients import Series, gradient_calls
 from tfring.recorder.job import JobRecords
 from tfring.recorder.reader import Call, Plan, Record, last_sign
-from tfring.recorder.steps import steps_of
+from tfring.recorder.steps import Steps, aligned, steps_of
 
 Key = tuple[Series, int]
 
@@ -76,12 +76,17 @@ class JobMoments:
             for call in record.calls:
                 if call.sequence:
                     self._of_plan[call.sequence].append((rank, call))
+        own = {rank: steps_of(record.raw_calls) for rank, record in job.records.items()}
+        same = aligned(own)
         self.steps = {
-            rank: {(step.series, step.number): step for step in steps_of(record.raw_calls)}
-            for rank, record in job.records.items()
+            rank: {(step.series, step.number): step for step in steps}
+            for rank, steps in same.items()
         }
         self.series = {series for steps in self.steps.values() for series, _ in steps}
-        self.calls = {rank: _calls_of_steps(record) for rank, record in job.records.items()}
+        self.calls = {
+            rank: _calls_of_steps(record, own[rank], same[rank])
+            for rank, record in job.records.items()
+        }
 
     def of(self, rank: int, call: Call) -> Moments:
         """Returns the times of a call.
@@ -124,7 +129,11 @@ class JobMoments:
         return self.job.common(rank, last_sign(self.job.records[rank]))
 
 
-def _calls_of_steps(record: Record) -> dict[Key, list[Call]]:
+def _calls_of_steps(record: Record, own: Steps, same: Steps) -> dict[Key, list[Call]]:
+    """Returns the calls of the steps in `same`, which are those that `own` has with its numbers."""
+    names = [own.names[series] for series in own.series.tolist()]
+    counted = zip(names, own.number.tolist(), same.number.tolist(), strict=True)
+    key_of = {(name, number): (name, common) for name, number, common in counted}
     by_number = {call.number: call for call in record.calls}
     found = gradient_calls(record.raw_calls)
     numbers = record.raw_calls["number"][found.at].tolist()
@@ -132,7 +141,9 @@ def _calls_of_steps(record: Record) -> dict[Key, list[Call]]:
     for series, step, number in zip(
         found.which.tolist(), found.number.tolist(), numbers, strict=True
     ):
-        calls[found.series[series], step].append(by_number[number])
+        key = key_of.get((found.series[series], step))
+        if key is not None:  # a step that was partly overwritten is left out
+            calls[key].append(by_number[number])
     for of_step in calls.values():
         of_step.sort(key=lambda call: call.submitted)
     return calls

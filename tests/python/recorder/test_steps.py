@@ -9,7 +9,7 @@ from made_records import entries, gradient_name
 
 from tfring.recorder import layout
 from tfring.recorder.gradients import Series, gradient_calls
-from tfring.recorder.steps import Step, Steps, new_steps, steps_of
+from tfring.recorder.steps import Step, Steps, aligned, new_steps, steps_of
 
 BUCKET = int(layout.CallFlags.BUCKET)
 FIRST, SECOND = (0, "tfring.optimizer.0.0"), (0, "tfring.optimizer.1.0")
@@ -188,3 +188,47 @@ def test_calls_may_come_in_any_order() -> None:
     mixed = calls[np.random.default_rng(0).permutation(len(calls))]
     assert list(steps_of(mixed)) == list(steps_of(calls))
     assert gradient_calls(mixed).number.tolist() == mixed["invocation"].tolist()
+
+
+def test_a_step_has_the_same_number_on_ranks_that_had_joined() -> None:
+    """Rank 1 joined before the plans 4 and 5, and rank 0 before 8 and 9, which it did not count."""
+    plans = {0: (3, 4, 5, 6, 7, 10), 1: (3, 6, 7, 8, 9, 10), 2: (6,)}
+    found = {
+        rank: steps_of(made(*(fast(n, 10 * at, sequence=at) for n, at in enumerate(of_rank, 1))))
+        for rank, of_rank in plans.items()
+    }
+    assert found[1].number.tolist() == [1, 2, 3, 4, 5, 6]
+    same = aligned(found)
+    assert same[0].number.tolist() == [1, 2, 3, 4, 5, 8]
+    assert same[1].number.tolist() == [1, 4, 5, 6, 7, 8]
+    assert same[2].number.tolist() == [4]
+    assert same[1].end.tolist() == found[1].end.tolist()
+
+
+def test_a_step_without_a_plan_is_counted_on() -> None:
+    first = steps_of(made(fast(1, 10, sequence=1), fast(2, 20, sequence=2), call(3, 30, 0, 0)))
+    second = steps_of(made(fast(1, 20, sequence=2), call(2, 30, 0, 0)))
+    other = steps_of(made(call(9, 30, 0, 0)))
+    same = aligned({0: first, 1: second, 2: other, 3: steps_of(made())})
+    assert [same[rank].number.tolist() for rank in same] == [[1, 2, 3], [2, 3], [9], []]
+
+
+def test_rows_of_sparse_gradients_move_in_the_step_that_counted_them() -> None:
+    """In step 2 they are reduced as a table: the gathering of step 3 is the second one."""
+    counts = {"name": f"{gradient_name()}.sparse"}
+    values = {"name": f"{gradient_name()}.sparse.0.values", "flags": 0}
+    values["kind"] = layout.KINDS.index("allgather")
+    dense = {"name": f"{gradient_name()}.sparse.0.dense", "flags": 0}
+    calls = made(
+        call(5, 5, 5, 6, **values),  # of a step that was overwritten
+        *(call(6, 10, 11, 12), call(6, 12, 12, 14, **counts), call(6, 15, 16, 20, **values)),
+        *(call(7, 30, 31, 32), call(7, 32, 32, 34, **counts), call(1, 35, 36, 50, **dense)),
+        *(call(8, 60, 61, 62), call(8, 62, 62, 64, **counts), call(7, 65, 66, 70, **values)),
+        call(8, 71, 71, 72, name="x.0.values", flags=0),
+    )
+    steps = steps_of(calls)
+    assert (steps.number.tolist(), steps.buckets.tolist()) == ([6, 7, 8], [2, 2, 2])
+    assert (steps.ready.tolist(), steps.end.tolist()) == ([10, 30, 60], [20, 50, 70])
+    assert (steps.bytes.tolist(), steps.began.tolist()) == ([30, 30, 30], [0, 20, 50])
+    assert steps.communicating.tolist() == [7, 17, 7]
+    assert steps.waiting.tolist() == [3, 3, 3]

@@ -20,7 +20,9 @@ from tfring.recorder.steps import steps_of
 from tfring.report.monitor import SlowdownMonitor
 
 _log = logging.getLogger("tfring")
-_COLUMNS = 5  # rank, step, and nanoseconds: own work, of these for input, the whole step
+# Rank, step, nanoseconds of own work, of these for input, of the whole step, and the plan by which
+# all ranks know the step.
+_COLUMNS = 6
 
 
 class StragglerCallback(DistributedCallback):
@@ -39,7 +41,7 @@ class StragglerCallback(DistributedCallback):
 
         Args:
             every: Steps between two looks; each takes a fraction of a millisecond, on rank 0 one
-                for twenty ranks, and a collective of 40 bytes per step and rank.
+                for twenty ranks, and a collective of 48 bytes per step and rank.
 
         Raises:
             ValueError: `every` is less than 1.
@@ -116,18 +118,19 @@ class StragglerCallback(DistributedCallback):
     def _check(self, rows: Array) -> None:
         ranks = tuple(sorted({int(rank) for rank in rows[:, 0]}))
         by_rank = [rows[rows[:, 0] == rank] for rank in ranks]
-        numbers = by_rank[0][:, 1]
+        plans = by_rank[0][:, 5]
         for each in by_rank[1:]:
-            numbers = np.intersect1d(numbers, each[:, 1])
-        if len(numbers) == 0:
+            plans = np.intersect1d(plans, each[:, 5])
+        if len(plans) == 0:
             return
+        by_rank = [each[np.isin(each[:, 5], plans)] for each in by_rank]
+        numbers = by_rank[0][:, 1]
         # Another model counts from 1 on, and ranks that have joined send nothing.
         if self._monitor is None or ranks != self._ranks or numbers[0] <= self._last:
             self._monitor, self._ranks = SlowdownMonitor(len(ranks)), ranks
         self._last = int(numbers[-1])
         own, inputs, total = (
-            np.array([each[np.isin(each[:, 1], numbers), column] for each in by_rank])
-            for column in (2, 3, 4)
+            np.array([each[:, column] for each in by_rank]) for column in (2, 3, 4)
         )
         for found in self._monitor.add(numbers.astype(np.int64), own, inputs, total.mean(axis=0)):
             text = found.text(ranks)
@@ -165,7 +168,7 @@ class OwnSteps:
         # The end of the last step is the beginning of the next one.
         self._after = int(rounds.steps.call[rounds.last[-1]]) - 1
         rank = np.full(len(new), topology.rank())
-        columns = (rank, new.number, new.own, new.own * 0, new.end - new.began)
+        columns = (rank, new.number, new.own, new.own * 0, new.end - new.began, new.plan)
         return np.stack(columns, axis=1).astype(np.float64)
 
 
