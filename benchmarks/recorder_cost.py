@@ -2,10 +2,10 @@
 
     mpirun -np 2 python -m benchmarks.recorder_cost --json out.json
 
-The ranks init again and again, every other time with TFRING_RECORD=0, and time the same calls. Of
-the calls between an init and its shutdown the time counts that a tenth of them beats: slower ones
-were disturbed by whatever else ran on the machine. Each pair of neighbours gives a ratio. The
-result is the median of the ratios, with the 95 % interval of a bootstrap.
+Within one job, every other short run of calls is made while the record is paused, in an order drawn
+by chance: threads, connections and memory are the same, and what else the machine does changes
+slowly beside a run of some milliseconds. Two neighbouring runs give one ratio, of the medians of
+their calls. The result is the median of the ratios, with the 95 % interval of a bootstrap.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,16 @@ LIMIT_PERCENT = 1.0
 LIMIT_MEBIBYTES = 4.0
 
 
-def candidates() -> dict[str, tuple[Callable[[], object], int]]:
-    """What is timed, and how many calls are timed in a row."""
+@dataclass(frozen=True)
+class Way:
+    """What is timed, and how many calls one run has."""
+
+    call: Callable[[], object]
+    calls: int
+
+
+def ways() -> dict[str, Way]:
+    """What is timed, by name."""
     import tensorflow as tf
 
     import tfring as hvd
@@ -52,97 +61,101 @@ def candidates() -> dict[str, tuple[Callable[[], object], int]]:
         ]
 
     return {
-        "4 B, no TensorFlow": (lambda: core.allreduce(number, name="cost.4", op=hvd.Sum), 2000),
-        "4 B": (lambda: one(scalar), 1000),
-        "500 x 1 KiB, grouped": (lambda: grouped(tensors), 60),
-        "500 x 1 KiB, separate": (lambda: separate(tensors), 60),
+        "4 B, no TensorFlow": Way(
+            lambda: core.allreduce(number, name="cost.4", op=hvd.Sum), calls=100
+        ),
+        "4 B": Way(lambda: one(scalar), calls=25),
+        "500 x 1 KiB, grouped": Way(lambda: grouped(tensors), calls=3),
+        "500 x 1 KiB, separate": Way(lambda: separate(tensors), calls=3),
     }
 
 
-def timed(call: Callable[[], object], calls: int) -> float:
-    """The time in milliseconds that a tenth of the calls beats."""
+def run_of(way: Way) -> float:
+    """The median time of a call in milliseconds."""
     took = []
-    for _ in range(calls):
+    for _ in range(way.calls):
         started = time.perf_counter()
-        call()
+        way.call()
         took.append(time.perf_counter() - started)
-    return float(np.percentile(took, 10)) * 1e3
+    return float(np.median(took)) * 1e3
 
 
-def one_generation(ways: dict[str, Any], record: bool) -> tuple[dict[str, float], int]:
-    """Milliseconds by way between an init and its shutdown, and the bytes of the record."""
+def paired(way: Way, seconds: float, order: random.Random) -> np.ndarray:
+    """Runs of calls with the record and without it, for about so long on rank 0.
+
+    Args:
+        way: What is timed.
+        seconds: How long.
+        order: The same on all ranks, so that all pause the same runs.
+
+    Returns:
+        Milliseconds of a call; one row for each pair, with the record and without it.
+    """
     import tfring as hvd
-    from tfring.recorder.own import own_path
+    from tfring._native import core
 
-    os.environ["TFRING_RECORD"] = "1" if record else "0"
-    hvd.init()
-    path = own_path()
-    size = os.path.getsize(path) if path else 0
-    took = {}
-    for name, (call, calls) in ways.items():
-        timed(call, calls // 10)
-        took[name] = timed(call, calls)
-    hvd.shutdown()
-    return took, size
+    run_of(way)
+    started = time.perf_counter()
+    rows = 10
+    for _ in range(rows):
+        run_of(way)
+    pairs = int(seconds / (time.perf_counter() - started) * rows / 2) + 1
+    took = []
+    for _ in range(hvd.broadcast_object(pairs)):
+        pair = {}
+        for recorded in order.sample([True, False], 2):
+            core.pause_record(not recorded)
+            pair[recorded] = run_of(way)
+        took.append((pair[True], pair[False]))
+    core.pause_record(False)
+    return np.array(took)
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:
-    """The 95 % interval of the median, by 10,000 resamplings."""
+    """The 95 % interval of the median, by 2,000 resamplings."""
     rng = np.random.default_rng(0)
-    medians = np.median(rng.choice(values, (10_000, len(values))), axis=1)
+    medians = [np.median(rng.choice(values, len(values))) for _ in range(2000)]
     low, high = np.percentile(medians, [2.5, 97.5])
     return float(low), float(high)
 
 
-def rows(ratios: dict[str, np.ndarray], without: dict[str, list[float]]) -> list[dict[str, Any]]:
-    made = []
-    for name, values in ratios.items():
-        low, high = interval(values)
-        made.append(
-            {
-                "what": name,
-                "without_ms": common.median(without[name]),
-                "cost_percent": (float(np.median(values)) - 1) * 100,
-                "from": (low - 1) * 100,
-                "to": (high - 1) * 100,
-                "pairs": len(values),
-            }
-        )
-    return made
+def row(name: str, took: np.ndarray) -> dict[str, Any]:
+    ratios = took[:, 0] / took[:, 1]
+    low, high = interval(ratios)
+    return {
+        "what": name,
+        "without_ms": common.median(list(took[:, 1])),
+        "cost_percent": (float(np.median(ratios)) - 1) * 100,
+        "from": (low - 1) * 100,
+        "to": (high - 1) * 100,
+        "pairs": len(took),
+    }
 
 
 def main() -> int:
     parser = common.parser(__doc__)
-    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=45.0, help="for each way")
     arguments = parser.parse_args()
 
     import tfring as hvd
+    from tfring.recorder.own import own_path
 
     hvd.init()
-    rank, size = hvd.rank(), hvd.size()
     common.one_core()
-    ways = candidates()
-    hvd.shutdown()
-    took: dict[bool, list[dict[str, float]]] = {True: [], False: []}
-    largest = 0
-    order = random.Random(0)  # the same on all ranks
-    for _ in range(arguments.pairs):
-        for record in order.sample([True, False], 2):
-            times, file = one_generation(ways, record)
-            took[record].append(times)
-            largest = max(largest, file)
-    if rank != 0:
+    order = random.Random(0)
+    rows = [row(name, paired(way, arguments.seconds, order)) for name, way in ways().items()]
+    record = own_path()
+    if record is None:
+        print("there is no record to measure: TFRING_RECORD is 0", file=sys.stderr)
+        return 2
+    if hvd.rank() != 0:
         return 0
-    without = {name: [times[name] for times in took[False]] for name in ways}
-    ratios = {
-        name: np.array([times[name] for times in took[True]]) / np.array(without[name])
-        for name in ways
-    }
-    report = common.Report("recorder_cost", size, rows=rows(ratios, without))
-    for row in report.rows:
-        what = f"recorder, {row['what']}, percent"
-        report.goals.append(common.Goal(what, row["cost_percent"], LIMIT_PERCENT))
-    report.goals.append(common.Goal("MiB of a record", largest / 2**20, LIMIT_MEBIBYTES))
+    report = common.Report("recorder_cost", hvd.size(), rows=rows)
+    for measured in rows:
+        what = f"recorder, {measured['what']}, percent"
+        report.goals.append(common.Goal(what, measured["cost_percent"], LIMIT_PERCENT))
+    mebibytes = os.path.getsize(record) / 2**20
+    report.goals.append(common.Goal("MiB of a record", mebibytes, LIMIT_MEBIBYTES))
     return report.finish(arguments.json)
 
 

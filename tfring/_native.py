@@ -24,8 +24,8 @@ _MODULE_NAME = "tfring._lib._core"
 
 core: Any  # set by __getattr__
 
-# Whose frames are no part of the user's program.
-_LIBRARIES = ("tfring", "horovod", "tensorflow", "keras", "tf_keras")
+# Packages whose frames are no part of the user's program.
+LIBRARIES = ("tfring", "horovod", "tensorflow", "keras", "tf_keras")
 _MAX_CALL_SITE = 50  # characters of the file's name
 
 # By file name, and by file name and line. Dictionaries are safe to use from several threads.
@@ -96,7 +96,7 @@ def in_library(frame: FrameType) -> bool:
     known = _in_library.get(file)
     if known is None:
         module = str(frame.f_globals.get("__name__", ""))
-        known = _in_library[file] = module.partition(".")[0] in _LIBRARIES
+        known = _in_library[file] = module.partition(".")[0] in LIBRARIES
     return known
 
 

@@ -217,9 +217,20 @@ void DefineRecord(py::module_& m) {
   m.def(
       "mark", [](const std::string& text) { ProcessRuntime::Get().Mark(text); }, arg("text"),
       "Adds a line of the program to the record.");
+  m.def(
+      "pause_record", [](bool paused) { ProcessRuntime::Get().PauseRecord(paused); }, arg("paused"),
+      "While it is paused, calls leave no trace in the record: for measuring what that costs.");
   m.def("name_tensors", &NameGradients, arg("collective"), arg("variables"), arg("loss_scaled"),
         "Reports of NaN and Inf name the tensors of this collective as gradients of these "
         "variables.");
+  m.def(
+      "note_errors",
+      [](std::string note, std::string stall) {
+        ProcessRuntime::Get().NoteErrors(std::move(note), std::move(stall));
+      },
+      arg("note"), arg("stall") = "", py::call_guard<py::gil_scoped_release>(),
+      "Errors that concern several ranks end with `note` from now on; those of stalls have `stall` "
+      "before it.");
   m.def(
       "wait_for_warning",
       [](double timeout) -> std::optional<bool> {
@@ -229,8 +240,8 @@ void DefineRecord(py::module_& m) {
         return heard == WarningBell::Heard::kWarning;
       },
       arg("timeout"), py::call_guard<py::gil_scoped_release>(),
-      "Blocks until the runtime has warned (True), for `timeout` seconds (False), or until it is "
-      "shut down (None).");
+      "Blocks until the runtime has warned or nothing runs any more (True), for `timeout` seconds "
+      "(False), or until it is shut down (None).");
 }
 
 void DefineLifecycle(py::module_& m) {

@@ -48,10 +48,9 @@ absl::Status AllocateAtOnce(tf::OpKernelContext* context, int index, const tf::T
 // for ActivityEnd, and 0 while no profile is taken.
 int64_t BeginTrace(const KernelCall& call) {
   return tsl::profiler::TraceMe::ActivityStart([&call] {
-    int64_t bytes = 0;
-    for (const TensorBuffer& buffer : call.local.buffers) bytes += buffer.input_bytes;
     return tsl::profiler::TraceMeEncode(
-        Describe(call.request), {{"bytes", bytes}, {"process_set", call.request.process_set}});
+        Describe(call.request),
+        {{"bytes", InputBytes(call.local.buffers)}, {"process_set", call.request.process_set}});
   });
 }
 

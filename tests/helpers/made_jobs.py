@@ -82,6 +82,7 @@ def record(
         plans=[],
         events=[replace(one, number=i + 1) for i, one in enumerate(events)],
         lateness=[],
+        sent=[0] * size,
         read=START + round(now * SECOND),
         raw_calls=np.zeros(0, layout.CALL),
         raw_plans=np.zeros(0, layout.PLAN),

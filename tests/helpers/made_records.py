@@ -51,16 +51,17 @@ def write_record(
     plans: Entries = (),
     events: Entries = (),
     slots: Mapping[str, int] = SLOTS,
+    ranks: Entries = (),
     **header: Any,
 ) -> Path:
-    """Writes a record with such entries; returns the path."""
+    """Writes a record with such entries, and what it says of each rank; returns the path."""
     made = {
         "call": entries(layout.CALL, calls),
         "plan": entries(layout.PLAN, plans),
         "event": entries(layout.EVENT, events),
     }
     rings = {name: _ring(rows, slots[name]) for name, rows in made.items()}
-    rings["rank"] = np.zeros(size, layout.RANK)
+    rings["rank"] = entries(layout.RANK, ranks or [{}] * size)
     head = {
         "magic": layout.MAGIC,
         "version": layout.VERSION,
@@ -134,14 +135,21 @@ def made_job(folder: Path, *arguments: Any, **more: Any) -> JobRecords:
     return load_job(write_records(folder, *arguments, **more))
 
 
-def write_training(folder: Path, own: Any, transport: float = 2.0, buckets: int = 2) -> Path:
+def write_training(
+    folder: Path,
+    own: Any,
+    transport: float = 2.0,
+    buckets: int = 2,
+    state: layout.RankState = layout.RankState.LEFT,
+) -> Path:
     """Writes the records of a job in which every step takes as long as its slowest rank.
 
     Args:
         folder: For the files.
         own: Milliseconds of own work by rank and step; a bucket is ready after each equal part.
         transport: Milliseconds for which a bucket is reduced.
-        buckets: How many there are.
+        buckets: How many there are. Each rank has sent their bytes to the next one.
+        state: Of all ranks.
     """
     own = np.asarray(own, dtype=float)
     size, count = own.shape
@@ -176,8 +184,10 @@ def write_training(folder: Path, own: Any, transport: float = 2.0, buckets: int 
                     }
                 )
         now = free
-    header = {"host": "here", "job": "planted", "state": layout.RankState.LEFT}
+    header = {"host": "here", "job": "planted", "state": state}
+    header["bytes_sent"] = sent = 500 * buckets * (buckets + 1) * count
     for rank in range(size):
         path = folder / f"rank-{rank}.record"
-        write_record(path, rank, size, calls[rank], ended=len(calls[rank]), **header)
+        to = [{"sent": sent * (size > 1 and other == (rank + 1) % size)} for other in range(size)]
+        write_record(path, rank, size, calls[rank], ranks=to, ended=len(calls[rank]), **header)
     return folder

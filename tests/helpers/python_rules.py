@@ -17,6 +17,7 @@ ARROWS: dict[str, set[str]] = {
     "version": set(),
     "config": set(),
     "_native": set(),
+    "texts": set(),
     "exceptions": {"_native"},
     "signals": {"_native"},
     "logs": {"_native"},
@@ -24,15 +25,15 @@ ARROWS: dict[str, set[str]] = {
     "security": set(),
     "gpu": {"_native"},
     "recorder": set(),
-    "explain": {"_native", "recorder"},
+    "report": {"recorder", "texts"},
+    "explain": {"_native", "recorder", "report", "texts"},
     "ssh": set(),
-    "live": {"recorder", "ssh"},
-    "report": {"recorder"},
+    "live": {"recorder", "ssh", "texts"},
     "timeline": {"recorder"},
     "commands": {"recorder", "explain", "live", "report", "timeline"},
     "metrics": {"version", "config", "_native", "security", "recorder"},
     "observers": {"config", "_native", "recorder", "explain", "timeline", "metrics"},
-    "bootstrap": {"version", "config", "environments", "security"},
+    "bootstrap": {"version", "config", "environments", "security", "texts"},
     "topology": {"_native"},
     "process_sets": {"_native", "exceptions", "bootstrap", "topology"},
     "world": {
@@ -54,7 +55,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "launcher": {
         *("version", "config", "_native", "environments", "security", "bootstrap"),
-        *("comparison", "compat", "commands", "explain", "ssh", "timeline"),
+        *("comparison", "compat", "commands", "explain", "ssh", "texts", "timeline"),
     },
     "tfring": {"compat"},
     "__main__": {"launcher"},
@@ -75,7 +76,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pynvml": {"gpu"},
     "numpy": {
         *("process_sets", "collectives", "sharding", "comparison", "keras"),
-        *("recorder", "live", "report", "metrics", "timeline"),
+        *("recorder", "live", "report", "explain", "metrics", "timeline"),
     },
     "rich": {"live", "report"},
     "matplotlib": {"report"},
@@ -116,7 +117,7 @@ PICKLING = {
     *("tfring/collectives/objects.py", "tfring/launcher/function.py"),
     "tfring/launcher/function_task.py",
     # Writes, and never reads, the pickles of plain values that PyTorch's analyser reads.
-    "tfring/recorder/torch_format.py",
+    "tfring/commands/torch_format.py",
 }
 PICKLES = {
     *("pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "allow_pickle"),

@@ -16,6 +16,8 @@ import pytest
 
 pytestmark = pytest.mark.wheel
 
+ROOT = Path(__file__).resolve().parents[2]
+SUFFIXES = {".py", ".pyi", ".typed", ".html"}  # of the files of tfring/ that are no libraries
 LIBRARIES = {"libtfring_runtime.so", "_tfring_ops.so", "_tfring_xla.so"}
 SCRIPT = """
 import tensorflow as tf
@@ -67,6 +69,9 @@ def test_the_wheel_holds_what_it_should(wheel: Path) -> None:
     libraries = {Path(name).name for name in names if name.startswith("tfring/_lib/")}
     assert libraries >= LIBRARIES
     assert any(name.startswith("_core.") for name in libraries)
+    sources = (path for path in (ROOT / "tfring").rglob("*") if path.is_file())
+    expected = {str(path.relative_to(ROOT)) for path in sources if path.suffix in SUFFIXES}
+    assert expected - set(names) == set()
     assert not [name for name in names if name.startswith(("tests", "ops", "benchmarks"))]
     assert "linux" in wheel.name and "none-any" not in wheel.name
 
@@ -78,7 +83,8 @@ def test_one_rank(venv: Path) -> None:
 def test_two_ranks_under_the_launcher(venv: Path) -> None:
     script = venv / "script.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    printed = run(venv, "tfring", "run", "-np", "2", str(venv / "bin" / "python"), str(script))
+    launch = ("tfring", "run", "--no-merge-lines", "-np", "2")
+    printed = run(venv, *launch, str(venv / "bin" / "python"), str(script))
     assert printed.count("sum over 2 is 3") == 2
 
 

@@ -12,8 +12,8 @@ from tfring.bootstrap.connector import connect
 from tfring.bootstrap.descriptors import raise_descriptor_limit
 from tfring.bootstrap.errors import BootstrapError
 from tfring.bootstrap.listener import Listener
-from tfring.bootstrap.rendezvous import describe_ranks
 from tfring.security.seal import Channel, ChannelKeys
+from tfring.texts.ranks import ranks_text
 
 
 class Connections:
@@ -191,7 +191,7 @@ def _did_not_connect(
     ranks = sorted(peers)
     where = ", ".join(sorted({hosts[peer] for peer in ranks}))
     return (
-        f"{describe_ranks(ranks)} (host {where}) did not connect to rank {rank} (host "
+        f"{ranks_text(ranks)} (host {where}) did not connect to rank {rank} (host "
         f"{hosts[rank]}, address {endpoints[rank][0]}) in time: check that these hosts can reach "
         "that address (firewall, or the wrong network: TFRING_INTERFACE chooses one)"
     )

@@ -22,6 +22,7 @@ from tfring.security import munge
 from tfring.security.errors import IntegrityError, SecretError
 from tfring.security.seal import Channel
 from tfring.security.secret import expand
+from tfring.texts.ranks import ranks_text
 
 _log = logging.getLogger("tfring")
 
@@ -39,16 +40,6 @@ _PORTS = 12000
 # The launcher's listening sockets by port, kept open for the next init: the port is from the range
 # of outgoing connections, so that another program could get it in between.
 _adopted: dict[int, socket.socket] = {}
-
-
-def describe_ranks(ranks: list[int]) -> str:
-    """``rank 3`` or ``ranks 1, 2 and 5``; long lists are cut short."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) > 16:
-        shown = ", ".join(str(r) for r in ranks[:16])
-        return f"{len(ranks)} ranks ({shown}, ...)"
-    return f"ranks {', '.join(str(r) for r in ranks[:-1])} and {ranks[-1]}"
 
 
 class Meeting(NamedTuple):
@@ -127,6 +118,8 @@ def _read_to_end(sock: socket.socket, limit: int) -> bytes:
         if not chunk:
             break
         data += chunk
+    if not data:  # rank 0 may have given up meanwhile
+        raise ConnectionResetError("the connection was closed without an answer")
     return data
 
 
@@ -296,7 +289,7 @@ def _accept_members(
                 "set TFRING_SECRET_FILE or TFRING_SECRET, without which none of them can join"
             )
         reason = (
-            f"rank 0 waited {timeout:g} s at {where}, and {describe_ranks(missing)} of "
+            f"rank 0 waited {timeout:g} s at {where}, and {ranks_text(missing)} of "
             f"{len(members)} did not come: look at their output for an earlier error; if they only "
             f"need longer, raise TFRING_START_TIMEOUT; if they run on other hosts, {elsewhere}"
         )

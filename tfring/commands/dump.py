@@ -6,11 +6,11 @@ import argparse
 import shutil
 from pathlib import Path
 
+from tfring.commands.torch_format import write_torch_traces
 from tfring.recorder.files import settled_copy
 from tfring.recorder.job import JobRecords, load_job
 from tfring.recorder.reader import RecordError
 from tfring.recorder.stacks import stacks_file
-from tfring.recorder.torch_format import write_torch_traces
 
 NAME = "dump"
 HELP = "copy the records of a job on this host to a folder, while it runs or when it is over"

@@ -11,13 +11,12 @@ from tfring.explain.situation import (
     Key,
     Situation,
     key_of,
-    listed,
-    ranks_text,
     seconds,
     upper_first,
 )
 from tfring.recorder.layout import RankState
 from tfring.recorder.reader import Call
+from tfring.texts.ranks import listed, ranks_text
 
 # A rank may wait in join for long. The others are looked at when they have done nothing so long.
 _JOIN_PATIENCE = 3 * SECOND
@@ -69,7 +68,7 @@ def not_calling(s: Situation) -> Finding | None:
     if not blamed:
         return None
     age = max(s.waited(rank, call) for found in blamed.values() for rank, call in found)
-    if not any(s.overdue(rank, call) for found in blamed.values() for rank, call in found):
+    if not any(s.overdue(r, call, other) for other, found in blamed.items() for r, call in found):
         return None
     ranks = sorted(blamed)
     call = blamed[ranks[0]][0][1]

@@ -9,16 +9,18 @@ from tfring.explain.causes import Cause, Finding
 from tfring.explain.situation import (
     SECOND,
     Situation,
-    listed,
-    ranks_text,
     seconds,
     upper_first,
 )
 from tfring.recorder.layout import EventType
 from tfring.recorder.reader import Call, Event
+from tfring.texts.ranks import listed, ranks_text
 
 # A running process writes to its record with every heartbeat, every 5 s by default.
 _SILENT = 15 * SECOND
+# Who is to blame for an error is in its text only, as ops/runtime/protocol/ writes it: LostStatus,
+# LeftStatus and kEnded in engine/end_of_generation.cc, CancelFor in negotiation/sequencer.cc,
+# CheckAbsent in negotiation/join.cc, and where steps fail.
 _LOST = re.compile(r"rank (\d+) (?:\([^)]*\) )?was lost: (.*?)(?:\. See the log|$)", re.DOTALL)
 _EXCEPTION = re.compile(
     r"rank (\d+) (?:\([^)]*\) )?ended with an exception: (.*?)(?:, while |\. No collective|$)",

@@ -8,9 +8,10 @@ from pathlib import Path
 from tfring.explain import calls, ends, pace, transport
 from tfring.explain.causes import Cause, Explanation, Finding
 from tfring.explain.processes import Seen, look, with_stacks
-from tfring.explain.situation import Situation, ranks_text
+from tfring.explain.situation import Situation
 from tfring.recorder.job import JobRecords, load_job
 from tfring.recorder.layout import RankState
+from tfring.texts.ranks import ranks_text
 
 # Asked in this order: what explains the others comes first. Processes that are stopped or gone are
 # seen; failures are written down; what hangs follows from who waits for whom.
@@ -25,7 +26,7 @@ _BESIDES = (calls.different_calls,)
 # So many ranks are asked where they are; a stall of a large job has few causes.
 _MOST_ASKED = 4
 # An interpreter whose lock is free answers in milliseconds.
-_STACKS_SECONDS = 1.0
+STACKS_SECONDS = 1.0
 
 
 def explain_now(given: Sequence[Path | str] = ()) -> Explanation:
@@ -48,11 +49,12 @@ def explain_now(given: Sequence[Path | str] = ()) -> Explanation:
     ended = [r for r, record in job.records.items() if record.state is RankState.RUNNING]
     if any(seen[rank].state == "gone" for rank in ended):
         # Some may have ended in between, and have written how.
-        job = load_job([record.path for record in job.records.values() if record.path.exists()])
+        left = [record.path for record in job.records.values() if record.path.exists()]
+        job = load_job(left) if left else job
     found = explain(job, seen)
     if found.cause is not Cause.NOT_CALLING:
         return found
-    return explain(job, with_stacks(job, seen, found.ranks[:_MOST_ASKED], _STACKS_SECONDS))
+    return explain(job, with_stacks(job, seen, found.ranks[:_MOST_ASKED], STACKS_SECONDS))
 
 
 def explain(job: JobRecords, seen: Mapping[int, Seen] | None = None) -> Explanation:

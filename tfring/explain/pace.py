@@ -4,60 +4,85 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tfring.explain.causes import Cause, Finding
-from tfring.explain.situation import SECOND, Situation, ranks_text, seconds, upper_first
+import numpy as np
 
-# The newest calls are judged, of at most so long a time; with fewer there is no telling.
+from tfring.explain.causes import Cause, Finding
+from tfring.explain.situation import SECOND, Situation, seconds, upper_first
+from tfring.recorder.job import JobRecords
+from tfring.recorder.reader import Record
+from tfring.recorder.steps import steps_of
+from tfring.report.job_steps import job_steps
+from tfring.report.slowdowns import always_slow, find_slowdowns
+from tfring.texts.ranks import ranks_text
+
+# The newest calls are judged, of at most so long a time.
 _WINDOW_CALLS = 400
 _WINDOW = 60 * SECOND
-_MIN_CALLS = 8
-# Less lateness than this of a call is noise of the machine.
-_NOTABLE = SECOND // 200
-# A rank is slow if it is the last in so many of the late calls, and the others wait for it for so
-# much of the time.
-_SHARE_OF_CALLS = 0.75
-_SHARE_OF_TIME = 0.2
+# A rank is compared with so many others to see whether it was fast before.
+_COMPARED = 7
 
 
 def slow(s: Situation) -> Finding | None:
-    """Finds a rank that comes last again and again, by when rank 0 was asked for each tensor."""
+    """Finds a rank that has become slow, or comes last again and again: see report/slowdowns.py."""
     first = s.job.records.get(0)
     if first is None:
         return None
-    asked = [c for c in first.calls if c.last_rank >= 0 and c.second_last_asked and c.last_asked]
-    asked = [c for c in asked[-_WINDOW_CALLS:] if asked[-1].last_asked - c.last_asked < _WINDOW]
-    late = [c for c in asked if c.last_asked - c.second_last_asked > _NOTABLE]
-    if len(late) < _MIN_CALLS:
+    found = _become_slow(s, first) or _always_slow(s, first)
+    if found is None:
         return None
-    rank, times = Counter(call.last_rank for call in late).most_common(1)[0]
-    own = [call for call in late if call.last_rank == rank]
-    waited = sum(call.last_asked - call.second_last_asked for call in own)
-    span = max(call.last_asked for call in asked) - min(call.first_asked for call in asked)
-    if times < _SHARE_OF_CALLS * len(late) or waited < _SHARE_OF_TIME * span:
-        return None
-    name = Counter(call.name for call in own).most_common(1)[0][0]
-    text = (
-        f"The job goes on, and {s.who(rank)} is slower than the others: in {times} of the last "
-        f"{len(asked)} calls they waited for it, {seconds(waited / times)} each time, "
-        f"{waited / span:.0%} of the last {seconds(span)}." + _input_text(s, rank)
-    )
+    rank, names, text = found
     return Finding(
-        Cause.SLOW, (rank,), (name,), text,
+        Cause.SLOW, (rank,), names, text + _input_text(s, rank),
         "Compare its input pipeline, its processor (clock, other programs) and its share of the "
         "data with those of the other ranks.",
     )  # fmt: skip
 
 
+def _become_slow(s: Situation, first: Record) -> tuple[int, tuple[str, ...], str] | None:
+    """Looks at the training steps of the rank that the others have waited for longest."""
+    steps = steps_of(first.raw_calls).good()
+    known = steps.last_rank >= 0
+    waited = np.maximum(0, steps.asked - steps.asked_before)[known]
+    if not waited.any():
+        return None
+    rank = int(np.bincount(steps.last_rank[known], waited).argmax())
+    others = [one for one in s.ranks if one not in (0, rank)][: _COMPARED - 1]
+    compared = {one: s.job.records[one] for one in sorted({0, rank, *others} & set(s.ranks))}
+    changes = find_slowdowns(job_steps(JobRecords(compared, s.job.clocks)))
+    now = [one for one in changes if one.rank == rank and one.until is None]
+    if not now:
+        return None
+    record = s.job.records[rank]
+    where = f"It is process {record.pid} on host {record.host}."
+    return rank, (), f"The job goes on, but {now[-1].text()}. {where}"
+
+
+def _always_slow(s: Situation, first: Record) -> tuple[int, tuple[str, ...], str] | None:
+    """Looks at when rank 0 was asked for each of the newest calls."""
+    asked = [c for c in first.calls if c.last_rank >= 0 and c.second_last_asked and c.last_asked]
+    asked = [c for c in asked[-_WINDOW_CALLS:] if asked[-1].last_asked - c.last_asked < _WINDOW]
+    if not asked:
+        return None
+    waited = np.array([call.last_asked - call.second_last_asked for call in asked])
+    span = max(call.last_asked for call in asked) - min(call.first_asked for call in asked)
+    found = always_slow(np.array([call.last_rank for call in asked]), waited, span)
+    if found is None:
+        return None
+    rank, late = found
+    lost = float(waited[late].sum())
+    name = Counter(asked[position].name for position in late).most_common(1)[0][0]
+    text = (
+        f"The job goes on, and {s.who(rank)} is slower than the others: in {len(late)} of the last "
+        f"{len(asked)} calls they waited for it, {seconds(lost / len(late))} each time, "
+        f"{lost / span:.0%} of the last {seconds(span)}."
+    )
+    return rank, (name,), text
+
+
 def _input_text(s: Situation, rank: int) -> str:
     """How much of its time a rank waits for input, where its program says so."""
-    if rank not in s.job.records:
-        return ""
-    header = s.job.records[rank].header
-    since = int(header["started_monotonic"])
-    spent, began = int(header["input_time"]), int(header["step_began"])
-    if spent <= 0 or began <= since:
-        return ""
-    return f" It has spent {spent / (began - since):.0%} of its time in waiting for input."
+    share = s.job.records[rank].input_share if rank in s.job.records else None
+    return "" if share is None else f" It has spent {share:.0%} of its time in waiting for input."
 
 
 def over(s: Situation) -> Finding | None:
@@ -81,5 +106,8 @@ def nothing(s: Situation) -> Finding:
         f"least {calls} calls, the last one {seconds(idle)} ago."
     )
     if waiters:
-        text += f" At present {waiters}, no longer than is usual in this job."
+        first = any(call.invocation == 1 for calls in s.waiting.values() for call in calls)
+        usual = "no longer than is usual in this job"
+        why = "for the first time: others may still load or compile" if first else usual
+        text += f" At present {waiters}, {why}."
     return Finding(Cause.NOTHING, (), (), upper_first(text), "")

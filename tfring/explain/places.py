@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from tfring import _native
 from tfring.recorder.stacks import MAIN
 
 _HEAD = re.compile(r"Thread \[(.*)\]")
@@ -13,7 +14,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 _PACKAGE = f"{Path(__file__).resolve().parents[1]}/"
 # Code that the user has not written. Other installed packages may be the user's own.
 _STANDARD = re.compile(r"^<|/lib/python3[^/]*/(?!(site|dist)-packages/)")
-_INSTALLED = re.compile(r"-packages/(tfring|tensorflow|keras|tf_keras|numpy|six)[/.]")
+_INSTALLED = re.compile(rf"-packages/({'|'.join(_native.LIBRARIES)}|numpy|six)[/.]")
 _TENSORFLOW = re.compile(r"-packages/(tensorflow|keras|tf_keras)/")
 # Files of the standard library, and what a thread waits for whose innermost frames are there.
 _WAITS = (

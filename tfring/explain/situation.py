@@ -12,15 +12,16 @@ from tfring.explain.processes import Seen
 from tfring.recorder.job import JobRecords
 from tfring.recorder.layout import CallFlags, EventType, RankState
 from tfring.recorder.process_sets import members_of_sets
-from tfring.recorder.reader import Call, Event
+from tfring.recorder.reader import Call, Event, last_sign
 from tfring.recorder.take_stacks import KEEPS_LOCK
+from tfring.texts.ranks import listed, ranks_text
 
 SECOND = 1_000_000_000
 # A call that nobody can judge by earlier ones may wait for so long: ranks load and compile.
 FIRST_PATIENCE = 5 * SECOND
 # No wait below this is worth a word.
 MIN_PATIENCE = SECOND
-# Of more ranks in a row only the first and the last are named.
+# Of more ranks only the numbers are said, not hosts and processes.
 _LISTED = 4
 # How calls end that were waiting when their job broke.
 _ENDED_FROM_OUTSIDE = ("Cancelled", "Aborted", "DeadlineExceeded", "Unavailable")
@@ -69,12 +70,8 @@ class Situation:
         return max(alive) if alive else max(self.last_sign(rank) for rank in self.ranks)
 
     def last_sign(self, rank: int) -> int:
-        """Returns when a rank last wrote to its record."""
-        record = self.job.records[rank]
-        times = [int(record.header["awake"]), int(record.header["started_monotonic"])]
-        times += [t for call in record.calls for t in (call.submitted, call.ended)]
-        times += [event.time for event in record.events]
-        return self.job.common(rank, max(times))
+        """Returns when a rank is last known to have run."""
+        return self.job.common(rank, last_sign(self.job.records[rank]))
 
     def common(self, rank: int, time: int) -> int:
         """Returns a time of a rank on the common clock."""
@@ -175,9 +172,31 @@ class Situation:
         end = self.common(rank, call.ended) if call.ended else self.now
         return max(0, end - self.common(rank, call.submitted))
 
-    def overdue(self, rank: int, call: Call) -> bool:
-        """Tells whether a rank has waited longer in a call than is usual, or to the limit."""
-        return call.status == "DeadlineExceeded" or self.waited(rank, call) > self.patience
+    def overdue(self, rank: int, call: Call, missing: int | None = None) -> bool:
+        """Tells whether a rank has waited longer in a call than is usual, or to the limit.
+
+        Args:
+            rank: Which one waits.
+            call: In what.
+            missing: A rank that has not made the call and may still come; None: none can.
+        """
+        limit = self.patience
+        if missing is not None:
+            limit = max(limit, self._patience_at_first(rank, call, missing))
+        return call.status == "DeadlineExceeded" or self.waited(rank, call) > limit
+
+    def _patience_at_first(self, rank: int, call: Call, missing: int) -> int:
+        """How long a rank may wait for another that may still trace and compile; 0: it does not.
+
+        Nobody knows how long that takes the other. Who waits has done the same before its call.
+        """
+        seen = self.seen.get(missing)
+        if call.invocation != 1 or (seen is not None and seen.busy is False):
+            return 0
+        calls = self.job.records[rank].calls
+        began = max((c.ended for c in calls if 0 < c.ended <= call.submitted), default=0)
+        began = max(began, int(self.job.records[rank].header["started_monotonic"]))
+        return max(FIRST_PATIENCE, 3 * (call.submitted - began))
 
     @cached_property
     def lives(self) -> bool:
@@ -204,15 +223,14 @@ class Situation:
     @cached_property
     def patience(self) -> int:
         """How long a wait may be in this job: three times what was usual so far."""
-        usual = 0
-        known = False
+        later: list[Call] = []
         for record in self.job.records.values():
             ended = [call for call in record.calls if call.status == "OK" and call.planned]
-            # Before its first calls a rank compiles, which says nothing about later ones.
-            for call in ended[min(4, len(ended) // 2) :]:
-                known = True
-                usual = max(usual, call.planned - call.submitted)
-        return max(MIN_PATIENCE, 3 * usual) if known else FIRST_PATIENCE
+            later += ended[min(4, len(ended) // 2) :]
+        # Before the first call of a name ranks compile, which says nothing about later ones.
+        known = [call for call in later if call.invocation != 1] or later
+        usual = max((call.planned - call.submitted for call in known), default=None)
+        return FIRST_PATIENCE if usual is None else max(MIN_PATIENCE, 3 * usual)
 
     def who(self, rank: int) -> str:
         """Returns "rank 2 (host b, process 4711)"."""
@@ -266,27 +284,6 @@ class Situation:
 def key_of(call: Call) -> Key:
     """Returns which call of its process set a call is."""
     return Key(call.process_set, call.name, call.invocation)
-
-
-def ranks_text(ranks: Iterable[int]) -> str:
-    """Returns "rank 3", "ranks 0, 1 and 3", or "ranks 0-255"."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    numbers: list[str] = []
-    for run in runs:
-        numbers += [f"{run[0]}-{run[-1]}"] if len(run) > _LISTED else map(str, run)
-    if len(numbers) == 1 and "-" in numbers[0]:
-        return f"ranks {numbers[0]}"
-    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {listed(numbers)}"
-
-
-def listed(parts: list[str]) -> str:
-    """Returns "a, b and c"."""
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def seconds(nanoseconds: float) -> str:

@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass
 
 from tfring.explain.causes import Cause, Finding
-from tfring.explain.situation import Situation, ranks_text, seconds
+from tfring.explain.situation import Situation, seconds
 from tfring.recorder.layout import EventType
 from tfring.recorder.reader import Plan
+from tfring.texts.ranks import ranks_text
 
 # In the error of a rank that saw a path in trouble: who waits, for what, from whom.
 _ENDS = re.compile(r"rank (\d+) \([^)]*\) waits for (?:\d+ bytes from )?rank (\d+)")

@@ -7,9 +7,10 @@ import os
 import re
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import BinaryIO
+
+from tfring.texts.ranks import rank_ranges
 
 # After so long an unfinished line is written, so that prompts and progress bars appear.
 PARTIAL_SECONDS = 0.1
@@ -298,7 +299,7 @@ class OutputMerger:
             body = line.rstrip(b"\r\n")
             ranks = [one.rank for one in group.streams]
             count = f" ({len(ranks)} ranks)".encode()
-            prefix = self._prefix(_ranges(ranks), stream.name)
+            prefix = self._prefix(rank_ranges(ranks), stream.name)
             stream.sink.file.write(prefix + body + count + line[len(body) :])
 
     def _write(self, stream: Stream, line: bytes) -> None:
@@ -344,17 +345,6 @@ def _without_rank(line: bytes) -> bytes:
     if found is None or not line.startswith(b"[tfring] "):
         return line
     return b"[tfring] " + (found["time"] or b"") + line[found.end() :]
-
-
-def _ranges(ranks: Iterable[int]) -> str:
-    """Returns ranks as "0-3,5"."""
-    parts: list[list[int]] = []
-    for rank in sorted(ranks):
-        if parts and parts[-1][1] == rank - 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in parts)
 
 
 def _line_length(pending: bytearray) -> int:

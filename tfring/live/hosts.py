@@ -107,7 +107,7 @@ class _Host:
                 found = json.loads(line)
             except ValueError:
                 found = None
-            if isinstance(found, dict):
+            if isinstance(found, dict) and "job" in found:
                 self.newest = found
                 self.first.set()
             else:  # a login message, or an error

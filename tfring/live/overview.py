@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tfring.live.rows import Row
+from tfring.recorder.layout import RankState
+from tfring.texts.ranks import ranks_text
 
 # Ranks wait for each other all the time; what takes longer is shown. Seconds.
 SHOWN_WAIT = 2.0
 _SECOND = 1e9
+_ENDED = {RankState.LEFT: "has left", RankState.FAILED: "has failed"}
 
 
 @dataclass(frozen=True)
@@ -88,16 +91,16 @@ def overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
         now: Rows of one job, of different ranks, at least one.
     """
     rows = sorted(now, key=lambda row: row.rank)
-    old = {(row.rank, row.generation, row.pid): row for row in before}
-    pairs = [(old.get((row.rank, row.generation, row.pid)), row) for row in rows]
+    old = {_life(row): row for row in before}
+    pairs = [(old.get(_life(row)), row) for row in rows]
     awaited = _awaited(pairs)
     blamed = [not_called(row, rows) for row in rows if _waits_long(row)]
     views = [
         RankView(
             row=row,
             doing=doing(row, rows),
-            steps=_rate(was, row, "step") if row.step >= 0 else None,
-            samples=_rate(was, row, "samples") if row.samples else None,
+            steps=_rate(was, row, lambda one: one.step) if row.step >= 0 else None,
+            samples=_rate(was, row, _samples) if _samples(row) else None,
             # Rank 0 counts a wait when it is over.
             awaited=1.0 if [row.rank] in blamed else awaited.get(row.rank),
         )
@@ -105,17 +108,19 @@ def overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
     ]
     efficiencies = [row.efficiency for row in rows if row.efficiency >= 0]
     samples = [view.samples for view in views if view.samples is not None]
-    rates = [rate for was, row in pairs if (rate := _rate(was, row, "bytes")) is not None]
+    rates = [_rate(was, row, lambda one: int(one.record["bytes"])) for was, row in pairs]
+    known = [rate for rate in rates if rate is not None]
     troubled = [row for row in rows if row.trouble_at]
     newest = min(troubled, key=lambda row: _seconds(row, row.trouble_at), default=None)
+    size = int(rows[0].record["size"])
     return Overview(
-        job=rows[0].job,
-        size=rows[0].size,
+        job=str(rows[0].record["job"]),
+        size=size,
         ranks=views,
-        missing=sorted(set(range(rows[0].size)) - {row.rank for row in rows}),
+        missing=sorted(set(range(size)) - {row.rank for row in rows}),
         efficiency=sum(efficiencies) / len(efficiencies) if efficiencies else None,
         samples=sum(samples) if samples else None,
-        bytes=sum(rates) / len(rates) if rates else None,
+        bytes=sum(known) / len(known) if known else None,
         trouble=_trouble(newest) if newest else "",
     )
 
@@ -128,11 +133,11 @@ def doing(row: Row, rows: Sequence[Row]) -> str:
         rows: Of all ranks that are known.
     """
     if row.process == "gone":
-        return {"left": "has left", "failed": "has failed"}.get(row.state, "gone")
+        return _ENDED.get(row.state, "gone")
     if row.process == "stopped":
         return "stopped"
-    if row.state != "running":
-        return {"left": "has left", "failed": "has failed"}[row.state]
+    if row.state in _ENDED:
+        return _ENDED[row.state]
     if row.waits_peer >= 0 and _seconds(row, row.waits_since) >= SHOWN_WAIT:
         waits = f"waits {_seconds(row, row.waits_since):.0f} s for rank {row.waits_peer}"
         return f"{waits} in the middle of {row.waits_in or 'a collective'}"
@@ -173,19 +178,6 @@ def not_called(row: Row, rows: Sequence[Row]) -> list[int]:
     ]
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Returns "rank 3", or "ranks 0-2, 5"."""
-    ordered = sorted(ranks)
-    parts = []
-    start = 0
-    for i, rank in enumerate(ordered):
-        if i + 1 == len(ordered) or ordered[i + 1] != rank + 1:
-            first = ordered[start]
-            parts.append(str(rank) if first == rank else f"{first}-{rank}")
-            start = i + 1
-    return f"rank{'s' if len(ordered) != 1 else ''} {', '.join(parts)}"
-
-
 def _trouble(row: Row) -> str:
     return f"{_seconds(row, row.trouble_at):.0f} s ago on rank {row.rank}: {row.trouble}"
 
@@ -198,10 +190,19 @@ def _seconds(row: Row, since: int) -> float:
     return max(0.0, (row.time - since) / _SECOND)
 
 
-def _rate(before: Row | None, now: Row, name: str) -> float | None:
+def _life(row: Row) -> tuple[int, ...]:
+    """Returns what differs when a rank has been started anew."""
+    return tuple(int(row.record[name]) for name in ("rank", "generation", "pid"))
+
+
+def _samples(row: Row) -> int:
+    return int(row.record["samples"])
+
+
+def _rate(before: Row | None, now: Row, value: Callable[[Row], int]) -> float | None:
     if before is None or now.time <= before.time:
         return None
-    more = getattr(now, name) - getattr(before, name)
+    more = value(now) - value(before)
     return max(0.0, float(more)) / ((now.time - before.time) / _SECOND)
 
 

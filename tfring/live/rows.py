@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tfring.recorder import layout
 from tfring.recorder.gradients import gradient_calls
 from tfring.recorder.job import JobRecords
 from tfring.recorder.layout import EventType, RankState
@@ -21,8 +22,8 @@ from tfring.recorder.steps import steps_of
 
 # Of a rank's waiting calls so many are compared with those of others.
 _MOST_WAITING = 256
-# Efficiency is that of the steps among so many of the newest calls.
-_STEP_CALLS = 2048
+# Efficiency is that of the steps among so many of the newest calls, and steps are counted in them.
+NEWEST_CALLS = 2048
 _LEAST_STEPS = 2
 _TROUBLE = (EventType.ABORT, EventType.WARNING, EventType.CALL_FAILED, EventType.STEP_FAILED)
 
@@ -32,19 +33,10 @@ class Row:
     """One rank at one moment: plain values that go through JSON.
 
     Attributes:
-        job: The number of its job.
-        size: How many ranks the job has.
-        rank: Its own.
-        generation: How many times its process has called init.
-        host: The name of its host.
-        pid: Its process there.
+        record: The numbers and texts of its record's header, see layout.HEADER.
         time: When this was read, in nanoseconds of the host's monotonic clock.
         process: "running", "stopped", "gone", or "unknown" for a process in another container.
-        state: What the rank has written last: "running", "left" or "failed".
         step: The step it is in: as its program says, else counted; -1: unknown.
-        samples: It has trained on so many; 0: its program does not say.
-        bytes: Of all tensors of collectives that have ended well.
-        collectives: How many have ended.
         memory: Resident, in bytes; 0: unknown.
         waiting: Calls that some rank has not made yet.
         running: Calls that have a plan and have not ended.
@@ -65,19 +57,10 @@ class Row:
         trouble_at: When that was; 0: there was none.
     """
 
-    job: str
-    size: int
-    rank: int
-    generation: int
-    host: str
-    pid: int
+    record: dict[str, Any]
     time: int
     process: str
-    state: str
     step: int
-    samples: int
-    bytes: int
-    collectives: int
     memory: int
     waiting: int
     running: int
@@ -94,9 +77,24 @@ class Row:
     trouble: str
     trouble_at: int
 
+    @property
+    def rank(self) -> int:
+        """Its rank in the job."""
+        return int(self.record["rank"])
+
+    @property
+    def host(self) -> str:
+        """The name of its host."""
+        return str(self.record["host"])
+
+    @property
+    def state(self) -> RankState:
+        """What the rank has written last."""
+        return RankState(self.record["state"])
+
     def as_json(self) -> dict[str, Any]:
-        """Returns the values by name."""
-        return dataclasses.asdict(self)
+        """Returns the values by name, and the rank."""
+        return {"rank": self.rank, **dataclasses.asdict(self)}
 
 
 def row_from_json(values: dict[str, Any]) -> Row:
@@ -107,7 +105,9 @@ def row_from_json(values: dict[str, Any]) -> Row:
     """
     try:
         taken = {field.name: values[field.name] for field in dataclasses.fields(Row)}
-        return Row(**{**taken, "asked": [tuple(one) for one in taken["asked"]]})
+        record = {name: values["record"][name] for name in layout.HEADER.names or ()}
+        asked = [tuple(one) for one in taken["asked"]]
+        return Row(**{**taken, "record": record, "asked": asked})
     except (KeyError, TypeError) as error:
         raise ValueError("another host runs another version of tfring") from error
 
@@ -116,29 +116,19 @@ def row_of(record: Record) -> Row:
     """Returns what a record says, and /proc of its process.
 
     Args:
-        record: Just read, with `newest` 1 or more.
+        record: Just read, with NEWEST_CALLS of its calls or more.
     """
-    header = record.header
-    process = process_state(header) or "unknown"
+    process = process_state(record.header) or "unknown"
     waiting = [call for call in record.open_calls if call.waits]
     running = [call for call in record.open_calls if call.runs]
     last = record.calls[-1] if record.calls else None
     plan = next((plan for plan in record.plans if plan.ended == 0 and plan.waits_since), None)
     trouble = [event for event in record.events if event.type in _TROUBLE]
     return Row(
-        job=str(header["job"]),
-        size=record.size,
-        rank=record.rank,
-        generation=record.generation,
-        host=record.host,
-        pid=record.pid,
+        record=record.header,
         time=record.read or 0,
         process=process,
-        state=RankState(header["state"]).name.lower(),
         step=_step(record),
-        samples=header["samples"],
-        bytes=header["bytes"],
-        collectives=header["ended"],
         memory=0 if process in ("gone", "unknown") else _memory(record.pid),
         waiting=len(waiting),
         running=len(running),
@@ -186,7 +176,7 @@ def _step(record: Record) -> int:
 
 def _efficiency(calls: np.ndarray[Any, Any]) -> float:
     """Returns the share of time that was not spent in communication that nothing hid."""
-    rounds = rounds_of(steps_of(calls[-_STEP_CALLS:]))
+    rounds = rounds_of(steps_of(calls))
     time = int((rounds.end - rounds.began).sum())
     return float(rounds.own.sum()) / time if time and len(rounds) >= _LEAST_STEPS else -1.0
 

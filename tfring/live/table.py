@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from tfring.live.overview import Overview, RankView, ranks_text
+from tfring.live.overview import Overview, RankView
+from tfring.texts.ranks import ranks_text
+from tfring.texts.sizes import size_text
 
 MISSING = (
     "tfring top needs the package rich, which comes with Keras: pip install 'tfring[top]'; --json "
@@ -128,13 +130,7 @@ def _percent(value: float | None) -> str:
 
 
 def _bytes(value: float | None) -> str:
-    if value is None:
-        return "-"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{_number(value) if unit != 'B' else round(value)} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
+    return "-" if value is None else size_text(value)
 
 
 class _Column(NamedTuple):

@@ -7,10 +7,10 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
-from tfring.live.overview import ranks_text
 from tfring.recorder.reader import Record, process_state
 from tfring.recorder.stacks import MAIN
 from tfring.recorder.take_stacks import NO_STACKS
+from tfring.texts.ranks import ranks_text
 
 _HEAD = re.compile(r"^Thread \[(.*)\] \(most recent call first\):$")
 # The outermost frames of every thread but the main one.

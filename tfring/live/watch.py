@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tfring.live.hosts import OtherHosts
 from tfring.live.overview import Overview, overview
-from tfring.live.rows import Row, row_from_json, row_of
+from tfring.live.rows import NEWEST_CALLS, Row, row_from_json, row_of
 from tfring.recorder.job import load_job
+from tfring.recorder.layout import RankState
 from tfring.recorder.places import record_files
-from tfring.recorder.reader import Record, RecordError, read_record
-
-# Of the calls that have ended only the last is shown.
-_NEWEST = 1
+from tfring.recorder.reader import Record, RecordError, read_header, read_newest
 
 
 class Watch:
@@ -54,7 +53,7 @@ class Watch:
         found = {}
         for rank, path in self._files.items():
             try:
-                found[rank] = read_record(path, newest=_NEWEST)
+                found[rank] = read_newest(path, NEWEST_CALLS)
             except (FileNotFoundError, RecordError):
                 continue  # it has left, or begins a new generation
         return found
@@ -64,7 +63,7 @@ class Watch:
         for folder in {path.parent for path in self._files.values()}:
             for path in set(record_files(folder)) - set(self._files.values()):
                 with contextlib.suppress(OSError, RecordError):
-                    self._files[read_record(path, newest=_NEWEST).rank] = path
+                    self._files[int(read_header(path)["rank"])] = path
 
     def look(self) -> Overview:
         """Returns the job as of now, with rates since the last look.
@@ -82,7 +81,7 @@ class Watch:
         if not self._rows:
             troubles = self._others.troubles() if self._others else []
             raise RecordError("; ".join(troubles) or "no host has answered yet")
-        jobs = sorted({row.job for row in self._rows.values()})
+        jobs = sorted({str(row.record["job"]) for row in self._rows.values()})
         if len(jobs) > 1:
             raise RecordError(f"the hosts show different jobs: {', '.join(jobs)}; name one")
         return overview(before, list(self._rows.values()))
@@ -96,5 +95,5 @@ class Watch:
 
 def _after_the_end(row: Row) -> Row:
     """Returns the row of a rank whose record was removed, which only a rank that leaves does."""
-    values = {**row.as_json(), "process": "gone", "state": "left", "memory": 0}
-    return row_from_json(values)
+    record = {**row.record, "state": int(RankState.LEFT)}
+    return replace(row, record=record, process="gone", memory=0)

@@ -136,18 +136,19 @@ def _slow_plans(
     """Returns what a span says of each plan, with the step that it belongs to, if any."""
     plans = news.ended_plans
     begun = np.where(plans["started"] != 0, plans["started"], plans["queued"])
+    slow = np.flatnonzero(plans["ended"] - begun > slow_seconds / _NANO).tolist()
+    # Their calls have ended with them, or are about to.
+    calls = [calls[["sequence", "name"]] for calls in (news.open_calls, news.ended_calls)]
+    names = dict(pair for part in calls for pair in part[::-1].tolist()) if slow else {}
     found = []
-    for at in np.nonzero(plans["ended"] - begun > slow_seconds / _NANO)[0].tolist():
+    for at in slow:
         plan = plans[at]
-        # Its calls have ended with it, or are about to.
-        calls = np.concatenate([news.ended_calls, news.open_calls])
-        calls = calls[calls["sequence"] == plan["sequence"]]
         span = {
             "kind": KINDS[int(plan["kind"])],
             "begin": int(begun[at]),
             "end": int(plan["ended"]),
             "status": int(plan["status"]),
-            "tensor": calls["name"][0].decode(errors="replace") if len(calls) else "",
+            "tensor": names.get(int(plan["sequence"]), b"").decode(errors="replace"),
             "plan": int(plan["sequence"]),
             **{name: int(plan[name]) for name in ("bytes", "tensors", "members", "process_set")},
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfring import _native
-from tfring.explain.at_stalls import StallExplainer
+from tfring.explain.at_trouble import TroubleExplainer, note_errors
 from tfring.metrics import generation as metrics
 from tfring.observers.observers import Here, Observer, Observers
 from tfring.recorder import stacks
@@ -15,7 +15,7 @@ class _State:
     """Of the present generation. Written by init and shutdown, which take turns."""
 
     record: str | None = None
-    explainer: StallExplainer | None = None  # on rank 0 of several
+    explainer: TroubleExplainer | None = None  # on rank 0 of several
 
 
 def _watch_stacks(here: Here) -> None:
@@ -31,9 +31,12 @@ def _attach_timeline(here: Here) -> None:
     )
 
 
-def _explain_stalls(here: Here) -> None:
-    if here.size > 1 and here.rank == 0 and here.record is not None:
-        _State.explainer = StallExplainer(here.record)
+def _explain_trouble(here: Here) -> None:
+    if here.size == 1 or here.record is None:
+        return
+    note_errors(here.record)
+    if here.rank == 0:
+        _State.explainer = TroubleExplainer(here.record)
 
 
 def _end_explainer() -> None:
@@ -59,6 +62,11 @@ OBSERVERS = Observers(
             lambda here: metrics.begin(here.rank, here.local_rank, here.record, here.settings),
             leaving=metrics.end,
         ),
-        Observer("the explanation of stalls", _explain_stalls, end=_end_explainer),
+        Observer(
+            "the explanation of trouble",
+            _explain_trouble,
+            leaving=lambda: _native.core.note_errors(""),  # it is our end that ends calls
+            end=_end_explainer,
+        ),
     ]
 )

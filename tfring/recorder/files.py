@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,12 @@ def settled_copy(path: Path) -> bytes:
     return copies[0][: layout.HEADER_BYTES] + b"".join(ring.tobytes() for ring in rings)
 
 
-def rings_of(path: Path, data: bytes) -> dict[str, np.ndarray[Any, Any]]:
+def rings_of(path: Path, data: bytes | mmap.mmap) -> dict[str, np.ndarray[Any, Any]]:
     """Returns the arrays behind the header of a record.
 
     Args:
         path: Of its file, for messages.
-        data: What is in the file.
+        data: What is in the file, or its memory.
 
     Returns:
         By "call", "plan", "event" and "rank"; not to be written to.
@@ -67,7 +68,7 @@ def rings_of(path: Path, data: bytes) -> dict[str, np.ndarray[Any, Any]]:
     Raises:
         RecordError: It is no record, cut off, or of another version.
     """
-    header = checked_header(path, data)
+    header = checked_header(path, data[: layout.HEADER_BYTES])
     rings, at = {}, layout.HEADER_BYTES
     for name, dtype in _TYPES.items():
         count = int(header[f"{name}_slots"])

@@ -71,7 +71,7 @@ EVENT = np.dtype(
     ]
 )
 
-RANK = np.dtype([("late", "<i8"), ("times", "<i8"), ("asked", "<i8"), ("unused", "<i8")])
+RANK = np.dtype([("late", "<i8"), ("times", "<i8"), ("asked", "<i8"), ("sent", "<i8")])
 
 
 class CallFlags(enum.IntFlag):

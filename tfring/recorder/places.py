@@ -22,6 +22,8 @@ KEPT_IN_RUN = 1
 # Of a rank in another container nothing is known but when its runtime was last awake, which it is
 # every few seconds unless it is stopped.
 _OVER_AFTER = 24 * 3600 * 1_000_000_000
+# The ranks of a job have their records long before its folder is so old, unless they failed to.
+_START_SECONDS = 3600.0
 # How folders begin that `tfring run` makes: in them are those of the jobs.
 _RUN = "run-"
 
@@ -144,10 +146,13 @@ def _throw_away(base: Path, own: Path, kept: int) -> None:
     over = [folder for folder in jobs(base) if folder != own and _is_over(folder)]
     for folder in over[kept:]:
         shutil.rmtree(folder, ignore_errors=True)
-    for folder in base.glob(f"{_RUN}*"):
-        if folder != own:
-            with contextlib.suppress(OSError):
-                folder.rmdir()  # if it is empty; a rank that comes later makes it anew
+    for folder in base.iterdir():
+        if folder == own:
+            continue
+        with contextlib.suppress(OSError):
+            started = time.time() - folder.stat().st_mtime > _START_SECONDS
+            if started or folder.name.startswith(_RUN):
+                folder.rmdir()  # if it is empty; in that of a run a later rank makes it anew
 
 
 def _is_over(folder: Path) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import mmap
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,99 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfring.recorder import layout
+from tfring.recorder.entries import Call as Call
+from tfring.recorder.entries import Event as Event
+from tfring.recorder.entries import Lateness, calls_of, event_of, plans_of
+from tfring.recorder.entries import Plan as Plan
 from tfring.recorder.files import RecordError as RecordError
-from tfring.recorder.files import checked_header, header_of, rings_of, settled_copy, text_of
-from tfring.recorder.layout import EventType, RankState
-
-
-@dataclass(frozen=True)
-class Call:
-    """One collective call of one rank. Times are nanoseconds of its monotonic clock, 0: not yet."""
-
-    number: int
-    name: str
-    call_site: str
-    kind: str
-    dtype: str
-    op: str
-    shapes: tuple[tuple[int, ...], ...]
-    tensors: int
-    bytes: int
-    process_set: int
-    invocation: int
-    sequence: int
-    attempt: int
-    submitted: int
-    first_asked: int
-    second_last_asked: int
-    last_asked: int
-    last_rank: int
-    planned: int
-    ended: int
-    status: str
-    flags: layout.CallFlags
-    root: int
-    peer: int
-    on_device: bool
-
-    @property
-    def waits(self) -> bool:
-        """Whether it has been called and has no plan yet: some rank has not called it."""
-        return self.planned == 0 and self.ended == 0
-
-    @property
-    def runs(self) -> bool:
-        """Whether it has a plan and has not ended."""
-        return self.planned != 0 and self.ended == 0
-
-    def text(self) -> str:
-        """Returns "allreduce of tensor 'x' (train.py:40)"."""
-        where = f" ({self.call_site})" if self.call_site else ""
-        return f"{self.kind} of tensor '{self.name}'{where}"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a rank ran for one or several calls, with what kept it waiting when it was read."""
-
-    sequence: int
-    kind: str
-    dtype: str
-    bytes: int
-    process_set: int
-    calls: int
-    tensors: int
-    members: int
-    queued: int
-    started: int
-    launched: int
-    ended: int
-    status: str
-    waits_since: int
-    waits_peer: int
-    waits_bytes: int
-    waits_receives: bool
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something that happened on a rank beside its calls."""
-
-    number: int
-    time: int
-    type: EventType
-    code: str
-    value: int
-    text: str
-
-
-@dataclass(frozen=True)
-class Lateness:
-    """What the others have waited for one rank, as rank 0 saw it; nanoseconds."""
-
-    late: int
-    times: int
-    asked: int
+from tfring.recorder.files import checked_header, header_of, rings_of, settled_copy
+from tfring.recorder.layout import RankState
 
 
 @dataclass(frozen=True)
@@ -118,6 +32,7 @@ class Record:
         plans: The newest plans, by sequence.
         events: The newest events, by number.
         lateness: On rank 0: of each rank.
+        sent: Bytes that this rank has sent to each rank, without those of NCCL.
         read: When it was read, on the same clock, or None where that is another machine's.
         raw_calls: The calls as an array of layout.CALL, by number.
         raw_plans: The plans as an array of layout.PLAN, by sequence.
@@ -129,6 +44,7 @@ class Record:
     plans: list[Plan]
     events: list[Event]
     lateness: list[Lateness]
+    sent: list[int]
     read: int | None
     raw_calls: np.ndarray[Any, Any]
     raw_plans: np.ndarray[Any, Any]
@@ -168,14 +84,22 @@ class Record:
         """Calls that have not ended."""
         return [call for call in self.calls if call.ended == 0]
 
+    @property
+    def input_share(self) -> float | None:
+        """Part of the time since init in which it waited for input; None: its program says nothing.
 
-def read_record(path: Path | str, newest: int | None = None) -> Record:
+        See core.mark_step.
+        """
+        began, until = int(self.header["started_monotonic"]), int(self.header["step_began"])
+        spent = int(self.header["input_time"])
+        return spent / (until - began) if spent > 0 and until > began else None
+
+
+def read_record(path: Path | str) -> Record:
     """Reads the record in a file.
 
     Args:
         path: The file of one rank; it may be written while it is read.
-        newest: Of the calls and plans that have ended, `calls` and `plans` get so many; None: all.
-            Making these objects takes most of the time.
 
     Returns:
         The record. Entries that were being written are left out.
@@ -184,21 +108,66 @@ def read_record(path: Path | str, newest: int | None = None) -> Record:
         RecordError: The file is no record, or of another version.
         OSError: The file cannot be read.
     """
+    rings = read_rings(Path(path))
+    return _record(Path(path), rings, rings.calls, rings.plans)
+
+
+def read_newest(path: Path | str, calls: int) -> Record:
+    """Reads what a view of this moment shows, in a small part of the time of read_record.
+
+    The entries are copied once. One that is overwritten meanwhile is left out; of one that changes,
+    some fields may be older than others, until one looks again.
+
+    Args:
+        path: The file of one rank; it may be written while it is read.
+        calls: So many of the newest calls, and all that have not ended, are in `raw_calls`.
+
+    Returns:
+        The record, with all events. `calls` and `plans` have only the newest one and those that
+        have not ended, because making these objects takes long.
+
+    Raises:
+        RecordError: The file is no record, or of another version.
+        OSError: The file cannot be read.
+    """
     path = Path(path)
-    header, calls, plans, events, ranks, here = read_rings(path)
+    here = _monotonic()
+    with path.open("rb") as file:
+        try:
+            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError as error:  # it is empty
+            raise RecordError(f"{path} is no record of tfring") from error
+    found = rings_of(path, memory)
+    rings = Rings(
+        header=header_of(memory[: layout.HEADER_BYTES]),
+        calls=_newest(found["call"], "number", calls),
+        plans=_newest(found["plan"], "sequence", 1),
+        events=_newest(found["event"], "number", len(found["event"])),
+        ranks=found["rank"].copy(),
+        read=here,
+    )
+    shown = rings.calls[(rings.calls["ended"] == 0) | _is_last(rings.calls)]
+    return _record(path, rings, shown, rings.plans)
+
+
+def _record(
+    path: Path, rings: Rings, calls: np.ndarray[Any, Any], plans: np.ndarray[Any, Any]
+) -> Record:
+    """Returns the record of which this was read, with objects of these calls and plans."""
     return Record(
         path=path,
-        header=header,
-        calls=_calls(_wanted(calls, newest)),
-        plans=_plans(_wanted(plans, newest)),
-        events=[_event(entry) for entry in events],
+        header=rings.header,
+        calls=calls_of(calls),
+        plans=plans_of(plans),
+        events=[event_of(entry) for entry in rings.events],
         lateness=[
             Lateness(int(entry["late"]), int(entry["times"]), int(entry["asked"]))
-            for entry in ranks
+            for entry in rings.ranks
         ],
-        read=here if header["boot"] == own_boot() else None,
-        raw_calls=calls,
-        raw_plans=plans,
+        sent=rings.ranks["sent"].tolist(),
+        read=rings.read if rings.header["boot"] == own_boot() else None,
+        raw_calls=rings.calls,
+        raw_plans=rings.plans,
     )
 
 
@@ -279,6 +248,20 @@ def process_state(header: dict[str, Any]) -> str | None:
     return "stopped" if fields[0] in "Tt" else "running"
 
 
+def last_sign(record: Record) -> int:
+    """Returns the last moment at which a rank is known to have run, on its own clock.
+
+    Args:
+        record: Of the rank. If its process runs now, that is the moment when this was read.
+    """
+    if record.read is not None and process_state(record.header) == "running":
+        return record.read
+    times = [int(record.header[name]) for name in ("awake", "started_monotonic")]
+    times += [max(call.submitted, call.planned, call.ended) for call in record.calls]
+    times += [max(plan.started, plan.ended) for plan in record.plans]
+    return max(*times, *(event.time for event in record.events))
+
+
 def _own_pid_space() -> int:
     with contextlib.suppress(OSError):
         return Path("/proc/self/ns/pid").stat().st_ino
@@ -296,97 +279,17 @@ def _used(ring: np.ndarray[Any, Any], key: str) -> np.ndarray[Any, Any]:
     return ordered
 
 
-def _wanted(entries: np.ndarray[Any, Any], newest: int | None) -> np.ndarray[Any, Any]:
-    if newest is None:
-        return entries
-    wanted = entries["ended"] == 0
-    wanted[max(0, len(entries) - newest) :] = True
-    chosen: np.ndarray[Any, Any] = entries[wanted]
-    return chosen
+def _newest(ring: np.ndarray[Any, Any], key: str, most: int) -> np.ndarray[Any, Any]:
+    """Returns so many of the newest entries, and those that have not ended, in order."""
+    numbers = ring[key].copy()
+    wanted = (numbers != 0) & (numbers > max(0, int(numbers.max(initial=0)) - most))
+    if "ended" in (ring.dtype.names or ()):
+        wanted |= (numbers != 0) & (ring["ended"] == 0)
+    at = np.flatnonzero(wanted)
+    entries = ring[at]
+    return _used(entries[entries[key] == ring[key][at]], key)
 
 
-def _named(names: tuple[str, ...], number: int) -> str:
-    return names[number] if number < len(names) else f"number {number}"
-
-
-_text = functools.lru_cache(maxsize=4096)(text_of)  # names and lines come again and again
-
-
-@functools.lru_cache(maxsize=1024)
-def _flags(number: int) -> layout.CallFlags:
-    return layout.CallFlags(number)
-
-
-@functools.lru_cache(maxsize=1024)
-def _shapes(values: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    shapes, at = [], 0
-    while at < len(values) and 0 <= values[at] <= len(values) - at - 1:
-        shapes.append(tuple(values[at + 1 : at + 1 + values[at]]))
-        at += 1 + values[at]
-    return tuple(shapes)
-
-
-def _columns(entries: np.ndarray[Any, Any], names: tuple[str, ...]) -> list[list[Any]]:
-    """Returns fields as Python's own values: ten times faster than to ask every entry for each."""
-    return [entries[name].tolist() for name in names]
-
-
-def _calls(entries: np.ndarray[Any, Any]) -> list[Call]:
-    numbers = (
-        *("number", "tensors", "bytes", "process_set", "invocation", "sequence", "attempt"),
-        *("submitted", "first_asked", "second_last_asked", "last_asked", "last_rank", "planned"),
-        *("ended", "root", "peer"),
-    )
-    others = ("name", "call_site", "kind", "dtype", "op", "shapes", "status", "flags", "path")
-    calls = []
-    for values in zip(*_columns(entries, numbers + others), strict=True):
-        plain = dict(zip(numbers, values, strict=False))
-        name, call_site, kind, dtype, op, shapes, status, flags, path = values[len(numbers) :]
-        calls.append(
-            Call(
-                **plain,
-                name=_text(name),
-                call_site=_text(call_site),
-                kind=_named(layout.KINDS, kind),
-                dtype=_named(layout.DTYPES, dtype),
-                op=_named(layout.REDUCE_OPS, op),
-                shapes=_shapes(tuple(shapes))[: plain["tensors"]],
-                status=layout.STATUSES.get(status, "") if plain["ended"] else "",
-                flags=_flags(flags),
-                on_device=bool(path),
-            )
-        )
-    return calls
-
-
-def _plans(entries: np.ndarray[Any, Any]) -> list[Plan]:
-    numbers = (
-        *("sequence", "bytes", "process_set", "calls", "tensors", "members", "queued", "started"),
-        *("launched", "ended", "waits_since", "waits_peer", "waits_bytes"),
-    )
-    plans = []
-    others = ("kind", "dtype", "status", "waits_receives")
-    for values in zip(*_columns(entries, numbers + others), strict=True):
-        plain = dict(zip(numbers, values, strict=False))
-        kind, dtype, status, receives = values[len(numbers) :]
-        plans.append(
-            Plan(
-                **plain,
-                kind=_named(layout.KINDS, kind),
-                dtype=_named(layout.DTYPES, dtype),
-                status=layout.STATUSES.get(status, "") if plain["ended"] else "",
-                waits_receives=bool(receives),
-            )
-        )
-    return plans
-
-
-def _event(entry: Any) -> Event:
-    return Event(
-        number=int(entry["number"]),
-        time=int(entry["time"]),
-        type=EventType(int(entry["type"])),
-        code=layout.STATUSES.get(int(entry["code"]), ""),
-        value=int(entry["value"]),
-        text=text_of(entry["text"]),
-    )
+def _is_last(entries: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    last: np.ndarray[Any, Any] = np.arange(len(entries)) == len(entries) - 1
+    return last

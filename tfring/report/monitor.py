@@ -50,13 +50,13 @@ class SlowdownMonitor:
         self._total = np.concatenate([self._total, total[kept]])[-WINDOW:]
         if len(self._numbers) < LEAST_BEFORE + LEAST_AFTER:
             return []
-        checked = (self._check(rank) for rank in range(len(self._own)))
+        more = excess(self._own)
+        checked = (self._check(rank, more[rank]) for rank in range(len(more)))
         return [one for one in checked if one is not None]
 
-    def _check(self, rank: int) -> Slowdown | None:
+    def _check(self, rank: int, more: Array) -> Slowdown | None:
         begin = int(np.searchsorted(self._numbers, self._since[rank]))
-        more = excess(self._own[:, begin:], rank)
-        change = find_change(more)
+        change = find_change(more[begin:])
         if change is None:
             return None
         step = int(self._numbers[begin + change.index])

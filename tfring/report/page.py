@@ -23,8 +23,7 @@ _CAPTIONS = {
     "extract": "The steps around the one with the longest waiting. Grey: own work, with hidden "
     "communication in light blue (its length, not its exact place). Orange: waiting for other "
     "ranks. Dark blue: communication that nothing hid.",
-    "traffic": "Data sent since the start. What each rank has sent is counted; to whom is computed "
-    "from the algorithms of its plans.",
+    "traffic": "Data sent since the start, from each rank to each, without what NCCL has sent.",
 }
 
 
@@ -46,8 +45,9 @@ def page(report: Report, job: JobRecords) -> str:
             "waits": plots.wait_plot(report),
             "extract": plots.extract_plot(report),
         }
-    if report.size > 1:
-        pictures["traffic"] = plots.traffic_plot(traffic(job))
+    sent = traffic(job)
+    if sent.any():
+        pictures["traffic"] = plots.traffic_plot(sent)
     figures = [
         f'<figure id="{name}">{own_ids(svg, name)}<figcaption>{html.escape(_CAPTIONS[name])}'
         "</figcaption></figure>"
@@ -80,5 +80,6 @@ def _tables(report: Report) -> str:
 
     console = Console(file=io.StringIO(), record=True, width=120)
     console.print(time_table(report))
+    console.print()
     console.print(traffic_table(report))
     return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")

@@ -12,7 +12,7 @@ import numpy as np
 from tfring.recorder.gradients import Array
 from tfring.report.job_steps import JobSteps
 from tfring.report.summary import Report
-from tfring.report.text import size_text
+from tfring.texts.sizes import size_text
 
 # Colours of C. Wong's palette that all can tell apart: "Points of view: color blindness", Nature
 # Methods 8, 2011.
@@ -22,6 +22,7 @@ _LINES = 8
 _ROWS = 32
 _EXTRACT = 8  # steps
 
+_LEGEND: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "framealpha": 0.8}
 _STYLE = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "tfring",  # the same picture gets the same file
@@ -44,7 +45,7 @@ def step_plot(report: Report) -> str:
         axes.set(xlabel="step", ylabel="ms per step", xlim=(number[0], number[-1]))
         top = float(np.quantile(sum(parts), 0.99)) * 1.3
         axes.set_ylim(0, top or 1)
-        axes.legend(loc="upper left", ncols=3, frameon=False)
+        axes.legend(loc="upper left", ncols=3, **_LEGEND)
 
     return _draw(draw)
 
@@ -76,7 +77,7 @@ def own_plot(report: Report) -> str:
             )
         axes.set(xlabel="step", ylabel="own work, ms", xlim=(steps.number[0], steps.number[-1]))
         axes.set_ylim(0, max(tops) * 1.3 or 1)
-        axes.legend(loc="upper left", ncols=4, frameon=False)
+        axes.legend(loc="upper left", ncols=4, **_LEGEND)
 
     return _draw(draw)
 

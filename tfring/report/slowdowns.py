@@ -1,4 +1,8 @@
-"""Ranks that have become slow: since which step, by how much, and in what."""
+"""What counts as a slow rank, for the report of a job and for its explanation.
+
+A rank has become slow at a change point: since which step, by how much, and in what. One that was
+slow from the beginning has none, and is known by how much the others wait for it.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,14 @@ INPUT = "input pipeline"
 COMPUTE = "computation"
 OWN_WORK = "own work (input or computation)"
 COMMUNICATION = "communication"
+
+# A rank is slow all along if it was the last in so many of the late calls or steps, and all others
+# waited for it for so much of the time.
+_SHARE_OF_LATE = 0.75
+_SHARE_OF_TIME = 0.2
+_LEAST_LATE = 8
+# A wait of fewer nanoseconds is noise of the machine.
+_NOTABLE = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -66,9 +78,10 @@ def find_slowdowns(steps: JobSteps) -> list[Slowdown]:
     found: list[Slowdown] = []
     least = LEAST_SHARE * float(np.median(steps.total))
     total = steps.total.mean(axis=0)
+    more = excess(steps.own)
     for position, rank in enumerate(steps.ranks):
         own = steps.own[position]
-        changes = find_changes(excess(steps.own, position))
+        changes = find_changes(more[position])
         ends = [*(one.index for one in changes), len(own)][1:]
         end_of = {one.index: end for one, end in zip(changes, ends, strict=True)}
         for one, until in worse(changes, least):
@@ -81,6 +94,28 @@ def find_slowdowns(steps: JobSteps) -> list[Slowdown]:
     return sorted(found, key=lambda one: one.step)
 
 
+def always_slow(last_rank: Array, waited: Array, time: float) -> tuple[int, Array] | None:
+    """Finds a rank that comes last again and again, which has no change to be found by.
+
+    Args:
+        last_rank: By call or step: which rank was the last; -1: not known.
+        waited: By call or step: nanoseconds for which all others have waited for it.
+        time: Nanoseconds that all these calls or steps took.
+
+    Returns:
+        The rank, and the positions of the calls or steps that were late because of it; None: there
+        is no such rank.
+    """
+    late = np.flatnonzero((waited > _NOTABLE) & (last_rank >= 0))
+    if len(late) < _LEAST_LATE:
+        return None
+    rank = int(np.bincount(last_rank[late]).argmax())
+    own = late[last_rank[late] == rank]
+    if len(own) < _SHARE_OF_LATE * len(late) or waited[own].sum() < _SHARE_OF_TIME * time:
+        return None
+    return rank, own
+
+
 def _slowdown(
     steps: JobSteps, rank: int | None, change: Change, until: int | None, part: str
 ) -> Slowdown:
@@ -88,15 +123,28 @@ def _slowdown(
     return Slowdown(rank, int(steps.number[change.index]), change.shift, part, again)
 
 
-def excess(own: Array, position: int) -> Array:
-    """Returns by how much more than the other ranks a rank has worked, by step.
+def excess(own: Array) -> Array:
+    """Returns by how much more than the median of the others each rank has worked.
 
     Args:
         own: Own work by rank and step.
-        position: Which row is the rank's.
+
+    Returns:
+        By rank and step; of a single rank its own work.
     """
-    others = np.delete(own, position, axis=0)
-    more: Array = own[position] - (np.median(others, axis=0) if len(others) else 0.0)
+    others = len(own) - 1
+    if others < 1:
+        return own * 1.0
+    order = np.argsort(own, axis=0)
+    ordered = np.take_along_axis(own, order, axis=0)
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(len(own))[:, np.newaxis], axis=0)
+
+    def of_others(number: int) -> Array:
+        """The value of this place among the others: one more where the rank itself is before."""
+        return np.take_along_axis(ordered, number + (place <= number), axis=0)
+
+    more: Array = own - (of_others((others - 1) // 2) + of_others(others // 2)) / 2
     return more
 
 

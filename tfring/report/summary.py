@@ -10,7 +10,7 @@ from tfring.recorder.job import JobRecords
 from tfring.recorder.layout import EventType
 from tfring.recorder.reader import Record, process_state
 from tfring.report.job_steps import JobSteps, job_steps
-from tfring.report.slowdowns import Slowdown, find_slowdowns
+from tfring.report.slowdowns import Slowdown, always_slow, find_slowdowns
 
 _NOTES = 20
 
@@ -90,6 +90,15 @@ class Report:
         late = [rank for rank in self.ranks if rank.late]
         return max(late, key=lambda rank: rank.late, default=None)
 
+    @property
+    def always_slow(self) -> int | None:
+        """The rank that is slow without having become slow; None: there is none."""
+        steps = self.steps
+        time = float(steps.total.mean(axis=0).sum()) if len(steps.number) else 0.0
+        found = always_slow(steps.last_rank, steps.waited_for, time)
+        changed = {one.rank for one in self.slowdowns}
+        return None if found is None or found[0] in changed else found[0]
+
 
 def make_report(job: JobRecords) -> Report:
     """Returns what the records of a job say of its speed.
@@ -104,12 +113,12 @@ def make_report(job: JobRecords) -> Report:
         _summary(record, steps, late.get(rank, 0), _last(first, rank))
         for rank, record in job.records.items()
     ]
-    notes = [
-        (rank, event.text)
+    notes = sorted(
+        (job.common(rank, event.time), rank, event.text)
         for rank, record in job.records.items()
         for event in record.events
         if event.type == EventType.MARK and event.text
-    ]
+    )
     return Report(
         job=job.job,
         size=job.size,
@@ -117,7 +126,7 @@ def make_report(job: JobRecords) -> Report:
         ranks=tuple(ranks),
         steps=steps,
         slowdowns=tuple(find_slowdowns(steps)),
-        notes=tuple(notes[-_NOTES:]),
+        notes=tuple((rank, text) for _, rank, text in notes[-_NOTES:]),
     )
 
 
@@ -140,7 +149,7 @@ def _summary(record: Record, steps: JobSteps, late: int, last: int | None) -> Ra
         overlapped=overlapped,
         last=last,
         late=late,
-        input_share=_input_share(record),
+        input_share=record.input_share,
         samples=int(header["samples"]) or None,
         calls=int(header["ended"]),
         failed=int(header["failed"]),
@@ -156,12 +165,6 @@ def _last(first: Record | None, rank: int) -> int | None:
     if first is None or rank >= len(first.lateness):
         return None
     return first.lateness[rank].times
-
-
-def _input_share(record: Record) -> float | None:
-    began = int(record.header["started_monotonic"])
-    spent, until = int(record.header["input_time"]), int(record.header["step_began"])
-    return spent / (until - began) if spent and until > began else None
 
 
 def _state(record: Record) -> str:

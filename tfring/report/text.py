@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TextIO
 import numpy as np
 
 from tfring.report.summary import RankSummary, Report
+from tfring.texts.ranks import ranks_text
+from tfring.texts.sizes import size_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,6 +41,7 @@ def show(report: Report, console: Console) -> None:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print()
     console.print(time_table(report))
+    console.print()
     console.print(traffic_table(report))
 
 
@@ -47,8 +50,7 @@ def sentences(report: Report) -> list[str]:
     size, missing = report.size, report.missing
     lines = [f"Job {report.job}: {size} rank{'' if size == 1 else 's'}"]
     if missing:
-        lines[0] += f"; no record of rank {', '.join(map(str, missing[:16]))}"
-        lines[0] += ", ..." if len(missing) > 16 else ""
+        lines[0] += f"; no record of {ranks_text(missing)}"
     steps = report.steps
     efficiency = steps.efficiency
     if efficiency is None:
@@ -68,6 +70,8 @@ def sentences(report: Report) -> list[str]:
             f"The others waited longest for rank {slowest.rank} ({slowest.host}): "
             f"{_ms(slowest.late / len(steps.number))} per step."
         )
+    if report.always_slow is not None:
+        lines.append(f"Rank {report.always_slow} has been slower than the others all along.")
     lines += [f"{one.text()[0].upper()}{one.text()[1:]}." for one in report.slowdowns]
     lines += [f"Rank {rank} noted: {text}" for rank, text in report.notes]
     return lines
@@ -115,15 +119,6 @@ def traffic_table(report: Report) -> Table:
         "has; several calls in one plan are fused."
     )
     return table
-
-
-def size_text(count: float) -> str:
-    """Returns a number of bytes as "1.5 MiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
 
 
 def _listed(report: Report) -> Iterable[RankSummary]:

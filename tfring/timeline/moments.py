@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tfring.recorder.gradients import Series, gradient_calls
 from tfring.recorder.job import JobRecords
-from tfring.recorder.reader import Call, Plan, Record, process_state
+from tfring.recorder.reader import Call, Plan, Record, last_sign
 from tfring.recorder.steps import Steps, aligned, steps_of
 
 Key = tuple[Series, int]
@@ -126,14 +126,7 @@ class JobMoments:
 
     def last_time(self, rank: int) -> int:
         """Returns until when a rank is known to have lived, on the common clock."""
-        record = self.job.records[rank]
-        if record.read is not None and process_state(record.header) in ("running", "stopped"):
-            return self.job.common(rank, record.read)
-        times = [int(record.header["awake"])]
-        times += [max(call.submitted, call.planned, call.ended) for call in record.calls]
-        times += [max(plan.started, plan.ended) for plan in record.plans]
-        times += [event.time for event in record.events]
-        return self.job.common(rank, max(times))
+        return self.job.common(rank, last_sign(self.job.records[rank]))
 
 
 def _calls_of_steps(record: Record, own: Steps, same: Steps) -> dict[Key, list[Call]]:

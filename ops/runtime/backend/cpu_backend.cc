@@ -97,6 +97,9 @@ Status CpuBackend::Execute(const Collective& collective) {
       return Internal("rank " + std::to_string(self_) + " is not connected to rank " +
                       std::to_string(peer) + ", which " + schedule->algorithm + " needs");
     }
+    if (step.kind == StepKind::kSend && collective.traffic != nullptr) {
+      collective.traffic->SentTo(peer, step.src.bytes);
+    }
   }
   executor_.Prepare(collective, *schedule, ResolveReduction(collective));
   running_ = &collective;

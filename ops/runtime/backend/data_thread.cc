@@ -66,9 +66,13 @@ Completion DataThread::Run(const Collective& collective) {
   if (completion.status.ok() || completion.status.code() == StatusCode::kUnimplemented) {
     return completion;
   }
+  // Those of this collective, and of none that follows.
+  std::vector<BadValues> bad_values = std::exchange(completion.bad_values, {});
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!ended_) ended_ = completion;
-  return *ended_;
+  if (!ended_) ended_ = std::move(completion);
+  completion = *ended_;
+  completion.bad_values = std::move(bad_values);
+  return completion;
 }
 
 void DataThread::Loop() {

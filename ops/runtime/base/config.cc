@@ -76,8 +76,7 @@ constexpr Setting kSettings[] = {
      "refuse eager collectives without a name that the ranks call on different lines"},
     {"CHECK_VALUES", Unit::kValueAction, &Config::check_values, 0, 0,
      "when this rank's part of a sum over the ranks holds NaN or Inf: warn, error (the call "
-     "fails), "
-     "or 0, which does not look"},
+     "fails), or 0, which does not look"},
     {"SHARED_MEMORY", Unit::kFlag, &Config::shared_memory, 0, 1,
      "ranks of one host exchange data through shared memory; 0 makes them use sockets"},
     {"GPU_OPERATIONS", Unit::kGpuOperations, &Config::gpu_operations, 0, 0,
@@ -100,7 +99,6 @@ constexpr const char* kLevels[] = {"trace", "debug", "info", "warning", "error"}
 constexpr const char* kLogFormats[] = {"text", "json"};
 // In the order of GpuOperations.
 constexpr const char* kGpuOperations[] = {"auto", "nccl", "host"};
-
 // In the order of ValueAction.
 constexpr const char* kValueActions[] = {"0", "warn", "error"};
 

@@ -16,6 +16,13 @@ namespace tfring {
 
 struct PlanMarks;
 
+// Is told by the thread that runs plans how much they send to each rank.
+class TrafficSink {
+ public:
+  virtual ~TrafficSink() = default;
+  virtual void SentTo(Rank to, int64_t bytes) = 0;
+};
+
 // One tensor of a collective on this rank. `input` and `output` may be the same address (a
 // forwarded buffer); they never overlap otherwise. The memory stays valid until the completion. It
 // is host memory unless a DeviceCall says otherwise.
@@ -25,6 +32,12 @@ struct TensorBuffer {
   int64_t input_bytes = 0;
   int64_t output_bytes = 0;
 };
+
+inline int64_t InputBytes(const std::vector<TensorBuffer>& buffers) {
+  int64_t bytes = 0;
+  for (const TensorBuffer& buffer : buffers) bytes += buffer.input_bytes;
+  return bytes;
+}
 
 // Consecutive buffers of a collective that are in device memory: those of one call.
 struct DeviceCall {
@@ -60,8 +73,9 @@ struct Collective {
   std::vector<std::vector<int64_t>> block_bytes;
   // Alltoall: what this rank sends to member m of buffer t.
   std::vector<std::vector<int64_t>> send_bytes;
-  PlanMarks* marks = nullptr;  // not null: where a backend of the host notes how far it is
-  HopSink* hops = nullptr;     // the same for messages between ranks
+  PlanMarks* marks = nullptr;      // not null: where a backend of the host notes how far it is
+  HopSink* hops = nullptr;         // the same for messages between ranks
+  TrafficSink* traffic = nullptr;  // and for their bytes
 };
 
 // Of one input of a collective that adds: how many of its elements are not finite, where any are.
@@ -84,7 +98,9 @@ struct Completion {
   // The failure shows that a peer may be gone, but not which one.
   bool suspects_unknown_peer = false;
   CompletionStage stage = CompletionStage::kEnded;
-  std::vector<BadValues> bad_values = {};  // where the backend looked for them, by buffer
+  // By buffer, where the backend looked for them; in the first completion of the collective, while
+  // all of its calls still wait.
+  std::vector<BadValues> bad_values = {};
 };
 // Called on a thread of the backend, or in Submit; must not block. For every submitted collective
 // exactly once with kEnded; before that at most once with kLaunched. Those of device memory may be

@@ -6,15 +6,6 @@
 #include "ops/runtime/base/clock.h"
 
 namespace tfring {
-namespace {
-
-int64_t InputBytes(const LocalCall& call) {
-  int64_t bytes = 0;
-  for (const TensorBuffer& buffer : call.buffers) bytes += buffer.input_bytes;
-  return bytes;
-}
-
-}  // namespace
 
 Status CallTable::Add(Request* request, LocalCall* call, uint64_t attempt) {
   Accepted accepted;
@@ -22,7 +13,8 @@ Status CallTable::Add(Request* request, LocalCall* call, uint64_t attempt) {
   accepted.process_set = request->process_set;
   accepted.attempt = attempt;
   if (Traits(request->kind).allocates_output()) accepted.running.shapes = request->shapes;
-  const TimePoint now = recorder_ == nullptr ? 0 : MonotonicNow();
+  Recorder* const recorder = Recording(recorder_);
+  const TimePoint now = recorder == nullptr ? 0 : MonotonicNow();
   std::lock_guard<std::mutex> lock(mutex_);
   if (!closed_.ok()) return closed_;
   if (!names_.insert(accepted.key).second) {
@@ -31,8 +23,9 @@ Status CallTable::Add(Request* request, LocalCall* call, uint64_t attempt) {
                            "give this one another name");
   }
   const CallId id = next_id_++;
-  if (recorder_ != nullptr) {
-    accepted.record = recorder_->Submitted(*request, InputBytes(*call), call->early, attempt, now);
+  if (recorder != nullptr) {
+    accepted.record =
+        recorder->Submitted(*request, InputBytes(call->buffers), call->early, attempt, now);
   }
   accepted.running.call = std::move(*call);
   calls_.emplace(id, std::move(accepted));
@@ -57,6 +50,7 @@ bool CallTable::HasSubmissions() const {
 
 std::vector<RunningCall*> CallTable::Begin(uint64_t sequence, const std::vector<CallId>& ids,
                                            const std::vector<PlanItem>& items, TimePoint now) {
+  Recorder* const recorder = Recording(recorder_);
   std::vector<RunningCall*> calls;
   calls.reserve(ids.size());
   std::lock_guard<std::mutex> lock(mutex_);
@@ -64,9 +58,9 @@ std::vector<RunningCall*> CallTable::Begin(uint64_t sequence, const std::vector<
     auto it = calls_.find(ids[i]);
     TFRING_CHECK(it != calls_.end()) << "plan " << sequence << " runs call " << ids[i];
     calls.push_back(&it->second.running);
-    if (recorder_ == nullptr) continue;
-    recorder_->Planned(it->second.record, sequence, i < items.size() ? items[i].asked : AskTimes(),
-                       now);
+    if (recorder == nullptr) continue;
+    recorder->Planned(it->second.record, sequence, i < items.size() ? items[i].asked : AskTimes(),
+                      now);
   }
   plans_[sequence].calls = ids;
   return calls;
@@ -125,7 +119,7 @@ std::vector<BadCall> CallTable::Locate(uint64_t sequence,
   size_t first = 0;  // buffer of the plan that is the call's first
   for (CallId id : plan->second.calls) {
     auto it = calls_.find(id);
-    if (it == calls_.end()) return bad;  // `early`: its plan was on a device
+    if (it == calls_.end()) return bad;  // aborted meanwhile, and so are the others
     const Accepted& call = it->second;
     const size_t count = std::max(call.running.shapes.size(), call.running.call.buffers.size());
     BadCall here;

@@ -27,13 +27,14 @@ std::string SetsText(const ProcessSets& sets) {
 
 ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport,
                          CallTable* table, RunTable* runs, CompletionThread* completions,
-                         Recorder* recorder)
+                         const ErrorNotes* notes, Recorder* recorder)
     : rank_(options.rank),
       value_reports_(options.rank, options.config.check_values, recorder),
       engine_(std::move(options)),
       table_(table),
       runs_(runs),
       completions_(completions),
+      notes_(notes),
       recorder_(recorder),
       transport_(std::move(transport)),
       sets_(std::make_shared<const ProcessSets>(engine_.process_sets())) {}
@@ -49,9 +50,12 @@ void ControlLoop::OnCompletion(Completion completion) {
   const bool ok = completion.status.ok();
   const bool launched = completion.stage == CompletionStage::kLaunched;
   const TimePoint now = MonotonicNow();
-  if (recorder_ != nullptr && launched) recorder_->PlanLaunched(sequence, now);
-  if (recorder_ != nullptr && !launched) {
-    recorder_->PlanEnded(sequence, completion.status.code(), now);
+  if (Recorder* recorder = Recording(recorder_)) {
+    if (launched) {
+      recorder->PlanLaunched(sequence, now);
+    } else {
+      recorder->PlanEnded(sequence, completion.status.code(), now);
+    }
   }
   if (!completion.bad_values.empty()) ReportValues(completion);
   bool leaving = false;
@@ -127,13 +131,13 @@ void ControlLoop::Run() {
   while (!finished) {
     const TimePoint now = MonotonicNow();
     EngineEffects effects = engine_.Step(now, Gather(std::exchange(control, {})));
-    if (recorder_ != nullptr) {
-      recorder_->Awake(now);
+    if (Recorder* recorder = Recording(recorder_)) {
+      recorder->Awake(now);
       // Not where a plan ends: backends report that with locks held which bytes_sent may need. A
       // rank whose plan was the last one is at its next heartbeat here.
-      recorder_->Sent(backend_->bytes_sent(), engine_.cache_hits());
-      Record(effects);
+      recorder->Sent(backend_->bytes_sent(), engine_.cache_hits());
     }
+    if (recorder_ != nullptr) Record(effects);
     finished = effects.finished;
     stays_ = effects.stays;
     Apply(std::move(effects));
@@ -154,12 +158,12 @@ void ControlLoop::Apply(EngineEffects effects) {
   for (const AttemptEnd& end : effects.left) runs_->OnLeft(end);
   std::vector<FinishedCall> finished;
   for (auto& [id, status] : effects.results) {
-    std::optional<FinishedCall> call = table_->Take(id, std::move(status));
+    std::optional<FinishedCall> call = table_->Take(id, notes_->Added(std::move(status)));
     if (call) finished.push_back(std::move(*call));
   }
   completions_->Push(std::move(finished));
   for (const std::string& warning : effects.warnings) TFRING_LOG(kWarning) << warning;
-  if (bell_ != nullptr && !effects.warnings.empty()) bell_->Ring();
+  if (bell_ != nullptr && (effects.abort || !effects.warnings.empty())) bell_->Ring();
 }
 
 void ControlLoop::Record(const EngineEffects& effects) {
@@ -188,10 +192,9 @@ void ControlLoop::Record(const EngineEffects& effects) {
 
 PlanMarks* ControlLoop::RecordPlan(const PlanRun& run, const std::vector<TensorBuffer>& buffers,
                                    TimePoint now) {
-  if (recorder_ == nullptr) return nullptr;
-  int64_t bytes = 0;
-  for (const TensorBuffer& buffer : buffers) bytes += buffer.input_bytes;
-  return recorder_->PlanQueued(run, buffers.size(), bytes, now);
+  Recorder* const recorder = Recording(recorder_);
+  if (recorder == nullptr) return nullptr;
+  return recorder->PlanQueued(run, buffers.size(), InputBytes(buffers), now);
 }
 
 void ControlLoop::StartPlan(const PlanRun& run) {
@@ -214,6 +217,7 @@ void ControlLoop::StartPlan(const PlanRun& run) {
   Count(collective->buffers, calls.size());
   collective->marks = RecordPlan(run, collective->buffers, now);
   if (recorder_ != nullptr) collective->hops = recorder_->hops().sink();
+  collective->traffic = Recording(recorder_);
   backend_->Submit(std::move(*collective));
 }
 

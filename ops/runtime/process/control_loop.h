@@ -12,6 +12,7 @@
 #include "ops/runtime/interfaces/control_transport.h"
 #include "ops/runtime/process/call_table.h"
 #include "ops/runtime/process/completion_thread.h"
+#include "ops/runtime/process/error_notes.h"
 #include "ops/runtime/process/run_table.h"
 #include "ops/runtime/process/value_reports.h"
 #include "ops/runtime/process/warning_bell.h"
@@ -26,17 +27,19 @@ namespace tfring {
 // until the engine's next deadline. Other threads put what they have into the call table or the
 // inbox, and wake the loop only if it sleeps: `asleep_` is set before the last look at the queues,
 // so an addition is either seen by that look or finds the flag set. Run is the body of the control
-// thread. Lives for one generation; both tables, the completion thread and the recorder outlive it.
+// thread. Lives for one generation; all that it points to outlives it.
 class ControlLoop {
  public:
   // `recorder` may be null.
   ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport, CallTable* table,
-              RunTable* runs, CompletionThread* completions, Recorder* recorder);
+              RunTable* runs, CompletionThread* completions, const ErrorNotes* notes,
+              Recorder* recorder);
   ~ControlLoop();
 
   // Where the backend reports to. The backend is given before Run.
   CompletionSink Sink();
-  // Rung after each warning that Apply writes to the log. Before Run; may be null.
+  // Rung after each warning that Apply writes to the log, and when the generation breaks. Before
+  // Run; may be null.
   void SetBell(std::shared_ptr<WarningBell> bell) { bell_ = std::move(bell); }
   void SetBackend(std::unique_ptr<CollectiveBackend> backend) { backend_ = std::move(backend); }
 
@@ -99,6 +102,7 @@ class ControlLoop {
   CallTable* const table_;
   RunTable* const runs_;
   CompletionThread* const completions_;
+  const ErrorNotes* const notes_;
   Recorder* const recorder_;
   std::shared_ptr<WarningBell> bell_;
   const std::unique_ptr<ControlTransport> transport_;

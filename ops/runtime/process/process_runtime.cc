@@ -308,10 +308,22 @@ void ProcessRuntime::MarkStep(int64_t step, int64_t samples, int64_t input_nanos
   if (runtime != nullptr) runtime->MarkStep(step, samples, input_nanoseconds);
 }
 
+void ProcessRuntime::PauseRecord(bool paused) {
+  if (ForkGuard::InForkedChild()) return;
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime != nullptr) runtime->PauseRecord(paused);
+}
+
 void ProcessRuntime::Mark(const std::string& text) {
   if (ForkGuard::InForkedChild()) return;
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
   if (runtime != nullptr) runtime->Mark(text);
+}
+
+void ProcessRuntime::NoteErrors(std::string note, std::string stall) {
+  if (ForkGuard::InForkedChild()) return;
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime != nullptr) runtime->NoteErrors(std::move(note), std::move(stall));
 }
 
 WarningBell::Heard ProcessRuntime::WaitForWarning(Duration limit) {

@@ -153,11 +153,17 @@ class TFRING_EXPORT ProcessRuntime {
   // so many nanoseconds were spent in waiting for input, each since the start; negative: unknown.
   void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
   void Mark(const std::string& text);
+  // As Recorder::Pause.
+  void PauseRecord(bool paused);
   // The messages of plans since the last call; noted from the first call to one without `go_on`.
   std::vector<Hop> TakeHops(bool go_on);
 
-  // Blocks until the runtime has warned, of a stall say, for `limit` at most, or until it is shut
-  // down; kEnd also where it does not run.
+  // From now on errors that concern several ranks (they disagree, one is lost or has left, a stall
+  // has lasted too long) end with `note`; before it those of stalls have `stall`. "": nothing.
+  void NoteErrors(std::string note, std::string stall);
+  // Blocks until the runtime has warned, of a stall say, or has learnt that nothing runs any more,
+  // a rank being lost, for `limit` at most, or until it is shut down; kEnd also where it does not
+  // run.
   WarningBell::Heard WaitForWarning(Duration limit);
 
   // "bytes_sent", "control_wakeups", "data_wakeups", "completion_wakeups", "plans", "collectives"

@@ -12,6 +12,7 @@
 #include "ops/runtime/process/call_table.h"
 #include "ops/runtime/process/completion_thread.h"
 #include "ops/runtime/process/control_loop.h"
+#include "ops/runtime/process/error_notes.h"
 #include "ops/runtime/process/run_table.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/runtime/protocol/negotiation/admission.h"
@@ -60,6 +61,7 @@ struct RankRuntime::Core {
   CallTable table;
   RunTable runs;
   CompletionThread completions;
+  ErrorNotes notes;
   decltype(RankRuntimeParts::wrap_stream) wrap_stream;
   std::unique_ptr<ControlLoop> loop;
 };
@@ -68,9 +70,9 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::Start(RankRuntimeParts parts) 
   auto core = std::make_shared<Core>(&parts);
   if (core->recorder != nullptr) core->recorder->Event(EventType::kInit, StatusCode::kOk, 0, "");
   std::unique_ptr<RankRuntime> runtime(new RankRuntime(core, parts.engine.rank));
-  core->loop =
-      std::make_unique<ControlLoop>(std::move(parts.engine), std::move(parts.control), &core->table,
-                                    &core->runs, &core->completions, core->recorder.get());
+  core->loop = std::make_unique<ControlLoop>(std::move(parts.engine), std::move(parts.control),
+                                             &core->table, &core->runs, &core->completions,
+                                             &core->notes, core->recorder.get());
   core->loop->SetBell(core->bell);
   TFRING_RETURN_IF_ERROR(core->completions.Start());
   Status started = StartBackend(parts, core->loop.get());
@@ -175,9 +177,17 @@ void RankRuntime::MarkStep(int64_t step, int64_t samples, int64_t input_nanoseco
   if (core_->recorder != nullptr) core_->recorder->MarkStep(step, samples, input_nanoseconds);
 }
 
+void RankRuntime::PauseRecord(bool paused) {
+  if (core_->recorder != nullptr) core_->recorder->Pause(paused);
+}
+
 void RankRuntime::Mark(const std::string& text) {
   if (core_->recorder != nullptr)
     core_->recorder->Event(EventType::kMark, StatusCode::kOk, 0, text);
+}
+
+void RankRuntime::NoteErrors(std::string note, std::string stall) {
+  core_->notes.Set(std::move(note), std::move(stall));
 }
 
 std::shared_ptr<WarningBell> RankRuntime::bell() const { return core_->bell; }

@@ -64,9 +64,11 @@ class RankRuntime {
   Result<std::shared_ptr<DeviceStream>> WrapStream(void* stream) const;
   void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
   void Mark(const std::string& text);
+  void PauseRecord(bool paused);
   std::vector<Hop> TakeHops(bool go_on);
+  void NoteErrors(std::string note, std::string stall);
 
-  // Rung when the runtime has warned, closed when Shutdown begins.
+  // Rung when the runtime has warned or nothing runs any more, closed when Shutdown begins.
   std::shared_ptr<WarningBell> bell() const;
 
   // True inside a `done`.

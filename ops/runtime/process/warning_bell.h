@@ -8,13 +8,14 @@
 
 namespace tfring {
 
-// Wakes a thread of the program when the runtime has warned, of a stall say. Thread-safe. The
-// waiting thread shares it, so it may live longer than the runtime that rings it.
+// Wakes a thread of the program when the runtime has warned, of a stall say, or its generation has
+// broken, which is a warning here, too. Thread-safe. The waiting thread shares it, so it may live
+// longer than the runtime that rings it.
 class WarningBell {
  public:
   enum class Heard { kWarning, kNothing, kEnd };
 
-  // A warning has been written to the log. Warnings that nobody waits for are kept as one.
+  // It has happened. Warnings that nobody waits for are kept as one.
   void Ring();
   // There will be no more; also for those who come later.
   void Close();

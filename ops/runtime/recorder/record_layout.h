@@ -126,12 +126,13 @@ struct EventRecord {
   char text[480];
 };
 
-// On rank 0: what the other ranks have waited for this one.
+// About one rank of the job: what the others have waited for it, which rank 0 knows, and what it
+// was sent.
 struct RankRecord {
   std::atomic<int64_t> late;   // from the last but one to the last, where that was this rank
   std::atomic<int64_t> times;  // how often it was the last
   std::atomic<int64_t> asked;  // when it last was the last
-  int64_t unused;
+  std::atomic<int64_t> sent;   // bytes that this record's rank has sent to it, of host plans
 };
 
 static_assert(sizeof(RecordHeader) == 4096 && offsetof(RecordHeader, calls) == 512);

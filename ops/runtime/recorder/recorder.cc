@@ -159,7 +159,7 @@ uint64_t Recorder::Submitted(const Request& request, int64_t bytes, bool early, 
 
 void Recorder::Planned(uint64_t number, uint64_t sequence, const AskTimes& asked, TimePoint now) {
   CallRecord& call = memory_->call(number);
-  if (call.number.load(kRelaxed) != number) return;
+  if (number == 0 || call.number.load(kRelaxed) != number) return;
   if (asked.last_rank != kNoRank) {
     call.first_asked = asked.first;
     call.second_last_asked = asked.second_last;
@@ -178,12 +178,13 @@ void Recorder::Planned(uint64_t number, uint64_t sequence, const AskTimes& asked
 
 Recorder::Origin Recorder::OriginOf(uint64_t number) {
   const CallRecord& call = memory_->call(number);
-  if (call.number.load(kRelaxed) != number) return {};
+  if (number == 0 || call.number.load(kRelaxed) != number) return {};
   return {std::string(call.call_site, strnlen(call.call_site, sizeof(call.call_site))),
           call.invocation};
 }
 
 void Recorder::Ended(uint64_t number, StatusCode status, TimePoint now) {
+  if (number == 0) return;
   CallRecord& call = memory_->call(number);
   Add<int64_t>(header().ended, 1);
   if (status != StatusCode::kOk) Add<int64_t>(header().failed, 1);

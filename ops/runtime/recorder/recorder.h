@@ -1,6 +1,7 @@
 #ifndef TFRING_OPS_RUNTIME_RECORDER_RECORDER_H_
 #define TFRING_OPS_RUNTIME_RECORDER_RECORDER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
+#include "ops/runtime/interfaces/collective_backend.h"
 #include "ops/runtime/interfaces/plan_marks.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
@@ -31,19 +33,20 @@ struct RecordIdentity {
 // The flight recorder: what this rank has called and run of late, and what happened to it, in
 // memory that is shared with a file and that other processes read (see record_layout.h). Rings keep
 // the newest entries; an entry that has not ended yet keeps its slot as long as the ring has
-// others. Nothing here allocates, waits or fails after Create.
+// others. After Create nothing here allocates, waits or fails, except OriginOf and the hops, which
+// are for those who ask.
 //
 // The first four functions are for one thread at a time (the call table's lock sees to that),
 // PlanQueued for the control thread, the others thread-safe. Lives for one generation, longer than
 // all that use it.
-class Recorder {
+class Recorder final : public TrafficSink {
  public:
   static Result<std::unique_ptr<Recorder>> Create(const RecordIdentity& identity);
 
   // A call was accepted; returns its number.
   uint64_t Submitted(const Request& request, int64_t bytes, bool early, uint64_t attempt,
                      TimePoint now);
-  // Its plan came, and is about to run.
+  // Its plan came, and is about to run. Number 0 is no call.
   void Planned(uint64_t number, uint64_t sequence, const AskTimes& asked, TimePoint now);
   void Ended(uint64_t number, StatusCode status, TimePoint now);
 
@@ -64,11 +67,19 @@ class Recorder {
   void Event(EventType type, StatusCode code, int64_t value, std::string_view text);
   void Awake(TimePoint now) { header().awake.store(now, std::memory_order_relaxed); }
   void Sent(int64_t bytes, int64_t cache_hits);
+  void SentTo(Rank to, int64_t bytes) override {
+    memory_->rank(to).sent.fetch_add(bytes, std::memory_order_relaxed);
+  }
   void State(RankState state) { header().state.store(static_cast<int32_t>(state)); }
 
   // The program is in step `step` since now, and has trained on `samples` so far. Negative values
   // change nothing.
   void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
+
+  // While it is paused, new calls and plans leave no trace here, not even that this rank is awake.
+  // A plan that began before stays open. For measuring what the record costs. Thread-safe.
+  void Pause(bool paused) { paused_.store(paused, std::memory_order_relaxed); }
+  bool paused() const { return paused_.load(std::memory_order_relaxed); }
 
   // Of a job that ended well nobody needs the file.
   void RemoveFile();
@@ -85,7 +96,14 @@ class Recorder {
   const std::unique_ptr<RecordMemory> memory_;
   Invocations invocations_;
   HopLog hops_;
+  std::atomic<bool> paused_{false};
 };
+
+// The record that calls and plans are written to now: null where there is none, and while it is
+// paused.
+inline Recorder* Recording(Recorder* recorder) {
+  return recorder == nullptr || recorder->paused() ? nullptr : recorder;
+}
 
 }  // namespace tfring
 

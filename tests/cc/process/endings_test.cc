@@ -209,6 +209,19 @@ TEST(ALostPeerIsNamedEverywhere) {
   }
 }
 
+TEST(ALostPeerRingsTheBellAndItsErrorHasTheNote) {
+  Job job(2, Link::kTcp);
+  RunOnce(&job, "works");
+  job[0].NoteErrors("`look` says more.", "Nobody stalls.");
+  auto hopeless = Allreduce("hopeless", {4}, 1.0f);
+  hopeless->Start(&job[0]);
+  job.Cut(1);
+  const Status status = hopeless->Wait();
+  EXPECT_TRUE(status.code() == StatusCode::kUnavailable);
+  EXPECT_CONTAINS(status.message(), ". `look` says more.");
+  EXPECT_TRUE(job[0].bell()->Wait(60 * kSecond) == WarningBell::Heard::kWarning);
+}
+
 TEST(ADoneThatEnqueuesDuringShutdownEndsToo) {
   Job job(2, Link::kTcp);
   auto first = Allreduce("first", {1}, 1.0f);

@@ -103,6 +103,11 @@ TEST(TheBytesSentAreThoseOfAllPlans) {
     const auto written = [&] { return recorded.records.at(rank)->header().bytes_sent.load(); };
     for (int tries = 0; tries < 300 && written() != sent; ++tries) usleep(100'000);
     EXPECT_EQ(written(), sent);
+    // Beside the data there is a header for each message.
+    RecordMemory& memory = recorded.records.at(rank)->memory();
+    const int64_t to_other = memory.rank(1 - rank).sent;
+    EXPECT_TRUE(to_other >= 2000 && to_other <= sent);
+    EXPECT_EQ(memory.rank(rank).sent.load(), int64_t{0});
   }
 }
 

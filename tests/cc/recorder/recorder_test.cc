@@ -42,6 +42,24 @@ std::string Text(const char (&field)[kSize]) {
   return std::string(field, strnlen(field, kSize));
 }
 
+TEST(APausedRecordKeepsWhatItHasAndTakesNothingMore) {
+  auto recorder = InMemory();
+  EXPECT_TRUE(Recording(nullptr) == nullptr);
+  EXPECT_TRUE(Recording(recorder.get()) == recorder.get());
+  const uint64_t before = Submit(recorder.get(), "before");
+  recorder->Pause(true);
+  EXPECT_TRUE(Recording(recorder.get()) == nullptr);
+  // What began while it was paused has number 0, and ends when it is no longer.
+  recorder->Pause(false);
+  recorder->Planned(0, 5, AskTimes(), 2);
+  recorder->Ended(0, StatusCode::kOk, 3);
+  EXPECT_EQ(recorder->OriginOf(0).invocation, 0u);
+  EXPECT_EQ(recorder->header().ended.load(), 0);
+  EXPECT_EQ(recorder->memory().call(0).ended.load(), 0);
+  EXPECT_EQ(recorder->memory().call(before).ended.load(), 0);
+  EXPECT_EQ(Submit(recorder.get(), "after"), before + 1);
+}
+
 TEST(ACallHasWhatWasRequested) {
   auto recorder = InMemory();
   Request request = Named("x");

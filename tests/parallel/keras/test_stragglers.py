@@ -18,12 +18,26 @@ from tfring.keras import callbacks
 STEPS, SLOW_FROM, SLOW_BY = 120, 70, 0.06
 
 
-def batches(slow_rank: int) -> Any:
+class Slowness:
+    """Makes one rank slow from a step on, by more than steps differ on a machine that is busy."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank, self._began = rank, list[float]()
+
+    def step(self, number: int) -> None:
+        if hvd.rank() != self._rank:
+            return
+        self._began.append(time.monotonic())
+        if number >= SLOW_FROM:
+            usual = float(np.quantile(np.diff(self._began[:SLOW_FROM]), 0.9))
+            time.sleep(max(SLOW_BY, 2 * usual))
+
+
+def batches(slow: Slowness) -> Any:
     """Batches of which one rank gets the later ones late."""
 
     def make(number: Any) -> Any:
-        if hvd.rank() == slow_rank and number >= SLOW_FROM:
-            time.sleep(SLOW_BY)
+        slow.step(int(number))
         return np.float32(number)
 
     def batch(number: Any) -> Any:
@@ -36,13 +50,12 @@ def batches(slow_rank: int) -> Any:
 class SlowComputation(keras.callbacks.Callback):
     """One rank takes long between two gradients, from a step on; and not for its input."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, slow: Slowness) -> None:
         super().__init__()
-        self.rank = rank
+        self._slow = slow
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if hvd.rank() == self.rank and batch >= SLOW_FROM:
-            time.sleep(SLOW_BY)
+        self._slow.step(batch)
 
 
 @pytest.fixture
@@ -64,8 +77,8 @@ def test_the_slow_rank_is_named_with_what_is_slow(part: str, said: Any) -> None:
     model = compiled(keras.optimizers.SGD(0.01))
     watched = callbacks.StragglerCallback(every=5)
     # Callbacks begin a batch in their order: the sleep comes after the input of the batch.
-    others = [SlowComputation(slow)] if part == "computation" else []
-    data = batches(slow if part == "input pipeline" else -1)
+    others = [SlowComputation(Slowness(slow))] if part == "computation" else []
+    data = batches(Slowness(slow if part == "input pipeline" else -1))
     model.fit(data, verbose=0, callbacks=[watched, *others])
     if hvd.rank() == 0:
         lines = said(slow)

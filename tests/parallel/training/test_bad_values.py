@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -14,9 +12,9 @@ import pytest
 import tensorflow as tf
 
 import tfring as hvd
-from tfring.recorder import places
 from tfring.recorder.layout import EventType
-from tfring.recorder.reader import Event, RecordError, read_record
+from tfring.recorder.own import own_path
+from tfring.recorder.reader import Event, read_record
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,16 +49,9 @@ def reports() -> list[Event]:
 
 def events(kind: EventType) -> list[Event]:
     """The events of a kind in this rank's record."""
-    given = os.environ.get("TFRING_RECORD_DIR")
-    mine = []
-    for folder in places.jobs(Path(given) if given else None):
-        for file in places.record_files(folder):
-            with contextlib.suppress(OSError, RecordError):  # of another job that comes or goes
-                record = read_record(file)
-                if record.header["pid"] == os.getpid():
-                    mine.append(record)
-    newest = max(mine, key=lambda record: int(record.header["generation"]))
-    return [event for event in newest.events if event.type is kind]
+    path = own_path()
+    assert path is not None
+    return [event for event in read_record(path).events if event.type is kind]
 
 
 def variables() -> tuple[Any, Any]:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from made_jobs import SECOND, START, call, event, job, record
+from made_records import write_training
 
 from tfring.explain.causes import Cause
 from tfring.explain.explain import explain
 from tfring.explain.processes import Seen
-from tfring.explain.situation import ranks_text
+from tfring.recorder.job import load_job
 from tfring.recorder.layout import EventType, RankState
 from tfring.recorder.reader import Call
 from tfring.recorder.take_stacks import KEEPS_LOCK, NO_STACKS
+from tfring.report.summary import make_report
+from tfring.report.text import sentences
 
 RUNS = Seen("running", busy=False)
 STACKS = """Thread [MainThread] (most recent call first):
@@ -48,6 +53,41 @@ def test_a_wait_has_to_be_three_times_as_long_as_usual(waited: float, cause: Cau
     )
     assert found.cause is cause
     assert found.ranks == (() if cause is Cause.NOTHING else (1,))
+
+
+@pytest.mark.parametrize(
+    ("waited", "busy", "cause"),
+    [
+        (55.0, True, Cause.NOTHING),
+        (55.0, None, Cause.NOTHING),
+        (55.0, False, Cause.NOT_CALLING),
+        (65.0, True, Cause.NOT_CALLING),
+    ],
+)
+def test_others_may_compile_for_three_times_as_long_as_who_waits_for_them(
+    waited: float, busy: bool | None, cause: Cause
+) -> None:
+    # Both ranks get the weights; 20 s later rank 0 calls the first sum of gradients.
+    weights = [call(f"weight{n}", 1, n / 10, n / 10 + 0.01) for n in range(1, 21)]
+    now = 22.0 + waited
+    first = [*weights, call("gradients", 1, 22.0)]
+    made = [record(0, 2, first, now), record(1, 2, weights, now)]
+    found = explain(job(made), {0: RUNS, 1: Seen("running", busy=busy)})
+    assert found.cause is cause, found.text
+    assert ("for the first time" in found.text) == (cause is Cause.NOTHING)
+
+
+def test_how_long_a_first_call_has_waited_says_nothing_of_later_ones() -> None:
+    weights = [call(f"weight{n}", 1, n / 10, n / 10 + 0.01) for n in range(1, 21)]
+    compiled = call("loss", 1, 3, 63)  # rank 1 came 60 s later
+    later = [call("loss", n, 70 + n, 70.01 + n) for n in range(2, 21)]
+    hangs = call("loss", 21, 91)
+    made = [
+        record(0, 2, [*weights, compiled, *later, hangs], 95),
+        record(1, 2, [*weights, compiled, *later], 95),
+    ]
+    found = explain(job(made), {0: RUNS, 1: RUNS})
+    assert (found.cause, found.ranks) == (Cause.NOT_CALLING, (1,)), found.text
 
 
 def test_a_stack_says_on_which_line_a_rank_is() -> None:
@@ -179,7 +219,25 @@ def test_who_joins_a_process_set_is_still_needed_in_others() -> None:
     assert found.ranks != (0, 1)
 
 
-def test_many_ranks_in_a_row_are_named_by_the_first_and_the_last() -> None:
-    said = {(3,): "rank 3", (3, 1, 0): "ranks 0, 1 and 3", tuple(range(256)): "ranks 0-255"}
-    said[(0, *range(2, 9), 11)] = "ranks 0, 2-8 and 11"
-    assert {ranks: ranks_text(ranks) for ranks in said} == said
+@pytest.mark.parametrize(
+    "slow_from", [100, 0, None], ids=["becomes slow", "always slow", "healthy"]
+)
+def test_a_rank_is_slow_by_a_change_or_all_along(tmp_path: Path, slow_from: int | None) -> None:
+    own = 20 * np.random.default_rng(1).lognormal(0, 0.05, (3, 300))
+    if slow_from is not None:
+        own[2, slow_from:] += 10
+    made = load_job([write_training(tmp_path, own, state=RankState.RUNNING)])
+    found, report = explain(made, dict.fromkeys(range(3), RUNS)), make_report(made)
+    if slow_from is None:
+        assert found.cause is Cause.NOTHING
+        assert report.always_slow is None and report.slowdowns == ()
+        return
+    assert (found.cause, found.ranks) == (Cause.SLOW, (2,))
+    if slow_from:
+        (change,) = report.slowdowns
+        assert change.text() in found.text and abs(change.step - slow_from) <= 2
+        assert report.always_slow is None
+    else:
+        assert "rank 2 (host here, process" in found.text and "slower than the others" in found.text
+        assert report.always_slow == 2 and report.slowdowns == ()
+        assert "Rank 2 has been slower than the others all along." in sentences(report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -29,7 +30,11 @@ SCRIPT = """
         time.sleep(60)
     if rank == 1 and how == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
-    core.allreduce(np.ones(4), name="loss", op=1)  # needs rank 1
+    try:
+        core.allreduce(np.ones(4), name="loss", op=1)  # needs rank 1
+    except core.CoreError as error:
+        report(f"error.{rank}", error)
+        raise
 """
 LIMITS = {"TFRING_STALL_CHECK_TIME_SECONDS": "1.5", "TFRING_STALL_SHUTDOWN_TIME_SECONDS": "4"}
 
@@ -39,18 +44,27 @@ def records(folder: Path) -> list[Path]:
     return [Path(file.read_text().strip()) for file in folder.glob("record.*")]
 
 
+def assert_says_where_to_read_more(folder: Path, *ranks: int) -> None:
+    """The errors of these ranks end with the command that explains the job."""
+    for rank, file in zip(ranks, records(folder), strict=False):
+        error = (folder / f"error.{rank}").read_text().strip()
+        assert error.endswith(f". `tfring explain {file.parent}` says more."), error
+
+
 def test_a_stall_is_explained_while_it_lasts_and_at_the_end(tmp_path: Path) -> None:
     path = write_script(tmp_path, SCRIPT, header=REPORT)
     done = run("-np", 2, sys.executable, path, tmp_path, "hangs", **LIMITS)
     assert done.returncode != 0
     said = [line for line in done.stderr.splitlines() if "rank 1 does not call it" in line]
-    while_it_lasts = [line for line in said if line.startswith("[0]<stderr>:")]
+    while_it_lasts = [line for line in said if "what is wrong with this job: " in line]
     at_the_end = [line for line in said if line.startswith("tfring run: ")]
     assert len(while_it_lasts) == len(at_the_end) == 1, done.stderr
-    assert "what is wrong with this job: " in while_it_lasts[0]
+    assert while_it_lasts[0].startswith("[0]<stderr>:")
     assert "it does not compute but waits for something" in while_it_lasts[0]
     assert "It is in <module> (script.py:" in while_it_lasts[0]
     assert "script.py:" in at_the_end[0]
+    assert (tmp_path / "error.0").read_text().startswith("DeadlineExceeded: ")
+    assert_says_where_to_read_more(tmp_path, 0)
 
 
 def test_a_failed_run_keeps_its_records_and_says_what_they_tell(tmp_path: Path) -> None:
@@ -63,13 +77,13 @@ def test_a_failed_run_keeps_its_records_and_says_what_they_tell(tmp_path: Path) 
     found = records(tmp_path)
     assert len(found) == 3
     assert all(file.exists() and str(file.parent) in told for file in found)
+    assert_says_where_to_read_more(tmp_path, 0, 2)
+    assert "what is wrong with this job" not in done.stderr  # the launcher has said it
     # The command finds the job by itself, and by its folder.
     for given in ([], [str(found[0].parent)]):
         again = finish([sys.executable, "-m", "tfring", "explain", *given])
         assert "rank 1" in again.stdout.lower(), again
-    for file in found:
-        file.unlink()
-    found[0].parent.rmdir()
+    shutil.rmtree(found[0].parents[1])
 
 
 def test_a_run_that_ends_well_leaves_nothing(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ CYCLES = """
     import tfring as hvd
     from tfring._native import core
 
-    WARM_UP, CYCLES = 40, 200
+    WARM_UP, CYCLES = 30, 130
     # Allocators keep some. Per cycle it is less than one of the tensors here, a ring of shared
     # memory or the stack of a thread.
-    ALLOWED_BYTES = 2 << 20
+    ALLOWED_BYTES = 1 << 20
 
     def resident():
         gc.collect()

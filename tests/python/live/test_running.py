@@ -33,9 +33,10 @@ def test_an_object_for_scripts(job: LiveJob) -> None:
     assert view["job"] == job.records.name and view["size"] == 2 and view["missing"] == []
     assert view["bytes_per_second"] > 0
     for rank, row in enumerate(view["ranks"]):
-        assert (row["rank"], row["pid"], row["doing"]) == (rank, job.pids[rank], "running")
+        record = row["record"]
+        assert (row["rank"], record["pid"], row["doing"]) == (rank, job.pids[rank], "running")
         # A step may begin while the record is read.
-        assert row["steps_per_second"] > 0 and row["samples"] - 32 * row["step"] in (0, 32)
+        assert row["steps_per_second"] > 0 and record["samples"] - 32 * row["step"] in (0, 32)
         assert row["samples_per_second"] == pytest.approx(32 * row["steps_per_second"], abs=65)
         assert 1e6 < row["memory"] < 1e11 and 0 <= row["awaited"] <= 1
         assert "gradients" in row["last"] or "hang" in row["last"]
@@ -145,7 +146,7 @@ def test_other_hosts_through_ssh(job: LiveJob, tmp_path: Path) -> None:
     assert view["missing"] == [] and [row["rank"] for row in view["ranks"]] == [0, 1]
     assert "-p 2222 other env PYTHONPATH=" in (tmp_path / "ssh.log").read_text()
     done = finish([*words, "stacks", here, "--host", "other"], PATH=path)
-    assert "Ranks 0-1:" in done.stdout or "Rank 1:" in done.stdout, done.stdout + done.stderr
+    assert "Ranks 0 and 1:" in done.stdout or "Rank 1:" in done.stdout, done.stdout + done.stderr
     assert "no stacks" not in done.stdout and done.returncode == 0
 
 

@@ -7,13 +7,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_records import write_record
 
 from tfring.__main__ import main
 from tfring.recorder import files, layout
 from tfring.recorder.job import load_job
-from tfring.recorder.reader import RecordError, process_state, read_header, read_record
+from tfring.recorder.reader import (
+    RecordError,
+    last_sign,
+    process_state,
+    read_header,
+    read_newest,
+    read_record,
+)
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -166,3 +174,46 @@ def test_a_header_is_read_alone(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(RecordError, match="no record"):
         read_header(path)
+
+
+def test_a_live_view_gets_the_newest_calls_and_those_that_are_open(tmp_path: Path) -> None:
+    calls = [{"ended": n % 100 > 0} for n in range(1, 9001)]
+    plans = [{"ended": n != 70} for n in range(1, 101)]
+    path = write_record(tmp_path / "r", 1, 3, calls, plans, [{"type": 1}, {"type": 5}])
+    found, whole = read_newest(path, 50), read_record(path)
+    open_calls = list(range(900, 9001, 100))  # of the newest 8192
+    assert found.raw_calls["number"].tolist() == [*open_calls[:-1], *range(8951, 9001)]
+    assert [call.number for call in found.calls] == open_calls
+    assert [plan.sequence for plan in found.plans] == [70, 100]
+    assert (found.header, found.events) == (whole.header, whole.events)
+    assert found.calls == whole.open_calls
+    empty = tmp_path / "empty"
+    empty.touch()
+    with pytest.raises(RecordError, match="no record"):
+        read_newest(empty, 50)
+
+
+def test_a_live_view_gets_no_entry_that_is_overwritten_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_record(tmp_path / "r", calls=[{"number": n, "ended": 1} for n in (1, 2, 3)])
+    find = np.flatnonzero
+
+    def overwrite(wanted: np.ndarray) -> np.ndarray:
+        with path.open("r+b") as file:
+            file.seek(layout.HEADER_BYTES + layout.CALL.itemsize)  # the second slot
+            file.write(bytes(8))
+        return find(wanted)
+
+    monkeypatch.setattr(np, "flatnonzero", overwrite)
+    assert read_newest(path, 50).raw_calls["number"].tolist() == [1, 3]
+
+
+def test_when_a_rank_is_last_known_to_have_run(tmp_path: Path) -> None:
+    calls = [{"number": 1, "submitted": 3, "planned": 8, "ended": 5}]
+    events = [{"number": 1, "type": 1, "time": 7}]
+    times = {"awake": 4, "started_monotonic": 2}
+    path = write_record(tmp_path / "r", calls=calls, events=events, **times)
+    assert last_sign(read_record(path)) == 8
+    running = read_record(write_record(tmp_path / "r", pid=os.getpid(), **times))
+    assert last_sign(running) == running.read

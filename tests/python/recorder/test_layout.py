@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from tfring.recorder import layout
+from tfring.timeline.hops import HOP
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNTIME = ROOT / "ops/runtime"
+RECORD = "recorder/record_layout.h"
 SIZES = {"char": 1, "uint8_t": 1, "int32_t": 4, "uint32_t": 4, "int64_t": 8, "uint64_t": 8}
 
 
@@ -30,10 +32,10 @@ def body_of(text: str, head: str) -> str:
     return found[1]
 
 
-def members(struct: str) -> dict[str, tuple[int, int]]:
-    """Offset and size of the fields of a struct of record_layout.h, as a compiler lays them out."""
+def members(header: str, struct: str) -> dict[str, tuple[int, int]]:
+    """Offset and size of the fields of a struct of a header, as a compiler lays them out."""
     found, at = {}, 0
-    body = re.sub(r"static constexpr.*?;", "", body_of(source("recorder/record_layout.h"), struct))
+    body = re.sub(r"static constexpr.*?;", "", body_of(source(header), struct))
     for kind, names in re.findall(r"(?:std::atomic<)?(\w+)>? +([^;]+);", body):
         for name in names.split(","):
             field = re.match(r"\s*(\w+)(?:\[(.+?)\])?", name)
@@ -42,23 +44,24 @@ def members(struct: str) -> dict[str, tuple[int, int]]:
             at = -(-at // SIZES[kind]) * SIZES[kind]
             found[field[1]] = (at, SIZES[kind] * count)
             at += SIZES[kind] * count
-    found["end"] = (-(-at // 8) * 8, 0)
+    found["whole struct"] = (-(-at // 8) * 8, 0)
     return found
 
 
 @pytest.mark.parametrize(
-    ("struct", "dtype"),
+    ("header", "struct", "dtype"),
     [
-        ("struct RecordHeader", layout.HEADER),
-        ("struct CallRecord", layout.CALL),
-        ("struct PlanRecord", layout.PLAN),
-        ("struct EventRecord", layout.EVENT),
-        ("struct RankRecord", layout.RANK),
+        (RECORD, "struct RecordHeader", layout.HEADER),
+        (RECORD, "struct CallRecord", layout.CALL),
+        (RECORD, "struct PlanRecord", layout.PLAN),
+        (RECORD, "struct EventRecord", layout.EVENT),
+        (RECORD, "struct RankRecord", layout.RANK),
+        ("interfaces/hops.h", "struct Hop", HOP),
     ],
 )
-def test_structs_have_the_same_fields(struct: str, dtype: np.dtype[np.void]) -> None:
-    written = members(struct)
-    assert written.pop("end")[0] == dtype.itemsize
+def test_structs_have_the_same_fields(header: str, struct: str, dtype: np.dtype[np.void]) -> None:
+    written = members(header, struct)
+    assert written.pop("whole struct")[0] == dtype.itemsize
     fields = dtype.fields or {}
     read = {name: (field[1], field[0].itemsize) for name, field in fields.items()}
     for side in (written, read):
@@ -77,7 +80,7 @@ def constants(text: str) -> dict[str, int]:
 
 
 def test_enums_have_the_same_values() -> None:
-    text = source("recorder/record_layout.h")
+    text = source(RECORD)
     states = re.search(r"enum class RankState.*?};", text, re.S)
     flags = re.search(r"static constexpr uint8_t (.*?);", text, re.S)
     assert states and flags

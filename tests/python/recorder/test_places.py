@@ -58,6 +58,14 @@ def test_three_jobs_that_are_over_stay(base: Path) -> None:
     assert left == ["over-0", "over-1", "over-2", "runs", "in another container"]
 
 
+def test_empty_folders_of_jobs_that_never_started_go(base: Path) -> None:
+    for name in ("failed to start", "starts now"):
+        (base / name).mkdir(parents=True)
+    os.utime(base / "failed to start", (1_000_000, 1_000_000))
+    places.record_options("job-1", 0, None, True)
+    assert sorted(folder.name for folder in base.iterdir()) == ["job-1", "starts now"]
+
+
 def test_of_the_jobs_of_one_run_the_last_stays(base: Path) -> None:
     run = places.make_run_folder()
     assert run is not None

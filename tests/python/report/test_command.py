@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 from launcher_tools import environment, run, write_script
-from made_records import write_training
+from made_records import write_record, write_training
 
 from tfring.launcher.cli import main
+from tfring.recorder.layout import EventType
 
 JOB = """
     import numpy as np
@@ -51,6 +52,18 @@ def test_the_report_says_where_the_time_goes(folder: Path, capsys: Any) -> None:
     assert [row[0] for row in rows] == ["0", "1", "2"]
     waited = [float(row[-1]) for row in rows]
     assert max(waited) == waited[2]
+
+
+def test_the_newest_lines_of_the_program_are_in_it(tmp_path: Path, capsys: Any) -> None:
+    for rank in range(2):
+        events = [
+            {"number": n, "type": EventType.MARK, "time": 2 * n + rank, "text": f"said {n}"}
+            for n in range(1, 16)
+        ]
+        write_record(tmp_path / f"rank-{rank}.record", rank, 2, events=events)
+    assert main(["report", str(tmp_path)]) == 0
+    said = re.findall(r"^Rank (\d) noted: said (\d+)$", capsys.readouterr().out, re.M)
+    assert said == [(str(rank), str(n)) for n in range(6, 16) for rank in range(2)]
 
 
 def test_no_record_is_an_error_that_says_so(tmp_path: Path, capsys: Any) -> None:

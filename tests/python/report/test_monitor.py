@@ -7,7 +7,7 @@ import pytest
 
 from tfring.report.changes import find_change, find_changes
 from tfring.report.monitor import SlowdownMonitor
-from tfring.report.slowdowns import COMPUTE, INPUT, OWN_WORK, Slowdown
+from tfring.report.slowdowns import COMPUTE, INPUT, OWN_WORK, Slowdown, excess
 
 RANKS, LOOK, MS = 3, 10, 1e6
 
@@ -103,3 +103,13 @@ def test_a_series_without_change_has_none() -> None:
     assert find_change(np.ones(500)) is None
     assert find_change(np.arange(10.0)) is None
     assert find_changes(np.random.default_rng(11).normal(size=2000)) == []
+
+
+@pytest.mark.parametrize("ranks", range(1, 8))
+def test_a_rank_is_compared_with_the_median_of_the_others(ranks: int) -> None:
+    own = np.random.default_rng(ranks).integers(0, 6, (ranks, 50))  # many are equal
+    more = excess(own)
+    for rank in range(ranks):
+        others = np.delete(own, rank, axis=0)
+        median = np.median(others, axis=0) if ranks > 1 else 0
+        assert np.array_equal(more[rank], own[rank] - median)

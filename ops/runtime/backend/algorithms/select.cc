@@ -29,12 +29,6 @@ int64_t Total(const Blocks& blocks) {
   return std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
 }
 
-int64_t InputBytes(const Collective& collective) {
-  int64_t bytes = 0;
-  for (const TensorBuffer& buffer : collective.buffers) bytes += buffer.input_bytes;
-  return bytes;
-}
-
 int64_t OutputBytes(const Collective& collective) {
   int64_t bytes = 0;
   for (const TensorBuffer& buffer : collective.buffers) bytes += buffer.output_bytes;
@@ -132,7 +126,7 @@ Schedule SelectAmong(const Collective& collective, int self, int root, const Blo
   const int size = static_cast<int>(members);
   const int64_t piece_bytes = std::max<int64_t>(config.piece_bytes, 1);
   const int64_t element = DataTypeSize(collective.dtype);
-  const int64_t input_bytes = InputBytes(collective);
+  const int64_t input_bytes = InputBytes(collective.buffers);
   switch (collective.kind) {
     case CollectiveKind::kAllreduce:
       if (collective.op == ReduceOp::kAdasum) {

@@ -59,6 +59,11 @@ inline bool IsRecv(const Step& step) {
 
 inline bool IsRemote(const Step& step) { return step.kind == StepKind::kSend || IsRecv(step); }
 
+// How many bytes a step moves.
+inline int64_t StepBytes(const Step& step) {
+  return step.kind == StepKind::kSend ? step.src.bytes : step.dst.bytes;
+}
+
 // All that one rank does for one collective, as a graph of steps. It is pure data, so that the
 // runner can execute it, the simulator can compute how long it takes, and a test can check the
 // schedules of all ranks together.

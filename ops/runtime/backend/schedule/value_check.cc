@@ -11,7 +11,7 @@ bool Adds(ReduceOp op) {
   return op == ReduceOp::kSum || op == ReduceOp::kAverage || op == ReduceOp::kAdasum;
 }
 
-int64_t InputBytes(const Range& range) { return range.space == Space::kInput ? range.bytes : 0; }
+int64_t BytesOfInput(const Range& range) { return range.space == Space::kInput ? range.bytes : 0; }
 
 }  // namespace
 
@@ -22,8 +22,8 @@ int64_t InputBytesRead(const Schedule& schedule) {
     const bool adasum = kind == StepKind::kAdasumDots || kind == StepKind::kAdasumAdd ||
                         kind == StepKind::kAdasumCombine;
     if (adasum) return -1;
-    if (kind != StepKind::kRecv && kind != StepKind::kJoin) bytes += InputBytes(step.src);
-    if (kind == StepKind::kReduce) bytes += InputBytes(step.src2);
+    if (kind != StepKind::kRecv && kind != StepKind::kJoin) bytes += BytesOfInput(step.src);
+    if (kind == StepKind::kReduce) bytes += BytesOfInput(step.src2);
   }
   return bytes;
 }
@@ -37,9 +37,8 @@ void ValueCheck::Start(const Collective& collective, const Schedule& schedule,
   kernels_ = reduction.kernels->values;
   if (kernels_.all_finite == nullptr) return;
   element_bytes_ = DataTypeSize(collective.dtype);
-  int64_t bytes = 0;
-  for (const TensorBuffer& buffer : collective.buffers) bytes += buffer.input_bytes;
-  watching_ = reduction.before.identity() && InputBytesRead(schedule) == bytes;
+  watching_ =
+      reduction.before.identity() && InputBytesRead(schedule) == InputBytes(collective.buffers);
   if (watching_) return;
   for (const TensorBuffer& buffer : collective.buffers) {
     Look(static_cast<const char*>(buffer.input), buffer.input_bytes);

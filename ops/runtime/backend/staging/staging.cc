@@ -186,6 +186,7 @@ void Staging::OnRun(const JobPtr& job, Completion completion) {
   if (!completion.status.ok() || job->layout.out.empty()) {
     return Report(job, std::move(completion));
   }
+  job->bad_values = std::move(completion.bad_values);
   Post([this, job] { Finish(job); });
 }
 
@@ -197,6 +198,7 @@ void Staging::Finish(const JobPtr& job) {
     Completion launched;
     launched.sequence = job->sequence;
     launched.stage = CompletionStage::kLaunched;
+    launched.bad_values = std::exchange(job->bad_values, {});
     sink_(std::move(launched));
   }
   AfterAll(job, used, &Lane::out, &Staging::End);
@@ -255,6 +257,7 @@ void Staging::End(const JobPtr& job) {
   Explain(job.get());
   Completion completion;
   completion.status = job->outcome.status;
+  completion.bad_values = std::move(job->bad_values);
   if (job->outcome.in_use) {
     KeepMemoryForever(job->memory);
     for (const DeviceCall& call : job->calls) KeepMemoryForever(call.keeps);

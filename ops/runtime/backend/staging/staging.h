@@ -83,10 +83,11 @@ class Staging {
     std::string who;  // "rank 1: allreduce of 'x'"
     std::vector<DeviceCall> calls;
     StagingLayout layout;
-    std::shared_ptr<void> memory;  // on the host
-    std::mutex mutex;              // guards the two below
-    DeviceOutcome outcome;         // what has gone wrong so far
-    int waits = 0;                 // lanes that have not answered
+    std::shared_ptr<void> memory;       // on the host
+    std::vector<BadValues> bad_values;  // for the first completion
+    std::mutex mutex;                   // guards the two below
+    DeviceOutcome outcome;              // what has gone wrong so far
+    int waits = 0;                      // lanes that have not answered
   };
   using JobPtr = std::shared_ptr<Job>;
   using Then = void (Staging::*)(const JobPtr&);

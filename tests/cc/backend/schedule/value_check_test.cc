@@ -158,5 +158,27 @@ TEST(NothingIsLookedForUnlessItIsSwitchedOn) {
   Run(&world, c, 1000, 1);
 }
 
+// After a failure all that follows ends in the same way, but without what was found before.
+TEST(WhatWasFoundIsReportedForItsOwnCollectiveOnly) {
+  Config config = SmallConfig();
+  config.check_values = ValueAction::kWarn;
+  std::vector<float> data(100000, 1.0f);
+  World world(2, config);
+  for (uint64_t sequence : {1, 2}) {
+    Collective sum = Sum(&data, 0, 2, sequence);
+    sum.prescale = 0.5;  // so that all is looked at before anything is sent
+    if (sequence == 1) data[7] = static_cast<float>(kNan);
+    world.backend(0).Submit(std::move(sum));
+  }
+  world.streams().WaitForBytes(1000);
+  world.streams().Break(1);
+  const Completion first = world.Wait(0, 1);
+  const Completion second = world.Wait(0, 2);
+  EXPECT_TRUE(first.status.code() == StatusCode::kUnavailable);
+  EXPECT_EQ(Text(first.bad_values), std::string("0: 1 NaN 0 Inf of 100000 float32; "));
+  EXPECT_TRUE(second.status.code() == StatusCode::kUnavailable);
+  EXPECT_EQ(Text(second.bad_values), std::string());
+}
+
 }  // namespace
 }  // namespace tfring::testing

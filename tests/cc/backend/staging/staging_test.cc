@@ -3,6 +3,9 @@
 // copies.
 #include "ops/runtime/backend/staging/staging.h"
 
+#include <cstring>
+#include <limits>
+#include <mutex>
 #include <random>
 #include <string>
 
@@ -146,6 +149,43 @@ void RunWithFault(unsigned seed) {
     }
   }
   Fake().Reset();
+}
+
+// With the first completion: after that calls with `early` have ended.
+TEST(NanInDeviceMemoryIsReportedWithTheFirstCompletion) {
+  Spec spec;
+  spec.size = 2;
+  for (int64_t elements : {5, 7}) {
+    spec.elements.push_back({2, std::vector<int64_t>(2, elements)});
+  }
+  Config config = SmallConfig();
+  config.check_values = ValueAction::kWarn;
+  Fake().Reset();
+  for (const bool early : {false, true}) {
+    StagedWorld world(spec.size, config);
+    std::mutex mutex;
+    std::vector<Completion> of_rank_1;
+    world.on_completion = [&](Rank rank, const Completion& completion) {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (rank == 1) of_rank_1.push_back(completion);
+    };
+    std::vector<std::unique_ptr<DevicePart>> parts;
+    for (Rank rank = 0; rank < spec.size; ++rank) {
+      Part part = MakePart(spec, rank, 1);
+      const float bad = std::numeric_limits<float>::quiet_NaN();
+      if (rank == 1) std::memcpy(part.inputs[1].data() + 4 * sizeof(bad), &bad, sizeof(bad));
+      parts.push_back(std::make_unique<DevicePart>(&world, rank, std::move(part), false,
+                                                   std::vector<bool>{true, true}, early));
+      parts.back()->Submit();
+    }
+    for (Rank rank = 0; rank < spec.size; ++rank) EXPECT_TRUE(world.Wait(rank, 1).status.ok());
+    ASSERT_EQ(of_rank_1.size(), size_t{2});
+    EXPECT_TRUE(of_rank_1[0].stage == CompletionStage::kLaunched);
+    ASSERT_EQ(of_rank_1[0].bad_values.size(), size_t{1});
+    EXPECT_EQ(of_rank_1[0].bad_values[0].buffer, size_t{1});
+    EXPECT_EQ(of_rank_1[0].bad_values[0].nans, int64_t{1});
+    EXPECT_TRUE(of_rank_1[1].bad_values.empty());
+  }
 }
 
 TEST(WithFaultsEverythingEndsOnceAndIsRightOrAnError) {

@@ -40,8 +40,8 @@ class StragglerCallback(DistributedCallback):
         """Sets how often to look.
 
         Args:
-            every: Steps between two looks; each takes a fraction of a millisecond, and a
-                collective of 48 bytes per step and rank.
+            every: Steps between two looks; each takes a fraction of a millisecond, on rank 0 one
+                for twenty ranks, and a collective of 48 bytes per step and rank.
 
         Raises:
             ValueError: `every` is less than 1.

@@ -14,10 +14,10 @@ from launcher_tools import environment
 from made_records import write_record
 
 from tfring.__main__ import main
+from tfring.commands.torch_format import torch_traces
 from tfring.recorder.job import JobRecords, load_job
 from tfring.recorder.layout import DTYPES, KINDS
 from tfring.recorder.process_sets import members_of_sets
-from tfring.recorder.torch_format import torch_traces
 
 SIZE = 3
 CALLS = dict[int, list[dict[str, Any]]]

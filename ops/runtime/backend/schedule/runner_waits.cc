@@ -1,0 +1,116 @@
+// How a ScheduleRunner waits: what for, for how long, and what it says of that.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "ops/runtime/backend/schedule/runner.h"
+#include "ops/runtime/base/clock.h"
+
+namespace tfring {
+namespace {
+
+constexpr Duration kSpinTime = kMillisecond / 50;
+constexpr int kMaxSpinsToSkip = 256;
+
+}  // namespace
+
+// Spinning saves a wake-up where the peer answers at once, and wastes a core where it does not:
+// each time in a row that it does not, spinning is left out for twice as many waits.
+Status ScheduleRunner::WaitForPeers() {
+  if (spins_to_skip_ > 0) {
+    --spins_to_skip_;
+  } else {
+    Result<bool> moved = Spin();
+    if (!moved.ok()) return moved.status();
+    if (*moved) {
+      spin_failures_ = 0;
+      return OkStatus();
+    }
+    spins_to_skip_ = std::min((2 << std::min(spin_failures_++, 16)) - 1, kMaxSpinsToSkip);
+  }
+  FillWaitSet();
+  const TimePoint now = MonotonicNow();
+  wait_set_.deadline = watch_.Sleep(now);
+  MarkWait(now);
+  std::optional<BrokenStream> broken = transport_->Wait(wait_set_);
+  if (marks_ != nullptr) marks_->waits_since.store(0, std::memory_order_relaxed);
+  wakeups_.fetch_add(1, std::memory_order_relaxed);
+  if (broken) {
+    suspect_ = broken->peer;
+    return broken->status;
+  }
+  return wait_set_.deadline == kNever ? OkStatus() : CheckProgress();
+}
+
+void ScheduleRunner::FillWaitSet() {
+  wait_set_.readable.clear();
+  wait_set_.writable.clear();
+  wait_set_.watched.clear();
+  for (const Lane& lane : recvs_) {
+    const Rank peer = (*members_)[lane.peer];
+    if (HeadReady(lane)) wait_set_.readable.push_back(peer);
+    if (!Finished(lane)) wait_set_.watched.push_back(peer);
+  }
+  for (const Lane& lane : sends_) {
+    const Rank peer = (*members_)[lane.peer];
+    if (HeadReady(lane)) wait_set_.writable.push_back(peer);
+    // What has been handed over is not there yet. A peer that has it all may close the stream.
+    if (!Finished(lane) || transport_->Unacknowledged(peer)) wait_set_.watched.push_back(peer);
+  }
+}
+
+// Notes the first stream that a ready step needs; a receive rather than a send.
+void ScheduleRunner::MarkWait(TimePoint now) {
+  if (marks_ == nullptr) return;
+  for (const std::vector<Lane>* lanes : {&recvs_, &sends_}) {
+    for (const Lane& lane : *lanes) {
+      if (!HeadReady(lane)) continue;
+      const int64_t bytes = StepBytes(schedule_->steps[lane.steps[lane.head]]) - lane.moved;
+      marks_->waits_peer.store((*members_)[lane.peer], std::memory_order_relaxed);
+      marks_->waits_receives.store(lanes == &recvs_ ? 1 : 0, std::memory_order_relaxed);
+      marks_->waits_bytes.store(bytes, std::memory_order_relaxed);
+      marks_->waits_since.store(now - watch_.quiet(now), std::memory_order_relaxed);
+      return;
+    }
+  }
+}
+
+Status ScheduleRunner::CheckProgress() {
+  const TimePoint now = MonotonicNow();
+  if (!watch_.Due(now)) return OkStatus();
+  // The stream may have moved just now, while this thread was late.
+  Result<bool> moved = Advance();
+  if (!moved.ok()) return moved.status();
+  if (*moved || done()) return OkStatus();
+  bool trouble = false;
+  for (const Wait& wait : Waits()) trouble |= !wait.trouble.empty();
+  const ProgressWatch::Verdict verdict = watch_.Judge(now, trouble);
+  if (verdict == ProgressWatch::Verdict::kGoOn) return OkStatus();
+  return quiet_hook_(verdict, watch_.quiet(now));
+}
+
+std::vector<ScheduleRunner::Wait> ScheduleRunner::Waits() const {
+  std::vector<Wait> waits;
+  const auto add = [&](const Lane& lane, bool receives) {
+    Wait wait{(*members_)[lane.peer], receives, 0, transport_->PathTrouble((*members_)[lane.peer])};
+    if (HeadReady(lane)) {
+      wait.bytes = StepBytes(schedule_->steps[lane.steps[lane.head]]) - lane.moved;
+    }
+    // Of a stream that carries both ways, the direction without a step says nothing more.
+    if (wait.bytes > 0 || !wait.trouble.empty()) waits.push_back(std::move(wait));
+  };
+  for (const Lane& lane : recvs_) add(lane, true);
+  for (const Lane& lane : sends_) add(lane, false);
+  return waits;
+}
+
+Result<bool> ScheduleRunner::Spin() {
+  const TimePoint end = MonotonicNow() + kSpinTime;
+  while (MonotonicNow() < end && !poison_->load(std::memory_order_acquire)) {
+    Result<bool> moved = Advance();
+    if (!moved.ok() || *moved) return moved;
+  }
+  return false;
+}
+
+}  // namespace tfring

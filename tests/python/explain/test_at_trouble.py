@@ -1,0 +1,128 @@
+"""What rank 0 says of its job without being asked: when its runtime warns, and when the job breaks.
+
+The runtime and the records are made up.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from made_records import NOBODY, write_record
+
+from tfring.explain import at_trouble
+from tfring.explain.at_trouble import TroubleExplainer, note_errors
+from tfring.recorder import places
+from tfring.recorder.layout import RankState
+
+SECOND = 1_000_000_000
+SAID = "what is wrong with this job: Rank 1 (host host, process"
+
+
+class Runtime:
+    """Warns so often, then ends; keeps what errors are to say."""
+
+    def __init__(self, warnings: int) -> None:
+        self._left = warnings
+        self.notes: list[tuple[str, str]] = []
+
+    def wait_for_warning(self, timeout: float) -> bool | None:
+        self._left -= 1
+        return True if self._left >= 0 else None
+
+    def note_errors(self, note: str, stall: str = "") -> None:
+        self.notes.append((note, stall))
+
+
+def write_job(folder: Path, *, lost: bool, state: RankState = RankState.RUNNING) -> Path:
+    """Two ranks, of which rank 1 may be gone; returns the record of rank 0, which lives."""
+    call = {"number": 1, "name": "loss", "invocation": 1, "submitted": 5 * SECOND}
+    times = {"awake": 6 * SECOND, "started_monotonic": 4 * SECOND}
+    own = {"pid": os.getpid(), "state": state, "calls": [call]}
+    path = write_record(folder / "rank-0.record", 0, 2, **own, **times)
+    pid = NOBODY if lost else os.getpid()
+    write_record(folder / "rank-1.record", 1, 2, pid=pid, calls=[call], **times)
+    return path
+
+
+def explain(record: Path, monkeypatch: pytest.MonkeyPatch, warnings: int = 1) -> Runtime:
+    """Runs an explainer until its runtime has ended."""
+    runtime = Runtime(warnings)
+    monkeypatch.setattr(at_trouble, "_native", SimpleNamespace(core=runtime))
+    TroubleExplainer(str(record)).join()
+    return runtime
+
+
+def test_what_is_wrong_is_said_once_and_goes_into_the_error_of_a_stall(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = write_job(tmp_path / "a job", lost=True)
+    with caplog.at_level(logging.WARNING, "tfring"):
+        runtime = explain(record, monkeypatch, warnings=2)
+    assert [SAID in line.getMessage() for line in caplog.records] == [True]
+    assert len(runtime.notes) == 2
+    for note, stall in runtime.notes:
+        assert note == f"`tfring explain '{tmp_path}/a job'` says more."
+        assert stall.startswith("At the last warning: Rank 1 (host host, process")
+
+
+def test_nothing_is_said_while_nothing_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = write_job(tmp_path / "job", lost=False)
+    with caplog.at_level(logging.WARNING, "tfring"):
+        runtime = explain(record, monkeypatch)
+    assert not caplog.records
+    assert [stall for _, stall in runtime.notes] == [""]  # of a stall that is over
+
+
+@pytest.mark.parametrize(
+    ("run", "state", "says"),
+    [
+        ("run-1", RankState.FAILED, False),  # `tfring run` says it at the end
+        ("run-1", RankState.RUNNING, True),
+        ("", RankState.FAILED, True),
+    ],
+)
+def test_why_a_job_has_broken_is_said_by_who_started_it_or_by_rank_0(
+    run: str,
+    state: RankState,
+    says: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(places, "default_folder", lambda: tmp_path)
+    record = write_job(tmp_path / run / "job", lost=True, state=state)
+    with caplog.at_level(logging.WARNING, "tfring"):
+        explain(record, monkeypatch)
+    assert (SAID in caplog.text) == says
+
+
+def test_neither_lost_records_nor_a_mistake_in_a_rule_end_the_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = write_job(tmp_path / "job", lost=True)
+
+    def fails(given: object) -> None:
+        raise LookupError(f"planted in {given}")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "tfring"):
+        patch.setattr(at_trouble, "explain_now", fails)
+        assert len(explain(record, patch, warnings=2).notes) == 2
+    assert caplog.text.count("LookupError: planted in") == 2
+    shutil.rmtree(record.parent)
+    caplog.clear()
+    assert len(explain(record, monkeypatch, warnings=2).notes) == 2
+    assert not caplog.records
+
+
+def test_a_folder_is_named_as_a_shell_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime(0)
+    monkeypatch.setattr(at_trouble, "_native", SimpleNamespace(core=runtime))
+    note_errors("/records/a/rank-1.record", "Rank 2 sleeps.")
+    assert runtime.notes == [("`tfring explain /records/a` says more.", "Rank 2 sleeps.")]

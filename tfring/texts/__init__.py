@@ -1,0 +1,1 @@
+"""How lists of ranks and numbers of bytes are written for people, the same everywhere."""

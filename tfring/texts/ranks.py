@@ -1,0 +1,59 @@
+"""Lists of ranks as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+# So many ranks in a row are named one by one, of more only the first and the last.
+_NAMED = 4
+# Of more numbers and ranges than this the rest is only counted.
+_MOST = 16
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Returns ranks for a sentence: "rank 3", "ranks 0, 1 and 3", or "ranks 0-255".
+
+    Args:
+        ranks: At least one, in any order.
+    """
+    parts: list[tuple[str, int]] = []  # with how many ranks each of them names
+    for first, last in _runs(ranks):
+        count = last - first + 1
+        if count > _NAMED:
+            parts.append((f"{first}-{last}", count))
+        else:
+            parts += [(str(rank), 1) for rank in range(first, last + 1)]
+    names = [name for name, _ in parts[:_MOST]]
+    if more := sum(count for _, count in parts[_MOST:]):
+        names.append(f"{more} more")
+    one = len(parts) == 1 and parts[0][1] == 1
+    return f"{'rank' if one else 'ranks'} {listed(names)}"
+
+
+def rank_ranges(ranks: Iterable[int]) -> str:
+    """Returns ranks as short as can be, "0-3,5", for the beginning of a line.
+
+    Args:
+        ranks: In any order.
+    """
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in _runs(ranks))
+
+
+def listed(parts: list[str]) -> str:
+    """Returns "a, b and c".
+
+    Args:
+        parts: At least one.
+    """
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def _runs(ranks: Iterable[int]) -> list[tuple[int, int]]:
+    """Returns the first and the last of all ranks that follow one another."""
+    runs: list[tuple[int, int]] = []
+    for rank in sorted(ranks):
+        if runs and runs[-1][1] == rank - 1:
+            runs[-1] = (runs[-1][0], rank)
+        else:
+            runs.append((rank, rank))
+    return runs
