@@ -10,6 +10,8 @@ PYTHON ?= python3
 VENV ?= $(CURDIR)/.venv
 BUILD ?= $(CURDIR)/build
 JOBS ?= 2
+# Most of tests/python waits for jobs that it has started.
+PYTEST_JOBS ?= 3
 RANKS ?= 1 2 3 4
 
 # The environment's own programs come first: its mpirun, cmake and formatters are the tested ones.
@@ -65,7 +67,7 @@ test-cc: build ## C++ tests
 	ctest --test-dir "$(BUILD)" -j $(JOBS) --output-on-failure --timeout 300
 
 test-python: build ## Python tests of one process
-	$(PY) -m pytest -q tests/python -m "not wheel"
+	$(PY) -m pytest -q -n $(PYTEST_JOBS) --dist loadfile tests/python -m "not wheel"
 
 test-parallel: build ## Python tests under mpirun with 1, 2, 3 and 4 ranks (RANKS="2 3")
 	tools/parallel_tests.sh $(RANKS)
