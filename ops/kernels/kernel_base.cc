@@ -9,9 +9,10 @@
 #include "ops/kernels/conversions.h"
 #include "ops/kernels/step_runs.h"
 #include "ops/runtime/base/export.h"
-#include "tsl/profiler/lib/traceme.h"
 #include "tsl/profiler/lib/traceme_encode.h"
 #include "xla/stream_executor/stream.h"
+#include "xla/tsl/profiler/backends/cpu/traceme_recorder.h"
+#include "xla/tsl/profiler/utils/time_utils.h"
 
 namespace tfring {
 namespace {
@@ -44,15 +45,30 @@ absl::Status AllocateAtOnce(tf::OpKernelContext* context, int index, const tf::T
   return absl::OkStatus();
 }
 
-// For TensorFlow's profiler: a call, from here to its `done` on another thread. What is returned is
-// for ActivityEnd, and 0 while no profile is taken.
-int64_t BeginTrace(const KernelCall& call) {
-  return tsl::profiler::TraceMe::ActivityStart([&call] {
-    return tsl::profiler::TraceMeEncode(
-        Describe(call.request),
-        {{"bytes", InputBytes(call.local.buffers)}, {"process_set", call.request.process_set}});
-  });
-}
+// For TensorFlow's profiler: a call from Submit to its `done`, as an event of the thread that runs
+// `done`. Not a pair of TraceMe::ActivityStart and ActivityEnd: TensorFlow 2.21 corrupts its memory
+// where the two are on different threads.
+class Trace {
+ public:
+  explicit Trace(const KernelCall& call) {
+    if (!Recorder::Active()) return;
+    event_ = {tsl::profiler::TraceMeEncode(Describe(call.request),
+                                           {{"bytes", InputBytes(call.local.buffers)},
+                                            {"process_set", call.request.process_set}}),
+              tsl::profiler::GetCurrentTimeNanos(), 0};
+  }
+
+  void End() {
+    if (event_.start_time == 0 || !Recorder::Active()) return;
+    event_.end_time = tsl::profiler::GetCurrentTimeNanos();
+    Recorder::Record(std::move(event_));
+  }
+
+ private:
+  using Recorder = tsl::profiler::TraceMeRecorder;
+
+  Recorder::Event event_{{}, 0, 0};  // without a start while no profile is taken
+};
 
 void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::DoneCallback done) {
   const uint64_t run = StepRuns::Get().Enter(context, call.request.process_set);
@@ -61,9 +77,9 @@ void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::Do
   const bool in_use_after_error = call.local.stream != nullptr;
   const bool in_use = call.local.early;
   if (call.local.stream != nullptr) call.local.keeps = call.held;
-  const int64_t trace = BeginTrace(call);
-  call.local.done = [context, run, trace, held = std::move(call.held), in_use, in_use_after_error,
-                     finish = std::move(call.finish),
+  Trace trace(call);
+  call.local.done = [context, run, trace = std::move(trace), held = std::move(call.held), in_use,
+                     in_use_after_error, finish = std::move(call.finish),
                      done = std::move(done)](const Status& status) mutable {
     absl::Status outcome = ToAbsl(status);
     if (outcome.ok() && finish) outcome = finish();
@@ -72,7 +88,7 @@ void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::Do
     if (!in_use && (status.ok() || !in_use_after_error)) held->clear();
     held.reset();
     StepRuns::Get().Leave(run, *context);
-    tsl::profiler::TraceMe::ActivityEnd(trace);
+    trace.End();
     done();
   };
   ProcessRuntime::Get().Enqueue(std::move(call.request), std::move(call.local));
