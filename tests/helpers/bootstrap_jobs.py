@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 
 from tfring.bootstrap.listener import bind
 from tfring.environments import Identity, Rendezvous
 
-SECRET = "s" * 64
+# Jobs with one secret try the same ports: another run of tests on this machine has another one.
+SECRET = secrets.token_hex(32)
 
 
 def free_port():

@@ -57,6 +57,7 @@ def told_as_lost(folder: Path, survivor: int) -> list[str]:
     return [match[1] for text in texts if (match := _LOST.search(text))]
 
 
+@pytest.mark.alone
 def test_planted_faults_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = outcomes(tmp_path)
     wrong = [case for case in found if not case["right"]]

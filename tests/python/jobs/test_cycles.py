@@ -60,7 +60,9 @@ CYCLES = """
         cycle(number)
     grown = resident() - memory
     os.write(1, f"grown by {grown} bytes, {before} -> {held()}\\n".encode())
-    assert held() == before, f"{before} before, {held()} after"
+    # A thread of the last cycle may still be about to end, in `before`, too.
+    after = held()
+    assert all(after[kind] <= before[kind] for kind in before), f"{before} before, {after} after"
     assert grown < ALLOWED_BYTES, f"resident memory grew by {grown} bytes"
 """
 
