@@ -68,16 +68,6 @@ def long_first_step(r: Rank) -> None:
     r.on_forever()
 
 
-@case(2, "NOTHING", wait=2.0, says=("for the first time",))
-def long_first_step_after_a_broadcast(r: Rank) -> None:
-    r.steps()
-    r.at_fault()
-    compiled = time.monotonic() + (20.0 if r.rank == 1 else 0.0)
-    while time.monotonic() < compiled:
-        pass
-    core.allreduce(r.big, name="gradients", op=SUM)
-
-
 @case(3, "NOTHING", wait=1.2)
 def others_go_on_after_a_join(r: Rank) -> None:
     r.steps()
