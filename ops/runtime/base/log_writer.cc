@@ -74,7 +74,7 @@ LogWriter& LogWriter::Get() {
   return *writer;
 }
 
-LogWriter::LogWriter() : owner_(getpid()), repeats_(Config().log_repeats), style_(new LogStyle()) {
+LogWriter::LogWriter() : owner_(getpid()), repeats_(Config().log_repeats), style_(&first_style_) {
   // At the normal end of the process; no longer than a reader needs that is there at all.
   std::atexit([] { FlushLog(kSecond); });
 }

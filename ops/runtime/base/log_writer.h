@@ -49,6 +49,7 @@ class LogWriter {
 
   const pid_t owner_;
   std::atomic<int64_t> repeats_;
+  const LogStyle first_style_;
   std::atomic<const LogStyle*> style_;
 
   std::mutex mutex_;  // guards all below
