@@ -104,7 +104,7 @@ def time_table(report: Report) -> Table:
 def traffic_table(report: Report) -> Table:
     """Returns what each rank has communicated since the start."""
     table = _table("Communication since the start")
-    for name in ("rank", "calls", "failed", "tensors", "sent", "cached", "plans", "calls/plan"):
+    for name in ("rank", "calls", "failed", "given", "sent", "cached", "plans", "calls/plan"):
         table.add_column(name, justify="right")
     for rank in _listed(report):
         table.add_row(
@@ -115,7 +115,8 @@ def traffic_table(report: Report) -> Table:
             "" if rank.fused is None else f"{rank.fused:.1f}",
         )
     table.caption = (
-        "cached: calls whose request was known by a number. plans: those that the record still "
+        "given: bytes of the tensors of all calls. sent: bytes to other ranks. cached: calls "
+        "whose request was known by a number. plans: those that the record still "
         "has; several calls in one plan are fused."
     )
     return table
