@@ -12,6 +12,7 @@ from typing import Any
 from tfring.recorder.reader import RecordError, process_state
 from tfring.timeline.draw import draw
 from tfring.timeline.spool import facts_of, is_done, load_timeline, remove_spool, spools_of
+from tfring.timeline.trace import replaced_file
 
 _log = logging.getLogger("tfring")
 
@@ -85,7 +86,7 @@ def clear(path: Path) -> None:
     Raises:
         OSError: It cannot be removed.
     """
-    path.unlink(missing_ok=True)
+    replaced_file(path).unlink(missing_ok=True)
     for spool in spools_of(path):
         with contextlib.suppress(OSError, RecordError):
             if process_state(facts_of(spool)) not in ("running", "stopped"):
