@@ -271,3 +271,11 @@ def test_a_device_is_not_replaced(tmp_path):
             with pytest.raises(FileExistsError, match=r"job\.json is no regular file"):
                 do(link)
     assert pipe.is_fifo()
+
+
+def test_another_job_that_writes_the_same_timeline_is_said(tmp_path):
+    rank = ended_rank(tmp_path, 0, size=1)
+    path = tmp_path / "job.json"
+    with pytest.raises(RecordError, match=r"job\.json\.rank-0\.spool .* another job writes"):
+        merge.make_file(path, 0, {**rank.facts, "job": "ours"})
+    assert not path.exists() and rank.spool.exists()
