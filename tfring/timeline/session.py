@@ -55,6 +55,7 @@ class _Session:
         self.facts: dict[str, Any] = {name: header[name] for name in IDENTITY}
         self.facts |= {"record": str(record), "rank": self.rank, "mark_cycles": mark_cycles}
         self.facts["began"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        replaced_file(path)  # by rank 0; the others would leave spools that nobody removes
         path.parent.mkdir(parents=True, exist_ok=True)
         if self.first_of_host:
             replaced_file(target_of(path, self.rank)).unlink(missing_ok=True)
