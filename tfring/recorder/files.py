@@ -122,6 +122,10 @@ def checked_header(path: Path, data: bytes) -> dict[str, Any]:
             f"{path} is a record of version {header['version']}, and this tfring reads version "
             f"{layout.VERSION}: read it with the tfring that the job ran with"
         )
+    rank, size = header["rank"], header["size"]
+    # A spool of a killed rank has nothing of each rank.
+    if not 0 <= rank < size or header["rank_slots"] not in (0, size):
+        raise RecordError(f"{path} is damaged: it says that it is of rank {rank} of {size}")
     return header
 
 

@@ -166,6 +166,13 @@ def test_other_versions_are_refused(tmp_path: Path) -> None:
             read_record(path)
 
 
+def test_impossible_ranks_are_refused(tmp_path: Path) -> None:
+    for rank, size, slots in ((-1, 2, 2), (2, 2, 2), (0, 2**31 - 1, 2)):
+        path = write_record(tmp_path / "r", rank, size, ranks=[{}] * slots)
+        with pytest.raises(RecordError, match=f"is damaged: .* rank {rank} of {size}"):
+            read_record(path)
+
+
 def test_the_newest_generation_of_one_job_is_loaded(tmp_path: Path) -> None:
     write_record(tmp_path / "rank-0.record", 0, 3, started_wall=5)
     write_record(tmp_path / "rank-2.record", 2, 3, started_wall=5)
