@@ -68,7 +68,9 @@ def copy_records(job: JobRecords, output: str | None) -> str:
     if any(folder.samefile(record.path.parent) for record in job.records.values()):
         raise RecordError(f"the records are in {folder} already: name another folder with -o")
     for record in job.records.values():
-        (folder / record.path.name).write_bytes(settled_copy(record.path))
+        copy = folder / record.path.name
+        copy.unlink(missing_ok=True)  # a link to the record, or one that somebody reads just now
+        copy.write_bytes(settled_copy(record.path))
         stacks = stacks_file(record.path)
         if stacks.exists() and stacks.stat().st_size:
             shutil.copyfile(stacks, folder / stacks.name)

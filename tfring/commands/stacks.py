@@ -34,8 +34,10 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         RecordError: There is no such job, or the hosts show different ones.
-        ValueError: --native without py-spy.
+        ValueError: --native without py-spy, or an impossible --timeout.
     """
+    if not 0 < options.timeout <= 3600:
+        raise ValueError(f"--timeout {options.timeout}: it has to be above 0, up to 3600 seconds")
     try:
         job = load_job(options.job)
     except RecordError:

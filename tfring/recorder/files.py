@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import mmap
+import os
+import re
+import stat
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -14,11 +17,31 @@ from tfring.recorder import layout
 _WITH_PLAN = ("first_asked", "second_last_asked", "last_asked", "sequence")
 
 
+# What a terminal takes for a command, but for line ends: a name must not move its cursor.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _TYPES = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT, "rank": layout.RANK}
 
 
 class RecordError(ValueError):
     """A file is no record, or one of another version. The message names the file."""
+
+
+def open_file(path: Path, buffering: int = 0) -> IO[bytes]:
+    """Opens a file to read it.
+
+    Args:
+        path: Of the file.
+        buffering: As of `open`; without it every reading is of the file as it is then.
+
+    Raises:
+        RecordError: It is a pipe or the like, at which a reader could wait for ever.
+        OSError: It cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb", buffering)
+    os.close(descriptor)
+    raise RecordError(f"{path} is no regular file")
 
 
 def settled_copy(path: Path) -> bytes:
@@ -99,6 +122,10 @@ def checked_header(path: Path, data: bytes) -> dict[str, Any]:
             f"{path} is a record of version {header['version']}, and this tfring reads version "
             f"{layout.VERSION}: read it with the tfring that the job ran with"
         )
+    rank, size = header["rank"], header["size"]
+    # A spool of a killed rank has nothing of each rank.
+    if not 0 <= rank < size or header["rank_slots"] not in (0, size):
+        raise RecordError(f"{path} is damaged: it says that it is of rank {rank} of {size}")
     return header
 
 
@@ -113,7 +140,7 @@ def header_of(data: bytes) -> dict[str, Any]:
 
 def _copies(path: Path) -> tuple[bytes, bytes, bytes]:
     """Reads the file three times: what is equal before and after has not changed in between."""
-    with path.open("rb", buffering=0) as file:
+    with open_file(path) as file:
         first = file.read()
         file.seek(0)
         second = file.read()
@@ -122,8 +149,9 @@ def _copies(path: Path) -> tuple[bytes, bytes, bytes]:
 
 
 def text_of(value: Any) -> str:
-    """Returns a text that ends with a zero byte, or with its field.
+    r"""Returns a text that ends with a zero byte, or with its field; with "\x1b" for an escape.
 
     Of a long text the middle is left out, which may cut letters of several bytes in two.
     """
-    return bytes(value).split(b"\0")[0].decode("utf-8", "replace")
+    text = bytes(value).split(b"\0")[0].decode("utf-8", "replace")
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import stat
@@ -13,6 +14,8 @@ from typing import Any
 
 from tfring.recorder.layout import EventType, RankState
 from tfring.recorder.reader import RecordError, own_boot, process_state, read_header, read_rings
+
+_log = logging.getLogger("tfring")
 
 SUFFIX = ".record"
 # Of jobs that are over, so many folders stay: those that failed or were killed.
@@ -41,7 +44,7 @@ def record_options(job: str, rank: int, given: str | None, first_of_host: bool) 
 
     Returns:
         For the runtime's init. Without "path" the record is in memory only, because the folder
-        cannot be written.
+        cannot be written; a warning says so.
     """
     options = {"job": job, "boot": own_boot()}
     base = Path(given) if given else default_folder()
@@ -53,7 +56,12 @@ def record_options(job: str, rank: int, given: str | None, first_of_host: bool) 
         folder.mkdir(mode=0o700, exist_ok=True)
         if first_of_host and (given is None or is_run_folder(base)):
             _throw_away(base, folder, KEPT_JOBS if given is None else KEPT_IN_RUN)
-    except OSError:
+    except OSError as error:
+        _log.warning(
+            "rank %d keeps its record in its own memory, where no command can read it: %s. Set "
+            "TFRING_RECORD_DIR to a folder that this user can write",
+            *(rank, error),
+        )
         return options
     options["path"] = str(folder.absolute() / f"rank-{rank}{SUFFIX}")
     if given is not None:

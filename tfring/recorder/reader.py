@@ -17,7 +17,7 @@ from tfring.recorder.entries import Event as Event
 from tfring.recorder.entries import Lateness, calls_of, event_of, plans_of
 from tfring.recorder.entries import Plan as Plan
 from tfring.recorder.files import RecordError as RecordError
-from tfring.recorder.files import checked_header, header_of, rings_of, settled_copy
+from tfring.recorder.files import checked_header, header_of, open_file, rings_of, settled_copy
 from tfring.recorder.layout import RankState
 
 
@@ -132,7 +132,7 @@ def read_newest(path: Path | str, calls: int) -> Record:
     """
     path = Path(path)
     here = _monotonic()
-    with path.open("rb") as file:
+    with open_file(path) as file:
         try:
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError as error:  # it is empty
@@ -184,7 +184,7 @@ def read_header(path: Path | str) -> dict[str, Any]:
         RecordError: The file is no record, or of another version.
         OSError: The file cannot be read.
     """
-    with Path(path).open("rb", buffering=0) as file:
+    with open_file(Path(path)) as file:
         return checked_header(Path(path), file.read(layout.HEADER_BYTES))
 
 

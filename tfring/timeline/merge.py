@@ -11,7 +11,15 @@ from typing import Any
 
 from tfring.recorder.reader import RecordError, process_state
 from tfring.timeline.draw import draw
-from tfring.timeline.spool import facts_of, is_done, load_timeline, remove_spool, spools_of
+from tfring.timeline.spool import (
+    facts_of,
+    is_done,
+    load_timeline,
+    remove_spool,
+    spool_path,
+    spools_of,
+)
+from tfring.timeline.trace import replaced_file
 
 _log = logging.getLogger("tfring")
 
@@ -54,11 +62,17 @@ def make_file(path: Path, rank: int, facts: dict[str, Any]) -> None:
         facts: Of our spool.
 
     Raises:
+        RecordError: Our spool is gone.
         OSError: It cannot be written.
     """
     spools = {int(one["rank"]): spool for spool, one in _of_job(path, facts)}
     if rank != 0 and (0 in spools or rank not in spools):
         return  # a folder that hosts share: rank 0 makes the file of all, or has made it
+    if rank not in spools:
+        raise RecordError(
+            f"{spool_path(path, rank)} is not the one that rank {rank} has written: another job "
+            "writes a timeline of the same name, or somebody has removed it"
+        )
     _wait_for(list(spools.values()))
     target = target_of(path, rank)
     found = load_timeline(list(spools.values()), _MOST_CALLS)
@@ -85,7 +99,7 @@ def clear(path: Path) -> None:
     Raises:
         OSError: It cannot be removed.
     """
-    path.unlink(missing_ok=True)
+    replaced_file(path).unlink(missing_ok=True)
     for spool in spools_of(path):
         with contextlib.suppress(OSError, RecordError):
             if process_state(facts_of(spool)) not in ("running", "stopped"):

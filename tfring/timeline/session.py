@@ -21,14 +21,14 @@ from tfring.recorder.reader import read_header
 from tfring.timeline.drain import Drain
 from tfring.timeline.hops import HopSource
 from tfring.timeline.merge import make_file, remove_spools_above, target_of
-from tfring.timeline.spool import SpoolWriter, spool_path
+from tfring.timeline.spool import IDENTITY, SpoolWriter, spool_path
+from tfring.timeline.trace import replaced_file
 
 _log = logging.getLogger("tfring")
 
 # The record keeps some thousand entries, so this has to be a small part of what that many calls
 # take.
 _INTERVAL = 0.2
-_IDENTITY = ("job", "started_monotonic", "boot", "pid_space", "pid", "pid_started", "generation")
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,13 @@ class _Session:
         """
         self.path, self.rank, self.first_of_host = path, here.rank, here.local_rank == 0
         header = read_header(record)
-        self.facts: dict[str, Any] = {name: header[name] for name in _IDENTITY}
+        self.facts: dict[str, Any] = {name: header[name] for name in IDENTITY}
         self.facts |= {"record": str(record), "rank": self.rank, "mark_cycles": mark_cycles}
         self.facts["began"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        replaced_file(path)  # by rank 0; the others would leave spools that nobody removes
         path.parent.mkdir(parents=True, exist_ok=True)
         if self.first_of_host:
-            target_of(path, self.rank).unlink(missing_ok=True)
+            replaced_file(target_of(path, self.rank)).unlink(missing_ok=True)
         if self.rank == 0:
             remove_spools_above(path, header["size"])
         limit = here.megabytes << 20
@@ -82,7 +83,9 @@ class _Session:
             self._drain.take_all()
             self._writer.close(done=True)
         except OSError as error:
-            _log.warning("the timeline of rank %d ends early: %s", self.rank, error)
+            self._writer.give_up()
+            path = self._writer.path
+            _log.warning("the timeline of rank %d, %s, ends early: %s", self.rank, path, error)
 
 
 class _State:

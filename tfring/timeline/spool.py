@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from tfring.recorder import layout
+from tfring.recorder.files import open_file
 from tfring.recorder.job import JobRecords, load_job
 from tfring.recorder.reader import RecordError, read_record
 from tfring.timeline.hops import HOP, Hops
@@ -29,6 +30,13 @@ SUFFIX = ".spool"
 OLDER = ".older"
 FORMAT = "tfring timeline spool"
 RINGS = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT, "rank": layout.RANK}
+# What the first line says of the rank: the names of a record's header, and four more.
+IDENTITY: dict[str, type] = {
+    "job": str,
+    "boot": str,
+    **dict.fromkeys(("started_monotonic", "pid_space", "pid", "pid_started", "generation"), int),
+}
+FACTS = IDENTITY | {"record": str, "rank": int, "mark_cycles": bool, "began": int}
 _NUMBERS = {"call": "number", "plan": "sequence", "event": "number"}
 _TAGS = {
     b"HEAD": "header",
@@ -58,6 +66,7 @@ class SpoolWriter:
             OSError: It cannot be written.
         """
         self.path, self._limit, self._used = path, max(limit // 2, 1 << 16), 0
+        self._whole = 0  # so many bytes of the newest file can be read
         self._line = json.dumps({"format": FORMAT, **facts}).encode() + b"\n"
         older_file(path).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
@@ -79,13 +88,16 @@ class SpoolWriter:
             header: Of the record.
         """
         self._file.flush()
+        self._whole = self._used
         if self._used < self._limit:
             return
         self._file.close()
         self.path.replace(older_file(self.path))
         self._file = self._begin()
+        self._whole = 0
         self.add("header", header)
         self._file.flush()
+        self._whole = self._used
 
     def close(self, done: bool) -> None:
         """Closes the file.
@@ -96,6 +108,15 @@ class SpoolWriter:
         if done:
             self._write(_END, b"")
         self._file.close()
+
+    def give_up(self) -> None:
+        """Says that nothing more comes, after writing has failed: readers would wait for it."""
+        with contextlib.suppress(OSError):
+            self._file.close()  # fails again, and is closed
+        with contextlib.suppress(OSError), self.path.open("r+b") as file:
+            file.truncate(self._whole)  # on a full disk this frees what is needed
+            file.seek(self._whole)
+            file.write(_PART.pack(_END, 0))
 
     def _begin(self) -> Any:
         file = self.path.open("wb")
@@ -134,7 +155,7 @@ def remove_spool(path: Path) -> None:
 
 def is_spool(path: Path) -> bool:
     """Tells whether a file is a spool."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    with contextlib.suppress(OSError, RecordError), open_file(path, -1) as file:
         return file.readline(4096).startswith(json.dumps({"format": FORMAT}).encode()[:-1])
     return False
 
@@ -149,23 +170,27 @@ def facts_of(path: Path) -> dict[str, Any]:
         RecordError: The file is none.
         OSError: It cannot be read.
     """
-    with path.open("rb") as file:
+    with open_file(path, -1) as file:
         try:
             facts = json.loads(file.readline(1 << 16))
         except ValueError:
             facts = None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise RecordError(f"{path} is no spool of a timeline")
+    if any(type(facts.get(name)) is not kind for name, kind in FACTS.items()):
+        raise RecordError(
+            f"{path} is a spool of another version of tfring: read it with the one that wrote it"
+        )
     return facts
 
 
 def is_done(path: Path) -> bool:
     """Tells whether the rank of a spool has written all that it will."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             file.seek(-_PART.size, 2)
             return file.read() == _PART.pack(_END, 0)
-    except OSError:
+    except (OSError, RecordError):
         return False
 
 
@@ -254,8 +279,7 @@ def load_timeline(given: Sequence[Path | str] = (), most: int | None = None) -> 
 
     Args:
         given: Spools, the name of a timeline that has spools beside it, records, folders, or the
-        number
-            of a job.
+            number of a job.
         most: Of more calls than that in all spools, only the newest; of messages, too.
 
     Returns:
@@ -308,7 +332,7 @@ def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yields the parts of a file up to the one that is cut off."""
     sizes = {"header": layout.HEADER.itemsize, **{n: d.itemsize for n, d in RINGS.items()}}
     sizes["hops"] = HOP.itemsize
-    with path.open("rb") as file:
+    with open_file(path, -1) as file:
         file.readline()
         while len(head := file.read(_PART.size)) == _PART.size:
             tag, length = _PART.unpack(head)

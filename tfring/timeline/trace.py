@@ -16,6 +16,21 @@ from typing import Any
 _AT_ONCE = 1000
 
 
+def replaced_file(path: Path) -> Path:
+    """Returns the file that a new one at a path replaces: where links lead to.
+
+    Args:
+        path: That of the new file.
+
+    Raises:
+        FileExistsError: It is a device or the like, which root could remove.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        raise FileExistsError(f"{path} is no regular file, and a timeline would replace it")
+    return path
+
+
 class Trace:
     """Slices, marks and counters of several processes, each in lanes.
 
@@ -132,9 +147,9 @@ class Trace:
             path: The file; one that is there is replaced.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: It cannot be written, or is a device or the like.
         """
-        path = Path(path)
+        path = replaced_file(Path(path))
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             with gzip.open(beside, "wt", 5) if path.suffix == ".gz" else beside.open("w") as file:

@@ -69,6 +69,16 @@ def test_event_files_after_some_batches(tmp_path: Path) -> None:
         callbacks.CommunicationMetrics(update_freq=0)
 
 
+def test_a_folder_that_cannot_be_written_does_not_end_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    model = compiled(keras.optimizers.SGD(0.1))
+    communication = callbacks.CommunicationMetrics(log_dir=tmp_path / "file", update_freq=1)
+    check(fit(model, communication, epochs=2).history, model, 2)
+    assert caplog.text.count("writes no event files any more") == 1
+
+
 def test_without_a_record_values_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "_own", None)
     model = compiled(keras.optimizers.SGD(0.1))

@@ -42,6 +42,12 @@ def test_an_object_for_scripts(job: LiveJob) -> None:
         assert "gradients" in row["last"] or "hang" in row["last"]
 
 
+def test_impossible_times_are_refused(job: LiveJob) -> None:
+    for option in (("top", "--interval"), ("stacks", "--timeout")):
+        done = job.tfring(*option, "inf")
+        assert done.returncode == 2 and f"{option[1]} inf: it has to be" in done.stderr
+
+
 def test_objects_until_the_reader_is_gone(job: LiveJob) -> None:
     command = [sys.executable, "-m", "tfring", "top", str(job.records), "--json", "-n", "0.05"]
     done = finish(["bash", "-c", '"$@" | head -n 3; exit ${PIPESTATUS[0]}', "bash", *command])

@@ -113,6 +113,35 @@ def test_a_dump_does_not_write_over_what_it_copies(
     assert path.read_bytes() == before
 
 
+def test_a_dump_replaces_a_link_to_what_it_copies(tmp_path: Path) -> None:
+    path = write_record(tmp_path / "job/rank-0.record", 0, 1)
+    inode = path.stat().st_ino
+    copy = tmp_path / "copy/rank-0.record"
+    copy.parent.mkdir()
+    os.link(path, copy)  # of a rank that runs: it would die if its file became shorter
+    assert main(["dump", "-o", str(copy.parent), str(path.parent)]) == 0
+    assert copy.stat().st_ino != inode == path.stat().st_ino
+
+
+def test_what_a_terminal_would_obey_is_spelled_out(tmp_path: Path) -> None:
+    name = "a\x1b[2J\r\x9b\x7f\tb\nc"
+    event = {"number": 1, "type": 8, "text": name}
+    record = read_record(write_record(tmp_path / "r", calls=[{"name": name}], events=[event]))
+    plain = "a\\x1b[2J\\x0d\\x9b\\x7f\tb\nc"
+    assert (record.calls[0].name, record.events[0].text) == (plain, plain)
+
+
+def test_nobody_waits_for_a_pipe(tmp_path: Path) -> None:
+    write_record(tmp_path / "rank-0.record", 0, 2)
+    pipe = tmp_path / "rank-1.record"
+    os.mkfifo(pipe)
+    for read in (read_record, read_header, lambda path: read_newest(path, 50)):
+        with pytest.raises(RecordError, match=r"rank-1\.record is no regular file"):
+            read(pipe)
+    with pytest.raises(RecordError, match="is no regular file"):
+        load_job([tmp_path])
+
+
 def test_foreign_cut_and_other_files_are_refused(tmp_path: Path) -> None:
     path = write_record(tmp_path / "r")
     data = path.read_bytes()
@@ -134,6 +163,13 @@ def test_other_versions_are_refused(tmp_path: Path) -> None:
     for fields in ({"version": 2}, {"call_bytes": 328}, {"rank_bytes": 40}):
         path = write_record(tmp_path / "r", **fields)
         with pytest.raises(RecordError, match="with the tfring that the job ran with"):
+            read_record(path)
+
+
+def test_impossible_ranks_are_refused(tmp_path: Path) -> None:
+    for rank, size, slots in ((-1, 2, 2), (2, 2, 2), (0, 2**31 - 1, 2)):
+        path = write_record(tmp_path / "r", rank, size, ranks=[{}] * slots)
+        with pytest.raises(RecordError, match=f"is damaged: .* rank {rank} of {size}"):
             read_record(path)
 
 

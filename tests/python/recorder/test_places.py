@@ -84,13 +84,18 @@ def test_of_the_jobs_of_one_run_the_last_stays(base: Path) -> None:
 
 
 def test_a_folder_of_somebody_else_is_not_used(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     base.mkdir()
     with monkeypatch.context() as other:
         other.setattr(os, "getuid", lambda: 54321)
         assert "path" not in places.record_options("job-1", 0, None, True)
     base.rmdir()  # nothing was put into it
+    assert "rank 0 keeps its record in its own memory" in caplog.text
+    assert f"{base} belongs to somebody else. Set TFRING_RECORD_DIR" in caplog.text
     target = tmp_path / "elsewhere"
     target.mkdir()
     base.symlink_to(target)

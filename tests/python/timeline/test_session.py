@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import pytest
 pytest.importorskip("tfring._native")
 
 import tfring
+from tfring.recorder.own import own_path
 from tfring.timeline import session
 from tfring.timeline.merge import make_file
 
@@ -77,3 +79,19 @@ def test_the_next_timeline_of_that_name_waits(
     tfring.start_timeline(path)
     shut_down_slowly(monkeypatch, begin_again)
     assert [file.name for file in tmp_path.iterdir()] == ["job.json"]
+
+
+def test_a_device_is_refused_on_every_rank(tmp_path: Path) -> None:
+    pipe = tmp_path / "job.json"
+    os.mkfifo(pipe)
+    tfring.init()
+    record = own_path()
+    assert record is not None
+    try:
+        for rank in range(2):
+            here = session._Here(rank, rank, 1, lambda go_on: b"")
+            with pytest.raises(FileExistsError, match=r"job\.json is no regular file"):
+                session._Session(pipe, here, record, False)
+    finally:
+        tfring.shutdown()
+    assert list(tmp_path.iterdir()) == [pipe] and pipe.is_fifo()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
+import signal
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from made_records import write_records
 
 from tfring.recorder import layout
 from tfring.recorder.reader import RecordError, read_record
-from tfring.timeline import merge, session, spool
+from tfring.timeline import merge, spool
 from tfring.timeline.drain import Drain
 from tfring.timeline.hops import HOP, HopSource
 from tfring.timeline.spool import SpoolWriter, load_timeline, spool_path
@@ -38,7 +40,7 @@ class FakeRank:
         offset = layout.HEADER_BYTES
         self.calls = np.memmap(self.record, layout.CALL, "r+", offset, (SLOTS,))
         header = read_record(self.record).header
-        facts = {name: header[name] for name in session._IDENTITY}
+        facts = {name: header[name] for name in spool.IDENTITY}
         facts |= {"record": str(self.record), "rank": rank, "began": 0, "mark_cycles": False}
         self.facts = facts
         self.spool = spool_path(folder / "job.json", rank)
@@ -217,3 +219,63 @@ def test_other_files_are_no_spools(tmp_path):
     assert not spool.is_spool(path)
     with pytest.raises(RecordError, match="no spool"):
         spool.to_record(path, tmp_path / "b")
+
+
+def test_spools_of_others_do_no_harm(tmp_path, caplog):
+    """In a folder where anybody can write, say, or left by another version."""
+    path = tmp_path / "job.json"
+    one = ended_rank(tmp_path, 0, size=1)
+    others = [spool_path(path, rank) for rank in range(5, 8)]
+    others[0].write_text(json.dumps({"format": spool.FORMAT, "rank": 5}) + "\n")
+    others[1].write_text("\n")
+    os.mkfifo(others[2])
+    with pytest.raises(RecordError, match="another version"):
+        spool.facts_of(others[0])
+    merge.remove_spools_above(path, 1)
+    merge.make_file(path, 0, one.facts)
+    assert json.loads(path.read_text())["otherData"]["ranks"] == 1
+    assert not merge.finish(tmp_path / "none.json")
+    merge.clear(path)
+    assert all(other.exists() for other in others) and not path.exists()
+
+
+def test_nobody_waits_for_a_rank_whose_disk_is_full(tmp_path):
+    rank = FakeRank(tmp_path)
+    rank.call(1)
+    rank.drain.take()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        size = rank.spool.stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, hard))
+        rank.call(2)
+        with pytest.raises(OSError):
+            rank.drain.take()
+        rank.writer.give_up()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    rank.record.unlink()
+    assert spool.is_done(rank.spool)
+    assert numbers(rank.spool) == [1]
+
+
+def test_a_device_is_not_replaced(tmp_path):
+    rank = ended_rank(tmp_path, 0, size=1)
+    pipe = tmp_path / "job.json"
+    os.mkfifo(pipe)
+    for link in (pipe, tmp_path / "link.json"):
+        if link != pipe:
+            link.symlink_to(pipe)
+        for do in (merge.clear, lambda path: merge.make_file(pipe, 0, rank.facts)):
+            with pytest.raises(FileExistsError, match=r"job\.json is no regular file"):
+                do(link)
+    assert pipe.is_fifo()
+
+
+def test_another_job_that_writes_the_same_timeline_is_said(tmp_path):
+    rank = ended_rank(tmp_path, 0, size=1)
+    path = tmp_path / "job.json"
+    with pytest.raises(RecordError, match=r"job\.json\.rank-0\.spool .* another job writes"):
+        merge.make_file(path, 0, {**rank.facts, "job": "ours"})
+    assert not path.exists() and rank.spool.exists()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -82,7 +84,8 @@ class CommunicationMetrics(Keras2Callback, keras.callbacks.Callback):  # type: i
             )
         if self._log_dir is not None:
             folder = os.path.join(os.fspath(self._log_dir), f"rank-{topology.rank()}")
-            self._writer = tf.summary.create_file_writer(folder)
+            with self._without_harm():
+                self._writer = tf.summary.create_file_writer(folder)
         self._batches = 0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -113,7 +116,8 @@ class CommunicationMetrics(Keras2Callback, keras.callbacks.Callback):  # type: i
         """As in keras.callbacks.Callback."""
         self._follower = None
         if self._writer is not None:
-            self._writer.close()
+            with self._without_harm():
+                self._writer.close()
             self._writer = None
 
     def _look(self) -> None:
@@ -132,11 +136,20 @@ class CommunicationMetrics(Keras2Callback, keras.callbacks.Callback):  # type: i
     def _write(self, means: dict[str, float], step: int) -> None:
         if self._writer is None:
             return
-        with self._writer.as_default():
+        with self._without_harm(), self._writer.as_default():
             for name, mean in means.items():
                 if not math.isnan(mean):
                     tf.summary.write(name, np.float32(mean), step, _scalar())
-        self._writer.flush()
+            self._writer.flush()
+
+    @contextlib.contextmanager
+    def _without_harm(self) -> Iterator[None]:
+        """Writes no more event files where that fails: a full disk does not end training."""
+        try:
+            yield
+        except (OSError, tf.errors.OpError) as error:
+            self._writer = None
+            _log.warning("CommunicationMetrics writes no event files any more: %s", error)
 
 
 def _scalar() -> Any:
