@@ -67,6 +67,7 @@ def test_a_stall_is_explained_while_it_lasts_and_at_the_end(tmp_path: Path) -> N
     assert_says_where_to_read_more(tmp_path, 0)
 
 
+@pytest.mark.alone
 def test_a_failed_run_keeps_its_records_and_says_what_they_tell(tmp_path: Path) -> None:
     path = write_script(tmp_path, SCRIPT, header=REPORT)
     done = run("-np", 3, sys.executable, path, tmp_path, "dies")
