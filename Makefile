@@ -25,7 +25,7 @@ CXX_FILES = $$(git ls-files 'ops/*.cc' 'ops/*.h' 'tests/cc/*.cc' 'tests/cc/*.h' 
 	'tools/gpu_check/*.cc' 'tools/gpu_check/*.h' 'ops/*.cu')
 PY_FILES := tfring tests benchmarks examples tools setup.py
 
-.PHONY: help setup build demo test test-cc test-python test-parallel gpu-double test-gpu wheel \
+.PHONY: help setup build demo test test-cc test-python test-parallel soak gpu-double test-gpu wheel \
 	wheel-test lint lint-cc lint-python format tidy sanitize fuzz bazel docs bench gpu-check clean \
 	distclean
 
@@ -74,6 +74,10 @@ test-python: build ## Python tests of one process
 test-parallel: build ## Python tests under mpirun with 1, 2, 3 and 4 ranks (RANKS="2 3")
 	tools/parallel_tests.sh $(RANKS)
 
+soak: build ## Tests that run for long, hours in all: stores, elastic jobs real and simulated
+	"$(BUILD)/ops/sim/membership/tfring_membership_sim" --seeds=10000
+	$(PY) -m pytest -q -m soak tests/python
+
 gpu-double: build ## Download TensorFlow's GPU wheel (600 MB) to run it on a fake CUDA driver
 	$(PY) tests/helpers/gpu_double.py
 
@@ -111,7 +115,7 @@ format: $(READY) ## Reformat all sources
 sanitize: $(READY) ## C++ tests with the address, undefined-behaviour and thread sanitizers
 	tools/sanitize.sh "$(BUILD)-sanitize"
 
-fuzz: $(READY) ## Feed broken messages to the wire decoder (SECONDS_TO_FUZZ, default 60)
+fuzz: $(READY) ## Feed broken messages to the decoders (SECONDS_TO_FUZZ for each, default 60)
 	tools/fuzz.sh "$(BUILD)-sanitize" $${SECONDS_TO_FUZZ:-60}
 
 bazel: ## Build the runtime and run the C++ tests with Bazel, without a network

@@ -39,7 +39,10 @@ MODULES = {
     "tfring": "`import tfring as hvd`: collectives, tapes, optimizers, process sets.",
     "tfring.keras": "`import tfring.keras as hvd`: what a Keras script needs. Names that are the "
     "same as in `tfring` have their page there.",
+    "tfring.store": "Keys and values that processes share while they form a job.",
     "tfring.keras.callbacks": "`hvd.callbacks`: for `model.fit`.",
+    "tfring.data": "`hvd.data`: data that goes on where it was, with any number of ranks.",
+    "tfring.checkpoint": "Checkpoints of any arrays, without TensorFlow and without `init`.",
 }
 
 

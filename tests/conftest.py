@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 # Where SIGINT is ignored, as in jobs that a shell started in the background, so it would be in all
 # that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what runs for long, unless it is asked for by its mark."""
+    if "soak" in config.option.markexpr:
+        return
+    long = [item for item in items if item.get_closest_marker("soak")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]

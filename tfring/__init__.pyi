@@ -41,7 +41,7 @@ from tfring.compat.tf1 import broadcast_global_variables as broadcast_global_var
 from tfring.compat.util import check_extension as check_extension
 from tfring.keras import callbacks as callbacks
 from tfring.keras.callbacks.fit_callbacks import fit_callbacks as fit_callbacks
-from tfring.keras.evaluate import evaluate as evaluate
+from tfring.keras.evaluation import evaluate as evaluate
 from tfring.keras.horovod_tensorflow import DistributedOptimizer as DistributedOptimizer
 from tfring.keras.seeds import set_seed as set_seed
 from tfring.keras.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
@@ -91,3 +91,6 @@ from tfring.world import init as init
 from tfring.world import is_homogeneous as is_homogeneous
 from tfring.world import mpi_enabled as mpi_enabled
 from tfring.world import shutdown as shutdown
+
+from . import data as data
+from . import elastic as elastic

@@ -86,6 +86,11 @@ LAUNCHER_SETTINGS = (
     "PARENT",
     "COMPARE_FOLDER",
     "COMPARE_STEPS",
+    "ELASTIC_WORKER",
+    "ELASTIC_STORE",
+    "ELASTIC_HOST",
+    "ELASTIC_SLOT",
+    "ELASTIC_FIRST",
 )
 
 # Horovod's name for the same thing. TFRING_X wins over its alias.
@@ -110,8 +115,8 @@ _ALIASES = {
 _WITHOUT_EFFECT = {
     "HOROVOD_AUTOTUNE": "there is no autotuner",
     "HOROVOD_AUTOTUNE_": "there is no autotuner",
-    "HOROVOD_ELASTIC": "there is no elastic training yet: start again from a checkpoint",
-    "HOROVOD_ELASTIC_": "there is no elastic training yet: start again from a checkpoint",
+    "HOROVOD_ELASTIC": "the launcher of an elastic job says that it is one",
+    "HOROVOD_ELASTIC_": "the options of the launcher of an elastic job say it",
     "HOROVOD_CYCLE_TIME": "there is no cycle time: what is ready is sent",
     "HOROVOD_HIERARCHICAL_": "algorithms are chosen by size and number of ranks",
     "HOROVOD_TORUS_ALLREDUCE": "algorithms are chosen by size and number of ranks",

@@ -15,6 +15,11 @@ from tfring import _native
 
 PARENT = "TFRING_PARENT"
 
+# In an elastic job: the numbers of the last generation, which stay until the next one, and the slot
+# of this process on its host, which it has for life.
+_kept: dict[str, int] = {}
+_slot: int | None = None
+
 _NUMBERS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 
 
@@ -34,9 +39,27 @@ def is_initialized() -> bool:
     return bool(_native.core.is_initialized())
 
 
-def announce() -> None:
-    """Leaves our numbers to the processes that this rank will start."""
+def set_local_rank(slot: int) -> None:
+    """Makes this the local rank from now on: other processes of the host may come and go.
+
+    Args:
+        slot: The slot of this process on its host.
+    """
+    global _slot
+    _slot = slot
+
+
+def announce(*, keep: bool = False) -> None:
+    """Leaves our numbers to the processes that this rank will start.
+
+    Args:
+        keep: They hold until the next init, also while this process is between two generations.
+    """
     numbers = {name: int(getattr(_native.core, name)()) for name in _NUMBERS}
+    if _slot is not None:
+        numbers["local_rank"] = _slot
+    if keep:
+        _kept.update(numbers)
     os.environ[PARENT] = json.dumps({"pid": os.getpid(), **numbers})
 
 
@@ -69,9 +92,16 @@ def started_by() -> str:
 
 
 def _number(name: str) -> int:
+    if name in _kept and (name == "local_rank" or not is_initialized()):
+        return _kept[name]
     if not is_initialized() and (numbers := parent()):
         return numbers[name]
     return int(_ask(name))
+
+
+def slot() -> int | None:
+    """Our slot on this host in an elastic job, which we have for life; None in other jobs."""
+    return _slot
 
 
 def rank() -> int:

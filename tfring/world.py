@@ -16,24 +16,31 @@ import threading
 from typing import Any
 
 from tfring import _native, topology
+from tfring.bootstrap.cancel import Cancel
 from tfring.bootstrap.connect import Membership, connect_job
 from tfring.bootstrap.inter_op_threads import ensure_inter_op_threads
-from tfring.bootstrap.mpi_exchange import finalize, is_communicator, spans_world
+from tfring.bootstrap.mpi_exchange import finalize
 from tfring.config import SettingError, Settings, read_settings
-from tfring.environments import find_identity
+from tfring.environments import Given, Identity, Rendezvous, find_identity
+from tfring.environments.elastic import ElasticWorker, take_worker
 from tfring.exceptions import described
 from tfring.gpu.nccl import with_nccl
+from tfring.handshake.errors import BootstrapError
+from tfring.joining.elastic_process import ElasticProcess
 from tfring.logs import handler as logs
+from tfring.membership.errors import Dismissed
 from tfring.metrics import generation as metrics
 from tfring.observers.observers import Here
 from tfring.observers.ours import OBSERVERS
 from tfring.process_sets import ProcessSet, registry
+from tfring.process_sets.given import given_sets, job_and_sets
 from tfring.recorder.own import own_path
 from tfring.recorder.places import end_job, record_options
 from tfring.security import generation
 from tfring.security.sources import take_secret
 from tfring.signals import interrupts
-from tfring.topology import is_initialized, size
+from tfring.store import Store
+from tfring.topology import is_initialized
 
 _log = logging.getLogger("tfring")
 
@@ -48,17 +55,29 @@ class _State:
     homogeneous = True
     by_mpi = False
     at_exit_registered = False
+    elastic: ElasticProcess | None = None  # None: the job is not elastic
 
 
 _lock = threading.RLock()
 _state = _State()
 
 
-def init(comm: Any = None, process_sets: Any = None) -> None:
+def init(
+    comm: Any = None,
+    process_sets: Any = None,
+    *,
+    store: Store | None = None,
+    init_method: str | None = None,
+    rank: int | None = None,
+    size: int | None = None,
+) -> None:
     """Joins this process to its job and starts the runtime. A second call does nothing.
 
     Who we are comes from the environment: ``tfring run``, torchrun's variables, mpirun, srun,
-    TF_CONFIG, else a single process. Blocks until all ranks of the job have called it.
+    TF_CONFIG, else a single process. Blocks until all ranks of the job have called it. In an
+    elastic job the coordinator says it: a process that was started for the first generation waits
+    for that; a later one gets a job of its own, of one rank, so that it can build its model, and
+    `tfring.elastic.run` takes it into the others' job.
 
     Args:
         comm: The job. None or an empty list: all processes that were launched. An mpi4py
@@ -69,78 +88,137 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             (one of all processes adds none); `tfring.process_sets.registered()` has them.
         process_sets: Process sets to register, the same on all ranks where they are made of ranks;
             ranks are those of the job. "dynamic" or None: none yet. Sets can be added at any time.
+        store: A `tfring.store.Store` through which the ranks meet; with `rank` and `size`.
+        init_method: As torch.distributed has it: "env://", "tcp://host:port" of rank 0, which may
+            end with "?rank=0&size=2", or "file:///path" of a file that all ranks can write.
+        rank: Our rank, with `store` or `init_method`.
+        size: The number of ranks, with `store` or `init_method`.
 
     Raises:
         RuntimeError: The environment is contradictory, a rank did not come within
             TFRING_START_TIMEOUT seconds, the job has ranks on several hosts and no secret, or this
             process was forked from one that called init or started by a rank of several.
             MPI_Init itself, where it has not run yet, waits for all processes without a limit.
-        ValueError: A setting has an impossible value, this process is not part of `comm`, or a
-            process set is not possible, equal to another or not the same on all ranks.
+        ValueError: A setting has an impossible value, the arguments contradict each other, this
+            process is not part of `comm`, or a process set is not possible, equal to another or not
+            the same on all ranks.
     """
-    job, by_communicator = _job_and_sets(comm)
+    given = Given(init_method, store is not None, rank, size, bool(comm))
+    job, by_communicator = job_and_sets(comm)
     with _lock:
         _refuse_in_forked_child()
-        if is_initialized():
+        if is_initialized() or _started_by_a_rank():
             return
-        if _started_by_a_rank():
+        wanted = [*map(ProcessSet, by_communicator), *given_sets(process_sets)]
+        worker = take_worker(os.environ)
+        if worker is None:
+            _init_static(given, job, wanted, store)
             return
-        wanted = [*map(ProcessSet, by_communicator), *_given_sets(process_sets)]
-        settings = read_settings(os.environ)
-        # Child processes do not inherit it; the next init needs it.
-        settings = dataclasses.replace(settings, secret=take_secret(os.environ))
-        metrics.check(settings)
-        logs.set_up(settings.runtime)
-        for warning in settings.unknown:
+    _init_elastic(worker, given, wanted)
+
+
+def _init_static(given: Given, job: Any, wanted: list[Any], store: Store | None) -> None:
+    settings = _read_settings()
+    identity = given.identity(os.environ)
+    identity = identity or find_identity(os.environ, meeting=settings.meeting)
+    last_set = int(_native.core.last_process_set())
+    membership = connect_job(identity, settings, os.environ, job, len(wanted), store, last_set)
+    if membership.rank == 0:  # all ranks of a job have them
+        for warning in settings.without_effect:
             _log.warning("%s", warning)
-        identity = find_identity(os.environ, meeting=settings.meeting)
-        membership = connect_job(identity, settings, os.environ, job, len(wanted))
-        if membership.rank == 0:  # all ranks of a job have them
-            for warning in settings.without_effect:
-                _log.warning("%s", warning)
-        _start(membership, settings)
-        if membership.process_sets == 0:
+    _start(membership, settings)
+    if membership.process_sets == 0:
+        return
+    try:
+        registry.register_at_init(wanted)
+    except BaseException:
+        shutdown()
+        raise
+
+
+def _init_elastic(worker: ElasticWorker, given: Given, wanted: list[Any]) -> None:
+    if given != Given(None, False, None, None) or wanted:
+        raise ValueError(
+            "init takes no arguments in an elastic job: the coordinator says who is in it. Add "
+            "process sets in the function that tfring.elastic.run runs"
+        )
+    with _lock:
+        settings = _read_settings()
+        _state.elastic = _state.elastic or ElasticProcess(worker, _abandon_unless_busy)
+        topology.set_local_rank(worker.slot)
+        if _state.elastic.runs and _state.elastic.left:
+            raise RuntimeError(
+                "shutdown and init within tfring.elastic.run: this rank would train alone. Leave "
+                "both out: elastic.run begins again by itself when the ranks change"
+            )
+        if not worker.first or _state.elastic.record is not None:
+            alone = Identity("an elastic job before we join it", 0, 1, Rendezvous.NONE)
+            _start(connect_job(alone, settings, os.environ), settings)
             return
+    try:
+        join_generation()
+    except Dismissed as dismissed:
+        _state.elastic.leave(dismissed)
+
+
+def elastic_process() -> ElasticProcess | None:
+    """Returns this process as a worker of an elastic job.
+
+    None before init, in other jobs, and when `tfring.elastic.run` has come to its end.
+    """
+    process = _state.elastic if _state.pid in (None, os.getpid()) else None
+    return None if process is None or process.over else process
+
+
+def elastic_is_over() -> bool:
+    """Whether this process is a worker of an elastic job whose `tfring.elastic.run` has ended."""
+    return _state.elastic is not None and _state.pid == os.getpid() and _state.elastic.over
+
+
+def join_generation() -> None:
+    """Waits for the next generation of the elastic job, leaves the present one, and begins that.
+
+    Raises:
+        Dismissed: This process has to leave the job.
+    """
+    assert _state.elastic is not None
+    _state.elastic.join(_begin_generation)
+
+
+def _begin_generation(identity: Identity, store: Store, cancel: Cancel) -> None:
+    with _lock:
+        settings = _read_settings()
+        last_set = int(_native.core.last_process_set())
+        membership = connect_job(
+            identity, settings, os.environ, None, 0, store, last_set, cancel=cancel
+        )
+        descriptors = [*membership.control_fds.values(), *membership.data_fds.values()]
         try:
-            registry.register_at_init(wanted)
-        except BaseException:
-            shutdown()
-            raise
+            with cancel.cuts(descriptors):
+                _start(membership, settings)
+        except _native.core.CoreError as error:
+            raise BootstrapError(f"the runtime could not start: {error}") from error
 
 
-def _job_and_sets(comm: Any) -> tuple[Any, list[Any]]:
-    """Splits `comm` into the job and the communicators that process sets are made of."""
-    if comm is None or is_communicator(comm) or not hasattr(comm, "__iter__"):
-        return comm, []
-    members = list(comm)
-    if members and all(is_communicator(member) for member in members):
-        return None, [member for member in members if not spans_world(member)]
-    return members, []
-
-
-def _given_sets(process_sets: Any) -> list[Any]:
-    if process_sets is None:
-        return []
-    if isinstance(process_sets, str):
-        if process_sets.lower() != "dynamic":
-            raise ValueError(
-                f'init(process_sets="{process_sets}"): a list of process sets, or "dynamic"'
-            )
-        return []
-    given = list(process_sets)
-    for process_set in given:
-        if not isinstance(process_set, ProcessSet):
-            raise ValueError(
-                f"init(process_sets=...) holds {process_set!r}, which is no ProcessSet"
-            )
-    return given
+def _read_settings() -> Settings:
+    settings = read_settings(os.environ)
+    # Child processes do not inherit it; the next init needs it.
+    settings = dataclasses.replace(settings, secret=take_secret(os.environ))
+    metrics.check(settings)
+    logs.set_up(settings.runtime)
+    for warning in settings.unknown:
+        _log.warning("%s", warning)
+    return settings
 
 
 def _start(membership: Membership, settings: Settings) -> None:
     record = None
     if settings.record:
-        first_of_host = membership.local_rank == 0
-        record = record_options(membership.job, membership.rank, settings.record_dir, first_of_host)
+        record = record_options(
+            *(membership.job, membership.rank, settings.record_dir, membership.local_rank == 0),
+            # The ranks of an elastic job wait for each other, and training waits for them.
+            wait=_state.elastic is None,
+        )
     try:
         _native.core.init(
             rank=membership.rank,
@@ -157,6 +235,8 @@ def _start(membership: Membership, settings: Settings) -> None:
             config=with_nccl(membership.runtime),
             start_timeout=settings.start_timeout,
             record=record,
+            nonce=membership.nonce,
+            last_process_set=membership.last_process_set,
         )
     except _native.core.CoreError as error:
         membership.free_group()
@@ -166,7 +246,7 @@ def _start(membership: Membership, settings: Settings) -> None:
         raise
     _state.pid = os.getpid()
     path = (record or {}).get("path")
-    topology.announce()
+    topology.announce(keep=_state.elastic is not None)
     _state.homogeneous = membership.homogeneous
     _state.by_mpi = membership.by_mpi
     generation.begin(membership.key)
@@ -174,10 +254,14 @@ def _start(membership: Membership, settings: Settings) -> None:
     if not _state.at_exit_registered:
         atexit.register(_at_exit)
         _state.at_exit_registered = True
-    if membership.size > 1:
+    elastic = _state.elastic
+    # A process of an elastic job may be alone now, and TensorFlow asks once, when it starts.
+    if membership.size > 1 if elastic is None else elastic.record is None:
         ensure_inter_op_threads()
+    if membership.size > 1:
         interrupts.watch()
-    OBSERVERS.begin(Here(membership.rank, membership.size, membership.local_rank, path, settings))
+    here = Here(membership.rank, membership.size, topology.local_rank(), path, settings)
+    OBSERVERS.begin(here)
 
 
 def _refuse_in_forked_child() -> None:
@@ -213,7 +297,49 @@ def shutdown() -> None:
     Does nothing before init or when called twice; init may follow. Runs at exit by itself. Process
     sets other than the global one are no longer registered afterwards.
     """
+    if _state.elastic is not None and _state.pid == os.getpid() and is_initialized():
+        _state.elastic.left_by_program()
     _leave("")
+
+
+def abandon(why: str) -> None:
+    """Ends this rank's part in the job at once: without a goodbye, and without waiting.
+
+    For a job that goes on without the ranks that it has lost: init may follow at once, which begins
+    a new generation with its own ranks and connections. Calls of this rank that have no result end
+    with tf.errors.UnavailableError, which names the lost ranks, or with tf.errors.AbortedError; for
+    other ranks this one is lost. Threads of the runtime end by themselves. Does nothing before
+    init, or when the job is over here. It waits for an init that is under way in another thread.
+
+    Args:
+        why: For the errors of this rank's calls if no rank was lost and none has left.
+    """
+    with _lock:
+        if _state.pid != os.getpid() or not is_initialized():
+            return
+        path = own_path()
+        _native.core.abandon(why)
+        interrupts.unwatch()
+        OBSERVERS.drop()
+        _forget(path)
+
+
+def _abandon_unless_busy(why: str) -> None:
+    """Abandons, unless an init is under way, which ends by itself, or a shutdown."""
+    if _lock.acquire(blocking=False):
+        try:
+            abandon(why)
+        finally:
+            _lock.release()
+
+
+def _forget(record: Any) -> None:
+    """Forgets the generation that has ended; `record` is the file of its record or None."""
+    if record is not None:
+        end_job(str(record))
+    topology.withdraw()
+    registry.end_generation()
+    generation.end()
 
 
 def _leave(error: str) -> None:
@@ -228,11 +354,7 @@ def _leave(error: str) -> None:
         path = own_path()
         with OBSERVERS.ending():
             _native.core.shutdown(error)
-        if path is not None:
-            end_job(str(path))
-        topology.withdraw()
-        registry.end_generation()
-        generation.end()
+        _forget(path)
 
 
 def _at_exit() -> None:
@@ -243,7 +365,11 @@ def _at_exit() -> None:
     failure = getattr(sys, "last_value", None)
     interactive = hasattr(sys, "ps1")
     try:
+        # Before this rank waits for the others: they may be in a collective that it does not call.
         _leave("" if failure is None or interactive else described(failure))
+        if _state.elastic is not None and failure is None:
+            _state.elastic.finish()
+        _native.core.shutdown()  # waits for what is left of generations that were abandoned
     except Exception:
         _log.exception("the shutdown at exit failed")
         return
@@ -259,7 +385,7 @@ def _at_exit() -> None:
 
 def is_homogeneous() -> bool:
     """Whether every host has the same number of processes. An error before init."""
-    size()
+    topology.size()
     return _state.homogeneous
 
 

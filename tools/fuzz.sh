@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# fuzz.sh BUILD SECONDS [SEED]: the wire decoder under the address and undefined-behaviour sanitizers, fed
-# with mutated frames for SECONDS from a seed that it prints.
+# fuzz.sh BUILD SECONDS [SEED]: the decoders of messages under the address and undefined-behaviour
+# sanitizers, each fed with mutated messages for SECONDS from a seed that it prints.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,5 +9,8 @@ mkdir -p "$folder"
 cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
   -DTFRING_SANITIZE=address,undefined -DTFRING_BUILD_OPS=OFF -DTFRING_BUILD_BINDINGS=OFF \
   >"$folder/configure.log"
-cmake --build "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --target protocol_message_wire_fuzz_test
-UBSAN_OPTIONS=halt_on_error=1 "$folder/tests/cc/protocol_message_wire_fuzz_test" "$2" "${3:-$RANDOM}"
+fuzzers=(protocol_message_wire_fuzz_test membership_messages_fuzz_test)
+cmake --build "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --target "${fuzzers[@]}"
+for fuzzer in "${fuzzers[@]}"; do
+  UBSAN_OPTIONS=halt_on_error=1 "$folder/tests/cc/$fuzzer" "$2" "${3:-$RANDOM}"
+done

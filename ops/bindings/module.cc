@@ -12,6 +12,7 @@
 
 #include "ops/bindings/collectives.h"
 #include "ops/bindings/errors.h"
+#include "ops/bindings/membership.h"
 #include "ops/bindings/single_runtime.h"
 #include "ops/runtime/backend/nccl/nccl_library.h"
 #include "ops/runtime/backend/pack/pack_images.h"
@@ -56,8 +57,12 @@ void Init(int rank, int size, int local_rank, int local_size, int cross_rank, in
           std::map<Rank, int> data_fds, std::map<Rank, int64_t> local_pids,
           const std::map<Rank, std::pair<py::bytes, py::bytes>>& control_keys,
           std::map<std::string, std::string> config, double start_timeout,
-          const std::optional<std::map<std::string, std::string>>& record) {
+          const std::optional<std::map<std::string, std::string>>& record, uint64_t generation,
+          uint64_t nonce, ProcessSetId last_process_set) {
   InitOptions options;
+  options.generation = generation;
+  options.nonce = nonce;
+  options.last_process_set = last_process_set;
   options.record = RecordOptionsOf(record);
   options.topology = {rank, size, local_rank, local_size, cross_rank, cross_size};
   options.hosts = std::move(hosts);
@@ -225,23 +230,24 @@ void DefineRecord(py::module_& m) {
         "variables.");
   m.def(
       "note_errors",
-      [](std::string note, std::string stall) {
-        ProcessRuntime::Get().NoteErrors(std::move(note), std::move(stall));
+      [](std::string note, std::string stall, uint64_t generation) {
+        ProcessRuntime::Get().NoteErrors(std::move(note), std::move(stall), generation);
       },
-      arg("note"), arg("stall") = "", py::call_guard<py::gil_scoped_release>(),
+      arg("note"), arg("stall") = "", arg("generation") = 0,
+      py::call_guard<py::gil_scoped_release>(),
       "Errors that concern several ranks end with `note` from now on; those of stalls have `stall` "
-      "before it.");
+      "before it. Of the generation of this number; 0: of the present one.");
   m.def(
       "wait_for_warning",
-      [](double timeout) -> std::optional<bool> {
+      [](double timeout, uint64_t generation) -> std::optional<bool> {
         const auto limit = static_cast<Duration>(timeout * static_cast<double>(kSecond));
-        const WarningBell::Heard heard = ProcessRuntime::Get().WaitForWarning(limit);
+        const WarningBell::Heard heard = ProcessRuntime::Get().WaitForWarning(limit, generation);
         if (heard == WarningBell::Heard::kEnd) return std::nullopt;
         return heard == WarningBell::Heard::kWarning;
       },
-      arg("timeout"), py::call_guard<py::gil_scoped_release>(),
+      arg("timeout"), arg("generation") = 0, py::call_guard<py::gil_scoped_release>(),
       "Blocks until the runtime has warned or nothing runs any more (True), for `timeout` seconds "
-      "(False), or until it is shut down (None).");
+      "(False), or until it, or the generation of this number, is over (None).");
 }
 
 void DefineLifecycle(py::module_& m) {
@@ -251,9 +257,14 @@ void DefineLifecycle(py::module_& m) {
         arg("data_fds"), arg("local_pids"),
         arg("control_keys") = std::map<Rank, std::pair<py::bytes, py::bytes>>(), arg("config"),
         arg("start_timeout") = 60.0, arg("record") = std::map<std::string, std::string>(),
+        arg("generation") = 0, arg("nonce") = 0, arg("last_process_set") = kGlobalProcessSet,
         "Starts the runtime, which owns the descriptors from then on and closes them. `record` is "
         "where it records what it does: path, job, boot, and keep if the file is to stay after an "
-        "end without an error. None: nothing is recorded.");
+        "end without an error. None: nothing is recorded. `generation`: its number, above all "
+        "before; 0: the next one. `nonce`: the same on all ranks of the generation and in no other "
+        "one; frames of ranks with another one are refused. 0: they are not compared. "
+        "`last_process_set`: the highest id that a process set has had "
+        "on any of the ranks.");
   // Without the GIL: shutdown waits for callbacks, and TensorFlow may run Python in them
   // (tf.py_function).
   m.def(
@@ -287,6 +298,47 @@ void DefineLifecycle(py::module_& m) {
         "there is none. It may take as long as the limit for loading.");
 }
 
+py::dict StateOfGeneration() {
+  const GenerationState state = ProcessRuntime::Get().generation();
+  const char* status = "down";
+  if (state.phase == GenerationState::Phase::kUp) status = "up";
+  if (state.phase == GenerationState::Phase::kBroken) status = "broken";
+  py::dict said;
+  said["generation"] = state.number;
+  said["status"] = status;
+  said["error"] = state.error.ok() ? "" : state.error.ToString();
+  said["lost"] = state.lost;
+  said["departed"] = state.departed;
+  said["failed_here"] = state.failed_here;
+  said["failed_elsewhere"] = state.failed_elsewhere;
+  said["abandoned"] = ProcessRuntime::Get().abandoned();
+  return said;
+}
+
+void DefineGenerations(py::module_& m) {
+  using py::arg;
+  m.def(
+      "last_process_set", [] { return ProcessRuntime::Get().last_process_set(); },
+      "The highest id that a process set has had in this process, 0 if there was none.");
+  m.def(
+      "abandon",
+      [](const std::string& why, uint64_t generation) {
+        ProcessRuntime::Get().Abandon(why, generation);
+      },
+      arg("why"), arg("generation") = 0, py::call_guard<py::gil_scoped_release>(),
+      "Ends the generation of this number, 0 for the present one, at once: without a goodbye and "
+      "without waiting. Its calls end with errors; init may follow. Does nothing if it is not up.");
+  m.def(
+      "generation_state", &StateOfGeneration,
+      "How the present generation stands, or how the last one has ended: `generation`, its "
+      "number, 0 before the first init; `status`, which is \"up\", \"broken\" (a rank was lost "
+      "or has left, or the runtime failed, so that not all ranks can meet any more) or \"down\"; "
+      "`error`, why it is broken or over, or \"\"; the ranks that were `lost` and those that have "
+      "`departed`; how many steps have `failed_here`, and how many because they "
+      "`failed_elsewhere` or ranks disagreed, without those that ended because a rank was gone; "
+      "and how many `abandoned` generations have not ended yet.");
+}
+
 void DefineHops(py::module_& m) {
   m.def(
       "take_hops",
@@ -309,8 +361,10 @@ PYBIND11_MODULE(_core, m) {
   tfring::DefineCoreError(m);
   tfring::DefineLog(m);
   tfring::DefineLifecycle(m);
+  tfring::DefineGenerations(m);
   tfring::DefineRecord(m);
   tfring::DefineHops(m);
   tfring::DefineFailures(m);
   tfring::DefineCollectives(m);
+  tfring::DefineMembership(m);
 }

@@ -50,6 +50,7 @@ void Cluster::BuildNodes() {
   options.size = options_.ranks;
   options.config = workload_.config;
   options.process_sets = workload_.sets;
+  options.nonce = options_.seed | 1;  // frames carry one, as in a job
   for (Rank rank = 0; rank < options_.ranks; ++rank) {
     options.hosts.push_back("h" + std::to_string(rank));
   }

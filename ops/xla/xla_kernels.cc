@@ -274,13 +274,16 @@ class TopologyXlaKernel : public tf::XlaOpKernel {
   }
 
   void Compile(tf::XlaOpKernelContext* context) override {
+    // Whether this rank is in a set is also asked for the error alone if there is no such set: XLA
+    // would leave out a call whose result nobody uses.
+    constexpr bool is_check = field == TopologyField::kIncluded;
     AttributeText text;
     text.Add(xla_names::kField, static_cast<int64_t>(field));
     text.Add(xla_names::kProcessSet, static_cast<int64_t>(process_set_));
     context->SetOutput(
         0, xla::CustomCallWithLayout(context->builder(), xla_names::kTopology, {},
                                      RowMajor(xla::ShapeUtil::MakeShape(xla::S32, {})), {},
-                                     text.Finish(), /*has_side_effect=*/false, {}, nullptr,
+                                     text.Finish(), /*has_side_effect=*/is_check, {}, nullptr,
                                      xla::CustomCallSchedule::SCHEDULE_NONE,
                                      xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
   }

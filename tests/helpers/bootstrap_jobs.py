@@ -6,11 +6,14 @@ import os
 import secrets
 import threading
 
-from tfring.bootstrap.listener import bind
 from tfring.environments import Identity, Rendezvous
+from tfring.handshake.listener import bind
 
 # Jobs with one secret try the same ports: another run of tests on this machine has another one.
 SECRET = secrets.token_hex(32)
+
+
+LIMIT = 60.0  # seconds for what should take far less
 
 
 def free_port():
@@ -39,6 +42,10 @@ def run_ranks(work, ranks):
 
 def identity(rank, size, port, **more):
     return Identity("a test", rank, size, Rendezvous.TCP, None, None, "localhost", port, **more)
+
+
+def identity_in_store(rank, size):
+    return Identity("a test", rank, size, Rendezvous.STORE)
 
 
 def close(membership):

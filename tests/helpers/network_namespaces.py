@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from launcher_tools import environment
 
 # An address of no machine: what is sent to it is lost without a trace.
 _NOWHERE = "02:00:00:00:ff:ff"
+# The beginning of a command that the kernel kills when this process dies without clearing up.
+DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 
 
 def _ip(*arguments: str) -> None:
@@ -26,6 +31,7 @@ class Hosts:
     def __init__(self, count: int) -> None:
         self._prefix = f"tf{os.getpid() % 10000}"
         self.count = count
+        self._names: Path | None = None
 
     def name(self, host: int) -> str:
         """Returns the name of a host's namespace."""
@@ -59,6 +65,45 @@ class Hosts:
         with contextlib.suppress(subprocess.CalledProcessError):
             _ip("link", "del", f"{self._prefix}b")
 
+    def name_all(self, folder: Path) -> None:
+        """Lets what inside() starts from now on find all hosts by their names.
+
+        Args:
+            folder: Gets the file that such processes see as /etc/hosts.
+        """
+        lines = [f"{self.address(host)} h{host}\n" for host in range(self.count)]
+        self._names = folder / "hosts"
+        self._names.write_text("".join(["127.0.0.1 localhost\n", *lines]))
+
+    def inside(self, host: int) -> list[str]:
+        """Returns the beginning of a command line that runs the rest of it on a host, as root."""
+        inside = 'hostname "$0" 2>/dev/null || echo "$0" > /proc/sys/kernel/hostname; '
+        if self._names is not None:
+            inside += f"mount --bind {self._names} /etc/hosts; "
+        # Not `ip netns exec`: that mounts a new /sys, without the control groups that Slurm needs.
+        command = ["nsenter", f"--net=/run/netns/{self.name(host)}"]
+        command += ["unshare", "--uts", "--mount", "sh", "-c"]
+        return [*command, inside + 'exec "$@"', f"h{host}"]
+
+    def pids(self, host: int) -> list[int]:
+        """Returns the processes that run on a host."""
+        found = subprocess.run(
+            ["ip", "netns", "pids", self.name(host)], check=True, capture_output=True, text=True
+        )
+        return [int(pid) for pid in found.stdout.split()]
+
+    def kill_all(self) -> None:
+        """Kills whatever runs on the hosts, until nothing does."""
+        while pids := [pid for host in range(self.count) for pid in self.pids(host)]:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+    def connect(self, host: int, connected: bool) -> None:
+        """Takes a host off the network, or back: nothing gets in or out, and nobody is told."""
+        _ip("link", "set", f"{self._prefix}v{host}", "up" if connected else "down")
+
     def cut(self, one: int, other: int) -> None:
         """Loses all that goes between two hosts from now on, in both directions, silently."""
         for here, there in ((one, other), (other, one)):
@@ -67,7 +112,6 @@ class Hosts:
 
     def start(self, host: int, *arguments: object, **more: str) -> subprocess.Popen[str]:
         """Starts Python on a host as the rank of that number, with `more` in its environment."""
-        inside = 'hostname "$0" 2>/dev/null || echo "$0" > /proc/sys/kernel/hostname; exec "$@"'
         job = {
             "TFRING_RANK": str(host),
             "TFRING_SIZE": str(self.count),
@@ -75,9 +119,8 @@ class Hosts:
             "TFRING_RENDEZVOUS_PORT": "29571",
             "TFRING_SECRET": "only-for-this-test-0123456789abcdef",
         }
-        command = ["ip", "netns", "exec", self.name(host), "unshare", "--uts", "sh", "-c", inside]
         return subprocess.Popen(
-            [*command, f"h{host}", sys.executable, *map(str, arguments)],
+            [*self.inside(host), sys.executable, *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -90,8 +133,11 @@ def hosts(count: int) -> Iterator[Hosts]:
     """Makes hosts for the time of the context; skips the test where that is not allowed."""
     if os.geteuid() != 0:
         pytest.skip("making network namespaces needs root")
-    if shutil.which("ip") is None or shutil.which("unshare") is None:
-        pytest.skip("needs the programs ip and unshare")
+    missing = [
+        name for name in ("ip", "nsenter", "setpriv", "unshare") if shutil.which(name) is None
+    ]
+    if missing:
+        pytest.skip(f"needs the programs {', '.join(missing)}: apt-get install iproute2 util-linux")
     made = Hosts(count)
     try:
         try:

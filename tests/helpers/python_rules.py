@@ -23,6 +23,7 @@ ARROWS: dict[str, set[str]] = {
     "logs": {"_native"},
     "environments": set(),
     "security": set(),
+    "checkpoint": set(),
     "gpu": {"_native"},
     "recorder": set(),
     "report": {"recorder", "texts"},
@@ -33,13 +34,19 @@ ARROWS: dict[str, set[str]] = {
     "commands": {"recorder", "explain", "live", "report", "timeline"},
     "metrics": {"version", "config", "_native", "security", "recorder"},
     "observers": {"config", "_native", "recorder", "explain", "timeline", "metrics"},
-    "bootstrap": {"version", "config", "environments", "security", "texts"},
+    "handshake": {"security"},
+    "store": {"config", "security", "handshake"},
+    "bootstrap": {"version", "config", "environments", "security", "handshake", "store", "texts"},
+    "membership": {"_native", "store"},
+    "joining": {
+        *("environments", "security", "handshake", "store", "bootstrap", "membership"),
+    },
     "topology": {"_native"},
     "process_sets": {"_native", "exceptions", "bootstrap", "topology"},
     "world": {
         *("config", "_native", "exceptions", "signals", "environments", "security"),
-        *("gpu", "bootstrap", "topology", "process_sets", "recorder", "logs", "metrics"),
-        "observers",
+        *("gpu", "store", "bootstrap", "topology", "process_sets", "recorder", "logs", "metrics"),
+        *("observers", "handshake", "membership", "joining"),
     },
     "ops": {"config", "_native", "topology", "process_sets"},
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
@@ -47,15 +54,22 @@ ARROWS: dict[str, set[str]] = {
     "sharding": {"topology", "collectives"},
     "comparison": {"_native", "exceptions", "topology", "collectives"},
     "compat": {"config", "_native", "gpu", "bootstrap", "collectives"},
+    "data": {"_native", "exceptions", "topology", "compat"},
+    "elastic": {
+        *("_native", "exceptions", "membership", "joining", "topology", "world", "ops"),
+        *("collectives", "compat"),
+    },
     "keras2": {"process_sets", "collectives", "training", "compat"},
     "keras": {
         *("config", "_native", "exceptions", "topology", "process_sets"),
         *("ops", "collectives", "training", "sharding", "comparison", "compat", "keras2"),
-        *("recorder", "report", "metrics"),
+        *("signals", "checkpoint", "recorder", "report", "metrics"),
+        *("data", "elastic", "world"),
     },
     "launcher": {
-        *("version", "config", "_native", "environments", "security", "bootstrap"),
+        *("version", "config", "_native", "environments", "security", "handshake", "bootstrap"),
         *("comparison", "compat", "commands", "explain", "ssh", "texts", "timeline"),
+        *("store", "membership"),
     },
     "tfring": {"compat"},
     "__main__": {"launcher"},
@@ -64,19 +78,22 @@ ARROWS: dict[str, set[str]] = {
 # lists them, and each is loaded when a user first asks for it: they make no circle.
 PUBLIC_NAMES_FROM: dict[str, set[str]] = {
     "tfring": set(ARROWS),
-    "keras": {"world", "timeline"},
+    "keras": {"timeline"},
 }
 # Third-party modules and the packages that may import them. A function may hold such an import:
 # these modules are large, or a job can do without them.
 THIRD_PARTY: dict[str, set[str]] = {
+    "ClusterShell": {"launcher"},
     "cloudpickle": {"collectives", "launcher"},
+    "fsspec": {"checkpoint"},
     "h5py": {"keras"},
-    "keras": {"compat", "keras"},
+    "keras": {"compat", "data", "keras"},
+    "ml_dtypes": {"checkpoint"},
     "mpi4py": {"bootstrap"},
     "pynvml": {"gpu"},
     "numpy": {
-        *("process_sets", "collectives", "sharding", "comparison", "keras"),
-        *("recorder", "live", "report", "explain", "metrics", "timeline"),
+        *("process_sets", "collectives", "sharding", "comparison", "data", "keras", "checkpoint"),
+        *("recorder", "live", "report", "explain", "metrics", "timeline", "elastic"),
     },
     "rich": {"live", "report"},
     "matplotlib": {"report"},
@@ -84,9 +101,11 @@ THIRD_PARTY: dict[str, set[str]] = {
     "prometheus_client": {"metrics"},
     "tensorboard": {"keras"},
     "tensorflow": {
-        *("exceptions", "ops", "collectives", "sharding", "training", "compat", "keras2", "keras"),
+        *("exceptions", "ops", "collectives", "sharding", "training", "compat", "data", "elastic"),
+        *("keras2", "keras"),
     },
     "tf_keras": {"keras2"},
+    "yaml": {"launcher"},
 }
 # Importing mpi4py starts MPI: only a function does that, where a job is known to want it.
 NEVER_AT_IMPORT_TIME = {"mpi4py"}
@@ -95,7 +114,10 @@ NEVER_AT_IMPORT_TIME = {"mpi4py"}
 WITHOUT_TENSORFLOW = (
     *("tfring/__init__.py", "tfring/keras/__init__.py", "tfring/world.py", "tfring/__main__.py"),
     *("tfring/environments/", "tfring/security/", "tfring/bootstrap/", "tfring/launcher/"),
-    "tfring/gpu/",
+    *("tfring/joining/", "tfring/gpu/", "tfring/handshake/", "tfring/store/", "tfring/checkpoint/"),
+    *("tfring/membership/", "tfring/elastic/loop.py"),
+    *("tfring/data/__init__.py", "tfring/data/data_cursor.py"),
+    *("tfring/data/elastic_sampler.py", "tfring/data/data_loader.py"),
 )
 # What can import a module, or reach one that is loaded, without an import statement; and the only
 # files that may mention it.
@@ -116,6 +138,7 @@ IMPORTS_BY_NAME = {
 PICKLING = {
     *("tfring/collectives/objects.py", "tfring/launcher/function.py"),
     "tfring/launcher/function_task.py",
+    "tfring/elastic/tensorflow_state.py",
     # Writes, and never reads, the pickles of plain values that PyTorch's analyser reads.
     "tfring/commands/torch_format.py",
 }

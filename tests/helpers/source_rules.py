@@ -19,6 +19,7 @@ CC_ARROWS: dict[str, set[str]] = {
     "protocol/message": {"base"},
     "protocol/negotiation": {"base", "protocol/message"},
     "protocol/engine": {"base", "interfaces", "protocol/message", "protocol/negotiation"},
+    "membership": {"base"},
     "transport": {"base", "interfaces"},
     "backend/reduction": {"base", "interfaces"},
     "backend/schedule": {"base", "interfaces", "backend/reduction"},
@@ -43,11 +44,14 @@ CC_ARROWS: dict[str, set[str]] = {
     },
     "kernels": {"base", "interfaces", "protocol/message", "process"},
     "xla": {"base", "protocol/message", "process", "kernels"},
-    "bindings": {"base", "protocol/message", "process", "backend/pack", "backend/nccl"},
+    "bindings": {
+        *("base", "protocol/message", "process", "backend/pack", "backend/nccl", "membership"),
+    },
     "sim": {
         *("base", "interfaces", "backend/schedule", "backend/algorithms"),
         *("protocol/message", "protocol/negotiation", "protocol/engine"),
     },
+    "sim/membership": {"base", "membership", "sim"},
 }
 # Foreign headers and the only layers that may use them.
 FOREIGN_HEADERS = {
@@ -60,7 +64,7 @@ FOREIGN_HEADERS = {
 }
 # The pure layers decide by their arguments alone: they use no thread, lock, clock, socket, file,
 # environment or random number. Every system header of C ends in .h.
-PURE = "protocol/"
+PURE = ("protocol/", "membership")
 IMPURE_HEADER = re.compile(
     r"(.*\.h|c?std(atomic|threads)|thread|mutex|condition_variable|shared_mutex|future|atomic|chrono"
     r"|semaphore|latch|barrier|stop_token|ctime|csignal|random|fstream|iostream|filesystem)"

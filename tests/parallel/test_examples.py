@@ -24,7 +24,7 @@ def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return importlib.import_module(request.param)
 
 
-@pytest.mark.parametrize("example", ["keras_fit", "custom_loop"], indirect=True)
+@pytest.mark.parametrize("example", ["keras_fit", "custom_loop", "elastic_keras"], indirect=True)
 def test_digits(example: Any, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = tmp_path / "digits.keras"
     assert example.main(["--checkpoint", str(checkpoint)]) == 0

@@ -69,6 +69,33 @@ def test_init_and_shutdown_again_and_again() -> None:
         assert not core.is_initialized()
 
 
+def test_a_generation_is_abandoned_and_the_next_one_begins() -> None:
+    number = core.generation_state()["generation"]
+    for generation in range(number + 1, number + 4):
+        last_set = core.last_process_set() + 5  # as another rank may say
+        core.init(**SINGLE, config={}, last_process_set=last_set)
+        up = {"error": "", "lost": [], "departed": [], "failed_here": 0, "failed_elsewhere": 0}
+        state = core.generation_state()
+        abandoned = state.pop("abandoned")  # of the one before, which may have ended
+        assert state == {"generation": generation, "status": "up", **up} and abandoned <= 1
+        core.abandon("too late", generation - 1)
+        np.testing.assert_array_equal(core.allreduce(np.ones(2), name="x", op=1), 1)
+        core.abandon("for test")
+        core.abandon("again")
+        state = core.generation_state()
+        assert (state["generation"], state["status"]) == (generation, "down")
+        assert state["error"] == "Aborted: for test"
+        assert not core.is_initialized() and core.last_process_set() == last_set
+        with pytest.raises(core.CoreError, match=f"generation {generation} is over") as caught:
+            core.allreduce(np.ones(2), name="late", op=1)
+        assert caught.value.code == FAILED_PRECONDITION
+        assert "call init()" in caught.value.message and "for test" in caught.value.message
+    core.shutdown()
+    assert core.generation_state()["abandoned"] == 0
+    with pytest.raises(core.CoreError, match="numbers have to ascend"):
+        core.init(**SINGLE, config={}, generation=number + 1)
+
+
 def test_a_bad_setting_is_named() -> None:
     with pytest.raises(core.CoreError, match=r"FUSION_THRESHOLD.*many"):
         core.init(**SINGLE, config={"FUSION_THRESHOLD": "many"})

@@ -12,18 +12,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfring.bootstrap import hosts, mesh
-from tfring.bootstrap.descriptors import raise_descriptor_limit
-from tfring.bootstrap.errors import BootstrapError
+from tfring.bootstrap.cancel import Cancel
 from tfring.bootstrap.exchange import Exchange
 from tfring.bootstrap.hosts import InterfaceAddress
 from tfring.bootstrap.job import Job, form_job
-from tfring.bootstrap.listener import Listener, bind
 from tfring.bootstrap.mpi_exchange import free_group
 from tfring.bootstrap.records import Record, check_versions, topology_of
 from tfring.config import LOCAL_SETTINGS, Settings
 from tfring.environments import Identity, Rendezvous
+from tfring.handshake.descriptors import raise_descriptor_limit
+from tfring.handshake.errors import BootstrapError
+from tfring.handshake.listener import Listener, bind
+from tfring.security.errors import SecretError
 from tfring.security.seal import ChannelKeys
-from tfring.security.secret import expand, fresh_secret
+from tfring.security.secret import ADVICE, expand, fresh_secret
+from tfring.store import Store
 
 _log = logging.getLogger("tfring")
 
@@ -34,7 +37,8 @@ class Membership:
 
     The descriptors and the MPI group belong to the owner of this object; the runtime takes the
     descriptors over. `mpi_group` is None where MPI did not start the job. `process_sets` is the
-    largest number of process sets that any rank gave to init. `control_keys` has the keys of the
+    largest number of process sets that any rank gave to init, `last_process_set` the highest id
+    that a process set has had on any of them. `control_keys` has the keys of the
     seals that we send to a peer and of those that we get from it; `key` is the generation's. `job`
     is a number that no other job has, and no secret.
     """
@@ -54,9 +58,15 @@ class Membership:
     by_mpi: bool
     mpi_group: Any = None
     process_sets: int = 0
+    last_process_set: int = 0
     control_keys: dict[int, ChannelKeys] = dataclasses.field(default_factory=dict)
     key: bytes | None = dataclasses.field(default=None, repr=False)
     job: str = ""
+
+    @property
+    def nonce(self) -> int:
+        """`job` as a number; frames of the runtime carry it, and those with another are refused."""
+        return int(self.job, 16)
 
     def free_group(self) -> None:
         """Frees the MPI group, where there is one."""
@@ -70,6 +80,9 @@ def connect_job(
     environ: Mapping[str, str],
     comm: Any = None,
     process_sets: int = 0,
+    store: Store | None = None,
+    last_process_set: int = 0,
+    cancel: Cancel | None = None,
 ) -> Membership:
     """Connects all ranks of the job to each other; every rank calls it.
 
@@ -79,6 +92,9 @@ def connect_job(
         environ: The variables (for the socket that the launcher passed on).
         comm: The job, as for init, but no list of communicators.
         process_sets: The number of process sets that this rank gave to init.
+        store: The store that this rank gave to init; it stays the caller's.
+        last_process_set: The highest id that a process set has had in this process.
+        cancel: Ends the connecting before; whoever sets it ends the store's waits, too.
 
     Returns:
         Our membership, with the descriptors of all our connections.
@@ -98,14 +114,16 @@ def connect_job(
             settings.mesh_limit,
             rendezvous=identity.rendezvous is Rendezvous.TCP,
         )
-    job = form_job(identity, settings, environ, comm)
+    job = form_job(identity, settings, environ, comm, store)
     try:
-        records = _exchange_records(job, settings, process_sets)
-        _check(records, job.identity)
+        records = _exchange_records(job, settings, process_sets, last_process_set)
+        _check(records, job)
         # Under MPI there may be no secret; the nonce of rank 0, which MPI carries, suffices then.
         key = hmac.new(job.secret.encode(), records[0].nonce.encode(), hashlib.sha256).digest()
         key = expand(key, b"generation")
-        connections = _connect(job.exchange, records, job.identity.rank, settings, key, deadline)
+        connections = _connect(
+            job.exchange, records, job.identity.rank, settings, key, deadline, cancel
+        )
     except BaseException:
         if job.mpi_group is not None:
             free_group(job.mpi_group)
@@ -115,13 +133,15 @@ def connect_job(
     return _membership(job, records, connections, key)
 
 
-def _exchange_records(job: Job, settings: Settings, process_sets: int) -> list[Record]:
+def _exchange_records(
+    job: Job, settings: Settings, process_sets: int, last_process_set: int
+) -> list[Record]:
     """Sends our record to all ranks and returns the records of all."""
     identity = job.identity
     mine = Record.of_this_process(
         identity.rank, identity.local_rank, identity.local_size, settings, fresh_secret()
     )
-    mine = dataclasses.replace(mine, process_sets=process_sets)
+    mine = dataclasses.replace(mine, process_sets=process_sets, last_process_set=last_process_set)
     values = job.exchange.allgather(mine.to_json())
     check_versions(values)
     return [Record.from_json(value, rank) for rank, value in enumerate(values)]
@@ -145,14 +165,22 @@ def _membership(
         by_mpi=job.identity.rendezvous is Rendezvous.MPI,
         mpi_group=job.mpi_group,
         process_sets=max(r.process_sets for r in records),
+        last_process_set=max(r.last_process_set for r in records),
         control_keys=dict(connections.control_keys),
         key=key if len(records) > 1 else None,
         job=hashlib.sha256(b"job" + records[0].nonce.encode()).hexdigest()[:12],
     )
 
 
-def _check(records: list[Record], identity: Identity) -> None:
-    """Checks that the job has the announced size."""
+def _check(records: list[Record], job: Job) -> None:
+    """Checks that the job has the announced size, and a secret if it has several hosts."""
+    identity = job.identity
+    if job.one_host and len({record.host_id for record in records}) > 1:
+        raise SecretError(
+            "the job has ranks on several hosts, and others may read the store through which they "
+            "meet: set TFRING_SECRET_FILE to a file of mode 0600 or TFRING_SECRET to random text, "
+            f"the same for all ranks ({ADVICE})"
+        )
     if identity.size is not None and len(records) != identity.size:
         raise BootstrapError(
             f"{identity.source} announced {identity.size} ranks, and {len(records)} came"
@@ -206,6 +234,7 @@ def _connect(
     settings: Settings,
     key: bytes,
     deadline: float,
+    cancel: Cancel | None,
 ) -> mesh.Connections:
     """Opens our listener, exchanges the addresses and makes all connections of this rank."""
     size = len(records)
@@ -234,6 +263,7 @@ def _connect(
             key=key,
             mesh_limit=mesh_limit,
             deadline=deadline,
+            cancel=cancel,
         )
 
     try:

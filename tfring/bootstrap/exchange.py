@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Protocol
 
-from tfring.bootstrap.errors import BootstrapError
+from tfring.handshake.errors import BootstrapError
 
 
 class Exchange(Protocol):

@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from tfring.bootstrap.errors import BootstrapError
+from tfring.handshake.errors import BootstrapError
 
 _SIOCGIFFLAGS = 0x8913
 _SIOCGIFADDR = 0x8915

@@ -10,13 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from tfring.bootstrap import hosts, mpi_exchange, rendezvous
-from tfring.bootstrap.errors import BootstrapError
 from tfring.bootstrap.exchange import Exchange, SingleRankExchange
 from tfring.bootstrap.rendezvous import Meeting, ask_for_secret, candidate_ports
+from tfring.bootstrap.store_exchange import StoreExchange
 from tfring.config import Settings
 from tfring.environments import Identity, Rendezvous
+from tfring.handshake.errors import BootstrapError
 from tfring.security.secret import derived_secret, job_key
-from tfring.security.sources import Situation, find_secret, read_secret_file
+from tfring.security.sources import (
+    Situation,
+    find_secret,
+    read_secret_file,
+    secret_of_this_user,
+)
+from tfring.store import FileStore, Store
 
 _log = logging.getLogger("tfring")
 
@@ -33,16 +40,22 @@ class Job:
         exchange: Between the job's ranks; the owner of the Job closes it.
         secret: Text that only the job's ranks know; may be empty under MPI.
         mpi_group: The MPI group of the ranks, which the owner of the Job frees; None without MPI.
+        one_host: The secret is one of this host: the job cannot have ranks on others.
     """
 
     identity: Identity
     exchange: Exchange
     secret: str
     mpi_group: Any = None
+    one_host: bool = False
 
 
 def form_job(
-    identity: Identity, settings: Settings, environ: Mapping[str, str], comm: Any = None
+    identity: Identity,
+    settings: Settings,
+    environ: Mapping[str, str],
+    comm: Any = None,
+    store: Store | None = None,
 ) -> Job:
     """Forms the job: every rank of it calls this and gets an exchange with the others.
 
@@ -52,11 +65,14 @@ def form_job(
         environ: The variables (for the socket that the launcher passed on).
         comm: An mpi4py communicator, or a list of launched ranks, whose order gives the new ranks.
             None or an empty list: all that were launched.
+        store: Through which the ranks meet, if init was given one.
 
     Raises:
         BootstrapError: A rank did not take part.
         ValueError: `comm` does not contain this process, or cannot be a job here.
     """
+    if identity.rendezvous is Rendezvous.STORE:
+        return _through_store(identity, settings, store)
     if comm is None or (isinstance(comm, Sequence) and not comm):
         return _all_launched(identity, settings, environ)
     if not isinstance(comm, Sequence):
@@ -68,6 +84,17 @@ def form_job(
     if len(ranks) == 1:
         return Job(_renumbered(identity, 0, 1, Rendezvous.NONE), SingleRankExchange(), "")
     return _from_tcp_ranks(identity, settings, environ, ranks)
+
+
+def _through_store(identity: Identity, settings: Settings, given: Store | None) -> Job:
+    assert identity.size is not None
+    secret = _given_secret(settings)
+    timeout = settings.start_timeout
+    store = FileStore(str(identity.address), timeout) if given is None else given
+    exchange = StoreExchange(store, identity.rank, identity.size, timeout, owned=given is None)
+    one_host = not secret and store.secret() is None
+    text = secret or (secret_of_this_user() if one_host else store.secret() or "")
+    return Job(identity, exchange, text, one_host=one_host)
 
 
 def _all_launched(identity: Identity, settings: Settings, environ: Mapping[str, str]) -> Job:
@@ -192,7 +219,7 @@ def checked_ranks(comm: Sequence[Any], size: int, rank: int) -> list[int]:
 
 
 def _given_secret(settings: Settings) -> str:
-    """Returns the secret for a job under MPI, which needs none; checks it where there is one."""
+    """Returns the secret for a job that may need none; checks it where there is one."""
     if settings.secret is None and settings.secret_file is None:
         return ""
     text = settings.secret or read_secret_file(Path(str(settings.secret_file)))

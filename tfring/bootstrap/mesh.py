@@ -7,11 +7,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 
-from tfring.bootstrap import auth
-from tfring.bootstrap.connector import connect
-from tfring.bootstrap.descriptors import raise_descriptor_limit
-from tfring.bootstrap.errors import BootstrapError
-from tfring.bootstrap.listener import Listener
+from tfring.bootstrap.cancel import Cancel
+from tfring.handshake import auth
+from tfring.handshake.connector import connect
+from tfring.handshake.descriptors import raise_descriptor_limit
+from tfring.handshake.errors import BootstrapError
+from tfring.handshake.listener import Listener
 from tfring.security.seal import Channel, ChannelKeys
 from tfring.texts.ranks import ranks_text
 
@@ -103,6 +104,7 @@ def connect_all(
     key: bytes,
     mesh_limit: int,
     deadline: float,
+    cancel: Cancel | None = None,
 ) -> Connections:
     """Makes all connections of this rank; all ranks call it at the same time.
 
@@ -117,21 +119,30 @@ def connect_all(
         key: The key of this generation.
         mesh_limit: Largest job in which every rank has a data connection to every other.
         deadline: ``time.monotonic()`` at which to give up.
+        cancel: Ends it before.
 
     Raises:
-        BootstrapError: A rank could not be reached or did not connect; the message names it.
+        BootstrapError: A rank could not be reached or did not connect; the message names it. Or it
+            was cancelled.
     """
     wanted = links(rank, len(endpoints), mesh_limit)
     above = {link for link in wanted if link[1] > rank}
     connections = Connections()
     outgoing = _Outgoing(connections, listener)
     outgoing.start(
-        lambda role, peer: connect(*endpoints[peer], key, auth.Hello(role, rank, peer), deadline),
+        lambda role, peer: connect(
+            *endpoints[peer],
+            key,
+            auth.Hello(role, rank, peer),
+            deadline,
+            outgoing.given_up,
+        ),
         sorted(wanted - above),
     )
     try:
-        present = listener.accept(above, deadline)
-        outgoing.finish()
+        with (cancel or Cancel()).runs(outgoing.give_up):
+            present = listener.accept(above, deadline)
+            outgoing.finish()
         for (role, peer), channel in present.items():
             connections.add(role, peer, channel)
         missing = above - set(present)
@@ -139,7 +150,7 @@ def connect_all(
             peers = {peer for _, peer in missing}
             raise BootstrapError(_did_not_connect(rank, peers, endpoints, hosts))
     except BaseException:
-        outgoing.given_up.set()
+        outgoing.give_up()
         connections.close()
         raise
     return connections
@@ -149,15 +160,16 @@ class _Outgoing:
     """Connects to the lower ranks, in a thread of its own while another accepts the higher ones.
 
     If a rank cannot be reached, the listener is interrupted and finish() raises the reason. The
-    thread adds to `connections` until finish() returns or `given_up` is set.
+    thread adds to `connections` until finish() returns or give_up() was called.
     """
 
     def __init__(self, connections: Connections, listener: Listener) -> None:
-        self.given_up = threading.Event()
         self._connections = connections
         self._listener = listener
         self._failures: list[Exception] = []
-        self._thread: threading.Thread | None = None
+        self._over = threading.Event()  # the thread is through, or given up
+        self._lock = threading.Lock()  # guards _given_up, and `connections` while it is not set
+        self._given_up = False
 
     def start(
         self, connect_to: Callable[[auth.Role, int], Channel], below: list[tuple[auth.Role, int]]
@@ -166,21 +178,36 @@ class _Outgoing:
             try:
                 for role, peer in below:
                     channel = connect_to(role, peer)
-                    if self.given_up.is_set():
-                        channel.sock.close()
-                        return
-                    self._connections.add(role, peer, channel)
+                    with self._lock:
+                        if self._given_up:
+                            channel.sock.close()
+                            return
+                        self._connections.add(role, peer, channel)
             except Exception as error:
-                self._failures.append(error)
-                self._listener.interrupt()
+                with self._lock:
+                    if not self._given_up:  # else the listener may be closed
+                        self._failures.append(error)
+                        self._listener.interrupt()
+            finally:
+                self._over.set()
 
-        self._thread = threading.Thread(target=work, name="tfring-connect", daemon=True)
-        self._thread.start()
+        threading.Thread(target=work, name="tfring-connect", daemon=True).start()
+
+    def give_up(self) -> None:
+        """Ends accept() and finish(), from any thread; what is connected later is closed."""
+        with self._lock:
+            self._given_up = True
+        self._listener.interrupt()
+        self._over.set()
+
+    def given_up(self) -> bool:
+        return self._given_up
 
     def finish(self) -> None:
         """Waits until all are connected; raises what prevented it."""
-        assert self._thread is not None
-        self._thread.join()
+        self._over.wait()
+        if self._given_up:
+            raise BootstrapError("this generation was given up while its ranks connected")
         if self._failures:
             raise self._failures[0]
 

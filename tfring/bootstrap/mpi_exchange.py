@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfring.bootstrap import exchange
-from tfring.bootstrap.errors import BootstrapError
+from tfring.handshake.errors import BootstrapError
 
 # Whether tfring initialised MPI, and so has to finalise it.
 _finalize_mpi = False

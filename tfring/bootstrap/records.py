@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from tfring.bootstrap.errors import BootstrapError
 from tfring.bootstrap.hosts import (
     InterfaceAddress,
     host_identity,
@@ -17,6 +16,7 @@ from tfring.bootstrap.hosts import (
     interface_addresses,
 )
 from tfring.config import Settings
+from tfring.handshake.errors import BootstrapError
 from tfring.version import __version__
 
 # Key of a record, what it is the version of, and how many parts of the number have to be equal.
@@ -46,6 +46,7 @@ class Record:
     addresses: list[InterfaceAddress]
     settings: dict[str, str]
     process_sets: int = 0
+    last_process_set: int = 0
     python: str = ""
     tensorflow: str = ""
 
@@ -96,6 +97,7 @@ class Record:
                 addresses=[InterfaceAddress.from_json(a) for a in value["addresses"]],
                 settings={str(k): str(v) for k, v in value["settings"].items()},
                 process_sets=int(value["process_sets"]),
+                last_process_set=int(value["last_process_set"]),
                 python=str(value["python"]),
                 tensorflow=str(value["tensorflow"]),
             )

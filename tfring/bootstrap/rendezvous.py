@@ -13,11 +13,12 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tfring.bootstrap import auth, hosts
-from tfring.bootstrap.connector import connect, in_turn, open_connection
-from tfring.bootstrap.errors import BootstrapError, NotAdmittedError
+from tfring.bootstrap import hosts
 from tfring.bootstrap.exchange import decode, encode
-from tfring.bootstrap.listener import Listener, bind
+from tfring.handshake import auth
+from tfring.handshake.connector import connect, in_turn, open_connection
+from tfring.handshake.errors import BootstrapError, NotAdmittedError
+from tfring.handshake.listener import Listener, bind
 from tfring.security import munge
 from tfring.security.errors import IntegrityError, SecretError
 from tfring.security.seal import Channel

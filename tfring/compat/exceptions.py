@@ -1,17 +1,17 @@
-"""The exceptions of horovod.common.exceptions. tfring raises tf.errors instead of the first two."""
+"""The exceptions of horovod.common.exceptions; the first two are those of tfring.elastic."""
 
 from __future__ import annotations
 
 
 class HorovodInternalError(RuntimeError):
-    """A collective failed, in Horovod's elastic training, which tfring does not have yet.
+    """A program raises it to let `elastic.run` go back to the last commit.
 
-    Without elastic training Horovod's TensorFlow ops raise tf.errors, as tfring's do.
+    tfring itself raises tf.errors where a collective fails; `elastic.run` handles these, too.
     """
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Hosts came or went, in Horovod's elastic training, which tfring does not have yet."""
+    """Ranks are about to come or go; `commit` raises it, and `elastic.run` handles it."""
 
     def __init__(self, skip_sync: bool = False) -> None:
         """Makes the exception.

@@ -18,11 +18,9 @@ from typing import Any
 # Public names of Horovod's that this version does not have, and what to use instead. They are
 # attributes that do not exist, so that a script can ask with hasattr.
 _INSTEAD = {
-    "data": "not there yet: shard a tf.data.Dataset by rank(), and let it prefetch",
-    "elastic": "not there yet: start the job again from a checkpoint when a rank is lost",
-    "CommitStateCallback": "elastic training is not there yet: use keras.callbacks.ModelCheckpoint",
-    "UpdateBatchStateCallback": "elastic training is not there yet: use BackupAndRestore of Keras",
-    "UpdateEpochStateCallback": "elastic training is not there yet: use BackupAndRestore of Keras",
+    "CommitStateCallback": "it is in horovod.keras.elastic, tfring.keras.elastic",
+    "UpdateBatchStateCallback": "it is in horovod.keras.elastic, tfring.keras.elastic",
+    "UpdateEpochStateCallback": "it is in horovod.keras.elastic, tfring.keras.elastic",
     "HorovodBasics": "use the functions init, rank, size and so on",
 }
 

@@ -31,42 +31,40 @@ HOROVOD_VERSION = "0.28.1"
 # By the module below `horovod`: the module of tfring whose names it has; None: just a package.
 _MODULES: dict[str, str | None] = {
     "common": None,
+    "common.elastic": "tfring.elastic",
     "common.exceptions": "tfring.compat.exceptions",
     "common.process_sets": "tfring.process_sets",
     "common.util": "tfring.compat.util",
+    "data": "tfring.data",
+    "data.data_loader_base": "tfring.data.data_loader",
     "keras": "tfring.keras.horovod_keras",
     "keras.callbacks": "tfring.keras.callbacks",
+    "keras.elastic": "tfring.keras.elastic",
     "runner": "tfring.launcher.function",
     "tensorflow": "tfring",
     "tensorflow.compression": "tfring.collectives.compression",
+    "tensorflow.elastic": "tfring.elastic",
     "tensorflow.functions": "tfring",
     "tensorflow.gradient_aggregation": "tfring",
     "tensorflow.keras": "tfring.keras",
     "tensorflow.keras.callbacks": "tfring.keras.callbacks",
+    "tensorflow.keras.elastic": "tfring.keras.elastic",
     "tensorflow.mpi_ops": "tfring",
     "tensorflow.sync_batch_norm": "tfring",
 }
 
 # Modules that cannot be imported, and what to do instead.
-_ELASTIC = "elastic training is not there yet: start the job again from a checkpoint"
 _SERVICE = "the data service is not there yet: shard a tf.data.Dataset by rank()"
-_LOADER = "use a tf.data.Dataset with prefetch(), which loads in the background"
 _OWN = "a part of Horovod's own working: import public names from horovod.tensorflow"
 _INSTEAD = {
     "_keras": _OWN,
     "common.basics": _OWN,
-    "common.elastic": _ELASTIC,
-    "data": _LOADER,
-    "data.data_loader_base": _LOADER,
-    "keras.elastic": _ELASTIC,
-    "runner.elastic": _ELASTIC,
+    "runner.elastic": _OWN,
     "runner.launch": "start jobs with `tfring run`, or call horovod.run",
     "tensorflow.data": _SERVICE,
     "tensorflow.data.compute_service": _SERVICE,
-    "tensorflow.elastic": _ELASTIC,
     "tensorflow.gradient_aggregation_eager": "use LocalGradientAggregationHelper of "
     "horovod.tensorflow, which works in eager mode, too",
-    "tensorflow.keras.elastic": _ELASTIC,
     "tensorflow.util": _OWN,
 }
 _FOREIGN = {"mxnet", "ray", "spark", "torch"}

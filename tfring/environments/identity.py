@@ -17,6 +17,7 @@ class Rendezvous(enum.Enum):
     NONE = "none"  # a job of one rank
     TCP = "tcp"  # rank 0 listens at an address that all ranks know
     MPI = "mpi"  # through mpi4py
+    STORE = "store"  # through a store that init was given
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Identity:
         rendezvous: How the ranks find each other.
         local_rank: Rank among the processes of this host, if the environment gives it.
         local_size: Number of processes on this host, if the environment gives it.
-        address: Where rank 0 listens (Rendezvous.TCP).
+        address: Where rank 0 listens (Rendezvous.TCP); the file of the store (Rendezvous.STORE),
+            where init was given no store itself.
         port: The port at that address.
         fixed_port: Whether rank 0 surely listens at that port: the launcher opened it.
         job_id: Tells jobs apart that use the same address.

@@ -26,7 +26,7 @@ _END_SECONDS = 10.0
 _UNIMPORTANT = (Cause.NOTHING, Cause.OVER, Cause.SLOW)
 
 
-def note_errors(record: str, stall: str = "") -> None:
+def note_errors(record: str, stall: str = "", generation: int = 0) -> None:
     """Has errors that concern several ranks say in their messages where to read more.
 
     The runtime adds it where it ends a call, so that it is in what TensorFlow raises, too.
@@ -34,16 +34,17 @@ def note_errors(record: str, stall: str = "") -> None:
     Args:
         record: The file of this rank's record.
         stall: What the present stall comes from, for the error that ends it.
+        generation: Whose errors; 0: those of the present one.
     """
     folder = shlex.quote(str(Path(record).parent))
-    _native.core.note_errors(f"`tfring explain {folder}` says more.", stall)
+    _native.core.note_errors(f"`tfring explain {folder}` says more.", stall, generation)
 
 
 class TroubleExplainer:
     """A thread that sleeps in the runtime until that warns or breaks, and then explains the job.
 
-    It ends when the runtime is shut down. A warning that is repeated is not explained again as long
-    as the explanation is about the same ranks and tensors.
+    It ends with the generation in which it began. A warning that is repeated is not explained again
+    as long as the explanation is about the same ranks and tensors.
 
     Args:
         record: The record of this rank, which lies beside those of the other ranks of this host.
@@ -52,6 +53,7 @@ class TroubleExplainer:
     def __init__(self, record: str) -> None:
         self._record = record
         self._folder = Path(record).parent
+        self._generation = int(_native.core.generation_state()["generation"])
         self._thread = threading.Thread(target=self._run, name="tfring-explain", daemon=True)
         self._thread.start()
 
@@ -61,13 +63,14 @@ class TroubleExplainer:
 
     def _run(self) -> None:
         told: tuple[object, ...] = ()
-        while (heard := _native.core.wait_for_warning(_WAKE_SECONDS)) is not None:
+        own = self._generation
+        while (heard := _native.core.wait_for_warning(_WAKE_SECONDS, own)) is not None:
             if not heard or self._launcher_explains():
                 continue
             found = self._explain()
             important = found is not None and found.cause not in _UNIMPORTANT
             stall = f"At the last warning: {found.text}" if found and important else ""
-            note_errors(self._record, stall)
+            note_errors(self._record, stall, own)
             if found is None or not important:
                 continue
             subject = found.cause, found.ranks, found.names

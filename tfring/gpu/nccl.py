@@ -98,6 +98,8 @@ def nccl_in_process(maps: str = "/proc/self/maps") -> str | None:
         text = Path(maps).read_text(errors="replace")
     except OSError:
         return None
+    if "/libnccl.so" not in text:  # the expression takes milliseconds to find that out
+        return None
     match = re.search(r"\S*/libnccl\.so[.\d]*$", text, re.MULTILINE)
     return match.group() if match else None
 

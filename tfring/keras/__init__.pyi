@@ -1,5 +1,6 @@
 """The public names, each from where it is defined; __init__.py reads them from this file."""
 
+from tfring import data as data
 from tfring.collectives.allgather import grouped_allgather as grouped_allgather
 from tfring.collectives.allreduce import grouped_allreduce as grouped_allreduce
 from tfring.collectives.compression import Compression as Compression
@@ -21,12 +22,16 @@ from tfring.compat.build_flags import mpi_threads_supported as mpi_threads_suppo
 from tfring.compat.build_flags import nccl_built as nccl_built
 from tfring.compat.build_flags import rocm_built as rocm_built
 from tfring.compat.tf1 import broadcast_global_variables as broadcast_global_variables
+from tfring.keras.callbacks.checkpoints.training_state import (
+    restore_checkpoint as restore_checkpoint,
+)
+from tfring.keras.callbacks.checkpoints.training_state import save_checkpoint as save_checkpoint
 from tfring.keras.callbacks.fit_callbacks import fit_callbacks as fit_callbacks
 from tfring.keras.collectives import allgather as allgather
 from tfring.keras.collectives import allreduce as allreduce
 from tfring.keras.collectives import broadcast as broadcast
 from tfring.keras.collectives import reducescatter as reducescatter
-from tfring.keras.evaluate import evaluate as evaluate
+from tfring.keras.evaluation import evaluate as evaluate
 from tfring.keras.optimizer import DistributedOptimizer as DistributedOptimizer
 from tfring.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
 from tfring.keras.saving import load_model as load_model
@@ -64,3 +69,4 @@ from tfring.world import mpi_enabled as mpi_enabled
 from tfring.world import shutdown as shutdown
 
 from . import callbacks as callbacks
+from . import elastic as elastic

@@ -33,7 +33,7 @@ import tensorflow as tf
 from tfring.keras.accumulation import Accumulation
 from tfring.keras2 import facts
 from tfring.ops import reduce_ops
-from tfring.training import double_reduction
+from tfring.training import double_reduction, gate
 from tfring.training.accumulation import LocalGradientAggregationHelper
 from tfring.training.local_variables import variable_key
 from tfring.training.ordinals import Ordinals
@@ -204,7 +204,8 @@ class OptimizerHook:
             for i, (gradient, variable) in enumerate(zip(grads, variables, strict=True))
             if gradient is not None and not _overwrites(variable)
         ]
-        with self._call(_Call(variables, live, done)) as call:
+        closed = gate.closed_until(reduced if done and not self._outer_reduced else ())
+        with self._call(_Call(variables, live, done)) as call, closed:
             result = self._apply(reduced, trainable_variables)
         self._check_reduced(call)
         return result
@@ -232,7 +233,8 @@ class OptimizerHook:
             with self._call(_Call(variables, live, True)):
                 return self._apply(reduced, variables)
 
-        return helper.apply_gradients(update)
+        with gate.closed_until(reduced):
+            return helper.apply_gradients(update)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def clip_gradients(self, grads: Any) -> Any:
@@ -287,6 +289,10 @@ class OptimizerHook:
         reducer = self._reducer.exact(reduce_ops.Min)
         (agreed,) = reducer.reduce([flag], [flag], name=f"{self.name}.finite")
         return tf.cast(agreed, tf.bool)
+
+    def accumulated(self) -> list[Any]:
+        """Returns the variables in which tfring itself accumulates gradients."""
+        return [v for helper in self._helpers.values() for v in helper.variables]
 
     def meet_after_early_stop(self) -> None:
         """Meets the other ranks in what their next training step calls first.

@@ -23,6 +23,7 @@ import keras
 import tensorflow as tf
 
 from tfring.keras.hook import find_hook
+from tfring.training import gate
 
 _original_apply = keras.optimizers.LossScaleOptimizer.apply
 _original_check_finite = keras.optimizers.LossScaleOptimizer.check_finite
@@ -47,7 +48,7 @@ def _apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
     variables = list(trainable_variables or self._trainable_variables)
     scale = tf.convert_to_tensor(self.dynamic_scale if self.built else self.initial_scale)
     reduced = hook.reduce(grads, variables, unscale=scale)
-    with hook.outer_reduced():
+    with hook.outer_reduced(), gate.closed_until(reduced):
         return _original_apply(self, reduced, trainable_variables)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfring.keras2 import detect
-from tfring.training import double_reduction
+from tfring.training import double_reduction, gate
 from tfring.training.accumulation import LocalGradientAggregationHelper
 from tfring.training.local_variables import variable_key
 from tfring.training.options import OptimizerOptions
@@ -130,6 +130,10 @@ class Keras2Hook:
         """Returns those of `variables` whose gradients stay this rank's own."""
         return [variables[i] for i in sorted(self._reducer.local.positions(variables))]
 
+    def accumulated(self) -> list[Any]:
+        """Returns the variables in which tfring itself accumulates gradients."""
+        return [v for helper in self._helpers.values() for v in helper.variables]
+
     def meet_after_early_stop(self) -> None:
         """Meets the other ranks in what their next training step calls first.
 
@@ -192,12 +196,16 @@ class Keras2Hook:
     def internal_apply_gradients(self, grads_and_vars: Any) -> Any:
         """Replaces the method that updates the weights."""
         self._check_reduced()
-        return self._original("_internal_apply_gradients")(grads_and_vars)
+        pairs = list(grads_and_vars)
+        with gate.closed_until(g for g, _ in pairs):
+            return self._original("_internal_apply_gradients")(pairs)
 
     def distributed_apply(self, distribution: Any, grads_and_vars: Any, **kwargs: Any) -> Any:
         """Replaces the method of legacy optimizers that updates the weights."""
         self._check_reduced()
-        return self._original("_distributed_apply")(distribution, grads_and_vars, **kwargs)
+        pairs = list(grads_and_vars)
+        with gate.closed_until(g for g, _ in pairs):
+            return self._original("_distributed_apply")(distribution, pairs, **kwargs)
 
     def _original(self, name: str) -> Any:
         return getattr(type(self.optimizer), name).__get__(self.optimizer)

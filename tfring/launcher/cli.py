@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import os
 import sys
 import tempfile
@@ -16,10 +17,19 @@ from tfring.comparison.runs import compare_runs
 from tfring.config import SettingError, read_settings
 from tfring.explain.launched import RECORD_DIR, RunRecords
 from tfring.launcher import doctor
+from tfring.launcher.dry_run import show
+from tfring.launcher.elastic.dry_run import show_elastic
+from tfring.launcher.elastic.elastic_job import ElasticJobRunner
+from tfring.launcher.elastic.plan import ElasticPlan, elastic_plan
+from tfring.launcher.hosts.errors import UsageError
+from tfring.launcher.hosts.placement import is_local
 from tfring.launcher.job import JobRunner
-from tfring.launcher.options import add_options, job_options
-from tfring.launcher.output import OutputMerger
-from tfring.launcher.placement import UsageError, is_local
+from tfring.launcher.options.arguments import add_options
+from tfring.launcher.options.config_file import words_of_file
+from tfring.launcher.options.from_arguments import job_options, printed_ranks, unused_hosts
+from tfring.launcher.options.job_options import JobOptions
+from tfring.launcher.output.merger import OutputMerger
+from tfring.launcher.output.terminal import Terminal
 from tfring.timeline import merge
 from tfring.version import __version__
 
@@ -39,10 +49,11 @@ def make_parser() -> argparse.ArgumentParser:
         "their output with the prefix [rank]<stdout>: or [rank]<stderr>:, a line that several "
         "ranks write at the same time once, as [0-3,5]<stdout>:, and ends all when one fails. "
         "Their standard input is empty. Other hosts need the same Python and tfring at the same "
-        "path. The exit code is that of the rank that failed first.",
-        usage="tfring run -np N [-H host:slots,...] [options] command ...",
+        "path. The exit code is that of the rank that failed first. More: docs/launcher.md.",
+        usage="tfring run [-np N] [-H host:slots,...] [options] command ...",
     )
     add_options(run)
+    run.set_defaults(parser=run)
     commands.add_parser("doctor", help="show what is installed and what is wrong")
     for command in ALL:
         command.add_options(commands.add_parser(command.NAME, help=command.HELP))
@@ -69,6 +80,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
+        if options.config_file:
+            given = list(sys.argv[1:] if argv is None else argv)
+            words = words_of_file(Path(options.config_file), options.parser, given)
+            options = parser.parse_args([*given[:1], *words, *given[1:]])
+        if options.dry_run:
+            job, plan = _job_and_plan(options)
+            return show(job) if plan is None else show_elastic(job, plan)
         return _compare(options) if options.compare else _run(options)
     except UsageError as error:
         print(f"tfring run: {error}", file=sys.stderr)
@@ -97,30 +115,55 @@ def _of_records(command: Command, options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace, **environment: str) -> int:
     """Runs the job that the options describe, with more variables; returns its exit code."""
-    job = job_options(options)
+    job, plan = _job_and_plan(options)
+    elastic = None if plan is None else plan.elastic
     job = dataclasses.replace(job, environment={**job.environment, **environment})
     variables = {**os.environ, **job.environment}
-    elsewhere = not all(is_local(slot.host) for slot in job.slots)
+    hosts = {slot.host for slot in job.slots} | {
+        host for host, _ in (elastic.hosts if elastic else ())
+    }
+    elsewhere = not all(is_local(host) for host in hosts)
     if options.report and elsewhere and not variables.get(RECORD_DIR):
         raise UsageError(f"--report with other hosts needs {RECORD_DIR}, a folder of all hosts")
-    merger = OutputMerger(
-        sys.stdout.buffer,
-        sys.stderr.buffer,
-        timestamps=options.prefix_output_with_timestamp,
-        all_info=options.show_tensorflow_info,
-        merge_lines=not options.no_merge_lines,
-    )
     timeline = _timeline_of(variables)
-    with RunRecords(variables) as records:
+    shown = printed_ranks(options)
+    with Terminal() as terminal, RunRecords(variables) as records:
+        merger = OutputMerger(
+            terminal.stdout,
+            terminal.stderr,
+            timestamps=options.prefix_output_with_timestamp,
+            all_info=options.show_tensorflow_info,
+            merge_lines=not options.no_merge_lines,
+            ranks=shown,
+        )
+        if hint := unused_hosts(options, os.environ):
+            merger.note(hint)
         if timeline is not None:
             _timeline(merge.clear, timeline)
-        code = JobRunner(job, merger, records).run()
+        code = _runner(job, plan, merger, records).run()
+        terminal.close()
         if timeline is not None:
             # Of ranks of this host that were killed before they could write it.
             _timeline(merge.finish, timeline)
         if options.report:
             _print_report(records)
     return code
+
+
+def _job_and_plan(options: argparse.Namespace) -> tuple[JobOptions, ElasticPlan | None]:
+    """Returns the job that the options describe, and how its ranks change if they do."""
+    plan = elastic_plan(options)
+    job = job_options(options, elastic=plan is not None)
+    return (job, None) if plan is None else (plan.prepared(job), plan)
+
+
+def _runner(
+    job: JobOptions, plan: ElasticPlan | None, merger: OutputMerger, records: RunRecords
+) -> JobRunner | ElasticJobRunner:
+    if plan is None:
+        return JobRunner(job, merger, records)
+    head = functools.partial(plan.head, job)
+    return ElasticJobRunner(job, head, plan.elastic, merger, records)
 
 
 def _timeline_of(variables: Mapping[str, str]) -> Path | None:

@@ -18,19 +18,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO, cast
+from typing import Any
 
 import cloudpickle
 
-from tfring.bootstrap.auth import Role
-from tfring.bootstrap.errors import BootstrapError
-from tfring.bootstrap.listener import Listener
 from tfring.config import DEFAULT_START_TIMEOUT
 from tfring.explain.launched import RunRecords
-from tfring.launcher.agent import open_rendezvous
-from tfring.launcher.job import JobOptions, JobRunner
-from tfring.launcher.output import OutputMerger
-from tfring.launcher.placement import Slot, find_slots, is_local
+from tfring.handshake.auth import Role
+from tfring.handshake.errors import BootstrapError
+from tfring.handshake.listener import Listener
+from tfring.launcher.agents.agent import open_rendezvous
+from tfring.launcher.hosts.placement import Slot, address_of, find_slots, is_local
+from tfring.launcher.job import JobRunner
+from tfring.launcher.options.job_options import JobOptions
+from tfring.launcher.output.merger import OutputMerger
+from tfring.launcher.output.terminal import Terminal
 from tfring.security.errors import IntegrityError
 from tfring.security.seal import Channel
 from tfring.security.secret import fresh_secret, job_key
@@ -131,7 +133,7 @@ def _job(
         argv=[executable or sys.executable, "-m", "tfring.launcher.function_task"],
         environment={**env, "PYTHONPATH": os.pathsep.join(path)},
         sent={} if no_env else None,
-        ssh=ssh,
+        shell=ssh,
         interface=interface,
         start_timeout=ssh.connect_seconds,
     )
@@ -140,13 +142,12 @@ def _job(
 def _call(function: bytes, options: JobOptions) -> list[Any]:
     """Runs the job, and while it runs a server for the function and its results."""
     hosts = [slot.host for slot in options.slots]
-    other_host = next((host for host in hosts if not is_local(host)), None)
+    other_host = next((address_of(host) for host in hosts if not is_local(host)), None)
     with _Server(function, len(hosts), options.interface, other_host) as server:
         environment = {**options.environment, **server.environment}
         job = dataclasses.replace(options, environment=environment)
-        merger = OutputMerger(_binary(sys.stdout), _binary(sys.stderr))
-        with RunRecords({**os.environ, **environment}) as records:
-            runner = JobRunner(job, merger, records)
+        with Terminal() as terminal, RunRecords({**os.environ, **environment}) as records:
+            runner = JobRunner(job, OutputMerger(terminal.stdout, terminal.stderr), records)
             code = runner.run()
         if runner.stopped_by == signal.SIGINT:
             raise KeyboardInterrupt
@@ -180,7 +181,8 @@ def _check_other_parameters(other: Mapping[str, Any]) -> None:
             raise TypeError(f"tfring.run has no parameter {name!r}")
         if name in _ELASTIC and value is not None:
             raise NotImplementedError(
-                f"tfring.run({name}=...): elastic jobs are not there yet in this version of tfring"
+                f"tfring.run({name}=...) is not there yet: start an elastic job on the command "
+                "line, tfring run --min-np 2 python train.py; see docs/launcher.md"
             )
         if name in _MPI and value:
             raise NotImplementedError(
@@ -192,25 +194,6 @@ def _check_other_parameters(other: Mapping[str, Any]) -> None:
 def _import_path() -> list[str]:
     """Returns the folders of sys.path, so that the ranks can import the function's modules."""
     return list(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
-
-
-class _TextAsBytes:
-    """A binary stream that writes to a text stream without one, as a notebook has."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, data: bytes) -> int:
-        self._stream.write(data.decode(errors="replace"))
-        return len(data)
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-
-def _binary(stream: TextIO) -> BinaryIO:
-    stream.flush()
-    return cast(BinaryIO, getattr(stream, "buffer", None) or _TextAsBytes(stream))
 
 
 class _Server:

@@ -9,8 +9,8 @@ import traceback
 
 import cloudpickle
 
-from tfring.bootstrap import connector
-from tfring.bootstrap.auth import Hello, Role
+from tfring.handshake import connector
+from tfring.handshake.auth import Hello, Role
 from tfring.launcher.function import JOB_ID, MAX_BYTES
 from tfring.security.seal import Channel
 from tfring.security.secret import job_key

@@ -44,6 +44,7 @@ class Observer:
         begin: Called when the runtime runs.
         leaving: Called before the runtime ends.
         end: Called after the runtime has ended; init may follow.
+        drop: Called instead of `end` where the next init must not wait; None: `end` is quick.
         afterwards: Called at last, when no lock is held: for what may take long. By then init may
             have been called on another thread.
     """
@@ -53,6 +54,7 @@ class Observer:
     leaving: Callable[[], None] = _nothing
     end: Callable[[], None] = _nothing
     afterwards: Callable[[], None] = _nothing
+    drop: Callable[[], None] | None = None
 
 
 class Observers:
@@ -92,6 +94,14 @@ class Observers:
             for observer in begun:
                 with _as_warning(f"{observer.name} could not end"):
                     observer.end()
+
+    def drop(self) -> None:
+        """Ends what has begun, after the runtime was abandoned, without waiting for anything."""
+        begun, self._begun = self._begun[::-1], []
+        for observer in begun:
+            for step in (observer.leaving, observer.drop or observer.end):
+                with _as_warning(f"{observer.name} could not end"):
+                    step()
 
     def afterwards(self) -> None:
         """Does what observers do after their end; without a lock."""

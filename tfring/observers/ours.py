@@ -45,6 +45,10 @@ def _end_explainer() -> None:
         explainer.join()
 
 
+def _drop_explainer() -> None:
+    _State.explainer = None  # its thread ends with what it is about to say
+
+
 OBSERVERS = Observers(
     [
         Observer("`tfring stacks`", _watch_stacks, end=lambda: stacks.unwatch(_State.record)),
@@ -67,6 +71,7 @@ OBSERVERS = Observers(
             _explain_trouble,
             leaving=lambda: _native.core.note_errors(""),  # it is our end that ends calls
             end=_end_explainer,
+            drop=_drop_explainer,
         ),
     ]
 )

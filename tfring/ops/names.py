@@ -183,6 +183,8 @@ def _counters_of(set_id: int) -> _EagerCounters:
     with _lock:
         counters = _eager_counters.get(set_id)
         if counters is None or counters.epoch != epoch:
+            if any(old.epoch[0] != epoch[0] for old in _eager_counters.values()):
+                _eager_counters.clear()  # of ids that no process set gets again
             counters = _eager_counters[set_id] = _EagerCounters(epoch)
         return counters
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,16 @@ KEPT_IN_RUN = 1
 _OVER_AFTER = 24 * 3600 * 1_000_000_000
 # The ranks of a job have their records long before its folder is so old, unless they failed to.
 _START_SECONDS = 3600.0
+# Where nobody waits for it, old records are read so much later: then the ranks have connected, for
+# which they need the processor.
+_LATER_SECONDS = 5.0
 # How folders begin that `tfring run` makes: in them are those of the jobs.
 _RUN = "run-"
 
 
-def record_options(job: str, rank: int, given: str | None, first_of_host: bool) -> dict[str, str]:
+def record_options(
+    job: str, rank: int, given: str | None, first_of_host: bool, *, wait: bool = True
+) -> dict[str, str]:
     """Returns what the runtime gets to know of its record, and makes the folder for it.
 
     Args:
@@ -41,6 +47,7 @@ def record_options(job: str, rank: int, given: str | None, first_of_host: bool) 
             where they stay until it ends; None: `default_folder`, where those of jobs that ended
             well are removed.
         first_of_host: Whether this rank throws away what jobs before have left behind.
+        wait: Whether to wait until that is done: with many records it takes a while.
 
     Returns:
         For the runtime's init. Without "path" the record is in memory only, because the folder
@@ -55,7 +62,11 @@ def record_options(job: str, rank: int, given: str | None, first_of_host: bool) 
             _check_own(base)
         folder.mkdir(mode=0o700, exist_ok=True)
         if first_of_host and (given is None or is_run_folder(base)):
-            _throw_away(base, folder, KEPT_JOBS if given is None else KEPT_IN_RUN)
+            old = (base, folder, KEPT_JOBS if given is None else KEPT_IN_RUN)
+            if wait:
+                _throw_away(*old)
+            else:
+                threading.Thread(target=_try_to_throw_away, args=old, daemon=True).start()
     except OSError as error:
         _log.warning(
             "rank %d keeps its record in its own memory, where no command can read it: %s. Set "
@@ -163,17 +174,24 @@ def _throw_away(base: Path, own: Path, kept: int) -> None:
                 folder.rmdir()  # if it is empty; in that of a run a later rank makes it anew
 
 
+def _try_to_throw_away(base: Path, own: Path, kept: int) -> None:
+    time.sleep(_LATER_SECONDS)
+    with contextlib.suppress(OSError):
+        _throw_away(base, own, kept)
+
+
 def _is_over(folder: Path) -> bool:
     """Whether every rank's process is gone, or has left this job."""
     for path in record_files(folder):
         try:
             header = read_header(path)
             # One of another boot is from before the machine started.
-            if header["boot"] != own_boot() or _has_left(path, header):
+            if header["boot"] != own_boot():
                 continue
             state = process_state(header)
             asleep = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - header["awake"]
-            if state in ("running", "stopped") or (state is None and asleep < _OVER_AFTER):
+            lives = state in ("running", "stopped") or (state is None and asleep < _OVER_AFTER)
+            if lives and not _has_left(path, header):
                 return False
         except (OSError, RecordError):
             continue

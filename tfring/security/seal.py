@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import socket
 import struct
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
 from tfring.security.errors import IntegrityError
@@ -20,6 +21,9 @@ _TOTAL = struct.Struct("<Q")
 _NUMBER = struct.Struct("<Q")
 # A lie about a length is found out after at most so many bytes.
 _PIECE_BYTES = 1 << 20
+
+# Yields how many bytes it needs next, gets them, and returns what they are.
+Parts = Generator[int, bytes, bytes]
 
 
 def seal_of(key: bytes, number: int, *parts: bytes | memoryview) -> bytes:
@@ -107,26 +111,80 @@ class Channel:
             ConnectionError: The other end closed the connection.
             TimeoutError: The socket's time limit has passed.
         """
-        (total,) = _TOTAL.unpack(self._receive_piece(_TOTAL.size))
+        parts = self._message(limit)
+        count = next(parts)
+        try:
+            while True:
+                count = parts.send(receive_exactly(self.sock, count))
+        except StopIteration as ended:
+            message: bytes = ended.value
+            return message
+
+    def arriving(self, limit: int) -> Arriving:
+        """Returns what takes messages apart that come in pieces; instead of receive().
+
+        Args:
+            limit: The longest message that makes sense here, in bytes.
+        """
+        return Arriving(lambda: self._message(limit))
+
+    def _message(self, limit: int) -> Parts:
+        """Asks for the parts of one message, by their sizes, and returns it."""
+        (total,) = _TOTAL.unpack((yield from self._piece(_TOTAL.size)))
         if total > limit:
             raise IntegrityError(f"a message of {total} bytes was announced; {limit} are allowed")
         pieces = []
         while total > 0:
-            pieces.append(self._receive_piece(min(total, _PIECE_BYTES)))
+            pieces.append((yield from self._piece(min(total, _PIECE_BYTES))))
             total -= len(pieces[-1])
         return b"".join(pieces)
 
-    def _receive_piece(self, size: int) -> bytes:
-        head = receive_exactly(self.sock, _LENGTH.size + SEAL_SIZE)
+    def _piece(self, size: int) -> Parts:
+        head = yield _LENGTH.size + SEAL_SIZE
         (length,) = _LENGTH.unpack_from(head)
         if length != size:
             raise IntegrityError(_changed(self._received))
-        piece = receive_exactly(self.sock, size)
+        piece = yield size
         expected = seal_of(self.keys.receive, self._received, piece)
         if not hmac.compare_digest(head[_LENGTH.size :], expected):
             raise IntegrityError(_changed(self._received))
         self._received += 1
         return piece
+
+
+class Arriving:
+    """Takes messages out of the bytes of a socket that does not block. Holds one piece at most."""
+
+    def __init__(self, message: Callable[[], Parts]) -> None:
+        self._message = message
+        self._parts = message()
+        self._wanted = next(self._parts)
+        self._received = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Returns the messages that are complete with these bytes, each when it is asked for.
+
+        Args:
+            data: The next bytes of the stream. They have to be used up before the next call.
+
+        Raises:
+            IntegrityError: Something was not sent by the other end, or is longer than the limit.
+        """
+        view = memoryview(data)
+        while view:
+            taken = view[: self._wanted - len(self._received)]
+            self._received += taken
+            view = view[len(taken) :]
+            if len(self._received) < self._wanted:
+                return
+            part = bytes(self._received)
+            self._received.clear()
+            try:
+                self._wanted = self._parts.send(part)
+            except StopIteration as ended:
+                self._parts = self._message()
+                self._wanted = next(self._parts)
+                yield ended.value
 
 
 def _changed(number: int) -> str:

@@ -8,7 +8,7 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,6 +70,23 @@ def take_secret(environ: MutableMapping[str, str]) -> str | None:
     global _taken
     _taken = environ.pop("TFRING_SECRET", None) or _taken
     return _taken
+
+
+def given_secret(environ: Mapping[str, str]) -> str | None:
+    """Returns TFRING_SECRET, also after take_secret(), or what is in TFRING_SECRET_FILE.
+
+    Args:
+        environ: Usually os.environ.
+
+    Returns:
+        The secret; None if none was given.
+
+    Raises:
+        SecretError: The file cannot be read, or others can.
+    """
+    text = environ.get("TFRING_SECRET") or _taken
+    file = environ.get("TFRING_SECRET_FILE")
+    return read_secret_file(Path(file)) if text is None and file else text
 
 
 def find_secret(

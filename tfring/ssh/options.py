@@ -13,10 +13,12 @@ class SshOptions:
     port: int | None = None
     identity_file: str | None = None
     connect_seconds: float = 60.0
+    silence_seconds: float = 45.0  # after so long without an answer ssh ends the connection
 
     def command(self, host: str, remote: list[str]) -> list[str]:
         """Returns the command line that runs ``remote`` on ``host``. It contains no secret."""
-        words = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15"]
+        words = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveCountMax=3"]
+        words += ["-o", f"ServerAliveInterval={max(1, round(self.silence_seconds / 3))}"]
         words += ["-o", f"ConnectTimeout={max(1, round(self.connect_seconds))}"]
         if self.port is not None:
             words += ["-p", str(self.port)]

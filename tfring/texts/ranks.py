@@ -8,6 +8,8 @@ from collections.abc import Iterable
 _NAMED = 4
 # Of more numbers and ranges than this the rest is only counted.
 _MOST = 16
+# No job has so many ranks.
+_MOST_RANKS = 1_000_000
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
@@ -37,6 +39,24 @@ def rank_ranges(ranks: Iterable[int]) -> str:
         ranks: In any order.
     """
     return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in _runs(ranks))
+
+
+def parse_ranks(text: str) -> set[int]:
+    """Returns the ranks that "0,3-5" names, as rank_ranges() writes them.
+
+    Raises:
+        ValueError: The text has another form.
+    """
+    ranks: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError("it has to be ranks and ranges of them, as 0,3-5")
+        begin, end = int(first), int(last or first)
+        if end < begin or end >= _MOST_RANKS:
+            raise ValueError(f"{part.strip()} is no range of ranks: the smaller one comes first")
+        ranks.update(range(begin, end + 1))
+    return ranks
 
 
 def listed(parts: list[str]) -> str:

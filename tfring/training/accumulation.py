@@ -90,6 +90,12 @@ class LocalGradientAggregationHelper:
         self._eager: _State | None = None
         self._is_update: Any = None
 
+    @property
+    def variables(self) -> list[Any]:
+        """What was accumulated, and in how many passes; not in TF1 graphs."""
+        state = self._eager
+        return [] if state is None else [state.counter, *state.sums.values()]
+
     def register_local_var(self, var: Any) -> None:
         """Makes the gradient of a variable stay this rank's own."""
         self.local.register(var)

@@ -25,8 +25,8 @@ import tensorflow as tf
 
 from tfring import process_sets, topology
 from tfring.collectives import allreduce, buckets, sparse
-from tfring.ops import arguments, reduce_ops, xla
-from tfring.training import double_reduction
+from tfring.ops import arguments, reduce_ops, topology_ops, xla
+from tfring.training import double_reduction, gate
 from tfring.training.local_variables import LocalVariables, variable_key
 from tfring.training.options import ReduceOptions, call_hook
 from tfring.training.reduction_record import reductions
@@ -140,9 +140,10 @@ class GradientReducer:
             gradients = [_divided(gradient, divisor) for gradient in gradients]
         gradients = call_hook(options.before_reduce, gradients, variables)
         if included:
-            gradients = self._reduce_buckets(call, gradients)
+            gradients = gate.behind_all(self._reduce_buckets(call, gradients))
         else:
             gradients = [sparse.with_distinct_rows(gradient) for gradient in gradients]
+            gradients = _while_outside(gradients, process_sets.checked_id(options.members))
         gradients = call_hook(options.after_reduce, gradients, variables)
         if divisor is not None:
             gradients = [sparse.times(gradient, divisor) for gradient in gradients]
@@ -186,8 +187,9 @@ class GradientReducer:
         begun: list[_Finish] = []
         for bucket in cut:
             # Nothing of the step is left to be computed while the last bucket is reduced, so its op
-            # need not wait for the results.
-            call = dataclasses.replace(call, early=bucket is cut[-1])
+            # need not wait for the results; behind a gate it has to have succeeded.
+            last = bucket is cut[-1] and not gate.wanted()
+            call = dataclasses.replace(call, early=last)
             begun.append(call.begin_bucket(bucket, gradients, layout))
             if not xla.compiling():
                 begun.pop()(results)
@@ -349,6 +351,21 @@ class _Reduction:
 
 def _divided(gradient: Any, scale: Any) -> Any:
     return sparse.times(gradient, 1.0 / tf.cast(scale, tf.float64))
+
+
+def _while_outside(gradients: list[Any], process_set_id: int) -> list[Any]:
+    """The gradients of a rank outside of the process set; in a graph as long as the set exists.
+
+    The graph holds nothing else of the set: after another init, where this rank may be in it, the
+    other members would wait for this rank.
+    """
+    if tf.executing_eagerly():
+        return gradients
+    with tf.control_dependencies([topology_ops.process_set_included_op(process_set_id)]):
+        return [
+            g if g is None else tf.nest.map_structure(tf.identity, g, expand_composites=True)
+            for g in gradients
+        ]
 
 
 def _kind(gradient: Any) -> str:

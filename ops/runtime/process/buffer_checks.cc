@@ -1,5 +1,6 @@
 #include "ops/runtime/process/buffer_checks.h"
 
+#include <algorithm>
 #include <string>
 
 namespace tfring {
@@ -41,6 +42,21 @@ Status CheckBuffers(const Request& request, const LocalCall& call, Rank self) {
                      std::to_string(bytes) + " bytes of shape " + ShapeString(request.shapes[t]));
   }
   return OkStatus();
+}
+
+Status CheckDirection(const Request& request, const LocalCall& call, Rank self) {
+  if (request.kind != CollectiveKind::kSendRecv) return OkStatus();
+  const bool has_input = std::any_of(call.buffers.begin(), call.buffers.end(),
+                                     [](const TensorBuffer& buffer) { return buffer.input; });
+  const bool receives = call.allocate && !has_input;
+  const bool sends = !call.allocate && !call.buffers.empty();
+  const bool wrong = (self == request.root && receives) || (self == request.peer && sends);
+  if (!wrong) return OkStatus();
+  return Wrong(request, std::string(receives ? "recv" : "send") + " was called on rank " +
+                            std::to_string(self) + ", which is the one that " +
+                            (receives ? "sends" : "receives") +
+                            ". A function that was traced before another init() has the ranks of "
+                            "that time: trace it again");
 }
 
 }  // namespace tfring

@@ -11,6 +11,10 @@ namespace tfring {
 // if `allocate` is missing although the kind needs it. Pure.
 Status CheckBuffers(const Request& request, const LocalCall& call, Rank self);
 
+// InvalidArgument if a send is made by the rank that receives, or the other way round, as by a
+// function that was traced when this rank had another number. Pure.
+Status CheckDirection(const Request& request, const LocalCall& call, Rank self);
+
 }  // namespace tfring
 
 #endif  // TFRING_OPS_RUNTIME_PROCESS_BUFFER_CHECKS_H_

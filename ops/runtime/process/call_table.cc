@@ -1,6 +1,7 @@
 #include "ops/runtime/process/call_table.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "ops/runtime/base/check.h"
 #include "ops/runtime/base/clock.h"
@@ -172,6 +173,23 @@ std::vector<FinishedCall> CallTable::TakeAll(const Status& status) {
   }
   submissions_.clear();
   plans_.clear();
+  return finished;
+}
+
+std::vector<FinishedCall> CallTable::TakeWaiting(const Status& status) {
+  std::vector<FinishedCall> finished;
+  const TimePoint now = MonotonicNow();
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::unordered_set<CallId> running;
+  for (const auto& [sequence, plan] : plans_) {
+    running.insert(plan.calls.begin(), plan.calls.end());
+  }
+  for (auto it = calls_.begin(); it != calls_.end();) {
+    const auto next = std::next(it);
+    if (running.count(it->first) == 0) finished.push_back(Remove(it, status, now));
+    it = next;
+  }
+  submissions_.clear();
   return finished;
 }
 

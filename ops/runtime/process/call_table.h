@@ -92,6 +92,8 @@ class CallTable {
   // Takes one call, if it is still there; or all.
   std::optional<FinishedCall> Take(CallId id, Status status);
   std::vector<FinishedCall> TakeAll(const Status& status);
+  // All that no running plan uses. The engine, which knows them too, is not asked any more.
+  std::vector<FinishedCall> TakeWaiting(const Status& status);
 
   // The process sets that have a call in the table, with the newest attempt of theirs that has one.
   std::map<ProcessSetId, uint64_t> AttemptsInUse() const;

@@ -6,6 +6,8 @@
 namespace tfring {
 namespace {
 
+thread_local bool is_completion_thread = false;
+
 // Destroys the call, with all that it holds, before the next one begins.
 void RunDone(FinishedCall finished) {
   if (finished.call.done) finished.call.done(finished.status);
@@ -29,7 +31,10 @@ Status CompletionThread::Start() {
   return thread_.Start("tfring-complete", [queue = queue_] { Run(queue.get()); });
 }
 
+bool CompletionThread::IsAny() { return is_completion_thread; }
+
 void CompletionThread::Run(Queue* queue) {
+  is_completion_thread = true;
   std::unique_lock<std::mutex> lock(queue->mutex);
   for (;;) {
     while (queue->calls.empty() && !queue->stopping) {

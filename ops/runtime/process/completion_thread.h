@@ -33,6 +33,8 @@ class CompletionThread {
   bool Stop(TimePoint deadline);
 
   bool IsCurrent() const { return thread_.IsCurrent(); }
+  // Whether the caller is such a thread, of any generation.
+  static bool IsAny();
   int64_t wakeups() const;
 
  private:

@@ -13,6 +13,7 @@ namespace {
 
 // For peers to read the last frames, and to close their side.
 constexpr Duration kCloseLimit = 2 * kSecond;
+constexpr Duration kAbandonedCloseLimit = kSecond / 4;
 
 // "0: 0-3; 1: 0, 2", as tfring/recorder/process_sets.py reads it.
 std::string SetsText(const ProcessSets& sets) {
@@ -37,7 +38,8 @@ ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport
       notes_(notes),
       recorder_(recorder),
       transport_(std::move(transport)),
-      sets_(std::make_shared<const ProcessSets>(engine_.process_sets())) {}
+      sets_(std::make_shared<const ProcessSets>(engine_.process_sets())),
+      health_(std::make_shared<const GenerationHealth>()) {}
 
 ControlLoop::~ControlLoop() = default;
 
@@ -93,13 +95,26 @@ void ControlLoop::RequestShutdown(const std::string& error) {
   WakeIfAsleep();
 }
 
+void ControlLoop::Abandon(const Status& why) {
+  {
+    std::lock_guard<std::mutex> lock(inbox_mutex_);
+    if (inbox_.abandon.ok()) inbox_.abandon = why;
+  }
+  WakeIfAsleep();
+}
+
+Status ControlLoop::AbandonedFor() const {
+  std::lock_guard<std::mutex> lock(inbox_mutex_);
+  return inbox_.abandon;
+}
+
 void ControlLoop::WakeIfAsleep() {
   if (asleep_.exchange(false)) transport_->Wake();
 }
 
 bool ControlLoop::InboxEmpty() const {
   std::lock_guard<std::mutex> lock(inbox_mutex_);
-  return inbox_.completions.empty() && !inbox_.shutdown;
+  return inbox_.completions.empty() && !inbox_.shutdown && inbox_.abandon.ok();
 }
 
 void ControlLoop::Sleep(std::vector<ControlEvent>* events) {
@@ -129,6 +144,8 @@ void ControlLoop::Run() {
   bool finished = false;
   std::vector<ControlEvent> control;
   while (!finished) {
+    const Status abandoned = AbandonedFor();
+    if (!abandoned.ok()) return Abandoned(abandoned);
     const TimePoint now = MonotonicNow();
     EngineEffects effects = engine_.Step(now, Gather(std::exchange(control, {})));
     if (Recorder* recorder = Recording(recorder_)) {
@@ -150,8 +167,12 @@ void ControlLoop::Apply(EngineEffects effects) {
   for (auto& [to, frame] : effects.frames) transport_->Send(to, std::move(frame));
   if (effects.process_sets != nullptr) {
     runs_->KeepOnly(*effects.process_sets);
-    std::lock_guard<std::mutex> lock(sets_mutex_);
+    std::lock_guard<std::mutex> lock(state_mutex_);
     sets_ = std::move(effects.process_sets);
+  }
+  if (effects.health != nullptr) {
+    std::lock_guard<std::mutex> lock(state_mutex_);
+    health_ = std::move(effects.health);
   }
   for (const PlanRun& run : effects.runs) StartPlan(run);
   if (effects.abort) backend_->Abort(std::move(*effects.abort));
@@ -233,8 +254,13 @@ void ControlLoop::Count(const std::vector<TensorBuffer>& buffers, size_t calls) 
 }
 
 std::shared_ptr<const ProcessSets> ControlLoop::process_sets() const {
-  std::lock_guard<std::mutex> lock(sets_mutex_);
+  std::lock_guard<std::mutex> lock(state_mutex_);
   return sets_;
+}
+
+std::shared_ptr<const GenerationHealth> ControlLoop::health() const {
+  std::lock_guard<std::mutex> lock(state_mutex_);
+  return health_;
 }
 
 ControlLoop::Counts ControlLoop::counts() const {
@@ -265,6 +291,15 @@ void ControlLoop::DropBackend(const Status& why) {
     backend = std::move(backend_);
   }
   backend.reset();  // joins its threads and closes the data streams
+}
+
+void ControlLoop::Abandoned(const Status& why) {
+  const Status told = notes_->Added(why);
+  completions_->Push(table_->TakeWaiting(told));
+  // A backend that is told of a lost rank waits for nobody when it closes its connections.
+  DropBackend(Unavailable(why.message()));
+  completions_->Push(table_->TakeAll(told));
+  transport_->Close(MonotonicNow() + kAbandonedCloseLimit);
 }
 
 void ControlLoop::Leave() {

@@ -52,11 +52,18 @@ class ControlLoop {
 
   // The call table has a new call, or the run table a withdrawal. Any thread.
   void NotifySubmission() { WakeIfAsleep(); }
+  // This rank ends the generation without a goodbye: Run returns soon. Calls that no plan has ended
+  // by then end with `why`, those that the backend has in work when it has let go of their buffers.
+  // The first one counts. Any thread.
+  void Abandon(const Status& why);
   // This rank leaves; Run returns soon. `error` as in EngineEvents. Any thread.
   void RequestShutdown(const std::string& error);
 
   // The process sets as of the last plan that this rank has taken. Any thread.
   std::shared_ptr<const ProcessSets> process_sets() const;
+
+  // As of the last step. Any thread.
+  std::shared_ptr<const GenerationHealth> health() const;
 
   // Whether Run has a reason to go on after RequestShutdown: data has moved since the last call,
   // which left a number in `seen`, or rank 0 plans for others. Any thread.
@@ -80,12 +87,14 @@ class ControlLoop {
     std::vector<Completion> completions;
     bool shutdown = false;
     std::string error;
+    Status abandon;  // not ok: Abandon was called; stays
   };
 
   void OnCompletion(Completion completion);
   void ReportValues(const Completion& completion);
   void WakeIfAsleep();
   bool InboxEmpty() const;
+  Status AbandonedFor() const;  // ok if it was not
   void Sleep(std::vector<ControlEvent>* events);
   EngineEvents Gather(std::vector<ControlEvent> control);
   void Apply(EngineEffects effects);
@@ -95,6 +104,7 @@ class ControlLoop {
                         TimePoint now);
   void Count(const std::vector<TensorBuffer>& buffers, size_t calls);
   void Leave();
+  void Abandoned(const Status& why);
 
   const Rank rank_;
   ValueReports value_reports_;
@@ -113,8 +123,9 @@ class ControlLoop {
   std::atomic<bool> asleep_{false};
   std::atomic<bool> stays_{false};  // EngineEffects::stays of the last step
 
-  mutable std::mutex sets_mutex_;  // guards sets_
+  mutable std::mutex state_mutex_;  // guards sets_ and health_
   std::shared_ptr<const ProcessSets> sets_;
+  std::shared_ptr<const GenerationHealth> health_;
 
   mutable std::mutex inbox_mutex_;  // guards inbox_ and leaving_
   Inbox inbox_;

@@ -1,77 +1,46 @@
 #include "ops/runtime/process/process_runtime.h"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <functional>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
 
-#include "ops/runtime/base/config.h"
+#include "ops/runtime/base/clock.h"
 #include "ops/runtime/base/log.h"
 #include "ops/runtime/base/signals.h"
 #include "ops/runtime/process/call_site.h"
+#include "ops/runtime/process/completion_thread.h"
 #include "ops/runtime/process/factory.h"
+#include "ops/runtime/process/past_generations.h"
 #include "ops/runtime/process/rank_runtime.h"
+#include "ops/runtime/process/start_runtime.h"
 #include "ops/runtime/transport/fork_guard.h"
 
 namespace tfring {
 namespace {
 
+// How long Shutdown waits for abandoned generations.
+constexpr Duration kPastLimit = 5 * kSecond;
+
 Status NotInitialized() {
   return FailedPrecondition("tfring has not been initialized: call init() first");
 }
 
-// The name of this rank's host; "" where the caller has not said it.
-std::string HostOf(const InitOptions& options) {
-  const auto rank = static_cast<size_t>(options.topology.rank);
-  return rank < options.hosts.size() ? options.hosts[rank] : "";
-}
-
-// A record in memory is better than none, and no reason not to train.
-std::unique_ptr<Recorder> MakeRecorder(const InitOptions& options) {
-  const RecordOptions& wanted = options.record;
-  const Topology& topology = options.topology;
-  if (!wanted.enabled) return nullptr;
-  RecordIdentity identity{wanted.path,   wanted.job,          HostOf(options), wanted.boot,
-                          topology.rank, topology.local_rank, topology.size};
-  Result<std::unique_ptr<Recorder>> made = Recorder::Create(identity);
-  if (!made.ok() && !identity.path.empty()) {
-    TFRING_LOG(kWarning) << made.status().message()
-                         << ": what this rank does can be seen while it runs only; set "
-                            "TFRING_RECORD_DIR to a folder with room";
-    identity.path.clear();
-    made = Recorder::Create(identity);
-  }
-  return made.ok() ? std::move(*made) : nullptr;
-}
-
-Result<std::shared_ptr<RankRuntime>> StartRuntime(InitOptions* options, Connections connections) {
-  Result<Config> config = ParseConfig(options->config);
-  if (!config.ok()) return config.status();
-  ConfigureLog(*config);
-  SetLogIdentity({options->topology.rank, options->topology.size, HostOf(*options)});
-  const Duration limit = static_cast<Duration>(options->start_timeout_seconds * kSecond);
-  std::unique_ptr<Recorder> recorder;
-  if (options->hosts.empty() ||
-      options->hosts.size() == static_cast<size_t>(options->topology.size)) {
-    recorder = MakeRecorder(*options);
-  }
-  Result<RankRuntimeParts> parts = ChooseParts(options->topology, std::move(options->hosts),
-                                               std::move(connections), *config, limit);
-  if (!parts.ok()) return parts.status();
-  parts->recorder = std::move(recorder);
-  parts->keep_record = options->record.keep;
-  Result<std::unique_ptr<RankRuntime>> runtime = RankRuntime::Start(std::move(*parts));
-  if (!runtime.ok()) return runtime.status();
-  return std::shared_ptr<RankRuntime>(std::move(*runtime));
-}
-
-bool Same(const Topology& a, const Topology& b) {
-  return a.rank == b.rank && a.size == b.size && a.local_rank == b.local_rank &&
-         a.local_size == b.local_size && a.cross_rank == b.cross_rank &&
-         a.cross_size == b.cross_size;
+void AddHealth(const RankRuntime& runtime, GenerationState* state) {
+  const std::shared_ptr<const GenerationHealth> health = runtime.health();
+  state->error = health->error;
+  state->lost = health->lost;
+  state->departed = health->departed;
+  state->failed_here = runtime.failed_here();
+  state->failed_elsewhere = runtime.failed_elsewhere();
 }
 
 }  // namespace
@@ -81,9 +50,12 @@ bool Same(const Topology& a, const Topology& b) {
 struct ProcessRuntime::Impl {
   enum class Phase { kDown, kStarting, kUp, kStopping };
 
-  std::shared_ptr<RankRuntime> Current() const {
+  // Null in a forked child, and if another generation is up than that of this number (0: any).
+  std::shared_ptr<RankRuntime> Current(uint64_t generation = 0) const {
+    if (ForkGuard::InForkedChild()) return nullptr;
     std::lock_guard<std::mutex> lock(mutex);
-    return phase == Phase::kUp ? runtime : nullptr;
+    const bool wanted = generation == 0 || generation == state.number;
+    return phase == Phase::kUp && wanted ? runtime : nullptr;
   }
 
   void EnterPhase(Phase next) {
@@ -94,12 +66,13 @@ struct ProcessRuntime::Impl {
 
   // From kStopping to kDown.
   void Stop(const std::string& error) {
-    runtime->Shutdown(error);  // nobody else touches the pointer in this phase
+    runtime->Shutdown(error);  // nobody else changes the pointer in this phase
     FlushLog(kSecond);         // the process may now end without running what is left for its exit
     ForkGuard::RuntimeEnded();
     std::shared_ptr<RankRuntime> ended;
     std::lock_guard<std::mutex> lock(mutex);
     ended.swap(runtime);
+    EndState(*ended, state.phase == GenerationState::Phase::kDown ? state.error : OkStatus());
     phase = Phase::kDown;
     changed.notify_all();
   }
@@ -108,15 +81,11 @@ struct ProcessRuntime::Impl {
   Status Start(InitOptions* options, Connections connections) {
     try {
       ForkGuard::RuntimeStarts();
-      {
-        std::lock_guard<std::mutex> lock(mutex);
-        if (Remembered(options->topology) == nullptr) {
-          topologies.push_back(std::make_unique<const Topology>(options->topology));
-        }
-      }
+      past.Remember(options->topology);
       Result<std::shared_ptr<RankRuntime>> started = StartRuntime(options, std::move(connections));
       if (!started.ok()) return started.status();
-      runtime = std::move(*started);  // nobody else touches the pointer in this phase
+      std::lock_guard<std::mutex> lock(mutex);
+      runtime = std::move(*started);
       return OkStatus();
     } catch (const std::exception& error) {
       return Internal("rank " + std::to_string(options->topology.rank) +
@@ -125,23 +94,58 @@ struct ProcessRuntime::Impl {
     }
   }
 
-  // The same pointer for the same topology, so that many inits take no more memory than one. Null
-  // if there has been none like it. Under `mutex`.
-  const Topology* Remembered(const Topology& wanted) const {
-    for (const std::unique_ptr<const Topology>& known : topologies) {
-      if (Same(*known, wanted)) return known.get();
-    }
-    return nullptr;
-  }
-
   bool InsideDone() const { return runtime != nullptr && runtime->OnCompletionThread(); }
 
-  mutable std::mutex mutex;  // guards phase, runtime and topologies
+  // The present generation is over, or about to be. `own`: this rank's reason, where it has one.
+  // Under `mutex`.
+  void EndState(const RankRuntime& ended, const Status& own) {
+    AddHealth(ended, &state);
+    state.phase = GenerationState::Phase::kDown;
+    if (state.error.ok()) state.error = own;
+    last_set = std::max(last_set, ended.LastProcessSet());
+    past.AddRuns(ended.Runs());
+  }
+
+  // In phase kUp or kStopping, under `mutex`.
+  void Abandon(const std::string& why) {
+    const std::shared_ptr<RankRuntime> ended = runtime;
+    const std::string over = "generation " + std::to_string(state.number) + " is over on rank " +
+                             std::to_string(ended->rank());
+    const GenerationHealth health = *ended->health();
+    const std::string reason = health.error.ok() ? why : health.error.message();
+    const StatusCode code = health.lost.empty() ? StatusCode::kAborted : StatusCode::kUnavailable;
+    const Status later =
+        FailedPrecondition(over + ", call init() to begin the next one: " + reason);
+    const bool stopping = phase == Phase::kStopping;
+    past.Abandoned();
+    const auto gone = [this, stopping] {
+      if (!stopping) ForkGuard::RuntimeEnded();
+      past.Ended();
+    };
+    if (!ended->Abandon(Status(code, over + ": " + reason), later, gone)) past.Ended();
+    EndState(*ended, Aborted(why));
+    if (stopping) return;  // Stop does the rest
+    not_up = later;
+    topology = nullptr;
+    runtime = nullptr;
+    phase = Phase::kDown;
+    changed.notify_all();
+  }
+
+  // Why there is no runtime.
+  Status NotUp() const {
+    std::lock_guard<std::mutex> lock(mutex);
+    return not_up;
+  }
+
+  mutable std::mutex mutex;  // guards phase, runtime, state, not_up and last_set
   std::condition_variable changed;
   Phase phase = Phase::kDown;
   std::shared_ptr<RankRuntime> runtime;
-  // Never removed, because readers of `topology` hold no lock.
-  std::vector<std::unique_ptr<const Topology>> topologies;
+  GenerationState state;  // without what only `runtime` knows while it is up
+  Status not_up = NotInitialized();
+  ProcessSetId last_set = kGlobalProcessSet;  // of past generations
+  PastGenerations past;
   std::atomic<const Topology*> topology{nullptr};  // null when not initialized
   std::atomic<uint64_t> surrounding_run{0};
   std::atomic<bool (*)(uint64_t)> surrounding_is_over{nullptr};
@@ -167,6 +171,11 @@ Status ProcessRuntime::Init(InitOptions options) {
           "tfring is initialized already, or just starting or stopping: call shutdown() before "
           "another init()");
     }
+    if (options.generation != 0 && options.generation <= impl_->state.number) {
+      return InvalidArgument("init got generation " + std::to_string(options.generation) +
+                             ", and this process has had generation " +
+                             std::to_string(impl_->state.number) + ": numbers have to ascend");
+    }
     impl_->phase = Impl::Phase::kStarting;
   }
   const Status started = impl_->Start(&options, std::move(connections));
@@ -176,14 +185,59 @@ Status ProcessRuntime::Init(InitOptions options) {
     return started;
   }
   std::lock_guard<std::mutex> lock(impl_->mutex);
-  impl_->topology = impl_->Remembered(options.topology);
+  const uint64_t next = impl_->state.number + 1;
+  impl_->state = GenerationState();
+  impl_->state.number = options.generation != 0 ? options.generation : next;
+  impl_->state.phase = GenerationState::Phase::kUp;
+  impl_->not_up = NotInitialized();
+  impl_->topology = impl_->past.Remember(options.topology);
   impl_->phase = Impl::Phase::kUp;
   impl_->changed.notify_all();
   return OkStatus();
 }
 
+void ProcessRuntime::Abandon(const std::string& why, uint64_t generation) {
+  if (ForkGuard::InForkedChild()) return;
+  std::shared_ptr<RankRuntime> ended;  // is destroyed without the lock
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  if (impl_->phase != Impl::Phase::kUp && impl_->phase != Impl::Phase::kStopping) return;
+  if (generation != 0 && generation != impl_->state.number) return;
+  ended = impl_->runtime;
+  impl_->Abandon(why);
+}
+
+GenerationState ProcessRuntime::generation() const {
+  if (ForkGuard::InForkedChild()) return GenerationState();
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  GenerationState state = impl_->state;
+  if (impl_->runtime == nullptr || state.phase != GenerationState::Phase::kUp) return state;
+  AddHealth(*impl_->runtime, &state);
+  if (!state.error.ok()) state.phase = GenerationState::Phase::kBroken;
+  return state;
+}
+
+ProcessSetId ProcessRuntime::last_process_set() const {
+  if (ForkGuard::InForkedChild()) return kGlobalProcessSet;
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  if (impl_->runtime == nullptr) return impl_->last_set;
+  return std::max(impl_->last_set, impl_->runtime->LastProcessSet());
+}
+
+int ProcessRuntime::abandoned() const {
+  return ForkGuard::InForkedChild() ? 0 : impl_->past.ending();
+}
+
 void ProcessRuntime::Shutdown(const std::string& error) {
   if (ForkGuard::InForkedChild()) return;
+  ShutDownPresent(error);
+  if (CompletionThread::IsAny()) return;  // it may be what keeps an old generation from its end
+  if (!impl_->past.WaitUntilEnded(MonotonicNow() + kPastLimit)) {
+    TFRING_LOG(kWarning) << impl_->past.ending() << " abandoned generations of this process have "
+                         << "threads that did not end within " << kPastLimit / kSecond << " s";
+  }
+}
+
+void ProcessRuntime::ShutDownPresent(const std::string& error) {
   bool inside_done = false;
   const Topology* last = nullptr;
   {
@@ -234,7 +288,7 @@ std::map<ProcessSetId, std::vector<Rank>> ProcessRuntime::ProcessSets() const {
 Result<std::vector<Rank>> ProcessRuntime::Members(ProcessSetId id) const {
   if (ForkGuard::InForkedChild()) return ForkGuard::ForkedChildError();
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  if (runtime == nullptr) return NotInitialized();
+  if (runtime == nullptr) return impl_->NotUp();
   return runtime->Members(id);
 }
 
@@ -245,26 +299,26 @@ void ProcessRuntime::Enqueue(Request request, LocalCall call) {
   }
   AddCallSite(&request);
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  if (runtime != nullptr) return runtime->Enqueue(std::move(request), std::move(call));
-  if (call.done) call.done(NotInitialized());
+  const Status refused =
+      runtime == nullptr ? impl_->NotUp() : impl_->past.Admit(call.run, request.name);
+  if (refused.ok()) return runtime->Enqueue(std::move(request), std::move(call));
+  if (call.done) call.done(refused);
 }
 
 void ProcessRuntime::BeginRun(uint64_t run, ProcessSetId process_set) {
-  if (ForkGuard::InForkedChild()) return;
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  if (runtime != nullptr) runtime->BeginRun(run, process_set);
+  if (runtime != nullptr && !impl_->past.HasRun(run)) runtime->BeginRun(run, process_set);
 }
 
 void ProcessRuntime::EndRun(uint64_t run) {
-  if (ForkGuard::InForkedChild()) return;
+  if (ForkGuard::InForkedChild() || impl_->past.EndRun(run)) return;
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
   if (runtime != nullptr) runtime->EndRun(run);
 }
 
 void ProcessRuntime::FailRun(uint64_t run, const Status& cause) {
-  if (ForkGuard::InForkedChild()) return;
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  if (runtime != nullptr) runtime->FailRun(run, cause);
+  if (runtime != nullptr && !impl_->past.HasRun(run)) runtime->FailRun(run, cause);
 }
 
 void ProcessRuntime::SetSurroundingRun(uint64_t run) { impl_->surrounding_run = run; }
@@ -284,13 +338,11 @@ void ProcessRuntime::ClearSurroundingRun(uint64_t run) {
 }
 
 uint64_t ProcessRuntime::Attempt(ProcessSetId process_set) const {
-  if (ForkGuard::InForkedChild()) return 0;
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
   return runtime == nullptr ? 0 : runtime->Attempt(process_set);
 }
 
 void ProcessRuntime::CancelCalls(const Status& cause) {
-  if (ForkGuard::InForkedChild()) return;
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
   if (runtime != nullptr) runtime->CancelCalls(cause);
 }
@@ -298,49 +350,43 @@ void ProcessRuntime::CancelCalls(const Status& cause) {
 Result<std::shared_ptr<DeviceStream>> ProcessRuntime::WrapStream(void* stream) {
   if (ForkGuard::InForkedChild()) return ForkGuard::ForkedChildError();
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  if (runtime == nullptr) return NotInitialized();
+  if (runtime == nullptr) return impl_->NotUp();
   return runtime->WrapStream(stream);
 }
 
 void ProcessRuntime::MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds) {
-  if (ForkGuard::InForkedChild()) return;
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
   if (runtime != nullptr) runtime->MarkStep(step, samples, input_nanoseconds);
 }
 
 void ProcessRuntime::PauseRecord(bool paused) {
-  if (ForkGuard::InForkedChild()) return;
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
   if (runtime != nullptr) runtime->PauseRecord(paused);
 }
 
 void ProcessRuntime::Mark(const std::string& text) {
-  if (ForkGuard::InForkedChild()) return;
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
   if (runtime != nullptr) runtime->Mark(text);
 }
 
-void ProcessRuntime::NoteErrors(std::string note, std::string stall) {
-  if (ForkGuard::InForkedChild()) return;
-  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+void ProcessRuntime::NoteErrors(std::string note, std::string stall, uint64_t generation) {
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current(generation);
   if (runtime != nullptr) runtime->NoteErrors(std::move(note), std::move(stall));
 }
 
-WarningBell::Heard ProcessRuntime::WaitForWarning(Duration limit) {
-  if (ForkGuard::InForkedChild()) return WarningBell::Heard::kEnd;
+WarningBell::Heard ProcessRuntime::WaitForWarning(Duration limit, uint64_t generation) {
   std::shared_ptr<WarningBell> bell;
-  if (const std::shared_ptr<RankRuntime> runtime = impl_->Current()) bell = runtime->bell();
+  if (const std::shared_ptr<RankRuntime> runtime = impl_->Current(generation))
+    bell = runtime->bell();
   return bell == nullptr ? WarningBell::Heard::kEnd : bell->Wait(limit);
 }
 
 std::vector<Hop> ProcessRuntime::TakeHops(bool go_on) {
-  if (ForkGuard::InForkedChild()) return {};
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
   return runtime == nullptr ? std::vector<Hop>() : runtime->TakeHops(go_on);
 }
 
 std::map<std::string, int64_t> ProcessRuntime::Counters() const {
-  if (ForkGuard::InForkedChild()) return {};
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
   return runtime == nullptr ? std::map<std::string, int64_t>() : runtime->Counters();
 }

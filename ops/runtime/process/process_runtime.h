@@ -63,6 +63,30 @@ struct Topology {
   int local_size = 1;
   int cross_rank = 0;
   int cross_size = 1;
+
+  bool operator==(const Topology& other) const {
+    return rank == other.rank && size == other.size && local_rank == other.local_rank &&
+           local_size == other.local_size && cross_rank == other.cross_rank &&
+           cross_size == other.cross_size;
+  }
+};
+
+// One life of the runtime in this process, and how it stands, or how it has ended.
+struct GenerationState {
+  enum class Phase {
+    kUp,
+    kBroken,  // a rank was lost or has left, or the runtime failed: not all ranks can meet any more
+    kDown,    // it is over here, or there was none yet
+  };
+  uint64_t number = 0;  // 0: there was none yet
+  Phase phase = Phase::kDown;
+  Status error;                // why it is broken, or was when it ended; why it was abandoned
+  std::vector<Rank> lost;      // ranks whose loss broke it, ascending
+  std::vector<Rank> departed;  // other ranks that have left, ascending
+  // How many steps have failed on this rank first, and how many because they failed on other ranks
+  // or because ranks disagreed. Without those that ended because a rank was gone.
+  uint64_t failed_here = 0;
+  uint64_t failed_elsewhere = 0;
 };
 
 // Everything that init needs, found out by Python. Descriptors are connected, authenticated stream
@@ -77,6 +101,10 @@ struct InitOptions {
   std::map<Rank, std::pair<std::string, std::string>> control_keys;
   std::map<std::string, std::string> config;  // see base/config.h
   double start_timeout_seconds = 60;          // for the peers to answer while Init runs
+  uint64_t generation = 0;  // its number, higher than all before; 0: one more than the last
+  uint64_t nonce = 0;       // see EngineOptions
+  // The highest id that a process set has had on any of the ranks.
+  ProcessSetId last_process_set = kGlobalProcessSet;
   RecordOptions record;
 };
 
@@ -86,14 +114,36 @@ class TFRING_EXPORT ProcessRuntime {
  public:
   static ProcessRuntime& Get();
 
-  // FailedPrecondition if it is initialized already.
+  // FailedPrecondition if it is initialized already; InvalidArgument for the number of an earlier
+  // generation. Does not wait for what is left of an abandoned generation.
   Status Init(InitOptions options);
 
   // Stops admission, lets plans that are running end, completes all else with Cancelled, says
   // goodbye to the peers, joins the threads. Does nothing when not initialized. `error` is the
   // exception with which this process ends, as "ValueError: bad", or "": the errors of the other
   // ranks name it.
+  // Where a generation was abandoned it waits until that has ended, for 5 s at most.
   void Shutdown(const std::string& error = "");
+
+  // Ends the generation of this number, 0 for the present one, at once: without a goodbye, and
+  // without waiting for anything. Init may follow at once, which starts a new one. All calls end
+  // exactly once: those that have no outcome with Unavailable that names the lost ranks, or with
+  // Aborted and, if all ranks are there, `why`; those whose data is on its way as soon as the
+  // runtime has let go of their buffers; later ones with FailedPrecondition. The old runtime ends
+  // by itself and has no part in the new one: runs that began in it are refused there. A Shutdown
+  // that is under way is cut short. Does nothing if no such generation is up. From any thread, also
+  // in a `done`.
+  void Abandon(const std::string& why, uint64_t generation = 0);
+
+  // Of the present generation, or the last one. Before a call ends because a rank was lost or has
+  // left, that is known here.
+  GenerationState generation() const;
+
+  // The highest id that a process set has had in this process, 0 if there was none.
+  ProcessSetId last_process_set() const;
+
+  // How many abandoned generations have not ended yet.
+  int abandoned() const;
 
   bool initialized() const;
 
@@ -160,11 +210,12 @@ class TFRING_EXPORT ProcessRuntime {
 
   // From now on errors that concern several ranks (they disagree, one is lost or has left, a stall
   // has lasted too long) end with `note`; before it those of stalls have `stall`. "": nothing.
-  void NoteErrors(std::string note, std::string stall);
+  // Of the generation of this number; 0: of the present one.
+  void NoteErrors(std::string note, std::string stall, uint64_t generation = 0);
   // Blocks until the runtime has warned, of a stall say, or has learnt that nothing runs any more,
   // a rank being lost, for `limit` at most, or until it is shut down; kEnd also where it does not
-  // run.
-  WarningBell::Heard WaitForWarning(Duration limit);
+  // run. `generation` as in NoteErrors: kEnd if that is over.
+  WarningBell::Heard WaitForWarning(Duration limit, uint64_t generation = 0);
 
   // "bytes_sent", "control_wakeups", "data_wakeups", "completion_wakeups", "plans", "collectives"
   // (calls that were part of a plan), "tensors", "forwarded" (outputs in place of their inputs),
@@ -174,6 +225,7 @@ class TFRING_EXPORT ProcessRuntime {
  private:
   ProcessRuntime();
   ~ProcessRuntime() = delete;
+  void ShutDownPresent(const std::string& error);
   struct Impl;
   Impl* impl_;
 };

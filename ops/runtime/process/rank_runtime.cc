@@ -1,6 +1,7 @@
 #include "ops/runtime/process/rank_runtime.h"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <string>
 #include <utility>
@@ -23,6 +24,8 @@ namespace {
 constexpr Duration kJoinLimit = 5 * kSecond;
 // Left for a `done` that is running, even if the control thread used up kJoinLimit.
 constexpr Duration kLastDoneLimit = kSecond / 2;
+// Nobody waits for a `done` of an abandoned generation but its own threads.
+constexpr Duration kAbandonedDoneLimit = 24 * 3600 * kSecond;
 
 Status StartBackend(const RankRuntimeParts& parts, ControlLoop* loop) {
   SignalsBlocked for_its_threads;
@@ -48,9 +51,12 @@ struct RankRuntime::Core {
   // After the threads that write to the record have ended.
   void EndRecord(const std::string& error) {
     if (recorder == nullptr) return;
-    const bool failed = !error.empty();
-    recorder->Event(EventType::kShutdown, StatusCode::kOk, 0, error);
+    const bool failed = !error.empty() || !why_abandoned.ok();
     const bool broken = recorder->header().state == static_cast<int32_t>(RankState::kFailed);
+    if (!why_abandoned.ok() && !broken) {
+      recorder->Event(EventType::kAbort, why_abandoned.code(), 0, why_abandoned.message());
+    }
+    recorder->Event(EventType::kShutdown, StatusCode::kOk, 0, error);
     recorder->State(failed || broken ? RankState::kFailed : RankState::kLeft);
     if (!failed && !broken && !keep_record) recorder->RemoveFile();
   }
@@ -64,6 +70,17 @@ struct RankRuntime::Core {
   ErrorNotes notes;
   decltype(RankRuntimeParts::wrap_stream) wrap_stream;
   std::unique_ptr<ControlLoop> loop;
+
+  // Who ends it, decided once: whoever calls Shutdown, or, for Abandon, the control thread.
+  enum class Ender { kNobody, kShutdown, kControlThread };
+  bool EndBy(Ender who) {
+    Ender nobody = Ender::kNobody;
+    return ender.compare_exchange_strong(nobody, who);
+  }
+  std::atomic<Ender> ender{Ender::kNobody};
+  // Of Abandon: written before the control thread hears of it, and used by that alone.
+  Status why_abandoned;
+  std::function<void()> gone;
 };
 
 Result<std::unique_ptr<RankRuntime>> RankRuntime::Start(RankRuntimeParts parts) {
@@ -77,7 +94,8 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::Start(RankRuntimeParts parts) 
   TFRING_RETURN_IF_ERROR(core->completions.Start());
   Status started = StartBackend(parts, core->loop.get());
   if (started.ok()) {
-    started = runtime->control_thread_.Start("tfring-control", [core] { core->loop->Run(); });
+    started = runtime->control_thread_.Start(
+        "tfring-control", [core]() mutable { RunControlThread(std::move(core)); });
     if (!started.ok()) core->loop->DropBackend(started);
   }
   if (!started.ok()) {
@@ -88,6 +106,16 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::Start(RankRuntimeParts parts) 
   return runtime;
 }
 
+void RankRuntime::RunControlThread(std::shared_ptr<Core> core) {
+  core->loop->Run();
+  if (core->ender != Core::Ender::kControlThread) return;
+  core->completions.Stop(MonotonicNow() + kAbandonedDoneLimit);
+  core->EndRecord("");
+  const std::function<void()> gone = std::move(core->gone);
+  core.reset();
+  if (gone) gone();
+}
+
 RankRuntime::RankRuntime(std::shared_ptr<Core> core, Rank rank)
     : rank_(rank), core_(std::move(core)), shut_down_(true) {}
 
@@ -95,6 +123,8 @@ RankRuntime::~RankRuntime() { Shutdown(); }
 
 // All checks that a call has to pass on its own rank.
 Status RankRuntime::Admit(Request* request, LocalCall* call) {
+  const Status direction = CheckDirection(*request, *call, rank_);
+  if (!direction.ok()) Refuse(direction, request);
   TFRING_RETURN_IF_ERROR(AdmitRequest(*core_->loop->process_sets(), rank_, request));
   if (request->refusal.empty()) {
     const Status fits = CheckBuffers(*request, *call, rank_);
@@ -122,7 +152,10 @@ void RankRuntime::BeginRun(uint64_t run, ProcessSetId process_set) {
 void RankRuntime::EndRun(uint64_t run) { core_->runs.End(run); }
 
 void RankRuntime::FailRun(uint64_t run, const Status& cause) {
-  if (core_->runs.Fail(run, cause)) core_->loop->NotifySubmission();
+  const bool whole = health()->error.ok();  // else the run fails because a rank is gone
+  if (!core_->runs.Fail(run, cause)) return;
+  core_->loop->NotifySubmission();
+  if (whole) ++failed_here_;
 }
 
 void RankRuntime::CancelCalls(const Status& cause) {
@@ -133,10 +166,13 @@ uint64_t RankRuntime::Attempt(ProcessSetId process_set) const {
   return core_->runs.Attempt(process_set);
 }
 
+uint64_t RankRuntime::failed_elsewhere() const { return core_->runs.left_for_others(); }
+
 void RankRuntime::Shutdown(const std::string& error) {
   std::lock_guard<std::mutex> lock(shutdown_mutex_);
   if (shut_down_) return;
   shut_down_ = true;
+  if (!core_->EndBy(Core::Ender::kShutdown)) return;  // abandoned: it ends by itself
   core_->bell->Close();
   TimePoint deadline = MonotonicNow() + kJoinLimit;
   core_->table.CloseAdmission(
@@ -156,6 +192,28 @@ void RankRuntime::Shutdown(const std::string& error) {
   }
   core_->EndRecord(error);
 }
+
+bool RankRuntime::Abandon(const Status& why, const Status& later, std::function<void()> gone) {
+  core_->table.CloseAdmission(later);
+  const bool ends_itself = core_->EndBy(Core::Ender::kControlThread);
+  if (ends_itself) {
+    core_->why_abandoned = why;
+    core_->gone = std::move(gone);
+  }
+  core_->bell->Close();
+  core_->loop->Abandon(why);
+  return ends_itself;
+}
+
+std::shared_ptr<const GenerationHealth> RankRuntime::health() const {
+  return core_->loop->health();
+}
+
+ProcessSetId RankRuntime::LastProcessSet() const {
+  return core_->loop->process_sets()->NextId() - 1;
+}
+
+std::vector<uint64_t> RankRuntime::Runs() const { return core_->runs.Runs(); }
 
 std::map<ProcessSetId, std::vector<Rank>> RankRuntime::AllProcessSets() const {
   return core_->loop->process_sets()->all();

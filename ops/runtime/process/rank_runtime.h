@@ -1,6 +1,7 @@
 #ifndef TFRING_OPS_RUNTIME_PROCESS_RANK_RUNTIME_H_
 #define TFRING_OPS_RUNTIME_PROCESS_RANK_RUNTIME_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -48,6 +49,9 @@ class RankRuntime {
   void FailRun(uint64_t run, const Status& cause);
   void CancelCalls(const Status& cause);
   uint64_t Attempt(ProcessSetId process_set) const;
+  // See GenerationState.
+  uint64_t failed_here() const { return failed_here_; }
+  uint64_t failed_elsewhere() const;
 
   // Refuses new calls, says goodbye, waits for running plans as long as data moves, cancels all
   // else and joins the threads. Where nothing moves that takes 10 s at most; with plans on devices
@@ -55,6 +59,20 @@ class RankRuntime {
   // without it. A second call waits for the first. Not from a
   // `done`. `error` as in ProcessRuntime.
   void Shutdown(const std::string& error = "");
+
+  // Ends the generation here without a goodbye, and returns at once. Calls end with `why`, those
+  // that come later with `later`; if they are on their way to the other ranks, as soon as their
+  // buffers are not used any more. The threads end by themselves, also after the end of this
+  // object; then `gone` is called, on one of them. False if it will not be: Shutdown, which waits
+  // for less now, or Abandon was called before. From anywhere, also a `done`.
+  bool Abandon(const Status& why, const Status& later, std::function<void()> gone = nullptr);
+  Rank rank() const { return rank_; }
+  // What is known of the end of the generation.
+  std::shared_ptr<const GenerationHealth> health() const;
+  // The highest id that a process set has had, also in generations before.
+  ProcessSetId LastProcessSet() const;
+  // Those that have begun here and are not over.
+  std::vector<uint64_t> Runs() const;
 
   // As ProcessRuntime.
   std::map<ProcessSetId, std::vector<Rank>> AllProcessSets() const;
@@ -78,6 +96,7 @@ class RankRuntime {
 
  private:
   struct Core;
+  static void RunControlThread(std::shared_ptr<Core> core);
   RankRuntime(std::shared_ptr<Core> core, Rank rank);
   Status Admit(Request* request, LocalCall* call);
 
@@ -86,6 +105,7 @@ class RankRuntime {
   WorkerThread control_thread_;
   std::mutex shutdown_mutex_;  // held during Shutdown; guards shut_down_
   bool shut_down_ = false;
+  std::atomic<uint64_t> failed_here_{0};
 };
 
 }  // namespace tfring

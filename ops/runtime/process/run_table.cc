@@ -108,6 +108,12 @@ void RunTable::OnLeft(const AttemptEnd& end) {
   if (left.attempt != end.attempt) return;  // a run of this rank failed at the same time
   ++left.attempt;
   left.error = end.error;
+  ++left_for_others_;
+}
+
+uint64_t RunTable::left_for_others() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return left_for_others_;
 }
 
 void RunTable::KeepOnly(const ProcessSets& sets) {
@@ -126,6 +132,13 @@ void RunTable::Drain(std::vector<Withdrawal>* out) {
 bool RunTable::HasWithdrawals() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return !withdrawals_.empty();
+}
+
+std::vector<uint64_t> RunTable::Runs() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<uint64_t> runs;
+  for (const auto& [run, state] : runs_) runs.push_back(run);
+  return runs;
 }
 
 size_t RunTable::size() const {

@@ -38,6 +38,9 @@ class RunTable {
   // In which attempt of the set this rank is.
   uint64_t Attempt(ProcessSetId set) const;
 
+  // How many attempts, of any set, this rank has left because of what happened on others.
+  uint64_t left_for_others() const;
+
   // Whether a run that fails with a call of the set may be under way: one that Begin told of.
   bool InRun(ProcessSetId set) const;
 
@@ -54,6 +57,7 @@ class RunTable {
 
   // Runs that it knows: those that have begun, and some that have failed.
   size_t size() const;
+  std::vector<uint64_t> Runs() const;
 
  private:
   struct Set {
@@ -75,6 +79,7 @@ class RunTable {
   std::unordered_set<uint64_t> open_;  // of these, those that Begin told of, until End or Fail
   std::deque<uint64_t> failed_;        // runs that have failed, the oldest first
   std::vector<Withdrawal> withdrawals_;
+  uint64_t left_for_others_ = 0;
 };
 
 }  // namespace tfring

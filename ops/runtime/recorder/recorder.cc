@@ -22,12 +22,13 @@ constexpr int kSlotTries = 64;
 
 std::atomic<uint64_t> generations{0};
 
-// Copies what fits: of a longer text its beginning and its end, where names differ.
+// Copies what fits: of a longer text its beginning and its end, where names differ. Nothing is left
+// of what the slot had before: readers compare whole fields.
 template <size_t kSize>
 void CopyText(std::string_view text, char (&field)[kSize]) {
   if (text.size() <= kSize) {
     std::memcpy(field, text.data(), text.size());
-    if (text.size() < kSize) field[text.size()] = '\0';
+    std::memset(field + text.size(), 0, kSize - text.size());
     return;
   }
   constexpr size_t kEnd = kSize / 2;

@@ -137,6 +137,27 @@ TEST(SendAndReceive) {
   }
 }
 
+// As by functions that were traced when each rank was the other one.
+TEST(ARankThatSendsWhereItReceivesIsToldSo) {
+  Job job(2, Link::kTcp);
+  Calls calls;
+  for (Rank r = 0; r < 2; ++r) {
+    calls.push_back(Bare(CollectiveKind::kSendRecv, "m"));
+    Call& call = *calls.back();
+    call.request.root = 0;
+    call.request.peer = 1;
+    if (r == 1) call.Tensor({3}, 1.0f);
+    LocalCall local = call.MakeLocalCall();
+    if (r == 1) local.allocate = nullptr;
+    job[r].Enqueue(call.request, std::move(local));
+  }
+  for (auto& call : calls) {
+    const Status status = call->Wait();
+    EXPECT_TRUE(status.code() == StatusCode::kInvalidArgument);
+    EXPECT_CONTAINS(status.message(), "trace it again");
+  }
+}
+
 // A refused call ends on all ranks, with the reason and the rank, and the next one works.
 TEST(ARefusalIsHeardByAll) {
   for (Link link : {Link::kInProcess, Link::kTcp}) {

@@ -158,6 +158,25 @@ TEST(JoinedRanksTakeNoPart) {
   }
 }
 
+// A function that was traced before names a set that does not exist now, and no other one.
+TEST(IdsOfEarlierGenerationsAreNotUsedAgain) {
+  Job job(2, Link::kInProcess, Config(), kNoRank,
+          [](RankRuntimeParts* parts) { parts->engine.last_process_set = 6; });
+  EXPECT_EQ(job[0].LastProcessSet(), 6);
+  EXPECT_EQ(Add(&job, {1}), 7);
+  EXPECT_EQ(job[1].LastProcessSet(), 7);
+  const Calls old = SumIn(&job, 6, {0, 1}, "old");
+  for (const auto& call : old) {
+    const Status status = call->Wait();
+    EXPECT_TRUE(status.code() == StatusCode::kInvalidArgument);
+    EXPECT_CONTAINS(status.message(), "there is no process set 6");
+    EXPECT_CONTAINS(status.message(), "has to be traced again");
+  }
+  Remove(&job, 7);
+  EXPECT_EQ(Add(&job, {0}), 8);
+  EXPECT_EQ(job[0].LastProcessSet(), 8);
+}
+
 TEST(JoiningASetLeavesTheOthersAlone) {
   Job job(3, Link::kTcp);
   const ProcessSetId set = Add(&job, {0, 1});

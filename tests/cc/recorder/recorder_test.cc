@@ -141,6 +141,15 @@ TEST(TheNewestCallsAreKept) {
   EXPECT_EQ(recorder->header().overwritten.load(), uint64_t{0});
 }
 
+TEST(NothingIsLeftOfTheNameThatASlotHadBefore) {
+  auto recorder = InMemory();
+  for (uint64_t i = 1; i <= kCallSlots; ++i) {
+    recorder->Ended(Submit(recorder.get(), "a longer name"), StatusCode::kOk, 2);
+  }
+  const auto& name = recorder->memory().call(Submit(recorder.get(), "x")).name;
+  EXPECT_EQ(std::string(name, sizeof(name)), "x" + std::string(sizeof(name) - 1, '\0'));
+}
+
 TEST(AnOpenCallKeepsItsSlotUntilItEnds) {
   auto recorder = InMemory();
   const uint64_t open = Submit(recorder.get(), "hangs");

@@ -7,7 +7,7 @@ from launcher_tools import run_python
 SCRIPT = """
 import resource
 from tfring.bootstrap import mesh
-from tfring.bootstrap.errors import BootstrapError
+from tfring.handshake.errors import BootstrapError
 
 def limited(soft, hard, rank, size):
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -12,10 +12,10 @@ from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
 from tfring.bootstrap import exchange, hosts, mpi_exchange, records, rendezvous
 from tfring.bootstrap.connect import connect_job
-from tfring.bootstrap.errors import BootstrapError
-from tfring.bootstrap.listener import bind
 from tfring.config import Settings, read_settings
 from tfring.environments import Rendezvous, find_identity
+from tfring.handshake.errors import BootstrapError
+from tfring.handshake.listener import bind
 from tfring.security import sources
 from tfring.security.errors import SecretError
 from tfring.security.secret import job_key

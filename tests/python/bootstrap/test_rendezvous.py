@@ -13,14 +13,15 @@ import time
 import pytest
 from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
-from tfring.bootstrap import auth, exchange, hosts, mesh, records, rendezvous
+from tfring.bootstrap import exchange, hosts, mesh, records, rendezvous
 from tfring.bootstrap.connect import connect_job
-from tfring.bootstrap.connector import connect
-from tfring.bootstrap.errors import BootstrapError
 from tfring.bootstrap.hosts import InterfaceAddress
-from tfring.bootstrap.listener import bind
 from tfring.config import Settings, read_settings
 from tfring.environments import Identity, Rendezvous
+from tfring.handshake import auth
+from tfring.handshake.connector import connect
+from tfring.handshake.errors import BootstrapError
+from tfring.handshake.listener import bind
 from tfring.security.secret import job_key
 
 
@@ -59,6 +60,38 @@ def test_large_jobs_connect_ring_neighbours(connect_all):
     for rank, membership in memberships.items():
         assert set(membership.data_fds) == {(rank - 1) % 5, (rank + 1) % 5}
     talk(memberships, "data_fds")
+
+
+def test_each_generation_has_its_own_keys_and_number(connect_all):
+    """Neither a connection nor a frame of one can be taken for one of another."""
+    settings = Settings(secret=SECRET, start_timeout=20)
+    seen: dict[str, set[object]] = {"key": set(), "nonce": set(), "seals": set()}
+    for _ in range(3):
+        memberships, errors = connect_all(3, settings)
+        assert not errors
+        for name in ("key", "nonce"):
+            (same,) = {getattr(membership, name) for membership in memberships.values()}
+            assert same and same not in seen[name]
+            seen[name].add(same)
+        for membership in memberships.values():
+            for keys in membership.control_keys.values():
+                assert keys.send not in seen["seals"]
+                seen["seals"].add(keys.send)
+
+
+def test_ids_of_process_sets_go_on_where_any_rank_has_been():
+    port = free_port()
+    settings = Settings(secret=SECRET, start_timeout=20)
+    memberships, errors = run_ranks(
+        lambda rank: connect_job(
+            identity(rank, 3, port), settings, {}, last_process_set=[4, 9, 0][rank]
+        ),
+        range(3),
+    )
+    assert not errors
+    assert {membership.last_process_set for membership in memberships.values()} == {9}
+    for membership in memberships.values():
+        close(membership)
 
 
 def test_every_rank_names_those_that_do_not_come():

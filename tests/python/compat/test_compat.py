@@ -28,6 +28,7 @@ def test_names_and_modules(tmp_path, monkeypatch):
         import horovod
         import horovod.keras, horovod.tensorflow, horovod.tensorflow.keras.callbacks
         from horovod.common.process_sets import ProcessSet, global_process_set
+        from horovod.data.data_loader_base import AsyncDataLoaderMixin
         from horovod.tensorflow.compression import Compression
         from horovod.tensorflow.mpi_ops import init, rank, size
         import tfring, tfring.keras
@@ -38,15 +39,17 @@ def test_names_and_modules(tmp_path, monkeypatch):
         assert horovod.keras.DistributedOptimizer is not tfring.keras.DistributedOptimizer
         assert horovod.keras.callbacks.__name__ and horovod.tensorflow.Compression is Compression
         assert global_process_set is tfring.global_process_set
+        assert horovod.data.AsyncDataLoaderMixin is AsyncDataLoaderMixin
+        import horovod.keras.elastic, horovod.tensorflow.keras.elastic
+        for module in (horovod.keras.elastic, horovod.tensorflow.keras.elastic):
+            assert module.KerasState is tfring.keras.elastic.KerasState
+            assert module.run is tfring.elastic.run and module.CommitStateCallback
         assert not hasattr(horovod.tensorflow, "no_such_name")
         names = {}
         exec("from horovod.tensorflow import *", names)
         assert names["allreduce"] is tfring.allreduce
         for name, text in {
-            "horovod.tensorflow.elastic": "not there yet",
-            "horovod.keras.elastic": "not there yet",
             "horovod.torch": "TensorFlow and Keras parts only",
-            "horovod.data": "use a tf.data.Dataset",
             "horovod.tensorflow.data.compute_service": "data service is not there yet",
             "horovod.runner.launch": "tfring run",
             "horovod.tensorflow.gradient_aggregation_eager": "LocalGradientAggregationHelper",
@@ -82,6 +85,13 @@ def test_exceptions_and_helpers(tmp_path):
         from horovod.tensorflow import rank
         from horovod.common import util
         from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+        from horovod.common.elastic import ObjectState, State
+        from horovod.tensorflow import elastic
+        import horovod.tensorflow.elastic, tfring.elastic.loop
+        assert horovod.tensorflow.elastic.run is elastic.run is tfring.elastic.loop.run
+        assert elastic.HorovodInternalError is HorovodInternalError
+        assert elastic.HostsUpdatedInterrupt is HostsUpdatedInterrupt
+        assert issubclass(elastic.TensorFlowKerasState, ObjectState) and elastic.State is State
         assert HostsUpdatedInterrupt(skip_sync=True).skip_sync
         assert issubclass(HorovodInternalError, RuntimeError)
         assert util.num_rank_is_power_2(4) and not util.extension_available("torch")
@@ -251,13 +261,9 @@ def test_every_public_name_is_there_or_says_what_to_use(tf_keras, tmp_path):
                 except AttributeError as error:
                     assert "not there yet: " in str(error), error
                     missing.setdefault(module, set()).add(name)
-        assert missing == {{
-            "horovod.tensorflow": {{"elastic", "data"}},
-            "horovod.tensorflow.keras": {{"elastic"}},
-            "horovod.keras": {{"elastic"}},
-        }}, missing
+        assert missing == {{}}, missing
         for module, name, text in (
-            ("horovod.keras.callbacks", "CommitStateCallback", "use keras.callbacks"),
+            ("horovod.keras.callbacks", "CommitStateCallback", "horovod.keras.elastic"),
             ("horovod.tensorflow.keras", "alltoall", "it is in tfring"),
             ("horovod.tensorflow", "load_model", "it is in tfring.keras"),
         ):

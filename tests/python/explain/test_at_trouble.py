@@ -19,6 +19,7 @@ from tfring.explain.at_trouble import TroubleExplainer, note_errors
 from tfring.recorder import places
 from tfring.recorder.layout import RankState
 
+GENERATION = 3
 SECOND = 1_000_000_000
 SAID = "what is wrong with this job: Rank 1 (host host, process"
 
@@ -29,12 +30,18 @@ class Runtime:
     def __init__(self, warnings: int) -> None:
         self._left = warnings
         self.notes: list[tuple[str, str]] = []
+        self.generations: set[int] = set()  # whose errors get the notes
 
-    def wait_for_warning(self, timeout: float) -> bool | None:
+    def generation_state(self) -> dict[str, int]:
+        return {"generation": GENERATION}
+
+    def wait_for_warning(self, timeout: float, generation: int) -> bool | None:
+        assert generation == GENERATION
         self._left -= 1
         return True if self._left >= 0 else None
 
-    def note_errors(self, note: str, stall: str = "") -> None:
+    def note_errors(self, note: str, stall: str = "", generation: int = 0) -> None:
+        self.generations.add(generation)
         self.notes.append((note, stall))
 
 
@@ -54,6 +61,7 @@ def explain(record: Path, monkeypatch: pytest.MonkeyPatch, warnings: int = 1) ->
     runtime = Runtime(warnings)
     monkeypatch.setattr(at_trouble, "_native", SimpleNamespace(core=runtime))
     TroubleExplainer(str(record)).join()
+    assert runtime.generations <= {GENERATION}  # never those of one that begins meanwhile
     return runtime
 
 

@@ -6,7 +6,12 @@ import sys
 import pytest
 
 from tests.helpers.launcher_tools import finish, write_script
-from tfring.launcher.output import ALONE_SECONDS, MERGE_SECONDS, PARTIAL_SECONDS, OutputMerger
+from tfring.launcher.output.merger import (
+    ALONE_SECONDS,
+    MERGE_SECONDS,
+    PARTIAL_SECONDS,
+    OutputMerger,
+)
 
 
 def ranks_and_text(line):

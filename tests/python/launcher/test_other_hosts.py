@@ -10,8 +10,10 @@ import time
 import pytest
 from launcher_tools import REPORT, RUN_HERE, fake_ssh, pids_in, run, run_python, start, write_script
 
-from tfring.launcher.environment import chosen_variables, sent_variables
-from tfring.launcher.placement import UsageError
+from tfring.launcher.cli import make_parser
+from tfring.launcher.hosts.errors import UsageError
+from tfring.launcher.options.environment import chosen_variables, sent_variables
+from tfring.launcher.options.from_arguments import job_options
 
 PREAMBLE = """
 import signal, time
@@ -153,6 +155,43 @@ def test_what_a_login_shell_prints_does_no_harm(tmp_path):
     done = run("-H", "127.0.0.2:2", sys.executable, path, tmp_path, PATH=ssh)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{r}]<stdout>:rank {r}" for r in range(2)]
+
+
+SRUN = """\
+printf '%s\\n' "$*" >> "${0%/bin/srun}/srun.log"
+while [[ "$1" == --* ]]; do shift; done
+exec env -i PATH=/usr/bin:/bin HOME=/ "$@"
+"""
+
+
+def test_hosts_that_slurm_gives_are_reached_by_srun(tmp_path):
+    path = script(tmp_path, "\n    print(rank, os.environ['TFRING_CROSS_RANK'])\n")
+    search = fake_ssh(tmp_path, SRUN)
+    (tmp_path / "bin" / "ssh").rename(tmp_path / "bin" / "srun")
+    slurm = {"SLURM_JOB_NODELIST": "127.0.0.2,127.0.0.3", "SLURM_TASKS_PER_NODE": "2(x2)"}
+    done = run(sys.executable, path, tmp_path, PATH=search, **slurm)
+    assert done.returncode == 0, done.stderr
+    wanted = {f"[{r}]<stdout>:{r} {r // 2}" for r in range(4)}
+    assert set(done.stdout.splitlines()) == wanted
+    lines = (tmp_path / "srun.log").read_text().splitlines()
+    assert len(lines) == 2
+    for host, line in zip(("127.0.0.2", "127.0.0.3"), lines, strict=True):
+        assert f"--nodelist={host} " in line and "--overlap" in line and "SECRET" not in line
+
+
+def test_srun_only_where_slurm_has_given_the_hosts(tmp_path, monkeypatch):
+    def shell(*options):
+        parsed = make_parser().parse_args(["run", *options, "x"])
+        return job_options(parsed).shell.command("h", ["x"])[0]
+
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "a,b")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x2)")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert shell() == "ssh"  # there is no srun
+    (tmp_path / "srun").touch(0o755)
+    assert shell() == "srun"
+    assert shell("-H", "a:2") == "ssh" and shell("--start-agents", "ssh") == "ssh"
+    assert shell("-H", "a:2", "--start-agents", "srun") == "srun"
 
 
 def test_variables_for_other_hosts():

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import io
+import socket
 
 import pytest
 
-from tfring.launcher.agent import open_rendezvous
+from tfring.launcher.agents.agent import open_rendezvous
+from tfring.launcher.agents.rank import RankProcess
 from tfring.launcher.cli import make_parser
-from tfring.launcher.options import environment_of, job_options
-from tfring.launcher.output import PARTIAL_SECONDS, TAKEOVER_SECONDS, OutputMerger
-from tfring.launcher.placement import (
+from tfring.launcher.hosts.errors import UsageError
+from tfring.launcher.hosts.placement import (
     Slot,
-    UsageError,
     assign_slots,
     find_slots,
     parse_hostfile,
     parse_hosts,
 )
-from tfring.launcher.process import RankProcess, write_all
-from tfring.launcher.report import describe, first_failure, last_traceback
+from tfring.launcher.options.from_arguments import environment_of, job_options
+from tfring.launcher.output.merger import PARTIAL_SECONDS, TAKEOVER_SECONDS, OutputMerger
+from tfring.launcher.reports.text import describe, first_failure, last_traceback
 from tfring.ssh.options import SshOptions
 
 
@@ -95,7 +96,7 @@ def test_horovodruns_options_become_settings():
         (["--mpi"], "mpirun"),
         (["--cycle-time-ms", "1"], "no cycle time"),
         (["--autotune"], "not there yet"),
-        (["--min-np", "1"], "not there yet"),
+        (["--thread-affinity", "1"], "not there yet"),
     ],
 )
 def test_refused_options_have_a_reason(words, reason, capsys):
@@ -126,23 +127,42 @@ def test_rank_0_listens_on_the_first_interface_that_is_there():
         open_rendezvous("nope0", None)
 
 
+def test_rank_0_listens_where_a_host_with_an_ipv6_address_reaches_it():
+    try:
+        listener = open_rendezvous(None, "::1")
+    except OSError:
+        pytest.skip("needs IPv6")
+    with listener:
+        assert listener.getsockname()[0] == "::1"
+
+
+def test_a_link_local_address_is_refused(monkeypatch):
+    class Probe(socket.socket):
+        def connect(self, address):
+            del address
+
+        def getsockname(self):
+            return ("fe80::1", 0, 0, 2)
+
+    monkeypatch.setattr(socket, "socket", Probe)
+    with pytest.raises(OSError, match=r"link-local.*--network-interface"):
+        open_rendezvous(None, "127.0.0.1")
+
+
 def test_ssh_command_has_no_secret_and_quotes():
     command = SshOptions(2222, "/k").command("h", ["/py thon", "agent.py"])
     assert command[-2:] == ["h", "'/py thon' agent.py"]
     assert "2222" in command and "/k" in command
 
 
-class NarrowPipe(io.BytesIO):
-    """Takes at most seven bytes in one write, as a pipe that a signal interrupts."""
+def test_ssh_gives_up_after_the_launcher_would():
+    def interval(*words):
+        command = job_options(parse("-H", "a:1", *words, "x")).shell.command("a", ["x"])
+        return next(word for word in command if word.startswith("ServerAliveInterval="))
 
-    def write(self, data):
-        return super().write(data[:7])
-
-
-def test_a_large_environment_arrives_whole():
-    pipe = NarrowPipe()
-    write_all(pipe, bytes(range(256)))
-    assert pipe.getvalue() == bytes(range(256))
+    assert interval() == "ServerAliveInterval=3"  # three times, and the launcher after 5 s
+    assert interval("--agent-timeout", "60") == "ServerAliveInterval=21"
+    assert interval("--agent-timeout", "0") == "ServerAliveInterval=15"
 
 
 class Screen:

@@ -83,6 +83,26 @@ def test_observers_end_also_when_the_runtime_does_not() -> None:
     assert fake.said[-3:] == ["c ends", "b ends", "a ends"]
 
 
+def test_an_abandoned_runtime_has_ended_before_and_nothing_is_waited_for() -> None:
+    fake = Fake()
+    begins: list[Observer] = [
+        Observer("quick", lambda here: None, end=lambda: fake.call("quick ends")),
+        Observer(
+            *("slow", lambda here: None, lambda: fake.call("slow leaves")),
+            end=lambda: fake.call("slow ends"),
+            drop=lambda: fake.call("slow is dropped"),
+        ),
+    ]
+    observers = Observers(begins)
+    observers.begin(HERE)
+    observers.drop()
+    assert fake.said == ["slow leaves", "slow is dropped", "quick ends"]
+    observers.drop()
+    with observers.ending():
+        pass
+    assert len(fake.said) == 3
+
+
 def test_nothing_has_begun_and_nothing_ends() -> None:
     fake = Fake()
     with fake.observers.ending():

@@ -20,13 +20,14 @@ from attacks import Flood, Relay, Squatter
 from bootstrap_jobs import SECRET, close, identity, run_ranks
 
 import tfring
-from tfring.bootstrap import auth, rendezvous
+from tfring.bootstrap import rendezvous
 from tfring.bootstrap.connect import connect_job
-from tfring.bootstrap.connector import connect
-from tfring.bootstrap.errors import AuthError, BootstrapError
-from tfring.bootstrap.listener import Listener, bind
 from tfring.collectives import objects
 from tfring.config import Settings
+from tfring.handshake import auth
+from tfring.handshake.connector import connect
+from tfring.handshake.errors import AuthError, BootstrapError
+from tfring.handshake.listener import Listener, bind
 from tfring.launcher import function, function_task
 from tfring.security import generation
 from tfring.security.errors import IntegrityError
@@ -133,10 +134,10 @@ def test_slowloris():
 
 EXHAUSTION = """
 import logging, resource, socket, sys, threading, time
-from tfring.bootstrap import auth
-from tfring.bootstrap.connector import connect
-from tfring.bootstrap.errors import BootstrapError
-from tfring.bootstrap.listener import Listener, bind
+from tfring.handshake import auth
+from tfring.handshake.connector import connect
+from tfring.handshake.errors import BootstrapError
+from tfring.handshake.listener import Listener, bind
 key, port = b"k" * 32, int(sys.argv[1])
 listener = Listener(bind("127.0.0.1", port, 256), key, 0)
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
@@ -196,7 +197,7 @@ def test_too_few_descriptors_for_the_ranks_are_an_error():
 def test_init_raises_the_soft_limit():
     script = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096))\n"
-        "from tfring.bootstrap.descriptors import raise_descriptor_limit\n"
+        "from tfring.handshake.descriptors import raise_descriptor_limit\n"
         "print(raise_descriptor_limit())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -20,7 +20,7 @@ from attacks import Flood
 from bootstrap_jobs import SECRET, free_port
 from launcher_tools import REPORT, environment, wait_until, write_script
 
-from tfring.bootstrap import auth
+from tfring.handshake import auth
 
 pytest.importorskip("tfring._native")
 

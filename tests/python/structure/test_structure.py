@@ -246,3 +246,16 @@ def test_machine_paths_are_recognised() -> None:
     work = "work"  # joined below, so that this file itself holds no such path
     others = f"/usr/bin/env $ROOT/home/x ${{A}}/{work}/y https://x.org/home/z"
     assert not MACHINE_PATH.findall(others)
+
+
+def test_no_module_hides_a_public_name() -> None:
+    """Who imports such a module first makes `hvd.name` that module instead of the function."""
+    hidden = [
+        f"{stub}: {name}"
+        for stub in listed_files("__init__.pyi")
+        for name in re.findall(
+            r"^from tfring\S* import (\w+) as \1$", (ROOT / stub).read_text(), re.M
+        )
+        if (ROOT / stub).with_name(f"{name}.py").exists()
+    ]
+    assert not hidden

@@ -7,6 +7,7 @@ from typing import Any
 from tfring.compat.public_names import missing
 from tfring.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfring.keras.callbacks.checkpoint import BestModelCheckpoint
+from tfring.keras.callbacks.checkpoints.callback import CheckpointCallback
 from tfring.keras.callbacks.consistency import ConsistencyCheckCallback
 from tfring.keras.callbacks.join import JoinCallback
 from tfring.keras.callbacks.learning_rate import (
@@ -20,6 +21,7 @@ from tfring.keras.callbacks.observing.stragglers import StragglerCallback
 __all__ = [
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "CheckpointCallback",
     "CommunicationMetrics",
     "ConsistencyCheckCallback",
     "JoinCallback",

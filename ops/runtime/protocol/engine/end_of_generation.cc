@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "ops/runtime/protocol/engine/engine_impl.h"
+#include "ops/runtime/protocol/message/nonce.h"
 #include "ops/runtime/protocol/message/text.h"
 
 // How a generation ends: what goodbyes, lost connections and fault reports mean, and who has to be
@@ -13,7 +14,7 @@ namespace tfring {
 
 namespace {
 
-FrameType PeekType(const std::string& bytes) {
+FrameType PeekType(std::string_view bytes) {
   return bytes.empty() ? FrameType{0} : static_cast<FrameType>(static_cast<uint8_t>(bytes[0]));
 }
 
@@ -32,13 +33,16 @@ void Engine::Impl::OnControl(const ControlEvent& event) {
   if (!peers_.IsControlPeer(event.peer)) return;
   peers_.Received(event.peer, now_);
   if (event.kind == ControlEvent::Kind::kAlive) return;
-  if (!IsNegotiation(PeekType(event.frame))) return OnControlFrame(event.peer, event.frame);
+  std::string_view frame = event.frame;
+  const Status ours = TakeNonce(nonce_, &frame);
+  if (!ours.ok()) return EndOnPeerLoss(event.peer, ours.message());
+  if (!IsNegotiation(PeekType(frame))) return OnControlFrame(event.peer, frame);
   // Requests of a rank that has left are of no use: it cancels those calls itself. Rank 0 plans on.
   if (negotiator_ == nullptr || (rank_ == 0 && peers_.departed(event.peer))) return;
-  negotiator_->OnFrame(event.peer, event.frame, now_);
+  negotiator_->OnFrame(event.peer, frame, now_);
 }
 
-void Engine::Impl::OnControlFrame(Rank from, const std::string& bytes) {
+void Engine::Impl::OnControlFrame(Rank from, std::string_view bytes) {
   Result<Frame> frame = DecodeFrame(bytes);
   if (!frame.ok()) {
     return EndOnPeerLoss(from, "it sent a frame that cannot be read: " + frame.status().message());
@@ -74,6 +78,8 @@ void Engine::Impl::OnDeparture(Rank from, const Departure& departure) {
   if (answer) return Close(LeftStatus(rank_, ""));
   if (peers_.departed(who)) return;
   peers_.MarkDeparted(who, departure.error);
+  departed_.insert(who);
+  health_changed_ = true;
   if (rank_ == 0) {
     SendGoodbye(who, {{who, ""}});  // the answer: no plan for that rank follows
     goodbyes_.push_back(departure);
@@ -97,7 +103,10 @@ void Engine::Impl::OnFault(Rank from, const Frame& frame) {
     return EndOnPeerLoss(from, "it sent a fault report that makes no sense");
   }
   if (!ended_.ok()) return;
-  if (suspect == from) return EndGeneration(frame.status, from);
+  if (suspect == from) {  // its own fault: it is not lost, but it may be leaving
+    const bool leaves = frame.status.code() == StatusCode::kCancelled;
+    return EndGeneration(frame.status, leaves ? from : kNoRank);
+  }
   if (frame.status.code() == StatusCode::kDeadlineExceeded) {  // its goodbye is overdue there
     if (peers_.departed(suspect) || suspect == rank_) return;
     return peers_.Suspect(suspect, {frame.status.message(), now_ + kSequencerGrace, false});
@@ -131,8 +140,7 @@ void Engine::Impl::OnSuspicion(Rank suspect, const Peers::Suspicion& suspicion) 
     if (peers_.first_departed() != kNoRank) return EndOnLeave(peers_.first_departed(), "");
     EndOnError(Unavailable(suspicion.reason + ". A rank of this collective may be gone, but in " +
                            std::to_string(kUnknownGrace / kSecond) +
-                           " s no rank was found to be. See the logs of all ranks; the job must "
-                           "be started again"));
+                           " s no rank was found to be. See the logs of all ranks; " + kWhatToDo));
   } else if (!suspicion.hard) {
     // Nothing is broken here: rank 0, which may know of a goodbye, decides.
     if (!closed_.ok()) return;
@@ -210,7 +218,7 @@ void Engine::Impl::EndOnLeave(Rank peer, const std::string& what) {
 void Engine::Impl::EndOnError(const Status& status) {
   if (!ended_.ok()) return;
   ReportFault(rank_, status);
-  EndGeneration(status, rank_);
+  EndGeneration(status, kNoRank);
 }
 
 void Engine::Impl::ReportFault(Rank rank, const Status& status) {
@@ -225,6 +233,10 @@ void Engine::Impl::ReportFault(Rank rank, const Status& status) {
 void Engine::Impl::EndGeneration(const Status& why, Rank lost) {
   if (!ended_.ok()) return;
   ended_ = why;
+  health_changed_ = true;
+  if (peers_.InRange(lost) && lost != rank_) {
+    (why.code() == StatusCode::kCancelled ? departed_ : lost_).insert(lost);
+  }
   if (rank_ == 0) {
     Frame abort;
     abort.type = FrameType::kAbort;
@@ -238,9 +250,25 @@ void Engine::Impl::EndGeneration(const Status& why, Rank lost) {
   Close(why);
 }
 
+void Engine::Impl::UpdateHealth() {
+  if (!std::exchange(health_changed_, false)) return;
+  auto health = std::make_shared<GenerationHealth>();
+  health->lost.assign(lost_.begin(), lost_.end());
+  health->departed.assign(departed_.begin(), departed_.end());
+  if (!ended_.ok()) {
+    health->error = ended_;
+  } else if (!closed_.ok() && !leaving_) {
+    health->error = closed_;
+  } else if (!departed_.empty()) {
+    health->error = LeftStatus(peers_.first_departed(), "");
+  }
+  effects_.health = std::move(health);
+}
+
 void Engine::Impl::Refuse(const Status& why) {
   if (!closed_.ok()) return;
   closed_ = why;
+  health_changed_ = true;
   drain_deadline_ = now_ + kDrainLimit;
   drain_progress_ = progress_;
 }
@@ -261,8 +289,8 @@ void Engine::Impl::SendGoodbye(Rank to, std::vector<Departure> departures) {
 
 // tfring/explain/ends.py reads who is to blame out of this text and the next.
 Status Engine::Impl::LostStatus(Rank peer, const std::string& reason) const {
-  return Unavailable(Name(peer) + " was lost: " + reason +
-                     ". See the log of that rank; the job must be started again");
+  return Unavailable(Name(peer) + " was lost: " + reason + ". See the log of that rank; " +
+                     kWhatToDo);
 }
 
 Status Engine::Impl::LeftStatus(Rank peer, const std::string& what) const {

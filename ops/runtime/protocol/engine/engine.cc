@@ -5,6 +5,7 @@
 
 #include "ops/runtime/base/check.h"
 #include "ops/runtime/protocol/engine/engine_impl.h"
+#include "ops/runtime/protocol/message/nonce.h"
 #include "ops/runtime/protocol/message/text.h"
 
 namespace tfring {
@@ -32,7 +33,8 @@ Engine::Impl::Impl(EngineOptions options)
       size_(options.size),
       config_(options.config),
       hosts_(std::move(options.hosts)),
-      sets_(options.size),
+      nonce_(options.nonce),
+      sets_(options.size, options.last_process_set),
       peers_(options.rank, options.size, options.config, options.start_timeout) {
   for (auto& [id, ranks] : options.process_sets) {
     const Status added = sets_.Add(id, std::move(ranks));
@@ -58,6 +60,7 @@ EngineEffects Engine::Impl::Step(TimePoint now, EngineEvents events) {
   for (Submission& submission : events.submissions) OnSubmission(std::move(submission));
   OnTime();
   DrainNegotiator();
+  UpdateHealth();
   effects_.stays = Stays();
   effects_.finished =
       leaving_ && !closed_.ok() && !effects_.stays && running_.empty() && held_.empty();
@@ -207,6 +210,8 @@ void Engine::Impl::PassGoodbyesOn() {
 void Engine::Impl::DrainNegotiator() {
   if (negotiator_ == nullptr) return;
   Negotiator::Output output = negotiator_->Drain();
+  // Who gets such an error learns first which ranks have left.
+  if (output.cancels && !goodbyes_.empty()) PassGoodbyesOn();
   for (auto& [to, frame] : output.frames) Send(to, std::move(frame));
   for (std::string& warning : output.warnings) effects_.warnings.push_back(std::move(warning));
   for (AttemptEnd& end : output.left) effects_.left.push_back(std::move(end));
@@ -243,6 +248,7 @@ void Engine::Impl::Hold(const std::vector<CallId>& calls) {
 void Engine::Impl::Send(Rank to, std::string frame) {
   if (to == rank_ || peers_.gone(to)) return;
   peers_.Sent(to, now_);
+  AddNonce(nonce_, &frame);
   effects_.frames.emplace_back(to, std::move(frame));
 }
 

@@ -26,6 +26,9 @@ struct EngineOptions {
   std::vector<std::string> hosts;         // host name by rank, for error messages; may be empty
   Duration start_timeout = 60 * kSecond;  // how long the other ranks may take to start
   std::vector<std::pair<ProcessSetId, std::vector<Rank>>> process_sets;  // besides the global one
+  ProcessSetId last_process_set = kGlobalProcessSet;                     // see ProcessSets
+  // The same on all ranks of the generation and in no other one; every frame carries it. 0: none.
+  uint64_t nonce = 0;
 };
 
 // A call of this rank. The request has passed AdmitRequest, and no call of its name and process set
@@ -36,6 +39,13 @@ struct Submission {
   CallId id;
   Request request;
   uint64_t attempt;  // the caller's, of the process set: the call ends if it is over here
+};
+
+// What this rank knows of the end of its generation.
+struct GenerationHealth {
+  Status error;            // not ok: collectives of all ranks are not possible any more, and why
+  std::vector<Rank> lost;  // the ranks whose loss ended it, ascending
+  std::vector<Rank> departed;  // the other ranks that have left, ascending
 };
 
 // What happened since the last Step. Completions are handled before submissions, so a name may be
@@ -62,6 +72,8 @@ struct EngineEffects {
   // OkStatus itself.
   std::vector<PlanRun> runs;
   std::optional<Status> abort;  // abort the backend
+  // Not null: it has changed. To be published before a call ends.
+  std::shared_ptr<const GenerationHealth> health;
   // This rank has left these attempts: to be noted before a call ends and its caller goes on.
   std::vector<AttemptEnd> left;
   std::vector<std::pair<CallId, Status>> results;  // each call appears exactly once, ever

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ops/runtime/base/text.h"
@@ -81,7 +83,7 @@ struct Engine::Impl {
 
   // end_of_generation.cc: events.
   void OnControl(const ControlEvent& event);
-  void OnControlFrame(Rank from, const std::string& bytes);
+  void OnControlFrame(Rank from, std::string_view bytes);
   void OnGoodbye(Rank from, const Frame& frame);
   void OnDeparture(Rank from, const Departure& departure);
   void OnAbort(Rank from, const Frame& frame);
@@ -100,6 +102,7 @@ struct Engine::Impl {
   void EndOnError(const Status& status);
   void ReportFault(Rank rank, const Status& status);
   void EndGeneration(const Status& why, Rank lost);
+  void UpdateHealth();
   void Refuse(const Status& why);  // new calls
   void Close(const Status& why);   // and end those that wait
 
@@ -123,6 +126,7 @@ struct Engine::Impl {
   const int size_;
   const Config config_;
   const std::vector<std::string> hosts_;
+  const uint64_t nonce_;  // see EngineOptions
   ProcessSets sets_;
   std::unique_ptr<Negotiator> negotiator_;  // null once closed_; has the calls that wait
   std::map<uint64_t, Running> running_;     // plans that the backend has, by sequence
@@ -130,6 +134,10 @@ struct Engine::Impl {
   Peers peers_;
   std::vector<Departure> goodbyes_;  // rank 0: not passed on yet
   TimePoint pass_on_at_ = 0;         // not before
+
+  std::set<Rank> lost_;          // whose loss ended the generation
+  std::set<Rank> departed_;      // other ranks that are known to have left
+  bool health_changed_ = false;  // since the last UpdateHealth
 
   bool started_ = false;
   bool leaving_ = false;               // OnShutdown was called

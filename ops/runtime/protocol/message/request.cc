@@ -139,7 +139,8 @@ Status CheckEnds(const Request& request, const std::vector<Rank>& members, Rank 
     if (Among(end, members)) continue;
     return InvalidArgument(Describe(request) + ": rank " + std::to_string(end) +
                            " is not among the ranks of the process set (" + RanksString(members) +
-                           ")");
+                           "). A function that was traced before another init() has the ranks of "
+                           "that time: trace it again");
   }
   if (request.root == request.peer) {
     return InvalidArgument(Describe(request) + ": rank " + std::to_string(request.root) +
@@ -148,7 +149,9 @@ Status CheckEnds(const Request& request, const std::vector<Rank>& members, Rank 
   if (self == request.root || self == request.peer) return OkStatus();
   return InvalidArgument(Describe(request) + " goes from rank " + std::to_string(request.root) +
                          " to rank " + std::to_string(request.peer) + ", but rank " +
-                         std::to_string(self) + " called it; only those two may");
+                         std::to_string(self) +
+                         " called it; only those two may. A function that was traced before "
+                         "another init() has the ranks of that time: trace it again");
 }
 
 Status CheckAdasum(const Request& request) {

@@ -10,6 +10,9 @@ namespace tfring {
 // Of a text that one rank tells all others.
 inline constexpr size_t kMaxReasonBytes = 1024;
 
+// What to do when collectives of all ranks are not possible any more: the end of such errors.
+inline constexpr char kWhatToDo[] = "unless the job is elastic, it must be started again";
+
 // Whether Python can decode it: no bytes that are not UTF-8, no overlong forms, no surrogates.
 bool IsUtf8(std::string_view text);
 

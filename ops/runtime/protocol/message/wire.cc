@@ -3,8 +3,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "ops/runtime/base/wire_io.h"
 #include "ops/runtime/protocol/message/text.h"
-#include "ops/runtime/protocol/message/wire_io.h"
 
 namespace tfring {
 namespace {

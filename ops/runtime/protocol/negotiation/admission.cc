@@ -4,7 +4,8 @@ namespace tfring {
 
 std::string NoSuchSet(ProcessSetId id) {
   return "there is no process set " + std::to_string(id) +
-         ": add it on every rank before its use, and do not use it once it is removed";
+         ": add it on every rank before its use, and do not use it once it is removed. A function "
+         "that was traced with the sets of an earlier init() has to be traced again";
 }
 
 Status SetWasRemoved(const Request& request) {

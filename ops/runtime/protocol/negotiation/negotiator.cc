@@ -220,6 +220,8 @@ void Negotiator::SendPlans() {
   std::map<Rank, std::vector<size_t>> chosen;
   for (size_t i = 0; i < outgoing.plans.size(); ++i) {
     for (Rank rank : outgoing.plans[i].recipients) chosen[rank].push_back(i);
+    const Status& error = outgoing.plans[i].plan.error;
+    out_.cancels = out_.cancels || error.code() == StatusCode::kCancelled;
   }
   // Most ranks get the same plans: encode each selection once.
   std::map<std::vector<size_t>, std::vector<std::string>> encoded;

@@ -35,7 +35,8 @@ class Negotiator {
     std::vector<PlanRun> runs;
     std::vector<std::pair<CallId, Status>> refused;  // calls of attempts that are over
     std::vector<std::string> warnings;               // stalls, for the log
-    Status fatal;  // not ok: a peer broke the protocol, or the stall limit passed
+    bool cancels = false;  // a frame ends calls because a rank that they need has left
+    Status fatal;          // not ok: a peer broke the protocol, or the stall limit passed
   };
 
   // Changes `process_sets` when a plan says so, before the plan comes out of Drain.

@@ -7,7 +7,7 @@
 
 namespace tfring {
 
-ProcessSets::ProcessSets(int size) : size_(size) {
+ProcessSets::ProcessSets(int size, ProcessSetId last_id) : size_(size), last_id_(last_id) {
   std::vector<Rank> all(static_cast<size_t>(size));
   std::iota(all.begin(), all.end(), 0);
   sets_[kGlobalProcessSet] = std::move(all);

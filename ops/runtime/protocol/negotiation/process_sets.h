@@ -15,7 +15,8 @@ namespace tfring {
 // that it made. Other threads read a snapshot that the engine publishes.
 class ProcessSets {
  public:
-  explicit ProcessSets(int size);
+  // Ids up to `last_id` are not used: earlier generations of the process had sets with them.
+  explicit ProcessSets(int size, ProcessSetId last_id = kGlobalProcessSet);
 
   // InvalidArgument if a rank is out of range or named twice, or the id is taken.
   Status Add(ProcessSetId id, std::vector<Rank> ranks);
@@ -26,8 +27,8 @@ class ProcessSets {
   // The id of the set that has exactly these ranks, which ascend; or -1.
   ProcessSetId FindEqual(const std::vector<Rank>& ranks) const;
 
-  // The id of the next set to be added. Ids are never used again: a call that names a removed set
-  // gets an error, not another set.
+  // The id of the next set to be added. Ids are never used again, also not in later generations: a
+  // call that names a removed set gets an error, not another set.
   ProcessSetId NextId() const { return last_id_ + 1; }
 
   // Members in ascending order, or null for an unknown id.
@@ -40,7 +41,7 @@ class ProcessSets {
 
  private:
   int size_;
-  ProcessSetId last_id_ = kGlobalProcessSet;
+  ProcessSetId last_id_;
   std::map<ProcessSetId, std::vector<Rank>> sets_;
 };
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "ops/runtime/protocol/message/text.h"
 #include "ops/runtime/protocol/negotiation/admission.h"
 #include "ops/runtime/protocol/negotiation/negotiated_values.h"
 #include "ops/runtime/protocol/negotiation/validation.h"
@@ -272,7 +273,7 @@ void Sequencer::CancelFor(std::vector<Rank> departed, PendingTensor* pending) {
     return EndWithError(pending,
                         Cancelled(error + ". Tensor '" + pending->name + "' was waiting for " +
                                   RanksText(departed) + detail + "See the log of rank " +
-                                  std::to_string(first) + "; the job must be started again"));
+                                  std::to_string(first) + "; " + kWhatToDo));
   }
   std::string who = "rank " + std::to_string(first) + " has shut down";
   if (!after.empty()) who += ", after it " + RanksText(after) + ",";

@@ -50,7 +50,9 @@ class World {
     }
     for (PlanRun& run : effects.runs) node.runs.push_back(std::move(run));
     if (effects.abort) node.abort = effects.abort;
+    if (effects.health != nullptr) node.health = *effects.health;
     for (auto& [id, status] : effects.results) {
+      node.known_then[id] = node.health;
       doubled = doubled || !node.results.emplace(id, std::move(status)).second;
     }
     node.finished = effects.finished;
@@ -151,6 +153,11 @@ class World {
   }
   const std::vector<PlanRun>& runs(Rank rank) const { return nodes_[rank].runs; }
   const std::optional<Status>& abort(Rank rank) const { return nodes_[rank].abort; }
+  const GenerationHealth& health(Rank rank) const { return nodes_[rank].health; }
+  // What the rank knew when the call ended.
+  const GenerationHealth& KnownThen(Rank rank, CallId id) const {
+    return nodes_[rank].known_then.at(id);
+  }
   bool finished(Rank rank) const { return nodes_[rank].finished; }
   TimePoint deadline(Rank rank) const { return nodes_[rank].engine->next_deadline(); }
   size_t in_flight(Rank rank) const { return nodes_[rank].engine->in_flight(); }
@@ -166,6 +173,8 @@ class World {
     std::vector<PlanRun> runs;
     std::map<CallId, Status> results;
     std::optional<Status> abort;
+    GenerationHealth health;
+    std::map<CallId, GenerationHealth> known_then;
     bool finished = false;
   };
   struct InFlight {

@@ -1,36 +1,15 @@
-#include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
-#include <new>
-#include <random>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ops/runtime/protocol/message/wire.h"
 #include "ops/runtime/protocol/negotiation/negotiator.h"
+#include "tests/cc/fuzzing.h"
 
-// Feeds mutated control frames to the decoder and to negotiators. Checked: no crash, no allocation
-// beyond a small multiple of the input, and whatever is accepted encodes to the same bytes again.
-// As a program: seconds and seed as arguments. With TFRING_LIBFUZZER: a libFuzzer entry.
-
-namespace {
-
-size_t allocated = 0;  // by this thread alone: the program has no other
-bool counting = false;
-
-}  // namespace
-
-// Not inlined: a compiler that sees the free() below would miss the matching new.
-[[gnu::noinline]] void* operator new(size_t size) {
-  if (counting) allocated += size;
-  void* memory = std::malloc(size == 0 ? 1 : size);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+// Feeds mutated control frames to the decoder and to negotiators, as tests/cc/fuzzing.h says. With
+// TFRING_LIBFUZZER: a libFuzzer entry.
 
 namespace tfring {
 namespace {
@@ -77,21 +56,7 @@ void Negotiate(Rank rank, const std::vector<std::string>& frames) {
 }
 
 void TryBytes(const std::string& bytes) {
-  allocated = 0;
-  counting = true;
-  {
-    const Result<Frame> frame = DecodeFrame(bytes);
-    counting = false;
-    if (allocated > 64 * bytes.size() + 4096) {
-      std::fprintf(stderr, "%zu bytes of input made the decoder allocate %zu\n", bytes.size(),
-                   allocated);
-      std::abort();
-    }
-    if (frame.ok() && EncodeFrame(*frame) != bytes) {
-      std::fprintf(stderr, "an accepted frame encodes to other bytes\n");
-      std::abort();
-    }
-  }
+  testing::TryDecoder(bytes, DecodeFrame, EncodeFrame);
   Negotiate(0, {bytes, bytes});
   Negotiate(1, {bytes});
 }
@@ -191,75 +156,13 @@ std::vector<std::string> Corpus() {
           EncodeFrame(goodbye),  WithdrawFrame(),    AbortedFrame()};
 }
 
-std::string Mutate(std::string bytes, std::mt19937_64* rng) {
-  const auto below = [rng](size_t limit) { return limit == 0 ? 0 : (*rng)() % limit; };
-  const std::string interesting("\x00\x01\x02\x7f\x80\xfe\xff\x0f", 8);
-  for (size_t i = 0, count = 1 + below(6); i < count; ++i) {
-    const size_t at = below(bytes.size());
-    switch (below(7)) {
-      case 0:
-        if (!bytes.empty()) bytes[at] = static_cast<char>((*rng)());
-        break;
-      case 1:
-        if (!bytes.empty()) bytes[at] = interesting[below(interesting.size())];
-        break;
-      case 2:
-        if (!bytes.empty()) bytes[at] ^= static_cast<char>(1 << below(8));
-        break;
-      case 3:
-        bytes.resize(at);
-        break;
-      case 4:
-        bytes.insert(at, below(4) == 0 ? below(4096) : below(9),
-                     interesting[below(interesting.size())]);
-        break;
-      case 5:
-        bytes.insert(at, bytes.substr(below(bytes.size() + 1), below(64)));
-        break;
-      default:
-        bytes.erase(at, below(8));
-    }
-  }
-  return bytes;
-}
-
-int Run(double seconds, uint64_t seed) {
-  std::mt19937_64 rng(seed);
-  std::vector<std::string> corpus = Corpus();
-  const size_t seeds = corpus.size();
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  uint64_t runs = 0;
-  uint64_t accepted = 0;
-  for (const std::string& bytes : corpus) {
-    if (!DecodeFrame(bytes).ok()) return EXIT_FAILURE;
-    TryBytes(bytes);
-  }
-  // At least a few thousand, however slow the machine.
-  while (runs < 5000 || std::chrono::steady_clock::now() < end) {
-    const std::string bytes = Mutate(corpus[rng() % corpus.size()], &rng);
-    TryBytes(bytes);
-    ++runs;
-    if (!DecodeFrame(bytes).ok()) continue;
-    ++accepted;
-    // What is accepted leads further than what is refused.
-    if (corpus.size() < 512) {
-      corpus.push_back(bytes);
-    } else {
-      corpus[seeds + rng() % (corpus.size() - seeds)] = bytes;
-    }
-  }
-  std::printf("%llu inputs, %llu accepted, seed %llu\n", static_cast<unsigned long long>(runs),
-              static_cast<unsigned long long>(accepted), static_cast<unsigned long long>(seed));
-  return accepted > 0 && accepted < runs ? EXIT_SUCCESS : EXIT_FAILURE;
-}
-
 }  // namespace
 }  // namespace tfring
 
 int main(int argc, char** argv) {
-  const double seconds = argc > 1 ? std::atof(argv[1]) : 2.0;
-  const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
-  return tfring::Run(seconds, seed);
+  return tfring::testing::Fuzz(
+      argc, argv, tfring::Corpus(), tfring::TryBytes,
+      [](const std::string& bytes) { return tfring::DecodeFrame(bytes).ok(); });
 }
 
 #endif  // TFRING_LIBFUZZER

@@ -20,6 +20,10 @@ TEST(ProcessSetsCheckAndFind) {
   EXPECT_CONTAINS(sets.Add(8, {2, 2}).message(), "rank 2 twice");
   EXPECT_CONTAINS(sets.Add(8, {}).message(), "no ranks");
   EXPECT_TRUE(sets.Find(8) == nullptr);
+  EXPECT_EQ(sets.NextId(), 8);
+  EXPECT_EQ(ProcessSets(4).NextId(), 1);
+  EXPECT_EQ(ProcessSets(4, 9).NextId(), 10);
+  EXPECT_TRUE(ProcessSets(4, 9).Find(9) == nullptr);
 }
 
 void OnAll(Cluster* cluster, int size, const Request& request) {

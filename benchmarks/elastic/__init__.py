@@ -1,0 +1,1 @@
+"""Elastic jobs under faults, without TensorFlow: what is lost, for how long, and what is left."""

@@ -1,0 +1,24 @@
+#ifndef TFRING_OPS_BINDINGS_MEMBERSHIP_H_
+#define TFRING_OPS_BINDINGS_MEMBERSHIP_H_
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+
+namespace tfring {
+
+// Adds the submodule `membership`: the state machines of elastic jobs and their messages. Their
+// calls are short and keep the GIL, which is what makes the machines safe to use from any thread.
+void DefineMembership(pybind11::module_& module);
+
+// The text as a str. What came from other processes may be no UTF-8: bytes that are none are
+// replaced.
+pybind11::str TextOf(const std::string& text);
+
+// For membership.cc: what the submodule has of messages.h, and of worker.h and coordinator.h.
+void DefineMembershipMessages(pybind11::module_& module);
+void DefineMembershipMachines(pybind11::module_& module);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_BINDINGS_MEMBERSHIP_H_

@@ -1,0 +1,300 @@
+#include "ops/runtime/membership/coordinator.h"
+
+#include <algorithm>
+
+#include "ops/runtime/base/deadline.h"
+#include "ops/runtime/base/text.h"
+
+namespace tfring::membership {
+namespace {
+
+// How often limits are looked at: all are seconds.
+constexpr Duration kTick = 100 * kMillisecond;
+// A look that comes so much too late: this process was stopped.
+constexpr Duration kPause = kSecond;
+// What a worker lacks is not said again before its answer could have come.
+constexpr Duration kRepairAfter = 200 * kMillisecond;
+// How long the slot of a worker that was told to leave stays in use if its agent says nothing.
+constexpr Duration kSlotLimit = 30 * kSecond;
+
+std::string WorkerName(WorkerId worker, const Place& place) {
+  return "worker " + std::to_string(worker) + " (host " + place.first + ", slot " +
+         std::to_string(place.second) + ")";
+}
+
+}  // namespace
+
+Coordinator::Coordinator(CoordinatorOptions options)
+    : options_(std::move(options)), hosts_(options_.hosts) {}
+
+CoordinatorEffects Coordinator::Step(TimePoint now, CoordinatorEvents events) {
+  now_ = now;
+  effects_ = {};
+  if (first_step_ == kNever) {
+    first_step_ = now;
+  } else if (now - next_tick_ > kPause) {
+    Forgive(now - next_tick_);
+  }
+  if (events.hosts) SetHosts(std::move(*events.hosts));
+  for (const ProcessEnd& end : events.ends) OnEnd(end);
+  for (Report& report : events.reports) OnReport(std::move(report));
+  if (phase_ != Phase::kOver && now >= next_tick_) {
+    next_tick_ = After(now, kTick);
+    Expire();
+    CheckLimits();
+    StartWorkers();
+  }
+  Advance(events.random);
+  return std::move(effects_);
+}
+
+// Nobody could be heard, and nobody told, while the coordinator itself was stopped.
+void Coordinator::Forgive(Duration pause) {
+  for (auto& [id, process] : processes_) process.heard += pause;
+  advanced_at_ += pause;
+  round_since_ += pause;
+  formed_at_ += pause;
+}
+
+void Coordinator::SetHosts(std::vector<HostSlots> hosts) {
+  hosts_.Set(std::move(hosts));
+  for (auto& [id, process] : processes_) {
+    if (!hosts_.Has(process.place)) process.leaving = true;
+  }
+}
+
+void Coordinator::OnEnd(const ProcessEnd& end) {
+  ending_.erase(end.worker);
+  const auto found = processes_.find(end.worker);
+  if (found == processes_.end() || phase_ == Phase::kOver) return;
+  const Process process = found->second;
+  Remove(end.worker);
+  ending_.erase(end.worker);  // its slot is free
+  const std::string why = WorkerName(end.worker, process.place) + " ended with exit code " +
+                          std::to_string(end.exit_code) +
+                          (end.cause.empty() ? "" : ": " + end.cause);
+  if (end.exit_code != 0) OnHostFailure(process.place.first);
+  if (!end.cause.empty()) {
+    // A worker that fails has not reported its last commits, and a new one perhaps none: it has got
+    // at least to where its generation began. That is further back if all were lost.
+    const Position at = std::max(record_.position, process.last.position);
+    const bool same = end.cause == last_cause_ && !(last_cause_at_ < at);
+    same_causes_ = same ? same_causes_ + 1 : 1;
+    last_cause_ = end.cause;
+    if (!same) last_cause_at_ = at;
+    if (same_causes_ >= options_.same_error_limit) {
+      EndJob(1, "the same error came " + std::to_string(same_causes_) + " times at " +
+                    PositionText(last_cause_at_) + ", last: " + why);
+      return;
+    }
+  }
+  if (IsMember(end.worker)) StartRound(why, true);
+}
+
+void Coordinator::OnReport(Report report) {
+  const WorkerId id = report.worker;
+  if (phase_ == Phase::kOver) {
+    Command exit;
+    exit.kind = CommandKind::kExit;
+    exit.exit_code = over_with_.code;
+    exit.reason = over_with_.reason;
+    Tell(id, std::move(exit));
+    return;
+  }
+  auto found = processes_.find(id);
+  if (over_.count(id) != 0 || (found == processes_.end() && report.generation != 0)) {
+    over_.insert(id);
+    Tell(id, CommandKind::kFenced,
+         "worker " + std::to_string(id) + " is no part of the job any more: it was taken for dead");
+    return;
+  }
+  if (found == processes_.end()) {
+    if (report.state != WorkerState::kParked || report.slot < 0) return;
+    next_worker_ = std::max(next_worker_, id + 1);
+    found = processes_.emplace(id, Process()).first;
+  }
+  Process& process = found->second;
+  if (report.sequence <= process.last.sequence) return;
+  if (report.slot >= 0) {
+    process.place = {report.host, report.slot};
+    process.listener = report.listener;
+  }
+  if (!process.registered) process.arrival = next_arrival_++;
+  process.registered = true;
+  process.leaving |= report.leaving;
+  process.heard = now_;
+  process.last = std::move(report);
+  Command answer;
+  answer.generation = phase_ == Phase::kRunning ? record_.generation : 0;
+  answer.sequence = process.last.sequence;
+  answer.sent_at = process.last.sent_at;
+  effects_.commands.emplace_back(id, std::move(answer));
+  if (IsMember(id)) OnMemberReport(process);
+  if (now_ - process.told >= kRepairAfter) Repair(id, &process);
+}
+
+void Coordinator::OnMemberReport(const Process& process) {
+  const Report& report = process.last;
+  if (report.generation != record_.generation) return;
+  const bool stopped = report.state == WorkerState::kBroken;
+  if (phase_ == Phase::kRunning && report.step > best_step_) {
+    best_step_ = report.step;
+    advanced_at_ = now_;
+    suspects_.Clear();
+  }
+  const bool at_fault =
+      report.state == WorkerState::kStopping || (stopped && !report.boundary && !report.done);
+  if (at_fault && report.suspect != kNobody) suspects_.Accuse(report.worker, report.suspect);
+  if (at_fault && (phase_ != Phase::kGathering || !ends_sent_)) {
+    StartRound("a collective failed on " + WorkerName(report.worker, process.place), true);
+  } else if (stopped && report.boundary) {
+    StartRound("workers come or go", false);
+  }
+}
+
+// Says again what this worker would know if no message had been lost.
+void Coordinator::Repair(WorkerId worker, Process* process) {
+  const Report& report = process->last;
+  const bool stopped = report.state == WorkerState::kParked || report.state == WorkerState::kBroken;
+  const bool active = !stopped && report.state != WorkerState::kStopping;
+  Command command;
+  command.generation = report.generation;
+  if (active && (!IsMember(worker) || report.generation != record_.generation ||
+                 (phase_ == Phase::kGathering && ends_sent_))) {
+    command.kind = CommandKind::kEnd;
+  } else if (stopped && phase_ == Phase::kForming && IsMember(worker) &&
+             report.generation < record_.generation) {
+    command.kind = CommandKind::kPropose;
+    command.record = record_;
+  } else if (phase_ == Phase::kRunning && report.state == WorkerState::kMesh) {
+    command.kind = CommandKind::kGo;
+  } else if (phase_ == Phase::kRunning && pending_ && !report.announced &&
+             report.state == WorkerState::kRunning && RankOf(record_, worker) == 0) {
+    command.kind = CommandKind::kChangePending;
+  } else {
+    return;
+  }
+  Tell(worker, std::move(command));
+}
+
+// A generation that advances is not broken up because one member is silent: a step needs them all.
+bool Coordinator::IsSilent(WorkerId worker, const Process& process) const {
+  TimePoint heard = process.heard;
+  if (phase_ == Phase::kRunning && IsMember(worker)) heard = std::max(heard, advanced_at_);
+  return now_ - heard > options_.lease;
+}
+
+void Coordinator::Expire() {
+  bool all_silent = true;
+  TimePoint newest = 0;
+  for (WorkerId member : member_ids_) {
+    const auto found = processes_.find(member);
+    if (found == processes_.end()) continue;
+    all_silent = all_silent && IsSilent(member, found->second);
+    newest = std::max(newest, found->second.heard);
+  }
+  // More likely than the end of all at once is that no message comes through. Then they train, or
+  // wait as long as they have patience.
+  const bool believed =
+      all_silent && now_ - newest <= (phase_ == Phase::kRunning ? options_.all_silent_limit
+                                                                : options_.stop_limit);
+  std::vector<std::pair<WorkerId, std::string>> out;
+  for (const auto& [id, process] : processes_) {
+    if (!process.registered) {
+      if (now_ - process.heard > options_.start_limit) {
+        out.emplace_back(id, "was not ready within " + SecondsText(options_.start_limit));
+      }
+    } else if (IsSilent(id, process) && !(believed && IsMember(id))) {
+      out.emplace_back(id, "was silent for " + SecondsText(now_ - process.heard));
+    }
+  }
+  for (const auto& [id, why] : out) {
+    const std::string host = processes_.at(id).place.first;
+    Evict(id, why);
+    OnHostFailure(host);
+  }
+  for (auto ended = ending_.begin(); ended != ending_.end();) {
+    ended = now_ - ended->second.when > kSlotLimit ? ending_.erase(ended) : std::next(ended);
+  }
+}
+
+void Coordinator::CheckLimits() {
+  if (processes_.empty() && hosts_.AllBarred()) {
+    EndJob(1,
+           "a worker has failed on every host, and each is barred after its first failure: see "
+           "above why workers end");
+    return;
+  }
+  const bool gathering = phase_ == Phase::kGathering;
+  const bool forming = phase_ == Phase::kForming;
+  // A member that did not come to the commit at which the others stopped.
+  if (gathering && !ends_sent_ && now_ - round_since_ > options_.stop_limit / 2) SendEnds();
+  const Duration limit = gathering ? options_.stop_limit : options_.connect_limit;
+  const TimePoint since = gathering ? round_since_ : formed_at_;
+  if ((!gathering && !forming) || now_ - since <= limit) return;
+  std::vector<WorkerId> out;
+  for (WorkerId member : member_ids_) {
+    const auto found = processes_.find(member);
+    if (found == processes_.end()) continue;
+    const Report& last = found->second.last;
+    const bool stopped = last.state == WorkerState::kBroken || last.state == WorkerState::kParked;
+    const bool connected =
+        last.state == WorkerState::kMesh && last.generation == record_.generation;
+    if (gathering ? !stopped : !connected) out.push_back(member);
+  }
+  for (WorkerId member : out) {
+    Evict(member, std::string(gathering ? "did not stop" : "did not connect") + " within " +
+                      SecondsText(limit));
+  }
+}
+
+void Coordinator::OnHostFailure(const std::string& host) {
+  hosts_.OnFailure(now_, host);
+  const bool empty = options_.hosts.cooling_empties && !hosts_.Usable(now_, host);
+  if (!empty && !hosts_.Barred(host)) return;
+  for (auto& [id, process] : processes_) {
+    if (process.place.first == host) process.leaving = true;
+  }
+}
+
+void Coordinator::Evict(WorkerId worker, const std::string& why) {
+  const std::string text = WorkerName(worker, processes_.at(worker).place) + " " + why;
+  Remove(worker);
+  Tell(worker, CommandKind::kFenced, text);
+  effects_.kills.push_back(worker);
+  effects_.notes.push_back(text + ": the job goes on without it");
+  if (IsMember(worker)) StartRound(text, true);
+}
+
+void Coordinator::Remove(WorkerId worker) {
+  ending_[worker] = {processes_.at(worker).place, now_};
+  processes_.erase(worker);
+  over_.insert(worker);
+}
+
+void Coordinator::Tell(WorkerId worker, Command command) {
+  const auto found = processes_.find(worker);
+  if (found != processes_.end()) found->second.told = now_;
+  effects_.commands.emplace_back(worker, std::move(command));
+}
+
+void Coordinator::Tell(WorkerId worker, CommandKind kind, std::string reason) {
+  Command command;
+  command.kind = kind;
+  command.generation = record_.generation;
+  command.reason = std::move(reason);
+  Tell(worker, std::move(command));
+}
+
+void Coordinator::EndJob(int code, const std::string& reason) {
+  phase_ = Phase::kOver;
+  over_with_ = {code, reason};
+  effects_.end = over_with_;
+  Command exit;
+  exit.kind = CommandKind::kExit;
+  exit.exit_code = code;
+  exit.reason = reason;
+  for (const auto& [id, process] : processes_) effects_.commands.emplace_back(id, exit);
+}
+
+}  // namespace tfring::membership

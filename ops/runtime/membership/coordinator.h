@@ -1,0 +1,189 @@
+#ifndef TFRING_OPS_RUNTIME_MEMBERSHIP_COORDINATOR_H_
+#define TFRING_OPS_RUNTIME_MEMBERSHIP_COORDINATOR_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/runtime/base/export.h"
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/membership/hosts.h"
+#include "ops/runtime/membership/messages.h"
+#include "ops/runtime/membership/suspects.h"
+
+namespace tfring::membership {
+
+struct CoordinatorOptions {
+  int np = 1;  // the first generation waits for so many, up to `start_wait`
+  int min_np = 1;
+  int max_np = 1;
+  int spares = 0;  // workers that are started beyond max_np, and wait
+  Duration start_wait = 60 * kSecond;
+  Duration start_limit = 120 * kSecond;  // for a process to be ready
+  Duration lease = 5 * kSecond;
+  // How long a worker that is heard of may take to stop, and to connect. A worker may publish for a
+  // lease after its last answer, so the first is no shorter than the lease.
+  Duration stop_limit = 10 * kSecond;
+  Duration connect_limit = 30 * kSecond;
+  // For how long it is believed that a generation trains of which nobody is heard.
+  Duration all_silent_limit = 60 * kSecond;
+  Duration min_wait = 600 * kSecond;  // with fewer than min_np workers
+  Duration join_interval = 2 * kSecond;
+  // At most so many generations after the first in `reset_window`, or in all if that is 0; -1: no
+  // limit. At the limit joiners wait, and a failure ends the job.
+  int reset_limit = -1;
+  Duration reset_window = 0;
+  bool count_changes = true;  // whether generations that begin without a failure count, too
+  int same_error_limit = 3;   // the same error at the same commit ends the job
+  HostPolicy hosts;
+};
+
+// What an agent says: a process is over.
+struct ProcessEnd {
+  WorkerId worker = kNobody;
+  int exit_code = 0;
+  std::string cause;  // the exception that ended it; "" if none is known
+};
+
+// What happened since the last Step, in the order in which it is handled.
+struct CoordinatorEvents {
+  std::optional<std::vector<HostSlots>> hosts;  // all that there are now
+  std::vector<ProcessEnd> ends;
+  std::vector<Report> reports;
+  uint64_t random = 0;  // 64 random bits, new for each Step: the nonce of a generation
+};
+
+struct CoordinatorEffects {
+  std::vector<std::pair<WorkerId, Command>> commands;
+  struct Start {
+    WorkerId worker = kNobody;
+    Place place;
+  };
+  std::vector<Start> starts;
+  // Of processes that were taken for dead: what is left of them is to be ended by their agents.
+  std::vector<WorkerId> kills;
+  std::vector<std::string> notes;  // for the log
+  struct End {
+    int code = 0;
+    std::string reason;
+  };
+  std::optional<End> end;  // of the job; once
+};
+
+enum class Phase : uint8_t {
+  kGathering,  // waits until all that live have stopped, and there are enough
+  kForming,    // a generation was proposed; its members connect
+  kRunning,
+  kOver,
+};
+
+// The authority of an elastic job, as a state machine without thread, socket or clock: who is in
+// which generation. It numbers generations, judges by its own clock who is silent, closes a
+// generation when a member is lost or wants to come or go, and proposes the next one when everybody
+// who is not known to be dead has stopped. One thread; lives as long as the job.
+class TFRING_EXPORT Coordinator {
+ public:
+  explicit Coordinator(CoordinatorOptions options);
+
+  CoordinatorEffects Step(TimePoint now, CoordinatorEvents events);
+
+  // When Step wants to be called again even if nothing happens.
+  TimePoint next_deadline() const { return phase_ == Phase::kOver ? kNever : next_tick_; }
+
+  Phase phase() const { return phase_; }
+  const Record& record() const { return record_; }  // the last proposed
+
+ private:
+  struct Process {
+    Place place;
+    uint64_t arrival = 0;  // ascends
+    TimePoint heard = 0;   // or started, before it has registered
+    TimePoint told = 0;    // when something was last said to it, but for answers
+    bool registered = false;
+    bool leaving = false;
+    Report last;
+    std::string listener;
+  };
+  struct Ended {
+    Place place;
+    TimePoint when = 0;
+  };
+
+  // coordinator.cc: what comes in.
+  void Forgive(Duration pause);
+  void SetHosts(std::vector<HostSlots> hosts);
+  void OnEnd(const ProcessEnd& end);
+  void OnReport(Report report);
+  void OnMemberReport(const Process& process);
+  void Repair(WorkerId worker, Process* process);
+  void Expire();
+  bool IsSilent(WorkerId worker, const Process& process) const;
+  void CheckLimits();
+  void OnHostFailure(const std::string& host);
+  void Evict(WorkerId worker, const std::string& why);
+  void Remove(WorkerId worker);
+  void Tell(WorkerId worker, Command command);
+  void Tell(WorkerId worker, CommandKind kind, std::string reason = "");
+  void EndJob(int code, const std::string& reason);
+  bool IsMember(WorkerId worker) const { return member_ids_.count(worker) != 0; }
+
+  // coordinator_rounds.cc: generations.
+  void Advance(uint64_t random);
+  void StartRound(const std::string& why, bool failed);
+  void SendEnds();
+  bool AllStopped() const;
+  bool AllConnected() const;
+  bool AllDone() const;
+  bool DismissLeavers();
+  void Close(uint64_t random);
+  void JudgeSuspects();
+  bool EnoughFor(size_t count);
+  std::vector<WorkerId> NextMembers() const;
+  void Propose(const std::vector<WorkerId>& members, uint64_t random);
+  int ResetsLeft();
+  void WatchForChanges();
+  void StartWorkers();
+
+  const CoordinatorOptions options_;
+  TimePoint now_ = 0;
+  CoordinatorEffects effects_;  // of this Step
+  Phase phase_ = Phase::kGathering;
+  TimePoint first_step_ = kNever;
+  TimePoint next_tick_ = 0;
+  Hosts hosts_;
+  Suspects suspects_;
+  std::map<WorkerId, Process> processes_;  // started or registered, and not known to be over
+  std::map<WorkerId, Ended> ending_;       // told to leave: their slots may still be in use
+  std::set<WorkerId> over_;                // all that will never be heard again
+  WorkerId next_worker_ = 1;
+  uint64_t next_arrival_ = 1;
+
+  Generation number_ = 0;  // the last that was used
+  Record record_;
+  Generation judged_ = 0;          // the last of which suspects were looked at
+  std::set<WorkerId> member_ids_;  // of record_
+  bool ran_ = false;               // a generation has trained
+  TimePoint round_since_ = 0;
+  TimePoint formed_at_ = 0;
+  bool ends_sent_ = false;          // kGathering: all members were told to stop
+  bool failed_ = false;             // kGathering: because of a failure
+  bool pending_ = false;            // kRunning: members shall stop at the next commit
+  TimePoint short_since_ = kNever;  // fewer than min_np
+  TimePoint last_join_ = -kSecond * 1000;
+  int64_t best_step_ = 0;      // kRunning: of all members
+  TimePoint advanced_at_ = 0;  // kRunning: when it last grew
+  std::deque<TimePoint> resets_;
+  std::string last_cause_;
+  Position last_cause_at_;
+  int same_causes_ = 0;
+  CoordinatorEffects::End over_with_;  // kOver
+};
+
+}  // namespace tfring::membership
+
+#endif  // TFRING_OPS_RUNTIME_MEMBERSHIP_COORDINATOR_H_

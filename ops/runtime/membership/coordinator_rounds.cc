@@ -1,0 +1,266 @@
+// How one generation follows another.
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+
+#include "ops/runtime/base/deadline.h"
+#include "ops/runtime/base/text.h"
+#include "ops/runtime/membership/coordinator.h"
+
+namespace tfring::membership {
+
+void Coordinator::Advance(uint64_t random) {
+  if (phase_ == Phase::kForming && AllConnected()) {
+    phase_ = Phase::kRunning;
+    ran_ = true;
+    pending_ = false;
+    best_step_ = record_.position.step;
+    advanced_at_ = now_;
+    for (const Member& member : record_.members) Tell(member.worker, CommandKind::kGo);
+  }
+  if (phase_ == Phase::kRunning) WatchForChanges();
+  if (phase_ == Phase::kRunning && AllStopped()) StartRound("all members have stopped", false);
+  if (phase_ == Phase::kGathering && AllStopped()) Close(random);
+}
+
+// Ends the present generation. Where nothing failed, members stop by themselves.
+void Coordinator::StartRound(const std::string& why, bool failed) {
+  if (phase_ == Phase::kOver) return;
+  if (phase_ != Phase::kGathering) {
+    phase_ = Phase::kGathering;
+    round_since_ = now_;
+    ends_sent_ = false;
+    failed_ = false;
+    if (record_.generation != 0) {
+      effects_.notes.push_back("generation " + std::to_string(record_.generation) +
+                               " ends: " + why);
+    }
+  }
+  failed_ = failed_ || failed;
+  if (failed && !ends_sent_) SendEnds();
+}
+
+void Coordinator::SendEnds() {
+  ends_sent_ = true;
+  for (WorkerId member : member_ids_) {
+    const auto found = processes_.find(member);
+    if (found == processes_.end()) continue;
+    const Report& last = found->second.last;
+    const bool stops = last.state == WorkerState::kBroken || last.state == WorkerState::kStopping;
+    if (stops && last.generation == record_.generation) continue;
+    Tell(member, CommandKind::kEnd, "a member was lost, or a collective failed");
+  }
+}
+
+bool Coordinator::AllStopped() const {
+  return std::all_of(member_ids_.begin(), member_ids_.end(), [&](WorkerId member) {
+    const auto found = processes_.find(member);
+    if (found == processes_.end()) return true;
+    const WorkerState state = found->second.last.state;
+    // One that is still where it was before this generation has not heard of it, and has not moved.
+    return state == WorkerState::kBroken || state == WorkerState::kParked;
+  });
+}
+
+bool Coordinator::AllConnected() const {
+  return std::all_of(member_ids_.begin(), member_ids_.end(), [&](WorkerId member) {
+    const auto found = processes_.find(member);
+    return found != processes_.end() && found->second.last.state == WorkerState::kMesh &&
+           found->second.last.generation == record_.generation;
+  });
+}
+
+// Of the members that live, there is one and all have come to the end of the training.
+bool Coordinator::AllDone() const {
+  bool any = false;
+  for (WorkerId member : member_ids_) {
+    const auto found = processes_.find(member);
+    if (found == processes_.end()) continue;
+    if (!found->second.last.done) return false;
+    any = true;
+  }
+  return any;
+}
+
+// Lets those go that want to, or have to, and have stopped.
+bool Coordinator::DismissLeavers() {
+  std::vector<WorkerId> leavers;
+  for (const auto& [id, process] : processes_) {
+    if (process.leaving && (!IsMember(id) || phase_ == Phase::kGathering)) leavers.push_back(id);
+  }
+  for (WorkerId leaver : leavers) {
+    if (!processes_.at(leaver).registered) effects_.kills.push_back(leaver);
+    Remove(leaver);
+    Tell(leaver, CommandKind::kExit, "it leaves the job, which goes on");
+  }
+  return !leavers.empty();
+}
+
+// Everybody has stopped: the next generation, or the end, or waiting for more workers.
+void Coordinator::Close(uint64_t random) {
+  if (AllDone()) {
+    EndJob(0, "the training is over");
+    return;
+  }
+  DismissLeavers();
+  JudgeSuspects();
+  const std::vector<WorkerId> members = NextMembers();
+  if (!EnoughFor(members.size())) return;
+  if (number_ != 0 && (failed_ || options_.count_changes)) {
+    if (ResetsLeft() == 0) {
+      EndJob(1, "the limit of " + std::to_string(options_.reset_limit) +
+                    " resets is used up: raise --reset-limit, or see above why workers end");
+      return;
+    }
+    resets_.push_back(now_);
+  }
+  Propose(members, random);
+}
+
+// Once for each generation that ends.
+void Coordinator::JudgeSuspects() {
+  if (judged_ == number_) return;
+  judged_ = number_;
+  std::vector<std::pair<uint64_t, WorkerId>> arrivals;
+  for (const auto& [id, process] : processes_) arrivals.emplace_back(process.arrival, id);
+  std::sort(arrivals.begin(), arrivals.end());
+  std::vector<WorkerId> workers;
+  for (const auto& [arrival, id] : arrivals) workers.push_back(id);
+  for (WorkerId worker : suspects_.EndOfGeneration(workers)) {
+    Evict(worker, "and another worker could not reach each other twice in a row");
+  }
+}
+
+bool Coordinator::EnoughFor(size_t count) {
+  const bool patient = !ran_ && number_ == 0 && now_ < After(first_step_, options_.start_wait);
+  const int needed = std::max(1, patient ? options_.np : options_.min_np);
+  if (count >= static_cast<size_t>(needed)) {
+    short_since_ = kNever;
+    return true;
+  }
+  if (short_since_ == kNever) {
+    short_since_ = now_;
+    effects_.notes.push_back("the job waits: it has " + std::to_string(count) + " of " +
+                             std::to_string(needed) + " workers");
+  }
+  if (now_ >= After(short_since_, options_.min_wait)) {
+    EndJob(1, "there were fewer than " + std::to_string(needed) + " workers for " +
+                  SecondsText(options_.min_wait) + ": is there a host that can take more?");
+  }
+  return false;
+}
+
+// Survivors first, then who waits: who came first is taken, up to max_np, in the order in which
+// they were started, that of hosts and slots. Then by hosts, in the order in which these appear. So
+// survivors keep their order, the ranks of a host are side by side, and rank 0 is a survivor.
+std::vector<WorkerId> Coordinator::NextMembers() const {
+  std::vector<WorkerId> members;
+  for (const Member& member : record_.members) {
+    if (processes_.count(member.worker) != 0) members.push_back(member.worker);
+  }
+  std::vector<std::pair<uint64_t, WorkerId>> waiting;
+  for (const auto& [id, process] : processes_) {
+    const bool stopped =
+        process.last.state == WorkerState::kParked || process.last.state == WorkerState::kBroken;
+    if (process.registered && stopped && !process.leaving && !IsMember(id)) {
+      waiting.emplace_back(process.arrival, id);
+    }
+  }
+  std::sort(waiting.begin(), waiting.end());
+  const auto most = static_cast<size_t>(std::max(1, options_.max_np));
+  const size_t survivors = members.size();
+  for (const auto& [arrival, id] : waiting) {
+    if (members.size() < most) members.push_back(id);
+  }
+  std::sort(members.begin() + static_cast<std::ptrdiff_t>(survivors), members.end());
+  std::map<std::string, size_t> first;  // of each host
+  for (size_t i = 0; i < members.size(); ++i) {
+    first.emplace(processes_.at(members[i]).place.first, i);
+  }
+  std::stable_sort(members.begin(), members.end(), [&](WorkerId a, WorkerId b) {
+    return first.at(processes_.at(a).place.first) < first.at(processes_.at(b).place.first);
+  });
+  return members;
+}
+
+void Coordinator::Propose(const std::vector<WorkerId>& members, uint64_t random) {
+  ++number_;
+  Record record;
+  record.generation = number_;
+  record.nonce = random;
+  bool joins = false;
+  for (WorkerId worker : members) {
+    const Process& process = processes_.at(worker);
+    joins = joins || !IsMember(worker);
+    record.members.push_back({worker, process.place.first, process.place.second, process.listener});
+    if (record.position < process.last.position) {
+      record.position = process.last.position;
+      record.root = static_cast<Rank>(record.members.size()) - 1;
+    }
+  }
+  if (joins) last_join_ = now_;
+  record_ = std::move(record);
+  member_ids_ = {members.begin(), members.end()};
+  phase_ = Phase::kForming;
+  formed_at_ = now_;
+  Command propose;
+  propose.kind = CommandKind::kPropose;
+  propose.record = record_;
+  for (WorkerId worker : members) Tell(worker, propose);
+  effects_.notes.push_back("generation " + std::to_string(number_) + ": " +
+                           std::to_string(members.size()) + " workers from " +
+                           PositionText(record_.position));
+}
+
+// INT_MAX without a limit.
+int Coordinator::ResetsLeft() {
+  if (options_.reset_limit < 0) return INT32_MAX;
+  while (options_.reset_window > 0 && !resets_.empty() &&
+         now_ - resets_.front() > options_.reset_window) {
+    resets_.pop_front();
+  }
+  return std::max(0, options_.reset_limit - static_cast<int>(resets_.size()));
+}
+
+// Asks for a stop at the next commit if members have to go, or workers wait to come and may.
+void Coordinator::WatchForChanges() {
+  bool wanted = false;
+  bool waiting = false;
+  for (const auto& [id, process] : processes_) {
+    if (IsMember(id)) {
+      wanted = wanted || process.leaving;
+    } else {
+      waiting = waiting || (process.registered && !process.leaving);
+    }
+  }
+  DismissLeavers();
+  const bool room = member_ids_.size() < static_cast<size_t>(options_.max_np);
+  wanted = wanted || (waiting && room && now_ >= last_join_ + options_.join_interval &&
+                      (ResetsLeft() > 0 || !options_.count_changes));
+  if (!wanted || pending_) return;
+  pending_ = true;
+  Tell(record_.members.front().worker, CommandKind::kChangePending);
+}
+
+void Coordinator::StartWorkers() {
+  std::set<Place> taken;
+  int count = 0;
+  for (const auto& [id, process] : processes_) {
+    taken.insert(process.place);
+    count += process.leaving ? 0 : 1;
+  }
+  for (const auto& [id, ended] : ending_) taken.insert(ended.place);
+  for (; count < options_.max_np + options_.spares; ++count) {
+    const std::optional<Place> place = hosts_.Free(now_, taken);
+    if (!place) return;
+    taken.insert(*place);
+    Process process;
+    process.place = *place;
+    process.heard = now_;
+    effects_.starts.push_back({next_worker_, *place});
+    processes_.emplace(next_worker_++, std::move(process));
+  }
+}
+
+}  // namespace tfring::membership

@@ -1,0 +1,73 @@
+#ifndef TFRING_OPS_RUNTIME_MEMBERSHIP_HOSTS_H_
+#define TFRING_OPS_RUNTIME_MEMBERSHIP_HOSTS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/runtime/base/types.h"
+
+namespace tfring::membership {
+
+struct HostSlots {
+  std::string host;
+  int32_t slots = 0;
+};
+
+// A slot of a host: where one worker runs.
+using Place = std::pair<std::string, int32_t>;
+
+// When a host on which workers fail is given no new ones.
+struct HostPolicy {
+  // Horovod's rule: the first failure bars the host for the rest of the job. Otherwise a host with
+  // `failures` in `window` cools down for `cool_first`, the next time for twice as long, and so on
+  // up to `cool_most`.
+  bool first_failure_bars = false;
+  // Whether the other workers of a host that cools down have to leave; those of a barred one do.
+  bool cooling_empties = false;
+  int failures = 3;
+  Duration window = 600 * kSecond;
+  Duration cool_first = 10 * kSecond;
+  Duration cool_most = 3600 * kSecond;
+};
+
+// The hosts of a job, in the order in which they were found, and which of them may be used. One
+// thread; lives as long as the job.
+class Hosts {
+ public:
+  explicit Hosts(HostPolicy policy) : policy_(policy) {}
+
+  // All that there are now. A host that comes back is as cool or hot as it was.
+  void Set(std::vector<HostSlots> hosts) { hosts_ = std::move(hosts); }
+  bool Has(const Place& place) const;
+
+  // A worker on the host failed.
+  void OnFailure(TimePoint now, const std::string& host);
+  // Neither barred nor cooling down.
+  bool Usable(TimePoint now, const std::string& host) const;
+  bool Barred(const std::string& host) const;
+  // Whether there are hosts, and all are barred.
+  bool AllBarred() const;
+
+  // The first slot of a usable host that is not in `taken`.
+  std::optional<Place> Free(TimePoint now, const std::set<Place>& taken) const;
+
+ private:
+  struct Heat {
+    std::vector<TimePoint> failures;  // in the window
+    int coolings = 0;
+    TimePoint until = 0;  // kNever: barred
+  };
+
+  const HostPolicy policy_;
+  std::vector<HostSlots> hosts_;
+  std::map<std::string, Heat> heat_;  // of hosts on which a worker has failed
+};
+
+}  // namespace tfring::membership
+
+#endif  // TFRING_OPS_RUNTIME_MEMBERSHIP_HOSTS_H_

@@ -1,0 +1,331 @@
+// What goes wrong in a simulated job.
+
+#include <algorithm>
+#include <utility>
+
+#include "ops/sim/membership/job.h"
+
+namespace tfring::sim {
+
+using membership::Generation;
+using membership::WorkerId;
+using membership::WorkerState;
+
+namespace {
+
+// How long the runtime takes to notice that a peer is silent.
+constexpr Duration kHeartbeatLimit = 10 * kSecond;
+
+bool InGeneration(WorkerState state) {
+  return state == WorkerState::kJoining || state == WorkerState::kMesh ||
+         state == WorkerState::kSync || state == WorkerState::kRunning;
+}
+
+}  // namespace
+
+// From now on, and for a while, generations may end with members at different commits.
+void Job::Disturb() {
+  disturbed_ = now();
+  checker_.OnFaultAnywhere();
+}
+
+std::vector<Process*> Job::Members() {
+  std::vector<Process*> members;
+  for (const membership::Member& member : coordinator_.record().members) {
+    Process* process = Find(member.worker);
+    if (process != nullptr && process->alive() && !process->stopped()) members.push_back(process);
+  }
+  return members;
+}
+
+Process* Job::PickMember() {
+  const std::vector<Process*> members = Members();
+  return members.empty() ? nullptr : random_.Pick(members);
+}
+
+void Job::Inject(const PlannedFault& fault) {
+  if (over_) return;
+  ++faults_;
+  Trace(std::string("fault: ") + JobFaultName(fault.kind));
+  switch (fault.kind) {
+    case JobFault::kKill:
+    case JobFault::kKillFirst:
+    case JobFault::kKillThree:
+    case JobFault::kKillInPhase:
+    case JobFault::kKillInStep:
+    case JobFault::kException:
+    case JobFault::kStop:
+    case JobFault::kLeave:
+      InjectOnProcess(fault);
+      return;
+    case JobFault::kCutPair:
+    case JobFault::kCutStore:
+    case JobFault::kStoreAway:
+    case JobFault::kStopStore:
+    case JobFault::kLossy:
+      InjectOnNetwork(fault);
+      return;
+    case JobFault::kIsolate:
+    case JobFault::kPauseHost:
+    case JobFault::kHostDown:
+    case JobFault::kNewHost:
+    case JobFault::kHostGone:
+      InjectOnHost(fault);
+      return;
+  }
+}
+
+// Ends a fault that lasts, and what the network kept back.
+void Job::Undo(const PlannedFault& fault, std::function<void()> undo) {
+  Disturb();
+  ++active_faults_;
+  After(fault.lasts, [this, kind = fault.kind, undo = std::move(undo)] {
+    Trace(std::string("end of fault: ") + JobFaultName(kind));
+    --active_faults_;
+    Disturb();
+    undo();
+    FlushAgents();
+  });
+}
+
+void Job::InjectOnProcess(const PlannedFault& fault) {
+  if (fault.kind == JobFault::kKillInPhase) {
+    kill_in_phase_.push_back(fault.phase);
+    return;
+  }
+  if (fault.kind == JobFault::kKillInStep) {
+    ++kills_in_step_;
+    return;
+  }
+  Process* member = PickMember();
+  if (fault.kind == JobFault::kKillFirst && !Members().empty()) member = Members().front();
+  if (member == nullptr) return;
+  switch (fault.kind) {
+    case JobFault::kStop:
+      StopProcess(member, fault);
+      return;
+    case JobFault::kLeave:
+      member->Deliver([member] { member->OnLeave(); });
+      return;
+    case JobFault::kException:
+      KillProcess(member, 1, "ValueError: planned by the seed");
+      return;
+    case JobFault::kKillThree:
+      for (int i = 0; i < 2; ++i) {
+        After(random_.Between(0, 50) * kMillisecond, [this] {
+          if (Process* other = PickMember()) KillProcess(other, 137, "");
+        });
+      }
+      KillProcess(member, 137, "");
+      return;
+    default:
+      KillProcess(member, 137, "");
+  }
+}
+
+void Job::KillProcess(Process* process, int code, const std::string& cause) {
+  if (!process->alive()) return;
+  const WorkerId id = process->id();
+  Trace("worker " + std::to_string(id) + " is killed");
+  Disturb();
+  ++kills_[static_cast<int>(process->worker().state())];
+  process->Kill();
+  if (InGeneration(process->worker().state())) OnBroken(process->worker().generation(), id, id);
+  WithAgent(process->place().first, [this, id, code, cause] { SayEnd(id, code, cause); });
+}
+
+void Job::OnExit(WorkerId worker, int code) {
+  Process* process = Find(worker);
+  const WorkerState before = process->worker().state();
+  process->Kill();
+  // A worker that leaves by itself may still be counted as a member.
+  if (code != 0) Disturb();
+  if (before == WorkerState::kFenced || before == WorkerState::kExited) {
+    OnBroken(process->worker().generation(), worker, membership::kNobody);
+  }
+  WithAgent(process->place().first, [this, worker, code] { SayEnd(worker, code, ""); });
+}
+
+bool Job::OnState(WorkerId worker, WorkerState state) {
+  const auto found = std::find(kill_in_phase_.begin(), kill_in_phase_.end(), state);
+  if (found == kill_in_phase_.end() || over_) return false;
+  kill_in_phase_.erase(found);
+  KillProcess(Find(worker), 137, "");
+  return true;
+}
+
+bool Job::OnHalfOfResults(WorkerId worker) {
+  if (kills_in_step_ == 0 || over_) return false;
+  --kills_in_step_;
+  KillProcess(Find(worker), 137, "");
+  return true;
+}
+
+void Job::StopProcess(Process* process, const PlannedFault& fault) {
+  process->Stop();
+  Trace("worker " + std::to_string(process->id()) + " is stopped");
+  const Generation generation = process->worker().generation();
+  After(kHeartbeatLimit, [this, process, generation] {
+    if (process->stopped() && process->alive()) OnBroken(generation, process->id(), process->id());
+  });
+  Undo(fault, [process] { process->Wake(); });
+}
+
+void Job::OnBroken(Generation generation, WorkerId by, WorkerId suspect) {
+  if (!broken_.insert(generation).second) return;
+  const bool silent = down_.count(Find(by)->place().first) != 0;
+  for (const membership::Member& member : records_[generation].members) {
+    if (member.worker == by) continue;
+    const Duration notice = silent || !PeersReach(by, member.worker)
+                                ? random_.Between(1000, 3000) * kMillisecond
+                                : random_.Between(1, 50) * kMillisecond;
+    After(notice, [this, to = member.worker, generation, suspect] {
+      Process* process = Find(to);
+      if (process == nullptr) return;
+      process->Deliver(
+          [process, generation, suspect] { process->OnPeerGone(generation, suspect); });
+    });
+  }
+}
+
+// After `notice` this member sees that it cannot reach the other one, and blames it.
+void Job::NoteCut(WorkerId by, WorkerId other, Duration notice) {
+  Process* process = Find(by);
+  if (process == nullptr || !process->alive()) return;
+  const Generation generation = process->worker().generation();
+  After(notice, [this, process, generation, by, other] {
+    if (!PeersReach(by, other)) {
+      process->Deliver([process, generation, other] { process->OnPeerGone(generation, other); });
+    }
+  });
+}
+
+void Job::InjectOnNetwork(const PlannedFault& fault) {
+  const std::vector<Process*> members = Members();
+  if (fault.kind == JobFault::kStoreAway) {
+    ++stores_away_;
+    Undo(fault, [this] { --stores_away_; });
+    return;
+  }
+  if (fault.kind == JobFault::kStopStore) {
+    StopCoordinator(fault);
+    return;
+  }
+  if (fault.kind == JobFault::kLossy) {
+    ++lossy_;
+    was_lossy_ = true;
+    Undo(fault, [this] { --lossy_; });
+    return;
+  }
+  if (members.empty()) return;
+  const WorkerId one = random_.Pick(members)->id();
+  if (fault.kind == JobFault::kCutStore) {
+    cut_from_store_.insert(one);
+    Undo(fault, [this, one] { cut_from_store_.erase(one); });
+    return;
+  }
+  const WorkerId other = random_.Pick(members)->id();
+  if (one == other) return;
+  const auto pair = std::minmax(one, other);
+  const std::pair<WorkerId, WorkerId> cut = {pair.first, pair.second};
+  cut_pairs_.insert(cut);
+  NoteCut(one, other, random_.Between(kSecond, kHeartbeatLimit));
+  NoteCut(other, one, random_.Between(kSecond, kHeartbeatLimit));
+  Undo(fault, [this, cut] { cut_pairs_.erase(cut); });
+}
+
+void Job::InjectOnHost(const PlannedFault& fault) {
+  membership::CoordinatorEvents events;
+  if (fault.kind == JobFault::kNewHost) {
+    hosts_.push_back({"new" + std::to_string(++new_hosts_), 2});
+    events.hosts = hosts_;
+    StepCoordinator(std::move(events));
+    return;
+  }
+  if (hosts_.size() < 2) return;
+  const membership::HostSlots host = random_.Pick(hosts_);
+  if (fault.kind == JobFault::kHostGone) {
+    hosts_.erase(std::find_if(hosts_.begin(), hosts_.end(),
+                              [&](const auto& other) { return other.host == host.host; }));
+    events.hosts = hosts_;
+    StepCoordinator(std::move(events));
+    After(fault.lasts, [this, host] {
+      membership::CoordinatorEvents back;
+      hosts_.push_back(host);
+      back.hosts = hosts_;
+      if (!over_) StepCoordinator(std::move(back));
+    });
+    return;
+  }
+  if (down_.count(host.host) + isolated_.count(host.host) + paused_.count(host.host) != 0) return;
+  if (fault.kind == JobFault::kHostDown) {
+    Undo(fault, [this, host] { down_.erase(host.host); });
+    HostDown(host.host);
+  } else if (fault.kind == JobFault::kPauseHost) {
+    PauseHost(host.host, fault);
+  } else {
+    IsolateHost(host.host, fault);
+  }
+}
+
+void Job::IsolateHost(const std::string& host, const PlannedFault& fault) {
+  isolated_.insert(host);
+  const Duration inside_notices = random_.Between(kSecond, kHeartbeatLimit);
+  const Duration outside_notices = random_.Between(kSecond, kHeartbeatLimit);
+  for (Process* inside : Members()) {
+    if (inside->place().first != host) continue;
+    for (Process* outside : Members()) {
+      if (outside->place().first == host) continue;
+      NoteCut(inside->id(), outside->id(), inside_notices);
+      NoteCut(outside->id(), inside->id(), outside_notices);
+    }
+  }
+  Undo(fault, [this, host] { isolated_.erase(host); });
+}
+
+// Its agent stops, too: what is to be ended there is not.
+void Job::PauseHost(const std::string& host, const PlannedFault& fault) {
+  paused_.insert(host);
+  Undo(fault, [this, host] { paused_.erase(host); });
+  for (const auto& [id, process] : processes_) {
+    const bool inside = process->place().first == host;
+    if (inside && process->alive() && !process->stopped()) StopProcess(process.get(), fault);
+  }
+}
+
+// What comes meanwhile waits until after the first look at the time.
+void Job::StopCoordinator(const PlannedFault& fault) {
+  if (coordinator_stopped_) return;
+  coordinator_stopped_ = was_lossy_ = true;  // it repeats itself to all that waits for it
+  Undo(fault, [this] {
+    coordinator_stopped_ = false;
+    StepCoordinator({});
+    auto held = std::move(held_events_);
+    held_events_.clear();
+    for (auto& events : held) StepCoordinator(std::move(events));
+  });
+}
+
+void Job::HostDown(const std::string& host) {
+  down_.insert(host);
+  for (const auto& [id, process] : processes_) {
+    if (process->place().first == host) KillProcess(process.get(), 137, "");
+  }
+}
+
+const char* JobSabotageName(JobSabotage sabotage) {
+  static const char* const kNames[] = {"none", "no-gate", "keep-cursor"};
+  return kNames[static_cast<int>(sabotage)];
+}
+
+std::string ReplayLine(const JobOptions& options) {
+  std::string line = "tfring_membership_sim --seed=" + std::to_string(options.seed) + " --seeds=1";
+  if (options.workers > 0) line += " --workers=" + std::to_string(options.workers);
+  if (options.faults >= 0) line += " --faults=" + std::to_string(options.faults);
+  if (options.sabotage != JobSabotage::kNone) {
+    line += std::string(" --sabotage=") + JobSabotageName(options.sabotage);
+  }
+  return line;
+}
+
+}  // namespace tfring::sim

@@ -1,0 +1,78 @@
+#ifndef TFRING_OPS_SIM_MEMBERSHIP_OPTIONS_H_
+#define TFRING_OPS_SIM_MEMBERSHIP_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/membership/coordinator.h"
+#include "ops/runtime/membership/worker.h"
+
+namespace tfring::sim {
+
+// Mistakes in what uses the machines; those in the machines are made by tests/cc/sabotage.
+enum class JobSabotage : uint8_t {
+  kNone,
+  kNoGate,      // a bucket's update is applied although the step's other bucket failed
+  kKeepCursor,  // a restore leaves the cursor of the data where it was
+};
+
+struct JobOptions {
+  uint64_t seed = 1;
+  int workers = 0;  // 0: 4 to 64, by the seed
+  int faults = -1;  // -1: 0 to 6, by the seed
+  JobSabotage sabotage = JobSabotage::kNone;
+  bool trace = false;
+};
+
+enum class JobFault : uint8_t {
+  kKill,         // one member
+  kKillFirst,    // rank 0
+  kKillThree,    // within 50 ms
+  kKillInPhase,  // the next worker that enters a state
+  kKillInStep,   // rank 0, when some members have the result of a step and others do not
+  kException,    // a member ends with an exception
+  kStop,         // SIGSTOP, later SIGCONT
+  kPauseHost,    // a host stops with its agent and all processes, and goes on later
+  kStopStore,    // the coordinator stops, and goes on later
+  kCutPair,      // two members cannot reach each other
+  kCutStore,     // a member cannot reach the coordinator
+  kStoreAway,    // nobody can
+  kIsolate,      // a host is cut from everything else
+  kHostDown,     // a host is off, and comes back
+  kLossy,        // messages to and from the coordinator are lost, doubled and late
+  kNewHost,      // discovery finds one more
+  kHostGone,     // discovery finds one less, which may come back
+  kLeave,        // SIGTERM
+};
+inline constexpr int kNumJobFaults = 18;
+const char* JobFaultName(JobFault fault);
+
+struct PlannedFault {
+  JobFault kind = JobFault::kKill;
+  TimePoint when = 0;
+  Duration lasts = 0;                                              // of those that end
+  membership::WorkerState phase = membership::WorkerState::kIdle;  // kKillInPhase
+};
+
+// What a seed plays: the job, its hosts, the training and the faults.
+struct Scenario {
+  membership::CoordinatorOptions coordinator;
+  membership::WorkerOptions worker;
+  std::vector<membership::HostSlots> hosts;
+  int64_t steps_per_commit = 1;
+  int64_t samples = 0;  // in one pass over the data
+  int64_t passes = 1;
+  int64_t global_batch = 0;  // 0: `rows` for each member
+  int64_t rows = 0;
+  Duration step_time = 0;
+  std::vector<PlannedFault> faults;
+  TimePoint last_fault_end = 0;
+};
+
+Scenario MakeScenario(const JobOptions& options);
+
+}  // namespace tfring::sim
+
+#endif  // TFRING_OPS_SIM_MEMBERSHIP_OPTIONS_H_

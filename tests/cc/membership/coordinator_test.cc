@@ -1,0 +1,320 @@
+// How generations follow each other, and who is taken for dead.
+
+#include "ops/runtime/membership/coordinator.h"
+
+#include <set>
+#include <vector>
+
+#include "tests/cc/membership/small_job.h"
+#include "tests/cc/test.h"
+
+namespace tfring::membership {
+namespace {
+
+using Workers = std::vector<WorkerId>;
+
+TEST(TheFirstGenerationWaitsForAllThatWereAskedFor) {
+  SmallJob job(JobOf(3));
+  job.Join(1, "a");
+  job.Join(2, "a");
+  job.Pass(59 * kSecond);
+  EXPECT_EQ(job.generation(), Generation{0});
+  job.Join(3, "b");
+  EXPECT_TRUE(job.Runs(1));
+  EXPECT_TRUE(job.Members() == (Workers{1, 2, 3}));
+}
+
+TEST(AfterItsTimeTheFirstGenerationHasWhoIsThere) {
+  SmallJob job(JobOf(3));
+  job.Join(1, "a");
+  job.Join(2, "a");
+  job.Pass(61 * kSecond);
+  EXPECT_TRUE(job.Runs(1));
+  EXPECT_TRUE(job.Members() == (Workers{1, 2}));
+}
+
+TEST(RanksOfAHostAreSideBySideAndSurvivorsKeepTheirOrder) {
+  SmallJob job(JobOf(4, 6));
+  job.Join(1, "a");
+  job.Join(2, "b");
+  job.Join(3, "a");
+  job.Join(4, "b");
+  EXPECT_TRUE(job.Members() == (Workers{1, 3, 2, 4}));
+  job.Join(5, "c");
+  job.Join(6, "a");
+  job.End(1, 1);
+  // Worker 6 is last within its host, worker 5 on a new one.
+  EXPECT_TRUE(job.Runs(2));
+  EXPECT_TRUE(job.Members() == (Workers{3, 6, 2, 4, 5}));
+}
+
+TEST(TheRootIsTheFirstOfThoseThatAreAhead) {
+  SmallJob job = RunningJob(JobOf(4), 4);
+  for (WorkerId id : {2, 3, 4}) job.workers.at(id).deaf = true;
+  job.workers.at(3).report.position = job.workers.at(4).report.position = {20, 20};
+  job.End(1, 137);
+  job.Stop(4);
+  job.Stop(3);
+  EXPECT_EQ(job.generation(), Generation{1});  // worker 2 has not stopped
+  job.Stop(2);
+  EXPECT_EQ(job.generation(), Generation{2});
+  EXPECT_EQ(job.coordinator.record().root, 1);
+  EXPECT_TRUE(job.coordinator.record().position == (Position{20, 20}));
+}
+
+TEST(NumbersAscendAndNoncesDiffer) {
+  SmallJob job = RunningJob(JobOf(2), 6);
+  std::set<uint64_t> nonces = {job.coordinator.record().nonce};
+  for (WorkerId id = 1; id < 5; ++id) {
+    job.workers.at(id + 2).deaf = true;  // the next generation does not form
+    job.End(id, 137);
+    EXPECT_EQ(job.generation(), Generation{2 * id});
+    nonces.insert(job.coordinator.record().nonce);
+    job.workers.at(id + 2).deaf = false;
+    job.Stop(id + 1);
+    EXPECT_TRUE(job.Runs(2 * id + 1));
+    EXPECT_TRUE(nonces.insert(job.coordinator.record().nonce).second);
+  }
+}
+
+TEST(AMemberThatIsSilentInAGenerationThatAdvancesStays) {
+  SmallJob job = RunningJob(JobOf(3), 3);
+  job.workers.at(2).silent = true;
+  job.Pass(60 * kSecond, true);
+  EXPECT_TRUE(job.Runs(1));
+  // It advances no more.
+  job.Pass(5 * kSecond);
+  EXPECT_TRUE(job.Runs(1));
+  job.Pass(200 * kMillisecond);
+  EXPECT_TRUE(job.Runs(2));
+  EXPECT_TRUE(job.Members() == (Workers{1, 3}));
+  EXPECT_TRUE(job.kills == Workers{2});
+  EXPECT_EQ(job.workers.at(2).fenced, 1);
+  // It wakes up.
+  job.Say(2);
+  EXPECT_EQ(job.workers.at(2).fenced, 2);
+  EXPECT_TRUE(job.Runs(2));
+}
+
+TEST(IfNobodyIsHeardTheyAreBelievedToTrain) {
+  SmallJob job = RunningJob(JobOf(2), 2);
+  for (auto& [id, worker] : job.workers) worker.silent = true;
+  job.Pass(59 * kSecond);
+  EXPECT_TRUE(job.Runs(1));
+  job.workers.at(1).silent = job.workers.at(2).silent = false;
+  job.Pass(10 * kSecond, true);
+  EXPECT_TRUE(job.Runs(1));
+  for (auto& [id, worker] : job.workers) worker.silent = true;
+  job.Pass(61 * kSecond);
+  EXPECT_TRUE(!job.Runs(1));
+  EXPECT_EQ(job.kills.size(), 2u);
+}
+
+TEST(IfNobodyIsHeardBetweenGenerationsTheyAreWaitedForAsLongAsTheyWait) {
+  for (const Duration silence : {9 * kSecond, 11 * kSecond}) {
+    SmallJob job = RunningJob(JobOf(3), 3);
+    for (WorkerId id : {2, 3}) job.workers.at(id).silent = job.workers.at(id).deaf = true;
+    job.End(1, 137);
+    job.Pass(silence);
+    for (WorkerId id : {2, 3}) job.Stop(id);
+    EXPECT_EQ(job.generation() == 2, silence < 10 * kSecond);
+    EXPECT_EQ(job.kills.empty(), silence < 10 * kSecond);
+  }
+}
+
+TEST(TimeInWhichTheCoordinatorItselfWasStoppedIsNobodysSilence) {
+  SmallJob job = RunningJob(JobOf(2), 2);
+  job.Pass(10 * kSecond);
+  for (auto& [id, worker] : job.workers) worker.silent = true;
+  job.now += 3600 * kSecond;
+  job.Pass(4 * kSecond);
+  for (auto& [id, worker] : job.workers) worker.silent = false;
+  job.Pass(kSecond);
+  EXPECT_TRUE(job.Runs(1));
+  EXPECT_TRUE(job.kills.empty());
+}
+
+TEST(TimeInWhichTheCoordinatorWasStoppedIsNobodysDelay) {
+  constexpr Duration kHour = 3600 * kSecond;
+  SmallJob job(JobOf(3));
+  job.workers[3].deaf = true;
+  for (WorkerId id : {1, 2, 3}) job.Join(id, "a");
+  job.now += kHour;  // while worker 3 connects
+  job.Pass(kSecond);
+  job.workers.at(3).deaf = false;
+  job.Pass(kSecond);
+  EXPECT_TRUE(job.Runs(1));
+  job.workers.at(2).silent = true;  // but trains
+  job.Pass(10 * kSecond, true);
+  job.now += kHour;
+  job.Pass(kSecond);
+  EXPECT_TRUE(job.Runs(1));
+  job.workers.at(2).silent = false;
+  job.workers.at(2).deaf = true;
+  job.End(1, 137);
+  job.now += kHour;  // while worker 2 stops
+  job.Pass(kSecond);
+  job.workers.at(2).deaf = false;
+  job.Pass(kSecond);
+  EXPECT_TRUE(job.Runs(2));
+  EXPECT_TRUE(job.Members() == (Workers{2, 3}));
+  EXPECT_TRUE(job.kills.empty());
+}
+
+TEST(WhoDoesNotStopIsFenced) {
+  SmallJob job = RunningJob(JobOf(3), 3);
+  job.workers.at(3).deaf = true;
+  job.End(1, 137);
+  job.Pass(10 * kSecond);
+  EXPECT_EQ(job.workers.at(3).report.state == WorkerState::kRunning, true);
+  EXPECT_EQ(job.generation(), Generation{1});
+  job.workers.at(3).deaf = false;
+  job.workers.at(3).report.generation = 0;  // an order to end another generation
+  job.Pass(200 * kMillisecond);
+  EXPECT_EQ(job.workers.at(3).fenced, 1);
+  EXPECT_TRUE(job.Runs(2));
+  EXPECT_TRUE(job.Members() == Workers{2});
+}
+
+TEST(WhoDoesNotConnectIsFenced) {
+  SmallJob job(JobOf(2));
+  job.Join(1, "a");
+  job.workers[2].deaf = true;
+  job.Join(2, "a");
+  EXPECT_EQ(job.generation(), Generation{1});
+  job.Pass(31 * kSecond);
+  EXPECT_TRUE(job.Runs(2));
+  EXPECT_TRUE(job.Members() == Workers{1});
+  EXPECT_TRUE(job.kills == Workers{2});
+}
+
+TEST(WhatWasLostIsSaidAgain) {
+  SmallJob job(JobOf(2));
+  job.workers[1].deaf = true;
+  job.Join(1, "a");
+  job.Join(2, "a");
+  job.Pass(kSecond);
+  EXPECT_TRUE(job.Said(CommandKind::kPropose, 1) > 2);
+  EXPECT_EQ(job.Said(CommandKind::kPropose, 2), 1);
+  job.workers.at(1).deaf = false;
+  job.workers.at(2).deaf = true;
+  job.Pass(kSecond);
+  EXPECT_TRUE(job.Runs(1));
+  EXPECT_TRUE(job.Said(CommandKind::kGo, 2) > 2);
+  EXPECT_EQ(job.Said(CommandKind::kGo, 1), 1);
+  job.workers.at(2).deaf = false;
+  job.Pass(kSecond);
+  job.workers.at(2).deaf = true;
+  job.End(1, 137);
+  job.Pass(kSecond);
+  EXPECT_TRUE(job.Said(CommandKind::kEnd, 2) > 2);
+}
+
+TEST(AnOldReportIsIgnored) {
+  SmallJob job = RunningJob(JobOf(2), 2);
+  job.workers.at(2).report.sequence -= 2;
+  job.Stop(2);
+  EXPECT_TRUE(job.Runs(1));
+}
+
+TEST(AnAnswerSaysWhichGenerationTrainsAndReturnsTheTimeOfTheReport) {
+  SmallJob job = RunningJob(JobOf(2), 2);
+  job.said.clear();
+  job.Say(1);
+  ASSERT_EQ(job.said.size(), 1u);
+  EXPECT_EQ(job.said[0].second.generation, Generation{1});
+  EXPECT_EQ(job.said[0].second.sent_at, job.now);
+  EXPECT_EQ(job.said[0].second.sequence, job.workers.at(1).report.sequence);
+  job.workers.at(1).deaf = true;
+  job.End(2, 137);
+  job.said.clear();
+  job.Say(1);
+  EXPECT_EQ(job.said[0].second.generation, Generation{0});  // no lease for one that ends
+}
+
+TEST(OfTwoThatCannotReachEachOtherTheYoungerGoes) {
+  SmallJob job = RunningJob(JobOf(3), 3);
+  for (Generation generation = 1; generation < 3; ++generation) {
+    EXPECT_TRUE(job.Runs(generation));
+    job.Stop(1, false, false, 2);
+  }
+  EXPECT_TRUE(job.Runs(3));
+  EXPECT_TRUE(job.Members() == (Workers{1, 3}));
+  EXPECT_EQ(job.workers.at(2).fenced, 1);
+}
+
+TEST(AStepBetweenTwoAccusationsShowsThatBothAreReached) {
+  SmallJob job = RunningJob(JobOf(3), 3);
+  job.Stop(1, false, false, 2);
+  EXPECT_TRUE(job.Runs(2));
+  job.Pass(kSecond, true);
+  job.Stop(1, false, false, 2);
+  EXPECT_TRUE(job.Runs(3));
+  EXPECT_EQ(job.Members().size(), 3u);
+}
+
+TEST(WaitingBetweenTwoGenerationsForgivesNoAccusation) {
+  CoordinatorOptions options = JobOf(3);
+  options.min_np = 3;
+  SmallJob job = RunningJob(options, 3);
+  job.End(3, 137);
+  for (WorkerId id : {1, 2}) job.workers.at(id).report.suspect = kNobody;
+  job.Pass(kSecond);
+  job.Join(4, "a");
+  EXPECT_TRUE(job.Runs(2));
+  job.workers.at(4).deaf = true;
+  job.Stop(1, false, false, 2);
+  job.End(4, 137);
+  job.Pass(kSecond);
+  job.Join(5, "a");
+  EXPECT_TRUE(job.Runs(3));
+  job.Stop(1, false, false, 2);
+  EXPECT_EQ(job.workers.at(2).fenced, 1);
+}
+
+TEST(TheTrainingIsOverWhenAllMembersSaySo) {
+  SmallJob job = RunningJob(JobOf(2), 2);
+  job.Stop(1, false, true);
+  EXPECT_TRUE(!job.end);
+  job.Stop(2, false, true);
+  ASSERT_TRUE(job.end.has_value());
+  EXPECT_EQ(job.end->code, 0);
+  EXPECT_TRUE(job.workers.at(1).exit == 0 && job.workers.at(2).exit == 0);
+  EXPECT_EQ(job.coordinator.next_deadline(), kNever);
+}
+
+TEST(IfAMemberIsLostBeforeItsEndTheOthersTakeItFurther) {
+  SmallJob job = RunningJob(JobOf(3), 3);
+  job.workers.at(2).report.position = {99, 99};
+  job.Stop(2, false, true);
+  job.End(1, 137);
+  EXPECT_TRUE(!job.end);
+  EXPECT_TRUE(job.Runs(2));
+  EXPECT_TRUE(job.Members() == (Workers{2, 3}));
+  EXPECT_EQ(job.coordinator.record().root, 0);
+  EXPECT_TRUE(job.coordinator.record().position == (Position{99, 99}));
+}
+
+TEST(ASpareThatWasTakenForDeadDoesNotComeBack) {
+  SmallJob job = RunningJob(JobOf(2), 3);
+  job.workers.at(3).silent = true;
+  job.Pass(6 * kSecond, true);
+  EXPECT_EQ(job.workers.at(3).fenced, 1);
+  job.Say(3);
+  EXPECT_EQ(job.workers.at(3).fenced, 2);
+  job.End(1, 137);
+  EXPECT_TRUE(job.Members() == Workers{2});
+}
+
+TEST(AWorkerOfAnotherJobIsFenced) {
+  SmallJob job = RunningJob(JobOf(2), 2);
+  job.workers[9].report.worker = 9;
+  job.workers[9].report.state = WorkerState::kRunning;
+  job.workers[9].report.generation = 7;
+  job.Say(9);
+  EXPECT_EQ(job.workers.at(9).fenced, 1);
+  EXPECT_TRUE(job.Runs(1));
+}
+
+}  // namespace
+}  // namespace tfring::membership

@@ -1,0 +1,81 @@
+#include "ops/runtime/membership/hosts.h"
+
+#include "tests/cc/test.h"
+
+namespace tfring::membership {
+namespace {
+
+constexpr TimePoint kStart = 1000 * kSecond;
+
+Hosts TwoHosts(HostPolicy policy) {
+  Hosts hosts(policy);
+  hosts.Set({{"a", 2}, {"b", 1}});
+  return hosts;
+}
+
+TEST(SlotsAreTakenInTheOrderOfHosts) {
+  const Hosts hosts = TwoHosts({});
+  EXPECT_TRUE(hosts.Free(kStart, {}) == Place("a", 0));
+  EXPECT_TRUE(hosts.Free(kStart, {{"a", 0}}) == Place("a", 1));
+  EXPECT_TRUE(hosts.Free(kStart, {{"a", 1}}) == Place("a", 0));
+  EXPECT_TRUE(hosts.Free(kStart, {{"a", 0}, {"a", 1}}) == Place("b", 0));
+  EXPECT_TRUE(!hosts.Free(kStart, {{"a", 0}, {"a", 1}, {"b", 0}}));
+}
+
+TEST(AHostHasItsSlotsWhileItIsThere) {
+  Hosts hosts = TwoHosts({});
+  EXPECT_TRUE(hosts.Has({"a", 1}) && !hosts.Has({"a", 2}) && !hosts.Has({"c", 0}));
+  hosts.Set({{"a", 1}});
+  EXPECT_TRUE(hosts.Has({"a", 0}) && !hosts.Has({"a", 1}) && !hosts.Has({"b", 0}));
+}
+
+TEST(AHostCoolsTwiceAsLongEachTime) {
+  HostPolicy policy;
+  policy.cool_most = 25 * kSecond;
+  Hosts hosts = TwoHosts(policy);
+  TimePoint now = kStart;
+  hosts.OnFailure(now, "a");
+  hosts.OnFailure(now, "a");
+  EXPECT_TRUE(hosts.Usable(now, "a"));
+  // The third failure in the window, and each one after it.
+  for (Duration cool : {10 * kSecond, 20 * kSecond, 25 * kSecond, 25 * kSecond}) {
+    hosts.OnFailure(now, "a");
+    EXPECT_TRUE(!hosts.Usable(now + cool - 1, "a"));
+    EXPECT_TRUE(hosts.Free(now + cool - 1, {}) == Place("b", 0));
+    now += cool;
+    EXPECT_TRUE(hosts.Usable(now, "a"));
+  }
+  EXPECT_TRUE(hosts.Usable(kStart, "b") && !hosts.Barred("a"));
+}
+
+TEST(OldFailuresAreForgotten) {
+  Hosts hosts = TwoHosts({});
+  for (int i = 0; i < 10; ++i) {
+    const TimePoint now = kStart + i * 301 * kSecond;  // two in each window of 600 s
+    hosts.OnFailure(now, "a");
+    EXPECT_TRUE(hosts.Usable(now, "a"));
+  }
+}
+
+TEST(AHostThatComesBackIsAsHotAsItWas) {
+  Hosts hosts = TwoHosts({});
+  for (int i = 0; i < 3; ++i) hosts.OnFailure(kStart, "b");
+  hosts.Set({{"a", 2}});
+  hosts.Set({{"b", 1}});
+  EXPECT_TRUE(!hosts.Free(kStart + kSecond, {}));
+  EXPECT_TRUE(hosts.Free(kStart + 10 * kSecond, {}) == Place("b", 0));
+}
+
+TEST(UnderHorovodsRuleTheFirstFailureBarsAHost) {
+  HostPolicy policy;
+  policy.first_failure_bars = true;
+  Hosts hosts = TwoHosts(policy);
+  EXPECT_TRUE(!hosts.Barred("a"));
+  hosts.OnFailure(kStart, "a");
+  EXPECT_TRUE(hosts.Barred("a") && !hosts.Barred("b"));
+  EXPECT_TRUE(!hosts.Usable(kStart + 1000000 * kSecond, "a"));
+  EXPECT_TRUE(hosts.Free(kStart, {}) == Place("b", 0));
+}
+
+}  // namespace
+}  // namespace tfring::membership

@@ -1,0 +1,238 @@
+#include "ops/runtime/membership/worker.h"
+
+#include <string>
+#include <utility>
+
+#include "tests/cc/test.h"
+
+namespace tfring::membership {
+namespace {
+
+constexpr WorkerId kSelf = 7;
+
+Command Proposal(Generation generation) {
+  Command command;
+  command.kind = CommandKind::kPropose;
+  command.record.generation = generation;
+  command.record.nonce = 99;
+  command.record.members = {{kSelf, "h", 0, "h:1"}, {8, "h", 1, "h:2"}};
+  return command;
+}
+
+// A worker whose coordinator and program say what a test wants.
+struct Fixture {
+  Fixture() : worker(Options()) {}
+  static WorkerOptions Options() {
+    WorkerOptions options;
+    options.worker = kSelf;
+    options.host = "h";
+    return options;
+  }
+  WorkerEffects Program(WorkerEvents events) { return worker.Step(now, std::move(events)); }
+  WorkerEffects Tell(Command command) {
+    WorkerEvents events;
+    events.commands.push_back(std::move(command));
+    return Program(std::move(events));
+  }
+  WorkerEffects Tell(CommandKind kind, Generation generation) {
+    Command command;
+    command.kind = kind;
+    command.generation = generation;
+    return Tell(std::move(command));
+  }
+  WorkerEffects Ready() {
+    WorkerEvents events;
+    events.ready = "h:1";
+    return Program(std::move(events));
+  }
+  WorkerEffects Stop(Generation generation, Position position) {
+    WorkerEvents events;
+    events.stopped = WorkerEvents::Stopped{generation, position, false, false, "h:3"};
+    return Program(std::move(events));
+  }
+  void Run(Generation generation) {
+    Tell(Proposal(generation));
+    WorkerEvents events;
+    events.connected = generation;
+    Program(std::move(events));
+    Tell(CommandKind::kGo, generation);
+    WorkerEvents synced;
+    synced.synced = WorkerEvents::Synced{generation, {3, 3}};
+    Program(std::move(synced));
+  }
+  void Answer(const Report& report, Generation generation) {
+    Command answer;
+    answer.generation = generation;
+    answer.sequence = report.sequence;
+    answer.sent_at = report.sent_at;
+    Tell(std::move(answer));
+  }
+
+  TimePoint now = 100 * kSecond;
+  Worker worker;
+};
+
+TEST(AWorkerIsSilentUntilItIsReady) {
+  Fixture f;
+  EXPECT_TRUE(f.Program({}).reports.empty());
+  EXPECT_EQ(f.worker.next_deadline(), kNever);
+  const WorkerEffects effects = f.Ready();
+  ASSERT_EQ(effects.reports.size(), 1u);
+  EXPECT_TRUE(effects.reports[0].state == WorkerState::kParked);
+  EXPECT_EQ(effects.reports[0].listener, std::string("h:1"));
+}
+
+TEST(AWorkerIntroducesItselfUntilItIsAnswered) {
+  Fixture f;
+  f.Ready();
+  f.now += kSecond;
+  WorkerEffects effects = f.Program({});
+  ASSERT_EQ(effects.reports.size(), 1u);
+  EXPECT_EQ(effects.reports[0].slot, 0);
+  f.Answer(effects.reports[0], 0);
+  f.now += kSecond;
+  effects = f.Program({});
+  ASSERT_EQ(effects.reports.size(), 1u);
+  EXPECT_EQ(effects.reports[0].slot, -1);
+}
+
+TEST(AGenerationIsRunAndLeft) {
+  Fixture f;
+  f.Ready();
+  ASSERT_TRUE(f.Tell(Proposal(4)).connect.has_value());
+  EXPECT_TRUE(f.worker.Admits(4, 99));
+  EXPECT_TRUE(!f.worker.Admits(4, 98) && !f.worker.Admits(3, 99));
+  EXPECT_TRUE(!f.Tell(CommandKind::kGo, 4).sync.has_value());  // not connected yet
+  f.Run(4);
+  EXPECT_TRUE(f.worker.Runs(4) && !f.worker.Runs(3));
+  WorkerEvents failure;
+  failure.failed = WorkerEvents::Failure{4, 8};
+  EXPECT_TRUE(f.Program(std::move(failure)).abandon == Generation{4});
+  EXPECT_TRUE(!f.worker.Runs(4));
+  const WorkerEffects effects = f.Stop(4, {2, 2});
+  ASSERT_EQ(effects.reports.size(), 1u);
+  EXPECT_TRUE(effects.reports[0].state == WorkerState::kBroken);
+  EXPECT_TRUE(effects.reports[0].position == (Position{2, 2}));
+  EXPECT_EQ(effects.reports[0].suspect, WorkerId{8});
+  EXPECT_EQ(effects.reports[0].listener, std::string("h:3"));
+}
+
+TEST(WhatIsOldIsIgnored) {
+  Fixture f;
+  f.Ready();
+  f.Run(4);
+  EXPECT_TRUE(!f.Tell(Proposal(4)).abandon && !f.Tell(Proposal(3)).abandon);
+  EXPECT_TRUE(!f.Tell(CommandKind::kEnd, 3).abandon);
+  EXPECT_TRUE(!f.Tell(CommandKind::kChangePending, 3).announce_change);
+  EXPECT_TRUE(f.worker.Runs(4));
+  EXPECT_TRUE(f.Tell(CommandKind::kChangePending, 4).announce_change);
+  EXPECT_TRUE(!f.Tell(CommandKind::kChangePending, 4).announce_change);
+  // A proposal that comes although the order to stop was lost.
+  EXPECT_TRUE(f.Tell(Proposal(5)).abandon == Generation{4});
+  EXPECT_TRUE(!f.Tell(Proposal(5)).connect);
+  f.Stop(4, {3, 3});
+  EXPECT_TRUE(f.Tell(Proposal(5)).connect.has_value());
+}
+
+TEST(WhatBelongsToTheLastGenerationDoesNothingInTheNext) {
+  Fixture f;
+  f.Ready();
+  f.Run(4);
+  EXPECT_TRUE(f.Tell(CommandKind::kChangePending, 4).announce_change);
+  f.now += kSecond;
+  const WorkerEffects effects = f.Program({});
+  ASSERT_EQ(effects.reports.size(), 1u);
+  f.Answer(effects.reports[0], 4);
+  EXPECT_TRUE(f.worker.MayPublish(f.now));
+  WorkerEvents over;
+  over.stopped = WorkerEvents::Stopped{4, {3, 3}, true, true, "h:3"};
+  f.Program(std::move(over));
+  const WorkerEffects joining = f.Tell(Proposal(5));
+  ASSERT_EQ(joining.reports.size(), 1u);
+  EXPECT_TRUE(!joining.reports[0].boundary && !joining.reports[0].done);
+  EXPECT_TRUE(!joining.reports[0].announced);
+  WorkerEvents connected;
+  connected.connected = 5;
+  f.Program(std::move(connected));
+  EXPECT_TRUE(!f.Tell(CommandKind::kGo, 4).sync);
+  EXPECT_TRUE(f.Tell(CommandKind::kGo, 5).sync.has_value());
+  WorkerEvents synced;
+  synced.synced = WorkerEvents::Synced{4, {3, 3}};
+  f.Program(synced);
+  EXPECT_TRUE(!f.worker.Runs(5));
+  synced.synced->generation = 5;
+  f.Program(std::move(synced));
+  EXPECT_TRUE(f.worker.Runs(5));
+  EXPECT_TRUE(!f.worker.MayPublish(f.now));  // the lease was for generation 4
+  f.Stop(4, {3, 3});
+  WorkerEvents failure;
+  failure.failed = WorkerEvents::Failure{4, 8};
+  EXPECT_TRUE(!f.Program(std::move(failure)).abandon);
+  EXPECT_TRUE(f.worker.Runs(5));
+  EXPECT_TRUE(f.Tell(CommandKind::kChangePending, 5).announce_change);
+}
+
+TEST(AWorkerThatWantsToLeaveSaysSoAtOnce) {
+  Fixture f;
+  f.Ready();
+  f.Run(4);
+  EXPECT_TRUE(f.Program({}).reports.empty());
+  WorkerEvents leave;
+  leave.leave = true;
+  const WorkerEffects effects = f.Program(leave);
+  ASSERT_EQ(effects.reports.size(), 1u);
+  EXPECT_TRUE(effects.reports[0].leaving);
+  EXPECT_TRUE(f.Program(leave).reports.empty());
+  EXPECT_TRUE(f.worker.Runs(4));
+}
+
+TEST(OnlyWhoIsAnsweredInTimeMayPublish) {
+  Fixture f;
+  f.Ready();
+  f.Run(4);
+  EXPECT_TRUE(!f.worker.MayPublish(f.now));
+  f.now += kSecond;
+  const WorkerEffects effects = f.Program({});
+  ASSERT_EQ(effects.reports.size(), 1u);
+  const TimePoint sent = f.now;
+  f.now += 2 * kSecond;
+  f.Answer(effects.reports[0], 3);
+  EXPECT_TRUE(!f.worker.MayPublish(f.now));  // another generation trains
+  f.Answer(effects.reports[0], 4);
+  EXPECT_TRUE(f.worker.MayPublish(f.now));
+  EXPECT_TRUE(f.worker.MayPublish(sent + 4499 * kMillisecond));
+  EXPECT_TRUE(!f.worker.MayPublish(sent + 4500 * kMillisecond));
+}
+
+TEST(AFencedWorkerLeavesAndSaysNothing) {
+  Fixture f;
+  f.Ready();
+  f.Run(4);
+  const WorkerEffects effects = f.Tell(CommandKind::kFenced, 4);
+  ASSERT_TRUE(effects.exit.has_value());
+  EXPECT_EQ(effects.exit->code, kExitTryAgain);
+  EXPECT_TRUE(effects.abandon == Generation{4});
+  EXPECT_TRUE(effects.reports.empty() && !f.worker.MayPublish(f.now));
+  f.now += kSecond;
+  EXPECT_TRUE(f.Program({}).reports.empty());
+  EXPECT_EQ(f.worker.next_deadline(), kNever);
+}
+
+TEST(OnlyAWorkerThatTrainsNeedsNoAnswers) {
+  Fixture f;
+  f.Ready();
+  f.Run(4);
+  f.now += 3600 * kSecond;
+  EXPECT_TRUE(!f.Program({}).exit);
+  f.Stop(4, {3, 3});
+  f.now += 9 * kSecond;
+  EXPECT_TRUE(!f.Program({}).exit);
+  f.now += kSecond;
+  const WorkerEffects effects = f.Program({});
+  ASSERT_TRUE(effects.exit.has_value());
+  EXPECT_EQ(effects.exit->code, kExitTryAgain);
+  EXPECT_CONTAINS(effects.exit->reason, "has not answered worker 7 for 10 s");
+}
+
+}  // namespace
+}  // namespace tfring::membership

@@ -1,0 +1,97 @@
+"""A coordinator and workers' links as threads of one process, over a real TCPStore."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+from elastic_processes import LIMIT, SECRET, coordinator_options
+from store_tools import Wire
+
+from tfring.membership import CoordinatorService, Position, WorkerLink
+from tfring.store import TCPStore
+
+
+class Links:
+    """A job whose workers nobody has started: they report from somewhere."""
+
+    def __init__(self, **options):
+        self.notes, self.ends, self.abandoned = [], [], []
+        self._said = threading.Condition()  # guards all above
+        self._stack = contextlib.ExitStack()
+        self.server = self._stack.enter_context(
+            TCPStore("localhost", 0, is_server=True, secret=SECRET, timeout=LIMIT)
+        )
+        self.service = CoordinatorService(
+            self.server,
+            coordinator_options(**options),
+            on_start=lambda *start: self._hear(self.notes, f"start {start}"),
+            on_kill=lambda worker: self._hear(self.notes, f"kill {worker}"),
+            on_note=lambda note: self._hear(self.notes, note),
+            on_end=lambda *end: self._hear(self.ends, end),
+        )
+        self._stack.callback(self.service.close)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        if exc[0] is not None:
+            print(*self.notes, self.ends, self.abandoned, self.service.status(), sep="\n")
+        self._stack.close()
+
+    def wire(self):
+        """A way to the store that can be cut."""
+        return self._stack.enter_context(Wire(self.server.port))
+
+    def client(self, port=None, **more):
+        """Another client of the store."""
+        port = port or self.server.port
+        store = TCPStore("localhost", port, secret=SECRET, timeout=LIMIT, **more)
+        return self._stack.enter_context(store)
+
+    def link(self, worker, store=None, host="a", options=None):
+        """A worker's link."""
+        store = store or self.client()
+        link = WorkerLink(
+            store,
+            worker,
+            host,
+            worker,
+            on_abandon=lambda generation: self._hear(self.abandoned, (worker, generation)),
+            options=options,
+        )
+        self._stack.callback(link.close)
+        return link
+
+    def train(self, links):
+        """Brings the links' next generation to training, and returns its record."""
+        records = [link.next_record() for link in links]
+        assert all(record == records[0] for record in records)
+        number = records[0].generation
+        for link in links:
+            link.connected(number)
+        for link in links:
+            link.wait_go(number)
+            link.synced(number, records[0].position)
+        self.wait(lambda: all(link.may_publish() for link in links))
+        return records[0]
+
+    def stop(self, links, generation, commit=0, **why):
+        """Says on every link that it has stopped."""
+        for link in links:
+            link.stopped(generation, Position(commit, commit), **why)
+
+    def wait(self, what):
+        """Waits until what() is true."""
+        with self._said:
+            for _ in range(int(LIMIT / 0.02)):
+                if found := what():
+                    return found
+                self._said.wait(0.02)
+        raise AssertionError("waited for too long")
+
+    def _hear(self, into, what):
+        with self._said:
+            into.append(what)
+            self._said.notify_all()

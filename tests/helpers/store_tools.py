@@ -1,0 +1,145 @@
+"""Stores of every kind for tests, and what breaks them: killed processes, cut connections."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+from attacks import Relay
+
+from tfring.store import FileStore, HashStore, PrefixStore, TCPStore
+
+ROOT = Path(__file__).resolve().parents[2]
+SECRET = "s" * 64
+LIMIT = 120.0  # seconds for what should take far less
+
+
+class Shared:
+    """One store of a kind, and clients of it as different threads or processes would have them."""
+
+    def __init__(self, kind, folder):
+        self.kind = kind
+        self._stack = contextlib.ExitStack()
+        base = kind.removeprefix("prefix of ")
+        if base == "hash":
+            only = self._stack.enter_context(HashStore(LIMIT))
+            self._make = lambda **more: only
+            self.code = None
+        elif base == "file":
+            path = str(folder / "store")
+            self._make = lambda **more: FileStore(path, LIMIT)
+            self.code = f"FileStore({path!r}, {LIMIT})"
+        else:
+            self.server = self._stack.enter_context(
+                TCPStore("localhost", 0, is_server=True, timeout=LIMIT, secret=SECRET)
+            )
+            where = ("localhost", self.server.port)
+            self._make = lambda **more: TCPStore(*where, timeout=LIMIT, secret=SECRET, **more)
+            self.code = f"TCPStore{where} ".strip()[:-1] + f", timeout={LIMIT}, secret={SECRET!r})"
+
+    def client(self, **more):
+        """Another client of the same store; it is closed with the store."""
+        made = self._make(**more)
+        if self.kind != "hash":
+            self._stack.callback(made.close)
+        return PrefixStore("part", made) if self.kind.startswith("prefix of") else made
+
+    def close(self):
+        self._stack.close()
+
+
+def program(text):
+    """Starts a Python program in a process of its own; its output can be read by lines."""
+    head = "import sys, time, threading\nfrom tfring.store import *\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", head + textwrap.dedent(text)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextlib.contextmanager
+def programs(*texts):
+    """Programs that are killed after the block, if they still run."""
+    started = []
+    try:
+        for text in texts:
+            started.append(program(text))
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def in_threads(work, count, limit=LIMIT):
+    """Runs work(number) in threads; returns results and errors by number. `limit`: seconds."""
+    results, errors = {}, {}
+
+    def one(number):
+        try:
+            results[number] = work(number)
+        except Exception as error:
+            errors[number] = error
+
+    threads = [threading.Thread(target=one, args=(n,), daemon=True) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(limit)
+        assert not thread.is_alive(), "a thread hangs"
+    return results, errors
+
+
+class Wire(Relay):
+    """A relay whose connections can be cut, and which can lose what the server answers."""
+
+    def __init__(self, port):
+        super().__init__(("127.0.0.1", port), lambda number, data: data)
+        self.lost = threading.Event()  # set when an answer was lost
+        self._loses = False
+        self._door_is_closed = False
+
+    def lose_answers(self):
+        """From now on nothing that the server sends gets through, until cut()."""
+        self._loses = True
+
+    def cut(self):
+        """Ends all connections; new ones can be made."""
+        was, self._open = self._open, []
+        for sock in was:
+            with contextlib.suppress(OSError):
+                sock.shutdown(2)
+        self._loses = False
+
+    def close_door(self):
+        """Ends all connections; new ones end at once, until open_door()."""
+        self._door_is_closed = True
+        self.cut()
+
+    def open_door(self):
+        """Lets new connections through again."""
+        self._door_is_closed = False
+
+    def lead_to(self, port):
+        """New connections go to another server."""
+        self._target = ("127.0.0.1", port)
+
+    def _pump(self, source, sink, forward):
+        with contextlib.suppress(OSError):
+            while not self._door_is_closed and (data := source.recv(1 << 16)):
+                if not forward and self._loses:
+                    self.lost.set()
+                    continue
+                sink.sendall(data)
+        for sock in (source, sink):
+            with contextlib.suppress(OSError):
+                sock.shutdown(2)

@@ -1,0 +1,304 @@
+"""Elastic training with Keras in a job whose ranks stay: states, callbacks, fit."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import keras
+import keras_cases as cases
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfring.keras as hvd
+from tfring import topology
+from tfring.data.cursor import Cursor
+from tfring.elastic import tensorflow_state
+
+BATCH, SEED, SAMPLES = 8, 5, 3 * 8 + 3
+
+
+def samples() -> tuple[Any, Any]:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(SAMPLES, cases.FEATURES)).astype(np.float32)
+    return x, rng.integers(0, cases.CLASSES, SAMPLES)
+
+
+def model_of_this_rank(*middle: Any, **compile_kwargs: Any) -> Any:
+    how = {"jit_compile": False, "weighted_metrics": ["accuracy"], **compile_kwargs}
+    return cases.compiled(sgd(), seed=3 + hvd.rank(), middle=middle, **how)
+
+
+def sgd() -> Any:
+    return keras.optimizers.SGD(0.2, momentum=0.9)
+
+
+def reference(epochs: int) -> Any:
+    """Weights and losses of one process with plain Keras and the same batches: rank 0 does it."""
+    result = None
+    if hvd.rank() == 0:
+        x, y = samples()
+        model = cases.build_model(seed=3)
+        model.compile(sgd(), cases.loss(), jit_compile=False)
+        losses = []
+        for epoch in range(epochs):
+            order = Cursor(SAMPLES, SEED, epoch=epoch).order()
+            done = model.fit(x[order], y[order], batch_size=BATCH, shuffle=False, verbose=0)
+            losses += done.history["loss"]
+        result = model.get_weights(), losses
+    return hvd.broadcast_object(result)
+
+
+def assert_same_losses(ours: Any, theirs: Any) -> None:
+    """Not quite: Keras adds up a rank's losses by samples, where its part of a batch is larger."""
+    np.testing.assert_allclose(ours, theirs, rtol=0.05)
+
+
+class Events(keras.callbacks.Callback):  # type: ignore[misc]
+    """Notes what Keras calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.seen.append("begin")
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.seen.append("end")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.seen.append(("epoch", epoch))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.seen.append(("ended", epoch))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.seen.append(batch)
+
+
+def events(first: int, epochs: int, steps: int) -> list[Any]:
+    within = [
+        event
+        for epoch in range(first, epochs)
+        for event in (("epoch", epoch), *range(steps), ("ended", epoch))
+    ]
+    return ["begin", *within, "end"]
+
+
+def elastic_fit(model: Any, epochs: int, *callbacks: Any, **more: Any) -> Any:
+    how = {"batch_size": BATCH, "seed": SEED, "verbose": 0, **more}
+    return hvd.elastic.fit(model, samples(), epochs=epochs, callbacks=list(callbacks), **how)
+
+
+def test_fit_is_that_of_one_process() -> None:
+    model, seen = model_of_this_rank(), Events()
+    history = elastic_fit(model, 2, seen)
+    weights, losses = reference(2)
+    cases.assert_same_weights(model, weights)
+    cases.assert_same_on_all_ranks(model)
+    assert history.epoch == [0, 1] and model.history is history
+    assert_same_losses(history.history["loss"], losses)
+    assert seen.seen == events(0, 2, 4)
+
+
+def test_fit_goes_on_from_a_checkpoint_within_an_epoch(tmp_path: Path) -> None:
+    """A first job is asked to end after six of eight steps; the second one does the rest."""
+    folder = hvd.broadcast_object(str(tmp_path))
+    asked = 6
+
+    class AskToEnd(keras.callbacks.Callback):  # type: ignore[misc]
+        steps = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.steps += 1
+            if self.steps == asked and hvd.rank() == hvd.size() - 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as left:
+        elastic_fit(model_of_this_rank(), 2, AskToEnd(), checkpoint=folder)
+    assert left.value.code == 0
+    model, seen = model_of_this_rank(), Events()
+    history = elastic_fit(model, 2, seen, checkpoint=folder)
+    weights, losses = reference(2)
+    cases.assert_same_weights(model, weights)
+    assert seen.seen[:3] == ["begin", ("epoch", 1), asked - 4]
+    assert history.epoch == [0, 1]
+    assert_same_losses(history.history["loss"][:1], losses[:1])
+
+
+def test_fit_does_a_failed_batch_again() -> None:
+    """A callback fails between two commits: nothing is lost, and nothing is done twice."""
+    model, seen = model_of_this_rank(keras.layers.BatchNormalization()), Events()
+    failures = [("batch", 2), ("epoch", 0), ("batch", 5)]
+
+    class Fail(keras.callbacks.Callback):  # type: ignore[misc]
+        steps = 0
+
+        def fail(self, what: Any) -> None:
+            if failures and failures[0] == what:
+                failures.pop(0)
+                raise hvd.elastic.HorovodInternalError("planted")
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.fail(("batch", self.steps))
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.steps += 1
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.fail(("epoch", epoch))
+
+    again = model_of_this_rank(keras.layers.BatchNormalization())
+    expected = elastic_fit(again, 2)
+    history = elastic_fit(model, 2, seen, Fail())
+    assert not failures
+    for ours, theirs in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert seen.seen == events(0, 2, 4)
+    for name, values in expected.history.items():
+        np.testing.assert_allclose(history.history[name], values, rtol=1e-5)
+
+
+def test_fit_validates_and_stops() -> None:
+    x, y = samples()
+    stop = keras.callbacks.EarlyStopping("val_loss", min_delta=1e9, patience=1)
+    model = model_of_this_rank()
+    history = elastic_fit(model, 9, stop, validation_data=(x, y), policy="scaled", batch_size=2)
+    assert history.epoch == [0, 1]
+    loss, accuracy = model.evaluate(x, y, verbose=0)
+    np.testing.assert_allclose(history.history["val_loss"][-1], loss, rtol=1e-4)
+    np.testing.assert_allclose(history.history["val_accuracy"][-1], accuracy, rtol=1e-4)
+    np.testing.assert_allclose(float(model.optimizer.learning_rate), 0.2 * hvd.size(), rtol=1e-5)
+    cases.assert_same_on_all_ranks(model)
+
+
+class Fault(keras.layers.Layer):  # type: ignore[misc]
+    """Passes its input on, or makes the step fail."""
+
+    fails = False
+
+    def call(self, x: Any) -> Any:
+        def maybe(value: Any) -> Any:
+            if self.fails:
+                raise ValueError("planted")
+            return value
+
+        checked = tf.numpy_function(maybe, [x], x.dtype, stateful=False)
+        return x + 0.0 * tf.ensure_shape(checked, x.shape)
+
+
+def test_commits_of_all_batches_copy_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an elastic job. A step fails on one rank, and the next one goes on with what is there."""
+    monkeypatch.setattr(topology, "_slot", topology.local_rank())
+    fault = Fault()
+    model = model_of_this_rank(keras.layers.BatchNormalization(), fault, keras.layers.Dropout(0.5))
+    model.fit(*cases.my_data(1), batch_size=cases.PER_RANK, verbose=0)  # makes all variables
+    state = hvd.elastic.KerasState(model, epoch=0, batch=0)
+    at_commit: list[Any] = []
+    faults = [6]
+
+    def before(batch: int, logs: Any = None) -> None:
+        if faults and state.epoch * 4 + state.batch == faults[0]:
+            at_commit[:] = [v.numpy() for v in model.variables]
+            fault.fails = hvd.rank() == hvd.size() - 1
+
+    @hvd.elastic.run
+    def train(state: Any) -> None:
+        if at_commit:
+            for before_fault, variable in zip(at_commit, model.variables, strict=True):
+                np.testing.assert_array_equal(before_fault, variable.numpy())
+        callbacks = [
+            keras.callbacks.LambdaCallback(on_train_batch_begin=before),
+            hvd.elastic.UpdateEpochStateCallback(state),
+            hvd.elastic.UpdateBatchStateCallback(state),
+            hvd.elastic.CommitStateCallback(state),
+        ]
+        try:
+            cases.fit(model, *callbacks, steps=4, epochs=3, initial_epoch=state.epoch)
+        except tf.errors.OpError as error:
+            fault.fails = False
+            faults.clear()
+            raise hvd.elastic.HorovodInternalError("the step failed") from error
+
+    train(state)
+    assert at_commit and not faults
+    assert int(model.optimizer.iterations) == 12 + 1
+    copied = {id(variable) for variable, _ in state._saved_variables}
+    trained = [*model.trainable_variables, *model.optimizer.variables]
+    trained = [v for v in trained if v is not model.optimizer._learning_rate]
+    assert copied and not copied & {id(variable) for variable in trained}
+
+
+def test_a_state_that_came_in_part_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an elastic job. The rank that is ahead is lost while the others take its state."""
+    monkeypatch.setattr(topology, "_slot", topology.local_rank())
+    model = model_of_this_rank()
+    model.fit(*cases.my_data(1), batch_size=cases.PER_RANK, verbose=0)  # makes all variables
+    state = hvd.elastic.KerasState(model, epoch=0, batch=0)
+    state.commits_each_batch(True)
+    state.commit()
+    assert not {id(v) for v, _ in state._saved_variables} & {id(v) for v in model.weights}
+    committed = [v.numpy() for v in state._variables()]
+
+    def lost(variables: Any, root: int, name: str) -> None:
+        for variable in variables[: len(variables) // 2]:
+            variable.assign(variable + tf.cast(1, variable.dtype))
+        model.optimizer.iterations.assign_add(1)
+        raise tf.errors.UnavailableError(None, None, "planted")
+
+    monkeypatch.setattr(tensorflow_state, "broadcast_", lost)
+    with pytest.raises(tf.errors.UnavailableError):
+        state._send(0)
+    state.restore()
+    for before, variable in zip(committed, state._variables(), strict=True):
+        np.testing.assert_array_equal(before, variable.numpy())
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_horovods_callbacks(batches: int) -> None:
+    """A failure within the second epoch: training goes on with what was committed."""
+    x, y = cases.my_data(4)
+    model = model_of_this_rank()
+    state = hvd.elastic.KerasState(model, epoch=0, batch=0)
+    began: list[Any] = []
+    at_commit: list[Any] = []
+
+    class Fail(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if state.epoch == 1 and state.batch == 2 and len(began) == 1:
+                began.append(None)
+                at_commit.extend(model.get_weights())
+                raise hvd.elastic.HorovodInternalError("planted")
+
+    @hvd.elastic.run
+    def train(state: Any) -> str:
+        began.append((state.epoch, state.batch, model.get_weights()))
+        model.fit(
+            x,
+            y,
+            batch_size=cases.PER_RANK,
+            shuffle=False,
+            verbose=0,
+            epochs=3 - state.epoch,
+            callbacks=[
+                Fail(),
+                hvd.elastic.UpdateEpochStateCallback(state),
+                hvd.elastic.UpdateBatchStateCallback(state),
+                hvd.elastic.CommitStateCallback(state, batches_per_commit=batches),
+            ],
+        )
+        return "done"
+
+    assert train(state) == "done"
+    assert (state.epoch, state.batch) == (3, 0)
+    first, _, second = began
+    assert first[:2] == (0, 0)
+    assert second[:2] == ((1, 2) if batches == 1 else (1, 0))
+    same = all(np.array_equal(a, b) for a, b in zip(second[2], at_commit, strict=True))
+    assert same == (batches == 1)
+    assert int(model.optimizer.iterations) == 12
+    cases.assert_same_on_all_ranks(model)

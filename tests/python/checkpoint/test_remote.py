@@ -1,0 +1,150 @@
+"""Checkpoints in storages that have no rename, through fsspec."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfring.checkpoint import Checkpointer, FencedError
+from tfring.checkpoint.folders import LocalFolder, folder_at
+
+fsspec = pytest.importorskip("fsspec", reason="needs fsspec: pip install tfring[checkpoint]")
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """A folder of fsspec's memory file system that no other test uses."""
+    place = f"memory://{uuid.uuid4().hex}/run"
+    yield place
+    storage, path = fsspec.core.url_to_fs(place)
+    if storage.exists(path):
+        storage.rm(path, recursive=True)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, Any]]:
+    """Options for a server that speaks S3."""
+    reason = "needs moto[server] and s3fs: the extra s3-tests"
+    server_module = pytest.importorskip("moto.server", reason=reason)
+    pytest.importorskip("s3fs", reason=reason)
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield {"key": "a", "secret": "b", "endpoint_url": f"http://{host}:{port}"}
+    server.stop()
+
+
+def files(url: str, **options: Any) -> list[str]:
+    storage, path = fsspec.core.url_to_fs(url, **options)
+    storage.invalidate_cache()
+    return sorted(name.rsplit("/", 1)[-1] for name in storage.ls(path, detail=False))
+
+
+def check_storage(url: str, **options: Any) -> None:
+    """What holds for a folder holds here: order, the newest valid one, what is kept, fences."""
+
+    def made(**more: Any) -> Checkpointer:
+        return Checkpointer(url, keep_last=2, storage_options=options, **more)
+
+    assert made().load() is None
+    large = np.random.default_rng(0).normal(size=(1 << 20)).astype(np.float32)
+    with made() as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save({"a": large + step, "b": b"xyz"}, step, 1, metadata={"s": step})
+            checkpoints.wait()
+    assert [info.step for info in made().all()] == [2, 3]
+    assert len(files(url, **options)) == 4
+    loaded = made().load()
+    assert loaded is not None
+    np.testing.assert_array_equal(loaded.state["a"], large + 3)
+    assert (loaded.state["b"], loaded.info.metadata) == (b"xyz", {"s": 3})
+
+    storage, path = fsspec.core.url_to_fs(url, **options)
+    damaged = bytearray(storage.cat_file(f"{path}/{loaded.info.data}"))
+    damaged[len(damaged) // 2] ^= 4
+    storage.pipe_file(f"{path}/{loaded.info.data}", bytes(damaged))
+    # A writer was killed between the arrays and the manifest.
+    storage.pipe_file(f"{path}/g00001-s000000009-00000000.npz", b"arrays")
+    latest = made().latest()
+    assert latest is not None
+    assert latest.step == 2
+
+    with made(asynchronous=False) as newer:
+        newer.save({"a": np.ones(1)}, 1, 2)
+    with pytest.raises(FencedError):
+        made(asynchronous=False).save({"a": np.ones(1)}, 4, 1)
+    with pytest.raises(FencedError):
+        made(asynchronous=False, lease_check=iter([True, False]).__next__).save({}, 9, 2)
+    found = made().latest()
+    assert found is not None
+    assert found.order == (2, 1)
+    assert not [name for name in files(url, **options) if "s000000009" in name]
+
+
+def test_memory(url: str) -> None:
+    check_storage(url)
+
+
+def test_a_server_that_speaks_s3(s3: dict[str, Any]) -> None:
+    fsspec.filesystem("s3", **s3).mkdir("bucket")
+    check_storage("s3://bucket/deep/run", **s3)
+
+
+@pytest.mark.parametrize("fails_at", ["pipe_file", "open", "write"])
+def test_a_storage_that_fails_leaves_nothing_new(
+    url: str, fails_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpointer(url, asynchronous=False)
+    checkpoints.save({"a": np.ones(3)}, 1)
+    storage, _ = fsspec.core.url_to_fs(url)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("no answer")
+
+    class Full:
+        """A file of which each write fails."""
+
+        def __init__(self, file: Any) -> None:
+            self._file = file
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: Any) -> None:
+            self._file.close()
+
+        def write(self, _: bytes) -> int:
+            raise OSError("no answer")
+
+        def flush(self) -> None:
+            pass
+
+    real = storage.open
+    patched = {
+        "pipe_file": fail,
+        "open": fail,
+        "write": lambda path, mode: Full(real(path, mode)) if mode == "wb" else real(path, mode),
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            storage, "pipe_file" if fails_at == "pipe_file" else "open", patched[fails_at]
+        )
+        with pytest.raises(OSError, match="no answer"):
+            checkpoints.save({"a": np.ones(3)}, 2)
+    assert len(files(url)) == 2
+    checkpoints.save({"a": np.ones(3)}, 3)
+    assert [info.step for info in checkpoints.all()] == [1, 3]
+
+
+def test_paths_are_local(tmp_path: Path) -> None:
+    for place in (tmp_path, str(tmp_path), f"file://{tmp_path}"):
+        folder = folder_at(place)
+        assert isinstance(folder, LocalFolder)
+        assert str(folder) == str(tmp_path)
+    with pytest.raises(TypeError, match="only URLs have options"):
+        folder_at(tmp_path, key="a")

@@ -1,0 +1,56 @@
+"""The failure table of elastic jobs: each row with faults chosen by a seed, on real processes.
+
+What is checked is what was promised, not how fast it was: `python -m benchmarks.elastic.failures`
+measures. A test here plants a few faults, `make soak` many.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("tfring._native")
+
+from benchmarks.elastic import rows
+
+# Without this a hang fails: others are through long before, also on slow machines.
+HANG_SECONDS = 240.0
+# How many faults a row plants here.
+FEW = {"recovery": 6, "joins": 2, "flapping": 5}
+# Rows that wait for limits of many seconds.
+SLOW = {"stopped", "never_enough"}
+
+
+def check(outcome):
+    """Fails with what went against a promise."""
+    assert outcome.wrong == []
+    return outcome
+
+
+def test_a_rank_is_killed_in_each_phase_of_a_step(tmp_path):
+    outcome = check(rows.kills(tmp_path, 1, 20, hang_seconds=HANG_SECONDS))
+    assert len({fault["phase"] for one in outcome.recoveries for fault in one.faults}) >= 9
+
+
+def test_a_spare_takes_the_place_of_a_killed_rank(tmp_path):
+    outcome = check(rows.kills(tmp_path, 2, 10, spares=1, hang_seconds=HANG_SECONDS))
+    assert outcome.faults >= 10
+
+
+@pytest.mark.parametrize("name", [name for name in rows.ROWS if name not in SLOW])
+def test_a_row(tmp_path, name):
+    row, _ = rows.ROWS[name]
+    check(row(tmp_path, 3, FEW.get(name, 1), hang_seconds=HANG_SECONDS))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", rows.ROWS)
+def test_a_row_for_long(tmp_path, name):
+    row, count = rows.ROWS[name]
+    check(row(tmp_path, 4, count, hang_seconds=HANG_SECONDS))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("spares", [0, 1])
+def test_many_kills(tmp_path, seed, spares):
+    check(rows.kills(tmp_path, seed, 100, spares=spares, hang_seconds=HANG_SECONDS))

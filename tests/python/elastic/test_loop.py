@@ -1,0 +1,175 @@
+"""elastic.run's loop: what it does about which exception, with jobs that are made up."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tfring._native")
+
+from tfring import world
+from tfring.elastic import loop
+from tfring.elastic.errors import HorovodInternalError, HostsUpdatedInterrupt
+from tfring.elastic.loop import run
+from tfring.elastic.recovery import ElasticJob, StaticJob
+from tfring.elastic.state import State
+from tfring.membership.errors import Dismissed
+
+
+class Recorded(State):
+    """A state that writes down what is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def save(self) -> None:
+        self.calls.append("save")
+
+    def restore(self) -> None:
+        self.calls.append("restore")
+
+    def sync(self) -> None:
+        self.calls.append("sync")
+
+    def reset(self) -> None:
+        self.calls.append("reset")
+
+
+class MadeUpJob:
+    """A job that writes down what is called; `lost` exceptions mean that a rank is gone."""
+
+    def __init__(self, calls: list[str], finished: list[bool]) -> None:
+        self.calls, self.finished = calls, finished
+        self.lost: type[Exception] = OSError
+        self.exits = 0
+
+    def enter(self, state: State) -> None:
+        self.calls.append("enter")
+
+    def exit(self) -> None:
+        self.exits += 1
+
+    def sync(self, state: State) -> None:
+        state.sync()
+
+    def may_go_on(self, error: Exception, state: State) -> bool:
+        return isinstance(error, self.lost)
+
+    def after_failure(self, state: State) -> None:
+        self.calls.append("after failure")
+
+    def at_boundary(self, state: State) -> None:
+        self.calls.append("at boundary")
+
+    def finish(self, state: State) -> bool:
+        self.calls.append("finish")
+        return self.finished.pop(0)
+
+
+def train(
+    monkeypatch: pytest.MonkeyPatch, outcomes: list[Any], finished: list[bool] | None = None
+) -> tuple[Any, list[str]]:
+    """Runs a function that does these things one call after the other."""
+    state = Recorded()
+    job = MadeUpJob(state.calls, finished or [True])
+    monkeypatch.setattr(loop, "present_job", lambda: job)
+
+    @run
+    def function(given: State, first: int, *, second: int) -> Any:
+        assert given is state and (first, second) == (1, 2)
+        state.calls.append("train")
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    assert function.__name__ == "function"
+    try:
+        return function(state, 1, second=2), state.calls
+    finally:
+        assert job.exits == 1
+
+
+def test_it_returns_what_the_function_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    value, calls = train(monkeypatch, ["value"])
+    assert value == "value" and calls == ["enter", "sync", "train", "finish"]
+
+
+def test_a_lost_rank_and_a_change_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    value, calls = train(monkeypatch, [OSError(), HostsUpdatedInterrupt(), 3])
+    again = ["reset", "sync", "train"]
+    begin = ["enter", "sync", "train"]
+    assert value == 3
+    assert calls == [*begin, "after failure", *again, "at boundary", *again, "finish"]
+
+
+def test_a_rank_that_is_lost_before_all_are_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    value, calls = train(monkeypatch, [1, 2], [False, True])
+    assert value == 2
+    assert calls == ["enter", "sync", "train", "finish", "reset", "sync", "train", "finish"]
+
+
+def test_other_exceptions_leave_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (ValueError("mine"), KeyboardInterrupt(), SystemExit(3)):
+        with pytest.raises(type(error)) as caught:
+            train(monkeypatch, [error])
+        assert caught.value is error
+
+
+def test_a_failure_while_the_state_is_taken_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = Recorded()
+    job = MadeUpJob(state.calls, [True])
+    monkeypatch.setattr(loop, "present_job", lambda: job)
+    failures = [OSError(), OSError()]
+
+    def fail() -> None:
+        state.calls.append("callback")
+        if failures:
+            raise failures.pop()
+
+    state.register_reset_callbacks([fail])
+    outcomes: list[Any] = [HostsUpdatedInterrupt()]
+
+    @run
+    def function(given: State) -> str:
+        if outcomes:
+            raise outcomes.pop()
+        return "through"
+
+    assert function(state) == "through"
+    once = ["reset", "callback"]
+    assert state.calls == [
+        *("enter", "sync", "at boundary"),
+        *(*once, "after failure", *once, "after failure", *once, "sync", "finish"),
+    ]
+
+
+def test_a_job_that_is_not_elastic_goes_back_when_the_program_asks_for_it() -> None:
+    state = Recorded()
+    outcomes: list[Any] = [HorovodInternalError(), HostsUpdatedInterrupt(), 5]
+
+    @run
+    def function(given: State) -> int:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return int(outcome)
+
+    assert function(state) == 5
+    assert state.calls == ["sync", "restore", "reset", "sync", "reset", "sync"]
+    with pytest.raises(ValueError, match="mine"):
+        run(lambda given: (_ for _ in ()).throw(ValueError("mine")))(state)
+    assert isinstance(loop.present_job(), StaticJob)
+
+
+@pytest.mark.parametrize("record, kind", [(None, ElasticJob), (object(), StaticJob)])
+def test_a_worker_that_was_never_a_member_does_not_train_alone(
+    monkeypatch: pytest.MonkeyPatch, record: object, kind: type
+) -> None:
+    link = types.SimpleNamespace(dismissed=Dismissed(0, "the training is over"))
+    process = types.SimpleNamespace(link=link, record=record)
+    monkeypatch.setattr(world, "elastic_process", lambda: process)
+    assert isinstance(loop.present_job(), kind)

@@ -1,0 +1,332 @@
+"""Elastic jobs of real processes: ranks are killed, join, leave and fail while they train."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+
+import pytest
+from elastic_jobs import REPORT, SECOND, ElasticJob, alive
+from launcher_tools import write_script
+
+pytest.importorskip("tfring._native")
+
+# Trains without TensorFlow: a step is an allreduce, and the weights a hash of all steps so far.
+# The first argument is a folder; the file "stop" in it ends the training.
+NUMBERS = """
+    import sys
+    import numpy as np
+    from tfring.elastic.state import ObjectState
+    from tfring.elastic.loop import run
+    from tfring._native import core
+
+    WORKER = int(os.environ["TFRING_ELASTIC_WORKER"])
+    FOLDER = sys.argv[1]
+
+    def broadcast(value, root_rank):
+        data = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        size = core.broadcast(np.array([data.size]), name="size", root=root_rank)
+        data = data if hvd.rank() == root_rank else np.empty(int(size[0]), np.uint8)
+        return json.loads(core.broadcast(data, name="data", root=root_rank).tobytes())
+
+    def asked(name):
+        return os.path.exists(f"{FOLDER}/{name}")
+
+    hvd.init()
+    say("up", worker=WORKER, local_rank=hvd.local_rank())
+
+    @run
+    def train(state):
+        say("train", step=state.step, history=state.history)
+        while True:
+            if asked(f"raise.{WORKER}"):
+                raise ValueError(f"worker {WORKER} was asked to fail")
+            stop, number = core.allreduce(
+                np.array([asked("stop"), state.step]), name="step", op=4
+            ).tolist()
+            assert number == state.step, "ranks are not at the same step"
+            if stop:
+                break
+            time.sleep(0.005)
+            state.history = (state.history * 31 + state.step) % 1000003
+            state.step += 1
+            state.commit()
+            say("commit", step=state.step)
+        say("through")
+        while asked(f"hold.{WORKER}"):
+            time.sleep(0.02)
+        return state.step
+
+    state = ObjectState(broadcast, hvd.rank, step=0, history=7)
+    state.register_reset_callbacks([lambda: say("reset")])
+    steps = train(state)
+    again = run(lambda state: core.allreduce(np.array([state.step]), name="again", op=3)[0])
+    assert asked("once") or again(state) == steps  # another training, if all are still there
+    say("end", steps=steps, step=state.step, history=state.history)
+"""
+
+
+PLAIN = """
+    import numpy as np
+    from tfring._native import core
+
+    hvd.init()
+    total = core.allreduce(np.ones(1), name="x", op=1)
+    if hvd.rank() == 1:
+        time.sleep(1.0)  # the others are at their end then
+    say("through", total=float(core.allreduce(np.ones(1), name="y", op=1)[0]))
+"""
+
+# A loop of TensorFlow's with a Keras model. What is random differs from rank to rank.
+TAPE = """
+    import sys
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    WORKER = int(os.environ["TFRING_ELASTIC_WORKER"])
+    FOLDER = sys.argv[1]
+
+    def asked(name):
+        return os.path.exists(f"{FOLDER}/{name}")
+
+    hvd.init()
+    say("up", worker=WORKER, local_rank=hvd.local_rank(), local_op=int(hvd.local_rank_op()))
+    keras.utils.set_random_seed(WORKER)
+    layers = [keras.layers.Dense(8), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.layers.Input((4,)), *layers])
+    optimizer = keras.optimizers.Adam(0.01)
+
+    @tf.function
+    def train_step(x, fails):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x, training=True) - x[:, :1]) ** 2)
+        tape = hvd.DistributedGradientTape(tape)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        with tf.control_dependencies([tf.debugging.Assert(not fails, ["asked to fail"])]):
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    @hvd.elastic.run
+    def train(state):
+        say("train", step=state.step)
+        while hvd.allreduce(tf.constant(float(asked("stop"))), op=hvd.Max, name="stop") == 0:
+            x = np.random.default_rng([state.step, hvd.rank()]).normal(size=(8, 4))
+            train_step(tf.constant(x, tf.float32), tf.constant(asked(f"raise.{WORKER}")))
+            state.step += 1
+            state.commit()
+            say("commit", step=state.step)
+        return state.step
+
+    state = hvd.elastic.TensorFlowKerasState(model, optimizer, step=0)
+    state.register_reset_callbacks([lambda: say("reset")])
+    steps = train(state)
+    weights = [w.numpy().tolist() for w in model.trainable_variables]
+    say("end", steps=steps, iterations=int(optimizer.iterations), weights=weights)
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a job of the script above, or of another one."""
+
+    def started(slots, text=NUMBERS, **options):
+        header = "import tfring as hvd\n" + REPORT
+        script = write_script(tmp_path, text, header=header)
+        return ElasticJob(script, tmp_path, slots=slots, **options)
+
+    return started
+
+
+def history_of(steps):
+    value = 7
+    for step in range(steps):
+        value = (value * 31 + step) % 1000003
+    return value
+
+
+def wait_for_commits(job, size, count=3):
+    """Waits until a job of this size has committed `count` steps from now on; returns workers."""
+    begin = len(job.said)
+
+    def found():
+        lines = [one for one in job.said[begin:] if one["event"] == "commit"]
+        of_size = [one for one in lines if one["size"] == size]
+        workers = {one["worker"] for one in of_size}
+        each = (sum(one["worker"] == worker for one in of_size) for worker in workers)
+        return workers if len(workers) == size and all(n >= count for n in each) else None
+
+    return job.wait(found)
+
+
+def worker_of_rank(job, rank):
+    return next(one["worker"] for one in reversed(job.said) if one["rank"] == rank)
+
+
+def check_end(job, workers):
+    """Checks that the job ended well, and that these workers have trained to the end alike."""
+    assert job.wait_for_end() == (0, "the training is over")
+    ends = job.lines("end")
+    assert {one["worker"] for one in ends} == workers
+    assert len({(one["steps"], one["step"], one["history"]) for one in ends}) == 1
+    assert ends[0]["history"] == history_of(ends[0]["step"])
+    # Nothing was lost that those who are left had committed, and no step came twice.
+    for worker in workers:
+        steps = [one["step"] for one in job.lines("commit", worker=worker)]
+        assert steps == sorted(set(steps)), f"worker {worker}"
+    assert all(one["history"] == history_of(one["step"]) for one in job.lines("train"))
+
+
+def test_ranks_are_killed_and_others_take_their_places(start, tmp_path):
+    with start(3, min_np=1) as job:
+        assert wait_for_commits(job, 3) == {1, 2, 3}
+        pids = dict(job.pids)
+        for rank in (2, 0, 1):  # the new worker is the last rank then
+            killed = worker_of_rank(job, rank)
+            job.kill(killed)
+            left = wait_for_commits(job, 2)
+            assert killed not in left
+            workers = wait_for_commits(job, 3)  # a new one has joined at a commit
+            assert left < workers
+        (tmp_path / "stop").touch()
+        check_end(job, workers)
+        # Those of the first three that were never killed are the processes that they were.
+        survivors = workers & set(pids)
+        assert {one["pid"] for one in job.lines("end") if one["worker"] in survivors} <= set(
+            pids.values()
+        )
+        slots = {one["worker"]: one["local_rank"] for one in job.lines("up")}
+        assert sorted(slots[worker] for worker in workers) == [0, 1, 2]
+        # One reset for each change: three of them made the job smaller, three larger.
+        for worker in survivors:
+            assert len(job.lines("reset", worker=worker)) == 6
+    assert not any(alive(pid) for pid in job.pids.values())
+
+
+def kill_at_random(job, rng):
+    """Kills one or two workers, at least one stays; often while others are still recovering."""
+    begin = len(job.said)
+    time.sleep(rng.random() * rng.choice([0.02, 0.1, 0.5]))
+    live = [worker for worker in list(job.pids) if worker not in job.exit_codes]
+    for worker in rng.sample(live, min(len(live) - 1, rng.choice([1, 1, 1, 2]))):
+        job.kill(worker)
+    if rng.random() < 0.5:
+        job.wait(lambda: any(one["event"] == "commit" for one in job.said[begin:]))
+
+
+@pytest.mark.parametrize(
+    ("seed", "kills"),
+    [(1, 6), *(pytest.param(s, 40, marks=pytest.mark.soak) for s in range(2, 14))],
+)
+def test_kills_at_random_moments(start, tmp_path, seed, kills):
+    rng = random.Random(seed)
+    with start(4, min_np=1) as job:
+        wait_for_commits(job, 4)
+        for _ in range(kills):
+            kill_at_random(job, rng)
+        workers = wait_for_commits(job, 4)
+        (tmp_path / "stop").touch()
+        check_end(job, workers)
+        assert set(job.exit_codes.values()) == {0, 137}
+    assert not any(alive(pid) for pid in job.pids.values())
+
+
+def test_hosts_grow_and_shrink(start, tmp_path):
+    with start(1, max_np=3) as job:
+        wait_for_commits(job, 1)
+        job.set_slots(3)
+        assert wait_for_commits(job, 3) == {1, 2, 3}
+        job.set_slots(2)
+        left = wait_for_commits(job, 2)
+        (tmp_path / "stop").touch()
+        check_end(job, left)
+        assert len({one["pid"] for one in job.lines("commit")}) == 3
+        assert set(job.exit_codes.values()) == {0}  # also of the one that had to go
+
+
+def test_an_exception_ends_its_process_and_no_other(start, tmp_path):
+    with start(3, min_np=2, max_np=3) as job:
+        wait_for_commits(job, 3)
+        failed = worker_of_rank(job, 1)
+        (tmp_path / f"raise.{failed}").touch()
+        assert failed not in wait_for_commits(job, 2)
+        workers = wait_for_commits(job, 3)
+        (tmp_path / "stop").touch()
+        check_end(job, workers)
+        assert job.exit_codes[failed] == 1
+        assert f"ValueError: worker {failed} was asked to fail" in job.stderr_of(failed)
+
+
+def test_a_rank_is_killed_when_others_are_done(start, tmp_path):
+    with start(3, min_np=2, max_np=3) as job:
+        wait_for_commits(job, 3)
+        slow = worker_of_rank(job, 1)
+        (tmp_path / f"hold.{slow}").touch()
+        (tmp_path / "once").touch()
+        (tmp_path / "stop").touch()
+        job.wait(lambda: len(job.lines("through")) == 3)
+        job.kill(slow)
+        others = {1, 2, 3} - {slow}
+        assert job.wait_for_end()[0] == 0
+        ends = job.lines("end")
+        assert {one["worker"] for one in ends} >= others
+        assert len({(one["step"], one["history"]) for one in ends}) == 1
+
+
+def test_a_rank_that_was_stopped_and_wakes_up_leaves(start, tmp_path):
+    with start(2, min_np=1, kills=False, lease=5 * SECOND) as job:
+        wait_for_commits(job, 2)
+        stopped = worker_of_rank(job, 0)
+        job.kill(stopped, signal.SIGSTOP)
+        left = wait_for_commits(job, 1)
+        job.kill(stopped, signal.SIGCONT)
+        job.wait(lambda: stopped in job.exit_codes)
+        assert job.exit_codes[stopped] == 75
+        assert "leaves the job" in job.stderr_of(stopped)
+        assert left < wait_for_commits(job, 2)  # its slot is free again
+        (tmp_path / "stop").touch()
+        assert job.wait_for_end()[0] == 0
+
+
+def test_a_program_without_elastic_run_ends_together(start, tmp_path):
+    with start(3, PLAIN, min_np=1) as job:
+        assert job.wait_for_end() == (0, "the training is over")
+        assert set(job.exit_codes.values()) == {0} and len(job.exit_codes) == 3
+        assert sorted(one["total"] for one in job.lines("through")) == [3.0] * 3
+
+
+def test_a_coordinator_that_is_gone_ends_its_workers(start, tmp_path):
+    with start(2) as job:
+        wait_for_commits(job, 2)
+        job.service.close()
+        job.kill(worker_of_rank(job, 1))
+        job.wait(lambda: len(job.exit_codes) == 2)
+        assert sorted(job.exit_codes.values()) == [75, 137]
+        last = next(worker for worker, code in job.exit_codes.items() if code == 75)
+        assert "leaves the job" in job.stderr_of(last)
+
+
+def test_a_loop_of_tensorflow(start, tmp_path):
+    """A rank is killed, a new one takes its place, and then the step of another fails."""
+    with start(3, TAPE, min_np=1) as job:
+        first = wait_for_commits(job, 3)
+        killed = worker_of_rank(job, 0)
+        job.kill(killed)
+        wait_for_commits(job, 2)
+        wait_for_commits(job, 3)
+        failed, survivor = first - {killed}
+        (tmp_path / f"raise.{failed}").touch()
+        left = wait_for_commits(job, 2)
+        assert failed not in left and survivor in left
+        (tmp_path / "stop").touch()
+        job.wait(lambda: job.end and {*left, failed} <= set(job.exit_codes))
+        assert job.end == (0, "the training is over")
+        assert job.exit_codes[failed] == 1 and "asked to fail" in job.stderr_of(failed)
+        ends = job.lines("end")
+        assert {one["worker"] for one in ends} >= left
+        assert all(one["steps"] == one["iterations"] == ends[0]["steps"] for one in ends)
+        assert all(one["weights"] == ends[0]["weights"] for one in ends)
+        assert {one["pid"] for one in job.lines("commit", worker=survivor)} == {job.pids[survivor]}
+        steps = [one["step"] for one in job.lines("commit", worker=survivor)]
+        assert steps == sorted(set(steps))  # none came twice
+        assert all(one["local_rank"] == one["local_op"] for one in job.lines("up"))

@@ -1,0 +1,171 @@
+"""How a worker of an elastic job joins, with a link and a bootstrap that are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tfring._native")
+
+from tfring.bootstrap.cancel import Cancel
+from tfring.environments import Identity, Rendezvous
+from tfring.environments.elastic import ElasticWorker
+from tfring.handshake.errors import BootstrapError
+from tfring.joining import elastic_process
+from tfring.joining.elastic_process import ElasticProcess
+from tfring.membership.errors import Dismissed, GenerationEnded
+from tfring.membership.records import Member, Position, Record
+from tfring.store import Store
+
+WORKER = ElasticWorker(7, "localhost", 4000, "a", 2, True)
+
+
+class MadeUpStore:
+    def __init__(self, *where: Any) -> None:
+        self.timeout, self.closed = 1.0, False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class MadeUpLink:
+    """What the coordinator says is in `records` and `goes`; what it hears in `heard`."""
+
+    def __init__(self, store: Any, worker: int, host: str, slot: int, *, on_abandon: Any) -> None:
+        assert (worker, host, slot) == (7, "a", 2)
+        self.on_abandon = on_abandon
+        self.heard: list[Any] = []
+        self.records: list[Record | Dismissed] = []
+        self.goes: list[Exception | None] = []
+        self.dismissed: Dismissed | None = None
+
+    def ready(self) -> None:
+        self.heard.append("ready")
+
+    def next_record(self) -> Record:
+        record = self.records.pop(0)
+        if isinstance(record, Dismissed):
+            self.dismissed = record
+            raise record
+        return record
+
+    def connected(self, generation: int) -> None:
+        self.heard.append(("connected", generation))
+
+    def wait_go(self, generation: int) -> None:
+        outcome = self.goes.pop(0) if self.goes else None
+        if outcome is not None:
+            raise outcome
+
+    def failed(self, generation: int, suspect: int = 0) -> None:
+        self.heard.append(("failed", generation))
+
+    def stopped(self, generation: int, position: Position, **how: bool) -> None:
+        self.heard.append(("stopped", generation, tuple(position)))
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(elastic_process, "TCPStore", MadeUpStore)
+    monkeypatch.setattr(elastic_process, "WorkerLink", MadeUpLink)
+    made: Any = ElasticProcess(WORKER, lambda why: None)
+    return made
+
+
+def record(generation: int, workers: list[int] | None = None) -> Record:
+    members = tuple(Member(worker, "a", worker) for worker in workers or [3, 7, 9])
+    return Record(generation, 5, members, 0, Position())
+
+
+def begins(*outcomes: Any) -> Callable[[Identity, Store, Cancel], None]:
+    """A bootstrap that does these things, one generation after the other."""
+    left = list(outcomes)
+
+    def begin(identity: Identity, store: Store, cancel: Cancel) -> None:
+        outcome = left.pop(0)
+        if callable(outcome):
+            outcome(identity, cancel)
+        elif outcome is not None:
+            raise outcome
+
+    return begin
+
+
+def test_rank_and_size_come_from_the_record(process: Any) -> None:
+    seen: list[Identity] = []
+    process.link.records = [record(4), record(6, [7])]
+    begin = begins(*[lambda identity, cancel: seen.append(identity)] * 2)
+    assert not process.in_generation
+    process.join(begin)
+    assert (process.generation, process.in_generation) == (4, True)
+    process.join(begin)
+    assert [(one.rank, one.size, one.rendezvous) for one in seen] == [
+        (1, 3, Rendezvous.STORE),
+        (0, 1, Rendezvous.NONE),
+    ]
+    assert process.link.heard == ["ready", ("connected", 4), ("connected", 6)]
+
+
+def test_a_generation_that_fails_is_followed_by_the_next(process: Any) -> None:
+    process.position = Position(3, 9)
+    process.link.records = [record(number) for number in range(1, 5)]
+    process.link.goes = [GenerationEnded(3), None]
+    joined = process.join(begins(BootstrapError("lost"), OSError("lost"), None, None))
+    assert joined.generation == 4
+    assert process.link.heard == [
+        "ready",
+        *(("failed", 1), ("stopped", 1, (3, 9)), ("failed", 2), ("stopped", 2, (3, 9))),
+        *(("connected", 3), ("failed", 3), ("stopped", 3, (3, 9)), ("connected", 4)),
+    ]
+
+
+def test_what_fails_three_times_by_itself_is_an_error(process: Any) -> None:
+    process.link.records = [record(number) for number in range(1, 9)]
+    errors = [BootstrapError(f"fails {n}") for n in range(3)]
+    with pytest.raises(BootstrapError, match="fails 2"):
+        process.join(begins(*errors))
+    assert process.link.heard[-2:] == [("failed", 3), ("stopped", 3, (0, 0))]
+
+    def ends(identity: Identity, cancel: Cancel) -> None:  # the coordinator ends it meanwhile
+        process.link.on_abandon(generations.pop(0))
+        assert cancel.is_set()
+        raise BootstrapError("cancelled")
+
+    generations = [4, 5, 6, 7]
+    process.join(begins(*[ends] * 4, None))
+    assert process.generation == 8
+
+
+def test_a_generation_that_ended_before_it_was_begun(process: Any) -> None:
+    process.link.records = [record(2), record(3)]
+    process.link.on_abandon(2)
+    seen: list[bool] = []
+
+    def see(identity: Identity, cancel: Cancel) -> None:
+        seen.append(cancel.is_set())
+        if cancel.is_set():
+            raise BootstrapError("cancelled")
+
+    process.join(begins(see, see))
+    assert seen == [True, False] and process.generation == 3
+
+
+def test_another_error_leaves_and_is_told(process: Any) -> None:
+    process.link.records = [record(1)]
+    with pytest.raises(KeyboardInterrupt):
+        process.join(begins(KeyboardInterrupt()))
+    assert process.link.heard == ["ready", ("failed", 1), ("stopped", 1, (0, 0))]
+
+
+def test_a_dismissal_ends_the_process(process: Any) -> None:
+    process.leave_if_dismissed()
+    process.link.records = [Dismissed(75, "nobody answers")]
+    with pytest.raises(Dismissed) as caught:
+        process.join(begins())
+    for leave in (process.leave_if_dismissed, lambda: process.leave(caught.value)):
+        with pytest.raises(SystemExit) as exited:
+            leave()
+        assert exited.value.code == 75
+    assert not process.in_generation

@@ -1,0 +1,142 @@
+"""`tfring run` of elastic jobs: workers are killed, fail, come and go, and the job goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from elastic_runs import ElasticRun, history_of
+from launcher_tools import alive, wait_until
+
+pytest.importorskip("tfring._native")
+
+
+def test_a_killed_worker_is_replaced_and_no_step_is_lost(tmp_path):
+    options = ("-np", 3, "--min-np", 2, "--max-np", 3, "--events", tmp_path / "events")
+    with ElasticRun(tmp_path, *options) as job:
+        assert job.trains(lambda m: len(m) == 3) == [1, 2, 3]
+        pids = {worker: job.pid(worker) for worker in (1, 2, 3)}
+        job.kill(1)
+        # The survivors are the same processes, in the same order; the oldest is rank 0.
+        assert job.trains(lambda m: 4 in m) in ([2, 3, 4],)
+        assert job.pid(2) == pids[2] and alive(pids[2]) and alive(pids[3])
+        job.ask("stop")
+        assert job.finish() == 0
+        ends = [line for line in job.said if line["event"] == "end"]
+        assert sorted(line["rank"] for line in ends) == [0, 1, 2]
+        assert {line["history"] for line in ends} == {history_of(ends[0]["step"])}
+        slots = {line["worker"]: line["local_rank"] for line in job.said if "local_rank" in line}
+        assert slots == {1: 0, 2: 1, 3: 2, 4: 0}
+    errors = "\n".join(job.errors)
+    assert "worker 1 (rank 0, host localhost, slot 0) ended with signal 9 (SIGKILL)" in errors
+    assert "generation 1: ranks 0-2 are workers 1,2,3 on localhost" in errors
+    lines = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    names = [line["event"] for line in lines]
+    assert names[0] == "job_started" and names[-1] == "job_ended"
+    assert names.count("worker_started") == 4 and names.count("worker_failed") == 1
+
+
+def test_workers_know_what_horovod_tells_them_and_files_keep_their_output(tmp_path):
+    options = ("-np", 2, "--min-np", 1, "--output-filename", tmp_path / "out")
+    with ElasticRun(tmp_path, *options, "-H", "localhost:1,127.0.0.1:1") as job:
+        assert job.trains(lambda m: len(m) == 2) == [1, 2]
+        job.ask("stop")
+        assert job.finish() == 0
+    starts = {line["worker"]: line for line in job.said if line["event"] == "start"}
+    assert [starts[w]["host"] for w in (1, 2)] == ["localhost", "127.0.0.1"]
+    known = {
+        worker: [line["variables"][f"HOROVOD_{name}"] for name in ("HOSTNAME", "RANK", "SIZE")]
+        for worker, line in starts.items()
+    }
+    assert known == {1: ["localhost", "0", "2"], 2: ["127.0.0.1", "1", "2"]}
+    for worker in (1, 2):
+        assert '"event": "end"' in (tmp_path / f"out/worker.{worker}/stdout").read_text()
+
+
+def test_the_same_error_three_times_ends_the_job_and_is_shown(tmp_path):
+    report = tmp_path / "report.json"
+    options = ("-np", 2, "--min-np", 1, "-H", "localhost:2", "--exit-report", report)
+    with ElasticRun(tmp_path, *options) as job:
+        job.trains(lambda m: len(m) == 2)
+        job.ask("raise.all")
+        assert job.finish() == 1
+    errors = "\n".join(job.errors)
+    assert "ended with exit code 1: ValueError: the disk is full" in errors
+    assert "tfring run: the job failed: the same error came 3 times" in errors
+    assert "    ValueError: the disk is full" in errors  # the traceback at the end
+    written = json.loads(report.read_text())
+    assert written["state"] == "ended" and written["exit_code"] == 1
+    assert "the same error came 3 times" in written["explanation"]
+    failed = [one for one in written["workers"] if one["last_lines"]]
+    assert sum("ValueError: the disk is full" in one["last_lines"][-1] for one in failed) >= 3
+    assert {one["exit_code"] for one in failed} == {1}
+
+
+def test_the_reset_limit_ends_the_job(tmp_path):
+    options = ("-np", 2, "--min-np", 1, "--max-np", 2, "--reset-limit", 1)
+    with ElasticRun(tmp_path, *options) as job:
+        job.trains(lambda m: m == [1, 2])
+        job.kill(2)
+        job.trains(lambda m: m == [1])
+        job.kill(1)
+        assert job.finish() == 1
+    assert any("the limit of 1 resets is used up" in line for line in job.errors)
+
+
+def test_a_spare_is_ready_and_takes_the_place(tmp_path):
+    with ElasticRun(tmp_path, "-np", 2, "--spares", 1) as job:
+        # Who is ready first is in; the third one waits.
+        lost, stays = job.trains(lambda m: len(m) == 2)
+        (spare,) = {1, 2, 3} - {lost, stays}
+        job.wait(lambda: any(line["worker"] == spare for line in job.said))
+        job.kill(lost)
+        assert job.trains(lambda m: spare in m) == [stays, spare]
+        job.ask("stop")
+        assert job.finish() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_launcher_ends_all(tmp_path, number):
+    with ElasticRun(tmp_path, "-np", 2, "--min-np", 1) as job:
+        job.trains(lambda m: len(m) == 2)
+        pids = [job.pid(1), job.pid(2)]
+        job.process.send_signal(number)
+        job.finish()
+        assert not any(alive(pid) for pid in pids)
+        assert not any("starts" in line for line in job.errors)
+    assert any(f"stopped by {number.name}" in line for line in job.errors)
+
+
+def test_a_killed_launcher_leaves_nobody(tmp_path):
+    script, asleep = tmp_path / "hosts.sh", tmp_path / "asleep"
+    script.write_text(
+        "#!/bin/sh\necho localhost:2\n"
+        f"[ -e {tmp_path}/slow ] || exit 0\n"
+        f"sleep 1000 & echo $! > {asleep}.part\nmv {asleep}.part {asleep}\nwait\n"
+    )
+    script.chmod(0o755)
+    options = ("-np", 2, "--min-np", 1, "--host-discovery-script", script)
+    with ElasticRun(tmp_path, *options) as job:
+        job.trains(lambda m: len(m) == 2)
+        job.ask("slow")
+        assert wait_until(asleep.exists, 60)
+        pids = [job.pid(1), job.pid(2), int(asleep.read_text()), *_children(job.process.pid)]
+        assert len(pids) > 6 and alive(pids[0]) and alive(pids[1])
+        job.process.kill()
+        job.process.wait()
+        assert wait_until(lambda: not any(alive(pid) for pid in pids), 60)
+
+
+def _children(pid):
+    """All processes below one."""
+    found, todo = [], [pid]
+    while todo:
+        below = []
+        with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+            below = Path(f"/proc/{todo[0]}/task/{todo[0]}/children").read_text().split()
+        found += map(int, below)
+        todo = [*todo[1:], *map(int, below)]
+    return found

@@ -1,0 +1,104 @@
+"""Elastic jobs that are started once per node, as with torchrun; here the nodes are on one host."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from elastic_runs import ElasticRun
+from launcher_tools import alive, run, wait_until
+
+pytest.importorskip("tfring._native")
+
+
+@pytest.fixture
+def endpoint():
+    with socket.create_server(("localhost", 0)) as probe:
+        return f"localhost:{probe.getsockname()[1]}"
+
+
+def node(folder, name, endpoint, *options, nodes="1:2", **more):
+    """Starts a node of a job; all nodes look at the same folder."""
+    common = ("--nproc-per-node", 1, "--rdzv-endpoint", endpoint, "--rdzv-id", "job")
+    return ElasticRun(folder, "--nnodes", nodes, *common, *options, **more)
+
+
+def test_nodes_join_survive_a_failure_and_end_together(tmp_path, endpoint):
+    with node(tmp_path, "a", endpoint, "--max-restarts", 1) as first:
+        first.trains(lambda m: m == [1])
+        with node(tmp_path, "b", endpoint) as second:
+            joined = second.trains(lambda m: len(m) == 2)
+            assert first.trains(lambda m: m == joined) and joined[0] == 1
+            second.kill(joined[1])
+            again = second.trains(lambda m: len(m) == 2 and m != joined)
+            assert again[0] == 1
+            first.ask("stop")
+            assert second.finish() == 0
+        assert first.finish() == 0
+        ends = [*first.said, *second.said]
+        assert sorted(e["rank"] for e in ends if e["event"] == "end") == [0, 1]
+
+
+def test_more_failures_than_max_restarts_end_the_job_on_all_nodes(tmp_path, endpoint):
+    with (
+        node(tmp_path, "a", endpoint, nodes=2) as first,
+        node(tmp_path, "b", endpoint, nodes=2) as second,
+    ):
+        members = first.trains(lambda m: len(m) == 2)
+        owner = first if any(line["worker"] == members[1] for line in first.said) else second
+        owner.kill(members[1])
+        assert first.finish() == 1 and second.finish() == 1
+        for each in (first, second):
+            assert any("the limit of 0 resets is used up" in line for line in each.errors)
+
+
+def test_a_killed_launcher_of_a_node_costs_its_ranks_only(tmp_path, endpoint):
+    with node(tmp_path, "a", endpoint, "--max-restarts", 3) as first:
+        first.trains(lambda m: len(m) == 1)
+        with node(tmp_path, "b", endpoint) as second:
+            joined = second.trains(lambda m: len(m) == 2)
+            pid = second.pid(joined[1])
+            second.process.kill()
+            second.process.wait()
+            assert wait_until(lambda: not alive(pid), 60)
+            first.trains(lambda m: m == joined[:1], after=len(first.said))
+        first.ask("stop")
+        assert first.finish() == 0
+
+
+def test_the_end_of_the_node_that_serves_ends_the_others(tmp_path, endpoint):
+    with node(tmp_path, "a", endpoint, nodes=2) as first:
+        first.heard("the nodes are now")
+        with node(tmp_path, "b", endpoint, nodes=2) as second:
+            members = second.trains(lambda m: len(m) == 2)
+            mine = [line["pid"] for line in second.said if line["worker"] in members]
+            first.process.kill()
+            assert second.finish() == 1
+            assert not any(alive(pid) for pid in mine)
+            assert any("does not serve the job any more" in line for line in second.errors)
+
+
+def test_another_job_at_the_same_endpoint_is_refused(tmp_path, endpoint):
+    with node(tmp_path, "a", endpoint) as first:
+        first.trains(lambda m: m == [1])
+        other = run("--nnodes", 1, "--rdzv-endpoint", endpoint, "--rdzv-id", "other", "true")
+        assert other.returncode == 2
+        assert 'the nodes of the job "job" meet, and this is one of "other"' in other.stderr
+        first.ask("stop")
+        assert first.finish() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--nnodes", "2:1"), "--nnodes 2:1: it has to be a number, or MIN:MAX"),
+        (("--nnodes", 2), "--rdzv-endpoint is missing: say where the nodes meet"),
+        (("--nnodes", 2, "-np", 2, "--rdzv-endpoint", "a"), "leave out -np"),
+        (("--max-restarts", 2), "--max-restarts needs --nnodes"),
+        (("--nnodes", 1, "--rdzv-endpoint", "no.host.invalid"), "the nodes cannot meet"),
+        (("--nnodes", 1, "--rdzv-endpoint", "192.0.2.1:70000"), "say where the nodes meet"),
+    ],
+)
+def test_options_of_nodes_that_make_no_sense(options, message):
+    made = run(*options, "--start-timeout", 1, "true", TFRING_SECRET="s" * 32)
+    assert made.returncode == 2 and message in made.stderr

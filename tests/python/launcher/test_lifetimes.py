@@ -1,0 +1,213 @@
+"""Nobody outlives anybody: launcher, agents, ranks and what ranks start, on hosts that vanish."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launcher_tools import (
+    REPORT,
+    alive,
+    environment,
+    fake_ssh,
+    pids_in,
+    run_command,
+    start,
+    wait_until,
+    write_script,
+)
+from two_hosts import inside, two_hosts
+
+PREAMBLE = """
+import signal, subprocess, time
+rank = int(os.environ["TFRING_RANK"])
+"""
+FAMILY = """
+    # A child that left the process group, and one that was orphaned.
+    report(f"pid.{rank}.away", subprocess.Popen(["sleep", "300"], start_new_session=True).pid)
+    made = subprocess.run(["sh", "-c", "setsid sleep 300 >/dev/null 2>&1 & echo $!"],
+                          stdout=subprocess.PIPE, text=True)
+    report(f"pid.{rank}.orphan", int(made.stdout))
+    report(f"pid.{rank}", os.getpid())
+    time.sleep(300)
+    """
+SLEEP = """
+    report(f"pid.{rank}", os.getpid())
+    time.sleep(300)
+    """
+
+
+def script(folder, text):
+    return write_script(folder, text, header=REPORT + PREAMBLE)
+
+
+def parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def gone(pids, seconds=60.0):
+    return wait_until(lambda: not any(alive(pid) for pid in pids), seconds)
+
+
+@pytest.mark.parametrize(
+    ("where", "above"),
+    [(("-np", 2), 1), (("-np", 2), 2), (("-H", "127.0.0.2:2"), 2)],
+    ids=["agent of a rank", "agent of this host", "agent of another host"],
+)
+def test_killed_agents_leave_nobody(tmp_path, above, where):
+    path = script(tmp_path, FAMILY)
+    report = tmp_path / "report.json"
+    job = start(
+        *(*where, "--exit-report", report, sys.executable, path, tmp_path),
+        PATH=fake_ssh(tmp_path),
+    )
+    pids = pids_in(tmp_path, 6)
+    agent = pids["1"]
+    for _ in range(above):
+        agent = parent(agent)
+    os.kill(agent, signal.SIGKILL)
+    _, errors = job.communicate(timeout=120)
+    assert gone(pids.values())
+    assert job.returncode in (137, 255)
+    said = json.loads(report.read_text())
+    assert said["state"] == "ended" and said["first_failure"]["rank"] in (0, 1)
+    why = "its agent was killed" if above == 1 else "the agent of its host ended|ssh"
+    assert any(word in said["first_failure"]["reason"] for word in why.split("|")), errors
+
+
+def test_killed_launcher_is_named_in_the_exit_report(tmp_path):
+    path = script(tmp_path, FAMILY)
+    report = tmp_path / "report.json"
+    job = start("-np", 2, "--exit-report", report, sys.executable, path, tmp_path)
+    pids = pids_in(tmp_path, 6)
+    assert json.loads(report.read_text())["state"] == "running"
+    job.kill()
+    job.communicate(timeout=60)
+    assert gone(pids.values())
+    assert wait_until(lambda: json.loads(report.read_text())["state"] == "launcher died", 60)
+    said = json.loads(report.read_text())
+    assert "SIGKILL" in said["explanation"]
+    assert [(r["pid"], r["signal"]) for r in said["ranks"]] == [(pids[str(r)], 15) for r in (0, 1)]
+
+
+def test_agent_that_stands_still_is_killed_after_the_launcher(tmp_path):
+    job = start("-np", 2, sys.executable, script(tmp_path, FAMILY), tmp_path)
+    pids = pids_in(tmp_path, 6)
+    os.kill(parent(pids["1"]), signal.SIGSTOP)
+    job.kill()
+    job.communicate(timeout=60)
+    assert gone(pids.values())
+
+
+def test_agent_that_stands_still_is_killed_when_the_job_fails(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    if rank == 0:
+        report("pid.0", os.getpid())
+        while not os.path.exists(f"{sys.argv[1]}/go"):
+            time.sleep(0.05)
+        sys.exit(3)
+    """
+        + FAMILY,
+    )
+    job = start("-np", 2, sys.executable, path, tmp_path)
+    pids = pids_in(tmp_path, 4)
+    os.kill(parent(pids["1"]), signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    _, errors = job.communicate(timeout=120)
+    assert job.returncode == 3
+    assert gone(pids.values())
+    assert "rank 1 (exit code 255 (the agent of its host ended" in errors
+
+
+def test_signals_of_a_scheduler_to_all_processes_leave_the_ranks_time(tmp_path):
+    """As scancel does, SIGTERM goes to the launcher, the agents and the ranks."""
+    path = script(
+        tmp_path,
+        """
+    def stop(*_):
+        time.sleep(3)
+        print("checkpoint written", flush=True)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, stop)
+    report(f"pid.{rank}", os.getpid())
+    time.sleep(300)
+    """,
+    )
+    job = start("-np", 1, sys.executable, path, tmp_path)
+    pid = pids_in(tmp_path, 1)["0"]
+    for each in (parent(parent(pid)), parent(pid), job.pid, pid):
+        os.kill(each, signal.SIGTERM)
+    out, _ = job.communicate(timeout=120)
+    assert job.returncode == 0 and "checkpoint written" in out
+
+
+def test_launcher_that_stands_still_loses_other_hosts(tmp_path):
+    job = start(
+        *("-H", "127.0.0.2:2", "--agent-timeout", 3),
+        *(sys.executable, script(tmp_path, SLEEP), tmp_path),
+        PATH=fake_ssh(tmp_path),
+    )
+    pids = pids_in(tmp_path, 2)
+    job.send_signal(signal.SIGSTOP)
+    assert gone(pids.values())
+    job.send_signal(signal.SIGCONT)
+    job.communicate(timeout=120)
+    assert job.returncode != 0
+
+
+def test_a_launcher_that_was_suspended_from_its_terminal_loses_nobody(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    report(f"pid.{rank}", os.getpid())
+    while not os.path.exists(f"{sys.argv[1]}/go"):
+        time.sleep(0.1)
+    """,
+    )
+    job = start(
+        *("-H", "127.0.0.2:1", "--agent-timeout", 5, sys.executable, path, tmp_path),
+        PATH=fake_ssh(tmp_path),
+    )
+    pid = pids_in(tmp_path, 1)["0"]
+    job.send_signal(signal.SIGTSTP)
+    assert not wait_until(lambda: not alive(pid), 9.0)
+    job.send_signal(signal.SIGCONT)
+    (tmp_path / "go").touch()
+    _, errors = job.communicate(timeout=120)
+    assert job.returncode == 0, errors
+
+
+def test_a_host_that_is_cut_off(tmp_path):
+    """The network loses everything without a word: both sides notice, and nobody is left."""
+    path = script(tmp_path, FAMILY)
+    report, events = tmp_path / "report.json", tmp_path / "events"
+    with two_hosts(tmp_path) as (made, search):
+        where = ",".join(f"{made.address(host)}:1" for host in range(2))
+        options = ("-H", where, "--exit-report", report, "--events", events)
+        job = subprocess.Popen(
+            [*inside(made, 0), *run_command(*options, sys.executable, path, tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(PATH=search),
+        )
+        pids = pids_in(tmp_path, 6)
+        made.cut(0, 1)
+        _, errors = job.communicate(timeout=120)
+        assert gone(pids.values())
+    assert job.returncode == 255
+    assert f"host {made.address(1)} gave no sign of life for 5 s" in errors
+    said = json.loads(report.read_text())
+    assert said["first_failure"]["rank"] == 1
+    assert "no sign of life" in said["first_failure"]["reason"]
+    assert said["ranks"][0]["ended_by_launcher"]
+    names = [json.loads(line)["event"] for line in events.read_text().splitlines()]
+    assert names[:1] == ["job_started"] and names[-1:] == ["job_ended"]
+    assert "host_silent" in names

@@ -1,0 +1,186 @@
+"""The file of arrays: a zip file of .npy files, which numpy.load reads, too.
+
+Nothing is compressed: training state hardly gets smaller, and reading and writing stay as fast as
+the storage. The zip file has a CRC-32 of each part, and the manifest has it once more.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
+
+import numpy as np
+
+from tfring.checkpoint.errors import CheckpointError, InvalidCheckpointError
+from tfring.checkpoint.manifest import Part
+
+State = Mapping[str, Any]  # arrays and blobs of bytes, by name
+
+_PIECE = 1 << 24  # bytes that are written or read at once
+# What reading a damaged zip file or header of an array raises.
+_DAMAGES = (zipfile.BadZipFile, struct.error, ValueError, KeyError, EOFError, OverflowError)
+_MAX_NAME = 1000  # characters; zip files allow more, but people read names
+
+
+def copied(state: State, *, copy: bool = True) -> dict[str, Any]:
+    """Returns the state as arrays that nobody else changes.
+
+    Args:
+        state: arrays, numbers, or bytes, by name.
+        copy: False where nobody changes the arrays that are given.
+
+    Raises:
+        CheckpointError: a value or a name cannot be kept.
+    """
+    return {_checked(name): _own(name, value, copy) for name, value in state.items()}
+
+
+def write(stream: IO[bytes], state: Mapping[str, Any]) -> dict[str, Part]:
+    """Writes a file of arrays from its beginning to its end.
+
+    Args:
+        stream: a binary file; it need not be able to seek.
+        state: what `copied` returned.
+
+    Returns:
+        What was written, for the manifest.
+    """
+    parts = {}
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        for name, value in state.items():
+            blob = isinstance(value, bytes)
+            entry = zipfile.ZipInfo(_file_of(name, blob))
+            with archive.open(entry, "w", force_zip64=True) as file:
+                if not blob:
+                    _write_header(file, _plain(value))
+                for piece in _pieces(value):
+                    file.write(piece)
+            dtype = None if blob else _dtype_name(value.dtype)
+            shape = () if blob else tuple(value.shape)
+            size = len(value) if blob else value.nbytes
+            parts[name] = Part(dtype, shape, size, entry.CRC)
+    return parts
+
+
+def read(stream: IO[bytes], parts: Mapping[str, Part]) -> Iterator[tuple[str, Any]]:
+    """Yields each part of a file of arrays with its name, checked.
+
+    Args:
+        stream: a binary file that can seek.
+        parts: what the manifest says.
+
+    Raises:
+        InvalidCheckpointError: the file does not hold what the manifest says.
+    """
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            for name, part in parts.items():
+                yield name, _read_part(archive, name, part)
+    except CheckpointError:
+        raise
+    except (*_DAMAGES, OSError, RuntimeError) as error:
+        # RuntimeError: a changed flag asks for a password. EINVAL: a place before the beginning.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
+        raise InvalidCheckpointError(f"its file of arrays is damaged: {error!r}") from error
+
+
+def _checked(name: Any) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME or "\0" in name:
+        raise CheckpointError(
+            f"checkpoint: {name!r} is no name for an array: it must be a text of 1 to {_MAX_NAME} "
+            "characters"
+        )
+    return name
+
+
+def _own(name: str, value: Any, copy: bool) -> Any:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    array = np.array(value, order="C") if copy else np.asarray(value, order="C")
+    if array.dtype.hasobject or (array.dtype.kind == "V" and not _is_foreign(array.dtype)):
+        raise CheckpointError(
+            f"checkpoint: {name!r} has dtype {array.dtype}: only arrays of numbers, texts and "
+            "times can be kept. Put what is no array into metadata, or give its bytes"
+        )
+    return array
+
+
+def _file_of(name: str, blob: bool) -> str:
+    return f"{name}.bin" if blob else f"{name}.npy"
+
+
+def _is_foreign(dtype: Any) -> bool:
+    """Whether numpy does not know a dtype by itself, as bfloat16."""
+    return bool(dtype.isbuiltin == 2)
+
+
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype.name if _is_foreign(dtype) else dtype.str)
+
+
+def _dtype(name: str) -> Any:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def _plain(array: Any) -> Any:
+    """Returns the array with a dtype that an .npy file can have; the bytes are the same."""
+    return array.view(f"u{array.dtype.itemsize}") if _is_foreign(array.dtype) else array
+
+
+def _write_header(file: IO[bytes], array: Any) -> None:
+    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+
+
+def _pieces(value: Any) -> Iterator[Any]:
+    flat = memoryview(value if isinstance(value, bytes) else value.reshape(-1).view(np.uint8))
+    for begin in range(0, len(flat), _PIECE):
+        yield flat[begin : begin + _PIECE]
+
+
+def _read_part(archive: zipfile.ZipFile, name: str, part: Part) -> Any:
+    entry = archive.getinfo(_file_of(name, part.dtype is None))
+    if entry.compress_type != zipfile.ZIP_STORED:
+        raise InvalidCheckpointError(f"{name!r} is compressed, and was not when it was written")
+    if part.crc32 != entry.CRC:
+        raise InvalidCheckpointError(f"{name!r} is not what was written: its checksum is another")
+    with archive.open(entry) as file:
+        if part.dtype is None:
+            value: Any = bytearray(part.nbytes)
+            _fill(file, memoryview(value))
+            return bytes(value)
+        value = np.empty(part.shape, _dtype(part.dtype))
+        _check_header(file, name, _plain(value))
+        _fill(file, memoryview(value.reshape(-1).view(np.uint8)))
+        return value
+
+
+def _check_header(file: IO[bytes], name: str, expected: Any) -> None:
+    np.lib.format.read_magic(file)
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    if (shape, fortran, dtype) != (expected.shape, False, expected.dtype):
+        raise InvalidCheckpointError(
+            f"{name!r} has shape {shape} and dtype {dtype}, and the manifest says "
+            f"{expected.shape} and {expected.dtype}"
+        )
+
+
+def _fill(file: IO[bytes], target: memoryview) -> None:
+    """Reads exactly so many bytes, to the end of the part, where zipfile compares its CRC-32."""
+    done = 0
+    while done < len(target):
+        piece = file.read(min(_PIECE, len(target) - done))
+        if not piece:
+            raise EOFError(f"{len(target) - done} bytes are missing")
+        target[done : done + len(piece)] = piece
+        done += len(piece)
+    if file.read(1):
+        raise InvalidCheckpointError("it is longer than the manifest says")

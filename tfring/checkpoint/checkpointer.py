@@ -1,0 +1,221 @@
+"""Checkpointer: what programs save and load checkpoints with."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from tfring.checkpoint import arrays, manifest
+from tfring.checkpoint.errors import CheckpointError
+from tfring.checkpoint.files import Checkpoint, CheckpointFiles, Draft
+from tfring.checkpoint.folders import folder_at
+from tfring.checkpoint.manifest import CheckpointInfo
+from tfring.checkpoint.retention import Retention
+from tfring.checkpoint.writer import Writer
+
+_log = logging.getLogger("tfring")
+
+
+class Checkpointer:
+    """Keeps checkpoints in one folder: writes them beside training, and finds the newest valid one.
+
+    A checkpoint is a set of named arrays with metadata, and has a generation and a step. It appears
+    whole or not at all, also when the process is killed or the machine loses its power, and what is
+    torn or changed later is noticed and passed over. Of all valid ones that with the highest
+    (generation, step) is the newest. A process whose generation is over cannot publish any more.
+
+    One process of a job saves: in tfring's callbacks rank 0 does. Making an object of this class
+    touches no storage, so all ranks may do it. To be used by one thread; as a context manager it
+    closes itself.
+    """
+
+    def __init__(
+        self,
+        path: Any,
+        *,
+        keep_last: int = 3,
+        keep_best: int = 0,
+        metric: str | None = None,
+        mode: str = "min",
+        asynchronous: bool = True,
+        timeout: float = 600.0,
+        lease_check: Callable[[], bool] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Sets where checkpoints are, and which are kept.
+
+        Args:
+            path: a folder, which is made when it is first written to, or a URL that fsspec knows
+                ("s3://bucket/folder").
+            keep_last: how many of the newest are kept, at least 1.
+            keep_best: how many of the best by `metric` are kept besides.
+            metric: the name of the metric, one of those that `save` gets.
+            mode: "min" if low values of the metric are good ones, "max" if high ones are.
+            asynchronous: whether `save` returns before the checkpoint is written.
+            timeout: seconds that `wait` and `close` wait for the storage.
+            lease_check: says whether this process may still publish; is asked, by the writing
+                thread, before anything is written and right before a checkpoint appears.
+            storage_options: for the file system of fsspec: credentials, endpoint.
+
+        Raises:
+            ValueError: an impossible number or mode, or keep_best without a metric.
+            ImportError: a URL needs a package that is not installed.
+        """
+        self._retention = Retention(keep_last, keep_best, metric, mode)
+        self._files = CheckpointFiles(folder_at(path, **(storage_options or {})))
+        self._asynchronous = asynchronous
+        self._timeout = timeout
+        self._lease_check = lease_check
+        self._writer = Writer(self._write)
+
+    def __str__(self) -> str:
+        return str(self._files.folder)
+
+    def save(
+        self,
+        state: Mapping[str, Any],
+        step: int,
+        generation: int = 0,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, float] | None = None,
+        copy: bool = True,
+    ) -> str:
+        """Copies the state and has it written; returns at once if `asynchronous`.
+
+        While one checkpoint is written one more can wait. If a third comes, the one that waits is
+        given up: a slow storage gets fewer checkpoints, and training never waits for it.
+
+        Args:
+            state: arrays, numbers or bytes, by name. Arrays of bfloat16 and its like, too.
+            step: which training step the state was taken after, at least 0.
+            generation: which generation of the job saves, at least 0.
+            metadata: what else is to be kept: values that JSON can hold.
+            metrics: numbers; that of `metric` decides which checkpoints are the best.
+            copy: False if nobody changes the arrays after this call.
+
+        Returns:
+            The checkpoint's name.
+
+        Raises:
+            CheckpointError: the state cannot be kept; FencedError if a newer generation has taken
+                over, in which case this process must end.
+            OSError: the storage has failed, for this checkpoint or, if `asynchronous`, for an
+                earlier one; then this one is not written.
+            ValueError: a negative number, or the object is closed.
+        """
+        if step < 0 or generation < 0:
+            raise ValueError(f"save: step={step}, generation={generation}: both are at least 0")
+        draft = Draft(
+            int(generation),
+            int(step),
+            arrays.copied(state, copy=copy),
+            manifest.as_json(dict(metadata or {}), "metadata"),
+            {name: float(value) for name, value in (metrics or {}).items()},
+        )
+        replaced = self._submit(draft)
+        if replaced is not None:
+            _log.info(
+                "checkpoint of step %d is not written: %s is slow, and step %d came",
+                *(replaced.step, self, step),
+            )
+        return manifest.checkpoint_name(generation, step)
+
+    def raise_failure(self) -> None:
+        """Raises what an earlier checkpoint has failed with, once; `save` does so, too."""
+        self._writer.raise_failure()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until everything that was saved is published.
+
+        Args:
+            timeout: seconds; None is the object's own.
+
+        Raises:
+            CheckpointTimeoutError: the storage does not finish in time. It goes on trying.
+            CheckpointError, OSError: a checkpoint could not be written; once.
+        """
+        self._writer.wait(self._timeout if timeout is None else timeout, str(self))
+
+    def close(self, timeout: float | None = None) -> None:
+        """Waits as `wait` does, and lets nothing be saved any more; raises what `wait` raises."""
+        atexit.unregister(self._close_at_exit)
+        self._writer.close(self._timeout if timeout is None else timeout, str(self))
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def all(self) -> list[CheckpointInfo]:
+        """Returns all checkpoints, the oldest first; their arrays are not read.
+
+        Raises:
+            OSError: the storage cannot be read.
+        """
+        return self._files.infos()
+
+    def latest(self) -> CheckpointInfo | None:
+        """Returns the newest valid checkpoint, whose arrays are read and compared; None if none.
+
+        Raises:
+            CheckpointError: there are checkpoints, and none is valid.
+            OSError: the storage cannot be read.
+        """
+        found = self._files.newest()
+        return None if found is None else found.info
+
+    def newest_generation(self) -> int | None:
+        """Returns the highest generation that has published here; None if none has.
+
+        Raises:
+            OSError: the storage cannot be read.
+        """
+        return self._files.newest_generation()
+
+    def load(self, name: str | None = None) -> Checkpoint | None:
+        """Reads a checkpoint and checks it against its manifest.
+
+        Args:
+            name: which, as `save` returned it; None is the newest valid one.
+
+        Returns:
+            The checkpoint; None if there is none at all and none was named.
+
+        Raises:
+            CheckpointError: there are checkpoints, and none is valid; InvalidCheckpointError if
+                that was named and is missing, torn or changed.
+            OSError: the storage cannot be read.
+        """
+        if name is None:
+            return self._files.newest()
+        return self._files.read(self._files.info(manifest.manifest_file(name)))
+
+    def _submit(self, draft: Draft) -> Draft | None:
+        if self._asynchronous:
+            replaced = self._writer.submit(draft)
+            # A program that ends without close() publishes its last checkpoint all the same.
+            atexit.unregister(self._close_at_exit)
+            atexit.register(self._close_at_exit)
+            return replaced
+        self._write(draft)
+        return None
+
+    def _write(self, draft: Draft) -> None:
+        self._files.publish(draft, self._lease_check)
+        self._files.clean(draft.generation, self._retention)
+
+    def _close_at_exit(self) -> None:
+        try:
+            self.close()
+        except (CheckpointError, OSError):
+            _log.exception("the last checkpoint of %s was not written", self)

@@ -1,0 +1,238 @@
+"""The checkpoints in one folder: publishing, finding, reading and removing them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tfring.checkpoint import arrays, manifest
+from tfring.checkpoint.errors import CheckpointError, FencedError, InvalidCheckpointError
+from tfring.checkpoint.folders import Folder
+from tfring.checkpoint.manifest import CheckpointInfo
+from tfring.checkpoint.retention import Retention
+
+_log = logging.getLogger("tfring")
+_ATTEMPTS = 3  # at finding a checkpoint while a writer removes old ones
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that has been read, and is as it was written.
+
+    Attributes:
+        info: generation, step and metadata.
+        state: arrays and blobs of bytes, by name.
+    """
+
+    info: CheckpointInfo
+    state: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """What is to become a checkpoint.
+
+    Attributes:
+        generation: which generation of the job writes it.
+        step: which training step it was taken after.
+        state: what `arrays.copied` returned.
+        metadata: values of JSON.
+        metrics: numbers by which the best checkpoints are kept.
+    """
+
+    generation: int
+    step: int
+    state: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    metrics: Mapping[str, float]
+
+
+class CheckpointFiles:
+    """All checkpoints in one folder. Has no state, so any thread may use it."""
+
+    def __init__(self, folder: Folder) -> None:
+        """Sets the folder, which need not exist."""
+        self.folder = folder
+
+    def publish(self, draft: Draft, lease_check: Callable[[], bool] | None = None) -> None:
+        """Writes a checkpoint: its arrays first, then, after the last checks, its manifest.
+
+        Args:
+            draft: what to write.
+            lease_check: says whether this process may still publish.
+
+        Raises:
+            FencedError: it may not, or a newer generation has published.
+            OSError: the storage has failed.
+        """
+        name = manifest.checkpoint_name(draft.generation, draft.step)
+
+        def may_publish() -> None:
+            self._refuse_old(name, draft.generation)
+            if lease_check is not None and not lease_check():
+                raise FencedError(
+                    f"checkpoint {name} is not published in {self.folder}: this process has lost "
+                    "its lease, so a newer generation of the job may have taken over. It must end"
+                )
+
+        may_publish()  # before anything large is written
+        data = manifest.new_data_file(name)
+        parts: dict[str, manifest.Part] = {}
+        try:
+            self.folder.write(data, lambda file: parts.update(arrays.write(file, draft.state)))
+            size = self.folder.size(data)
+            info = CheckpointInfo(
+                *(draft.generation, draft.step, draft.metadata, draft.metrics),
+                *(time.time(), data, size, parts),
+            )
+            content = manifest.encode(info)
+            self.folder.publish(manifest.manifest_file(name), content, may_publish)
+        except Exception:
+            self._remove_unless_published(name, data)
+            self._refuse_old(name, draft.generation)  # it has removed what this process wrote
+            raise
+
+    def newest_generation(self) -> int | None:
+        """Returns the highest generation that has published; None if there is no checkpoint."""
+        orders = [manifest.order_of(file) for file in self.folder.names()]
+        return max((order[0] for order in orders if order is not None), default=None)
+
+    def infos(self) -> list[CheckpointInfo]:
+        """Returns the checkpoints whose manifests and sizes are right, the oldest first."""
+        found = []
+        for file in self.folder.names():
+            if manifest.order_of(file) is not None:
+                try:
+                    found.append(self.info(file))
+                except InvalidCheckpointError as error:
+                    _log.debug("%s in %s is no checkpoint: %s", file, self.folder, error)
+        return sorted(found, key=lambda info: info.order)
+
+    def info(self, file: str) -> CheckpointInfo:
+        """Returns what a manifest says, if the arrays have the size that it says.
+
+        Args:
+            file: name of the manifest.
+
+        Raises:
+            InvalidCheckpointError: the checkpoint is torn, changed or incomplete.
+            OSError: the storage cannot be read.
+        """
+        try:
+            with self.folder.open(file) as stream:
+                info = manifest.decode(stream.read(), file)
+            size = self.folder.size(info.data)
+        except FileNotFoundError as error:
+            raise InvalidCheckpointError(f"{file}: a file is missing: {error}") from error
+        if size != info.nbytes:
+            raise InvalidCheckpointError(f"{info.data} has {size} bytes instead of {info.nbytes}")
+        return info
+
+    def read(self, info: CheckpointInfo) -> Checkpoint:
+        """Reads the arrays of a checkpoint.
+
+        Raises:
+            InvalidCheckpointError: they are not what was written.
+        """
+        try:
+            with self.folder.open(info.data) as stream:
+                return Checkpoint(info, dict(arrays.read(stream, info.parts)))
+        except FileNotFoundError as error:
+            raise InvalidCheckpointError(f"{info.name}: {info.data} is missing") from error
+        except InvalidCheckpointError as error:
+            raise InvalidCheckpointError(f"{info.name}: {error}") from error
+
+    def verify(self, info: CheckpointInfo) -> None:
+        """Reads a checkpoint and keeps nothing; raises as `read` does."""
+        try:
+            with self.folder.open(info.data) as stream:
+                for _ in arrays.read(stream, info.parts):
+                    pass
+        except FileNotFoundError as error:
+            raise InvalidCheckpointError(f"{info.name}: {info.data} is missing") from error
+
+    def newest(self) -> Checkpoint | None:
+        """Reads the checkpoint with the highest (generation, step) that is valid.
+
+        Logs a warning for each invalid one that is passed over.
+
+        Returns:
+            The checkpoint; None if there is none at all.
+
+        Raises:
+            CheckpointError: there are checkpoints, and none is valid.
+        """
+        reasons: list[str] = []
+        for _ in range(_ATTEMPTS):
+            files = {f: o for f in self.folder.names() if (o := manifest.order_of(f)) is not None}
+            reasons = []
+            for file in sorted(files, key=lambda name: files[name], reverse=True):
+                try:
+                    return self.read(self.info(file))
+                except InvalidCheckpointError as error:
+                    reasons.append(f"{file}: {error}")
+                    _log.warning("checkpoint in %s passed over: %s", self.folder, reasons[-1])
+            if not files:
+                return None
+        raise CheckpointError(
+            f"{self.folder} has checkpoints, and none of them is valid: {'; '.join(reasons)}. "
+            "Delete them to begin anew, or give another folder"
+        )
+
+    def clean(self, generation: int, retention: Retention) -> None:
+        """Removes what is not kept, and what killed writers have left.
+
+        Nothing of a newer generation is touched. Where reading costs little, nothing is removed
+        before the newest checkpoint has been read back.
+
+        Args:
+            generation: of the process that cleans; it writes nothing meanwhile.
+            retention: what is kept.
+
+        Raises:
+            InvalidCheckpointError: the newest one is not what was written; nothing is removed.
+        """
+        files = self.folder.names()
+        infos = self.infos()
+        expired = [i for i in retention.expired(infos) if i.generation <= generation]
+        if expired and self.folder.rereads:
+            self.verify(infos[-1])
+        for info in expired:
+            self.folder.remove(manifest.manifest_file(info.name))  # first: it names the arrays
+            self.folder.remove(info.data)
+        kept = {i.data for i in infos if i not in expired}
+        oldest = min((i.order for i in infos if i not in expired), default=(0, 0))
+        for file in files:
+            theirs, order = manifest.generation_of(file), manifest.order_of(file)
+            if theirs is None or theirs > generation or file in kept:
+                continue
+            # A manifest that cannot be read stays while it may be among the newest.
+            if order is None or order < oldest:
+                self.folder.remove(file)
+
+    def _remove_unless_published(self, name: str, data: str) -> None:
+        """Frees the space of arrays whose manifest did not come to be, which may be what it lacks.
+
+        The storage may have failed after the manifest was there.
+        """
+        file = manifest.manifest_file(name)
+        with contextlib.suppress(OSError):
+            try:
+                with self.folder.open(file) as stream:
+                    published = manifest.decode(stream.read(), file).data == data
+            except (FileNotFoundError, InvalidCheckpointError):
+                published = False
+            if not published:
+                self.folder.remove(data)
+
+    def _refuse_old(self, name: str, generation: int) -> None:
+        newest = self.newest_generation()
+        if newest is not None and newest > generation:
+            raise FencedError(
+                f"checkpoint {name} is not published in {self.folder}: generation {newest} has "
+                f"published there, and this process is of generation {generation}. It must end"
+            )

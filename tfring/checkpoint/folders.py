@@ -1,0 +1,226 @@
+"""Where checkpoints lie: a folder of files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable
+from typing import IO, Any, Protocol
+
+Fill = Callable[[IO[bytes]], None]  # writes the content of a file
+Gate = Callable[[], None]  # raises if the file must not appear
+
+
+class Folder(Protocol):
+    """What checkpoints need of a storage.
+
+    Attributes:
+        rereads: whether reading a file again right after writing it costs little.
+    """
+
+    rereads: bool
+
+    def names(self) -> list[str]:
+        """Returns the names of all files; none if there is no folder."""
+
+    def open(self, name: str) -> IO[bytes]:
+        """Opens a file for reading; FileNotFoundError if there is none."""
+
+    def size(self, name: str) -> int:
+        """Returns a file's size in bytes; FileNotFoundError if there is none."""
+
+    def write(self, name: str, fill: Fill) -> None:
+        """Makes a file that outlives a loss of power, or raises.
+
+        Args:
+            name: of the file, which there is not yet.
+            fill: writes the content.
+        """
+
+    def publish(self, name: str, content: bytes, gate: Gate) -> None:
+        """Makes or replaces a small file, which is seen whole or not at all.
+
+        Args:
+            name: of the file.
+            content: all of it.
+            gate: is called right before the file appears.
+        """
+
+    def remove(self, name: str) -> None:
+        """Removes a file, if there is one."""
+
+
+class LocalFolder:
+    """A folder of a file system: temporary name, fsync, rename, fsync of the folder.
+
+    Made when it is first written to.
+    """
+
+    rereads = True
+
+    def __init__(self, path: str) -> None:
+        """Sets which.
+
+        Args:
+            path: of the folder.
+        """
+        self._path = os.path.abspath(path)
+
+    def __str__(self) -> str:
+        return self._path
+
+    def names(self) -> list[str]:
+        """Returns the names of all files; none if there is no folder."""
+        try:
+            return os.listdir(self._path)
+        except FileNotFoundError:
+            return []
+
+    def open(self, name: str) -> IO[bytes]:
+        """Opens a file for reading."""
+        return open(self._at(name), "rb")
+
+    def size(self, name: str) -> int:
+        """Returns a file's size in bytes."""
+        return os.stat(self._at(name)).st_size
+
+    def write(self, name: str, fill: Fill) -> None:
+        """Makes a file that outlives a loss of power; see Folder."""
+        self._write(name, fill, lambda: None)
+
+    def publish(self, name: str, content: bytes, gate: Gate) -> None:
+        """Makes or replaces a small file; see Folder."""
+
+        def fill(file: IO[bytes]) -> None:
+            file.write(content)
+
+        self._write(name, fill, gate)
+
+    def _write(self, name: str, fill: Fill, gate: Gate) -> None:
+        os.makedirs(self._path, exist_ok=True)
+        temporary = self._at(f"{name}.{secrets.token_hex(4)}.tmp")
+        try:
+            with open(temporary, "xb") as file:
+                fill(file)
+                file.flush()
+                os.fsync(file.fileno())
+            gate()
+            os.replace(temporary, self._at(name))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        self._sync()
+
+    def remove(self, name: str) -> None:
+        """Removes a file, if there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._at(name))
+
+    def _at(self, name: str) -> str:
+        return os.path.join(self._path, name)
+
+    def _sync(self) -> None:
+        """Makes the names in the folder outlive a loss of power."""
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class RemoteFolder:
+    """A folder of any storage that fsspec knows: S3, Google Cloud Storage, HDFS, memory.
+
+    Such a storage has no rename that is atomic. What is written there counts only when its manifest
+    is there, which is small and comes last.
+    """
+
+    rereads = False
+
+    def __init__(self, url: str, **options: Any) -> None:
+        """Opens the storage.
+
+        Args:
+            url: as fsspec writes it, "s3://bucket/folder".
+            options: for the file system of fsspec: credentials, endpoint.
+
+        Raises:
+            ImportError: there is no fsspec, or none of its packages for this storage.
+        """
+        try:
+            import fsspec
+        except ImportError as error:
+            raise ImportError(
+                f"checkpoints at {url} need fsspec: pip install tfring[checkpoint], and the "
+                "package of the storage, s3fs for s3:// or gcsfs for gs://"
+            ) from error
+        self._url = url
+        self._storage, path = fsspec.core.url_to_fs(url, **options)
+        self._path = path.rstrip("/")
+
+    def __str__(self) -> str:
+        return self._url
+
+    def names(self) -> list[str]:
+        """Returns the names of all files; none if there is no folder."""
+        self._storage.invalidate_cache(self._path)
+        try:
+            found = self._storage.ls(self._path, detail=False)
+        except FileNotFoundError:
+            return []
+        return [path.rstrip("/").rsplit("/", 1)[-1] for path in found]
+
+    def open(self, name: str) -> IO[bytes]:
+        """Opens a file for reading."""
+        file: IO[bytes] = self._storage.open(self._at(name), "rb")
+        return file
+
+    def size(self, name: str) -> int:
+        """Returns a file's size in bytes."""
+        self._storage.invalidate_cache(self._path)
+        return int(self._storage.info(self._at(name))["size"])
+
+    def write(self, name: str, fill: Fill) -> None:
+        """Makes a file; most storages show it when it is closed. See Folder."""
+        self._storage.makedirs(self._path, exist_ok=True)
+        try:
+            with self._storage.open(self._at(name), "wb") as file:
+                fill(file)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self.remove(name)
+            raise
+
+    def publish(self, name: str, content: bytes, gate: Gate) -> None:
+        """Makes or replaces a small file by one request; see Folder."""
+        gate()
+        self._storage.pipe_file(self._at(name), content)
+
+    def remove(self, name: str) -> None:
+        """Removes a file, if there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            self._storage.rm_file(self._at(name))
+
+    def _at(self, name: str) -> str:
+        return f"{self._path}/{name}"
+
+
+def folder_at(path: Any, **options: Any) -> Folder:
+    """Returns the folder of a path or of a URL.
+
+    Args:
+        path: a path of the file system, "file://...", or a URL that fsspec knows.
+        options: for the file system of fsspec.
+
+    Raises:
+        ImportError: the URL needs a package that is not installed.
+        TypeError: options, and a path of the file system, which has none.
+    """
+    place = os.fspath(path)
+    if "://" in place and not place.startswith("file://"):
+        return RemoteFolder(place, **options)
+    if options:
+        raise TypeError(f"checkpoints in {place}: only URLs have options, not {sorted(options)}")
+    return LocalFolder(place.removeprefix("file://"))

@@ -1,0 +1,288 @@
+"""DataCursor: where this rank is in the data of a job, and what it gets next."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sized
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tfring import topology
+from tfring.data.cursor import Cursor, Pass
+from tfring.data.exchange import allgather_numbers
+from tfring.data.policies import Policy, Ramp, fixed_global
+
+_SAME = ("samples", "seed", "shuffle")  # of a saved state and of the data it is loaded into
+_WHOLE = (*_SAME, "epoch", "consumed")
+
+
+class DataCursor:
+    """Deals the samples of every epoch out to the ranks, and knows which of them are trained on.
+
+    Reading does not move it: `commit` does, after a step. What was read and not committed is read
+    again after `load_state_dict`, by whatever ranks there are then. May be used by several threads.
+
+    Attributes:
+        samples: how many the data has.
+        policy: of batch and learning rate.
+        applied: the factor that the optimizer's learning rate holds, kept by CursorCallback.
+    """
+
+    def __init__(
+        self,
+        samples: int | Sized,
+        policy: Policy | int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_remainder: bool = False,
+        rank: int | None = None,
+        size: int | None = None,
+    ) -> None:
+        """Begins before the first sample of epoch 0. All ranks give the same, but for `rank`.
+
+        Args:
+            samples: how many the data has, or the data itself, which is asked for its length.
+            policy: what `fixed_global` or `scaled` returned; a number means `fixed_global`.
+            shuffle: whether epochs are shuffled, each in another way.
+            seed: of the shuffle.
+            drop_remainder: leave out the last samples of an epoch if they fill no batch, others in
+                every epoch.
+            rank: whose part of the data this is; by default this process's.
+            size: the number of ranks; by default the job's.
+
+        Raises:
+            ValueError: there are no samples, or less than a batch with `drop_remainder`; or the
+                seed is negative.
+            tfring.topology.NotInitializedError: no size was given, and tfring is not initialized.
+        """
+        self.samples = samples if isinstance(samples, int) else len(samples)
+        self.policy = fixed_global(policy) if isinstance(policy, int) else policy
+        if self.samples < 1 or seed < 0:
+            raise ValueError(
+                f"data has at least one sample and a seed of at least 0, not {self.samples} and "
+                f"{seed}"
+            )
+        self.applied = 1.0
+        self._drop = drop_remainder
+        self._lock = threading.RLock()  # guards what follows
+        self._position = Cursor(self.samples, seed, shuffle)
+        self._ramp = Ramp()
+        self._pass: Pass | None = None  # that is being read, if none of it was given up
+        self._committed = 0  # steps of it
+        self._read = False  # to its end
+        self._order: tuple[int, Any] = (-1, None)  # of an epoch
+        self._rank, self._size = 0, 1
+        self.resize(rank, size)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.RLock())
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next sample to be committed, counted from 0."""
+        with self._lock:
+            return self._position.epoch
+
+    @property
+    def consumed(self) -> int:
+        """How many samples of this epoch are in steps that were committed."""
+        with self._lock:
+            return self._position.consumed
+
+    @property
+    def rank(self) -> int:
+        """Whose part of the data this is."""
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return self._size
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """How many batches a whole epoch has with the ranks that there are now."""
+        with self._lock:
+            return self._dealt(self._position.at(0), None).steps
+
+    @property
+    def pass_is_done(self) -> bool:
+        """Whether all steps of the pass that is being read are committed."""
+        with self._lock:
+            return self._pass is not None and self._committed == self._pass.steps
+
+    @property
+    def rate_factor(self) -> float:
+        """What the learning rate is to be multiplied by in the next step."""
+        with self._lock:
+            return self._ramp.factor
+
+    def begin(self) -> Pass:
+        """Returns what there is to read next: the rest of this epoch, or the whole of the next one.
+
+        A pass that was read to its end, without a single commit, counts as trained on when the next
+        one is begun: so a loop that commits nothing goes through all epochs.
+        """
+        with self._lock:
+            self.end()
+            self._position = self._with_steps(self._position)
+            self._pass = self._dealt(self._position, self._order_of(self._position))
+            self._committed, self._read = 0, False
+            return self._pass
+
+    def whole_epoch(self) -> Pass:
+        """Returns all of the epoch where the cursor is; moves nothing."""
+        with self._lock:
+            return self._dealt(self._position.at(0), self._order_of(self._position))
+
+    def read_to_the_end(self, passed: Pass) -> None:
+        """Notes that somebody has got the last batch of a pass; one that was given up is ignored.
+
+        Args:
+            passed: what `begin` returned.
+        """
+        with self._lock:
+            self._read = self._read or passed is self._pass
+
+    def commit(self, steps: int = 1) -> None:
+        """Counts steps as done. Call it on every rank when the weights were updated.
+
+        Args:
+            steps: how many; beyond the end of the epoch there are none to count.
+
+        Raises:
+            RuntimeError: nothing was read since the cursor was made, loaded or resized.
+        """
+        with self._lock:
+            if self._pass is None:
+                raise RuntimeError(
+                    f"rank {self._rank}: a step was committed, but no batch was read since the "
+                    "data was loaded or resized: iterate it anew first"
+                )
+            before = self._committed
+            self._committed = min(before + steps, self._pass.steps)
+            self._position = self._pass.after(self._committed)
+            self._ramp = self._ramp.after(self._committed - before)
+
+    def end(self) -> None:
+        """Says that a loop has come to the end of what it reads; see `begin`."""
+        with self._lock:
+            if self._read and self._committed == 0 and self._pass is not None:
+                self.commit(self._pass.steps)
+
+    def resize(self, rank: int | None = None, size: int | None = None) -> None:
+        """Deals what is not committed out to other ranks. Iterate anew afterwards.
+
+        Args:
+            rank: this process's; by default what `tfring.rank()` says now.
+            size: the number of ranks; by default what `tfring.size()` says now.
+
+        Raises:
+            ValueError: there is no such rank, or too few samples for a batch.
+            tfring.topology.NotInitializedError: no size was given, and tfring is not initialized.
+        """
+        size = topology.size() if size is None else size
+        rank = topology.rank() if rank is None else rank
+        batch = self.policy.global_batch(size)
+        if not 0 <= rank < size:
+            raise ValueError(f"there is no rank {rank} among {size} ranks")
+        if self._drop and self.samples < batch:
+            raise ValueError(
+                f"rank {rank}: {self.samples} samples fill no batch of {batch}, so with "
+                "drop_remainder=True there is nothing to train on"
+            )
+        with self._lock:
+            self._rank, self._size, self._pass = rank, size, None
+            self._ramp = self._ramp.toward(self.policy.factor(size), self.policy.ramp_steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all that is to be saved, as numbers and lists: what is committed and no more."""
+        with self._lock:
+            now, ramp = self._position, self._ramp
+            return {
+                "samples": now.samples,
+                "seed": now.seed,
+                "shuffle": now.shuffle,
+                "epoch": now.epoch,
+                "consumed": now.consumed,
+                "ramp": [ramp.start, ramp.goal, ramp.steps, ramp.done],
+                "applied": self.applied,
+            }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes to where a cursor was, of this job or another, with any number of ranks.
+
+        Args:
+            state: what `state_dict` returned.
+
+        Raises:
+            ValueError: it is of other data: another number of samples, seed or shuffle.
+        """
+        with self._lock:
+            now = self._position
+            for name in _SAME:
+                if state[name] != getattr(now, name):
+                    raise ValueError(
+                        f"rank {self._rank}: the saved state is of data with {name}={state[name]}, "
+                        f"and here it is {getattr(now, name)}: give the dataset what it had when "
+                        "the state was saved"
+                    )
+            place = replace(now, epoch=state["epoch"], consumed=state["consumed"])
+            self._position = self._with_steps(place)
+            self._ramp = Ramp(*state["ramp"])
+            self.applied = state["applied"]
+            self.resize(self._rank, self._size)
+
+    def sync(self) -> None:
+        """Goes to where the rank is that has come farthest. A collective, of ten numbers per rank.
+
+        Raises:
+            ValueError: the ranks differ in samples, seed or shuffle; on every rank.
+            tf.errors.FailedPreconditionError: tfring is not initialized.
+        """
+        everywhere = allgather_numbers(_packed(self.state_dict()), name="tfring.data.cursor")
+        states = [_unpacked(numbers) for numbers in everywhere]
+        for name in _SAME:
+            values = [state[name] for state in states]
+            if len(set(values)) > 1:
+                listed = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
+                raise ValueError(
+                    f"rank {self._rank}: the ranks' data differ in {name} ({listed}): give all "
+                    "ranks the same samples, seed and shuffle"
+                )
+        self.load_state_dict(max(states, key=lambda state: (state["epoch"], state["consumed"])))
+
+    def _with_steps(self, place: Cursor) -> Cursor:
+        """The place itself, or the next epoch if no batch is left of this one."""
+        return place if self._dealt(place, None).steps else place.next_epoch()
+
+    def _dealt(self, start: Cursor, order: Any) -> Pass:
+        batch = self.policy.global_batch(self._size)
+        return Pass(start, order, batch, self._rank, self._size, self._drop)
+
+    def _order_of(self, place: Cursor) -> Any:
+        """The order of an epoch; that of the last one that was asked for is kept."""
+        if self._order[0] != place.epoch:
+            self._order = place.epoch, place.order()
+        return self._order[1]
+
+
+def _packed(state: Mapping[str, Any]) -> Any:
+    """What state_dict returned as int64; the floats keep their bits."""
+    begin, goal, steps, done = state["ramp"]
+    whole = [*(state[name] for name in _WHOLE), steps, done]
+    bits = np.array([begin, goal, state["applied"]], dtype=np.float64).view(np.int64)
+    return np.concatenate([np.array(whole, dtype=np.int64), bits])
+
+
+def _unpacked(numbers: Any) -> dict[str, Any]:
+    *whole, steps, done = (int(number) for number in numbers[: len(_WHOLE) + 2])
+    begin, goal, applied = numbers[len(_WHOLE) + 2 :].view(np.float64).tolist()
+    ramp = [begin, goal, steps, done]
+    return {**dict(zip(_WHOLE, whole, strict=True)), "ramp": ramp, "applied": applied}

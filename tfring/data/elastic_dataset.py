@@ -1,0 +1,287 @@
+"""ElasticDataset: a Keras PyDataset that goes on where it was, with any number of ranks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfring.data.cursor import Pass
+from tfring.data.data_cursor import DataCursor
+from tfring.data.policies import Policy
+
+_log = logging.getLogger("tfring")
+
+# Before it trains, Keras asks for so many batches to learn their shapes.
+_LOOKED_AT = 2
+
+
+class ElasticDataset(keras.utils.PyDataset):  # type: ignore[misc]
+    """This rank's batches of data that all ranks can load, for `fit` of Keras 3 and other loops.
+
+    In every epoch all ranks shuffle alike, and each sample is in one batch of one rank. Pass
+    `shuffle=False` to `fit`: Keras would change the order of the batches on each rank in another
+    way, and is refused.
+
+    Where the ranks' parts of a batch differ by a sample, the average of their gradients would not
+    be the gradient of the batch. So batches come with sample weights (samples of this rank * size /
+    samples of the batch), which make it that. A rank that gets none of the last samples of an epoch
+    loads one of another rank with weight 0. Keras ignores sample weights in `metrics`, not in
+    `weighted_metrics`; a loss with the reduction "mean_with_sample_weight" cancels them out.
+
+    Where training is in the data is known by commits: put a CursorCallback among the callbacks of
+    `fit`, or call `commit` after each step of a loop of your own. Without any, an epoch counts as
+    trained on when it has ended. `state_dict`, `load_state_dict`, `resize` and `sync` are for
+    checkpoints and for jobs that change their size, between two calls of `fit`.
+
+    May be used by several threads; one of them iterates.
+
+    Attributes:
+        cursor: the DataCursor that is behind it.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[Any], Any],
+        samples: int | Sized,
+        policy: Policy | int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_remainder: bool = False,
+        weights: bool | None = None,
+        workers: int = 1,
+        max_queue_size: int = 10,
+        rank: int | None = None,
+        size: int | None = None,
+    ) -> None:
+        """Prepares the data; all ranks give the same, but for `rank`.
+
+        Args:
+            load: gets the numbers of samples (an int64 array) and returns a batch of them, as a
+                PyDataset does: inputs, (inputs, targets) or (inputs, targets, sample_weights), each
+                an array or a structure of arrays, or a dict. With workers, on several threads.
+            samples: how many there are, or the data, which is asked for its length.
+            policy: what `fixed_global` or `scaled` returned; a number means `fixed_global`.
+            shuffle: whether to shuffle, in every epoch in another way.
+            seed: of the shuffle.
+            drop_remainder: leave out the last samples of an epoch if they fill no batch.
+            weights: whether batches get weights (see above); by default those with targets do.
+            workers: threads that load ahead; with 1 the thread that asks for a batch loads it.
+            max_queue_size: how many batches they load ahead at most.
+            rank: whose part of the data this is; by default this process's.
+            size: the number of ranks; by default the job's.
+
+        Raises:
+            ValueError: as DataCursor; or there is no worker or no place in the queue.
+            tfring.topology.NotInitializedError: no size was given, and tfring is not initialized.
+        """
+        # Keras is told of one worker: its own take batches in no order that could be checked.
+        super().__init__(workers=1, use_multiprocessing=False, max_queue_size=max_queue_size)
+        if workers < 1 or max_queue_size < 1:
+            raise ValueError(
+                f"workers and max_queue_size are at least 1, not {workers} and {max_queue_size}"
+            )
+        self.cursor = DataCursor(
+            samples,
+            policy,
+            shuffle=shuffle,
+            seed=seed,
+            drop_remainder=drop_remainder,
+            rank=rank,
+            size=size,
+        )
+        self._load = load
+        self._weights = weights
+        self._pool = ThreadPoolExecutor(workers, "tfring-data") if workers > 1 else None
+        self._lock = threading.Lock()  # guards what follows
+        self._fresh = False  # Keras has begun an epoch, and has not asked for its length yet
+        self._pass: Pass | None = None  # that is being read
+        self._next = 0  # step of it that nobody has asked for
+        self._ahead: dict[int, Future[Any]] = {}  # by step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that training is in, or begins with, counted from 0."""
+        return self.cursor.epoch
+
+    @property
+    def rate_factor(self) -> float:
+        """What the policy multiplies the learning rate by in the next step."""
+        return self.cursor.rate_factor
+
+    def __len__(self) -> int:
+        """How many batches a whole epoch has with the ranks that there are now."""
+        return self.cursor.steps_per_epoch
+
+    @property
+    def num_batches(self) -> int:
+        """For Keras: the batches of an epoch; when it begins to read one, those that are left."""
+        with self._lock:
+            passed = self._begin() if self._fresh else self._pass
+            return len(self) if passed is None or self._next > 0 else passed.steps
+
+    def __getitem__(self, index: int) -> Any:
+        """Returns this rank's batch of a step, counted from where the epoch is gone on with.
+
+        Raises:
+            IndexError: there is no such step.
+            ValueError: Keras asks for the steps in another order.
+        """
+        with self._lock:
+            passed, loading = self._take(index)
+        return self._loaded(passed, index) if loading is None else loading.result()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yields the rest of this epoch, or the whole of the next one, for a loop of your own."""
+        with self._lock:
+            steps = self._begin().steps
+        for step in range(steps):
+            yield self[step]
+
+    def on_epoch_begin(self) -> None:
+        """Called by Keras when it begins an epoch; not by you."""
+        with self._lock:
+            self._fresh = True
+
+    def on_epoch_end(self) -> None:
+        """Called by Keras when it has ended an epoch, and before the first; not by you."""
+        with self._lock:
+            self._fresh = False
+            self.cursor.end()
+
+    def few(self, samples: int) -> ElasticDataset:
+        """Returns a dataset of the first samples, in one batch, for this process alone.
+
+        Args:
+            samples: how many.
+        """
+        count = min(samples, self.cursor.samples)
+        return ElasticDataset(
+            *(self._load, count, count), shuffle=False, weights=self._weights, rank=0, size=1
+        )
+
+    def commit(self, steps: int = 1) -> None:
+        """Counts steps as done, see DataCursor.commit. CursorCallback calls it in `fit`.
+
+        Args:
+            steps: how many.
+        """
+        self.cursor.commit(steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns where training is in the data, as numbers and lists."""
+        return self.cursor.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes to where training was when `state_dict` returned this, with any number of ranks.
+
+        Args:
+            state: what `state_dict` returned.
+
+        Raises:
+            ValueError: it is of other data.
+        """
+        with self._lock:
+            self.cursor.load_state_dict(state)
+            self._give_up()
+
+    def resize(self, rank: int | None = None, size: int | None = None) -> None:
+        """Deals what is not committed out to other ranks.
+
+        Args:
+            rank: this process's; by default what `tfring.rank()` says now.
+            size: the number of ranks; by default what `tfring.size()` says now.
+
+        Raises:
+            ValueError: there is no such rank, or too few samples for a batch.
+        """
+        with self._lock:
+            self.cursor.resize(rank, size)
+            self._give_up()
+
+    def sync(self) -> None:
+        """Goes to where the rank is that has come farthest; a collective, see DataCursor.sync."""
+        self.cursor.sync()
+        with self._lock:
+            self._give_up()
+
+    def _begin(self) -> Pass:
+        self._give_up()
+        self._pass = self.cursor.begin()
+        steps = self._pass.steps
+        if self.cursor.rank == 0 and steps < len(self):
+            _log.warning(
+                "epoch %d goes on after %d of %d samples, with the last %d of its %d batches. At "
+                "its end Keras warns that the input ran out of data; that is no fault",
+                self._pass.start.epoch + 1,
+                self._pass.start.consumed,
+                self.cursor.samples,
+                steps,
+                len(self),
+            )
+        return self._pass
+
+    def _give_up(self) -> None:
+        """Forgets what is being read, and what was loaded ahead of it."""
+        for loading in self._ahead.values():
+            loading.cancel()
+        self._fresh, self._pass, self._next, self._ahead = False, None, 0, {}
+
+    def _take(self, index: int) -> tuple[Pass, Future[Any] | None]:
+        """The pass that a step is of, and what loads it if that was begun already."""
+        passed = self._pass
+        if passed is None or passed.steps <= index < _LOOKED_AT:
+            return self.cursor.whole_epoch(), None
+        if index > self._next:
+            raise ValueError(
+                f"rank {self.cursor.rank}: batch {index} was asked for before batch {self._next}, "
+                "so the ranks would take samples of different steps. Keras shuffles the order of "
+                "batches: pass shuffle=False to fit; the dataset shuffles the samples itself"
+            )
+        self._next = max(self._next, index + 1)
+        if self._next == passed.steps:
+            self.cursor.read_to_the_end(passed)
+        if self._pool is None:
+            return passed, None
+        last = min(index + self.max_queue_size, passed.steps - 1)
+        for step in (index, *range(self._next, last + 1)):
+            if step not in self._ahead:
+                self._ahead[step] = self._pool.submit(self._loaded, passed, step)
+        return passed, self._ahead.pop(index)
+
+    def _loaded(self, passed: Pass, step: int) -> Any:
+        part = passed.loadable(step)
+        return self._weighted(self._load(part.indices), part.weight)
+
+    def _weighted(self, batch: Any, weight: float) -> Any:
+        """The batch with sample weights, one number per sample in as many dimensions as targets.
+
+        Keras multiplies losses by weights of the same number of dimensions, or one more, rightly.
+        """
+        with_targets = isinstance(batch, (tuple, list)) and len(batch) in (2, 3)
+        if self._weights is False or (self._weights is None and not with_targets):
+            return batch
+        if not with_targets:
+            raise TypeError(
+                f"rank {self.cursor.rank}: load returned a {type(batch).__name__} that is not "
+                "(inputs, targets) or (inputs, targets, sample_weights), so it cannot have weights"
+            )
+        inputs, targets, *given = batch
+        if given and given[0] is not None:
+
+            def times(factors: Any) -> Any:
+                return np.asarray(factors, dtype=np.float32) * np.float32(weight)
+
+            return inputs, targets, keras.tree.map_structure(times, given[0])
+
+        def equal(target: Any) -> Any:
+            shape = np.shape(target)
+            return np.full((shape[0], *[1] * (len(shape) - 1)), weight, dtype=np.float32)
+
+        return inputs, targets, keras.tree.map_structure(equal, targets)

@@ -1,0 +1,105 @@
+"""index_dataset: a tf.data.Dataset of the samples that a cursor deals to this rank; and skip."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfring.data.data_cursor import DataCursor
+
+_log = logging.getLogger("tfring")
+
+
+def index_dataset(
+    load: Callable[[Any], Any], cursor: DataCursor, *, weights: bool | None = None
+) -> tf.data.Dataset:
+    """Returns a dataset of this rank's batches, loaded by TensorFlow from the numbers of samples.
+
+    Each time that it is iterated it goes on where the cursor is, with the ranks that there are
+    then: it gives the rest of the epoch, or the whole of the next one. So after `load_state_dict`
+    or `resize` of the cursor iterate it anew. Call `cursor.commit()` after each step. Nothing of
+    what was consumed is read.
+
+    In `fit`, Keras takes the number of batches of the first epoch for that of all: where training
+    may be resumed within an epoch use ElasticDataset.
+
+    Args:
+        load: a function of a tensor of numbers (int64, [samples]) that returns a batch; it becomes
+            a part of the dataset, and several calls run at a time. What is not TensorFlow goes into
+            tf.numpy_function.
+        cursor: of this data.
+        weights: whether (inputs, targets) becomes (inputs, targets, sample_weights) as in
+            ElasticDataset, and given sample_weights are multiplied; by default where there are
+            targets.
+
+    Raises:
+        TypeError: weights are asked for and there are no targets.
+    """
+
+    def parts() -> Iterator[tuple[Any, float]]:
+        current = cursor.begin()
+        for step in range(current.steps):
+            part = current.loadable(step)
+            if step == current.steps - 1:
+                cursor.read_to_the_end(current)
+            yield part.indices, part.weight
+
+    signature = (tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float32))
+    batches = tf.data.Dataset.from_generator(parts, output_signature=signature).map(
+        lambda indices, weight: _weighted(load(indices), weight, weights),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+    return batches.prefetch(tf.data.AUTOTUNE)
+
+
+def skip(dataset: tf.data.Dataset, consumed: int) -> tf.data.Dataset:
+    """Returns what follows the first elements of any dataset, to go on where training was.
+
+    Slow: all that is left out is read and computed, which a warning says. The order has to be the
+    same as before: give every shuffle a seed, and begin with the iteration that the first run began
+    with. ElasticDataset and index_dataset begin at any sample at once.
+
+    Args:
+        dataset: gives batches or samples.
+        consumed: how many of these are left out.
+
+    Raises:
+        ValueError: less than none.
+    """
+    if consumed < 0:
+        raise ValueError(f"{consumed} elements cannot be left out")
+    options = tf.data.Options()
+    options.deterministic = True
+    if consumed == 0:
+        return dataset.with_options(options)
+    _log.warning(
+        "skip reads the first %d elements of a tf.data.Dataset and throws them away, which may be "
+        "slow. hvd.data.ElasticDataset and hvd.data.index_dataset begin at any sample at once",
+        consumed,
+    )
+    return dataset.skip(consumed).with_options(options)
+
+
+def _weighted(batch: Any, weight: Any, weights: bool | None) -> Any:
+    with_targets = isinstance(batch, tuple) and len(batch) in (2, 3)
+    if weights is False or (weights is None and not with_targets):
+        return batch
+    if not with_targets:
+        raise TypeError(
+            f"load returned a {type(batch).__name__} that is not (inputs, targets) or (inputs, "
+            "targets, sample_weights), so it cannot have weights"
+        )
+    inputs, targets, *given = batch
+    if given:
+        factors = tf.nest.map_structure(lambda w: tf.cast(w, tf.float32) * weight, given[0])
+        return inputs, targets, factors
+
+    def equal(target: Any) -> Any:
+        ones = [1] * (target.shape.rank - 1)
+        return tf.fill([tf.shape(target)[0], *ones], weight)
+
+    return inputs, targets, tf.nest.map_structure(equal, targets)

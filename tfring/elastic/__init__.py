@@ -1,0 +1,16 @@
+"""Training that goes on when ranks are lost or join: Horovod's elastic API.
+
+    @hvd.elastic.run
+    def train(state):
+        for state.epoch in range(state.epoch, 10):
+            ...
+            state.commit()
+
+    train(hvd.elastic.TensorFlowKerasState(model, optimizer, epoch=0))
+
+docs/elastic.md says what happens when. __init__.pyi lists the names.
+"""
+
+from tfring.compat.public_names import lazy_names
+
+__all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

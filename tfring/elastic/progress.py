@@ -1,0 +1,114 @@
+"""How far the state of a rank is, and whose is taken when ranks meet."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import secrets
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tfring import _native
+from tfring.topology import is_initialized, rank, size
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a state is.
+
+    Attributes:
+        lineage: A number of the training that the state belongs to; 0 before the first sync.
+            States of one lineage with the same number of commits are equal.
+        commit: Commits so far.
+        step: Steps that they hold.
+        live_step: Steps so far, those after the last commit too.
+        counted: Whether the program counts steps; if not, a commit counts as one.
+    """
+
+    lineage: int = 0
+    commit: int = 0
+    step: int = 0
+    live_step: int = 0
+    counted: bool = False
+
+    def commit_now(self) -> None:
+        """Counts a commit."""
+        self.commit += 1
+        if not self.counted:
+            self.live_step = max(self.live_step, self.step + 1)
+        self.step = self.live_step
+
+    def roll_back(self) -> None:
+        """Forgets the steps after the last commit."""
+        self.live_step = self.step
+
+
+class Ahead(NamedTuple):
+    """Whose state all ranks take.
+
+    Attributes:
+        root: The rank that is ahead of all others; the lowest of several.
+        behind: Whether any rank is not where that one is.
+        progress: Of the root, and so of all ranks afterwards.
+    """
+
+    root: int
+    behind: bool
+    progress: Progress
+
+
+def compare(mine: Progress, parts: Sequence[str], root: int | None = None) -> Ahead:
+    """Finds the rank whose state is ahead. A collective.
+
+    Args:
+        mine: How far this rank is.
+        parts: What the state consists of, the same on all ranks.
+        root: Take the state of this rank, wherever it is; None: of the one that is ahead.
+
+    Raises:
+        ValueError: The states of two ranks do not consist of the same.
+        CoreError: A rank was lost.
+    """
+    lineage = mine.lineage or 1 + secrets.randbits(62)
+    if not is_initialized() or size() == 1:
+        own = Progress(lineage, mine.commit, mine.step, mine.step, mine.counted)
+        return Ahead(0, mine.lineage == 0, own)
+    value = [int(mine.lineage != 0), mine.commit, mine.step, lineage, _hash(parts)]
+    numbers: Any = np.array([value], dtype=np.int64)
+    ranks = _native.core.allgather(numbers, name="tfring.elastic.compare").tolist()
+    if any(other[-1] != ranks[0][-1] for other in ranks):
+        _refuse(parts)
+    if root is None:
+        root = max(range(len(ranks)), key=lambda r: (*ranks[r][:3], -r))
+    known, commit, step, chosen, _ = ranks[root]
+    behind = known == 0 or any(other != ranks[root] for other in ranks)
+    return Ahead(root, behind, Progress(chosen, commit, step, step, mine.counted))
+
+
+def _hash(parts: Sequence[str]) -> int:
+    digest = hashlib.sha256("\n".join(parts).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def _refuse(mine: Sequence[str]) -> None:
+    """Raises the error for states that consist of different parts: the first that differs."""
+    text: Any = np.frombuffer("\n".join(mine).encode(), dtype=np.uint8)
+    length: Any = np.array([text.size], dtype=np.int64)
+    name = "tfring.elastic.parts"
+    lengths = _native.core.allgather(length, name=f"{name}.lengths").tolist()
+    together = _native.core.allgather(text, name=name).tobytes()
+    ends = list(itertools.accumulate(lengths))
+    of_rank = [
+        together[end - length : end].decode().split("\n")
+        for end, length in zip(ends, lengths, strict=True)
+    ]
+    other = next(r for r, parts in enumerate(of_rank) if parts != of_rank[0])
+    pairs = itertools.zip_longest(of_rank[0], of_rank[other], fillvalue="nothing")
+    at_first, at_other = next((a, b) for a, b in pairs if a != b)
+    raise ValueError(
+        f"rank {rank()}: the states of the ranks differ: rank 0 has {at_first} where rank {other} "
+        f"has {at_other}. Give all ranks the same model, optimizer and attributes"
+    )

@@ -1,0 +1,209 @@
+"""How a rank gets from one generation to the next; and what stands in for that in a static job."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+from tfring import _native, world
+from tfring.elastic import state as states
+from tfring.elastic.errors import HorovodInternalError
+from tfring.elastic.state import State
+from tfring.joining.elastic_process import ElasticProcess
+from tfring.membership.errors import Dismissed
+from tfring.topology import rank
+
+_log = logging.getLogger("tfring")
+
+# So many failures in a row, after the same commit and with all ranks still there, are a fault of
+# the program that comes again each time.
+_MOST_FAILURES = 3
+
+
+class Job(Protocol):
+    """What elastic.run needs of the job that this process is in."""
+
+    def enter(self, state: State) -> None:
+        """Makes this process a member of a generation, if it is not yet."""
+
+    def exit(self) -> None:
+        """Is called when elastic.run ends, in whatever way, after `enter` has been called."""
+
+    def sync(self, state: State) -> None:
+        """Gives all ranks the same state. Training begins."""
+
+    def may_go_on(self, error: Exception, state: State) -> bool:
+        """Whether an exception only means that this generation is over."""
+
+    def after_failure(self, state: State) -> None:
+        """Goes back to the last commit, and into the next generation."""
+
+    def at_boundary(self, state: State) -> None:
+        """Goes into the next generation from a commit at which all ranks have stopped."""
+
+    def finish(self, state: State) -> bool:
+        """Waits until all ranks have come to the end; False: training has to go on."""
+
+
+class StaticJob:
+    """A job whose ranks stay. A lost one ends it."""
+
+    def enter(self, state: State) -> None:
+        """Does nothing: init has done it."""
+
+    def exit(self) -> None:
+        """Does nothing."""
+
+    def sync(self, state: State) -> None:
+        """See `Job.sync`."""
+        states.sync(state)
+
+    def may_go_on(self, error: Exception, state: State) -> bool:
+        """See `Job.may_go_on`: if all ranks are there and the program itself has asked for it."""
+        return isinstance(error, HorovodInternalError) and _health()["status"] != "broken"
+
+    def after_failure(self, state: State) -> None:
+        """See `Job.after_failure`."""
+        states.restore(state)
+
+    def at_boundary(self, state: State) -> None:
+        """Does nothing: the ranks are the same."""
+
+    def finish(self, state: State) -> bool:
+        """Returns True: no rank waits for another."""
+        return True
+
+
+class ElasticJob:
+    """An elastic job, in which a coordinator says who is in which generation."""
+
+    def __init__(self, process: ElasticProcess) -> None:
+        """Takes this process as a worker of the job."""
+        self._process = process
+        self._before = (0, 0)  # failed steps of this generation before func was called
+        self._failures = 0  # in a row, with all ranks there, after the commit `_failed_at`
+        self._failed_at = -1
+
+    def enter(self, state: State) -> None:
+        """See `Job.enter`."""
+        process = self._process
+        if process.runs:
+            raise RuntimeError(
+                f"rank {rank()}: elastic.run was called within elastic.run: a "
+                "process has one training at a time that begins again when the ranks change. Call "
+                "the inner function as it is, without elastic.run"
+            )
+        process.leave_if_dismissed()
+        if process.left:
+            process.failed()
+        if process.left or not process.in_generation:
+            if process.record is not None:  # it has ended since init
+                process.stopped()
+            self._join()
+        process.runs = True
+
+    def exit(self) -> None:
+        """See `Job.exit`."""
+        self._process.runs = False
+
+    def sync(self, state: State) -> None:
+        """See `Job.sync`."""
+        self._before = _failed_steps()
+        states.sync(state)
+        self._process.position = states.position_of(state)
+        self._process.link.synced(self._process.generation, self._process.position)
+
+    def may_go_on(self, error: Exception, state: State) -> bool:
+        """See `Job.may_go_on`.
+
+        What counts is how the generation stands, not what the exception is: a program may have
+        wrapped it, and TensorFlow makes several classes of one cause.
+        """
+        if self._process.left:  # within elastic.run; it would do so each time
+            return False
+        health = _health()
+        here, elsewhere = (
+            now > before for now, before in zip(_failed_steps(), self._before, strict=True)
+        )
+        asked = isinstance(error, HorovodInternalError)
+        if here and not asked:  # others may have ended the generation for it
+            return False
+        if health["status"] != "up" or health["lost"] or health["departed"]:
+            return True
+        if not self._process.in_generation:
+            return True
+        if not elsewhere and not asked:
+            return False
+        commit = states.position_of(state).commit
+        self._failures = self._failures + 1 if commit == self._failed_at else 1
+        self._failed_at = commit
+        return self._failures < _MOST_FAILURES
+
+    def after_failure(self, state: State) -> None:
+        """See `Job.after_failure`."""
+        process = self._process
+        suspect = self._suspect()
+        world.abandon("this rank goes back to its last commit")
+        process.failed(suspect)
+        states.restore(state)
+        process.leave_if_dismissed()
+        process.stopped()
+        self._join()
+
+    def at_boundary(self, state: State) -> None:
+        """See `Job.at_boundary`."""
+        self._process.stopped(boundary=True)
+        self._join()
+
+    def finish(self, state: State) -> bool:
+        """See `Job.finish`."""
+        states.finish(state)
+        self._process.stopped(done=True)
+        try:
+            world.join_generation()
+        except Dismissed as dismissed:
+            if dismissed.code == 0:
+                self._process.over = True
+                return True
+            self._process.leave(dismissed)
+        return False
+
+    def _join(self) -> None:
+        try:
+            world.join_generation()
+        except Dismissed as dismissed:
+            self._process.leave(dismissed)
+        self._before = (0, 0)
+
+    def _suspect(self) -> int:
+        """The worker whose loss has ended the generation, as far as this rank knows; 0: unknown."""
+        lost, record = _health()["lost"], self._process.record
+        known = record is not None and lost and lost[0] < len(record.members)
+        return record.members[lost[0]].worker if record is not None and known else 0
+
+
+def _health() -> dict[str, Any]:
+    """How the runtime's present generation stands, or how the last one has ended."""
+    return dict(_native.core.generation_state())
+
+
+def _failed_steps() -> tuple[int, int]:
+    """How many steps of this generation have failed here, and how many elsewhere."""
+    health = _health()
+    return int(health["failed_here"]), int(health["failed_elsewhere"])
+
+
+def present_job() -> Job:
+    """Returns the job that this process is in."""
+    process = world.elastic_process()
+    dismissed = None if process is None or process.record is None else process.link.dismissed
+    # A member's training is over, and the other members are still there. A worker that came too
+    # late to be one leaves instead of training alone.
+    if world.elastic_is_over() or (dismissed is not None and dismissed.code == 0):
+        _log.warning(
+            "elastic.run is called again after the training of this elastic job has ended: ranks "
+            "no longer come and go, and a lost rank is an error. For more than one training that "
+            "goes on without lost ranks, call both in the function that elastic.run runs"
+        )
+        return StaticJob()
+    return StaticJob() if process is None else ElasticJob(process)

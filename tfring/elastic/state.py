@@ -1,0 +1,285 @@
+"""What elastic training keeps when ranks are lost or join: Horovod's State and ObjectState."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfring import world
+from tfring.elastic.errors import HostsUpdatedInterrupt
+from tfring.elastic.messages import NO_UPDATE, REMOVED, HostMessages, strongest
+from tfring.elastic.progress import Progress, compare
+from tfring.membership.records import Position
+
+
+class State:
+    """What a training consists of. `elastic.run` restores it after a failure and syncs it then.
+
+    A subclass says what is kept: `save`, `restore` and `sync`. A `sync` of its own that does not
+    call the one of ObjectState is free to choose whose state counts; it is called on all ranks.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        """Begins without a commit.
+
+        Args:
+            **kwargs: Accepted for subclasses.
+        """
+        del kwargs
+        self._host_messages = HostMessages()
+        self._last_updated_timestamp = 0.0
+        self._reset_callbacks: list[Callable[[], Any]] = []
+        self._progress = Progress()
+        self._compared = False  # since elastic.run has called sync
+
+    def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
+        """Adds functions that are called when the number of ranks has changed.
+
+        They run before `sync`, with the new size, on the ranks that were there before: not on those
+        that have just joined, so they may call no collective.
+
+        Args:
+            callbacks: Functions without arguments.
+        """
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Is called when a new generation has begun: calls `reset` and the reset callbacks."""
+        self._host_messages = HostMessages()
+        self._last_updated_timestamp = 0.0  # this host's time may have been set back meanwhile
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Says that hosts came or went; the next `check_host_updates` raises on all ranks.
+
+        Args:
+            timestamp: When; what is not newer than the last that was looked at is ignored.
+            update_res: 1: hosts were removed, 2: added, 3: both.
+        """
+        self._host_messages.put((timestamp, update_res))
+
+    def commit(self) -> None:
+        """Saves the state, and lets ranks come and go. A collective.
+
+        Raises:
+            HostsUpdatedInterrupt: Ranks are about to come or go; `elastic.run` handles it.
+            CoreError: A rank was lost; the state was saved here before.
+        """
+        self._commit_here()
+        update = self._host_update()
+        if update != NO_UPDATE:
+            raise HostsUpdatedInterrupt(update == REMOVED)
+
+    def check_host_updates(self) -> None:
+        """Lets ranks come and go without saving the state first. A collective.
+
+        Raises:
+            HostsUpdatedInterrupt: Ranks are about to come or go. The state was saved, because it is
+                what training goes on with.
+            CoreError: A rank was lost.
+        """
+        update = self._host_update()
+        if update != NO_UPDATE:
+            self._commit_here()
+            raise HostsUpdatedInterrupt(update == REMOVED)
+
+    def mark_step(self, steps: int = 1) -> None:
+        """Says that steps were done, so that the coordinator sees that training goes on.
+
+        Without it a commit counts as one step.
+
+        Args:
+            steps: How many since the last call.
+        """
+        self._progress.live_step += steps
+        self._progress.counted = True
+        process = world.elastic_process()
+        if process is not None:
+            process.link.step(self._progress.live_step)
+
+    def save(self) -> None:
+        """Keeps the state as it is now, for `restore`. No collective."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Goes back to what was saved last. No collective."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Gives all ranks the same state. A collective."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Is called when a new generation has begun, before the reset callbacks."""
+
+    def _host_update(self, more: int = NO_UPDATE) -> int:
+        """Returns what has happened to the hosts, or `more` of any rank; the same on all ranks."""
+        update, messages = NO_UPDATE, self._host_messages
+        while not messages.empty():
+            timestamp, kind = messages.get()
+            if timestamp > self._last_updated_timestamp:
+                self._last_updated_timestamp = timestamp
+                update |= kind
+        return strongest(update | more)
+
+    def _commit_here(self) -> None:
+        self.save()
+        self._progress.commit_now()
+        process = world.elastic_process()
+        if process is not None and self._progress.lineage:
+            process.position = position_of(self)
+            process.link.committed(process.position)
+            process.link.step(process.position.step)
+
+    def _describe(self) -> list[str]:
+        """Says what the state consists of: the same on all ranks."""
+        return [type(self).__name__]
+
+    def _synchronize(self, send: Callable[[int], None], root: int | None = None) -> None:
+        """Compares the ranks and, if one is behind, sends the state of the one that is ahead.
+
+        Args:
+            send: Sends the state of a rank to all. A collective.
+            root: Whose state is sent; None: of the rank that is ahead.
+        """
+        ahead = compare(self._progress, self._describe(), root)
+        if ahead.behind:
+            send(ahead.root)
+            self.save()
+        self._progress = ahead.progress
+        self._compared = True
+
+
+def sync(state: State) -> None:
+    """Syncs a state of any class, so that afterwards all ranks are equally far. A collective.
+
+    Args:
+        state: This rank's.
+    """
+    state._compared = False
+    state.sync()
+    if not state._compared:  # a class with a sync of its own, of rank 0's state most likely
+        state._progress = compare(state._progress, [type(state).__name__], 0).progress
+
+
+def restore(state: State) -> None:
+    """Goes back to the last commit.
+
+    Args:
+        state: This rank's.
+    """
+    state.restore()
+    state._progress.roll_back()
+
+
+def finish(state: State) -> None:
+    """Counts what the training has come to as a commit.
+
+    Args:
+        state: This rank's.
+    """
+    state._commit_here()
+
+
+def position_of(state: State) -> Position:
+    """Returns how far a state is, as of its last commit.
+
+    Args:
+        state: This rank's.
+    """
+    return Position(state._progress.commit, state._progress.step)
+
+
+class ObjectState(State):
+    """Attributes of any kind, which are copied at a commit and sent as pickles.
+
+    An attribute that has `state_dict` and `load_state_dict` stays the object that it is: these are
+    called for it, and its `sync` and `resize` where it has them, as those of `tfring.data`.
+    """
+
+    def __init__(
+        self, bcast_object: Callable[..., Any], get_rank: Callable[[], int], **kwargs: Any
+    ) -> None:
+        """Makes each of `kwargs` an attribute.
+
+        Args:
+            bcast_object: Sends an object to all ranks: from the rank that its parameter
+                `root_rank` says, as `tfring.broadcast_object`; from rank 0 if it has none, so that
+                a step of training may be lost where rank 0 is behind another.
+            get_rank: Returns our rank; for Horovod's sake.
+            **kwargs: Names and first values of the attributes.
+        """
+        super().__init__(**kwargs)
+        del get_rank
+        self._bcast_object = bcast_object
+        self._any_root = "root_rank" in inspect.signature(bcast_object).parameters
+        self._names = sorted(kwargs)
+        self._saved_state: dict[str, Any] = {}
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+        ObjectState.save(self)
+
+    def save(self) -> None:
+        """See `State.save`."""
+        self._saved_state = {name: _copy(_content(getattr(self, name))) for name in self._names}
+
+    def restore(self) -> None:
+        """See `State.restore`."""
+        for name, value in self._saved_state.items():
+            self._put(name, _copy(value))
+
+    def sync(self) -> None:
+        """Gives all ranks the state of the rank that has the most commits. A collective."""
+        self._synchronize(self._send, None if self._any_root else 0)
+        values = [getattr(self, name) for name in self._names]
+        together = [v for v in values if has_content(v) and hasattr(v, "sync")]
+        for value in together:
+            value.sync()
+            if hasattr(value, "resize"):
+                value.resize()
+        if together:
+            ObjectState.save(self)
+
+    def _describe(self) -> list[str]:
+        return [*super()._describe(), *(f"attribute {name}" for name in self._names)]
+
+    def _send(self, root: int) -> None:
+        if self._names:
+            mine = {name: _content(getattr(self, name)) for name in self._names}
+            more = {"root_rank": root} if self._any_root else {}
+            received = self._bcast_object(mine, **more)
+            if received is not mine:
+                for name, value in received.items():
+                    self._put(name, value)
+
+    def _put(self, name: str, value: Any) -> None:
+        present: Any = getattr(self, name, None)
+        if has_content(present):
+            present.load_state_dict(value)
+        else:
+            setattr(self, name, value)
+
+
+def has_content(value: Any) -> bool:
+    """Returns whether a value of an attribute stays the object that it is.
+
+    Args:
+        value: Anything.
+    """
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def _content(value: Any) -> Any:
+    return value.state_dict() if has_content(value) else value
+
+
+def _copy(value: Any) -> Any:
+    """Returns a copy; the object itself where it cannot be copied (a generator, a lock)."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # a copy is made by code of the object's class
+        return value

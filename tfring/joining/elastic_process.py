@@ -1,0 +1,265 @@
+"""This process as a worker of an elastic job: its link to the coordinator, and how it joins.
+
+The coordinator says who is in a generation; the bootstrap then connects these processes as it does
+those of any job. Whatever fails meanwhile has one way on: the generation is over, say so, and take
+the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+from tfring.bootstrap.cancel import Cancel
+from tfring.environments import Identity, Rendezvous
+from tfring.environments.elastic import ElasticWorker
+from tfring.handshake.errors import BootstrapError
+from tfring.membership.errors import Dismissed, GenerationEnded
+from tfring.membership.link import WorkerLink
+from tfring.membership.records import Position, Record
+from tfring.security.errors import SecretError
+from tfring.store import PrefixStore, Store, StoreError, TCPStore
+
+_log = logging.getLogger("tfring")
+
+# What makes a generation that was being formed fail, and may be gone in the next one.
+_MAY_PASS = (BootstrapError, StoreError, OSError)
+# So many generations in a row that could not be formed, although the coordinator had ended none of
+# them, are a fault that does not pass: another version on one host, say.
+_MOST_FAILURES = 3
+
+Begin = Callable[[Identity, Store, Cancel], None]
+
+
+class ElasticProcess:
+    """A worker of an elastic job, from the first init to the end of the process.
+
+    The program's thread joins and stops; the link's thread ends what the coordinator wants ended.
+    """
+
+    def __init__(self, worker: ElasticWorker, abandon: Callable[[str], None]) -> None:
+        """Connects to the store of the job. The coordinator hears nothing of it yet.
+
+        Args:
+            worker: What the launcher has said.
+            abandon: Ends the runtime's present generation at once, from any thread; its argument
+                says why. It does not wait for an init that is under way.
+
+        Raises:
+            StoreError: The store cannot be reached.
+        """
+        self.worker = worker
+        self.position = Position()  # of what a restore gives; `stopped` says it
+        self.record: Record | None = None  # the last generation that this process was in
+        self.runs = False  # whether the program is in elastic.run
+        self.over = False  # whether elastic.run has come to its end, with which the job has
+        self._abandon = abandon
+        # Guards what follows.
+        self._lock = threading.Lock()
+        self._cancel = Cancel()  # of the generation that is formed
+        self._ended = 0  # the last generation that the coordinator has ended
+        self._left = 0  # the last generation that the program has left by a shutdown
+        self._ready = False
+        self._failures = 0  # in a row; of the program's thread
+        # What the records of the bootstrap go through; of the thread that holds `_cancel`, or runs
+        # its actions.
+        self._records: TCPStore | None = None
+        self._store = self._connect()
+        self.link = WorkerLink(
+            self._store, worker.worker, worker.host, worker.slot, on_abandon=self._on_abandon
+        )
+
+    @property
+    def generation(self) -> int:
+        """The number of the last generation that this process was in; 0: none yet."""
+        return 0 if self.record is None else self.record.generation
+
+    @property
+    def in_generation(self) -> bool:
+        """Whether this process is in a generation that has not ended."""
+        return self._ended < self.generation and self.link.dismissed is None
+
+    @property
+    def left(self) -> bool:
+        """Whether the program itself has left the last generation, by a shutdown."""
+        return 0 < self.generation == self._left
+
+    def left_by_program(self) -> None:
+        """The program has shut the runtime down. The coordinator hears nothing of it yet."""
+        self._left = self.generation
+
+    def ready(self) -> None:
+        """Lets the coordinator know that this process can be taken into a generation."""
+        if not self._ready:
+            self._ready = True
+            self.link.ready()
+
+    def join(self, begin: Begin) -> Record:
+        """Waits for the next generation, leaves the present one, and begins that.
+
+        Args:
+            begin: Connects with the ranks of a generation and starts the runtime.
+
+        Returns:
+            The generation, of which all members are connected.
+
+        Raises:
+            Dismissed: This process has to leave the job.
+        """
+        self.ready()
+        while True:
+            record = self.link.next_record()
+            self._abandon(f"generation {record.generation} of the job follows")
+            if self._form(record, begin):
+                self.record, self._failures = record, 0
+                return record
+
+    def failed(self, suspect_worker: int = 0) -> None:
+        """Says that the present generation is over.
+
+        Args:
+            suspect_worker: The worker that seems to be to blame; 0: none.
+        """
+        self.link.failed(self.generation, suspect_worker)
+
+    def stopped(self, *, boundary: bool = False, done: bool = False) -> None:
+        """Says that no step of the present generation is applied here any more.
+
+        Args:
+            boundary: All members stop at this commit.
+            done: The training is over.
+        """
+        self.link.stopped(self.generation, self.position, boundary=boundary, done=done)
+
+    def leave_if_dismissed(self) -> None:
+        """Raises SystemExit if this process has to leave the job."""
+        if self.link.dismissed is not None:
+            self.leave(self.link.dismissed)
+
+    def leave(self, dismissed: Dismissed) -> NoReturn:
+        """Ends the process with the code that the coordinator has told.
+
+        Args:
+            dismissed: What it has told.
+
+        Raises:
+            SystemExit: Always, so that the program can clean up.
+        """
+        if dismissed.code != 0:
+            _log.error("worker %d leaves the job: %s", self.worker.worker, dismissed.reason)
+        raise SystemExit(dismissed.code)
+
+    def finish(self) -> None:
+        """At the end of a process without an error: waits until all members are through.
+
+        After an error the link is left as it is: signs of life go on until the process is over.
+        """
+        if self.in_generation:  # a program that has not called elastic.run
+            self.link.synced(self.generation, self.position)
+            self.stopped(done=True)
+            with contextlib.suppress(Dismissed):
+                self.link.next_record()
+        self.link.close()
+        self._close_records()
+        self._store.close()
+
+    def _form(self, record: Record, begin: Begin) -> bool:
+        """Connects with the members of a generation; returns whether that has begun."""
+        cancel = self._cancel_of(record.generation)
+        try:
+            name = f"generation/{record.generation}-{record.nonce:016x}"
+            store = _RecordsStore(name, self._store_of_records())
+            with cancel.runs(self._close_records):
+                begin(self._identity(record), store, cancel)
+            self.link.connected(record.generation)
+            self.link.wait_go(record.generation)
+            threading.Thread(target=store.delete_all, daemon=True).start()
+            return True
+        except GenerationEnded:
+            pass
+        except _MAY_PASS as error:
+            if not cancel.is_set():
+                self._count_failure(record, error)
+        except BaseException:
+            self._give_up(record)
+            raise
+        self._give_up(record)
+        return False
+
+    def _give_up(self, record: Record) -> None:
+        self._abandon(f"generation {record.generation} could not be formed")
+        self.link.failed(record.generation)
+        self.link.stopped(record.generation, self.position)
+
+    def _count_failure(self, record: Record, error: Exception) -> None:
+        self._failures += 1
+        _log.warning(
+            "worker %d could not connect with the other %d of generation %d: %s",
+            *(self.worker.worker, len(record.members) - 1, record.generation, error),
+        )
+        if isinstance(error, SecretError) or self._failures >= _MOST_FAILURES:
+            self._give_up(record)
+            raise error
+
+    def _identity(self, record: Record) -> Identity:
+        size = len(record.members)
+        return Identity(
+            source=f"generation {record.generation} of the elastic job",
+            rank=record.rank_of(self.worker.worker),
+            size=size,
+            rendezvous=Rendezvous.STORE if size > 1 else Rendezvous.NONE,
+        )
+
+    def _cancel_of(self, generation: int) -> Cancel:
+        with self._lock:
+            self._cancel = Cancel()
+            over = self._ended >= generation
+        if over:  # before this thread has come here
+            self._cancel.set()
+        return self._cancel
+
+    def _on_abandon(self, generation: int) -> None:
+        """In the link's thread: the coordinator has ended a generation, or we have."""
+        with self._lock:
+            self._ended = max(self._ended, generation)
+            cancel = self._cancel
+        cancel.set()
+        self._abandon(f"generation {generation} of the job is over")
+
+    def _store_of_records(self) -> TCPStore:
+        """A connection of its own for the records of the bootstrap, which cancelling closes."""
+        if self._records is None:
+            self._records = self._connect()
+        return self._records
+
+    def _close_records(self) -> None:
+        records, self._records = self._records, None
+        if records is not None:
+            records.close()
+
+    def _connect(self) -> TCPStore:
+        return TCPStore(self.worker.store_host, self.worker.store_port)
+
+
+class _RecordsStore(PrefixStore):
+    """The store of a generation's records. What nobody needs any more is deleted at the end.
+
+    Rank 0 deletes a few keys of each rank, one after the other, and all ranks wait for rank 0.
+    """
+
+    def __init__(self, prefix: str, store: Store) -> None:
+        super().__init__(prefix, store)
+        self._old: list[str] = []
+
+    def delete(self, key: str, timeout: float | None = None) -> bool:
+        self._old.append(key)
+        return True
+
+    def delete_all(self) -> None:
+        """Deletes them, when the generation has begun."""
+        with contextlib.suppress(StoreError):
+            for key in self._old:
+                super().delete(key)

@@ -1,0 +1,68 @@
+"""Agreement: what all ranks have to decide alike while they train, at a small price."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from tfring import _native, topology
+from tfring.exceptions import tf_errors
+from tfring.ops import reduce_ops
+
+# The ranks ask each other about so often, in seconds, so that the price does not matter and a stop
+# still comes soon; and at least every so many steps.
+_PERIOD = 1.0
+_MOST_STEPS = 100
+_FASTEST = 1e-6  # seconds of a step: a clock may show none
+
+
+class Agreement:
+    """Asks all ranks, about once a second, whether to stop and whether a checkpoint is due.
+
+    A signal comes to ranks at different times, and clocks differ. So the ranks exchange three
+    numbers in one allreduce (about 0.1 ms on one host), after the same steps on all of them: after
+    how many more they ask again is computed from the slowest rank's time per step, which is among
+    the numbers, and at most doubles each time. Used by the thread that trains.
+    """
+
+    def __init__(self, every_seconds: float | None) -> None:
+        """Sets the interval of checkpoints in seconds on rank 0; None for none by time."""
+        self._every_seconds = every_seconds
+        self.begin(0)
+
+    def begin(self, step: int) -> None:
+        """Starts to count when training begins, after `step` steps."""
+        self._asked_at, self._asked_step = time.monotonic(), step
+        self._distance = 1
+        self.saved()
+
+    def saved(self) -> None:
+        """Is called when a checkpoint has been taken."""
+        self._saved_at = time.monotonic()
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether to ask after this step; the same on all ranks."""
+        return step >= self._asked_step + self._distance
+
+    def ask(self, step: int, stop: bool) -> tuple[bool, bool]:
+        """Asks all ranks; a collective.
+
+        Args:
+            step: how many steps were trained, on all ranks.
+            stop: whether this rank wants to stop.
+
+        Returns:
+            Whether one wants to stop, and whether a checkpoint is due by rank 0's clock.
+        """
+        now = time.monotonic()
+        interval = self._every_seconds if topology.rank() == 0 else None
+        due = interval is not None and now - self._saved_at >= interval
+        per_step = (now - self._asked_at) / max(1, step - self._asked_step)
+        mine = np.array([stop, due, max(per_step, _FASTEST)], dtype=np.float64)
+        with tf_errors():
+            agreed = _native.core.allreduce(mine, name="tfring.checkpoint.ask", op=reduce_ops.Max)
+        steps = min(int(_PERIOD / agreed[2]), 2 * self._distance, _MOST_STEPS)
+        self._distance = max(1, steps)
+        self._asked_at, self._asked_step = now, step
+        return bool(agreed[0]), bool(agreed[1])

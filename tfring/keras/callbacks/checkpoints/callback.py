@@ -1,0 +1,271 @@
+"""CheckpointCallback: saves while fitting, goes on from what was saved, and leaves at SIGTERM."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from tfring import topology
+from tfring.keras.callbacks.base import LocalVariablesCallback, find_join, wait_for_all
+from tfring.keras.callbacks.checkpoints import training_state
+from tfring.keras.callbacks.checkpoints.agreement import Agreement
+from tfring.signals.termination import TerminationRequest
+
+_AT_SIGTERM = ("exit", "return", "ignore")
+
+
+class CheckpointCallback(LocalVariablesCallback):
+    """Saves the state of training, so that the same program, started again, goes on from there.
+
+    When `fit` begins, all ranks get the newest valid checkpoint, if there is one, and `fit` goes on
+    with its epoch. With a `cursor` it goes on within the epoch, to the bit as if it had never
+    stopped where the program itself is deterministic. While it trains, rank 0 copies the state and
+    a thread writes it. At SIGTERM all ranks finish the same step, publish a checkpoint and leave.
+
+    Comes after every callback that changes weights, the learning rate or the cursor. With a
+    JoinCallback it saves and stops at the end of epochs only. What other callbacks remember is not
+    kept, and those that count batches within an epoch begin with 0 where an epoch goes on.
+
+    Attributes:
+        position: where the last `fit` began, a TrainingPosition; None if it began anew.
+        stopped: whether the last `fit` was ended by SIGTERM or `request_stop`.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Any,
+        *,
+        every_epochs: int | None = 1,
+        every_steps: int | None = None,
+        every_seconds: float | None = None,
+        cursor: Any = None,
+        restore: bool = True,
+        generation: int | Callable[[], int] | None = None,
+        at_sigterm: str = "exit",
+        values: Callable[[], Mapping[str, Any]] | None = None,
+        local_variables: Any = None,
+    ) -> None:
+        """Sets where to and when to save; the same on every rank.
+
+        Args:
+            checkpoints: a Checkpointer, or the path or URL of its folder; only rank 0 uses it.
+            every_epochs: saves at the end of every so many epochs; None for never.
+            every_steps: saves after every so many steps of training; None for never.
+            every_seconds: saves when so many seconds have passed on rank 0; None for never.
+            cursor: which data comes next: an object with `state_dict()`, which returns values of
+                JSON, and `load_state_dict(state)`. It has to count what was trained, not what was
+                read ahead. Without it an epoch that was interrupted begins anew.
+            restore: whether `fit` goes on from the newest checkpoint. If not it begins anew, and
+                what it saves wins over what is there.
+            generation: which generation of the job saves, or a function that returns it; None is
+                one more than the newest in the folder when `fit` begins.
+            at_sigterm: "exit" publishes a checkpoint and raises SystemExit(0) within `fit`;
+                "return" does so too and lets `fit` return; "ignore" leaves the signal alone.
+            values: returns more to keep: values that JSON can hold. Those of rank 0 count.
+            local_variables: variables of the model that are this rank's own; they are not saved.
+
+        Raises:
+            ValueError: a number that is not positive, or another word for at_sigterm.
+        """
+        super().__init__(local_variables)
+        _refuse_wrong(every_epochs, every_steps, every_seconds, at_sigterm)
+        self._checkpoints = training_state.checkpointer(checkpoints)
+        self._every_epochs, self._every_steps = every_epochs, every_steps
+        self._cursor, self._restores, self._values = cursor, restore, values
+        self._wanted_generation, self._at_sigterm = generation, at_sigterm
+        self._generation = 0
+        self._agreement = Agreement(every_seconds)
+        self._termination = TerminationRequest(self._fits)
+        self.position: training_state.TrainingPosition | None = None
+        self.stopped = False
+        self._step = self._saved = 0  # steps of training: done, in the last checkpoint
+        self._epoch = self._batch = 0  # batches of this epoch that are trained
+        self._skipped = 0  # batches of the first epoch that were trained before this fit
+        self._seen = 0  # batches that Keras has counted in this epoch
+        self._due = False  # a checkpoint, at the end of this epoch
+
+    def request_stop(self) -> None:
+        """Asks for what SIGTERM does; for handlers of other signals. Any rank may call it."""
+        self._termination.requested = True
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback.
+
+        Raises:
+            RuntimeError: the checkpoints cannot be read, or do not fit the model; on every rank.
+        """
+        super().on_train_begin(logs)
+        self.stopped = self._termination.requested = False
+        self.position, self._step, self._skipped = None, 0, 0
+        if self._restores:
+            self._restore()
+        wanted = self._wanted_generation
+        if wanted is None:
+            self._generation = training_state.next_generation(self._checkpoints)
+        else:
+            self._generation = wanted() if callable(wanted) else wanted
+        self._saved = self._step
+        self._agreement.begin(self._step)
+        if self._at_sigterm != "ignore":
+            self._termination.watch()
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        super().on_epoch_begin(epoch, logs)
+        first = self.position is not None and epoch == self.position.epoch
+        self._skipped = self._skipped if first else 0
+        self._epoch, self._batch, self._seen = epoch, self._skipped, 0
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback.
+
+        Raises:
+            StopIteration: the epoch, whose beginning was trained before, is complete; Keras ends
+                it.
+        """
+        super().on_train_batch_begin(batch, logs)
+        steps = self._steps()
+        if self._skipped and steps is not None and self._skipped + batch >= steps:
+            raise StopIteration
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback.
+
+        Raises:
+            RuntimeError: an earlier checkpoint could not be written; on every rank.
+            SystemExit: all ranks were asked to leave, and have.
+        """
+        super().on_train_batch_end(batch, logs)
+        before = self._step
+        self._step += batch + 1 - self._seen
+        self._seen = batch + 1
+        self._batch = self._skipped + self._seen
+        if find_join(self.model) is not None:  # the other ranks may be in another step
+            return
+        due = self._every_steps is not None and _passes(before, self._step, self._every_steps)
+        if self._agreement.is_due(self._step):
+            due |= self._agree()
+        last = self._batch == self._steps()
+        if (due and not last) or self.stopped:  # after the last batch the epoch's end saves
+            self._save(self._epoch, self._batch)
+        self._due = due and last
+        if self.stopped:
+            self._leave()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback; raises what on_train_batch_end does."""
+        super().on_epoch_end(epoch, logs)
+        if self.stopped:  # within the epoch
+            return
+        wait_for_all(self.model)
+        due = self._due or (
+            self._every_epochs is not None and (epoch + 1) % self._every_epochs == 0
+        )
+        due |= self._agree()
+        if due or self.stopped:
+            self._save(epoch + 1, 0, logs)
+        self._due = False
+        if self.stopped:
+            self._leave()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback; saves what is not saved yet, and waits for the storage.
+
+        Raises:
+            RuntimeError: a checkpoint could not be written; on every rank.
+        """
+        super().on_train_end(logs)
+        self.model._initial_epoch = None  # a later fit begins where it is told to
+        self._termination.unwatch()
+        if not self.stopped:
+            if self._saved != self._step:
+                self._save(self._epoch + 1, 0)
+            training_state.publish(self._checkpoints)
+
+    def _restore(self) -> None:
+        found = training_state.restore_checkpoint(
+            self._checkpoints, self.model, cursor=self._cursor, local_variables=self.local()
+        )
+        if found is None:
+            return
+        self.position, self._step = found, found.step
+        if self._cursor is not None:
+            self._skipped = found.batch
+        elif found.batch and topology.rank() == 0:
+            warnings.warn(
+                f"the checkpoint was taken after batch {found.batch} of epoch {found.epoch + 1}, "
+                "whose data begins anew: give CheckpointCallback a cursor to go on within it",
+                stacklevel=3,
+            )
+        self.model._initial_epoch = found.epoch
+        wanted = (self.params or {}).get("epochs")
+        if topology.rank() == 0 and wanted is not None and found.epoch >= wanted:
+            warnings.warn(
+                f"fit has nothing to do: the checkpoint in {self._checkpoints} has been trained "
+                f"for {found.epoch} epochs, and fit was given epochs={wanted}. Give it more, or "
+                "another folder for another training",
+                stacklevel=3,
+            )
+
+    def _agree(self) -> bool:
+        """Asks all ranks whether one wants to stop; returns whether a checkpoint is due by time."""
+        stop, due = self._agreement.ask(self._step, self._termination.requested)
+        self.stopped |= stop
+        return due
+
+    def _save(self, epoch: int, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        training_state.save_checkpoint(
+            self._checkpoints,
+            self.model,
+            step=self._step,
+            epoch=epoch,
+            batch=batch,
+            generation=self._generation,
+            cursor=self._cursor,
+            values=self._values() if self._values is not None else None,
+            metrics={k: float(v) for k, v in (logs or {}).items() if np.ndim(v) == 0},
+            local_variables=self.local(),
+        )
+        self._saved = self._step
+        self._agreement.saved()
+
+    def _leave(self) -> None:
+        """Publishes, and ends training on all ranks, which have all come here."""
+        training_state.publish(self._checkpoints)
+        self.model.stop_training = True
+        if self._at_sigterm == "exit":
+            self.model._initial_epoch = None
+            self._termination.unwatch()
+            raise SystemExit(0)
+
+    def _steps(self) -> int | None:
+        steps: int | None = (self.params or {}).get("steps")
+        return steps
+
+    def _fits(self, frame: FrameType | None) -> bool:
+        """Whether the model's `fit` is among the callers of a frame."""
+        while frame is not None:
+            if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is self.model:
+                return True
+            frame = frame.f_back
+        return False
+
+
+def _passes(before: int, now: int, every: int) -> bool:
+    return before // every < now // every
+
+
+def _refuse_wrong(epochs: Any, steps: Any, seconds: Any, at_sigterm: str) -> None:
+    given = {"every_epochs": epochs, "every_steps": steps, "every_seconds": seconds}
+    wrong = [f"{key}={value}" for key, value in given.items() if value is not None and value <= 0]
+    if at_sigterm not in _AT_SIGTERM:
+        wrong.append(f"at_sigterm={at_sigterm!r}")
+    if wrong:
+        raise ValueError(
+            f"CheckpointCallback: {', '.join(wrong)}: intervals are positive or None, and "
+            f"at_sigterm is one of {', '.join(_AT_SIGTERM)}"
+        )

@@ -1,0 +1,165 @@
+"""Horovod's callbacks for elastic training by a `fit` of the user's, in Keras 2 and 3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from tfring.keras2 import detect
+from tfring.keras2.facts import Keras2Callback
+
+
+class _StateCallback(Keras2Callback, keras.callbacks.Callback):  # type: ignore[misc]
+    """What the three have in common; used by the thread that calls `fit`."""
+
+    def __init__(self, state: Any) -> None:
+        """Sets whose attributes are kept up to date.
+
+        Args:
+            state: The KerasState that the function that `run` calls gets.
+        """
+        super().__init__()
+        self.state = state
+
+
+class CommitStateCallback(_StateCallback):
+    """Commits the state after every so many batches, and at the end of every epoch.
+
+    Put it last, so that a commit holds what the other callbacks have done. With 1 batch per commit
+    nothing that was trained is lost, and in an elastic job the weights need not be copied (see
+    KerasState); with more the commits cost less where steps are short.
+    """
+
+    def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
+        """Sets when to commit; the same on every rank.
+
+        Args:
+            state: The KerasState that the function that `run` calls gets.
+            batches_per_commit: How many batches a commit holds.
+
+        Raises:
+            ValueError: It is not positive.
+        """
+        if batches_per_commit < 1:
+            raise ValueError(f"batches_per_commit is at least 1, not {batches_per_commit}")
+        super().__init__(state)
+        self.batches_per_commit = batches_per_commit
+        self.batches_remaining = batches_per_commit
+        self._seen = 0  # batches of this epoch
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self.batches_remaining = self.batches_per_commit
+        if hasattr(self.state, "commits_each_batch"):
+            self.state.commits_each_batch(self.batches_per_commit == 1)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self._seen = 0
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback.
+
+        Raises:
+            HostsUpdatedInterrupt: Ranks are about to come or go; `run` handles it.
+        """
+        done, self._seen = batch + 1 - self._seen, batch + 1
+        self.state.mark_step(done)
+        self.batches_remaining -= done
+        if self.batches_remaining <= 0:
+            self._commit()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback; raises what on_train_batch_end does."""
+        self._commit()
+
+    def _commit(self) -> None:
+        self.batches_remaining = self.batches_per_commit
+        self.state.commit()
+
+
+class UpdateBatchStateCallback(_StateCallback):
+    """Keeps in `state.batch` how many batches of the epoch are trained; 0 between epochs.
+
+    Where `fit` goes on within an epoch, the epoch ends after the batches that were left of it. So
+    the numbers of batches that callbacks see in it begin with 0 again. Which data these batches
+    have is up to the dataset: `tfring.data` has some that go on where they were.
+    """
+
+    def __init__(self, state: Any) -> None:
+        """Sets whose `batch` is kept up to date.
+
+        Args:
+            state: A KerasState with the attribute `batch`.
+        """
+        super().__init__(state)
+        self._offset = 0  # batches of this epoch that were trained before
+        self._goes_on = False  # whether the next epoch is the one that `fit` goes on with
+        self._stopped = False  # whether this callback has ended the epoch
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self._goes_on = True
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self._offset = self.state.batch if self._goes_on else 0
+        self._goes_on = False
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback.
+
+        Raises:
+            StopIteration: No batch is left of the epoch; Keras 3 takes it for the end of the epoch.
+        """
+        if not detect.is_model(self.model) and self._is_over(batch):
+            raise StopIteration
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self.state.batch = self._offset + batch + 1
+        # Keras 2 would take StopIteration for the end of all data.
+        if detect.is_model(self.model) and self._is_over(batch + 1):
+            self._stopped = not self.model.stop_training
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self.state.batch = 0
+        if self._stopped:
+            self._stopped = self.model.stop_training = False
+
+    def _is_over(self, batches: int) -> bool:
+        steps = (self.params or {}).get("steps")
+        return self._offset > 0 and steps is not None and self._offset + batches >= steps
+
+
+class UpdateEpochStateCallback(_StateCallback):
+    """Keeps in `state.epoch` how many epochs are trained.
+
+    Both ways to go on are understood: `fit(epochs=10 - state.epoch)`, which numbers epochs from 0
+    again, and `fit(epochs=10, initial_epoch=state.epoch)`.
+    """
+
+    def __init__(self, state: Any) -> None:
+        """Sets whose `epoch` is kept up to date.
+
+        Args:
+            state: A KerasState with the attribute `epoch`.
+        """
+        super().__init__(state)
+        self._before = 0  # epochs that were trained before this `fit`
+        self._first: int | None = None  # the number that Keras gives its first epoch
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self._before, self._first = self.state.epoch, None
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self._first = epoch if self._first is None else self._first
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self.state.epoch = self._before + epoch - (self._first or 0) + 1

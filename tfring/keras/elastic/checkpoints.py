@@ -1,0 +1,94 @@
+"""The checkpoints of `fit` of this package, which the next job goes on from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfring import world
+from tfring.checkpoint import Checkpointer
+from tfring.keras.callbacks.checkpoints import training_state
+from tfring.keras.elastic.fit_state import Epochs, FitState
+
+_EPOCHS = "epochs"
+
+
+class FitCheckpoints:
+    """Saves and loads a FitState; all methods are collectives of all ranks.
+
+    A checkpoint is named by the generation that wrote it and by the step, and the highest one
+    counts: what a rank wrote that was taken for lost meanwhile has a lower name.
+    """
+
+    def __init__(self, given: Checkpointer | str) -> None:
+        """Takes a Checkpointer, or the path or URL of its folder; only rank 0 uses it."""
+        self._checkpoints = training_state.checkpointer(given)
+
+    def restore(self, state: FitState) -> None:
+        """Goes on from the newest checkpoint, if there is one.
+
+        Args:
+            state: Of all ranks, and of none that has trained.
+
+        Raises:
+            RuntimeError: The checkpoints cannot be read, or do not fit the model.
+        """
+        state.copy_all()  # a rank may be lost when only some of the variables have their new values
+        found = training_state.restore_checkpoint(self._checkpoints, state.model, cursor=state.data)
+        state.first_generation = training_state.next_generation(self._checkpoints)
+        if found is not None:
+            state.epoch, state.batch = found.epoch, found.batch
+            state.epochs = Epochs.of_json(found.values.get(_EPOCHS, ()))
+            state.trained = found.step
+        state.restored = True
+        state.commit_here()
+
+    def save(self, state: FitState, logs: Mapping[str, Any] | None = None) -> None:
+        """Takes what the last commit holds; a thread writes it.
+
+        Args:
+            state: Just committed.
+            logs: The metrics by which the best checkpoints are kept.
+
+        Raises:
+            RuntimeError: An earlier checkpoint could not be written.
+        """
+        process = world.elastic_process()
+        training_state.save_checkpoint(
+            _Leased(self._checkpoints, process),  # type: ignore[arg-type]
+            state.model,
+            step=state.trained,
+            epoch=state.epoch,
+            batch=state.batch,
+            generation=state.first_generation + (0 if process is None else process.generation),
+            cursor=state.data,
+            values={_EPOCHS: state.epochs.as_json()},
+            metrics={k: float(v) for k, v in (logs or {}).items() if np.ndim(v) == 0},
+        )
+
+    def publish(self) -> None:
+        """Waits until all that was taken is written.
+
+        Raises:
+            RuntimeError: It could not be written.
+        """
+        training_state.publish(self._checkpoints)
+
+
+class _Leased:
+    """A Checkpointer that writes nothing while the coordinator may take this process for lost."""
+
+    def __init__(self, checkpoints: Checkpointer, process: Any) -> None:
+        self._checkpoints, self._process = checkpoints, process
+
+    def __str__(self) -> str:
+        return str(self._checkpoints)
+
+    def raise_failure(self) -> None:
+        self._checkpoints.raise_failure()
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        if self._process is None or self._process.link.may_publish():
+            self._checkpoints.save(*args, **kwargs)

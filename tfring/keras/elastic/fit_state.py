@@ -1,0 +1,125 @@
+"""FitState: where `fit` of this package is, beside what KerasState keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from tfring.elastic.messages import NO_UPDATE
+from tfring.keras.elastic.state import KerasState
+
+# A rank of a job that is not elastic wants to stop; above what may have happened to hosts.
+_STOP = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Epochs:
+    """The results of the epochs that are trained. Never changed, so that a commit copies nothing.
+
+    Attributes:
+        results: Of each epoch its number, counted from 0, and its logs.
+    """
+
+    results: tuple[tuple[int, Mapping[str, Any]], ...] = ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Epochs:
+        return self
+
+    def added(self, epoch: int, logs: Mapping[str, Any]) -> Epochs:
+        """Returns these and one more."""
+        return Epochs((*self.results, (epoch, dict(logs))))
+
+    def as_json(self) -> list[Any]:
+        """Returns them for a checkpoint."""
+        return [[epoch, {k: float(v) for k, v in logs.items()}] for epoch, logs in self.results]
+
+    @classmethod
+    def of_json(cls, value: Sequence[Any]) -> Epochs:
+        """Returns what `as_json` was called for."""
+        return cls(tuple((int(epoch), dict(logs)) for epoch, logs in value))
+
+    def history(self, model: Any) -> Any:
+        """Returns them as the History that Keras' `fit` returns."""
+        history = keras.callbacks.History()
+        history.set_model(model)
+        history.on_train_begin()
+        for epoch, logs in self.results:
+            history.on_epoch_end(epoch, dict(logs))
+        return history
+
+
+class FitState(KerasState):
+    """The state of one call of `fit`.
+
+    Attributes:
+        data: The ElasticDataset.
+        epoch: Epochs that have ended, with the callbacks that are called then.
+        batch: Batches of the present epoch that are trained.
+        epochs: The results of the epochs.
+        trained: Steps that are done, those of earlier jobs included.
+        stopped: Whether a callback has ended training.
+        restored: Whether the newest checkpoint, if there is one, was loaded.
+        first_generation: What the checkpoints of this job add to the numbers of generations.
+    """
+
+    data: Any
+    epoch: int
+    batch: int
+    epochs: Epochs
+    trained: int
+    stopped: bool
+    restored: bool
+    first_generation: int
+
+    def __init__(self, model: Any, data: Any) -> None:
+        """Begins before the first batch.
+
+        Args:
+            model: The model that is trained.
+            data: The ElasticDataset.
+        """
+        super().__init__(
+            model,
+            data=data,
+            epoch=0,
+            batch=0,
+            epochs=Epochs(),
+            trained=0,
+            stopped=False,
+            restored=False,
+            first_generation=0,
+        )
+
+    def add_steps(self, steps: int) -> None:
+        """Counts steps as done, which are not committed yet."""
+        self.batch += steps
+        self.trained += steps
+        self.mark_step(steps)
+
+    def commit_here(self) -> None:
+        """Commits, without asking whether ranks are about to come or go; no collective."""
+        self._commit_here()
+
+    def ask(self, stop: bool) -> tuple[int, bool]:
+        """Asks all ranks what is to happen after this commit. A collective.
+
+        Args:
+            stop: Whether this rank wants all ranks to stop.
+
+        Returns:
+            What has happened to the hosts, and whether a rank wants to stop.
+        """
+        answer = self._host_update(_STOP if stop else NO_UPDATE)
+        return answer % _STOP, answer >= _STOP
+
+    def _knows_data(self) -> bool:
+        return True
+
+    def _take_steps(self, steps: int) -> None:
+        self.data.commit(steps)
+        self.batch += steps
+        self.trained += steps
+        self._commit_steps(steps)

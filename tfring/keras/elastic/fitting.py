@@ -1,0 +1,204 @@
+"""fit: training that goes on when ranks are lost or join, in one call."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfring import topology, world
+from tfring.checkpoint import Checkpointer
+from tfring.collectives.variables import broadcast_variables
+from tfring.data import policies
+from tfring.data.elastic_dataset import ElasticDataset
+from tfring.elastic.loop import run as elastic_run
+from tfring.keras.callbacks.checkpoints.contents import refuse_keras_2
+from tfring.keras.callbacks.metrics import MetricAverageCallback
+from tfring.keras.elastic.checkpoints import FitCheckpoints
+from tfring.keras.elastic.fit_state import FitState
+from tfring.keras.elastic.loop import CommitEpochs, CommitSteps, Validate
+from tfring.keras.elastic.users import UserCallbacks
+from tfring.keras2 import facts
+from tfring.ops import arguments
+from tfring.signals.termination import TerminationRequest
+
+# In a batch that is only there to trace a step.
+_TRACED_SAMPLES = 2
+
+_POLICIES: dict[str, Callable[[int], policies.Policy]] = {
+    "fixed_global": policies.fixed_global,
+    "scaled": policies.scaled,
+}
+
+
+def fit(
+    model: Any,
+    data: Any,
+    *,
+    epochs: int,
+    batch_size: int | None = None,
+    policy: str = "fixed_global",
+    callbacks: Sequence[Any] = (),
+    validation_data: Any = None,
+    validation_batch_size: int | None = None,
+    checkpoint: Checkpointer | str | None = None,
+    shuffle: bool = True,
+    seed: int = 0,
+    batches_per_commit: int = 1,
+    verbose: Any = "auto",
+) -> Any:
+    """Trains a model of Keras 3, and goes on when ranks are lost or join; see docs/elastic.md.
+
+    The same on all ranks, in jobs that are elastic and in others. SIGTERM ends this process after
+    the batch that is under way, and all ranks of a job that is not elastic.
+
+    Args:
+        model: Compiled with an optimizer that DistributedOptimizer has wrapped, and built.
+        data: An array or a tuple (inputs, targets) or (inputs, targets, sample weights) of arrays
+            or structures of arrays, all samples on every rank; or an ElasticDataset.
+        epochs: How many epochs are trained, those of the checkpoint included.
+        batch_size: Samples of a batch, of all ranks together with "fixed_global", of each rank with
+            "scaled"; None with an ElasticDataset, which has a policy of its own.
+        policy: What more or fewer ranks change: "fixed_global": nothing; "scaled": batch and
+            learning rate grow with the number of ranks.
+        callbacks: Keras callbacks; they see one training, and each epoch once.
+        validation_data: As `data`, of which each rank evaluates a part after each epoch; or
+            anything else that `model.evaluate` takes, all of which every rank evaluates.
+        validation_batch_size: Samples of a batch of one rank; None: as Keras has it.
+        checkpoint: A Checkpointer, or the path or URL of a folder, from whose newest checkpoint
+            training goes on, and where it saves; only rank 0 uses it.
+        shuffle: Whether the samples are shuffled, in each epoch in another way.
+        seed: Of the shuffle.
+        batches_per_commit: After how many batches the state is committed.
+        verbose: As in `model.fit`, of rank 0; the others show nothing.
+
+    Returns:
+        The keras.callbacks.History of the whole training, the same on all ranks.
+
+    Raises:
+        NotImplementedError: A model of Keras 2; KerasState and the callbacks are for these.
+        ValueError: The model is not built, or an argument has an impossible value.
+        tf.errors.OpError: A rank was lost, in a job that is not elastic.
+    """
+    arguments.require_init("fit")
+    refuse_keras_2(model)
+    state = FitState(model, _dataset(data, batch_size, policy, shuffle, seed))
+    checkpoints = None if checkpoint is None else FitCheckpoints(checkpoint)
+    training = _Training(state, epochs, verbose, checkpoints)
+    validation = (validation_data, validation_batch_size)
+    return training.run(callbacks, validation, batches_per_commit)
+
+
+class _Training:
+    """One call of `fit`, over all generations."""
+
+    def __init__(
+        self, state: FitState, epochs: int, verbose: Any, checkpoints: FitCheckpoints | None
+    ) -> None:
+        self.state = state
+        self._epochs, self._verbose, self._checkpoints = epochs, verbose, checkpoints
+        self._termination = TerminationRequest(_trains)
+        self._trained = False  # whether this process has begun to train
+
+    def run(
+        self, callbacks: Sequence[Any], validation: tuple[Any, int | None], batches: int
+    ) -> Any:
+        """Trains with these callbacks and a commit after so many batches; returns the History."""
+        self._users = UserCallbacks(callbacks, self.state)
+        self._steps = CommitSteps(self.state, batches)
+        self._callbacks = [
+            self._steps,
+            MetricAverageCallback(weighted=True),
+            *([] if validation[0] is None else [Validate(*validation, self._users)]),
+            self._users,
+            CommitEpochs(self.state, self._steps, self._checkpoints, self._wants_to_leave),
+        ]
+        process = world.elastic_process()
+        if process is not None and process.record is None:
+            self._trace_alone()
+        self._termination.watch()
+        try:
+            elastic_run(self.train)(self.state)
+        finally:
+            self._termination.unwatch()
+        model = self.state.model
+        model.history = self.state.epochs.history(model)
+        return model.history
+
+    def _wants_to_leave(self) -> bool:
+        """Whether SIGTERM has come."""
+        return self._termination.requested
+
+    def train(self, state: FitState) -> None:
+        """Trains in one generation, from where the state is to the end."""
+        if self._checkpoints is not None and not state.restored:
+            self._checkpoints.restore(state)
+        if not state.stopped and state.epoch < self._epochs:
+            if self._trained and state.batch > 0:
+                self._steps.keep_metrics()
+            self._trained = True
+            with warnings.catch_warnings():
+                # An epoch that is gone on with has fewer batches than Keras expects.
+                warnings.filterwarnings("ignore", "Your input ran out of data")
+                state.model.fit(
+                    state.data,
+                    epochs=self._epochs,
+                    initial_epoch=state.epoch,
+                    callbacks=self._callbacks,
+                    shuffle=False,
+                    verbose=self._verbose if topology.rank() == 0 else 0,
+                )
+        self._finish(state)
+
+    def _trace_alone(self) -> None:
+        """Lets Keras trace its step before this process joins: the others would wait for it."""
+        state = self.state
+        samples = state.data.few(_TRACED_SAMPLES)
+        averages = MetricAverageCallback(weighted=True)
+        state.model.fit(samples, shuffle=False, verbose=0, callbacks=[averages])
+        state.restore()
+        state.model.reset_metrics()
+
+    def _finish(self, state: FitState) -> None:
+        results = state.epochs.results
+        self._users.finish(dict(results[-1][1]) if results else None)
+        if topology.size() > 1:  # a callback may have set other weights
+            broadcast_variables(facts.weights_of(state.model), root_rank=0)
+        if self._checkpoints is not None:
+            self._checkpoints.publish()
+
+
+def _trains(frame: FrameType | None) -> bool:
+    """Whether a training is among the callers of a frame."""
+    while frame is not None:
+        if frame.f_code is _Training.train.__code__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _dataset(data: Any, batch_size: int | None, policy: str, shuffle: bool, seed: int) -> Any:
+    if isinstance(data, ElasticDataset):
+        if batch_size is not None:
+            raise ValueError("an ElasticDataset has a policy of its own: leave out batch_size")
+        return data
+    if batch_size is None:
+        raise ValueError("give fit a batch_size, or an ElasticDataset")
+    if policy not in _POLICIES:
+        raise ValueError(f"policy={policy!r} is none of {', '.join(_POLICIES)}")
+    given = tuple(data) if isinstance(data, (tuple, list)) else (data,)
+    arrays = keras.tree.map_structure(np.asarray, given)
+    lengths = {len(array) for array in keras.tree.flatten(arrays)}
+    if len(lengths) != 1:
+        raise ValueError(f"the arrays of data have different lengths: {sorted(lengths)}")
+
+    def load(indices: Any) -> Any:
+        batch = keras.tree.map_structure(lambda array: array[indices], arrays)
+        return batch if len(batch) > 1 else batch[0]
+
+    [samples] = lengths
+    return ElasticDataset(load, samples, _POLICIES[policy](batch_size), shuffle=shuffle, seed=seed)

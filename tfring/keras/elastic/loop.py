@@ -1,0 +1,216 @@
+"""The callbacks by which `fit` of this package commits steps and epochs, around the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfring import topology, world
+from tfring.collectives import objects
+from tfring.data.cursor_callback import CursorCallback
+from tfring.elastic.errors import HostsUpdatedInterrupt
+from tfring.elastic.messages import NO_UPDATE, REMOVED
+from tfring.keras.elastic.checkpoints import FitCheckpoints
+from tfring.keras.elastic.fit_state import FitState
+from tfring.keras.elastic.users import UserCallbacks
+from tfring.keras.evaluation import evaluate
+from tfring.keras.model_optimizers import optimizers_of, parts_of
+from tfring.keras2 import facts
+
+
+class CommitSteps(CursorCallback):
+    """Comes first: commits a step before anything else can fail, and ends epochs in time."""
+
+    def __init__(self, state: FitState, batches_per_commit: int) -> None:
+        """Sets what is committed.
+
+        Args:
+            state: Of this `fit`.
+            batches_per_commit: How many batches a commit holds.
+
+        Raises:
+            ValueError: It is not positive.
+        """
+        if batches_per_commit < 1:
+            raise ValueError(f"batches_per_commit is at least 1, not {batches_per_commit}")
+        super().__init__(state.data)
+        self._state, self._every = state, batches_per_commit
+        self._since = 0  # batches that are not committed
+        self._metrics: list[tuple[Any, Any]] = []
+        self.committed = False  # in the last batch
+        state.commits_each_batch(batches_per_commit == 1)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self._since = 0
+
+    def keep_metrics(self) -> None:
+        """Takes the metrics of the epoch that is gone on with, which Keras resets."""
+        metrics = [v for metric in self._state.model.metrics for v in metric.variables]
+        self._metrics = [(variable, variable.numpy()) for variable in metrics]
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        super().on_epoch_begin(epoch, logs)
+        for variable, value in self._metrics:
+            variable.assign(value)
+        self._metrics = []
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback.
+
+        Raises:
+            StopIteration: No batch is left of this epoch; Keras takes it for the end of the epoch.
+        """
+        if self._state.data.epoch > self._state.epoch:
+            raise StopIteration
+        super().on_train_batch_begin(batch, logs)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        done = batch + 1 - self._batches
+        super().on_train_batch_end(batch, logs)
+        self._state.add_steps(done)
+        self._since += done
+        self.committed = self._since >= self._every
+        if self.committed:
+            self._since = 0
+            self._state.commit_here()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        if not logs and logs is not None:  # all batches were trained before a failure
+            results = self.model.get_metrics_result()
+            logs.update({name: float(np.asarray(value)) for name, value in results.items()})
+
+
+class Validate(keras.callbacks.Callback):  # type: ignore[misc]
+    """Adds the metrics of the validation data, of which every rank takes a part."""
+
+    def __init__(self, data: Any, batch_size: int | None, users: UserCallbacks) -> None:
+        """Sets what is evaluated.
+
+        Args:
+            data: A tuple of arrays, of which each rank takes its part; or what `model.evaluate`
+                takes, of which each rank takes all.
+            batch_size: Samples of a batch of a rank.
+            users: The callbacks that hear of it.
+        """
+        super().__init__()
+        self._data, self._batch_size, self._users = data, batch_size, users
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        x, y, weights = self._data, None, None
+        batch_size = None
+        if isinstance(self._data, (tuple, list)):
+            x, y, weights = (*map(_own_part, self._data), None, None)[:3]
+            batch_size = self._batch_size
+        results = evaluate(
+            self.model,
+            x,
+            y,
+            sample_weight=weights,
+            batch_size=batch_size,
+            callbacks=self._users.all,
+        )
+        if logs is not None:
+            logs.update({f"val_{name}": value for name, value in results.items()})
+
+
+class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
+    """Comes last: commits the end of an epoch, and lets ranks come and go."""
+
+    def __init__(
+        self,
+        state: FitState,
+        steps: CommitSteps,
+        checkpoints: FitCheckpoints | None,
+        wants_to_leave: Callable[[], bool],
+    ) -> None:
+        """Sets what is committed.
+
+        Args:
+            state: Of this `fit`.
+            steps: What commits the steps.
+            checkpoints: Where to save to, if anywhere.
+            wants_to_leave: Whether this process was asked to end.
+        """
+        super().__init__()
+        self._state, self._steps, self._checkpoints = state, steps, checkpoints
+        self._wants_to_leave = wants_to_leave
+        self._told = False  # the coordinator, that we want to leave
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback; commits, because the user's are called only once."""
+        self._state.commit_here()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback.
+
+        Raises:
+            HostsUpdatedInterrupt: Ranks are about to come or go; `run` handles it.
+            SystemExit: All ranks were asked to end, and have saved.
+        """
+        if self._steps.committed:
+            self._let_change()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback; raises what on_train_batch_end does."""
+        state = self._state
+        self._agree()
+        state.epochs = state.epochs.added(epoch, logs or {})
+        state.epoch, state.batch, state.stopped = epoch + 1, 0, bool(self.model.stop_training)
+        state.commit_here()
+        if self._checkpoints is not None:
+            self._checkpoints.save(state, logs)
+        self._let_change()
+
+    def _agree(self) -> None:
+        """Takes from rank 0 what its callbacks have decided.
+
+        Callbacks of ranks that have joined later do not know of the epochs before.
+        """
+        if topology.size() == 1:
+            return
+        rates = [
+            [facts.rate_of(part) for part in parts_of(optimizer)]
+            for optimizer in optimizers_of(self.model).values()
+        ]
+        mine = [bool(self.model.stop_training), rates]
+        stop, wanted = objects.allgather_json(mine, name="tfring.elastic.fit")[0]
+        self.model.stop_training = stop
+        for optimizer, theirs, ours in zip(
+            optimizers_of(self.model).values(), wanted, rates, strict=True
+        ):
+            for part, their, our in zip(parts_of(optimizer), theirs, ours, strict=True):
+                if their != our:
+                    part.learning_rate = their
+
+    def _let_change(self) -> None:
+        leaves, process = self._wants_to_leave(), world.elastic_process()
+        if leaves and process is not None and not self._told:
+            self._told = True
+            process.link.leave()  # the coordinator then lets all come to the same commit
+        update, stop = self._state.ask(leaves and process is None)
+        if update == NO_UPDATE and not stop:
+            return
+        if self._checkpoints is not None:
+            self._checkpoints.save(self._state)
+            self._checkpoints.publish()
+        if stop:
+            raise SystemExit(0)
+        raise HostsUpdatedInterrupt(update == REMOVED)
+
+
+def _own_part(data: Any) -> Any:
+    """This rank's samples of arrays; all where there are fewer than ranks."""
+
+    def cut(array: Any) -> Any:
+        few = len(array) < topology.size()
+        return array if few else array[topology.rank() :: topology.size()]
+
+    return None if data is None else keras.tree.map_structure(cut, data)

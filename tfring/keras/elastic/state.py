@@ -1,0 +1,213 @@
+"""KerasState: what elastic training with Keras keeps.
+
+A commit after every batch need not copy the weights: where steps have a gate (training/gate.py) a
+step is done whole or not at all, so after a failure the live weights are those of the last commit,
+or those of the step after it, which then counts as committed. Only what a step changes without a
+gate is copied then: BatchNorm's statistics, the states of seed generators, metrics.
+
+That needs to be known of a step: that one optimizer of Keras 3, whose hook reduces the gradients in
+every batch, makes all updates, that `iterations` counts it, and that no attribute has a
+`state_dict`, as a cursor of the data has. Otherwise weights are copied as well. A copy costs little
+by itself: the value of a variable that is kept is not written to, so the next update takes new
+memory for its result. That is also why copies are safe under XLA, which else may write into the
+memory of a variable before a step has succeeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfring import world
+from tfring.elastic.state import ObjectState, has_content, position_of
+from tfring.elastic.tensorflow_state import TensorFlowKerasState
+from tfring.keras.callbacks import state as shared
+from tfring.keras.checks import has_own_train_step
+from tfring.keras.hook import find_hook, innermost
+from tfring.keras.model_optimizers import optimizers_of, remembered
+from tfring.keras2 import detect, facts
+from tfring.training import gate
+
+# So many commits after a change the variables are looked for again: Keras makes those of metrics in
+# the first batch.
+_UNTIL_KNOWN = 3
+
+
+class KerasState(TensorFlowKerasState):
+    """A Keras model with its optimizers, and attributes of any kind; Horovod's class.
+
+    All ranks have in common, and get after a change from the rank that is ahead: the weights of the
+    model, the variables of its optimizers, the attributes. Each rank keeps its own, at a commit,
+    and after a failure gets back: the states of seed generators, metrics, accumulated gradients,
+    and local variables.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        """Takes a model and makes each of `kwargs` an attribute.
+
+        Args:
+            model: A model of Keras 2 or 3 that is built. Its optimizer is built if it is not.
+            optimizer: One that cannot be reached from the model.
+            **kwargs: Names and first values of the attributes.
+
+        Raises:
+            ValueError: The model is not built.
+        """
+        self._each_batch = False  # whether every batch is committed
+        self._live: int | None = None  # steps of the optimizer in the last commit, if not copied
+        self._fresh = _UNTIL_KNOWN
+        self._counter: Any = None  # of these steps
+        self._common: list[Any] = []  # variables that all ranks have in common
+        self._loose: list[Any] = []  # of these, those that also a step that fails changes
+        self._own: list[Any] = []  # variables of this rank alone
+        self._saved_own: list[tuple[Any, Any]] = []  # with their values
+        super().__init__(model, optimizer, **kwargs)
+
+    def commits_each_batch(self, each: bool) -> None:
+        """Is called by what commits: whether it will do so after every batch, and nowhere else.
+
+        Args:
+            each: If not, every commit copies the weights.
+        """
+        self._each_batch = each
+
+    def save(self) -> None:
+        """See `State.save`."""
+        if self._fresh:
+            self._find()
+            self._fresh -= 1
+        ObjectState.save(self)  # first: it calls code of the attributes, which may fail
+        counter = self._counter if self._each_batch else None
+        self._live = None if counter is None else int(counter)
+        self._save_variables()
+        self._saved_own = [(v, _value(v)) for v in self._own]
+
+    def copy_all(self) -> None:
+        """Copies the weights, too, until the next commit.
+
+        For what is about to change them, and is no step: it may fail when some are changed and
+        others are not. They have to be as the last commit has left them.
+        """
+        if self._live is not None:
+            self._live = None
+            self._save_variables()
+
+    def restore(self) -> None:
+        """See `State.restore`."""
+        ahead = 0 if self._live is None else int(self._counter) - self._live
+        if ahead > 0:
+            self._take_steps(ahead)
+            return
+        super().restore()
+        for variable, value in self._saved_own:
+            variable.assign(value)
+
+    def sync(self) -> None:
+        """Gives all ranks the state of the rank that has the most commits. A collective."""
+        self._fresh = _UNTIL_KNOWN
+        self._find()
+        super().sync()
+
+    def _take_steps(self, steps: int) -> None:
+        """Commits steps that were done, after which a callback failed before they were committed.
+
+        Args:
+            steps: How many the live weights are ahead of the last commit.
+        """
+        ObjectState.restore(self)
+        if "batch" in self._names:
+            self.batch: Any = self.batch + steps
+        self._commit_steps(steps)
+
+    def _knows_data(self) -> bool:
+        """Whether `_take_steps` brings all attributes to where the steps are.
+
+        What comes after steps that were done is not known of a cursor of the data, say.
+        """
+        return not any(has_content(getattr(self, name)) for name in self._names)
+
+    def _commit_steps(self, steps: int) -> None:
+        self._progress.roll_back()
+        for _ in range(steps):
+            self._progress.live_step += 1
+            self._progress.commit_now()
+        self.save()
+        process = world.elastic_process()
+        if process is not None:
+            process.position = position_of(self)
+
+    def _variables(self) -> list[Any]:
+        if not self._common:
+            self._find()
+        return self._common
+
+    def _save_variables(self) -> None:
+        if self._live is None:
+            super()._save_variables()
+        else:
+            self._saved_variables = [(v, _value(v)) for v in self._loose]
+
+    def _send(self, root: int) -> None:
+        self.copy_all()
+        super()._send(root)
+
+    def _find(self) -> None:
+        """Finds the variables, which takes longer than to copy them where models are large."""
+        with remembered(self.model):
+            optimizers = list(optimizers_of(self.model).values())
+            local = shared.local_variables(self.model, ())
+            common = [
+                *shared.shared_weights(self.model, local),
+                *shared.shared_state(self.model, local, accumulators=False),
+            ]
+            reached = [v for optimizer in optimizers for v in facts.variables_of(optimizer)]
+            hooks = [find_hook(optimizer) for optimizer in optimizers]
+            self._counter = self._step_counter(optimizers)
+        if self.optimizer is not None:
+            reached_ids = {id(v) for v in reached}
+            given = facts.variables_of(self.optimizer)
+            common += [v for v in given if id(v) not in reached_ids]
+        self._common = list({id(v): v for v in common}.values())
+        accumulated = [v for hook in hooks if hook is not None for v in hook.accumulated()]
+        everything = [*_variables_of(self.model), *reached, *accumulated]
+        common_ids = {id(v) for v in common}
+        self._own = list({id(v): v for v in everything if id(v) not in common_ids}.values())
+        # Callbacks change the learning rate before a step, and a LossScaleOptimizer has variables
+        # that a step changes which it skips.
+        stepped = [
+            *facts.weights_of(self.model, trainable=True),
+            *(v for optimizer in optimizers for v in facts.variables_of(innermost(optimizer))),
+        ]
+        rates = {id(getattr(innermost(one), "_learning_rate", None)) for one in optimizers}
+        gated = {id(v) for v in stepped} - rates
+        self._loose = [v for v in self._common if id(v) not in gated]
+
+    def _step_counter(self, optimizers: Sequence[Any]) -> Any:
+        """What counts the steps, if a step is known to be done whole or not at all; else None."""
+        if detect.is_model(self.model) or not gate.wanted() or len(optimizers) != 1:
+            return None
+        hook = find_hook(optimizers[0])
+        if hook is None or hook.accumulates or hook.finite_here_only:
+            return None
+        if self.optimizer not in (None, optimizers[0]) or has_own_train_step(self.model):
+            return None
+        if self.model.jit_compile or self.model.steps_per_execution != 1:
+            return None
+        if not self._knows_data():
+            return None
+        return hook.optimizer.iterations
+
+
+def _variables_of(model: Any) -> list[Any]:
+    """The variables of a model and of its metrics."""
+    metrics = [variable for metric in model.metrics for variable in metric.variables]
+    return [*model.variables, *metrics]
+
+
+def _value(variable: Any) -> Any:
+    """The value of a variable, which later updates do not change."""
+    held = variable if isinstance(variable, tf.Variable) else variable.value
+    with tf.device("CPU:0"):
+        return tf.identity(held.read_value())

@@ -1,0 +1,67 @@
+"""UserCallbacks: the callbacks that a user gave `fit`, for which one `fit` is one training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+
+class UserCallbacks(keras.callbacks.Callback):  # type: ignore[misc]
+    """Passes on what Keras calls, as if training were never interrupted.
+
+    A generation of the job is one `fit` of Keras. The user's callbacks see one beginning and one
+    end of the training, each epoch once, under its true number, and the batches of an epoch that is
+    gone on with under theirs. Used by the thread that calls `fit`.
+    """
+
+    def __init__(self, callbacks: Sequence[Any], state: Any) -> None:
+        """Sets whom to call.
+
+        Args:
+            callbacks: The user's.
+            state: The FitState.
+        """
+        super().__init__()
+        self._callbacks, self._state = list(callbacks), state
+        self.all: Any = None  # a CallbackList of them, once training has begun
+        self._begun = self._ended = -1  # the last epoch of which they have seen this
+        self._finished = False
+        self._offset = 0  # batches of this epoch that were trained before
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        if self.all is not None:
+            return
+        self.all = keras.callbacks.CallbackList(
+            self._callbacks, add_history=False, add_progbar=False, model=self.model, **self.params
+        )
+        self.all.on_train_begin(logs)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self._offset = self._state.batch
+        if epoch > self._begun:
+            self._begun = epoch
+            self.all.on_epoch_begin(epoch, logs)
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self.all.on_train_batch_begin(self._offset + batch, logs)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self.all.on_train_batch_end(self._offset + batch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        if epoch > self._ended:
+            self._ended = epoch
+            self.all.on_epoch_end(epoch, logs)
+
+    def finish(self, logs: dict[str, Any] | None) -> None:
+        """Says that training is over, on all ranks; once."""
+        if self.all is not None and not self._finished:
+            self._finished = True
+            self.all.on_train_end(logs)

@@ -1,0 +1,62 @@
+"""Which cores each rank of a host gets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+_CPUS = Path("/sys/devices/system/cpu")
+
+
+def read_places(kind: str, cpus: Iterable[int], root: Path = _CPUS) -> list[list[int]]:
+    """Returns the cores or sockets among some processors, each as its processors.
+
+    Args:
+        kind: ``core``, whose processors are its hardware threads, or ``socket``.
+        cpus: The processors that may be used.
+        root: The folder of the system with a folder for each processor.
+    """
+    places: dict[tuple[str, str], list[int]] = {}
+    for cpu in sorted(cpus):
+        topology = root / f"cpu{cpu}" / "topology"
+        try:
+            socket = (topology / "physical_package_id").read_text().strip()
+            core = (topology / "core_id").read_text().strip() if kind == "core" else ""
+        except OSError:  # a system that does not say: each processor by itself, in one socket
+            socket, core = "", str(cpu) if kind == "core" else ""
+        places.setdefault((socket, core), []).append(cpu)
+    return list(places.values())
+
+
+def share_of(places: list[list[int]], local_rank: int, local_size: int) -> list[int]:
+    """Returns the processors of one rank of a host.
+
+    Ranks get blocks of neighbouring places, of the same size or one more; where there are fewer
+    places than ranks, neighbouring ranks share one.
+
+    Args:
+        places: The cores or sockets, at least one.
+        local_rank: The rank's number on its host.
+        local_size: The number of ranks there.
+    """
+    first = local_rank * len(places) // local_size
+    end = max(first + 1, (local_rank + 1) * len(places) // local_size)
+    return sorted(cpu for place in places[first:end] for cpu in place)
+
+
+def bind(job: Mapping[str, object]) -> list[int]:
+    """Binds this process, and what it will start, as a job says; returns its processors.
+
+    Args:
+        job: ``bind_to``: "none", "core" or "socket"; ``local_rank`` and ``local_size``.
+
+    Raises:
+        OSError: The system refuses.
+    """
+    kind = str(job.get("bind_to", "none"))
+    if kind != "none":
+        places = read_places(kind, os.sched_getaffinity(0))
+        mine = share_of(places, int(str(job["local_rank"])), int(str(job["local_size"])))
+        os.sched_setaffinity(0, mine)
+    return sorted(os.sched_getaffinity(0))

@@ -1,0 +1,61 @@
+"""The exit report of a job whose launcher was killed before it could write it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+RUNNING = "running"
+LAUNCHER_DIED = "launcher died"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a file of JSON that is whole whenever somebody reads it.
+
+    Args:
+        path: Of the file.
+        value: What JSON can say.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    part = path.with_name(f"{path.name}.part")
+    # In a folder where others may write, too, a link of theirs is not followed.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(part, flags, 0o666), "w", encoding="utf-8") as file:
+        file.write(json.dumps(value, indent=2) + "\n")
+    os.replace(part, path)
+
+
+def finish_report(order: Mapping[str, Any], ended: Mapping[int, Mapping[str, Any]]) -> None:
+    """Completes the report that the launcher wrote when the job began.
+
+    Args:
+        order: `path`, the file, and `job_id`, the job whose report it has to be.
+        ended: What is known of the ranks of this host, by rank.
+    """
+    path = Path(order["path"])
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        report = json.loads(path.read_text(encoding="utf-8"))
+        if report["job_id"] != order["job_id"] or report["state"] != RUNNING:
+            return  # of another job, or complete
+        report["state"] = LAUNCHER_DIED
+        report["ended"] = time.time()
+        report["explanation"] = (
+            "The launcher (tfring run) ended without a word: it was killed by SIGKILL, perhaps "
+            "because memory ran out. The ranks were ended by their agents."
+        )
+        for one in report.get("ranks", []):  # an elastic job names none before its end
+            facts = ended.get(one["rank"])
+            if facts is not None and one["exit_code"] is None:
+                code = int(facts["code"])
+                one["pid"] = facts.get("pid", one["pid"])
+                one["exit_code"] = 128 - code if code < 0 else code
+                one["signal"] = -code if code < 0 else None
+                one["ended_by_launcher"] = True
+        write_json(path, report)

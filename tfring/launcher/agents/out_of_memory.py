@@ -1,0 +1,114 @@
+"""Whether the kernel ended a process because memory ran out.
+
+Two places tell: the kernel's log, which names the process but which few may read, and the counter
+of the process's control group, which does not say whom the kernel chose.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from pathlib import Path
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_LOG = "/dev/kmsg"
+# A record is "priority,number,microseconds,flags;text".
+_RECORD = re.compile(r"\d+,\d+,(\d+),[^;]*;(.*)", re.DOTALL)
+_KILLED = re.compile(r"Killed process (\d+)\b|oom-kill:.*\bpid=(\d+)\b")
+_COUNTER = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+# The kernel's log counts its time a little differently from the monotonic clock.
+_SLACK_SECONDS = 5.0
+
+
+def counter_files(groups: str, root: Path = _CGROUPS) -> list[Path]:
+    """Returns the files that may count the kills of a process's control group, best first.
+
+    Args:
+        groups: The text of /proc/PID/cgroup.
+        root: Where control groups are mounted.
+    """
+    found = []
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            found += [root / "memory" / path.lstrip("/") / "memory.oom_control"]
+            found += [root / "memory" / "memory.oom_control"]  # a container's own
+        elif not controllers:
+            for mount in (root, root / "unified"):
+                found += [mount / path.lstrip("/") / "memory.events", mount / "memory.events"]
+    return found
+
+
+def killed_in_log(records: list[str], pid: int, since: float) -> bool:
+    """Returns whether the kernel's log says that a process was killed because memory ran out.
+
+    Args:
+        records: Of /dev/kmsg.
+        pid: The process.
+        since: Seconds since the start of the system before which it was not there.
+    """
+    for record in records:
+        parts = _RECORD.match(record)
+        if parts is None or int(parts[1]) / 1e6 < since - _SLACK_SECONDS:
+            continue
+        killed = _KILLED.search(parts[2])
+        if killed is not None and pid in (int(killed[1] or 0), int(killed[2] or 0)):
+            return True
+    return False
+
+
+def _read_log() -> list[str]:
+    """Returns the records of the kernel's log; none if it may not be read."""
+    records: list[str] = []
+    try:
+        log = os.open(_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return records
+    try:
+        while True:
+            with contextlib.suppress(BrokenPipeError):  # a record was overwritten meanwhile
+                records.append(os.read(log, 1 << 16).decode(errors="replace"))
+    except OSError:  # BlockingIOError at the end
+        return records
+    finally:
+        os.close(log)
+
+
+class OutOfMemoryWatch:
+    """Remembers how often the kernel had ended a process of a control group when a rank started.
+
+    Args:
+        pid: The rank's process.
+        root: Where control groups are mounted.
+    """
+
+    def __init__(self, pid: int, root: Path = _CGROUPS) -> None:
+        self._pid = pid
+        self._since = time.monotonic()
+        self._file: Path | None = None
+        self._before = 0
+        with contextlib.suppress(OSError, ValueError):
+            groups = Path(f"/proc/{pid}/cgroup").read_text()
+            for file in counter_files(groups, root):
+                count = _read_counter(file)
+                if count is not None:
+                    self._file, self._before = file, count
+                    break
+
+    def verdict(self) -> str:
+        """Returns what speaks for it that a rank which SIGKILL ended ran out of memory, or ""."""
+        if killed_in_log(_read_log(), self._pid, self._since):
+            return "out of memory, says the kernel's log"
+        if self._file is not None and (_read_counter(self._file) or 0) > self._before:
+            return "probably out of memory: the kernel has ended a process of its control group"
+        return ""
+
+
+def _read_counter(file: Path) -> int | None:
+    try:
+        found = _COUNTER.search(file.read_text())
+    except OSError:
+        return None
+    return None if found is None else int(found[1])

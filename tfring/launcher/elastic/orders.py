@@ -1,0 +1,168 @@
+"""What the coordinator of an elastic job wants of the launcher that starts its workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from tfring.texts.ranks import rank_ranges
+
+
+@dataclass(frozen=True)
+class StartWorker:
+    """A worker is to be started.
+
+    Attributes:
+        worker: Its id, one for each life of a process.
+        host: Its host.
+        slot: Its slot there.
+        first: Whether it is for the first generation, whose init waits for all.
+        size: How many ranks the job has, or begins with.
+    """
+
+    worker: int
+    host: str
+    slot: int
+    first: bool
+    size: int
+
+
+@dataclass(frozen=True)
+class KillWorker:
+    """What is left of a worker's process is to be ended."""
+
+    worker: int
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line for people."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class EndJob:
+    """The job is over: its exit code, and why. The workers were told, and end by themselves."""
+
+    code: int
+    reason: str
+
+
+class Member(NamedTuple):
+    """A worker in a generation; ranks are their order there."""
+
+    worker: int
+    host: str
+    slot: int
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A generation was proposed: rank r is members[r]."""
+
+    number: int
+    members: tuple[Member, ...]
+
+    def text(self) -> str:
+        """Returns ``ranks 0-1 are workers 1,3 on node1, rank 2 is worker 2 on node2``."""
+        hosts: dict[str, list[int]] = {}
+        for rank, member in enumerate(self.members):
+            hosts.setdefault(member.host, []).append(rank)
+        parts = []
+        for host, ranks in hosts.items():
+            workers = ",".join(str(self.members[rank].worker) for rank in ranks)
+            if len(ranks) == 1:
+                parts.append(f"rank {ranks[0]} is worker {workers} on {host}")
+            else:
+                parts.append(f"ranks {rank_ranges(ranks)} are workers {workers} on {host}")
+        return ", ".join(parts)
+
+
+Order = StartWorker | KillWorker | Note | EndJob | Generation
+
+
+class Orders:
+    """Orders on their way to the thread that carries them out, which `fd` wakes.
+
+    put() may be called from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self.fd, self._write = os.pipe()
+        os.set_blocking(self.fd, False)
+        os.set_blocking(self._write, False)
+
+    def put(self, order: Order) -> None:
+        """Adds an order."""
+        self._queue.put(order)
+        with contextlib.suppress(OSError):  # full: the thread will wake; closed: nobody waits
+            os.write(self._write, b"x")
+
+    def take_all(self) -> list[Order]:
+        """Returns the orders that have come, in order."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.fd, 4096)
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._queue.get_nowait())
+        return found
+
+    def close(self) -> None:
+        """Closes the descriptors; orders that come later are lost."""
+        fd, write = self.fd, self._write
+        self.fd = self._write = -1
+        os.close(fd)
+        os.close(write)
+
+
+class OrderSink(Protocol):
+    """What takes orders."""
+
+    def put(self, order: Order) -> None:
+        """Takes an order, in any thread."""
+
+
+class Head(Protocol):
+    """Where the orders come from: the coordinator in this process, or that of another node."""
+
+    def variables(self, start: StartWorker) -> dict[str, str]:
+        """Returns how a worker finds the coordinator, as variables.
+
+        Args:
+            start: The worker.
+        """
+
+    def connection(self, host: str) -> str:
+        """Returns what to connect to for starting workers on a host.
+
+        Args:
+            host: As the coordinator names it.
+        """
+
+    def stop(self) -> None:
+        """Says that this launcher starts no more workers, as a signal ends it."""
+
+    def hosts_found(self, hosts: list[tuple[str, int]]) -> None:
+        """Says which hosts the discovery script has named.
+
+        Args:
+            hosts: Each with its number of slots.
+        """
+
+    def ended(self, worker: int, exit_code: int, cause: str) -> None:
+        """Says that a worker's process is over.
+
+        Args:
+            worker: Its id.
+            exit_code: As a shell reports it.
+            cause: The exception that ended it; "" if none is known.
+        """
+
+    def close(self) -> None:
+        """Ends the coordinator, or the connection to it."""

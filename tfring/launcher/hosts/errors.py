@@ -1,0 +1,7 @@
+"""What is wrong with a command line."""
+
+from __future__ import annotations
+
+
+class UsageError(ValueError):
+    """The options of the command line or of tfring.run are impossible."""

@@ -1,0 +1,123 @@
+"""Which variables ranks get: of their own, and on other hosts of the launcher's environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from tfring.launcher.hosts.errors import UsageError
+from tfring.launcher.hosts.placement import Slot
+from tfring.launcher.options.job_options import JobOptions
+
+# What programs, libraries and training depend on, and what holds neither keys to other services nor
+# anything that is different on every host.
+_SENT = re.compile(
+    r"PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|CONDA_(PREFIX|DEFAULT_ENV)|PYTHON\w*|LANG|LC_\w+|TZ|"
+    r"(TFRING|HOROVOD|TF|KERAS|XLA|NCCL|OMP|KMP|MKL|OPENBLAS|MALLOC)_\w+|"
+    r"CUDA_(HOME|PATH|DEVICE_ORDER|LAUNCH_BLOCKING|CACHE_\w+)"
+)
+# Of those, what describes this host or holds a secret.
+_KEPT = re.compile(r"TF_CONFIG|TFRING_(SECRET|SECRET_FILE|BIND_ADDR|ADVERTISE_ADDR|FUNCTION_\w+)")
+# Names of variables whose values are shown to nobody.
+_SECRET = re.compile(
+    r"SECRET(?!_FILE)|TOKEN|PASSW|CREDENTIAL|PRIVATE|API_?KEY|ACCESS_?KEY|AUTH|(^|_)KEY$",
+    re.IGNORECASE,
+)
+
+
+def sent_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that ranks on other hosts get without being asked for.
+
+    Args:
+        environ: The launcher's environment.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if _SENT.fullmatch(name) and not _KEPT.fullmatch(name)
+    }
+
+
+def chosen_variables(asked: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that ``-x NAME`` and ``-x NAME=VALUE`` ask for.
+
+    Args:
+        asked: The arguments of -x.
+        environ: The launcher's environment, for those without a value.
+
+    Raises:
+        UsageError: One has no value here.
+    """
+    values = {}
+    for text in asked:
+        name, given, value = text.partition("=")
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise UsageError(f"-x {text}: it has to be NAME or NAME=VALUE")
+        if not given and name not in environ:
+            raise UsageError(f"-x {name}: there is no such variable here; -x {name}=VALUE sets one")
+        values[name] = value if given else environ[name]
+    return values
+
+
+def rank_variables(
+    options: JobOptions,
+    slot: Slot,
+    environ: Mapping[str, str],
+    *,
+    remote: bool,
+    records: Mapping[str, str],
+) -> dict[str, str]:
+    """Returns the variables of a rank besides those that processes on its host have.
+
+    Args:
+        options: The job.
+        slot: The rank.
+        environ: The launcher's environment.
+        remote: Whether the rank is on another host.
+        records: What ranks on this host get so that the launcher finds their records.
+    """
+    return {
+        **job_variables(options, environ, remote=remote, records=records),
+        "TFRING_RANK": str(slot.rank),
+        "TFRING_SIZE": str(len(options.slots)),
+        "TFRING_LOCAL_RANK": str(slot.local_rank),
+        "TFRING_LOCAL_SIZE": str(slot.local_size),
+        "TFRING_CROSS_RANK": str(slot.cross_rank),
+        "TFRING_CROSS_SIZE": str(slot.cross_size),
+    }
+
+
+def job_variables(
+    options: JobOptions,
+    environ: Mapping[str, str],
+    *,
+    remote: bool,
+    records: Mapping[str, str],
+) -> dict[str, str]:
+    """Returns the variables that are the same for all ranks of a host.
+
+    Args:
+        options: The job.
+        environ: The launcher's environment.
+        remote: Whether the host is another one.
+        records: What ranks on this host get so that the launcher finds their records.
+    """
+    sent = sent_variables(environ) if options.sent is None else options.sent
+    values = {
+        **(sent if remote else {}),
+        **({} if remote else records),
+        "PYTHONUNBUFFERED": environ.get("PYTHONUNBUFFERED", "1"),
+        **options.environment,
+        "TFRING_PARENT": "",  # of a rank that starts this job
+        "TFRING_SECRET": options.secret,
+        "TFRING_JOB_ID": options.job_id,
+        "TFRING_START_TIMEOUT": f"{options.start_timeout:g}",
+    }
+    if options.interface:
+        values["TFRING_INTERFACE"] = options.interface
+    return values
+
+
+def shown_value(name: str, value: str) -> str:
+    """Returns the value of a variable for people to see: that of a secret is masked."""
+    return "********" if value and _SECRET.search(name) else value

@@ -1,0 +1,179 @@
+"""The job that the options of ``tfring run`` describe."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tfring.compat.shim import search_path
+from tfring.config import SettingError, read_settings
+from tfring.launcher.agents.shells import RemoteShell, SrunOptions
+from tfring.launcher.hosts.allocations import SLURM, find_allocation
+from tfring.launcher.hosts.errors import UsageError
+from tfring.launcher.hosts.placement import Slot, find_slots
+from tfring.launcher.options.environment import chosen_variables
+from tfring.launcher.options.job_options import JobOptions
+from tfring.ssh.options import SshOptions
+from tfring.texts.ranks import parse_ranks
+
+_LEAST_AGENT_TIMEOUT = 2.0
+# The launcher notices first that a host is silent, and says so.
+_SSH_LATER_SECONDS = 4.0
+
+
+def environment_of(options: argparse.Namespace) -> dict[str, str]:
+    """Returns the variables that the options set for the ranks."""
+    values: dict[str, str] = {}
+    if options.fusion_threshold_mb is not None:
+        values["TFRING_FUSION_THRESHOLD"] = str(int(options.fusion_threshold_mb * (1 << 20)))
+    if options.cache_capacity is not None:
+        values["TFRING_CACHE_CAPACITY"] = str(options.cache_capacity)
+    if options.stall_check_warning_time_seconds is not None:
+        values["TFRING_STALL_CHECK_TIME_SECONDS"] = f"{options.stall_check_warning_time_seconds:g}"
+    if options.stall_check is False:
+        values["TFRING_STALL_CHECK_TIME_SECONDS"] = "0"
+    if options.stall_check_shutdown_time_seconds is not None:
+        seconds = options.stall_check_shutdown_time_seconds
+        values["TFRING_STALL_SHUTDOWN_TIME_SECONDS"] = f"{seconds:g}"
+    if options.log_level is not None:
+        values["TFRING_LOG_LEVEL"] = options.log_level.lower()
+    if options.log_time is not None:
+        values["TFRING_LOG_HIDE_TIME"] = "0" if options.log_time else "1"
+    if options.log_format is not None:
+        values["TFRING_LOG_FORMAT"] = options.log_format
+    if options.timeline is not None:
+        values["TFRING_TIMELINE"] = os.path.abspath(options.timeline)
+    if options.timeline_mark_cycles is not None:
+        values["TFRING_TIMELINE_MARK_CYCLES"] = str(int(options.timeline_mark_cycles))
+    if options.horovod:
+        values["PYTHONPATH"] = search_path(os.environ)
+    return values
+
+
+def job_options(options: argparse.Namespace, *, elastic: bool = False) -> JobOptions:
+    """Returns the job that the parsed options describe.
+
+    Args:
+        options: The parsed options.
+        elastic: Whether its ranks come and go: it then has no slots.
+
+    Raises:
+        UsageError: The options contradict each other, or one is missing.
+    """
+    try:
+        settings = read_settings(os.environ)
+    except SettingError as error:
+        raise UsageError(str(error)) from None
+    argv = list(options.command)
+    if argv[:1] == ["--"]:
+        argv = argv[1:]
+    if not argv:
+        raise UsageError("say what to run: tfring run -np 2 python train.py")
+    if argv[0].endswith(".py") and not os.access(argv[0], os.X_OK):
+        argv = [sys.executable, *argv]  # a script that cannot be started by itself
+    _check_numbers(options)
+    start_timeout = options.start_timeout or settings.start_timeout
+    return JobOptions(
+        slots=[] if elastic else _slots(options),
+        argv=argv,
+        environment={**environment_of(options), **chosen_variables(options.x, os.environ)},
+        sent={} if options.no_env else None,
+        shell=_shell(options, start_timeout),
+        interface=options.network_interface or ",".join(settings.interfaces) or None,
+        start_timeout=start_timeout,
+        stop_timeout=options.stop_timeout,
+        agent_timeout=options.agent_timeout,
+        bind_to=options.bind_to,
+        output_folder=Path(options.output_filename) if options.output_filename else None,
+        output_max_mb=options.output_max_mb or 0.0,
+        output_keep=options.output_keep,
+        exit_report=Path(options.exit_report) if options.exit_report else None,
+        events=Path(options.events) if options.events else None,
+        verbose=options.verbose,
+    )
+
+
+def _slots(options: argparse.Namespace) -> list[Slot]:
+    try:
+        return find_slots(options.num_proc, options.hosts, options.hostfile, os.environ)
+    except OSError as error:
+        raise UsageError(f"the host file cannot be read: {error}") from None
+
+
+def _shell(options: argparse.Namespace, start_timeout: float) -> RemoteShell:
+    """Returns what starts agents on other hosts."""
+    kind = options.start_agents
+    if kind == "auto":
+        named = options.num_proc is not None or options.hosts is not None or options.hostfile
+        allocation = None if named else find_allocation(os.environ)
+        by_slurm = allocation is not None and allocation.scheduler == SLURM
+        kind = "srun" if by_slurm and shutil.which("srun") else "ssh"
+    if kind == "srun":
+        return SrunOptions()
+    ssh = SshOptions(options.ssh_port, options.ssh_identity_file, start_timeout)
+    if options.agent_timeout:
+        # An ssh whose launcher is gone, and with it the network, ends by itself then.
+        ssh = dataclasses.replace(ssh, silence_seconds=options.agent_timeout + _SSH_LATER_SECONDS)
+    return ssh
+
+
+def _check_numbers(options: argparse.Namespace) -> None:
+    """Refuses numbers that mean nothing.
+
+    Raises:
+        UsageError: The message names the option.
+    """
+    if 0 < options.agent_timeout < _LEAST_AGENT_TIMEOUT:
+        raise UsageError(
+            f"--agent-timeout {options.agent_timeout:g}: it has to be 0 or at least "
+            f"{_LEAST_AGENT_TIMEOUT:g}, as signs of life come once a second"
+        )
+    above_zero = ("start_timeout", "output_max_mb")
+    not_below = ("stop_timeout", "agent_timeout", "output_keep")
+    for name in (*above_zero, *not_below):
+        value = getattr(options, name)
+        if value is None or value > 0 or (value == 0 and name in not_below):
+            continue
+        limit = "above 0" if name in above_zero else "0 or more"
+        raise UsageError(f"--{name.replace('_', '-')} {value:g}: it has to be {limit}")
+
+
+def printed_ranks(options: argparse.Namespace) -> set[int] | None:
+    """Returns the ranks whose output is printed; None: those of all.
+
+    Raises:
+        UsageError: --print-ranks has another form.
+    """
+    if options.print_ranks is None:
+        return None
+    try:
+        return parse_ranks(options.print_ranks)
+    except ValueError as error:
+        raise UsageError(f"--print-ranks {options.print_ranks}: {error}") from None
+
+
+def unused_hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> str:
+    """Returns a hint where -np alone keeps a job of a scheduler on one of its hosts; else "".
+
+    Args:
+        options: The parsed options.
+        environ: The environment of this process.
+    """
+    if options.num_proc is None or options.hosts is not None or options.hostfile:
+        return ""
+    try:
+        allocation = find_allocation(environ)
+    except UsageError:
+        return ""
+    if allocation is None or len(allocation.hosts) < 2:
+        return ""
+    return (
+        f"tfring run: -np {options.num_proc} starts all ranks on this host. Without -np they would "
+        f"be on the {len(allocation.hosts)} hosts of this {allocation.scheduler} job, "
+        f"{allocation.slots} in all"
+    )

@@ -1,0 +1,49 @@
+"""What a job of `tfring run` is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tfring.launcher.agents.host import AGENT_TIMEOUT_SECONDS
+from tfring.launcher.agents.shells import RemoteShell
+from tfring.launcher.hosts.placement import Slot
+from tfring.launcher.output.files import KEPT_FILES
+from tfring.security.secret import fresh_secret
+from tfring.ssh.options import SshOptions
+
+# After a signal to the launcher the ranks have so long to write a last checkpoint.
+STOP_SECONDS = 30.0
+BINDINGS = ("none", "core", "socket")
+SHELLS = ("auto", "ssh", "srun")
+
+
+def _fresh_job_id() -> str:
+    return fresh_secret()[:16]
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What to run, and how. Times are in seconds."""
+
+    slots: list[Slot]
+    argv: list[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    shell: RemoteShell = field(default_factory=SshOptions)  # starts agents on other hosts
+    interface: str | None = None
+    start_timeout: float = 60.0
+    stop_timeout: float = STOP_SECONDS
+    # After so long without a sign of life a host counts as gone, and for it the launcher; 0: never.
+    agent_timeout: float = AGENT_TIMEOUT_SECONDS
+    bind_to: str = "none"  # one of BINDINGS
+    output_folder: Path | None = None
+    output_max_mb: float = 0.0  # of one file of it; 0: no limit
+    output_keep: int = KEPT_FILES
+    exit_report: Path | None = None
+    events: Path | None = None
+    # What ranks on other hosts get besides `environment`; None: what sent_variables() chooses.
+    sent: Mapping[str, str] | None = None
+    verbose: bool = False
+    secret: str = field(default_factory=fresh_secret, repr=False)
+    job_id: str = field(default_factory=_fresh_job_id)

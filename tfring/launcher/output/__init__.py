@@ -1,0 +1,1 @@
+"""What becomes of the output of the ranks: on the terminal, and in files."""

@@ -1,0 +1,70 @@
+"""The signals that the launcher gets, and what they mean."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import TracebackType
+from typing import Any
+
+# These end the job: they are passed on, and the ranks have some time to end.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+# These are passed on and mean what the ranks take them for: schedulers warn with them (Slurm's
+# --signal, SGE's -notify), and SIGUSR1 has ranks show their stacks.
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGCONT)
+
+
+class SignalWatch:
+    """Has signals to this process wake its main thread through a pipe instead of acting.
+
+    A signal that is ignored (nohup) stays ignored. In another thread than the main one nothing is
+    changed, and the pipe stays empty. Used in a `with` statement by one thread.
+    """
+
+    def __init__(self) -> None:
+        self.fd = -1  # gives the numbers of the signals, a byte each
+        self._write = -1
+        self._handlers: dict[int, Any] = {}
+        self._wakeup = -1
+        self._main = threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> SignalWatch:
+        self.fd, self._write = os.pipe()
+        os.set_blocking(self.fd, False)
+        os.set_blocking(self._write, False)
+        if self._main:
+            self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            wanted = (*ENDING, *PASSED_ON, signal.SIGTSTP, signal.SIGCHLD)
+            for number in wanted:
+                if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
+                    self._handlers[number] = signal.signal(number, lambda *_: None)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        if self._main:
+            signal.set_wakeup_fd(self._wakeup)
+        os.close(self.fd)
+        os.close(self._write)
+
+    def read(self) -> list[int]:
+        """Returns the signals that have come."""
+        try:
+            return list(os.read(self.fd, 4096))
+        except BlockingIOError:
+            return []
+
+
+def signal_name(number: int) -> str:
+    """Returns ``SIGTERM`` for 15, and ``signal 40`` for a number without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,36 @@
+"""Why a worker of an elastic job cannot go on in its generation, or in the job."""
+
+from __future__ import annotations
+
+
+class Dismissed(Exception):
+    """This process has to leave the job.
+
+    Attributes:
+        code: What it exits with: 0 when the training is over, 75 when it was taken for dead or
+            nobody answers.
+        reason: Why.
+    """
+
+    def __init__(self, code: int, reason: str) -> None:
+        """Keeps code and reason."""
+        super().__init__(f"this worker has to leave the job with exit code {code}: {reason}")
+        self.code = code
+        self.reason = reason
+
+
+class GenerationEnded(Exception):
+    """The generation that was waited for has ended.
+
+    Attributes:
+        generation: Its number.
+    """
+
+    def __init__(self, generation: int) -> None:
+        """Keeps the number."""
+        super().__init__(f"generation {generation} ended before all its members were connected")
+        self.generation = generation
+
+
+class WaitCancelled(Exception):
+    """Whoever waited does not want to any more."""

@@ -1,0 +1,254 @@
+"""A store that one process serves to others over TCP."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import weakref
+from collections.abc import Sequence
+
+from tfring.config import read_settings
+from tfring.handshake.listener import bind
+from tfring.security.errors import SecretError
+from tfring.security.secret import expand, job_key
+from tfring.security.sources import given_secret, secret_of_this_user
+from tfring.store.errors import StoreConnectionError, StoreTimeoutError
+from tfring.store.store import (
+    DEFAULT_TIMEOUT,
+    Store,
+    as_bytes,
+    checked_timeout,
+    key_list,
+    missing_error,
+    pairs,
+)
+from tfring.store.table import Limits, check_key
+from tfring.store.tcp.connection import Connection, Server
+from tfring.store.tcp.messages import Op
+from tfring.store.tcp.server import ServerLimits, StoreServer
+from tfring.store.watch import Watch
+
+_BACKLOG = 1024
+DEFAULT_LEASE = 10.0
+DEFAULT_LOST_AFTER = 5.0
+
+
+class TCPStore(Store):
+    """A store that lives in the process of one of its users, or of a launcher.
+
+    All ends prove to each other to know a secret, and every message carries a proof that it comes
+    from the other end; nothing is encrypted. Without a secret (`secret`, TFRING_SECRET,
+    TFRING_SECRET_FILE) the store is for processes of this user on this host only.
+
+    A connection that breaks is made again; a request is then sent again and happens once. When the
+    server is gone for longer than `lost_after`, whatever waits gets a StoreConnectionError. What
+    is in the store ends with the server.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        is_server: bool = False,
+        world_size: int | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        secret: str | None = None,
+        lease: float = DEFAULT_LEASE,
+        lost_after: float = DEFAULT_LOST_AFTER,
+        bind_addr: str | None = None,
+        limits: ServerLimits | None = None,
+    ) -> None:
+        """Connects to the server; starts it first where it shall run.
+
+        Args:
+            host: Name or address of the server's host, as all users know it.
+            port: The server's port; with `is_server` 0 takes a free one, which `port` then says.
+            is_server: Whether this process runs the server, until close().
+            world_size: Wait until there have been so many clients, this one among them.
+            timeout: Seconds to wait for the server now, and that an operation waits by default.
+            secret: What all users of the store know, at least 16 characters; None: TFRING_SECRET.
+            lease: Seconds that ephemeral keys of this client stay when its connection is gone, at
+                most an hour.
+            lost_after: Seconds after which a server that cannot be reached any more is given up.
+            bind_addr: The address at which the server listens, "" for all; None: TFRING_BIND_ADDR,
+                else with a secret all, and without one the loopback interface.
+            limits: How much the server takes.
+
+        Raises:
+            SecretError: There is no secret, and `host` is not this one; or it is too short.
+            StoreConnectionError: The server could not be reached, or its address is taken.
+            StoreAuthError: A process listens there that does not know the secret.
+            StoreTimeoutError: The other clients did not come.
+            ValueError: A number of seconds is impossible.
+        """
+        super().__init__(timeout)
+        self._key = _key(host, port, secret)
+        self._server: StoreServer | None = None
+        if is_server:
+            self._server = _serve(host, port, self._key, bind_addr, limits)
+            port = self._server.address[1]
+        try:
+            self._connection = Connection(
+                Server(host, port, self._key, checked_timeout(lease), checked_timeout(lost_after)),
+                timeout,
+                world_size or 0,
+            )
+        except BaseException:
+            if self._server is not None:
+                self._server.close()
+            raise
+        self.host, self.port = host, port
+        # Where nobody closes the store: before the interpreter ends, or when it is forgotten.
+        self._finalizer = weakref.finalize(self, _close, self._connection, self._server)
+
+    def set(
+        self, key: str, value: bytes | str, *, ephemeral: bool = False, timeout: float | None = None
+    ) -> None:
+        """See `Store.set`."""
+        fields = (_name(key), as_bytes(value), b"1" if ephemeral else b"")
+        self._request(Op.SET, fields, timeout)
+
+    def multi_set(
+        self, keys: Sequence[str], values: Sequence[bytes | str], timeout: float | None = None
+    ) -> None:
+        """See `Store.multi_set`; all are sent before the first is answered."""
+        several = [(_name(key), as_bytes(value), b"") for key, value in pairs(keys, values)]
+        limit = self._limit(timeout)
+        if None in self._connection.request_all(Op.SET, several, limit):
+            raise self._silent(Op.SET, limit)
+
+    def get(self, key: str, timeout: float | None = None) -> bytes:
+        """See `Store.get`."""
+        limit = self._limit(timeout)
+        fields = self._connection.request(Op.GET, (_name(key),), limit)
+        if fields is None:
+            raise missing_error(self._where(), [key], limit)
+        return fields[0]
+
+    def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
+        """See `Store.wait`."""
+        limit, names = self._limit(timeout), key_list(keys)
+        fields = tuple(_name(key) for key in names)
+        if names and self._connection.request(Op.WAIT, fields, limit) is None:
+            raise missing_error(self._where(), self._missing(names), limit)
+
+    def check(self, keys: Sequence[str], timeout: float | None = None) -> bool:
+        """See `Store.check`."""
+        fields = tuple(_name(key) for key in key_list(keys))
+        return bool(self._request(Op.CHECK, fields, timeout)[0])
+
+    def add(self, key: str, amount: int, timeout: float | None = None) -> int:
+        """See `Store.add`."""
+        return int(self._request(Op.ADD, (_name(key), b"%d" % amount), timeout)[0])
+
+    def compare_set(
+        self, key: str, expected: bytes | str, desired: bytes | str, timeout: float | None = None
+    ) -> bytes:
+        """See `Store.compare_set`."""
+        fields = (_name(key), as_bytes(expected), as_bytes(desired))
+        return self._request(Op.COMPARE_SET, fields, timeout)[0]
+
+    def delete(self, key: str, timeout: float | None = None) -> bool:
+        """See `Store.delete`."""
+        return bool(self._request(Op.DELETE, (_name(key),), timeout)[0])
+
+    def num_keys(self, prefix: str = "", timeout: float | None = None) -> int:
+        """See `Store.num_keys`."""
+        return int(self._request(Op.NUM_KEYS, (prefix.encode(),), timeout)[0])
+
+    def watch(
+        self, prefix: str = "", *, exact: bool = False, timeout: float | None = None
+    ) -> Watch:
+        """See `Store.watch`."""
+        limit = self._limit(timeout)
+        watch = Watch(self._where(), prefix, exact, limit, closed=self._connection.end_watch)
+        fields = (prefix.encode(), b"1" if exact else b"")
+        if self._connection.request(Op.WATCH, fields, limit, watch) is None:
+            raise self._silent(Op.WATCH, limit)
+        return watch
+
+    def close(self) -> None:
+        """Ends the use of the store here; where the server runs, all users lose the store."""
+        self._finalizer()
+
+    def secret(self) -> str:
+        """See `Store.secret`."""
+        return expand(self._key, b"job of a store").hex()
+
+    def _where(self) -> str:
+        return f"the TCPStore at {self.host} port {self.port}"
+
+    def _request(
+        self, op: Op, fields: tuple[bytes, ...], timeout: float | None
+    ) -> tuple[bytes, ...]:
+        limit = self._limit(timeout)
+        answer = self._connection.request(op, fields, limit)
+        if answer is None:
+            raise self._silent(op, limit)
+        return answer
+
+    def _silent(self, op: Op, limit: float) -> StoreTimeoutError:
+        return StoreTimeoutError(
+            f"{self._where()} has not answered {op.name} within {limit:g} s, and it is not known "
+            "whether it has happened: its server is stopped or busy, or its host is cut off"
+        )
+
+    def _missing(self, names: list[str]) -> list[str]:
+        """Returns those keys that do not exist, all of them where the server does not answer."""
+        try:
+            return [name for name in names if not self.check([name], 1.0)] or names
+        except StoreTimeoutError:
+            return names
+
+
+def _close(connection: Connection, server: StoreServer | None) -> None:
+    connection.close()
+    if server is not None:
+        server.close()
+
+
+def _key(host: str, port: int, secret: str | None) -> bytes:
+    """Returns what both ends of a store prove to know."""
+    text = secret or given_secret(os.environ)
+    if text is None and not _only_loopback(host):
+        raise SecretError(
+            f"the TCPStore at {host} port {port} has no secret, and {host} is not the loopback "
+            "address: set TFRING_SECRET or TFRING_SECRET_FILE, the same for all its users, or "
+            'pass secret=; a store for this host alone is at "localhost"'
+        )
+    return job_key(text or secret_of_this_user(), "store")
+
+
+def _serve(
+    host: str,
+    port: int,
+    key: bytes,
+    bind_addr: str | None,
+    limits: ServerLimits | None,
+) -> StoreServer:
+    if bind_addr is None:
+        bind_addr = read_settings(os.environ).bind_addr
+    address = host if _only_loopback(host) else (bind_addr or "")
+    try:
+        return StoreServer(bind(address, port, _BACKLOG), key, limits)
+    except OSError as error:
+        raise StoreConnectionError(
+            f"the server of the TCPStore cannot listen at {address or 'all addresses'} port {port} "
+            f"({error}): choose another port, or 0 for a free one"
+        ) from None
+
+
+def _only_loopback(host: str) -> bool:
+    """Whether a host is this one, whoever asks, so that nobody else can connect."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _name(key: str) -> bytes:
+    check_key(key, Limits())
+    return key.encode()
