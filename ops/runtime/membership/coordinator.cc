@@ -24,8 +24,8 @@ std::string WorkerName(WorkerId worker, const Place& place) {
 
 }  // namespace
 
-Coordinator::Coordinator(CoordinatorOptions options)
-    : options_(std::move(options)), hosts_(options_.hosts) {}
+Coordinator::Coordinator(const CoordinatorOptions& options)
+    : options_(options), hosts_(options_.hosts) {}
 
 CoordinatorEffects Coordinator::Step(TimePoint now, CoordinatorEvents events) {
   now_ = now;

@@ -88,7 +88,7 @@ enum class Phase : uint8_t {
 // who is not known to be dead has stopped. One thread; lives as long as the job.
 class TFRING_EXPORT Coordinator {
  public:
-  explicit Coordinator(CoordinatorOptions options);
+  explicit Coordinator(const CoordinatorOptions& options);
 
   CoordinatorEffects Step(TimePoint now, CoordinatorEvents events);
 
