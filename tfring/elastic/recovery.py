@@ -196,10 +196,7 @@ def _failed_steps() -> tuple[int, int]:
 def present_job() -> Job:
     """Returns the job that this process is in."""
     process = world.elastic_process()
-    dismissed = None if process is None or process.record is None else process.link.dismissed
-    # A member's training is over, and the other members are still there. A worker that came too
-    # late to be one leaves instead of training alone.
-    if world.elastic_is_over() or (dismissed is not None and dismissed.code == 0):
+    if world.elastic_is_over():  # the other members are still there
         _log.warning(
             "elastic.run is called again after the training of this elastic job has ended: ranks "
             "no longer come and go, and a lost rank is an error. For more than one training that "

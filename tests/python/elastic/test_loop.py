@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import types
 from typing import Any
 
@@ -165,11 +166,13 @@ def test_a_job_that_is_not_elastic_goes_back_when_the_program_asks_for_it() -> N
     assert isinstance(loop.present_job(), StaticJob)
 
 
-@pytest.mark.parametrize("record, kind", [(None, ElasticJob), (object(), StaticJob)])
-def test_a_worker_that_was_never_a_member_does_not_train_alone(
-    monkeypatch: pytest.MonkeyPatch, record: object, kind: type
+@pytest.mark.parametrize("over, kind", [(False, ElasticJob), (True, StaticJob)])
+def test_a_worker_that_was_told_to_leave_does_not_train_alone(
+    monkeypatch: pytest.MonkeyPatch, over: bool, kind: type
 ) -> None:
+    """Be it a member or not yet one; only after elastic.run has ended the ranks stay together."""
     link = types.SimpleNamespace(dismissed=Dismissed(0, "the training is over"))
-    process = types.SimpleNamespace(link=link, record=record)
-    monkeypatch.setattr(world, "elastic_process", lambda: process)
+    process = types.SimpleNamespace(link=link, record=object(), over=over)
+    monkeypatch.setattr(world._state, "elastic", process)
+    monkeypatch.setattr(world._state, "pid", os.getpid())
     assert isinstance(loop.present_job(), kind)

@@ -212,7 +212,6 @@ def test_fit_with_five_changes_is_fit_with_none(start, tmp_path):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
-@pytest.mark.soak  # `iterations` is sometimes not the number of batches; the cause is not known
 @pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras")
 def test_horovods_way_with_keras_2(start, tmp_path):
     dice = random.Random(13)

@@ -21,6 +21,22 @@ class _StateCallback(Keras2Callback, keras.callbacks.Callback):  # type: ignore[
         """
         super().__init__()
         self.state = state
+        self._offset = 0  # batches of this epoch that were trained before
+        self._goes_on = False  # whether the next epoch is the one that `fit` goes on with
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self._goes_on = True
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self._offset = getattr(self.state, "batch", 0) if self._goes_on else 0
+        self._goes_on = False
+
+    def _is_over(self, batches: int, offset: int) -> bool:
+        """Whether the epoch is over after so many batches of this `fit`, and `offset` before."""
+        steps = (self.params or {}).get("steps")
+        return steps is not None and offset + batches >= steps
 
 
 class CommitStateCallback(_StateCallback):
@@ -28,7 +44,9 @@ class CommitStateCallback(_StateCallback):
 
     Put it last, so that a commit holds what the other callbacks have done. With 1 batch per commit
     nothing that was trained is lost, and in an elastic job the weights need not be copied (see
-    KerasState); with more the commits cost less where steps are short.
+    KerasState); with more the commits cost less where steps are short. In Keras 2 the last batch of
+    an epoch is committed with the end of the epoch: that `fit` cannot go on with an epoch of which
+    no batch is left.
     """
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
@@ -50,12 +68,14 @@ class CommitStateCallback(_StateCallback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        super().on_train_begin(logs)
         self.batches_remaining = self.batches_per_commit
         if hasattr(self.state, "commits_each_batch"):
             self.state.commits_each_batch(self.batches_per_commit == 1)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        super().on_epoch_begin(epoch, logs)
         self._seen = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -67,7 +87,8 @@ class CommitStateCallback(_StateCallback):
         done, self._seen = batch + 1 - self._seen, batch + 1
         self.state.mark_step(done)
         self.batches_remaining -= done
-        if self.batches_remaining <= 0:
+        last = detect.is_model(self.model) and self._is_over(self._seen, self._offset)
+        if self.batches_remaining <= 0 and not last:
             self._commit()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -77,6 +98,10 @@ class CommitStateCallback(_StateCallback):
     def _commit(self) -> None:
         self.batches_remaining = self.batches_per_commit
         self.state.commit()
+
+
+class _EndOfEpoch:
+    """Is true, and not the True by which another callback ends the training."""
 
 
 class UpdateBatchStateCallback(_StateCallback):
@@ -94,18 +119,7 @@ class UpdateBatchStateCallback(_StateCallback):
             state: A KerasState with the attribute `batch`.
         """
         super().__init__(state)
-        self._offset = 0  # batches of this epoch that were trained before
-        self._goes_on = False  # whether the next epoch is the one that `fit` goes on with
-        self._stopped = False  # whether this callback has ended the epoch
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
-        self._goes_on = True
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
-        self._offset = self.state.batch if self._goes_on else 0
-        self._goes_on = False
+        self._end_of_epoch = _EndOfEpoch()
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback.
@@ -113,26 +127,24 @@ class UpdateBatchStateCallback(_StateCallback):
         Raises:
             StopIteration: No batch is left of the epoch; Keras 3 takes it for the end of the epoch.
         """
-        if not detect.is_model(self.model) and self._is_over(batch):
+        if not detect.is_model(self.model) and self._cut_short(batch):
             raise StopIteration
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
         self.state.batch = self._offset + batch + 1
         # Keras 2 would take StopIteration for the end of all data.
-        if detect.is_model(self.model) and self._is_over(batch + 1):
-            self._stopped = not self.model.stop_training
-            self.model.stop_training = True
+        if detect.is_model(self.model) and self._cut_short(batch + 1):
+            self.model.stop_training = self.model.stop_training or self._end_of_epoch
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
         self.state.batch = 0
-        if self._stopped:
-            self._stopped = self.model.stop_training = False
+        if self.model.stop_training is self._end_of_epoch:
+            self.model.stop_training = False
 
-    def _is_over(self, batches: int) -> bool:
-        steps = (self.params or {}).get("steps")
-        return self._offset > 0 and steps is not None and self._offset + batches >= steps
+    def _cut_short(self, batches: int) -> bool:
+        return self._offset > 0 and self._is_over(batches, self._offset)
 
 
 class UpdateEpochStateCallback(_StateCallback):
