@@ -10,7 +10,8 @@ PYTHON ?= python3
 VENV ?= $(CURDIR)/.venv
 BUILD ?= $(CURDIR)/build
 JOBS ?= 2
-# Most of tests/python waits for jobs that it has started.
+# Most of tests/python waits for jobs that it has started. In the order of their names the files with
+# the longest tests do not come last.
 PYTEST_JOBS ?= 3
 RANKS ?= 1 2 3 4
 
@@ -67,8 +68,8 @@ test-cc: build ## C++ tests
 	ctest --test-dir "$(BUILD)" -j $(JOBS) --output-on-failure --timeout 300
 
 test-python: build ## Python tests of one process
-	$(PY) -m pytest -q -n $(PYTEST_JOBS) --dist loadfile --max-worker-restart 0 tests/python \
-	  -m "not wheel and not alone"
+	$(PY) -m pytest -q -n $(PYTEST_JOBS) --dist loadfile --no-loadscope-reorder \
+	  --max-worker-restart 0 tests/python -m "not wheel and not alone"
 	$(PY) -m pytest -q tests/python -m alone
 
 test-parallel: build ## Python tests under mpirun with 1, 2, 3 and 4 ranks (RANKS="2 3")
