@@ -64,8 +64,7 @@ class ElasticProcess:
         self._left = 0  # the last generation that the program has left by a shutdown
         self._ready = False
         self._failures = 0  # in a row; of the program's thread
-        # What the records of the bootstrap go through; of the thread that holds `_cancel`, or runs
-        # its actions.
+        # What the records of the bootstrap go through; of the program's thread.
         self._records: TCPStore | None = None
         self._store = self._connect()
         self.link = WorkerLink(
@@ -171,8 +170,10 @@ class ElasticProcess:
         cancel = self._cancel_of(record.generation)
         try:
             name = f"generation/{record.generation}-{record.nonce:016x}"
-            store = _RecordsStore(name, self._store_of_records())
-            with cancel.runs(self._close_records):
+            records = self._store_of_records()
+            store = _RecordsStore(name, records)
+            # The link's thread, which gives signs of life, waits for no goodbye of a server.
+            with cancel.runs(records.cut):
                 begin(self._identity(record), store, cancel)
             self.link.connected(record.generation)
             self.link.wait_go(record.generation)
@@ -193,6 +194,8 @@ class ElasticProcess:
         self._abandon(f"generation {record.generation} could not be formed")
         self.link.failed(record.generation)
         self.link.stopped(record.generation, self.position)
+        if self._cancel.is_set():
+            self._close_records()  # it was cut, most likely
 
     def _count_failure(self, record: Record, error: Exception) -> None:
         self._failures += 1

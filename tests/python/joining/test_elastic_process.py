@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from store_tools import LIMIT, SECRET, Wire
 
 pytest.importorskip("tfring._native")
 
@@ -17,7 +19,8 @@ from tfring.joining import elastic_process
 from tfring.joining.elastic_process import ElasticProcess
 from tfring.membership.errors import Dismissed, GenerationEnded
 from tfring.membership.records import Member, Position, Record
-from tfring.store import Store
+from tfring.store import Store, StoreConnectionError, TCPStore
+from tfring.store.tcp import connection
 
 WORKER = ElasticWorker(7, "localhost", 4000, "a", 2, True)
 
@@ -25,6 +28,9 @@ WORKER = ElasticWorker(7, "localhost", 4000, "a", 2, True)
 class MadeUpStore:
     def __init__(self, *where: Any) -> None:
         self.timeout, self.closed = 1.0, False
+
+    def cut(self) -> None:
+        pass
 
     def close(self) -> None:
         self.closed = True
@@ -169,3 +175,35 @@ def test_a_dismissal_ends_the_process(process: Any) -> None:
             leave()
         assert exited.value.code == 75
     assert not process.in_generation
+
+
+def test_the_link_s_thread_waits_for_no_silent_store(
+    process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has signs of life to give while a generation is given up."""
+    monkeypatch.setattr(connection, "_GOODBYE_SECONDS", 10 * LIMIT)
+    process.link.records = [record(1), record(2)]
+    with (
+        TCPStore("localhost", 0, is_server=True, secret=SECRET) as server,
+        Wire(server.port) as wire,
+    ):
+        monkeypatch.setattr(process, "_connect", lambda: TCPStore(*wire.address, secret=SECRET))
+
+        def uses(identity: Identity, store: Store, cancel: Cancel) -> None:
+            store.set("here", b"")
+
+        def waits(identity: Identity, store: Store, cancel: Cancel) -> None:
+            wire.lose_answers()
+            link = threading.Thread(target=process.link.on_abandon, args=(1,), daemon=True)
+            link.start()
+            with pytest.raises(StoreConnectionError):
+                store.get("never", LIMIT)
+            link.join(LIMIT)
+            assert not link.is_alive()
+            wire.cut()  # the next connection is heard again
+            raise BootstrapError("cancelled")
+
+        steps = [waits, uses]
+        process.join(lambda *given: steps.pop(0)(*given))
+        assert process.generation == 2
+        process._close_records()
