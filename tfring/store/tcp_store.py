@@ -173,7 +173,7 @@ class TCPStore(Store):
         self._finalizer()
 
     def cut(self) -> None:
-        """Ends whatever waits here, with a StoreConnectionError, and later calls; waits for nothing.
+        """Ends what waits here with a StoreConnectionError, and later calls; waits for nothing.
 
         For a thread that must not wait for a server that may be gone. close() has to follow. The
         server hears no goodbye: ephemeral keys of this client stay for its lease.

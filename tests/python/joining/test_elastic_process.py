@@ -183,10 +183,8 @@ def test_the_link_s_thread_waits_for_no_silent_store(
     """It has signs of life to give while a generation is given up."""
     monkeypatch.setattr(connection, "_GOODBYE_SECONDS", 10 * LIMIT)
     process.link.records = [record(1), record(2)]
-    with (
-        TCPStore("localhost", 0, is_server=True, secret=SECRET) as server,
-        Wire(server.port) as wire,
-    ):
+    server = TCPStore("localhost", 0, is_server=True, secret=SECRET)
+    with server, Wire(server.port) as wire:
         monkeypatch.setattr(process, "_connect", lambda: TCPStore(*wire.address, secret=SECRET))
 
         def uses(identity: Identity, store: Store, cancel: Cancel) -> None:
