@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -30,6 +31,8 @@ _MAY_PASS = (BootstrapError, StoreError, OSError)
 # So many generations in a row that could not be formed, although the coordinator had ended none of
 # them, are a fault that does not pass: another version on one host, say.
 _MOST_FAILURES = 3
+_ANSWER_SECONDS = 1.0
+_LOOK_SECONDS = 0.02
 
 Begin = Callable[[Identity, Store, Cancel], None]
 
@@ -85,6 +88,23 @@ class ElasticProcess:
     def left(self) -> bool:
         """Whether the program itself has left the last generation, by a shutdown."""
         return 0 < self.generation == self._left
+
+    def may_publish(self, generation: int) -> bool:
+        """Whether what was saved in a generation may appear: it is the present one, and we in it.
+
+        Waits a moment for the coordinator's answer, which a generation lacks at first.
+
+        Args:
+            generation: Its number.
+        """
+        until = time.monotonic() + _ANSWER_SECONDS
+        while generation == self.generation and self.in_generation:
+            if self.link.may_publish():
+                return True
+            if time.monotonic() >= until:
+                break
+            time.sleep(_LOOK_SECONDS)
+        return False
 
     def left_by_program(self) -> None:
         """The program has shut the runtime down. The coordinator hears nothing of it yet."""

@@ -46,6 +46,10 @@ class MadeUpLink:
         self.records: list[Record | Dismissed] = []
         self.goes: list[Exception | None] = []
         self.dismissed: Dismissed | None = None
+        self.answers: list[bool] = []
+
+    def may_publish(self) -> bool:
+        return self.answers.pop(0)
 
     def ready(self) -> None:
         self.heard.append("ready")
@@ -156,6 +160,27 @@ def test_a_generation_that_ended_before_it_was_begun(process: Any) -> None:
 
     process.join(begins(see, see))
     assert seen == [True, False] and process.generation == 3
+
+
+def test_what_an_older_generation_has_saved_does_not_appear(process: Any) -> None:
+    process.link.records = [record(2), record(3)]
+    process.join(begins(None))
+    process.link.answers = [False, False, True]  # the coordinator has not answered yet
+    assert process.may_publish(2) and process.link.answers == []
+    process.link.on_abandon(2)
+    assert not process.may_publish(2)
+    process.join(begins(None))
+    assert not process.may_publish(2)
+    process.link.answers = [True]
+    assert process.may_publish(3)
+
+
+def test_without_an_answer_nothing_appears(process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elastic_process, "_ANSWER_SECONDS", 0.0)
+    process.link.records = [record(1)]
+    process.join(begins(None))
+    process.link.answers = [False]
+    assert not process.may_publish(1)
 
 
 def test_another_error_leaves_and_is_told(process: Any) -> None:
