@@ -126,7 +126,8 @@ def _init_static(given: Given, job: Any, wanted: list[Any], store: Store | None)
     if membership.rank == 0:  # all ranks of a job have them
         for warning in settings.without_effect:
             _log.warning("%s", warning)
-    _start(membership, settings)
+    with contextlib.closing(membership):
+        _start(membership, settings)
     if membership.process_sets == 0:
         return
     try:
@@ -194,7 +195,7 @@ def _begin_generation(identity: Identity, store: Store, cancel: Cancel) -> None:
         )
         descriptors = [*membership.control_fds.values(), *membership.data_fds.values()]
         try:
-            with cancel.cuts(descriptors):
+            with contextlib.closing(membership), cancel.cuts(descriptors):
                 _start(membership, settings)
         except _native.core.CoreError as error:
             raise BootstrapError(f"the runtime could not start: {error}") from error
@@ -219,6 +220,8 @@ def _start(membership: Membership, settings: Settings) -> None:
             # The ranks of an elastic job wait for each other, and training waits for them.
             wait=_state.elastic is None,
         )
+    config = with_nccl(membership.runtime)
+    control_fds, data_fds = membership.release()
     try:
         _native.core.init(
             rank=membership.rank,
@@ -228,11 +231,11 @@ def _start(membership: Membership, settings: Settings) -> None:
             cross_rank=membership.cross_rank,
             cross_size=membership.cross_size,
             hosts=membership.hosts,
-            control_fds=membership.control_fds,
-            data_fds=membership.data_fds,
+            control_fds=control_fds,
+            data_fds=data_fds,
             local_pids=membership.local_pids,
             control_keys=membership.control_keys,
-            config=with_nccl(membership.runtime),
+            config=config,
             start_timeout=settings.start_timeout,
             record=record,
             nonce=membership.nonce,

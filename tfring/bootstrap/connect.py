@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import ipaddress
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -35,8 +36,8 @@ _log = logging.getLogger("tfring")
 class Membership:
     """One rank's membership in a job: its topology and connections, as the runtime needs them.
 
-    The descriptors and the MPI group belong to the owner of this object; the runtime takes the
-    descriptors over. `mpi_group` is None where MPI did not start the job. `process_sets` is the
+    The descriptors belong to this object, until release() or close(), and the MPI group to its
+    owner. `mpi_group` is None where MPI did not start the job. `process_sets` is the
     largest number of process sets that any rank gave to init, `last_process_set` the highest id
     that a process set has had on any of them. `control_keys` has the keys of the
     seals that we send to a peer and of those that we get from it; `key` is the generation's. `job`
@@ -67,6 +68,19 @@ class Membership:
     def nonce(self) -> int:
         """`job` as a number; frames of the runtime carry it, and those with another are refused."""
         return int(self.job, 16)
+
+    def release(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Returns the control and data descriptors by peer; the caller owns them from now on."""
+        taken = dict(self.control_fds), dict(self.data_fds)
+        self.control_fds.clear()
+        self.data_fds.clear()
+        return taken
+
+    def close(self) -> None:
+        """Closes the descriptors that were not released."""
+        for descriptors in self.release():
+            for descriptor in descriptors.values():
+                os.close(descriptor)
 
     def free_group(self) -> None:
         """Frees the MPI group, where there is one."""

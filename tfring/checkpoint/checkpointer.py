@@ -83,6 +83,7 @@ class Checkpointer:
         metadata: Mapping[str, Any] | None = None,
         metrics: Mapping[str, float] | None = None,
         copy: bool = True,
+        may_publish: Callable[[], bool] | None = None,
     ) -> str:
         """Copies the state and has it written; returns at once if `asynchronous`.
 
@@ -96,6 +97,8 @@ class Checkpointer:
             metadata: what else is to be kept: values that JSON can hold.
             metrics: numbers; that of `metric` decides which checkpoints are the best.
             copy: False if nobody changes the arrays after this call.
+            may_publish: says whether this checkpoint may still appear; is asked when `lease_check`
+                is. If not, nothing of it is left but a warning in the log, and saving goes on.
 
         Returns:
             The checkpoint's name.
@@ -115,6 +118,7 @@ class Checkpointer:
             arrays.copied(state, copy=copy),
             manifest.as_json(dict(metadata or {}), "metadata"),
             {name: float(value) for name, value in (metrics or {}).items()},
+            may_publish,
         )
         replaced = self._submit(draft)
         if replaced is not None:
@@ -211,8 +215,8 @@ class Checkpointer:
         return None
 
     def _write(self, draft: Draft) -> None:
-        self._files.publish(draft, self._lease_check)
-        self._files.clean(draft.generation, self._retention)
+        if self._files.publish(draft, self._lease_check):
+            self._files.clean(draft.generation, self._retention)
 
     def _close_at_exit(self) -> None:
         try:

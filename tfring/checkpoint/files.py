@@ -42,6 +42,7 @@ class Draft:
         state: what `arrays.copied` returned.
         metadata: values of JSON.
         metrics: numbers by which the best checkpoints are kept.
+        may_publish: says whether it may still appear; None: it may.
     """
 
     generation: int
@@ -49,6 +50,11 @@ class Draft:
     state: Mapping[str, Any]
     metadata: Mapping[str, Any]
     metrics: Mapping[str, float]
+    may_publish: Callable[[], bool] | None = None
+
+
+class _WithheldError(Exception):
+    """A draft may not be published any more."""
 
 
 class CheckpointFiles:
@@ -58,12 +64,15 @@ class CheckpointFiles:
         """Sets the folder, which need not exist."""
         self.folder = folder
 
-    def publish(self, draft: Draft, lease_check: Callable[[], bool] | None = None) -> None:
+    def publish(self, draft: Draft, lease_check: Callable[[], bool] | None = None) -> bool:
         """Writes a checkpoint: its arrays first, then, after the last checks, its manifest.
 
         Args:
             draft: what to write.
             lease_check: says whether this process may still publish.
+
+        Returns:
+            Whether it is published; not if the draft's `may_publish` is against it.
 
         Raises:
             FencedError: it may not, or a newer generation has published.
@@ -72,6 +81,8 @@ class CheckpointFiles:
         name = manifest.checkpoint_name(draft.generation, draft.step)
 
         def may_publish() -> None:
+            if draft.may_publish is not None and not draft.may_publish():
+                raise _WithheldError
             self._refuse_old(name, draft.generation)
             if lease_check is not None and not lease_check():
                 raise FencedError(
@@ -79,10 +90,10 @@ class CheckpointFiles:
                     "its lease, so a newer generation of the job may have taken over. It must end"
                 )
 
-        may_publish()  # before anything large is written
         data = manifest.new_data_file(name)
         parts: dict[str, manifest.Part] = {}
         try:
+            may_publish()  # before anything large is written
             self.folder.write(data, lambda file: parts.update(arrays.write(file, draft.state)))
             size = self.folder.size(data)
             info = CheckpointInfo(
@@ -91,6 +102,15 @@ class CheckpointFiles:
             )
             content = manifest.encode(info)
             self.folder.publish(manifest.manifest_file(name), content, may_publish)
+            return True
+        except _WithheldError:
+            self._remove_unless_published(name, data)
+            _log.warning(
+                "checkpoint %s is not published in %s: its generation of the job is over, or this "
+                "process may be taken for lost. The job goes on from an older one if it ends now",
+                *(name, self.folder),
+            )
+            return False
         except Exception:
             self._remove_unless_published(name, data)
             self._refuse_old(name, draft.generation)  # it has removed what this process wrote

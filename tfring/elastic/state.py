@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import cloudpickle
 
 from tfring import world
 from tfring.elastic.errors import HostsUpdatedInterrupt
 from tfring.elastic.messages import NO_UPDATE, REMOVED, HostMessages, strongest
 from tfring.elastic.progress import Progress, compare
+from tfring.exceptions import described
 from tfring.membership.records import Position
+from tfring.topology import is_initialized, rank
+
+_log = logging.getLogger("tfring")
 
 
 class State:
@@ -219,18 +226,20 @@ class ObjectState(State):
         self._any_root = "root_rank" in inspect.signature(bcast_object).parameters
         self._names = sorted(kwargs)
         self._saved_state: dict[str, Any] = {}
+        self._not_copied: set[str] = set()  # attributes that were warned of
         for name, value in kwargs.items():
             setattr(self, name, value)
         ObjectState.save(self)
 
     def save(self) -> None:
         """See `State.save`."""
-        self._saved_state = {name: _copy(_content(getattr(self, name))) for name in self._names}
+        contents = {name: _content(getattr(self, name)) for name in self._names}
+        self._saved_state = {name: self._copy(name, value) for name, value in contents.items()}
 
     def restore(self) -> None:
         """See `State.restore`."""
         for name, value in self._saved_state.items():
-            self._put(name, _copy(value))
+            self._put(name, self._copy(name, value))
 
     def sync(self) -> None:
         """Gives all ranks the state of the rank that has the most commits. A collective."""
@@ -251,10 +260,30 @@ class ObjectState(State):
         if self._names:
             mine = {name: _content(getattr(self, name)) for name in self._names}
             more = {"root_rank": root} if self._any_root else {}
-            received = self._bcast_object(mine, **more)
+            try:
+                received = self._bcast_object(mine, **more)
+            except Exception as error:
+                if is_initialized() and rank() == root:
+                    _name_unpicklable(mine, error)
+                raise
             if received is not mine:
                 for name, value in received.items():
                     self._put(name, value)
+
+    def _copy(self, name: str, value: Any) -> Any:
+        """Returns a copy; the object itself where it cannot be copied (a generator, a lock)."""
+        try:
+            return copy.deepcopy(value)
+        except Exception as error:  # a copy is made by code of the object's class
+            if name not in self._not_copied:
+                self._not_copied.add(name)
+                _log.warning(
+                    "%sattribute %r of an elastic state is a %s, which cannot be copied (%s): a "
+                    "commit does not keep it, and after a failure it is as it is then. Leave it "
+                    "out of the state, or give its class state_dict and load_state_dict",
+                    *(_who(), name, type(value).__name__, described(error)),
+                )
+            return value
 
     def _put(self, name: str, value: Any) -> None:
         present: Any = getattr(self, name, None)
@@ -277,9 +306,19 @@ def _content(value: Any) -> Any:
     return value.state_dict() if has_content(value) else value
 
 
-def _copy(value: Any) -> Any:
-    """Returns a copy; the object itself where it cannot be copied (a generator, a lock)."""
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # a copy is made by code of the object's class
-        return value
+def _name_unpicklable(values: Mapping[str, Any], error: Exception) -> None:
+    """Raises an error that names the first attribute that cannot be pickled, if there is one."""
+    for name, value in values.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception as reason:
+            raise TypeError(
+                f"{_who()}attribute {name!r} of an elastic state is a {type(value).__name__}, "
+                f"which cannot be sent to the other ranks ({described(reason)}). Leave it out of "
+                "the state, or give its class state_dict and load_state_dict that return and take "
+                "what can be pickled"
+            ) from error
+
+
+def _who() -> str:
+    return f"rank {rank()}: " if is_initialized() else ""

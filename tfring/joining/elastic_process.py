@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -30,6 +31,8 @@ _MAY_PASS = (BootstrapError, StoreError, OSError)
 # So many generations in a row that could not be formed, although the coordinator had ended none of
 # them, are a fault that does not pass: another version on one host, say.
 _MOST_FAILURES = 3
+_ANSWER_SECONDS = 1.0
+_LOOK_SECONDS = 0.02
 
 Begin = Callable[[Identity, Store, Cancel], None]
 
@@ -64,8 +67,7 @@ class ElasticProcess:
         self._left = 0  # the last generation that the program has left by a shutdown
         self._ready = False
         self._failures = 0  # in a row; of the program's thread
-        # What the records of the bootstrap go through; of the thread that holds `_cancel`, or runs
-        # its actions.
+        # What the records of the bootstrap go through; of the program's thread.
         self._records: TCPStore | None = None
         self._store = self._connect()
         self.link = WorkerLink(
@@ -86,6 +88,23 @@ class ElasticProcess:
     def left(self) -> bool:
         """Whether the program itself has left the last generation, by a shutdown."""
         return 0 < self.generation == self._left
+
+    def may_publish(self, generation: int) -> bool:
+        """Whether what was saved in a generation may appear: it is the present one, and we in it.
+
+        Waits a moment for the coordinator's answer, which a generation lacks at first.
+
+        Args:
+            generation: Its number.
+        """
+        until = time.monotonic() + _ANSWER_SECONDS
+        while generation == self.generation and self.in_generation:
+            if self.link.may_publish():
+                return True
+            if time.monotonic() >= until:
+                break
+            time.sleep(_LOOK_SECONDS)
+        return False
 
     def left_by_program(self) -> None:
         """The program has shut the runtime down. The coordinator hears nothing of it yet."""
@@ -171,8 +190,10 @@ class ElasticProcess:
         cancel = self._cancel_of(record.generation)
         try:
             name = f"generation/{record.generation}-{record.nonce:016x}"
-            store = _RecordsStore(name, self._store_of_records())
-            with cancel.runs(self._close_records):
+            records = self._store_of_records()
+            store = _RecordsStore(name, records)
+            # The link's thread, which gives signs of life, waits for no goodbye of a server.
+            with cancel.runs(records.cut):
                 begin(self._identity(record), store, cancel)
             self.link.connected(record.generation)
             self.link.wait_go(record.generation)
@@ -193,6 +214,8 @@ class ElasticProcess:
         self._abandon(f"generation {record.generation} could not be formed")
         self.link.failed(record.generation)
         self.link.stopped(record.generation, self.position)
+        if self._cancel.is_set():
+            self._close_records()  # it was cut, most likely
 
     def _count_failure(self, record: Record, error: Exception) -> None:
         self._failures += 1

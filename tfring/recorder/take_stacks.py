@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import ctypes
 import fcntl
@@ -10,6 +9,7 @@ import os
 import re
 import signal
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,11 +57,24 @@ def take_stacks(
         thread first; for a rank that cannot be asked a sentence that begins with "no stacks: " and
         says why.
     """
-    if not records:
-        return {}
-    with concurrent.futures.ThreadPoolExecutor(len(records)) as pool:
-        found = pool.map(lambda record: _of_rank(record, timeout, by_signal), records.values())
-        return dict(sorted(zip(records, found, strict=True)))
+    end = time.monotonic() + timeout
+    found = dict.fromkeys(sorted(records), f"{NO_STACKS}it could not be asked")
+
+    def ask(rank: int) -> None:
+        found[rank] = _of_rank(records[rank], end, by_signal)
+
+    # No pool of concurrent.futures: a job is also explained when the interpreter ends, and that
+    # takes no work then.
+    threads = [threading.Thread(target=ask, args=(rank,), daemon=True) for rank in found]
+    for thread, rank in zip(threads, found, strict=True):
+        try:
+            thread.start()
+        except RuntimeError:  # from Python 3.12 on not even a thread is started then
+            ask(rank)
+    for thread in threads:
+        if thread.ident is not None:
+            thread.join()
+    return found
 
 
 def describe_process(pid: int) -> str:
@@ -93,11 +106,11 @@ def waits_in_kernel(pid: int) -> str:
     return ""
 
 
-def _of_rank(record: Record, timeout: float, by_signal: bool) -> str:
-    end = time.monotonic() + timeout
+def _of_rank(record: Record, end: float, by_signal: bool) -> str:
     try:
         _check_runs(record)
-        found = _from_thread(record, timeout / 2 if by_signal else timeout)
+        left = max(0.001, end - time.monotonic())
+        found = _from_thread(record, left / 2 if by_signal else left)
         if not found and not by_signal:
             raise _CannotAskError(f"{KEEPS_LOCK}, or this host is very busy")
         return found or _from_handler(record, end)

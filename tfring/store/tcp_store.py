@@ -172,6 +172,14 @@ class TCPStore(Store):
         """Ends the use of the store here; where the server runs, all users lose the store."""
         self._finalizer()
 
+    def cut(self) -> None:
+        """Ends what waits here with a StoreConnectionError, and later calls; waits for nothing.
+
+        For a thread that must not wait for a server that may be gone. close() has to follow. The
+        server hears no goodbye: ephemeral keys of this client stay for its lease.
+        """
+        self._connection.cut()
+
     def secret(self) -> str:
         """See `Store.secret`."""
         return expand(self._key, b"job of a store").hex()

@@ -75,6 +75,18 @@ def test_a_function_that_sends_from_rank_0_only(rank: int, size: int) -> None:
     assert state.n == (5 if size == 1 else 0)
 
 
+def test_an_attribute_that_cannot_be_sent_is_named(rank: int, size: int) -> None:
+    """On the rank that was to send it; the others say which rank that is."""
+    feed = (number for number in range(3))
+    state: Any = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, batch=0, feed=feed)
+    wanted = "rank 0: attribute 'feed' of an elastic state is a generator, which cannot be sent"
+    with pytest.raises(
+        TypeError if rank == 0 else RuntimeError,
+        match=wanted if rank == 0 else "rank 0 could not pickle",
+    ):
+        sync(state)
+
+
 def test_a_change_that_one_rank_hears_of_interrupts_all(rank: int, size: int) -> None:
     state: Any = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, batch=0)
     sync(state)

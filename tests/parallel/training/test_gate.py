@@ -34,7 +34,8 @@ def elastic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class Net:
     """Two layers whose gradients are two buckets; a fault can be planted between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = _TIME_TO_UPDATE) -> None:
+        self._patience = patience
         self.first = tf.Variable(tf.ones([3, 4]))
         self.last = tf.Variable(tf.ones([4, 2]))
         self.fails = False
@@ -56,7 +57,7 @@ class Net:
         def wait_and_fail(value: Any) -> Any:
             if not self.fails:
                 return value
-            before, until = self.last.numpy(), time.monotonic() + _TIME_TO_UPDATE
+            before, until = self.last.numpy(), time.monotonic() + self._patience
             while np.array_equal(self.last.numpy(), before) and time.monotonic() < until:
                 time.sleep(0.001)
             raise ValueError("planted")
@@ -143,3 +144,21 @@ def test_a_step_is_done_whole_or_not_at_all(by: Any, eager: bool) -> None:
         step()
     hvd.assert_equal(net.variables)
     assert not np.array_equal(before[0], net.last.numpy())
+
+
+def test_without_the_gate_a_loop_of_ones_own_does_a_step_in_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the test above sees if the gate is missing: the fault comes when half is done."""
+    monkeypatch.setattr(topology, "_slot", None)
+    net = Net(patience=60.0)
+    one_step = tf.function(by_tape(net)[1])
+    x = tf.fill([2, 3], 1.0 + hvd.rank())
+    one_step(x)
+    last, first = net.last.numpy(), net.first.numpy()
+    net.fails = hvd.rank() == hvd.size() - 1
+    with pytest.raises((tf.errors.OpError, ValueError), match="planted"):
+        one_step(x)
+    np.testing.assert_array_equal(net.first.numpy(), first)
+    if net.fails:
+        assert not np.array_equal(net.last.numpy(), last)

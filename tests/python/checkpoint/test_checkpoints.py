@@ -360,6 +360,29 @@ def test_without_a_lease_nothing_is_published(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_checkpoint_that_may_not_appear_any_more_leaves_nothing_but_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its save is asked when its arrays lie there: it may have been queued for long."""
+    checkpoints, seen = Checkpointer(tmp_path), []
+
+    def may_publish() -> bool:
+        seen.append(sorted(path.suffix for path in tmp_path.iterdir()))
+        return len(seen) == 1
+
+    checkpoints.save(state(1), 1, may_publish=may_publish)
+    checkpoints.wait()
+    assert seen == [[], [".npz", ".tmp"]]  # the manifest has no name yet
+    assert list(tmp_path.iterdir()) == []
+    assert "g00000-s000000001 is not published" in caplog.text
+    checkpoints.save(state(2), 2, may_publish=lambda: True)
+    checkpoints.wait()
+    assert steps(checkpoints) == [2]
+    checkpoints.save(state(3), 3, may_publish=lambda: False)
+    checkpoints.close()
+    assert steps(checkpoints) == [2] and len(list(tmp_path.iterdir())) == 2
+
+
 def test_the_same_step_again_replaces_the_first_whole(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 1)
     checkpoints.save({"other": np.ones(2)}, 1)

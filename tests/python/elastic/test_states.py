@@ -37,6 +37,18 @@ def test_attributes_are_copied_and_come_back() -> None:
     assert state.lock is lock  # cannot be copied
 
 
+def test_what_cannot_be_copied_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    feed = iter(range(5))
+    assert next(feed) == 0
+    state: Any = ObjectState(broadcast, lambda: 0, feed=(i for i in feed), epoch=0)
+    assert next(state.feed) == 1
+    state.commit()
+    restore(state)
+    assert next(state.feed) == 2  # as the warning says
+    [line] = caplog.records
+    assert "attribute 'feed' of an elastic state is a generator, which cannot" in line.getMessage()
+
+
 def test_objects_with_a_content_of_their_own_stay_the_same_objects() -> None:
     cursor = DataCursor(100, fixed_global(10), seed=3, rank=0, size=1)
     cursor.begin()

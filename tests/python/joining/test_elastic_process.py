@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from store_tools import LIMIT, SECRET, Wire
 
 pytest.importorskip("tfring._native")
 
@@ -17,7 +19,8 @@ from tfring.joining import elastic_process
 from tfring.joining.elastic_process import ElasticProcess
 from tfring.membership.errors import Dismissed, GenerationEnded
 from tfring.membership.records import Member, Position, Record
-from tfring.store import Store
+from tfring.store import Store, StoreConnectionError, TCPStore
+from tfring.store.tcp import connection
 
 WORKER = ElasticWorker(7, "localhost", 4000, "a", 2, True)
 
@@ -25,6 +28,9 @@ WORKER = ElasticWorker(7, "localhost", 4000, "a", 2, True)
 class MadeUpStore:
     def __init__(self, *where: Any) -> None:
         self.timeout, self.closed = 1.0, False
+
+    def cut(self) -> None:
+        pass
 
     def close(self) -> None:
         self.closed = True
@@ -40,6 +46,10 @@ class MadeUpLink:
         self.records: list[Record | Dismissed] = []
         self.goes: list[Exception | None] = []
         self.dismissed: Dismissed | None = None
+        self.answers: list[bool] = []
+
+    def may_publish(self) -> bool:
+        return self.answers.pop(0)
 
     def ready(self) -> None:
         self.heard.append("ready")
@@ -152,6 +162,27 @@ def test_a_generation_that_ended_before_it_was_begun(process: Any) -> None:
     assert seen == [True, False] and process.generation == 3
 
 
+def test_what_an_older_generation_has_saved_does_not_appear(process: Any) -> None:
+    process.link.records = [record(2), record(3)]
+    process.join(begins(None))
+    process.link.answers = [False, False, True]  # the coordinator has not answered yet
+    assert process.may_publish(2) and process.link.answers == []
+    process.link.on_abandon(2)
+    assert not process.may_publish(2)
+    process.join(begins(None))
+    assert not process.may_publish(2)
+    process.link.answers = [True]
+    assert process.may_publish(3)
+
+
+def test_without_an_answer_nothing_appears(process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elastic_process, "_ANSWER_SECONDS", 0.0)
+    process.link.records = [record(1)]
+    process.join(begins(None))
+    process.link.answers = [False]
+    assert not process.may_publish(1)
+
+
 def test_another_error_leaves_and_is_told(process: Any) -> None:
     process.link.records = [record(1)]
     with pytest.raises(KeyboardInterrupt):
@@ -169,3 +200,33 @@ def test_a_dismissal_ends_the_process(process: Any) -> None:
             leave()
         assert exited.value.code == 75
     assert not process.in_generation
+
+
+def test_the_link_s_thread_waits_for_no_silent_store(
+    process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has signs of life to give while a generation is given up."""
+    monkeypatch.setattr(connection, "_GOODBYE_SECONDS", 10 * LIMIT)
+    process.link.records = [record(1), record(2)]
+    server = TCPStore("localhost", 0, is_server=True, secret=SECRET)
+    with server, Wire(server.port) as wire:
+        monkeypatch.setattr(process, "_connect", lambda: TCPStore(*wire.address, secret=SECRET))
+
+        def uses(identity: Identity, store: Store, cancel: Cancel) -> None:
+            store.set("here", b"")
+
+        def waits(identity: Identity, store: Store, cancel: Cancel) -> None:
+            wire.lose_answers()
+            link = threading.Thread(target=process.link.on_abandon, args=(1,), daemon=True)
+            link.start()
+            with pytest.raises(StoreConnectionError):
+                store.get("never", LIMIT)
+            link.join(LIMIT)
+            assert not link.is_alive()
+            wire.cut()  # the next connection is heard again
+            raise BootstrapError("cancelled")
+
+        steps = [waits, uses]
+        process.join(lambda *given: steps.pop(0)(*given))
+        assert process.generation == 2
+        process._close_records()

@@ -56,16 +56,18 @@ class FitCheckpoints:
             RuntimeError: An earlier checkpoint could not be written.
         """
         process = world.elastic_process()
+        now = 0 if process is None else process.generation
         training_state.save_checkpoint(
-            _Leased(self._checkpoints, process),  # type: ignore[arg-type]
+            self._checkpoints,
             state.model,
             step=state.trained,
             epoch=state.epoch,
             batch=state.batch,
-            generation=state.first_generation + (0 if process is None else process.generation),
+            generation=state.first_generation + now,
             cursor=state.data,
             values={_EPOCHS: state.epochs.as_json()},
             metrics={k: float(v) for k, v in (logs or {}).items() if np.ndim(v) == 0},
+            may_publish=None if process is None else lambda: process.may_publish(now),
         )
 
     def publish(self) -> None:
@@ -75,20 +77,3 @@ class FitCheckpoints:
             RuntimeError: It could not be written.
         """
         training_state.publish(self._checkpoints)
-
-
-class _Leased:
-    """A Checkpointer that writes nothing while the coordinator may take this process for lost."""
-
-    def __init__(self, checkpoints: Checkpointer, process: Any) -> None:
-        self._checkpoints, self._process = checkpoints, process
-
-    def __str__(self) -> str:
-        return str(self._checkpoints)
-
-    def raise_failure(self) -> None:
-        self._checkpoints.raise_failure()
-
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        if self._process is None or self._process.link.may_publish():
-            self._checkpoints.save(*args, **kwargs)

@@ -96,6 +96,7 @@ class Connection:
         self._calls = Calls(lambda: os.eventfd_write(self._wake, 1))
         self._places = threading.BoundedSemaphore(_MOST_CALLS)
         self._closed = False
+        self._ends = threading.Lock()  # guards _closed being set, and _wake against its end
         self._connected = True
         try:
             channel = self._first_channel(timeout, clients)
@@ -174,18 +175,30 @@ class Connection:
 
     def close(self) -> None:
         """Says goodbye and closes the connection; whatever waits gets a StoreConnectionError."""
-        if self._closed or self._pid != os.getpid():
+        if self._pid != os.getpid():
             return
-        if self._connected:
+        if self._connected and not self._closed:
             with contextlib.suppress(StoreError):
                 self.request(Op.GOODBYE, (), _GOODBYE_SECONDS)
-        self._closed = True
-        error = StoreConnectionError(f"{self._server.describe()} was closed here: make a new one")
-        self._calls.fail(error, final=True)
-        os.eventfd_write(self._wake, 1)
+        self.cut()
         if threading.current_thread() is not self._thread:
             self._thread.join()
-            os.close(self._wake)
+            with self._ends:
+                if self._wake >= 0:
+                    os.close(self._wake)
+                self._wake = -1
+
+    def cut(self) -> None:
+        """Ends what waits as close() does, which is to follow, but waits for nothing itself."""
+        with self._ends:
+            if self._closed or self._pid != os.getpid():
+                return
+            self._closed = True
+        error = StoreConnectionError(f"{self._server.describe()} was closed here: make a new one")
+        self._calls.fail(error, final=True)
+        with self._ends:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     # All below runs in the thread, but for the first connection.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfring import topology
@@ -54,6 +54,7 @@ def save_checkpoint(
     values: Mapping[str, Any] | None = None,
     metrics: Mapping[str, float] | None = None,
     local_variables: Sequence[Any] = (),
+    may_publish: Callable[[], bool] | None = None,
 ) -> None:
     """Saves weights, optimizers and the position of training; a collective of all ranks.
 
@@ -73,6 +74,7 @@ def save_checkpoint(
         values: more to keep: values that JSON can hold. Those of rank 0 count.
         metrics: by which the best checkpoints are kept.
         local_variables: variables of the model that are a rank's own; they are left out.
+        may_publish: as in `Checkpointer.save`.
 
     Raises:
         RuntimeError: A rank cannot save, or an earlier checkpoint could not be written; on every
@@ -96,7 +98,8 @@ def save_checkpoint(
         "values": dict(values or {}),
     }
     metadata, arrays = {_TRAINING: training}, contents.arrays()
-    checkpoints.save(arrays, step, generation, metadata=metadata, metrics=metrics, copy=False)
+    more: dict[str, Any] = {"metadata": metadata, "metrics": metrics, "may_publish": may_publish}
+    checkpoints.save(arrays, step, generation, copy=False, **more)
 
 
 def restore_checkpoint(

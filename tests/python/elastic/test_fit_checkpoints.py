@@ -1,0 +1,50 @@
+"""Whether a checkpoint of `fit` may appear is asked for the generation that saved it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from tfring import world
+from tfring.checkpoint import Checkpointer
+from tfring.keras.callbacks.checkpoints import training_state
+from tfring.keras.elastic.checkpoints import FitCheckpoints
+from tfring.keras.elastic.fit_state import Epochs
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_the_generation_that_saved_is_asked_for(
+    allowed: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def may_publish(generation: int) -> bool:
+        process.generation = 4  # the next one begins meanwhile
+        asked.append(generation)
+        return allowed
+
+    def save(checkpoints: Any, model: Any, **more: Any) -> None:
+        wanted = {name: more[name] for name in ("step", "generation", "may_publish")}
+        checkpoints.save({"w": np.ones(2)}, **wanted)
+
+    process = SimpleNamespace(generation=3, may_publish=may_publish)
+    monkeypatch.setattr(world, "elastic_process", lambda: process)
+    monkeypatch.setattr(training_state, "save_checkpoint", save)
+    state: Any = SimpleNamespace(
+        model=None,
+        data=None,
+        trained=5,
+        epoch=1,
+        batch=2,
+        first_generation=10,
+        epochs=Epochs(),
+    )
+    checkpoints = Checkpointer(tmp_path, asynchronous=False)
+    FitCheckpoints(checkpoints).save(state)
+    assert asked == [3] * (2 if allowed else 1)
+    assert [info.order for info in checkpoints.all()] == ([(13, 5)] if allowed else [])
