@@ -19,6 +19,7 @@ PARENT = "TFRING_PARENT"
 # of this process on its host, which it has for life.
 _kept: dict[str, int] = {}
 _slot: int | None = None
+_waits = False  # whether we are a job of our own only until the others take us into theirs
 
 _NUMBERS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 
@@ -47,6 +48,21 @@ def set_local_rank(slot: int) -> None:
     """
     global _slot
     _slot = slot
+
+
+def set_waiting(waits: bool) -> None:
+    """Says whether this process, in a job of its own, will be taken into the elastic job.
+
+    Args:
+        waits: If not, `rank` and `size` say what it is there.
+    """
+    global _waits
+    _waits = waits
+
+
+def waiting() -> bool:
+    """Whether this process is in a job of its own until others take it into theirs."""
+    return _waits and is_initialized()
 
 
 def announce(*, keep: bool = False) -> None:

@@ -155,6 +155,7 @@ def _init_elastic(worker: ElasticWorker, given: Given, wanted: list[Any]) -> Non
         if not worker.first or _state.elastic.record is not None:
             alone = Identity("an elastic job before we join it", 0, 1, Rendezvous.NONE)
             _start(connect_job(alone, settings, os.environ), settings)
+            topology.set_waiting(_state.elastic.record is None)
             return
     try:
         join_generation()
@@ -197,6 +198,7 @@ def _begin_generation(identity: Identity, store: Store, cancel: Cancel) -> None:
         try:
             with contextlib.closing(membership), cancel.cuts(descriptors):
                 _start(membership, settings)
+                topology.set_waiting(False)
         except _native.core.CoreError as error:
             raise BootstrapError(f"the runtime could not start: {error}") from error
 

@@ -53,7 +53,7 @@ ARROWS: dict[str, set[str]] = {
     "training": {"_native", "topology", "process_sets", "ops", "collectives"},
     "sharding": {"topology", "collectives"},
     "comparison": {"_native", "exceptions", "topology", "collectives"},
-    "compat": {"config", "_native", "gpu", "bootstrap", "collectives"},
+    "compat": {"config", "_native", "gpu", "bootstrap", "topology", "collectives"},
     "data": {"_native", "exceptions", "topology", "compat"},
     "elastic": {
         *("_native", "exceptions", "membership", "joining", "topology", "world", "ops"),

@@ -28,6 +28,8 @@ SHIM_FOLDER = Path(__file__).resolve().parent / "import_path"
 # The release of Horovod whose names the shim has; scripts compare it.
 HOROVOD_VERSION = "0.28.1"
 
+_HAVE_RANK = {"tfring", "tfring.keras", "tfring.keras.horovod_keras"}
+
 # By the module below `horovod`: the module of tfring whose names it has; None: just a package.
 _MODULES: dict[str, str | None] = {
     "common": None,
@@ -52,6 +54,10 @@ _MODULES: dict[str, str | None] = {
     "tensorflow.mpi_ops": "tfring",
     "tensorflow.sync_batch_norm": "tfring",
 }
+
+# Names that do not come from those modules, and the modules that have them.
+_LIKELY = {"rank": "tfring.compat.likely", "size": "tfring.compat.likely"}
+_WITH_RANK = {name for name, target in _MODULES.items() if target in _HAVE_RANK}
 
 # Modules that cannot be imported, and what to do instead.
 _SERVICE = "the data service is not there yet: shard a tf.data.Dataset by rank()"
@@ -188,4 +194,6 @@ class _Loader(importlib.abc.InspectLoader):
         module.__doc__ = f"{module.__name__}: {target or 'a package'} under Horovod's name."
         if target is not None:
             names = vars(module)
-            names["__getattr__"], names["__dir__"], names["__all__"] = reexport(target)
+            names["__getattr__"], names["__dir__"], names["__all__"] = reexport(
+                target, instead=_LIKELY if name in _WITH_RANK else None
+            )

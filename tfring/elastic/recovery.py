@@ -109,6 +109,8 @@ class ElasticJob:
     def sync(self, state: State) -> None:
         """See `Job.sync`."""
         self._before = _failed_steps()
+        if self._process.generation > 1:
+            _end_reset()
         states.sync(state)
         self._process.position = states.position_of(state)
         self._process.link.synced(self._process.generation, self._process.position)
@@ -180,6 +182,15 @@ class ElasticJob:
         lost, record = _health()["lost"], self._process.record
         known = record is not None and lost and lost[0] < len(record.members)
         return record.members[lost[0]].worker if record is not None and known else 0
+
+
+def _end_reset() -> None:
+    """Waits until all ranks are through their reset callbacks. A collective.
+
+    Horovod's scripts train a batch there, and a rank that has just joined has no callbacks to call:
+    as one that has joined (`tfring.join`) it stays out of what the others call meanwhile.
+    """
+    _native.core.join(name="tfring.elastic.end_reset")
 
 
 def _health() -> dict[str, Any]:

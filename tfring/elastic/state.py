@@ -20,6 +20,8 @@ from tfring.topology import is_initialized, rank
 
 _log = logging.getLogger("tfring")
 
+_OURS = __name__.partition(".")[0] + "."
+
 
 class State:
     """What a training consists of. `elastic.run` restores it after a failure and syncs it then.
@@ -45,7 +47,7 @@ class State:
         """Adds functions that are called when the number of ranks has changed.
 
         They run before `sync`, with the new size, on the ranks that were there before: not on those
-        that have just joined, so they may call no collective.
+        that have just joined, which stay out of the collectives that they call.
 
         Args:
             callbacks: Functions without arguments.
@@ -151,8 +153,12 @@ class State:
 
         Args:
             send: Sends the state of a rank to all. A collective.
-            root: Whose state is sent; None: of the rank that is ahead.
+            root: Whose state is sent; None: of the rank that is ahead, or of rank 0 where the
+                class is the program's own and so is its `sync`: what that sends besides is most
+                likely rank 0's, as with Horovod, and belongs to one step with what is sent here.
         """
+        if root is None and not type(self).sync.__module__.startswith(_OURS):
+            root = 0
         ahead = compare(self._progress, self._describe(), root)
         if ahead.behind:
             send(ahead.root)

@@ -106,15 +106,16 @@ void Coordinator::Close(uint64_t random) {
   DismissLeavers();
   JudgeSuspects();
   const std::vector<WorkerId> members = NextMembers();
-  if (!EnoughFor(members.size())) return;
-  if (number_ != 0 && (failed_ || options_.count_changes)) {
-    if (ResetsLeft() == 0) {
-      EndJob(1, "the limit of " + std::to_string(options_.reset_limit) +
-                    " resets is used up: raise --reset-limit, or see above why workers end");
-      return;
-    }
-    resets_.push_back(now_);
+  const bool counts = number_ != 0 && (failed_ || options_.count_changes);
+  // With a window there may be resets again by the time there are enough workers.
+  const bool over = counts && ResetsLeft() == 0;
+  if (!(over && options_.reset_window == 0) && !EnoughFor(members.size())) return;
+  if (over) {
+    EndJob(1, "the limit of " + std::to_string(options_.reset_limit) +
+                  " resets is used up: raise --reset-limit, or see above why workers end");
+    return;
   }
+  if (counts) resets_.push_back(now_);
   Propose(members, random);
 }
 

@@ -192,6 +192,15 @@ TEST(AtTheLimitOfResetsJoinersWaitAndAFailureEndsTheJob) {
   EXPECT_TRUE(job.workers.at(4).exit == 1 && job.workers.at(5).exit == 1);
 }
 
+TEST(AtTheLimitOfResetsAFailureThatLeavesTooFewEndsTheJobAtOnce) {
+  CoordinatorOptions options = JobOf(1);
+  options.reset_limit = 0;
+  SmallJob job = RunningJob(options, 1);
+  job.End(1, 137);
+  ASSERT_TRUE(job.end.has_value());
+  EXPECT_CONTAINS(job.end->reason, "the limit of 0 resets is used up");
+}
+
 TEST(ResetsAreCountedInTheirWindow) {
   CoordinatorOptions options = JobOf(6);
   options.reset_limit = 1;

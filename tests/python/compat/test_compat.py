@@ -7,6 +7,8 @@ import sys
 import launcher_tools as tools
 import pytest
 
+from tfring import topology
+from tfring.compat import likely
 from tfring.compat.shim import search_path
 
 needs_tf_keras = pytest.mark.skipif(
@@ -16,6 +18,17 @@ needs_tf_keras = pytest.mark.skipif(
 
 def _compat(*words):
     return tools.run_python("-m", "tfring.compat", *map(str, words))
+
+
+def test_rank_of_a_process_that_an_elastic_job_has_not_taken_in_yet(monkeypatch):
+    """Scripts ask for it in order to leave files to rank 0."""
+    monkeypatch.setattr(topology, "waiting", lambda: True)
+    monkeypatch.setenv("HOROVOD_RANK", "2")
+    monkeypatch.setenv("HOROVOD_SIZE", "3")
+    assert (likely.rank(), likely.size()) == (2, 3)
+    monkeypatch.delenv("HOROVOD_RANK")
+    monkeypatch.delenv("HOROVOD_SIZE")
+    assert (likely.rank(), likely.size()) == (0, 1)
 
 
 def test_names_and_modules(tmp_path, monkeypatch):

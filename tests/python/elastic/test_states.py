@@ -12,6 +12,7 @@ pytest.importorskip("tfring._native")
 
 from tfring.data import DataCursor, fixed_global
 from tfring.elastic.errors import HostsUpdatedInterrupt
+from tfring.elastic.progress import Ahead, Progress
 from tfring.elastic.state import ObjectState, State, finish, position_of, restore, sync
 
 
@@ -103,6 +104,26 @@ def test_changes_of_hosts_interrupt_once() -> None:
     state.restore()
     assert state.batch == 7
     assert state._host_messages.empty() and state._host_messages.qsize() == 0
+
+
+def test_what_a_class_of_the_users_sends_besides_is_of_the_same_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    roots: list[int | None] = []
+
+    def compare(progress: Progress, parts: object, root: int | None = None) -> Ahead:
+        roots.append(root)
+        return Ahead(0, False, progress)
+
+    monkeypatch.setattr("tfring.elastic.state.compare", compare)
+
+    class WithTable(ObjectState):
+        def sync(self) -> None:
+            super().sync()  # and sends a table from rank 0
+
+    ObjectState(broadcast, lambda: 0).sync()
+    WithTable(broadcast, lambda: 0).sync()
+    assert roots == [None, 0]
 
 
 def test_reset_callbacks_are_called_in_order() -> None:

@@ -58,8 +58,11 @@ NUMBERS = """
             time.sleep(0.02)
         return state.step
 
+    def reset():
+        say("reset", callers=float(core.allreduce(np.ones(1), name="reset", op=1)[0]))
+
     state = ObjectState(broadcast, hvd.rank, step=0, history=7)
-    state.register_reset_callbacks([lambda: say("reset")])
+    state.register_reset_callbacks([reset])
     steps = train(state)
     again = run(lambda state: core.allreduce(np.array([state.step]), name="again", op=3)[0])
     assert asked("once") or again(state) == steps  # another training, if all are still there
@@ -249,7 +252,10 @@ def test_ranks_are_killed_and_others_take_their_places(start, tmp_path):
         assert sorted(slots[worker] for worker in workers) == [0, 1, 2]
         # One reset for each change: three of them made the job smaller, three larger.
         for worker in survivors:
-            assert len(job.lines("reset", worker=worker)) == 6
+            resets = job.lines("reset", worker=worker)
+            assert [one["size"] for one in resets] == [2, 3] * 3
+            # Who has just joined takes no part in what the callbacks of the others call.
+            assert {one["callers"] for one in resets} == {2.0}
     assert not any(alive(pid) for pid in job.pids.values())
 
 

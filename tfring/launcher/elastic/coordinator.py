@@ -76,7 +76,7 @@ class Service:
     def __init__(
         self, store: Store, elastic: ElasticOptions, start_timeout: float, orders: OrderSink
     ) -> None:
-        self._np = elastic.np
+        self._np, self._max_np = elastic.np, elastic.max_np
         self._orders = orders
         self._first: set[int] = set()  # workers for the first generation that have not ended
         self._seen = 0  # the last generation that was told
@@ -113,7 +113,8 @@ class Service:
         first = begins and len(self._first) < self._np
         if first:
             self._first.add(worker)
-        size = self._np if begins else len(status["members"]) + 1
+        there = self._np if begins else len(status["members"])
+        size = self._np if first else min(there + 1, self._max_np)
         self._orders.put(StartWorker(worker, host, slot, first, size))
 
     def _note(self, text: str) -> None:

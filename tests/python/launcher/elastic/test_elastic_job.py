@@ -19,6 +19,9 @@ def test_a_killed_worker_is_replaced_and_no_step_is_lost(tmp_path):
     with ElasticRun(tmp_path, *options) as job:
         assert job.trains(lambda m: len(m) == 3) == [1, 2, 3]
         pids = {worker: job.pid(worker) for worker in (1, 2, 3)}
+        job.wait(
+            lambda: {one["worker"] for one in job.said if one["event"] == "train"} == {1, 2, 3}
+        )
         job.kill(1)
         # The survivors are the same processes, in the same order; the oldest is rank 0.
         assert job.trains(lambda m: 4 in m) in ([2, 3, 4],)
