@@ -96,7 +96,7 @@ class CoordinatorService:
         self._thread.start()
 
     def set_hosts(self, hosts: Sequence[tuple[str, int]]) -> None:
-        """Says which hosts there are now. Workers on all others leave.
+        """Says which hosts there are now. Workers on all others leave when others have their state.
 
         Args:
             hosts: Each host with its number of slots; workers are started on the first ones first.

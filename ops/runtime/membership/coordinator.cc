@@ -22,6 +22,21 @@ std::string WorkerName(WorkerId worker, const Place& place) {
          std::to_string(place.second) + ")";
 }
 
+// A cause without its numbers, which differ between ranks and attempts: "rank 3: at 0x7f3a" and
+// "rank 12: at 0x55d0" are the same.
+std::string WithoutNumbers(const std::string& cause) {
+  std::string text;
+  bool in_number = false;
+  for (const char c : cause) {
+    const bool digit = c >= '0' && c <= '9';
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    if (digit && !in_number) text += '#';
+    in_number = digit || (in_number && letter);
+    if (!in_number) text += c;
+  }
+  return text;
+}
+
 }  // namespace
 
 Coordinator::Coordinator(const CoordinatorOptions& options)
@@ -34,6 +49,7 @@ CoordinatorEffects Coordinator::Step(TimePoint now, CoordinatorEvents events) {
     first_step_ = now;
   } else if (now - next_tick_ > kPause) {
     Forgive(now - next_tick_);
+    next_tick_ = After(now, kTick);  // what came meanwhile is read first
   }
   if (events.hosts) SetHosts(std::move(*events.hosts));
   for (const ProcessEnd& end : events.ends) OnEnd(end);
@@ -78,9 +94,10 @@ void Coordinator::OnEnd(const ProcessEnd& end) {
     // A worker that fails has not reported its last commits, and a new one perhaps none: it has got
     // at least to where its generation began. That is further back if all were lost.
     const Position at = std::max(record_.position, process.last.position);
-    const bool same = end.cause == last_cause_ && !(last_cause_at_ < at);
+    std::string cause = WithoutNumbers(end.cause);
+    const bool same = cause == last_cause_ && !(last_cause_at_ < at);
     same_causes_ = same ? same_causes_ + 1 : 1;
-    last_cause_ = end.cause;
+    last_cause_ = std::move(cause);
     if (!same) last_cause_at_ = at;
     if (same_causes_ >= options_.same_error_limit) {
       EndJob(1, "the same error came " + std::to_string(same_causes_) + " times at " +
@@ -219,7 +236,7 @@ void Coordinator::Expire() {
 }
 
 void Coordinator::CheckLimits() {
-  if (processes_.empty() && hosts_.AllBarred()) {
+  if (!AnyStays() && hosts_.AllBarred()) {
     EndJob(1,
            "a worker has failed on every host, and each is barred after its first failure: see "
            "above why workers end");
@@ -270,6 +287,7 @@ void Coordinator::Remove(WorkerId worker) {
   ending_[worker] = {processes_.at(worker).place, now_};
   processes_.erase(worker);
   over_.insert(worker);
+  if (worker == kept_) kept_ = kNobody;
 }
 
 void Coordinator::Tell(WorkerId worker, Command command) {

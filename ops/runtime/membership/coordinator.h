@@ -105,7 +105,7 @@ class TFRING_EXPORT Coordinator {
     TimePoint heard = 0;   // or started, before it has registered
     TimePoint told = 0;    // when something was last said to it, but for answers
     bool registered = false;
-    bool leaving = false;
+    bool leaving = false;  // has to, or wants to (last.leaving)
     Report last;
     std::string listener;
   };
@@ -136,13 +136,18 @@ class TFRING_EXPORT Coordinator {
   void Advance(uint64_t random);
   void StartRound(const std::string& why, bool failed);
   void SendEnds();
+  static bool IsReady(const Process& process);
+  size_t CountReady(size_t most) const;
+  bool AnyStays() const;
   bool AllStopped() const;
   bool AllConnected() const;
   bool AllDone() const;
-  bool DismissLeavers();
+  void KeepState();
+  WorkerId AheadOfAllThatStay() const;
+  void DismissLeavers();
   void Close(uint64_t random);
   void JudgeSuspects();
-  bool EnoughFor(size_t count);
+  bool EnoughReady();
   std::vector<WorkerId> NextMembers() const;
   void Propose(const std::vector<WorkerId>& members, uint64_t random);
   int ResetsLeft();
@@ -165,6 +170,7 @@ class TFRING_EXPORT Coordinator {
 
   Generation number_ = 0;  // the last that was used
   Record record_;
+  WorkerId kept_ = kNobody;        // a member that leaves once another has its state
   Generation judged_ = 0;          // the last of which suspects were looked at
   std::set<WorkerId> member_ids_;  // of record_
   bool ran_ = false;               // a generation has trained
@@ -178,7 +184,7 @@ class TFRING_EXPORT Coordinator {
   int64_t best_step_ = 0;      // kRunning: of all members
   TimePoint advanced_at_ = 0;  // kRunning: when it last grew
   std::deque<TimePoint> resets_;
-  std::string last_cause_;
+  std::string last_cause_;  // without its numbers
   Position last_cause_at_;
   int same_causes_ = 0;
   CoordinatorEffects::End over_with_;  // kOver

@@ -53,6 +53,30 @@ void Coordinator::SendEnds() {
   }
 }
 
+// Can be a member of the next generation, and has no reason to leave it.
+bool Coordinator::IsReady(const Process& process) {
+  const WorkerState state = process.last.state;
+  return process.registered && !process.leaving &&
+         (state == WorkerState::kParked || state == WorkerState::kBroken);
+}
+
+// Of the `most` that came first, in the order in which they were started.
+size_t Coordinator::CountReady(size_t most) const {
+  size_t ready = 0;
+  for (const auto& [id, process] : processes_) {
+    if (process.leaving) continue;
+    if (most-- == 0) break;
+    ready += IsReady(process) ? 1 : 0;
+  }
+  return ready;
+}
+
+// Whether there is a process, ready or not, that need not leave.
+bool Coordinator::AnyStays() const {
+  return std::any_of(processes_.begin(), processes_.end(),
+                     [](const auto& entry) { return !entry.second.leaving; });
+}
+
 bool Coordinator::AllStopped() const {
   return std::all_of(member_ids_.begin(), member_ids_.end(), [&](WorkerId member) {
     const auto found = processes_.find(member);
@@ -83,18 +107,57 @@ bool Coordinator::AllDone() const {
   return any;
 }
 
+// The first of the leavers whose state is ahead of all states that stay, if somebody may come to
+// take it. A worker that wants to leave does not wait until others have been started.
+WorkerId Coordinator::AheadOfAllThatStay() const {
+  const bool any_stays = AnyStays();
+  Position best;
+  for (const auto& [id, process] : processes_) {
+    if (!process.leaving) best = std::max(best, process.last.position);
+  }
+  WorkerId ahead = kNobody;
+  for (const Member& member : record_.members) {
+    const auto found = processes_.find(member.worker);
+    if (found == processes_.end() || !found->second.leaving) continue;
+    const Report& last = found->second.last;
+    const bool may_be_taken = any_stays || (!last.leaving && !hosts_.empty());
+    if (!may_be_taken || !(best < last.position)) continue;
+    best = last.position;
+    ahead = member.worker;
+  }
+  return ahead;
+}
+
+// Where all that have the newest state leave, one of them is a member once more, whose state the
+// others take. It stays for good if its host may be used again.
+void Coordinator::KeepState() {
+  const WorkerId before = kept_;
+  kept_ = AheadOfAllThatStay();
+  if (kept_ == kNobody) return;
+  Process& process = processes_.at(kept_);
+  if (!process.last.leaving && hosts_.Has(process.place) &&
+      hosts_.Usable(now_, process.place.first)) {
+    process.leaving = false;
+    kept_ = kNobody;
+  } else if (kept_ != before) {
+    effects_.notes.push_back("worker " + std::to_string(kept_) +
+                             " leaves when another worker has its state, " +
+                             PositionText(process.last.position));
+  }
+}
+
 // Lets those go that want to, or have to, and have stopped.
-bool Coordinator::DismissLeavers() {
+void Coordinator::DismissLeavers() {
   std::vector<WorkerId> leavers;
   for (const auto& [id, process] : processes_) {
-    if (process.leaving && (!IsMember(id) || phase_ == Phase::kGathering)) leavers.push_back(id);
+    const bool stopped = !IsMember(id) || (phase_ == Phase::kGathering && id != kept_);
+    if (process.leaving && stopped) leavers.push_back(id);
   }
   for (WorkerId leaver : leavers) {
     if (!processes_.at(leaver).registered) effects_.kills.push_back(leaver);
     Remove(leaver);
     Tell(leaver, CommandKind::kExit, "it leaves the job, which goes on");
   }
-  return !leavers.empty();
 }
 
 // Everybody has stopped: the next generation, or the end, or waiting for more workers.
@@ -103,20 +166,20 @@ void Coordinator::Close(uint64_t random) {
     EndJob(0, "the training is over");
     return;
   }
+  KeepState();
   DismissLeavers();
   JudgeSuspects();
-  const std::vector<WorkerId> members = NextMembers();
   const bool counts = number_ != 0 && (failed_ || options_.count_changes);
   // With a window there may be resets again by the time there are enough workers.
   const bool over = counts && ResetsLeft() == 0;
-  if (!(over && options_.reset_window == 0) && !EnoughFor(members.size())) return;
+  if (!(over && options_.reset_window == 0) && !EnoughReady()) return;
   if (over) {
     EndJob(1, "the limit of " + std::to_string(options_.reset_limit) +
                   " resets is used up: raise --reset-limit, or see above why workers end");
     return;
   }
   if (counts) resets_.push_back(now_);
-  Propose(members, random);
+  Propose(NextMembers(), random);
 }
 
 // Once for each generation that ends.
@@ -133,9 +196,11 @@ void Coordinator::JudgeSuspects() {
   }
 }
 
-bool Coordinator::EnoughFor(size_t count) {
+bool Coordinator::EnoughReady() {
   const bool patient = !ran_ && number_ == 0 && now_ < After(first_step_, options_.start_wait);
   const int needed = std::max(1, patient ? options_.np : options_.min_np);
+  // Workers that were started beyond np take nobody's place in the first generation.
+  const size_t count = CountReady(patient ? static_cast<size_t>(needed) : processes_.size());
   if (count >= static_cast<size_t>(needed)) {
     short_since_ = kNever;
     return true;
@@ -152,9 +217,10 @@ bool Coordinator::EnoughFor(size_t count) {
   return false;
 }
 
-// Survivors first, then who waits: who came first is taken, up to max_np, in the order in which
-// they were started, that of hosts and slots. Then by hosts, in the order in which these appear. So
-// survivors keep their order, the ranks of a host are side by side, and rank 0 is a survivor.
+// Survivors first, then who waits: who came first is taken, up to max_np, and into the first
+// generation who was started first, in the order in which they were started, that of hosts and
+// slots. Then by hosts, in the order in which these appear. So survivors keep their order, the
+// ranks of a host are side by side, and rank 0 is a survivor.
 std::vector<WorkerId> Coordinator::NextMembers() const {
   std::vector<WorkerId> members;
   for (const Member& member : record_.members) {
@@ -162,14 +228,12 @@ std::vector<WorkerId> Coordinator::NextMembers() const {
   }
   std::vector<std::pair<uint64_t, WorkerId>> waiting;
   for (const auto& [id, process] : processes_) {
-    const bool stopped =
-        process.last.state == WorkerState::kParked || process.last.state == WorkerState::kBroken;
-    if (process.registered && stopped && !process.leaving && !IsMember(id)) {
-      waiting.emplace_back(process.arrival, id);
-    }
+    if (!IsReady(process) || IsMember(id)) continue;
+    waiting.emplace_back(number_ == 0 ? id : process.arrival, id);
   }
   std::sort(waiting.begin(), waiting.end());
-  const auto most = static_cast<size_t>(std::max(1, options_.max_np));
+  // Somebody has to take the state of one that is kept for it.
+  const auto most = static_cast<size_t>(std::max(kept_ == kNobody ? 1 : 2, options_.max_np));
   const size_t survivors = members.size();
   for (const auto& [arrival, id] : waiting) {
     if (members.size() < most) members.push_back(id);

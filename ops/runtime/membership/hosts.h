@@ -44,6 +44,7 @@ class Hosts {
   // All that there are now. A host that comes back is as cool or hot as it was.
   void Set(std::vector<HostSlots> hosts) { hosts_ = std::move(hosts); }
   bool Has(const Place& place) const;
+  bool empty() const { return hosts_.empty(); }
 
   // A worker on the host failed.
   void OnFailure(TimePoint now, const std::string& host);

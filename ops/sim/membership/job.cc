@@ -105,6 +105,7 @@ void Job::StepCoordinator(CoordinatorEvents events) {
     return;
   }
   for (const membership::ProcessEnd& end : events.ends) {
+    ended_.insert(end.worker);
     const Process* process = Find(end.worker);
     if (process != nullptr && dismissed_.count(end.worker) == 0 && end.exit_code != 0) {
       checker_.OnFailureOf(now(), process->place().first);
@@ -133,6 +134,7 @@ void Job::Act(CoordinatorEffects effects) {
       noted = true;
       NoteProposal(command.record);
     }
+    if (command.kind == CommandKind::kExit && !over_ && !effects.end) NoteDismissal(to);
     SendCommand(to, command);
   }
   for (const CoordinatorEffects::Start& start : effects.starts) {
@@ -162,6 +164,11 @@ void Job::Act(CoordinatorEffects effects) {
   }
 }
 
+bool Job::FindsHost(const std::string& host) const {
+  return std::any_of(hosts_.begin(), hosts_.end(),
+                     [&](const membership::HostSlots& found) { return found.host == host; });
+}
+
 void Job::NoteProposal(const Record& record) {
   records_[record.generation] = record;
   JobChecker::Standings standings;
@@ -170,12 +177,25 @@ void Job::NoteProposal(const Record& record) {
     standing.alive = process->alive();
     standing.stopped = !process->trains();
     standing.boundary = process->at_boundary();
+    standing.leaving = asked_to_leave_.count(id) != 0 || !FindsHost(process->place().first);
     standing.position = process->training().committed().position;
     // Whoever is out of the job for good stands nowhere.
     if (dismissed_.count(id) == 0) standings[id] = standing;
   }
   checker_.OnProposed(now(), record, standings);
   if (active_faults_ > 0 || now() - disturbed_ < kAftermath) checker_.OnFault(record.generation);
+}
+
+// The job goes on without this worker.
+void Job::NoteDismissal(WorkerId worker) {
+  const Process* leaver = Find(worker);
+  if (leaver == nullptr || !leaver->alive() || asked_to_leave_.count(worker) != 0) return;
+  membership::Position left;  // as far as the coordinator can know
+  for (const auto& [id, process] : processes_) {
+    if (id == worker || dismissed_.count(id) != 0 || ended_.count(id) != 0) continue;
+    left = std::max(left, process->training().committed().position);
+  }
+  checker_.OnDismissed(worker, leaver->training().committed().position, left);
 }
 
 void Job::SendCommand(WorkerId to, const Command& command) {

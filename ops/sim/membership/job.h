@@ -70,7 +70,9 @@ class Job {
   // job.cc
   void StepCoordinator(membership::CoordinatorEvents events);
   void Act(membership::CoordinatorEffects effects);
+  bool FindsHost(const std::string& host) const;  // discovery does
   void NoteProposal(const membership::Record& record);
+  void NoteDismissal(membership::WorkerId worker);
   void SendCommand(membership::WorkerId to, const membership::Command& command);
   void Transmit(membership::WorkerId worker, bool up, std::function<void()> deliver);
   void PlanTick();
@@ -120,6 +122,8 @@ class Job {
   };
   std::map<membership::WorkerId, Heard> heard_;  // the newest report that came through
   std::set<membership::WorkerId> dismissed_;     // told to leave, or fenced
+  std::set<membership::WorkerId> ended_;         // of whose end the coordinator has heard
+  std::set<membership::WorkerId> asked_to_leave_;
 
   std::vector<membership::HostSlots> hosts_;  // that discovery finds
   std::set<std::pair<membership::WorkerId, membership::WorkerId>> cut_pairs_;

@@ -126,11 +126,13 @@ void JobChecker::CheckBoundary(TimePoint now, const Record& record, const Standi
   }
   if (joined == 0) return;
   // A change that has to be made for those who go takes joiners along at any time.
-  const bool left = std::any_of(last_.members.begin(), last_.members.end(),
+  const bool goes = std::any_of(last_.members.begin(), last_.members.end(),
                                 [&](const membership::Member& member) {
-                                  return membership::RankOf(record, member.worker) == kNoRank;
+                                  const auto found = standings.find(member.worker);
+                                  return found == standings.end() || found->second.leaving ||
+                                         membership::RankOf(record, member.worker) == kNoRank;
                                 });
-  if (!left && now - last_resize_ < scenario_->coordinator.join_interval) {
+  if (!goes && now - last_resize_ < scenario_->coordinator.join_interval) {
     Fail(Name(record) + " takes joiners in sooner after the last ones than join_interval");
   }
   last_resize_ = now;
@@ -193,6 +195,13 @@ void JobChecker::OnPublish(WorkerId worker, Generation generation) {
 void JobChecker::OnDifferentBatches(WorkerId worker, const Batch& a, const Batch& b) {
   Fail(Name(worker) + " trains on " + BatchText(a) +
        " in a step in which another member trains on " + BatchText(b));
+}
+
+void JobChecker::OnDismissed(WorkerId worker, const Position& position, const Position& left) {
+  if (left < position) {
+    Fail(Name(worker) + " has to leave with " + PositionText(position) +
+         ", and all that is left is " + PositionText(left));
+  }
 }
 
 void JobChecker::OnEvicted(TimePoint now, WorkerId worker, TimePoint heard) {

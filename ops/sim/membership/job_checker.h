@@ -25,6 +25,7 @@ class JobChecker {
     bool alive = false;
     bool stopped = false;  // applies no step
     bool boundary = false;
+    bool leaving = false;  // was asked to, or its host is gone
     membership::Position position;
   };
   using Standings = std::map<membership::WorkerId, Standing>;
@@ -44,6 +45,9 @@ class JobChecker {
   // Something bad happened to the generation, so that its members may stop at different commits.
   void OnFault(membership::Generation generation) { faulted_.insert(generation); }
   void OnFaultAnywhere() { OnFault(last_.generation); }
+  // A worker that lives, and has this state, has to leave; `left` is the best of all others.
+  void OnDismissed(membership::WorkerId worker, const membership::Position& position,
+                   const membership::Position& left);
   // The coordinator takes a worker for dead that it last heard of at `heard`, because it was
   // silent.
   void OnEvicted(TimePoint now, membership::WorkerId worker, TimePoint heard);

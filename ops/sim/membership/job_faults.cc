@@ -70,6 +70,7 @@ void Job::Inject(const PlannedFault& fault) {
     case JobFault::kHostDown:
     case JobFault::kNewHost:
     case JobFault::kHostGone:
+    case JobFault::kAllReplaced:
       InjectOnHost(fault);
       return;
   }
@@ -105,6 +106,7 @@ void Job::InjectOnProcess(const PlannedFault& fault) {
       StopProcess(member, fault);
       return;
     case JobFault::kLeave:
+      asked_to_leave_.insert(member->id());
       member->Deliver([member] { member->OnLeave(); });
       return;
     case JobFault::kException:
@@ -238,6 +240,12 @@ void Job::InjectOnHost(const PlannedFault& fault) {
   membership::CoordinatorEvents events;
   if (fault.kind == JobFault::kNewHost) {
     hosts_.push_back({"new" + std::to_string(++new_hosts_), 2});
+    events.hosts = hosts_;
+    StepCoordinator(std::move(events));
+    return;
+  }
+  if (fault.kind == JobFault::kAllReplaced) {
+    for (membership::HostSlots& host : hosts_) host.host = "new" + std::to_string(++new_hosts_);
     events.hosts = hosts_;
     StepCoordinator(std::move(events));
     return;

@@ -44,9 +44,10 @@ enum class JobFault : uint8_t {
   kLossy,        // messages to and from the coordinator are lost, doubled and late
   kNewHost,      // discovery finds one more
   kHostGone,     // discovery finds one less, which may come back
+  kAllReplaced,  // discovery finds other hosts only
   kLeave,        // SIGTERM
 };
-inline constexpr int kNumJobFaults = 18;
+inline constexpr int kNumJobFaults = 19;
 const char* JobFaultName(JobFault fault);
 
 struct PlannedFault {

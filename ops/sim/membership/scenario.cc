@@ -62,9 +62,10 @@ void MakeFaults(int count, Random* random, Scenario* scenario) {
 
 const char* JobFaultName(JobFault fault) {
   static const char* const kNames[kNumJobFaults] = {
-      "kill",    "kill-first", "kill-three", "kill-in-phase", "kill-in-step", "exception",
-      "stop",    "pause-host", "stop-store", "cut-pair",      "cut-store",    "store-away",
-      "isolate", "host-down",  "lossy",      "new-host",      "host-gone",    "leave"};
+      "kill",      "kill-first", "kill-three",   "kill-in-phase", "kill-in-step",
+      "exception", "stop",       "pause-host",   "stop-store",    "cut-pair",
+      "cut-store", "store-away", "isolate",      "host-down",     "lossy",
+      "new-host",  "host-gone",  "all-replaced", "leave"};
   return kNames[static_cast<int>(fault)];
 }
 

@@ -234,6 +234,22 @@ TEST(TheSameErrorAtTheSameCommitEndsTheJobAtLast) {
   EXPECT_CONTAINS(job.end->reason, "ValueError: b");
 }
 
+TEST(ErrorsAreTheSameIfTheyDifferInNumbersOnly) {
+  SmallJob job = RunningJob(JobOf(5), 5);
+  job.End(1, 1, "ValueError: rank 12, step 7: <object at 0x7f3a>");
+  job.End(2, 1, "ValueError: rank 3, step 107: <object at 0x55d09b>");
+  job.End(3, 1, "ValueError: rank 0, loss 7: <object at 0x55d09b>");
+  job.End(4, 1, "ValueError: rank 3, step 107: <object at 0x55d09b>");
+  EXPECT_TRUE(!job.end);
+  job.Join(6, "a");
+  job.End(5, 1, "ValueError: rank 1, step 8: <object at 0x1>");
+  EXPECT_TRUE(!job.end);
+  job.End(6, 1, "ValueError: rank 0, step 999: <object at 0x2b>");
+  ASSERT_TRUE(job.end.has_value());
+  EXPECT_CONTAINS(job.end->reason, "3 times at commit 10 (step 10)");
+  EXPECT_CONTAINS(job.end->reason, "ValueError: rank 0, step 999: <object at 0x2b>");
+}
+
 TEST(BelowItsLeastAJobWaitsAndThenEnds) {
   CoordinatorOptions options = JobOf(3);
   options.min_np = 2;

@@ -33,6 +33,25 @@ TEST(AfterItsTimeTheFirstGenerationHasWhoIsThere) {
   EXPECT_TRUE(job.Members() == (Workers{1, 2}));
 }
 
+TEST(ASpareTakesNobodysPlaceInTheFirstGeneration) {
+  for (const bool all_come : {true, false}) {
+    CoordinatorOptions options = JobOf(2);
+    options.spares = 1;
+    SmallJob job(options);
+    job.SetHosts({{"a", 3}});
+    job.Join(3, "a");
+    job.Join(1, "a");
+    EXPECT_EQ(job.generation(), Generation{0});
+    if (all_come) {
+      job.Join(2, "a");
+    } else {
+      job.Pass(61 * kSecond);
+    }
+    EXPECT_TRUE(job.Runs(1));
+    EXPECT_TRUE(job.Members() == (all_come ? Workers{1, 2} : Workers{1, 3}));
+  }
+}
+
 TEST(RanksOfAHostAreSideBySideAndSurvivorsKeepTheirOrder) {
   SmallJob job(JobOf(4, 6));
   job.Join(1, "a");
@@ -129,6 +148,17 @@ TEST(TimeInWhichTheCoordinatorItselfWasStoppedIsNobodysSilence) {
   job.now += 3600 * kSecond;
   job.Pass(4 * kSecond);
   for (auto& [id, worker] : job.workers) worker.silent = false;
+  job.Pass(kSecond);
+  EXPECT_TRUE(job.Runs(1));
+  EXPECT_TRUE(job.kills.empty());
+}
+
+TEST(WhatCameWhileTheCoordinatorWasStoppedIsReadBeforeSilenceIsJudged) {
+  SmallJob job = RunningJob(JobOf(2), 2);
+  job.workers.at(2).silent = true;
+  job.Pass(5 * kSecond);
+  job.now += 3600 * kSecond;
+  job.workers.at(2).silent = false;
   job.Pass(kSecond);
   EXPECT_TRUE(job.Runs(1));
   EXPECT_TRUE(job.kills.empty());

@@ -27,13 +27,16 @@ add_membership_sabotage(number_reused coordinator_rounds.cc
 # A member is stopped at once when workers come or go.
 add_membership_sabotage(join_at_once coordinator_rounds.cc
   [[s/^  pending_ = true;/  return StartRound("a change", true);/]] 150 "ends without a failure")
+# Whoever has to leave does, with whatever state.
+add_membership_sabotage(state_leaves coordinator_rounds.cc
+  [[s/^  kept_ = AheadOfAllThatStay.*/  kept_ = kNobody;/]] 150 "has to leave with commit")
 # Leases are judged by the time that reports show, which is of the members' clocks.
 add_membership_sabotage(members_clock coordinator.cc
   [[s/process\.heard = now_/process.heard = report.sent_at/]] 20 "is taken for dead, although")
 # Whatever comes is applied.
 add_membership_sabotage(stale_result worker.cc
   [[s/return state_ == WorkerState::kRunning && generation == record_.generation;/return state_ == WorkerState::kRunning;/]]
-  600 "applies a result of generation")
+  800 "applies a result of generation")
 # A worker that was taken for dead stays.
 add_membership_sabotage(fence_ignored worker.cc
   [[s/^      Leave\(WorkerState::kFenced.*/      (void)effects;/]] 150 "goes on although it was fenced")

@@ -77,6 +77,18 @@ def test_workers_come_with_a_host_and_go_with_it():
         assert ends == [f"generation {number} ends: workers come or go" for number in (1, 2)]
 
 
+def test_the_state_outlives_all_hosts_at_once():
+    with ElasticJob([("a", 2)], np=2, min_np=1, max_np=2) as job:
+        job.wait_for_record(lambda members: sorted(members) == [1, 2])
+        job.service.set_hosts([("b", 2)])
+        job.wait_for_record(lambda members: members[0] in (1, 2) and max(members) > 2, after=1)
+        job.wait(lambda: job.exit_codes == {1: 0, 2: 0})
+        job.wait_for_record(lambda members: sorted(members) == [3, 4], after=2)
+        commits = [line["commit"] for line in job.said if line["event"] == "runs"]
+        assert commits == sorted(commits)
+        assert commits[2] > 0, "the training began anew"
+
+
 def test_a_worker_may_leave():
     with ElasticJob([("a", 2)], np=2, min_np=1, max_np=2) as job:
         job.wait_for_record(lambda members: sorted(members) == [1, 2])

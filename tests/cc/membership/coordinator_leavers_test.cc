@@ -1,0 +1,162 @@
+// Who has to leave with a state that nobody else has.
+
+#include <vector>
+
+#include "ops/runtime/membership/coordinator.h"
+#include "tests/cc/membership/small_job.h"
+#include "tests/cc/test.h"
+
+namespace tfring::membership {
+namespace {
+
+using Workers = std::vector<WorkerId>;
+
+// Workers 1 to `np` on host a, which have made 10 commits; then there is host b only. They stop.
+SmallJob ReplacedJob(const CoordinatorOptions& options) {
+  SmallJob job(options);
+  job.SetHosts({{"a", options.np}});
+  for (const auto& start : std::vector(job.starts)) job.Join(start.worker, "a");
+  job.Pass(kSecond, true);
+  job.SetHosts({{"b", options.np}});
+  for (WorkerId id : job.Members()) job.Stop(id, true);
+  job.Pass(kSecond);
+  return job;
+}
+
+TEST(WhereAllHostsAreReplacedOneStaysUntilAnotherHasItsState) {
+  SmallJob job = ReplacedJob(JobOf(2));
+  EXPECT_TRUE(job.workers.at(2).exit == 0);
+  EXPECT_TRUE(!job.workers.at(1).exit);
+  EXPECT_EQ(job.generation(), Generation{1});
+  ASSERT_EQ(job.starts.size(), 4u);
+  job.Join(3, "b");
+  EXPECT_TRUE(job.Runs(2));
+  EXPECT_TRUE(job.Members() == (Workers{1, 3}));
+  EXPECT_EQ(job.coordinator.record().root, 0);
+  EXPECT_TRUE(job.coordinator.record().position == (Position{10, 10}));
+  job.Join(4, "b");
+  job.said.clear();
+  job.Pass(kSecond, true);
+  EXPECT_TRUE(job.Said(CommandKind::kChangePending, 1) > 0);
+  job.Stop(1, true);
+  job.Stop(3, true);
+  EXPECT_TRUE(job.workers.at(1).exit == 0);
+  EXPECT_TRUE(job.Runs(3));
+  EXPECT_TRUE(job.Members() == (Workers{3, 4}));
+  EXPECT_TRUE(job.coordinator.record().position == (Position{20, 20}));
+}
+
+TEST(ItStaysIfTheOtherFailsBeforeItHasTheState) {
+  SmallJob job = ReplacedJob(JobOf(2));
+  job.Join(3, "b");
+  EXPECT_TRUE(job.Runs(2));
+  job.workers.at(3).report.position = {};
+  job.Stop(3);
+  EXPECT_TRUE(job.Runs(3));
+  EXPECT_TRUE(job.Members() == (Workers{1, 3}));
+  job.End(3, 137);
+  EXPECT_EQ(job.generation(), Generation{3});
+  job.Join(4, "b");
+  EXPECT_TRUE(job.Runs(4));
+  EXPECT_TRUE(job.Members() == (Workers{1, 4}));
+  EXPECT_TRUE(job.coordinator.record().position == (Position{10, 10}));
+}
+
+TEST(ItDoesNotCountAsOneOfMinNp) {
+  CoordinatorOptions options = JobOf(2);
+  options.min_np = 2;
+  SmallJob job = ReplacedJob(options);
+  job.Join(3, "b");
+  EXPECT_EQ(job.generation(), Generation{1});
+  job.Join(4, "b");
+  EXPECT_TRUE(job.Runs(2));
+  EXPECT_TRUE(job.Members() == (Workers{1, 3}));  // no more than max_np
+  job.Stop(1, true);
+  job.Stop(3, true);
+  EXPECT_TRUE(job.Runs(3));
+  EXPECT_TRUE(job.Members() == (Workers{3, 4}));
+}
+
+TEST(AJobOfOneHasTwoMembersWhileTheStateIsTaken) {
+  SmallJob job = ReplacedJob(JobOf(1));
+  job.Join(2, "b");
+  EXPECT_TRUE(job.Runs(2));
+  EXPECT_TRUE(job.Members() == (Workers{1, 2}));
+  job.Stop(1, true);
+  job.Stop(2, true);
+  EXPECT_TRUE(job.Runs(3));
+  EXPECT_TRUE(job.Members() == Workers{2});
+  EXPECT_TRUE(job.coordinator.record().position == (Position{10, 10}));
+}
+
+TEST(IfNobodyComesTheJobEndsAsBelowItsLeast) {
+  CoordinatorOptions options = JobOf(2);
+  options.min_wait = 100 * kSecond;
+  SmallJob job = ReplacedJob(options);
+  job.Pass(98 * kSecond);
+  EXPECT_TRUE(!job.end && !job.workers.at(1).exit);
+  job.Pass(2 * kSecond);
+  ASSERT_TRUE(job.end.has_value());
+  EXPECT_CONTAINS(job.end->reason, "fewer than 1 workers for 100 s");
+  EXPECT_TRUE(job.workers.at(1).exit == 1);
+}
+
+TEST(ItStaysForGoodIfItsHostComesBack) {
+  SmallJob job = ReplacedJob(JobOf(1));
+  job.SetHosts({{"a", 1}});
+  EXPECT_TRUE(job.Runs(2));
+  EXPECT_TRUE(job.Members() == Workers{1});
+  job.said.clear();
+  job.Pass(10 * kSecond, true);
+  EXPECT_EQ(job.Said(CommandKind::kChangePending, 1), 0);
+}
+
+TEST(WhoWantsToLeaveGivesItsStateToAWorkerThatIsThere) {
+  SmallJob job = RunningJob(JobOf(1), 2);
+  job.workers.at(1).report.leaving = true;
+  job.Stop(1, true);
+  EXPECT_TRUE(job.Runs(2));
+  EXPECT_TRUE(job.Members() == (Workers{1, 2}));
+  job.Stop(1, true);
+  job.Stop(2, true);
+  EXPECT_TRUE(job.workers.at(1).exit == 0);
+  EXPECT_TRUE(job.Members() == Workers{2});
+  EXPECT_TRUE(job.coordinator.record().position == (Position{10, 10}));
+}
+
+TEST(WhoWantsToLeaveDoesNotWaitForAWorkerThatIsNotThere) {
+  SmallJob job(JobOf(1));
+  job.SetHosts({{"a", 1}});
+  job.Join(1, "a");
+  job.Pass(kSecond, true);
+  job.workers.at(1).report.leaving = true;
+  job.Stop(1, true);
+  EXPECT_TRUE(job.workers.at(1).exit == 0);
+}
+
+TEST(NobodyIsKeptWhereNoHostIsLeft) {
+  SmallJob job(JobOf(1));
+  job.SetHosts({{"a", 1}});
+  job.Join(1, "a");
+  job.Pass(kSecond, true);
+  job.SetHosts({});
+  job.Stop(1, true);
+  EXPECT_TRUE(job.workers.at(1).exit == 0);
+}
+
+TEST(WhereAllHostsAreBarredTheJobEnds) {
+  CoordinatorOptions options = JobOf(2);
+  options.hosts.first_failure_bars = true;
+  SmallJob job(options);
+  job.SetHosts({{"a", 2}});
+  for (WorkerId id : {1, 2}) job.Join(id, "a");
+  job.Pass(kSecond, true);
+  job.End(2, 1);
+  job.Pass(kSecond);
+  ASSERT_TRUE(job.end.has_value());
+  EXPECT_CONTAINS(job.end->reason, "each is barred");
+  EXPECT_TRUE(job.workers.at(1).exit == 1);
+}
+
+}  // namespace
+}  // namespace tfring::membership
