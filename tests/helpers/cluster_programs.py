@@ -67,6 +67,7 @@ TRAINING = """
             checkpoints.save({"step": state.step}, step=state.step)
             checkpoints.wait()
             say("published", state.step)
+        core.barrier(name="published")  # if rank 0 is lost before, another one publishes
 
     begin = checkpoints.load()
     step = 0 if begin is None else int(begin.state["step"])

@@ -21,7 +21,7 @@ from tfring.launcher.options.job_options import JobOptions
 from tfring.launcher.output.merger import OutputMerger, Stream
 from tfring.launcher.reports import text
 from tfring.launcher.reports.job_files import JobFiles
-from tfring.launcher.signals import ENDING, PASSED_ON, SignalWatch, signal_name
+from tfring.launcher.signals import ENDING, PASSED_ON, SignalWatch, second_signal_text, signal_name
 from tfring.texts.ranks import rank_ranges
 
 # For so long after the end of the ranks what ssh says of a host that was lost is read.
@@ -270,7 +270,7 @@ class JobRunner:
         if not second and self._all_started:
             self._merger.note(
                 f"tfring run: {signal_name(number)} was passed on to all ranks, which have "
-                f"{wait:g} s to end; a second one kills them at once"
+                f"{wait:g} s to end; {second_signal_text(number)}"
             )
         self._escalation.kill(now if second else now + wait)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from types import TracebackType
 from typing import Any
 
@@ -13,6 +14,10 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # These are passed on and mean what the ranks take them for: schedulers warn with them (Slurm's
 # --signal, SGE's -notify), and SIGUSR1 has ranks show their stacks.
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGCONT)
+# Programs send these, and one end may bring several: Slurm sends SIGTERM to all processes of a job,
+# and a batch script passes its own on. All that come so soon after the first are one.
+_FROM_PROGRAMS = (signal.SIGTERM, signal.SIGHUP)
+_ONE_END_SECONDS = 5.0
 
 
 class SignalWatch:
@@ -28,6 +33,7 @@ class SignalWatch:
         self._handlers: dict[int, Any] = {}
         self._wakeup = -1
         self._main = threading.current_thread() is threading.main_thread()
+        self._one_end_until = 0.0
 
     def __enter__(self) -> SignalWatch:
         self.fd, self._write = os.pipe()
@@ -55,11 +61,26 @@ class SignalWatch:
         os.close(self._write)
 
     def read(self) -> list[int]:
-        """Returns the signals that have come."""
+        """Returns the signals that have come, without those that repeat one."""
         try:
-            return list(os.read(self.fd, 4096))
+            return [number for number in os.read(self.fd, 4096) if not self._repeats(number)]
         except BlockingIOError:
             return []
+
+    def _repeats(self, number: int) -> bool:
+        if number not in _FROM_PROGRAMS:
+            return False
+        now = time.monotonic()
+        if now < self._one_end_until:
+            return True
+        self._one_end_until = now + _ONE_END_SECONDS
+        return False
+
+
+def second_signal_text(number: int) -> str:
+    """Returns which signal after this one leaves the ranks no time, as the end of a sentence."""
+    when = f" after {_ONE_END_SECONDS:g} s" if number in _FROM_PROGRAMS else ""
+    return f"a second one{when} kills them at once"
 
 
 def signal_name(number: int) -> str:

@@ -23,6 +23,7 @@ from launcher_tools import (
     write_script,
 )
 
+from tfring.launcher import signals
 from tfring.launcher.agents.out_of_memory import (
     OutOfMemoryWatch,
     counter_files,
@@ -136,6 +137,49 @@ def test_stop_timeout(tmp_path):
     said = json.loads(report.read_text())
     assert said["signal"] == "SIGTERM" and said["ranks"][0]["ended_by_launcher"]
     assert said["ranks"][0]["oom"] == ""
+
+
+def test_signals_of_one_end_are_one(monkeypatch):
+    """A scheduler and its batch script may both send SIGTERM; who presses Ctrl-C twice means it."""
+    now = 100.0
+    monkeypatch.setattr(signals.time, "monotonic", lambda: now)
+    with signals.SignalWatch() as watch:
+
+        def read(*numbers):
+            for number in numbers:
+                signal.raise_signal(number)
+            return watch.read()
+
+        assert read(signal.SIGTERM, signal.SIGTERM, signal.SIGUSR1) == [15, 10]
+        now += 4.9
+        assert read(signal.SIGTERM, signal.SIGHUP) == []
+        assert read(signal.SIGINT, signal.SIGINT) == [2, 2]
+        now += 0.2
+        assert read(signal.SIGHUP, signal.SIGTERM) == [1]
+
+
+def test_a_second_signal_of_a_scheduler_leaves_time_for_a_checkpoint(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    def save(number, frame):
+        report("pid.asked", os.getpid())
+        time.sleep(1)  # far more than the launcher needs for the second signal
+        report("saved", "yes")
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, save)
+    report("pid.0", os.getpid())
+    time.sleep(300)
+    """,
+    )
+    job = start("-np", 1, sys.executable, path, tmp_path)
+    pids_in(tmp_path, 1)
+    job.send_signal(signal.SIGTERM)
+    pids_in(tmp_path, 2)  # the launcher has handled it
+    job.send_signal(signal.SIGTERM)
+    _, errors = job.communicate(timeout=60)
+    assert job.returncode == 0 and (tmp_path / "saved").exists(), errors
+    assert "a second one after 5 s kills them at once" in errors
 
 
 def test_exit_report_and_events_of_a_failure(tmp_path):

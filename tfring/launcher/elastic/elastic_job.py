@@ -32,7 +32,7 @@ from tfring.launcher.options.job_options import JobOptions
 from tfring.launcher.output.merger import OutputMerger
 from tfring.launcher.reports.job_files import JobFiles
 from tfring.launcher.reports.text import end_of_output
-from tfring.launcher.signals import ENDING, PASSED_ON, SignalWatch, signal_name
+from tfring.launcher.signals import ENDING, PASSED_ON, SignalWatch, second_signal_text, signal_name
 
 # Workers that were told that the job has failed get so long to end by themselves.
 _FAILED_SECONDS = 5.0
@@ -197,7 +197,7 @@ class ElasticJobRunner:
         if not second:
             self._note(
                 f"{signal_name(number)} was passed on to all workers, which have {wait:g} s to "
-                "end; a second one kills them at once"
+                f"end; {second_signal_text(number)}"
             )
         kill_at = now if second else now + wait
         for worker in self._workers.values():
