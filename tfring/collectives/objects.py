@@ -17,7 +17,7 @@ import cloudpickle
 import numpy as np
 
 from tfring import _native, process_sets
-from tfring.exceptions import tf_errors
+from tfring.exceptions import described, tf_errors
 from tfring.ops import names
 from tfring.security import generation
 from tfring.topology import is_initialized, rank
@@ -48,8 +48,8 @@ def broadcast_object(
         ValueError: the process set is not registered.
         tf.errors.FailedPreconditionError: tfring is not initialized, ranks name other roots, or
             another thread, too, makes calls without a name.
-        RuntimeError: The root could not pickle its object (on the root the pickler's own error), or
-            what came is not the root's.
+        RuntimeError: The root could not pickle its object (on the root the pickler's own error, or
+            a TypeError that names the entry of a dictionary), or what came is not the root's.
     """
     del session
     set_id = process_sets.checked_id(process_set)
@@ -58,6 +58,8 @@ def broadcast_object(
     mine = rank() == root_rank if is_initialized() else False
     nothing = np.empty(0, dtype=np.uint8)
     payload, failure = _sealed(cloudpickle.dumps, obj, label) if mine else (nothing, None)
+    if failure is not None and isinstance(obj, dict):
+        failure = _of_an_entry(obj, failure)
     with tf_errors():
         length = np.array([_FAILED if failure else payload.size], dtype=np.int64)
         size = int(_broadcast(length, f"{name}.size", root_rank, set_id)[0])
@@ -168,6 +170,22 @@ def _sealed(encode: Callable[[Any], bytes], obj: Any, label: str) -> tuple[Any, 
         return np.frombuffer(data, dtype=np.uint8), None
     except Exception as error:
         return np.empty(0, dtype=np.uint8), error
+
+
+def _of_an_entry(entries: dict[Any, Any], failure: Exception) -> Exception:
+    """Returns an error that names the first entry that cannot be pickled; else `failure`."""
+    for name, value in entries.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception as error:  # a value is pickled by code of its class
+            found = TypeError(
+                f"rank {rank()}: {name!r} is a {type(value).__name__}, which cannot be sent to the "
+                f"other ranks ({described(error)}). Leave it out; as an attribute of an elastic "
+                "state it may have state_dict and load_state_dict instead"
+            )
+            found.__cause__ = failure
+            return found
+    return failure
 
 
 def _refuse_failed(sizes: Sequence[int], failure: Exception | None, ranks: Sequence[int]) -> None:

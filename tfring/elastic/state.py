@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import cloudpickle
 
 from tfring import world
 from tfring.elastic.errors import HostsUpdatedInterrupt
@@ -266,12 +264,7 @@ class ObjectState(State):
         if self._names:
             mine = {name: _content(getattr(self, name)) for name in self._names}
             more = {"root_rank": root} if self._any_root else {}
-            try:
-                received = self._bcast_object(mine, **more)
-            except Exception as error:
-                if is_initialized() and rank() == root:
-                    _name_unpicklable(mine, error)
-                raise
+            received = self._bcast_object(mine, **more)
             if received is not mine:
                 for name, value in received.items():
                     self._put(name, value)
@@ -310,20 +303,6 @@ def has_content(value: Any) -> bool:
 
 def _content(value: Any) -> Any:
     return value.state_dict() if has_content(value) else value
-
-
-def _name_unpicklable(values: Mapping[str, Any], error: Exception) -> None:
-    """Raises an error that names the first attribute that cannot be pickled, if there is one."""
-    for name, value in values.items():
-        try:
-            cloudpickle.dumps(value)
-        except Exception as reason:
-            raise TypeError(
-                f"{_who()}attribute {name!r} of an elastic state is a {type(value).__name__}, "
-                f"which cannot be sent to the other ranks ({described(reason)}). Leave it out of "
-                "the state, or give its class state_dict and load_state_dict that return and take "
-                "what can be pickled"
-            ) from error
 
 
 def _who() -> str:
