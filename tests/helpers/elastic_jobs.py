@@ -175,6 +175,25 @@ class ElasticJob:
             self._condition.notify_all()
 
 
+def wait_for_commits(job, size, count=3):
+    """Waits until a job of this size has committed `count` steps from now on; returns workers."""
+    begin = len(job.said)
+
+    def found():
+        lines = [one for one in job.said[begin:] if one["event"] == "commit"]
+        of_size = [one for one in lines if one["size"] == size]
+        workers = {one["worker"] for one in of_size}
+        each = (sum(one["worker"] == worker for one in of_size) for worker in workers)
+        return workers if len(workers) == size and all(n >= count for n in each) else None
+
+    return job.wait(found)
+
+
+def worker_of_rank(job, rank):
+    """Returns the worker that was this rank last."""
+    return next(one["worker"] for one in reversed(job.said) if one["rank"] == rank)
+
+
 def _options(**values):
     """CoordinatorOptions with these values, times in nanoseconds.
 
