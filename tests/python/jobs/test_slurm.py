@@ -98,8 +98,8 @@ def test_an_elastic_job_leaves_when_it_is_warned_and_goes_on_when_it_is_requeued
     first = job.wait(event="published", run=0)
     begin = job.wait(event="train", run=1)
     assert begin["step"] == first["step"] > 0
-    # Slurm itself sends SIGTERM to all processes, and srun kills the processes on the other node at
-    # that. Whoever is left publishes, at the latest the rank beside `tfring run`, alone.
+    # Slurm itself sends SIGTERM to all processes, and srun, if it is the first to get it, kills those
+    # on the other node. Whoever is left publishes, at the latest the rank beside `tfring run`, alone.
     step = job.wait(event="step", run=1, size=2)["step"]
     assert cluster.run("scontrol", "requeue", job.job).returncode == 0
     begin = job.wait(event="train", run=2)
