@@ -89,13 +89,18 @@ class CommitStateCallback(_StateCallback):
         self.batches_remaining -= done
         last = detect.is_model(self.model) and self._is_over(self._seen, self._offset)
         if self.batches_remaining <= 0 and not last:
-            self._commit()
+            self.commit()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback; raises what on_train_batch_end does."""
-        self._commit()
+        self.commit()
 
-    def _commit(self) -> None:
+    def commit(self) -> None:
+        """Commits the state; a subclass may do more.
+
+        Raises:
+            HostsUpdatedInterrupt: Ranks are about to come or go; `run` handles it.
+        """
         self.batches_remaining = self.batches_per_commit
         self.state.commit()
 
