@@ -9,6 +9,13 @@
 #include "ops/runtime/membership/coordinator.h"
 
 namespace tfring::membership {
+namespace {
+
+// For how long too few workers are nothing to speak of: while some are on their way, and else.
+constexpr Duration kStarting = 30 * kSecond;
+constexpr Duration kSettled = 3 * kSecond;
+
+}  // namespace
 
 void Coordinator::Advance(uint64_t random) {
   if (phase_ == Phase::kForming && AllConnected()) {
@@ -141,6 +148,13 @@ bool Coordinator::EnoughFor(size_t count) {
   }
   if (short_since_ == kNever) {
     short_since_ = now_;
+    short_told_ = false;
+  }
+  const bool settled =
+      next_worker_ > 1 && std::all_of(processes_.begin(), processes_.end(),
+                                      [](const auto& one) { return one.second.registered; });
+  if (!short_told_ && now_ >= After(short_since_, settled ? kSettled : kStarting)) {
+    short_told_ = true;
     effects_.notes.push_back("the job waits: it has " + std::to_string(count) + " of " +
                              std::to_string(needed) + " workers");
   }
