@@ -124,7 +124,7 @@ class TFRING_EXPORT Coordinator {
   void Expire();
   bool IsSilent(WorkerId worker, const Process& process) const;
   void CheckLimits();
-  void OnHostFailure(const std::string& host);
+  void OnHostFailure(const std::string& host, bool at_once = false);
   void Evict(WorkerId worker, const std::string& why);
   void Remove(WorkerId worker);
   void Tell(WorkerId worker, Command command);

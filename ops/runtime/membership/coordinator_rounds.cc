@@ -135,7 +135,9 @@ void Coordinator::JudgeSuspects() {
   std::vector<WorkerId> workers;
   for (const auto& [arrival, id] : arrivals) workers.push_back(id);
   for (WorkerId worker : suspects_.EndOfGeneration(workers)) {
+    const std::string host = processes_.at(worker).place.first;
     Evict(worker, "and another worker could not reach each other twice in a row");
+    OnHostFailure(host, true);  // a new worker there could not reach the other one either
   }
 }
 

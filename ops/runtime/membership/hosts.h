@@ -45,6 +45,8 @@ class Hosts {
   void Set(std::vector<HostSlots> hosts) { hosts_ = std::move(hosts); }
   bool Has(const Place& place) const;
 
+  // Without waiting for more failures: the host is barred, or cools down.
+  void Cool(TimePoint now, const std::string& host);
   // A worker on the host failed.
   void OnFailure(TimePoint now, const std::string& host);
   // Neither barred nor cooling down.
