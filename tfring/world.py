@@ -26,7 +26,8 @@ from tfring.environments.elastic import ElasticWorker, take_worker
 from tfring.exceptions import described
 from tfring.gpu.nccl import with_nccl
 from tfring.handshake.errors import BootstrapError
-from tfring.joining.elastic_process import ElasticProcess
+from tfring.handshake.keepalive import break_when_unanswered
+from tfring.joining.elastic_process import CONNECT_SECONDS, ElasticProcess
 from tfring.logs import handler as logs
 from tfring.membership.errors import Dismissed
 from tfring.metrics import generation as metrics
@@ -189,12 +190,13 @@ def join_generation() -> None:
 
 def _begin_generation(identity: Identity, store: Store, cancel: Cancel) -> None:
     with _lock:
-        settings = _read_settings()
+        settings = _read_settings(CONNECT_SECONDS)
         last_set = int(_native.core.last_process_set())
         membership = connect_job(
             identity, settings, os.environ, None, 0, store, last_set, cancel=cancel
         )
         descriptors = [*membership.control_fds.values(), *membership.data_fds.values()]
+        break_when_unanswered(descriptors)
         try:
             with contextlib.closing(membership), cancel.cuts(descriptors):
                 _start(membership, settings)
@@ -203,10 +205,11 @@ def _begin_generation(identity: Identity, store: Store, cancel: Cancel) -> None:
             raise BootstrapError(f"the runtime could not start: {error}") from error
 
 
-def _read_settings() -> Settings:
+def _read_settings(most_seconds: float = float("inf")) -> Settings:
     settings = read_settings(os.environ)
     # Child processes do not inherit it; the next init needs it.
-    settings = dataclasses.replace(settings, secret=take_secret(os.environ))
+    limit = min(settings.start_timeout, most_seconds)
+    settings = dataclasses.replace(settings, secret=take_secret(os.environ), start_timeout=limit)
     metrics.check(settings)
     logs.set_up(settings.runtime)
     for warning in settings.unknown:

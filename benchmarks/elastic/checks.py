@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchmarks.elastic.faults import CUT, KILL, RAISE, STOP
+from benchmarks.elastic.faults import ACTIONS
 from benchmarks.elastic.worker import Settings, hash_of, value_of
 
 Events = Sequence[dict[str, Any]]
@@ -180,7 +180,7 @@ def recoveries(events: Events) -> list[Recovery]:
     """Returns what followed the faults, in order."""
     found, group = [], []
     for number, event in enumerate(events):
-        if event["e"] == "fault" and event["action"] in (KILL, RAISE, STOP, CUT):
+        if event["e"] == "fault" and event["action"] in ACTIONS:
             group.append(event)
         elif group and event["e"] == "commit" and event["g"] > max(f.get("g", 0) for f in group):
             rest = events[number:]

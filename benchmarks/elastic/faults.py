@@ -24,8 +24,8 @@ STEP_PHASES = (
 # Those that a worker comes to only after another one was lost.
 RECOVERY_PHASES = ("report", "mesh", "connected", "sync", "synced", "first")
 PHASES = ("none", *dict.fromkeys((*STEP_PHASES, *RECOVERY_PHASES)))
-KILL, STOP, RAISE, CUT = "kill", "stop", "raise", "cut"
-_ACTIONS = (KILL, STOP, RAISE, CUT)
+KILL, STOP, RAISE, CUT, LEAVE = "kill", "stop", "raise", "cut", "leave"
+ACTIONS = (KILL, STOP, RAISE, CUT, LEAVE)
 _LINE = struct.Struct("<IIIi")
 _WORKERS = 1 << 14
 _HEADER = 64
@@ -37,7 +37,8 @@ class Fault(NamedTuple):
     Attributes:
         phase: Where.
         delay: Seconds after it has got there; a share of the call where it negotiates or runs.
-        action: SIGKILL, SIGSTOP, an exception, or the end of its connections with other ranks.
+        action: SIGKILL, SIGSTOP, an exception, the end of its connections with other ranks, or
+            exit code 0.
     """
 
     phase: str
@@ -57,7 +58,7 @@ class FaultFile:
 
     def arm(self, worker: int, fault: Fault) -> None:
         """Plants a fault; it counts from the worker's next step on."""
-        delay, action = int(fault.delay * 1e6), _ACTIONS.index(fault.action)
+        delay, action = int(fault.delay * 1e6), ACTIONS.index(fault.action)
         line = _LINE.pack(PHASES.index(fault.phase), delay, action, 0)
         begin = _HEADER + worker * _LINE.size
         self._map[begin + 4 : begin + _LINE.size] = line[4:]
@@ -71,7 +72,7 @@ class FaultFile:
     def fault_of(self, worker: int) -> Fault | None:
         """Returns what was planted for a worker."""
         phase, delay, action, _ = _LINE.unpack_from(self._map, _HEADER + worker * _LINE.size)
-        return Fault(PHASES[phase], delay / 1e6, _ACTIONS[action]) if phase else None
+        return Fault(PHASES[phase], delay / 1e6, ACTIONS[action]) if phase else None
 
     @property
     def stop(self) -> bool:
@@ -111,8 +112,10 @@ class Victim:
         if fault is None or fault.phase != phase:
             return
         self._file.disarm(self._worker)
-        if fault.action == RAISE:
+        if fault.action in (RAISE, LEAVE):
             self._log("fault", action=fault.action, phase=phase)
+            if fault.action == LEAVE:
+                raise SystemExit(0)
             raise Planted(f"worker {self._worker} was asked to fail")
         if fault.delay == 0:
             self._act(fault)

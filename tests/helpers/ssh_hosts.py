@@ -42,6 +42,7 @@ class SshHosts:
 
     def __init__(self, folder: Path, made: Hosts) -> None:
         self.hosts = made
+        # `path` is a PATH with an ssh for these hosts.
         self._folder = folder
         self._servers: list[subprocess.Popen[bytes]] = []
         bin_folder = folder / "bin"
@@ -49,7 +50,7 @@ class SshHosts:
         ssh = bin_folder / "ssh"
         ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/ssh_config "$@"\n')
         ssh.chmod(0o755)
-        self._path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
+        self.path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
 
     def up(self) -> None:
         """Makes the keys and starts the servers."""
@@ -92,7 +93,7 @@ class SshHosts:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment(PATH=self._path, **more),
+            env=environment(PATH=self.path, **more),
         )
 
     def pids(self, host: int) -> list[int]:

@@ -230,7 +230,11 @@ def _run_on_all_ranks(exchange: Exchange, rank: int, step: Callable[[], Any]) ->
         value = step()
     except (BootstrapError, OSError, ValueError) as error:
         failure = error
-    answers = exchange.allgather({"value": value, "error": str(failure) if failure else None})
+    try:
+        answers = exchange.allgather({"value": value, "error": str(failure) if failure else None})
+    except BootstrapError:
+        if failure is None:
+            raise
     if failure is not None:
         raise failure
     for other, answer in enumerate(answers):

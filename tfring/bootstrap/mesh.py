@@ -11,7 +11,7 @@ from tfring.bootstrap.cancel import Cancel
 from tfring.handshake import auth
 from tfring.handshake.connector import connect
 from tfring.handshake.descriptors import raise_descriptor_limit
-from tfring.handshake.errors import BootstrapError
+from tfring.handshake.errors import BootstrapError, UnreachableError
 from tfring.handshake.listener import Listener
 from tfring.security.seal import Channel, ChannelKeys
 from tfring.texts.ranks import ranks_text
@@ -148,7 +148,8 @@ def connect_all(
         missing = above - set(present)
         if missing:
             peers = {peer for _, peer in missing}
-            raise BootstrapError(_did_not_connect(rank, peers, endpoints, hosts))
+            text = _did_not_connect(rank, peers, endpoints, hosts)
+            raise UnreachableError(text, rank=min(peers))
     except BaseException:
         outgoing.give_up()
         connections.close()

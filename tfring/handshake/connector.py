@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tfring.handshake import auth
-from tfring.handshake.errors import AuthError, BootstrapError, NotAdmittedError
+from tfring.handshake.errors import AuthError, NotAdmittedError, UnreachableError
 from tfring.handshake.listener import resolve
 from tfring.security.seal import Channel
 
@@ -50,7 +50,7 @@ def connect(
     Raises:
         AuthError: Until the deadline only processes listened that do not know the secret.
         NotAdmittedError: The rank does not wait for us.
-        BootstrapError: The rank could not be reached; the message has the last reason.
+        UnreachableError: The rank could not be reached; the message has the last reason.
     """
     ports = [ports] if isinstance(ports, int) else list(ports)
     pause = _FIRST_PAUSE
@@ -73,9 +73,10 @@ def connect(
     if wrong is not None:
         raise wrong
     where = f"port {ports[0]}" + (f" or {len(ports) - 1} others" if len(ports) > 1 else "")
-    raise BootstrapError(
+    raise UnreachableError(
         f"{hello.connector_name()} could not reach {hello.listener_name()} at {address} {where} in "
-        f"time ({reason})"
+        f"time ({reason})",
+        rank=hello.listener,
     )
 
 

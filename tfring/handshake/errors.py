@@ -7,6 +7,14 @@ class BootstrapError(RuntimeError):
     """The job could not start. The message names the ranks that are missing or failed."""
 
 
+class UnreachableError(BootstrapError):
+    """A rank (`rank`) could not be reached, or did not connect, in time."""
+
+    def __init__(self, message: str, *, rank: int) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
 class AuthError(BootstrapError):
     """The other end does not know this job's secret, or is not the rank that we connected to."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 
 # A host that is gone or cut off is noticed after about 2 + 3 * 1 seconds. The kernels of both ends
 # do it, so that a process may stop, or hold Python's lock for long, without being taken for lost.
@@ -24,3 +25,17 @@ def keep_alive(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED_MS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def break_when_unanswered(descriptors: Sequence[int]) -> None:
+    """Makes connections break when the other end's kernel acknowledges nothing for seconds.
+
+    Args:
+        descriptors: Of TCP sockets, which stay the caller's.
+    """
+    for descriptor in descriptors:
+        sock = socket.socket(fileno=descriptor)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED_MS)
+        finally:
+            sock.detach()

@@ -17,7 +17,7 @@ from typing import NoReturn
 from tfring.bootstrap.cancel import Cancel
 from tfring.environments import Identity, Rendezvous
 from tfring.environments.elastic import ElasticWorker
-from tfring.handshake.errors import BootstrapError
+from tfring.handshake.errors import BootstrapError, UnreachableError
 from tfring.membership.errors import Dismissed, GenerationEnded
 from tfring.membership.link import WorkerLink
 from tfring.membership.records import Position, Record
@@ -28,6 +28,9 @@ _log = logging.getLogger("tfring")
 
 # What makes a generation that was being formed fail, and may be gone in the next one.
 _MAY_PASS = (BootstrapError, StoreError, OSError)
+# How long connecting may take: less than the coordinator waits for it, so that it hears who could
+# not reach whom.
+CONNECT_SECONDS = 10.0
 # So many generations in a row that could not be formed, although the coordinator had ended none of
 # them, are a fault that does not pass: another version on one host, say.
 _MOST_FAILURES = 3
@@ -187,7 +190,7 @@ class ElasticProcess:
 
     def _form(self, record: Record, begin: Begin) -> bool:
         """Connects with the members of a generation; returns whether that has begun."""
-        cancel = self._cancel_of(record.generation)
+        cancel, suspect = self._cancel_of(record.generation), 0
         try:
             name = f"generation/{record.generation}-{record.nonce:016x}"
             records = self._store_of_records()
@@ -202,17 +205,19 @@ class ElasticProcess:
         except GenerationEnded:
             pass
         except _MAY_PASS as error:
+            if isinstance(error, UnreachableError) and error.rank < len(record.members):
+                suspect = record.members[error.rank].worker
             if not cancel.is_set():
                 self._count_failure(record, error)
         except BaseException:
             self._give_up(record)
             raise
-        self._give_up(record)
+        self._give_up(record, suspect)
         return False
 
-    def _give_up(self, record: Record) -> None:
+    def _give_up(self, record: Record, suspect_worker: int = 0) -> None:
         self._abandon(f"generation {record.generation} could not be formed")
-        self.link.failed(record.generation)
+        self.link.failed(record.generation, suspect_worker)
         self.link.stopped(record.generation, self.position)
         if self._cancel.is_set():
             self._close_records()  # it was cut, most likely

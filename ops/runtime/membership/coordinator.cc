@@ -265,8 +265,12 @@ void Coordinator::CheckLimits() {
   }
 }
 
-void Coordinator::OnHostFailure(const std::string& host) {
-  hosts_.OnFailure(now_, host);
+void Coordinator::OnHostFailure(const std::string& host, bool at_once) {
+  if (at_once) {
+    hosts_.Cool(now_, host);
+  } else {
+    hosts_.OnFailure(now_, host);
+  }
   const bool empty = options_.hosts.cooling_empties && !hosts_.Usable(now_, host);
   if (!empty && !hosts_.Barred(host)) return;
   for (auto& [id, process] : processes_) {

@@ -124,7 +124,7 @@ class TFRING_EXPORT Coordinator {
   void Expire();
   bool IsSilent(WorkerId worker, const Process& process) const;
   void CheckLimits();
-  void OnHostFailure(const std::string& host);
+  void OnHostFailure(const std::string& host, bool at_once = false);
   void Evict(WorkerId worker, const std::string& why);
   void Remove(WorkerId worker);
   void Tell(WorkerId worker, Command command);
@@ -180,6 +180,7 @@ class TFRING_EXPORT Coordinator {
   bool failed_ = false;             // kGathering: because of a failure
   bool pending_ = false;            // kRunning: members shall stop at the next commit
   TimePoint short_since_ = kNever;  // fewer than min_np
+  bool short_told_ = false;         // and it was said
   TimePoint last_join_ = -kSecond * 1000;
   int64_t best_step_ = 0;      // kRunning: of all members
   TimePoint advanced_at_ = 0;  // kRunning: when it last grew

@@ -9,6 +9,13 @@
 #include "ops/runtime/membership/coordinator.h"
 
 namespace tfring::membership {
+namespace {
+
+// For how long too few workers are nothing to speak of: while some are on their way, and else.
+constexpr Duration kStarting = 30 * kSecond;
+constexpr Duration kSettled = 3 * kSecond;
+
+}  // namespace
 
 void Coordinator::Advance(uint64_t random) {
   if (phase_ == Phase::kForming && AllConnected()) {
@@ -192,7 +199,9 @@ void Coordinator::JudgeSuspects() {
   std::vector<WorkerId> workers;
   for (const auto& [arrival, id] : arrivals) workers.push_back(id);
   for (WorkerId worker : suspects_.EndOfGeneration(workers)) {
+    const std::string host = processes_.at(worker).place.first;
     Evict(worker, "and another worker could not reach each other twice in a row");
+    OnHostFailure(host, true);  // a new worker there could not reach the other one either
   }
 }
 
@@ -207,6 +216,13 @@ bool Coordinator::EnoughReady() {
   }
   if (short_since_ == kNever) {
     short_since_ = now_;
+    short_told_ = false;
+  }
+  const bool settled =
+      next_worker_ > 1 && std::all_of(processes_.begin(), processes_.end(),
+                                      [](const auto& one) { return one.second.registered; });
+  if (!short_told_ && now_ >= After(short_since_, settled ? kSettled : kStarting)) {
+    short_told_ = true;
     effects_.notes.push_back("the job waits: it has " + std::to_string(count) + " of " +
                              std::to_string(needed) + " workers");
   }

@@ -13,17 +13,21 @@ bool Hosts::Has(const Place& place) const {
 }
 
 void Hosts::OnFailure(TimePoint now, const std::string& host) {
+  std::vector<TimePoint>& failures = heat_[host].failures;
+  failures.erase(std::remove_if(failures.begin(), failures.end(),
+                                [&](TimePoint when) { return now - when > policy_.window; }),
+                 failures.end());
+  failures.push_back(now);
+  const int needed = policy_.first_failure_bars ? 1 : policy_.failures;
+  if (failures.size() >= static_cast<size_t>(needed)) Cool(now, host);
+}
+
+void Hosts::Cool(TimePoint now, const std::string& host) {
   Heat& heat = heat_[host];
   if (policy_.first_failure_bars) {
     heat.until = kNever;
     return;
   }
-  std::vector<TimePoint>& failures = heat.failures;
-  failures.erase(std::remove_if(failures.begin(), failures.end(),
-                                [&](TimePoint when) { return now - when > policy_.window; }),
-                 failures.end());
-  failures.push_back(now);
-  if (failures.size() < static_cast<size_t>(policy_.failures)) return;
   Duration cool = policy_.cool_first;
   for (int i = 0; i < heat.coolings && cool < policy_.cool_most; ++i) cool *= 2;
   ++heat.coolings;

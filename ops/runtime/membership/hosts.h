@@ -46,6 +46,8 @@ class Hosts {
   bool Has(const Place& place) const;
   bool empty() const { return hosts_.empty(); }
 
+  // Without waiting for more failures: the host is barred, or cools down.
+  void Cool(TimePoint now, const std::string& host);
   // A worker on the host failed.
   void OnFailure(TimePoint now, const std::string& host);
   // Neither barred nor cooling down.

@@ -155,10 +155,13 @@ void Worker::HandleProgram(TimePoint now, const WorkerEvents& events, WorkerEffe
     position_ = events.committed.value_or(position_);
     step_ = events.step.value_or(step_);
   }
-  if (events.failed && events.failed->generation == record_.generation && InGeneration()) {
-    suspect_ = events.failed->suspect;
-    Abandon(effects);
-    Enter(now, WorkerState::kStopping);
+  if (events.failed && events.failed->generation == record_.generation) {
+    // Whom it could not reach counts also if the coordinator has ended the generation meanwhile.
+    if (InGeneration() || state_ == WorkerState::kStopping) suspect_ = events.failed->suspect;
+    if (InGeneration()) {
+      Abandon(effects);
+      Enter(now, WorkerState::kStopping);
+    }
   }
   if (events.stopped) HandleStopped(now, *events.stopped);
 }

@@ -1,6 +1,8 @@
 // Who comes and goes without a failure, and when a job gives up.
 
+#include <algorithm>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "ops/runtime/membership/coordinator.h"
@@ -268,6 +270,32 @@ TEST(BelowItsLeastAJobWaitsAndThenEnds) {
   job.Pass(2 * kSecond);
   ASSERT_TRUE(job.end.has_value());
   EXPECT_CONTAINS(job.end->reason, "fewer than 2 workers for 100 s");
+}
+
+TEST(ThatAJobWaitsIsSaidWhenNobodyIsOnItsWay) {
+  const std::string none = "the job waits: it has 0 of 2 workers";
+  CoordinatorOptions options = JobOf(2);
+  options.min_np = 2;
+  SmallJob job(options);
+  job.SetHosts({{"a", 2}});
+  ASSERT_EQ(job.starts.size(), size_t{2});
+  job.Pass(29 * kSecond);
+  EXPECT_TRUE(!job.Noted(none));
+  job.Pass(2 * kSecond);
+  EXPECT_TRUE(job.Noted(none));
+  job.Join(1, "a");
+  job.Join(2, "a");
+  job.Pass(kSecond, true);
+  ASSERT_TRUE(job.Runs(1));
+  const std::string one = "the job waits: it has 1 of 2 workers";
+  job.SetHosts({{"a", 1}});
+  job.Stop(1, true);
+  job.Stop(2, true);
+  job.Pass(2 * kSecond);
+  EXPECT_TRUE(!job.Noted(one));
+  job.Pass(2 * kSecond);
+  EXPECT_TRUE(job.Noted(one));
+  EXPECT_EQ(std::count(job.notes.begin(), job.notes.end(), one), 1);
 }
 
 TEST(WhoReportsAfterTheEndIsToldToLeave) {

@@ -271,6 +271,13 @@ TEST(OfTwoThatCannotReachEachOtherTheYoungerGoes) {
   EXPECT_TRUE(job.Runs(3));
   EXPECT_TRUE(job.Members() == (Workers{1, 3}));
   EXPECT_EQ(job.workers.at(2).fenced, 1);
+  // Another one on its host could not reach it either.
+  job.SetHosts({{"a", 3}});
+  job.End(2, 75);
+  job.Pass(9 * kSecond, true);
+  EXPECT_TRUE(job.starts.empty());
+  job.Pass(2 * kSecond, true);
+  EXPECT_EQ(job.starts.size(), size_t{1});
 }
 
 TEST(AStepBetweenTwoAccusationsShowsThatBothAreReached) {

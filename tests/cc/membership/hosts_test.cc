@@ -48,6 +48,18 @@ TEST(AHostCoolsTwiceAsLongEachTime) {
   EXPECT_TRUE(hosts.Usable(kStart, "b") && !hosts.Barred("a"));
 }
 
+TEST(AHostCanBeMadeToCoolWithoutMoreFailures) {
+  Hosts hosts = TwoHosts({});
+  hosts.Cool(kStart, "a");
+  EXPECT_TRUE(!hosts.Usable(kStart + 9 * kSecond, "a"));
+  EXPECT_TRUE(hosts.Usable(kStart + 10 * kSecond, "a"));
+  HostPolicy horovods;
+  horovods.first_failure_bars = true;
+  Hosts barred = TwoHosts(horovods);
+  barred.Cool(kStart, "a");
+  EXPECT_TRUE(barred.Barred("a"));
+}
+
 TEST(OldFailuresAreForgotten) {
   Hosts hosts = TwoHosts({});
   for (int i = 0; i < 10; ++i) {

@@ -1,6 +1,7 @@
 #ifndef TFRING_TESTS_CC_MEMBERSHIP_SMALL_JOB_H_
 #define TFRING_TESTS_CC_MEMBERSHIP_SMALL_JOB_H_
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -92,6 +93,9 @@ class SmallJob {
     for (const Member& member : coordinator.record().members) members.push_back(member.worker);
     return members;
   }
+  bool Noted(const std::string& text) const {
+    return std::find(notes.begin(), notes.end(), text) != notes.end();
+  }
   Generation generation() const { return coordinator.record().generation; }
   bool Runs(Generation generation) const {
     return coordinator.phase() == Phase::kRunning && this->generation() == generation;
@@ -103,6 +107,7 @@ class SmallJob {
   std::vector<std::pair<WorkerId, Command>> said;
   std::vector<CoordinatorEffects::Start> starts;
   std::vector<WorkerId> kills;
+  std::vector<std::string> notes;
   std::optional<CoordinatorEffects::End> end;
 
  private:
@@ -111,6 +116,7 @@ class SmallJob {
     CoordinatorEffects effects = coordinator.Step(now, std::move(events));
     starts.insert(starts.end(), effects.starts.begin(), effects.starts.end());
     kills.insert(kills.end(), effects.kills.begin(), effects.kills.end());
+    notes.insert(notes.end(), effects.notes.begin(), effects.notes.end());
     if (effects.end) end = effects.end;
     said.insert(said.end(), effects.commands.begin(), effects.commands.end());
     for (const auto& [id, command] : effects.commands) {

@@ -117,6 +117,19 @@ TEST(AGenerationIsRunAndLeft) {
   EXPECT_EQ(effects.reports[0].listener, std::string("h:3"));
 }
 
+TEST(WhomItCouldNotReachIsSaidAlsoAfterTheCoordinatorsEnd) {
+  Fixture f;
+  f.Ready();
+  f.Tell(Proposal(4));
+  f.Tell(CommandKind::kEnd, 4);
+  WorkerEvents failure;
+  failure.failed = WorkerEvents::Failure{4, 8};
+  f.Program(std::move(failure));
+  const WorkerEffects effects = f.Stop(4, {2, 2});
+  ASSERT_EQ(effects.reports.size(), 1u);
+  EXPECT_EQ(effects.reports[0].suspect, WorkerId{8});
+}
+
 TEST(WhatIsOldIsIgnored) {
   Fixture f;
   f.Ready();

@@ -33,13 +33,47 @@ from tfring.launcher.elastic.orders import (
 from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.hosts.placement import is_local
 from tfring.security.errors import SecretError
-from tfring.store import PrefixStore, Store, StoreConnectionError, StoreError, TCPStore, Watch
+from tfring.store import (
+    PrefixStore,
+    Store,
+    StoreConnectionError,
+    StoreError,
+    StoreTimeoutError,
+    TCPStore,
+    Watch,
+)
+from tfring.store.tcp_store import DEFAULT_LEASE
 
 _log = logging.getLogger("tfring")
 
 _STORE_SECONDS = 5.0
+# A store that does not answer is asked again for as long as it keeps the key of a node that it does
+# not hear.
+_ATTEMPTS = round(DEFAULT_LEASE / _STORE_SECONDS)
 # How long the node that serves the store waits for others to hear of the end of the job.
 _FAREWELL_SECONDS = 10.0
+
+
+def until_answered(request: Callable[[float], object]) -> None:
+    """Makes a request that may happen twice; asks again where the store does not answer.
+
+    Args:
+        request: Makes it; gets the seconds that it may take.
+
+    Raises:
+        StoreTimeoutError: There was no answer for the time of the lease.
+        StoreConnectionError: The store is gone.
+    """
+    # Attempts are counted, and not time: this process may have been stopped meanwhile.
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            request(_STORE_SECONDS)
+            return
+        except StoreTimeoutError as error:
+            if left == 0:
+                raise StoreTimeoutError(
+                    f"it was asked {_ATTEMPTS} times, for {_STORE_SECONDS:g} s each: {error}"
+                ) from None
 
 
 def open_store(options: NodeOptions, timeout: float) -> tuple[TCPStore, bool]:
@@ -55,14 +89,15 @@ def open_store(options: NodeOptions, timeout: float) -> tuple[TCPStore, bool]:
     Raises:
         UsageError: It cannot be reached, or another job meets there.
     """
-    served = False
+    served, not_here = False, ""
     try:
         try:
             if not is_local(options.host):
                 raise StoreConnectionError("it is the address of another host")
             store = TCPStore(options.host, options.port, is_server=True, timeout=_STORE_SECONDS)
             served = True
-        except StoreConnectionError:
+        except StoreConnectionError as error:
+            not_here = f". This launcher does not serve there: {error}"
             store = TCPStore(options.host, options.port, timeout=timeout)
         if served:
             store.set("job", options.job)
@@ -73,7 +108,7 @@ def open_store(options: NodeOptions, timeout: float) -> tuple[TCPStore, bool]:
                 f'this is one of "{options.job}": choose another port, or the same --rdzv-id'
             )
     except (StoreError, SecretError, OSError) as error:
-        raise UsageError(f"the nodes cannot meet: {error}") from None
+        raise UsageError(f"the nodes cannot meet: {error}{not_here}") from None
     return store, served
 
 
@@ -155,8 +190,9 @@ class _Coordinator:
             name = type(order).__name__
             key = f"orders/{self._where.get(order.worker, '')}/{next(self._numbers)}"
             value = {"order": name, **dataclasses.asdict(order)}
+        text = json.dumps(value)
         try:
-            self._store.set(key, json.dumps(value), timeout=_STORE_SECONDS)
+            until_answered(lambda seconds: self._store.set(key, text, timeout=seconds))
         except StoreError as error:
             _log.warning("the nodes do not hear the coordinator: %s", error)
 
@@ -173,7 +209,8 @@ class _Coordinator:
         if value is not None:
             end = json.loads(value)
             self._service.ended(int(worker), int(end["exit_code"]), str(end["cause"]))
-            self._store.delete(f"ended/{worker}", timeout=_STORE_SECONDS)
+            key = f"ended/{worker}"
+            until_answered(lambda seconds: self._store.delete(key, timeout=seconds))
 
     def _on_lost(self, why: str) -> None:
         self.put(EndJob(1, f"the launcher that serves the nodes failed: {why}"))
@@ -208,6 +245,7 @@ class NodeHead:
         self._store, served = open_store(node, start_timeout)
         self._coordinator: _Coordinator | None = None
         self._over = False
+        self._last_order = 0  # of the follower's thread
         try:
             if served:
                 self._coordinator = _Coordinator(self._store, elastic, start_timeout, orders)
@@ -249,7 +287,9 @@ class NodeHead:
             return
         value = json.dumps({"exit_code": exit_code, "cause": cause})
         try:
-            self._store.set(f"ended/{worker}", value, timeout=_STORE_SECONDS)
+            until_answered(
+                lambda seconds: self._store.set(f"ended/{worker}", value, timeout=seconds)
+            )
         except StoreError as error:
             self._on_lost(str(error))
 
@@ -260,7 +300,7 @@ class NodeHead:
 
     def close(self) -> None:
         """See `Head.close`."""
-        if not self._over:
+        if not self._over or self._coordinator is not None:  # its close() waits for all nodes
             self.stop()
         self._follower.close()
         if self._coordinator is not None:
@@ -272,10 +312,12 @@ class NodeHead:
     def _on_order(self, key: str, value: bytes | None) -> None:
         if value is None:
             return
-        fields = json.loads(value)
-        kind = {"StartWorker": StartWorker, "KillWorker": KillWorker}[fields.pop("order")]
-        self._orders.put(kind(**fields))
-        self._orders_here.delete(key, timeout=_STORE_SECONDS)
+        if int(key) > self._last_order:  # else it was sent a second time
+            self._last_order = int(key)
+            fields = json.loads(value)
+            kind = {"StartWorker": StartWorker, "KillWorker": KillWorker}[fields.pop("order")]
+            self._orders.put(kind(**fields))
+        until_answered(lambda seconds: self._orders_here.delete(key, timeout=seconds))
 
     def _on_said(self, key: str, value: bytes | None) -> None:
         if value is None:

@@ -140,7 +140,11 @@ def _counts(options: argparse.Namespace, total: int | None) -> tuple[int, int, i
         options: The parsed options.
         total: The slots of all hosts, if these are known.
     """
-    np = options.num_proc or options.min_np or options.max_np or total
+    np = options.num_proc
+    if np is None and total is not None:  # all that the hosts have
+        all_but_spares = max(1, total - (options.spares or 0))
+        np = max(min(all_but_spares, options.max_np or NO_LIMIT), options.min_np or 1)
+    np = np or options.min_np or options.max_np
     if np is None:
         raise UsageError("say with how many ranks to begin: -np 4, and --min-np 2 for the least")
     min_np = options.min_np or np
@@ -151,9 +155,10 @@ def _counts(options: argparse.Namespace, total: int | None) -> tuple[int, int, i
             f"-np {np} has to be between --min-np {min_np}{most}: the job begins with -np ranks"
         )
     if total is not None and np > total:
+        given = "--min-np" if options.num_proc is None else "-np"
         raise UsageError(
-            f"-np {np} were asked for, and the hosts have {total} slots in all: name more hosts, "
-            "or begin with fewer"
+            f"{given} {np} were asked for, and the hosts have {total} slots in all: name more "
+            "hosts, or begin with fewer"
         )
     return np, min_np, max_np
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from elastic_runs import ElasticRun
-from launcher_tools import alive, fake_ssh, wait_until
-from two_hosts import inside, two_hosts
+from launcher_tools import fake_ssh
 
 pytest.importorskip("tfring._native")
 
@@ -107,18 +106,3 @@ def test_workers_on_another_host_get_what_they_need_through_ssh(tmp_path):
         job.ask("stop")
         assert job.finish() == 0
     assert len((tmp_path / "ssh.log").read_text().splitlines()) == 1
-
-
-def test_a_host_that_is_cut_off_costs_its_ranks_only(tmp_path):
-    with two_hosts(tmp_path) as (made, search):
-        where = ",".join(f"{made.address(host)}:1" for host in range(2))
-        options = ("-np", 2, "--min-np", 1, "-H", where)
-        with ElasticRun(tmp_path, *options, inside=inside(made, 0), PATH=search) as job:
-            assert job.trains(lambda m: len(m) == 2) == [1, 2]
-            lost = job.pid(2)
-            made.cut(0, 1)
-            job.trains(lambda m: m == [1])
-            assert wait_until(lambda: not alive(lost), 60)
-            job.heard(f"host {made.address(1)} gave no sign of life")
-            job.ask("stop")
-            assert job.finish() == 0

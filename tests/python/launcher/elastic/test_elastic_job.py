@@ -130,7 +130,7 @@ def test_a_killed_launcher_leaves_nobody(tmp_path):
         assert len(pids) > 6 and alive(pids[0]) and alive(pids[1])
         job.process.kill()
         job.process.wait()
-        assert wait_until(lambda: not any(alive(pid) for pid in pids), 60)
+        assert wait_until(lambda: not any(alive(pid) for pid in pids), 10)
 
 
 def _children(pid):

@@ -25,6 +25,14 @@ def counts(*words):
     return made.np, made.min_np, made.max_np, made.spares, made.hosts
 
 
+def test_in_a_job_of_a_scheduler_it_begins_with_all_its_slots(monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "a,b")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x2)")
+    assert counts("--min-np", 1) == (4, 1, NO_LIMIT, 0, (("a", 2), ("b", 2)))
+    # With -np alone it is on this host, as a job whose ranks stay.
+    assert counts("-np", 3, "--min-np", 1) == (3, 1, NO_LIMIT, 0, (("localhost", 3),))
+
+
 def test_a_job_without_these_options_is_not_elastic():
     assert elastic("-np", 2) is None
 
@@ -39,8 +47,11 @@ def test_a_job_without_these_options_is_not_elastic():
         (("-np", 2, "--min-np", 1, "--slots", 8), (2, 1, NO_LIMIT, 0, (("localhost", 8),))),
         (
             ("--min-np", 1, "-H", "localhost:1,127.0.0.1:2"),
-            (1, 1, NO_LIMIT, 0, (("localhost", 1), ("127.0.0.1", 2))),
+            (3, 1, NO_LIMIT, 0, (("localhost", 1), ("127.0.0.1", 2))),
         ),
+        (("--max-np", 2, "-H", "localhost:3"), (2, 2, 2, 0, (("localhost", 3),))),
+        (("--spares", 1, "-H", "localhost:3"), (2, 2, 2, 1, (("localhost", 3),))),
+        (("--min-np", 3, "--spares", 1, "-H", "localhost:3"), (3, 3, 3, 1, (("localhost", 3),))),
         (("-np", 4, "--host-discovery-script", "echo a:1"), (4, 4, NO_LIMIT, 0, ())),
     ],
 )
@@ -54,6 +65,8 @@ def test_how_many_workers_there_are_and_where(words, expected):
         (("-np", 1, "--min-np", 2), "-np 1 has to be between --min-np 2"),
         (("-np", 9, "--max-np", 8), "-np 9 has to be between --min-np 9 and --max-np 8"),
         (("-np", 3, "--min-np", 1, "-H", "a:2"), "the hosts have 2 slots in all"),
+        (("--min-np", 3, "-H", "a:2"), "--min-np 3 were asked for, and the hosts have 2 slots"),
+        (("--min-np", 3, "--max-np", 2, "-H", "a:4"), "-np 3 has to be between --min-np 3 and"),
         (("--min-np", 0), "--min-np 0: it has to be 1 or more"),
         (("-np", 2, "--reset-limit", 3), "--reset-limit is for elastic jobs"),
         (("-np", 2, "--slots", 3), "--slots is for elastic jobs"),

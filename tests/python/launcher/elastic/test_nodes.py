@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import socket
+import time
+from collections import Counter
 
 import pytest
 from elastic_runs import ElasticRun
 from launcher_tools import alive, run, wait_until
 
 pytest.importorskip("tfring._native")
+
+from tfring.launcher.elastic.node_options import NodeOptions
+from tfring.launcher.elastic.nodes import NodeHead
+from tfring.launcher.elastic.options import ElasticOptions
+from tfring.launcher.elastic.orders import EndJob, Orders, StartWorker
+from tfring.store import StoreTimeoutError, TCPStore
 
 
 @pytest.fixture
@@ -86,6 +94,100 @@ def test_another_job_at_the_same_endpoint_is_refused(tmp_path, endpoint):
         assert 'the nodes of the job "job" meet, and this is one of "other"' in other.stderr
         first.ask("stop")
         assert first.finish() == 0
+
+
+def test_a_port_that_another_program_has_is_named():
+    with socket.create_server(("localhost", 0)) as taken:
+        endpoint = f"localhost:{taken.getsockname()[1]}"
+        made = run("--nnodes", 1, "--rdzv-endpoint", endpoint, "--start-timeout", 1, "true")
+    assert made.returncode == 2
+    assert f"the TCPStore at {endpoint.replace(':', ' port ')} could not be reached" in made.stderr
+    assert "This launcher does not serve there" in made.stderr and "in use" in made.stderr
+
+
+class Node:
+    """A node in this process, and what its coordinator wants of it."""
+
+    def __init__(self, endpoint, least=1):
+        host, port = endpoint.split(":")
+        elastic = ElasticOptions(np=least, min_np=least, max_np=least)
+        self.orders = Orders()
+        self.head = NodeHead(NodeOptions(host, int(port), "job", 1), elastic, 60, self.orders)
+        self.taken = []
+
+    def order(self, kind):
+        """Waits for an order of a kind, and returns the first."""
+
+        def find():
+            self.taken += self.orders.take_all()
+            return any(isinstance(one, kind) for one in self.taken)
+
+        assert wait_until(find, 60), self.taken
+        found = next(one for one in self.taken if isinstance(one, kind))
+        self.taken.remove(found)
+        return found
+
+    def close(self):
+        self.head.close()
+        self.orders.close()
+
+
+def no_answer(times):
+    """A TCPStore.delete that does not answer so many times; of each key the first times."""
+    seen, delete = Counter(), TCPStore.delete
+
+    def lost(store, key, timeout=None):
+        seen[key] += 1
+        if key.startswith(("orders/", "ended/")) and seen[key] <= times:
+            raise StoreTimeoutError("the store did not answer")
+        return delete(store, key, timeout)
+
+    return lost
+
+
+def test_a_store_that_does_not_answer_once_ends_nothing(endpoint, monkeypatch):
+    monkeypatch.setattr(TCPStore, "delete", no_answer(1))
+    node = Node(endpoint)
+    try:
+        for worker in (1, 2, 3):
+            assert node.order(StartWorker).worker == worker
+            node.head.ended(worker, 1, "")
+        assert not [one for one in node.taken if isinstance(one, EndJob)]
+    finally:
+        node.head.stop()
+        node.close()
+
+
+def test_a_store_that_does_not_answer_at_all_ends_the_job_of_the_node(endpoint, monkeypatch):
+    monkeypatch.setattr(TCPStore, "delete", no_answer(1 << 30))
+    node = Node(endpoint)
+    try:
+        end = node.order(EndJob)
+        assert end.code == 1
+        assert "does not serve the job any more: it was asked 2 times" in end.reason
+    finally:
+        monkeypatch.undo()
+        node.close()
+
+
+def test_an_order_that_comes_twice_is_carried_out_once(endpoint, monkeypatch):
+    set_key = TCPStore.set
+
+    def twice(store, key, value, **more):
+        set_key(store, key, value, **more)
+        if key.startswith("orders/"):
+            time.sleep(0.3)  # the node has carried it out, and deleted it
+            set_key(store, key, value, **more)
+
+    monkeypatch.setattr(TCPStore, "set", twice)
+    node = Node(endpoint)
+    try:
+        assert node.order(StartWorker).worker == 1
+        node.head.ended(1, 1, "")
+        assert node.order(StartWorker).worker == 2
+    finally:
+        node.head.stop()
+        node.close()
 
 
 @pytest.mark.parametrize(
