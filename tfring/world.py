@@ -268,8 +268,7 @@ def _start(membership: Membership, settings: Settings) -> None:
         ensure_inter_op_threads()
     if membership.size > 1:
         interrupts.watch()
-    here = Here(membership.rank, membership.size, topology.local_rank(), path, settings)
-    OBSERVERS.begin(here)
+    OBSERVERS.begin(Here(membership.rank, membership.size, topology.local_rank(), path, settings))
 
 
 def _refuse_in_forked_child() -> None:
@@ -353,9 +352,7 @@ def _forget(record: Any) -> None:
 def _leave(error: str) -> None:
     """Shuts down; the errors of the other ranks name `error`, unless it is ""."""
     with contextlib.ExitStack() as afterwards, _lock:
-        if _state.pid != os.getpid():
-            return
-        if not is_initialized():
+        if _state.pid != os.getpid() or not is_initialized():
             return
         afterwards.callback(OBSERVERS.afterwards)  # when the lock is free again
         interrupts.unwatch()
