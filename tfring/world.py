@@ -196,9 +196,9 @@ def _begin_generation(identity: Identity, store: Store, cancel: Cancel) -> None:
             identity, settings, os.environ, None, 0, store, last_set, cancel=cancel
         )
         descriptors = [*membership.control_fds.values(), *membership.data_fds.values()]
-        break_when_unanswered(descriptors)
         try:
             with contextlib.closing(membership), cancel.cuts(descriptors):
+                break_when_unanswered(descriptors)
                 _start(membership, settings)
                 topology.set_waiting(False)
         except _native.core.CoreError as error:

@@ -20,9 +20,15 @@ from tfring.store import HashStore
 TOO_MANY = OSError(errno.EMFILE, "Too many open files")
 
 
+def connection() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        made = socket.create_connection(server.getsockname())
+        return made, server.accept()[0]
+
+
 def membership() -> tuple[Membership, socket.socket, socket.socket]:
     """Rank 1 of 2, and the ends of its connections that rank 0 has."""
-    (control, control_0), (data, data_0) = socket.socketpair(), socket.socketpair()
+    (control, control_0), (data, data_0) = connection(), connection()
     made = Membership(
         *(1, 2, 1, 2, 0, 1, True, ["a", "a"]),
         control_fds={0: control.detach()},
