@@ -80,6 +80,7 @@ class ElasticJob:
     def __init__(self, process: ElasticProcess) -> None:
         """Takes this process as a worker of the job."""
         self._process = process
+        self._synced = 0  # the last generation that training has begun in
         self._before = (0, 0)  # failed steps of this generation before func was called
         self._failures = 0  # in a row, with all ranks there, after the commit `_failed_at`
         self._failed_at = -1
@@ -108,12 +109,16 @@ class ElasticJob:
 
     def sync(self, state: State) -> None:
         """See `Job.sync`."""
-        self._before = _failed_steps()
-        if self._process.generation > 1:
+        process = self._process
+        # Once: who calls elastic.run again in a generation would stay out of what the others do.
+        if process.generation > 1 and process.reset_ended != process.generation:
+            process.reset_ended = process.generation
             _end_reset()
+        self._before = _failed_steps()
         states.sync(state)
         self._process.position = states.position_of(state)
         self._process.link.synced(self._process.generation, self._process.position)
+        self._synced = self._process.generation
 
     def may_go_on(self, error: Exception, state: State) -> bool:
         """See `Job.may_go_on`.
@@ -154,6 +159,9 @@ class ElasticJob:
 
     def at_boundary(self, state: State) -> None:
         """See `Job.at_boundary`."""
+        if self._synced != self._process.generation:  # a reset callback wants it: there is none yet
+            self.after_failure(state)
+            return
         self._process.stopped(boundary=True)
         self._join()
 

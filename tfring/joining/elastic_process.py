@@ -61,6 +61,7 @@ class ElasticProcess:
         self.position = Position()  # of what a restore gives; `stopped` says it
         self.record: Record | None = None  # the last generation that this process was in
         self.runs = False  # whether the program is in elastic.run
+        self.reset_ended = 0  # the last generation that has been through its reset callbacks
         self.over = False  # whether elastic.run has come to its end, with which the job has
         self._abandon = abandon
         # Guards what follows.

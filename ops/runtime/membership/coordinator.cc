@@ -49,7 +49,11 @@ CoordinatorEffects Coordinator::Step(TimePoint now, CoordinatorEvents events) {
     first_step_ = now;
   } else if (now - next_tick_ > kPause) {
     Forgive(now - next_tick_);
-    next_tick_ = After(now, kTick);  // what came meanwhile is read first
+    // What came meanwhile is read first. Not each time, where every step comes late.
+    if (!forgave_) next_tick_ = After(now, kTick);
+    forgave_ = !forgave_;
+  } else {
+    forgave_ = false;
   }
   if (events.hosts) SetHosts(std::move(*events.hosts));
   for (const ProcessEnd& end : events.ends) OnEnd(end);
@@ -90,22 +94,31 @@ void Coordinator::OnEnd(const ProcessEnd& end) {
                           std::to_string(end.exit_code) +
                           (end.cause.empty() ? "" : ": " + end.cause);
   if (end.exit_code != 0) OnHostFailure(process.place.first);
-  if (!end.cause.empty()) {
-    // A worker that fails has not reported its last commits, and a new one perhaps none: it has got
-    // at least to where its generation began. That is further back if all were lost.
-    const Position at = std::max(record_.position, process.last.position);
-    std::string cause = WithoutNumbers(end.cause);
-    const bool same = cause == last_cause_ && !(last_cause_at_ < at);
-    same_causes_ = same ? same_causes_ + 1 : 1;
-    last_cause_ = std::move(cause);
-    if (!same) last_cause_at_ = at;
-    if (same_causes_ >= options_.same_error_limit) {
-      EndJob(1, "the same error came " + std::to_string(same_causes_) + " times at " +
-                    PositionText(last_cause_at_) + ", last: " + why);
-      return;
-    }
+  if (!end.cause.empty() && !CountCause(end, process)) {
+    EndJob(1, "the same error came " + std::to_string(same_causes_) + " times at " +
+                  PositionText(last_cause_at_) + ", last: " + why);
+    return;
   }
   if (IsMember(end.worker)) StartRound(why, true);
+}
+
+// Whether the job goes on after this error. One that comes again and again at one commit is the
+// program's. In a generation all members may fail for one reason, which then counts once; and what
+// keeps a new worker from joining others that train is its host's.
+bool Coordinator::CountCause(const ProcessEnd& end, const Process& process) {
+  const bool member = IsMember(end.worker);
+  if (!member && phase_ == Phase::kRunning) return true;
+  // A worker that fails has not reported its last commits, and a new one perhaps none: it has got
+  // at least to where its generation began. That is further back if all were lost.
+  const Position at = std::max(record_.position, process.last.position);
+  std::string cause = WithoutNumbers(end.cause);
+  const bool same = cause == last_cause_ && !(last_cause_at_ < at);
+  if (same && member && last_cause_in_ == number_) return true;
+  same_causes_ = same ? same_causes_ + 1 : 1;
+  last_cause_ = std::move(cause);
+  if (!same) last_cause_at_ = at;
+  if (member) last_cause_in_ = number_;
+  return same_causes_ < options_.same_error_limit;
 }
 
 void Coordinator::OnReport(Report report) {
@@ -236,7 +249,7 @@ void Coordinator::Expire() {
 }
 
 void Coordinator::CheckLimits() {
-  if (!AnyStays() && hosts_.AllBarred()) {
+  if (!AnyStays() && hosts_.AllBarred() && !(AllStopped() && AllDone())) {
     EndJob(1,
            "a worker has failed on every host, and each is barred after its first failure: see "
            "above why workers end");

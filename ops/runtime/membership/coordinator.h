@@ -118,6 +118,7 @@ class TFRING_EXPORT Coordinator {
   void Forgive(Duration pause);
   void SetHosts(std::vector<HostSlots> hosts);
   void OnEnd(const ProcessEnd& end);
+  bool CountCause(const ProcessEnd& end, const Process& process);
   void OnReport(Report report);
   void OnMemberReport(const Process& process);
   void Repair(WorkerId worker, Process* process);
@@ -160,6 +161,7 @@ class TFRING_EXPORT Coordinator {
   Phase phase_ = Phase::kGathering;
   TimePoint first_step_ = kNever;
   TimePoint next_tick_ = 0;
+  bool forgave_ = false;  // in the last Step
   Hosts hosts_;
   Suspects suspects_;
   std::map<WorkerId, Process> processes_;  // started or registered, and not known to be over
@@ -171,6 +173,7 @@ class TFRING_EXPORT Coordinator {
   Generation number_ = 0;  // the last that was used
   Record record_;
   WorkerId kept_ = kNobody;        // a member that leaves once another has its state
+  bool hands_over_ = false;        // record_ has such a member
   Generation judged_ = 0;          // the last of which suspects were looked at
   std::set<WorkerId> member_ids_;  // of record_
   bool ran_ = false;               // a generation has trained
@@ -187,6 +190,7 @@ class TFRING_EXPORT Coordinator {
   std::deque<TimePoint> resets_;
   std::string last_cause_;  // without its numbers
   Position last_cause_at_;
+  Generation last_cause_in_ = 0;  // the last whose member had it
   int same_causes_ = 0;
   CoordinatorEffects::End over_with_;  // kOver
 };

@@ -173,16 +173,19 @@ void Coordinator::Close(uint64_t random) {
     EndJob(0, "the training is over");
     return;
   }
+  // A replacement of all hosts takes two generations, and is one change.
+  const bool handed_over = hands_over_ && !failed_;
+  JudgeSuspects();
   KeepState();
   DismissLeavers();
-  JudgeSuspects();
-  const bool counts = number_ != 0 && (failed_ || options_.count_changes);
+  const bool counts = number_ != 0 && !handed_over && (failed_ || options_.count_changes);
   // With a window there may be resets again by the time there are enough workers.
   const bool over = counts && ResetsLeft() == 0;
   if (!(over && options_.reset_window == 0) && !EnoughReady()) return;
   if (over) {
     EndJob(1, "the limit of " + std::to_string(options_.reset_limit) +
-                  " resets is used up: raise --reset-limit, or see above why workers end");
+                  " resets is used up (--reset-limit, or --max-restarts of nodes): raise it, or "
+                  "see above why the ranks change");
     return;
   }
   if (counts) resets_.push_back(now_);
@@ -194,7 +197,9 @@ void Coordinator::JudgeSuspects() {
   if (judged_ == number_) return;
   judged_ = number_;
   std::vector<std::pair<uint64_t, WorkerId>> arrivals;
-  for (const auto& [id, process] : processes_) arrivals.emplace_back(process.arrival, id);
+  for (const auto& [id, process] : processes_) {
+    if (!process.leaving) arrivals.emplace_back(process.arrival, id);
+  }
   std::sort(arrivals.begin(), arrivals.end());
   std::vector<WorkerId> workers;
   for (const auto& [arrival, id] : arrivals) workers.push_back(id);
@@ -228,7 +233,9 @@ bool Coordinator::EnoughReady() {
   }
   if (now_ >= After(short_since_, options_.min_wait)) {
     EndJob(1, "there were fewer than " + std::to_string(needed) + " workers for " +
-                  SecondsText(options_.min_wait) + ": is there a host that can take more?");
+                  SecondsText(options_.min_wait) +
+                  ": is there a host that can take more, and does "
+                  "the program call init?");
   }
   return false;
 }
@@ -267,6 +274,7 @@ std::vector<WorkerId> Coordinator::NextMembers() const {
 
 void Coordinator::Propose(const std::vector<WorkerId>& members, uint64_t random) {
   ++number_;
+  hands_over_ = kept_ != kNobody;
   Record record;
   record.generation = number_;
   record.nonce = random;

@@ -56,7 +56,12 @@ void JobChecker::OnProposed(TimePoint now, const Record& record, const Standings
   CheckRoot(record, standings);
   CheckBoundary(now, record, standings);
   const membership::CoordinatorOptions& options = scenario_->coordinator;
-  if (last_.generation != 0) resets_.push_back(now);
+  // What a leaver does in order to give its state away is a part of the change before it.
+  if (last_.generation != 0 && !handing_over_) resets_.push_back(now);
+  handing_over_ = std::any_of(record.members.begin(), record.members.end(), [&](const auto& one) {
+    const auto standing = standings.find(one.worker);
+    return standing != standings.end() && standing->second.leaving;
+  });
   if (options.reset_limit >= 0) {
     int64_t count = 0;
     for (TimePoint reset : resets_) {

@@ -82,6 +82,7 @@ class JobChecker {
   std::map<std::pair<membership::Generation, int64_t>, size_t> committers_;
   std::map<int64_t, std::string> common_;  // commits that all members made, and what they hold
   std::vector<TimePoint> resets_;
+  bool handing_over_ = false;  // whether a member of last_ has to leave
   TimePoint last_resize_ = -1000 * kSecond;
   std::map<std::string, std::vector<TimePoint>> host_failures_;
   std::map<std::string, std::pair<TimePoint, int>> cooling_;  // until, how often

@@ -252,6 +252,28 @@ TEST(ErrorsAreTheSameIfTheyDifferInNumbersOnly) {
   EXPECT_CONTAINS(job.end->reason, "ValueError: rank 0, step 999: <object at 0x2b>");
 }
 
+TEST(AnErrorOfSeveralMembersOfAGenerationCountsOnce) {
+  SmallJob job = RunningJob(JobOf(8), 8);
+  for (WorkerId id : {1, 2, 3, 4}) job.workers.at(id).deaf = true;  // they end before they stop
+  for (WorkerId id : {1, 2, 3, 4}) job.End(id, 1, "OSError: [Errno 28] no space left");
+  EXPECT_TRUE(!job.end);
+  EXPECT_TRUE(job.Runs(2));
+  job.End(5, 1, "OSError: [Errno 28] no space left");
+  EXPECT_TRUE(!job.end);
+  job.End(6, 1, "OSError: [Errno 28] no space left");
+  EXPECT_TRUE(job.end.has_value());
+}
+
+TEST(AnErrorOfNewWorkersOfAHostDoesNotEndAJobThatTrains) {
+  SmallJob job = RunningJob(JobOf(2), 2);
+  for (WorkerId id : {3, 4, 5, 6}) {
+    job.Join(id, "b");
+    job.End(id, 1, "ModuleNotFoundError: No module named 'data'");
+  }
+  EXPECT_TRUE(!job.end);
+  EXPECT_TRUE(job.Runs(1));
+}
+
 TEST(BelowItsLeastAJobWaitsAndThenEnds) {
   CoordinatorOptions options = JobOf(3);
   options.min_np = 2;

@@ -158,5 +158,56 @@ TEST(WhereAllHostsAreBarredTheJobEnds) {
   EXPECT_TRUE(job.workers.at(1).exit == 1);
 }
 
+TEST(HandingTheStateOverIsOneChange) {
+  CoordinatorOptions options = JobOf(2);
+  options.reset_limit = 1;
+  SmallJob job = ReplacedJob(options);
+  job.Join(3, "b");
+  EXPECT_TRUE(job.Runs(2));
+  job.Join(4, "b");
+  job.Stop(1, true);
+  job.Stop(3, true);
+  EXPECT_TRUE(!job.end);
+  EXPECT_TRUE(job.Runs(3));
+  job.Stop(3);
+  ASSERT_TRUE(job.end.has_value());
+  EXPECT_CONTAINS(job.end->reason, "the limit of 1 resets is used up");
+}
+
+TEST(WhoCannotReachEachOtherIsJudgedBeforeAnybodyLeaves) {
+  SmallJob job = RunningJob(JobOf(3), 3);
+  const auto accuse = [&] {
+    for (WorkerId id : {1, 2, 3}) job.workers.at(id).deaf = true;
+    job.Stop(1, false, false, 2);
+    job.Stop(2, false, false, 1);
+    for (WorkerId id : {1, 2, 3}) job.workers.at(id).deaf = false;
+    job.Stop(3);
+  };
+  accuse();
+  ASSERT_TRUE(job.Runs(2));
+  const Position ahead = {11, 11};
+  for (WorkerId id : {2, 3}) job.workers.at(id).report.position = ahead;
+  job.workers.at(3).report.leaving = true;
+  accuse();
+  EXPECT_EQ(job.workers.at(2).fenced, 1);
+  EXPECT_TRUE(job.Members() == (Workers{1, 3}));  // and not 1 alone, which is behind
+  EXPECT_TRUE(job.coordinator.record().position == ahead);
+}
+
+TEST(AJobWhoseMembersAreThroughHasEndedWellThoughItsHostIsBarred) {
+  CoordinatorOptions options = JobOf(2);
+  options.min_np = 1;
+  options.hosts.first_failure_bars = options.hosts.cooling_empties = true;
+  SmallJob job(options);
+  job.SetHosts({{"a", 2}});
+  for (const auto& start : std::vector(job.starts)) job.Join(start.worker, "a");
+  job.Pass(kSecond, true);
+  job.Stop(1, false, true);
+  job.now += kSecond / 2;  // limits are looked at
+  job.End(2, 1);
+  ASSERT_TRUE(job.end.has_value());
+  EXPECT_EQ(job.end->code, 0);
+}
+
 }  // namespace
 }  // namespace tfring::membership

@@ -163,6 +163,31 @@ def test_fit_does_a_failed_batch_again() -> None:
         np.testing.assert_allclose(history.history[name], values, rtol=1e-5)
 
 
+def test_what_callbacks_decide_at_the_end_of_an_epoch_holds_after_a_failure() -> None:
+    """It comes when they have decided, and before all ranks have agreed and committed."""
+    model, failures = model_of_this_rank(), [1, 2]
+
+    class Decide(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.optimizer.learning_rate = 0.1 / (epoch + 1)
+            self.model.stop_training = epoch == 2
+
+    class Fail(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if failures and failures[0] == epoch:
+                failures.pop(0)
+                raise hvd.elastic.HorovodInternalError("planted")
+
+    rates: list[float] = []
+    note = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: rates.append(float(model.optimizer.learning_rate))
+    )
+    history = elastic_fit(model, 9, Decide(), Fail(), note)
+    assert not failures and history.epoch == [0, 1, 2]
+    np.testing.assert_allclose(rates, [0.2, 0.1, 0.05], rtol=1e-6)
+    np.testing.assert_allclose(float(model.optimizer.learning_rate), 0.1 / 3, rtol=1e-6)
+
+
 def test_fit_validates_and_stops() -> None:
     x, y = samples()
     stop = keras.callbacks.EarlyStopping("val_loss", min_delta=1e9, patience=1)

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tfring._native")
 
 from tfring import world
-from tfring.elastic import loop
+from tfring.elastic import loop, recovery
 from tfring.elastic.errors import HorovodInternalError, HostsUpdatedInterrupt
 from tfring.elastic.loop import run
 from tfring.elastic.recovery import ElasticJob, StaticJob
@@ -176,3 +176,29 @@ def test_a_worker_that_was_told_to_leave_does_not_train_alone(
     monkeypatch.setattr(world._state, "elastic", process)
     monkeypatch.setattr(world._state, "pid", os.getpid())
     assert isinstance(loop.present_job(), kind)
+
+
+def test_ranks_wait_once_in_a_generation_for_the_reset_callbacks_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second elastic.run there is a mistake, which the others have to see."""
+    waits: list[int] = []
+    link = types.SimpleNamespace(synced=lambda *position: None)
+    process = types.SimpleNamespace(link=link, generation=1, reset_ended=0, position=None)
+    monkeypatch.setattr(recovery, "_end_reset", lambda: waits.append(process.generation))
+    monkeypatch.setattr(recovery, "_failed_steps", lambda: (0, 0))
+    for process.generation in (1, 2, 2, 4):
+        ElasticJob(process).sync(Recorded())  # type: ignore[arg-type]
+    assert waits == [2, 4]
+
+
+def test_a_reset_callback_that_wants_another_reset_gets_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others may be in a collective of this generation, so it ends as by a failure."""
+    job = ElasticJob(types.SimpleNamespace(generation=2))  # type: ignore[arg-type]
+    failures: list[State] = []
+    monkeypatch.setattr(job, "after_failure", failures.append)
+    state = Recorded()
+    job.at_boundary(state)
+    assert failures == [state]

@@ -16,6 +16,7 @@ from launcher_tools import write_script as write
 
 from tfring.launcher.output.files import RankFiles, RotatingFile
 from tfring.launcher.output.merger import OutputMerger
+from tfring.launcher.output.terminal import Terminal
 from tfring.launcher.output.writer import BackgroundWriter, Descriptor, QueuedFile
 from tfring.texts.ranks import parse_ranks, rank_ranges
 
@@ -32,6 +33,13 @@ class Gate:
         self.entered.set()
         self.open.wait()
         self.data += data
+
+
+def test_streams_that_were_closed_before_the_start_take_nothing(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    with Terminal() as terminal:
+        assert terminal.stdout.write(b"to nobody") == 9
+        assert terminal.stderr is not None
 
 
 def test_a_stuck_target_blocks_nobody_and_says_what_is_missing():

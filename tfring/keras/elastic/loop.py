@@ -14,11 +14,10 @@ from tfring.data.cursor_callback import CursorCallback
 from tfring.elastic.errors import HostsUpdatedInterrupt
 from tfring.elastic.messages import NO_UPDATE, REMOVED
 from tfring.keras.elastic.checkpoints import FitCheckpoints
+from tfring.keras.elastic.decisions import Decisions
 from tfring.keras.elastic.fit_state import FitState
 from tfring.keras.elastic.users import UserCallbacks
 from tfring.keras.evaluation import evaluate
-from tfring.keras.model_optimizers import optimizers_of, parts_of
-from tfring.keras2 import facts
 
 
 class CommitSteps(CursorCallback):
@@ -176,19 +175,9 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
         """
         if topology.size() == 1:
             return
-        rates = [
-            [facts.rate_of(part) for part in parts_of(optimizer)]
-            for optimizer in optimizers_of(self.model).values()
-        ]
-        mine = [bool(self.model.stop_training), rates]
-        stop, wanted = objects.allgather_json(mine, name="tfring.elastic.fit")[0]
-        self.model.stop_training = stop
-        for optimizer, theirs, ours in zip(
-            optimizers_of(self.model).values(), wanted, rates, strict=True
-        ):
-            for part, their, our in zip(parts_of(optimizer), theirs, ours, strict=True):
-                if their != our:
-                    part.learning_rate = their
+        mine = Decisions.of(self.model)
+        [stop, rates], *_ = objects.allgather_json([mine.stop, mine.rates], "tfring.elastic.fit")
+        Decisions(stop, tuple(map(tuple, rates))).apply(self.model)
 
     def _let_change(self) -> None:
         leaves, process = self._wants_to_leave(), world.elastic_process()

@@ -7,6 +7,8 @@ from typing import Any
 
 import keras
 
+from tfring.keras.elastic.decisions import Decisions
+
 
 class UserCallbacks(keras.callbacks.Callback):  # type: ignore[misc]
     """Passes on what Keras calls, as if training were never interrupted.
@@ -27,6 +29,7 @@ class UserCallbacks(keras.callbacks.Callback):  # type: ignore[misc]
         self._callbacks, self._state = list(callbacks), state
         self.all: Any = None  # a CallbackList of them, once training has begun
         self._begun = self._ended = -1  # the last epoch of which they have seen this
+        self._decided: Decisions | None = None  # at the end of that epoch
         self._finished = False
         self._offset = 0  # batches of this epoch that were trained before
 
@@ -55,10 +58,20 @@ class UserCallbacks(keras.callbacks.Callback):  # type: ignore[misc]
         self.all.on_train_batch_end(self._offset + batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
-        if epoch > self._ended:
-            self._ended = epoch
+        """As in keras.callbacks.Callback.
+
+        If a rank is lost before the end of the epoch is committed, it comes again. What the
+        callbacks have decided then holds, although they are not called again.
+        """
+        if epoch <= self._ended:
+            if self._decided is not None:
+                self._decided.apply(self.model)
+            return
+        self._ended = epoch
+        try:
             self.all.on_epoch_end(epoch, logs)
+        finally:
+            self._decided = Decisions.of(self.model)
 
     def finish(self, logs: dict[str, Any] | None) -> None:
         """Says that training is over, on all ranks; once."""

@@ -220,6 +220,8 @@ class ElasticJobRunner:
         if isinstance(order, StartWorker):
             if self._stopping is None and self._end is None:
                 self._start(order, head)
+            else:  # or the coordinator would count on it
+                head.ended(order.worker, 0, "")
         elif isinstance(order, KillWorker):
             worker = self._workers.get(order.worker)
             if worker is not None:
@@ -352,7 +354,10 @@ class ElasticJobRunner:
         if self._stopping is not None:
             why = f"stopped by {signal_name(self._stopping)}, passed on to all workers"
             self._note(why)
-            codes = [worker.process.exit_code() for worker in self._failures]
+            # One that only waited need not know what to do about the signal.
+            begun = self._generation.number > 0
+            failed = [one for one in self._failures if one.rank >= 0 or not begun]
+            codes = [worker.process.exit_code() for worker in failed]
             return (codes[0] if codes and self._end is None else 0), why
         assert self._end is not None
         if self._end.code == 0 and not self._late_code:

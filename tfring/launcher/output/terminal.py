@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from types import TracebackType
 from typing import BinaryIO, TextIO, cast
@@ -21,7 +22,9 @@ class Terminal:
         self.stdout = self._queue(sys.stdout)
         self.stderr = self._queue(sys.stderr)
 
-    def _queue(self, stream: TextIO) -> BinaryIO:
+    def _queue(self, stream: TextIO | None) -> BinaryIO:
+        if stream is None:  # it was closed when this process began
+            return io.BytesIO()
         stream.flush()
         file = getattr(stream, "buffer", None)
         if file is None:

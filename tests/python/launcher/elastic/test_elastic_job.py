@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from elastic_runs import ElasticRun, history_of
+from elastic_runs import TRAINING, ElasticRun, history_of
 from launcher_tools import alive, wait_until
 
 pytest.importorskip("tfring._native")
@@ -111,6 +111,27 @@ def test_a_signal_to_the_launcher_ends_all(tmp_path, number):
         assert not any(alive(pid) for pid in pids)
         assert not any("starts" in line for line in job.errors)
     assert any(f"stopped by {number.name}" in line for line in job.errors)
+
+
+LEAVING = TRAINING.replace(
+    "hvd.init()\n",
+    """hvd.init()
+    import signal
+    from tfring import world
+    signal.signal(signal.SIGTERM, lambda *_: world.elastic_process().link.leave())
+""",
+)
+
+
+@pytest.mark.parametrize("spares", [0, 1])
+def test_workers_that_leave_at_a_signal_are_not_held_for_others(tmp_path, spares):
+    """There is a slot for another worker, which is not started any more, or one that waits."""
+    options = ("-np", 2, "--min-np", 1, "--max-np", 2, "-H", "localhost:3", "--spares", spares)
+    with ElasticRun(tmp_path, *options, script=LEAVING) as job:
+        job.trains(lambda m: len(m) == 2)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.finish() == 0
+    assert not any("SIGKILL" in line for line in job.errors)
 
 
 def test_a_killed_launcher_leaves_nobody(tmp_path):

@@ -1,0 +1,40 @@
+"""What callbacks decide at the end of an epoch: whether training stops, and its learning rates."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tfring.keras.model_optimizers import optimizers_of, parts_of
+from tfring.keras2 import facts
+
+
+@dataclasses.dataclass(frozen=True)
+class Decisions:
+    """What the callbacks of a rank have decided.
+
+    Attributes:
+        stop: Whether training stops.
+        rates: The learning rates of each optimizer of the model.
+    """
+
+    stop: bool
+    rates: tuple[tuple[float, ...], ...]
+
+    @classmethod
+    def of(cls, model: Any) -> Decisions:
+        """Returns what holds for a model now."""
+        rates = (map(facts.rate_of, parts) for parts in _parts(model))
+        return cls(bool(model.stop_training), tuple(map(tuple, rates)))
+
+    def apply(self, model: Any) -> None:
+        """Makes them hold for a model."""
+        model.stop_training = self.stop
+        for parts, wanted in zip(_parts(model), self.rates, strict=True):
+            for part, rate in zip(parts, wanted, strict=True):
+                if facts.rate_of(part) != rate:
+                    part.learning_rate = rate
+
+
+def _parts(model: Any) -> list[list[Any]]:
+    return [list(parts_of(optimizer)) for optimizer in optimizers_of(model).values()]
