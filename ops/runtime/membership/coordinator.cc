@@ -154,6 +154,7 @@ void Coordinator::OnReport(Report report) {
   process.leaving |= report.leaving;
   process.heard = now_;
   process.last = std::move(report);
+  reached_ = std::max(reached_, process.last.position);
   Command answer;
   answer.generation = phase_ == Phase::kRunning ? record_.generation : 0;
   answer.sequence = process.last.sequence;

@@ -172,6 +172,7 @@ class TFRING_EXPORT Coordinator {
 
   Generation number_ = 0;  // the last that was used
   Record record_;
+  Position reached_;               // the newest commit that a worker has reported since record_
   WorkerId kept_ = kNobody;        // a member that leaves once another has its state
   bool hands_over_ = false;        // record_ has such a member
   Generation judged_ = 0;          // the last of which suspects were looked at

@@ -289,6 +289,11 @@ void Coordinator::Propose(const std::vector<WorkerId>& members, uint64_t random)
     }
   }
   if (joins) last_join_ = now_;
+  if (record.position < reached_) {
+    effects_.notes.push_back("no worker is left that has " + PositionText(reached_) +
+                             ": the training goes on from " + PositionText(record.position));
+  }
+  reached_ = record.position;
   record_ = std::move(record);
   member_ids_ = {members.begin(), members.end()};
   phase_ = Phase::kForming;

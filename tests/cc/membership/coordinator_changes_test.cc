@@ -264,6 +264,19 @@ TEST(AnErrorOfSeveralMembersOfAGenerationCountsOnce) {
   EXPECT_TRUE(job.end.has_value());
 }
 
+TEST(ItIsSaidIfNoWorkerIsLeftThatHasTheNewestCommit) {
+  CoordinatorOptions options = JobOf(2);
+  options.min_np = 1;
+  SmallJob job = RunningJob(options, 2);
+  job.End(1, 137);
+  job.End(2, 137);
+  job.Join(3, "a");
+  EXPECT_TRUE(job.Runs(3));
+  EXPECT_TRUE(
+      job.Noted("no worker is left that has commit 10 (step 10): the training goes on from "
+                "commit 0 (step 0)"));
+}
+
 TEST(AnErrorOfNewWorkersOfAHostDoesNotEndAJobThatTrains) {
   SmallJob job = RunningJob(JobOf(2), 2);
   for (WorkerId id : {3, 4, 5, 6}) {

@@ -106,17 +106,21 @@ class ElasticJobRunner:
         head = None
         try:
             self._files.open()
-            with self._signals, self._selector:
-                self._selector.register(self._signals.fd, selectors.EVENT_READ, "signals")
+            with self._selector:
                 self._selector.register(orders.fd, selectors.EVENT_READ, "orders")
-                head = self._make_head(orders)
-                try:
-                    self._run(head, orders)
-                    code, why = self._explain()
-                finally:
-                    self._connections.close()
+                head = self._make_head(orders)  # may wait; a signal ends this process meanwhile
+                with self._signals:
+                    self._selector.register(self._signals.fd, selectors.EVENT_READ, "signals")
+                    try:
+                        self._run(head, orders)
+                        code, why = self._explain()
+                    finally:
+                        self._connections.close()
         except UsageError as error:
             code, why = 2, str(error)
+            raise
+        except KeyboardInterrupt:
+            code, why = 130, "stopped by SIGINT before anything was started"
             raise
         except BrokenPipeError:
             code, why = 141, "nobody reads the output of tfring run any more"

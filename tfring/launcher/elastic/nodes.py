@@ -36,6 +36,7 @@ from tfring.security.errors import SecretError
 from tfring.store import (
     PrefixStore,
     Store,
+    StoreAuthError,
     StoreConnectionError,
     StoreError,
     StoreTimeoutError,
@@ -98,7 +99,7 @@ def open_store(options: NodeOptions, timeout: float) -> tuple[TCPStore, bool]:
             served = True
         except StoreConnectionError as error:
             not_here = f". This launcher does not serve there: {error}"
-            store = TCPStore(options.host, options.port, timeout=timeout)
+            store = _connect(options, timeout)
         if served:
             store.set("job", options.job)
         elif (other := store.get("job", timeout).decode()) != options.job:
@@ -110,6 +111,23 @@ def open_store(options: NodeOptions, timeout: float) -> tuple[TCPStore, bool]:
     except (StoreError, SecretError, OSError) as error:
         raise UsageError(f"the nodes cannot meet: {error}{not_here}") from None
     return store, served
+
+
+def _connect(options: NodeOptions, timeout: float) -> TCPStore:
+    """Connects with the node that serves the store, and says so if that takes long."""
+    first = min(timeout, _STORE_SECONDS)
+    try:
+        return TCPStore(options.host, options.port, timeout=first)
+    except StoreAuthError:
+        raise
+    except StoreError:
+        if first == timeout:
+            raise
+    _log.warning(
+        "no node serves the job at %s port %d yet: waits for one for %g s",
+        *(options.host, options.port, timeout - first),
+    )
+    return TCPStore(options.host, options.port, timeout=timeout - first)
 
 
 class _Follower:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tfring import _native
 from tfring.launcher.agents.rank import RankProcess
 from tfring.launcher.elastic.orders import StartWorker
 from tfring.launcher.options.environment import job_variables
@@ -75,10 +76,19 @@ class Worker:
                 self.process.signal(signal.SIGCONT)  # one that stands still cannot end
 
     def cause(self) -> str:
-        """Returns the exception that ended its process; "" if none is known."""
-        if not self.process.code or self.process.code < 0:
+        """Returns what ended its process, if that was a failure of the program; "" if unknown.
+
+        That is the exception; or, where it has not joined yet, its last line, as of `sys.exit`.
+        """
+        code = self.process.code
+        if not code or code < 0 or code == _native.core.membership.EXIT_TRY_AGAIN:
             return ""
-        return exception_of(self.process.tail.decode(errors="replace"))
+        text = self.process.tail.decode(errors="replace")
+        if (found := exception_of(text)) or self.rank >= 0:
+            return found
+        return next(
+            (line[:_MOST_CAUSE] for line in reversed(text.splitlines()) if line.strip()), ""
+        )
 
 
 def given_up_after(when: float) -> list[tuple[float, int]]:

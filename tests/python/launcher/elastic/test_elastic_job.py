@@ -78,6 +78,14 @@ def test_the_same_error_three_times_ends_the_job_and_is_shown(tmp_path):
     assert {one["exit_code"] for one in failed} == {1}
 
 
+def test_a_program_that_ends_itself_before_it_joins_is_not_started_for_ever(tmp_path):
+    script = 'import sys\nsys.exit("the config file is missing")\n'
+    with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, script=script) as job:
+        assert job.finish() == 1
+    errors = "\n".join(job.errors)
+    assert "the same error came 3 times" in errors and "the config file is missing" in errors
+
+
 def test_the_reset_limit_ends_the_job(tmp_path):
     options = ("-np", 2, "--min-np", 1, "--max-np", 2, "--reset-limit", 1)
     with ElasticRun(tmp_path, *options) as job:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import time
 from collections import Counter
 
 import pytest
 from elastic_runs import ElasticRun
-from launcher_tools import alive, run, wait_until
+from launcher_tools import LIMIT_SECONDS, alive, run, wait_until
 
 pytest.importorskip("tfring._native")
 
@@ -45,6 +46,14 @@ def test_nodes_join_survive_a_failure_and_end_together(tmp_path, endpoint):
         assert first.finish() == 0
         ends = [*first.said, *second.said]
         assert sorted(e["rank"] for e in ends if e["event"] == "end") == [0, 1]
+
+
+def test_a_node_that_finds_no_other_says_so_and_ends_at_a_signal(tmp_path, endpoint):
+    with node(tmp_path, "a", endpoint.replace("localhost", "127.0.0.9")) as job:
+        job.wait(lambda: any("no node serves the job" in line for line in job.errors))
+        job.process.send_signal(signal.SIGTERM)
+        assert job.process.wait(LIMIT_SECONDS) == -signal.SIGTERM
+        assert not job.said
 
 
 def test_more_failures_than_max_restarts_end_the_job_on_all_nodes(tmp_path, endpoint):
