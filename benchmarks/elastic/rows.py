@@ -115,34 +115,47 @@ def stopped(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
         return ended._replace(wrong=[*ended.wrong, *wrong])
 
 
+def _end_by_themselves(
+    job: Job, rng: random.Random, count: int, action: str, code: int
+) -> list[str]:
+    """Has so many ranks of three end between two steps, and others take their places.
+
+    Args:
+        job: That runs.
+        rng: Chooses the ranks; every third is rank 0.
+        count: How many.
+        action: What they do.
+        code: The exit code that each of them has to have.
+
+    Returns:
+        What was wrong.
+    """
+    wrong = []
+    generation = job.wait_for_size(3, steps=2, after=0)
+    for number in range(count):
+        victim = choose(job, rng, 1, 0 if number % 3 == 2 else None)[0]
+        job.faults.arm(victim, Fault("between", action=action))
+        generation = job.wait_for_size(3, steps=2, after=generation)
+        if (found := job.exits.get(victim)) != code:
+            wrong.append(f"worker {victim} was to {action}, and ended with {found}")
+    return wrong
+
+
 def raises(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
     """An exception ends its process and no other."""
-    rng, wrong = random.Random(seed), []
     options = {"np": 3, "min_np": 1, "max_np": 3, **AT_ONCE, **job}
     with Job(folder, 3, Settings(), **options) as job_:
-        generation = job_.wait_for_size(3, steps=2, after=0)
-        for number in range(count):
-            victim = choose(job_, rng, 1, 0 if number % 3 == 2 else None)[0]
-            job_.faults.arm(victim, Fault("between", action=RAISE))
-            generation = job_.wait_for_size(3, steps=2, after=generation)
-            if job_.exits.get(victim) != 1:
-                wrong.append(f"worker {victim} raised, and ended with {job_.exits.get(victim)}")
+        wrong = _end_by_themselves(job_, random.Random(seed), count, RAISE, 1)
         ended = end(job_, "exception", count)
         return ended._replace(wrong=[*ended.wrong, *wrong])
 
 
 def leaves(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
     """A rank ends with exit code 0, and another at the end of all, where each waits for each."""
-    rng, wrong = random.Random(seed), []
+    rng = random.Random(seed)
     options = {"np": 3, "min_np": 1, "max_np": 3, **AT_ONCE, **job}
     with Job(folder, 3, Settings(), **options) as job_:
-        generation = job_.wait_for_size(3, steps=2, after=0)
-        for number in range(count):
-            victim = choose(job_, rng, 1, 0 if number % 3 == 2 else None)[0]
-            job_.faults.arm(victim, Fault("between", action=LEAVE))
-            generation = job_.wait_for_size(3, steps=2, after=generation)
-            if job_.exits.get(victim) != 0:
-                wrong.append(f"worker {victim} left, and ended with {job_.exits.get(victim)}")
+        wrong = _end_by_themselves(job_, rng, count, LEAVE, 0)
         # Before it has said that it is through, or while it waits for the others.
         last = choose(job_, rng, 1)[0]
         job_.faults.arm(last, Fault("report", rng.choice([0.0, rng.uniform(0.0, 0.02)])))
