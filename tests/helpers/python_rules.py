@@ -51,6 +51,10 @@ ARROWS: dict[str, set[str]] = {
     "ops": {"config", "_native", "topology", "process_sets"},
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
     "training": {"_native", "topology", "process_sets", "ops", "collectives"},
+    "bench": {
+        *("version", "config", "bootstrap", "topology", "world", "ops", "collectives", "training"),
+        "texts",
+    },
     "sharding": {"topology", "collectives"},
     "comparison": {"_native", "exceptions", "topology", "collectives"},
     "compat": {"config", "_native", "gpu", "bootstrap", "topology", "collectives"},
@@ -69,7 +73,7 @@ ARROWS: dict[str, set[str]] = {
     "launcher": {
         *("version", "config", "_native", "environments", "security", "handshake", "bootstrap"),
         *("comparison", "compat", "commands", "explain", "ssh", "texts", "timeline"),
-        *("store", "membership"),
+        *("store", "membership", "bench"),
     },
     "tfring": {"compat"},
     "__main__": {"launcher"},
@@ -87,24 +91,25 @@ THIRD_PARTY: dict[str, set[str]] = {
     "cloudpickle": {"collectives", "launcher"},
     "fsspec": {"checkpoint"},
     "h5py": {"keras"},
-    "keras": {"compat", "data", "keras"},
+    "keras": {"bench", "compat", "data", "keras"},
     "ml_dtypes": {"checkpoint"},
-    "mpi4py": {"bootstrap"},
+    "mpi4py": {"bench", "bootstrap"},
     "pynvml": {"gpu"},
     "numpy": {
         *("process_sets", "collectives", "sharding", "comparison", "data", "keras", "checkpoint"),
-        *("recorder", "live", "report", "explain", "metrics", "timeline", "elastic"),
+        *("recorder", "live", "report", "explain", "metrics", "timeline", "elastic", "bench"),
     },
-    "rich": {"live", "report"},
-    "matplotlib": {"report"},
+    "rich": {"bench", "live", "report"},
+    "matplotlib": {"bench", "report"},
     "opentelemetry": {"metrics"},
     "prometheus_client": {"metrics"},
     "tensorboard": {"keras"},
     "tensorflow": {
         *("exceptions", "ops", "collectives", "sharding", "training", "compat", "data", "elastic"),
-        *("keras2", "keras"),
+        *("keras2", "keras", "bench"),
     },
     "tf_keras": {"keras2"},
+    "torch": {"bench"},
     "yaml": {"launcher"},
 }
 # Importing mpi4py starts MPI: only a function does that, where a job is known to want it.
@@ -131,7 +136,7 @@ IMPORTS_BY_NAME = {
     *("tfring/environments/__init__.py", "tfring/bootstrap/inter_op_threads.py"),
     *("tfring/bootstrap/mpi_exchange.py", "tfring/bootstrap/records.py"),
     *("tfring/compat/build_flags.py", "tfring/keras2/detect.py"),
-    *("tfring/launcher/doctor.py", "tfring/gpu/nccl.py"),
+    *("tfring/launcher/doctor.py", "tfring/gpu/nccl.py", "tfring/bench/peers/available.py"),
 }
 # Unpickling runs code that the sender chooses. Only objects of users are pickled, and only in these
 # files, where messages carry seals; what the library itself exchanges is JSON (allgather_json).

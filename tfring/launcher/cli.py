@@ -12,11 +12,11 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tfring.commands import ALL, Command, report
+from tfring.commands import ALL, report
 from tfring.comparison.runs import compare_runs
 from tfring.config import SettingError, read_settings
 from tfring.explain.launched import RECORD_DIR, RunRecords
-from tfring.launcher import doctor
+from tfring.launcher import bench, doctor
 from tfring.launcher.dry_run import show
 from tfring.launcher.elastic.dry_run import show_elastic
 from tfring.launcher.elastic.elastic_job import ElasticJobRunner
@@ -55,6 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_options(run)
     run.set_defaults(parser=run)
     commands.add_parser("doctor", help="show what is installed and what is wrong")
+    bench.add_bench(commands.add_parser(bench.NAME, help=bench.HELP))
     for command in ALL:
         command.add_options(commands.add_parser(command.NAME, help=command.HELP))
     return parser
@@ -75,7 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return doctor.main()
     command = next((c for c in ALL if options.action == c.NAME), None)
     if command is not None:
-        return _of_records(command, options)
+        return _guarded(command.NAME, command.run, options)
+    if options.action == bench.NAME:
+        return _guarded(bench.NAME, bench.run, options)
     if options.action != "run":
         parser.print_help()
         return 2
@@ -99,15 +102,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
 
 
-def _of_records(command: Command, options: argparse.Namespace) -> int:
-    """Runs a command on the records of a job; returns its exit code."""
+def _guarded(
+    name: str, run: Callable[[argparse.Namespace], int], options: argparse.Namespace
+) -> int:
+    """Runs a command other than `tfring run`; returns its exit code."""
     try:
-        return command.run(options)
+        return run(options)
     except BrokenPipeError:  # the reader of our output is gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
     except (OSError, ValueError) as error:
-        print(f"tfring {command.NAME}: {error}", file=sys.stderr)
+        print(f"tfring {name}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -161,6 +161,7 @@ class OutputMerger:
         *,
         timestamps: bool = False,
         all_info: bool = False,
+        no_info: bool = False,
         merge_lines: bool = True,
         ranks: Container[int] | None = None,
     ) -> None:
@@ -172,6 +173,7 @@ class OutputMerger:
             timestamps: print the time before every line.
             all_info: print what TensorFlow logs with level INFO for every rank; otherwise for
                 rank 0 only.
+            no_info: print it for no rank.
             merge_lines: print a line that several ranks write at the same time once.
             ranks: whose output is printed; None: that of all.
         """
@@ -179,7 +181,7 @@ class OutputMerger:
         err = out if _same_file(stdout, stderr) else _Sink(stderr)
         self._sinks = {"stdout": out, "stderr": err}
         self._timestamps = timestamps
-        self._all_info = all_info
+        self._info = "all" if all_info else "none" if no_info else "rank 0"
         self._streams: list[Stream] = []
         self._held = _HeldLines()
         self._merge_lines = merge_lines
@@ -346,9 +348,10 @@ class OutputMerger:
             sink.owner, stream.at_start = stream, end == b"\r"
 
     def _left_out(self, stream: Stream, line: bytes) -> bool:
-        other = stream.rank != 0 and stream.name == "stderr" and not self._all_info
+        wanted = self._info == "all" or (self._info == "rank 0" and stream.rank == 0)
         begins = stream.at_start or stream.sink.owner is not stream
-        return other and begins and _INFO.match(line) is not None
+        unwanted = stream.name == "stderr" and not wanted
+        return unwanted and begins and _INFO.match(line) is not None
 
     def _end_line(self, sink: _Sink) -> None:
         if sink.owner is not None:

@@ -1,0 +1,282 @@
+"""What is measured: a case has candidates that take turns, and becomes one row or several."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfring.bench import models
+from tfring.bench.options import BUS_FACTORS, BenchOptions
+from tfring.bench.result import Row
+from tfring.bench.samples import Array, median, median_difference, median_interval, p95
+from tfring.bench.shapes import shape_of
+from tfring.collectives.allgather import allgather
+from tfring.collectives.allreduce import allreduce, grouped_allreduce
+from tfring.collectives.alltoall import alltoall
+from tfring.collectives.broadcast import broadcast
+from tfring.collectives.objects import allgather_json
+from tfring.collectives.reducescatter import reducescatter
+from tfring.collectives.rooted import gather, reduce, scatter
+from tfring.ops.reduce_ops import Sum
+from tfring.texts.sizes import size_text
+from tfring.topology import rank, size
+
+Call = Callable[[], object]
+
+# With one tensor; the name is the same on all ranks, the root is rank 0.
+_CALLS: dict[str, Callable[[Any, str], Any]] = {
+    "allreduce": lambda x, name: allreduce(x, op=Sum, name=name),
+    "allgather": lambda x, name: allgather(x, name=name),
+    "reducescatter": lambda x, name: reducescatter(x, op=Sum, name=name),
+    "alltoall": lambda x, name: alltoall(x, name=name),
+    "broadcast": lambda x, name: broadcast(x, 0, name=name),
+    "reduce": lambda x, name: reduce(x, 0, op=Sum, name=name),
+    "gather": lambda x, name: gather(x, 0, name=name),
+    "scatter": lambda x, name: scatter(x, 0, name=name),
+}
+_LONGEST_ROUNDS = 200
+BARE, COPY, ALONE = "bare", "copy", "alone"
+
+
+@dataclass
+class Case:
+    """One thing to measure.
+
+    Attributes:
+        section: The table that its rows are in.
+        label: What it is, for people.
+        spec: The same for processes of peers, as JSON.
+        bytes: How many.
+        tensors: How many.
+        ways: Candidates that become a row each.
+        build: Makes the candidates by name: the ways, "bare", and "copy" or "alone".
+        bus: For bandwidths: the part of the bytes that crosses the busiest link.
+        rounds: How many are measured, if there is time.
+        calls: In a row, in each round.
+    """
+
+    section: str
+    label: str
+    spec: dict[str, Any]
+    bytes: int
+    tensors: int
+    build: Callable[[], dict[str, Call]]
+    ways: Sequence[str] = ("call",)
+    bus: float | None = None
+    rounds: int = _LONGEST_ROUNDS
+    calls: int = 1
+
+    def rows(self, times: dict[str, Array], peers: Sequence[str]) -> list[Row]:
+        """Returns the rows.
+
+        Args:
+            times: Of each candidate by round and call, in milliseconds.
+            peers: The candidates that belong to peers.
+        """
+        by_round = {name: np.median(took, axis=1).tolist() for name, took in times.items()}
+        return [self._row(way, times, by_round, peers) for way in self.ways]
+
+    def _row(
+        self,
+        way: str,
+        times: dict[str, Array],
+        by_round: dict[str, list[float]],
+        peers: Sequence[str],
+    ) -> Row:
+        added = [a - b for a, b in zip(by_round[way], by_round[BARE], strict=True)]
+        low, high = median_interval(added)
+        row = Row(
+            section=self.section,
+            way=way,
+            bytes=self.bytes,
+            tensors=self.tensors,
+            rounds=len(added),
+            calls=times[way].size,
+            median_ms=median(times[way].ravel().tolist()),
+            p95_ms=p95(times[way].ravel().tolist()),
+            bare_ms=median(times[BARE].ravel().tolist()),
+            net_ms=median_difference(by_round[way], by_round[BARE]),
+            net_low_ms=low if math.isfinite(low) else None,
+            net_high_ms=high if math.isfinite(high) else None,
+            peers_ms={name: median(times[name].ravel().tolist()) for name in peers},
+            samples_ms={"call": by_round[way]},
+        )
+        for name in (BARE, COPY, ALONE, *peers):
+            if name in by_round:
+                row.samples_ms[name] = by_round[name]
+        if COPY in times:
+            row.copy_ms = median(times[COPY].ravel().tolist())
+        if ALONE in times:
+            row.alone_ms = median(times[ALONE].ravel().tolist())
+        if self.bus is not None and low > 0:  # else nobody knows how long it took
+            row.algbw_gbs = self.bytes / row.net_ms / 1e6
+            row.busbw_gbs = self.bus * row.algbw_gbs
+        return row
+
+
+def cases(options: BenchOptions) -> Iterator[Case]:
+    """Yields what the options ask for, the same on all ranks."""
+    for collective in options.collectives:
+        seen = set()
+        for wanted in options.sizes():
+            shape = shape_of(collective, wanted, options.dtype, size())
+            if shape.bytes not in seen:
+                seen.add(shape.bytes)
+                yield collective_case(collective, wanted, options.dtype)
+    for name in options.models:
+        yield model_case(name, options.dtype)
+    for kind in options.steps:
+        yield step_case(kind)
+
+
+def collective_case(collective: str, wanted: int, dtype: str) -> Case:
+    """Returns a collective of one tensor in a tf.function."""
+    shape = shape_of(collective, wanted, dtype, size())
+
+    def build() -> dict[str, Call]:
+        tensor = _tensor(shape.given, dtype)
+
+        def bare(x: Any) -> Any:
+            return x + x
+
+        def with_call(x: Any) -> Any:
+            return _CALLS[collective](x + x, f"bench.{collective}.{shape.bytes}")
+
+        return {
+            "call": compiled(with_call, tensor),
+            BARE: compiled(bare, tensor),
+            COPY: _copying([shape.bytes]),
+        }
+
+    return Case(
+        section=f"{collective} {dtype}",
+        label=f"{collective} of {size_text(shape.bytes)}",
+        spec={"kind": collective, "bytes": wanted, "dtype": dtype, "ranks": size()},
+        bytes=shape.bytes,
+        tensors=1,
+        build=build,
+        bus=BUS_FACTORS[collective](size()),
+        rounds=rounds_for(shape.bytes),
+        calls=5 if shape.bytes <= 256 << 10 else 1,
+    )
+
+
+def model_case(name: str, dtype: str) -> Case:
+    """Returns an allreduce of all gradients of a model of keras.applications.
+
+    Raises:
+        ValueError: There is no such model.
+    """
+    # Rank 0 alone builds the model: only its shapes are needed.
+    made = models.gradient_shapes(name) if rank() == 0 else None
+    found = allgather_json(made, "bench.shapes")[0]
+    if isinstance(found, str):
+        raise ValueError(found)
+    return set_case(f"model {name}", found, dtype)
+
+
+def set_case(section: str, shapes: Sequence[Sequence[int]], dtype: str = "float32") -> Case:
+    """Returns an allreduce of many tensors: as one grouped one, and each by itself.
+
+    Args:
+        section: What it is.
+        shapes: Of the tensors.
+        dtype: Of the tensors.
+    """
+    counts = [int(np.prod(shape)) for shape in shapes]
+    spec = {"kind": "set", "counts": counts, "dtype": dtype, "ranks": size()}
+    item = tf.as_dtype(dtype).size
+    total = sum(counts) * item
+
+    def build() -> dict[str, Call]:
+        tensors = [tf.reshape(_tensor(int(np.prod(s)), dtype), s) for s in shapes]
+
+        def bare(values: list[Any]) -> list[Any]:
+            return [value + value for value in values]
+
+        def grouped(values: list[Any]) -> list[Any]:
+            doubled = [value + value for value in values]
+            return grouped_allreduce(doubled, op=Sum, name=f"bench.{section}.grouped")
+
+        def separate(values: list[Any]) -> list[Any]:
+            return [
+                allreduce(value + value, op=Sum, name=f"bench.{section}.{i}")
+                for i, value in enumerate(values)
+            ]
+
+        return {
+            "grouped": compiled(grouped, tensors),
+            "separate": compiled(separate, tensors),
+            BARE: compiled(bare, tensors),
+            COPY: _copying([count * item for count in counts]),
+        }
+
+    return Case(
+        section=f"{section} {dtype}",
+        label=f"{len(counts)} gradients, {section}",
+        spec=spec,
+        bytes=total,
+        tensors=len(counts),
+        build=build,
+        ways=("grouped", "separate"),
+        bus=BUS_FACTORS["allreduce"](size()),
+        rounds=30,
+    )
+
+
+def step_case(kind: str) -> Case:
+    """Returns a training step: with averaged gradients, with all ranks computing, and alone."""
+    shapes = [variable.shape for variable in models.build(kind).trainable_variables]
+    counts = [int(np.prod(shape)) for shape in shapes]
+
+    def build() -> dict[str, Call]:
+        local = models.training_step(kind, distributed=False)
+        return {"step": models.training_step(kind, distributed=True), BARE: local, ALONE: local}
+
+    return Case(
+        section=f"step {kind}",
+        label=f"training step of the {kind}",
+        spec={"kind": "step", "model": kind, "counts": counts, "dtype": "float32"},
+        bytes=4 * sum(counts),
+        tensors=len(counts),
+        build=build,
+        ways=("step",),
+        rounds=60,
+    )
+
+
+def rounds_for(count: int) -> int:
+    """Returns how many rounds so many bytes get: enough for a median, at most some seconds."""
+    return _LONGEST_ROUNDS if count <= 64 << 10 else 40 if count <= 4 << 20 else 12
+
+
+def compiled(function: Callable[[Any], Any], argument: Any) -> Call:
+    """Returns a call of a function as a tf.function."""
+    made = tf.function(function)
+    return lambda: made(argument)
+
+
+def forget() -> None:
+    """Frees what the last case had, so that it takes no memory from the next one."""
+    gc.collect()
+
+
+def _tensor(count: int, dtype: str) -> Any:
+    return tf.cast(tf.random.uniform([count], 1, 100, seed=1 + rank()), dtype)
+
+
+def _copying(sizes: Sequence[int]) -> Call:
+    """Returns what copies so many bytes from private memory to private memory."""
+    pairs = [(np.ones(each, np.uint8), np.ones(each, np.uint8)) for each in sizes]
+
+    def copy() -> None:
+        for source, target in pairs:
+            np.copyto(target, source)
+
+    return copy

@@ -1,0 +1,142 @@
+"""The options of ``tfring bench`` that say what is measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
+STEPS = ("mlp", "cnn")
+PEERS = ("mpi", "gloo", "mwms")
+ALL_PEERS = "all"
+# What is sent over the busiest link, as a part of the bytes, with n ranks: as nccl-tests has it.
+BUS_FACTORS: dict[str, Callable[[int], float]] = {
+    "allreduce": lambda n: 2 * (n - 1) / n,
+    "allgather": lambda n: (n - 1) / n,
+    "reducescatter": lambda n: (n - 1) / n,
+    "alltoall": lambda n: (n - 1) / n,
+    "gather": lambda n: (n - 1) / n,
+    "scatter": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+    "reduce": lambda n: 1.0,
+}
+COLLECTIVES = tuple(BUS_FACTORS)
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_MOST_BYTES = 1 << 34
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What is measured, the same on all ranks."""
+
+    collectives: tuple[str, ...] = ("allreduce",)
+    min_bytes: int = 4
+    max_bytes: int = 64 << 20
+    factor: int = 4
+    dtype: str = "float32"
+    models: tuple[str, ...] = ()  # of keras.applications
+    steps: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()  # of PEERS, or ALL_PEERS: those that can be measured
+    time_limit: float = 60.0  # seconds; 0: none
+
+    def sizes(self) -> list[int]:
+        """Returns the numbers of bytes, ascending."""
+        sizes, size = [], self.min_bytes
+        while size < self.max_bytes:
+            sizes.append(size)
+            size *= self.factor
+        return [*sizes, self.max_bytes]
+
+    def to_json(self) -> str:
+        """Returns text for the command line of a rank."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> BenchOptions:
+        """Reads what `to_json` returned."""
+        values = json.loads(text)
+        lists = ("collectives", "models", "steps", "against")
+        return BenchOptions(**{**values, **{name: tuple(values[name]) for name in lists}})
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options to a parser."""
+    add = parser.add_argument
+    known = ", ".join(COLLECTIVES)
+    add("--collective", metavar="NAME,...", help=f"allreduce (default), or all, or of: {known}")
+    add("--min-bytes", default="4", metavar="SIZE", help="smallest size (4); as 4, 64K, 1MiB")
+    add("--max-bytes", default="64M", metavar="SIZE", help="largest size (64M)")
+    add("--factor", type=int, default=4, metavar="N", help="between two sizes (4)")
+    add("--dtype", choices=DTYPES, default="float32", help="of the tensors (float32)")
+    add("--model", metavar="NAME,...", help="gradients of models of keras.applications: ResNet50")
+    add("--step", metavar="NAME,...", help=f"training steps of small models: {', '.join(STEPS)}")
+    add(
+        "--against",
+        default="",
+        metavar="NAME,...",
+        help="also measure, in turns: mpi (raw MPI through mpi4py, under mpirun), gloo (PyTorch), "
+        "mwms (MultiWorkerMirroredStrategy); all: those that are installed",
+    )
+    add(
+        "--time-limit",
+        type=float,
+        default=BenchOptions.time_limit,
+        metavar="SECONDS",
+        help="about how long to measure (60); 0: as long as it takes",
+    )
+
+
+def bench_options(given: argparse.Namespace) -> BenchOptions:
+    """Returns what the parsed options say.
+
+    Raises:
+        ValueError: One is impossible; the message names it.
+    """
+    steps = _names("--step", given.step, STEPS)
+    models = tuple(filter(None, (given.model or "").split(",")))
+    for name in models:
+        if not name.isidentifier():
+            raise ValueError(f"--model {name}: it has to be a name of keras.applications: ResNet50")
+    collectives = _names("--collective", given.collective, COLLECTIVES)
+    if not (collectives or models or steps):
+        collectives = ("allreduce",)
+    smallest = _bytes("--min-bytes", given.min_bytes)
+    largest = _bytes("--max-bytes", given.max_bytes)
+    if smallest > largest:
+        raise ValueError(f"--min-bytes {smallest} is more than --max-bytes {largest}")
+    if given.factor < 2:
+        raise ValueError(f"--factor {given.factor}: it has to be 2 or more")
+    if given.time_limit < 0:
+        raise ValueError(f"--time-limit {given.time_limit:g}: it has to be 0 or more")
+    against = _names("--against", given.against, PEERS)
+    if given.against == ALL_PEERS:
+        against = (ALL_PEERS,)
+    return BenchOptions(
+        *(collectives, smallest, largest, given.factor, given.dtype),
+        *(models, steps, against, given.time_limit),
+    )
+
+
+def _names(option: str, text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(filter(None, (text or "").split(","))))
+    if names == ("all",):
+        return known
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{option} {name}: there are {', '.join(known)}, and all")
+    return names
+
+
+def _bytes(option: str, text: str) -> int:
+    """Reads a number of bytes: 4, 64K, 1MiB."""
+    match = re.fullmatch(r"(\d+) *(?:([kmg])(?:i?b)?|b)?", text.strip().lower())
+    if match is None:
+        raise ValueError(f"{option} {text}: it has to be a number of bytes, as 4, 64K or 1MiB")
+    count = int(match[1]) * _UNITS[match[2] or ""]
+    if not 1 <= count <= _MOST_BYTES:
+        raise ValueError(f"{option} {text}: it has to be from 1 to {_MOST_BYTES} bytes (16 GiB)")
+    return count

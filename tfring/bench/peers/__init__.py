@@ -1,0 +1,1 @@
+"""What else could be used in tfring's place, measured beside it."""

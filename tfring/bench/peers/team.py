@@ -1,0 +1,95 @@
+"""The peers that are measured in this run, as a rank sees them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from tfring.bench.peers.children import Child
+from tfring.bench.peers.mpi import mpi_call
+from tfring.bench.peers.task import Place
+from tfring.bench.timing import Sync, Turn, timed
+from tfring.bootstrap.hosts import LOOPBACK, interface_addresses
+from tfring.collectives.objects import allgather_json
+from tfring.config import read_settings
+from tfring.topology import rank, size
+
+
+class Team:
+    """Prepares cases for all peers; all ranks call the same.
+
+    Args:
+        names: Of the peers.
+        sync: The ranks.
+        barrier: The file of a SharedBarrier; None: the ranks are on several hosts.
+        threads: How many threads of a process may compute.
+
+    Raises:
+        PeerError: A process of one has failed.
+    """
+
+    def __init__(self, names: Sequence[str], sync: Sync, barrier: int | None, threads: int) -> None:
+        self._sync = sync
+        self._mpi = "mpi" in names
+        self._children: dict[str, Child] = {}
+        interface, host = ("lo", LOOPBACK) if barrier is not None else _own_address()
+        for group, name in enumerate((name for name in names if name != "mpi"), start=1):
+            place = Place(rank(), size(), host, interface, threads, -1, barrier, group)
+            child = self._children[name] = Child(name, place)
+            addresses = allgather_json(child.address(), f"tfring.bench.{name}")
+            child.join([str(address) for address in addresses])
+
+    def __enter__(self) -> Team:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for child in self._children.values():
+            child.close()
+
+    def prepare(
+        self, spec: dict[str, Any], local_step: Callable[[], object]
+    ) -> tuple[dict[str, Turn], list[str]]:
+        """Returns the turns of those peers that can do a case, and why others cannot.
+
+        Args:
+            spec: Of the case.
+            local_step: For a training step the step without communication.
+        """
+        turns: dict[str, Turn] = {}
+        reasons: dict[str, str | None] = {}
+        if self._mpi:
+            call = mpi_call(spec, local_step if spec["kind"] == "step" else None)
+            reasons["mpi"] = call if isinstance(call, str) else None
+            if not isinstance(call, str):
+                turns["mpi"] = timed(self._sync, call)
+        for name, child in self._children.items():
+            reasons[name] = child.prepare(spec)
+            turns[name] = child.turn()
+        left_out = {}
+        for there in allgather_json(reasons, "tfring.bench.peers"):
+            left_out.update({name: why for name, why in there.items() if why is not None})
+        kept = {name: turn for name, turn in turns.items() if name not in left_out}
+        return kept, [f"{name}: {why}" for name, why in left_out.items()]
+
+
+def _own_address() -> tuple[str, str]:
+    """Returns the network interface and the address at which other hosts reach this one."""
+    wanted = read_settings(os.environ).interfaces
+    found = [
+        each for each in interface_addresses() if not each.loopback and ":" not in each.address
+    ]
+    chosen = [each for each in found if each.interface in wanted] if wanted else found
+    if not chosen:
+        raise RuntimeError(
+            f"rank {rank()}: no network interface with an IPv4 address is up"
+            f"{' of ' + ', '.join(wanted) if wanted else ''}, which peers need on several hosts: "
+            "leave out --against"
+        )
+    return chosen[0].interface, chosen[0].address
