@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 
 from benchmarks import common
 
@@ -20,35 +17,21 @@ SIZES = [4, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 
 LIMIT_4B_MS = 0.4
 
 
-def repeats_for(size: int, scale: float) -> int:
-    """Returns the number of rounds: enough for a median, and at most a few seconds per size."""
-    rounds = 200 if size <= 64 << 10 else 40 if size <= 4 << 20 else 12
-    return max(3, int(rounds * scale))
-
-
-def candidates(size: int, comm: Any) -> dict[str, Callable[[], object]]:
+def candidates(size: int) -> dict[str, Callable[[], object]]:
     import tensorflow as tf
 
     import tfring as hvd
+    from tfring.bench.cases import collective_case
+    from tfring.bench.peers.mpi import mpi_call
 
-    elements = size // 4
-    tensor = tf.random.normal([elements], seed=hvd.rank())
-    sent = tensor.numpy()
-    received = np.empty_like(sent)
-
-    @tf.function
-    def without(x: Any) -> Any:
-        return x * 0.5
-
-    @tf.function
-    def with_allreduce(x: Any) -> Any:
-        return hvd.allreduce(x * 0.5, op=hvd.Sum, name=f"graph.{size}")
-
+    tensor = tf.random.normal([size // 4], seed=hvd.rank())
+    case = collective_case("allreduce", size, "float32")
+    calls = case.build()
     return {
-        "open_mpi": lambda: comm.Allreduce(sent, received),
+        "open_mpi": mpi_call(case.spec, None),
         "eager": lambda: hvd.allreduce(tensor, op=hvd.Sum, name=f"eager.{size}"),
-        "with": lambda: with_allreduce(tensor),
-        "without": lambda: without(tensor),
+        "with": calls["call"],
+        "without": calls["bare"],
     }
 
 
@@ -59,14 +42,15 @@ def main() -> int:
     arguments = parser.parse_args()
 
     import tfring as hvd
+    from tfring.bench.cases import rounds_for
 
     hvd.init()
     common.one_core()
     comm = common.world_comm()
     report = common.Report("allreduce_by_size", hvd.size())
     for size in (size for size in SIZES if size <= arguments.max_bytes):
-        repeats = repeats_for(size, arguments.scale)
-        times = common.side_by_side(comm, candidates(size, comm), repeats)
+        repeats = max(3, int(rounds_for(size) * arguments.scale))
+        times = common.side_by_side(comm, candidates(size), repeats)
         added = common.median_difference(times["with"], times["without"])
         raw, eager = common.median(times["open_mpi"]), common.median(times["eager"])
         report.rows.append(

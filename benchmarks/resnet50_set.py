@@ -23,7 +23,7 @@ def main() -> int:
     common.one_core()
     comm = common.world_comm()
     report = common.Report("resnet50_set", hvd.size())
-    ways = many_tensors.candidates(resnet50.shapes(), comm, "resnet50")
+    ways = many_tensors.candidates(resnet50.shapes(), "resnet50")
     times = common.side_by_side(comm, ways, arguments.repeats)
     report.rows = many_tensors.rows(times)
     ratio = report.rows[1]["over_open_mpi"]

@@ -24,7 +24,7 @@ def main() -> int:
     common.one_core()
     comm = common.world_comm()
     report = common.Report("small_tensors", hvd.size())
-    ways = many_tensors.candidates([(256,)] * TENSORS, comm, "small")
+    ways = many_tensors.candidates([(256,)] * TENSORS, "small")
     times = common.side_by_side(comm, ways, arguments.repeats)
     report.rows = many_tensors.rows(times)
     added = report.rows[1]["median_ms"]

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from benchmarks import common, models
+from benchmarks import common
 
 # Student's t for 95 %, two-sided, by degrees of freedom; above 30 the normal value is close.
 T95 = {5: 2.571, 9: 2.262, 14: 2.145, 19: 2.093, 24: 2.064, 29: 2.045}
@@ -56,6 +56,8 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--steps", type=int, default=150)
     arguments = parser.parse_args()
+
+    from tfring.bench import models
 
     step = models.training_step("mlp", distributed=False)
     timed(step, arguments.steps)

@@ -14,9 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from benchmarks import common, models
+from benchmarks import common
 
 
 def alone_ms(comm: Any, step: Callable[[], object], repeats: int) -> float:
@@ -32,28 +30,16 @@ def alone_ms(comm: Any, step: Callable[[], object], repeats: int) -> float:
     return float(comm.bcast(common.median(times) if times else 0.0, root=0))
 
 
-def with_open_mpi(comm: Any, kind: str) -> Callable[[], object]:
-    """The step without exchange, then raw all-reduces of as many bytes."""
-    from mpi4py import MPI
-
-    step = models.training_step(kind, distributed=False)
-    weights = [variable.numpy() for variable in models.build(kind).trainable_variables]
-    received = [np.empty_like(array) for array in weights]
-
-    def run() -> None:
-        step()
-        pairs = zip(weights, received, strict=True)
-        MPI.Request.Waitall([comm.Iallreduce(a, b) for a, b in pairs])
-
-    return run
-
-
 def measure(comm: Any, kind: str, repeats: int) -> dict[str, Any]:
+    from tfring.bench import models
+    from tfring.bench.cases import step_case
+    from tfring.bench.peers.mpi import mpi_call
+
     local = models.training_step(kind, distributed=False)
     ways = {
         "local": local,
         "tfring": models.training_step(kind, distributed=True),
-        "open_mpi": with_open_mpi(comm, kind),
+        "open_mpi": mpi_call(step_case(kind).spec, models.training_step(kind, distributed=False)),
     }
     before = common.side_by_side(comm, ways, repeats)
     alone = alone_ms(comm, local, repeats)

@@ -137,6 +137,7 @@ IMPORTS_BY_NAME = {
     *("tfring/bootstrap/mpi_exchange.py", "tfring/bootstrap/records.py"),
     *("tfring/compat/build_flags.py", "tfring/keras2/detect.py"),
     *("tfring/launcher/doctor.py", "tfring/gpu/nccl.py", "tfring/bench/peers/available.py"),
+    "tfring/bench/result.py",  # versions
 }
 # Unpickling runs code that the sender chooses. Only objects of users are pickled, and only in these
 # files, where messages carry seals; what the library itself exchanges is JSON (allgather_json).

@@ -18,6 +18,9 @@ from tfring.bench.plot import write_plot
 from tfring.bench.result import Result, row_from
 from tfring.bench.table import LEGEND, heading, line, title
 
+# A line of a rank that begins with this is an event, not output.
+MARK = "\x1etfring-bench "
+
 
 @dataclass(frozen=True)
 class Files:

@@ -92,8 +92,11 @@ class Result:
         Raises:
             OSError: It cannot be written.
         """
-        text = json.dumps(_rounded(self.as_json()), indent=1, allow_nan=False)
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        found = _rounded(self.as_json())
+        rows = ",\n".join(json.dumps(row, allow_nan=False) for row in found.pop("rows"))
+        parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in found.items()]
+        text = ",\n".join([*parts, f'"rows": [\n{rows}\n]'])  # a row is a line
+        Path(path).write_text(f"{{{text}}}\n", encoding="utf-8")
 
 
 def read_result(path: str) -> Result:

@@ -18,8 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfring.bench.cases import BARE, Case, cases, forget
-from tfring.bench.display import Display, Files
-from tfring.bench.marks import MARK
+from tfring.bench.display import MARK, Display, Files
 from tfring.bench.options import BenchOptions
 from tfring.bench.peers.available import chosen_peers
 from tfring.bench.peers.team import Team

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tfring.bench.compare import changes, failed, lines, warnings
-from tfring.bench.display import Display, Files
-from tfring.bench.marks import MARK
+from tfring.bench.display import MARK, Display, Files
 from tfring.bench.options import BenchOptions, add_options, bench_options
 from tfring.bench.peers.available import chosen_peers
 from tfring.bench.plot import require_matplotlib
@@ -152,7 +151,7 @@ class _EventMerger(OutputMerger):
     """Merges the output of the ranks, less the lines with which rank 0 tells what it has found."""
 
     def __init__(self, terminal: Terminal, handle: Callable[[dict[str, Any]], None]) -> None:
-        super().__init__(terminal.stdout, terminal.stderr, no_info=True)
+        super().__init__(terminal.stdout, terminal.stderr, info_ranks=())
         self._handle = handle
         self._rest = b""
         self._told_error = False

@@ -137,7 +137,7 @@ def _run(options: argparse.Namespace, **environment: str) -> int:
             terminal.stdout,
             terminal.stderr,
             timestamps=options.prefix_output_with_timestamp,
-            all_info=options.show_tensorflow_info,
+            info_ranks=None if options.show_tensorflow_info else (0,),
             merge_lines=not options.no_merge_lines,
             ranks=shown,
         )

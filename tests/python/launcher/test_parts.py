@@ -358,10 +358,10 @@ INFO: the program's own
 """
 
 
-@pytest.mark.parametrize("all_info", [False, True])
-def test_tensorflows_information_comes_from_rank_0_only(all_info):
+@pytest.mark.parametrize("shown_of", [(0,), None, ()])
+def test_tensorflows_information_comes_from_the_ranks_that_were_chosen(shown_of):
     out, err = io.BytesIO(), io.BytesIO()
-    merger = OutputMerger(out, err, all_info=all_info, merge_lines=False)
+    merger = OutputMerger(out, err, info_ranks=shown_of, merge_lines=False)
     streams = [merger.add(rank, name) for rank in (0, 1) for name in ("stdout", "stderr")]
     for stream in streams:
         merger.feed(stream, INFO_LINES + OTHER_LINES, 0.0)
@@ -372,5 +372,7 @@ def test_tensorflows_information_comes_from_rank_0_only(all_info):
         lines = (out if name == "stdout" else err).getvalue().splitlines(keepends=True)
         return b"".join(x.removeprefix(prefix) for x in lines if x.startswith(prefix))
 
-    assert shown(0, "stderr") == shown(1, "stdout") == INFO_LINES + OTHER_LINES
-    assert shown(1, "stderr") == (INFO_LINES if all_info else b"") + OTHER_LINES
+    assert shown(0, "stdout") == shown(1, "stdout") == INFO_LINES + OTHER_LINES
+    for rank in (0, 1):
+        wanted = shown_of is None or rank in shown_of
+        assert shown(rank, "stderr") == (INFO_LINES if wanted else b"") + OTHER_LINES

@@ -160,8 +160,7 @@ class OutputMerger:
         stderr: BinaryIO,
         *,
         timestamps: bool = False,
-        all_info: bool = False,
-        no_info: bool = False,
+        info_ranks: Container[int] | None = (0,),
         merge_lines: bool = True,
         ranks: Container[int] | None = None,
     ) -> None:
@@ -171,9 +170,7 @@ class OutputMerger:
             stdout: file for the ranks' standard output.
             stderr: file for their error output; may be the same.
             timestamps: print the time before every line.
-            all_info: print what TensorFlow logs with level INFO for every rank; otherwise for
-                rank 0 only.
-            no_info: print it for no rank.
+            info_ranks: for whom what TensorFlow logs with level INFO is printed; None: for all.
             merge_lines: print a line that several ranks write at the same time once.
             ranks: whose output is printed; None: that of all.
         """
@@ -181,7 +178,7 @@ class OutputMerger:
         err = out if _same_file(stdout, stderr) else _Sink(stderr)
         self._sinks = {"stdout": out, "stderr": err}
         self._timestamps = timestamps
-        self._info = "all" if all_info else "none" if no_info else "rank 0"
+        self._info_ranks = info_ranks
         self._streams: list[Stream] = []
         self._held = _HeldLines()
         self._merge_lines = merge_lines
@@ -348,10 +345,10 @@ class OutputMerger:
             sink.owner, stream.at_start = stream, end == b"\r"
 
     def _left_out(self, stream: Stream, line: bytes) -> bool:
-        wanted = self._info == "all" or (self._info == "rank 0" and stream.rank == 0)
+        wanted = self._info_ranks is None or stream.rank in self._info_ranks
+        left_out = stream.name == "stderr" and not wanted
         begins = stream.at_start or stream.sink.owner is not stream
-        unwanted = stream.name == "stderr" and not wanted
-        return unwanted and begins and _INFO.match(line) is not None
+        return left_out and begins and _INFO.match(line) is not None
 
     def _end_line(self, sink: _Sink) -> None:
         if sink.owner is not None:

@@ -1,0 +1,243 @@
+"""`tfring bench`: its options, its table and files, and the comparison of two results."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfring.bench.display import Display, Files
+from tfring.bench.options import BenchOptions
+from tfring.bench.result import Result, Row, read_result
+from tfring.launcher.cli import main
+
+
+def row(section: str, way: str, count: int, net: float, seed: int = 1, rounds: int = 30) -> Row:
+    """A row whose bare function and copies take 1 ms, with a spread of 5 %."""
+    random = np.random.default_rng(seed + count)
+    bare = random.normal(1, 0.05, rounds)
+    call = bare + net * random.normal(1, 0.05, rounds)
+    return Row(
+        *(section, way, count, 1 if way == "call" else 161, rounds, rounds),
+        median_ms=1 + net,
+        p95_ms=2 + net,
+        bare_ms=1.0,
+        net_ms=net,
+        net_low_ms=0.9 * net if net > 0.1 else -0.1,
+        net_high_ms=1.1 * net,
+        algbw_gbs=count / net / 1e6 if net > 0.1 else None,
+        busbw_gbs=count / net / 1e6 if net > 0.1 else None,
+        copy_ms=None if way == "step" else 1.0,
+        alone_ms=0.75 if way == "step" else None,
+        peers_ms={"gloo": 7.5} if way == "call" else {},
+        samples_ms={"call": call.tolist(), "bare": bare.tolist(), "copy": [1.0] * rounds},
+    )
+
+
+def made_result(slow: float = 1.0, seed: int = 1) -> Result:
+    """A run of two ranks; nets are longer by a factor."""
+    rows = [
+        row("allreduce float32", "call", 4, 0.25 * slow, seed),
+        row("allreduce float32", "call", 1 << 20, 12 * slow, seed),
+        row("allreduce float32", "call", 2 << 20, 0.05, seed),
+        row("model ResNet50 float32", "grouped", 102_000_000, 123 * slow, seed),
+        row("step mlp", "step", 4_800_000, 0.5 * slow, seed),
+    ]
+    machine = {"cpu": "Some CPU", "cores": 2, "kernel": "6", "threads": 1}
+    made = {"tfring": "0.1.0", "tensorflow-cpu": "2.21.0"}
+    return Result(2, 1, 1.7e9, {}, machine, made, True, ["a note"], rows)
+
+
+def events(result: Result) -> list[dict[str, Any]]:
+    values = result.as_json()
+    rows = [{"event": "row", "row": each} for each in values.pop("rows")]
+    begin = {**values, "notes": [], "complete": False}
+    del begin["format"]
+    return [
+        {"event": "begin", "result": begin, "peers": ["gloo"], "cases": len(rows)},
+        *(each for one in rows for each in ({"event": "case", "label": "next"}, one)),
+        {"event": "note", "text": "a note"},
+        {"event": "end"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--collective allreduce,sum", "--collective sum: there are allreduce, allgather"),
+        ("--min-bytes 4X", "--min-bytes 4X: it has to be a number of bytes, as 4, 64K or 1MiB"),
+        ("--min-bytes 2M --max-bytes 1M", "--min-bytes 2097152 is more than --max-bytes 1048576"),
+        ("--max-bytes 17G", "it has to be from 1 to 17179869184 bytes (16 GiB)"),
+        ("--factor 1", "--factor 1: it has to be 2 or more"),
+        ("--time-limit -1", "--time-limit -1: it has to be 0 or more"),
+        ("--model resnet-50", "--model resnet-50: it has to be a name of keras.applications"),
+        ("--step lstm", "--step lstm: there are mlp, cnn, and all"),
+        ("--against nccl", "--against nccl: there are mpi, gloo, mwms, and all"),
+        ("--plot a.txt", "--plot a.txt: it has to end in .png, .svg or .pdf"),
+        ("--json /nowhere/a.json", "/nowhere/a.json cannot be written: /nowhere is no folder"),
+        ("--fail-above 1.1", "--fail-above goes with --compare a.json b.json"),
+        ("-np 0", "0 ranks were asked for, and at least one is needed"),
+    ],
+)
+def test_impossible_options_are_refused(words: str, message: str, capsys: Any) -> None:
+    assert main(["bench", *words.split()]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("tfring bench: ")
+    assert message in error
+
+
+def test_a_peer_that_is_missing_is_named(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["bench", "--against", "gloo"]) == 2
+    assert "--against: gloo needs PyTorch: pip install torch" in capsys.readouterr().err
+    assert main(["bench", "--against", "mpi"]) == 2
+    assert "--against: mpi needs mpi4py: pip install 'tfring[mpi]'" in capsys.readouterr().err
+
+
+def test_raw_mpi_needs_a_job_of_mpi(capsys: Any) -> None:
+    pytest.importorskip("mpi4py")
+    assert main(["bench", "--against", "mpi"]) == 2
+    assert "mpirun -np 2 tfring bench --against mpi" in capsys.readouterr().err
+
+
+def test_a_rank_starts_no_ranks(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "1"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    for name, value in (("WORLD_SIZE", "2"), ("MASTER_ADDR", "here"), ("MASTER_PORT", "4000")):
+        monkeypatch.setenv(name, value)
+    assert main(["bench", "-np", "4"]) == 2
+    assert "-np: this process is rank 1 of 2 already, started by" in capsys.readouterr().err
+
+
+def test_options_reach_the_ranks_as_they_are() -> None:
+    options = BenchOptions(("allgather",), 8, 100, 3, "int32", ("A", "B"), ("mlp",), ("gloo",), 1.5)
+    assert BenchOptions.from_json(options.to_json()) == options
+    assert options.sizes() == [8, 24, 72, 100]
+    assert BenchOptions(min_bytes=4, max_bytes=4).sizes() == [4]
+
+
+def test_the_table_and_the_file(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "a.json"
+    result = made_result()
+    with Display(Files(json=str(path))) as display:
+        for event in events(result):
+            display.handle(event)
+        display.write()
+    text = capsys.readouterr()
+    assert text.err == "tfring bench: a note\n"
+    lines = text.out.splitlines()
+    assert lines[0] == "tfring 0.1.0: 2 ranks on 1 host, Some CPU, 2 cores, TensorFlow 2.21.0"
+    head = ["bytes", "rounds", "median", "p95", "net", "algbw", "busbw", "copy", "net/copy", "gloo"]
+    assert [line.split() for line in lines if line.split()[:1] == ["bytes"]] == [head]
+    cells = {line.split()[0]: line.split()[1:] for line in lines if line.strip()}
+    assert cells["1048576"] == ["30", "13", "14", "12", "0.087", "0.087", "1", "12", "7.5"]
+    assert cells["2097152"] == [
+        "30",
+        "1.05",
+        "2.05",
+        "0.05",
+        "-",
+        "-",
+        "1",
+        "-",
+        "7.5",
+    ]  # lost in the noise
+    assert cells["grouped"] == ["30", "124", "125", "123", "0.829", "0.829", "1", "123", "-"]
+    assert cells["step"] == ["30", "1.5", "2.5", "1", "0.5", "1.5", "0.75", "-"]
+    found = read_result(str(path))
+    assert found.complete and found.notes == ["a note"]
+    assert [each.label for each in found.rows] == [each.label for each in result.rows]
+    for ours, theirs in zip(result.rows, found.rows, strict=True):
+        assert theirs.net_ms == ours.net_ms and theirs.peers_ms == ours.peers_ms
+        assert theirs.samples_ms["call"] == pytest.approx(ours.samples_ms["call"], rel=1e-5)
+    assert json.loads(path.read_text())["rows"][1]["net_over_copy"] == 12
+
+
+def test_a_run_that_was_broken_off_leaves_what_it_has(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "a.json"
+    with Display(Files(json=str(path))) as display:
+        display.handle(events(made_result())[0])
+        display.write()
+        assert not path.exists()
+        for event in events(made_result())[1:5]:
+            display.handle(event)
+        display.write()
+    found = read_result(str(path))
+    assert (len(found.rows), found.complete) == (2, False)
+    capsys.readouterr()
+
+
+def test_the_picture(tmp_path: Path, capsys: Any) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "a.png"
+    with Display(Files(plot=str(path))) as display:
+        for event in events(made_result()):
+            display.handle(event)
+        display.write()
+    assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
+    capsys.readouterr()
+
+
+def compare(folder: Path, first: Result, second: Result, *more: str) -> int:
+    paths = [str(folder / name) for name in ("a.json", "b.json")]
+    for path, result in zip(paths, (first, second), strict=True):
+        result.write(path)
+    return main(["bench", "--compare", *paths, *more])
+
+
+def verdicts(text: str) -> list[str]:
+    ends = ("slower", "faster", "within the spread")
+    return [end for line in text.splitlines() for end in ends if line.endswith(f"  {end}")]
+
+
+def test_two_runs_of_the_same_differ_in_nothing(tmp_path: Path, capsys: Any) -> None:
+    assert compare(tmp_path, made_result(), made_result(seed=2), "--fail-above", "1.001") == 0
+    assert verdicts(capsys.readouterr().out) == ["within the spread"] * 5
+
+
+def test_what_has_become_slower_is_found(tmp_path: Path, capsys: Any) -> None:
+    second = made_result(slow=1.5, seed=2)
+    assert compare(tmp_path, made_result(), second) == 0
+    # A step of 1.5 ms takes 1.75 then; what is lost in the noise stays there.
+    expected = ["slower", "slower", "within the spread", "slower", "slower"]
+    text = capsys.readouterr().out
+    assert verdicts(text) == expected
+    assert "allreduce float32 1.00 MiB" in text
+    assert compare(tmp_path, made_result(), second, "--fail-above", "1.2") == 1
+    error = capsys.readouterr().err
+    assert "allreduce float32 4 B is 1.5" in error and "step mlp" not in error
+    assert compare(tmp_path, made_result(), second, "--fail-above", "1.7") == 0
+    assert compare(tmp_path, second, made_result(), "--fail-above", "1.2") == 0
+    assert "faster" in capsys.readouterr().out
+
+
+def test_a_machine_that_was_slower_is_no_finding(tmp_path: Path, capsys: Any) -> None:
+    """Where copying, too, takes 1.6 times as long, nobody knows what became slower."""
+    second = made_result(slow=1.5, seed=2)
+    for each in second.rows:
+        each.samples_ms["copy"] = [1.6] * 30
+    assert compare(tmp_path, made_result(), second, "--fail-above", "1.1") == 0
+    assert verdicts(capsys.readouterr().out) == ["within the spread"] * 5
+
+
+def test_runs_that_do_not_fit_are_refused_or_named(tmp_path: Path, capsys: Any) -> None:
+    other = copy.deepcopy(made_result())
+    other.machine["cpu"] = "Another"
+    del other.rows[0]
+    assert compare(tmp_path, made_result(), other) == 0
+    error = capsys.readouterr().err
+    assert "different machines: cpu Some CPU and Another" in error
+    assert "1 rows are in one of the runs only" in error
+    other.ranks = 4
+    assert compare(tmp_path, made_result(), other) == 2
+    assert "one has 2 ranks on 1 hosts, the other 4 on 1" in capsys.readouterr().err
+    (tmp_path / "b.json").write_text('{"format": 1}')
+    assert main(["bench", "--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 2
+    assert "b.json is no result of tfring bench --json" in capsys.readouterr().err
+    (tmp_path / "b.json").write_text('{"format": 99}')
+    assert main(["bench", "--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 2
+    assert "b.json has format 99" in capsys.readouterr().err

@@ -1,0 +1,50 @@
+"""`tfring bench` for real, with tiny sizes: what comes out, not how fast it was."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import launcher_tools as tools
+
+from tfring.bench.result import read_result
+
+TINY = ["bench", "--max-bytes", "16", "--factor", "16", "--time-limit", "1"]
+BENCH = [sys.executable, "-m", "tfring", *TINY]
+
+
+def test_two_ranks_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    done = tools.finish([*BENCH, "--json", str(path), "--collective", "allreduce,alltoall"])
+    assert done.returncode == 0, done.stderr
+    result = read_result(str(path))
+    assert (result.ranks, result.hosts) == (2, 1)
+    rows = {(row.section, row.bytes): row for row in result.rows}
+    assert list(rows)[:1] == [("allreduce float32", 4)]
+    assert done.stdout.startswith("tfring ") and "2 ranks on 1 host" in done.stdout
+    for row in result.rows:
+        assert row.rounds >= 3
+        assert set(row.samples_ms) == {"call", "bare", "copy"}
+        assert all(took > 0 for each in row.samples_ms.values() for took in each)
+        assert f"{row.bytes} " in done.stdout
+    # Either all of it was measured or it is said what was not.
+    assert len(rows) == 4 or "the time limit of 1 s was reached before" in done.stderr
+    assert "[0]<" not in done.stdout
+
+
+def test_the_ranks_of_mpirun_measure_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    command = [*tools.open_mpi_command(), "-np", "2", *BENCH, "--against", "mpi"]
+    done = tools.finish([*command, "--json", str(path)], **tools.AS_ROOT)
+    assert done.returncode == 0, done.stderr
+    result = read_result(str(path))
+    assert result.ranks == 2 and result.complete
+    assert result.rows[0].peers_ms["mpi"] > 0
+    assert done.stdout.count("2 ranks on 1 host") == 1
+
+
+def test_an_unknown_model_is_said_once() -> None:
+    done = tools.finish([*BENCH, "-np", "1", "--model", "ResNet51"])
+    assert done.returncode == 2
+    assert "--model ResNet51: keras.applications has no such model; is it ResNet50" in done.stderr
+    assert done.stderr.count("no such model") == 1 and "Traceback" not in done.stderr
