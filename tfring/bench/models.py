@@ -6,9 +6,7 @@ import difflib
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import tensorflow as tf
-from keras import layers
 
 from tfring.training.gradient_tape import DistributedGradientTape
 
@@ -24,6 +22,8 @@ def gradient_shapes(name: str) -> list[list[int]] | str:
     Returns:
         The shapes; text for the user if there is no such model.
     """
+    import keras  # takes a second, and only models need it
+
     known = [each for each in dir(keras.applications) if each[0].isupper()]
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
@@ -41,6 +41,9 @@ def build(kind: str) -> Any:
     Args:
         kind: "mlp" or "cnn", a convolutional network.
     """
+    import keras
+    from keras import layers
+
     keras.utils.set_random_seed(1)
     if kind == "mlp":
         body = [layers.Flatten(), layers.Dense(800, "relu"), layers.Dense(700, "relu")]
@@ -63,6 +66,8 @@ def training_step(kind: str, distributed: bool, strategy: Any = None) -> Callabl
         distributed: Whether tfring averages gradients over the ranks.
         strategy: The tf.distribute.Strategy that averages them instead; the model is in its scope.
     """
+    import keras
+
     model = build(kind)
     optimizer = keras.optimizers.SGD(0.01)
     optimizer.build(model.trainable_variables)
