@@ -15,12 +15,14 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfring.bench.cases import BARE, Case, cases, forget
 from tfring.bench.display import MARK, Display, Files
 from tfring.bench.options import BenchOptions
 from tfring.bench.peers.available import chosen_peers
+from tfring.bench.peers.children import PeerError
 from tfring.bench.peers.team import Team
 from tfring.bench.result import Result, machine, versions
 from tfring.bench.sync import RankSync, shared_file
@@ -29,10 +31,8 @@ from tfring.collectives.objects import allgather_json
 from tfring.topology import local_rank, local_size, rank, size
 from tfring.world import init, mpi_enabled
 
-import numpy as np  # isort: skip
-
 Emit = Callable[[dict[str, Any]], None]
-_WRONG = 2  # the exit code for options that are impossible
+_FAILED, _WRONG = 1, 2  # exit codes: of a peer that fails; of options that are impossible
 
 
 def set_threads() -> int:
@@ -144,9 +144,12 @@ def main() -> int:
     if given["files"] is None:
         return _measure(options, _print_event)
     with Display(Files(**given["files"])) as display:
-        code = _measure(options, display.handle)
-        if rank() == 0:
-            display.write()
+        try:
+            code = _measure(options, display.handle)
+        finally:
+            display.write()  # only rank 0's has anything
+    if display.error:
+        print(f"tfring bench: {display.error}", file=sys.stderr)
     return code
 
 
@@ -157,6 +160,9 @@ def _measure(options: BenchOptions, emit: Emit) -> int:
         if rank() == 0:
             emit({"event": "error", "text": str(error)})
         return _WRONG
+    except PeerError as error:  # of one rank; the others end because this one does
+        print(f"tfring bench: {error}", file=sys.stderr, flush=True)
+        return _FAILED
     return 0
 
 

@@ -54,7 +54,15 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
     add("-i", "--ssh-identity-file", metavar="FILE", help="as for tfring run")
     add("--network-interface", metavar="NAME,...", help="as for tfring run")
     add("--bind-to", metavar="none|core|socket", help="as for tfring run")
-    add("-x", "--env", dest="x", action="append", default=[], metavar="NAME[=VALUE]", help="too")
+    add(
+        "-x",
+        "--env",
+        dest="x",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="as for tfring run",
+    )
     add_options(parser)
     add("--json", metavar="FILE", help="write the result, with all samples, for --compare")
     add("--plot", metavar="FILE", help="draw it: a file that ends in .png, .svg or .pdf")
@@ -108,6 +116,7 @@ def _become_rank(
 ) -> int:
     """Goes on as the rank that this process is. Does not return."""
     named = [word for name, word in _PLACES.items() if getattr(options, name) is not None]
+    named += ["-x"] if options.x else []
     if named:
         raise ValueError(
             f"{', '.join(named)}: this process is rank {here.rank} of {here.size} already, started "
@@ -124,7 +133,7 @@ def _command(what: BenchOptions, files: Files | None) -> list[str]:
 
 def _start(options: argparse.Namespace, what: BenchOptions, files: Files) -> int:
     """Starts the ranks and shows what they find."""
-    parser = argparse.ArgumentParser(prog="tfring bench")
+    parser = argparse.ArgumentParser(prog="tfring bench", usage="tfring bench [-np N] [options]")
     arguments.add_options(parser)
     words = [f"-x={variable}" for variable in ("TF_CPP_MIN_LOG_LEVEL=2", *options.x)]
     for name, word in _PLACES.items():

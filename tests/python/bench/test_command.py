@@ -109,8 +109,8 @@ def test_a_rank_starts_no_ranks(capsys: Any, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv(name, value)
     for name, value in (("WORLD_SIZE", "2"), ("MASTER_ADDR", "here"), ("MASTER_PORT", "4000")):
         monkeypatch.setenv(name, value)
-    assert main(["bench", "-np", "4"]) == 2
-    assert "-np: this process is rank 1 of 2 already, started by" in capsys.readouterr().err
+    assert main(["bench", "-np", "4", "-x", "A=1"]) == 2
+    assert "-np, -x: this process is rank 1 of 2 already, started by" in capsys.readouterr().err
 
 
 def test_options_reach_the_ranks_as_they_are() -> None:
