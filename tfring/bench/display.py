@@ -58,7 +58,7 @@ class Display:
             self.result = Result(**event["result"])
             self._peers = event["peers"]
             self._bar.start(event["cases"])
-            print(f"{title(self.result)}\n{LEGEND}", flush=True)
+            self._bar.print(f"{title(self.result)}\n{LEGEND}")
         elif kind == "case":
             self._bar.next(event["label"])
         elif kind == "row":
@@ -79,8 +79,8 @@ class Display:
         self.result.rows.append(row)
         if row.section != self._section:
             self._section = row.section
-            print(*["", *heading(row, self._peers)], sep="\n")
-        print(line(row, self._peers), flush=True)
+            self._bar.print("\n".join(["", *heading(row, self._peers)]))
+        self._bar.print(line(row, self._peers))
 
     def write(self) -> None:
         """Writes the files; of a run that was broken off what it has measured.
@@ -105,6 +105,7 @@ class Bar:
         self._progress: Any = None
         self._task: Any = None
         self._begun = False
+        self._shared = False  # whether the bar and the table are on one terminal
 
     def start(self, cases: int) -> None:
         """Begins to show how many of the cases are done."""
@@ -115,10 +116,9 @@ class Bar:
             from rich.progress import Progress
         except ImportError:
             return
-        # Lines of the table that go to the same terminal scroll above the bar.
-        self._progress = Progress(
-            console=Console(stderr=True), transient=True, redirect_stdout=sys.stdout.isatty()
-        )
+        self._shared = sys.stdout.isatty()
+        console = Console(stderr=not self._shared)
+        self._progress = Progress(console=console, transient=True, redirect_stdout=False)
         self._task = self._progress.add_task("", total=cases)
         self._progress.start()
 
@@ -127,6 +127,14 @@ class Bar:
         if self._progress is not None:
             self._progress.update(self._task, advance=int(self._begun), description=label)
             self._begun = True
+
+    def print(self, text: str) -> None:
+        """Prints lines of the table, above the bar if that is on the same terminal."""
+        if self._progress is not None and self._shared:
+            plain = {"markup": False, "highlight": False, "emoji": False, "soft_wrap": True}
+            self._progress.console.print(text, **plain)
+        else:
+            print(text, flush=True)
 
     def stop(self) -> None:
         """Takes the bar away."""

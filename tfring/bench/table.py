@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from tfring.bench.result import Result, Row
 
 LEGEND = (
-    "Times in ms, of the slowest rank; bandwidths in GB/s (10^9 bytes). median, p95: a tf.function "
-    "with the collective\nor the step. net: less the same function without communication (bare). "
-    "algbw: bytes / net; busbw: as in nccl-tests.\ncopy: all ranks copy as many bytes at once."
+    "Times in ms, of the slowest rank; bandwidths in GB/s (10^9 bytes).\n"
+    "median, p95: a tf.function with the collective, or a training step\n"
+    "net: less the same function without communication (bare)\n"
+    "algbw: bytes / net; busbw: as in nccl-tests; copy: all ranks copy as many bytes"
 )
-_LABEL, _WIDTH = 16, 9
+_LABEL, _WIDTH = 12, 9
 
 _Column = tuple[str, Callable[[Row], str]]
 

@@ -32,7 +32,8 @@ from tfring.topology import local_rank, local_size, rank, size
 from tfring.world import init, mpi_enabled
 
 Emit = Callable[[dict[str, Any]], None]
-_FAILED, _WRONG = 1, 2  # exit codes: of a peer that fails; of options that are impossible
+# Exit codes: a peer has failed; an option is impossible; Ctrl-C.
+_FAILED, _WRONG, _INTERRUPTED = 1, 2, 130
 
 
 def set_threads() -> int:
@@ -160,6 +161,8 @@ def _measure(options: BenchOptions, emit: Emit) -> int:
         if rank() == 0:
             emit({"event": "error", "text": str(error)})
         return _WRONG
+    except KeyboardInterrupt:
+        return _INTERRUPTED  # whoever did that needs no stack
     except PeerError as error:  # of one rank; the others end because this one does
         print(f"tfring bench: {error}", file=sys.stderr, flush=True)
         return _FAILED
