@@ -87,11 +87,11 @@ def run(options: argparse.Namespace) -> int:
     if options.fail_above is not None:
         raise ValueError("--fail-above goes with --compare a.json b.json")
     what = bench_options(options)
-    files = _files(options)
     try:
         here = find_identity(os.environ)
     except IdentityError as error:
         raise ValueError(str(error)) from None
+    files = _files(options) if here.rank == 0 else Files()
     chosen_peers(what.against, here.rendezvous is Rendezvous.MPI)
     if here.rendezvous is Rendezvous.NONE:
         return _start(options, what, files)
