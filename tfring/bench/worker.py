@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfring.bench.cases import BARE, Case, cases, forget
+from tfring.bench.cases import Case, cases, forget
 from tfring.bench.display import MARK, Display, Files
 from tfring.bench.options import BenchOptions
 from tfring.bench.peers.available import chosen_peers
 from tfring.bench.peers.children import PeerError
 from tfring.bench.peers.team import Team
-from tfring.bench.result import Result, machine, versions
+from tfring.bench.result import ALONE, BARE, Result, machine, versions
 from tfring.bench.sync import RankSync, shared_file
 from tfring.bench.timing import alternate, timed, timed_alone
 from tfring.collectives.objects import allgather_json
@@ -115,7 +115,7 @@ class Measurement:
         calls = case.build()
         turns = {
             name: timed_alone(self._sync, rank() == 0, call)
-            if name == "alone"
+            if name == ALONE
             else timed(self._sync, call)
             for name, call in calls.items()
         }

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from launcher_tools import environment
 
 from tfring.bench.display import Display, Files
 from tfring.bench.options import BenchOptions
-from tfring.bench.result import Result, Row, read_result
+from tfring.bench.result import Result, Row, measured_row, read_result
 from tfring.launcher.cli import main
 
 
@@ -63,6 +65,37 @@ def events(result: Result) -> list[dict[str, Any]]:
         {"event": "note", "text": "a note"},
         {"event": "end"},
     ]
+
+
+def test_rows_are_made_of_rounds() -> None:
+    bare = np.linspace(1, 1.2, 10)[:, None] + np.zeros((1, 5))
+    call = bare + 2
+    call[3, 2] = 50  # one call of one round
+    times = {"call": call, "bare": bare, "copy": bare, "gloo": 3 * bare, "other": bare}
+    made = measured_row("s", "call", 1 << 20, 1, times=times, peers=["gloo", "mpi"], bus=1.5)
+    assert (made.rounds, made.calls) == (10, 50)
+    assert made.net_ms == pytest.approx(2) and made.net_low_ms == pytest.approx(2)
+    assert made.median_ms == pytest.approx(3.1, abs=0.02) and made.bare_ms == pytest.approx(1.1)
+    assert made.p95_ms < 50
+    assert made.algbw_gbs == pytest.approx(1.048576 / 2) and made.busbw_gbs == pytest.approx(
+        1.5 * 1.048576 / 2
+    )
+    assert made.peers_ms == {"gloo": pytest.approx(3.3)}
+    assert set(made.samples_ms) == {"call", "bare", "copy", "gloo"}
+    assert made.net_over_copy == pytest.approx(2 / 1.1)
+    assert made.over_bare == pytest.approx(3.1 / 1.1, abs=0.02)
+
+
+def test_what_cannot_be_told_from_nothing_has_no_bandwidth() -> None:
+    random = np.random.default_rng(5)
+    bare = random.normal(1, 0.1, (40, 1))
+    call = bare + random.normal(0.001, 0.1, (40, 1))
+    made = measured_row("s", "call", 4, 1, times={"call": call, "bare": bare}, peers=[], bus=1.0)
+    assert made.net_low_ms is not None and made.net_low_ms < 0
+    assert (made.algbw_gbs, made.busbw_gbs, made.net_over_copy) == (None, None, None)
+    few = {"call": call[:2] + 5, "bare": bare[:2]}
+    made = measured_row("s", "call", 4, 1, times=few, peers=[], bus=1.0)
+    assert (made.net_low_ms, made.net_high_ms, made.algbw_gbs) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -180,6 +213,62 @@ def test_the_picture(tmp_path: Path, capsys: Any) -> None:
         display.write()
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
     capsys.readouterr()
+
+
+RANKS = """
+import json, os, sys
+from tfring.bench.display import MARK
+
+if os.environ["TFRING_RANK"] == "0":
+    print("said by rank 0")
+    for event in json.loads(os.environ["EVENTS"]):
+        print(MARK + json.dumps(event), flush=True)
+sys.exit(int(os.environ["CODE"]))
+"""
+
+
+def ranks_that_say(
+    said: list[dict[str, Any]], code: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Puts a program that only tells events in the place of that which measures."""
+    (folder / "said_ranks.py").write_text(RANKS)
+    monkeypatch.setattr("tfring.launcher.bench._PROGRAM", "said_ranks")
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ['PYTHONPATH']}")
+    monkeypatch.setenv("EVENTS", json.dumps(said))
+    monkeypatch.setenv("CODE", str(code))
+
+
+def test_what_rank_0_tells_becomes_the_table_and_the_file(
+    tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks_that_say(events(made_result()), 0, tmp_path, monkeypatch)
+    path = tmp_path / "a.json"
+    assert main(["bench", "-np", "2", "--json", str(path)]) == 0
+    text = capfd.readouterr()
+    assert len([line for line in text.out.splitlines() if line.split()[:1] == ["1048576"]]) == 1
+    assert "[0]<stdout>:said by rank 0" in text.out and "\x1e" not in text.out
+    assert len(read_result(str(path)).rows) == 5
+
+
+def test_what_rank_0_finds_wrong_is_said_once(
+    tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks_that_say([{"event": "error", "text": "no such model"}], 2, tmp_path, monkeypatch)
+    assert main(["bench", "-np", "2"]) == 2
+    assert capfd.readouterr().err == "tfring bench: no such model\n"
+
+
+def test_ranks_that_fail_leave_what_was_measured(
+    tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks_that_say(events(made_result())[:3], 5, tmp_path, monkeypatch)
+    path = tmp_path / "a.json"
+    assert main(["bench", "-np", "1", "--json", str(path)]) == 5
+    assert "exit code 5" in capfd.readouterr().err
+    found = read_result(str(path))
+    assert (len(found.rows), found.complete) == (1, False)
 
 
 def compare(folder: Path, first: Result, second: Result, *more: str) -> int:

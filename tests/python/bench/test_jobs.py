@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import launcher_tools as tools
+import pytest
 
 from tfring.bench.result import read_result
 
@@ -43,6 +44,7 @@ def test_the_ranks_of_mpirun_measure_in_place(tmp_path: Path) -> None:
     assert done.stdout.count("2 ranks on 1 host") == 1
 
 
+@pytest.mark.soak
 def test_an_unknown_model_is_said_once() -> None:
     done = tools.finish([*BENCH, "-np", "1", "--model", "ResNet51"])
     assert done.returncode == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -9,10 +10,10 @@ from pathlib import Path
 
 import launcher_tools as tools
 import pytest
+from ssh_hosts import ssh_hosts
 
 from tfring.bench.peers.available import chosen_peers
 from tfring.bench.peers.children import Child, PeerError
-from tfring.bench.peers.mpi import mpi_call
 from tfring.bench.peers.task import Place
 from tfring.bench.result import read_result
 
@@ -36,7 +37,6 @@ def test_what_mpi_cannot_do_is_said() -> None:
         "from tfring.bench.peers.mpi import mpi_call\n"
         "print(mpi_call({'kind': 'allreduce', 'bytes': 4, 'dtype': 'bfloat16'}, None))"
     )
-    assert mpi_call is not None
     done = tools.run_python("-c", code, **tools.AS_ROOT)
     assert done.stdout == "MPI has no sum of bfloat16\n", done.stderr
 
@@ -98,3 +98,20 @@ def test_peers_take_turns_with_the_ranks(name: str, tmp_path: Path) -> None:
     missing["gloo"] = "step mlp without gloo: a training step in PyTorch is another program"
     assert missing[name] in done.stderr
     assert ("step mlp" in rows) and (name in rows["step mlp"].peers_ms) == (name == "mwms")
+
+
+@pytest.mark.soak
+def test_ranks_and_peers_on_two_hosts(tmp_path: Path) -> None:
+    """Without a page that all share: tfring's barrier, and those of the peers."""
+    peers = ["mwms", *(["gloo"] if importlib.util.find_spec("torch") else [])]
+    path = tmp_path / "a.json"
+    words = ["bench", "-H", "h0:1,h1:2", "--max-bytes", "4", "--time-limit", "20"]
+    command = [sys.executable, "-m", "tfring", *words, "--json", str(path)]
+    (tmp_path / "hosts").mkdir()
+    with ssh_hosts(tmp_path / "hosts", 2) as hosts:
+        job = hosts.start(*command, "--against", ",".join(peers))
+        _, errors = job.communicate(timeout=tools.LIMIT_SECONDS)
+    assert job.returncode == 0, errors
+    result = read_result(str(path))
+    assert (result.ranks, result.hosts, result.complete) == (3, 2, True)
+    assert set(result.rows[0].peers_ms) == set(peers)
