@@ -1,10 +1,12 @@
-// The executor alone: how long a float32 allreduce takes between processes of one host, with nothing
-// of TensorFlow, Python, negotiation or other threads around it.
+// The executor alone: how long a float32 allreduce takes between processes of one host, with
+// nothing of TensorFlow, Python, negotiation or other threads around it.
 //
-//   tfring_executor_benchmark RANKS BYTES ROUNDS [PIECE_BYTES]
+//   tfring_executor_benchmark RANKS BYTES ROUNDS [SKEW_US [PIECE_BYTES]]
 //
-// Prints a line "allreduce_ns copy_ns" for each round, each the time of the slowest rank. The two
-// take turns; "copy" is every rank copying its input to its output at the same time.
+// Prints a line "allreduce_ns copy_ns" for each round: the time from the last rank's beginning to
+// the last one's end. The two take turns; "copy" is every rank copying its input to its output at
+// the same time. With a skew, ranks compute for a random time of up to SKEW_US before they begin.
+// Every rank keeps to one core, as long as there are enough.
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -18,6 +20,8 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <random>
+#include <thread>
 #include <vector>
 
 #include "ops/runtime/backend/algorithms/select.h"
@@ -39,13 +43,15 @@ struct Shared {
   std::atomic<int> arrived{0};
   std::atomic<int> round{0};
   std::atomic<bool> failed{false};
-  Duration took[kMaxRanks][2] = {};
+  TimePoint begin[kMaxRanks] = {};
+  TimePoint end[kMaxRanks] = {};
 };
 
 struct Options {
   int ranks = 2;
   int64_t bytes = 4;
   int rounds = 100;
+  Duration skew = 0;
   int64_t piece_bytes = 0;  // 0: as the runtime has it
 };
 
@@ -72,8 +78,8 @@ std::unique_ptr<DataTransport> Connect(int self, const std::vector<std::vector<i
   }
   auto base = TcpDataTransport::Create(std::move(own));
   if (!base.ok()) return nullptr;
-  auto made = ShmDataTransport::Connect(true, peers, std::move(*base),
-                                        MonotonicNow() + 20 * kSecond);
+  auto made =
+      ShmDataTransport::Connect(true, peers, std::move(*base), MonotonicNow() + 20 * kSecond);
   return made.ok() ? std::move(*made) : nullptr;
 }
 
@@ -122,37 +128,53 @@ class Worker {
   std::vector<float> output_;
 };
 
+void KeepToOneCore(int self, int ranks) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (ranks > cores) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(self, &set);
+  sched_setaffinity(0, sizeof(set), &set);
+}
+
+// Runs `what` on all ranks at the same time; the result is how long it took after the last rank has
+// begun.
+template <typename What>
+Duration Timed(int self, const Options& options, Shared* shared, Duration delay, What what) {
+  Barrier(shared, options.ranks);
+  const TimePoint start = MonotonicNow();
+  while (MonotonicNow() < start + delay) {
+  }
+  shared->begin[self] = MonotonicNow();
+  what();
+  shared->end[self] = MonotonicNow();
+  Barrier(shared, options.ranks);
+  return *std::max_element(shared->end, shared->end + options.ranks) -
+         *std::max_element(shared->begin, shared->begin + options.ranks);
+}
+
 int RunRank(int self, const Options& options, const std::vector<std::vector<int>>& sockets,
             Shared* shared) {
+  KeepToOneCore(self, options.ranks);
   std::unique_ptr<DataTransport> transport = Connect(self, sockets);
   if (transport == nullptr) return 1;
   Worker worker(self, options, transport.get());
+  std::mt19937 random(static_cast<uint32_t>(self));
   const int warmup = 5;
   for (int round = -warmup; round < options.rounds; ++round) {
-    Barrier(shared, options.ranks);
-    TimePoint begin = MonotonicNow();
-    const Status status = worker.Allreduce();
-    shared->took[self][0] = MonotonicNow() - begin;
+    const Duration delay = options.skew > 0 ? random() % options.skew : 0;
+    Status status;
+    const Duration reduced =
+        Timed(self, options, shared, delay, [&worker, &status] { status = worker.Allreduce(); });
     if (!status.ok() || (round == -warmup && !worker.Right())) {
       std::fprintf(stderr, "rank %d: %s\n", self,
                    status.ok() ? "the sum is wrong" : status.message().c_str());
       shared->failed = true;
       return 1;
     }
-    Barrier(shared, options.ranks);
-    begin = MonotonicNow();
-    worker.Copy();
-    shared->took[self][1] = MonotonicNow() - begin;
-    Barrier(shared, options.ranks);
+    const Duration copied = Timed(self, options, shared, 0, [&worker] { worker.Copy(); });
     if (self != 0 || round < 0) continue;
-    Duration slowest[2] = {};
-    for (int rank = 0; rank < options.ranks; ++rank) {
-      for (int what = 0; what < 2; ++what) {
-        slowest[what] = std::max(slowest[what], shared->took[rank][what]);
-      }
-    }
-    std::printf("%lld %lld\n", static_cast<long long>(slowest[0]),
-                static_cast<long long>(slowest[1]));
+    std::printf("%lld %lld\n", static_cast<long long>(reduced), static_cast<long long>(copied));
   }
   transport->Close(MonotonicNow() + kSecond);
   return 0;
@@ -169,8 +191,8 @@ int Main(const Options& options) {
       sockets[b][a] = fds[1];
     }
   }
-  void* const memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const memory =
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return 1;
   auto* const shared = new (memory) Shared();
   std::vector<pid_t> children;
@@ -196,9 +218,10 @@ int main(int argc, char** argv) {
   if (argc > 1) options.ranks = std::atoi(argv[1]);
   if (argc > 2) options.bytes = std::atoll(argv[2]);
   if (argc > 3) options.rounds = std::atoi(argv[3]);
-  if (argc > 4) options.piece_bytes = std::atoll(argv[4]);
+  if (argc > 4) options.skew = std::atoll(argv[4]) * tfring::kMillisecond / 1000;
+  if (argc > 5) options.piece_bytes = std::atoll(argv[5]);
   if (options.ranks < 2 || options.ranks > tfring::kMaxRanks || options.bytes < 4) {
-    std::fprintf(stderr, "usage: %s RANKS BYTES ROUNDS [PIECE_BYTES]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s RANKS BYTES ROUNDS [SKEW_US [PIECE_BYTES]]\n", argv[0]);
     return 2;
   }
   return tfring::Main(options);
