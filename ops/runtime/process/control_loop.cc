@@ -27,7 +27,7 @@ std::string SetsText(const ProcessSets& sets) {
 }  // namespace
 
 ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport,
-                         CallTable* table, RunTable* runs, CompletionThread* completions,
+                         CallTable* table, RunTable* runs, Completions* completions,
                          const ErrorNotes* notes, Recorder* recorder)
     : rank_(options.rank),
       value_reports_(options.rank, options.config.check_values, recorder),
