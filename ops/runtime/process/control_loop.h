@@ -93,7 +93,7 @@ class ControlLoop {
   void OnCompletion(Completion completion);
   void ReportValues(const Completion& completion);
   void WakeIfAsleep();
-  bool InboxEmpty() const;
+  bool InboxCanWait() const;    // until there is a step for another reason
   Status AbandonedFor() const;  // ok if it was not
   void Sleep(std::vector<ControlEvent>* events);
   EngineEvents Gather(std::vector<ControlEvent> control);
@@ -121,7 +121,9 @@ class ControlLoop {
   // True from just before the control thread looks at its queues for the last time until it is
   // awake. A thread that adds to a queue and finds it true has to wake the control thread.
   std::atomic<bool> asleep_{false};
-  std::atomic<bool> stays_{false};  // EngineEffects::stays of the last step
+  // EngineEffects::stays and awaits_end of the last step.
+  std::atomic<bool> stays_{false};
+  std::atomic<bool> awaits_end_{false};
 
   mutable std::mutex state_mutex_;  // guards sets_ and health_
   std::shared_ptr<const ProcessSets> sets_;
