@@ -11,8 +11,8 @@
 
 namespace tfring {
 
-// Runs `done` callbacks, in the order in which calls finished and one at a time, and destroys the
-// calls: a duty of the crew. They may run framework code for a long time and may call Enqueue, so
+// Runs `done` callbacks, in the order of Push and one at a time, and destroys the calls: a duty of
+// the crew. They may run framework code for a long time and may call Enqueue, so
 // nothing else of the runtime waits for them. Push is thread-safe; Stop is for the owner. Lives for
 // one generation.
 class Completions {
