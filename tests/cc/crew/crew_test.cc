@@ -1,7 +1,5 @@
 #include "ops/runtime/crew/crew.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -29,6 +27,12 @@ struct Tasks {
       queue.push_back(std::move(task));
     }
     return crew->Add(duty);
+  }
+  // Until everything before has run.
+  void Settle() {
+    std::promise<void> ran_all;
+    Post([&] { ran_all.set_value(); });
+    ran_all.get_future().get();
   }
   bool Next() {
     std::function<void()> task;
@@ -89,20 +93,45 @@ TEST(AllIsDoneOnceInOrderAndOneAtATime) {
   }
 }
 
-TEST(WhoMovesRunsDoneOnTheSameThread) {
+// What a collective leaves to be done wakes nobody: it is not begun before the collective has
+// ended.
+TEST(WhoMovesIsWhoRunsDone) {
   Crew crew;
   Tasks dones(&crew, Crew::Adds::kAnyTime);
   Tasks moves(&crew, Crew::Adds::kLast);
   ASSERT_TRUE(crew.Start(2).ok());
-  for (int i = 0; i < 100; ++i) {
-    std::promise<bool> same;
+  bool left_alone = false;
+  // Again if the other thread was just looking for work.
+  for (int attempt = 0; attempt < 20 && !left_alone; ++attempt) {
+    std::atomic<bool> begun{false};
+    std::promise<void> ended;
     moves.Post([&] {
-      const auto mover = std::this_thread::get_id();
-      dones.Post([&same, mover] { same.set_value(std::this_thread::get_id() == mover); });
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      dones.Post([&] {
+        begun = true;
+        ended.set_value();
+      });
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      left_alone = !begun;
     });
-    EXPECT_TRUE(same.get_future().get());
+    ended.get_future().get();
+    moves.Settle();
   }
+  EXPECT_TRUE(left_alone);
   EXPECT_TRUE(crew.Close(moves.duty) && crew.Close(dones.duty) && crew.Join());
+}
+
+TEST(ADoneMayWaitForACollective) {
+  Crew crew;
+  Tasks dones(&crew, Crew::Adds::kAnyTime);
+  Tasks moves(&crew, Crew::Adds::kLast);
+  ASSERT_TRUE(crew.Start(2).ok());
+  dones.Post([&] {
+    std::promise<void> moved;
+    moves.Post([&] { moved.set_value(); });
+    moved.get_future().get();
+  });
+  EXPECT_TRUE(crew.Close(dones.duty) && crew.Close(moves.duty) && crew.Join());
 }
 
 TEST(ADoneThatLastsHoldsUpNoCollective) {
