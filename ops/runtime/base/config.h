@@ -34,7 +34,7 @@ struct Config {
   Duration heartbeat_timeout = 30 * kSecond;     // HEARTBEAT_TIMEOUT_SECONDS
   int64_t direct_max_bytes = 32 << 10;  // DIRECT_MAX_BYTES: direct exchange up to this size
   int64_t tree_max_bytes = 256 << 10;   // TREE_MAX_BYTES: binomial tree up to this size
-  int64_t piece_bytes = 512 << 10;      // PIECE_BYTES: pipelining unit of large collectives
+  int64_t piece_bytes = 256 << 10;      // PIECE_BYTES: pipelining unit of large collectives
   bool deterministic = false;           // DETERMINISTIC: canonical order only
   bool call_site_check = true;          // CALL_SITE_CHECK: of eager calls without a name
   ValueAction check_values = ValueAction::kIgnore;  // CHECK_VALUES

@@ -47,6 +47,11 @@ class DataTransport {
   virtual Result<struct iovec> Peek(Rank) { return iovec{nullptr, 0}; }
   virtual void Consume(Rank, int64_t) {}
 
+  // Both ends call these between the same two bytes of a stream, before anything else is moved: a
+  // stream in shared memory goes on at the next cache line, so that both sides copy whole lines.
+  virtual void AlignSend(Rank) {}
+  virtual void AlignRecv(Rank) {}
+
   // Sleeps until one of `readable` can be received from, or one of `writable` sent to, or the
   // deadline (CLOCK_MONOTONIC) has passed, or Interrupt() has been called. May return early for no
   // reason. The result is a watched stream that broke, which TrySend and TryRecv need not notice

@@ -14,7 +14,11 @@ namespace {
 // cache.
 constexpr uint64_t kMaxRingBytes = 1 << 20;
 constexpr uint64_t kMinRingBytes = 64 << 10;
+constexpr uint64_t kLineBytes = 64;
 constexpr uint64_t kSegmentBudget = 32 << 20;
+// What was copied is shown to the other side in parts of this size, so that both copy at the same
+// time.
+constexpr uint64_t kPublishBytes = 128 << 10;
 
 uint64_t RingBytesFor(size_t peers) {
   uint64_t bytes = kMaxRingBytes;
@@ -22,11 +26,18 @@ uint64_t RingBytesFor(size_t peers) {
   return bytes;
 }
 
+// How far position `to` is beyond `from`; 0 if it is before it.
+uint64_t Past(uint64_t from, uint64_t to) { return to > from ? to - from : 0; }
+
+uint64_t NextLine(uint64_t position) { return (position + kLineBytes - 1) & ~(kLineBytes - 1); }
+
 }  // namespace
 
 // The two rings between this rank and a peer. The ring that we write lies in the peer's segment,
 // the ring that we read in our own. The other side's positions are cached, so that its cache line
-// is read only when the cached position does not suffice.
+// is read only when the cached position does not suffice. A position that was aligned is shown to
+// the other side with the next bytes, so that a writer may be up to a line beyond the end of the
+// ring, and a reader beyond what it knows to be written.
 struct ShmDataTransport::RingPair {
   Rank rank = kNoRank;
   std::unique_ptr<ShmSegment> theirs;
@@ -42,24 +53,33 @@ struct ShmDataTransport::RingPair {
   uint64_t in_written_seen = 0;
 
   uint64_t Room() {
-    if (out_written - out_read_seen == out_bytes) {
+    if (Past(out_written, out_read_seen + out_bytes) == 0) {
       out_read_seen = out->read.load(std::memory_order_acquire);
     }
-    return out_bytes - (out_written - out_read_seen);
+    return Past(out_written, out_read_seen + out_bytes);
   }
 
   uint64_t Arrived() {
-    if (in_written_seen == in_read) in_written_seen = in->written.load(std::memory_order_acquire);
-    return in_written_seen - in_read;
+    if (Past(in_read, in_written_seen) == 0) {
+      in_written_seen = in->written.load(std::memory_order_acquire);
+    }
+    return Past(in_read, in_written_seen);
+  }
+
+  // Shows the peer the next `bytes` of what was written.
+  void Publish(uint64_t bytes) {
+    out_written += bytes;
+    out->written.store(out_written, std::memory_order_seq_cst);
+    theirs->WakeOwner();
   }
 
   bool CanReceive() const {
-    return in->written.load(std::memory_order_seq_cst) != in_read ||
+    return Past(in_read, in->written.load(std::memory_order_seq_cst)) > 0 ||
            in->producer_closed.load(std::memory_order_seq_cst) != 0;
   }
 
   bool CanSend() const {
-    return out_written - out->read.load(std::memory_order_seq_cst) != out_bytes ||
+    return Past(out_written, out->read.load(std::memory_order_seq_cst) + out_bytes) > 0 ||
            theirs->header()->owner_closed.load(std::memory_order_seq_cst) != 0;
   }
 
@@ -133,25 +153,26 @@ Result<int64_t> ShmDataTransport::TrySend(Rank to, const struct iovec* iov, int 
   }
   uint64_t room = pair->Room();
   uint64_t moved = 0;
+  uint64_t hidden = 0;  // of it, what the peer has not been shown
   for (int i = 0; i < count && room > 0; ++i) {
     const auto* from = static_cast<const uint8_t*>(iov[i].iov_base);
     uint64_t left = std::min<uint64_t>(iov[i].iov_len, room);
     room -= left;
     while (left > 0) {
-      const uint64_t at = (pair->out_written + moved) & (pair->out_bytes - 1);
-      const uint64_t n = std::min(left, pair->out_bytes - at);
+      const uint64_t at = (pair->out_written + hidden) & (pair->out_bytes - 1);
+      const uint64_t n = std::min({left, pair->out_bytes - at, kPublishBytes - hidden});
       std::memcpy(pair->out_data + at, from, n);
       from += n;
       left -= n;
       moved += n;
+      hidden += n;
+      if (hidden < kPublishBytes) continue;
+      pair->Publish(hidden);
+      hidden = 0;
     }
   }
-  if (moved > 0) {
-    pair->out_written += moved;
-    pair->out->written.store(pair->out_written, std::memory_order_seq_cst);
-    pair->theirs->WakeOwner();
-    bytes_sent_.fetch_add(static_cast<int64_t>(moved), std::memory_order_relaxed);
-  }
+  if (hidden > 0) pair->Publish(hidden);
+  bytes_sent_.fetch_add(static_cast<int64_t>(moved), std::memory_order_relaxed);
   return static_cast<int64_t>(moved);
 }
 
@@ -203,12 +224,24 @@ void ShmDataTransport::Consume(Rank from, int64_t bytes) {
   const uint64_t before = pair->in_read;
   pair->in_read += static_cast<uint64_t>(bytes);
   pair->in->read.store(pair->in_read, std::memory_order_seq_cst);
-  // Only a peer that has filled the ring can wait for room. Either we see here that it has filled
-  // it, or it fills it later, and then checks for room again before it sleeps and finds what we
-  // have just freed.
-  if (pair->in->written.load(std::memory_order_seq_cst) - before == pair->in_bytes) {
+  // Only a peer that has filled the ring, perhaps by an alignment that it has not shown yet, can
+  // wait for room. Either we see here that it has filled it, or it fills it later, and then checks
+  // for room again before it sleeps and finds what we have just freed.
+  if (NextLine(pair->in->written.load(std::memory_order_seq_cst)) - before >= pair->in_bytes) {
     pair->theirs->WakeOwner();
   }
+}
+
+void ShmDataTransport::AlignSend(Rank to) {
+  RingPair* pair = Find(to);
+  if (pair == nullptr) return base_->AlignSend(to);
+  pair->out_written = NextLine(pair->out_written);
+}
+
+void ShmDataTransport::AlignRecv(Rank from) {
+  RingPair* pair = Find(from);
+  if (pair == nullptr) return base_->AlignRecv(from);
+  pair->in_read = NextLine(pair->in_read);
 }
 
 bool ShmDataTransport::Ready(const std::vector<Rank>& readable,

@@ -40,6 +40,8 @@ class ShmDataTransport final : public DataTransport {
   Result<struct iovec> Peek(Rank from) override;
   void Consume(Rank from, int64_t bytes) override;
   bool CanPeek(Rank from) const override;
+  void AlignSend(Rank to) override;
+  void AlignRecv(Rank from) override;
   std::optional<BrokenStream> Wait(const WaitSet& what) override;
   bool Unacknowledged(Rank peer) const override;
   std::string PathTrouble(Rank peer) const override;

@@ -178,8 +178,8 @@ TEST(BytesSentByARingAreTwiceNMinusOneNthOfTheData) {
     const int64_t elements = 840 * 5;
     RunCases(&world, FirstRanks(size), {{DataType::kFloat32, ReduceOp::kSum, elements}});
     for (Rank r = 0; r < size; ++r) {
-      const auto headers = static_cast<int64_t>(sizeof(LaneHeader));  // one peer, one plan
-      EXPECT_EQ((world.backend(r).bytes_sent() - headers) * size, 2 * (size - 1) * elements * 4);
+      const int64_t lead = LeadBytes(elements);  // one peer, one plan
+      EXPECT_EQ((world.backend(r).bytes_sent() - lead) * size, 2 * (size - 1) * elements * 4);
     }
   }
 }

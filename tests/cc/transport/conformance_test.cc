@@ -198,6 +198,54 @@ TEST(DataMovesPartsAndKeepsOrder) {
   }
 }
 
+uint8_t PatternAt(size_t message, size_t i) {
+  return static_cast<uint8_t>(((message * 7919 + i) * 2654435761u) >> 13);
+}
+
+// Sizes of no pattern, some of which fill a ring in shared memory to its last cache line.
+size_t AlignedMessageBytes(size_t message) {
+  if (message % 7 == 3) return (1 << 20) + message % 100 - 50;
+  return 1 + message * 104729 % 3000;
+}
+
+TEST(DataGoesOnWhereBothEndsHaveAligned) {
+  for (Link link : kDataLinks) {
+    DataPair pair = MakeData(link);
+    const size_t messages = 60;
+    bool send_ok = true;
+    std::thread sender([&] {
+      for (size_t message = 0; message < messages && send_ok; ++message) {
+        std::vector<uint8_t> sent(AlignedMessageBytes(message));
+        for (size_t i = 0; i < sent.size(); ++i) sent[i] = PatternAt(message, i);
+        pair.a->AlignSend(1);
+        for (size_t done = 0; done < sent.size() && send_ok;) {
+          struct iovec part = Part(sent.data() + done, sent.size() - done);
+          Result<int64_t> n = pair.a->TrySend(1, &part, 1);
+          send_ok = n.ok();
+          if (n.ok() && *n == 0) pair.a->Wait({{}, {1}});
+          if (n.ok()) done += static_cast<size_t>(*n);
+        }
+      }
+    });
+    for (size_t message = 0; message < messages; ++message) {
+      std::vector<uint8_t> received(AlignedMessageBytes(message));
+      pair.b->AlignRecv(0);
+      for (size_t done = 0; done < received.size();) {
+        struct iovec part = Part(received.data() + done, received.size() - done);
+        Result<int64_t> n = pair.b->TryRecv(0, &part, 1);
+        ASSERT_TRUE(n.ok());
+        if (*n == 0) pair.b->Wait({{0}, {}});
+        done += static_cast<size_t>(*n);
+      }
+      bool right = true;
+      for (size_t i = 0; i < received.size(); ++i) right &= received[i] == PatternAt(message, i);
+      EXPECT_TRUE(right);
+    }
+    sender.join();
+    EXPECT_TRUE(send_ok);
+  }
+}
+
 TEST(DataSendsOnlyWhatFits) {
   for (Link link : kDataLinks) {
     DataPair pair = MakeData(link);

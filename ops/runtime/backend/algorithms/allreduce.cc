@@ -13,6 +13,10 @@ namespace {
 // its left neighbour sends in that round.
 int ChunkSent(int self, int round, int size) { return ((self - round) % size + size) % size; }
 
+// Piece i of a round of the ring is sent together with piece i - kRoundLag of the next round: soon
+// enough for what was just added up to be in the cache still, and late enough for it to be there.
+constexpr int64_t kRoundLag = 2;
+
 }  // namespace
 
 Schedule DirectAllreduce(const ReduceShape& shape) {
@@ -68,28 +72,36 @@ Schedule TreeAllreduce(const ReduceShape& shape) {
 Schedule RingAllreduce(const ReduceShape& shape) {
   ScheduleBuilder builder("ring_allreduce");
   const int n = shape.size;
+  const int rounds = 2 * (n - 1);
   const int right = (shape.self + 1) % n;
   const int left = (shape.self + n - 1) % n;
   const Slices chunks{shape.elements, shape.element_bytes, n};
-  std::vector<int> ready;  // by piece: the step that made what the next round sends
-  for (int round = 0; round < 2 * (n - 1); ++round) {
-    const int sent = ChunkSent(shape.self, round, n);
-    const int received = ChunkSent(left, round, n);
-    const bool reducing = round < n - 1;
-    const bool finish = round == n - 2;
-    const Space source = round == 0 ? Space::kInput : Space::kOutput;
-    const Pieces out(chunks.Bytes(sent), shape.element_bytes, shape.piece_bytes);
-    for (int64_t i = 0; i < out.count; ++i) {
-      builder.Send(right, {source, chunks.Begin(sent) + out.Begin(i), out.Bytes(i)},
-                   {round == 0 ? kNoStep : ready[i]});
+  const auto pieces_of = [&](int chunk) {
+    return Pieces(chunks.Bytes(chunk), shape.element_bytes, shape.piece_bytes);
+  };
+  const auto range = [&](Space space, int chunk, int64_t i) {
+    const Pieces pieces = pieces_of(chunk);
+    return Range{space, chunks.Begin(chunk) + pieces.Begin(i), pieces.Bytes(i)};
+  };
+  // made[r][i]: the step that received piece i in round r, which is sent on in the next round.
+  std::vector<std::vector<int>> made(rounds);
+  const int64_t turns = pieces_of(0).count + kRoundLag * (rounds - 1);
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    for (int round = 0; round < rounds && turn >= kRoundLag * round; ++round) {
+      const int64_t i = turn - kRoundLag * round;
+      const int chunk = ChunkSent(shape.self, round, n);
+      if (i >= pieces_of(chunk).count) continue;
+      builder.Send(right, range(round == 0 ? Space::kInput : Space::kOutput, chunk, i),
+                   {round == 0 ? kNoStep : made[round - 1][i]});
     }
-    const Pieces in(chunks.Bytes(received), shape.element_bytes, shape.piece_bytes);
-    ready.assign(in.count, kNoStep);
-    for (int64_t i = 0; i < in.count; ++i) {
-      const int64_t at = chunks.Begin(received) + in.Begin(i);
-      const Range dst{Space::kOutput, at, in.Bytes(i)};
-      ready[i] = reducing ? builder.RecvReduce(left, {Space::kInput, at, in.Bytes(i)}, dst, finish)
-                          : builder.Recv(left, dst);
+    for (int round = 0; round < rounds && turn >= kRoundLag * round; ++round) {
+      const int64_t i = turn - kRoundLag * round;
+      const int chunk = ChunkSent(left, round, n);
+      if (i >= pieces_of(chunk).count) continue;
+      const Range dst = range(Space::kOutput, chunk, i);
+      made[round].push_back(round < n - 1 ? builder.RecvReduce(left, range(Space::kInput, chunk, i),
+                                                               dst, round == n - 2)
+                                          : builder.Recv(left, dst));
     }
   }
   return builder.Take();

@@ -102,18 +102,26 @@ __attribute__((flatten)) void CombineArrays(void* dst, const void* a, const void
   Stored* to = static_cast<Stored*>(dst);
   const Stored* left = static_cast<const Stored*>(a);
   const Stored* right = static_cast<const Stored*>(b);
-  if (E::kRounds && !scale.identity()) {
+  if (scale.identity()) {
     TFRING_INDEPENDENT
     for (int64_t i = 0; i < count; ++i) {
-      to[i] = E::Store(Scaled(Op::Apply(E::Load(left[i]), E::Load(right[i])), scale));
+      to[i] = E::Store(Op::Apply(E::Load(left[i]), E::Load(right[i])));
+    }
+    return;
+  }
+  const float narrow = static_cast<float>(scale.factor);
+  if (std::is_same_v<typename E::Value, float> && static_cast<double>(narrow) == scale.factor) {
+    TFRING_INDEPENDENT
+    for (int64_t i = 0; i < count; ++i) {
+      const auto sum = Op::Apply(E::Load(left[i]), E::Load(right[i]));
+      to[i] = E::Store(static_cast<typename E::Value>(sum * narrow));
     }
     return;
   }
   TFRING_INDEPENDENT
   for (int64_t i = 0; i < count; ++i) {
-    to[i] = E::Store(Op::Apply(E::Load(left[i]), E::Load(right[i])));
+    to[i] = E::Store(Scaled(Op::Apply(E::Load(left[i]), E::Load(right[i])), scale));
   }
-  if (!scale.identity()) ScaleArray<E>(dst, dst, count, scale);
 }
 
 // By how E is stored; none for integers.

@@ -24,6 +24,11 @@ LaneHeader MakeLaneHeader(uint64_t sequence, int64_t bytes, const char* algorith
                                                                       << kBytesBits};
 }
 
+int64_t LeadBytes(int64_t data_bytes) {
+  const auto header = static_cast<int64_t>(sizeof(LaneHeader));
+  return header + data_bytes <= kMaxLeadBytes ? header : kMaxLeadBytes;
+}
+
 std::string LaneMismatch(const LaneHeader& expected, const LaneHeader& got, const char* algorithm) {
   if (got.sequence == expected.sequence && got.content == expected.content) return "";
   const bool other = (got.content ^ expected.content) >> kBytesBits != 0;

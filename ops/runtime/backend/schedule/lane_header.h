@@ -15,6 +15,11 @@ struct LaneHeader {
 };
 static_assert(sizeof(LaneHeader) == 16, "sent as bytes");
 
+// How many bytes are sent before the data: the header, and zeros after it where the data would not
+// fit behind it into its cache line, so that the data begins with a line of its own.
+int64_t LeadBytes(int64_t data_bytes);
+inline constexpr int64_t kMaxLeadBytes = 64;
+
 LaneHeader MakeLaneHeader(uint64_t sequence, int64_t bytes, const char* algorithm);
 
 // What is different: "plan 16 with 400 bytes came where plan 17 with 800 bytes, by ring, was

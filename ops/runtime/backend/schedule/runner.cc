@@ -40,6 +40,7 @@ void ScheduleRunner::Start(const Schedule& schedule, uint64_t sequence,
   ready_.clear();
   ready_long_.clear();
   suspect_ = kNoRank;
+  data_has_come_ = false;
   watch_.Moved();
   remaining_ = schedule.steps.size();
   LinkDependents();
@@ -54,13 +55,8 @@ void ScheduleRunner::Start(const Schedule& schedule, uint64_t sequence,
       (RunsAtOnce(kind) ? ready_ : ready_long_).push_back(step);
     }
   }
-  for (std::vector<Lane>* lanes : {&sends_, &recvs_}) {
-    for (Lane& lane : *lanes) {
-      int64_t bytes = 0;
-      for (int step : lane.steps) bytes += StepBytes(schedule.steps[step]);
-      lane.header = MakeLaneHeader(sequence, bytes, schedule.algorithm);
-    }
-  }
+  for (Lane& lane : sends_) BeginLane(&lane, true);
+  for (Lane& lane : recvs_) BeginLane(&lane, false);
   // They are taken from the back, and the first piece should be the first.
   std::reverse(ready_long_.begin(), ready_long_.end());
 }
@@ -96,6 +92,20 @@ void ScheduleRunner::AddToLane(std::vector<Lane>* lanes, int step) {
     lane->peer = peer;
   }
   lane->steps.push_back(step);
+}
+
+void ScheduleRunner::BeginLane(Lane* lane, bool sends) {
+  int64_t bytes = 0;
+  for (int step : lane->steps) bytes += StepBytes(schedule_->steps[step]);
+  lane->header = MakeLaneHeader(sequence_, bytes, schedule_->algorithm);
+  lane->lead_bytes = static_cast<size_t>(LeadBytes(bytes));
+  const Rank peer = (*members_)[lane->peer];
+  if (sends) {
+    std::memcpy(lane->lead, &lane->header, sizeof(LaneHeader));
+    transport_->AlignSend(peer);
+  } else {
+    transport_->AlignRecv(peer);
+  }
 }
 
 bool ScheduleRunner::HeadReady(const Lane& lane) const {
@@ -162,19 +172,19 @@ Result<bool> ScheduleRunner::AdvanceSend(Lane* lane) {
   if (!HeadReady(*lane)) return false;
   const Step& step = schedule_->steps[lane->steps[lane->head]];
   struct iovec pieces[kMaxPieces];
-  const size_t header_left = sizeof(LaneHeader) - lane->header_moved;
-  const int first = header_left > 0 ? 1 : 0;
-  pieces[0] = {reinterpret_cast<char*>(&lane->header) + lane->header_moved, header_left};
+  const size_t lead_left = lane->lead_bytes - lane->lead_moved;
+  const int first = lead_left > 0 ? 1 : 0;
+  pieces[0] = {lane->lead + lane->lead_moved, lead_left};
   const int count =
       first + executor_->Collect(step.src, lane->moved, pieces + first, kMaxPieces - first);
   Result<int64_t> sent = transport_->TrySend((*members_)[lane->peer], pieces, count);
   if (!sent.ok()) return Fail(lane->peer, sent.status());
-  const size_t of_header = std::min(header_left, static_cast<size_t>(*sent));
-  lane->header_moved += of_header;
-  if (lane->moved + *sent - static_cast<int64_t>(of_header) == step.src.bytes) {
+  const size_t of_lead = std::min(lead_left, static_cast<size_t>(*sent));
+  lane->lead_moved += of_lead;
+  if (lane->moved + *sent - static_cast<int64_t>(of_lead) == step.src.bytes) {
     executor_->Sent(step);
   }
-  if (*sent > 0) FinishHead(lane, *sent - static_cast<int64_t>(of_header));
+  if (*sent > 0) FinishHead(lane, *sent - static_cast<int64_t>(of_lead));
   return *sent > 0;
 }
 
@@ -195,26 +205,26 @@ Result<int64_t> ScheduleRunner::RecvPlain(Lane* lane, const Step& step) {
   return RecvInto(lane, pieces, count);
 }
 
-// Receives what is missing of the header, and then into pieces[1..count]; pieces[0] is left for the
-// header. The result does not count the header.
+// Receives what is missing before the data, and then into pieces[1..count]; pieces[0] is left for
+// the former, which the result does not count.
 Result<int64_t> ScheduleRunner::RecvInto(Lane* lane, struct iovec* pieces, int count) {
   const Rank from = (*members_)[lane->peer];
-  const size_t missing = sizeof(LaneHeader) - lane->header_moved;
+  const size_t missing = lane->lead_bytes - lane->lead_moved;
   if (missing == 0) return transport_->TryRecv(from, pieces + 1, count);
-  pieces[0] = {lane->header_bytes + lane->header_moved, missing};
+  pieces[0] = {lane->lead + lane->lead_moved, missing};
   Result<int64_t> received = transport_->TryRecv(from, pieces, count + 1);
   if (!received.ok()) return received;
-  const size_t of_header = std::min(missing, static_cast<size_t>(*received));
-  lane->header_moved += of_header;
+  const size_t of_lead = std::min(missing, static_cast<size_t>(*received));
+  lane->lead_moved += of_lead;
   TFRING_RETURN_IF_ERROR(CheckHeader(*lane));
-  return *received - static_cast<int64_t>(of_header);
+  return *received - static_cast<int64_t>(of_lead);
 }
 
 // Not OK if the header of a receiving lane has come and is not the one that was expected.
 Status ScheduleRunner::CheckHeader(const Lane& lane) const {
-  if (lane.header_moved < sizeof(LaneHeader)) return OkStatus();
+  if (lane.lead_moved < sizeof(LaneHeader)) return OkStatus();
   LaneHeader got;
-  std::memcpy(&got, lane.header_bytes, sizeof(got));
+  std::memcpy(&got, lane.lead, sizeof(got));
   const std::string mismatch = LaneMismatch(lane.header, got, schedule_->algorithm);
   if (mismatch.empty()) return OkStatus();
   return Internal("the data stream from rank " + std::to_string((*members_)[lane.peer]) +
@@ -229,10 +239,10 @@ Result<int64_t> ScheduleRunner::RecvReduce(Lane* lane, const Step& step) {
   if (transport_->CanPeek(from)) {
     Result<struct iovec> view = transport_->Peek(from);
     if (!view.ok()) return view.status();
-    if (lane->header_moved < sizeof(LaneHeader)) {
-      const size_t part = std::min(view->iov_len, sizeof(LaneHeader) - lane->header_moved);
-      std::memcpy(lane->header_bytes + lane->header_moved, view->iov_base, part);
-      lane->header_moved += part;
+    if (lane->lead_moved < lane->lead_bytes) {
+      const size_t part = std::min(view->iov_len, lane->lead_bytes - lane->lead_moved);
+      std::memcpy(lane->lead + lane->lead_moved, view->iov_base, part);
+      lane->lead_moved += part;
       transport_->Consume(from, static_cast<int64_t>(part));
       TFRING_RETURN_IF_ERROR(CheckHeader(*lane));
       view->iov_base = static_cast<char*>(view->iov_base) + part;
@@ -289,6 +299,7 @@ Result<bool> ScheduleRunner::Advance() {
   for (Lane& lane : recvs_) {
     Result<bool> received = AdvanceRecv(&lane);
     if (!received.ok()) return received;
+    data_has_come_ |= *received;
     moved |= *received;
   }
   RunReady(&moved);

@@ -86,17 +86,19 @@ class ScheduleRunner {
     int peer = 0;
     std::vector<int> steps;
     size_t head = 0;
-    LaneHeader header;  // what we send; of a receiving lane, what has to come
-    size_t header_moved = 0;
-    char header_bytes[sizeof(LaneHeader)] = {};  // of a receiving lane: what has come
-    int64_t moved = 0;                           // bytes of the head step
-    int64_t carried = 0;  // bytes in `carry`: the received part of an element
+    LaneHeader header;      // what we send; of a receiving lane, what has to come
+    size_t lead_bytes = 0;  // the header and what follows it before the data
+    size_t lead_moved = 0;
+    char lead[kMaxLeadBytes] = {};  // what is sent, or what has come
+    int64_t moved = 0;              // bytes of the head step
+    int64_t carried = 0;            // bytes in `carry`: the received part of an element
     char carry[16] = {};
     Hop hop;  // the last one, if hops are noted
   };
 
   void LinkDependents();
   void AddToLane(std::vector<Lane>* lanes, int step);
+  void BeginLane(Lane* lane, bool sends);
   bool HeadReady(const Lane& lane) const;
   bool Finished(const Lane& lane) const { return lane.head == lane.steps.size(); }
   void Complete(int step);
@@ -140,8 +142,16 @@ class ScheduleRunner {
   WaitSet wait_set_;           // kept for its memory
   ProgressWatch watch_;
   QuietHook quiet_hook_;
-  int spin_failures_ = 0;  // in a row
-  int spins_to_skip_ = 0;
+  // Whether to spin is decided by what it has come to so far: separately for waits in which no peer
+  // has sent anything yet, since some ranks begin a collective later than others, and for those
+  // after that.
+  struct SpinHistory {
+    int failures = 0;  // in a row
+    int to_skip = 0;   // waits that begin with sleeping
+  };
+  SpinHistory spins_before_data_;
+  SpinHistory spins_between_data_;
+  bool data_has_come_ = false;  // in this schedule
   std::atomic<int64_t> wakeups_{0};
   std::atomic<int64_t> moves_{0};
 };

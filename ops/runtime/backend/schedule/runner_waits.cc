@@ -17,16 +17,17 @@ constexpr int kMaxSpinsToSkip = 256;
 // Spinning saves a wake-up where the peer answers at once, and wastes a core where it does not:
 // each time in a row that it does not, spinning is left out for twice as many waits.
 Status ScheduleRunner::WaitForPeers() {
-  if (spins_to_skip_ > 0) {
-    --spins_to_skip_;
+  SpinHistory& history = data_has_come_ ? spins_between_data_ : spins_before_data_;
+  if (history.to_skip > 0) {
+    --history.to_skip;
   } else {
     Result<bool> moved = Spin();
     if (!moved.ok()) return moved.status();
     if (*moved) {
-      spin_failures_ = 0;
+      history.failures = 0;
       return OkStatus();
     }
-    spins_to_skip_ = std::min((2 << std::min(spin_failures_++, 16)) - 1, kMaxSpinsToSkip);
+    history.to_skip = std::min((2 << std::min(history.failures++, 16)) - 1, kMaxSpinsToSkip);
   }
   FillWaitSet();
   const TimePoint now = MonotonicNow();

@@ -80,6 +80,24 @@ TEST(TwoPhaseAllreduceReusesItsScratchOnlyWhenItIsFree) {
   }
 }
 
+TEST(TheRingSendsPiecesOnBeforeItHasSentTheWholeChunk) {
+  for (int size : {2, 3, 5}) {
+    const int64_t elements = 1000 * size;
+    for (const Schedule& schedule : AllreduceOfAll(RingAllreduce, size, elements, 4, 400)) {
+      int sent_on = 0;
+      int first_sent_on = 0;
+      int last_of_own = 0;
+      for (const Step& step : schedule.steps) {
+        if (step.kind != StepKind::kSend) continue;
+        ++sent_on;
+        if (step.src.space == Space::kInput) last_of_own = sent_on;
+        if (step.src.space == Space::kOutput && first_sent_on == 0) first_sent_on = sent_on;
+      }
+      EXPECT_TRUE(first_sent_on > 1 && first_sent_on < last_of_own);
+    }
+  }
+}
+
 TEST(CanonicalAlgorithmsShareOneTreeOverRanks) {
   for (int size = 2; size <= 9; ++size) {
     const int64_t elements = 300;

@@ -1,0 +1,1 @@
+"""The executor alone, beside raw MPI and other builds of itself."""

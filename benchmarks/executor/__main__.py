@@ -1,0 +1,83 @@
+"""Float32 allreduce by the executor alone, without TensorFlow, beside raw MPI.
+
+    python -m benchmarks.executor --ranks 2 --program now=build/benchmarks/executor/... --mpi
+
+The programs and raw MPI take turns, a process each turn, so that a machine whose speed changes is
+as fast for one as for the other. A row gives the median time in microseconds of the slowest rank,
+and in brackets its ratio to all ranks copying, measured between the allreduces of one process.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from benchmarks import common
+
+SIZES = [8, 256, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
+DEFAULT = "tfring=build/benchmarks/executor/tfring_executor_benchmark"
+
+
+def rounds_for(size: int) -> int:
+    """Returns how many rounds a process runs."""
+    return 300 if size <= 64 << 10 else 60 if size <= 4 << 20 else 9
+
+
+def commands(arguments: object, size: int) -> dict[str, list[str]]:
+    """Returns what takes turns, by name."""
+    ranks, rounds = str(arguments.ranks), str(rounds_for(size))  # type: ignore[attr-defined]
+    found = {}
+    for program in arguments.program or [DEFAULT]:  # type: ignore[attr-defined]
+        name, _, path = program.partition("=")
+        found[name] = [*path.split(), ranks, str(size), rounds]
+    if arguments.mpi:  # type: ignore[attr-defined]
+        mpirun = ["mpirun", "--oversubscribe", "-np", ranks, sys.executable]
+        found["mpi"] = [*mpirun, str(Path(__file__).with_name("raw_mpi.py")), str(size), rounds]
+    return found
+
+
+def times_of(command: list[str]) -> list[tuple[int, int]]:
+    """Returns what a process printed: pairs of nanoseconds."""
+    more = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+    if os.geteuid() == 0:
+        more |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = subprocess.run(
+        command, env={**os.environ, **more}, stdout=subprocess.PIPE, text=True, check=True
+    )
+    pairs = [line.split() for line in done.stdout.splitlines()]
+    return [(int(reduced), int(copied)) for reduced, copied in pairs]
+
+
+def main() -> int:
+    parser = common.parser(__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--program", action="append", help="NAME=PATH; more than one is compared")
+    parser.add_argument("--mpi", action="store_true", help="raw MPI as well, through mpi4py")
+    parser.add_argument("--turns", type=int, default=5, help="processes of each")
+    parser.add_argument("--bytes", type=int, action="append", help="a size; more than one")
+    arguments = parser.parse_args()
+    report = common.Report("executor", arguments.ranks)
+    for size in arguments.bytes or SIZES:
+        reduced: dict[str, list[int]] = defaultdict(list)
+        copied: dict[str, list[int]] = defaultdict(list)
+        for _ in range(arguments.turns):
+            for name, command in commands(arguments, size).items():
+                for one, other in times_of(command):
+                    reduced[name].append(one)
+                    copied[name].append(other)
+        copy = statistics.median(time for times in copied.values() for time in times)
+        row: dict[str, object] = {"bytes": size, "copy_us": copy / 1e3}
+        for name, times in reduced.items():
+            median = statistics.median(times)
+            row[f"{name}_us"] = f"{median / 1e3:.1f} ({median / max(copy, 1):.2f})"
+        report.rows.append(row)
+        print(*row.values(), sep="  ", flush=True)
+    return report.finish(arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""One rank of a raw MPI allreduce: ``mpirun -np N python raw_mpi.py BYTES ROUNDS``.
+
+Rank 0 prints a line "allreduce_ns copy_ns" for each round, as tfring_executor_benchmark does.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+WARMUP = 5
+
+
+def main() -> None:
+    size, rounds = (int(argument) for argument in sys.argv[1:])
+    comm = MPI.COMM_WORLD
+    sent = np.full(size // 4, comm.rank + 1, np.float32)
+    received = np.empty_like(sent)
+    times = np.zeros((rounds + WARMUP, 2), np.int64)
+    for took in times:
+        for what, call in enumerate(
+            (lambda: comm.Allreduce(sent, received), lambda: np.copyto(received, sent))
+        ):
+            comm.Barrier()
+            begin = time.perf_counter_ns()
+            call()
+            took[what] = time.perf_counter_ns() - begin
+    comm.Allreduce(MPI.IN_PLACE, times, op=MPI.MAX)
+    if comm.rank == 0:
+        for reduced, copied in times[WARMUP:]:
+            print(reduced, copied)
+
+
+if __name__ == "__main__":
+    main()
