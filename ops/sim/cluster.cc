@@ -188,7 +188,12 @@ void Cluster::Step(Rank rank) {
   for (const Completion& completion : events.completions) {
     node.broken = node.broken || !completion.status.ok();
   }
+  const bool nothing_follows = NothingFollows(rank, events);
   EngineEffects effects = node.engine->Step(clock_.Now(), std::move(events));
+  if (nothing_follows && !(effects.frames.empty() && effects.runs.empty())) {
+    checker_.Fail("rank " + std::to_string(rank) + " did not wait for a plan to end, but goes on");
+  }
+  node.awaits_end = effects.awaits_end;
   if (rank == faulty_rank_ && node.steps == fault_step_ && !node.leaving) {
     effects.frames.resize(
         static_cast<size_t>(random_.Below(static_cast<int64_t>(effects.frames.size()) + 1)));
@@ -197,6 +202,16 @@ void Cluster::Step(Rank rank) {
   }
   ++node.steps;
   Apply(rank, std::move(effects));
+}
+
+// As EngineEffects::awaits_end promises.
+bool Cluster::NothingFollows(Rank rank, const EngineEvents& events) const {
+  const Node& node = nodes_[rank];
+  if (node.awaits_end || node.leaving || clock_.Now() >= node.engine->next_deadline()) return false;
+  const auto ok = [](const Completion& completion) { return completion.status.ok(); };
+  return std::all_of(events.completions.begin(), events.completions.end(), ok) &&
+         events.control.empty() && events.withdrawals.empty() && events.submissions.empty() &&
+         !events.shutdown;
 }
 
 void Cluster::Apply(Rank rank, EngineEffects effects) {

@@ -92,8 +92,9 @@ class Cluster {
     bool alive = true;
     bool done = false;  // its scripts have ended
     bool leaving = false;
-    bool closed = false;  // its shutdown has finished
-    bool broken = false;  // its engine has been told that a plan failed
+    bool closed = false;      // its shutdown has finished
+    bool broken = false;      // its engine has been told that a plan failed
+    bool awaits_end = false;  // as its last step said
     int64_t steps = 0;
     TimePoint wake_at = kNever;
   };
@@ -134,6 +135,7 @@ class Cluster {
   void ReleaseCall(Rank rank, CallId id, const Status& status);
   void DeliverResult(Rank rank, CallId id, const Status& status);
   void CheckNode(Rank rank);
+  bool NothingFollows(Rank rank, const EngineEvents& events) const;
   void CheckCancelIsNeeded(Rank rank, CallId id, const Status& status);
   void InjectFault();
 

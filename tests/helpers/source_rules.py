@@ -20,6 +20,7 @@ CC_ARROWS: dict[str, set[str]] = {
     "protocol/negotiation": {"base", "protocol/message"},
     "protocol/engine": {"base", "interfaces", "protocol/message", "protocol/negotiation"},
     "membership": {"base"},
+    "crew": {"base"},
     "transport": {"base", "interfaces"},
     "backend/reduction": {"base", "interfaces"},
     "backend/schedule": {"base", "interfaces", "backend/reduction"},
@@ -32,13 +33,13 @@ CC_ARROWS: dict[str, set[str]] = {
         *("backend/reduction", "backend/cuda", "backend/pack"),
     },
     "backend": {
-        *("base", "interfaces"),
+        *("base", "interfaces", "crew"),
         *("backend/reduction", "backend/schedule", "backend/algorithms"),
         *("backend/cuda", "backend/staging"),
     },
     "recorder": {"base", "interfaces", "protocol/message"},
     "process": {
-        *("base", "interfaces", "recorder", "transport"),
+        *("base", "interfaces", "crew", "recorder", "transport"),
         *("backend", "backend/cuda", "backend/nccl"),
         *("protocol/message", "protocol/negotiation", "protocol/engine"),
     },

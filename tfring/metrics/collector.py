@@ -26,7 +26,7 @@ _COUNTERS = {
     "tensors": "tensors",
     "cache_hits": "cache_hits",
 }
-_THREADS = ("control", "data", "completion")
+_WAKEUPS = "_wakeups"
 
 
 class RankCollector:
@@ -57,9 +57,9 @@ class RankCollector:
             for name, ours in _COUNTERS.items():
                 if name in counters:
                     found.add(f"tfring_{ours}_total", counters[name])
-            for thread in _THREADS:
-                if f"{thread}_wakeups" in counters:
-                    found.add("tfring_wakeups_total", counters[f"{thread}_wakeups"], thread)
+            for name in (name for name in counters if name.endswith(_WAKEUPS)):
+                thread = name.removesuffix(_WAKEUPS)
+                found.add("tfring_wakeups_total", counters[name], thread)
             news = self._look()
             if news is not None:
                 self._totals.add(news)

@@ -20,7 +20,8 @@ constexpr Duration kClosePatience = 2 * kSecond;
 }  // namespace
 
 CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTransport> transport,
-                       CompletionSink sink, int world_size, std::vector<std::string> hosts)
+                       CompletionSink sink, int world_size, std::vector<std::string> hosts,
+                       Crew* crew)
     : self_(self),
       config_(config),
       transport_(std::move(transport)),
@@ -28,11 +29,11 @@ CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTran
       full_mesh_(SeesFullMesh(world_size)),
       hosts_(std::move(hosts)),
       runner_(transport_.get(), &poison_),
-      thread_(std::make_unique<DataThread>(
-          DataThread::Hooks{[this](const Collective& collective) { return Run(collective); },
-                            [this] { transport_->Interrupt(); }},
-          std::move(sink), &poison_)) {
-  // Nothing has been submitted yet, so the data thread uses neither of the two.
+      queue_(std::make_unique<CollectiveQueue>(
+          CollectiveQueue::Hooks{[this](const Collective& collective) { return Run(collective); },
+                                 [this] { transport_->Interrupt(); }},
+          std::move(sink), &poison_, crew)) {
+  // Nothing has been submitted yet, so no other thread uses the two.
   if (config.check_values != ValueAction::kIgnore) executor_.CheckValues();
   runner_.Watch(
       ProgressWatch(config.stall_warning, config.stall_shutdown),
@@ -40,13 +41,13 @@ CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTran
 }
 
 CpuBackend::~CpuBackend() {
-  thread_.reset();
+  queue_.reset();
   transport_->Close(MonotonicNow() + (peer_lost_ ? 0 : kClosePatience));
 }
 
 void CpuBackend::Abort(Status why) {
   if (why.code() == StatusCode::kUnavailable) peer_lost_ = true;
-  thread_->Abort(std::move(why));
+  queue_->Abort(std::move(why));
 }
 
 bool CpuBackend::SeesFullMesh(int world_size) const {
@@ -56,7 +57,7 @@ bool CpuBackend::SeesFullMesh(int world_size) const {
   return true;
 }
 
-// What the data thread does when nothing has moved for `quiet`.
+// What is done when nothing has moved for `quiet`.
 Status CpuBackend::OnQuiet(ProgressWatch::Verdict verdict, Duration quiet) {
   const std::vector<ScheduleRunner::Wait> waits = runner_.Waits();
   const std::string text = StallText(*running_, self_, hosts_, waits, quiet);

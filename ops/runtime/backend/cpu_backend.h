@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ops/runtime/backend/algorithms/select.h"
-#include "ops/runtime/backend/data_thread.h"
+#include "ops/runtime/backend/collective_queue.h"
 #include "ops/runtime/backend/schedule/runner.h"
 #include "ops/runtime/backend/schedule/step_executor.h"
 #include "ops/runtime/base/config.h"
@@ -17,25 +17,26 @@
 namespace tfring {
 
 // Runs collectives of host memory over a DataTransport: for each one it selects an algorithm, has
-// it make this rank's schedule and runs the schedule. Owns the transport and the data thread, which
-// alone runs schedules. Threads and lifetime as CollectiveBackend says. The destructor ends the
-// thread and then closes the transport, waiting at most 2 seconds for the peers to do the same, and
-// not at all after an abort with Unavailable.
+// it make this rank's schedule and runs the schedule. Owns the transport, which only the thread
+// that runs a schedule uses. Threads and lifetime as CollectiveBackend says. The destructor ends
+// what is left and then closes the transport, waiting at most 2 seconds for the peers to do the
+// same, and not at all after an abort with Unavailable.
 class CpuBackend final : public CollectiveBackend {
  public:
   // From `world_size` the backend finds out whether all ranks are connected with each other or only
   // neighbours in a ring. Without it, it assumes the former, which is right up to 64 ranks.
-  // `hosts`, by rank, are named in messages.
+  // `hosts`, by rank, are named in messages. `crew` as for CollectiveQueue.
   CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTransport> transport,
-             CompletionSink sink, int world_size = 0, std::vector<std::string> hosts = {});
+             CompletionSink sink, int world_size = 0, std::vector<std::string> hosts = {},
+             Crew* crew = nullptr);
   ~CpuBackend() override;
 
   const char* name() const override { return "cpu"; }
-  void Submit(Collective collective) override { thread_->Submit(std::move(collective)); }
+  void Submit(Collective collective) override { queue_->Submit(std::move(collective)); }
   void Abort(Status why) override;
   int64_t progress() const override { return runner_.moves(); }
   int64_t bytes_sent() const override { return transport_->bytes_sent(); }
-  int64_t wakeups() const override { return thread_->wakeups() + runner_.wakeups(); }
+  int64_t wakeups() const override { return queue_->wakeups() + runner_.wakeups(); }
 
  private:
   Completion Run(const Collective& collective);
@@ -50,11 +51,13 @@ class CpuBackend final : public CollectiveBackend {
   const bool full_mesh_;
   const std::vector<std::string> hosts_;
   std::atomic<bool> poison_{false};
-  ScheduleRunner runner_;                // data thread only
-  StepExecutor executor_;                // data thread only
-  const Collective* running_ = nullptr;  // data thread only
+  // Used by the thread that runs a collective.
+  ScheduleRunner runner_;
+  StepExecutor executor_;
+  const Collective* running_ = nullptr;
+
   std::atomic<bool> peer_lost_{false};
-  std::unique_ptr<DataThread> thread_;
+  std::unique_ptr<CollectiveQueue> queue_;
 };
 
 }  // namespace tfring

@@ -38,8 +38,8 @@ Completion Run(const Collective& collective) {
 
 }  // namespace
 
-LocalBackend::LocalBackend(const Config&, CompletionSink sink)
-    : thread_({Run, [] {}}, std::move(sink), &poison_) {}
+LocalBackend::LocalBackend(const Config&, CompletionSink sink, Crew* crew)
+    : queue_({Run, [] {}}, std::move(sink), &poison_, crew) {}
 
 LocalBackend::~LocalBackend() = default;
 

@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "ops/runtime/backend/data_thread.h"
+#include "ops/runtime/backend/collective_queue.h"
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/interfaces/collective_backend.h"
 
@@ -13,18 +13,19 @@ namespace tfring {
 // lifetime as CollectiveBackend says.
 class LocalBackend final : public CollectiveBackend {
  public:
-  LocalBackend(const Config& config, CompletionSink sink);
+  // `crew` as for CollectiveQueue.
+  LocalBackend(const Config& config, CompletionSink sink, Crew* crew = nullptr);
   ~LocalBackend() override;
 
   const char* name() const override { return "local"; }
-  void Submit(Collective collective) override { thread_.Submit(std::move(collective)); }
-  void Abort(Status why) override { thread_.Abort(std::move(why)); }
+  void Submit(Collective collective) override { queue_.Submit(std::move(collective)); }
+  void Abort(Status why) override { queue_.Abort(std::move(why)); }
   int64_t bytes_sent() const override { return 0; }
-  int64_t wakeups() const override { return thread_.wakeups(); }
+  int64_t wakeups() const override { return queue_.wakeups(); }
 
  private:
   std::atomic<bool> poison_{false};
-  DataThread thread_;  // last, because it uses poison_
+  CollectiveQueue queue_;  // last, because it uses poison_
 };
 
 }  // namespace tfring

@@ -27,8 +27,8 @@ struct BrokenStream {
   Status status;
 };
 
-// Byte streams to peers for bulk data, one per peer and direction, without framing. Used by the
-// data thread alone, except Interrupt(), which any thread may call. Ranks are world ranks.
+// Byte streams to peers for bulk data, one per peer and direction, without framing. Used by
+// one thread at a time, except Interrupt(), which any thread may call. Ranks are world ranks.
 class DataTransport {
  public:
   virtual ~DataTransport() = default;

@@ -1,5 +1,6 @@
 #include "ops/runtime/process/control_loop.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,7 +28,7 @@ std::string SetsText(const ProcessSets& sets) {
 }  // namespace
 
 ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport,
-                         CallTable* table, RunTable* runs, CompletionThread* completions,
+                         CallTable* table, RunTable* runs, Completions* completions,
                          const ErrorNotes* notes, Recorder* recorder)
     : rank_(options.rank),
       value_reports_(options.rank, options.config.check_values, recorder),
@@ -73,9 +74,9 @@ void ControlLoop::OnCompletion(Completion completion) {
   } else {
     completions_->Push(ok ? table_->TakePlan(sequence, now) : table_->ForgetPlan(sequence));
   }
-  // A success needs the engine at once only on rank 0, which may plan what became complete
-  // meanwhile, and on a rank that leaves after its last plan. All others see it at their next step.
-  if (!ok || (leaving && !launched) || rank_ == 0) WakeIfAsleep();
+  // A success needs the engine at once only where the next plan waits for the end of this one, and
+  // on a rank that leaves after its last plan. All others see it at their next step.
+  if (!ok || (leaving && !launched) || awaits_end_) WakeIfAsleep();
 }
 
 void ControlLoop::ReportValues(const Completion& completion) {
@@ -112,14 +113,17 @@ void ControlLoop::WakeIfAsleep() {
   if (asleep_.exchange(false)) transport_->Wake();
 }
 
-bool ControlLoop::InboxEmpty() const {
+bool ControlLoop::InboxCanWait() const {
   std::lock_guard<std::mutex> lock(inbox_mutex_);
-  return inbox_.completions.empty() && !inbox_.shutdown && inbox_.abandon.ok();
+  if (inbox_.shutdown || !inbox_.abandon.ok()) return false;
+  if (awaits_end_ || leaving_) return inbox_.completions.empty();
+  return std::all_of(inbox_.completions.begin(), inbox_.completions.end(),
+                     [](const Completion& completion) { return completion.status.ok(); });
 }
 
 void ControlLoop::Sleep(std::vector<ControlEvent>* events) {
   asleep_.store(true);
-  const bool nothing = !table_->HasSubmissions() && !runs_->HasWithdrawals() && InboxEmpty();
+  const bool nothing = !table_->HasSubmissions() && !runs_->HasWithdrawals() && InboxCanWait();
   if (!nothing) asleep_.store(false);
   transport_->Wait(nothing ? engine_.next_deadline() : 0, events);
   asleep_.store(false);
@@ -157,6 +161,7 @@ void ControlLoop::Run() {
     if (recorder_ != nullptr) Record(effects);
     finished = effects.finished;
     stays_ = effects.stays;
+    awaits_end_ = effects.awaits_end;
     Apply(std::move(effects));
     if (!finished) Sleep(&control);
   }

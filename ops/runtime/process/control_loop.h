@@ -11,7 +11,7 @@
 #include "ops/runtime/interfaces/collective_backend.h"
 #include "ops/runtime/interfaces/control_transport.h"
 #include "ops/runtime/process/call_table.h"
-#include "ops/runtime/process/completion_thread.h"
+#include "ops/runtime/process/completions.h"
 #include "ops/runtime/process/error_notes.h"
 #include "ops/runtime/process/run_table.h"
 #include "ops/runtime/process/value_reports.h"
@@ -32,7 +32,7 @@ class ControlLoop {
  public:
   // `recorder` may be null.
   ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport, CallTable* table,
-              RunTable* runs, CompletionThread* completions, const ErrorNotes* notes,
+              RunTable* runs, Completions* completions, const ErrorNotes* notes,
               Recorder* recorder);
   ~ControlLoop();
 
@@ -47,7 +47,7 @@ class ControlLoop {
   void DropBackend(const Status& why);
 
   // Returns after a shutdown, when the backend and the transport are closed and every call has been
-  // handed to the completion thread.
+  // handed to the completions.
   void Run();
 
   // The call table has a new call, or the run table a withdrawal. Any thread.
@@ -93,7 +93,7 @@ class ControlLoop {
   void OnCompletion(Completion completion);
   void ReportValues(const Completion& completion);
   void WakeIfAsleep();
-  bool InboxEmpty() const;
+  bool InboxCanWait() const;    // until there is a step for another reason
   Status AbandonedFor() const;  // ok if it was not
   void Sleep(std::vector<ControlEvent>* events);
   EngineEvents Gather(std::vector<ControlEvent> control);
@@ -111,7 +111,7 @@ class ControlLoop {
   Engine engine_;
   CallTable* const table_;
   RunTable* const runs_;
-  CompletionThread* const completions_;
+  Completions* const completions_;
   const ErrorNotes* const notes_;
   Recorder* const recorder_;
   std::shared_ptr<WarningBell> bell_;
@@ -121,7 +121,9 @@ class ControlLoop {
   // True from just before the control thread looks at its queues for the last time until it is
   // awake. A thread that adds to a queue and finds it true has to wake the control thread.
   std::atomic<bool> asleep_{false};
-  std::atomic<bool> stays_{false};  // EngineEffects::stays of the last step
+  // EngineEffects::stays and awaits_end of the last step.
+  std::atomic<bool> stays_{false};
+  std::atomic<bool> awaits_end_{false};
 
   mutable std::mutex state_mutex_;  // guards sets_ and health_
   std::shared_ptr<const ProcessSets> sets_;

@@ -106,9 +106,12 @@ void AddDevices(const Config& config, Rank self, const std::vector<std::string>&
   };
   StagingOptions staging;
   staging.patience = config.heartbeat_timeout;
-  parts->make_backend = [make_host = std::move(parts->make_backend), make_device,
-                         staging](CompletionSink sink) {
-    return std::make_unique<RoutingBackend>(make_host, make_device, std::move(sink), staging);
+  parts->make_backend = [make_host = std::move(parts->make_backend), make_device, staging](
+                            CompletionSink sink, Crew* crew) {
+    const auto with_crew = [&](CompletionSink of_host) {
+      return make_host(std::move(of_host), crew);
+    };
+    return std::make_unique<RoutingBackend>(with_crew, make_device, std::move(sink), staging);
   };
 }
 
@@ -141,8 +144,9 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   if (!control.ok()) return control.status();
   parts.control = std::move(*control);
   if (topology.size == 1) {
-    parts.make_backend = [config](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
-      return std::make_unique<LocalBackend>(config, std::move(sink));
+    parts.make_backend = [config](CompletionSink sink,
+                                  Crew* crew) -> std::unique_ptr<CollectiveBackend> {
+      return std::make_unique<LocalBackend>(config, std::move(sink), crew);
     };
     AddDevices(config, topology.rank, hosts, &parts);
     return parts;
@@ -151,10 +155,10 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   if (!data.ok()) return data.status();
   // std::function has to be copyable and the transport is not; it is moved out in the only call.
   auto holder = std::make_shared<std::unique_ptr<DataTransport>>(std::move(*data));
-  parts.make_backend = [self = topology.rank, size = topology.size, config, holder,
-                        hosts](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
+  parts.make_backend = [self = topology.rank, size = topology.size, config, holder, hosts](
+                           CompletionSink sink, Crew* crew) -> std::unique_ptr<CollectiveBackend> {
     return std::make_unique<CpuBackend>(self, config, std::move(*holder), std::move(sink), size,
-                                        hosts);
+                                        hosts, crew);
   };
   AddDevices(config, topology.rank, hosts, &parts);
   return parts;

@@ -17,7 +17,7 @@
 #include "ops/runtime/base/log.h"
 #include "ops/runtime/base/signals.h"
 #include "ops/runtime/process/call_site.h"
-#include "ops/runtime/process/completion_thread.h"
+#include "ops/runtime/process/completions.h"
 #include "ops/runtime/process/factory.h"
 #include "ops/runtime/process/past_generations.h"
 #include "ops/runtime/process/rank_runtime.h"
@@ -94,7 +94,7 @@ struct ProcessRuntime::Impl {
     }
   }
 
-  bool InsideDone() const { return runtime != nullptr && runtime->OnCompletionThread(); }
+  bool InsideDone() const { return runtime != nullptr && runtime->InsideDone(); }
 
   // The present generation is over, or about to be. `own`: this rank's reason, where it has one.
   // Under `mutex`.
@@ -230,7 +230,7 @@ int ProcessRuntime::abandoned() const {
 void ProcessRuntime::Shutdown(const std::string& error) {
   if (ForkGuard::InForkedChild()) return;
   ShutDownPresent(error);
-  if (CompletionThread::IsAny()) return;  // it may be what keeps an old generation from its end
+  if (Completions::IsAny()) return;  // it may be what keeps an old generation from its end
   if (!impl_->past.WaitUntilEnded(MonotonicNow() + kPastLimit)) {
     TFRING_LOG(kWarning) << impl_->past.ending() << " abandoned generations of this process have "
                          << "threads that did not end within " << kPastLimit / kSecond << " s";

@@ -217,9 +217,10 @@ class TFRING_EXPORT ProcessRuntime {
   // run. `generation` as in NoteErrors: kEnd if that is over.
   WarningBell::Heard WaitForWarning(Duration limit, uint64_t generation = 0);
 
-  // "bytes_sent", "control_wakeups", "data_wakeups", "completion_wakeups", "plans", "collectives"
-  // (calls that were part of a plan), "tensors", "forwarded" (outputs in place of their inputs),
-  // "cache_hits" (requests sent as a number), since Init. Empty when not initialized.
+  // "bytes_sent", "control_wakeups", "data_wakeups", "crew_wakeups" ("data": while a
+  // collective ran), "plans", "collectives" (calls that were part of a plan), "tensors",
+  // "forwarded" (outputs in place of their inputs), "cache_hits" (requests sent as a number), since
+  // Init. Empty when not initialized.
   std::map<std::string, int64_t> Counters() const;
 
  private:

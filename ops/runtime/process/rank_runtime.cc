@@ -11,7 +11,7 @@
 #include "ops/runtime/base/signals.h"
 #include "ops/runtime/process/buffer_checks.h"
 #include "ops/runtime/process/call_table.h"
-#include "ops/runtime/process/completion_thread.h"
+#include "ops/runtime/process/completions.h"
 #include "ops/runtime/process/control_loop.h"
 #include "ops/runtime/process/error_notes.h"
 #include "ops/runtime/process/run_table.h"
@@ -21,16 +21,18 @@
 namespace tfring {
 namespace {
 
+// One for collectives and one for `done` callbacks, which both do either.
+constexpr size_t kCrew = 2;
 constexpr Duration kJoinLimit = 5 * kSecond;
 // Left for a `done` that is running, even if the control thread used up kJoinLimit.
 constexpr Duration kLastDoneLimit = kSecond / 2;
 // Nobody waits for a `done` of an abandoned generation but its own threads.
 constexpr Duration kAbandonedDoneLimit = 24 * 3600 * kSecond;
 
-Status StartBackend(const RankRuntimeParts& parts, ControlLoop* loop) {
+Status StartBackend(const RankRuntimeParts& parts, Crew* crew, ControlLoop* loop) {
   SignalsBlocked for_its_threads;
   try {
-    loop->SetBackend(parts.make_backend(loop->Sink()));
+    loop->SetBackend(parts.make_backend(loop->Sink(), crew));
     return OkStatus();
   } catch (const std::exception& error) {
     return Internal(std::string("cannot start the backend: ") + error.what());
@@ -47,6 +49,13 @@ struct RankRuntime::Core {
         keep_record(parts->keep_record),
         table(recorder.get()),
         wrap_stream(std::move(parts->wrap_stream)) {}
+
+  // After the backend has ended. False if a `done` has not returned by `deadline`.
+  bool EndCrew(TimePoint deadline) {
+    const bool all_done = completions.Stop(deadline);
+    crew.Join(all_done ? std::max(deadline, MonotonicNow() + kLastDoneLimit) : deadline);
+    return all_done;
+  }
 
   // After the threads that write to the record have ended.
   void EndRecord(const std::string& error) {
@@ -66,7 +75,8 @@ struct RankRuntime::Core {
   const std::shared_ptr<WarningBell> bell = std::make_shared<WarningBell>();
   CallTable table;
   RunTable runs;
-  CompletionThread completions;
+  Crew crew;
+  Completions completions{&crew};
   ErrorNotes notes;
   decltype(RankRuntimeParts::wrap_stream) wrap_stream;
   std::unique_ptr<ControlLoop> loop;
@@ -91,15 +101,15 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::Start(RankRuntimeParts parts) 
                                              &core->table, &core->runs, &core->completions,
                                              &core->notes, core->recorder.get());
   core->loop->SetBell(core->bell);
-  TFRING_RETURN_IF_ERROR(core->completions.Start());
-  Status started = StartBackend(parts, core->loop.get());
+  TFRING_RETURN_IF_ERROR(core->crew.Start(kCrew));
+  Status started = StartBackend(parts, &core->crew, core->loop.get());
   if (started.ok()) {
     started = runtime->control_thread_.Start(
         "tfring-control", [core]() mutable { RunControlThread(std::move(core)); });
     if (!started.ok()) core->loop->DropBackend(started);
   }
   if (!started.ok()) {
-    core->completions.Stop(MonotonicNow() + kJoinLimit);
+    core->EndCrew(MonotonicNow() + kJoinLimit);
     return started;
   }
   runtime->shut_down_ = false;
@@ -109,7 +119,7 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::Start(RankRuntimeParts parts) 
 void RankRuntime::RunControlThread(std::shared_ptr<Core> core) {
   core->loop->Run();
   if (core->ender != Core::Ender::kControlThread) return;
-  core->completions.Stop(MonotonicNow() + kAbandonedDoneLimit);
+  core->EndCrew(MonotonicNow() + kAbandonedDoneLimit);
   core->EndRecord("");
   const std::function<void()> gone = std::move(core->gone);
   core.reset();
@@ -186,7 +196,7 @@ void RankRuntime::Shutdown(const std::string& error) {
     TFRING_LOG(kError) << "the control thread did not end within " << kJoinLimit / kSecond
                        << " s and is left behind; collectives that were running have no result";
   }
-  if (!core_->completions.Stop(std::max(deadline, MonotonicNow() + kLastDoneLimit))) {
+  if (!core_->EndCrew(std::max(deadline, MonotonicNow() + kLastDoneLimit))) {
     TFRING_LOG(kError) << "a completion callback did not return within " << kJoinLimit / kSecond
                        << " s of the shutdown; its thread is left behind";
   }
@@ -254,7 +264,7 @@ std::vector<Hop> RankRuntime::TakeHops(bool go_on) {
   return core_->recorder == nullptr ? std::vector<Hop>() : core_->recorder->hops().Take(go_on);
 }
 
-bool RankRuntime::OnCompletionThread() const { return core_->completions.IsCurrent(); }
+bool RankRuntime::InsideDone() const { return core_->completions.IsCurrent(); }
 
 std::map<std::string, int64_t> RankRuntime::Counters() const {
   const ControlLoop::Counts counts = core_->loop->counts();
@@ -262,7 +272,7 @@ std::map<std::string, int64_t> RankRuntime::Counters() const {
       {"bytes_sent", counts.bytes_sent},
       {"control_wakeups", counts.control_wakeups},
       {"data_wakeups", counts.data_wakeups},
-      {"completion_wakeups", core_->completions.wakeups()},
+      {"crew_wakeups", core_->crew.wakeups()},
       {"plans", counts.plans},
       {"collectives", counts.collectives},
       {"tensors", counts.tensors},

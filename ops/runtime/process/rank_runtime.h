@@ -10,11 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "ops/runtime/crew/crew.h"
+#include "ops/runtime/crew/worker_thread.h"
 #include "ops/runtime/interfaces/collective_backend.h"
 #include "ops/runtime/interfaces/control_transport.h"
 #include "ops/runtime/process/process_runtime.h"
 #include "ops/runtime/process/warning_bell.h"
-#include "ops/runtime/process/worker_thread.h"
 #include "ops/runtime/protocol/engine/engine.h"
 #include "ops/runtime/recorder/recorder.h"
 
@@ -24,14 +25,15 @@ namespace tfring {
 struct RankRuntimeParts {
   EngineOptions engine;
   std::unique_ptr<ControlTransport> control;
-  std::function<std::unique_ptr<CollectiveBackend>(CompletionSink)> make_backend;
+  // The crew outlives the backend, which may have one duty of it.
+  std::function<std::unique_ptr<CollectiveBackend>(CompletionSink, Crew*)> make_backend;
   std::unique_ptr<Recorder> recorder;  // null: nothing is recorded
   bool keep_record = false;            // also after an end without an error
   // As ProcessRuntime::WrapStream; empty where only host memory is used.
   std::function<Result<std::shared_ptr<DeviceStream>>(void* stream)> wrap_stream;
 };
 
-// One rank at work: call table, control thread, backend and completion thread. A process has one,
+// One rank at work: call table, control thread, backend and a crew of threads. A process has one,
 // owned by ProcessRuntime; tests have several. Every call that Enqueue takes ends exactly once,
 // also when the runtime is shut down with calls in flight. Thread-safe. Lives for one generation.
 class RankRuntime {
@@ -90,7 +92,7 @@ class RankRuntime {
   std::shared_ptr<WarningBell> bell() const;
 
   // True inside a `done`.
-  bool OnCompletionThread() const;
+  bool InsideDone() const;
 
   std::map<std::string, int64_t> Counters() const;
 

@@ -12,7 +12,8 @@ void HopLog::Add(const Hop& hop) {
 
 std::vector<Hop> HopLog::Take(bool go_on) {
   std::vector<Hop> taken;
-  if (go_on) taken.reserve(kMost);  // not under the lock, for which the data thread would wait
+  if (go_on)
+    taken.reserve(kMost);  // not under the lock, for which the thread that runs plans would wait
   {
     std::lock_guard<std::mutex> lock(mutex_);
     taken.swap(hops_);

@@ -25,14 +25,15 @@ void WithNccl(RankRuntimeParts* parts) {
   const auto anything = [](CollectiveKind, DataType, ReduceOp) { return true; };
   auto devices = std::make_shared<CudaDevices>(FakeDriver(), anything);
   parts->wrap_stream = [devices](void* stream) { return devices->Wrap(stream); };
-  parts->make_backend = [make = std::move(parts->make_backend),
-                         rank = parts->engine.rank](CompletionSink sink) {
+  parts->make_backend = [make = std::move(parts->make_backend), rank = parts->engine.rank](
+                            CompletionSink sink, Crew* crew) {
+    const auto make_host = [&](CompletionSink inner) { return make(std::move(inner), crew); };
     const auto make_nccl = [rank](HostOrder* host, CompletionSink sink) {
       NcclOptions options = testing::FakeOptions(rank);
       options.host = host;
       return std::make_unique<NcclBackend>(std::move(options), std::move(sink));
     };
-    return std::make_unique<RoutingBackend>(make, make_nccl, std::move(sink));
+    return std::make_unique<RoutingBackend>(make_host, make_nccl, std::move(sink));
   };
 }
 
@@ -40,8 +41,9 @@ void WithNccl(RankRuntimeParts* parts) {
 void WithDevices(RankRuntimeParts* parts) {
   auto devices = std::make_shared<CudaDevices>(FakeDriver(), DeviceRule());
   parts->wrap_stream = [devices](void* stream) { return devices->Wrap(stream); };
-  parts->make_backend = [make = std::move(parts->make_backend)](CompletionSink sink) {
-    return std::make_unique<RoutingBackend>(make, nullptr, std::move(sink));
+  parts->make_backend = [make = std::move(parts->make_backend)](CompletionSink sink, Crew* crew) {
+    const auto make_host = [&](CompletionSink inner) { return make(std::move(inner), crew); };
+    return std::make_unique<RoutingBackend>(make_host, nullptr, std::move(sink));
   };
 }
 

@@ -7,13 +7,13 @@
 #include <chrono>
 #include <future>
 #include <memory>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/cc/process/fixture.h"
+#include "tests/cc/process/held_backend.h"
 #include "tests/cc/test.h"
 
 namespace tfring {
@@ -105,37 +105,6 @@ TEST(RunningPlansEndBeforeAShutdown) {
   }
 }
 
-// Holds its collectives until it is told to let them end, or is aborted.
-class HeldBackend final : public CollectiveBackend {
- public:
-  explicit HeldBackend(CompletionSink sink) : sink_(std::move(sink)) {}
-  const char* name() const override { return "held"; }
-  void Submit(Collective collective) override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    held_.push_back(collective.sequence);
-    count_ = held_.size();
-  }
-  void Abort(Status why) override { End(std::move(why)); }
-  int64_t bytes_sent() const override { return 0; }
-  int64_t wakeups() const override { return 0; }
-
-  size_t count() const { return count_; }
-  void End(const Status& status) {
-    std::vector<uint64_t> ending;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      ending.swap(held_);
-    }
-    for (uint64_t sequence : ending) sink_({sequence, status, kNoRank});
-  }
-
- private:
-  const CompletionSink sink_;
-  std::mutex mutex_;  // guards held_
-  std::vector<uint64_t> held_;
-  std::atomic<size_t> count_{0};
-};
-
 // On a rank that has nothing else to do, the end of the last plan is what lets it go.
 TEST(AShutdownGoesOnWhenTheLastPlanHasEnded) {
   InProcessControlHub hub(2);
@@ -146,7 +115,7 @@ TEST(AShutdownGoesOnWhenTheLastPlanHasEnded) {
     parts.engine.rank = r;
     parts.engine.size = 2;
     parts.control = hub.Endpoint(r);
-    parts.make_backend = [&backends, r](CompletionSink sink) {
+    parts.make_backend = [&backends, r](CompletionSink sink, Crew*) {
       auto backend = std::make_unique<HeldBackend>(std::move(sink));
       backends[r] = backend.get();
       return backend;
@@ -160,7 +129,7 @@ TEST(AShutdownGoesOnWhenTheLastPlanHasEnded) {
     calls.push_back(Allreduce("last", {4}, 1.0f));
     calls.back()->Start(rank.get());
   }
-  while (backends[0]->count() == 0 || backends[1]->count() == 0) std::this_thread::yield();
+  while (backends[0]->submitted() == 0 || backends[1]->submitted() == 0) std::this_thread::yield();
   auto leaving = std::async(std::launch::async, [&] { ranks[1]->Shutdown(); });
   // Long enough for the control thread to fall asleep again; an early end would pass unnoticed.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -258,7 +227,7 @@ TEST(AFailedStartIsAnErrorAndLeavesNothing) {
   RankRuntimeParts parts;
   InProcessControlHub hub(1);
   parts.control = hub.Endpoint(0);
-  parts.make_backend = [](CompletionSink) -> std::unique_ptr<CollectiveBackend> {
+  parts.make_backend = [](CompletionSink, Crew*) -> std::unique_ptr<CollectiveBackend> {
     throw std::runtime_error("no backend for test");
   };
   auto started = RankRuntime::Start(std::move(parts));

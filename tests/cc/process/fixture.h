@@ -67,9 +67,11 @@ class Job {
         ranks_.push_back(nullptr);
         continue;
       }
-      parts.make_backend = [=](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
-        if (size == 1) return std::make_unique<LocalBackend>(config, std::move(sink));
-        return std::make_unique<CpuBackend>(rank, config, std::move(*data), std::move(sink));
+      parts.make_backend = [=](CompletionSink sink,
+                               Crew* crew) -> std::unique_ptr<CollectiveBackend> {
+        if (size == 1) return std::make_unique<LocalBackend>(config, std::move(sink), crew);
+        return std::make_unique<CpuBackend>(rank, config, std::move(*data), std::move(sink), 0,
+                                            std::vector<std::string>(), crew);
       };
       if (change) change(&parts);
       auto started = RankRuntime::Start(std::move(parts));

@@ -67,8 +67,9 @@ class Generation {
       parts.engine.nonce = nonce;
       parts.control = ControlOver(sockets.control[rank]);
       auto data = std::make_shared<std::unique_ptr<DataTransport>>(DataOver(sockets.data[rank]));
-      parts.make_backend = [=](CompletionSink sink) {
-        return std::make_unique<CpuBackend>(rank, Config(), std::move(*data), std::move(sink));
+      parts.make_backend = [=](CompletionSink sink, Crew* crew) {
+        return std::make_unique<CpuBackend>(rank, Config(), std::move(*data), std::move(sink), 0,
+                                            std::vector<std::string>(), crew);
       };
       auto started = RankRuntime::Start(std::move(parts));
       if (started.ok()) peers_[rank] = std::move(*started);

@@ -93,7 +93,8 @@ struct DeviceJob {
       parts.control = hub.Endpoint(rank);
       auto script = std::make_shared<Script>();
       scripts.push_back(script);
-      parts.make_backend = [script](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
+      parts.make_backend = [script](CompletionSink sink,
+                                    Crew*) -> std::unique_ptr<CollectiveBackend> {
         script->SetSink(std::move(sink));
         return std::make_unique<ScriptedBackend>(script);
       };

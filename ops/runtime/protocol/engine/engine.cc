@@ -62,6 +62,7 @@ EngineEffects Engine::Impl::Step(TimePoint now, EngineEvents events) {
   DrainNegotiator();
   UpdateHealth();
   effects_.stays = Stays();
+  effects_.awaits_end = negotiator_ != nullptr && negotiator_->holds_back();
   effects_.finished =
       leaving_ && !closed_.ok() && !effects_.stays && running_.empty() && held_.empty();
   due_ = std::max(now, next_deadline());

@@ -80,6 +80,9 @@ struct EngineEffects {
   std::vector<std::string> warnings;
   bool finished = false;  // after a shutdown: nothing is in flight, and nobody needs this rank
   bool stays = false;     // after a shutdown: rank 0 plans on for others, for a limited time
+  // The next plan waits for one that runs. Else nothing follows from a completion without an error
+  // but the results of its calls, unless this rank leaves: it may be handed in with a later Step.
+  bool awaits_end = false;
 };
 
 // The control plane of one rank during one generation, as a state machine: it takes events (calls,

@@ -253,6 +253,8 @@ std::vector<CallId> Negotiator::TakeCalls() {
   return calls;
 }
 
+bool Negotiator::holds_back() const { return sequencer_ != nullptr && sequencer_->holds_back(); }
+
 size_t Negotiator::waiting() const { return participant_.waiting(); }
 
 int64_t Negotiator::cache_hits() const { return participant_.cache_hits(); }

@@ -79,6 +79,9 @@ class Negotiator {
 
   TimePoint next_deadline() const;
 
+  // As Sequencer::holds_back; false on other ranks than 0. To be asked after Drain.
+  bool holds_back() const;
+
   // Calls of this rank that wait for a plan.
   size_t waiting() const;
 

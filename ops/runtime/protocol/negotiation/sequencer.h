@@ -81,6 +81,9 @@ class Sequencer {
   // be sent now.
   Outgoing Take();
 
+  // Complete tensors wait for a plan of rank 0 to end. To be asked after Take.
+  bool holds_back() const { return !throttled_.empty(); }
+
   TimePoint next_deadline() const;
 
  private:

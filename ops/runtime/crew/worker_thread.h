@@ -1,5 +1,5 @@
-#ifndef TFRING_OPS_RUNTIME_PROCESS_WORKER_THREAD_H_
-#define TFRING_OPS_RUNTIME_PROCESS_WORKER_THREAD_H_
+#ifndef TFRING_OPS_RUNTIME_CREW_WORKER_THREAD_H_
+#define TFRING_OPS_RUNTIME_CREW_WORKER_THREAD_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -46,4 +46,4 @@ class WorkerThread {
 
 }  // namespace tfring
 
-#endif  // TFRING_OPS_RUNTIME_PROCESS_WORKER_THREAD_H_
+#endif  // TFRING_OPS_RUNTIME_CREW_WORKER_THREAD_H_

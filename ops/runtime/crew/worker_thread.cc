@@ -1,4 +1,4 @@
-#include "ops/runtime/process/worker_thread.h"
+#include "ops/runtime/crew/worker_thread.h"
 
 #include <pthread.h>
 
@@ -36,9 +36,12 @@ Status WorkerThread::Start(const std::string& name, std::function<void()> body) 
 
 bool WorkerThread::WaitFor(TimePoint deadline) {
   if (!thread_.joinable()) return true;
+  const auto ended = [this] { return ending_->ended; };
   const auto until = std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline));
   std::unique_lock<std::mutex> lock(ending_->mutex);
-  return ending_->changed.wait_until(lock, until, [this] { return ending_->ended; });
+  if (deadline != kNever) return ending_->changed.wait_until(lock, until, ended);
+  ending_->changed.wait(lock, ended);
+  return true;
 }
 
 bool WorkerThread::Join(TimePoint deadline) {

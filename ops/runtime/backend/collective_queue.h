@@ -1,0 +1,67 @@
+#ifndef TFRING_OPS_RUNTIME_BACKEND_COLLECTIVE_QUEUE_H_
+#define TFRING_OPS_RUNTIME_BACKEND_COLLECTIVE_QUEUE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/crew/crew.h"
+#include "ops/runtime/interfaces/collective_backend.h"
+
+namespace tfring {
+
+// Collectives that are run in order, one at a time: a duty of a crew. One completion of each goes
+// to the sink, on the thread that has run it. A failure leaves the streams to the peers in the
+// middle of a message, so that every later collective ends with the same failure; the exception is
+// Unimplemented, which all members find out before they move anything. Submit and Abort are
+// thread-safe and return at once; the destructor ends what is left as cancelled.
+class CollectiveQueue {
+ public:
+  struct Hooks {
+    // Does the work, on one thread of the crew at a time; returns soon after Abort.
+    std::function<Completion(const Collective&)> run;
+    // Makes `run` return if it waits for peers; called from any thread.
+    std::function<void()> interrupt;
+  };
+
+  // Abort sets `poison`. It, what the hooks use and the crew must outlive this. Without a crew it
+  // has one of its own; throws std::runtime_error if the system refuses the thread.
+  CollectiveQueue(Hooks hooks, CompletionSink sink, std::atomic<bool>* poison,
+                  Crew* crew = nullptr);
+  // Not on a thread of the crew.
+  ~CollectiveQueue();
+  CollectiveQueue(const CollectiveQueue&) = delete;
+  CollectiveQueue& operator=(const CollectiveQueue&) = delete;
+
+  void Submit(Collective collective);
+  void Abort(Status why);
+
+  // How often a thread of its own crew woke.
+  int64_t wakeups() const { return own_crew_ == nullptr ? 0 : own_crew_->wakeups(); }
+
+ private:
+  bool RunNext();
+  Completion Run(const Collective& collective);
+
+  const Hooks hooks_;
+  const CompletionSink sink_;
+  std::atomic<bool>* const poison_;
+
+  std::mutex mutex_;  // guards the two below
+  std::deque<Collective> queue_;
+  std::optional<Completion> ended_;  // how everything ends from now on
+
+  const std::unique_ptr<Crew> own_crew_;
+  Crew* const crew_;
+  const size_t duty_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BACKEND_COLLECTIVE_QUEUE_H_

@@ -1,0 +1,136 @@
+#include "ops/runtime/crew/crew.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "ops/runtime/crew/roster.h"
+
+namespace tfring {
+
+struct Crew::Shared {
+  struct Duty {
+    Adds adds;
+    std::function<bool()> work;
+  };
+  void Run();
+
+  std::mutex mutex;  // guards all below
+  std::condition_variable changed;
+  std::condition_variable closed;
+  Roster roster;
+  std::deque<Duty> duties;  // which stay where they are
+  bool running = false;     // Start has started all threads
+  bool ending = false;
+  bool refused = false;  // Start has not
+  int64_t wakeups = 0;
+};
+
+namespace {
+
+// The crew in which this thread is about to look for work.
+thread_local const void* soon_free_in = nullptr;
+
+}  // namespace
+
+void Crew::Shared::Run() {
+  std::unique_lock<std::mutex> lock(mutex);
+  for (;;) {
+    const size_t number = roster.Take();
+    if (number == Roster::kNothing) {
+      if (refused || (ending && roster.AllClosed())) break;
+      roster.Sleeps();
+      changed.wait(lock);
+      roster.Woke();
+      ++wakeups;
+      continue;
+    }
+    const bool wakes = roster.Wakes();
+    Duty& duty = duties[number];
+    lock.unlock();
+    if (wakes) changed.notify_one();
+    soon_free_in = duty.adds == Adds::kLast ? this : nullptr;
+    const bool more = duty.work();
+    soon_free_in = nullptr;
+    lock.lock();
+    roster.Carried(number, more);
+    if (roster.Closed(number)) closed.notify_all();
+  }
+  changed.notify_all();  // the others end as well
+}
+
+Crew::Crew() : shared_(std::make_shared<Shared>()) {}
+
+Crew::~Crew() {
+  {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    shared_->ending = true;
+  }
+  shared_->changed.notify_all();
+}
+
+Status Crew::Start(size_t threads) {
+  Status started;
+  for (size_t i = 0; i < threads && started.ok(); ++i) {
+    threads_.push_back(std::make_unique<WorkerThread>());
+    started = threads_.back()->Start("tfring-crew-" + std::to_string(i),
+                                     [shared = shared_] { shared->Run(); });
+  }
+  {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    shared_->running = started.ok();
+    shared_->refused = !started.ok();
+  }
+  if (!started.ok()) Join();
+  return started;
+}
+
+size_t Crew::Open(Adds adds, std::function<bool()> work) {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  shared_->duties.push_back({adds, std::move(work)});
+  return shared_->roster.Open();
+}
+
+bool Crew::Add(size_t duty) {
+  bool wakes = false;
+  {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    if (!shared_->running || !shared_->roster.Add(duty)) return false;
+    wakes = soon_free_in != shared_.get() && shared_->roster.Wakes();
+  }
+  if (wakes) shared_->changed.notify_one();
+  return true;
+}
+
+bool Crew::Close(size_t duty, TimePoint deadline) {
+  const auto closed = [&] { return shared_->roster.Closed(duty); };
+  const auto until = std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline));
+  std::unique_lock<std::mutex> lock(shared_->mutex);
+  shared_->roster.Close(duty);
+  if (shared_->ending) shared_->changed.notify_all();
+  if (deadline != kNever) return shared_->closed.wait_until(lock, until, closed);
+  shared_->closed.wait(lock, closed);
+  return true;
+}
+
+bool Crew::Join(TimePoint deadline) {
+  {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    shared_->ending = true;
+  }
+  shared_->changed.notify_all();
+  bool all = true;
+  for (auto& thread : threads_) all &= thread->Join(deadline);
+  threads_.clear();
+  return all;
+}
+
+int64_t Crew::wakeups() const {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  return shared_->wakeups;
+}
+
+}  // namespace tfring

@@ -1,0 +1,200 @@
+#include "ops/runtime/crew/crew.h"
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "ops/runtime/base/clock.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+// A queue of functions as a duty. `inside` is not guarded by anything but the crew: under the
+// thread sanitizer that shows whether one turn happens before the next.
+struct Tasks {
+  Tasks(Crew* crew, Crew::Adds adds)
+      : crew(crew), duty(crew->Open(adds, [this] { return Next(); })) {}
+  bool Post(std::function<void()> task) {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      queue.push_back(std::move(task));
+    }
+    return crew->Add(duty);
+  }
+  // Until everything before has run.
+  void Settle() {
+    std::promise<void> ran_all;
+    Post([&] { ran_all.set_value(); });
+    ran_all.get_future().get();
+  }
+  bool Next() {
+    std::function<void()> task;
+    bool more = false;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (queue.empty()) return false;
+      task = std::move(queue.front());
+      queue.erase(queue.begin());
+      more = !queue.empty();
+    }
+    ++inside;
+    EXPECT_EQ(inside, 1);
+    task();
+    --inside;
+    ++ran;
+    return more;
+  }
+
+  Crew* const crew;
+  std::mutex mutex;  // guards queue
+  std::vector<std::function<void()>> queue;
+  int inside = 0;
+  int ran = 0;
+  const size_t duty;
+};
+
+TEST(AllIsDoneOnceInOrderAndOneAtATime) {
+  for (uint32_t seed = 0; seed < 30; ++seed) {
+    Crew crew;
+    Tasks dones(&crew, Crew::Adds::kAnyTime);
+    Tasks moves(&crew, Crew::Adds::kLast);
+    ASSERT_TRUE(crew.Start(2).ok());
+    constexpr int kPosters = 3;
+    constexpr int kEach = 200;
+    std::vector<int> seen(kPosters, 0);  // by poster: changed by dones only
+    std::vector<std::thread> posters;
+    for (int poster = 0; poster < kPosters; ++poster) {
+      posters.emplace_back([&, poster] {
+        std::mt19937 random(seed * kPosters + poster);
+        for (int i = 0; i < kEach; ++i) {
+          const auto done = [&seen, poster, i] { EXPECT_EQ(seen[poster]++, i); };
+          if (seed % 2 == 0) {
+            moves.Post([&dones, done] { dones.Post(done); });
+          } else {
+            dones.Post(done);
+          }
+          if (random() % 16 == 0) std::this_thread::yield();
+        }
+      });
+    }
+    for (std::thread& poster : posters) poster.join();
+    EXPECT_TRUE(crew.Close(moves.duty));
+    EXPECT_TRUE(crew.Close(dones.duty));
+    EXPECT_EQ(seen, std::vector<int>(kPosters, kEach));
+    EXPECT_EQ(dones.ran, kPosters * kEach);
+    EXPECT_TRUE(crew.Join());
+  }
+}
+
+// What a collective leaves to be done wakes nobody: it is not begun before the collective has
+// ended.
+TEST(WhoMovesIsWhoRunsDone) {
+  Crew crew;
+  Tasks dones(&crew, Crew::Adds::kAnyTime);
+  Tasks moves(&crew, Crew::Adds::kLast);
+  ASSERT_TRUE(crew.Start(2).ok());
+  bool left_alone = false;
+  // Again if the other thread was just looking for work.
+  for (int attempt = 0; attempt < 20 && !left_alone; ++attempt) {
+    std::atomic<bool> begun{false};
+    std::promise<void> ended;
+    moves.Post([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      dones.Post([&] {
+        begun = true;
+        ended.set_value();
+      });
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      left_alone = !begun;
+    });
+    ended.get_future().get();
+    moves.Settle();
+  }
+  EXPECT_TRUE(left_alone);
+  EXPECT_TRUE(crew.Close(moves.duty) && crew.Close(dones.duty) && crew.Join());
+}
+
+TEST(ADoneMayWaitForACollective) {
+  Crew crew;
+  Tasks dones(&crew, Crew::Adds::kAnyTime);
+  Tasks moves(&crew, Crew::Adds::kLast);
+  ASSERT_TRUE(crew.Start(2).ok());
+  dones.Post([&] {
+    std::promise<void> moved;
+    moves.Post([&] { moved.set_value(); });
+    moved.get_future().get();
+  });
+  EXPECT_TRUE(crew.Close(dones.duty) && crew.Close(moves.duty) && crew.Join());
+}
+
+TEST(ADoneThatLastsHoldsUpNoCollective) {
+  Crew crew;
+  Tasks dones(&crew, Crew::Adds::kAnyTime);
+  Tasks moves(&crew, Crew::Adds::kLast);
+  ASSERT_TRUE(crew.Start(2).ok());
+  std::promise<void> let_go;
+  std::promise<void> began;
+  moves.Post([&] {
+    dones.Post([&] {
+      began.set_value();
+      let_go.get_future().wait();
+    });
+  });
+  began.get_future().wait();
+  for (int i = 0; i < 10; ++i) {
+    std::promise<void> moved;
+    moves.Post([&] {
+      dones.Post([] {});
+      moved.set_value();
+    });
+    moved.get_future().wait();
+  }
+  EXPECT_EQ(dones.ran, 0);  // in their order
+  EXPECT_TRUE(crew.Close(moves.duty));
+  EXPECT_TRUE(!crew.Close(dones.duty, MonotonicNow() + kSecond / 50));
+  EXPECT_TRUE(dones.Post([] {}));  // until it has returned
+  let_go.set_value();
+  EXPECT_TRUE(crew.Close(dones.duty));
+  EXPECT_EQ(dones.ran, 12);
+  EXPECT_TRUE(!dones.Post([] {}));
+  EXPECT_TRUE(crew.Join());
+}
+
+TEST(AThreadThatDoesNotReturnOutlivesItsCrew) {
+  auto let_go = std::make_shared<std::promise<void>>();
+  auto gone = std::make_shared<std::promise<void>>();
+  std::shared_future<void> held = let_go->get_future().share();
+  std::future<void> ended = gone->get_future();
+  {
+    Crew crew;
+    const size_t duty = crew.Open(Crew::Adds::kAnyTime, [held, gone] {
+      held.wait();
+      gone->set_value();
+      return false;
+    });
+    ASSERT_TRUE(crew.Start(2).ok());
+    EXPECT_TRUE(crew.Add(duty));
+    EXPECT_TRUE(!crew.Close(duty, MonotonicNow() + kSecond / 50));
+    EXPECT_TRUE(!crew.Join(MonotonicNow()));
+  }
+  let_go->set_value();
+  ended.wait();
+}
+
+TEST(WithoutThreadsNothingIsTaken) {
+  Crew crew;
+  const size_t duty = crew.Open(Crew::Adds::kAnyTime, [] { return false; });
+  EXPECT_TRUE(!crew.Add(duty));
+  EXPECT_TRUE(crew.Close(duty));
+  EXPECT_TRUE(crew.Join());
+}
+
+}  // namespace
+}  // namespace tfring

@@ -1,0 +1,148 @@
+// When and where `done` runs, and what it holds up.
+#include "ops/runtime/process/completions.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ops/runtime/base/clock.h"
+#include "tests/cc/process/fixture.h"
+#include "tests/cc/process/held_backend.h"
+#include "tests/cc/test.h"
+
+namespace tfring {
+namespace {
+
+std::vector<FinishedCall> Finished(std::function<void()> done) {
+  std::vector<FinishedCall> calls(1);
+  calls[0].call.done = [done = std::move(done)](const Status&) { done(); };
+  return calls;
+}
+
+TEST(DoneRunsOnTheCrewAndOnTheCallerWhereThereIsNone) {
+  Crew crew;
+  Completions completions(&crew);
+  std::thread::id ran_on;
+  const auto note = [&] {
+    ran_on = std::this_thread::get_id();
+    EXPECT_TRUE(!completions.IsCurrent() && !Completions::IsAny());
+  };
+  completions.Push(Finished(note));
+  EXPECT_TRUE(ran_on == std::this_thread::get_id());
+  ASSERT_TRUE(crew.Start(2).ok());
+  std::promise<bool> inside;
+  completions.Push(Finished([&] {
+    inside.set_value(completions.IsCurrent() && Completions::IsAny() &&
+                     std::this_thread::get_id() != ran_on);
+  }));
+  EXPECT_TRUE(inside.get_future().get());
+  EXPECT_TRUE(completions.Stop(kNever));
+  ran_on = {};
+  completions.Push(Finished(note));
+  EXPECT_TRUE(ran_on == std::this_thread::get_id());
+  EXPECT_TRUE(crew.Join());
+}
+
+TEST(DonesOfARankRunOneAtATime) {
+  constexpr int kCalls = 300;
+  Job job(2, Link::kTcp);
+  std::vector<std::vector<int>> ran(2);  // guarded by nothing
+  std::promise<void> ended[2];
+  std::vector<Calls> calls(2);
+  for (int i = 0; i < kCalls; ++i) {
+    for (int r = 0; r < 2; ++r) {
+      auto call = Allreduce(std::to_string(i), {1 + i % 5}, 1.0f);
+      LocalCall local = call->MakeLocalCall();
+      local.done = [&, r, i](const Status& status) {
+        EXPECT_TRUE(status.ok());
+        ran[r].push_back(i);
+        if (ran[r].size() == kCalls) ended[r].set_value();
+      };
+      job[r].Enqueue(call->request, std::move(local));
+      calls[r].push_back(std::move(call));
+    }
+  }
+  for (auto& end : ended) end.get_future().wait();
+  for (std::vector<int>& numbers : ran) {
+    std::sort(numbers.begin(), numbers.end());
+    for (int i = 0; i < kCalls; ++i) EXPECT_EQ(numbers[i], i);
+  }
+}
+
+TEST(ADoneThatLastsHoldsUpNoPlan) {
+  Job job(2, Link::kTcp);
+  std::promise<void> let_go;
+  std::promise<void> began;
+  auto slow = Allreduce("slow", {4}, 1.0f);
+  LocalCall local = slow->MakeLocalCall();
+  local.done = [&](const Status&) {
+    began.set_value();
+    let_go.get_future().wait();
+  };
+  job[0].Enqueue(slow->request, std::move(local));
+  auto other = Allreduce("slow", {4}, 1.0f);
+  other->Start(&job[1]);
+  began.get_future().wait();
+  Calls here;
+  for (int i = 0; i < 10; ++i) {
+    const std::string name = "later " + std::to_string(i);
+    here.push_back(Allreduce(name, {4}, 1.0f));
+    here.back()->Start(&job[0]);
+    auto there = Allreduce(name, {4}, 2.0f);
+    there->Start(&job[1]);
+    EXPECT_TRUE(there->Wait().ok());  // which takes both
+  }
+  EXPECT_TRUE(!here[0]->Ended());
+  let_go.set_value();
+  for (auto& call : here) EXPECT_TRUE(call->Wait().ok() && AllEqual(call->outputs[0], 3.0f));
+}
+
+TEST(TheEndOfAPlanWakesRank0OnlyIfAnotherWaitsForIt) {
+  InProcessControlHub hub(1);
+  HeldBackend* backend = nullptr;
+  RankRuntimeParts parts;
+  parts.engine.config.heartbeat_interval = 600 * kSecond;
+  parts.engine.config.heartbeat_timeout = 3600 * kSecond;
+  parts.engine.config.max_plans_in_flight = 1;
+  parts.control = hub.Endpoint(0);
+  parts.make_backend = [&backend](CompletionSink sink, Crew*) {
+    auto made = std::make_unique<HeldBackend>(std::move(sink));
+    backend = made.get();
+    return made;
+  };
+  auto rank = RankRuntime::Start(std::move(parts));
+  ASSERT_TRUE(rank.ok());
+  const auto settle = [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); };
+  const auto begin = [&](const std::string& name) {
+    auto call = Allreduce(name, {4}, 1.0f);
+    call->Start(rank->get());
+    settle();
+    return call;
+  };
+  auto alone = begin("alone");
+  EXPECT_EQ(backend->submitted(), 1);
+  const int64_t before = (*rank)->Counters()["control_wakeups"];
+  backend->End(OkStatus());
+  EXPECT_TRUE(alone->Wait().ok());
+  settle();
+  EXPECT_EQ((*rank)->Counters()["control_wakeups"], before);
+  auto first = begin("first");
+  auto second = begin("second");
+  EXPECT_EQ(backend->submitted(), 2);
+  backend->End(OkStatus());
+  EXPECT_TRUE(first->Wait().ok());
+  const TimePoint limit = MonotonicNow() + 30 * kSecond;
+  while (backend->submitted() < 3 && MonotonicNow() < limit) std::this_thread::yield();
+  EXPECT_EQ(backend->submitted(), 3);
+  backend->End(OkStatus());
+  EXPECT_TRUE(second->Wait().ok());
+}
+
+}  // namespace
+}  // namespace tfring
