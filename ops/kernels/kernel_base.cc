@@ -30,6 +30,18 @@ Shape ShapeOf(const tf::Tensor& tensor) {
   return Shape(sizes.begin(), sizes.end());
 }
 
+// Whether output `index` may have the buffer of the input of that number: nobody else reads it, and
+// it lies in memory of the kind that the output needs. OpKernelContext::forward_input finds out the
+// same, but looks at all outputs each time: at 500 outputs that is a good part of what the op
+// costs.
+bool IsFree(tf::OpKernelContext* context, int index) {
+  const tf::AllocatorAttributes wanted = context->output_alloc_attr(index);
+  return context->input(index).RefCountIsOne() &&
+         context->input_memory_type(index) == context->output_memory_type(index) &&
+         wanted.scope_id <= 0 &&
+         wanted.IsEqualOrLessRestrictiveThan(context->input_alloc_attr(index));
+}
+
 // As allocate_output, but an error if there is no memory now: TensorFlow would wait for some, and
 // the control thread must not.
 absl::Status AllocateAtOnce(tf::OpKernelContext* context, int index, const tf::TensorShape& shape,
@@ -143,25 +155,26 @@ Status CollectiveKernel::UseDevice(tf::OpKernelContext* context, KernelCall* cal
 absl::Status CollectiveKernel::PrepareSameShapes(tf::OpKernelContext* context,
                                                  KernelCall* call) const {
   const int count = context->num_outputs();
-  // TensorFlow forwards an input only while nobody else holds it, so `call->held` is filled after
-  // all outputs are there.
-  std::vector<tf::Tensor*> outputs(count, nullptr);
+  // A buffer is free only while nobody else holds it, so `call->held` is filled after all outputs
+  // are there.
   for (int i = 0; i < count; ++i) {
-    const tf::TensorShape shape = context->input(i).shape();
-    call->request.shapes.push_back(ShapeOf(context->input(i)));
-    int from = -1;
-    TF_RETURN_IF_ERROR(
-        context->forward_input_or_allocate_output({i}, i, shape, &outputs[i], &from));
-    (from >= 0 ? forwarded_outputs : allocated_outputs).fetch_add(1, std::memory_order_relaxed);
-    const tf::Tensor& input = from >= 0 ? *outputs[i] : context->input(i);
-    call->local.buffers.push_back(
-        {input.data(), outputs[i]->data(), Bytes(input), Bytes(*outputs[i])});
+    const tf::Tensor& input = context->input(i);
+    const bool forwards = IsFree(context, i);
+    tf::Tensor* output = nullptr;
+    if (forwards) {
+      context->set_output(i, input);
+      output = context->mutable_output(i);
+    } else {
+      TF_RETURN_IF_ERROR(context->allocate_output(i, input.shape(), &output));
+    }
+    (forwards ? forwarded_outputs : allocated_outputs).fetch_add(1, std::memory_order_relaxed);
+    call->request.shapes.push_back(ShapeOf(input));
+    call->local.buffers.push_back({input.data(), output->data(), Bytes(input), Bytes(*output)});
   }
   for (int i = 0; i < count; ++i) {
-    if (call->local.buffers[i].input != outputs[i]->data()) {
-      call->held->push_back(context->input(i));
-    }
-    if (on_device_) call->held->push_back(*outputs[i]);
+    const TensorBuffer& buffer = call->local.buffers[i];
+    if (buffer.input != buffer.output) call->held->push_back(context->input(i));
+    if (on_device_) call->held->push_back(*context->mutable_output(i));
   }
   return absl::OkStatus();
 }

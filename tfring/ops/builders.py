@@ -174,8 +174,19 @@ def _reduction(op: int, prescale: float, postscale: float) -> dict[str, Any]:
 def _build_list(
     kind: str, tensors: Sequence[Any], name: str, process_set_id: int, **attributes: Any
 ) -> list[Any]:
-    """Builds one op that takes a list of tensors of one dtype and returns as many."""
-    return list(_build(kind, name, process_set_id, tensors=list(tensors), **attributes))
+    """Builds one op that takes a list of tensors of one dtype and returns as many.
+
+    In a graph one synchronous op, which passes them on, stands between that op and all others. When
+    an asynchronous op is done, TensorFlow hands each op that waits for one of its outputs to
+    another thread; behind a synchronous one, ops that are cheap run where it ran. Not where there
+    is a GPU, to which it would copy tensors of int32.
+    """
+    results = list(_build(kind, name, process_set_id, tensors=list(tensors), **attributes))
+    direct = len(results) < 2 or tf.executing_eagerly() or xla.compiling() or library.on_gpus()
+    if direct:
+        return results
+    with xla.outside_clusters():
+        return list(tf.raw_ops.IdentityN(input=results))
 
 
 def _build(kind: str, name: str, process_set_id: int, **inputs: Any) -> Any:

@@ -220,3 +220,66 @@ def test_buffers_are_forwarded_where_nobody_else_reads_them(size: int) -> None:
     after = library.output_counters()
     assert after["forwarded"] - before["forwarded"] == 2
     assert after["allocated"] - before["allocated"] == 1
+
+
+def test_slices_of_one_buffer_are_not_overwritten(rank: int, size: int) -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        rows = tf.unstack(x * 2)
+        reduced = tfring.grouped_allreduce(rows, op=tfring.Sum)
+        with tf.control_dependencies(reduced):
+            return tf.stack(rows), reduced
+
+    local = (np.arange(48, dtype=np.float32) + rank).reshape(12, 4)
+    total = sum((np.arange(48, dtype=np.float32) + other).reshape(12, 4) for other in range(size))
+    for _ in range(3):
+        kept, reduced = step(tf.constant(local))
+        np.testing.assert_array_equal(kept, 2 * local)
+        np.testing.assert_array_equal(tf.stack(reduced), 2 * total)
+
+
+def test_results_are_not_overwritten_through_each_other(rank: int, size: int) -> None:
+    """Behind them are ops that reuse their input's memory if it is free, and variables."""
+    variables = [tf.Variable(tf.zeros([16])) for _ in range(12)]
+
+    @tf.function
+    def step(tensors: Any) -> Any:
+        reduced = tfring.grouped_allreduce([t * 2 for t in tensors], op=tfring.Sum)
+        for variable, value in zip(variables, reduced, strict=True):
+            variable.assign(value)
+        changed = [tf.negative(tf.square(value)) for value in reduced]
+        with tf.control_dependencies(changed):
+            for variable in variables[::2]:
+                variable.assign_add(tf.ones([16]))
+        return reduced, changed
+
+    expected = 2 * sum(np.arange(16, dtype=np.float32) + other for other in range(size))
+    for _ in range(5):
+        reduced, changed = step([tf.constant(np.arange(16.0) + rank, tf.float32)] * 12)
+        for value, square in zip(reduced, changed, strict=True):
+            np.testing.assert_array_equal(value, expected)
+            np.testing.assert_array_equal(square, -(expected**2))
+        for i, variable in enumerate(variables):
+            np.testing.assert_array_equal(variable, expected + (i % 2 == 0))
+
+
+def test_one_op_takes_the_results_of_a_list(size: int) -> None:
+    """Else TensorFlow would schedule a task for each op behind them; see tfring.ops.builders."""
+
+    @tf.function
+    def step(tensors: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            reduced = tfring.grouped_allreduce(tensors, op=tfring.Sum, name="taken")
+            loss = tf.add_n([tf.reduce_sum(value * 3) for value in reduced[:-1]])
+        return [value * 2 for value in reduced], tape.gradient(loss, tensors)
+
+    tensors = [tf.ones([n]) for n in range(1, 6)]
+    for op in step.get_concrete_function(tensors).graph.get_operations():
+        if op.type == "TfringAllreduce":
+            consumers = {consumer for output in op.outputs for consumer in output.consumers()}
+            assert len(consumers) == 1
+    doubled, gradients = step(tensors)
+    for i, (double, gradient) in enumerate(zip(doubled, gradients, strict=True)):
+        np.testing.assert_array_equal(double, 2.0 * size)
+        np.testing.assert_array_equal(gradient, 3.0 * size if i < 4 else 0.0)
