@@ -98,6 +98,8 @@ struct Completion {
   // The failure shows that a peer may be gone, but not which one.
   bool suspects_unknown_peer = false;
   CompletionStage stage = CompletionStage::kEnded;
+  // A batch of a lock that not all members have entered: nothing was read or written.
+  bool recalled = false;
   // By buffer, where the backend looked for them; in the first completion of the collective, while
   // all of its calls still wait.
   std::vector<BadValues> bad_values = {};

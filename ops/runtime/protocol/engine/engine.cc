@@ -56,9 +56,11 @@ EngineEffects Engine::Impl::Step(TimePoint now, EngineEvents events) {
   for (const ControlEvent& event : events.control) OnControl(event);
   DrainNegotiator();
   for (const Withdrawal& withdrawal : events.withdrawals) OnWithdrawal(withdrawal);
-  if (events.shutdown) OnShutdown(events.error);
+  if (events.unlock && negotiator_ != nullptr) negotiator_->StopLock(false, now_);
+  if (events.shutdown) WantShutdown(events.error);
   for (Submission& submission : events.submissions) OnSubmission(std::move(submission));
   OnTime();
+  ShutDownUnlessLocked();
   DrainNegotiator();
   UpdateHealth();
   effects_.stays = Stays();
@@ -84,6 +86,7 @@ TimePoint Engine::Impl::next_deadline() const {
   if (!ended_.ok()) return kNever;
   TimePoint deadline = peers_.suspicion_deadline();
   if (!goodbyes_.empty()) deadline = std::min(deadline, pass_on_at_);
+  if (shutdown_wanted_) deadline = std::min(deadline, shutdown_deadline_);
   if (!running_.empty()) deadline = std::min(deadline, drain_deadline_);
   if (negotiator_ != nullptr) {
     deadline = std::min({deadline, negotiator_->next_deadline(), peers_.heartbeat_deadline()});
@@ -102,6 +105,7 @@ void Engine::Impl::OnCompletion(const Completion& completion) {
   if (completion.stage == CompletionStage::kLaunched) return OnLaunched(completion.sequence);
   const auto it = running_.find(completion.sequence);
   TFRING_CHECK(it != running_.end()) << "plan " << completion.sequence << " ended without running";
+  if (completion.recalled || it->second.is_void) return OnRecalled(completion);
   const Running plan = std::move(it->second);
   running_.erase(it);
   // A backend says Unimplemented where no member can run the plan. All of them find that out by
@@ -112,10 +116,11 @@ void Engine::Impl::OnCompletion(const Completion& completion) {
                                                       completion.status.message())
                                       : OkStatus());
     if (negotiator_ != nullptr && !plan.launched) {
-      negotiator_->OnPlanDone(completion.sequence, now_);
+      negotiator_->OnPlanDone(completion.sequence, now_, impossible);
     }
     return;
   }
+  if (negotiator_ != nullptr) negotiator_->OnPlanFailed(completion.sequence);
   Hold(plan.calls);
   if (aborted_) return;  // this failure follows from an earlier one
   if (peers_.InRange(completion.suspect)) return OnBrokenConnection(completion, plan.what);
@@ -135,7 +140,7 @@ void Engine::Impl::OnLaunched(uint64_t sequence) {
 
 void Engine::Impl::OnSubmission(Submission call) {
   if (!closed_.ok()) return AddResults({call.id}, closed_);
-  if (leaving_) return AddResults({call.id}, LeftStatus(rank_, ""));
+  if (leaving_ || shutdown_wanted_) return AddResults({call.id}, LeftStatus(rank_, ""));
   negotiator_->Submit(call.id, std::move(call.request), now_, call.attempt);
 }
 
@@ -159,7 +164,7 @@ void Engine::Impl::OnTime() {
                   "no heartbeat for " + std::to_string(config_.heartbeat_timeout / kSecond) + " s");
     return;
   }
-  if (now_ >= negotiator_->next_deadline()) negotiator_->OnTime(now_);
+  if (now_ >= negotiator_->next_deadline()) negotiator_->OnTime(now_, progress_);
   OnHeartbeats();
 }
 
@@ -216,6 +221,7 @@ void Engine::Impl::DrainNegotiator() {
   for (std::string& warning : output.warnings) effects_.warnings.push_back(std::move(warning));
   for (AttemptEnd& end : output.left) effects_.left.push_back(std::move(end));
   for (auto& [id, error] : output.refused) AddResults({id}, error);
+  for (uint64_t sequence : output.recalled) Recall(sequence);
   for (PlanRun& run : output.runs) Run(std::move(run));
   if (!output.fatal.ok()) EndOnError(output.fatal);
 }
@@ -229,9 +235,13 @@ void Engine::Impl::Run(PlanRun run) {
   }
   // An aborted backend may have stopped in the middle of a transfer: nothing can follow on its
   // connections.
-  if (aborted_) return Hold(run.calls);
+  if (aborted_) {
+    if (negotiator_ != nullptr) negotiator_->OnPlanFailed(run.plan.sequence);
+    return Hold(run.calls);
+  }
   running_[run.plan.sequence] = {
-      run.calls, FirstAndMore(run.plan.items.front().name, run.plan.items.size()), false};
+      run.calls, FirstAndMore(run.plan.items.front().name, run.plan.items.size()), false,
+      run.entry == PlanEntry::kVoid};
   effects_.runs.push_back(std::move(run));
 }
 

@@ -58,6 +58,7 @@ struct EngineEvents {
   std::vector<Submission> submissions;
   bool shutdown = false;  // from now on this rank leaves; set once
   std::string error;      // with `shutdown`: the exception that ends the process; "" for none
+  bool unlock = false;    // something wants to see requests: ends a lock that there is
   int64_t progress = 0;   // of the backend: differs from the last if data has moved since
 };
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -95,6 +96,15 @@ struct Engine::Impl {
   void OnBrokenConnection(const Completion& completion, const std::string& what);
   // The same, but it is not known which peer is gone, if one is.
   void OnBrokenGroup(const Status& failure, const std::string& what);
+  // engine_lock.cc: while there is a lock.
+  bool Keep(const ControlEvent& event, FrameType type);
+  bool HasKeptGoodbye(Rank peer) const;
+  void ReadKept();
+  void OnRecalled(const Completion& completion);
+  void Recall(uint64_t sequence);
+  void EndRecalled(const Status& why);
+  void WantShutdown(const std::string& error);
+  void ShutDownUnlessLocked();
   // The reasons for which a generation ends here. Each is reported to rank 0, which tells all
   // others.
   void EndOnPeerLoss(Rank peer, const std::string& reason);
@@ -120,6 +130,8 @@ struct Engine::Impl {
     std::vector<CallId> calls;
     std::string what;       // "'x' and 3 more"
     bool launched = false;  // a device has all of its work: the sequencer does not count it
+    bool is_void = false;   // of a lock: it has to come back recalled
+    bool recalled = false;  // it has, but whether its calls wait again is not known yet
   };
 
   const Rank rank_;
@@ -132,6 +144,13 @@ struct Engine::Impl {
   std::map<uint64_t, Running> running_;     // plans that the backend has, by sequence
   std::vector<CallId> held_;                // their plan broke; they end with the generation
   Peers peers_;
+  struct Kept {
+    ControlEvent event;
+    bool early;  // before the sender's kFrozen
+  };
+  std::vector<Kept> kept_;  // rank 0: what ranks have sent during the lock
+  std::optional<std::string> shutdown_wanted_;  // rank 0: once the lock is over
+  TimePoint shutdown_deadline_ = kNever;        // or then
   std::vector<Departure> goodbyes_;  // rank 0: not passed on yet
   TimePoint pass_on_at_ = 0;         // not before
 
