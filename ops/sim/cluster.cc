@@ -129,6 +129,8 @@ SimReport Cluster::Run() {
   report.plans = checker_.plans();
   report.results = checker_.results();
   report.aborted = checker_.aborted();
+  report.locked = checker_.locked();
+  report.recalled = checker_.recalled();
   report.events = clock_.events_run();
   report.max_frames = network_.max_in_flight();
   report.busiest = network_.busiest();
@@ -188,7 +190,9 @@ void Cluster::Step(Rank rank) {
   for (const Completion& completion : events.completions) {
     node.broken = node.broken || !completion.status.ok();
   }
+  const bool locked = node.engine->locked();
   EngineEffects effects = node.engine->Step(clock_.Now(), std::move(events));
+  CheckFrames(rank, locked && node.engine->locked(), effects);
   if (rank == faulty_rank_ && node.steps == fault_step_ && !node.leaving) {
     effects.frames.resize(
         static_cast<size_t>(random_.Below(static_cast<int64_t>(effects.frames.size()) + 1)));
@@ -206,6 +210,7 @@ void Cluster::Apply(Rank rank, EngineEffects effects) {
       sabotaged_ = true;
       network_.LoseNextFrame();
     }
+    SabotageLock(rank, to, &frame);
     network_.Send(rank, to, std::move(frame));
   }
   for (PlanRun& run : effects.runs) RunPlan(rank, std::move(run));
@@ -283,7 +288,16 @@ void Cluster::StartPlan(Rank rank, const PlanRun& run) {
     return PlanStep(rank);
   }
   nodes_[rank].plans[run.plan.sequence] = run.calls;
-  nodes_[rank].unlaunched.insert(run.plan.sequence);
+  if (run.entry == PlanEntry::kPlanned) nodes_[rank].unlaunched.insert(run.plan.sequence);
+  if (run.entry == PlanEntry::kVoid && !sabotaged_) {
+    if (options_.sabotage == Sabotage::kIgnoreVoid) {
+      sabotaged_ = true;
+      data_plane_.IgnoreVoids();
+    } else if (options_.sabotage == Sabotage::kSkipVoid) {
+      sabotaged_ = true;
+      return;
+    }
+  }
   data_plane_.Submit(rank, run, 2048 * static_cast<int64_t>(run.calls.size()));
 }
 
@@ -303,6 +317,7 @@ void Cluster::OnCompletion(Rank rank, Completion completion) {
     ended_at_launch_ = {rank, sequence};
     completion.stage = CompletionStage::kEnded;
   }
+  checker_.OnPlanEnd(rank, completion);
   report_.launched += launched;
   report_.broken_groups += completion.suspects_unknown_peer;
   node.unlaunched.erase(sequence);

@@ -32,6 +32,11 @@ enum class Sabotage {
   kDropResult,    // one result gets lost
   kRepeatResult,  // one result comes twice
   kLoseFrame,     // the network loses a frame
+  kIgnoreVoid,    // batches of a lock run although not all ranks have entered them
+  kEnterLate,     // a rank tells one batch less than it has entered
+  kAlterLock,     // one rank gets a lock with two batches in the other order
+  kShiftUnlock,   // one rank learns of a wrong end of a lock
+  kSkipVoid,      // one rank does not say that it does not enter a batch
   kEndAtLaunch,   // one plan counts as ended when a device has its work
 };
 
@@ -49,6 +54,9 @@ struct SimReport {
   int64_t plans = 0;
   int64_t results = 0;
   int64_t aborted = 0;        // of these
+  int64_t locked = 0;         // batches of locks, counted on each rank
+  int64_t recalled = 0;       // of these
+  int64_t locks = 0;          // that rank 0 has made
   int64_t launched = 0;       // plans on devices, counted on each rank
   int64_t early = 0;          // results that came with them
   int64_t broken_groups = 0;  // plans that broke on a device, counted on each rank
@@ -134,6 +142,9 @@ class Cluster {
   void ReleaseCall(Rank rank, CallId id, const Status& status);
   void DeliverResult(Rank rank, CallId id, const Status& status);
   void CheckNode(Rank rank);
+  // cluster_locks.cc
+  void CheckFrames(Rank rank, bool locked, const EngineEffects& effects);
+  void SabotageLock(Rank rank, Rank to, std::string* frame);
   void CheckCancelIsNeeded(Rank rank, CallId id, const Status& status);
   void InjectFault();
 

@@ -39,7 +39,7 @@ void Cluster::StartPhase(Rank rank, size_t user) {
   self.awaited = phase.size();
   TimePoint when = clock_.Now();
   for (const Call& call : phase) {
-    when += random_.Below(200 * kMicrosecond);
+    when += random_.Below(200 * kMicrosecond) + call.pause;
     clock_.At(when, [this, rank, user, &call] { SubmitCall(rank, user, call); });
   }
 }
@@ -170,6 +170,16 @@ const char* SabotageName(Sabotage sabotage) {
       return "repeat-result";
     case Sabotage::kLoseFrame:
       return "lose-frame";
+    case Sabotage::kIgnoreVoid:
+      return "ignore-void";
+    case Sabotage::kEnterLate:
+      return "enter-late";
+    case Sabotage::kAlterLock:
+      return "alter-lock";
+    case Sabotage::kShiftUnlock:
+      return "shift-unlock";
+    case Sabotage::kSkipVoid:
+      return "skip-void";
     case Sabotage::kEndAtLaunch:
       return "end-at-launch";
   }

@@ -22,6 +22,10 @@ TimePoint Engine::next_deadline() const { return impl_->next_deadline(); }
 
 size_t Engine::in_flight() const { return impl_->in_flight(); }
 
+bool Engine::locked() const {
+  return impl_->negotiator_ != nullptr && impl_->negotiator_->in_lock();
+}
+
 const ProcessSets& Engine::process_sets() const { return impl_->sets_; }
 
 int64_t Engine::cache_hits() const {
@@ -96,7 +100,7 @@ TimePoint Engine::Impl::next_deadline() const {
 }
 
 size_t Engine::Impl::in_flight() const {
-  size_t count = held_.size() + (negotiator_ == nullptr ? 0 : negotiator_->waiting());
+  size_t count = held_.size() + delayed_.size() + (negotiator_ == nullptr ? 0 : negotiator_->waiting());
   for (const auto& item : running_) count += item.second.calls.size();
   return count;
 }
@@ -246,7 +250,10 @@ void Engine::Impl::Run(PlanRun run) {
 }
 
 void Engine::Impl::AddResults(const std::vector<CallId>& calls, const Status& status) {
-  for (CallId id : calls) effects_.results.emplace_back(id, status);
+  for (CallId id : calls) {
+    auto& results = busy_.count(id) > 0 ? delayed_ : effects_.results;
+    results.emplace_back(id, status);
+  }
 }
 
 // The calls end when it is known why the generation ends.

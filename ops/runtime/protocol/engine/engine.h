@@ -105,6 +105,9 @@ class Engine {
   // Calls that were submitted and have no result yet.
   size_t in_flight() const;
 
+  // Whether this rank runs a locked schedule and enters its batches by itself.
+  bool locked() const;
+
   // As of the last Step.
   const ProcessSets& process_sets() const;
 

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ops/runtime/base/text.h"
@@ -102,6 +103,7 @@ struct Engine::Impl {
   void ReadKept();
   void OnRecalled(const Completion& completion);
   void Recall(uint64_t sequence);
+  void ReleaseBusy(uint64_t sequence);
   void EndRecalled(const Status& why);
   void WantShutdown(const std::string& error);
   void ShutDownUnlessLocked();
@@ -143,6 +145,10 @@ struct Engine::Impl {
   std::unique_ptr<Negotiator> negotiator_;  // null once closed_; has the calls that wait
   std::map<uint64_t, Running> running_;     // plans that the backend has, by sequence
   std::vector<CallId> held_;                // their plan broke; they end with the generation
+  // Calls that wait again, while the backend still has their memory in a plan that is recalled: by
+  // call, the plan. Their results are delayed until it comes back.
+  std::map<CallId, uint64_t> busy_;
+  std::vector<std::pair<CallId, Status>> delayed_;
   Peers peers_;
   struct Kept {
     ControlEvent event;

@@ -47,6 +47,7 @@ void Engine::Impl::ReadKept() {
 void Engine::Impl::OnRecalled(const Completion& completion) {
   const auto it = running_.find(completion.sequence);
   Running& plan = it->second;
+  ReleaseBusy(completion.sequence);
   if (!completion.recalled && completion.status.ok()) {
     running_.erase(it);
     return EndOnError(Internal("plan " + std::to_string(completion.sequence) +
@@ -72,9 +73,17 @@ void Engine::Impl::Recall(uint64_t sequence) {
   if (it->second.recalled) {
     running_.erase(it);
   } else {
+    for (CallId id : it->second.calls) busy_[id] = sequence;
     it->second.calls.clear();
     it->second.is_void = true;
   }
+}
+
+void Engine::Impl::ReleaseBusy(uint64_t sequence) {
+  for (auto it = busy_.begin(); it != busy_.end();) {
+    it = it->second == sequence ? busy_.erase(it) : std::next(it);
+  }
+  for (auto& [id, status] : std::exchange(delayed_, {})) AddResults({id}, status);
 }
 
 // Nobody will say what becomes of the calls of plans that were recalled.

@@ -74,6 +74,9 @@ class Negotiator {
   bool frozen(Rank rank) const { return coordinator_->frozen(rank); }
   bool declined(Rank rank) const { return coordinator_->declined(rank); }
 
+  // This rank enters batches of a lock.
+  bool in_lock() const { return participant_.lock() != nullptr && !participant_.lock()->frozen(); }
+
   // Ends a lock that there is; with `for_good` no other follows on this rank.
   void StopLock(bool for_good, TimePoint now);
 
