@@ -124,7 +124,8 @@ class Cluster {
   // True if users shut down when a call is cancelled. Where there are joins they must: without the
   // join that was cancelled, the rest of their script does not fit that of the others.
   bool UsersLeaveOnCancel() const {
-    return (options_.workload == "random" || options_.workload == "withdrawals") &&
+    return (options_.workload == "random" || options_.workload == "withdrawals" ||
+            options_.workload == "locked") &&
            options_.fault == Fault::kGoodbye;
   }
 

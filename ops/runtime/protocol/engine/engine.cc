@@ -114,7 +114,9 @@ void Engine::Impl::OnCompletion(const Completion& completion) {
   running_.erase(it);
   // A backend says Unimplemented where no member can run the plan. All of them find that out by
   // themselves before they move data, so the connections are intact.
-  const bool impossible = completion.status.code() == StatusCode::kUnimplemented && !plan.launched;
+  const bool in_lock = negotiator_ != nullptr && negotiator_->HasEntered(completion.sequence);
+  const bool impossible =
+      completion.status.code() == StatusCode::kUnimplemented && !plan.launched && !in_lock;
   if (completion.status.ok() || impossible) {
     AddResults(plan.calls, impossible ? Unimplemented("cannot run " + plan.what + ": " +
                                                       completion.status.message())
@@ -124,8 +126,11 @@ void Engine::Impl::OnCompletion(const Completion& completion) {
     }
     return;
   }
-  if (negotiator_ != nullptr) negotiator_->OnPlanFailed(completion.sequence);
-  Hold(plan.calls);
+  if (in_lock) {
+    Park(completion.sequence, plan);
+  } else {
+    Hold(plan.calls);
+  }
   if (aborted_) return;  // this failure follows from an earlier one
   if (peers_.InRange(completion.suspect)) return OnBrokenConnection(completion, plan.what);
   if (completion.suspects_unknown_peer) return OnBrokenGroup(completion.status, plan.what);
@@ -226,6 +231,7 @@ void Engine::Impl::DrainNegotiator() {
   for (AttemptEnd& end : output.left) effects_.left.push_back(std::move(end));
   for (auto& [id, error] : output.refused) AddResults({id}, error);
   for (uint64_t sequence : output.recalled) Recall(sequence);
+  if (output.unlocked) HoldParked();
   for (PlanRun& run : output.runs) Run(std::move(run));
   if (!output.fatal.ok()) EndOnError(output.fatal);
 }
@@ -239,13 +245,14 @@ void Engine::Impl::Run(PlanRun run) {
   }
   // An aborted backend may have stopped in the middle of a transfer: nothing can follow on its
   // connections.
-  if (aborted_) {
-    if (negotiator_ != nullptr) negotiator_->OnPlanFailed(run.plan.sequence);
-    return Hold(run.calls);
-  }
-  running_[run.plan.sequence] = {
-      run.calls, FirstAndMore(run.plan.items.front().name, run.plan.items.size()), false,
-      run.entry == PlanEntry::kVoid};
+  const bool in_lock = negotiator_ != nullptr && negotiator_->HasEntered(run.plan.sequence);
+  if (aborted_ && !in_lock) return Hold(run.calls);
+  Running running;
+  running.calls = run.calls;
+  running.what = FirstAndMore(run.plan.items.front().name, run.plan.items.size());
+  running.is_void = run.entry == PlanEntry::kVoid;
+  if (aborted_) return Park(run.plan.sequence, std::move(running));
+  running_[run.plan.sequence] = std::move(running);
   effects_.runs.push_back(std::move(run));
 }
 

@@ -60,6 +60,14 @@ inline constexpr Duration kSequencerStays = 30 * kSecond;
 struct Engine::Impl {
   explicit Impl(EngineOptions options);
 
+  struct Running {
+    std::vector<CallId> calls;
+    std::string what;       // "'x' and 3 more"
+    bool launched = false;  // a device has all of its work: the sequencer does not count it
+    bool is_void = false;   // of a lock: it has to come back recalled
+    bool parked = false;    // it was recalled or failed; until the lock ends its calls are in both
+  };
+
   EngineEffects Step(TimePoint now, EngineEvents events);
   TimePoint next_deadline() const;
   size_t in_flight() const;
@@ -104,7 +112,9 @@ struct Engine::Impl {
   void OnRecalled(const Completion& completion);
   void Recall(uint64_t sequence);
   void ReleaseBusy(uint64_t sequence);
-  void EndRecalled(const Status& why);
+  void Park(uint64_t sequence, Running plan);
+  void HoldParked();
+  void EndParked(const Status& why);
   void WantShutdown(const std::string& error);
   void ShutDownUnlessLocked();
   // The reasons for which a generation ends here. Each is reported to rank 0, which tells all
@@ -127,14 +137,6 @@ struct Engine::Impl {
   Status LeftStatus(Rank peer, const std::string& what) const;
   // "rank 2 (host h) ended with an exception: ValueError: bad"; "" if there was none.
   std::string ErrorText(Rank peer) const;
-
-  struct Running {
-    std::vector<CallId> calls;
-    std::string what;       // "'x' and 3 more"
-    bool launched = false;  // a device has all of its work: the sequencer does not count it
-    bool is_void = false;   // of a lock: it has to come back recalled
-    bool recalled = false;  // it has, but whether its calls wait again is not known yet
-  };
 
   const Rank rank_;
   const int size_;

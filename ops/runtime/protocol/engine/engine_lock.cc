@@ -63,14 +63,14 @@ void Engine::Impl::OnRecalled(const Completion& completion) {
     if (peers_.InRange(completion.suspect)) return OnBrokenConnection(completion, what);
     return EndOnError(completion.status);
   }
-  plan.recalled = true;
+  plan.parked = true;
 }
 
 // The calls of the plan are with the negotiator now.
 void Engine::Impl::Recall(uint64_t sequence) {
   const auto it = running_.find(sequence);
   if (it == running_.end()) return;
-  if (it->second.recalled) {
+  if (it->second.parked) {
     running_.erase(it);
   } else {
     for (CallId id : it->second.calls) busy_[id] = sequence;
@@ -86,11 +86,24 @@ void Engine::Impl::ReleaseBusy(uint64_t sequence) {
   for (auto& [id, status] : std::exchange(delayed_, {})) AddResults({id}, status);
 }
 
-// Nobody will say what becomes of the calls of plans that were recalled.
-void Engine::Impl::EndRecalled(const Status& why) {
+// A plan of the lock came to nothing, and whether its calls wait again is decided with the lock.
+void Engine::Impl::Park(uint64_t sequence, Running plan) {
+  plan.parked = true;
+  running_[sequence] = std::move(plan);
+}
+
+// The lock is over, and those that are parked still were not recalled: they failed.
+void Engine::Impl::HoldParked() {
   for (auto it = running_.begin(); it != running_.end();) {
-    if (it->second.recalled) AddResults(it->second.calls, why);
-    it = it->second.recalled ? running_.erase(it) : std::next(it);
+    if (it->second.parked) Hold(it->second.calls);
+    it = it->second.parked ? running_.erase(it) : std::next(it);
+  }
+}
+
+void Engine::Impl::EndParked(const Status& why) {
+  for (auto it = running_.begin(); it != running_.end();) {
+    if (it->second.parked) AddResults(it->second.calls, why);
+    it = it->second.parked ? running_.erase(it) : std::next(it);
   }
 }
 

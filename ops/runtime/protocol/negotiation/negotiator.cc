@@ -160,8 +160,8 @@ void Negotiator::ReceivePlan(Rank from, Plan plan) {
 
 void Negotiator::OnPlanDone(uint64_t sequence, TimePoint now, bool failed) {
   now_ = now;
-  participant_.OnPlanEnded(sequence, failed);
-  if (sequencer_) sequencer_->OnPlanDone(sequence);
+  participant_.OnPlanEnded(sequence);
+  if (sequencer_) sequencer_->OnPlanDone(sequence, failed);
 }
 
 void Negotiator::OnDeparted(Rank rank, const std::string& error, TimePoint now) {

@@ -39,6 +39,7 @@ class Negotiator {
     // Plans of a lock that not all ranks have entered: their calls wait again, also those that were
     // recalled already.
     std::vector<uint64_t> recalled;
+    bool unlocked = false;  // a lock is over
     std::vector<PlanRun> runs;
     std::vector<std::pair<CallId, Status>> refused;  // calls of attempts that are over
     std::vector<std::string> warnings;               // stalls, for the log
@@ -65,8 +66,8 @@ class Negotiator {
   // Does nothing for a plan that moves no data: the sequencer does not count those.
   void OnPlanDone(uint64_t sequence, TimePoint now, bool failed = false);
 
-  // A plan of a lock failed, or will not run: it is not recalled, its calls are the engine's.
-  void OnPlanFailed(uint64_t sequence) { participant_.OnPlanEnded(sequence, true); }
+  // Whether the plan is a batch of the present lock that has not ended here.
+  bool HasEntered(uint64_t sequence) const { return participant_.HasEntered(sequence); }
 
   // Rank 0 only: there is a lock. What ranks send meanwhile, kFrozen aside, has to be kept until it
   // is over. Requests that came before the sender's kFrozen are dropped then, unless it declined.

@@ -14,6 +14,7 @@ void Negotiator::OnLockFrame(Rank from, FrameType type, const LockMessage& messa
       return FailPeer(from, participant_.OnStop(message));
     case FrameType::kUnlock:
       TakeEntered();
+      out_.unlocked = true;
       return FailPeer(from, participant_.OnUnlock(message, &out_.recalled));
     default:
       return OnFrozen(from, message);
@@ -45,6 +46,7 @@ void Negotiator::OnFrozen(Rank from, const LockMessage& message) {
 void Negotiator::Unlock(const LockMessage& unlock) {
   SendToOthers(FrameType::kUnlock, unlock);
   TakeEntered();
+  out_.unlocked = true;
   FailPeer(0, participant_.OnUnlock(unlock, &out_.recalled));
   FailPeer(0, sequencer_->OnUnlock(unlock, *coordinator_, now_));
   PassOwnRequests();

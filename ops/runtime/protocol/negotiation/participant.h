@@ -85,8 +85,10 @@ class Participant {
   void StopLock();
   // Takes no lock any more.
   void DeclineLocks();
-  // The backend has run a plan, not recalled it; or, if it failed, its calls end otherwise.
-  void OnPlanEnded(uint64_t sequence, bool failed);
+  // Whether the plan is a batch of the present lock that has not ended here.
+  bool HasEntered(uint64_t sequence) const;
+  // The backend has run a plan.
+  void OnPlanEnded(uint64_t sequence);
   // The batches of the lock that begin now; forgets them.
   std::vector<PlanRun> TakeEntered() { return std::exchange(entered_runs_, {}); }
   const LockedSchedule* lock() const { return lock_.get(); }
@@ -132,7 +134,7 @@ class Participant {
   std::vector<Outgoing> outgoing_;
   std::vector<AttemptEnd> left_;
   std::unique_ptr<LockedSchedule> lock_;  // from kLock to kUnlock
-  // Calls of batches that were entered and have not ended, by number; none if the plan failed.
+  // Calls of batches that were entered and have not ended, by number.
   std::map<uint64_t, std::vector<WaitingCall>> entered_;
   std::vector<PlanRun> entered_runs_;
   bool declines_locks_ = false;

@@ -127,16 +127,15 @@ PlanRun Participant::RunOf(uint64_t number, PlanEntry entry) const {
   return run;
 }
 
-void Participant::OnPlanEnded(uint64_t sequence, bool failed) {
-  if (lock_ == nullptr || sequence <= lock_->id()) return;
-  const auto entered = entered_.find(sequence - lock_->id() - 1);
-  if (entered == entered_.end()) return;
+bool Participant::HasEntered(uint64_t sequence) const {
+  return lock_ != nullptr && sequence > lock_->id() &&
+         entered_.count(sequence - lock_->id() - 1) > 0;
+}
+
+void Participant::OnPlanEnded(uint64_t sequence) {
+  if (!HasEntered(sequence)) return;
   lock_->OnEnded();
-  if (failed) {
-    entered->second.clear();
-  } else {
-    entered_.erase(entered);
-  }
+  entered_.erase(sequence - lock_->id() - 1);
 }
 
 Status Participant::OnUnlock(const LockMessage& unlock, std::vector<uint64_t>* recalled) {
@@ -154,7 +153,6 @@ Status Participant::OnUnlock(const LockMessage& unlock, std::vector<uint64_t>* r
       return Internal("batch " + std::to_string(number) + " of " + LockName(unlock.id) +
                       " has ended, but not all ranks have entered it");
     }
-    if (calls->second.empty()) continue;
     recalled->push_back(lock_->SequenceOf(number));
     for (WaitingCall& call : calls->second) {
       const uint32_t id = call.sent_id;

@@ -310,7 +310,10 @@ void Sequencer::StopStallWatch(PendingTensor* pending) {
   pending->watched = false;
 }
 
-void Sequencer::OnPlanDone(uint64_t sequence) { in_flight_.erase(sequence); }
+void Sequencer::OnPlanDone(uint64_t sequence, bool failed) {
+  in_flight_.erase(sequence);
+  if (failed) detector_.OnOtherPlan();
+}
 
 void Sequencer::OnDeparted(Rank rank, const std::string& error) {
   if (!departed_.emplace(rank, error).second) return;

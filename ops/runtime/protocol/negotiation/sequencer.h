@@ -70,7 +70,7 @@ class Sequencer {
 
   // Rank 0's backend has finished the plan. Not needed for plans that move no data: they do not
   // count as unfinished.
-  void OnPlanDone(uint64_t sequence);
+  void OnPlanDone(uint64_t sequence, bool failed = false);
 
   // `rank` has shut down: whatever waits for it, now or later, ends with Cancelled. `error` names
   // the rank and the exception with which its process ends; it is empty if there was none.
