@@ -80,9 +80,9 @@ void Cluster::PlanFault() {
   checker_.Allow(allowed);
   // Half the deaths happen in the middle of a step, when some of its frames have been sent.
   if (options_.fault == Fault::kDeath && random_.Percent(50)) {
-    fault_step_ = random_.Below(60);
+    fault_step_ = random_.Below(workload_.fault_within / kMillisecond);
   } else {
-    clock_.At(random_.Below(60 * kMillisecond), [this] { InjectFault(); });
+    clock_.At(random_.Below(workload_.fault_within), [this] { InjectFault(); });
   }
 }
 

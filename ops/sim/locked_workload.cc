@@ -24,7 +24,9 @@ class LockedWorkload {
     if (!random_.Percent(10)) workload_.config.cache_capacity = 1024;
     workload_.users.resize(static_cast<size_t>(ranks_));
     workload_.largest_phase = 64;
-    waits_ = {};
+    disturbed_ = random_.Pick<int>({5, 20, 50});
+    // Rounds take about a millisecond. Most faults happen in the first lock, or about it.
+    workload_.fault_within = random_.Pick<int64_t>({20, 100}) * kMillisecond;
     for (Rank rank = 0; rank < ranks_; ++rank) waits_.push_back(random_.Percent(20));
     const std::vector<DataPath> paths(
         static_cast<size_t>(ranks_), random_.Percent(10) ? DataPath::kDevice : DataPath::kHost);
@@ -45,7 +47,7 @@ class LockedWorkload {
     present_.assign(static_cast<size_t>(ranks_), {});
     std::vector<Phase> none(static_cast<size_t>(ranks_));
     phases_ = none;
-    for (int64_t rounds = random_.Between(3, 20); rounds > 0; --rounds) AddRound();
+    for (int64_t rounds = random_.Between(4, 24); rounds > 0; --rounds) AddRound();
     if (random_.Percent(20)) AddJoin();
     if (number < failures_) AddFailures();
     attempts_.resize(static_cast<size_t>(ranks_));
@@ -62,7 +64,7 @@ class LockedWorkload {
 
   void AddRound() {
     size_t left_out = step_.size();
-    const int64_t choice = random_.Below(100);
+    const int64_t choice = random_.Percent(disturbed_) ? random_.Below(20) : 20;
     if (choice < 4) {
       left_out = static_cast<size_t>(random_.Below(static_cast<int64_t>(step_.size())));
     } else if (choice < 7) {
@@ -102,6 +104,7 @@ class LockedWorkload {
 
   void AddCalls(const RandomOp& op, Flaw flaw) {
     for (auto& [rank, call] : calls_.Calls(op, op.participants, flaw)) {
+      call.unlock = random_.Below(1000) == 0;
       phases_[rank].push_back(std::move(call));
       if (waits_[rank]) Flush(rank);
     }
@@ -226,6 +229,7 @@ class LockedWorkload {
   std::vector<bool> waits_;                      // by rank: for each result before the next call
   std::vector<std::shared_ptr<RandomOp>> step_;  // what repeats
   int64_t last_op_ = 0;
+  int disturbed_ = 0;  // of a hundred rounds
   int64_t failures_ = 0;
   ProcessSetId set_ = kGlobalProcessSet;  // that was added, or none
   ProcessSetId last_set_ = kGlobalProcessSet;

@@ -25,6 +25,7 @@ struct Call {
   uint64_t attempt = 0;            // of its process set; all calls of a plan are of one
   bool may_be_aborted = false;     // the step fails on some rank
   Duration pause = 0;              // that the user makes before it
+  bool unlock = false;             // something wants to see requests at that moment
   bool early = false;              // has its result as soon as its plan is launched
 };
 
@@ -56,6 +57,7 @@ struct Workload {
   std::vector<std::vector<UserScript>> users;  // by rank
   Config config;
   size_t largest_phase = 0;
+  Duration fault_within = 60 * kMillisecond;  // from the begin of the run, a fault happens
 };
 
 // Used by several workloads. The paths are by rank: all the same, or any.

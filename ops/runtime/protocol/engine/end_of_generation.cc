@@ -282,6 +282,7 @@ void Engine::Impl::Refuse(const Status& why) {
 void Engine::Impl::Close(const Status& why) {
   Refuse(why);
   if (negotiator_ == nullptr) return;
+  TakeRecalled();
   EndParked(why);
   AddResults(negotiator_->TakeCalls(), why);
   negotiator_.reset();

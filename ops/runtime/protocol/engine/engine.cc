@@ -230,8 +230,7 @@ void Engine::Impl::DrainNegotiator() {
   for (std::string& warning : output.warnings) effects_.warnings.push_back(std::move(warning));
   for (AttemptEnd& end : output.left) effects_.left.push_back(std::move(end));
   for (auto& [id, error] : output.refused) AddResults({id}, error);
-  for (uint64_t sequence : output.recalled) Recall(sequence);
-  if (output.unlocked) HoldParked();
+  TakeRecalled();
   for (PlanRun& run : output.runs) Run(std::move(run));
   if (!output.fatal.ok()) EndOnError(output.fatal);
 }

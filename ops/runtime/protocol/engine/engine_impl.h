@@ -110,6 +110,7 @@ struct Engine::Impl {
   bool HasKeptGoodbye(Rank peer) const;
   void ReadKept();
   void OnRecalled(const Completion& completion);
+  void TakeRecalled();
   void Recall(uint64_t sequence);
   void ReleaseBusy(uint64_t sequence);
   void Park(uint64_t sequence, Running plan);

@@ -10,6 +10,8 @@ namespace tfring {
 
 // Rank 0 reads what ranks say about requests and goodbyes when the lock is over.
 bool Engine::Impl::Keep(const ControlEvent& event, FrameType type) {
+  if (negotiator_ == nullptr || rank_ != 0) return false;
+  if (type == FrameType::kGoodbye) DrainNegotiator();  // what came before it may make a lock
   if (negotiator_ == nullptr || !negotiator_->locked()) return false;
   if (type != FrameType::kRequests && type != FrameType::kWithdraw &&
       type != FrameType::kGoodbye) {
@@ -66,6 +68,14 @@ void Engine::Impl::OnRecalled(const Completion& completion) {
   plan.parked = true;
 }
 
+// From here on the calls of plans that were recalled wait, and no longer run.
+void Engine::Impl::TakeRecalled() {
+  const auto recalled = negotiator_->TakeRecalled();
+  if (!recalled) return;
+  for (uint64_t sequence : *recalled) Recall(sequence);
+  HoldParked();
+}
+
 // The calls of the plan are with the negotiator now.
 void Engine::Impl::Recall(uint64_t sequence) {
   const auto it = running_.find(sequence);
@@ -108,6 +118,7 @@ void Engine::Impl::EndParked(const Status& why) {
 }
 
 void Engine::Impl::WantShutdown(const std::string& error) {
+  DrainNegotiator();
   if (negotiator_ == nullptr || !negotiator_->locked() || leaving_) return OnShutdown(error);
   // Others have entered batches that wait for this rank, and the sequencer with it.
   negotiator_->StopLock(true, now_);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,10 +37,6 @@ class Negotiator {
   struct Output {
     std::vector<std::pair<Rank, std::string>> frames;
     std::vector<AttemptEnd> left;  // before the errors among `runs` end their calls
-    // Plans of a lock that not all ranks have entered: their calls wait again, also those that were
-    // recalled already.
-    std::vector<uint64_t> recalled;
-    bool unlocked = false;  // a lock is over
     std::vector<PlanRun> runs;
     std::vector<std::pair<CallId, Status>> refused;  // calls of attempts that are over
     std::vector<std::string> warnings;               // stalls, for the log
@@ -68,6 +65,9 @@ class Negotiator {
 
   // Whether the plan is a batch of the present lock that has not ended here.
   bool HasEntered(uint64_t sequence) const { return participant_.HasEntered(sequence); }
+
+  // Not null: a lock is over. Its plans that not all ranks have entered: their calls wait again.
+  std::optional<std::vector<uint64_t>> TakeRecalled() { return std::exchange(recalled_, {}); }
 
   // Rank 0 only: there is a lock. What ranks send meanwhile, kFrozen aside, has to be kept until it
   // is over. Requests that came before the sender's kFrozen are dropped then, unless it declined.
@@ -121,6 +121,7 @@ class Negotiator {
   void StartLock(const LockMessage& lock);
   void Unlock(const LockMessage& unlock);
   void SendToOthers(FrameType type, const LockMessage& message);
+  Status EndOwnLock(const LockMessage& unlock);
   void TakeEntered();
 
   const Rank rank_;
@@ -130,6 +131,7 @@ class Negotiator {
   std::unique_ptr<LockCoordinator> coordinator_;  // the same
   std::vector<Participant::Outgoing> own_kept_;   // rank 0's own, during a lock
   LockTimer lock_timer_;
+  std::optional<std::vector<uint64_t>> recalled_;
   Output out_;
   TimePoint now_ = 0;  // the latest seen
   bool dead_ = false;  // there was a fatal status: nothing is sent or received any more

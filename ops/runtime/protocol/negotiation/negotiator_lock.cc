@@ -13,9 +13,7 @@ void Negotiator::OnLockFrame(Rank from, FrameType type, const LockMessage& messa
     case FrameType::kStop:
       return FailPeer(from, participant_.OnStop(message));
     case FrameType::kUnlock:
-      TakeEntered();
-      out_.unlocked = true;
-      return FailPeer(from, participant_.OnUnlock(message, &out_.recalled));
+      return FailPeer(from, EndOwnLock(message));
     default:
       return OnFrozen(from, message);
   }
@@ -45,11 +43,15 @@ void Negotiator::OnFrozen(Rank from, const LockMessage& message) {
 
 void Negotiator::Unlock(const LockMessage& unlock) {
   SendToOthers(FrameType::kUnlock, unlock);
-  TakeEntered();
-  out_.unlocked = true;
-  FailPeer(0, participant_.OnUnlock(unlock, &out_.recalled));
+  FailPeer(0, EndOwnLock(unlock));
   FailPeer(0, sequencer_->OnUnlock(unlock, *coordinator_, now_));
   PassOwnRequests();
+}
+
+Status Negotiator::EndOwnLock(const LockMessage& unlock) {
+  TakeEntered();
+  recalled_.emplace();
+  return participant_.OnUnlock(unlock, &*recalled_);
 }
 
 void Negotiator::SendToOthers(FrameType type, const LockMessage& message) {
