@@ -190,9 +190,9 @@ void Cluster::Step(Rank rank) {
   for (const Completion& completion : events.completions) {
     node.broken = node.broken || !completion.status.ok();
   }
-  const bool locked = node.engine->locked();
+  const uint64_t lock = node.engine->lock();
   EngineEffects effects = node.engine->Step(clock_.Now(), std::move(events));
-  CheckFrames(rank, locked && node.engine->locked(), effects);
+  CheckFrames(rank, lock != 0 && lock == node.engine->lock(), effects);
   if (rank == faulty_rank_ && node.steps == fault_step_ && !node.leaving) {
     effects.frames.resize(
         static_cast<size_t>(random_.Below(static_cast<int64_t>(effects.frames.size()) + 1)));

@@ -60,7 +60,8 @@ void Cluster::FailStep(Rank rank, size_t user, size_t attempt) {
   self.failed = true;
   const ProcessSetId set = workload_.users[rank][user].process_set;
   checker_.OnFailure(rank, set, self.began);
-  ++node.attempts[set];
+  // It may have been over here, if the results of its calls are still to come.
+  if (node.attempts[set] == self.began) ++node.attempts[set];
   node.pending.withdrawals.push_back({set, self.began, InvalidArgument("it found a NaN")});
   PlanStep(rank);
 }

@@ -22,8 +22,8 @@ TimePoint Engine::next_deadline() const { return impl_->next_deadline(); }
 
 size_t Engine::in_flight() const { return impl_->in_flight(); }
 
-bool Engine::locked() const {
-  return impl_->negotiator_ != nullptr && impl_->negotiator_->in_lock();
+uint64_t Engine::lock() const {
+  return impl_->negotiator_ == nullptr ? 0 : impl_->negotiator_->own_lock();
 }
 
 const ProcessSets& Engine::process_sets() const { return impl_->sets_; }

@@ -105,8 +105,8 @@ class Engine {
   // Calls that were submitted and have no result yet.
   size_t in_flight() const;
 
-  // Whether this rank runs a locked schedule and enters its batches by itself.
-  bool locked() const;
+  // The number of the lock whose batches this rank enters by itself; 0: none.
+  uint64_t lock() const;
 
   // As of the last Step.
   const ProcessSets& process_sets() const;

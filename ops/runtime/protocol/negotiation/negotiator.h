@@ -75,8 +75,11 @@ class Negotiator {
   bool frozen(Rank rank) const { return coordinator_->frozen(rank); }
   bool declined(Rank rank) const { return coordinator_->declined(rank); }
 
-  // This rank enters batches of a lock.
-  bool in_lock() const { return participant_.lock() != nullptr && !participant_.lock()->frozen(); }
+  // The lock whose batches this rank enters; 0: none.
+  uint64_t own_lock() const {
+    const LockedSchedule* const lock = participant_.lock();
+    return lock == nullptr || lock->frozen() ? 0 : lock->id();
+  }
 
   // Ends a lock that there is; with `for_good` no other follows on this rank.
   void StopLock(bool for_good, TimePoint now);
