@@ -358,7 +358,10 @@ void Cluster::DeliverResult(Rank rank, CallId id, const Status& status) {
     checker_.OnResult(rank, id, status);
   }
   checker_.OnResult(rank, id, status);
-  if (options_.fault == Fault::kDeath && !status.ok() && clock_.Now() > faulted_at_ + kDeathLimit) {
+  const TimePoint made_at = nodes_[rank].made_at[id];
+  nodes_[rank].made_at.erase(id);
+  if (options_.fault == Fault::kDeath && !status.ok() &&
+      clock_.Now() > std::max(faulted_at_, made_at) + kDeathLimit) {
     checker_.Fail("rank " + std::to_string(rank) + " learns too late of the death");
   }
   if (options_.fault == Fault::kGoodbye) {

@@ -91,6 +91,7 @@ class Cluster {
     std::unique_ptr<Engine> engine;
     std::vector<User> users;
     std::map<CallId, size_t> callers;               // users, of calls without a result
+    std::map<CallId, TimePoint> made_at;            // of these calls
     std::map<uint64_t, std::vector<CallId>> plans;  // whose memory the data plane uses
     std::set<uint64_t> unlaunched;                  // of these
     std::set<CallId> done_early;                    // their memory is used, and they have a result

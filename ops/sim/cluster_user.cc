@@ -79,6 +79,7 @@ void Cluster::SubmitCall(Rank rank, size_t user, const Call& call) {
   const CallId id = next_id_++;
   checker_.OnSubmit(rank, id, call);
   node.callers[id] = user;
+  node.made_at[id] = clock_.Now();
   Request request = call.request;
   const Status admitted = AdmitRequest(sets, rank, &request);
   if (!admitted.ok()) return DeliverResult(rank, id, admitted);
