@@ -73,6 +73,10 @@ struct Collective {
   std::vector<std::vector<int64_t>> block_bytes;
   // Alltoall: what this rank sends to member m of buffer t.
   std::vector<std::vector<int64_t>> send_bytes;
+  // A batch of a lock: before anything else the members tell each other whether they enter it. A
+  // member that does not has no buffers; if there is one, the collective is recalled on all.
+  bool locked = false;
+  bool is_void = false;            // this rank does not enter it
   PlanMarks* marks = nullptr;      // not null: where a backend of the host notes how far it is
   HopSink* hops = nullptr;         // the same for messages between ranks
   TrafficSink* traffic = nullptr;  // and for their bytes

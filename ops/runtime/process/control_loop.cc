@@ -50,6 +50,7 @@ CompletionSink ControlLoop::Sink() {
 void ControlLoop::OnCompletion(Completion completion) {
   const uint64_t sequence = completion.sequence;
   const bool ok = completion.status.ok();
+  const bool recalled = completion.recalled;
   const bool launched = completion.stage == CompletionStage::kLaunched;
   const TimePoint now = MonotonicNow();
   if (Recorder* recorder = Recording(recorder_)) {
@@ -71,11 +72,11 @@ void ControlLoop::OnCompletion(Completion completion) {
   if (launched) {
     completions_->Push(table_->TakeLaunched(sequence, now));
   } else {
-    completions_->Push(ok ? table_->TakePlan(sequence, now) : table_->ForgetPlan(sequence));
+    completions_->Push(ok && !recalled ? table_->TakePlan(sequence, now) : table_->ForgetPlan(sequence));
   }
   // A success needs the engine at once only on rank 0, which may plan what became complete
   // meanwhile, and on a rank that leaves after its last plan. All others see it at their next step.
-  if (!ok || (leaving && !launched) || rank_ == 0) WakeIfAsleep();
+  if (!ok || recalled || (leaving && !launched) || rank_ == 0) WakeIfAsleep();
 }
 
 void ControlLoop::ReportValues(const Completion& completion) {

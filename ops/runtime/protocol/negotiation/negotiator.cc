@@ -182,6 +182,7 @@ void Negotiator::PutOff(Duration pause) {
 
 void Negotiator::OnTime(TimePoint now, int64_t progress) {
   now_ = now;
+  lock_timer_.Update(participant_.lock(), now);
   if (lock_timer_.Expired(now, progress)) StopLock(false, now);
   if (!sequencer_ || dead_ || now < sequencer_->next_deadline()) return;
   const Status status = sequencer_->OnTime(now, &out_.warnings);

@@ -15,8 +15,9 @@ void Sequencer::NotePlan(const Plan& plan) {
   int64_t bytes = 0;
   for (const PlanItem& item : plan.items) {
     const auto agreement = cache_.Find(item.cache_id);
-    // Named, it is new to some rank.
-    fits = fits && item.name.empty() && agreement != nullptr;
+    // Named, it is new to some rank. What is staged for a device could not be recalled.
+    fits = fits && item.name.empty() && agreement != nullptr && agreement->paths.empty() &&
+           agreement->request.path == DataPath::kHost;
     if (!fits) break;
     bytes += TotalBytes(agreement->request) > 0 ? 1 : 0;
     ids.push_back(item.cache_id);
