@@ -153,7 +153,8 @@ void Checker::OnPlanEnd(Rank rank, const Completion& completion) {
   if (entered == seen.entered.end()) return;
   for (CallId id : entered->second) {
     const std::vector<Rank>& participants = call(rank, id).participants;
-    if (completion.recalled || participants.empty() || participants.size() == seen.members) continue;
+    if (completion.recalled || participants.empty() || participants.size() == seen.members)
+      continue;
     Fail(who + "'" + call(rank, id).request.name + "' ran on all ranks, not on " +
          RanksString(participants));
   }

@@ -72,13 +72,13 @@ class Checker {
     uint64_t attempt = 0;
     size_t runs = 0;
     size_t members = 0;
-    bool locked = false;                           // a batch of a lock
-    std::map<Rank, std::vector<CallId>> entered;   // by whom, with which calls; until it ends there
-    std::vector<Rank> voids;                       // that did not enter it
-    bool ended = false;                            // on some rank, with its results
-    bool recalled = false;                         // the same, without
-    std::set<std::string> for_host;             // items that a member asked to run there
-    std::map<Rank, std::vector<int64_t>> told;  // alltoall: the values that each member got
+    bool locked = false;                          // a batch of a lock
+    std::map<Rank, std::vector<CallId>> entered;  // by whom, with which calls; until it ends there
+    std::vector<Rank> voids;                      // that did not enter it
+    bool ended = false;                           // on some rank, with its results
+    bool recalled = false;                        // the same, without
+    std::set<std::string> for_host;               // items that a member asked to run there
+    std::map<Rank, std::vector<int64_t>> told;    // alltoall: the values that each member got
   };
 
   std::string WrongResult(Rank rank, const Call& call, const Status& status) const;

@@ -28,8 +28,8 @@ class LockedWorkload {
     // Rounds take about a millisecond. Most faults happen in the first lock, or about it.
     workload_.fault_within = random_.Pick<int64_t>({20, 100}) * kMillisecond;
     for (Rank rank = 0; rank < ranks_; ++rank) waits_.push_back(random_.Percent(20));
-    const std::vector<DataPath> paths(
-        static_cast<size_t>(ranks_), random_.Percent(10) ? DataPath::kDevice : DataPath::kHost);
+    const std::vector<DataPath> paths(static_cast<size_t>(ranks_),
+                                      random_.Percent(10) ? DataPath::kDevice : DataPath::kHost);
     paths_ = random_.Percent(10) ? RandomPaths(ranks_, &random_) : paths;
     for (int64_t count = random_.Between(1, 8); count > 0; --count) step_.push_back(NewOp());
     failures_ = random_.Percent(60) ? 0 : random_.Between(1, 3);
@@ -181,8 +181,8 @@ class LockedWorkload {
     Flush();
   }
 
-  // As in the withdrawal workload: on one rank the step fails at its end at the latest, and the last
-  // call of the others never has all its ranks.
+  // As in the withdrawal workload: on one rank the step fails at its end at the latest, and the
+  // last call of the others never has all its ranks.
   void AddFailures() {
     const Rank first = random_.Pick(all_);
     for (Rank rank : all_) {
@@ -233,7 +233,7 @@ class LockedWorkload {
   int64_t failures_ = 0;
   ProcessSetId set_ = kGlobalProcessSet;  // that was added, or none
   ProcessSetId last_set_ = kGlobalProcessSet;
-  std::vector<Phase> phases_;          // by rank
+  std::vector<Phase> phases_;           // by rank
   std::vector<AttemptScript> present_;  // the same
   std::vector<std::vector<AttemptScript>> attempts_;
   Workload workload_;

@@ -136,9 +136,9 @@ int Main(int argc, char** argv) {
             << " with a fault, " << total.plans << " plans, " << total.results << " results ("
             << total.aborted << " aborted, " << total.early << " early), " << total.launched
             << " launches, " << total.locks << " locks with " << total.locked << " batches ("
-            << total.recalled << " recalled), " << total.broken_groups << " broken groups, " << total.events
-            << " events, at most " << total.max_frames << " frames under way, " << took.count()
-            << " s\n"
+            << total.recalled << " recalled), " << total.broken_groups << " broken groups, "
+            << total.events << " events, at most " << total.max_frames << " frames under way, "
+            << took.count() << " s\n"
             << "busiest: rank " << total.busiest.rank << " with " << LoadText(total.busiest)
             << "\n";
   return failed == 0 ? 0 : 1;

@@ -73,7 +73,7 @@ Completion CpuBackend::Run(const Collective& collective) {
   try {
     const Result<bool> entered = collective.locked ? AllEnter(collective) : Result<bool>(true);
     completion.recalled = entered.ok() && !*entered;
-    completion.status = !entered.ok()          ? entered.status()
+    completion.status = !entered.ok()         ? entered.status()
                         : completion.recalled ? OkStatus()
                                               : Execute(collective);
   } catch (const std::exception& error) {

@@ -72,7 +72,8 @@ void ControlLoop::OnCompletion(Completion completion) {
   if (launched) {
     completions_->Push(table_->TakeLaunched(sequence, now));
   } else {
-    completions_->Push(ok && !recalled ? table_->TakePlan(sequence, now) : table_->ForgetPlan(sequence));
+    completions_->Push(ok && !recalled ? table_->TakePlan(sequence, now)
+                                       : table_->ForgetPlan(sequence));
   }
   // A success needs the engine at once only on rank 0, which may plan what became complete
   // meanwhile, and on a rank that leaves after its last plan. All others see it at their next step.

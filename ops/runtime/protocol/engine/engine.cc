@@ -100,7 +100,8 @@ TimePoint Engine::Impl::next_deadline() const {
 }
 
 size_t Engine::Impl::in_flight() const {
-  size_t count = held_.size() + delayed_.size() + (negotiator_ == nullptr ? 0 : negotiator_->waiting());
+  size_t count =
+      held_.size() + delayed_.size() + (negotiator_ == nullptr ? 0 : negotiator_->waiting());
   for (const auto& item : running_) count += item.second.calls.size();
   return count;
 }

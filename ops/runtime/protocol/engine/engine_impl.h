@@ -157,11 +157,11 @@ struct Engine::Impl {
     ControlEvent event;
     bool early;  // before the sender's kFrozen
   };
-  std::vector<Kept> kept_;  // rank 0: what ranks have sent during the lock
+  std::vector<Kept> kept_;                      // rank 0: what ranks have sent during the lock
   std::optional<std::string> shutdown_wanted_;  // rank 0: once the lock is over
   TimePoint shutdown_deadline_ = kNever;        // or then
-  std::vector<Departure> goodbyes_;  // rank 0: not passed on yet
-  TimePoint pass_on_at_ = 0;         // not before
+  std::vector<Departure> goodbyes_;             // rank 0: not passed on yet
+  TimePoint pass_on_at_ = 0;                    // not before
 
   std::set<Rank> lost_;          // whose loss ended the generation
   std::set<Rank> departed_;      // other ranks that are known to have left

@@ -13,8 +13,7 @@ bool Engine::Impl::Keep(const ControlEvent& event, FrameType type) {
   if (negotiator_ == nullptr || rank_ != 0) return false;
   if (type == FrameType::kGoodbye) DrainNegotiator();  // what came before it may make a lock
   if (negotiator_ == nullptr || !negotiator_->locked()) return false;
-  if (type != FrameType::kRequests && type != FrameType::kWithdraw &&
-      type != FrameType::kGoodbye) {
+  if (type != FrameType::kRequests && type != FrameType::kWithdraw && type != FrameType::kGoodbye) {
     return false;
   }
   kept_.push_back({event, !negotiator_->frozen(event.peer)});
@@ -36,10 +35,9 @@ void Engine::Impl::ReadKept() {
   std::vector<ControlEvent> events;
   for (Kept& kept : std::exchange(kept_, {})) {
     std::string_view frame = kept.event.frame;
-    const bool dropped = kept.early && negotiator_ != nullptr &&
-                         !negotiator_->declined(kept.event.peer) &&
-                         TakeNonce(nonce_, &frame).ok() &&
-                         static_cast<FrameType>(frame[0]) == FrameType::kRequests;
+    const bool dropped =
+        kept.early && negotiator_ != nullptr && !negotiator_->declined(kept.event.peer) &&
+        TakeNonce(nonce_, &frame).ok() && static_cast<FrameType>(frame[0]) == FrameType::kRequests;
     if (!dropped) events.push_back(std::move(kept.event));
   }
   for (const ControlEvent& event : events) OnControl(event);

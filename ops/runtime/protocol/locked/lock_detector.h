@@ -51,11 +51,11 @@ class LockDetector {
   std::vector<LockedBatch> Lock(size_t segments);
   void Clear();
 
-  std::vector<LockedBatch> present_;  // plans of the segment that is not complete
-  size_t present_ids_ = 0;            // of these
-  bool odd_ = false;                  // it holds another plan, or is too long
-  std::deque<Segment> segments_;      // the last ones
-  uint64_t seen_ = 0;                 // how many there were in all
+  std::vector<LockedBatch> present_;           // plans of the segment that is not complete
+  size_t present_ids_ = 0;                     // of these
+  bool odd_ = false;                           // it holds another plan, or is too long
+  std::deque<Segment> segments_;               // the last ones
+  uint64_t seen_ = 0;                          // how many there were in all
   std::map<LockedBatch, uint64_t> last_seen_;  // by ids: the number of the last such segment
   size_t period_ = 0;                          // 0: unknown
   uint64_t matched_ = 0;                // so many of the last segments equal that one period before

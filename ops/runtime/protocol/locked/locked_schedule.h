@@ -13,9 +13,9 @@
 namespace tfring {
 
 // One rank's view of a lock: which of its calls wait, and which batch it may enter. Batches are
-// entered in order, round after round, each as soon as this rank's calls of all its ids wait. A call
-// counts for the next batch that has its id: a name has at most one call that waits. Pure; part of
-// the Participant.
+// entered in order, round after round, each as soon as this rank's calls of all its ids wait. A
+// call counts for the next batch that has its id: a name has at most one call that waits. Pure;
+// part of the Participant.
 class LockedSchedule {
  public:
   LockedSchedule(uint64_t id, std::vector<LockedBatch> batches);

@@ -58,7 +58,8 @@ Status Participant::CheckLock(const LockMessage& lock) const {
 
 // Whether all that this rank has sent is calls of the lock, which wait.
 bool Participant::FitsLock(const LockMessage& lock) const {
-  if (declines_locks_ || !outgoing_.empty() || lock.attempt != AttemptOf(kGlobalProcessSet) || sent_ids_.size() != waiting_.size()) {
+  if (declines_locks_ || !outgoing_.empty() || lock.attempt != AttemptOf(kGlobalProcessSet) ||
+      sent_ids_.size() != waiting_.size()) {
     return false;
   }
   std::set<uint32_t> ids;

@@ -54,7 +54,7 @@ class Sequencer {
     // By sequence; several with one number where the members get different values.
     std::vector<Addressed> plans;
     std::map<Rank, std::vector<uint32_t>> resend;  // cache ids that each rank has to send in full
-    std::optional<LockMessage> lock;  // behind the plans, to all ranks
+    std::optional<LockMessage> lock;               // behind the plans, to all ranks
   };
 
   Sequencer(const Config& config, ProcessSets process_sets);

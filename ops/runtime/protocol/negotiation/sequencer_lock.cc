@@ -53,8 +53,7 @@ bool Sequencer::Quiet() const {
   return true;
 }
 
-Status Sequencer::OnUnlock(const LockMessage& unlock, const LockCoordinator& ranks,
-                           TimePoint now) {
+Status Sequencer::OnUnlock(const LockMessage& unlock, const LockCoordinator& ranks, TimePoint now) {
   const LockMessage lock = std::move(*std::exchange(lock_, std::nullopt));
   last_sequence_ = lock.id + unlock.high;
   detector_.OnUnlock(unlock.entered);
