@@ -26,16 +26,16 @@ add_lock_sabotage(lock_forgets_recalled_calls negotiation/sequencer_lock.cc
   [[s/number < ranks\.entered\(rank\)/number < unlock.entered/]] "deadlock" --seeds=100)
 # Requests that were under way when the lock was made count although their calls were entered.
 add_lock_sabotage(lock_reads_early_requests engine/engine_lock.cc
-  [[s/kept\.early/false/]] "FAILED" --seeds=3000)
+  [[s/kept\.early/false/]] "FAILED" --seeds=150)
 # A rank takes a lock of another attempt.
 add_lock_sabotage(lock_of_another_attempt negotiation/participant_lock.cc
-  [[s/lock\.attempt != AttemptOf\(kGlobalProcessSet\)/false/]] "FAILED" --seeds=3000)
+  [[s/lock\.attempt != AttemptOf\(kGlobalProcessSet\)/false/]] "FAILED" --ranks=2 --seeds=2500)
 # A rank does not say that it does not enter a batch.
 add_lock_sabotage(lock_without_voids negotiation/participant_lock.cc
   [[s/number < unlock\.high/number < entered/]] "deadlock" --seeds=100)
 # A call that was recalled ends while the backend has its memory.
 add_lock_sabotage(lock_frees_memory engine/engine.cc
-  [[s/busy_\.count\(id\) > 0/false/]] "ended while its memory is used" --seeds=1000)
+  [[s/busy_\.count\(id\) > 0/false/]] "ended while its memory is used" --seeds=400)
 # Nothing ends a lock in which ranks wait.
 add_lock_sabotage(lock_without_timer locked/locked_schedule.cc
   [[s/waits = lock != nullptr/waits = false/]] "deadlock" --seeds=300)
