@@ -110,6 +110,9 @@ void Checker::OnRun(Rank rank, const PlanRun& run) {
     Fail(who + "runs after plan " + std::to_string(self.last_sequence));
   }
   self.last_sequence = run.plan.sequence;
+  if (run.entry == PlanEntry::kPlanned && seen.locked) {
+    Fail(who + "is a batch of a lock elsewhere");
+  }
   const std::string content = Content(run);
   if (seen.content.empty()) seen.content = content;
   if (seen.content != content) {
@@ -119,7 +122,43 @@ void Checker::OnRun(Rank rank, const PlanRun& run) {
   if (!std::binary_search(run.members.begin(), run.members.end(), rank)) {
     Fail(who + "is no member");
   }
-  CheckCalls(rank, run);
+  if (run.entry != PlanEntry::kPlanned) CheckBatch(who, rank, run);
+  if (run.entry != PlanEntry::kVoid) CheckCalls(rank, run);
+}
+
+void Checker::CheckBatch(const std::string& who, Rank rank, const PlanRun& run) {
+  SeenPlan& seen = plans_[run.plan.sequence];
+  ++locked_;
+  if (seen.runs > 1 && !seen.locked) Fail(who + "is a batch of a lock here only");
+  seen.locked = true;
+  if (run.entry == PlanEntry::kEntered) seen.entered[rank] = run.calls;
+  if (run.entry != PlanEntry::kVoid) return;
+  seen.voids.push_back(rank);
+  if (!run.calls.empty()) Fail(who + "is void, but has calls");
+  if (seen.ended) Fail(who + "is void, but has ended elsewhere");
+}
+
+void Checker::OnPlanEnd(Rank rank, const Completion& completion) {
+  if (!completion.status.ok() || completion.stage != CompletionStage::kEnded) return;
+  SeenPlan& seen = plans_[completion.sequence];
+  const std::string who =
+      "rank " + std::to_string(rank) + ", plan " + std::to_string(completion.sequence) + ": ";
+  (completion.recalled ? seen.recalled : seen.ended) = true;
+  recalled_ += completion.recalled;
+  if (seen.ended && !seen.voids.empty()) {
+    Fail(who + "has ended, but not all ranks have entered it");
+  }
+  if (seen.ended && seen.recalled) Fail(who + "was recalled on some ranks only");
+  const auto entered = seen.entered.find(rank);
+  if (entered == seen.entered.end()) return;
+  for (CallId id : entered->second) {
+    const std::vector<Rank>& participants = call(rank, id).participants;
+    if (completion.recalled || participants.empty() || participants.size() == seen.members)
+      continue;
+    Fail(who + "'" + call(rank, id).request.name + "' ran on all ranks, not on " +
+         RanksString(participants));
+  }
+  seen.entered.erase(entered);
 }
 
 void Checker::CheckCalls(Rank rank, const PlanRun& run) {
@@ -197,7 +236,9 @@ std::string Checker::WrongRows(Rank rank, const PlanRun& run) {
 std::string Checker::WrongItem(Rank rank, const PlanRun& run, const PlanItem& item,
                                const Call& call) {
   const Request& request = call.request;
-  if (!call.participants.empty() && run.members != call.participants) {
+  // A rank enters a batch of a lock before it knows whether the others do: see OnPlanEnd.
+  const bool decided = run.entry == PlanEntry::kPlanned;
+  if (decided && !call.participants.empty() && run.members != call.participants) {
     return "is run by the ranks " + RanksString(run.members) + ", not by " +
            RanksString(call.participants);
   }

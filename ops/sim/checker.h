@@ -31,6 +31,8 @@ class Checker {
 
   void OnSubmit(Rank rank, CallId id, const Call& call);
   void OnRun(Rank rank, const PlanRun& run);
+  // The plan has ended on this rank.
+  void OnPlanEnd(Rank rank, const Completion& completion);
   void OnResult(Rank rank, CallId id, const Status& status);
   // The step of this rank failed, on this rank.
   void OnFailure(Rank rank, ProcessSetId set, uint64_t attempt) {
@@ -51,6 +53,8 @@ class Checker {
   int64_t plans() const { return static_cast<int64_t>(plans_.size()); }
   int64_t results() const { return results_; }
   int64_t aborted() const { return aborted_; }
+  int64_t locked() const { return locked_; }      // batches of locks, counted on each rank
+  int64_t recalled() const { return recalled_; }  // of these
 
  private:
   struct SeenCall {
@@ -68,8 +72,13 @@ class Checker {
     uint64_t attempt = 0;
     size_t runs = 0;
     size_t members = 0;
-    std::set<std::string> for_host;             // items that a member asked to run there
-    std::map<Rank, std::vector<int64_t>> told;  // alltoall: the values that each member got
+    bool locked = false;                          // a batch of a lock
+    std::map<Rank, std::vector<CallId>> entered;  // by whom, with which calls; until it ends there
+    std::vector<Rank> voids;                      // that did not enter it
+    bool ended = false;                           // on some rank, with its results
+    bool recalled = false;                        // the same, without
+    std::set<std::string> for_host;               // items that a member asked to run there
+    std::map<Rank, std::vector<int64_t>> told;    // alltoall: the values that each member got
   };
 
   std::string WrongResult(Rank rank, const Call& call, const Status& status) const;
@@ -77,6 +86,7 @@ class Checker {
   bool NamesADisagreement(const Call& call, const std::string& text) const;
   bool NamesADepartedRank(const std::string& text) const;
   void CheckCalls(Rank rank, const PlanRun& run);
+  void CheckBatch(const std::string& who, Rank rank, const PlanRun& run);
   void CheckPath(const std::string& who, const PlanRun& run, const Request& request,
                  SeenPlan* seen);
   std::string WrongRows(Rank rank, const PlanRun& run);
@@ -91,6 +101,8 @@ class Checker {
   // In which attempts runs made calls that end with an error.
   std::set<std::pair<ProcessSetId, uint64_t>> disagreements_;
   int64_t results_ = 0;
+  int64_t locked_ = 0;
+  int64_t recalled_ = 0;
   int64_t aborted_ = 0;
   std::vector<std::string> failures_;
 };

@@ -80,9 +80,9 @@ void Cluster::PlanFault() {
   checker_.Allow(allowed);
   // Half the deaths happen in the middle of a step, when some of its frames have been sent.
   if (options_.fault == Fault::kDeath && random_.Percent(50)) {
-    fault_step_ = random_.Below(60);
+    fault_step_ = random_.Below(workload_.fault_within / kMillisecond);
   } else {
-    clock_.At(random_.Below(60 * kMillisecond), [this] { InjectFault(); });
+    clock_.At(random_.Below(workload_.fault_within), [this] { InjectFault(); });
   }
 }
 
@@ -129,6 +129,8 @@ SimReport Cluster::Run() {
   report.plans = checker_.plans();
   report.results = checker_.results();
   report.aborted = checker_.aborted();
+  report.locked = checker_.locked();
+  report.recalled = checker_.recalled();
   report.events = clock_.events_run();
   report.max_frames = network_.max_in_flight();
   report.busiest = network_.busiest();
@@ -189,11 +191,13 @@ void Cluster::Step(Rank rank) {
     node.broken = node.broken || !completion.status.ok();
   }
   const bool nothing_follows = NothingFollows(rank, events);
+  const uint64_t lock = node.engine->lock();
   EngineEffects effects = node.engine->Step(clock_.Now(), std::move(events));
   if (nothing_follows && !(effects.frames.empty() && effects.runs.empty())) {
     checker_.Fail("rank " + std::to_string(rank) + " did not wait for a plan to end, but goes on");
   }
   node.awaits_end = effects.awaits_end;
+  CheckFrames(rank, lock != 0 && lock == node.engine->lock(), effects);
   if (rank == faulty_rank_ && node.steps == fault_step_ && !node.leaving) {
     effects.frames.resize(
         static_cast<size_t>(random_.Below(static_cast<int64_t>(effects.frames.size()) + 1)));
@@ -204,16 +208,6 @@ void Cluster::Step(Rank rank) {
   Apply(rank, std::move(effects));
 }
 
-// As EngineEffects::awaits_end promises.
-bool Cluster::NothingFollows(Rank rank, const EngineEvents& events) const {
-  const Node& node = nodes_[rank];
-  if (node.awaits_end || node.leaving || clock_.Now() >= node.engine->next_deadline()) return false;
-  const auto ok = [](const Completion& completion) { return completion.status.ok(); };
-  return std::all_of(events.completions.begin(), events.completions.end(), ok) &&
-         events.control.empty() && events.withdrawals.empty() && events.submissions.empty() &&
-         !events.shutdown;
-}
-
 void Cluster::Apply(Rank rank, EngineEffects effects) {
   Node& node = nodes_[rank];
   for (auto& [to, frame] : effects.frames) {
@@ -221,6 +215,7 @@ void Cluster::Apply(Rank rank, EngineEffects effects) {
       sabotaged_ = true;
       network_.LoseNextFrame();
     }
+    SabotageLock(rank, to, &frame);
     network_.Send(rank, to, std::move(frame));
   }
   for (PlanRun& run : effects.runs) RunPlan(rank, std::move(run));
@@ -298,7 +293,16 @@ void Cluster::StartPlan(Rank rank, const PlanRun& run) {
     return PlanStep(rank);
   }
   nodes_[rank].plans[run.plan.sequence] = run.calls;
-  nodes_[rank].unlaunched.insert(run.plan.sequence);
+  if (run.entry == PlanEntry::kPlanned) nodes_[rank].unlaunched.insert(run.plan.sequence);
+  if (run.entry == PlanEntry::kVoid && !sabotaged_) {
+    if (options_.sabotage == Sabotage::kIgnoreVoid) {
+      sabotaged_ = true;
+      data_plane_.IgnoreVoids();
+    } else if (options_.sabotage == Sabotage::kSkipVoid) {
+      sabotaged_ = true;
+      return;
+    }
+  }
   data_plane_.Submit(rank, run, 2048 * static_cast<int64_t>(run.calls.size()));
 }
 
@@ -318,6 +322,7 @@ void Cluster::OnCompletion(Rank rank, Completion completion) {
     ended_at_launch_ = {rank, sequence};
     completion.stage = CompletionStage::kEnded;
   }
+  checker_.OnPlanEnd(rank, completion);
   report_.launched += launched;
   report_.broken_groups += completion.suspects_unknown_peer;
   node.unlaunched.erase(sequence);
@@ -358,7 +363,10 @@ void Cluster::DeliverResult(Rank rank, CallId id, const Status& status) {
     checker_.OnResult(rank, id, status);
   }
   checker_.OnResult(rank, id, status);
-  if (options_.fault == Fault::kDeath && !status.ok() && clock_.Now() > faulted_at_ + kDeathLimit) {
+  const TimePoint made_at = nodes_[rank].made_at[id];
+  nodes_[rank].made_at.erase(id);
+  if (options_.fault == Fault::kDeath && !status.ok() &&
+      clock_.Now() > std::max(faulted_at_, made_at) + kDeathLimit) {
     checker_.Fail("rank " + std::to_string(rank) + " learns too late of the death");
   }
   if (options_.fault == Fault::kGoodbye) {
@@ -374,22 +382,6 @@ void Cluster::DeliverResult(Rank rank, CallId id, const Status& status) {
   nodes_[rank].callers.erase(caller);
   if (!status.ok()) OnError(rank, user, checker_.call(rank, id), status);
   OnCallEnded(rank, user);
-}
-
-// A call may be cancelled because of the rank that left only if it needs this rank, unless a plan
-// broke in the middle.
-void Cluster::CheckCancelIsNeeded(Rank rank, CallId id, const Status& status) {
-  if (status.code() != StatusCode::kCancelled || nodes_[rank].leaving || faulty_rank_ == 0) return;
-  const ProcessSetId set = checker_.call(rank, id).request.process_set;
-  const bool needed =
-      set == kGlobalProcessSet ||
-      std::any_of(workload_.sets.begin(), workload_.sets.end(), [&](const auto& item) {
-        return item.first == set &&
-               std::binary_search(item.second.begin(), item.second.end(), faulty_rank_);
-      });
-  if (needed || data_plane_.broken() > 0) return;
-  checker_.Fail("rank " + std::to_string(rank) + ", call " + std::to_string(id) +
-                " was cancelled, but does not need rank " + std::to_string(faulty_rank_));
 }
 
 }  // namespace tfring::sim

@@ -32,6 +32,11 @@ enum class Sabotage {
   kDropResult,    // one result gets lost
   kRepeatResult,  // one result comes twice
   kLoseFrame,     // the network loses a frame
+  kIgnoreVoid,    // batches of a lock run although not all ranks have entered them
+  kEnterLate,     // a rank tells one batch less than it has entered
+  kAlterLock,     // one rank gets a lock with two batches in the other order
+  kShiftUnlock,   // one rank learns of a wrong end of a lock
+  kSkipVoid,      // one rank does not say that it does not enter a batch
   kEndAtLaunch,   // one plan counts as ended when a device has its work
 };
 
@@ -49,6 +54,9 @@ struct SimReport {
   int64_t plans = 0;
   int64_t results = 0;
   int64_t aborted = 0;        // of these
+  int64_t locked = 0;         // batches of locks, counted on each rank
+  int64_t recalled = 0;       // of these
+  int64_t locks = 0;          // that rank 0 has made
   int64_t launched = 0;       // plans on devices, counted on each rank
   int64_t early = 0;          // results that came with them
   int64_t broken_groups = 0;  // plans that broke on a device, counted on each rank
@@ -83,6 +91,7 @@ class Cluster {
     std::unique_ptr<Engine> engine;
     std::vector<User> users;
     std::map<CallId, size_t> callers;               // users, of calls without a result
+    std::map<CallId, TimePoint> made_at;            // of these calls
     std::map<uint64_t, std::vector<CallId>> plans;  // whose memory the data plane uses
     std::set<uint64_t> unlaunched;                  // of these
     std::set<CallId> done_early;                    // their memory is used, and they have a result
@@ -117,7 +126,8 @@ class Cluster {
   // True if users shut down when a call is cancelled. Where there are joins they must: without the
   // join that was cancelled, the rest of their script does not fit that of the others.
   bool UsersLeaveOnCancel() const {
-    return (options_.workload == "random" || options_.workload == "withdrawals") &&
+    return (options_.workload == "random" || options_.workload == "withdrawals" ||
+            options_.workload == "locked") &&
            options_.fault == Fault::kGoodbye;
   }
 
@@ -135,7 +145,10 @@ class Cluster {
   void ReleaseCall(Rank rank, CallId id, const Status& status);
   void DeliverResult(Rank rank, CallId id, const Status& status);
   void CheckNode(Rank rank);
+  // cluster_checks.cc
   bool NothingFollows(Rank rank, const EngineEvents& events) const;
+  void CheckFrames(Rank rank, bool locked, const EngineEffects& effects);
+  void SabotageLock(Rank rank, Rank to, std::string* frame);
   void CheckCancelIsNeeded(Rank rank, CallId id, const Status& status);
   void InjectFault();
 

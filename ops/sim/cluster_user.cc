@@ -39,7 +39,7 @@ void Cluster::StartPhase(Rank rank, size_t user) {
   self.awaited = phase.size();
   TimePoint when = clock_.Now();
   for (const Call& call : phase) {
-    when += random_.Below(200 * kMicrosecond);
+    when += random_.Below(200 * kMicrosecond) + call.pause;
     clock_.At(when, [this, rank, user, &call] { SubmitCall(rank, user, call); });
   }
 }
@@ -60,7 +60,8 @@ void Cluster::FailStep(Rank rank, size_t user, size_t attempt) {
   self.failed = true;
   const ProcessSetId set = workload_.users[rank][user].process_set;
   checker_.OnFailure(rank, set, self.began);
-  ++node.attempts[set];
+  // It may have been over here, if the results of its calls are still to come.
+  if (node.attempts[set] == self.began) ++node.attempts[set];
   node.pending.withdrawals.push_back({set, self.began, InvalidArgument("it found a NaN")});
   PlanStep(rank);
 }
@@ -78,9 +79,11 @@ void Cluster::SubmitCall(Rank rank, size_t user, const Call& call) {
   const CallId id = next_id_++;
   checker_.OnSubmit(rank, id, call);
   node.callers[id] = user;
+  node.made_at[id] = clock_.Now();
   Request request = call.request;
   const Status admitted = AdmitRequest(sets, rank, &request);
   if (!admitted.ok()) return DeliverResult(rank, id, admitted);
+  node.pending.unlock = node.pending.unlock || call.unlock;
   node.pending.submissions.emplace_back(id, std::move(request), self.began);
   PlanStep(rank);
 }
@@ -170,6 +173,16 @@ const char* SabotageName(Sabotage sabotage) {
       return "repeat-result";
     case Sabotage::kLoseFrame:
       return "lose-frame";
+    case Sabotage::kIgnoreVoid:
+      return "ignore-void";
+    case Sabotage::kEnterLate:
+      return "enter-late";
+    case Sabotage::kAlterLock:
+      return "alter-lock";
+    case Sabotage::kShiftUnlock:
+      return "shift-unlock";
+    case Sabotage::kSkipVoid:
+      return "skip-void";
     case Sabotage::kEndAtLaunch:
       return "end-at-launch";
   }

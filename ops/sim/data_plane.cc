@@ -17,6 +17,7 @@ void DataPlane::Submit(Rank rank, const PlanRun& run, int64_t bytes) {
   RunningPlan& plan = plans_[run.plan.sequence];
   plan.members = run.members;
   plan.path = run.plan.path;
+  plan.recalled = plan.recalled || (run.entry == PlanEntry::kVoid && !ignores_voids_);
   plan.cost = std::max(plan.cost, prices_.Price(run.plan, run.members.size(), bytes));
   std::deque<uint64_t>& queue = QueueOf(rank, plan.path);
   queue.push_back(run.plan.sequence);
@@ -78,13 +79,15 @@ void DataPlane::End(Rank rank, uint64_t sequence) {
   RunningPlan& plan = plans_[sequence];
   if (plan.failed) return;
   const DataPath path = plan.path;
+  Completion completion{sequence, OkStatus(), kNoRank};
+  completion.recalled = plan.recalled;
   plan.ended.insert(rank);
   QueueOf(rank, path).pop_front();
   if (plan.ended.size() == plan.members.size()) plans_.erase(sequence);
   if (path == DataPath::kDevice && random_.Percent(50)) {
-    CompleteLater(rank, Completion{sequence, OkStatus(), kNoRank});
+    CompleteLater(rank, completion);
   } else {
-    sink_(rank, Completion{sequence, OkStatus(), kNoRank});
+    sink_(rank, completion);
   }
   Begin(rank, path);
 }

@@ -22,7 +22,9 @@ namespace tfring::sim {
 // long as the CPU backend's schedules would (see PlanPrices) and a random time more. Plans on
 // devices are launched first, and mostly report that; they begin when they are launched and those
 // before them on the device have ended, of which the host learns later, in any order. A device that
-// waits for a rank that is gone does not know which one that is. Lives for one run; one thread.
+// waits for a rank that is gone does not know which one that is. A batch of a
+// lock that a member does not enter is recalled on all, when all have said whether they enter it.
+// Lives for one run; one thread.
 class DataPlane {
  public:
   using Sink = std::function<void(Rank rank, Completion completion)>;
@@ -39,6 +41,9 @@ class DataPlane {
 
   // The rank does nothing any more, and no other rank notices.
   void Freeze(Rank rank) { nodes_[rank].stuck.fill(true); }
+
+  // Plans with void members run all the same: for Sabotage::kIgnoreVoid.
+  void IgnoreVoids() { ignores_voids_ = true; }
 
   // How many streams broke in the middle of a plan.
   int64_t broken() const { return broken_; }
@@ -60,7 +65,8 @@ class DataPlane {
     Duration cost = 0;
     std::set<Rank> begun;
     std::set<Rank> ended;
-    bool failed = false;  // a member is gone: members that have not ended it never will
+    bool recalled = false;  // a member does not enter it
+    bool failed = false;    // a member is gone: members that have not ended it never will
   };
 
   void LaunchLater(Rank rank);
@@ -85,6 +91,7 @@ class DataPlane {
   PlanPrices prices_;
   std::vector<Node> nodes_;
   std::map<uint64_t, RunningPlan> plans_;  // by sequence
+  bool ignores_voids_ = false;
   int64_t broken_ = 0;
 };
 

@@ -19,10 +19,12 @@ struct Arguments {
 
 constexpr char kUsage[] =
     "usage: tfring_sim [--ranks=3] [--seed=1] [--seeds=1] [--verbose]\n"
-    "                  [--workload=global|triangle|subsets|mismatch|random|withdrawals]\n"
+    "                  [--workload=global|triangle|subsets|mismatch|random|withdrawals|\n"
+    "                              locked]\n"
     "                  [--fault=none|death|hang|goodbye]\n"
     "                  "
     "[--sabotage=none|swap-plans|alter-plan|drop-result|repeat-result|lose-frame|\n"
+    "                              ignore-void|enter-late|alter-lock|shift-unlock|skip-void|\n"
     "                              end-at-launch]\n"
     "                  [--no-order-check]\n"
     "Runs the engines of all ranks in one process on a virtual clock and a random network, and\n"
@@ -109,6 +111,9 @@ int Main(int argc, char** argv) {
     total.results += report.results;
     total.aborted += report.aborted;
     total.launched += report.launched;
+    total.locks += report.locks;
+    total.locked += report.locked;
+    total.recalled += report.recalled;
     total.early += report.early;
     total.broken_groups += report.broken_groups;
     total.events += report.events;
@@ -130,9 +135,10 @@ int Main(int argc, char** argv) {
   std::cout << arguments.seeds << " seeds, " << failed << " failed, " << faulted
             << " with a fault, " << total.plans << " plans, " << total.results << " results ("
             << total.aborted << " aborted, " << total.early << " early), " << total.launched
-            << " launches, " << total.broken_groups << " broken groups, " << total.events
-            << " events, at most " << total.max_frames << " frames under way, " << took.count()
-            << " s\n"
+            << " launches, " << total.locks << " locks with " << total.locked << " batches ("
+            << total.recalled << " recalled), " << total.broken_groups << " broken groups, "
+            << total.events << " events, at most " << total.max_frames << " frames under way, "
+            << took.count() << " s\n"
             << "busiest: rank " << total.busiest.rank << " with " << LoadText(total.busiest)
             << "\n";
   return failed == 0 ? 0 : 1;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ops/sim/locked_workload.h"
 #include "ops/sim/random_workload.h"
 #include "ops/sim/withdrawal_workload.h"
 
@@ -190,6 +191,7 @@ Config RandomConfig(Random* random) {
   config.disable_group_fusion = random->Percent(30);
   if (!random->Percent(20)) config.heartbeat_interval = 0;
   if (!random->Percent(20)) config.stall_warning = 0;
+  config.lock_schedule = Random(*random).Percent(50);  // without a draw: runs stay what they were
   return config;
 }
 
@@ -224,11 +226,12 @@ std::vector<Rank> SomeRanks(int ranks, Random* random) {
 
 Result<Workload> MakeWorkload(const std::string& name, int ranks, Random random) {
   if (name == "withdrawals" && ranks >= 1) return MakeWithdrawalWorkload(ranks, random);
+  if (name == "locked" && ranks >= 1) return MakeLockedWorkload(ranks, random);
   if (name == "random" && ranks >= 1) return MakeRandomWorkload(ranks, random);
   if (name != "global" && name != "triangle" && name != "subsets" && name != "mismatch") {
     return InvalidArgument(
         "workload '" + name +
-        "' is unknown: use global, triangle, subsets, mismatch, random or withdrawals");
+        "' is unknown: use global, triangle, subsets, mismatch, random, withdrawals or locked");
   }
   if (ranks < 1 || (name == "triangle" && ranks != 3)) {
     return InvalidArgument("workload '" + name + "' is not for " + std::to_string(ranks) +

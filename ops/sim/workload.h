@@ -24,6 +24,8 @@ struct Call {
   ProcessSetId new_set = -1;       // adding a process set: the id that it must get, if known
   uint64_t attempt = 0;            // of its process set; all calls of a plan are of one
   bool may_be_aborted = false;     // the step fails on some rank
+  Duration pause = 0;              // that the user makes before it
+  bool unlock = false;             // something wants to see requests at that moment
   bool early = false;              // has its result as soon as its plan is launched
 };
 
@@ -55,6 +57,7 @@ struct Workload {
   std::vector<std::vector<UserScript>> users;  // by rank
   Config config;
   size_t largest_phase = 0;
+  Duration fault_within = 60 * kMillisecond;  // from the begin of the run, a fault happens
 };
 
 // Used by several workloads. The paths are by rank: all the same, or any.
@@ -69,7 +72,7 @@ std::vector<Rank> SomeRanks(int ranks, Random* random);  // at least one; ascend
 // global: one process set; triangle: {0,1}, {1,2}, {0,2} of three ranks; subsets: random
 // overlapping sets; mismatch: like subsets, and some calls disagree in one property; random: every
 // kind of collective, see random_workload.h; withdrawals: steps that fail, see
-// withdrawal_workload.h.
+// withdrawal_workload.h; locked: steps that repeat and then do not, see locked_workload.h.
 // InvalidArgument for another name or a size that does not suit it.
 Result<Workload> MakeWorkload(const std::string& name, int ranks, Random random);
 

@@ -72,7 +72,11 @@ Status CpuBackend::OnQuiet(ProgressWatch::Verdict verdict, Duration quiet) {
 Completion CpuBackend::Run(const Collective& collective) {
   Completion completion;
   try {
-    completion.status = Execute(collective);
+    const Result<bool> entered = collective.locked ? AllEnter(collective) : Result<bool>(true);
+    completion.recalled = entered.ok() && !*entered;
+    completion.status = !entered.ok()         ? entered.status()
+                        : completion.recalled ? OkStatus()
+                                              : Execute(collective);
   } catch (const std::exception& error) {
     completion.status = Internal("rank " + std::to_string(self_) + " has no memory to run " +
                                  CollectiveKindName(collective.kind) + " number " +
@@ -82,6 +86,23 @@ Completion CpuBackend::Run(const Collective& collective) {
   completion.suspect = runner_.suspect();
   completion.bad_values = executor_.TakeBadValues();
   return completion;
+}
+
+// Whether all members enter the batch of a lock: a sum of what each says, as a collective of its
+// own in front of the data.
+Result<bool> CpuBackend::AllEnter(const Collective& collective) {
+  const int32_t own = collective.is_void ? 1 : 0;
+  int32_t voids = 0;
+  Collective proof;
+  proof.sequence = collective.sequence;
+  proof.what = "the entry to " + collective.what;
+  proof.kind = CollectiveKind::kAllreduce;
+  proof.dtype = DataType::kInt32;
+  proof.members = collective.members;
+  proof.self = collective.self;
+  proof.buffers = {{&own, &voids, sizeof(own), sizeof(voids)}};
+  TFRING_RETURN_IF_ERROR(Execute(proof));
+  return voids == 0;
 }
 
 Status CpuBackend::Execute(const Collective& collective) {

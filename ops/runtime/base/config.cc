@@ -53,6 +53,8 @@ constexpr Setting kSettings[] = {
      "never fuse a grouped collective with others"},
     {"MAX_PLANS_IN_FLIGHT", Unit::kCount, &Config::max_plans_in_flight, 1, 1 << 20,
      "fused collectives under way before what becomes ready is held back and fused"},
+    {"LOCK_SCHEDULE", Unit::kFlag, &Config::lock_schedule, 0, 1,
+     "run allreduces that repeat from step to step without asking rank 0"},
     {"MAX_PENDING_BYTES", Unit::kBytes, &Config::max_pending_bytes, 1 << 16, kMaxBytes,
      "memory of rank 0 for calls that wait for other ranks; calls beyond it end with an error"},
     {"STALL_CHECK_TIME_SECONDS", Unit::kSeconds, &Config::stall_warning, 0, kMaxSeconds,

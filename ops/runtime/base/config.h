@@ -27,6 +27,7 @@ struct Config {
   int64_t cache_capacity = 1024;                 // CACHE_CAPACITY; 0 disables the response cache
   bool disable_group_fusion = false;             // DISABLE_GROUP_FUSION
   int64_t max_plans_in_flight = 2;               // MAX_PLANS_IN_FLIGHT, then batch while busy
+  bool lock_schedule = false;                    // LOCK_SCHEDULE: repeat without control messages
   Duration stall_warning = 10 * kSecond;         // STALL_CHECK_TIME_SECONDS; 0 disables the check
   Duration stall_shutdown = 600 * kSecond;       // STALL_SHUTDOWN_TIME_SECONDS; 0 is never
   int64_t max_pending_bytes = 4LL << 30;         // MAX_PENDING_BYTES: of requests at rank 0

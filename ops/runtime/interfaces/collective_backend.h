@@ -73,6 +73,10 @@ struct Collective {
   std::vector<std::vector<int64_t>> block_bytes;
   // Alltoall: what this rank sends to member m of buffer t.
   std::vector<std::vector<int64_t>> send_bytes;
+  // A batch of a lock: before anything else the members tell each other whether they enter it. A
+  // member that does not has no buffers; if there is one, the collective is recalled on all.
+  bool locked = false;
+  bool is_void = false;            // this rank does not enter it
   PlanMarks* marks = nullptr;      // not null: where a backend of the host notes how far it is
   HopSink* hops = nullptr;         // the same for messages between ranks
   TrafficSink* traffic = nullptr;  // and for their bytes
@@ -98,6 +102,8 @@ struct Completion {
   // The failure shows that a peer may be gone, but not which one.
   bool suspects_unknown_peer = false;
   CompletionStage stage = CompletionStage::kEnded;
+  // A batch of a lock that not all members have entered: nothing was read or written.
+  bool recalled = false;
   // By buffer, where the backend looked for them; in the first completion of the collective, while
   // all of its calls still wait.
   std::vector<BadValues> bad_values = {};

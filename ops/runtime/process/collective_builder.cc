@@ -126,6 +126,9 @@ Result<Collective> BuildCollective(const PlanRun& run, Rank self,
   out.postscale = plan.postscale;
   out.members = run.members;
   out.self = PositionOf(run, self);
+  out.locked = run.entry != PlanEntry::kPlanned;
+  out.is_void = run.entry == PlanEntry::kVoid;
+  if (out.is_void) return out;
   if (Traits(plan.kind).has_root()) out.root = PositionOf(run, plan.root);
   TFRING_CHECK(calls.size() == plan.items.size()) << "plan " << plan.sequence;
   for (size_t i = 0; i < calls.size(); ++i) {

@@ -164,6 +164,52 @@ TEST(AnEndAtTheLaunchIsDetected) {
   EXPECT_TRUE(sabotaged > 15);
 }
 
+TEST(LocksReallyBeginAndAreReallyRecalled) {
+  SimOptions options;
+  options.ranks = 3;
+  options.workload = "locked";
+  SimReport total;
+  for (options.seed = 1; options.seed <= 100; ++options.seed) {
+    const SimReport report = Cluster(options).Run();
+    EXPECT_TRUE(report.failures.empty());
+    total.locks += report.locks;
+    total.locked += report.locked;
+    total.recalled += report.recalled;
+  }
+  EXPECT_TRUE(total.locks > 40 && total.locked > 800 && total.recalled > 100);
+}
+
+// Some seeds never have a lock, or none that ends at the wrong moment; and a mistake may come too
+// late to do harm.
+void ExpectLockShowsAs(Sabotage sabotage, const std::string& what) {
+  int sabotaged = 0;
+  int found = 0;
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    SimOptions options = Sabotaged(sabotage, seed);
+    options.workload = "locked";
+    const SimReport report = Cluster(options).Run();
+    sabotaged += report.sabotaged;
+    found += AnyContains(report.failures, what);
+    EXPECT_TRUE(report.failures.empty() || report.sabotaged);
+  }
+  EXPECT_TRUE(sabotaged > 20);
+  EXPECT_TRUE(10 * found >= 8 * sabotaged);
+}
+
+TEST(ABatchThatRunsWithoutARankIsDetected) {
+  ExpectLockShowsAs(Sabotage::kIgnoreVoid, "has ended, but not all ranks have entered it");
+}
+
+TEST(AMissingVoidIsDetected) { ExpectLockShowsAs(Sabotage::kSkipVoid, "deadlock"); }
+
+TEST(ALockThatDiffersIsDetected) {
+  ExpectLockShowsAs(Sabotage::kAlterLock, "differs from what another member runs");
+}
+
+TEST(ABatchThatIsEnteredLateIsDetected) { ExpectLockShowsAs(Sabotage::kEnterLate, ""); }
+
+TEST(AWrongEndOfALockIsDetected) { ExpectLockShowsAs(Sabotage::kShiftUnlock, ""); }
+
 // A plan of one call on each of two ranks, which asked for these paths.
 std::vector<std::string> FailuresOf(DataPath plan, DataPath first, DataPath second,
                                     DataPath other_plan) {

@@ -22,24 +22,29 @@ constexpr char kEnded[] = " ended with an exception: ";
 
 bool IsNegotiation(FrameType type) {
   return type == FrameType::kRequests || type == FrameType::kPlans || type == FrameType::kResend ||
-         type == FrameType::kWithdraw;
+         type == FrameType::kWithdraw || (type >= FrameType::kLock && type <= FrameType::kUnlock);
 }
 
 }  // namespace
 
 void Engine::Impl::OnControl(const ControlEvent& event) {
   if (!peers_.InRange(event.peer) || event.peer == rank_) return;
-  if (event.kind == ControlEvent::Kind::kPeerLost) return OnPeerLost(event.peer, event.reason);
+  if (event.kind == ControlEvent::Kind::kPeerLost) {
+    if (HasKeptGoodbye(event.peer)) return kept_.push_back({event, false});
+    return OnPeerLost(event.peer, event.reason);
+  }
   if (!peers_.IsControlPeer(event.peer)) return;
   peers_.Received(event.peer, now_);
   if (event.kind == ControlEvent::Kind::kAlive) return;
   std::string_view frame = event.frame;
   const Status ours = TakeNonce(nonce_, &frame);
   if (!ours.ok()) return EndOnPeerLoss(event.peer, ours.message());
+  if (Keep(event, PeekType(frame))) return;
   if (!IsNegotiation(PeekType(frame))) return OnControlFrame(event.peer, frame);
   // Requests of a rank that has left are of no use: it cancels those calls itself. Rank 0 plans on.
   if (negotiator_ == nullptr || (rank_ == 0 && peers_.departed(event.peer))) return;
   negotiator_->OnFrame(event.peer, frame, now_);
+  ReadKept();
 }
 
 void Engine::Impl::OnControlFrame(Rank from, std::string_view bytes) {
@@ -111,7 +116,7 @@ void Engine::Impl::OnFault(Rank from, const Frame& frame) {
     if (peers_.departed(suspect) || suspect == rank_) return;
     return peers_.Suspect(suspect, {frame.status.message(), now_ + kSequencerGrace, false});
   }
-  if (peers_.departed(suspect) || (suspect == rank_ && leaving_)) {
+  if (peers_.departed(suspect) || HasKeptGoodbye(suspect) || (suspect == rank_ && leaving_)) {
     return EndGeneration(LeftStatus(suspect, ""), suspect);
   }
   peers_.Suspect(
@@ -156,6 +161,7 @@ void Engine::Impl::OnSuspicion(Rank suspect, const Peers::Suspicion& suspicion) 
 void Engine::Impl::OnShutdown(const std::string& error) {
   if (leaving_) return;
   leaving_ = true;
+  if (negotiator_ != nullptr) negotiator_->StopLock(true, now_);
   DrainNegotiator();
   const Departure own{rank_, Shortened(error, kMaxDepartureError)};
   const Rank first = peers_.first_departed();  // which others may have to name: see LeftStatus
@@ -276,6 +282,8 @@ void Engine::Impl::Refuse(const Status& why) {
 void Engine::Impl::Close(const Status& why) {
   Refuse(why);
   if (negotiator_ == nullptr) return;
+  TakeRecalled();
+  EndParked(why);
   AddResults(negotiator_->TakeCalls(), why);
   negotiator_.reset();
 }

@@ -22,6 +22,10 @@ TimePoint Engine::next_deadline() const { return impl_->next_deadline(); }
 
 size_t Engine::in_flight() const { return impl_->in_flight(); }
 
+uint64_t Engine::lock() const {
+  return impl_->negotiator_ == nullptr ? 0 : impl_->negotiator_->own_lock();
+}
+
 const ProcessSets& Engine::process_sets() const { return impl_->sets_; }
 
 int64_t Engine::cache_hits() const {
@@ -56,9 +60,11 @@ EngineEffects Engine::Impl::Step(TimePoint now, EngineEvents events) {
   for (const ControlEvent& event : events.control) OnControl(event);
   DrainNegotiator();
   for (const Withdrawal& withdrawal : events.withdrawals) OnWithdrawal(withdrawal);
-  if (events.shutdown) OnShutdown(events.error);
+  if (events.unlock && negotiator_ != nullptr) negotiator_->StopLock(false, now_);
+  if (events.shutdown) WantShutdown(events.error);
   for (Submission& submission : events.submissions) OnSubmission(std::move(submission));
   OnTime();
+  ShutDownUnlessLocked();
   DrainNegotiator();
   UpdateHealth();
   effects_.stays = Stays();
@@ -85,6 +91,7 @@ TimePoint Engine::Impl::next_deadline() const {
   if (!ended_.ok()) return kNever;
   TimePoint deadline = peers_.suspicion_deadline();
   if (!goodbyes_.empty()) deadline = std::min(deadline, pass_on_at_);
+  if (shutdown_wanted_) deadline = std::min(deadline, shutdown_deadline_);
   if (!running_.empty()) deadline = std::min(deadline, drain_deadline_);
   if (negotiator_ != nullptr) {
     deadline = std::min({deadline, negotiator_->next_deadline(), peers_.heartbeat_deadline()});
@@ -94,7 +101,8 @@ TimePoint Engine::Impl::next_deadline() const {
 }
 
 size_t Engine::Impl::in_flight() const {
-  size_t count = held_.size() + (negotiator_ == nullptr ? 0 : negotiator_->waiting());
+  size_t count =
+      held_.size() + delayed_.size() + (negotiator_ == nullptr ? 0 : negotiator_->waiting());
   for (const auto& item : running_) count += item.second.calls.size();
   return count;
 }
@@ -103,21 +111,28 @@ void Engine::Impl::OnCompletion(const Completion& completion) {
   if (completion.stage == CompletionStage::kLaunched) return OnLaunched(completion.sequence);
   const auto it = running_.find(completion.sequence);
   TFRING_CHECK(it != running_.end()) << "plan " << completion.sequence << " ended without running";
+  if (completion.recalled || it->second.is_void) return OnRecalled(completion);
   const Running plan = std::move(it->second);
   running_.erase(it);
   // A backend says Unimplemented where no member can run the plan. All of them find that out by
   // themselves before they move data, so the connections are intact.
-  const bool impossible = completion.status.code() == StatusCode::kUnimplemented && !plan.launched;
+  const bool in_lock = negotiator_ != nullptr && negotiator_->HasEntered(completion.sequence);
+  const bool impossible =
+      completion.status.code() == StatusCode::kUnimplemented && !plan.launched && !in_lock;
   if (completion.status.ok() || impossible) {
     AddResults(plan.calls, impossible ? Unimplemented("cannot run " + plan.what + ": " +
                                                       completion.status.message())
                                       : OkStatus());
     if (negotiator_ != nullptr && !plan.launched) {
-      negotiator_->OnPlanDone(completion.sequence, now_);
+      negotiator_->OnPlanDone(completion.sequence, now_, impossible);
     }
     return;
   }
-  Hold(plan.calls);
+  if (in_lock) {
+    Park(completion.sequence, plan);
+  } else {
+    Hold(plan.calls);
+  }
   if (aborted_) return;  // this failure follows from an earlier one
   if (peers_.InRange(completion.suspect)) return OnBrokenConnection(completion, plan.what);
   if (completion.suspects_unknown_peer) return OnBrokenGroup(completion.status, plan.what);
@@ -136,7 +151,7 @@ void Engine::Impl::OnLaunched(uint64_t sequence) {
 
 void Engine::Impl::OnSubmission(Submission call) {
   if (!closed_.ok()) return AddResults({call.id}, closed_);
-  if (leaving_) return AddResults({call.id}, LeftStatus(rank_, ""));
+  if (leaving_ || shutdown_wanted_) return AddResults({call.id}, LeftStatus(rank_, ""));
   negotiator_->Submit(call.id, std::move(call.request), now_, call.attempt);
 }
 
@@ -160,7 +175,7 @@ void Engine::Impl::OnTime() {
                   "no heartbeat for " + std::to_string(config_.heartbeat_timeout / kSecond) + " s");
     return;
   }
-  if (now_ >= negotiator_->next_deadline()) negotiator_->OnTime(now_);
+  if (now_ >= negotiator_->next_deadline()) negotiator_->OnTime(now_, progress_);
   OnHeartbeats();
 }
 
@@ -217,6 +232,7 @@ void Engine::Impl::DrainNegotiator() {
   for (std::string& warning : output.warnings) effects_.warnings.push_back(std::move(warning));
   for (AttemptEnd& end : output.left) effects_.left.push_back(std::move(end));
   for (auto& [id, error] : output.refused) AddResults({id}, error);
+  TakeRecalled();
   for (PlanRun& run : output.runs) Run(std::move(run));
   if (!output.fatal.ok()) EndOnError(output.fatal);
 }
@@ -230,14 +246,22 @@ void Engine::Impl::Run(PlanRun run) {
   }
   // An aborted backend may have stopped in the middle of a transfer: nothing can follow on its
   // connections.
-  if (aborted_) return Hold(run.calls);
-  running_[run.plan.sequence] = {
-      run.calls, FirstAndMore(run.plan.items.front().name, run.plan.items.size()), false};
+  const bool in_lock = negotiator_ != nullptr && negotiator_->HasEntered(run.plan.sequence);
+  if (aborted_ && !in_lock) return Hold(run.calls);
+  Running running;
+  running.calls = run.calls;
+  running.what = FirstAndMore(run.plan.items.front().name, run.plan.items.size());
+  running.is_void = run.entry == PlanEntry::kVoid;
+  if (aborted_) return Park(run.plan.sequence, std::move(running));
+  running_[run.plan.sequence] = std::move(running);
   effects_.runs.push_back(std::move(run));
 }
 
 void Engine::Impl::AddResults(const std::vector<CallId>& calls, const Status& status) {
-  for (CallId id : calls) effects_.results.emplace_back(id, status);
+  for (CallId id : calls) {
+    auto& results = busy_.count(id) > 0 ? delayed_ : effects_.results;
+    results.emplace_back(id, status);
+  }
 }
 
 // The calls end when it is known why the generation ends.

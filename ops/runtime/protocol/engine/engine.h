@@ -58,6 +58,7 @@ struct EngineEvents {
   std::vector<Submission> submissions;
   bool shutdown = false;  // from now on this rank leaves; set once
   std::string error;      // with `shutdown`: the exception that ends the process; "" for none
+  bool unlock = false;    // something wants to see requests: ends a lock that there is
   int64_t progress = 0;   // of the backend: differs from the last if data has moved since
 };
 
@@ -106,6 +107,9 @@ class Engine {
 
   // Calls that were submitted and have no result yet.
   size_t in_flight() const;
+
+  // The number of the lock whose batches this rank enters by itself; 0: none.
+  uint64_t lock() const;
 
   // As of the last Step.
   const ProcessSets& process_sets() const;

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ops/runtime/base/text.h"
@@ -58,6 +60,14 @@ inline constexpr Duration kSequencerStays = 30 * kSecond;
 struct Engine::Impl {
   explicit Impl(EngineOptions options);
 
+  struct Running {
+    std::vector<CallId> calls;
+    std::string what;       // "'x' and 3 more"
+    bool launched = false;  // a device has all of its work: the sequencer does not count it
+    bool is_void = false;   // of a lock: it has to come back recalled
+    bool parked = false;    // it was recalled or failed; until the lock ends its calls are in both
+  };
+
   EngineEffects Step(TimePoint now, EngineEvents events);
   TimePoint next_deadline() const;
   size_t in_flight() const;
@@ -95,6 +105,19 @@ struct Engine::Impl {
   void OnBrokenConnection(const Completion& completion, const std::string& what);
   // The same, but it is not known which peer is gone, if one is.
   void OnBrokenGroup(const Status& failure, const std::string& what);
+  // engine_lock.cc: while there is a lock.
+  bool Keep(const ControlEvent& event, FrameType type);
+  bool HasKeptGoodbye(Rank peer) const;
+  void ReadKept();
+  void OnRecalled(const Completion& completion);
+  void TakeRecalled();
+  void Recall(uint64_t sequence);
+  void ReleaseBusy(uint64_t sequence);
+  void Park(uint64_t sequence, Running plan);
+  void HoldParked();
+  void EndParked(const Status& why);
+  void WantShutdown(const std::string& error);
+  void ShutDownUnlessLocked();
   // The reasons for which a generation ends here. Each is reported to rank 0, which tells all
   // others.
   void EndOnPeerLoss(Rank peer, const std::string& reason);
@@ -116,12 +139,6 @@ struct Engine::Impl {
   // "rank 2 (host h) ended with an exception: ValueError: bad"; "" if there was none.
   std::string ErrorText(Rank peer) const;
 
-  struct Running {
-    std::vector<CallId> calls;
-    std::string what;       // "'x' and 3 more"
-    bool launched = false;  // a device has all of its work: the sequencer does not count it
-  };
-
   const Rank rank_;
   const int size_;
   const Config config_;
@@ -131,9 +148,20 @@ struct Engine::Impl {
   std::unique_ptr<Negotiator> negotiator_;  // null once closed_; has the calls that wait
   std::map<uint64_t, Running> running_;     // plans that the backend has, by sequence
   std::vector<CallId> held_;                // their plan broke; they end with the generation
+  // Calls that wait again, while the backend still has their memory in a plan that is recalled: by
+  // call, the plan. Their results are delayed until it comes back.
+  std::map<CallId, uint64_t> busy_;
+  std::vector<std::pair<CallId, Status>> delayed_;
   Peers peers_;
-  std::vector<Departure> goodbyes_;  // rank 0: not passed on yet
-  TimePoint pass_on_at_ = 0;         // not before
+  struct Kept {
+    ControlEvent event;
+    bool early;  // before the sender's kFrozen
+  };
+  std::vector<Kept> kept_;                      // rank 0: what ranks have sent during the lock
+  std::optional<std::string> shutdown_wanted_;  // rank 0: once the lock is over
+  TimePoint shutdown_deadline_ = kNever;        // or then
+  std::vector<Departure> goodbyes_;             // rank 0: not passed on yet
+  TimePoint pass_on_at_ = 0;                    // not before
 
   std::set<Rank> lost_;          // whose loss ended the generation
   std::set<Rank> departed_;      // other ranks that are known to have left

@@ -327,6 +327,11 @@ std::string EncodeFrame(const Frame& frame) {
       out.Signed(frame.process_set);
       WriteStatus(frame.status, &out);
       break;
+    case FrameType::kLock:
+    case FrameType::kStop:
+    case FrameType::kFrozen:
+    case FrameType::kUnlock:
+      WriteLockMessage(frame.type, frame.lock, &out);
   }
   return out.Take();
 }
@@ -358,6 +363,12 @@ Result<Frame> DecodeFrame(std::string_view bytes) {
     case FrameType::kWithdraw:
       frame.process_set = in.Signed32();
       frame.status = ReadStatus(&in);
+      break;
+    case FrameType::kLock:
+    case FrameType::kStop:
+    case FrameType::kFrozen:
+    case FrameType::kUnlock:
+      frame.lock = ReadLockMessage(frame.type, &in);
       break;
     default:
       in.Fail();

@@ -8,6 +8,7 @@
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
+#include "ops/runtime/protocol/message/lock.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
 
@@ -23,8 +24,12 @@ enum class FrameType : uint8_t {
   kGoodbye = 6,    // ranks shut down: from a rank itself, from the sequencer any
   kFault = 7,      // rank to sequencer: my data connection to `rank` broke
   kWithdraw = 8,   // rank to sequencer: from here on I am in the next attempt of the process set
+  kLock = 9,       // sequencer to all: from here on this repeats without requests and plans
+  kStop = 10,      // sequencer to all: enter no more batches of the lock
+  kFrozen = 11,    // rank to sequencer: I enter no more batches; requests follow again
+  kUnlock = 12,    // sequencer to all: the lock is over; which batches run and which do not
 };
-inline constexpr uint8_t kMaxFrameType = 8;
+inline constexpr uint8_t kMaxFrameType = 12;
 
 // A rank that shuts down.
 struct Departure {
@@ -42,6 +47,7 @@ struct Frame {
   Rank rank = kNoRank;                           // kAbort: the lost rank; kFault: the suspect
   std::vector<Departure> departures;             // kGoodbye
   ProcessSetId process_set = kGlobalProcessSet;  // kWithdraw
+  LockMessage lock;                              // kLock, kStop, kFrozen, kUnlock
   Status status;  // kAbort, kFault; kWithdraw: why my step failed, ok if the attempt was over
 };
 

@@ -36,6 +36,11 @@ const std::string& Attempts::Reason(const OfSet& of_set, uint64_t attempt) {
   return of_set.reasons.lower_bound(attempt)->second;
 }
 
+uint64_t Attempts::Over(ProcessSetId set) const {
+  const auto of_set = sets_.find(set);
+  return of_set == sets_.end() ? 0 : of_set->second.over;
+}
+
 const std::string* Attempts::WhyOver(ProcessSetId set, Rank rank) const {
   const auto of_set = sets_.find(set);
   if (of_set == sets_.end()) return nullptr;

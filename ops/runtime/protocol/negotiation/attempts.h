@@ -44,6 +44,9 @@ class Attempts {
   // `rank` leaves its attempt, which is over.
   void Leave(ProcessSetId set, Rank rank);
 
+  // How many attempts of the set are over.
+  uint64_t Over(ProcessSetId set) const;
+
   // Why the attempt of `rank` is over; null while it is not.
   const std::string* WhyOver(ProcessSetId set, Rank rank) const;
 

@@ -18,6 +18,7 @@ namespace tfring {
 class Joins {
  public:
   bool Has(ProcessSetId set, Rank rank) const;
+  bool empty() const { return joined_.empty(); }
 
   // `rank` joins. FailedPrecondition if others have joined this set under another name: neither
   // join could ever be complete.

@@ -60,7 +60,9 @@ std::vector<std::string> EncodePlans(const std::vector<Sequencer::Addressed>& pl
 
 Negotiator::Negotiator(Rank rank, int size, const Config& config, ProcessSets* process_sets)
     : rank_(rank), size_(size), participant_(rank, process_sets) {
-  if (rank == kSequencerRank) sequencer_ = std::make_unique<Sequencer>(config, *process_sets);
+  if (rank != kSequencerRank) return;
+  sequencer_ = std::make_unique<Sequencer>(config, *process_sets);
+  coordinator_ = std::make_unique<LockCoordinator>(size);
 }
 
 Negotiator::~Negotiator() = default;
@@ -94,6 +96,11 @@ void Negotiator::Withdraw(ProcessSetId set, uint64_t attempt, const std::string&
 
 void Negotiator::PassOwnRequests() {
   for (Participant::Outgoing& batch : participant_.TakeOutgoing()) {
+    if (auto frozen = std::exchange(batch.frozen, {})) OnFrozen(kSequencerRank, *frozen);
+    own_kept_.push_back(std::move(batch));
+  }
+  if (locked()) return;
+  for (Participant::Outgoing& batch : std::exchange(own_kept_, {})) {
     for (const auto& [set, cause] : batch.withdrawals) {
       FailPeer(kSequencerRank, sequencer_->OnWithdrawal(kSequencerRank, set, cause));
     }
@@ -110,8 +117,9 @@ void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
   }
   Result<Frame> decoded = DecodeFrame(frame);
   if (!decoded.ok()) return FailPeer(from, decoded.status());
-  const bool for_sequencer =
-      decoded->type == FrameType::kRequests || decoded->type == FrameType::kWithdraw;
+  const bool for_sequencer = decoded->type == FrameType::kRequests ||
+                             decoded->type == FrameType::kWithdraw ||
+                             decoded->type == FrameType::kFrozen;
   if (for_sequencer ? sequencer_ == nullptr : from != kSequencerRank) {
     return FailPeer(from,
                     Internal("a frame of type " + std::to_string(static_cast<int>(decoded->type)) +
@@ -129,6 +137,11 @@ void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
       return;
     case FrameType::kResend:
       return FailPeer(from, participant_.OnResend(decoded->cache_ids));
+    case FrameType::kLock:
+    case FrameType::kStop:
+    case FrameType::kFrozen:
+    case FrameType::kUnlock:
+      return OnLockFrame(from, decoded->type, decoded->lock);
     default:
       FailPeer(from, Internal("a frame of type " + std::to_string(static_cast<int>(decoded->type)) +
                               " is not part of the negotiation"));
@@ -141,12 +154,14 @@ void Negotiator::ReceivePlan(Rank from, Plan plan) {
   run.plan = std::move(plan);
   const Status status = participant_.OnPlan(&run);
   if (!status.ok()) return FailPeer(from, status);
+  TakeEntered();
   out_.runs.push_back(std::move(run));
 }
 
-void Negotiator::OnPlanDone(uint64_t sequence, TimePoint now) {
+void Negotiator::OnPlanDone(uint64_t sequence, TimePoint now, bool failed) {
   now_ = now;
-  if (sequencer_) sequencer_->OnPlanDone(sequence);
+  participant_.OnPlanEnded(sequence);
+  if (sequencer_) sequencer_->OnPlanDone(sequence, failed);
 }
 
 void Negotiator::OnDeparted(Rank rank, const std::string& error, TimePoint now) {
@@ -161,12 +176,15 @@ std::vector<CallId> Negotiator::Leave(const std::string& error, TimePoint now) {
 }
 
 void Negotiator::PutOff(Duration pause) {
+  lock_timer_.PutOff(pause);
   if (sequencer_) sequencer_->PutOff(pause);
 }
 
-void Negotiator::OnTime(TimePoint now) {
+void Negotiator::OnTime(TimePoint now, int64_t progress) {
   now_ = now;
-  if (!sequencer_ || dead_) return;
+  lock_timer_.Update(participant_.lock(), now);
+  if (lock_timer_.Expired(now, progress)) StopLock(false, now);
+  if (!sequencer_ || dead_ || now < sequencer_->next_deadline()) return;
   const Status status = sequencer_->OnTime(now, &out_.warnings);
   if (!status.ok()) Fail(status);
 }
@@ -180,11 +198,19 @@ Negotiator::Output Negotiator::Drain() {
     }
   }
   out_.left = participant_.TakeLeft();
+  TakeEntered();
+  lock_timer_.Update(participant_.lock(), now_);
   return std::exchange(out_, Output());
 }
 
 void Negotiator::SendRequests() {
   for (Participant::Outgoing& batch : participant_.TakeOutgoing()) {
+    if (batch.frozen) {
+      Frame frame;
+      frame.type = FrameType::kFrozen;
+      frame.lock = *batch.frozen;
+      out_.frames.emplace_back(kSequencerRank, EncodeFrame(frame));
+    }
     for (auto& [set, cause] : batch.withdrawals) {
       Frame frame;
       frame.type = FrameType::kWithdraw;
@@ -210,6 +236,7 @@ void Negotiator::SendPlans() {
     PassOwnRequests();
     Sequencer::Outgoing more = sequencer_->Take();
     for (auto& plan : more.plans) outgoing.plans.push_back(std::move(plan));
+    outgoing.lock = std::move(more.lock);
   }
   for (auto& [rank, ids] : outgoing.resend) {
     Frame frame;
@@ -234,14 +261,17 @@ void Negotiator::SendPlans() {
   for (size_t index : chosen[kSequencerRank]) {
     ReceivePlan(kSequencerRank, std::move(outgoing.plans[index].plan));
   }
+  if (outgoing.lock) StartLock(*outgoing.lock);
   PassOwnRequests();  // that rank 0 has left an attempt, which is over already: no plan follows
 }
 
 TimePoint Negotiator::next_deadline() const {
-  return sequencer_ && !dead_ ? sequencer_->next_deadline() : kNever;
+  if (dead_) return kNever;
+  return std::min(lock_timer_.deadline(), sequencer_ ? sequencer_->next_deadline() : kNever);
 }
 
 std::vector<CallId> Negotiator::TakeCalls() {
+  TakeEntered();
   std::vector<CallId> calls = participant_.TakeCalls();
   for (const PlanRun& run : out_.runs) {
     calls.insert(calls.end(), run.calls.begin(), run.calls.end());

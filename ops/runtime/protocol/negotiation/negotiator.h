@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,8 +11,12 @@
 
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/status.h"
+#include "ops/runtime/protocol/locked/lock_coordinator.h"
+#include "ops/runtime/protocol/locked/locked_schedule.h"
+#include "ops/runtime/protocol/message/lock.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
+#include "ops/runtime/protocol/message/wire.h"
 #include "ops/runtime/protocol/negotiation/attempts.h"
 #include "ops/runtime/protocol/negotiation/participant.h"
 #include "ops/runtime/protocol/negotiation/process_sets.h"
@@ -51,12 +56,33 @@ class Negotiator {
   // process set on all ranks, unless it is over.
   void Withdraw(ProcessSetId set, uint64_t attempt, const std::string& why, TimePoint now);
 
-  // A kRequests, kWithdraw, kPlans or kResend frame from `from`.
+  // A frame about requests, plans or locks from `from`.
   void OnFrame(Rank from, std::string_view frame, TimePoint now);
 
   // This rank's backend finished the plan: the sequencer may plan what became complete meanwhile.
   // Does nothing for a plan that moves no data: the sequencer does not count those.
-  void OnPlanDone(uint64_t sequence, TimePoint now);
+  void OnPlanDone(uint64_t sequence, TimePoint now, bool failed = false);
+
+  // Whether the plan is a batch of the present lock that has not ended here.
+  bool HasEntered(uint64_t sequence) const { return participant_.HasEntered(sequence); }
+
+  // Not null: a lock is over. Its plans that not all ranks have entered: their calls wait again.
+  std::optional<std::vector<uint64_t>> TakeRecalled() { return std::exchange(recalled_, {}); }
+
+  // Rank 0 only: there is a lock. What ranks send meanwhile, kFrozen aside, has to be kept until it
+  // is over. Requests that came before the sender's kFrozen are dropped then, unless it declined.
+  bool locked() const { return coordinator_ != nullptr && coordinator_->locked(); }
+  bool frozen(Rank rank) const { return coordinator_->frozen(rank); }
+  bool declined(Rank rank) const { return coordinator_->declined(rank); }
+
+  // The lock whose batches this rank enters; 0: none.
+  uint64_t own_lock() const {
+    const LockedSchedule* const lock = participant_.lock();
+    return lock == nullptr || lock->frozen() ? 0 : lock->id();
+  }
+
+  // Ends a lock that there is; with `for_good` no other follows on this rank.
+  void StopLock(bool for_good, TimePoint now);
 
   // As Sequencer::OnDeparted (rank 0 only).
   void OnDeparted(Rank rank, const std::string& error, TimePoint now);
@@ -68,8 +94,8 @@ class Negotiator {
   // This process did not run for so long: no stall is judged by that time.
   void PutOff(Duration pause);
 
-  // Stall checks that are due.
-  void OnTime(TimePoint now);
+  // Checks that are due; `progress` of the backend differs from the last if data has moved.
+  void OnTime(TimePoint now, int64_t progress = 0);
 
   // Hands over, and forgets, what the calls since the last Drain produced.
   Output Drain();
@@ -95,11 +121,23 @@ class Negotiator {
   void ReceivePlan(Rank from, Plan plan);
   void SendRequests();
   void SendPlans();
+  // negotiator_lock.cc
+  void OnLockFrame(Rank from, FrameType type, const LockMessage& message);
+  void OnFrozen(Rank from, const LockMessage& message);
+  void StartLock(const LockMessage& lock);
+  void Unlock(const LockMessage& unlock);
+  void SendToOthers(FrameType type, const LockMessage& message);
+  Status EndOwnLock(const LockMessage& unlock);
+  void TakeEntered();
 
   const Rank rank_;
   const int size_;
   Participant participant_;
-  std::unique_ptr<Sequencer> sequencer_;  // rank 0 only
+  std::unique_ptr<Sequencer> sequencer_;          // rank 0 only
+  std::unique_ptr<LockCoordinator> coordinator_;  // the same
+  std::vector<Participant::Outgoing> own_kept_;   // rank 0's own, during a lock
+  LockTimer lock_timer_;
+  std::optional<std::vector<uint64_t>> recalled_;
   Output out_;
   TimePoint now_ = 0;  // the latest seen
   bool dead_ = false;  // there was a fatal status: nothing is sent or received any more

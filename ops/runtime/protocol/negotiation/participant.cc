@@ -22,13 +22,20 @@ Status Participant::Submit(CallId id, Request request, uint64_t attempt) {
   TFRING_CHECK(waiting_.Find(set, request.name) == nullptr)
       << Describe(request) << " was submitted twice";
   const uint32_t cache_id = known_.IdFor(request);
+  const bool in_lock = Locked() && cache_id != 0 && lock_->Has(cache_id);
+  if (Locked() && !in_lock) Freeze(false);
   if (cache_id == 0) Batch()->requests.push_back(request);
   const std::string name = request.name;
   WaitingCall* call = waiting_.Put(set, name, {id, std::move(request), attempt, cache_id});
   if (cache_id == 0) return OkStatus();
   ++cache_hits_;
-  Batch()->cache_ids.push_back(cache_id);
   sent_ids_[cache_id] = call;
+  if (in_lock) {
+    lock_->OnCall(cache_id);
+    EnterBatches();
+  } else {
+    Batch()->cache_ids.push_back(cache_id);
+  }
   return OkStatus();
 }
 
@@ -45,6 +52,7 @@ uint64_t Participant::AttemptOf(ProcessSetId set) const {
 void Participant::Withdraw(ProcessSetId set, uint64_t attempt, const std::string& why) {
   // Left already, because of another rank; or the set was removed meanwhile.
   if (attempt < AttemptOf(set) || process_sets_->Find(set) == nullptr) return;
+  StopLock();
   bool waits = false;
   waiting_.ForEach([&](const WaitingCall& call) {
     waits = waits || (call.request.process_set == set && call.attempt == attempt);

@@ -3,12 +3,16 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "ops/runtime/base/status.h"
+#include "ops/runtime/protocol/locked/locked_schedule.h"
+#include "ops/runtime/protocol/message/lock.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/runtime/protocol/negotiation/attempts.h"
@@ -28,14 +32,17 @@ namespace tfring {
 //
 // When a step fails here, or a plan says that one failed elsewhere, this rank leaves the attempt of
 // the process set. The calls that wait then stay until rank 0 has answered each of them, with a
-// plan that was complete already or with an error: so no plan names a call that is gone. Pure; part
-// of the Negotiator.
+// plan that was complete already or with an error: so no plan names a call that is gone.
+//
+// While there is a lock (see LockedSchedule) it sends nothing, and makes the plans itself. Pure;
+// part of the Negotiator.
 class Participant {
  public:
   Participant(Rank rank, ProcessSets* process_sets) : rank_(rank), process_sets_(process_sets) {}
 
   // What is to be sent, in this order.
   struct Outgoing {
+    std::optional<LockMessage> frozen;
     std::vector<std::pair<ProcessSetId, Status>> withdrawals;  // as in a kWithdraw frame
     std::vector<Request> requests;
     std::vector<uint32_t> cache_ids;
@@ -66,6 +73,26 @@ class Participant {
   // Gives up: the calls that wait, ascending.
   std::vector<CallId> TakeCalls();
 
+  // participant_lock.cc. A kLock frame: takes the lock, or declines it. Internal if the lock makes
+  // no sense here.
+  Status OnLock(const LockMessage& lock);
+  // A kStop frame.
+  Status OnStop(const LockMessage& stop);
+  // A kUnlock frame. Adds the batches that this rank has not entered and others have to the runs,
+  // and to `recalled` the plans whose calls wait again, because not all ranks have entered them.
+  Status OnUnlock(const LockMessage& unlock, std::vector<uint64_t>* recalled);
+  // Something wants to see requests: ends a lock that there is.
+  void StopLock();
+  // Takes no lock any more.
+  void DeclineLocks();
+  // Whether the plan is a batch of the present lock that has not ended here.
+  bool HasEntered(uint64_t sequence) const;
+  // The backend has run a plan.
+  void OnPlanEnded(uint64_t sequence);
+  // The batches of the lock that begin now; forgets them.
+  std::vector<PlanRun> TakeEntered() { return std::exchange(entered_runs_, {}); }
+  const LockedSchedule* lock() const { return lock_.get(); }
+
   size_t waiting() const { return waiting_.size(); }
   int64_t cache_hits() const { return cache_hits_; }
 
@@ -89,6 +116,13 @@ class Participant {
   Status CheckItem(const PlanRun& run, const PlanItem& item, const Request& request) const;
   void TakeCall(WaitingCall* call);
   Status ChangeSets(const Plan& plan);
+  // participant_lock.cc
+  bool Locked() const { return lock_ != nullptr && !lock_->frozen(); }
+  Status CheckLock(const LockMessage& lock) const;
+  bool FitsLock(const LockMessage& lock) const;
+  void Freeze(bool declined);
+  void EnterBatches();
+  PlanRun RunOf(uint64_t number, PlanEntry entry) const;
 
   const Rank rank_;
   ProcessSets* const process_sets_;
@@ -99,6 +133,11 @@ class Participant {
   std::map<ProcessSetId, Attempt> attempts_;  // of sets in which one is over
   std::vector<Outgoing> outgoing_;
   std::vector<AttemptEnd> left_;
+  std::unique_ptr<LockedSchedule> lock_;  // from kLock to kUnlock
+  // Calls of batches that were entered and have not ended, by number.
+  std::map<uint64_t, std::vector<WaitingCall>> entered_;
+  std::vector<PlanRun> entered_runs_;
+  bool declines_locks_ = false;
   uint64_t last_sequence_ = 0;
   int64_t cache_hits_ = 0;
 };

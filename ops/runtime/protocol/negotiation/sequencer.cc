@@ -31,7 +31,8 @@ Sequencer::Sequencer(const Config& config, ProcessSets process_sets)
       stalls_(config),
       circle_warning_(std::min(config.stall_warning, kCircleWarning)),
       throttled_(config),
-      unthrottled_(config) {}
+      unthrottled_(config),
+      locks_(config.lock_schedule && sets_.Find(kGlobalProcessSet)->size() > 1) {}
 
 Status Sequencer::OnRequests(Rank from, std::vector<Request> requests,
                              const std::vector<uint32_t>& cache_ids, TimePoint now) {
@@ -309,7 +310,10 @@ void Sequencer::StopStallWatch(PendingTensor* pending) {
   pending->watched = false;
 }
 
-void Sequencer::OnPlanDone(uint64_t sequence) { in_flight_.erase(sequence); }
+void Sequencer::OnPlanDone(uint64_t sequence, bool failed) {
+  in_flight_.erase(sequence);
+  if (failed) detector_.OnOtherPlan();
+}
 
 void Sequencer::OnDeparted(Rank rank, const std::string& error) {
   if (!departed_.emplace(rank, error).second) return;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -11,6 +12,9 @@
 
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/status.h"
+#include "ops/runtime/protocol/locked/lock_coordinator.h"
+#include "ops/runtime/protocol/locked/lock_detector.h"
+#include "ops/runtime/protocol/message/lock.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/runtime/protocol/negotiation/attempts.h"
@@ -50,6 +54,7 @@ class Sequencer {
     // By sequence; several with one number where the members get different values.
     std::vector<Addressed> plans;
     std::map<Rank, std::vector<uint32_t>> resend;  // cache ids that each rank has to send in full
+    std::optional<LockMessage> lock;               // behind the plans, to all ranks
   };
 
   Sequencer(const Config& config, ProcessSets process_sets);
@@ -65,7 +70,7 @@ class Sequencer {
 
   // Rank 0's backend has finished the plan. Not needed for plans that move no data: they do not
   // count as unfinished.
-  void OnPlanDone(uint64_t sequence);
+  void OnPlanDone(uint64_t sequence, bool failed = false);
 
   // `rank` has shut down: whatever waits for it, now or later, ends with Cancelled. `error` names
   // the rank and the exception with which its process ends; it is empty if there was none.
@@ -78,11 +83,15 @@ class Sequencer {
   Status OnTime(TimePoint now, std::vector<std::string>* warnings);
 
   // Hands over, and forgets, what the calls since the last Take produced; makes the plans that may
-  // be sent now.
+  // be sent now. None while there is a lock.
   Outgoing Take();
 
   // Complete tensors wait for a plan of rank 0 to end. To be asked after Take.
   bool holds_back() const { return !throttled_.empty(); }
+
+  // The lock that Take has made is over; `unlock` as in a kUnlock frame. What ranks have requested
+  // or withdrawn since then was not passed on yet.
+  Status OnUnlock(const LockMessage& unlock, const LockCoordinator& ranks, TimePoint now);
 
   TimePoint next_deadline() const;
 
@@ -116,6 +125,10 @@ class Sequencer {
   void EndWithAttempt(PendingTensor* pending, Status error);
   void EndAttempt(ProcessSetId set, const std::vector<Rank>& knowing, const std::string& why);
   bool RejectIfOver(Rank from, const Request& request, uint64_t made_at);
+  // sequencer_lock.cc
+  void NotePlan(const Plan& plan);
+  std::optional<LockMessage> MakeLock();
+  bool Quiet() const;
   // sequencer_stalls.cc
   struct OldestWait {  // of one rank: its oldest request that waits for other ranks
     uint64_t order = 0;
@@ -155,6 +168,9 @@ class Sequencer {
   std::set<uint64_t> in_flight_;                           // plans that rank 0 is running
   std::map<Rank, std::string> departed_;                   // with the exceptions that ended them
   std::vector<Rank> departed_in_order_;
+  const bool locks_;  // whether it may lock at all
+  LockDetector detector_;
+  std::optional<LockMessage> lock_;  // while there is one
   uint64_t last_sequence_ = 0;
 };
 

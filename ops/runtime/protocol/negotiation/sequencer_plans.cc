@@ -12,11 +12,13 @@ namespace tfring {
 
 Sequencer::Outgoing Sequencer::Take() {
   Outgoing out;
+  if (lock_) return out;
   out.resend = std::exchange(resend_, {});
   // Again while there are errors: a plan that removes a process set ends the calls that wait in it.
   do {
     for (Addressed& error : std::exchange(errors_, {})) {
       error.plan.sequence = ++last_sequence_;
+      NotePlan(error.plan);
       out.plans.push_back(std::move(error));
     }
     while (MakePlan(&unthrottled_, &out)) {
@@ -24,6 +26,7 @@ Sequencer::Outgoing Sequencer::Take() {
     while (in_flight_.size() < max_in_flight_ && MakePlan(&throttled_, &out)) {
     }
   } while (!errors_.empty());
+  out.lock = MakeLock();
   return out;
 }
 
@@ -55,6 +58,7 @@ bool Sequencer::MakePlan(FusionPlanner* planner, Outgoing* out) {
     }
     const bool runs_here = next.recipients.front() == 0 && Traits(plan.kind).uses_backend;
     if (runs_here) in_flight_.insert(plan.sequence);
+    NotePlan(plan);
     AddressPlan(std::move(next), &out->plans);
     return true;
   }

@@ -92,6 +92,24 @@ std::vector<Frame> AllFrames() {
   frame.process_set = 7;
   frame.status = Aborted("the step of rank 1 failed");
   frames.push_back(frame);
+  frame = Frame();
+  frame.type = FrameType::kLock;
+  frame.lock.id = UINT64_MAX;
+  frame.lock.attempt = 3;
+  frame.lock.batches = {{1, UINT32_MAX}, {300}};
+  frames.push_back(frame);
+  frame.lock = LockMessage();
+  frame.type = FrameType::kStop;
+  frame.lock.id = 70000;
+  frames.push_back(frame);
+  frame.type = FrameType::kFrozen;
+  frame.lock.declined = true;
+  frames.push_back(frame);
+  frame.lock = LockMessage();
+  frame.type = FrameType::kUnlock;
+  frame.lock.entered = 5;
+  frame.lock.high = UINT64_MAX;
+  frames.push_back(frame);
   return frames;
 }
 
@@ -110,6 +128,23 @@ bool SamePlan(const Plan& a, const Plan& b) {
          a.absent == b.absent && a.path == b.path && a.ends_attempt == b.ends_attempt;
 }
 
+TEST(ALockThatMakesNoSenseIsRefused) {
+  Frame frame;
+  frame.type = FrameType::kLock;
+  EXPECT_TRUE(!DecodeFrame(EncodeFrame(frame)).ok());
+  frame.lock.batches = {{1}, {}};
+  EXPECT_TRUE(!DecodeFrame(EncodeFrame(frame)).ok());
+  frame.lock.batches = {{1}, {2}};
+  EXPECT_TRUE(DecodeFrame(EncodeFrame(frame)).ok());
+  frame.type = FrameType::kFrozen;
+  frame.lock.entered = 1;
+  EXPECT_TRUE(DecodeFrame(EncodeFrame(frame)).ok());
+  frame.lock.declined = true;
+  EXPECT_TRUE(!DecodeFrame(EncodeFrame(frame)).ok());
+  frame.type = FrameType::kUnlock;
+  EXPECT_TRUE(!DecodeFrame(EncodeFrame(frame)).ok());
+}
+
 TEST(EveryFrameTypeComesBack) {
   EXPECT_EQ(AllFrames().size(), size_t{kMaxFrameType});
   for (const Frame& frame : AllFrames()) {
@@ -119,6 +154,7 @@ TEST(EveryFrameTypeComesBack) {
     EXPECT_TRUE(back->requests == frame.requests);
     EXPECT_TRUE(back->cache_ids == frame.cache_ids);
     EXPECT_EQ(back->rank, frame.rank);
+    EXPECT_TRUE(back->lock == frame.lock);
     ASSERT_EQ(back->departures.size(), frame.departures.size());
     for (size_t i = 0; i < frame.departures.size(); ++i) {
       EXPECT_EQ(back->departures[i].rank, frame.departures[i].rank);

@@ -1,0 +1,40 @@
+#include "ops/runtime/protocol/locked/lock_coordinator.h"
+
+#include <algorithm>
+#include <string>
+
+namespace tfring {
+
+void LockCoordinator::Start(uint64_t id) {
+  id_ = id;
+  locked_ = true;
+  count_ = 0;
+  for (auto& frozen : frozen_) frozen.reset();
+}
+
+Status LockCoordinator::OnFrozen(Rank rank, const LockMessage& message) {
+  if (!locked_ || message.id != id_ || frozen(rank)) {
+    return Internal("it has frozen in lock " + std::to_string(message.id) +
+                    (locked_ ? ", but the lock is " + std::to_string(id_) +
+                                   (frozen(rank) ? ", in which it had frozen before" : "")
+                             : ", but there is no lock"));
+  }
+  frozen_[static_cast<size_t>(rank)] = message;
+  ++count_;
+  return OkStatus();
+}
+
+std::optional<LockMessage> LockCoordinator::TakeUnlock() {
+  if (!locked_ || count_ < frozen_.size()) return std::nullopt;
+  locked_ = false;
+  LockMessage unlock;
+  unlock.id = id_;
+  unlock.entered = UINT64_MAX;
+  for (const auto& frozen : frozen_) {
+    unlock.entered = std::min(unlock.entered, frozen->entered);
+    unlock.high = std::max(unlock.high, frozen->entered);
+  }
+  return unlock;
+}
+
+}  // namespace tfring

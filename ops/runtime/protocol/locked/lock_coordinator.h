@@ -1,0 +1,45 @@
+#ifndef TFRING_OPS_RUNTIME_PROTOCOL_LOCKED_LOCK_COORDINATOR_H_
+#define TFRING_OPS_RUNTIME_PROTOCOL_LOCKED_LOCK_COORDINATOR_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/protocol/message/lock.h"
+
+namespace tfring {
+
+// How a lock ends, on rank 0: collects how many batches each rank has entered, and decides which of
+// them run. Pure; part of the Negotiator.
+class LockCoordinator {
+ public:
+  explicit LockCoordinator(int size) : frozen_(static_cast<size_t>(size)) {}
+
+  void Start(uint64_t id);
+
+  // There is a lock: from Start until all ranks have frozen.
+  bool locked() const { return locked_; }
+  bool frozen(Rank rank) const { return frozen_[static_cast<size_t>(rank)].has_value(); }
+  bool any_frozen() const { return count_ > 0; }
+
+  // Internal if no correct rank sends this.
+  Status OnFrozen(Rank rank, const LockMessage& message);
+
+  // All ranks have frozen: which batches run. Ends the lock. Until the next Start `entered` and
+  // `declined` can be asked for.
+  std::optional<LockMessage> TakeUnlock();
+  uint64_t entered(Rank rank) const { return frozen_[static_cast<size_t>(rank)]->entered; }
+  bool declined(Rank rank) const { return frozen_[static_cast<size_t>(rank)]->declined; }
+
+ private:
+  uint64_t id_ = 0;
+  bool locked_ = false;
+  std::vector<std::optional<LockMessage>> frozen_;  // by rank
+  size_t count_ = 0;                                // how many have
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROTOCOL_LOCKED_LOCK_COORDINATOR_H_

@@ -1,0 +1,69 @@
+#ifndef TFRING_OPS_RUNTIME_PROTOCOL_LOCKED_LOCK_DETECTOR_H_
+#define TFRING_OPS_RUNTIME_PROTOCOL_LOCKED_LOCK_DETECTOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "ops/runtime/protocol/message/lock.h"
+
+namespace tfring {
+
+// Finds out, on rank 0, that plans repeat. What is planned between two moments at which nothing
+// waits is a segment. Two segments are equal if they hold the same cache ids, however they were
+// fused. What it says is a guess: a lock that does not fit is slow, not wrong. Constant work per
+// plan, limited memory. Pure; part of the Sequencer.
+class LockDetector {
+ public:
+  // So many rounds in a row have to be equal.
+  static constexpr uint64_t kRounds = 3;
+
+  // A plan that a lock may hold.
+  void OnPlan(LockedBatch ids);
+  // Any other plan.
+  void OnOtherPlan() { odd_ = true; }
+
+  // Whether there was a plan since the last OnQuiet.
+  bool fresh() const { return odd_ || !present_.empty(); }
+
+  // Nothing waits. The batches of one round if it is time to lock them, else none.
+  std::vector<LockedBatch> OnQuiet();
+
+  // The lock is over, after so many batches that all ranks have entered.
+  void OnUnlock(uint64_t entered);
+
+  // How many equal rounds the next lock needs, unless it is the one that was there before.
+  uint64_t needed() const { return needed_; }
+
+ private:
+  static constexpr size_t kMaxSegments = 1024;  // of one round
+  static constexpr size_t kMaxIds = 1 << 16;    // the same
+  static constexpr uint64_t kMaxNeeded = 1024;
+
+  struct Segment {
+    LockedBatch ids;  // ascending
+    std::vector<LockedBatch> batches;
+  };
+  void Add(Segment segment);
+  bool IsLastLock(size_t segments) const;
+  std::vector<LockedBatch> Lock(size_t segments);
+  void Clear();
+
+  std::vector<LockedBatch> present_;           // plans of the segment that is not complete
+  size_t present_ids_ = 0;                     // of these
+  bool odd_ = false;                           // it holds another plan, or is too long
+  std::deque<Segment> segments_;               // the last ones
+  uint64_t seen_ = 0;                          // how many there were in all
+  std::map<LockedBatch, uint64_t> last_seen_;  // by ids: the number of the last such segment
+  size_t period_ = 0;                          // 0: unknown
+  uint64_t matched_ = 0;                // so many of the last segments equal that one period before
+  std::vector<LockedBatch> last_lock_;  // ids of its segments, sorted
+  size_t locked_batches_ = 0;
+  uint64_t needed_ = kRounds;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROTOCOL_LOCKED_LOCK_DETECTOR_H_

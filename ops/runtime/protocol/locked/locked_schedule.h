@@ -1,0 +1,90 @@
+#ifndef TFRING_OPS_RUNTIME_PROTOCOL_LOCKED_LOCKED_SCHEDULE_H_
+#define TFRING_OPS_RUNTIME_PROTOCOL_LOCKED_LOCKED_SCHEDULE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/protocol/message/lock.h"
+
+namespace tfring {
+
+// One rank's view of a lock: which of its calls wait, and which batch it may enter. Batches are
+// entered in order, round after round, each as soon as this rank's calls of all its ids wait. A
+// call counts for the next batch that has its id: a name has at most one call that waits. Pure;
+// part of the Participant.
+class LockedSchedule {
+ public:
+  LockedSchedule(uint64_t id, std::vector<LockedBatch> batches);
+
+  uint64_t id() const { return id_; }
+  bool Has(uint32_t cache_id) const { return calls_.count(cache_id) > 0; }
+
+  // The call of this id, which the lock has, waits from now on.
+  void OnCall(uint32_t cache_id);
+
+  // Enters the next batch if its calls are there, and returns its number.
+  std::optional<uint64_t> Enter();
+
+  // A batch that was entered has ended.
+  void OnEnded() { --running_, ++activity_; }
+
+  // No batch is entered any more.
+  void Freeze() { frozen_ = true; }
+  bool frozen() const { return frozen_; }
+
+  uint64_t entered() const { return entered_; }
+  const LockedBatch& batch(uint64_t number) const { return batches_[number % batches_.size()]; }
+  size_t batches() const { return batches_.size(); }  // of a round
+  uint64_t SequenceOf(uint64_t number) const { return id_ + 1 + number; }
+
+  // Whether something waits: a call, or a batch that was entered, for the other ranks or its data.
+  bool waits() const { return !frozen_ && (waiting_ > 0 || running_ > 0); }
+  // Changes with every batch that is entered or ends, and when something begins to wait.
+  uint64_t activity() const { return activity_; }
+
+ private:
+  void CountMissing();
+
+  const uint64_t id_;
+  const std::vector<LockedBatch> batches_;
+  struct OfId {
+    bool waits = false;
+    uint64_t due = UINT64_MAX;  // entered_ if the next batch has it
+  };
+  std::unordered_map<uint32_t, OfId> calls_;  // by cache id
+  size_t waiting_ = 0;                        // how many wait
+  uint64_t entered_ = 0;
+  size_t missing_ = 0;  // calls of the next batch that do not wait
+  size_t running_ = 0;
+  uint64_t activity_ = 0;
+  bool frozen_ = false;
+};
+
+// Says when something has waited in a lock for so long that the lock should end: without it rank 0
+// sees who waits for whom.
+class LockTimer {
+ public:
+  static constexpr Duration kPatience = 100 * kMillisecond;
+
+  // After each change; `lock` may be null.
+  void Update(const LockedSchedule* lock, TimePoint now);
+  void PutOff(Duration pause) { since_ += waits_ ? pause : 0; }
+  TimePoint deadline() const { return waits_ ? since_ + kPatience : kNever; }
+  // `progress` differs from the last if data has moved: then the wait begins anew.
+  bool Expired(TimePoint now, int64_t progress);
+
+ private:
+  bool waits_ = false;
+  TimePoint since_ = 0;
+  uint64_t lock_ = 0;
+  uint64_t activity_ = 0;
+  int64_t progress_ = 0;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROTOCOL_LOCKED_LOCKED_SCHEDULE_H_

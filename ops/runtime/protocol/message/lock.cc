@@ -1,0 +1,59 @@
+#include "ops/runtime/protocol/message/lock.h"
+
+#include <utility>
+
+#include "ops/runtime/base/wire_io.h"
+#include "ops/runtime/protocol/message/wire.h"
+
+namespace tfring {
+
+bool operator==(const LockMessage& a, const LockMessage& b) {
+  return a.id == b.id && a.attempt == b.attempt && a.batches == b.batches &&
+         a.entered == b.entered && a.high == b.high && a.declined == b.declined;
+}
+
+void WriteLockMessage(FrameType type, const LockMessage& message, WireWriter* out) {
+  out->Unsigned(message.id);
+  if (type == FrameType::kLock) {
+    out->Unsigned(message.attempt);
+    out->Unsigned(message.batches.size());
+    for (const LockedBatch& batch : message.batches) {
+      out->Unsigned(batch.size());
+      for (uint32_t id : batch) out->Unsigned(id);
+    }
+  } else if (type == FrameType::kFrozen) {
+    out->Unsigned(message.entered);
+    out->Byte(message.declined ? 1 : 0);
+  } else if (type == FrameType::kUnlock) {
+    out->Unsigned(message.entered);
+    out->Unsigned(message.high);
+  }
+}
+
+LockMessage ReadLockMessage(FrameType type, WireReader* in) {
+  LockMessage message;
+  message.id = in->Unsigned();
+  if (type == FrameType::kLock) {
+    message.attempt = in->Unsigned();
+    const size_t batches = in->Count(2);
+    if (batches == 0) in->Fail();
+    for (size_t i = 0; i < batches && in->ok(); ++i) {
+      LockedBatch batch;
+      const size_t ids = in->Count(1);
+      if (ids == 0) in->Fail();
+      for (size_t j = 0; j < ids && in->ok(); ++j) batch.push_back(in->Unsigned32());
+      message.batches.push_back(std::move(batch));
+    }
+  } else if (type == FrameType::kFrozen) {
+    message.entered = in->Unsigned();
+    message.declined = in->Enum(2) != 0;
+    if (message.declined && message.entered > 0) in->Fail();
+  } else if (type == FrameType::kUnlock) {
+    message.entered = in->Unsigned();
+    message.high = in->Unsigned();
+    if (message.high < message.entered) in->Fail();
+  }
+  return message;
+}
+
+}  // namespace tfring

@@ -1,0 +1,17 @@
+#ifndef TFRING_OPS_SIM_LOCKED_WORKLOAD_H_
+#define TFRING_OPS_SIM_LOCKED_WORKLOAD_H_
+
+#include "ops/sim/random.h"
+#include "ops/sim/workload.h"
+
+namespace tfring::sim {
+
+// Steps that repeat, so that rank 0 locks them, and then do not: a tensor is left out or new, a
+// shape changes, the order changes on one rank or on all, one rank waits for a result where the
+// others do not, a rank is slow, a metric or a wrong call comes in between, ranks join, a process
+// set is added, used and removed, a step fails on some ranks.
+Workload MakeLockedWorkload(int ranks, Random random);
+
+}  // namespace tfring::sim
+
+#endif  // TFRING_OPS_SIM_LOCKED_WORKLOAD_H_
