@@ -35,14 +35,16 @@ def commands(arguments: object, size: int) -> dict[str, list[str]]:
         name, _, path = program.partition("=")
         found[name] = [*path.split(), ranks, str(size), rounds]
     if arguments.mpi:  # type: ignore[attr-defined]
-        mpirun = ["mpirun", "--oversubscribe", "-np", ranks, sys.executable]
+        enough = arguments.ranks <= len(os.sched_getaffinity(0))  # type: ignore[attr-defined]
+        binding = ["--bind-to", "core"] if enough else ["--oversubscribe", "--bind-to", "none"]
+        mpirun = ["mpirun", *binding, "-np", ranks, sys.executable]
         found["mpi"] = [*mpirun, str(Path(__file__).with_name("raw_mpi.py")), str(size), rounds]
     return found
 
 
 def times_of(command: list[str]) -> list[tuple[int, int]]:
     """Returns what a process printed: pairs of nanoseconds."""
-    more = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+    more = {"OMPI_MCA_mpi_yield_when_idle": "1"} if "--oversubscribe" in command else {}
     if os.geteuid() == 0:
         more |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     done = subprocess.run(

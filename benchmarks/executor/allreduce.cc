@@ -173,6 +173,7 @@ int RunRank(int self, const Options& options, const std::vector<std::vector<int>
       return 1;
     }
     const Duration copied = Timed(self, options, shared, 0, [&worker] { worker.Copy(); });
+    if (shared->failed) return 1;
     if (self != 0 || round < 0) continue;
     std::printf("%lld %lld\n", static_cast<long long>(reduced), static_cast<long long>(copied));
   }

@@ -1,6 +1,7 @@
 """One rank of a raw MPI allreduce: ``mpirun -np N python raw_mpi.py BYTES ROUNDS``.
 
-Rank 0 prints a line "allreduce_ns copy_ns" for each round, as tfring_executor_benchmark does.
+Rank 0 prints a line "allreduce_ns copy_ns" for each round, as tfring_executor_benchmark does: each
+the time from the last rank's beginning to the last one's end.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ def main() -> None:
     comm = MPI.COMM_WORLD
     sent = np.full(size // 4, comm.rank + 1, np.float32)
     received = np.empty_like(sent)
-    times = np.zeros((rounds + WARMUP, 2), np.int64)
-    for took in times:
+    # By round and by what was called: begin and end, on the clock that the ranks of a host share.
+    stamps = np.zeros((rounds + WARMUP, 2, 2), np.int64)
+    for stamp in stamps:
         for what, call in enumerate(
             (lambda: comm.Allreduce(sent, received), lambda: np.copyto(received, sent))
         ):
             comm.Barrier()
-            begin = time.perf_counter_ns()
+            stamp[what, 0] = time.perf_counter_ns()
             call()
-            took[what] = time.perf_counter_ns() - begin
-    comm.Allreduce(MPI.IN_PLACE, times, op=MPI.MAX)
+            stamp[what, 1] = time.perf_counter_ns()
+    comm.Allreduce(MPI.IN_PLACE, stamps, op=MPI.MAX)
+    times = stamps[:, :, 1] - stamps[:, :, 0]
     if comm.rank == 0:
         for reduced, copied in times[WARMUP:]:
             print(reduced, copied)

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -176,6 +177,13 @@ class _EventMerger(OutputMerger):
                 self._event(json.loads(line[len(MARK) :]))
             else:
                 super().feed(stream, line + b"\n", now)
+
+    def finish(self, stream: Stream) -> None:
+        """Takes note that a stream of a rank has ended."""
+        if (stream.rank, stream.name) == (0, "stdout") and self._rest:
+            rest, self._rest = self._rest, b""
+            super().feed(stream, rest, time.monotonic())
+        super().finish(stream)
 
     def _event(self, event: dict[str, Any]) -> None:
         self._told_error |= event["event"] == "error"

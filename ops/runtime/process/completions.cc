@@ -1,5 +1,6 @@
 #include "ops/runtime/process/completions.h"
 
+#include <cfenv>
 #include <iterator>
 #include <mutex>
 #include <utility>
@@ -35,9 +36,14 @@ Completions::Completions(Crew* crew)
     : queue_(std::make_shared<Queue>()),
       crew_(crew),
       duty_(crew->Open(Crew::Adds::kAnyTime, [queue = queue_] {
+        // This thread also adds up: what a `done` leaves of rounding or of flushing to zero would
+        // change bits of later collectives.
+        std::fenv_t arithmetic;
+        std::fegetenv(&arithmetic);
         current = queue.get();
         queue->RunAll();
         current = nullptr;
+        std::fesetenv(&arithmetic);
         return false;
       })) {}
 

@@ -2,6 +2,7 @@
 #include "ops/runtime/process/completions.h"
 
 #include <algorithm>
+#include <cfenv>
 #include <chrono>
 #include <functional>
 #include <future>
@@ -46,6 +47,23 @@ TEST(DoneRunsOnTheCrewAndOnTheCallerWhereThereIsNone) {
   ran_on = {};
   completions.Push(Finished(note));
   EXPECT_TRUE(ran_on == std::this_thread::get_id());
+  EXPECT_TRUE(crew.Join());
+}
+
+TEST(ADoneLeavesTheArithmeticOfItsThreadAsItWas) {
+  Crew crew;
+  Completions completions(&crew);
+  ASSERT_TRUE(crew.Start(1).ok());
+  for (int i = 0; i < 2; ++i) {
+    std::promise<int> rounding;
+    completions.Push(Finished([&] {
+      const int found = std::fegetround();
+      std::fesetround(FE_UPWARD);
+      rounding.set_value(found);
+    }));
+    EXPECT_EQ(rounding.get_future().get(), FE_TONEAREST);
+  }
+  EXPECT_TRUE(completions.Stop(kNever));
   EXPECT_TRUE(crew.Join());
 }
 

@@ -85,16 +85,19 @@ Schedule RingAllreduce(const ReduceShape& shape) {
   };
   // made[r][i]: the step that received piece i in round r, which is sent on in the next round.
   std::vector<std::vector<int>> made(rounds);
-  const int64_t turns = pieces_of(0).count + kRoundLag * (rounds - 1);
+  const int64_t most = pieces_of(0).count;  // no chunk is larger than the first
+  const int64_t turns = most + kRoundLag * (rounds - 1);
   for (int64_t turn = 0; turn < turns; ++turn) {
-    for (int round = 0; round < rounds && turn >= kRoundLag * round; ++round) {
+    // The rounds before it have no piece left.
+    const int first = turn < most ? 0 : static_cast<int>((turn - most + kRoundLag) / kRoundLag);
+    for (int round = first; round < rounds && turn >= kRoundLag * round; ++round) {
       const int64_t i = turn - kRoundLag * round;
       const int chunk = ChunkSent(shape.self, round, n);
       if (i >= pieces_of(chunk).count) continue;
       builder.Send(right, range(round == 0 ? Space::kInput : Space::kOutput, chunk, i),
                    {round == 0 ? kNoStep : made[round - 1][i]});
     }
-    for (int round = 0; round < rounds && turn >= kRoundLag * round; ++round) {
+    for (int round = first; round < rounds && turn >= kRoundLag * round; ++round) {
       const int64_t i = turn - kRoundLag * round;
       const int chunk = ChunkSent(left, round, n);
       if (i >= pieces_of(chunk).count) continue;

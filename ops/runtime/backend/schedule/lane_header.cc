@@ -6,8 +6,11 @@ namespace {
 constexpr int kBytesBits = 48;
 constexpr uint64_t kBytesMask = (uint64_t{1} << kBytesBits) - 1;
 
+// To be raised with each change of what streams carry, so that two builds of one version find out.
+constexpr uint32_t kStreamFormat = 2;
+
 uint64_t Checksum16(const char* text) {
-  uint32_t hash = 2166136261u;  // FNV-1a
+  uint32_t hash = 2166136261u ^ kStreamFormat;  // FNV-1a
   for (; *text != '\0'; ++text) hash = (hash ^ static_cast<uint8_t>(*text)) * 16777619u;
   return (hash ^ (hash >> 16)) & 0xffff;
 }
