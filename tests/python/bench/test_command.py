@@ -223,6 +223,7 @@ if os.environ["TFRING_RANK"] == "0":
     print("said by rank 0")
     for event in json.loads(os.environ["EVENTS"]):
         print(MARK + json.dumps(event), flush=True)
+    print("its last words", end="")
 sys.exit(int(os.environ["CODE"]))
 """
 
@@ -249,6 +250,7 @@ def test_what_rank_0_tells_becomes_the_table_and_the_file(
     text = capfd.readouterr()
     assert len([line for line in text.out.splitlines() if line.split()[:1] == ["1048576"]]) == 1
     assert "[0]<stdout>:said by rank 0" in text.out and "\x1e" not in text.out
+    assert "[0]<stdout>:its last words" in text.out
     assert len(read_result(str(path)).rows) == 5
 
 
