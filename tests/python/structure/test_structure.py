@@ -90,7 +90,9 @@ def test_runtime_has_headers_and_sources_only() -> None:
 
 def test_runtime_reads_no_environment() -> None:
     def check(name: str, text: str) -> list[str]:
-        return [f"{name}: calls getenv"] if "getenv(" in rules.blank_out(text) else []
+        # Not fegetenv, which is about arithmetic.
+        found = re.search(r"(?<!fe)getenv\(", rules.blank_out(text))
+        return [f"{name}: calls getenv"] if found else []
 
     check_each(sources("ops/runtime/", ".cc", ".h"), check)
 
