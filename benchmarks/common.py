@@ -140,6 +140,6 @@ def side_by_side(
       For each name `repeats` numbers, the same on every rank.
     """
     sync = MpiSync(comm)
-    turns = {name: timed(sync, call) for name, call in candidates.items()}
+    turns = {name: timed(sync.barrier, call) for name, call in candidates.items()}
     times = alternate(sync, turns, repeats, warmup=warmup)
     return {name: took.ravel().tolist() for name, took in times.items()}

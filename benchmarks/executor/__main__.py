@@ -9,6 +9,7 @@ and in brackets its ratio to all ranks copying, measured between the allreduces 
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -27,15 +28,15 @@ def rounds_for(size: int) -> int:
     return 300 if size <= 64 << 10 else 60 if size <= 4 << 20 else 9
 
 
-def commands(arguments: object, size: int) -> dict[str, list[str]]:
+def commands(arguments: argparse.Namespace, size: int) -> dict[str, list[str]]:
     """Returns what takes turns, by name."""
-    ranks, rounds = str(arguments.ranks), str(rounds_for(size))  # type: ignore[attr-defined]
+    ranks, rounds = str(arguments.ranks), str(rounds_for(size))
     found = {}
-    for program in arguments.program or [DEFAULT]:  # type: ignore[attr-defined]
+    for program in arguments.program or [DEFAULT]:
         name, _, path = program.partition("=")
         found[name] = [*path.split(), ranks, str(size), rounds]
-    if arguments.mpi:  # type: ignore[attr-defined]
-        enough = arguments.ranks <= len(os.sched_getaffinity(0))  # type: ignore[attr-defined]
+    if arguments.mpi:
+        enough = arguments.ranks <= len(os.sched_getaffinity(0))
         binding = ["--bind-to", "core"] if enough else ["--oversubscribe", "--bind-to", "none"]
         mpirun = ["mpirun", *binding, "-np", ranks, sys.executable]
         found["mpi"] = [*mpirun, str(Path(__file__).with_name("raw_mpi.py")), str(size), rounds]

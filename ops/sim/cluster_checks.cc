@@ -12,10 +12,7 @@ namespace tfring::sim {
 bool Cluster::NothingFollows(Rank rank, const EngineEvents& events) const {
   const Node& node = nodes_[rank];
   if (node.awaits_end || node.leaving || clock_.Now() >= node.engine->next_deadline()) return false;
-  const auto ok = [](const Completion& completion) {
-    return completion.status.ok() && !completion.recalled;
-  };
-  return std::all_of(events.completions.begin(), events.completions.end(), ok) &&
+  return std::all_of(events.completions.begin(), events.completions.end(), Succeeded) &&
          events.control.empty() && events.withdrawals.empty() && events.submissions.empty() &&
          !events.shutdown && !events.unlock;
 }

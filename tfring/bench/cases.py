@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -228,11 +227,6 @@ def compiled(function: Callable[[Any], Any], argument: Any) -> Call:
     """Returns a call of a function as a tf.function."""
     made = tf.function(function)
     return lambda: made(argument)
-
-
-def forget() -> None:
-    """Frees what the last case had, so that it takes no memory from the next one."""
-    gc.collect()
 
 
 def _tensor(count: int, dtype: str) -> Any:

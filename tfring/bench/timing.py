@@ -27,18 +27,13 @@ class Sync(Protocol):
         """Returns the largest value of all ranks, for each element."""
 
 
-def timed(sync: Sync, call: Callable[[], object]) -> Turn:
+def timed(barrier: Callable[[], None], call: Callable[[], object]) -> Turn:
     """Returns the turn of a function that is called in this process.
 
     Args:
-        sync: Brings the ranks together before each call.
+        barrier: Brings the ranks together before each call.
         call: What is timed.
     """
-    return turn_of(sync.barrier, call)
-
-
-def turn_of(barrier: Callable[[], None], call: Callable[[], object]) -> Turn:
-    """As `timed`, for what has a barrier only."""
 
     def turn(calls: int) -> list[float]:
         took = []
@@ -65,7 +60,7 @@ def timed_alone(sync: Sync, first: bool, call: Callable[[], object]) -> Turn:
 
     def turn(calls: int) -> list[float]:
         sync.barrier()
-        return turn_of(lambda: None, call)(calls) if first else [0.0] * calls
+        return timed(lambda: None, call)(calls) if first else [0.0] * calls
 
     return turn
 

@@ -6,19 +6,21 @@ events for the process that has started it, each in a line that begins with MARK
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfring.bench.cases import Case, cases, forget
+from tfring.bench.cases import Case, cases
 from tfring.bench.display import MARK, Display, Files
 from tfring.bench.options import BenchOptions
 from tfring.bench.peers.available import chosen_peers
@@ -77,7 +79,7 @@ class Measurement:
         self._emit(self._begin(peers, len(todo)))
         for why in left_out:
             self._note(f"not measured: {why}")
-        with Team(peers, self._sync, self._barrier, self._threads) as team:
+        with closing(Team(peers, self._sync, self._barrier, self._threads)) as team:
             self._began = time.monotonic()
             for number, case in enumerate(todo):
                 seconds = self._share(len(todo) - number)
@@ -116,7 +118,7 @@ class Measurement:
         turns = {
             name: timed_alone(self._sync, rank() == 0, call)
             if name == ALONE
-            else timed(self._sync, call)
+            else timed(self._sync.barrier, call)
             for name, call in calls.items()
         }
         theirs, left_out = team.prepare(case.spec, calls[BARE])
@@ -128,7 +130,7 @@ class Measurement:
         for row in case.rows(times, list(theirs)):
             self._emit({"event": "row", "row": asdict(row)})
         del calls, turns
-        forget()
+        gc.collect()  # what this case had takes no memory from the next one
 
     def _note(self, text: str) -> None:
         if text not in self._said:

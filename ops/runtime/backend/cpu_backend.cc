@@ -72,11 +72,8 @@ Status CpuBackend::OnQuiet(ProgressWatch::Verdict verdict, Duration quiet) {
 Completion CpuBackend::Run(const Collective& collective) {
   Completion completion;
   try {
-    const Result<bool> entered = collective.locked ? AllEnter(collective) : Result<bool>(true);
-    completion.recalled = entered.ok() && !*entered;
-    completion.status = !entered.ok()         ? entered.status()
-                        : completion.recalled ? OkStatus()
-                                              : Execute(collective);
+    if (collective.locked) completion.status = CheckEntry(collective, &completion.recalled);
+    if (Succeeded(completion)) completion.status = Execute(collective);
   } catch (const std::exception& error) {
     completion.status = Internal("rank " + std::to_string(self_) + " has no memory to run " +
                                  CollectiveKindName(collective.kind) + " number " +
@@ -88,9 +85,9 @@ Completion CpuBackend::Run(const Collective& collective) {
   return completion;
 }
 
-// Whether all members enter the batch of a lock: a sum of what each says, as a collective of its
-// own in front of the data.
-Result<bool> CpuBackend::AllEnter(const Collective& collective) {
+// Finds out whether the batch of a lock is recalled because not all members enter it: a sum of what
+// each says, as a collective of its own in front of the data.
+Status CpuBackend::CheckEntry(const Collective& collective, bool* recalled) {
   const int32_t own = collective.is_void ? 1 : 0;
   int32_t voids = 0;
   Collective proof;
@@ -102,7 +99,8 @@ Result<bool> CpuBackend::AllEnter(const Collective& collective) {
   proof.self = collective.self;
   proof.buffers = {{&own, &voids, sizeof(own), sizeof(voids)}};
   TFRING_RETURN_IF_ERROR(Execute(proof));
-  return voids == 0;
+  *recalled = voids > 0;
+  return OkStatus();
 }
 
 Status CpuBackend::Execute(const Collective& collective) {

@@ -40,7 +40,7 @@ class CpuBackend final : public CollectiveBackend {
 
  private:
   Completion Run(const Collective& collective);
-  Result<bool> AllEnter(const Collective& collective);
+  Status CheckEntry(const Collective& collective, bool* recalled);
   Status Execute(const Collective& collective);
   bool SeesFullMesh(int world_size) const;
   Status OnQuiet(ProgressWatch::Verdict verdict, Duration quiet);

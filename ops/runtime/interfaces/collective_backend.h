@@ -108,6 +108,10 @@ struct Completion {
   // all of its calls still wait.
   std::vector<BadValues> bad_values = {};
 };
+// Whether the collective has done what it is for, so that its calls may end.
+inline bool Succeeded(const Completion& completion) {
+  return completion.status.ok() && !completion.recalled;
+}
 // Called on a thread of the backend, or in Submit; must not block. For every submitted collective
 // exactly once with kEnded; before that at most once with kLaunched. Those of device memory may be
 // launched, and end, in another order than they were submitted.

@@ -50,8 +50,7 @@ CompletionSink ControlLoop::Sink() {
 
 void ControlLoop::OnCompletion(Completion completion) {
   const uint64_t sequence = completion.sequence;
-  const bool ok = completion.status.ok();
-  const bool recalled = completion.recalled;
+  const bool succeeded = Succeeded(completion);
   const bool launched = completion.stage == CompletionStage::kLaunched;
   const TimePoint now = MonotonicNow();
   if (Recorder* recorder = Recording(recorder_)) {
@@ -73,12 +72,11 @@ void ControlLoop::OnCompletion(Completion completion) {
   if (launched) {
     completions_->Push(table_->TakeLaunched(sequence, now));
   } else {
-    completions_->Push(ok && !recalled ? table_->TakePlan(sequence, now)
-                                       : table_->ForgetPlan(sequence));
+    completions_->Push(succeeded ? table_->TakePlan(sequence, now) : table_->ForgetPlan(sequence));
   }
   // A success needs the engine at once only where the next plan waits for the end of this one, and
   // on a rank that leaves after its last plan. All others see it at their next step.
-  if (!ok || recalled || (leaving && !launched) || awaits_end_) WakeIfAsleep();
+  if (!succeeded || (leaving && !launched) || awaits_end_) WakeIfAsleep();
 }
 
 void ControlLoop::ReportValues(const Completion& completion) {
@@ -119,9 +117,7 @@ bool ControlLoop::InboxCanWait() const {
   std::lock_guard<std::mutex> lock(inbox_mutex_);
   if (inbox_.shutdown || !inbox_.abandon.ok()) return false;
   if (awaits_end_ || leaving_) return inbox_.completions.empty();
-  return std::all_of(
-      inbox_.completions.begin(), inbox_.completions.end(),
-      [](const Completion& completion) { return completion.status.ok() && !completion.recalled; });
+  return std::all_of(inbox_.completions.begin(), inbox_.completions.end(), Succeeded);
 }
 
 void ControlLoop::Sleep(std::vector<ControlEvent>* events) {

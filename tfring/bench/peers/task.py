@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
 from tfring.bench.shared_barrier import SharedBarrier
-from tfring.bench.timing import Turn, turn_of
+from tfring.bench.timing import Turn, timed
 
 _PR_SET_PDEATHSIG = 1
 
@@ -116,10 +116,10 @@ def _answer(peer: Peer, wait: Callable[[], None], answers: IO[str]) -> None:
 
 def _turn(wait: Callable[[], None], call: Call, bare: Call | None) -> Turn:
     """Returns a turn that times calls, less those without communication if there are such."""
-    whole = turn_of(wait, call)
+    whole = timed(wait, call)
     if bare is None:
         return whole
-    without = turn_of(wait, bare)
+    without = timed(wait, bare)
 
     def turn(calls: int) -> list[float]:
         base = without(calls)

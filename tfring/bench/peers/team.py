@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 from tfring.bench.peers.children import Child
@@ -41,15 +40,8 @@ class Team:
             addresses = allgather_json(child.address(), f"tfring.bench.{name}")
             child.join([str(address) for address in addresses])
 
-    def __enter__(self) -> Team:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Ends the processes of the peers."""
         for child in self._children.values():
             child.close()
 
@@ -68,7 +60,7 @@ class Team:
             call = mpi_call(spec, local_step if spec["kind"] == "step" else None)
             reasons["mpi"] = call if isinstance(call, str) else None
             if not isinstance(call, str):
-                turns["mpi"] = timed(self._sync, call)
+                turns["mpi"] = timed(self._sync.barrier, call)
         for name, child in self._children.items():
             reasons[name] = child.prepare(spec)
             turns[name] = child.turn()

@@ -79,10 +79,6 @@ Schedule RingAllreduce(const ReduceShape& shape) {
   const auto pieces_of = [&](int chunk) {
     return Pieces(chunks.Bytes(chunk), shape.element_bytes, shape.piece_bytes);
   };
-  const auto range = [&](Space space, int chunk, int64_t i) {
-    const Pieces pieces = pieces_of(chunk);
-    return Range{space, chunks.Begin(chunk) + pieces.Begin(i), pieces.Bytes(i)};
-  };
   // made[r][i]: the step that received piece i in round r, which is sent on in the next round.
   std::vector<std::vector<int>> made(rounds);
   const int64_t most = pieces_of(0).count;  // no chunk is larger than the first
@@ -92,19 +88,24 @@ Schedule RingAllreduce(const ReduceShape& shape) {
     const int first = turn < most ? 0 : static_cast<int>((turn - most + kRoundLag) / kRoundLag);
     for (int round = first; round < rounds && turn >= kRoundLag * round; ++round) {
       const int64_t i = turn - kRoundLag * round;
-      const int chunk = ChunkSent(shape.self, round, n);
-      if (i >= pieces_of(chunk).count) continue;
-      builder.Send(right, range(round == 0 ? Space::kInput : Space::kOutput, chunk, i),
-                   {round == 0 ? kNoStep : made[round - 1][i]});
-    }
-    for (int round = first; round < rounds && turn >= kRoundLag * round; ++round) {
-      const int64_t i = turn - kRoundLag * round;
-      const int chunk = ChunkSent(left, round, n);
-      if (i >= pieces_of(chunk).count) continue;
-      const Range dst = range(Space::kOutput, chunk, i);
-      made[round].push_back(round < n - 1 ? builder.RecvReduce(left, range(Space::kInput, chunk, i),
-                                                               dst, round == n - 2)
-                                          : builder.Recv(left, dst));
+      const int sent = ChunkSent(shape.self, round, n);
+      const int received = ChunkSent(left, round, n);
+      const Pieces out = pieces_of(sent);
+      const Pieces in = pieces_of(received);
+      if (i < out.count) {
+        builder.Send(right,
+                     {round == 0 ? Space::kInput : Space::kOutput,
+                      chunks.Begin(sent) + out.Begin(i), out.Bytes(i)},
+                     {round == 0 ? kNoStep : made[round - 1][i]});
+      }
+      if (i < in.count) {
+        const int64_t at = chunks.Begin(received) + in.Begin(i);
+        const Range dst{Space::kOutput, at, in.Bytes(i)};
+        made[round].push_back(
+            round < n - 1
+                ? builder.RecvReduce(left, {Space::kInput, at, in.Bytes(i)}, dst, round == n - 2)
+                : builder.Recv(left, dst));
+      }
     }
   }
   return builder.Take();

@@ -134,7 +134,7 @@ class Participant {
   std::vector<Outgoing> outgoing_;
   std::vector<AttemptEnd> left_;
   std::unique_ptr<LockedSchedule> lock_;  // from kLock to kUnlock
-  // Calls of batches that were entered and have not ended, by number.
+  // Calls of batches that were entered and have not ended, by the number of the plan.
   std::map<uint64_t, std::vector<WaitingCall>> entered_;
   std::vector<PlanRun> entered_runs_;
   bool declines_locks_ = false;

@@ -105,7 +105,7 @@ void Participant::Freeze(bool declined) {
 void Participant::EnterBatches() {
   while (const auto number = lock_->Enter()) {
     PlanRun run = RunOf(*number, PlanEntry::kEntered);
-    std::vector<WaitingCall>& calls = entered_[*number];
+    std::vector<WaitingCall>& calls = entered_[run.plan.sequence];
     for (const PlanItem& item : run.plan.items) {
       WaitingCall* call = sent_ids_.at(item.cache_id);
       run.calls.push_back(call->id);
@@ -128,15 +128,10 @@ PlanRun Participant::RunOf(uint64_t number, PlanEntry entry) const {
   return run;
 }
 
-bool Participant::HasEntered(uint64_t sequence) const {
-  return lock_ != nullptr && sequence > lock_->id() &&
-         entered_.count(sequence - lock_->id() - 1) > 0;
-}
+bool Participant::HasEntered(uint64_t sequence) const { return entered_.count(sequence) > 0; }
 
 void Participant::OnPlanEnded(uint64_t sequence) {
-  if (!HasEntered(sequence)) return;
-  lock_->OnEnded();
-  entered_.erase(sequence - lock_->id() - 1);
+  if (entered_.erase(sequence) > 0) lock_->OnEnded();
 }
 
 Status Participant::OnUnlock(const LockMessage& unlock, std::vector<uint64_t>* recalled) {
@@ -149,12 +144,13 @@ Status Participant::OnUnlock(const LockMessage& unlock, std::vector<uint64_t>* r
                     " are recalled, but this rank has entered " + std::to_string(entered));
   }
   for (uint64_t number = unlock.entered; number < entered; ++number) {
-    const auto calls = entered_.find(number);
+    const uint64_t sequence = lock_->SequenceOf(number);
+    const auto calls = entered_.find(sequence);
     if (calls == entered_.end()) {
       return Internal("batch " + std::to_string(number) + " of " + LockName(unlock.id) +
                       " has ended, but not all ranks have entered it");
     }
-    recalled->push_back(lock_->SequenceOf(number));
+    recalled->push_back(sequence);
     for (WaitingCall& call : calls->second) {
       const uint32_t id = call.sent_id;
       const std::string name = call.request.name;

@@ -12,17 +12,17 @@ void Sequencer::NotePlan(const Plan& plan) {
               plan.path == DataPath::kHost && plan.error.ok() && plan.absent.empty() &&
               plan.evicted.empty();
   LockedBatch ids;
-  int64_t bytes = 0;
+  bool has_bytes = false;
   for (const PlanItem& item : plan.items) {
     const auto agreement = cache_.Find(item.cache_id);
     // Named, it is new to some rank. What is staged for a device could not be recalled.
     fits = fits && item.name.empty() && agreement != nullptr && agreement->paths.empty() &&
            agreement->request.path == DataPath::kHost;
     if (!fits) break;
-    bytes += TotalBytes(agreement->request) > 0 ? 1 : 0;
+    has_bytes |= TotalBytes(agreement->request) > 0;
     ids.push_back(item.cache_id);
   }
-  if (fits && bytes > 0) {
+  if (fits && has_bytes) {
     detector_.OnPlan(std::move(ids));
   } else {
     detector_.OnOtherPlan();
