@@ -105,7 +105,7 @@ def test_a_time_limit_takes_rounds_away_but_three() -> None:
 
 def test_the_first_of_several_calls_is_not_counted() -> None:
     made: list[int] = []
-    turn = timing.timed(Alone(), lambda: made.append(1))
+    turn = timing.timed(Alone().barrier, lambda: made.append(1))
     assert (len(turn(1)), len(made)) == (1, 1)
     assert (len(turn(4)), len(made)) == (4, 6)
 
