@@ -1,12 +1,13 @@
 // The executor alone: how long a float32 allreduce takes between processes of one host, with
 // nothing of TensorFlow, Python, negotiation or other threads around it.
 //
-//   tfring_executor_benchmark RANKS BYTES ROUNDS [SKEW_US [PIECE_BYTES]]
+//   tfring_executor_benchmark RANKS BYTES ROUNDS [SKEW_US [PIECE_BYTES [ARENA]]]
 //
 // Prints a line "allreduce_ns copy_ns" for each round: the time from the last rank's beginning to
 // the last one's end. The two take turns; "copy" is every rank copying its input to its output at
 // the same time. With a skew, ranks compute for a random time of up to SKEW_US before they begin.
-// Every rank keeps to one core, as long as there are enough.
+// ARENA is 1, as the runtime has it, or 0: along streams. Every rank keeps to one core, as long as
+// there are enough.
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -20,11 +21,13 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "ops/runtime/backend/algorithms/select.h"
+#include "ops/runtime/backend/arena/arena_runner.h"
 #include "ops/runtime/backend/reduction/reduction.h"
 #include "ops/runtime/backend/schedule/runner.h"
 #include "ops/runtime/backend/schedule/step_executor.h"
@@ -53,6 +56,7 @@ struct Options {
   int rounds = 100;
   Duration skew = 0;
   int64_t piece_bytes = 0;  // 0: as the runtime has it
+  bool arena = true;
 };
 
 void Barrier(Shared* shared, int ranks) {
@@ -79,7 +83,7 @@ std::unique_ptr<DataTransport> Connect(int self, const std::vector<std::vector<i
   auto base = TcpDataTransport::Create(std::move(own));
   if (!base.ok()) return nullptr;
   auto made =
-      ShmDataTransport::Connect(true, peers, std::move(*base), MonotonicNow() + 20 * kSecond);
+      ShmDataTransport::Connect(true, peers, std::move(*base), MonotonicNow() + 20 * kSecond, self);
   return made.ok() ? std::move(*made) : nullptr;
 }
 
@@ -96,10 +100,17 @@ class Worker {
     collective_.self = self;
     for (int rank = 0; rank < options.ranks; ++rank) collective_.members.push_back(rank);
     collective_.buffers.push_back({input_.data(), output_.data(), options.bytes, options.bytes});
+    if (options.arena && transport->host_memory() != nullptr) {
+      arena_.emplace(transport->host_memory(), self, &poison_);
+    }
   }
 
   Status Allreduce() {
     ++collective_.sequence;
+    if (arena_) {
+      bool recalled = false;
+      return arena_->Run(collective_, ResolveReduction(collective_), false, &recalled);
+    }
     Result<Schedule> schedule = SelectSchedule(collective_, config_, Connectivity::kFull);
     if (!schedule.ok()) return schedule.status();
     executor_.Prepare(collective_, *schedule, ResolveReduction(collective_));
@@ -122,6 +133,7 @@ class Worker {
   std::atomic<bool> poison_{false};
   ScheduleRunner runner_;
   StepExecutor executor_;
+  std::optional<ArenaRunner> arena_;
   Config config_;
   Collective collective_;
   std::vector<float> input_;
@@ -221,8 +233,9 @@ int main(int argc, char** argv) {
   if (argc > 3) options.rounds = std::atoi(argv[3]);
   if (argc > 4) options.skew = std::atoll(argv[4]) * tfring::kMillisecond / 1000;
   if (argc > 5) options.piece_bytes = std::atoll(argv[5]);
+  if (argc > 6) options.arena = std::atoi(argv[6]) != 0;
   if (options.ranks < 2 || options.ranks > tfring::kMaxRanks || options.bytes < 4) {
-    std::fprintf(stderr, "usage: %s RANKS BYTES ROUNDS [SKEW_US [PIECE_BYTES]]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s RANKS BYTES ROUNDS [SKEW_US [PIECE_BYTES [ARENA]]]\n", argv[0]);
     return 2;
   }
   return tfring::Main(options);

@@ -26,6 +26,7 @@ CC_ARROWS: dict[str, set[str]] = {
     "backend/reduction": {"base", "interfaces"},
     "backend/schedule": {"base", "interfaces", "backend/reduction"},
     "backend/algorithms": {"base", "interfaces", "backend/schedule"},
+    "backend/arena": {"base", "interfaces", "backend/reduction", "backend/schedule"},
     "backend/cuda": {"base", "interfaces"},
     "backend/staging": {"base", "interfaces", "backend/cuda"},
     "backend/pack": {"base", "backend/reduction", "backend/cuda"},
@@ -35,7 +36,7 @@ CC_ARROWS: dict[str, set[str]] = {
     },
     "backend": {
         *("base", "interfaces", "crew"),
-        *("backend/reduction", "backend/schedule", "backend/algorithms"),
+        *("backend/reduction", "backend/schedule", "backend/algorithms", "backend/arena"),
         *("backend/cuda", "backend/staging"),
     },
     "recorder": {"base", "interfaces", "protocol/message"},

@@ -35,9 +35,26 @@ CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTran
           std::move(sink), &poison_, crew)) {
   // Nothing has been submitted yet, so no other thread uses the two.
   if (config.check_values != ValueAction::kIgnore) executor_.CheckValues();
-  runner_.Watch(
-      ProgressWatch(config.stall_warning, config.stall_shutdown),
-      [this](ProgressWatch::Verdict verdict, Duration quiet) { return OnQuiet(verdict, quiet); });
+  const ProgressWatch watch(config.stall_warning, config.stall_shutdown);
+  const auto on_quiet = [this](ProgressWatch::Verdict verdict, Duration quiet) {
+    return OnQuiet(verdict, quiet);
+  };
+  runner_.Watch(watch, on_quiet);
+  HostMemory* memory = config.arena ? transport_->host_memory() : nullptr;
+  if (memory != nullptr) {
+    arena_.emplace(memory, self, &poison_);
+    arena_->Watch(watch, on_quiet);
+  }
+}
+
+int64_t CpuBackend::progress() const { return runner_.moves() + (arena_ ? arena_->moves() : 0); }
+
+int64_t CpuBackend::bytes_sent() const {
+  return transport_->bytes_sent() + (arena_ ? arena_->bytes_shown() : 0);
+}
+
+int64_t CpuBackend::wakeups() const {
+  return queue_->wakeups() + runner_.wakeups() + (arena_ ? arena_->wakeups() : 0);
 }
 
 CpuBackend::~CpuBackend() {
@@ -59,7 +76,7 @@ bool CpuBackend::SeesFullMesh(int world_size) const {
 
 // What is done when nothing has moved for `quiet`.
 Status CpuBackend::OnQuiet(ProgressWatch::Verdict verdict, Duration quiet) {
-  const std::vector<ScheduleRunner::Wait> waits = runner_.Waits();
+  const std::vector<ScheduleRunner::Wait> waits = in_arena_ ? arena_->Waits() : runner_.Waits();
   const std::string text = StallText(*running_, self_, hosts_, waits, quiet);
   if (verdict == ProgressWatch::Verdict::kWarn) {
     Log(LogLevel::kWarning, text);
@@ -72,17 +89,39 @@ Status CpuBackend::OnQuiet(ProgressWatch::Verdict verdict, Duration quiet) {
 Completion CpuBackend::Run(const Collective& collective) {
   Completion completion;
   try {
-    if (collective.locked) completion.status = CheckEntry(collective, &completion.recalled);
-    if (Succeeded(completion)) completion.status = Execute(collective);
+    completion.status = Execute(collective, &completion.recalled);
   } catch (const std::exception& error) {
     completion.status = Internal("rank " + std::to_string(self_) + " has no memory to run " +
                                  CollectiveKindName(collective.kind) + " number " +
                                  std::to_string(collective.sequence) + " (" + error.what() +
                                  "); use smaller tensors or buckets");
   }
-  completion.suspect = runner_.suspect();
-  completion.bad_values = executor_.TakeBadValues();
+  completion.suspect = in_arena_ ? arena_->suspect() : runner_.suspect();
+  completion.bad_values = in_arena_ ? arena_->TakeBadValues() : executor_.TakeBadValues();
   return completion;
+}
+
+Status CpuBackend::Execute(const Collective& collective, bool* recalled) {
+  const Rank rank = collective.members[collective.self];
+  TFRING_CHECK(rank == self_) << "rank " << self_ << " was given the collective of rank " << rank;
+  if (!collective.is_void) {
+    const std::string contradiction = FindContradiction(collective);
+    TFRING_CHECK(contradiction.empty()) << contradiction;
+  }
+  running_ = &collective;
+  const bool runs = ArenaAllreduce::Runs(collective);
+  in_arena_ = arena_ && (runs || collective.locked) && arena_->Reaches(collective);
+  if (in_arena_) {
+    TFRING_RETURN_IF_ERROR(arena_->Run(collective,
+                                       runs ? ResolveReduction(collective) : Reduction(),
+                                       config_.check_values != ValueAction::kIgnore, recalled));
+    if (runs || *recalled) return OkStatus();
+    in_arena_ = false;
+  } else if (collective.locked) {
+    TFRING_RETURN_IF_ERROR(CheckEntry(collective, recalled));
+    if (*recalled) return OkStatus();
+  }
+  return RunSchedule(collective);
 }
 
 // Finds out whether the batch of a lock is recalled because not all members enter it: a sum of what
@@ -98,16 +137,12 @@ Status CpuBackend::CheckEntry(const Collective& collective, bool* recalled) {
   proof.members = collective.members;
   proof.self = collective.self;
   proof.buffers = {{&own, &voids, sizeof(own), sizeof(voids)}};
-  TFRING_RETURN_IF_ERROR(Execute(proof));
+  TFRING_RETURN_IF_ERROR(RunSchedule(proof));
   *recalled = voids > 0;
   return OkStatus();
 }
 
-Status CpuBackend::Execute(const Collective& collective) {
-  const std::string contradiction = FindContradiction(collective);
-  TFRING_CHECK(contradiction.empty()) << contradiction;
-  const Rank rank = collective.members[collective.self];
-  TFRING_CHECK(rank == self_) << "rank " << self_ << " was given the collective of rank " << rank;
+Status CpuBackend::RunSchedule(const Collective& collective) {
   Result<Schedule> schedule = SelectSchedule(
       collective, config_, ConnectivityOf(collective.members, world_size_, full_mesh_));
   if (!schedule.ok()) return schedule.status();

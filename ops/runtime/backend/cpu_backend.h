@@ -3,10 +3,12 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ops/runtime/backend/algorithms/select.h"
+#include "ops/runtime/backend/arena/arena_runner.h"
 #include "ops/runtime/backend/collective_queue.h"
 #include "ops/runtime/backend/schedule/runner.h"
 #include "ops/runtime/backend/schedule/step_executor.h"
@@ -17,7 +19,8 @@
 namespace tfring {
 
 // Runs collectives of host memory over a DataTransport: for each one it selects an algorithm, has
-// it make this rank's schedule and runs the schedule. Owns the transport, which only the thread
+// it make this rank's schedule and runs the schedule; allreduces within a host go through the
+// arenas of its ranks instead. Owns the transport, which only the thread
 // that runs a schedule uses. Threads and lifetime as CollectiveBackend says. The destructor ends
 // what is left and then closes the transport, waiting at most 2 seconds for the peers to do the
 // same, and not at all after an abort with Unavailable.
@@ -34,14 +37,15 @@ class CpuBackend final : public CollectiveBackend {
   const char* name() const override { return "cpu"; }
   void Submit(Collective collective) override { queue_->Submit(std::move(collective)); }
   void Abort(Status why) override;
-  int64_t progress() const override { return runner_.moves(); }
-  int64_t bytes_sent() const override { return transport_->bytes_sent(); }
-  int64_t wakeups() const override { return queue_->wakeups() + runner_.wakeups(); }
+  int64_t progress() const override;
+  int64_t bytes_sent() const override;
+  int64_t wakeups() const override;
 
  private:
   Completion Run(const Collective& collective);
+  Status Execute(const Collective& collective, bool* recalled);
   Status CheckEntry(const Collective& collective, bool* recalled);
-  Status Execute(const Collective& collective);
+  Status RunSchedule(const Collective& collective);
   bool SeesFullMesh(int world_size) const;
   Status OnQuiet(ProgressWatch::Verdict verdict, Duration quiet);
 
@@ -55,6 +59,8 @@ class CpuBackend final : public CollectiveBackend {
   // Used by the thread that runs a collective.
   ScheduleRunner runner_;
   StepExecutor executor_;
+  std::optional<ArenaRunner> arena_;  // where ranks of this host share memory
+  bool in_arena_ = false;
   const Collective* running_ = nullptr;
 
   std::atomic<bool> peer_lost_{false};

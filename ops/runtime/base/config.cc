@@ -81,6 +81,9 @@ constexpr Setting kSettings[] = {
      "fails), or 0, which does not look"},
     {"SHARED_MEMORY", Unit::kFlag, &Config::shared_memory, 0, 1,
      "ranks of one host exchange data through shared memory; 0 makes them use sockets"},
+    {"ARENA", Unit::kFlag, &Config::arena, 0, 1,
+     "allreduces among ranks of one host add up in memory that all of them see; 0 makes them go "
+     "from rank to rank"},
     {"GPU_OPERATIONS", Unit::kGpuOperations, &Config::gpu_operations, 0, 0,
      "what carries tensors in GPU memory: auto (NCCL where all ranks can, else copies through the "
      "host), nccl (an error where NCCL cannot be used) or host"},

@@ -40,6 +40,7 @@ struct Config {
   bool call_site_check = true;          // CALL_SITE_CHECK: of eager calls without a name
   ValueAction check_values = ValueAction::kIgnore;  // CHECK_VALUES
   bool shared_memory = true;                        // SHARED_MEMORY: within a host; else sockets
+  bool arena = true;  // ARENA: allreduces within a host add up in memory that all ranks see
   GpuOperations gpu_operations = GpuOperations::kAuto;  // GPU_OPERATIONS
   std::string nccl_library;                             // NCCL_LIBRARY: a path; empty: see LoadNccl
   std::string cuda_driver = "libcuda.so.1";             // CUDA_DRIVER: what dlopen gets

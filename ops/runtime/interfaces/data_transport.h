@@ -10,6 +10,7 @@
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
+#include "ops/runtime/interfaces/host_memory.h"
 
 namespace tfring {
 
@@ -68,6 +69,9 @@ class DataTransport {
 
   // Makes the present and every later Wait() return at once.
   virtual void Interrupt() = 0;
+
+  // What the ranks of this host share besides streams; null if they do not. Lives as long as this.
+  virtual HostMemory* host_memory() { return nullptr; }
 
   // Bytes handed to TrySend and accepted, since the beginning.
   virtual int64_t bytes_sent() const = 0;

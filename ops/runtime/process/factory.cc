@@ -74,8 +74,8 @@ Result<std::unique_ptr<ControlTransport>> MakeControl(Connections* connections) 
   return std::unique_ptr<ControlTransport>(std::move(*made));
 }
 
-Result<std::unique_ptr<DataTransport>> MakeData(Connections* connections, const Config& config,
-                                                Duration limit) {
+Result<std::unique_ptr<DataTransport>> MakeData(Rank self, Connections* connections,
+                                                const Config& config, Duration limit) {
   std::vector<ShmPeer> on_this_host;
   for (const auto& [rank, socket] : connections->data) {
     if (connections->local_pids.count(rank) != 0) on_this_host.push_back({rank, socket.get()});
@@ -83,7 +83,7 @@ Result<std::unique_ptr<DataTransport>> MakeData(Connections* connections, const 
   auto made = TcpDataTransport::Create(std::move(connections->data), ProbeInterval(config));
   if (!made.ok()) return made.status();
   return ShmDataTransport::Connect(config.shared_memory, on_this_host, std::move(*made),
-                                   MonotonicNow() + limit);
+                                   MonotonicNow() + limit, self);
 }
 
 // The parts for tensors in device memory, around those for host memory. No driver is loaded before
@@ -151,7 +151,8 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
     AddDevices(config, topology.rank, hosts, &parts);
     return parts;
   }
-  Result<std::unique_ptr<DataTransport>> data = MakeData(&connections, config, limit);
+  Result<std::unique_ptr<DataTransport>> data =
+      MakeData(topology.rank, &connections, config, limit);
   if (!data.ok()) return data.status();
   // std::function has to be copyable and the transport is not; it is moved out in the only call.
   auto holder = std::make_shared<std::unique_ptr<DataTransport>>(std::move(*data));

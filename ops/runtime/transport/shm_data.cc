@@ -91,12 +91,13 @@ struct ShmDataTransport::RingPair {
 
 Result<std::unique_ptr<DataTransport>> ShmDataTransport::Connect(
     bool offer, const std::vector<ShmPeer>& peers, std::unique_ptr<DataTransport> base,
-    TimePoint deadline) {
+    TimePoint deadline, Rank self) {
   if (peers.empty()) return base;
   std::unique_ptr<ShmSegment> own;
   if (offer) {
     Result<std::unique_ptr<ShmSegment>> created =
-        ShmSegment::Create(static_cast<uint32_t>(peers.size()), RingBytesFor(peers.size()));
+        ShmSegment::Create(static_cast<uint32_t>(peers.size()), RingBytesFor(peers.size()),
+                           self == kNoRank ? 0 : HostMemory::kPartBytes);
     if (created.ok()) {
       own = std::move(*created);
     } else {
@@ -105,12 +106,20 @@ Result<std::unique_ptr<DataTransport>> ShmDataTransport::Connect(
   }
   Result<std::vector<ShmAgreement>> agreed = AgreeOnSharedMemory(own.get(), peers, deadline);
   if (!agreed.ok()) return agreed.status();
+  std::vector<Rank> group;
+  for (const ShmAgreement& agreement : *agreed) {
+    if (agreement.theirs != nullptr && self != kNoRank) group.push_back(agreement.rank);
+  }
+  if (!group.empty()) group.push_back(self);
+  const Result<bool> one_group = AgreeOnGroup(group, peers, deadline);
+  if (!one_group.ok()) return one_group.status();
   if (own == nullptr) return base;
   std::unique_ptr<ShmDataTransport> transport(
       new ShmDataTransport(std::move(own), std::move(base)));
   for (ShmAgreement& agreement : *agreed) {
     if (agreement.theirs != nullptr) transport->AddPair(std::move(agreement));
   }
+  if (*one_group) transport->MakeHostMemory(self);
   return std::unique_ptr<DataTransport>(std::move(transport));
 }
 
@@ -128,6 +137,12 @@ void ShmDataTransport::AddPair(ShmAgreement agreement) {
   if (pairs_.size() <= index) pairs_.resize(index + 1);
   pairs_[index] = std::move(pair);
   shared_.push_back(agreement.rank);
+}
+
+void ShmDataTransport::MakeHostMemory(Rank self) {
+  std::vector<ShmHostMemory::Member> members = {{self, own_.get()}};
+  for (Rank peer : shared_) members.push_back({peer, Find(peer)->theirs.get()});
+  host_memory_ = std::make_unique<ShmHostMemory>(self, std::move(members), &interrupted_);
 }
 
 ShmDataTransport::ShmDataTransport(std::unique_ptr<ShmSegment> own,
@@ -283,6 +298,7 @@ std::optional<BrokenStream> ShmDataTransport::Wait(const WaitSet& what) {
   ShmHeader* header = own_->header();
   const uint32_t seen = header->doorbell.load(std::memory_order_seq_cst);
   if (Ready(what.readable, what.writable)) return std::nullopt;
+  header->awaited.store(kNoRank, std::memory_order_seq_cst);
   header->sleep.store(sockets ? ShmSleep::kInPoll : ShmSleep::kOnFutex, std::memory_order_seq_cst);
   std::optional<BrokenStream> broken;
   // Check again: a peer that changed a ring before it could see `sleep` did not wake us.

@@ -10,6 +10,7 @@
 
 #include "ops/runtime/interfaces/data_transport.h"
 #include "ops/runtime/transport/shm_handshake.h"
+#include "ops/runtime/transport/shm_host_memory.h"
 #include "ops/runtime/transport/shm_segment.h"
 
 namespace tfring {
@@ -27,11 +28,12 @@ class ShmDataTransport final : public DataTransport {
   // Agrees with every peer in `peers`, over its data socket, whether the two share memory; if not,
   // they use `base`, which is returned itself if this rank has no memory to share. All peers must
   // call this at the same time. Unavailable if one does not answer until `deadline`. Without
-  // `offer` this rank takes part in the agreement but shares no memory.
+  // `offer` this rank takes part in the agreement but shares no memory. `self` is this rank, if it
+  // is to have a part of a HostMemory.
   static Result<std::unique_ptr<DataTransport>> Connect(bool offer,
                                                         const std::vector<ShmPeer>& peers,
                                                         std::unique_ptr<DataTransport> base,
-                                                        TimePoint deadline);
+                                                        TimePoint deadline, Rank self = kNoRank);
   ~ShmDataTransport() override;
 
   bool Connected(Rank peer) const override;
@@ -47,6 +49,7 @@ class ShmDataTransport final : public DataTransport {
   std::string PathTrouble(Rank peer) const override;
   void Interrupt() override;
   int64_t bytes_sent() const override;
+  HostMemory* host_memory() override { return host_memory_.get(); }
   // The ranks that are reached through shared memory.
   const std::vector<Rank>& shared() const { return shared_; }
   void Close(TimePoint deadline) override;
@@ -56,6 +59,7 @@ class ShmDataTransport final : public DataTransport {
 
   ShmDataTransport(std::unique_ptr<ShmSegment> own, std::unique_ptr<DataTransport> base);
   void AddPair(ShmAgreement agreement);
+  void MakeHostMemory(Rank self);
   RingPair* Find(Rank peer) const;
   bool Ready(const std::vector<Rank>& readable, const std::vector<Rank>& writable) const;
   void ListSockets(const WaitSet& what);
@@ -64,7 +68,8 @@ class ShmDataTransport final : public DataTransport {
   std::unique_ptr<DataTransport> base_;
   std::vector<std::unique_ptr<RingPair>> pairs_;  // by rank; null where `base_` is used
   std::vector<Rank> shared_;
-  WaitSet sockets_;  // of Wait, kept for its memory
+  std::unique_ptr<ShmHostMemory> host_memory_;  // null unless all of `shared_` agree
+  WaitSet sockets_;                             // of Wait, kept for its memory
   std::atomic<bool> interrupted_{false};
   std::atomic<int64_t> bytes_sent_{0};
 };

@@ -16,8 +16,9 @@
 namespace tfring {
 namespace {
 
-constexpr uint32_t kMagic = 0x53524654;  // "TFRS"
+constexpr uint32_t kMagic = 0x32524654;  // "TFR2"
 constexpr uint64_t kMaxRingBytes = 1ULL << 30;
+constexpr uint64_t kMaxPartBytes = 1ULL << 30;
 constexpr uint32_t kMaxRings = 4096;
 
 // Sent as it lies in memory, because it is of use only between processes of one machine.
@@ -28,11 +29,12 @@ struct Offer {
   int32_t fd = -1;
   uint32_t rings = 0;
   uint64_t ring_bytes = 0;
+  uint64_t part_bytes = 0;
   uint32_t your_ring = 0;
   uint32_t padding = 0;
   ShmNonce nonce{};
 };
-static_assert(std::is_trivially_copyable_v<Offer> && sizeof(Offer) == 56, "sent as bytes");
+static_assert(std::is_trivially_copyable_v<Offer> && sizeof(Offer) == 64, "sent as bytes");
 
 Status PeerError(Rank rank, const std::string& what) {
   return Unavailable("setting up shared memory with rank " + std::to_string(rank) + ": " + what);
@@ -83,6 +85,7 @@ Offer MakeOffer(const ShmSegment* own, uint32_t ring) {
   offer.fd = own->fd();
   offer.rings = own->header()->rings;
   offer.ring_bytes = own->header()->ring_bytes;
+  offer.part_bytes = own->header()->part_bytes;
   offer.your_ring = ring;
   offer.nonce = own->header()->nonce;
   return offer;
@@ -93,10 +96,12 @@ std::unique_ptr<ShmSegment> OpenOffered(const Offer& offer) {
   const bool sane = offer.usable == 1 && offer.pid > 0 && offer.fd >= 0 && offer.rings > 0 &&
                     offer.rings <= kMaxRings && offer.your_ring < offer.rings &&
                     offer.ring_bytes > 0 && offer.ring_bytes <= kMaxRingBytes &&
-                    (offer.ring_bytes & (offer.ring_bytes - 1)) == 0;
+                    (offer.ring_bytes & (offer.ring_bytes - 1)) == 0 &&
+                    offer.part_bytes <= kMaxPartBytes;
   if (!sane) return nullptr;
-  Result<std::unique_ptr<ShmSegment>> segment = ShmSegment::Open(
-      static_cast<pid_t>(offer.pid), offer.fd, offer.nonce, offer.rings, offer.ring_bytes);
+  Result<std::unique_ptr<ShmSegment>> segment =
+      ShmSegment::Open(static_cast<pid_t>(offer.pid), offer.fd, offer.nonce, offer.rings,
+                       offer.ring_bytes, offer.part_bytes);
   return segment.ok() ? std::move(*segment) : nullptr;
 }
 
@@ -127,6 +132,26 @@ Result<std::vector<ShmAgreement>> AgreeOnSharedMemory(const ShmSegment* own,
     if (they_mapped != 1) agreements[i].theirs = nullptr;
   }
   return agreements;
+}
+
+Result<bool> AgreeOnGroup(const std::vector<Rank>& group, const std::vector<ShmPeer>& peers,
+                          TimePoint deadline) {
+  std::vector<Rank> sorted = group;
+  std::sort(sorted.begin(), sorted.end());
+  // A set of up to 64 ranks, which is as many as are connected with all others (see CpuBackend).
+  constexpr Rank kMost = 64;
+  uint64_t own = 0;
+  const bool fits = !sorted.empty() && sorted.back() < kMost;
+  for (Rank rank : sorted) own |= fits ? uint64_t{1} << rank : 0;
+  for (const ShmPeer& peer : peers) TFRING_RETURN_IF_ERROR(SendAll(peer, own, deadline));
+  bool agreed = fits && sorted.size() > 1;
+  for (const ShmPeer& peer : peers) {
+    uint64_t theirs = 0;
+    TFRING_RETURN_IF_ERROR(RecvAll(peer, &theirs, deadline));
+    const bool member = std::binary_search(sorted.begin(), sorted.end(), peer.rank);
+    if (member) agreed &= theirs == own;
+  }
+  return agreed;
 }
 
 }  // namespace tfring

@@ -34,6 +34,12 @@ Result<std::vector<ShmAgreement>> AgreeOnSharedMemory(const ShmSegment* own,
                                                       const std::vector<ShmPeer>& peers,
                                                       TimePoint deadline);
 
+// Whether all ranks of `group` (with this one), and nobody else, can see the memory of one another:
+// each tells all of its peers its own group. All peers must call this at the same time, after
+// AgreeOnSharedMemory; a rank that shares no memory passes an empty group.
+Result<bool> AgreeOnGroup(const std::vector<Rank>& group, const std::vector<ShmPeer>& peers,
+                          TimePoint deadline);
+
 }  // namespace tfring
 
 #endif  // TFRING_OPS_RUNTIME_TRANSPORT_SHM_HANDSHAKE_H_

@@ -24,9 +24,14 @@ namespace {
 constexpr uint64_t kPage = 4096;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-uint64_t SegmentBytes(uint32_t rings, uint64_t ring_bytes) {
-  uint64_t headers = sizeof(ShmHeader) + rings * sizeof(ShmRing);
-  return (headers + kPage - 1) / kPage * kPage + rings * ring_bytes;
+uint64_t PagesOf(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+uint64_t HeaderBytes(uint32_t rings) {
+  return PagesOf(sizeof(ShmHeader) + rings * sizeof(ShmRing));
+}
+
+uint64_t SegmentBytes(uint32_t rings, uint64_t ring_bytes, uint64_t part_bytes) {
+  return HeaderBytes(rings) + PagesOf(part_bytes) + rings * ring_bytes;
 }
 
 Status Errno(const char* what) {
@@ -42,8 +47,9 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Map(int fd, uint64_t bytes) {
   return std::unique_ptr<ShmSegment>(new ShmSegment(fd, base, bytes));
 }
 
-Result<std::unique_ptr<ShmSegment>> ShmSegment::Create(uint32_t rings, uint64_t ring_bytes) {
-  const uint64_t bytes = SegmentBytes(rings, ring_bytes);
+Result<std::unique_ptr<ShmSegment>> ShmSegment::Create(uint32_t rings, uint64_t ring_bytes,
+                                                       uint64_t part_bytes) {
+  const uint64_t bytes = SegmentBytes(rings, ring_bytes, part_bytes);
   // To allocate more than a memory cgroup allows would not fail, but get the process killed.
   if (bytes > CgroupHeadroom() / 2) {
     return Unavailable("shared memory: the memory cgroup leaves too little for " +
@@ -65,6 +71,7 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Create(uint32_t rings, uint64_t 
   auto* header = new ((*segment)->base_) ShmHeader;
   header->rings = rings;
   header->ring_bytes = ring_bytes;
+  header->part_bytes = part_bytes;
   for (uint32_t i = 0; i < rings; ++i) new ((*segment)->ring(i)) ShmRing;
   if (getrandom(header->nonce.data(), header->nonce.size(), 0) !=
       static_cast<ssize_t>(header->nonce.size())) {
@@ -99,11 +106,12 @@ Status ShmSegment::OpenPipe(pid_t owner) {
 }
 
 Result<std::unique_ptr<ShmSegment>> ShmSegment::Open(pid_t pid, int fd, const ShmNonce& nonce,
-                                                     uint32_t rings, uint64_t ring_bytes) {
+                                                     uint32_t rings, uint64_t ring_bytes,
+                                                     uint64_t part_bytes) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
   int mine = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (mine < 0) return Errno(("open " + path).c_str());
-  const uint64_t bytes = SegmentBytes(rings, ring_bytes);
+  const uint64_t bytes = SegmentBytes(rings, ring_bytes, part_bytes);
   struct stat info;
   const int seals = fcntl(mine, F_GET_SEALS);
   const bool shape_ok = seals >= 0 && (seals & kSeals) == kSeals && fstat(mine, &info) == 0 &&
@@ -117,7 +125,8 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Open(pid_t pid, int fd, const Sh
   if (!segment.ok()) return segment;
   (*segment)->fd_ = -1;
   const ShmHeader* header = (*segment)->header();
-  if (header->nonce != nonce || header->rings != rings || header->ring_bytes != ring_bytes) {
+  if (header->nonce != nonce || header->rings != rings || header->ring_bytes != ring_bytes ||
+      header->part_bytes != part_bytes) {
     return Unavailable("shared memory: " + path + " has another nonce");
   }
   TFRING_RETURN_IF_ERROR((*segment)->OpenPipe(pid));
@@ -139,10 +148,15 @@ uint8_t* ShmSegment::data(uint32_t index) const {
   return static_cast<uint8_t*>(base_) + (bytes_ - (h->rings - index) * h->ring_bytes);
 }
 
-void ShmSegment::WakeOwner() const {
+char* ShmSegment::part() const { return static_cast<char*>(base_) + HeaderBytes(header()->rings); }
+
+void ShmSegment::WakeOwner(Rank from) const {
   ShmHeader* h = header();
-  h->doorbell.fetch_add(1, std::memory_order_seq_cst);
   const ShmSleep sleep = h->sleep.load(std::memory_order_seq_cst);
+  if (sleep == ShmSleep::kAwake) return;
+  const Rank awaited = h->awaited.load(std::memory_order_seq_cst);
+  if (from != kNoRank && awaited != kNoRank && awaited != from) return;
+  h->doorbell.fetch_add(1, std::memory_order_seq_cst);
   if (sleep == ShmSleep::kOnFutex) {
     syscall(SYS_futex, &h->doorbell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   } else if (sleep == ShmSleep::kInPoll) {

@@ -35,31 +35,37 @@ enum class ShmSleep : uint32_t {
 
 // The beginning of a segment. `doorbell` counts the calls of WakeOwner, which peers make when they
 // changed a ring that the owner may wait for; it is the futex that the owner sleeps on. While the
-// owner sleeps in poll, a byte in its pipe wakes it.
+// owner sleeps in poll, a byte in its pipe wakes it. While it waits for one rank, others let it
+// sleep.
 struct ShmHeader {
   ShmNonce nonce;
   uint32_t rings = 0;
   uint64_t ring_bytes = 0;
+  uint64_t part_bytes = 0;
   int32_t pipe = -1;  // descriptor of the end to write, in the owner's process
   alignas(64) std::atomic<uint32_t> doorbell{0};
   std::atomic<ShmSleep> sleep{ShmSleep::kAwake};
+  std::atomic<Rank> awaited{kNoRank};  // while it sleeps; kNoRank: any may wake it
   std::atomic<uint32_t> owner_closed{0};
 };
 
-// The memory through which one rank receives from the ranks of its host: a memfd with a header and
-// one ring per sender. It has no name in the file system, so that nothing is left after a kill -9;
-// it is allocated and sealed at its final size, so that no access to it can fault. The transport
-// decides who uses which ring in which thread. Unmaps when destroyed.
+// The memory through which one rank receives from the ranks of its host: a memfd with a header, one
+// ring per sender, and a part for HostMemory. It has no name in the file system, so that nothing is
+// left after a kill -9; it is allocated and sealed at its final size, so that no access to it can
+// fault. The transport decides who uses which ring in which thread. Unmaps when destroyed.
 class ShmSegment {
  public:
-  // Allocates a segment with `rings` rings of `ring_bytes` (a power of two). Unavailable if there
-  // is not enough memory, also within the limit of a memory cgroup.
-  static Result<std::unique_ptr<ShmSegment>> Create(uint32_t rings, uint64_t ring_bytes);
+  // Allocates a segment with `rings` rings of `ring_bytes` (a power of two) and a part of
+  // `part_bytes`. Unavailable if there is not enough memory, also within the limit of a memory
+  // cgroup.
+  static Result<std::unique_ptr<ShmSegment>> Create(uint32_t rings, uint64_t ring_bytes,
+                                                    uint64_t part_bytes = 0);
 
   // Maps the segment that process `pid` holds as descriptor `fd`, if it can be opened, is sealed,
   // has this shape and carries this nonce, and opens its pipe.
   static Result<std::unique_ptr<ShmSegment>> Open(pid_t pid, int fd, const ShmNonce& nonce,
-                                                  uint32_t rings, uint64_t ring_bytes);
+                                                  uint32_t rings, uint64_t ring_bytes,
+                                                  uint64_t part_bytes = 0);
 
   ~ShmSegment();
   ShmSegment(const ShmSegment&) = delete;
@@ -68,13 +74,16 @@ class ShmSegment {
   ShmHeader* header() const { return static_cast<ShmHeader*>(base_); }
   ShmRing* ring(uint32_t index) const;
   uint8_t* data(uint32_t index) const;
+  char* part() const;
   int fd() const { return fd_; }
 
-  // Wakes the owner if it sleeps, and makes its next sleep return at once. Any thread.
-  void WakeOwner() const;
+  // To be called after a change, stored with memory_order_seq_cst, of what the owner looks at
+  // between its store to header()->sleep and its sleep: either it sees the change there, or this
+  // wakes it, unless it awaits another rank than `from`. Any thread.
+  void WakeOwner(Rank from = kNoRank) const;
 
-  // The owner: sleeps until WakeOwner was called after `doorbell` had the value `seen`, or until
-  // the deadline (CLOCK_MONOTONIC); it may return early. header()->sleep is kOnFutex.
+  // The owner: sleeps until WakeOwner woke it after `doorbell` had the value `seen`, or until the
+  // deadline (CLOCK_MONOTONIC); it may return early. header()->sleep is kOnFutex.
   void SleepOnFutex(uint32_t seen, TimePoint deadline) const;
   // The owner: readable when WakeOwner was called while header()->sleep was kInPoll, until
   // EmptyPipe.

@@ -72,6 +72,34 @@ TEST(AbortAtAnyMomentCompletesEverythingExactlyOnce) {
   }
 }
 
+TEST(InArenasAbortAndAClosedRankEndEverythingOnce) {
+  for (size_t elements : {size_t{10}, size_t{2000}, size_t{1000000}}) {
+    const int size = 3;
+    std::vector<std::vector<float>> data(size, std::vector<float>(elements, 1.0f));
+    std::vector<std::unique_ptr<DataTransport>> transports = SharedHost(size);
+    World world(std::vector<Config>(size), std::move(transports));
+    // Rank 2 never comes.
+    for (Rank r : {0, 1}) {
+      for (uint64_t sequence : {1, 2}) {
+        world.backend(r).Submit(Sum(&data[r], r, size, sequence));
+      }
+    }
+    world.backend(0).Abort(Unavailable("rank 2 was lost"));
+    for (uint64_t sequence : {1, 2}) {
+      EXPECT_EQ(world.Wait(0, sequence).status.message(), "rank 2 was lost");
+    }
+    EXPECT_EQ(world.Count(1, 1), 0);
+    world.Destroy(2);
+    for (uint64_t sequence : {1, 2}) {
+      const Completion completion = world.Wait(1, sequence);
+      EXPECT_TRUE(completion.status.code() == StatusCode::kUnavailable);
+      EXPECT_CONTAINS(completion.status.message(), "rank 2 closed its shared memory");
+      EXPECT_EQ(completion.suspect, 2);
+      EXPECT_EQ(world.Count(1, sequence), 1);
+    }
+  }
+}
+
 TEST(ABrokenStreamNamesTheSuspectAndEndsAllThatFollows) {
   const int size = 4;
   std::vector<std::vector<float>> data(size, std::vector<float>(100000, 1.0f));

@@ -16,6 +16,21 @@ StreamOptions Random(StreamOptions options) {
 
 World::World(const std::vector<Config>& configs, StreamOptions options)
     : streams_(static_cast<int>(configs.size()), Random(std::move(options))) {
+  std::vector<std::unique_ptr<DataTransport>> ends;
+  for (size_t rank = 0; rank < configs.size(); ++rank) {
+    ends.push_back(streams_.Endpoint(static_cast<Rank>(rank)));
+  }
+  Start(configs, std::move(ends));
+}
+
+World::World(const std::vector<Config>& configs,
+             std::vector<std::unique_ptr<DataTransport>> transports)
+    : streams_(static_cast<int>(configs.size()), StreamOptions()) {
+  Start(configs, std::move(transports));
+}
+
+void World::Start(const std::vector<Config>& configs,
+                  std::vector<std::unique_ptr<DataTransport>> transports) {
   const int size = static_cast<int>(configs.size());
   std::vector<std::string> hosts;
   for (Rank rank = 0; rank < size; ++rank) hosts.push_back("h" + std::to_string(rank));
@@ -25,14 +40,21 @@ World::World(const std::vector<Config>& configs, StreamOptions options)
       completions_[{rank, completion.sequence}].push_back(completion);
       changed_.notify_all();
     };
-    backends_.push_back(std::make_unique<CpuBackend>(rank, configs[rank], streams_.Endpoint(rank),
-                                                     sink, size, hosts));
+    backends_.push_back(std::make_unique<CpuBackend>(
+        rank, configs[rank], std::move(transports[rank]), sink, size, hosts));
   }
 }
 
 World::~World() {
-  for (auto& backend : backends_) backend->Abort(Cancelled("the test is over"));
+  for (auto& backend : backends_) {
+    if (backend != nullptr) backend->Abort(Cancelled("the test is over"));
+  }
   backends_.clear();
+}
+
+void World::Destroy(Rank rank) {
+  backends_[rank]->Abort(Cancelled("the rank leaves"));
+  backends_[rank].reset();
 }
 
 Completion World::Wait(Rank rank, uint64_t sequence) {

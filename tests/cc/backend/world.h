@@ -10,6 +10,7 @@
 
 #include "ops/runtime/backend/cpu_backend.h"
 #include "tests/cc/transport/in_process.h"
+#include "tests/cc/transport/shared_host.h"
 
 namespace tfring::testing {
 
@@ -23,11 +24,15 @@ class World {
       : World(std::vector<Config>(size, config), std::move(options)) {}
   // A configuration for each rank, whose host is "h" and its number.
   explicit World(const std::vector<Config>& configs, StreamOptions options = {});
+  // Over these transports instead, one for each rank.
+  World(const std::vector<Config>& configs, std::vector<std::unique_ptr<DataTransport>> transports);
   // Aborts all, then destroys them.
   ~World();
 
   InProcessDataHub& streams() { return streams_; }
   CpuBackend& backend(Rank rank) { return *backends_[rank]; }
+  // Aborts a rank's backend and closes its transport.
+  void Destroy(Rank rank);
   int size() const { return static_cast<int>(backends_.size()); }
 
   // Blocks until the collective with this sequence has ended on this rank.
@@ -37,6 +42,9 @@ class World {
   int Count(Rank rank, uint64_t sequence);
 
  private:
+  void Start(const std::vector<Config>& configs,
+             std::vector<std::unique_ptr<DataTransport>> transports);
+
   InProcessDataHub streams_;
   std::mutex mutex_;  // guards completions_
   std::condition_variable changed_;

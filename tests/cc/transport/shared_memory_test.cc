@@ -15,6 +15,7 @@
 #include "ops/runtime/transport/shm_segment.h"
 #include "tests/cc/test.h"
 #include "tests/cc/transport/fixture.h"
+#include "tests/cc/transport/shared_host.h"
 
 namespace tfring {
 namespace {
@@ -199,6 +200,73 @@ TEST(ShmSleepsWithoutPollingAlsoWhenSocketsAreWaitedForToo) {
   // Interrupt ends all later waits.
   zero->Interrupt();
   for (const WaitSet& set : sets) zero->Wait(set);
+}
+
+TEST(ShmHostMemoryIsSeenByAllRanksOfAHost) {
+  const std::vector<std::unique_ptr<DataTransport>> ends = SharedHost(3);
+  for (Rank rank = 0; rank < 3; ++rank) {
+    ASSERT_TRUE(ends[rank] != nullptr && ends[rank]->host_memory() != nullptr);
+    HostMemory* memory = ends[rank]->host_memory();
+    EXPECT_TRUE(memory->ranks() == (std::vector<Rank>{0, 1, 2}));
+    EXPECT_EQ(memory->PartOf(rank)[HostMemory::kPartBytes - 1], 0);
+    memory->PartOf(rank)[HostMemory::kPartBytes - 1] = static_cast<char>(rank + 1);
+  }
+  for (Rank rank = 0; rank < 3; ++rank) {
+    for (Rank other = 0; other < 3; ++other) {
+      EXPECT_EQ(ends[rank]->host_memory()->PartOf(other)[HostMemory::kPartBytes - 1], other + 1);
+      EXPECT_TRUE(!ends[rank]->host_memory()->Closed(other));
+    }
+  }
+  ends[1]->Close(MonotonicNow());
+  EXPECT_TRUE(ends[0]->host_memory()->Closed(1) && !ends[0]->host_memory()->Closed(2));
+}
+
+TEST(ShmHostMemorySleepEndsWithTheAwaitedRankADeadlineOrAnInterrupt) {
+  const std::vector<std::unique_ptr<DataTransport>> ends = SharedHost(3);
+  HostMemory* zero = ends[0]->host_memory();
+  ASSERT_TRUE(zero != nullptr);
+  std::atomic<bool> ready{false};
+  std::atomic<int> looks{0};
+  const auto look = [&] {
+    ++looks;
+    return ready.load();
+  };
+  zero->Sleep(2, look, In(10 * kMillisecond));  // the deadline
+  looks = 0;
+  std::thread sleeper([&] {
+    while (!ready) zero->Sleep(2, look, kNever);
+  });
+  Settle();
+  const int before = looks;
+  ends[1]->host_memory()->Notify(0);  // not the awaited one
+  Settle();
+  EXPECT_EQ(looks.load(), before);
+  ready = true;
+  ends[2]->host_memory()->Notify(0);
+  sleeper.join();
+  ready = false;
+  std::thread any([&] {
+    while (!ready) zero->Sleep(kNoRank, look, kNever);
+  });
+  Settle();
+  ready = true;
+  ends[1]->host_memory()->Notify(0);
+  any.join();
+  ready = false;
+  std::thread interrupted([&] { zero->Sleep(1, look, kNever); });
+  Settle();
+  ends[0]->Interrupt();
+  interrupted.join();
+  zero->Sleep(1, look, kNever);  // and every later one
+}
+
+TEST(ShmHostMemoryNeedsThatAllShareWithAll) {
+  const std::vector<std::unique_ptr<DataTransport>> ends = SharedHost(3, {0, 2});
+  for (const auto& end : ends) {
+    ASSERT_TRUE(end != nullptr);
+    EXPECT_TRUE(end->host_memory() == nullptr);
+  }
+  EXPECT_TRUE(ends[0]->CanPeek(1) && !ends[0]->CanPeek(2));
 }
 
 TEST(ShmSilentPeerEndsAtTheDeadline) {

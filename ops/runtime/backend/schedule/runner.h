@@ -10,6 +10,7 @@
 #include "ops/runtime/backend/schedule/lane_header.h"
 #include "ops/runtime/backend/schedule/progress_watch.h"
 #include "ops/runtime/backend/schedule/schedule.h"
+#include "ops/runtime/backend/schedule/spin_policy.h"
 #include "ops/runtime/backend/schedule/step_executor.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/interfaces/data_transport.h"
@@ -142,15 +143,10 @@ class ScheduleRunner {
   WaitSet wait_set_;           // kept for its memory
   ProgressWatch watch_;
   QuietHook quiet_hook_;
-  // Whether to spin is decided by what it has come to so far: separately for waits in which no peer
-  // has sent anything yet, since some ranks begin a collective later than others, and for those
-  // after that.
-  struct SpinHistory {
-    int failures = 0;  // in a row
-    int to_skip = 0;   // waits that begin with sleeping
-  };
-  SpinHistory spins_before_data_;
-  SpinHistory spins_between_data_;
+  // One for waits in which no peer has sent anything yet, since some ranks begin a collective later
+  // than others, and one for those after that.
+  SpinPolicy spins_before_data_;
+  SpinPolicy spins_between_data_;
   bool data_has_come_ = false;  // in this schedule
   std::atomic<int64_t> wakeups_{0};
   std::atomic<int64_t> moves_{0};

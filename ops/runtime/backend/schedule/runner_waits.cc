@@ -1,5 +1,4 @@
 // How a ScheduleRunner waits: what for, for how long, and what it says of that.
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -7,27 +6,14 @@
 #include "ops/runtime/base/clock.h"
 
 namespace tfring {
-namespace {
 
-constexpr Duration kSpinTime = kMillisecond / 50;
-constexpr int kMaxSpinsToSkip = 256;
-
-}  // namespace
-
-// Spinning saves a wake-up where the peer answers at once, and wastes a core where it does not:
-// each time in a row that it does not, spinning is left out for twice as many waits.
 Status ScheduleRunner::WaitForPeers() {
-  SpinHistory& history = data_has_come_ ? spins_between_data_ : spins_before_data_;
-  if (history.to_skip > 0) {
-    --history.to_skip;
-  } else {
+  SpinPolicy& spins = data_has_come_ ? spins_between_data_ : spins_before_data_;
+  if (spins.ShouldSpin()) {
     Result<bool> moved = Spin();
     if (!moved.ok()) return moved.status();
-    if (*moved) {
-      history.failures = 0;
-      return OkStatus();
-    }
-    history.to_skip = std::min((2 << std::min(history.failures++, 16)) - 1, kMaxSpinsToSkip);
+    spins.Spun(*moved);
+    if (*moved) return OkStatus();
   }
   FillWaitSet();
   const TimePoint now = MonotonicNow();
@@ -106,7 +92,7 @@ std::vector<ScheduleRunner::Wait> ScheduleRunner::Waits() const {
 }
 
 Result<bool> ScheduleRunner::Spin() {
-  const TimePoint end = MonotonicNow() + kSpinTime;
+  const TimePoint end = MonotonicNow() + SpinPolicy::kSpinTime;
   while (MonotonicNow() < end && !poison_->load(std::memory_order_acquire)) {
     Result<bool> moved = Advance();
     if (!moved.ok() || *moved) return moved;

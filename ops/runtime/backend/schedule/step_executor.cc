@@ -18,7 +18,9 @@ void StepExecutor::Prepare(const Collective& collective, const Schedule& schedul
   reduction_ = reduction;
   element_bytes_ = reduction.kernels != nullptr ? DataTypeSize(collective.dtype) : 1;
   // Before the inputs are scaled, perhaps where they are.
-  values_.Start(collective, schedule, check_values_ ? reduction : Reduction());
+  const bool once = check_values_ && reduction.before.identity() &&
+                    InputBytesRead(schedule) == InputBytes(collective.buffers);
+  values_.Start(collective, check_values_ ? reduction : Reduction(), once);
   if (!reduction.before.identity()) ApplyScaleBefore(collective);
 }
 

@@ -22,8 +22,9 @@ class ValueCheck {
   static constexpr int64_t kBlockBytes = 16 << 10;
 
   // A new collective begins; its inputs must not change until they have been looked at. `reduction`
-  // is empty where nothing is to be found.
-  void Start(const Collective& collective, const Schedule& schedule, const Reduction& reduction);
+  // is empty where nothing is to be found. `given`: each part of the inputs will be given to Look;
+  // else all are looked at now.
+  void Start(const Collective& collective, const Reduction& reduction, bool given);
 
   // Whether parts of the input are to be given to Look, each part once.
   bool watching() const { return watching_; }

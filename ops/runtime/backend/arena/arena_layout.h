@@ -1,0 +1,85 @@
+#ifndef TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_LAYOUT_H_
+#define TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_LAYOUT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include "ops/runtime/interfaces/host_memory.h"
+
+namespace tfring {
+
+// A rank's arena: what it has in its part of a HostMemory. It alone writes it; zeros are "nothing
+// yet". Everything that others wait for is one cache line of its own, so that a line is fetched
+// once for each change.
+
+// What a rank says when it begins a plan. `key` is written last.
+struct alignas(64) ArenaHeader {
+  std::atomic<uint64_t> key{0};  // the plan's sequence, plus 1
+  uint64_t number = 0;           // of the rank's plans, counted by itself from 1
+  uint64_t content = 0;          // as in a LaneHeader
+  uint32_t is_void = 0;          // 1: it does not enter the batch of a lock
+  uint32_t unused = 0;
+  char payload[32] = {};  // the input, if it fits
+};
+static_assert(sizeof(ArenaHeader) == 64, "one cache line");
+
+// How many blocks of a plan a rank has got through: see ArenaMark.
+struct alignas(64) ArenaProgress {
+  std::atomic<uint64_t> staged{0};   // its input can be read
+  std::atomic<uint64_t> reduced{0};  // its slice of the result can be read
+};
+
+struct alignas(64) ArenaEnd {
+  std::atomic<uint64_t> finished{0};  // the number of the last plan for which it reads nothing more
+};
+
+struct ArenaControl {
+  ArenaHeader headers[2];  // of the rank's even and odd plans
+  ArenaProgress progress;
+  ArenaEnd end;
+};
+static_assert(sizeof(ArenaControl) == 256, "four cache lines");
+
+// `count` blocks of a rank's plan `number`, in one number that only grows.
+inline uint64_t ArenaMark(uint64_t number, int64_t count) {
+  return number << 24 | static_cast<uint64_t>(count);
+}
+inline constexpr int64_t kArenaMaxBlocks = (int64_t{1} << 24) - 1;
+
+inline constexpr int64_t kArenaPayloadBytes = sizeof(ArenaHeader::payload);
+inline constexpr int64_t kArenaSlotBytes = 128 << 10;
+inline constexpr int64_t kArenaBlockBytes = 256 << 10;
+inline constexpr int kArenaDepth = 4;  // how many blocks may be under way
+
+// Where the rest of an arena is.
+class Arena {
+ public:
+  Arena() = default;
+  explicit Arena(char* part) : part_(part) {}
+
+  ArenaControl* control() const { return reinterpret_cast<ArenaControl*>(part_); }
+  ArenaHeader* header(uint64_t number) const { return &control()->headers[number & 1]; }
+  // The whole input of a small plan.
+  char* slot(uint64_t number) const { return part_ + kPage + (number & 1) * kArenaSlotBytes; }
+  // The input of a block.
+  char* staged(int64_t block) const {
+    return part_ + kPage + 2 * kArenaSlotBytes + block % kArenaDepth * kArenaBlockBytes;
+  }
+  // The rank's slice of the result of a block: at most half of it, and a cache line.
+  char* result(int64_t block) const {
+    return part_ + kResults + block % kArenaDepth * kResultBytes;
+  }
+
+ private:
+  static constexpr int64_t kPage = 4096;
+  static constexpr int64_t kResults = kPage + 2 * kArenaSlotBytes + kArenaDepth * kArenaBlockBytes;
+  static constexpr int64_t kResultBytes = kArenaBlockBytes / 2 + 64;
+  static_assert(kResults + kArenaDepth * kResultBytes <= HostMemory::kPartBytes);
+
+  char* part_ = nullptr;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_LAYOUT_H_

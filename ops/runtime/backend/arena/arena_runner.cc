@@ -1,0 +1,157 @@
+#include "ops/runtime/backend/arena/arena_runner.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "ops/runtime/base/clock.h"
+#include "ops/runtime/interfaces/hops.h"
+#include "ops/runtime/interfaces/plan_marks.h"
+
+namespace tfring {
+
+void ArenaRunner::Watch(ProgressWatch watch, ScheduleRunner::QuietHook hook) {
+  watch_ = watch;
+  quiet_hook_ = std::move(hook);
+}
+
+Status ArenaRunner::Run(const Collective& collective, const Reduction& reduction, bool check,
+                        bool* recalled) {
+  if (failed_) return Cancelled("a collective before this one has failed");
+  collective_ = &collective;
+  met_ = false;
+  suspect_ = kNoRank;
+  watch_.Moved();
+  allreduce_.Start(collective, reduction, check);
+  came_.assign(collective.hops != nullptr ? collective.members.size() : 0, 0);
+  NoteTraffic();
+  const Status status = RunToEnd();
+  bytes_shown_.store(allreduce_.bytes_shown(), std::memory_order_relaxed);
+  failed_ = !status.ok();
+  if (status.ok()) NoteHops();
+  *recalled = allreduce_.recalled();
+  return status;
+}
+
+Status ArenaRunner::RunToEnd() {
+  while (!allreduce_.done()) {
+    if (poison_->load(std::memory_order_acquire)) return Cancelled("interrupted");
+    Result<bool> moved = Advance();
+    if (!moved.ok()) return moved.status();
+    if (!*moved) TFRING_RETURN_IF_ERROR(WaitForRanks());
+  }
+  return OkStatus();
+}
+
+Result<bool> ArenaRunner::Advance() {
+  Result<bool> moved = allreduce_.Advance();
+  if (!moved.ok() || !*moved) return moved;
+  watch_.Moved();
+  moves_.fetch_add(1, std::memory_order_relaxed);
+  met_ |= allreduce_.seen() > 0;
+  if (!came_.empty()) NoteArrivals();
+  return moved;
+}
+
+Result<bool> ArenaRunner::Spin() {
+  const TimePoint end = MonotonicNow() + SpinPolicy::kSpinTime;
+  while (MonotonicNow() < end && !poison_->load(std::memory_order_acquire)) {
+    Result<bool> moved = Advance();
+    if (!moved.ok() || *moved) return moved;
+  }
+  return false;
+}
+
+Status ArenaRunner::WaitForRanks() {
+  SpinPolicy& spins = met_ ? spins_after_ : spins_before_meeting_;
+  if (spins.ShouldSpin()) {
+    Result<bool> moved = Spin();
+    if (!moved.ok()) return moved.status();
+    spins.Spun(*moved);
+    if (*moved) return OkStatus();
+  }
+  // A member closes after it has shown all that others need of it.
+  const Rank closed = allreduce_.ClosedMember();
+  if (closed != kNoRank && !allreduce_.CanAdvance()) {
+    suspect_ = closed;
+    return Unavailable("rank " + std::to_string(closed) +
+                       " closed its shared memory while this rank was waiting for it");
+  }
+  const TimePoint now = MonotonicNow();
+  const TimePoint deadline = watch_.Sleep(now);
+  MarkWait(now);
+  memory_->Sleep(
+      allreduce_.awaited(),
+      [this] { return allreduce_.CanAdvance() || (allreduce_.ClosedMember() != kNoRank); },
+      deadline);
+  if (collective_->marks != nullptr) {
+    collective_->marks->waits_since.store(0, std::memory_order_relaxed);
+  }
+  wakeups_.fetch_add(1, std::memory_order_relaxed);
+  return deadline == kNever ? OkStatus() : CheckProgress();
+}
+
+Status ArenaRunner::CheckProgress() {
+  const TimePoint now = MonotonicNow();
+  if (!watch_.Due(now)) return OkStatus();
+  // It may have moved just now, while this thread was late.
+  Result<bool> moved = Advance();
+  if (!moved.ok()) return moved.status();
+  if (*moved) return OkStatus();
+  const ProgressWatch::Verdict verdict = watch_.Judge(now, false);
+  if (verdict == ProgressWatch::Verdict::kGoOn) return OkStatus();
+  return quiet_hook_(verdict, watch_.quiet(now));
+}
+
+std::vector<ScheduleRunner::Wait> ArenaRunner::Waits() const {
+  std::vector<ScheduleRunner::Wait> waits;
+  for (const ArenaAllreduce::Wait& wait : allreduce_.Waits()) {
+    waits.push_back({wait.peer, true, wait.bytes, ""});
+  }
+  return waits;
+}
+
+void ArenaRunner::MarkWait(TimePoint now) {
+  PlanMarks* marks = collective_->marks;
+  if (marks == nullptr) return;
+  const std::vector<ArenaAllreduce::Wait> waits = allreduce_.Waits();
+  if (waits.empty()) return;
+  marks->waits_peer.store(waits[0].peer, std::memory_order_relaxed);
+  marks->waits_receives.store(1, std::memory_order_relaxed);
+  marks->waits_bytes.store(waits[0].bytes, std::memory_order_relaxed);
+  marks->waits_since.store(now - watch_.quiet(now), std::memory_order_relaxed);
+}
+
+void ArenaRunner::NoteTraffic() {
+  if (collective_->traffic == nullptr) return;
+  for (int m = 0; m < static_cast<int>(collective_->members.size()); ++m) {
+    const int64_t bytes = m == collective_->self ? 0 : allreduce_.BytesWith(m);
+    if (bytes > 0) collective_->traffic->SentTo(collective_->members[m], bytes);
+  }
+}
+
+void ArenaRunner::NoteArrivals() {
+  for (size_t m = 0; m < allreduce_.seen(); ++m) {
+    if (came_[m] == 0) came_[m] = MonotonicNow();
+  }
+}
+
+// For each member one message, from its header to the end of the plan.
+void ArenaRunner::NoteHops() {
+  if (came_.empty() || allreduce_.recalled()) return;
+  const TimePoint now = MonotonicNow();
+  for (int m = 0; m < static_cast<int>(came_.size()); ++m) {
+    if (m == collective_->self) continue;
+    Hop hop;
+    hop.sequence = collective_->sequence;
+    if (collective_->marks != nullptr) hop.since = collective_->marks->started;
+    hop.first = came_[m];
+    hop.end = now;
+    hop.bytes = allreduce_.BytesWith(m);
+    hop.peer = collective_->members[m];
+    hop.receives = 1;
+    collective_->hops->Add(hop);
+  }
+}
+
+}  // namespace tfring

@@ -1,0 +1,76 @@
+#ifndef TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_RUNNER_H_
+#define TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_RUNNER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "ops/runtime/backend/arena/arena_allreduce.h"
+#include "ops/runtime/backend/schedule/progress_watch.h"
+#include "ops/runtime/backend/schedule/runner.h"
+#include "ops/runtime/backend/schedule/spin_policy.h"
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/interfaces/collective_backend.h"
+#include "ops/runtime/interfaces/host_memory.h"
+
+namespace tfring {
+
+// Runs collectives in the arenas of a host, as ScheduleRunner runs schedules over streams:
+// advances, spins for a moment, sleeps until another rank has changed something, and reports what
+// makes no progress. Used by one thread. After a failure the arenas are in the middle of a plan,
+// and nothing else can be run.
+class ArenaRunner {
+ public:
+  // To end a Run, set `poison` and then interrupt the transport that `memory` comes from.
+  ArenaRunner(HostMemory* memory, Rank self, const std::atomic<bool>* poison)
+      : memory_(memory), poison_(poison), allreduce_(memory, self) {}
+
+  bool Reaches(const Collective& collective) const {
+    return ArenaAllreduce::Reaches(*memory_, collective);
+  }
+  void Watch(ProgressWatch watch, ScheduleRunner::QuietHook hook);
+
+  // Runs a collective that this reaches: an allreduce that ArenaAllreduce can run, or the entry to
+  // the batch of a lock; `recalled` is then whether not all members have entered. `check`: look for
+  // NaN. The status is as ScheduleRunner::Run says.
+  Status Run(const Collective& collective, const Reduction& reduction, bool check, bool* recalled);
+
+  std::vector<BadValues> TakeBadValues() { return allreduce_.TakeBadValues(); }
+  std::vector<ScheduleRunner::Wait> Waits() const;
+  Rank suspect() const { return suspect_; }
+  int64_t moves() const { return moves_.load(std::memory_order_relaxed); }
+  int64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
+  int64_t bytes_shown() const { return bytes_shown_.load(std::memory_order_relaxed); }
+
+ private:
+  Status RunToEnd();
+  Result<bool> Advance();
+  Result<bool> Spin();
+  Status WaitForRanks();
+  Status CheckProgress();
+  void MarkWait(TimePoint now);
+  void NoteTraffic();
+  void NoteArrivals();
+  void NoteHops();
+
+  HostMemory* const memory_;
+  const std::atomic<bool>* const poison_;
+  ArenaAllreduce allreduce_;
+  const Collective* collective_ = nullptr;
+  bool met_ = false;             // a member has come to the present plan
+  std::vector<TimePoint> came_;  // when each has, if hops are noted
+  bool failed_ = false;
+  Rank suspect_ = kNoRank;
+  SpinPolicy spins_before_meeting_;
+  SpinPolicy spins_after_;
+  ProgressWatch watch_;
+  ScheduleRunner::QuietHook quiet_hook_;
+  std::atomic<int64_t> moves_{0};
+  std::atomic<int64_t> wakeups_{0};
+  std::atomic<int64_t> bytes_shown_{0};
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_RUNNER_H_

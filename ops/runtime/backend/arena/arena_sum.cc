@@ -1,0 +1,105 @@
+#include "ops/runtime/backend/arena/arena_sum.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tfring {
+namespace {
+
+// What is added up at a time: a result and what it is made of stay in the first-level cache.
+constexpr int64_t kPartBytes = 8 << 10;
+
+// Two for each level of the sums of up to 2^16 members: those of the left and of the right side.
+constexpr int64_t kPlaces = 2 * 16;
+
+// How many of `count` members stand on the left of the last sum in the canonical order: the largest
+// power of two below `count`.
+int LeftOf(int count) {
+  int left = 1;
+  while (left * 2 < count) left *= 2;
+  return left;
+}
+
+}  // namespace
+
+void ArenaSum::Start(const Collective& collective, const Reduction& reduction, bool check) {
+  MapBuffers(collective, &input_, &output_);
+  reduction_ = reduction;
+  element_bytes_ = DataTypeSize(collective.dtype);
+  self_ = collective.self;
+  values_.Start(collective, check ? reduction : Reduction(), true);
+}
+
+void ArenaSum::Look(int64_t offset, int64_t bytes) {
+  if (!values_.watching()) return;
+  for (int64_t done = 0, part = 0; done < bytes; done += part) {
+    const char* from = input_.At(offset + done, &part);
+    part = std::min(part, bytes - done);
+    values_.Look(from, part);
+  }
+}
+
+void ArenaSum::Stage(int64_t offset, int64_t bytes, char* to) {
+  const bool scales = !reduction_.before.identity();
+  for (int64_t done = 0, part = 0; done < bytes; done += part) {
+    const char* from = input_.At(offset + done, &part);
+    part = std::min(part, bytes - done);
+    if (values_.watching()) {
+      part = std::min(part, ValueCheck::kBlockBytes);
+      values_.Look(from, part);
+    }
+    if (scales) {
+      reduction_.kernels->scale(to + done, from, part / element_bytes_, reduction_.before);
+    } else {
+      std::memcpy(to + done, from, static_cast<size_t>(part));
+    }
+  }
+}
+
+void ArenaSum::Store(int64_t offset, int64_t bytes, const char* from) {
+  for (int64_t done = 0, part = 0; done < bytes; done += part) {
+    char* to = output_.At(offset + done, &part);
+    part = std::min(part, bytes - done);
+    std::memcpy(to, from + done, static_cast<size_t>(part));
+  }
+}
+
+const char* ArenaSum::Own() {
+  if (reduction_.before.identity()) return own_;
+  scaled_.resize(kPartBytes);
+  reduction_.kernels->scale(scaled_.data(), own_, part_ / element_bytes_, reduction_.before);
+  return scaled_.data();
+}
+
+const char* ArenaSum::Add(int first, int count, int place) {
+  if (count == 1) return first == self_ ? Own() : (*inputs_)[first] + done_;
+  const int left = LeftOf(count);
+  const int below = (place / 2 + 1) * 2;
+  const char* a = Add(first, left, below);
+  const char* b = Add(first + left, count - left, below + 1);
+  const size_t at = static_cast<size_t>(place * kPartBytes);
+  if (sums_.size() < at + kPartBytes) sums_.resize(kPlaces * kPartBytes);
+  char* to = sums_.data() + at;
+  reduction_.combine(to, a, b, part_ / element_bytes_, Scale());
+  return to;
+}
+
+void ArenaSum::Reduce(int64_t offset, int64_t bytes, const std::vector<const char*>& inputs,
+                      char* copy) {
+  inputs_ = &inputs;
+  const int count = static_cast<int>(inputs.size());
+  const int left = LeftOf(count);
+  for (done_ = 0; done_ < bytes; done_ += part_) {
+    int64_t from_here = 0;
+    int64_t to_here = 0;
+    own_ = input_.At(offset + done_, &from_here);
+    char* to = output_.At(offset + done_, &to_here);
+    part_ = std::min({bytes - done_, from_here, to_here, kPartBytes});
+    const char* a = Add(0, left, 0);
+    const char* b = Add(left, count - left, 1);
+    reduction_.combine(to, a, b, part_ / element_bytes_, reduction_.after);
+    if (copy != nullptr) std::memcpy(copy + done_, to, static_cast<size_t>(part_));
+  }
+}
+
+}  // namespace tfring

@@ -1,0 +1,61 @@
+#ifndef TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_SUM_H_
+#define TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_SUM_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "ops/runtime/backend/reduction/reduction.h"
+#include "ops/runtime/backend/schedule/buffer_map.h"
+#include "ops/runtime/backend/schedule/value_check.h"
+#include "ops/runtime/interfaces/collective_backend.h"
+
+namespace tfring {
+
+// The part of an allreduce in an arena that touches tensors: copies the input of this rank to where
+// others see it, adds up the inputs of all members in the canonical order (see AppendCanonicalSum),
+// and copies results. Offsets are bytes of the collective, at whole elements. Small parts at a
+// time, so that what one pass has written is still in the cache for the next. Used by one thread.
+class ArenaSum {
+ public:
+  // The buffers of `collective` must stay valid until the next call. `check`: look for NaN.
+  void Start(const Collective& collective, const Reduction& reduction, bool check);
+
+  // The input, scaled where the reduction asks for it, to `to`.
+  void Stage(int64_t offset, int64_t bytes, char* to);
+
+  // Looks for NaN in a part of the input that is not staged.
+  void Look(int64_t offset, int64_t bytes);
+
+  // The result of [offset, offset + bytes) into the output, and to `copy` if that is not null.
+  // inputs[m]: what member m has staged for it; not used for this rank.
+  void Reduce(int64_t offset, int64_t bytes, const std::vector<const char*>& inputs, char* copy);
+
+  // A finished result into the output.
+  void Store(int64_t offset, int64_t bytes, const char* from);
+
+  std::vector<BadValues> TakeBadValues() { return values_.Take(); }
+
+ private:
+  // Adds up `count` members from `first` on; the result is where the sum is. `place`: where it may
+  // be put; even on the left side of the sum above, odd on the right side.
+  const char* Add(int first, int count, int place);
+  const char* Own();
+
+  BufferMap input_;
+  BufferMap output_;
+  Reduction reduction_;
+  int64_t element_bytes_ = 1;
+  int self_ = 0;
+  ValueCheck values_;
+  std::vector<char> sums_;    // of some of the members, by place
+  std::vector<char> scaled_;  // the own input times the scale before
+  // What is added up now.
+  const std::vector<const char*>* inputs_ = nullptr;
+  const char* own_ = nullptr;
+  int64_t done_ = 0;
+  int64_t part_ = 0;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_SUM_H_
