@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kLine = 64;
 // Every rank reads the slots of all: with more members, what is in blocks is read less often.
-constexpr int64_t kSlotsBytes = 256 << 10;
+constexpr int64_t kSlotsBytes = 512 << 10;
 
 int64_t MostInSlot(size_t members) {
   return std::min<int64_t>(kArenaSlotBytes, kSlotsBytes / static_cast<int64_t>(members));
@@ -66,16 +66,18 @@ ArenaAllreduce::Slice ArenaAllreduce::SliceOf(int64_t block, int member) const {
   return {begin, std::min(each, bytes - begin)};
 }
 
-// Whether these have got all they need from the plans for which they used a place.
-bool ArenaAllreduce::Left(const std::vector<User>& users) const {
-  return std::all_of(users.begin(), users.end(), [this](const User& user) {
+// The first that still needs what it has used a place for; kNoRank if none does.
+Rank ArenaAllreduce::FirstToLeave(const std::vector<User>& users) const {
+  for (const User& user : users) {
     const ArenaEnd& end = arenas_[user.rank].control()->end;
-    return end.finished.load(std::memory_order_seq_cst) >= user.number;
-  });
+    if (end.finished.load(std::memory_order_seq_cst) < user.number) return user.rank;
+  }
+  return kNoRank;
 }
 
 bool ArenaAllreduce::MayPost() const {
-  return Left(slot_users_[number_ & 1]) && (!InBlocks() || Left(block_users_));
+  return FirstToLeave(slot_users_[number_ & 1]) == kNoRank &&
+         (!InBlocks() || FirstToLeave(block_users_) == kNoRank);
 }
 
 void ArenaAllreduce::Post() {
@@ -143,13 +145,13 @@ bool ArenaAllreduce::Has(int member, std::atomic<uint64_t> ArenaProgress::* what
   return (progress.*what).load(std::memory_order_seq_cst) >= ArenaMark(numbers_[member], count);
 }
 
-// Whether all other members have got through `count` blocks.
-bool ArenaAllreduce::Others(std::atomic<uint64_t> ArenaProgress::* what, int64_t count) const {
-  if (count <= 0) return true;
+// The first other member that has not got through `count` blocks; kNoRank if all have.
+Rank ArenaAllreduce::FirstBelow(std::atomic<uint64_t> ArenaProgress::* what, int64_t count) const {
+  if (count <= 0) return kNoRank;
   for (int m = 0; m < static_cast<int>(numbers_.size()); ++m) {
-    if (m != collective_->self && !Has(m, what, count)) return false;
+    if (m != collective_->self && !Has(m, what, count)) return collective_->members[m];
   }
-  return true;
+  return kNoRank;
 }
 
 bool ArenaAllreduce::MayStage() const {
@@ -271,8 +273,16 @@ bool ArenaAllreduce::CanAdvance() const {
   return true;
 }
 
-Rank ArenaAllreduce::awaited() const {
-  return phase_ == Phase::kMeet ? collective_->members[seen_] : kNoRank;
+// In blocks it is a member that has to stage or reduce a block for which it needs no more from this
+// rank, which has got further itself.
+Rank ArenaAllreduce::Awaited() const {
+  if (phase_ == Phase::kMeet) return collective_->members[seen_];
+  if (phase_ == Phase::kBlocks) {
+    return copied_ < reduced_ ? FirstBelow(&ArenaProgress::reduced, copied_ + 1)
+                              : FirstBelow(&ArenaProgress::staged, reduced_ + 1);
+  }
+  const Rank rank = FirstToLeave(slot_users_[number_ & 1]);
+  return rank != kNoRank ? rank : FirstToLeave(block_users_);
 }
 
 std::vector<ArenaAllreduce::Wait> ArenaAllreduce::Waits() const {

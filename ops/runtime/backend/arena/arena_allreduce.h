@@ -63,8 +63,9 @@ class ArenaAllreduce {
   bool recalled() const { return recalled_; }
   std::vector<BadValues> TakeBadValues() { return sum_.TakeBadValues(); }
 
-  // The one rank whose change ends the wait, or kNoRank for any.
-  Rank awaited() const;
+  // A rank that has to change something before this one can go on, and that does not wait for this
+  // one to do so.
+  Rank Awaited() const;
   std::vector<Wait> Waits() const;
   // How much a member reads from this rank in the present collective; it is as much the other way
   // round.
@@ -90,7 +91,7 @@ class ArenaAllreduce {
   int64_t BlockBytes(int64_t block) const;
   Slice SliceOf(int64_t block, int member) const;
   const Arena& ArenaOf(int member) const { return arenas_[collective_->members[member]]; }
-  bool Left(const std::vector<User>& users) const;
+  Rank FirstToLeave(const std::vector<User>& users) const;
   bool MayPost() const;
   void Post();
   const ArenaHeader* HeaderOf(int member) const;
@@ -98,7 +99,10 @@ class ArenaAllreduce {
   Status CheckHeader(int member, const ArenaHeader& header) const;
   void SumSlots();
   bool Has(int member, std::atomic<uint64_t> ArenaProgress::* what, int64_t count) const;
-  bool Others(std::atomic<uint64_t> ArenaProgress::* what, int64_t count) const;
+  Rank FirstBelow(std::atomic<uint64_t> ArenaProgress::* what, int64_t count) const;
+  bool Others(std::atomic<uint64_t> ArenaProgress::* what, int64_t count) const {
+    return FirstBelow(what, count) == kNoRank;
+  }
   bool MayStage() const;
   bool MayReduce() const;
   bool MayCopy() const;

@@ -49,8 +49,8 @@ inline constexpr int64_t kArenaMaxBlocks = (int64_t{1} << 24) - 1;
 
 inline constexpr int64_t kArenaPayloadBytes = sizeof(ArenaHeader::payload);
 inline constexpr int64_t kArenaSlotBytes = 128 << 10;
-inline constexpr int64_t kArenaBlockBytes = 256 << 10;
-inline constexpr int kArenaDepth = 4;  // how many blocks may be under way
+inline constexpr int64_t kArenaBlockBytes = 512 << 10;
+inline constexpr int kArenaDepth = 2;  // how many blocks may be under way
 
 // Where the rest of an arena is.
 class Arena {

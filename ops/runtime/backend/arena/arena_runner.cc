@@ -81,7 +81,7 @@ Status ArenaRunner::WaitForRanks() {
   const TimePoint deadline = watch_.Sleep(now);
   MarkWait(now);
   memory_->Sleep(
-      allreduce_.awaited(),
+      allreduce_.Awaited(),
       [this] { return allreduce_.CanAdvance() || (allreduce_.ClosedMember() != kNoRank); },
       deadline);
   if (collective_->marks != nullptr) {

@@ -183,7 +183,7 @@ void Turn(FakeHost* host, Rank rank, Runner* runner, Random* random) {
     const auto [plan, member] = runner->todo[runner->next - 1];
     CheckResult(*plan, member, machine);
   } else if (!*moved && Below(random, 2) == 0) {
-    host->GoToSleep(rank, machine.awaited());
+    host->GoToSleep(rank, machine.Awaited());
   }
 }
 
@@ -269,10 +269,10 @@ TEST(ARankThatWaitsForAPlaceIsWokenByItsLastReader) {
   EXPECT_TRUE(*two.Advance() && two.done());
   zero.Start(parts[4], ResolveReduction(parts[4]), false);
   EXPECT_TRUE(!*zero.Advance());  // rank 1 has not read plan 7 yet
-  host.GoToSleep(0, zero.awaited());
+  host.GoToSleep(0, zero.Awaited());
   start(&two, parts[5]);
   EXPECT_TRUE(host.Sleeps(0) || !zero.CanAdvance());
-  host.GoToSleep(0, zero.awaited());
+  host.GoToSleep(0, zero.Awaited());
   EXPECT_TRUE(*one.Advance() && one.done());
   EXPECT_TRUE(!host.Sleeps(0) && *zero.Advance());
 }
@@ -304,7 +304,7 @@ TEST(WhatIsWaitedForIsKnown) {
   zero.Start(part, ResolveReduction(part), false);
   while (*zero.Advance()) {
   }
-  EXPECT_EQ(zero.awaited(), 1);
+  EXPECT_EQ(zero.Awaited(), 1);
   ASSERT_EQ(zero.Waits().size(), size_t{1});
   EXPECT_EQ(zero.Waits()[0].peer, 1);
   EXPECT_EQ(zero.Waits()[0].bytes, 800000);
