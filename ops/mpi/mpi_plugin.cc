@@ -17,14 +17,14 @@ static_assert(sizeof(MPI_Request) <= sizeof(MpiRequest), "a request has to fit")
 
 MPI_Request RequestOf(MpiRequest request) {
   MPI_Request of_mpi;
-  std::memcpy(&of_mpi, &request, sizeof(of_mpi));
+  std::memcpy(&of_mpi, &request, sizeof(MPI_Request));
   return of_mpi;
 }
 
 MpiRequest NumberOf(MPI_Request of_mpi) {
   if (of_mpi == MPI_REQUEST_NULL) return 0;
   MpiRequest request = 0;
-  std::memcpy(&request, &of_mpi, sizeof(of_mpi));
+  std::memcpy(&request, &of_mpi, sizeof(MPI_Request));
   return request;
 }
 

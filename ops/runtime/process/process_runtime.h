@@ -104,7 +104,7 @@ struct InitOptions {
   std::string mpi_plugin;
   std::string mpi_module;
   int mpi_communicator = 0;
-  double start_timeout_seconds = 60;          // for the peers to answer while Init runs
+  double start_timeout_seconds = 60;  // for the peers to answer while Init runs
   uint64_t generation = 0;  // its number, higher than all before; 0: one more than the last
   uint64_t nonce = 0;       // see EngineOptions
   // The highest id that a process set has had on any of the ranks.
