@@ -16,10 +16,10 @@ import threading
 from typing import Any
 
 from tfring import _native, topology
+from tfring.bootstrap import mpi_data, mpi_exchange
 from tfring.bootstrap.cancel import Cancel
 from tfring.bootstrap.connect import Membership, connect_job
 from tfring.bootstrap.inter_op_threads import ensure_inter_op_threads
-from tfring.bootstrap.mpi_exchange import finalize
 from tfring.config import SettingError, Settings, read_settings
 from tfring.environments import Given, Identity, Rendezvous, find_identity
 from tfring.environments.elastic import ElasticWorker, take_worker
@@ -146,6 +146,7 @@ def _init_elastic(worker: ElasticWorker, given: Given, wanted: list[Any]) -> Non
         )
     with _lock:
         settings = _read_settings()
+        mpi_data.refuse_if_wanted(settings.runtime)
         _state.elastic = _state.elastic or ElasticProcess(worker, _abandon_unless_busy)
         topology.set_local_rank(worker.slot)
         if _state.elastic.runs and _state.elastic.left:
@@ -192,9 +193,7 @@ def _begin_generation(identity: Identity, store: Store, cancel: Cancel) -> None:
     with _lock:
         settings = _read_settings(CONNECT_SECONDS)
         last_set = int(_native.core.last_process_set())
-        membership = connect_job(
-            identity, settings, os.environ, None, 0, store, last_set, cancel=cancel
-        )
+        membership = connect_job(identity, settings, os.environ, None, 0, store, last_set, cancel)
         descriptors = [*membership.control_fds.values(), *membership.data_fds.values()]
         try:
             with contextlib.closing(membership), cancel.cuts(descriptors):
@@ -245,6 +244,7 @@ def _start(membership: Membership, settings: Settings) -> None:
             record=record,
             nonce=membership.nonce,
             last_process_set=membership.last_process_set,
+            mpi=membership.mpi_data,
         )
     except _native.core.CoreError as error:
         membership.free_group()
@@ -383,7 +383,7 @@ def _at_exit() -> None:
     # MPI_Finalize waits for all ranks, without a limit: one of them may still evaluate or save the
     # model, for hours. MPI's launcher ends the job if a rank dies instead.
     try:
-        finalize()
+        mpi_exchange.finalize()
     except Exception:
         _log.exception("MPI could not be finalised")
 
@@ -395,5 +395,5 @@ def is_homogeneous() -> bool:
 
 
 def mpi_enabled() -> bool:
-    """Whether MPI brought the ranks together. Data does not go over MPI in this release."""
+    """Whether MPI brought the ranks together."""
     return _state.by_mpi and is_initialized()

@@ -82,8 +82,8 @@ std::unique_ptr<DataTransport> Connect(int self, const std::vector<std::vector<i
   }
   auto base = TcpDataTransport::Create(std::move(own));
   if (!base.ok()) return nullptr;
-  auto made =
-      ShmDataTransport::Connect(true, peers, std::move(*base), MonotonicNow() + 20 * kSecond, self);
+  auto made = ShmDataTransport::Connect(ShmUse::kWherePossible, peers, std::move(*base),
+                                        MonotonicNow() + 20 * kSecond, self);
   return made.ok() ? std::move(*made) : nullptr;
 }
 

@@ -52,14 +52,24 @@ RecordOptions RecordOptionsOf(const std::optional<std::map<std::string, std::str
   return options;
 }
 
+// {"plugin": path, "module": path, "communicator": "3"}; empty: MPI carries no data.
+void SetMpi(const std::map<std::string, std::string>& mpi, InitOptions* options) {
+  if (mpi.empty()) return;
+  options->mpi_plugin = mpi.at("plugin");
+  options->mpi_module = mpi.at("module");
+  options->mpi_communicator = std::stoi(mpi.at("communicator"));
+}
+
 void Init(int rank, int size, int local_rank, int local_size, int cross_rank, int cross_size,
           std::vector<std::string> hosts, std::map<Rank, int> control_fds,
           std::map<Rank, int> data_fds, std::map<Rank, int64_t> local_pids,
           const std::map<Rank, std::pair<py::bytes, py::bytes>>& control_keys,
           std::map<std::string, std::string> config, double start_timeout,
           const std::optional<std::map<std::string, std::string>>& record, uint64_t generation,
-          uint64_t nonce, ProcessSetId last_process_set) {
+          uint64_t nonce, ProcessSetId last_process_set,
+          const std::map<std::string, std::string>& mpi) {
   InitOptions options;
+  SetMpi(mpi, &options);
   options.generation = generation;
   options.nonce = nonce;
   options.last_process_set = last_process_set;
@@ -252,19 +262,23 @@ void DefineRecord(py::module_& m) {
 
 void DefineLifecycle(py::module_& m) {
   using py::arg;
-  m.def("init", &Init, py::kw_only(), arg("rank"), arg("size"), arg("local_rank"),
-        arg("local_size"), arg("cross_rank"), arg("cross_size"), arg("hosts"), arg("control_fds"),
-        arg("data_fds"), arg("local_pids"),
-        arg("control_keys") = std::map<Rank, std::pair<py::bytes, py::bytes>>(), arg("config"),
-        arg("start_timeout") = 60.0, arg("record") = std::map<std::string, std::string>(),
-        arg("generation") = 0, arg("nonce") = 0, arg("last_process_set") = kGlobalProcessSet,
-        "Starts the runtime, which owns the descriptors from then on and closes them. `record` is "
-        "where it records what it does: path, job, boot, and keep if the file is to stay after an "
-        "end without an error. None: nothing is recorded. `generation`: its number, above all "
-        "before; 0: the next one. `nonce`: the same on all ranks of the generation and in no other "
-        "one; frames of ranks with another one are refused. 0: they are not compared. "
-        "`last_process_set`: the highest id that a process set has had "
-        "on any of the ranks.");
+  m.def(
+      "init", &Init, py::kw_only(), arg("rank"), arg("size"), arg("local_rank"), arg("local_size"),
+      arg("cross_rank"), arg("cross_size"), arg("hosts"), arg("control_fds"), arg("data_fds"),
+      arg("local_pids"), arg("control_keys") = std::map<Rank, std::pair<py::bytes, py::bytes>>(),
+      arg("config"), arg("start_timeout") = 60.0,
+      arg("record") = std::map<std::string, std::string>(), arg("generation") = 0, arg("nonce") = 0,
+      arg("last_process_set") = kGlobalProcessSet,
+      arg("mpi") = std::map<std::string, std::string>(),
+      "Starts the runtime, which owns the descriptors from then on and closes them. `record` is "
+      "where it records what it does: path, job, boot, and keep if the file is to stay after an "
+      "end without an error. None: nothing is recorded. `generation`: its number, above all "
+      "before; 0: the next one. `nonce`: the same on all ranks of the generation and in no other "
+      "one; frames of ranks with another one are refused. 0: they are not compared. "
+      "`last_process_set`: the highest id that a process set has had "
+      "on any of the ranks. `mpi`: for CPU_OPERATIONS=mpi, paths of the plug-in and of the module "
+      "that has loaded MPI, and the Fortran number of a communicator of all ranks, which the "
+      "runtime frees: plugin, module, communicator.");
   // Without the GIL: shutdown waits for callbacks, and TensorFlow may run Python in them
   // (tf.py_function).
   m.def(

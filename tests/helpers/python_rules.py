@@ -36,7 +36,10 @@ ARROWS: dict[str, set[str]] = {
     "observers": {"config", "_native", "recorder", "explain", "timeline", "metrics"},
     "handshake": {"security"},
     "store": {"config", "security", "handshake"},
-    "bootstrap": {"version", "config", "environments", "security", "handshake", "store", "texts"},
+    "bootstrap": {
+        *("version", "config", "_native", "environments", "security", "handshake", "store"),
+        "texts",
+    },
     "membership": {"_native", "store"},
     "joining": {
         *("environments", "security", "handshake", "store", "bootstrap", "membership"),

@@ -45,6 +45,7 @@ CC_ARROWS: dict[str, set[str]] = {
         *("backend", "backend/cuda", "backend/nccl"),
         *("protocol/message", "protocol/negotiation", "protocol/engine"),
     },
+    "mpi": {"transport"},
     "kernels": {"base", "interfaces", "protocol/message", "process"},
     "xla": {"base", "protocol/message", "process", "kernels"},
     "bindings": {
@@ -64,6 +65,7 @@ FOREIGN_HEADERS = {
     "absl/": {"kernels", "xla"},
     "google/protobuf/": {"kernels"},
     "Python.h": {"bindings"},
+    "mpi.h": {"mpi"},
 }
 # The pure layers decide by their arguments alone: they use no thread, lock, clock, socket, file,
 # environment or random number. Every system header of C ends in .h.

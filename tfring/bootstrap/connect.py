@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tfring.bootstrap import hosts, mesh
+from tfring import _native
+from tfring.bootstrap import hosts, mesh, mpi_data
 from tfring.bootstrap.cancel import Cancel
 from tfring.bootstrap.exchange import Exchange
 from tfring.bootstrap.hosts import InterfaceAddress
@@ -41,7 +42,8 @@ class Membership:
     largest number of process sets that any rank gave to init, `last_process_set` the highest id
     that a process set has had on any of them. `control_keys` has the keys of the
     seals that we send to a peer and of those that we get from it; `key` is the generation's. `job`
-    is a number that no other job has, and no secret.
+    is a number that no other job has, and no secret. `mpi_data` is what the runtime gets where
+    MPI carries the data.
     """
 
     rank: int
@@ -63,6 +65,7 @@ class Membership:
     control_keys: dict[int, ChannelKeys] = dataclasses.field(default_factory=dict)
     key: bytes | None = dataclasses.field(default=None, repr=False)
     job: str = ""
+    mpi_data: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def nonce(self) -> int:
@@ -135,6 +138,7 @@ def connect_job(
         # Under MPI there may be no secret; the nonce of rank 0, which MPI carries, suffices then.
         key = hmac.new(job.secret.encode(), records[0].nonce.encode(), hashlib.sha256).digest()
         key = expand(key, b"generation")
+        over_mpi = _prepare_mpi(job, records)
         connections = _connect(
             job.exchange, records, job.identity.rank, settings, key, deadline, cancel
         )
@@ -144,7 +148,7 @@ def connect_job(
         raise
     finally:
         job.exchange.close()
-    return _membership(job, records, connections, key)
+    return dataclasses.replace(_membership(job, records, connections, key), mpi_data=over_mpi)
 
 
 def _exchange_records(
@@ -199,6 +203,20 @@ def _check(records: list[Record], job: Job) -> None:
         raise BootstrapError(
             f"{identity.source} announced {identity.size} ranks, and {len(records)} came"
         )
+
+
+def _prepare_mpi(job: Job, records: list[Record]) -> dict[str, str]:
+    """Returns what the runtime needs for data over MPI; empty where the job does without."""
+    if len(records) == 1 or not mpi_data.wanted(records[0].settings):
+        return {}
+    found: dict[str, str] = {}
+
+    def prepare() -> None:
+        source = job.identity.source
+        found.update(mpi_data.prepare(job.exchange, source, _native.library_dir()))
+
+    _run_on_all_ranks(job.exchange, job.identity.rank, prepare)
+    return found
 
 
 def _agreed_settings(records: list[Record], rank: int) -> dict[str, str]:

@@ -41,9 +41,22 @@ class MpiExchange:
         self._deadline = deadline
         self._timed_out = False
 
+    @property
+    def mpi(self) -> Any:
+        """The module mpi4py.MPI."""
+        return self._mpi
+
     def group(self) -> Any:
         """Returns an MPI group of the processes, by rank; the caller owns it."""
         return self._comm.Get_group()
+
+    def another(self) -> Any:
+        """Returns a new communicator of the processes; the caller owns it. All of them call it.
+
+        Raises:
+            BootstrapError: Not all ranks called it in time.
+        """
+        return duplicate(self._comm, self._deadline)
 
     def allgather(self, value: Any) -> list[Any]:
         """Gives every rank the values of all ranks, ordered by rank.

@@ -18,6 +18,7 @@ from typing import Any
 
 from tfring import _native
 from tfring.bootstrap.inter_op_threads import WANTED, inter_op_threads
+from tfring.bootstrap.mpi_data import plugins_in
 from tfring.config import PYTHON_SETTINGS, SettingError, read_settings
 from tfring.environments import IdentityError, find_identity
 from tfring.version import __version__
@@ -88,7 +89,12 @@ def _binding(findings: Findings) -> None:
     findings.show("libraries", _native.library_dir())
     for name, value in sorted(core.build_info().items()):
         findings.show(f"built: {name}", value)
-    findings.show("transports", "tcp between ranks, shared memory between ranks of one host")
+    plugins = ", ".join(plugins_in(_native.library_dir())) or "none"
+    findings.show(
+        "transports",
+        "tcp between ranks, shared memory between ranks of one host; MPI on request "
+        f"(plug-ins: {plugins})",
+    )
     findings.show("collectives on", "CPU, and GPUs (NCCL, or copies through the host)")
 
 

@@ -19,6 +19,7 @@ enum class Unit {
   kLevel,
   kLogFormat,
   kPath,
+  kCpuOperations,
   kGpuOperations,
   kValueAction
 };
@@ -28,8 +29,8 @@ enum class Unit {
 struct Setting {
   const char* name;
   Unit unit;
-  std::variant<int64_t Config::*, bool Config::*, std::string Config::*, GpuOperations Config::*,
-               ValueAction Config::*>
+  std::variant<int64_t Config::*, bool Config::*, std::string Config::*, CpuOperations Config::*,
+               GpuOperations Config::*, ValueAction Config::*>
       member;
   int64_t min;
   int64_t max;
@@ -84,6 +85,10 @@ constexpr Setting kSettings[] = {
     {"ARENA", Unit::kFlag, &Config::arena, 0, 1,
      "allreduces among ranks of one host add up in memory that all of them see; 0 makes them go "
      "from rank to rank"},
+    {"CPU_OPERATIONS", Unit::kCpuOperations, &Config::cpu_operations, 0, 0,
+     "what carries tensors in host memory: auto (shared memory within a host where it is possible, "
+     "TCP between hosts), shm (an error where it is not possible), tcp (no shared memory) or mpi "
+     "(MPI in place of TCP; needs mpirun, mpi4py and a plug-in for that MPI)"},
     {"GPU_OPERATIONS", Unit::kGpuOperations, &Config::gpu_operations, 0, 0,
      "what carries tensors in GPU memory: auto (NCCL where all ranks can, else copies through the "
      "host), nccl (an error where NCCL cannot be used) or host"},
@@ -102,6 +107,8 @@ constexpr Setting kSettings[] = {
 
 constexpr const char* kLevels[] = {"trace", "debug", "info", "warning", "error"};
 constexpr const char* kLogFormats[] = {"text", "json"};
+// In the order of CpuOperations.
+constexpr const char* kCpuOperations[] = {"auto", "shm", "tcp", "mpi"};
 // In the order of GpuOperations.
 constexpr const char* kGpuOperations[] = {"auto", "nccl", "host"};
 // In the order of ValueAction.
@@ -164,6 +171,16 @@ std::optional<bool> ParseLogFormat(const std::string& text) {
   return std::nullopt;
 }
 
+// Horovod's HOROVOD_CPU_OPERATIONS has Gloo, which is what goes over TCP there, and oneCCL.
+std::optional<CpuOperations> ParseCpuOperations(const std::string& text) {
+  const std::string lower = Lower(text);
+  for (size_t i = 0; i < std::size(kCpuOperations); ++i) {
+    if (lower == kCpuOperations[i]) return static_cast<CpuOperations>(i);
+  }
+  if (lower == "gloo" || lower == "ccl") return CpuOperations::kAuto;
+  return std::nullopt;
+}
+
 // Horovod's HOROVOD_GPU_OPERATIONS has MPI and Gloo besides NCCL: there, too, the host carries
 // them.
 std::optional<GpuOperations> ParseGpuOperations(const std::string& text) {
@@ -189,6 +206,11 @@ bool Apply(const Setting& setting, const std::string& text, Config* config) {
   if (setting.unit == Unit::kPath) {
     config->*setting.as<std::string>() = text;
     return true;
+  }
+  if (setting.unit == Unit::kCpuOperations) {
+    const std::optional<CpuOperations> operations = ParseCpuOperations(text);
+    if (operations) config->*setting.as<CpuOperations>() = *operations;
+    return operations.has_value();
   }
   if (setting.unit == Unit::kGpuOperations) {
     const std::optional<GpuOperations> operations = ParseGpuOperations(text);
@@ -237,6 +259,8 @@ std::string Allowed(const Setting& setting) {
       return "text or json";
     case Unit::kPath:
       return "a path";
+    case Unit::kCpuOperations:
+      return "auto, shm, tcp or mpi";
     case Unit::kGpuOperations:
       return "auto, nccl or host";
     case Unit::kValueAction:
@@ -249,6 +273,9 @@ std::string DefaultText(const Setting& setting, const Config& defaults) {
   if (setting.unit == Unit::kFlag) return defaults.*setting.as<bool>() ? "1" : "0";
   if (setting.unit == Unit::kLogFormat) return kLogFormats[defaults.*setting.as<bool>() ? 1 : 0];
   if (setting.unit == Unit::kPath) return defaults.*setting.as<std::string>();
+  if (setting.unit == Unit::kCpuOperations) {
+    return kCpuOperations[static_cast<size_t>(defaults.*setting.as<CpuOperations>())];
+  }
   if (setting.unit == Unit::kGpuOperations) {
     return kGpuOperations[static_cast<size_t>(defaults.*setting.as<GpuOperations>())];
   }
@@ -283,6 +310,10 @@ Result<Config> ParseConfig(const std::map<std::string, std::string>& values) {
     return InvalidArgument(
         "TFRING_HEARTBEAT_TIMEOUT_SECONDS has to be at least three times TFRING_HEARTBEAT_SECONDS, "
         "or healthy ranks would count as lost");
+  }
+  if (config.cpu_operations == CpuOperations::kShm && !config.shared_memory) {
+    return InvalidArgument(
+        "TFRING_CPU_OPERATIONS is shm and TFRING_SHARED_MEMORY is 0: one of the two has to go");
   }
   // As in Horovod: without the check nothing ends because of a stall, unless that is asked for.
   if (config.stall_warning == 0 && values.count("STALL_SHUTDOWN_TIME_SECONDS") == 0) {

@@ -15,6 +15,11 @@ namespace tfring {
 // error; always the host.
 enum class GpuOperations { kAuto, kNccl, kHost };
 
+// What carries tensors in host memory: shared memory within a host where that is possible, and TCP;
+// the same, and an error where shared memory is not possible; TCP alone; shared memory within a
+// host where that is possible, and MPI.
+enum class CpuOperations { kAuto, kShm, kTcp, kMpi };
+
 // What happens when this rank's part of a reduction holds NaN or infinities: nothing; a warning; an
 // error of the call.
 enum class ValueAction { kIgnore, kWarn, kError };
@@ -41,6 +46,7 @@ struct Config {
   ValueAction check_values = ValueAction::kIgnore;  // CHECK_VALUES
   bool shared_memory = true;                        // SHARED_MEMORY: within a host; else sockets
   bool arena = true;  // ARENA: allreduces within a host add up in memory that all ranks see
+  CpuOperations cpu_operations = CpuOperations::kAuto;  // CPU_OPERATIONS
   GpuOperations gpu_operations = GpuOperations::kAuto;  // GPU_OPERATIONS
   std::string nccl_library;                             // NCCL_LIBRARY: a path; empty: see LoadNccl
   std::string cuda_driver = "libcuda.so.1";             // CUDA_DRIVER: what dlopen gets

@@ -21,6 +21,7 @@ struct WaitSet {
   std::vector<Rank> watched = {};  // an error of the stream to one of these ends the sleep too
   TimePoint deadline = kNever;
   int also_readable = -1;  // a descriptor, for a transport that uses another one
+  bool sent = false;       // the sleep ends, too, when nothing is Sending() any more
 };
 
 struct BrokenStream {
@@ -58,6 +59,10 @@ class DataTransport {
   // reason. The result is a watched stream that broke, which TrySend and TryRecv need not notice
   // while no byte moves.
   virtual std::optional<BrokenStream> Wait(const WaitSet& what) = 0;
+
+  // Whether bytes that TrySend took need further calls of this transport on their way. Wait makes
+  // them, whatever it waits for; who has nothing else to do waits until there are none.
+  virtual bool Sending() { return false; }
 
   // Whether bytes that TrySend took are not known to have reached the peer's kernel. False where
   // that cannot be found out.

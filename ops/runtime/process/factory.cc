@@ -10,6 +10,8 @@
 #include "ops/runtime/backend/nccl/nccl_backend.h"
 #include "ops/runtime/backend/routing_backend.h"
 #include "ops/runtime/base/clock.h"
+#include "ops/runtime/transport/mpi_data.h"
+#include "ops/runtime/transport/mpi_library.h"
 #include "ops/runtime/transport/shm_data.h"
 #include "ops/runtime/transport/tcp_control.h"
 #include "ops/runtime/transport/tcp_data.h"
@@ -74,16 +76,43 @@ Result<std::unique_ptr<ControlTransport>> MakeControl(Connections* connections) 
   return std::unique_ptr<ControlTransport>(std::move(*made));
 }
 
-Result<std::unique_ptr<DataTransport>> MakeData(Rank self, Connections* connections,
+ShmUse UseOfSharedMemory(const Config& config) {
+  if (config.cpu_operations == CpuOperations::kShm) return ShmUse::kRequired;
+  const bool wanted = config.shared_memory && config.cpu_operations != CpuOperations::kTcp;
+  return wanted ? ShmUse::kWherePossible : ShmUse::kNever;
+}
+
+Result<std::unique_ptr<DataTransport>> MakeMpi(const Topology& topology, const MpiUse& use) {
+  Result<const MpiFunctions*> mpi = FailedPrecondition("init was given no MPI");
+  if (!use.plugin.empty()) mpi = LoadMpi(use);
+  if (!mpi.ok()) {
+    return FailedPrecondition("TFRING_CPU_OPERATIONS is mpi, and rank " +
+                              std::to_string(topology.rank) +
+                              " cannot use MPI: " + mpi.status().message());
+  }
+  auto made = MpiDataTransport::Create(*mpi, use.communicator, topology.rank, topology.size);
+  if (!made.ok()) return made.status();
+  return std::unique_ptr<DataTransport>(std::move(*made));
+}
+
+Result<std::unique_ptr<DataTransport>> MakeData(const Topology& topology, Connections* connections,
                                                 const Config& config, Duration limit) {
   std::vector<ShmPeer> on_this_host;
   for (const auto& [rank, socket] : connections->data) {
     if (connections->local_pids.count(rank) != 0) on_this_host.push_back({rank, socket.get()});
   }
+  const TimePoint deadline = MonotonicNow() + limit;
+  if (config.cpu_operations == CpuOperations::kMpi) {
+    Result<std::unique_ptr<DataTransport>> mpi = MakeMpi(topology, connections->mpi);
+    if (!mpi.ok()) return mpi.status();
+    // The sockets are for the agreement alone.
+    return ShmDataTransport::Connect(UseOfSharedMemory(config), on_this_host, std::move(*mpi),
+                                     deadline, topology.rank);
+  }
   auto made = TcpDataTransport::Create(std::move(connections->data), ProbeInterval(config));
   if (!made.ok()) return made.status();
-  return ShmDataTransport::Connect(config.shared_memory, on_this_host, std::move(*made),
-                                   MonotonicNow() + limit, self);
+  return ShmDataTransport::Connect(UseOfSharedMemory(config), on_this_host, std::move(*made),
+                                   deadline, topology.rank);
 }
 
 // The parts for tensors in device memory, around those for host memory. No driver is loaded before
@@ -123,6 +152,7 @@ Connections TakeConnections(InitOptions* options) {
   for (auto [rank, fd] : options->data_fds) taken.data.emplace(rank, UniqueFd(fd));
   taken.local_pids = std::move(options->local_pids);
   taken.control_keys = std::move(options->control_keys);
+  taken.mpi = {options->mpi_plugin, options->mpi_module, options->mpi_communicator};
   options->control_fds.clear();
   options->data_fds.clear();
   return taken;
@@ -151,8 +181,7 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
     AddDevices(config, topology.rank, hosts, &parts);
     return parts;
   }
-  Result<std::unique_ptr<DataTransport>> data =
-      MakeData(topology.rank, &connections, config, limit);
+  Result<std::unique_ptr<DataTransport>> data = MakeData(topology, &connections, config, limit);
   if (!data.ok()) return data.status();
   // std::function has to be copyable and the transport is not; it is moved out in the only call.
   auto holder = std::make_shared<std::unique_ptr<DataTransport>>(std::move(*data));

@@ -100,7 +100,11 @@ struct InitOptions {
   // The keys of the seals that we send on a control connection and of those that we receive.
   std::map<Rank, std::pair<std::string, std::string>> control_keys;
   std::map<std::string, std::string> config;  // see base/config.h
-  double start_timeout_seconds = 60;          // for the peers to answer while Init runs
+  // With CPU_OPERATIONS=mpi: libraries and communicator, see MpiUse.
+  std::string mpi_plugin;
+  std::string mpi_module;
+  int mpi_communicator = 0;
+  double start_timeout_seconds = 60;  // for the peers to answer while Init runs
   uint64_t generation = 0;  // its number, higher than all before; 0: one more than the last
   uint64_t nonce = 0;       // see EngineOptions
   // The highest id that a process set has had on any of the ranks.

@@ -90,18 +90,22 @@ struct ShmDataTransport::RingPair {
 };
 
 Result<std::unique_ptr<DataTransport>> ShmDataTransport::Connect(
-    bool offer, const std::vector<ShmPeer>& peers, std::unique_ptr<DataTransport> base,
+    ShmUse use, const std::vector<ShmPeer>& peers, std::unique_ptr<DataTransport> base,
     TimePoint deadline, Rank self) {
   if (peers.empty()) return base;
   std::unique_ptr<ShmSegment> own;
-  if (offer) {
+  std::string trouble = "another rank of this host cannot map it";
+  if (use != ShmUse::kNever) {
     Result<std::unique_ptr<ShmSegment>> created =
         ShmSegment::Create(static_cast<uint32_t>(peers.size()), RingBytesFor(peers.size()),
                            self == kNoRank ? 0 : HostMemory::kPartBytes);
     if (created.ok()) {
       own = std::move(*created);
     } else {
-      Log(LogLevel::kWarning, created.status().message() + "; using sockets within this host");
+      trouble = created.status().message();
+      if (use == ShmUse::kWherePossible) {
+        Log(LogLevel::kWarning, trouble + "; using sockets within this host");
+      }
     }
   }
   Result<std::vector<ShmAgreement>> agreed = AgreeOnSharedMemory(own.get(), peers, deadline);
@@ -113,6 +117,14 @@ Result<std::unique_ptr<DataTransport>> ShmDataTransport::Connect(
   if (!group.empty()) group.push_back(self);
   const Result<bool> one_group = AgreeOnGroup(group, peers, deadline);
   if (!one_group.ok()) return one_group.status();
+  for (const ShmAgreement& agreement : *agreed) {
+    if (use != ShmUse::kRequired || agreement.theirs != nullptr) continue;
+    return FailedPrecondition(
+        "TFRING_CPU_OPERATIONS is shm, and there is no shared memory with rank " +
+        std::to_string(agreement.rank) + ", which is on this host: " + trouble +
+        ". Give the host, or the container, more of it, or set "
+        "TFRING_CPU_OPERATIONS=auto");
+  }
   if (own == nullptr) return base;
   std::unique_ptr<ShmDataTransport> transport(
       new ShmDataTransport(std::move(own), std::move(base)));
@@ -284,6 +296,7 @@ void ShmDataTransport::ListSockets(const WaitSet& what) {
   copy(what.readable, &sockets_.readable);
   copy(what.writable, &sockets_.writable);
   copy(what.watched, &sockets_.watched);
+  sockets_.sent = what.sent;
   sockets_.deadline = what.deadline;
 }
 
@@ -291,8 +304,8 @@ std::optional<BrokenStream> ShmDataTransport::Wait(const WaitSet& what) {
   ListSockets(what);
   const bool memory = sockets_.readable.size() + sockets_.writable.size() <
                       what.readable.size() + what.writable.size();
-  const bool sockets =
-      !sockets_.readable.empty() || !sockets_.writable.empty() || !sockets_.watched.empty();
+  const bool sockets = !sockets_.readable.empty() || !sockets_.writable.empty() ||
+                       !sockets_.watched.empty() || base_->Sending();
   sockets_.also_readable = memory ? own_->pipe() : -1;
   if (!memory) return base_->Wait(sockets_);
   ShmHeader* header = own_->header();

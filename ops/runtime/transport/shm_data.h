@@ -15,6 +15,9 @@
 
 namespace tfring {
 
+// Whether the ranks of a host share memory: where they can, or by all means.
+enum class ShmUse { kNever, kWherePossible, kRequired };
+
 // Moves bytes to and from the ranks of this host through shared memory, and to and from all others
 // through the transport `base`. Every rank has a segment with one ring buffer per peer, which the
 // peer writes and the rank reads. A rank that waits for memory alone sleeps on a futex in its own
@@ -27,10 +30,11 @@ class ShmDataTransport final : public DataTransport {
  public:
   // Agrees with every peer in `peers`, over its data socket, whether the two share memory; if not,
   // they use `base`, which is returned itself if this rank has no memory to share. All peers must
-  // call this at the same time. Unavailable if one does not answer until `deadline`. Without
-  // `offer` this rank takes part in the agreement but shares no memory. `self` is this rank, if it
-  // is to have a part of a HostMemory.
-  static Result<std::unique_ptr<DataTransport>> Connect(bool offer,
+  // call this at the same time. Unavailable if one does not answer until `deadline`. With kNever
+  // this rank takes part in the agreement but shares no memory; with kRequired it is
+  // FailedPrecondition that one of them uses `base`. `self` is
+  // this rank, if it is to have a part of a HostMemory.
+  static Result<std::unique_ptr<DataTransport>> Connect(ShmUse use,
                                                         const std::vector<ShmPeer>& peers,
                                                         std::unique_ptr<DataTransport> base,
                                                         TimePoint deadline, Rank self = kNoRank);
@@ -45,6 +49,7 @@ class ShmDataTransport final : public DataTransport {
   void AlignSend(Rank to) override;
   void AlignRecv(Rank from) override;
   std::optional<BrokenStream> Wait(const WaitSet& what) override;
+  bool Sending() override { return base_->Sending(); }
   bool Unacknowledged(Rank peer) const override;
   std::string PathTrouble(Rank peer) const override;
   void Interrupt() override;

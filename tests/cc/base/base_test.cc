@@ -157,6 +157,7 @@ TEST(ConfigParses) {
   const Result<Config> config = ParseConfig({{"FUSION_THRESHOLD", "1048576"},
                                              {"STALL_CHECK_TIME_SECONDS", "0.5"},
                                              {"DISABLE_GROUP_FUSION", "True"},
+                                             {"CPU_OPERATIONS", "MPI"},
                                              {"GPU_OPERATIONS", "NCCL"},
                                              {"NCCL_LIBRARY", "/opt/libnccl.so.2"},
                                              {"LOG_LEVEL", "WARNING"}});
@@ -165,6 +166,7 @@ TEST(ConfigParses) {
   EXPECT_EQ(config->stall_warning, kSecond / 2);
   EXPECT_TRUE(config->disable_group_fusion);
   EXPECT_EQ(config->log_level, 3);
+  EXPECT_TRUE(config->cpu_operations == CpuOperations::kMpi);
   EXPECT_TRUE(config->gpu_operations == GpuOperations::kNccl);
   EXPECT_EQ(config->nccl_library, "/opt/libnccl.so.2");
   EXPECT_EQ(config->cache_capacity, Config().cache_capacity);
@@ -196,9 +198,23 @@ TEST(ConfigRefusesWithNameValueAndRange) {
   refused("DETERMINISTIC", "maybe");
   refused("LOG_LEVEL", "7");
   refused("LOG_FORMAT", "xml");
+  EXPECT_CONTAINS(refused("CPU_OPERATIONS", "fast"), "auto, shm, tcp or mpi");
   EXPECT_CONTAINS(refused("GPU_OPERATIONS", "fast"), "auto, nccl or host");
   EXPECT_CONTAINS(refused("CHECK_VALUES", "2"), "warn, error or 0");
   refused("HEARTBEAT_TIMEOUT_SECONDS", "14.9");  // less than three heartbeats
+}
+
+TEST(WhatCarriesTensorsInHostMemory) {
+  const auto parsed = [](const char* text) {
+    return ParseConfig({{"CPU_OPERATIONS", text}})->cpu_operations;
+  };
+  EXPECT_TRUE(Config().cpu_operations == CpuOperations::kAuto);
+  EXPECT_TRUE(parsed("auto") == CpuOperations::kAuto && parsed("shm") == CpuOperations::kShm);
+  EXPECT_TRUE(parsed("TCP") == CpuOperations::kTcp && parsed("mpi") == CpuOperations::kMpi);
+  // Horovod's.
+  EXPECT_TRUE(parsed("GLOO") == CpuOperations::kAuto && parsed("CCL") == CpuOperations::kAuto);
+  const Result<Config> both = ParseConfig({{"CPU_OPERATIONS", "shm"}, {"SHARED_MEMORY", "0"}});
+  EXPECT_CONTAINS(both.status().message(), "TFRING_SHARED_MEMORY is 0");
 }
 
 TEST(WhatToDoAboutBadValues) {

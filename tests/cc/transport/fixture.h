@@ -14,14 +14,16 @@
 #include <vector>
 
 #include "ops/runtime/base/clock.h"
+#include "ops/runtime/transport/mpi_data.h"
 #include "ops/runtime/transport/shm_data.h"
 #include "ops/runtime/transport/tcp_control.h"
 #include "ops/runtime/transport/tcp_data.h"
+#include "tests/cc/transport/fake_mpi.h"
 
 // Connected sockets and transports over them, for tests.
 namespace tfring {
 
-enum class Link { kInProcess, kUnix, kTcp, kSharedMemory };
+enum class Link { kInProcess, kUnix, kTcp, kSharedMemory, kMpi };
 
 // Two ends of one connection, or {-1, -1}. Shared memory is agreed upon over a unix socket.
 inline std::pair<int, int> ConnectedSockets(Link link) {
@@ -68,8 +70,8 @@ inline std::unique_ptr<TcpDataTransport> DataOver(std::map<Rank, int> fds) {
 // One end of shared memory between this rank and `peer`, which has the other end of socket `fd` and
 // must do the same at the same time.
 inline std::unique_ptr<DataTransport> SharedMemoryOver(Rank peer, int fd) {
-  auto made = ShmDataTransport::Connect(true, {{peer, fd}}, DataOver({{peer, fd}}),
-                                        MonotonicNow() + 10 * kSecond);
+  auto made = ShmDataTransport::Connect(ShmUse::kWherePossible, {{peer, fd}},
+                                        DataOver({{peer, fd}}), MonotonicNow() + 10 * kSecond);
   return made.ok() ? std::move(*made) : nullptr;
 }
 
@@ -92,8 +94,18 @@ struct DataPair {
   std::unique_ptr<DataTransport> b;  // rank 1
 };
 
+// One end of the streams of a world of FakeMpi.
+inline std::unique_ptr<DataTransport> MpiOver(int world, Rank self, int size) {
+  auto made = MpiDataTransport::Create(FakeMpi(), FakeMpiHandle(world, self), self, size);
+  return made.ok() ? std::move(*made) : nullptr;
+}
+
 // Connected data transports, but for kInProcess.
 inline DataPair ConnectedData(Link link) {
+  if (link == Link::kMpi) {
+    const int world = NewFakeMpiWorld(2);
+    return {MpiOver(world, 0, 2), MpiOver(world, 1, 2)};
+  }
   auto [a, b] = ConnectedSockets(link);
   if (link != Link::kSharedMemory) return {DataOver({{1, a}}), DataOver({{0, b}})};
   DataPair pair;

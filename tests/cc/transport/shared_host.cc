@@ -26,8 +26,8 @@ std::vector<std::unique_ptr<DataTransport>> SharedHost(int size, std::pair<Rank,
                             (self == separate.second && rank == separate.first));
         if (!apart) peers.push_back({rank, fd});
       }
-      auto transport =
-          ShmDataTransport::Connect(true, peers, DataOver(sockets[self]), In(20 * kSecond), self);
+      auto transport = ShmDataTransport::Connect(ShmUse::kWherePossible, peers,
+                                                 DataOver(sockets[self]), In(20 * kSecond), self);
       if (transport.ok()) made[self] = std::move(*transport);
     });
   }

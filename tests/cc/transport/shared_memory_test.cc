@@ -141,6 +141,21 @@ TEST(ShmOpenRefusesAnotherNonceAndAnotherShape) {
   EXPECT_TRUE(!ShmSegment::Open(getpid(), 0, nonce, 2, 65536).ok());
 }
 
+TEST(ShmThatIsRequiredAndNotThereIsAnErrorOfBoth) {
+  const auto connect = [](ShmUse use, Rank peer, int fd) {
+    return ShmDataTransport::Connect(use, {{peer, fd}}, DataOver({{peer, fd}}), In(10 * kSecond));
+  };
+  auto [a, b] = ConnectedSockets(Link::kUnix);
+  Status of_other;
+  std::thread other([&, fd = b] { of_other = connect(ShmUse::kNever, 0, fd).status(); });
+  const Status of_this = connect(ShmUse::kRequired, 1, a).status();
+  other.join();
+  EXPECT_TRUE(of_other.ok());
+  EXPECT_TRUE(of_this.code() == StatusCode::kFailedPrecondition);
+  EXPECT_CONTAINS(of_this.message(), "no shared memory with rank 1");
+  EXPECT_CONTAINS(of_this.message(), "TFRING_CPU_OPERATIONS=auto");
+}
+
 // Blocks until the owner of the transport sleeps as often as it will without a wake-up.
 void Settle() { std::this_thread::sleep_for(std::chrono::milliseconds(150)); }
 
@@ -150,8 +165,8 @@ TEST(ShmSleepsWithoutPollingAlsoWhenSocketsAreWaitedForToo) {
   auto [c, d] = ConnectedSockets(Link::kTcp);
   std::unique_ptr<DataTransport> one;
   std::thread other([&one, fd = b] { one = SharedMemoryOver(0, fd); });
-  auto made =
-      ShmDataTransport::Connect(true, {{1, a}}, DataOver({{1, a}, {2, c}}), In(10 * kSecond));
+  auto made = ShmDataTransport::Connect(ShmUse::kWherePossible, {{1, a}},
+                                        DataOver({{1, a}, {2, c}}), In(10 * kSecond));
   other.join();
   ASSERT_TRUE(made.ok() && one != nullptr);
   DataTransport* zero = made->get();

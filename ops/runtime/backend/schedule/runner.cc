@@ -318,6 +318,10 @@ Status ScheduleRunner::Run() {
     if (*moved || done()) continue;
     TFRING_RETURN_IF_ERROR(WaitForPeers());
   }
+  while (transport_->Sending()) {
+    if (poison_->load(std::memory_order_acquire)) return Cancelled("interrupted");
+    TFRING_RETURN_IF_ERROR(WaitForPeers());
+  }
   return OkStatus();
 }
 

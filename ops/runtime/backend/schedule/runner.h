@@ -67,9 +67,9 @@ class ScheduleRunner {
 
   bool done() const { return remaining_ == 0; }
 
-  // Advances and waits until the schedule is done. Cancelled if `poison` was set; Unavailable if a
-  // stream broke: suspect() is then the peer at its other end. Internal if a peer sends something
-  // else than this schedule expects.
+  // Advances and waits until the schedule is done and the transport has sent what it took.
+  // Cancelled if `poison` was set; Unavailable if a stream broke: suspect() is then the peer at its
+  // other end. Internal if a peer sends something else than this schedule expects.
   Status Run();
 
   // What the present schedule waits for: streams that a ready step needs, and any others of its

@@ -33,6 +33,7 @@ void ScheduleRunner::FillWaitSet() {
   wait_set_.readable.clear();
   wait_set_.writable.clear();
   wait_set_.watched.clear();
+  wait_set_.sent = done();
   for (const Lane& lane : recvs_) {
     const Rank peer = (*members_)[lane.peer];
     if (HeadReady(lane)) wait_set_.readable.push_back(peer);
@@ -68,7 +69,7 @@ Status ScheduleRunner::CheckProgress() {
   // The stream may have moved just now, while this thread was late.
   Result<bool> moved = Advance();
   if (!moved.ok()) return moved.status();
-  if (*moved || done()) return OkStatus();
+  if (*moved || (done() && !transport_->Sending())) return OkStatus();
   bool trouble = false;
   for (const Wait& wait : Waits()) trouble |= !wait.trouble.empty();
   const ProgressWatch::Verdict verdict = watch_.Judge(now, trouble);
@@ -83,6 +84,10 @@ std::vector<ScheduleRunner::Wait> ScheduleRunner::Waits() const {
     if (HeadReady(lane)) {
       wait.bytes = StepBytes(schedule_->steps[lane.steps[lane.head]]) - lane.moved;
     }
+    // All steps are done, and the transport still has what was sent last.
+    if (done() && !receives && transport_->Unacknowledged(wait.peer)) {
+      wait.bytes = StepBytes(schedule_->steps[lane.steps.back()]);
+    }
     // Of a stream that carries both ways, the direction without a step says nothing more.
     if (wait.bytes > 0 || !wait.trouble.empty()) waits.push_back(std::move(wait));
   };
@@ -96,6 +101,7 @@ Result<bool> ScheduleRunner::Spin() {
   while (MonotonicNow() < end && !poison_->load(std::memory_order_acquire)) {
     Result<bool> moved = Advance();
     if (!moved.ok() || *moved) return moved;
+    if (done() && !transport_->Sending()) return true;
   }
   return false;
 }
