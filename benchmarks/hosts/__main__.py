@@ -1,6 +1,6 @@
 """Float32 allreduce by the executor alone over hosts that are network namespaces. Needs root.
 
-    python -m benchmarks.hosts --hosts 2 --per-host 4 --rate 1gbit --try flat:HIERARCHICAL_ALLREDUCE=0
+    python -m benchmarks.hosts --hosts 2 --per-host 4 --rate 1gbit --bytes 67108864
 
 What is tried takes turns, a process for each. A row gives the median time in milliseconds of the
 slowest rank; what part of the goodput of raw TCP, measured at the same time between the same hosts,
@@ -10,6 +10,7 @@ with all headers, as a multiple of that.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import statistics
 import subprocess
@@ -24,9 +25,7 @@ TRIED = ["flat:HIERARCHICAL_ALLREDUCE=0", "auto:", "hierarchical:HIERARCHICAL_AL
 WARMUP = 5  # rounds that the program does not print
 
 
-def milliseconds(
-    made: Network, host_of: list[int], command: list[str]
-) -> list[float]:
+def milliseconds(made: Network, host_of: list[int], command: list[str]) -> list[float]:
     """Returns the times of the rounds of one process."""
     with contextlib.ExitStack() as ends:
         named = [f"hosts={','.join(map(str, host_of))}"]
@@ -67,7 +66,9 @@ def main() -> int:
     return report.finish(arguments.json)
 
 
-def rows(made: Network, host_of: list[int], size: int, arguments) -> list[dict[str, object]]:
+def rows(
+    made: Network, host_of: list[int], size: int, arguments: argparse.Namespace
+) -> list[dict[str, object]]:
     """Returns a row for each setting that is tried with one size."""
     times: dict[str, list[float]] = defaultdict(list)
     sent: dict[str, list[float]] = defaultdict(list)
@@ -79,7 +80,9 @@ def rows(made: Network, host_of: list[int], size: int, arguments) -> list[dict[s
             name, _, settings = tried.partition(":")
             command = [arguments.program, str(len(host_of)), str(size), str(arguments.rounds)]
             before = made.bytes_sent()
-            times[name] += milliseconds(made, host_of, [*command, *settings.split(",") * bool(settings)])
+            times[name] += milliseconds(
+                made, host_of, [*command, *settings.split(",") * bool(settings)]
+            )
             most = max(b - a for a, b in zip(before, made.bytes_sent(), strict=True))
             sent[name].append(most / (arguments.rounds + WARMUP) / least)
     goodput = statistics.median(goodputs)

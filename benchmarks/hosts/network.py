@@ -61,7 +61,10 @@ class Network:
     def down(self) -> None:
         """Removes what up() made, also if it did not get to its end."""
         for host in range(self._hosts):
-            for command in (["link", "del", self._outside(host)], ["netns", "del", self._space(host)]):
+            for command in (
+                ["link", "del", self._outside(host)],
+                ["netns", "del", self._space(host)],
+            ):
                 with contextlib.suppress(subprocess.CalledProcessError):
                     _run("ip", *command)
         with contextlib.suppress(subprocess.CalledProcessError):
@@ -150,7 +153,9 @@ def network(hosts: int, rate: str, control: str) -> Iterator[Network]:
         made.down()
 
 
-def sockets(made: Network, host_of: Sequence[int]) -> Iterator[tuple[int, int, socket.socket, socket.socket]]:
+def sockets(
+    made: Network, host_of: Sequence[int]
+) -> Iterator[tuple[int, int, socket.socket, socket.socket]]:
     """Connects all ranks of different hosts: gives both ranks of a pair, and their ends."""
     for one, here in enumerate(host_of):
         for other, there in enumerate(host_of[:one]):

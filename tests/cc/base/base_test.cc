@@ -159,6 +159,7 @@ TEST(ConfigParses) {
                                              {"DISABLE_GROUP_FUSION", "True"},
                                              {"GPU_OPERATIONS", "NCCL"},
                                              {"NCCL_LIBRARY", "/opt/libnccl.so.2"},
+                                             {"NETWORK_LATENCY_SECONDS", "0.0002"},
                                              {"LOG_LEVEL", "WARNING"}});
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(config->fusion_threshold_bytes, 1048576);
@@ -167,6 +168,7 @@ TEST(ConfigParses) {
   EXPECT_EQ(config->log_level, 3);
   EXPECT_TRUE(config->gpu_operations == GpuOperations::kNccl);
   EXPECT_EQ(config->nccl_library, "/opt/libnccl.so.2");
+  EXPECT_EQ(config->network_latency, kMillisecond / 5);
   EXPECT_EQ(config->cache_capacity, Config().cache_capacity);
 }
 
@@ -197,6 +199,7 @@ TEST(ConfigRefusesWithNameValueAndRange) {
   refused("LOG_LEVEL", "7");
   refused("LOG_FORMAT", "xml");
   EXPECT_CONTAINS(refused("GPU_OPERATIONS", "fast"), "auto, nccl or host");
+  EXPECT_CONTAINS(refused("HIERARCHICAL_ALLREDUCE", "2"), "auto, 0 or 1");
   EXPECT_CONTAINS(refused("CHECK_VALUES", "2"), "warn, error or 0");
   refused("HEARTBEAT_TIMEOUT_SECONDS", "14.9");  // less than three heartbeats
 }
@@ -210,12 +213,21 @@ TEST(WhatToDoAboutBadValues) {
   EXPECT_TRUE(parsed("0") == ValueAction::kIgnore);
 }
 
+TEST(WhereToReduceFirst) {
+  const auto parsed = [](const char* text) {
+    return ParseConfig({{"HIERARCHICAL_ALLREDUCE", text}})->hierarchical_allreduce;
+  };
+  EXPECT_TRUE(parsed("0") == Hierarchy::kNever && parsed("yes") == Hierarchy::kAlways);
+  EXPECT_TRUE(parsed("Auto") == Hierarchy::kAuto);
+}
+
 TEST(ConfigDescribesEverySetting) {
   const std::string text = DescribeConfig();
   EXPECT_CONTAINS(text, "TFRING_FUSION_THRESHOLD (default 134217728)");
   EXPECT_CONTAINS(text, "TFRING_STALL_CHECK_TIME_SECONDS (default 10)");
   EXPECT_CONTAINS(text, "TFRING_GPU_OPERATIONS (default auto)");
   EXPECT_CONTAINS(text, "TFRING_CHECK_VALUES (default 0)");
+  EXPECT_CONTAINS(text, "TFRING_HIERARCHICAL_ALLREDUCE (default auto)");
   EXPECT_CONTAINS(text, "TFRING_CUDA_DRIVER (default libcuda.so.1)");
   EXPECT_CONTAINS(text, "TFRING_LOG_LEVEL (default info)");
   EXPECT_CONTAINS(text, "TFRING_LOG_FORMAT (default text)");

@@ -17,8 +17,10 @@ constexpr int64_t kStageLag = 2;
 // Several pieces are on their way to be added up at the same time, so that a sum is made from the
 // cache while others travel.
 constexpr size_t kWindow = 3;
-// Pieces are smaller than those of a ring: here several of them are in scratch at a time.
-constexpr int64_t kPiecesPerPiece = 4;
+// Pieces are smaller than those of a ring: several of them are in scratch at a time, and of each
+// part of the data in two phases one travels at a time.
+constexpr int64_t kPiecesPerPiece = 2;
+constexpr int64_t kPiecesPerPieceOfPhases = 4;
 
 // A part of the data with one worker on each host.
 struct Segment {
@@ -149,7 +151,8 @@ class Weaver {
   };
 
   int64_t PieceBytes() const {
-    return Pieces(0, shape_.element_bytes, shape_.piece_bytes / kPiecesPerPiece).piece;
+    const int64_t smaller = exchange_ ? kPiecesPerPiece : kPiecesPerPieceOfPhases;
+    return Pieces(0, shape_.element_bytes, shape_.piece_bytes / smaller).piece;
   }
 
   Range At(Space space, const Line& line, int64_t piece) const {

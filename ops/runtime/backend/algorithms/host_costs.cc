@@ -7,11 +7,11 @@
 namespace tfring {
 namespace {
 
-// Measured with benchmarks/executor and benchmarks/hosts.
-constexpr double kLatencyWithin = 2e-6;        // seconds, from rank to rank
-constexpr double kMessageBetween = 4e-6;       // a rank is busy with a message
-constexpr double kMessageWithin = 0.5e-6;      //
-constexpr double kBytesPerSecondWithin = 4e9;  // of what a rank sends and receives in its host
+// Of a host of today, in seconds; measured with benchmarks/executor and benchmarks/hosts, rounded.
+constexpr double kLatencyWithin = 2e-6;        // from rank to rank of a host
+constexpr double kMessageBetween = 4e-6;       // a rank is busy with a message over a socket
+constexpr double kMessageWithin = 0.5e-6;      // and over shared memory
+constexpr double kBytesPerSecondWithin = 4e9;  // that a rank moves through memory
 constexpr int kAllWorkers = 1 << 20;
 
 int Size(const HostLayout& layout) {
@@ -128,6 +128,8 @@ HostLoad LoadOf(const HostLayout& layout, int64_t bytes, const HierarchicalPlan&
   load.messages_within = 2 * others * (workers > 1 ? 2 : 1);
   load.bytes_between = (hosts - 1) * data * (exchange ? 1 : 2 / hosts);
   load.bytes_within = 2 * others * data * (workers > 1 ? 2 / workers : 1);
+  // What comes from other hosts is stored and added.
+  load.bytes_within += 2 * (hosts - 1) * data / (exchange ? workers : workers * hosts);
   return load;
 }
 
