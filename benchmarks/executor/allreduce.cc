@@ -14,12 +14,14 @@
 // Every rank keeps to one core, as long as there are enough.
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -222,7 +224,10 @@ int Main(const Options& options) {
   std::vector<pid_t> children;
   for (int rank = 1; rank < options.ranks; ++rank) {
     const pid_t child = fork();
-    if (child == 0) _exit(RunRank(rank, options, sockets, shared));
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      _exit(RunRank(rank, options, sockets, shared));
+    }
     children.push_back(child);
   }
   int code = RunRank(0, options, sockets, shared);

@@ -13,7 +13,7 @@ namespace {
 
 // A stage of a piece is listed so many pieces after the stage before it. Streams keep to the order
 // of the list: so long a piece may take between hosts before others have to wait for it.
-constexpr int64_t kStageLag = 2;
+constexpr int64_t kStageLag = 8;
 // Several pieces are on their way to be added up at the same time, so that a sum is made from the
 // cache while others travel.
 constexpr size_t kWindow = 3;

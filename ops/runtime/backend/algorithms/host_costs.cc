@@ -8,9 +8,9 @@ namespace tfring {
 namespace {
 
 // Of a host of today, in seconds; measured with benchmarks/executor and benchmarks/hosts, rounded.
-constexpr double kLatencyWithin = 2e-6;        // from rank to rank of a host
-constexpr double kMessageBetween = 4e-6;       // a rank is busy with a message over a socket
-constexpr double kMessageWithin = 0.5e-6;      // and over shared memory
+constexpr double kLatencyWithin = 2e-6;   // from rank to rank of a host
+constexpr double kMessageBetween = 4e-6;  // a rank is busy with a message over a socket
+constexpr double kMessageWithin = 3e-6;   // the same, over shared memory, where ranks share cores
 constexpr double kBytesPerSecondWithin = 4e9;  // that a rank moves through memory
 constexpr int kAllWorkers = 1 << 20;
 
