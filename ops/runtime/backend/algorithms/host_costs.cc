@@ -128,8 +128,6 @@ HostLoad LoadOf(const HostLayout& layout, int64_t bytes, const HierarchicalPlan&
   load.messages_within = 2 * others * (workers > 1 ? 2 : 1);
   load.bytes_between = (hosts - 1) * data * (exchange ? 1 : 2 / hosts);
   load.bytes_within = 2 * others * data * (workers > 1 ? 2 / workers : 1);
-  // What comes from other hosts is stored and added.
-  load.bytes_within += 2 * (hosts - 1) * data / (exchange ? workers : workers * hosts);
   return load;
 }
 

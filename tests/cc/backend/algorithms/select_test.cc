@@ -120,7 +120,7 @@ TEST(AllreduceOverHostsFollowsLayoutAndSettings) {
   const int64_t large = 64 << 20;
   Config config;
   EXPECT_EQ(OverHosts(two, 4, config), "hierarchical_exchange");
-  EXPECT_EQ(OverHosts(in_turns, large, config), "hierarchical_allreduce");
+  EXPECT_EQ(OverHosts(in_turns, large, config), "hierarchical_exchange");
   EXPECT_EQ(OverHosts(four, large, config), "hierarchical_allreduce");
   EXPECT_EQ(OverHosts({0, 0, 0, 0}, large, config), "ring_allreduce");
   EXPECT_EQ(Selected(CollectiveKind::kAllreduce, 4, large, config, Connectivity::kRing,
@@ -135,7 +135,7 @@ TEST(AllreduceOverHostsFollowsLayoutAndSettings) {
   EXPECT_EQ(OverHosts(two, large, config), "ring_allreduce");
   config.hierarchical_allreduce = Hierarchy::kAuto;
   config.deterministic = true;
-  EXPECT_EQ(OverHosts(two, large, config), "hierarchical_allreduce");
+  EXPECT_EQ(OverHosts(two, large, config), "hierarchical_exchange");
   EXPECT_EQ(OverHosts(in_turns, large, config), "two_phase_allreduce");
   EXPECT_EQ(OverHosts({0, 0, 0, 1, 1, 1}, large, config), "two_phase_allreduce");
   config.hierarchical_allreduce = Hierarchy::kAlways;
