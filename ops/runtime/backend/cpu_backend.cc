@@ -128,8 +128,8 @@ Status CpuBackend::Execute(const Collective& collective) {
       collective, config_, ConnectivityOf(collective.members, world_size_, full_mesh_),
       LayoutOf(collective.members));
   if (!schedule.ok()) return schedule.status();
-  TFRING_LOG(kDebug) << collective.what << ", " << InputBytes(collective.buffers) << " bytes: "
-                     << schedule->algorithm;
+  TFRING_LOG(kDebug) << collective.what << ", " << InputBytes(collective.buffers)
+                     << " bytes: " << schedule->algorithm;
   for (const Step& step : schedule->steps) {
     const Rank peer = IsRemote(step) ? collective.members[step.peer] : kNoRank;
     if (peer != kNoRank && !transport_->Connected(peer)) {
