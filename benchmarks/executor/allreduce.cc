@@ -1,21 +1,27 @@
 // The executor alone: how long a float32 allreduce takes between processes of one host, with
 // nothing of TensorFlow, Python, negotiation or other threads around it.
 //
-//   tfring_executor_benchmark RANKS BYTES ROUNDS [SKEW_US [PIECE_BYTES [ARENA]]]
+//   tfring_executor_benchmark RANKS BYTES ROUNDS [SKEW_US [PIECE_BYTES]] [hosts=0,0,1,1]
+//       [socket=A:B:FD:FD ...] [SETTING=VALUE ...]
+//
+// With `hosts`, the host of each rank, ranks of different hosts use the connected sockets that the
+// program has inherited: for each pair of ranks the descriptors of both ends. SETTING is one of the
+// runtime's, without TFRING_.
 //
 // Prints a line "allreduce_ns copy_ns" for each round: the time from the last rank's beginning to
 // the last one's end. The two take turns; "copy" is every rank copying its input to its output at
 // the same time. With a skew, ranks compute for a random time of up to SKEW_US before they begin.
-// ARENA is 1, as the runtime has it, or 0: along streams. Every rank keeps to one core, as long as
-// there are enough.
+// Every rank keeps to one core, as long as there are enough.
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,6 +29,8 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -55,9 +63,14 @@ struct Options {
   int64_t bytes = 4;
   int rounds = 100;
   Duration skew = 0;
-  int64_t piece_bytes = 0;  // 0: as the runtime has it
-  bool arena = true;
+  Config config;
+  std::vector<int> hosts;                 // by rank; empty: one host
+  std::vector<std::vector<int>> sockets;  // those that are inherited; else -1
 };
+
+bool SameHost(const Options& options, int a, int b) {
+  return options.hosts.empty() || options.hosts[a] == options.hosts[b];
+}
 
 void Barrier(Shared* shared, int ranks) {
   const int round = shared->round.load();
@@ -71,14 +84,17 @@ void Barrier(Shared* shared, int ranks) {
   }
 }
 
-std::unique_ptr<DataTransport> Connect(int self, const std::vector<std::vector<int>>& sockets) {
+std::unique_ptr<DataTransport> Connect(int self, const Options& options,
+                                       const std::vector<std::vector<int>>& sockets) {
   std::map<Rank, UniqueFd> own;
   std::vector<ShmPeer> peers;
   for (size_t peer = 0; peer < sockets.size(); ++peer) {
     if (static_cast<int>(peer) == self) continue;
     const int fd = sockets[static_cast<size_t>(self)][peer];
     own.emplace(static_cast<Rank>(peer), UniqueFd(fd));
-    peers.push_back({static_cast<Rank>(peer), fd});
+    if (SameHost(options, self, static_cast<int>(peer))) {
+      peers.push_back({static_cast<Rank>(peer), fd});
+    }
   }
   auto base = TcpDataTransport::Create(std::move(own));
   if (!base.ok()) return nullptr;
@@ -93,25 +109,26 @@ class Worker {
   Worker(int self, const Options& options, DataTransport* transport)
       : runner_(transport, &poison_),
         input_(static_cast<size_t>(options.bytes / 4), static_cast<float>(self + 1)),
-        output_(input_.size()) {
-    config_.piece_bytes = options.piece_bytes > 0 ? options.piece_bytes : config_.piece_bytes;
+        output_(input_.size()),
+        config_(options.config),
+        layout_(options.hosts) {
     collective_.kind = CollectiveKind::kAllreduce;
     collective_.dtype = DataType::kFloat32;
     collective_.self = self;
     for (int rank = 0; rank < options.ranks; ++rank) collective_.members.push_back(rank);
     collective_.buffers.push_back({input_.data(), output_.data(), options.bytes, options.bytes});
-    if (options.arena && transport->host_memory() != nullptr) {
+    if (options.config.arena && transport->host_memory() != nullptr) {
       arena_.emplace(transport->host_memory(), self, &poison_);
     }
   }
 
   Status Allreduce() {
     ++collective_.sequence;
-    if (arena_) {
+    if (arena_ && arena_->Reaches(collective_)) {
       bool recalled = false;
       return arena_->Run(collective_, ResolveReduction(collective_), false, &recalled);
     }
-    Result<Schedule> schedule = SelectSchedule(collective_, config_, Connectivity::kFull);
+    Result<Schedule> schedule = SelectSchedule(collective_, config_, Connectivity::kFull, layout_);
     if (!schedule.ok()) return schedule.status();
     executor_.Prepare(collective_, *schedule, ResolveReduction(collective_));
     runner_.Start(*schedule, collective_.sequence, collective_.members, &executor_);
@@ -134,10 +151,11 @@ class Worker {
   ScheduleRunner runner_;
   StepExecutor executor_;
   std::optional<ArenaRunner> arena_;
-  Config config_;
   Collective collective_;
   std::vector<float> input_;
   std::vector<float> output_;
+  const Config config_;
+  const HostLayout layout_;
 };
 
 void KeepToOneCore(int self, int ranks) {
@@ -168,7 +186,7 @@ Duration Timed(int self, const Options& options, Shared* shared, Duration delay,
 int RunRank(int self, const Options& options, const std::vector<std::vector<int>>& sockets,
             Shared* shared) {
   KeepToOneCore(self, options.ranks);
-  std::unique_ptr<DataTransport> transport = Connect(self, sockets);
+  std::unique_ptr<DataTransport> transport = Connect(self, options, sockets);
   if (transport == nullptr) return 1;
   Worker worker(self, options, transport.get());
   std::mt19937 random(static_cast<uint32_t>(self));
@@ -198,6 +216,11 @@ int Main(const Options& options) {
                                         std::vector<int>(static_cast<size_t>(options.ranks), -1));
   for (size_t a = 0; a < sockets.size(); ++a) {
     for (size_t b = a + 1; b < sockets.size(); ++b) {
+      if (!SameHost(options, static_cast<int>(a), static_cast<int>(b))) {
+        sockets[a][b] = options.sockets[a][b];
+        sockets[b][a] = options.sockets[b][a];
+        continue;
+      }
       int fds[2];
       if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) return 1;
       sockets[a][b] = fds[0];
@@ -211,7 +234,10 @@ int Main(const Options& options) {
   std::vector<pid_t> children;
   for (int rank = 1; rank < options.ranks; ++rank) {
     const pid_t child = fork();
-    if (child == 0) _exit(RunRank(rank, options, sockets, shared));
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      _exit(RunRank(rank, options, sockets, shared));
+    }
     children.push_back(child);
   }
   int code = RunRank(0, options, sockets, shared);
@@ -223,20 +249,59 @@ int Main(const Options& options) {
   return code;
 }
 
+// Reads "hosts=...", "socket=..." and settings; false if that makes no sense.
+bool ReadNamed(const std::vector<std::string>& arguments, Options* options) {
+  const size_t ranks = static_cast<size_t>(options->ranks);
+  options->sockets.assign(ranks, std::vector<int>(ranks, -1));
+  std::map<std::string, std::string> settings;
+  for (const std::string& argument : arguments) {
+    const size_t equals = argument.find('=');
+    if (equals == std::string::npos) return false;
+    const std::string name = argument.substr(0, equals);
+    std::istringstream value(argument.substr(equals + 1));
+    std::string part;
+    if (name == "hosts") {
+      while (std::getline(value, part, ',')) options->hosts.push_back(std::atoi(part.c_str()));
+    } else if (name == "socket") {
+      std::vector<size_t> numbers;
+      while (std::getline(value, part, ':')) numbers.push_back(std::stoul(part));
+      if (numbers.size() != 4 || numbers[0] >= ranks || numbers[1] >= ranks) return false;
+      options->sockets[numbers[0]][numbers[1]] = static_cast<int>(numbers[2]);
+      options->sockets[numbers[1]][numbers[0]] = static_cast<int>(numbers[3]);
+    } else {
+      settings[name] = value.str();
+    }
+  }
+  Result<Config> config = ParseConfig(settings);
+  if (!config.ok()) std::fprintf(stderr, "%s\n", config.status().message().c_str());
+  if (config.ok()) options->config = *config;
+  return config.ok() && (options->hosts.empty() || options->hosts.size() == ranks);
+}
+
+// Numbers in their order, then what has a name.
+bool ReadArguments(int argc, char** argv, Options* options) {
+  std::vector<int64_t> numbers;
+  int next = 1;
+  for (; next < argc && std::string(argv[next]).find('=') == std::string::npos; ++next) {
+    numbers.push_back(std::atoll(argv[next]));
+  }
+  if (numbers.size() > 0) options->ranks = static_cast<int>(numbers[0]);
+  if (numbers.size() > 1) options->bytes = numbers[1];
+  if (numbers.size() > 2) options->rounds = static_cast<int>(numbers[2]);
+  if (numbers.size() > 3) options->skew = numbers[3] * kMillisecond / 1000;
+  std::vector<std::string> named(argv + next, argv + argc);
+  if (numbers.size() > 4) named.push_back("PIECE_BYTES=" + std::to_string(numbers[4]));
+  const bool sensible = options->ranks >= 2 && options->ranks <= kMaxRanks && options->bytes >= 4;
+  return sensible && ReadNamed(named, options);
+}
+
 }  // namespace
 }  // namespace tfring
 
 int main(int argc, char** argv) {
   tfring::Options options;
-  if (argc > 1) options.ranks = std::atoi(argv[1]);
-  if (argc > 2) options.bytes = std::atoll(argv[2]);
-  if (argc > 3) options.rounds = std::atoi(argv[3]);
-  if (argc > 4) options.skew = std::atoll(argv[4]) * tfring::kMillisecond / 1000;
-  if (argc > 5) options.piece_bytes = std::atoll(argv[5]);
-  if (argc > 6) options.arena = std::atoi(argv[6]) != 0;
-  if (options.ranks < 2 || options.ranks > tfring::kMaxRanks || options.bytes < 4) {
-    std::fprintf(stderr, "usage: %s RANKS BYTES ROUNDS [SKEW_US [PIECE_BYTES [ARENA]]]\n", argv[0]);
-    return 2;
-  }
-  return tfring::Main(options);
+  std::optional<ArenaRunner> arena_;
+  return 2;
+}
+return tfring::Main(options);
 }

@@ -37,6 +37,7 @@ def test_settings_of_horovods_without_effect_say_so_once():
         "HOROVOD_ELASTIC": "1",
         "HOROVOD_CYCLE_TIME": "5",
         "HOROVOD_HIERARCHICAL_ALLREDUCE": "1",
+        "HOROVOD_HIERARCHICAL_ALLGATHER": "1",
         "HOROVOD_TORUS_ALLREDUCE": "0",  # asks for nothing
         "HOROVOD_BATCH_D2D_MEMCOPIES": "",
         "HOROVOD_STALL_CHECK_DISABLE": "1",
@@ -47,13 +48,14 @@ def test_settings_of_horovods_without_effect_say_so_once():
     }
     settings = read_settings(environ)
     assert settings.unknown == ()
+    assert settings.runtime["HIERARCHICAL_ALLREDUCE"] == "1"
     warnings = list(settings.without_effect)
     begins = [warning.partition(" no effect")[0] for warning in warnings]
     assert begins == [
         "HOROVOD_AUTOTUNE, HOROVOD_AUTOTUNE_LOG have",
         "HOROVOD_CYCLE_TIME has",
         "HOROVOD_ELASTIC has",
-        "HOROVOD_HIERARCHICAL_ALLREDUCE has",
+        "HOROVOD_HIERARCHICAL_ALLGATHER has",
     ]
 
 

@@ -1,5 +1,6 @@
 #include "ops/runtime/backend/cpu_backend.h"
 
+#include <algorithm>
 #include <exception>
 #include <string>
 #include <utility>
@@ -17,6 +18,13 @@ namespace {
 
 constexpr Duration kClosePatience = 2 * kSecond;
 
+std::vector<int> NumberSeveralHosts(const std::vector<std::string>& names) {
+  const std::vector<int> numbers = NumberHosts(names);
+  const bool several =
+      std::any_of(numbers.begin(), numbers.end(), [](int host) { return host != 0; });
+  return several ? numbers : std::vector<int>();
+}
+
 }  // namespace
 
 CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTransport> transport,
@@ -28,6 +36,7 @@ CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTran
       world_size_(world_size),
       full_mesh_(SeesFullMesh(world_size)),
       hosts_(std::move(hosts)),
+      host_numbers_(NumberSeveralHosts(hosts_)),
       runner_(transport_.get(), &poison_),
       queue_(std::make_unique<CollectiveQueue>(
           CollectiveQueue::Hooks{[this](const Collective& collective) { return Run(collective); },
@@ -72,6 +81,13 @@ bool CpuBackend::SeesFullMesh(int world_size) const {
     if (peer != self_ && !transport_->Connected(peer)) return false;
   }
   return true;
+}
+
+HostLayout CpuBackend::LayoutOf(const std::vector<Rank>& members) const {
+  if (host_numbers_.empty()) return {};
+  std::vector<int> host_of;
+  for (Rank member : members) host_of.push_back(host_numbers_[static_cast<size_t>(member)]);
+  return HostLayout(host_of);
 }
 
 // What is done when nothing has moved for `quiet`.
@@ -144,8 +160,11 @@ Status CpuBackend::CheckEntry(const Collective& collective, bool* recalled) {
 
 Status CpuBackend::RunSchedule(const Collective& collective) {
   Result<Schedule> schedule = SelectSchedule(
-      collective, config_, ConnectivityOf(collective.members, world_size_, full_mesh_));
+      collective, config_, ConnectivityOf(collective.members, world_size_, full_mesh_),
+      LayoutOf(collective.members));
   if (!schedule.ok()) return schedule.status();
+  TFRING_LOG(kDebug) << collective.what << ", " << InputBytes(collective.buffers)
+                     << " bytes: " << schedule->algorithm;
   for (const Step& step : schedule->steps) {
     const Rank peer = IsRemote(step) ? collective.members[step.peer] : kNoRank;
     if (peer != kNoRank && !transport_->Connected(peer)) {

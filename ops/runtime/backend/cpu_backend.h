@@ -28,7 +28,8 @@ class CpuBackend final : public CollectiveBackend {
  public:
   // From `world_size` the backend finds out whether all ranks are connected with each other or only
   // neighbours in a ring. Without it, it assumes the former, which is right up to 64 ranks.
-  // `hosts`, by rank, are named in messages. `crew` as for CollectiveQueue.
+  // `hosts`, by rank, are named in messages, and tell which members share a host. `crew` as for
+  // CollectiveQueue.
   CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTransport> transport,
              CompletionSink sink, int world_size = 0, std::vector<std::string> hosts = {},
              Crew* crew = nullptr);
@@ -47,6 +48,7 @@ class CpuBackend final : public CollectiveBackend {
   Status CheckEntry(const Collective& collective, bool* recalled);
   Status RunSchedule(const Collective& collective);
   bool SeesFullMesh(int world_size) const;
+  HostLayout LayoutOf(const std::vector<Rank>& members) const;
   Status OnQuiet(ProgressWatch::Verdict verdict, Duration quiet);
 
   const Rank self_;
@@ -55,6 +57,7 @@ class CpuBackend final : public CollectiveBackend {
   const int world_size_;
   const bool full_mesh_;
   const std::vector<std::string> hosts_;
+  const std::vector<int> host_numbers_;  // by rank; empty if all are on one host, or nobody knows
   std::atomic<bool> poison_{false};
   // Used by the thread that runs a collective.
   ScheduleRunner runner_;

@@ -21,6 +21,7 @@ enum class Unit {
   kPath,
   kCpuOperations,
   kGpuOperations,
+  kHierarchy,
   kValueAction
 };
 
@@ -30,7 +31,7 @@ struct Setting {
   const char* name;
   Unit unit;
   std::variant<int64_t Config::*, bool Config::*, std::string Config::*, CpuOperations Config::*,
-               GpuOperations Config::*, ValueAction Config::*>
+               GpuOperations Config::*, Hierarchy Config::*, ValueAction Config::*>
       member;
   int64_t min;
   int64_t max;
@@ -75,6 +76,13 @@ constexpr Setting kSettings[] = {
      "unit in which large collectives are pipelined"},
     {"DETERMINISTIC", Unit::kFlag, &Config::deterministic, 0, 1,
      "use only algorithms that sum in one canonical order"},
+    {"HIERARCHICAL_ALLREDUCE", Unit::kHierarchy, &Config::hierarchical_allreduce, 0, 0,
+     "whether allreduces over several hosts reduce within each host first: auto (where that is "
+     "expected to be faster), 0 or 1"},
+    {"NETWORK_LATENCY_SECONDS", Unit::kSeconds, &Config::network_latency, 0, 10,
+     "what a small message takes from host to host, by which allreduces are chosen"},
+    {"NETWORK_BYTES_PER_SECOND", Unit::kBytes, &Config::network_bytes_per_second, 1 << 10,
+     kMaxBytes, "what a host can send to others, by which allreduces are chosen"},
     {"CALL_SITE_CHECK", Unit::kFlag, &Config::call_site_check, 0, 1,
      "refuse eager collectives without a name that the ranks call on different lines"},
     {"CHECK_VALUES", Unit::kValueAction, &Config::check_values, 0, 0,
@@ -111,6 +119,8 @@ constexpr const char* kLogFormats[] = {"text", "json"};
 constexpr const char* kCpuOperations[] = {"auto", "shm", "tcp", "mpi"};
 // In the order of GpuOperations.
 constexpr const char* kGpuOperations[] = {"auto", "nccl", "host"};
+// In the order of Hierarchy.
+constexpr const char* kHierarchies[] = {"auto", "0", "1"};
 // In the order of ValueAction.
 constexpr const char* kValueActions[] = {"0", "warn", "error"};
 
@@ -192,6 +202,13 @@ std::optional<GpuOperations> ParseGpuOperations(const std::string& text) {
   return std::nullopt;
 }
 
+std::optional<Hierarchy> ParseHierarchy(const std::string& text) {
+  const std::optional<bool> flag = ParseFlag(text);
+  if (flag) return *flag ? Hierarchy::kAlways : Hierarchy::kNever;
+  if (Lower(text) == "auto") return Hierarchy::kAuto;
+  return std::nullopt;
+}
+
 std::optional<ValueAction> ParseValueAction(const std::string& text) {
   const std::optional<bool> flag = ParseFlag(text);
   if (flag) return *flag ? ValueAction::kWarn : ValueAction::kIgnore;
@@ -216,6 +233,11 @@ bool Apply(const Setting& setting, const std::string& text, Config* config) {
     const std::optional<GpuOperations> operations = ParseGpuOperations(text);
     if (operations) config->*setting.as<GpuOperations>() = *operations;
     return operations.has_value();
+  }
+  if (setting.unit == Unit::kHierarchy) {
+    const std::optional<Hierarchy> hierarchy = ParseHierarchy(text);
+    if (hierarchy) config->*setting.as<Hierarchy>() = *hierarchy;
+    return hierarchy.has_value();
   }
   if (setting.unit == Unit::kValueAction) {
     const std::optional<ValueAction> action = ParseValueAction(text);
@@ -263,6 +285,8 @@ std::string Allowed(const Setting& setting) {
       return "auto, shm, tcp or mpi";
     case Unit::kGpuOperations:
       return "auto, nccl or host";
+    case Unit::kHierarchy:
+      return "auto, 0 or 1";
     case Unit::kValueAction:
       return "warn, error or 0";
   }
@@ -278,6 +302,9 @@ std::string DefaultText(const Setting& setting, const Config& defaults) {
   }
   if (setting.unit == Unit::kGpuOperations) {
     return kGpuOperations[static_cast<size_t>(defaults.*setting.as<GpuOperations>())];
+  }
+  if (setting.unit == Unit::kHierarchy) {
+    return kHierarchies[static_cast<size_t>(defaults.*setting.as<Hierarchy>())];
   }
   if (setting.unit == Unit::kValueAction) {
     return kValueActions[static_cast<size_t>(defaults.*setting.as<ValueAction>())];

@@ -24,6 +24,10 @@ enum class CpuOperations { kAuto, kShm, kTcp, kMpi };
 // error of the call.
 enum class ValueAction { kIgnore, kWarn, kError };
 
+// Whether allreduces of ranks on several hosts reduce within each host first: where that is
+// expected to be faster; never; always.
+enum class Hierarchy { kAuto, kNever, kAlways };
+
 // Every setting of the runtime, with its default. Python reads the environment (TFRING_X, or
 // HOROVOD_X as an alias) and hands it over as strings: the runtime itself never calls getenv. A
 // value type, constant after init.
@@ -42,7 +46,10 @@ struct Config {
   int64_t tree_max_bytes = 256 << 10;   // TREE_MAX_BYTES: binomial tree up to this size
   int64_t piece_bytes = 256 << 10;      // PIECE_BYTES: pipelining unit of large collectives
   bool deterministic = false;           // DETERMINISTIC: canonical order only
-  bool call_site_check = true;          // CALL_SITE_CHECK: of eager calls without a name
+  Hierarchy hierarchical_allreduce = Hierarchy::kAuto;  // HIERARCHICAL_ALLREDUCE
+  Duration network_latency = 30'000;  // NETWORK_LATENCY_SECONDS: a small message between hosts
+  int64_t network_bytes_per_second = 1'250'000'000;  // NETWORK_BYTES_PER_SECOND: of a host
+  bool call_site_check = true;  // CALL_SITE_CHECK: of eager calls without a name
   ValueAction check_values = ValueAction::kIgnore;  // CHECK_VALUES
   bool shared_memory = true;                        // SHARED_MEMORY: within a host; else sockets
   bool arena = true;  // ARENA: allreduces within a host add up in memory that all ranks see

@@ -12,28 +12,41 @@ StreamOptions Random(StreamOptions options) {
   return options;
 }
 
+std::vector<std::string> HostOfEach(size_t size) {
+  std::vector<std::string> hosts;
+  for (size_t rank = 0; rank < size; ++rank) hosts.push_back("h" + std::to_string(rank));
+  return hosts;
+}
+
+std::vector<Config> WithoutHierarchy(std::vector<Config> configs) {
+  for (Config& config : configs) config.hierarchical_allreduce = Hierarchy::kNever;
+  return configs;
+}
+
 }  // namespace
 
 World::World(const std::vector<Config>& configs, StreamOptions options)
+    : World(WithoutHierarchy(configs), HostOfEach(configs.size()), std::move(options)) {}
+
+World::World(const std::vector<Config>& configs, const std::vector<std::string>& hosts,
+             StreamOptions options)
     : streams_(static_cast<int>(configs.size()), Random(std::move(options))) {
   std::vector<std::unique_ptr<DataTransport>> ends;
   for (size_t rank = 0; rank < configs.size(); ++rank) {
     ends.push_back(streams_.Endpoint(static_cast<Rank>(rank)));
   }
-  Start(configs, std::move(ends));
+  Start(configs, hosts, std::move(ends));
 }
 
 World::World(const std::vector<Config>& configs,
              std::vector<std::unique_ptr<DataTransport>> transports)
     : streams_(static_cast<int>(configs.size()), StreamOptions()) {
-  Start(configs, std::move(transports));
+  Start(configs, HostOfEach(configs.size()), std::move(transports));
 }
 
-void World::Start(const std::vector<Config>& configs,
+void World::Start(const std::vector<Config>& configs, const std::vector<std::string>& hosts,
                   std::vector<std::unique_ptr<DataTransport>> transports) {
   const int size = static_cast<int>(configs.size());
-  std::vector<std::string> hosts;
-  for (Rank rank = 0; rank < size; ++rank) hosts.push_back("h" + std::to_string(rank));
   for (Rank rank = 0; rank < size; ++rank) {
     auto sink = [this, rank](Completion completion) {
       std::lock_guard<std::mutex> lock(mutex_);

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,10 +23,14 @@ class World {
  public:
   World(int size, const Config& config, StreamOptions options = {})
       : World(std::vector<Config>(size, config), std::move(options)) {}
-  // A configuration for each rank, whose host is "h" and its number.
+  // A configuration for each rank, whose host is "h" and its number; algorithms are chosen as on
+  // one host.
   explicit World(const std::vector<Config>& configs, StreamOptions options = {});
   // Over these transports instead, one for each rank.
   World(const std::vector<Config>& configs, std::vector<std::unique_ptr<DataTransport>> transports);
+  // Ranks on the hosts of these names.
+  World(const std::vector<std::string>& hosts, const Config& config, StreamOptions options = {})
+      : World(std::vector<Config>(hosts.size(), config), hosts, std::move(options)) {}
   // Aborts all, then destroys them.
   ~World();
 
@@ -42,8 +47,10 @@ class World {
   int Count(Rank rank, uint64_t sequence);
 
  private:
-  void Start(const std::vector<Config>& configs,
+  void Start(const std::vector<Config>& configs, const std::vector<std::string>& hosts,
              std::vector<std::unique_ptr<DataTransport>> transports);
+  World(const std::vector<Config>& configs, const std::vector<std::string>& hosts,
+        StreamOptions options);
 
   InProcessDataHub streams_;
   std::mutex mutex_;  // guards completions_

@@ -160,6 +160,7 @@ TEST(ConfigParses) {
                                              {"CPU_OPERATIONS", "MPI"},
                                              {"GPU_OPERATIONS", "NCCL"},
                                              {"NCCL_LIBRARY", "/opt/libnccl.so.2"},
+                                             {"NETWORK_LATENCY_SECONDS", "0.0002"},
                                              {"LOG_LEVEL", "WARNING"}});
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(config->fusion_threshold_bytes, 1048576);
@@ -169,6 +170,7 @@ TEST(ConfigParses) {
   EXPECT_TRUE(config->cpu_operations == CpuOperations::kMpi);
   EXPECT_TRUE(config->gpu_operations == GpuOperations::kNccl);
   EXPECT_EQ(config->nccl_library, "/opt/libnccl.so.2");
+  EXPECT_EQ(config->network_latency, kMillisecond / 5);
   EXPECT_EQ(config->cache_capacity, Config().cache_capacity);
 }
 
@@ -200,6 +202,7 @@ TEST(ConfigRefusesWithNameValueAndRange) {
   refused("LOG_FORMAT", "xml");
   EXPECT_CONTAINS(refused("CPU_OPERATIONS", "fast"), "auto, shm, tcp or mpi");
   EXPECT_CONTAINS(refused("GPU_OPERATIONS", "fast"), "auto, nccl or host");
+  EXPECT_CONTAINS(refused("HIERARCHICAL_ALLREDUCE", "2"), "auto, 0 or 1");
   EXPECT_CONTAINS(refused("CHECK_VALUES", "2"), "warn, error or 0");
   refused("HEARTBEAT_TIMEOUT_SECONDS", "14.9");  // less than three heartbeats
 }
@@ -226,12 +229,21 @@ TEST(WhatToDoAboutBadValues) {
   EXPECT_TRUE(parsed("0") == ValueAction::kIgnore);
 }
 
+TEST(WhereToReduceFirst) {
+  const auto parsed = [](const char* text) {
+    return ParseConfig({{"HIERARCHICAL_ALLREDUCE", text}})->hierarchical_allreduce;
+  };
+  EXPECT_TRUE(parsed("0") == Hierarchy::kNever && parsed("yes") == Hierarchy::kAlways);
+  EXPECT_TRUE(parsed("Auto") == Hierarchy::kAuto);
+}
+
 TEST(ConfigDescribesEverySetting) {
   const std::string text = DescribeConfig();
   EXPECT_CONTAINS(text, "TFRING_FUSION_THRESHOLD (default 134217728)");
   EXPECT_CONTAINS(text, "TFRING_STALL_CHECK_TIME_SECONDS (default 10)");
   EXPECT_CONTAINS(text, "TFRING_GPU_OPERATIONS (default auto)");
   EXPECT_CONTAINS(text, "TFRING_CHECK_VALUES (default 0)");
+  EXPECT_CONTAINS(text, "TFRING_HIERARCHICAL_ALLREDUCE (default auto)");
   EXPECT_CONTAINS(text, "TFRING_CUDA_DRIVER (default libcuda.so.1)");
   EXPECT_CONTAINS(text, "TFRING_LOG_LEVEL (default info)");
   EXPECT_CONTAINS(text, "TFRING_LOG_FORMAT (default text)");

@@ -3,7 +3,7 @@
 namespace tfring {
 
 int AppendCanonicalSum(ScheduleBuilder* builder, std::vector<Contribution> contributions, Range dst,
-                       int before_output) {
+                       int before_output, bool finish) {
   std::vector<Contribution> level = std::move(contributions);
   int last = kNoStep;
   while (level.size() > 1) {
@@ -14,7 +14,7 @@ int AppendCanonicalSum(ScheduleBuilder* builder, std::vector<Contribution> contr
       const Contribution& right = level[i + 1];
       Range into = left.range.space == Space::kScratch ? left.range : right.range;
       if (root) into = dst;
-      last = builder->Reduce(left.range, right.range, into, root,
+      last = builder->Reduce(left.range, right.range, into, root && finish,
                              {left.ready, right.ready, root ? before_output : kNoStep});
       above.push_back({into, last});
     }

@@ -8,8 +8,8 @@
 namespace tfring {
 
 // The contribution of one member to a sum, in the memory of this rank and valid once the step
-// `ready` has ended. This rank's own contribution is its input, which is not overwritten; the
-// others are in scratch.
+// `ready` has ended. This rank's own contribution, one at most, is in its input or output, where it
+// is not overwritten; the others are in scratch.
 struct Contribution {
   Range range;
   int ready = kNoStep;
@@ -20,9 +20,10 @@ struct Contribution {
 // share one: neighbours are added first, the lower position on the left, and an odd one out moves
 // up a level: ((0 1) (2 3)) 4. DirectAllreduce, TreeAllreduce, TwoPhaseAllreduce and their like for
 // other collectives use this canonical order. Contributions in scratch are overwritten. The last
-// step finishes the result and is returned; it also waits for the step `before_output`.
+// step finishes the result, unless `finish` is false, and is returned; it also waits for the step
+// `before_output`.
 int AppendCanonicalSum(ScheduleBuilder* builder, std::vector<Contribution> contributions, Range dst,
-                       int before_output);
+                       int before_output, bool finish = true);
 
 }  // namespace tfring
 

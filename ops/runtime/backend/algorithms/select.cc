@@ -11,6 +11,8 @@
 #include "ops/runtime/backend/algorithms/alltoall.h"
 #include "ops/runtime/backend/algorithms/broadcast.h"
 #include "ops/runtime/backend/algorithms/gather_scatter.h"
+#include "ops/runtime/backend/algorithms/hierarchical_allreduce.h"
+#include "ops/runtime/backend/algorithms/host_costs.h"
 #include "ops/runtime/backend/algorithms/line_rotation.h"
 #include "ops/runtime/backend/algorithms/reduce.h"
 #include "ops/runtime/backend/algorithms/reducescatter.h"
@@ -56,20 +58,41 @@ Schedule CopyOnly(int64_t bytes) {
   return builder.Take();
 }
 
-Schedule SelectAllreduce(const ReduceShape& shape, const Config& config,
-                         Connectivity connectivity) {
+// An algorithm that knows nothing of hosts, and what it asks of the network between them.
+struct FlatAllreduce {
+  Schedule (*schedule)(const ReduceShape&);
+  HostLoad (*load)(const HostLayout&, int64_t bytes);
+};
+
+FlatAllreduce SelectFlat(const ReduceShape& shape, const Config& config) {
+  const int64_t bytes = shape.bytes();
+  // Two ranks that exchange everything send no more than in a ring, with one hop instead of two.
+  const int64_t direct_max = shape.size == 2
+                                 ? std::max(config.direct_max_bytes, config.tree_max_bytes)
+                                 : config.direct_max_bytes;
+  if (bytes <= direct_max && shape.size <= kDirectMaxRanks) return {DirectAllreduce, LoadOfDirect};
+  if (bytes <= config.tree_max_bytes) return {TreeAllreduce, LoadOfTree};
+  if (config.deterministic) return {TwoPhaseAllreduce, LoadOfTwoPhases};
+  return {RingAllreduce, LoadOfRing};
+}
+
+Schedule SelectAllreduce(const ReduceShape& shape, const Config& config, Connectivity connectivity,
+                         const HostLayout& layout) {
   const int64_t bytes = shape.bytes();
   if (connectivity != Connectivity::kFull) {
     const bool ring = connectivity == Connectivity::kRing && !config.deterministic;
     return ring ? RingAllreduce(shape) : LineAllreduce(shape);
   }
-  // Two ranks that exchange everything send no more than in a ring, with one hop instead of two.
-  const int64_t direct_max = shape.size == 2
-                                 ? std::max(config.direct_max_bytes, config.tree_max_bytes)
-                                 : config.direct_max_bytes;
-  if (bytes <= direct_max && shape.size <= kDirectMaxRanks) return DirectAllreduce(shape);
-  if (bytes <= config.tree_max_bytes) return TreeAllreduce(shape);
-  return config.deterministic ? TwoPhaseAllreduce(shape) : RingAllreduce(shape);
+  const FlatAllreduce flat = SelectFlat(shape, config);
+  const bool hosts = layout.hosts() > 1 && config.hierarchical_allreduce != Hierarchy::kNever;
+  if (!hosts || (config.deterministic && !layout.KeepsCanonicalOrder())) {
+    return flat.schedule(shape);
+  }
+  const HierarchicalPlan plan = CheapestHierarchy(layout, bytes, config);
+  const bool cheaper =
+      SecondsOf(LoadOf(layout, bytes, plan), config) < SecondsOf(flat.load(layout, bytes), config);
+  const bool always = config.hierarchical_allreduce == Hierarchy::kAlways;
+  return always || cheaper ? HierarchicalAllreduce(shape, layout, plan) : flat.schedule(shape);
 }
 
 Schedule SelectAllgather(const AllgatherShape& shape, const Config& config,
@@ -121,7 +144,7 @@ Status NotConnected(const Collective& collective, const std::string& what) {
 // For two or more members that are connected well enough. `self`, `root` and `blocks` are positions
 // or, for a line, places (see LineRotation).
 Schedule SelectAmong(const Collective& collective, int self, int root, const Blocks& blocks,
-                     const Config& config, Connectivity connectivity) {
+                     const Config& config, Connectivity connectivity, const HostLayout& layout) {
   const size_t members = collective.members.size();
   const int size = static_cast<int>(members);
   const int64_t piece_bytes = std::max<int64_t>(config.piece_bytes, 1);
@@ -133,7 +156,7 @@ Schedule SelectAmong(const Collective& collective, int self, int root, const Blo
         return AdasumAllreduce({self, size, TensorBytes(collective), element, piece_bytes});
       }
       return SelectAllreduce({self, size, input_bytes / element, element, piece_bytes}, config,
-                             connectivity);
+                             connectivity, layout);
     case CollectiveKind::kReduce:
       return SelectReduce({self, size, input_bytes / element, element, piece_bytes}, root, config,
                           connectivity);
@@ -163,15 +186,16 @@ Schedule SelectAmong(const Collective& collective, int self, int root, const Blo
 }
 
 Schedule SelectOfSeveral(const Collective& collective, const Config& config,
-                         Connectivity connectivity) {
+                         Connectivity connectivity, const HostLayout& layout) {
   const Blocks blocks = ByMember(collective.block_bytes, collective.members.size());
   if (connectivity != Connectivity::kLine) {
-    return SelectAmong(collective, collective.self, collective.root, blocks, config, connectivity);
+    return SelectAmong(collective, collective.self, collective.root, blocks, config, connectivity,
+                       layout);
   }
   const LineRotation rotation(collective.members);
   Schedule schedule =
       SelectAmong(collective, rotation.PlaceOf(collective.self), rotation.PlaceOf(collective.root),
-                  rotation.AlongLine(blocks), config, connectivity);
+                  rotation.AlongLine(blocks), config, connectivity, layout);
   const auto [input, output] = SidesOf(collective);
   rotation.Apply(blocks, input.blocks != nullptr, output.blocks != nullptr, &schedule);
   return schedule;
@@ -191,7 +215,7 @@ Connectivity ConnectivityOf(const std::vector<Rank>& members, int world_size, bo
 }
 
 Result<Schedule> SelectSchedule(const Collective& collective, const Config& config,
-                                Connectivity connectivity) {
+                                Connectivity connectivity, const HostLayout& layout) {
   // Rank 0 sends the plan when all members have called the barrier: nothing is left to do.
   if (collective.kind == CollectiveKind::kBarrier) return ScheduleBuilder("barrier").Take();
   if (collective.members.size() == 1) return CopyOnly(OutputBytes(collective));
@@ -214,7 +238,7 @@ Result<Schedule> SelectSchedule(const Collective& collective, const Config& conf
                             " needs: beyond 64 ranks only process sets of two neighbours can run "
                             "it");
   }
-  return SelectOfSeveral(collective, config, connectivity);
+  return SelectOfSeveral(collective, config, connectivity, layout);
 }
 
 }  // namespace tfring

@@ -1,5 +1,7 @@
 #include "ops/runtime/backend/algorithms/select.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <numeric>
 #include <set>
@@ -11,6 +13,8 @@
 #include "ops/runtime/backend/algorithms/allreduce.h"
 #include "ops/runtime/backend/algorithms/broadcast.h"
 #include "ops/runtime/backend/algorithms/gather_scatter.h"
+#include "ops/runtime/backend/algorithms/hierarchical_allreduce.h"
+#include "ops/runtime/backend/algorithms/host_costs.h"
 #include "ops/runtime/backend/algorithms/reduce.h"
 #include "ops/runtime/backend/algorithms/reducescatter.h"
 #include "ops/sim/pricing.h"
@@ -22,15 +26,15 @@ namespace {
 
 // The algorithm that all ranks choose when each contributes `bytes`.
 std::string Selected(CollectiveKind kind, int size, int64_t bytes, const Config& config,
-                     Connectivity connectivity) {
+                     Connectivity connectivity, const HostLayout& layout = {}) {
   Plan plan;
   plan.kind = kind;
   const size_t members = static_cast<size_t>(size);
   std::set<std::string> names;
   std::vector<Schedule> schedules;
   for (size_t r = 0; r < members; ++r) {
-    Result<Schedule> schedule =
-        SelectSchedule(sim::DescribeCollective(plan, members, r, bytes), config, connectivity);
+    Result<Schedule> schedule = SelectSchedule(sim::DescribeCollective(plan, members, r, bytes),
+                                               config, connectivity, layout);
     names.insert(schedule.ok() ? schedule->algorithm : schedule.status().ToString());
     if (schedule.ok()) schedules.push_back(std::move(*schedule));
   }
@@ -102,6 +106,83 @@ TEST(SelectionOfEveryKind) {
   EXPECT_EQ(Selected(CollectiveKind::kSendRecv, 2, 36, config, full), "send_recv");
   EXPECT_CONTAINS(Selected(CollectiveKind::kSendRecv, 2, 36, config, Connectivity::kNone),
                   "ranks 0, 1 are not connected");
+}
+
+std::string OverHosts(const std::vector<int>& host_of, int64_t bytes, const Config& config) {
+  return Selected(CollectiveKind::kAllreduce, static_cast<int>(host_of.size()), bytes, config,
+                  Connectivity::kFull, HostLayout(host_of));
+}
+
+TEST(AllreduceOverHostsFollowsLayoutAndSettings) {
+  const std::vector<int> two = {0, 0, 0, 0, 1, 1, 1, 1};
+  const std::vector<int> in_turns = {0, 1, 0, 1, 0, 1, 0, 1};
+  const std::vector<int> four = {0, 0, 1, 1, 2, 2, 3, 3};
+  const int64_t large = 64 << 20;
+  Config config;
+  EXPECT_EQ(OverHosts(two, 4, config), "hierarchical_exchange");
+  EXPECT_EQ(OverHosts(in_turns, large, config), "hierarchical_exchange");
+  EXPECT_EQ(OverHosts(four, large, config), "hierarchical_allreduce");
+  EXPECT_EQ(OverHosts({0, 0, 0, 0}, large, config), "ring_allreduce");
+  EXPECT_EQ(Selected(CollectiveKind::kAllreduce, 4, large, config, Connectivity::kRing,
+                     HostLayout({0, 0, 1, 1})),
+            "ring_allreduce");
+  EXPECT_EQ(Selected(CollectiveKind::kAllgather, 4, large, config, Connectivity::kFull,
+                     HostLayout({0, 0, 1, 1})),
+            "ring_allgather");
+  EXPECT_EQ(OverHosts({0, 1, 2, 3}, large, config), "hierarchical_allreduce");
+  config.hierarchical_allreduce = Hierarchy::kNever;
+  EXPECT_EQ(OverHosts(two, 4, config), "direct_allreduce");
+  EXPECT_EQ(OverHosts(two, large, config), "ring_allreduce");
+  config.hierarchical_allreduce = Hierarchy::kAuto;
+  config.deterministic = true;
+  EXPECT_EQ(OverHosts(two, large, config), "hierarchical_exchange");
+  EXPECT_EQ(OverHosts(in_turns, large, config), "two_phase_allreduce");
+  EXPECT_EQ(OverHosts({0, 0, 0, 1, 1, 1}, large, config), "two_phase_allreduce");
+  config.hierarchical_allreduce = Hierarchy::kAlways;
+  EXPECT_EQ(OverHosts(in_turns, large, config), "two_phase_allreduce");
+}
+
+TEST(TheNetworkOfTheSettingsDecidesBetweenHopsAndBytes) {
+  const std::vector<int> alone = {0, 1, 2, 3, 4, 5, 6, 7};
+  const int64_t bytes = 200 << 10;
+  Config config;
+  config.network_latency = kSecond / 10;  // hops cost all
+  EXPECT_EQ(OverHosts(alone, bytes, config), "hierarchical_exchange");
+  config.network_latency = 0;
+  config.network_bytes_per_second = 1 << 20;  // bytes do
+  EXPECT_EQ(OverHosts(alone, bytes, config), "hierarchical_allreduce");
+}
+
+TEST(PricesCountWhatTheSchedulesSendBetweenHosts) {
+  for (const std::vector<int>& host_of : std::vector<std::vector<int>>{
+           {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 1}, {0, 1, 2, 2}, {0, 0, 1, 1, 2, 2, 3, 3}}) {
+    const HostLayout layout(host_of);
+    const int size = static_cast<int>(host_of.size());
+    const int64_t elements = 840;
+    const auto most_out = [&](const auto& schedule_of) {
+      std::vector<double> out(layout.hosts(), 0);
+      for (int r = 0; r < size; ++r) {
+        for (const Step& step : schedule_of(ReduceShape{r, size, elements, 4, 64}).steps) {
+          const bool between = step.kind == StepKind::kSend && host_of[step.peer] != host_of[r];
+          if (between) out[layout.HostOf(r)] += static_cast<double>(step.src.bytes);
+        }
+      }
+      return *std::max_element(out.begin(), out.end());
+    };
+    const auto near = [](double one, double other) { return std::abs(one - other) < 100; };
+    const int64_t bytes = elements * 4;
+    EXPECT_TRUE(near(most_out(DirectAllreduce), LoadOfDirect(layout, bytes).bytes_between));
+    EXPECT_TRUE(near(most_out(TreeAllreduce), LoadOfTree(layout, bytes).bytes_between));
+    EXPECT_TRUE(near(most_out(RingAllreduce), LoadOfRing(layout, bytes).bytes_between));
+    EXPECT_TRUE(near(most_out(TwoPhaseAllreduce), LoadOfTwoPhases(layout, bytes).bytes_between));
+    for (BetweenHosts between : {BetweenHosts::kExchange, BetweenHosts::kTwoPhases}) {
+      const HierarchicalPlan plan{between, 2};
+      const auto made = [&](const ReduceShape& shape) {
+        return HierarchicalAllreduce(shape, layout, plan);
+      };
+      EXPECT_TRUE(near(most_out(made), LoadOf(layout, bytes, plan).bytes_between));
+    }
+  }
 }
 
 TEST(MembersAgreeHowTheyAreConnected) {

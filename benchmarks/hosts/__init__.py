@@ -1,0 +1,1 @@
+"""Allreduces over several hosts, which are network namespaces of this machine."""

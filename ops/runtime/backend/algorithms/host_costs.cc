@@ -1,0 +1,153 @@
+#include "ops/runtime/backend/algorithms/host_costs.h"
+
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
+namespace tfring {
+namespace {
+
+// Of a host of today, in seconds; measured with benchmarks/executor and benchmarks/hosts, rounded.
+constexpr double kLatencyWithin = 2e-6;   // from rank to rank of a host
+constexpr double kMessageBetween = 4e-6;  // a rank is busy with a message over a socket
+constexpr double kMessageWithin = 3e-6;   // the same, over shared memory, where ranks share cores
+constexpr double kBytesPerSecondWithin = 4e9;  // that a rank moves through memory
+constexpr int kAllWorkers = 1 << 20;
+
+int Size(const HostLayout& layout) {
+  int size = 0;
+  for (int host = 0; host < layout.hosts(); ++host) {
+    size += static_cast<int>(layout.PositionsOn(host).size());
+  }
+  return size;
+}
+
+double Here(const HostLayout& layout, int host) {
+  return static_cast<double>(layout.PositionsOn(host).size());
+}
+
+double Largest(const HostLayout& layout) {
+  double most = 0;
+  for (int host = 0; host < layout.hosts(); ++host) most = std::max(most, Here(layout, host));
+  return most;
+}
+
+double Smallest(const HostLayout& layout) {
+  double least = Here(layout, 0);
+  for (int host = 0; host < layout.hosts(); ++host) least = std::min(least, Here(layout, host));
+  return least;
+}
+
+// Of a host that sends something from each of its ranks to each rank of other hosts.
+double MostPairs(const HostLayout& layout) {
+  double most = 0;
+  for (int host = 0; host < layout.hosts(); ++host) {
+    most = std::max(most, Here(layout, host) * (Size(layout) - Here(layout, host)));
+  }
+  return most;
+}
+
+}  // namespace
+
+HostLoad LoadOfDirect(const HostLayout& layout, int64_t bytes) {
+  const auto data = static_cast<double>(bytes);
+  const double others = Largest(layout) - 1;
+  HostLoad load;
+  load.hops_between = 1;
+  load.messages_between = 2 * (Size(layout) - Smallest(layout));
+  load.messages_within = 2 * others;
+  load.bytes_between = MostPairs(layout) * data;
+  load.bytes_within = 2 * others * data;
+  return load;
+}
+
+HostLoad LoadOfTwoPhases(const HostLayout& layout, int64_t bytes) {
+  HostLoad load = LoadOfDirect(layout, bytes);
+  load.hops_between *= 2;
+  load.messages_between *= 2;
+  load.messages_within *= 2;
+  load.bytes_between *= 2.0 / Size(layout);
+  load.bytes_within *= 2.0 / Size(layout);
+  return load;
+}
+
+HostLoad LoadOfTree(const HostLayout& layout, int64_t bytes) {
+  const int size = Size(layout);
+  HostLoad load;
+  std::vector<double> sent(layout.hosts(), 0);
+  for (int mask = 1; mask < size; mask <<= 1) {
+    bool between = false;
+    for (int parent = 0; parent + mask < size; parent += 2 * mask) {
+      const int above = layout.HostOf(parent);
+      const int below = layout.HostOf(parent + mask);
+      if (above == below) continue;
+      between = true;
+      sent[above] += static_cast<double>(bytes);
+      sent[below] += static_cast<double>(bytes);
+    }
+    (between ? load.hops_between : load.hops_within) += 2;
+  }
+  load.messages_between = load.hops_between;
+  load.messages_within = load.hops_within;
+  load.bytes_between = *std::max_element(sent.begin(), sent.end());
+  load.bytes_within = load.hops_within * static_cast<double>(bytes);
+  return load;
+}
+
+HostLoad LoadOfRing(const HostLayout& layout, int64_t bytes) {
+  const int size = Size(layout);
+  const double share = 2.0 * (size - 1) / size * static_cast<double>(bytes);  // of each link
+  std::vector<double> links(layout.hosts(), 0);                               // out of the host
+  double between = 0;
+  for (int position = 0; position < size; ++position) {
+    const int here = layout.HostOf(position);
+    if (layout.HostOf((position + 1) % size) == here) continue;
+    ++links[here];
+    ++between;
+  }
+  HostLoad load;
+  load.hops_between = 2 * between;
+  load.hops_within = 2 * (size - between);
+  load.messages_between = 4.0 * (size - 1);
+  load.bytes_between = *std::max_element(links.begin(), links.end()) * share;
+  load.bytes_within = 2 * share;
+  return load;
+}
+
+HostLoad LoadOf(const HostLayout& layout, int64_t bytes, const HierarchicalPlan& plan) {
+  const auto data = static_cast<double>(bytes);
+  const double hosts = layout.hosts();
+  const double others = Largest(layout) - 1;
+  const double workers = std::min<double>(plan.workers, Largest(layout));
+  const bool exchange = plan.between == BetweenHosts::kExchange;
+  HostLoad load;
+  load.hops_between = exchange ? 1 : 2;
+  load.hops_within = others > 0 ? 2 : 0;
+  load.messages_between = 2 * (hosts - 1) * load.hops_between;
+  // One worker's twice, or both of those of a worker and those of a rank that is none.
+  load.messages_within = 2 * others * (workers > 1 ? 2 : 1);
+  load.bytes_between = (hosts - 1) * data * (exchange ? 1 : 2 / hosts);
+  load.bytes_within = 2 * others * data * (workers > 1 ? 2 / workers : 1);
+  return load;
+}
+
+double SecondsOf(const HostLoad& load, const Config& config) {
+  const double latency = static_cast<double>(config.network_latency) / kSecond;
+  const auto bytes_per_second = static_cast<double>(config.network_bytes_per_second);
+  return load.hops_between * latency + load.hops_within * kLatencyWithin +
+         load.messages_between * kMessageBetween + load.messages_within * kMessageWithin +
+         load.bytes_between / bytes_per_second + load.bytes_within / kBytesPerSecondWithin;
+}
+
+HierarchicalPlan CheapestHierarchy(const HostLayout& layout, int64_t bytes, const Config& config) {
+  const HierarchicalPlan plans[] = {{BetweenHosts::kExchange, 1},
+                                    {BetweenHosts::kExchange, kAllWorkers},
+                                    {BetweenHosts::kTwoPhases, kAllWorkers}};
+  return *std::min_element(std::begin(plans), std::end(plans),
+                           [&](const HierarchicalPlan& one, const HierarchicalPlan& other) {
+                             return SecondsOf(LoadOf(layout, bytes, one), config) <
+                                    SecondsOf(LoadOf(layout, bytes, other), config);
+                           });
+}
+
+}  // namespace tfring
