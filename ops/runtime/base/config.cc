@@ -77,8 +77,7 @@ constexpr Setting kSettings[] = {
     {"DETERMINISTIC", Unit::kFlag, &Config::deterministic, 0, 1,
      "use only algorithms that sum in one canonical order"},
     {"HIERARCHICAL_ALLREDUCE", Unit::kHierarchy, &Config::hierarchical_allreduce, 0, 0,
-     "whether allreduces over several hosts reduce within each host first: auto (where that is "
-     "expected to be faster), 0 or 1"},
+     "allreduces over several hosts reduce within each first: 0, 1, or auto, where it is faster"},
     {"NETWORK_LATENCY_SECONDS", Unit::kSeconds, &Config::network_latency, 0, 10,
      "what a small message takes from host to host, by which allreduces are chosen"},
     {"NETWORK_BYTES_PER_SECOND", Unit::kBytes, &Config::network_bytes_per_second, 1 << 10,
@@ -86,23 +85,18 @@ constexpr Setting kSettings[] = {
     {"CALL_SITE_CHECK", Unit::kFlag, &Config::call_site_check, 0, 1,
      "refuse eager collectives without a name that the ranks call on different lines"},
     {"CHECK_VALUES", Unit::kValueAction, &Config::check_values, 0, 0,
-     "when this rank's part of a sum over the ranks holds NaN or Inf: warn, error (the call "
-     "fails), or 0, which does not look"},
+     "when this rank's part of a sum holds NaN or Inf: warn, error (the call fails), 0: no look"},
     {"SHARED_MEMORY", Unit::kFlag, &Config::shared_memory, 0, 1,
      "ranks of one host exchange data through shared memory; 0 makes them use sockets"},
     {"ARENA", Unit::kFlag, &Config::arena, 0, 1,
-     "allreduces among ranks of one host add up in memory that all of them see; 0 makes them go "
-     "from rank to rank"},
+     "allreduces within a host add up in memory that all its ranks see; 0: from rank to rank"},
     {"CPU_OPERATIONS", Unit::kCpuOperations, &Config::cpu_operations, 0, 0,
-     "what carries tensors in host memory: auto (shared memory within a host where it is possible, "
-     "TCP between hosts), shm (an error where it is not possible), tcp (no shared memory) or mpi "
-     "(MPI in place of TCP; needs mpirun, mpi4py and a plug-in for that MPI)"},
+     "what carries tensors in host memory: auto (shared memory within hosts where possible, TCP), "
+     "shm (an error where it is not), tcp (no shared memory) or mpi (for TCP; needs a plug-in)"},
     {"GPU_OPERATIONS", Unit::kGpuOperations, &Config::gpu_operations, 0, 0,
-     "what carries tensors in GPU memory: auto (NCCL where all ranks can, else copies through the "
-     "host), nccl (an error where NCCL cannot be used) or host"},
+     "what carries tensors in GPU memory: auto (NCCL where all ranks can, or host), nccl, host"},
     {"NCCL_LIBRARY", Unit::kPath, &Config::nccl_library, 0, 0,
-     "path of libnccl.so.2; empty: the one that is loaded, of the package nvidia-nccl, or of the "
-     "system"},
+     "path of libnccl.so.2; empty: the loaded one, that of nvidia-nccl, or the system's"},
     {"CUDA_DRIVER", Unit::kPath, &Config::cuda_driver, 0, 0, "path or name of the CUDA driver"},
     {"LOG_LEVEL", Unit::kLevel, &Config::log_level, 0, 4,
      "trace, debug, info, warning or error, or 0 to 4"},
