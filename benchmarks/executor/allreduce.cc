@@ -300,8 +300,12 @@ bool ReadArguments(int argc, char** argv, Options* options) {
 
 int main(int argc, char** argv) {
   tfring::Options options;
-  std::optional<ArenaRunner> arena_;
-  return 2;
-}
-return tfring::Main(options);
+  if (!tfring::ReadArguments(argc, argv, &options)) {
+    std::fprintf(stderr,
+                 "usage: %s RANKS BYTES ROUNDS [SKEW_US [PIECE_BYTES]] [hosts=H,H...] "
+                 "[socket=A:B:FD:FD ...] [SETTING=VALUE ...]\n",
+                 argv[0]);
+    return 2;
+  }
+  return tfring::Main(options);
 }
