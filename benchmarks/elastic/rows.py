@@ -176,9 +176,9 @@ def same_error(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
         code, reason = job_.wait_for_end()
         wrong = [] if code == 1 and "step 5 cannot" in reason else [f"{code}: {reason}"]
         failed = {e["w"] for e in job_.in_order() if e["e"] == "error" and "cannot" in e["text"]}
-        # Two of them at most before a generation begins at the step, three there, and those that
-        # failed beside the last one.
-        wrong += [f"workers {sorted(failed)} had to fail first"] if len(failed) > 7 else []
+        # Two of them at most before a generation begins at the commit before the step; then three
+        # generations, in each of which all three may get there before they hear of the first.
+        wrong += [f"workers {sorted(failed)} had to fail first"] if len(failed) > 2 + 3 * 3 else []
         row = "the same error at the same step"
         return judge(job_, row, len(failed), wrong, list(job_.pids))
 

@@ -96,6 +96,7 @@ def test_a_record_that_nobody_took_is_given_back_when_its_generation_ends():
         second = links[0].next_record().generation
         links[0].failed(second)
         job.stop(links[:1], second, 4)
+        job.wait(lambda: (2, second) in job.abandoned)
         record = job.train(links)  # link 2 never heard of the second generation
         assert record.generation > second and record.position == Position(4, 4)
 
