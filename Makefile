@@ -41,7 +41,8 @@ $(READY): pyproject.toml tools/requirements.py
 	$(PY) tools/requirements.py keras2-tests > "$(VENV)/requirements-keras2.txt"
 	$(PIP) --no-deps -r "$(VENV)/requirements-keras2.txt"
 	$(PY) tools/requirements.py mpich > "$(VENV)/requirements-mpich.txt"
-	$(PIP) --no-deps --ignore-installed --prefix "$(VENV)/mpich" -r "$(VENV)/requirements-mpich.txt"
+	$(PIP) --no-deps --ignore-installed --prefix "$(VENV)/mpich" -r "$(VENV)/requirements-mpich.txt" || \
+	  echo "no MPICH: its plug-in is not built, and tests that need it are skipped"
 	touch "$@"
 
 setup: $(READY) ## Make the virtual environment .venv with everything that is needed

@@ -279,7 +279,8 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 
 
 def _collect(environ: Mapping[str, str]) -> dict[str, str]:
-    values = {ours: environ[theirs] for theirs, ours in _ALIASES.items() if theirs in environ}
+    # An empty variable of Horovod's asks for nothing.
+    values = {ours: environ[theirs] for theirs, ours in _ALIASES.items() if environ.get(theirs)}
     if environ.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0", "false", "False"):
         values["STALL_CHECK_TIME_SECONDS"] = "0"
     for name in (*RUNTIME_SETTINGS, *PYTHON_SETTINGS, *LAUNCHER_SETTINGS):

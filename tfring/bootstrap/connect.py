@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from tfring import _native
@@ -18,7 +19,7 @@ from tfring.bootstrap.cancel import Cancel
 from tfring.bootstrap.exchange import Exchange
 from tfring.bootstrap.hosts import InterfaceAddress
 from tfring.bootstrap.job import Job, form_job
-from tfring.bootstrap.mpi_exchange import free_group
+from tfring.bootstrap.mpi_exchange import MpiExchange, free_group
 from tfring.bootstrap.records import Record, check_versions, topology_of
 from tfring.config import LOCAL_SETTINGS, Settings
 from tfring.environments import Identity, Rendezvous
@@ -209,14 +210,15 @@ def _prepare_mpi(job: Job, records: list[Record]) -> dict[str, str]:
     """Returns what the runtime needs for data over MPI; empty where the job does without."""
     if len(records) == 1 or not mpi_data.wanted(records[0].settings):
         return {}
-    found: dict[str, str] = {}
+    found: list[tuple[MpiExchange, Path]] = []
 
-    def prepare() -> None:
+    def find() -> None:
         source = job.identity.source
-        found.update(mpi_data.prepare(job.exchange, source, _native.library_dir()))
+        found.append(mpi_data.find(job.exchange, source, _native.library_dir()))
 
-    _run_on_all_ranks(job.exchange, job.identity.rank, prepare)
-    return found
+    # A rank that cannot use MPI ends this before any is in a collective of MPI without it.
+    _run_on_all_ranks(job.exchange, job.identity.rank, find)
+    return mpi_data.open_communicator(*found[0])
 
 
 def _agreed_settings(records: list[Record], rank: int) -> dict[str, str]:

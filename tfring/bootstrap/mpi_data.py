@@ -63,10 +63,8 @@ def plugins_in(folder: Path) -> list[str]:
     return [name for name in names if (folder / plugin_file(name)).is_file()]
 
 
-def prepare(exchange: Exchange, source: str, folder: Path) -> dict[str, str]:
-    """Finds the plug-in for the MPI of this process and makes a communicator for the data.
-
-    All ranks of the job call it, those that cannot use MPI included.
+def find(exchange: Exchange, source: str, folder: Path) -> tuple[MpiExchange, Path]:
+    """Finds the plug-in for the MPI of this process.
 
     Args:
         exchange: Between the ranks of the job.
@@ -74,7 +72,7 @@ def prepare(exchange: Exchange, source: str, folder: Path) -> dict[str, str]:
         folder: The folder with the compiled libraries.
 
     Returns:
-        What the runtime's `init` gets as `mpi`.
+        The exchange, which is one over MPI, and the plug-in.
 
     Raises:
         BootstrapError: MPI cannot be used, for the reason that the message has.
@@ -98,10 +96,23 @@ def prepare(exchange: Exchange, source: str, folder: Path) -> dict[str, str]:
             f"(plug-ins: {built}): build tfring where mpi.h of that MPI is found "
             f"(docs/installation.md), or set TFRING_{SETTING}=auto"
         )
+    return exchange, plugin
+
+
+def open_communicator(exchange: MpiExchange, plugin: Path) -> dict[str, str]:
+    """Makes a communicator for the data; all ranks do so at the same time, once all have a plug-in.
+
+    Args:
+        exchange: Between the ranks of the job.
+        plugin: What `find` has found.
+
+    Returns:
+        What the runtime's `init` gets as `mpi`.
+    """
     communicator = exchange.another()
     return {
         "plugin": str(plugin),
-        "module": str(mpi.__file__),
+        "module": str(exchange.mpi.__file__),
         "communicator": str(communicator.py2f()),
     }
 

@@ -59,7 +59,7 @@ CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTran
 int64_t CpuBackend::progress() const { return runner_.moves() + (arena_ ? arena_->moves() : 0); }
 
 int64_t CpuBackend::bytes_sent() const {
-  return transport_->bytes_sent() + (arena_ ? arena_->bytes_shown() : 0);
+  return transport_->bytes_sent() + (arena_ ? arena_->bytes_sent() : 0);
 }
 
 int64_t CpuBackend::wakeups() const {
@@ -114,6 +114,7 @@ Completion CpuBackend::Run(const Collective& collective) {
   }
   completion.suspect = in_arena_ ? arena_->suspect() : runner_.suspect();
   completion.bad_values = in_arena_ ? arena_->TakeBadValues() : executor_.TakeBadValues();
+  if (completion.recalled) completion.bad_values.clear();  // they are looked for again
   return completion;
 }
 

@@ -15,7 +15,7 @@ namespace tfring {
 // interrupt of the transport ends Sleep. A part stays readable when the process of its rank ends.
 class HostMemory {
  public:
-  static constexpr int64_t kPartBytes = 3 << 20;
+  static constexpr int64_t kPartBytes = 2 << 20;
 
   virtual ~HostMemory() = default;
 
@@ -30,7 +30,8 @@ class HostMemory {
 
   // Sleeps until `ready` is true, which loads with memory_order_seq_cst what others change, or the
   // deadline (CLOCK_MONOTONIC) has passed. Others than `awaited` do not wake it, unless that is
-  // kNoRank. May return early for no reason.
+  // kNoRank; so `ready` has to be true as well if that rank need not change anything any more. May
+  // return early for no reason.
   virtual void Sleep(Rank awaited, const std::function<bool()>& ready, TimePoint deadline) = 0;
 
   // Whether the rank has closed its transport. Read it before the part: what was written earlier is

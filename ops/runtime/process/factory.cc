@@ -102,17 +102,18 @@ Result<std::unique_ptr<DataTransport>> MakeData(const Topology& topology, Connec
     if (connections->local_pids.count(rank) != 0) on_this_host.push_back({rank, socket.get()});
   }
   const TimePoint deadline = MonotonicNow() + limit;
+  const Rank self = config.arena ? topology.rank : kNoRank;  // arenas lie in a HostMemory
   if (config.cpu_operations == CpuOperations::kMpi) {
     Result<std::unique_ptr<DataTransport>> mpi = MakeMpi(topology, connections->mpi);
     if (!mpi.ok()) return mpi.status();
     // The sockets are for the agreement alone.
     return ShmDataTransport::Connect(UseOfSharedMemory(config), on_this_host, std::move(*mpi),
-                                     deadline, topology.rank);
+                                     deadline, self);
   }
   auto made = TcpDataTransport::Create(std::move(connections->data), ProbeInterval(config));
   if (!made.ok()) return made.status();
   return ShmDataTransport::Connect(UseOfSharedMemory(config), on_this_host, std::move(*made),
-                                   deadline, topology.rank);
+                                   deadline, self);
 }
 
 // The parts for tensors in device memory, around those for host memory. No driver is loaded before

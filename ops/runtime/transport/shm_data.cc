@@ -96,9 +96,13 @@ Result<std::unique_ptr<DataTransport>> ShmDataTransport::Connect(
   std::unique_ptr<ShmSegment> own;
   std::string trouble = "another rank of this host cannot map it";
   if (use != ShmUse::kNever) {
+    const auto create = [&peers](uint64_t part_bytes) {
+      return ShmSegment::Create(static_cast<uint32_t>(peers.size()), RingBytesFor(peers.size()),
+                                part_bytes);
+    };
     Result<std::unique_ptr<ShmSegment>> created =
-        ShmSegment::Create(static_cast<uint32_t>(peers.size()), RingBytesFor(peers.size()),
-                           self == kNoRank ? 0 : HostMemory::kPartBytes);
+        create(self == kNoRank ? 0 : HostMemory::kPartBytes);
+    if (!created.ok()) created = create(0);  // streams may still fit
     if (created.ok()) {
       own = std::move(*created);
     } else {
@@ -111,8 +115,11 @@ Result<std::unique_ptr<DataTransport>> ShmDataTransport::Connect(
   Result<std::vector<ShmAgreement>> agreed = AgreeOnSharedMemory(own.get(), peers, deadline);
   if (!agreed.ok()) return agreed.status();
   std::vector<Rank> group;
+  const auto has_part = [](const auto& segment) {
+    return segment != nullptr && segment->header()->part_bytes > 0;
+  };
   for (const ShmAgreement& agreement : *agreed) {
-    if (agreement.theirs != nullptr && self != kNoRank) group.push_back(agreement.rank);
+    if (has_part(own) && has_part(agreement.theirs)) group.push_back(agreement.rank);
   }
   if (!group.empty()) group.push_back(self);
   const Result<bool> one_group = AgreeOnGroup(group, peers, deadline);

@@ -33,8 +33,8 @@ enum class ShmSleep : uint32_t {
   kInPoll,   // it waits for sockets as well
 };
 
-// The beginning of a segment. `doorbell` counts the calls of WakeOwner, which peers make when they
-// changed a ring that the owner may wait for; it is the futex that the owner sleeps on. While the
+// The beginning of a segment. `doorbell` counts how often peers woke the owner, because they had
+// changed something that it waits for; it is the futex that the owner sleeps on. While the
 // owner sleeps in poll, a byte in its pipe wakes it. While it waits for one rank, others let it
 // sleep.
 struct ShmHeader {

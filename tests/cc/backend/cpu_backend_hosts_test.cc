@@ -37,6 +37,7 @@ Outcome Sums(const Hosts& hosts, const Config& config, int64_t elements) {
   const int size = static_cast<int>(hosts.size());
   StreamOptions options;
   options.seed = static_cast<uint32_t>(elements + size);
+  options.capacity = 100;  // less than a piece
   World world(hosts, config, options);
   Outcome outcome;
   std::vector<Traffic> traffic(hosts.size());
@@ -84,6 +85,29 @@ TEST(AllRanksOfSeveralHostsGetTheSameSum) {
       }
     }
   }
+}
+
+TEST(MembersOfAProcessSetAreOnTheHostsOfTheirRanks) {
+  const Hosts hosts = {"a", "b", "a", "b", "a"};
+  Config config = SmallConfig();
+  config.hierarchical_allreduce = Hierarchy::kAlways;
+  World world(hosts, config);
+  const std::vector<Rank> members = {0, 2, 3, 4};  // three on a, one on b
+  std::vector<std::vector<float>> data(members.size(), std::vector<float>(3000, 1.0F));
+  std::vector<Traffic> traffic(members.size());
+  for (int m = 0; m < 4; ++m) {
+    Collective sum = Sum(&data[m], m, 4, 1);
+    sum.members = members;
+    sum.traffic = &traffic[m];
+    world.backend(members[m]).Submit(std::move(sum));
+  }
+  int64_t bytes_out = 0;
+  for (int m = 0; m < 4; ++m) {
+    EXPECT_EQ(world.Wait(members[m], 1).status.ToString(), "Ok");
+    EXPECT_EQ(data[m], std::vector<float>(3000, 4.0F));
+    if (members[m] != 3) bytes_out += traffic[m].ToOtherHosts(hosts, members[m]);
+  }
+  EXPECT_EQ(bytes_out, 3000 * 4);
 }
 
 TEST(LargeSumsCrossTheNetworkOnceUnlessThatIsSwitchedOff) {

@@ -3,6 +3,8 @@
 #include <numeric>
 #include <string>
 
+#include "tests/cc/test.h"
+
 namespace tfring::testing {
 
 namespace {
@@ -41,6 +43,9 @@ World::World(const std::vector<Config>& configs, const std::vector<std::string>&
 World::World(const std::vector<Config>& configs,
              std::vector<std::unique_ptr<DataTransport>> transports)
     : streams_(static_cast<int>(configs.size()), StreamOptions()) {
+  for (const auto& transport : transports) {
+    ASSERT_TRUE(transport != nullptr && transport->host_memory() != nullptr);
+  }
   Start(configs, HostOfEach(configs.size()), std::move(transports));
 }
 

@@ -101,10 +101,12 @@ def test_a_rank_that_dies(tmp_path, name):
     world.init()
     for step in range(100000):
         if step == 50 and topology.rank() == 1:
+            os.write(1, b"50 steps\n")
             os.kill(os.getpid(), signal.SIGKILL)
         core.allreduce(np.ones(300000, np.float32), name="x", op=1)
     """
-    assert launched(name, 2, write_script(tmp_path, text)).returncode != 0
+    done = launched(name, 2, write_script(tmp_path, text))
+    assert done.returncode != 0 and "50 steps" in done.stdout, done.stderr
 
 
 def test_a_program_that_finalises_mpi_first(tmp_path):
@@ -125,7 +127,7 @@ def test_a_program_that_finalises_mpi_first(tmp_path):
     """
     done = launched("openmpi", 2, write_script(tmp_path, text))
     assert done.returncode == 0, done.stderr
-    assert "finalised" in done.stdout
+    assert "finalised" in done.stdout and "was lost" not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -147,13 +149,32 @@ def test_why_mpi_cannot_be_used(tmp_path, header, folder, message):
     assert message in done.stderr
 
 
+def test_one_rank_without_a_plug_in_is_named_by_all(tmp_path):
+    bare = tmp_path / "bare"
+    shutil.copytree(LIBRARIES, bare, ignore=shutil.ignore_patterns("*_mpi_*"))
+    text = f"""
+    import os
+    if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+        os.environ["TFRING_LIB_DIR"] = "{bare}"
+    from tfring import world
+    try:
+        world.init()
+    except Exception as error:
+        os.write(1, " ".join(str(error).split()).encode() + b"\\n")
+    """
+    lines = launched("openmpi", 2, write_script(tmp_path, text)).stdout.splitlines()
+    assert len(lines) == 2
+    assert all("has no plug-in libtfring_mpi_openmpi.so" in line for line in lines)
+    assert any("rank 1" in line for line in lines)
+
+
 def test_ranks_that_did_not_meet_over_mpi(tmp_path):
     path = write_script(tmp_path, "from tfring import world\nworld.init()\n")
     done = run("-np", 2, sys.executable, path, **BY_MPI)
     assert done.returncode != 0
     assert "the ranks did not meet over MPI" in done.stderr + done.stdout
     with pytest.raises(BootstrapError, match="start the job with mpirun"):
-        mpi_data.prepare(SingleRankExchange(), "a test", LIBRARIES)
+        mpi_data.find(SingleRankExchange(), "a test", LIBRARIES)
 
 
 def test_elastic_jobs_refuse_it():

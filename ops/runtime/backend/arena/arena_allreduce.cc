@@ -66,18 +66,29 @@ ArenaAllreduce::Slice ArenaAllreduce::SliceOf(int64_t block, int member) const {
   return {begin, std::min(each, bytes - begin)};
 }
 
-// The first that still needs what it has used a place for; kNoRank if none does.
-Rank ArenaAllreduce::FirstToLeave(const std::vector<User>& users) const {
-  for (const User& user : users) {
-    const ArenaEnd& end = arenas_[user.rank].control()->end;
-    if (end.finished.load(std::memory_order_seq_cst) < user.number) return user.rank;
+// Whether a rank may still read what was in a place in an earlier plan.
+bool ArenaAllreduce::Needs(const User& user) const {
+  const ArenaEnd& end = arenas_[user.rank].control()->end;
+  return end.finished.load(std::memory_order_seq_cst) < user.number;
+}
+
+// Those that have to leave earlier plans before this rank can use their places.
+std::vector<Rank> ArenaAllreduce::Leaving() const {
+  std::vector<Rank> ranks;
+  for (const User& user : slot_users_[number_ & 1]) {
+    if (Needs(user)) ranks.push_back(user.rank);
   }
-  return kNoRank;
+  for (const User& user : block_users_) {
+    if (InBlocks() && Needs(user)) ranks.push_back(user.rank);
+  }
+  return ranks;
 }
 
 bool ArenaAllreduce::MayPost() const {
-  return FirstToLeave(slot_users_[number_ & 1]) == kNoRank &&
-         (!InBlocks() || FirstToLeave(block_users_) == kNoRank);
+  const auto left = [this](const User& user) { return !Needs(user); };
+  const std::vector<User>& slot = slot_users_[number_ & 1];
+  return std::all_of(slot.begin(), slot.end(), left) &&
+         (!InBlocks() || std::all_of(block_users_.begin(), block_users_.end(), left));
 }
 
 void ArenaAllreduce::Post() {
@@ -88,7 +99,6 @@ void ArenaAllreduce::Post() {
   if (bytes_ > 0 && !InBlocks()) {
     char* to = bytes_ <= kArenaPayloadBytes ? header->payload : own_.slot(number_);
     sum_.Stage(0, bytes_, to);
-    bytes_shown_ += bytes_;
   }
   Show(&header->key, collective_->sequence + 1);
   phase_ = Phase::kMeet;
@@ -110,12 +120,11 @@ Status ArenaAllreduce::CheckHeader(int member, const ArenaHeader& header) const 
       header_, {header.key.load(std::memory_order_relaxed) - 1, header.content}, "arena");
   if (mismatch.empty()) return OkStatus();
   return Internal("the arena of rank " + std::to_string(collective_->members[member]) +
-                  " is out of step: " + mismatch +
-                  ". The ranks do not run the same collective: this is a defect of tfring, or "
-                  "memory was overwritten; nothing that was received is used");
+                  " is out of step: " + mismatch);
 }
 
-Result<bool> ArenaAllreduce::ReadHeaders() {
+// Reads headers that have come; when all have, goes on to what follows.
+Result<bool> ArenaAllreduce::Meet() {
   const size_t before = seen_;
   for (; seen_ < numbers_.size(); ++seen_) {
     const int member = static_cast<int>(seen_);
@@ -155,9 +164,7 @@ Rank ArenaAllreduce::FirstBelow(std::atomic<uint64_t> ArenaProgress::* what, int
 }
 
 bool ArenaAllreduce::MayStage() const {
-  if (staged_ == blocks_) return false;
-  if (staged_ < kArenaDepth) return true;
-  return phase_ == Phase::kBlocks && Others(&ArenaProgress::reduced, staged_ + 1 - kArenaDepth);
+  return staged_ < blocks_ && staged_ < copied_ + kArenaDepth;
 }
 
 bool ArenaAllreduce::MayReduce() const {
@@ -170,7 +177,7 @@ bool ArenaAllreduce::MayCopy() const {
          Others(&ArenaProgress::reduced, copied_ + 1);
 }
 
-// The oldest block first: it is nearest in the caches, and its result may then be overwritten.
+// The oldest block first: it is nearest in the caches.
 bool ArenaAllreduce::MoveBlock() {
   if (MayCopy()) {
     Copy();
@@ -191,7 +198,6 @@ void ArenaAllreduce::Stage() {
   char* to = own_.staged(staged_);
   sum_.Stage(begin, own.offset, to);
   sum_.Stage(begin + after, BlockBytes(staged_) - after, to + after);
-  bytes_shown_ += BlockBytes(staged_) - own.bytes;
   ++staged_;
   Show(&own_.control()->progress.staged, ArenaMark(number_, staged_));
 }
@@ -204,7 +210,6 @@ void ArenaAllreduce::Reduce() {
   const int64_t begin = reduced_ * kArenaBlockBytes + own.offset;
   sum_.Look(begin, own.bytes);
   sum_.Reduce(begin, own.bytes, inputs_, own_.result(reduced_));
-  bytes_shown_ += own.bytes;
   ++reduced_;
   Show(&own_.control()->progress.reduced, ArenaMark(number_, reduced_));
 }
@@ -245,7 +250,7 @@ Result<bool> ArenaAllreduce::Advance() {
       Post();
       return true;
     case Phase::kMeet: {
-      Result<bool> met = ReadHeaders();
+      Result<bool> met = Meet();
       if (!met.ok() || *met) return met;
       if (!MayStage()) return false;
       Stage();
@@ -281,12 +286,16 @@ Rank ArenaAllreduce::Awaited() const {
     return copied_ < reduced_ ? FirstBelow(&ArenaProgress::reduced, copied_ + 1)
                               : FirstBelow(&ArenaProgress::staged, reduced_ + 1);
   }
-  const Rank rank = FirstToLeave(slot_users_[number_ & 1]);
-  return rank != kNoRank ? rank : FirstToLeave(block_users_);
+  const std::vector<Rank> leaving = Leaving();
+  return leaving.empty() ? kNoRank : leaving.front();
 }
 
 std::vector<ArenaAllreduce::Wait> ArenaAllreduce::Waits() const {
   std::vector<Wait> waits;
+  if (phase_ == Phase::kPost) {
+    for (Rank rank : Leaving()) waits.push_back({rank, std::max<int64_t>(bytes_, 1)});
+    return waits;
+  }
   for (int m = 0; m < static_cast<int>(numbers_.size()); ++m) {
     if (m == collective_->self) continue;
     bool awaited = false;
@@ -310,6 +319,8 @@ int64_t ArenaAllreduce::BytesWith(int member) const {
 }
 
 Rank ArenaAllreduce::ClosedMember() const {
+  const Rank awaited = Awaited();
+  if (awaited != kNoRank && memory_->Closed(awaited)) return awaited;
   for (Rank rank : collective_->members) {
     if (rank != self_ && memory_->Closed(rank)) return rank;
   }

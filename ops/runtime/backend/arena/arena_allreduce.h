@@ -24,10 +24,10 @@ namespace tfring {
 // is fused and whoever comes first.
 //
 // A rank leaves when it has read what it needs. It uses a place of its arena again when the members
-// of the plan that was there have read it: in later plans their `finished` tells. Within a plan
-// their `reduced` does for staged inputs, and for results as well: a rank stages a block only when
-// it can neither reduce nor copy an older one, so one that has staged a block has copied the block
-// that is kArenaDepth earlier.
+// of the plan that was there have read it: in later plans their `finished` tells. Within a plan a
+// rank stages a block only when it has copied the one that had the place before, and so has seen
+// that all others have reduced that one; and who sees a block staged by all knows that all have
+// copied the result that its own slice will overwrite.
 //
 // A state machine: Advance does one thing that can be done without waiting. Used by one thread.
 class ArenaAllreduce {
@@ -70,10 +70,8 @@ class ArenaAllreduce {
   // How much a member reads from this rank in the present collective; it is as much the other way
   // round.
   int64_t BytesWith(int member) const;
-  // A member that has closed its transport.
+  // A rank that this one waits for, or another member, that has closed its transport.
   Rank ClosedMember() const;
-  // For other members to read: so far.
-  int64_t bytes_shown() const { return bytes_shown_; }
 
  private:
   enum class Phase { kDone, kPost, kMeet, kBlocks };
@@ -91,13 +89,13 @@ class ArenaAllreduce {
   int64_t BlockBytes(int64_t block) const;
   Slice SliceOf(int64_t block, int member) const;
   const Arena& ArenaOf(int member) const { return arenas_[collective_->members[member]]; }
-  Rank FirstToLeave(const std::vector<User>& users) const;
+  bool Needs(const User& user) const;
+  std::vector<Rank> Leaving() const;
   bool MayPost() const;
   void Post();
   const ArenaHeader* HeaderOf(int member) const;
-  Result<bool> ReadHeaders();
+  Result<bool> Meet();
   Status CheckHeader(int member, const ArenaHeader& header) const;
-  void SumSlots();
   bool Has(int member, std::atomic<uint64_t> ArenaProgress::* what, int64_t count) const;
   Rank FirstBelow(std::atomic<uint64_t> ArenaProgress::* what, int64_t count) const;
   bool Others(std::atomic<uint64_t> ArenaProgress::* what, int64_t count) const {
@@ -135,7 +133,6 @@ class ArenaAllreduce {
   int64_t staged_ = 0;
   int64_t reduced_ = 0;
   int64_t copied_ = 0;
-  int64_t bytes_shown_ = 0;
 };
 
 }  // namespace tfring

@@ -24,13 +24,16 @@ Status ArenaRunner::Run(const Collective& collective, const Reduction& reduction
   watch_.Moved();
   allreduce_.Start(collective, reduction, check);
   came_.assign(collective.hops != nullptr ? collective.members.size() : 0, 0);
-  NoteTraffic();
-  const Status status = RunToEnd();
-  bytes_shown_.store(allreduce_.bytes_shown(), std::memory_order_relaxed);
-  failed_ = !status.ok();
-  if (status.ok()) NoteHops();
+  began_ = came_.empty() ? 0 : MonotonicNow();
+  failed_ = true;
+  TFRING_RETURN_IF_ERROR(RunToEnd());
+  failed_ = false;
   *recalled = allreduce_.recalled();
-  return status;
+  if (!*recalled) {
+    NoteTraffic();
+    NoteHops();
+  }
+  return OkStatus();
 }
 
 Status ArenaRunner::RunToEnd() {
@@ -80,9 +83,14 @@ Status ArenaRunner::WaitForRanks() {
   const TimePoint now = MonotonicNow();
   const TimePoint deadline = watch_.Sleep(now);
   MarkWait(now);
+  const Rank awaited = allreduce_.Awaited();
+  // Whoever was awaited may have done its part just now, and then does not wake this rank any more.
   memory_->Sleep(
-      allreduce_.Awaited(),
-      [this] { return allreduce_.CanAdvance() || (allreduce_.ClosedMember() != kNoRank); },
+      awaited,
+      [this, awaited] {
+        return allreduce_.CanAdvance() || allreduce_.Awaited() != awaited ||
+               allreduce_.ClosedMember() != kNoRank;
+      },
       deadline);
   if (collective_->marks != nullptr) {
     collective_->marks->waits_since.store(0, std::memory_order_relaxed);
@@ -122,11 +130,15 @@ void ArenaRunner::MarkWait(TimePoint now) {
   marks->waits_since.store(now - watch_.quiet(now), std::memory_order_relaxed);
 }
 
+// What other members have read of this rank's arena counts as sent to them.
 void ArenaRunner::NoteTraffic() {
-  if (collective_->traffic == nullptr) return;
   for (int m = 0; m < static_cast<int>(collective_->members.size()); ++m) {
     const int64_t bytes = m == collective_->self ? 0 : allreduce_.BytesWith(m);
-    if (bytes > 0) collective_->traffic->SentTo(collective_->members[m], bytes);
+    if (bytes == 0) continue;
+    bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
+    if (collective_->traffic != nullptr) {
+      collective_->traffic->SentTo(collective_->members[m], bytes);
+    }
   }
 }
 
@@ -136,19 +148,22 @@ void ArenaRunner::NoteArrivals() {
   }
 }
 
-// For each member one message, from its header to the end of the plan.
+// For each member one message in either direction, from when it could first be read to the end of
+// the plan.
 void ArenaRunner::NoteHops() {
-  if (came_.empty() || allreduce_.recalled()) return;
+  if (came_.empty()) return;
   const TimePoint now = MonotonicNow();
   for (int m = 0; m < static_cast<int>(came_.size()); ++m) {
     if (m == collective_->self) continue;
     Hop hop;
     hop.sequence = collective_->sequence;
     if (collective_->marks != nullptr) hop.since = collective_->marks->started;
-    hop.first = came_[m];
+    hop.first = began_;
     hop.end = now;
     hop.bytes = allreduce_.BytesWith(m);
     hop.peer = collective_->members[m];
+    collective_->hops->Add(hop);
+    hop.first = came_[m];
     hop.receives = 1;
     collective_->hops->Add(hop);
   }

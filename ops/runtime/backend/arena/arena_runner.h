@@ -41,7 +41,7 @@ class ArenaRunner {
   Rank suspect() const { return suspect_; }
   int64_t moves() const { return moves_.load(std::memory_order_relaxed); }
   int64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
-  int64_t bytes_shown() const { return bytes_shown_.load(std::memory_order_relaxed); }
+  int64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
  private:
   Status RunToEnd();
@@ -60,6 +60,7 @@ class ArenaRunner {
   const Collective* collective_ = nullptr;
   bool met_ = false;             // a member has come to the present plan
   std::vector<TimePoint> came_;  // when each has, if hops are noted
+  TimePoint began_ = 0;          // and when this rank has
   bool failed_ = false;
   Rank suspect_ = kNoRank;
   SpinPolicy spins_before_meeting_;
@@ -68,7 +69,7 @@ class ArenaRunner {
   ScheduleRunner::QuietHook quiet_hook_;
   std::atomic<int64_t> moves_{0};
   std::atomic<int64_t> wakeups_{0};
-  std::atomic<int64_t> bytes_shown_{0};
+  std::atomic<int64_t> bytes_sent_{0};
 };
 
 }  // namespace tfring

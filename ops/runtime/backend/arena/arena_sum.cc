@@ -7,7 +7,7 @@ namespace tfring {
 namespace {
 
 // What is added up at a time: a result and what it is made of stay in the first-level cache.
-constexpr int64_t kPartBytes = 8 << 10;
+constexpr int64_t kCachedBytes = 8 << 10;
 
 // Two for each level of the sums of up to 2^16 members: those of the left and of the right side.
 constexpr int64_t kPlaces = 2 * 16;
@@ -66,7 +66,7 @@ void ArenaSum::Store(int64_t offset, int64_t bytes, const char* from) {
 
 const char* ArenaSum::Own() {
   if (reduction_.before.identity()) return own_;
-  scaled_.resize(kPartBytes);
+  scaled_.resize(kCachedBytes);
   reduction_.kernels->scale(scaled_.data(), own_, part_ / element_bytes_, reduction_.before);
   return scaled_.data();
 }
@@ -77,8 +77,8 @@ const char* ArenaSum::Add(int first, int count, int place) {
   const int below = (place / 2 + 1) * 2;
   const char* a = Add(first, left, below);
   const char* b = Add(first + left, count - left, below + 1);
-  const size_t at = static_cast<size_t>(place * kPartBytes);
-  if (sums_.size() < at + kPartBytes) sums_.resize(kPlaces * kPartBytes);
+  const size_t at = static_cast<size_t>(place * kCachedBytes);
+  if (sums_.size() < at + kCachedBytes) sums_.resize(kPlaces * kCachedBytes);
   char* to = sums_.data() + at;
   reduction_.combine(to, a, b, part_ / element_bytes_, Scale());
   return to;
@@ -94,7 +94,7 @@ void ArenaSum::Reduce(int64_t offset, int64_t bytes, const std::vector<const cha
     int64_t to_here = 0;
     own_ = input_.At(offset + done_, &from_here);
     char* to = output_.At(offset + done_, &to_here);
-    part_ = std::min({bytes - done_, from_here, to_here, kPartBytes});
+    part_ = std::min({bytes - done_, from_here, to_here, kCachedBytes});
     const char* a = Add(0, left, 0);
     const char* b = Add(left, count - left, 1);
     reduction_.combine(to, a, b, part_ / element_bytes_, reduction_.after);

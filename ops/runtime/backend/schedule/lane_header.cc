@@ -36,7 +36,9 @@ std::string LaneMismatch(const LaneHeader& expected, const LaneHeader& got, cons
   if (got.sequence == expected.sequence && got.content == expected.content) return "";
   const bool other = (got.content ^ expected.content) >> kBytesBits != 0;
   return Text(got) + (other ? ", by another algorithm," : "") + " came where " + Text(expected) +
-         ", by " + algorithm + ", was expected";
+         ", by " + algorithm +
+         ", was expected. The ranks do not run the same collective: this is a defect of tfring, or "
+         "memory was overwritten; nothing that was received is used";
 }
 
 }  // namespace tfring

@@ -23,7 +23,7 @@ inline constexpr int64_t kMaxLeadBytes = 64;
 LaneHeader MakeLaneHeader(uint64_t sequence, int64_t bytes, const char* algorithm);
 
 // What is different: "plan 16 with 400 bytes came where plan 17 with 800 bytes, by ring, was
-// expected". Empty if nothing is.
+// expected. The ranks do not ...". Empty if nothing is.
 std::string LaneMismatch(const LaneHeader& expected, const LaneHeader& got, const char* algorithm);
 
 }  // namespace tfring

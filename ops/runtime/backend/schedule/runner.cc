@@ -193,7 +193,6 @@ Result<bool> ScheduleRunner::AdvanceRecv(Lane* lane) {
   const Step& step = schedule_->steps[lane->steps[lane->head]];
   Result<int64_t> received =
       step.kind == StepKind::kRecv ? RecvPlain(lane, step) : RecvReduce(lane, step);
-  if (!received.ok() && received.status().code() == StatusCode::kInternal) return received.status();
   if (!received.ok()) return Fail(lane->peer, received.status());
   if (*received > 0) FinishHead(lane, *received);
   return *received > 0;
@@ -228,9 +227,7 @@ Status ScheduleRunner::CheckHeader(const Lane& lane) const {
   const std::string mismatch = LaneMismatch(lane.header, got, schedule_->algorithm);
   if (mismatch.empty()) return OkStatus();
   return Internal("the data stream from rank " + std::to_string((*members_)[lane.peer]) +
-                  " is out of step: " + mismatch +
-                  ". The ranks do not run the same collective: this is a defect of tfring, or "
-                  "memory was overwritten; nothing that was received is used");
+                  " is out of step: " + mismatch);
 }
 
 Result<int64_t> ScheduleRunner::RecvReduce(Lane* lane, const Step& step) {
@@ -285,7 +282,7 @@ void ScheduleRunner::ReduceReceived(Lane* lane, const Step& step, const char* da
 }
 
 Status ScheduleRunner::Fail(int peer, const Status& status) {
-  suspect_ = (*members_)[peer];
+  if (status.code() == StatusCode::kUnavailable) suspect_ = (*members_)[peer];
   return status;
 }
 

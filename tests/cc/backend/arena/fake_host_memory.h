@@ -1,6 +1,7 @@
 #ifndef TFRING_TESTS_CC_BACKEND_ARENA_FAKE_HOST_MEMORY_H_
 #define TFRING_TESTS_CC_BACKEND_ARENA_FAKE_HOST_MEMORY_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -11,16 +12,29 @@
 
 namespace tfring::testing {
 
+// A rank's part of a HostMemory.
+class HostPart {
+ public:
+  HostPart() : memory_(static_cast<char*>(std::aligned_alloc(4096, HostMemory::kPartBytes))) {
+    std::fill_n(memory_.get(), HostMemory::kPartBytes, '\0');
+  }
+  char* memory() const { return memory_.get(); }
+
+ private:
+  struct Free {
+    void operator()(char* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<char, Free> memory_;
+};
+
 // The memory of the ranks 0 to size - 1 of a host, which are state machines of one thread. Nobody
 // really sleeps: a rank says that it does with GoToSleep, and Notify ends that, as in a transport.
 class FakeHost {
  public:
-  explicit FakeHost(int size) : sleeps_(size), closed_(size, false) {
+  explicit FakeHost(int size) : parts_(size), sleeps_(size), closed_(size, false) {
     ranks_.resize(size);
     std::iota(ranks_.begin(), ranks_.end(), 0);
     for (int rank = 0; rank < size; ++rank) {
-      parts_.emplace_back(static_cast<char*>(std::aligned_alloc(4096, HostMemory::kPartBytes)));
-      std::fill_n(parts_.back().get(), HostMemory::kPartBytes, '\0');
       ends_.push_back(std::make_unique<End>(this, rank));
     }
   }
@@ -35,15 +49,11 @@ class FakeHost {
     bool asleep = false;
     Rank awaited = kNoRank;
   };
-  struct Free {
-    void operator()(char* memory) const { std::free(memory); }
-  };
-
   class End final : public HostMemory {
    public:
     End(FakeHost* host, Rank self) : host_(host), self_(self) {}
     const std::vector<Rank>& ranks() const override { return host_->ranks_; }
-    char* PartOf(Rank rank) const override { return host_->parts_[rank].get(); }
+    char* PartOf(Rank rank) const override { return host_->parts_[rank].memory(); }
     void Notify(Rank rank) override {
       Nap& nap = host_->sleeps_[rank];
       if (nap.awaited == kNoRank || nap.awaited == self_) nap.asleep = false;
@@ -59,7 +69,7 @@ class FakeHost {
   };
 
   std::vector<Rank> ranks_;
-  std::vector<std::unique_ptr<char, Free>> parts_;
+  std::vector<HostPart> parts_;
   std::vector<std::unique_ptr<End>> ends_;
   std::vector<Nap> sleeps_;
   std::vector<bool> closed_;

@@ -1,0 +1,133 @@
+// Ranks in threads of their own, which really sleep.
+#include "ops/runtime/backend/arena/arena_runner.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "ops/runtime/backend/reduction/reduction.h"
+#include "tests/cc/backend/arena/fake_host_memory.h"
+#include "tests/cc/test.h"
+
+namespace tfring::testing {
+namespace {
+
+// The memory of the ranks of a host in one process, at one address for all, so that the thread
+// sanitizer sees who reads what.
+class ThreadHost {
+ public:
+  explicit ThreadHost(int size) : parts_(size), beds_(size) {
+    for (Rank rank = 0; rank < size; ++rank) {
+      ranks_.push_back(rank);
+      ends_.push_back(std::make_unique<End>(this, rank));
+    }
+  }
+
+  HostMemory* Of(Rank rank) { return ends_[rank].get(); }
+
+ private:
+  struct Bed {
+    std::mutex mutex;  // guards both below
+    std::condition_variable woken;
+    bool asleep = false;
+    Rank awaited = kNoRank;
+  };
+
+  class End final : public HostMemory {
+   public:
+    End(ThreadHost* host, Rank self) : host_(host), self_(self) {}
+    const std::vector<Rank>& ranks() const override { return host_->ranks_; }
+    char* PartOf(Rank rank) const override { return host_->parts_[rank].memory(); }
+    void Notify(Rank rank) override {
+      Bed& bed = host_->beds_[rank];
+      std::lock_guard<std::mutex> lock(bed.mutex);
+      if (bed.asleep && (bed.awaited == kNoRank || bed.awaited == self_)) bed.woken.notify_all();
+    }
+    void Sleep(Rank awaited, const std::function<bool()>& ready, TimePoint) override {
+      Bed& bed = host_->beds_[self_];
+      std::unique_lock<std::mutex> lock(bed.mutex);
+      bed.asleep = true;
+      bed.awaited = awaited;
+      if (!ready()) bed.woken.wait(lock);
+      bed.asleep = false;
+    }
+    bool Closed(Rank) const override { return false; }
+
+   private:
+    ThreadHost* const host_;
+    const Rank self_;
+  };
+
+  std::vector<Rank> ranks_;
+  std::vector<HostPart> parts_;
+  std::vector<Bed> beds_;
+  std::vector<std::unique_ptr<End>> ends_;
+};
+
+Collective Part(std::vector<float>* data, const std::vector<Rank>& members, int self,
+                uint64_t sequence) {
+  Collective c;
+  c.sequence = sequence;
+  c.kind = CollectiveKind::kAllreduce;
+  c.dtype = DataType::kFloat32;
+  c.members = members;
+  c.self = self;
+  const int64_t bytes = static_cast<int64_t>(data->size()) * 4;
+  c.buffers = {{data->data(), data->data(), bytes, bytes}};
+  return c;
+}
+
+// Whole numbers, exact in float32, different in each block, and at each rank and plan.
+float Element(size_t i, Rank rank, uint64_t plan) {
+  return static_cast<float>((i / 1000 + i + static_cast<size_t>(rank) * 17 + plan * 5) % 4093);
+}
+
+// A rank runs plans of changing sizes, of all ranks and of some.
+void RunPlans(ThreadHost* host, Rank rank, int size, int plans, std::atomic<int>* wrong) {
+  std::atomic<bool> poison{false};
+  ArenaRunner runner(host->Of(rank), rank, &poison);
+  const size_t sizes[] = {3, 2000, 1300001, 70000, 2600003, 9};
+  for (int plan = 1; plan <= plans; ++plan) {
+    // Each third plan leaves one rank out, a different one each time.
+    const Rank absent = plan % 3 == 0 && size > 2 ? plan / 3 % size : kNoRank;
+    std::vector<Rank> members;
+    for (Rank r = 0; r < size; ++r) {
+      if (r != absent) members.push_back(r);
+    }
+    if (rank == absent) continue;
+    const int self = rank - (absent != kNoRank && rank > absent ? 1 : 0);
+    std::vector<float> data(sizes[plan % 6]);
+    for (size_t i = 0; i < data.size(); ++i) data[i] = Element(i, rank, plan);
+    const Collective part = Part(&data, members, self, plan);
+    bool recalled = false;
+    const Status status = runner.Run(part, ResolveReduction(part), false, &recalled);
+    if (!status.ok() || recalled) ++*wrong;
+    for (size_t i = 0; i < data.size(); ++i) {
+      float sum = 0;
+      for (Rank r : members) sum += Element(i, r, plan);
+      if (data[i] != sum) {
+        ++*wrong;
+        break;
+      }
+    }
+  }
+}
+
+TEST(ThreadsThatSleepGetAllSums) {
+  for (int size : {2, 3, 4}) {
+    ThreadHost host(size);
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> threads;
+    for (Rank rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] { RunPlans(&host, rank, size, 24, &wrong); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong.load(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace tfring::testing
