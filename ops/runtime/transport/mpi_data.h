@@ -24,8 +24,8 @@ namespace tfring {
 // then at growing intervals, and what was sent needs calls until it is out (Sending). Threads as
 // DataTransport says; MPI has to allow calls from any thread. The death of a peer is not noticed
 // here, but over the control connections, and then Interrupt ends the wait. After an
-// MPI_Finalize while nothing runs no function of MPI is called any more, and all that would need one
-// fails.
+// MPI_Finalize while nothing runs no function of MPI is called any more, and all that would need
+// one fails.
 class MpiDataTransport final : public DataTransport {
  public:
   // `communicator` is the Fortran number of one of `size` ranks in which this is rank `self`; the
