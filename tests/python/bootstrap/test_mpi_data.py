@@ -101,7 +101,7 @@ def test_a_rank_that_dies(tmp_path, name):
     world.init()
     for step in range(100000):
         if step == 50 and topology.rank() == 1:
-            os.write(1, b"50 steps\n")
+            os.write(1, b"50 steps\\n")
             os.kill(os.getpid(), signal.SIGKILL)
         core.allreduce(np.ones(300000, np.float32), name="x", op=1)
     """
