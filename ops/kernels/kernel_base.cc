@@ -90,8 +90,9 @@ void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::Do
   const bool in_use = call.local.early;
   if (call.local.stream != nullptr) call.local.keeps = call.held;
   Trace trace(call);
-  call.local.done = [context, run, trace = std::move(trace), held = std::move(call.held), in_use,
-                     in_use_after_error, finish = std::move(call.finish),
+  const bool in_run = call.request.in_run;
+  call.local.done = [context, run, in_run, trace = std::move(trace), held = std::move(call.held),
+                     in_use, in_use_after_error, finish = std::move(call.finish),
                      done = std::move(done)](const Status& status) mutable {
     absl::Status outcome = ToAbsl(status);
     if (outcome.ok() && finish) outcome = finish();
@@ -99,7 +100,7 @@ void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::Do
     // Before the ops that follow may run: none of them could forward a tensor that is held here.
     if (!in_use && (status.ok() || !in_use_after_error)) held->clear();
     held.reset();
-    StepRuns::Get().Leave(run, *context);
+    StepRuns::Get().Leave(run, *context, in_run ? outcome : absl::OkStatus());
     trace.End();
     done();
   };

@@ -212,7 +212,8 @@ void StepRuns::GuardLocked(Step* step) {
   SetSurroundingLocked();
 }
 
-void StepRuns::Leave(uint64_t run_number, const tf::OpKernelContext& context) {
+void StepRuns::Leave(uint64_t run_number, const tf::OpKernelContext& context,
+                     const absl::Status& failure) {
   if (run_number == 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = steps_.find(StepId(context));
@@ -225,6 +226,11 @@ void StepRuns::Leave(uint64_t run_number, const tf::OpKernelContext& context) {
   }
   --step->waiting;
   if (step->waiting > 0 || step->guarded) return;
+  if (!failure.ok() && run->state != Run::State::kOver) {
+    // The step is kept: a guard that runs from now on begins nothing under a later attempt.
+    run->manager->TryDeregisterCallback(run->token);
+    return EndLocked(run, failure);
+  }
   ForgetStepLocked(step);
   if (!run->steps.empty() || run->state == Run::State::kOver) return;
   // False if the callback is just about to run: it will find that the run is over.

@@ -42,8 +42,9 @@ class StepRuns {
   // failed already, the runtime knows it afterwards and refuses the call.
   uint64_t Enter(tensorflow::OpKernelContext* context, ProcessSetId process_set);
   // It has ended; to be called before TensorFlow's `done`, after which the step may be gone. `run`
-  // is what Enter returned.
-  void Leave(uint64_t run, const tensorflow::OpKernelContext& context);
+  // is what Enter returned. `failure`: not ok if the run fails because of it, of which the guard
+  // may not have run yet.
+  void Leave(uint64_t run, const tensorflow::OpKernelContext& context, const absl::Status& failure);
 
   // How many steps are known now, without those that have failed.
   int64_t count();
