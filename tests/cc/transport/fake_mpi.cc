@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 
 namespace tfring {
@@ -31,9 +32,9 @@ struct Communicator {
 };
 
 struct Fake {
-  std::mutex mutex;          // guards all of the following
-  std::map<int, int> sizes;  // by world
-  int communicators = 0;
+  std::mutex mutex;                       // guards all of the following
+  std::map<int, int> sizes;               // by world
+  std::set<Communicator*> communicators;  // that are open; some are left so on purpose
   int requests = 0;
   std::map<std::pair<int, std::pair<Rank, Rank>>, std::deque<Request*>> sends;
   std::map<std::pair<int, std::pair<Rank, Rank>>, std::deque<Request*>> receives;
@@ -56,14 +57,14 @@ void* Open(int handle, int* rank, int* size) {
   if (found == fake.sizes.end()) return nullptr;
   *rank = handle % kRanksOfWorld;
   *size = found->second;
-  ++fake.communicators;
-  return new Communicator{found->first, *rank};
+  return *fake.communicators.insert(new Communicator{found->first, *rank}).first;
 }
 
 int Close(void* communicator) {
   std::lock_guard<std::mutex> lock(It().mutex);
-  --It().communicators;
-  delete static_cast<Communicator*>(communicator);
+  auto* closed = static_cast<Communicator*>(communicator);
+  It().communicators.erase(closed);
+  delete closed;
   return 0;
 }
 
@@ -164,7 +165,7 @@ void BreakFakeMpi(bool broken) { It().broken = broken; }
 
 int OpenFakeMpiCommunicators() {
   std::lock_guard<std::mutex> lock(It().mutex);
-  return It().communicators;
+  return static_cast<int>(It().communicators.size());
 }
 
 int OpenFakeMpiRequests() {
