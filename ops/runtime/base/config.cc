@@ -175,25 +175,28 @@ std::optional<bool> ParseLogFormat(const std::string& text) {
   return std::nullopt;
 }
 
+// The value whose name, in lower case, stands at its place in `names`.
+template <typename Value, size_t kCount>
+std::optional<Value> ValueNamed(const char* const (&names)[kCount], const std::string& lower) {
+  for (size_t i = 0; i < kCount; ++i) {
+    if (lower == names[i]) return static_cast<Value>(i);
+  }
+  return std::nullopt;
+}
+
 // Horovod's HOROVOD_CPU_OPERATIONS has Gloo, which is what goes over TCP there, and oneCCL.
 std::optional<CpuOperations> ParseCpuOperations(const std::string& text) {
   const std::string lower = Lower(text);
-  for (size_t i = 0; i < std::size(kCpuOperations); ++i) {
-    if (lower == kCpuOperations[i]) return static_cast<CpuOperations>(i);
-  }
   if (lower == "gloo" || lower == "ccl") return CpuOperations::kAuto;
-  return std::nullopt;
+  return ValueNamed<CpuOperations>(kCpuOperations, lower);
 }
 
 // Horovod's HOROVOD_GPU_OPERATIONS has MPI and Gloo besides NCCL: there, too, the host carries
 // them.
 std::optional<GpuOperations> ParseGpuOperations(const std::string& text) {
   const std::string lower = Lower(text);
-  for (size_t i = 0; i < std::size(kGpuOperations); ++i) {
-    if (lower == kGpuOperations[i]) return static_cast<GpuOperations>(i);
-  }
   if (lower == "mpi" || lower == "gloo") return GpuOperations::kHost;
-  return std::nullopt;
+  return ValueNamed<GpuOperations>(kGpuOperations, lower);
 }
 
 std::optional<Hierarchy> ParseHierarchy(const std::string& text) {

@@ -84,13 +84,6 @@ std::vector<Rank> ArenaAllreduce::Leaving() const {
   return ranks;
 }
 
-bool ArenaAllreduce::MayPost() const {
-  const auto left = [this](const User& user) { return !Needs(user); };
-  const std::vector<User>& slot = slot_users_[number_ & 1];
-  return std::all_of(slot.begin(), slot.end(), left) &&
-         (!InBlocks() || std::all_of(block_users_.begin(), block_users_.end(), left));
-}
-
 void ArenaAllreduce::Post() {
   ArenaHeader* header = own_.header(number_);
   header->number = number_;
@@ -246,7 +239,7 @@ void ArenaAllreduce::Finish() {
 Result<bool> ArenaAllreduce::Advance() {
   switch (phase_) {
     case Phase::kPost:
-      if (!MayPost()) return false;
+      if (!Leaving().empty()) return false;
       Post();
       return true;
     case Phase::kMeet: {
@@ -267,7 +260,7 @@ Result<bool> ArenaAllreduce::Advance() {
 bool ArenaAllreduce::CanAdvance() const {
   switch (phase_) {
     case Phase::kPost:
-      return MayPost();
+      return Leaving().empty();
     case Phase::kMeet:
       return HeaderOf(static_cast<int>(seen_)) != nullptr || MayStage();
     case Phase::kBlocks:

@@ -91,7 +91,6 @@ class ArenaAllreduce {
   const Arena& ArenaOf(int member) const { return arenas_[collective_->members[member]]; }
   bool Needs(const User& user) const;
   std::vector<Rank> Leaving() const;
-  bool MayPost() const;
   void Post();
   const ArenaHeader* HeaderOf(int member) const;
   Result<bool> Meet();
