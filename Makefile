@@ -71,9 +71,7 @@ test-cc: build ## C++ tests
 	ctest --test-dir "$(BUILD)" -j $(JOBS) --output-on-failure --timeout 300
 
 test-python: build ## Python tests of one process
-	$(PY) -m pytest -q -n $(PYTEST_JOBS) --dist loadfile --no-loadscope-reorder \
-	  --max-worker-restart 0 tests/python -m "not wheel and not alone"
-	$(PY) -m pytest -q tests/python -m alone
+	tools/python_tests.sh $(PYTEST_JOBS)
 
 test-parallel: build ## Python tests under mpirun with 1, 2, 3 and 4 ranks (RANKS="2 3")
 	tools/parallel_tests.sh $(RANKS)
