@@ -13,6 +13,7 @@
 #include <climits>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "ops/runtime/base/clock.h"
 #include "ops/runtime/transport/cgroup_memory.h"
@@ -44,7 +45,7 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Map(int fd, uint64_t bytes) {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) return Errno("mmap");
   madvise(base, bytes, MADV_DONTFORK);
-  return std::unique_ptr<ShmSegment>(new ShmSegment(fd, base, bytes));
+  return std::unique_ptr<ShmSegment>(new ShmSegment(base, bytes));
 }
 
 Result<std::unique_ptr<ShmSegment>> ShmSegment::Create(uint32_t rings, uint64_t ring_bytes,
@@ -55,19 +56,16 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Create(uint32_t rings, uint64_t 
     return Unavailable("shared memory: the memory cgroup leaves too little for " +
                        std::to_string(bytes) + " bytes");
   }
-  int fd = memfd_create("tfring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) return Errno("memfd_create");
+  UniqueFd fd(memfd_create("tfring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return Errno("memfd_create");
   // fallocate, not ftruncate: missing memory must be an error now and not a SIGBUS later.
-  if (fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0 || fcntl(fd, F_ADD_SEALS, kSeals) != 0) {
-    Status status = Errno("fallocate");
-    close(fd);
-    return status;
+  if (fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0 ||
+      fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
+    return Errno("fallocate");
   }
-  Result<std::unique_ptr<ShmSegment>> segment = Map(fd, bytes);
-  if (!segment.ok()) {
-    close(fd);
-    return segment;
-  }
+  Result<std::unique_ptr<ShmSegment>> segment = Map(fd.get(), bytes);
+  if (!segment.ok()) return segment;
+  (*segment)->fd_ = std::move(fd);
   auto* header = new ((*segment)->base_) ShmHeader;
   header->rings = rings;
   header->ring_bytes = ring_bytes;
@@ -109,21 +107,18 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Open(pid_t pid, int fd, const Sh
                                                      uint32_t rings, uint64_t ring_bytes,
                                                      uint64_t part_bytes) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
-  int mine = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (mine < 0) return Errno(("open " + path).c_str());
+  const UniqueFd mine(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!mine.valid()) return Errno(("open " + path).c_str());
   const uint64_t bytes = SegmentBytes(rings, ring_bytes, part_bytes);
   struct stat info;
-  const int seals = fcntl(mine, F_GET_SEALS);
-  const bool shape_ok = seals >= 0 && (seals & kSeals) == kSeals && fstat(mine, &info) == 0 &&
+  const int seals = fcntl(mine.get(), F_GET_SEALS);
+  const bool shape_ok = seals >= 0 && (seals & kSeals) == kSeals && fstat(mine.get(), &info) == 0 &&
                         info.st_size == static_cast<off_t>(bytes);
   if (!shape_ok) {
-    close(mine);
     return Unavailable("shared memory: " + path + " is not the segment that was announced");
   }
-  Result<std::unique_ptr<ShmSegment>> segment = Map(mine, bytes);
-  close(mine);
+  Result<std::unique_ptr<ShmSegment>> segment = Map(mine.get(), bytes);
   if (!segment.ok()) return segment;
-  (*segment)->fd_ = -1;
   const ShmHeader* header = (*segment)->header();
   if (header->nonce != nonce || header->rings != rings || header->ring_bytes != ring_bytes ||
       header->part_bytes != part_bytes) {
@@ -133,10 +128,7 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Open(pid_t pid, int fd, const Sh
   return segment;
 }
 
-ShmSegment::~ShmSegment() {
-  munmap(base_, bytes_);
-  if (fd_ >= 0) close(fd_);
-}
+ShmSegment::~ShmSegment() { munmap(base_, bytes_); }
 
 ShmRing* ShmSegment::ring(uint32_t index) const {
   auto* first = reinterpret_cast<ShmRing*>(static_cast<uint8_t*>(base_) + sizeof(ShmHeader));

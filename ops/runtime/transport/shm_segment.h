@@ -51,8 +51,9 @@ struct ShmHeader {
 
 // The memory through which one rank receives from the ranks of its host: a memfd with a header, one
 // ring per sender, and a part for HostMemory. It has no name in the file system, so that nothing is
-// left after a kill -9; it is allocated and sealed at its final size, so that no access to it can
-// fault. The transport decides who uses which ring in which thread. Unmaps when destroyed.
+// left after a kill -9, and forked children do not have it; it is allocated and sealed at its final
+// size, so that no access to it can fault. The transport decides who uses which ring in which
+// thread. Unmaps when destroyed.
 class ShmSegment {
  public:
   // Allocates a segment with `rings` rings of `ring_bytes` (a power of two) and a part of
@@ -75,7 +76,7 @@ class ShmSegment {
   ShmRing* ring(uint32_t index) const;
   uint8_t* data(uint32_t index) const;
   char* part() const;
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
 
   // To be called after a change, stored with memory_order_seq_cst, of what the owner looks at
   // between its store to header()->sleep and its sleep: either it sees the change there, or this
@@ -91,12 +92,12 @@ class ShmSegment {
   void EmptyPipe() const;
 
  private:
-  ShmSegment(int fd, void* base, uint64_t bytes) : fd_(fd), base_(base), bytes_(bytes) {}
+  ShmSegment(void* base, uint64_t bytes) : base_(base), bytes_(bytes) {}
   static Result<std::unique_ptr<ShmSegment>> Map(int fd, uint64_t bytes);
   Status MakePipe();
   Status OpenPipe(pid_t owner);
 
-  int fd_;  // the owner's; -1 in a peer
+  UniqueFd fd_;  // the owner's only
   void* base_;
   uint64_t bytes_;
   UniqueFd pipe_read_;  // the owner's only
