@@ -113,4 +113,8 @@ uint64_t CgroupHeadroom(const std::string& root) {
   return least;
 }
 
+bool LeavesHalf(uint64_t headroom, uint64_t bytes, uint64_t processes) {
+  return bytes <= headroom / 2 / processes;
+}
+
 }  // namespace tfring

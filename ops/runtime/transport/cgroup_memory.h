@@ -12,6 +12,10 @@ namespace tfring {
 // that are read; tests use it.
 uint64_t CgroupHeadroom(const std::string& root = "");
 
+// Whether `processes` that see this headroom, and each of which then takes `bytes`, leave half of
+// it for everything else.
+bool LeavesHalf(uint64_t headroom, uint64_t bytes, uint64_t processes);
+
 }  // namespace tfring
 
 #endif  // TFRING_OPS_RUNTIME_TRANSPORT_CGROUP_MEMORY_H_

@@ -51,10 +51,14 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Map(int fd, uint64_t bytes) {
 Result<std::unique_ptr<ShmSegment>> ShmSegment::Create(uint32_t rings, uint64_t ring_bytes,
                                                        uint64_t part_bytes) {
   const uint64_t bytes = SegmentBytes(rings, ring_bytes, part_bytes);
-  // To allocate more than a memory cgroup allows would not fail, but get the process killed.
-  if (bytes > CgroupHeadroom() / 2) {
-    return Unavailable("shared memory: the memory cgroup leaves too little for " +
-                       std::to_string(bytes) + " bytes");
+  // To allocate more than a memory cgroup allows would not fail, but get the process killed. The
+  // owners of the rings are about to allocate as much each, and are mostly in the same group.
+  const uint64_t headroom = CgroupHeadroom();
+  const uint64_t ranks = rings + uint64_t{1};
+  if (!LeavesHalf(headroom, bytes, ranks)) {
+    return Unavailable("shared memory: the memory cgroup leaves " + std::to_string(headroom) +
+                       " bytes, and " + std::to_string(ranks) + " ranks with " +
+                       std::to_string(bytes) + " bytes each may take half of them");
   }
   UniqueFd fd(memfd_create("tfring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return Errno("memfd_create");

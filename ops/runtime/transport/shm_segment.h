@@ -57,8 +57,8 @@ struct ShmHeader {
 class ShmSegment {
  public:
   // Allocates a segment with `rings` rings of `ring_bytes` (a power of two) and a part of
-  // `part_bytes`. Unavailable if there is not enough memory, also within the limit of a memory
-  // cgroup.
+  // `part_bytes`. Unavailable if there is not enough memory, also if the limit of a memory cgroup
+  // is too low for the segments of all who use it.
   static Result<std::unique_ptr<ShmSegment>> Create(uint32_t rings, uint64_t ring_bytes,
                                                     uint64_t part_bytes = 0);
 

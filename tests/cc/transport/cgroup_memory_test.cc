@@ -115,5 +115,12 @@ TEST(AMountThatShowsTheOwnGroupAsItsRoot) {
             40u);
 }
 
+// Ranks of one group that begin at the same time all see the same headroom.
+TEST(HalfOfTheHeadroomIsForAllProcesses) {
+  EXPECT_TRUE(LeavesHalf(180, 10, 9));
+  EXPECT_TRUE(!LeavesHalf(179, 10, 9));
+  EXPECT_TRUE(LeavesHalf(UINT64_MAX, uint64_t{1} << 40, 64));
+}
+
 }  // namespace
 }  // namespace tfring
