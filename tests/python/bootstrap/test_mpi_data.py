@@ -181,6 +181,9 @@ def test_elastic_jobs_refuse_it():
     with pytest.raises(SettingError, match="in an elastic job"):
         mpi_data.refuse_if_wanted({"CPU_OPERATIONS": "MPI"})
     mpi_data.refuse_if_wanted({"CPU_OPERATIONS": "auto"})
+    done = run("-np", 2, "--min-np", 1, sys.executable, "-c", "print('started')", **BY_MPI)
+    assert done.returncode == 2 and "started" not in done.stdout
+    assert "TFRING_CPU_OPERATIONS is mpi in an elastic job" in done.stderr
 
 
 class OtherMpi:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tfring.bootstrap import mpi_data
 from tfring.compat.shim import search_path
 from tfring.config import SettingError, read_settings
 from tfring.launcher.agents.shells import RemoteShell, SrunOptions
@@ -63,10 +64,13 @@ def job_options(options: argparse.Namespace, *, elastic: bool = False) -> JobOpt
         elastic: Whether its ranks come and go: it then has no slots.
 
     Raises:
-        UsageError: The options contradict each other, or one is missing.
+        UsageError: The options contradict each other, one is missing, or the environment asks for
+            what the job cannot do.
     """
     try:
         settings = read_settings(os.environ)
+        if elastic:  # workers would end with it one after another, and others take their places
+            mpi_data.refuse_if_wanted(settings.runtime)
     except SettingError as error:
         raise UsageError(str(error)) from None
     argv = list(options.command)
