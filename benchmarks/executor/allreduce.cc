@@ -125,8 +125,8 @@ class Worker {
   Status Allreduce() {
     ++collective_.sequence;
     if (arena_ && arena_->Reaches(collective_)) {
-      bool recalled = false;
-      return arena_->Run(collective_, ResolveReduction(collective_), false, &recalled);
+      arena_->Start(collective_, ResolveReduction(collective_), false);
+      return arena_->Run(kNever).status();
     }
     Result<Schedule> schedule = SelectSchedule(collective_, config_, Connectivity::kFull, layout_);
     if (!schedule.ok()) return schedule.status();

@@ -27,7 +27,7 @@ CollectiveQueue::CollectiveQueue(Hooks hooks, CompletionSink sink, std::atomic<b
       poison_(poison),
       own_crew_(crew == nullptr ? CrewOfOne() : nullptr),
       crew_(crew == nullptr ? own_crew_.get() : crew),
-      duty_(crew_->Open(Crew::Adds::kLast, [this] { return RunNext(); })) {}
+      duty_(crew_->Open(Crew::Adds::kLast, [this](TimePoint until) { return RunNext(until); })) {}
 
 CollectiveQueue::~CollectiveQueue() {
   Abort(Cancelled("the backend was closed"));
@@ -55,29 +55,37 @@ void CollectiveQueue::Abort(Status why) {
   hooks_.interrupt();
 }
 
-bool CollectiveQueue::RunNext() {
-  Collective collective;
-  std::optional<Completion> ended;
+bool CollectiveQueue::RunNext(TimePoint until) {
   bool more = false;
+  std::optional<Completion> completion;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (queue_.empty()) return false;
-    collective = std::move(queue_.front());
-    queue_.pop_front();
-    ended = ended_;
+    if (!running_) {
+      if (queue_.empty()) return false;
+      running_ = std::move(queue_.front());
+      queue_.pop_front();
+      completion = ended_;
+    }
     more = !queue_.empty();
   }
-  Completion completion = ended ? *ended : Run(collective);
-  completion.sequence = collective.sequence;
-  sink_(std::move(completion));
+  if (!completion) completion = Run(until);
+  if (!completion) return true;
+  completion->sequence = running_->sequence;
+  running_.reset();
+  sink_(std::move(*completion));
   return more;
 }
 
-Completion CollectiveQueue::Run(const Collective& collective) {
-  if (collective.marks != nullptr) {
-    collective.marks->started.store(MonotonicNow(), std::memory_order_relaxed);
+std::optional<Completion> CollectiveQueue::Run(TimePoint until) {
+  PlanMarks* const marks = running_->marks;
+  if (marks != nullptr && marks->started.load(std::memory_order_relaxed) == 0) {
+    marks->started.store(MonotonicNow(), std::memory_order_relaxed);
   }
-  Completion completion = hooks_.run(collective);
+  std::optional<Completion> completion = hooks_.run(*running_, until);
+  return completion ? Ended(std::move(*completion)) : completion;
+}
+
+Completion CollectiveQueue::Ended(Completion completion) {
   if (completion.status.ok() || completion.status.code() == StatusCode::kUnimplemented) {
     return completion;
   }

@@ -24,8 +24,9 @@ namespace tfring {
 class CollectiveQueue {
  public:
   struct Hooks {
-    // Does the work, on one thread of the crew at a time; returns soon after Abort.
-    std::function<Completion(const Collective&)> run;
+    // Does the work, on one thread of the crew at a time; returns soon after Abort. Nothing if it
+    // would have to wait beyond `until`: then it is called again with the same collective.
+    std::function<std::optional<Completion>(const Collective&, TimePoint until)> run;
     // Makes `run` return if it waits for peers; called from any thread.
     std::function<void()> interrupt;
   };
@@ -46,8 +47,9 @@ class CollectiveQueue {
   int64_t wakeups() const { return own_crew_ == nullptr ? 0 : own_crew_->wakeups(); }
 
  private:
-  bool RunNext();
-  Completion Run(const Collective& collective);
+  bool RunNext(TimePoint until);
+  std::optional<Completion> Run(TimePoint until);
+  Completion Ended(Completion completion);
 
   const Hooks hooks_;
   const CompletionSink sink_;
@@ -56,6 +58,9 @@ class CollectiveQueue {
   std::mutex mutex_;  // guards the two below
   std::deque<Collective> queue_;
   std::optional<Completion> ended_;  // how everything ends from now on
+
+  std::optional<Collective>
+      running_;  // of the thread that has the duty; stays if it is left undone
 
   const std::unique_ptr<Crew> own_crew_;
   Crew* const crew_;

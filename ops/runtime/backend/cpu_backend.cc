@@ -17,6 +17,8 @@ namespace tfring {
 namespace {
 
 constexpr Duration kClosePatience = 2 * kSecond;
+// What a guest of the crew runs itself.
+constexpr int64_t kMostBytesOfGuests = 64 << 10;
 
 std::vector<int> NumberSeveralHosts(const std::vector<std::string>& names) {
   const std::vector<int> numbers = NumberHosts(names);
@@ -39,7 +41,9 @@ CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTran
       host_numbers_(NumberSeveralHosts(hosts_)),
       runner_(transport_.get(), &poison_),
       queue_(std::make_unique<CollectiveQueue>(
-          CollectiveQueue::Hooks{[this](const Collective& collective) { return Run(collective); },
+          CollectiveQueue::Hooks{[this](const Collective& collective, TimePoint until) {
+                                   return Run(collective, until);
+                                 },
                                  [this] { transport_->Interrupt(); }},
           std::move(sink), &poison_, crew)) {
   // Nothing has been submitted yet, so no other thread uses the two.
@@ -102,23 +106,57 @@ Status CpuBackend::OnQuiet(ProgressWatch::Verdict verdict, Duration quiet) {
                           " (TFRING_STALL_SHUTDOWN_TIME_SECONDS)");
 }
 
-Completion CpuBackend::Run(const Collective& collective) {
+std::optional<Completion> CpuBackend::Run(const Collective& collective, TimePoint until) {
   Completion completion;
   try {
-    completion.status = Execute(collective, &completion.recalled);
+    Result<bool> ended = Execute(collective, until, &completion.recalled);
+    if (ended.ok() && !*ended) return std::nullopt;
+    completion.status = ended.status();
   } catch (const std::exception& error) {
     completion.status = Internal("rank " + std::to_string(self_) + " has no memory to run " +
                                  CollectiveKindName(collective.kind) + " number " +
                                  std::to_string(collective.sequence) + " (" + error.what() +
                                  "); use smaller tensors or buckets");
   }
+  begun_ = false;
   completion.suspect = in_arena_ ? arena_->suspect() : runner_.suspect();
   completion.bad_values = in_arena_ ? arena_->TakeBadValues() : executor_.TakeBadValues();
   if (completion.recalled) completion.bad_values.clear();  // they are looked for again
   return completion;
 }
 
-Status CpuBackend::Execute(const Collective& collective, bool* recalled) {
+bool CpuBackend::RunsInArena(const Collective& collective) const {
+  return arena_ && (ArenaAllreduce::Runs(collective) || collective.locked) &&
+         arena_->Reaches(collective);
+}
+
+// Whether it has ended: with a limit, only what is small and in an arena is begun.
+Result<bool> CpuBackend::Execute(const Collective& collective, TimePoint until, bool* recalled) {
+  if (!begun_) {
+    const bool in_arena = RunsInArena(collective);
+    const bool for_guests = in_arena && ArenaAllreduce::Runs(collective) &&
+                            InputBytes(collective.buffers) <= kMostBytesOfGuests;
+    if (until != kNever && !for_guests) return false;
+    in_arena_ = in_arena;
+    Begin(collective);
+  }
+  if (in_arena_) {
+    Result<bool> ended = arena_->Run(until);
+    if (!ended.ok()) return ended;
+    begun_ = !*ended;
+    if (begun_) return false;
+    *recalled = arena_->recalled();
+    if (*recalled || ArenaAllreduce::Runs(collective)) return true;
+    in_arena_ = false;
+  } else if (collective.locked) {
+    TFRING_RETURN_IF_ERROR(CheckEntry(collective, recalled));
+    if (*recalled) return true;
+  }
+  TFRING_RETURN_IF_ERROR(RunSchedule(collective));
+  return true;
+}
+
+void CpuBackend::Begin(const Collective& collective) {
   const Rank rank = collective.members[collective.self];
   TFRING_CHECK(rank == self_) << "rank " << self_ << " was given the collective of rank " << rank;
   if (!collective.is_void) {
@@ -126,19 +164,10 @@ Status CpuBackend::Execute(const Collective& collective, bool* recalled) {
     TFRING_CHECK(contradiction.empty()) << contradiction;
   }
   running_ = &collective;
+  if (!in_arena_) return;
   const bool runs = ArenaAllreduce::Runs(collective);
-  in_arena_ = arena_ && (runs || collective.locked) && arena_->Reaches(collective);
-  if (in_arena_) {
-    TFRING_RETURN_IF_ERROR(arena_->Run(collective,
-                                       runs ? ResolveReduction(collective) : Reduction(),
-                                       config_.check_values != ValueAction::kIgnore, recalled));
-    if (runs || *recalled) return OkStatus();
-    in_arena_ = false;
-  } else if (collective.locked) {
-    TFRING_RETURN_IF_ERROR(CheckEntry(collective, recalled));
-    if (*recalled) return OkStatus();
-  }
-  return RunSchedule(collective);
+  arena_->Start(collective, runs ? ResolveReduction(collective) : Reduction(),
+                config_.check_values != ValueAction::kIgnore);
 }
 
 // Finds out whether the batch of a lock is recalled because not all members enter it: a sum of what

@@ -43,8 +43,10 @@ class CpuBackend final : public CollectiveBackend {
   int64_t wakeups() const override;
 
  private:
-  Completion Run(const Collective& collective);
-  Status Execute(const Collective& collective, bool* recalled);
+  std::optional<Completion> Run(const Collective& collective, TimePoint until);
+  Result<bool> Execute(const Collective& collective, TimePoint until, bool* recalled);
+  void Begin(const Collective& collective);
+  bool RunsInArena(const Collective& collective) const;
   Status CheckEntry(const Collective& collective, bool* recalled);
   Status RunSchedule(const Collective& collective);
   bool SeesFullMesh(int world_size) const;
@@ -65,6 +67,7 @@ class CpuBackend final : public CollectiveBackend {
   std::optional<ArenaRunner> arena_;  // where ranks of this host share memory
   bool in_arena_ = false;
   const Collective* running_ = nullptr;
+  bool begun_ = false;  // and it was left in its arena, to be gone on with
 
   std::atomic<bool> peer_lost_{false};
   std::unique_ptr<CollectiveQueue> queue_;

@@ -1,6 +1,7 @@
 #include "ops/runtime/backend/local_backend.h"
 
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -31,9 +32,9 @@ void Execute(const Collective& collective) {
   }
 }
 
-Completion Run(const Collective& collective) {
+std::optional<Completion> Run(const Collective& collective, TimePoint) {
   Execute(collective);
-  return {collective.sequence, OkStatus(), kNoRank};
+  return Completion{collective.sequence, OkStatus(), kNoRank};
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "ops/runtime/crew/crew.h"
 
+#include <cfenv>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -14,7 +15,7 @@ namespace tfring {
 struct Crew::Shared {
   struct Duty {
     Adds adds;
-    std::function<bool()> work;
+    Work work;
   };
   void Run();
 
@@ -53,7 +54,7 @@ void Crew::Shared::Run() {
     lock.unlock();
     if (wakes) changed.notify_one();
     soon_free_in = duty.adds == Adds::kLast ? this : nullptr;
-    const bool more = duty.work();
+    const bool more = duty.work(kNever);
     soon_free_in = nullptr;
     lock.lock();
     roster.Carried(number, more);
@@ -88,7 +89,7 @@ Status Crew::Start(size_t threads) {
   return started;
 }
 
-size_t Crew::Open(Adds adds, std::function<bool()> work) {
+size_t Crew::Open(Adds adds, Work work) {
   std::lock_guard<std::mutex> lock(shared_->mutex);
   shared_->duties.push_back({adds, std::move(work)});
   return shared_->roster.Open();
@@ -126,6 +127,37 @@ bool Crew::Join(TimePoint deadline) {
   for (auto& thread : threads_) all &= thread->Join(deadline);
   threads_.clear();
   return all;
+}
+
+Crew::Guest::Guest(Crew* crew) : crew_(soon_free_in == nullptr ? crew : nullptr) {
+  if (crew_ != nullptr) soon_free_in = crew_->shared_.get();
+}
+
+Crew::Guest::~Guest() {
+  if (crew_ != nullptr) soon_free_in = nullptr;
+}
+
+void Crew::Guest::CarryOut(TimePoint until) {
+  if (crew_ == nullptr) return;
+  const std::shared_ptr<Shared> shared = crew_->shared_;  // a `done` may end the crew
+  std::fenv_t arithmetic;
+  std::fegetenv(&arithmetic);
+  std::fesetenv(FE_DFL_ENV);  // sums have the bits that they have on threads of the crew
+  std::unique_lock<std::mutex> lock(shared->mutex);
+  bool more = false;
+  for (size_t duty = shared->roster.Take(); duty != Roster::kNothing && !more;
+       duty = more ? Roster::kNothing : shared->roster.Take()) {
+    const Work& work = shared->duties[duty].work;
+    lock.unlock();
+    more = work(until);
+    lock.lock();
+    shared->roster.Carried(duty, more);
+    if (shared->roster.Closed(duty)) shared->closed.notify_all();
+  }
+  const bool wakes = shared->roster.Wakes();
+  lock.unlock();
+  if (wakes) shared->changed.notify_one();
+  std::fesetenv(&arithmetic);
 }
 
 int64_t Crew::wakeups() const {

@@ -15,8 +15,8 @@ namespace tfring {
 
 // Threads that share duties, of which those that were opened first are the more urgent: as a Roster
 // says. What one thread does to carry out a duty happens before what the next one does for it. A
-// thread that ends one duty with work for another goes on with that, and wakes nobody. All is
-// thread-safe, but Start and Join are for the owner.
+// thread that ends one duty with work for another goes on with that, and wakes nobody. Other
+// threads may be guests for a moment. All is thread-safe, but Start and Join are for the owner.
 class Crew {
  public:
   // When the work of a duty adds work to others. kLast: at its end only, so that its thread will
@@ -30,10 +30,11 @@ class Crew {
   // As many as there will be duties. Internal if the system refuses a thread; then there is none.
   Status Start(size_t threads);
 
-  // `work` does what there is, or a part of it, and says whether more is left. It is called by one
-  // thread at a time, and may be called when there is nothing. It has to do without this object,
-  // which may be gone.
-  size_t Open(Adds adds, std::function<bool()> work);
+  // `work` does what there is, or a part of it, and says whether more is left. It waits for nothing
+  // beyond `until`, which is kNever on threads of the crew. It is called by one thread at a time,
+  // and may be called when there is nothing. It has to do without this object, which may be gone.
+  using Work = std::function<bool(TimePoint until)>;
+  size_t Open(Adds adds, Work work);
 
   // There is work. False if nobody will do it: the duty is closed, or there are no threads.
   bool Add(size_t duty);
@@ -45,6 +46,20 @@ class Crew {
   // The threads end as soon as every duty is closed. False, and they are left alone, if they have
   // not ended by `deadline`. Not on a thread of this crew.
   bool Join(TimePoint deadline = kNever);
+
+  // A thread that is about to add work, and will see to it itself: between the two, Add wakes
+  // nobody for it. Carries out what nobody is at, and leaves what takes longer to the crew. A
+  // thread is a guest of one crew at a time; a second Guest does nothing.
+  class Guest {
+   public:
+    explicit Guest(Crew* crew);
+    void CarryOut(TimePoint until);
+    // Must have carried out, or added nothing.
+    ~Guest();
+
+   private:
+    Crew* const crew_;  // null: does nothing
+  };
 
   // How often one of the threads woke from sleep.
   int64_t wakeups() const;

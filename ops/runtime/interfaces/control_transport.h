@@ -22,8 +22,9 @@ struct ControlEvent {
 };
 
 // Small ordered messages between ranks. Used by the control thread alone, except Wake(), which any
-// thread may call. A broken connection is a lost peer; there is no reconnect. After kPeerLost for a
-// peer nothing more comes from it, and frames that arrived before are delivered first.
+// thread may call, and Send(), which one other thread at a time may call, also while the control
+// thread is in Wait(). A broken connection is a lost peer; there is no reconnect. After kPeerLost
+// for a peer nothing more comes from it, and frames that arrived before are delivered first.
 class ControlTransport {
  public:
   virtual ~ControlTransport() = default;

@@ -35,7 +35,7 @@ struct Completions::Queue {
 Completions::Completions(Crew* crew)
     : queue_(std::make_shared<Queue>()),
       crew_(crew),
-      duty_(crew->Open(Crew::Adds::kAnyTime, [queue = queue_] {
+      duty_(crew->Open(Crew::Adds::kAnyTime, [queue = queue_](TimePoint) {
         // This thread also adds up: what a `done` leaves of rounding or of flushing to zero would
         // change bits of later collectives.
         std::fenv_t arithmetic;

@@ -15,6 +15,8 @@ namespace {
 // For peers to read the last frames, and to close their side.
 constexpr Duration kCloseLimit = 2 * kSecond;
 constexpr Duration kAbandonedCloseLimit = kSecond / 4;
+// How often the control thread looks at what waits while other threads take the steps of a lock.
+constexpr Duration kLookInterval = kSecond / 10;
 
 // "0: 0-3; 1: 0, 2", as tfring/recorder/process_sets.py reads it.
 std::string SetsText(const ProcessSets& sets) {
@@ -120,11 +122,39 @@ bool ControlLoop::InboxCanWait() const {
   return std::all_of(inbox_.completions.begin(), inbox_.completions.end(), Succeeded);
 }
 
+void ControlLoop::NotifySubmission() {
+  bool wakes = false;
+  while (locked_ && table_->HasSubmissions()) {
+    std::unique_lock<std::mutex> lock(step_mutex_, std::try_to_lock);
+    // Whoever is at a step looks at the table once more after it.
+    if (!lock.owns_lock() || over_) return;
+    TakeStep({});
+    stepped_for_it_ = true;
+    wakes = wakes || finished_ || engine_.next_deadline() < sleeps_until_;
+  }
+  if (wakes || !locked_) WakeIfAsleep();
+}
+
+// Where others take the steps of a lock, what they wait for has a deadline that moves with each of
+// them: the control thread looks at it now and then, and need not be woken for each.
+TimePoint ControlLoop::SleepsUntil() {
+  sleeps_until_ = engine_.next_deadline();
+  if (std::exchange(stepped_for_it_, false) && locked_) {
+    sleeps_until_ = std::min(sleeps_until_, MonotonicNow() + kLookInterval);
+  }
+  return sleeps_until_;
+}
+
 void ControlLoop::Sleep(std::vector<ControlEvent>* events) {
-  asleep_.store(true);
+  TimePoint deadline = 0;
+  {
+    std::lock_guard<std::mutex> lock(step_mutex_);
+    deadline = SleepsUntil();
+    asleep_.store(true);
+  }
   const bool nothing = !table_->HasSubmissions() && !runs_->HasWithdrawals() && InboxCanWait();
   if (!nothing) asleep_.store(false);
-  transport_->Wait(nothing ? engine_.next_deadline() : 0, events);
+  transport_->Wait(nothing ? deadline : 0, events);
   asleep_.store(false);
 }
 
@@ -143,28 +173,37 @@ EngineEvents ControlLoop::Gather(std::vector<ControlEvent> control) {
   return events;
 }
 
-void ControlLoop::Run() {
-  bool finished = false;
-  std::vector<ControlEvent> control;
-  while (!finished) {
-    const Status abandoned = AbandonedFor();
-    if (!abandoned.ok()) return Abandoned(abandoned);
-    const TimePoint now = MonotonicNow();
-    EngineEffects effects = engine_.Step(now, Gather(std::exchange(control, {})));
-    if (Recorder* recorder = Recording(recorder_)) {
-      recorder->Awake(now);
-      // Not where a plan ends: backends report that with locks held which bytes_sent may need. A
-      // rank whose plan was the last one is at its next heartbeat here.
-      recorder->Sent(backend_->bytes_sent(), engine_.cache_hits());
-    }
-    if (recorder_ != nullptr) Record(effects);
-    finished = effects.finished;
-    stays_ = effects.stays;
-    awaits_end_ = effects.awaits_end;
-    Apply(std::move(effects));
-    if (!finished) Sleep(&control);
+void ControlLoop::TakeStep(std::vector<ControlEvent> control) {
+  const TimePoint now = MonotonicNow();
+  EngineEffects effects = engine_.Step(now, Gather(std::move(control)));
+  if (Recorder* recorder = Recording(recorder_)) {
+    recorder->Awake(now);
+    // Not where a plan ends: backends report that with locks held which bytes_sent may need. A
+    // rank whose plan was the last one is at its next heartbeat here.
+    recorder->Sent(backend_->bytes_sent(), engine_.cache_hits());
   }
-  Leave();
+  if (recorder_ != nullptr) Record(effects);
+  finished_ = effects.finished;
+  stays_ = effects.stays;
+  awaits_end_ = effects.awaits_end;
+  locked_ = engine_.lock() != 0;
+  Apply(std::move(effects));
+}
+
+void ControlLoop::Run() {
+  std::vector<ControlEvent> control;
+  for (;;) {
+    Status abandoned;
+    {
+      std::lock_guard<std::mutex> lock(step_mutex_);
+      abandoned = AbandonedFor();
+      if (abandoned.ok()) TakeStep(std::exchange(control, {}));
+      over_ = finished_ || !abandoned.ok();
+    }
+    if (!abandoned.ok()) return Abandoned(abandoned);
+    if (finished_) return Leave();
+    Sleep(&control);
+  }
 }
 
 void ControlLoop::Apply(EngineEffects effects) {

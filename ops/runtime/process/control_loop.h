@@ -26,8 +26,10 @@ namespace tfring {
 // frames to send, collectives to submit, calls to end. Between two steps it sleeps in the transport
 // until the engine's next deadline. Other threads put what they have into the call table or the
 // inbox, and wake the loop only if it sleeps: `asleep_` is set before the last look at the queues,
-// so an addition is either seen by that look or finds the flag set. Run is the body of the control
-// thread. Lives for one generation; all that it points to outlives it.
+// so an addition is either seen by that look or finds the flag set. During a lock no rank is asked
+// before a batch begins, so a thread that submits takes the step itself where nobody is at one, and
+// the control thread sleeps on. Run is the body of the control thread. Lives for one generation;
+// all that it points to outlives it.
 class ControlLoop {
  public:
   // `recorder` may be null.
@@ -50,8 +52,12 @@ class ControlLoop {
   // handed to the completions.
   void Run();
 
-  // The call table has a new call, or the run table a withdrawal. Any thread.
-  void NotifySubmission() { WakeIfAsleep(); }
+  // The call table has a new call. Any thread.
+  void NotifySubmission();
+  // Whether this rank enters batches of a lock, as of the last step. Any thread.
+  bool locked() const { return locked_; }
+  // The run table has a withdrawal. Any thread.
+  void NotifyWithdrawal() { WakeIfAsleep(); }
   // This rank ends the generation without a goodbye: Run returns soon. Calls that no plan has ended
   // by then end with `why`, those that the backend has in work when it has let go of their buffers.
   // The first one counts. Any thread.
@@ -96,6 +102,9 @@ class ControlLoop {
   bool InboxCanWait() const;    // until there is a step for another reason
   Status AbandonedFor() const;  // ok if it was not
   void Sleep(std::vector<ControlEvent>* events);
+  // These have step_mutex_.
+  TimePoint SleepsUntil();
+  void TakeStep(std::vector<ControlEvent> control);
   EngineEvents Gather(std::vector<ControlEvent> control);
   void Apply(EngineEffects effects);
   void Record(const EngineEffects& effects);
@@ -108,7 +117,14 @@ class ControlLoop {
 
   const Rank rank_;
   ValueReports value_reports_;
+  // Held by whoever takes a step, from the look at the queues until its effects are carried out:
+  // guards the engine and the order in which plans reach the backend. Only the control thread waits
+  // for it.
+  std::mutex step_mutex_;
   Engine engine_;
+  TimePoint sleeps_until_ = 0;   // guarded by step_mutex_; of the control thread
+  bool stepped_for_it_ = false;  // guarded by step_mutex_; another thread has, since it slept
+  bool over_ = false;            // guarded by step_mutex_; no step any more
   CallTable* const table_;
   RunTable* const runs_;
   Completions* const completions_;
@@ -121,9 +137,11 @@ class ControlLoop {
   // True from just before the control thread looks at its queues for the last time until it is
   // awake. A thread that adds to a queue and finds it true has to wake the control thread.
   std::atomic<bool> asleep_{false};
-  // EngineEffects::stays and awaits_end of the last step.
+  // EngineEffects::finished, stays and awaits_end of the last step.
+  std::atomic<bool> finished_{false};
   std::atomic<bool> stays_{false};
   std::atomic<bool> awaits_end_{false};
+  std::atomic<bool> locked_{false};  // as of the last step: this rank enters batches of a lock
 
   mutable std::mutex state_mutex_;  // guards sets_ and health_
   std::shared_ptr<const ProcessSets> sets_;

@@ -23,6 +23,9 @@ namespace {
 
 // One for collectives and one for `done` callbacks, which both do either.
 constexpr size_t kCrew = 2;
+// How long a thread that submits may spin for the other ranks: about as long as it takes to wake
+// another.
+constexpr Duration kGuestTime = kMillisecond / 20;
 constexpr Duration kJoinLimit = 5 * kSecond;
 // Left for a `done` that is running, even if the control thread used up kJoinLimit.
 constexpr Duration kLastDoneLimit = kSecond / 2;
@@ -151,12 +154,23 @@ Status RankRuntime::Admit(Request* request, LocalCall* call) {
 
 void RankRuntime::Enqueue(Request request, LocalCall call) {
   const Status admitted = Admit(&request, &call);
-  core_->loop->NotifySubmission();  // a call that is refused may be a withdrawal
-  if (!admitted.ok() && call.done) call.done(admitted);
+  if (admitted.ok()) return Submitted();
+  core_->loop->NotifyWithdrawal();  // that a call is refused may be one
+  if (call.done) call.done(admitted);
+}
+
+// In a lock the call may be the last that its batch waited for. Where all ranks come to a small
+// batch at about the same time, this thread exchanges it itself and nobody has to be woken.
+void RankRuntime::Submitted() {
+  if (!core_->loop->locked()) return core_->loop->NotifySubmission();
+  const std::shared_ptr<Core> core = core_;  // a `done` may end this object
+  Crew::Guest guest(&core->crew);
+  core->loop->NotifySubmission();
+  guest.CarryOut(MonotonicNow() + kGuestTime);
 }
 
 void RankRuntime::BeginRun(uint64_t run, ProcessSetId process_set) {
-  if (core_->runs.Begin(run, process_set)) core_->loop->NotifySubmission();
+  if (core_->runs.Begin(run, process_set)) core_->loop->NotifyWithdrawal();
 }
 
 void RankRuntime::EndRun(uint64_t run) { core_->runs.End(run); }
@@ -164,12 +178,12 @@ void RankRuntime::EndRun(uint64_t run) { core_->runs.End(run); }
 void RankRuntime::FailRun(uint64_t run, const Status& cause) {
   const bool whole = health()->error.ok();  // else the run fails because a rank is gone
   if (!core_->runs.Fail(run, cause)) return;
-  core_->loop->NotifySubmission();
+  core_->loop->NotifyWithdrawal();
   if (whole) ++failed_here_;
 }
 
 void RankRuntime::CancelCalls(const Status& cause) {
-  if (core_->runs.Leave(core_->table.AttemptsInUse(), cause)) core_->loop->NotifySubmission();
+  if (core_->runs.Leave(core_->table.AttemptsInUse(), cause)) core_->loop->NotifyWithdrawal();
 }
 
 uint64_t RankRuntime::Attempt(ProcessSetId process_set) const {

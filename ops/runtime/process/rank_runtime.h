@@ -101,6 +101,7 @@ class RankRuntime {
   static void RunControlThread(std::shared_ptr<Core> core);
   RankRuntime(std::shared_ptr<Core> core, Rank rank);
   Status Admit(Request* request, LocalCall* call);
+  void Submitted();
 
   const Rank rank_;
   const std::shared_ptr<Core> core_;  // shared with the control thread

@@ -136,6 +136,7 @@ TcpControlTransport::Link* TcpControlTransport::Find(Rank rank) const {
 void TcpControlTransport::Wake() { SignalEventFd(wake_); }
 
 void TcpControlTransport::Send(Rank to, std::string frame) {
+  std::lock_guard<std::mutex> lock(mutex_);
   Link* link = Find(to);
   if (link == nullptr || link->lost || !link->write_error.empty()) return;
   if (frame.size() > kMaxStreamFrameBytes - kSealBytes) {
@@ -196,9 +197,11 @@ void TcpControlTransport::FailWriting(Link* link, std::string reason) {
   link->out_sent = 0;
   WatchWritable(link, false);
   failed_writes_.push_back(link);
+  Wake();  // Wait reports it
 }
 
 void TcpControlTransport::ReportFailedWrites(std::vector<ControlEvent>* events) {
+  std::lock_guard<std::mutex> lock(mutex_);
   for (size_t i = 0; i < failed_writes_.size(); ++i) {
     Link* link = failed_writes_[i];
     if (!link->lost) ReadToEnd(link, link->write_error, events);
@@ -290,6 +293,7 @@ void TcpControlTransport::Wait(TimePoint deadline, std::vector<ControlEvent>* ev
 int TcpControlTransport::Poll(int timeout, bool* woken, std::vector<ControlEvent>* events) {
   std::array<epoll_event, kEventsPerWait> ready;
   const int n = epoll_wait(epoll_.get(), ready.data(), kEventsPerWait, timeout);
+  std::lock_guard<std::mutex> lock(mutex_);
   for (int i = 0; i < n; ++i) {
     const uint64_t tag = ready[i].data.u64 & ((1u << kTagBits) - 1);
     const uint64_t index = ready[i].data.u64 >> kTagBits;
@@ -318,6 +322,7 @@ int TcpControlTransport::Poll(int timeout, bool* woken, std::vector<ControlEvent
 }
 
 void TcpControlTransport::Close(TimePoint deadline) {
+  std::lock_guard<std::mutex> lock(mutex_);
   processes_.clear();
   DrainForClose(deadline);
   for (auto& link : links_) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,7 @@ class TcpControlTransport final : public ControlTransport {
 
   UniqueFd epoll_;
   UniqueFd wake_;
+  std::mutex mutex_;  // guards what Send uses: links, but for what they read, and failed_writes_
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<Link*> by_rank_;
   std::vector<Link*> failed_writes_;

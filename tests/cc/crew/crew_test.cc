@@ -1,11 +1,13 @@
 #include "ops/runtime/crew/crew.h"
 
 #include <atomic>
+#include <cfenv>
 #include <chrono>
 #include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -20,7 +22,7 @@ namespace {
 // thread sanitizer that shows whether one turn happens before the next.
 struct Tasks {
   Tasks(Crew* crew, Crew::Adds adds)
-      : crew(crew), duty(crew->Open(adds, [this] { return Next(); })) {}
+      : crew(crew), duty(crew->Open(adds, [this](TimePoint) { return Next(); })) {}
   bool Post(std::function<void()> task) {
     {
       std::lock_guard<std::mutex> lock(mutex);
@@ -75,11 +77,14 @@ TEST(AllIsDoneOnceInOrderAndOneAtATime) {
         std::mt19937 random(seed * kPosters + poster);
         for (int i = 0; i < kEach; ++i) {
           const auto done = [&seen, poster, i] { EXPECT_EQ(seen[poster]++, i); };
+          std::optional<Crew::Guest> guest;
+          if (seed % 3 == 0) guest.emplace(&crew);
           if (seed % 2 == 0) {
             moves.Post([&dones, done] { dones.Post(done); });
           } else {
             dones.Post(done);
           }
+          if (guest) guest->CarryOut(MonotonicNow());
           if (random() % 16 == 0) std::this_thread::yield();
         }
       });
@@ -91,6 +96,69 @@ TEST(AllIsDoneOnceInOrderAndOneAtATime) {
     EXPECT_EQ(dones.ran, kPosters * kEach);
     EXPECT_TRUE(crew.Join());
   }
+}
+
+// A guest sees to what it has added, and to what follows from that; without it nothing runs here.
+TEST(AGuestCarriesOutWhatItHasAdded) {
+  Crew crew;
+  Tasks dones(&crew, Crew::Adds::kAnyTime);
+  Tasks moves(&crew, Crew::Adds::kLast);
+  ASSERT_TRUE(crew.Start(2).ok());
+  dones.Settle();
+  moves.Settle();
+  const int64_t wakeups = crew.wakeups();
+  const std::thread::id self = std::this_thread::get_id();
+  for (int i = 0; i < 100; ++i) {
+    Crew::Guest guest(&crew);
+    Crew::Guest second(&crew);
+    std::vector<std::thread::id> by;
+    moves.Post([&] {
+      by.push_back(std::this_thread::get_id());
+      dones.Post([&] { by.push_back(std::this_thread::get_id()); });
+    });
+    second.CarryOut(MonotonicNow());
+    EXPECT_TRUE(by.empty());
+    guest.CarryOut(MonotonicNow());
+    EXPECT_TRUE(by == std::vector<std::thread::id>(2, self));
+  }
+  EXPECT_EQ(crew.wakeups(), wakeups);
+  EXPECT_TRUE(crew.Close(moves.duty) && crew.Close(dones.duty) && crew.Join());
+}
+
+TEST(WhatAGuestLeavesTheCrewEnds) {
+  Crew crew;
+  std::promise<void> ended;
+  std::vector<TimePoint> limits;
+  const size_t duty = crew.Open(Crew::Adds::kLast, [&](TimePoint until) {
+    limits.push_back(until);
+    if (until == kNever) ended.set_value();
+    return until != kNever;
+  });
+  ASSERT_TRUE(crew.Start(2).ok());
+  Crew::Guest guest(&crew);
+  EXPECT_TRUE(crew.Add(duty));
+  guest.CarryOut(1);
+  ended.get_future().get();
+  EXPECT_EQ(limits, (std::vector<TimePoint>{1, kNever}));
+  EXPECT_TRUE(crew.Close(duty) && crew.Join());
+}
+
+TEST(AGuestAddsUpAsTheCrewDoes) {
+  Crew crew;
+  int rounding = -1;
+  const size_t duty = crew.Open(Crew::Adds::kLast, [&](TimePoint) {
+    rounding = std::fegetround();
+    return false;
+  });
+  ASSERT_TRUE(crew.Start(2).ok());
+  std::fesetround(FE_UPWARD);
+  Crew::Guest guest(&crew);
+  EXPECT_TRUE(crew.Add(duty));
+  guest.CarryOut(MonotonicNow());
+  EXPECT_EQ(rounding, FE_TONEAREST);
+  EXPECT_EQ(std::fegetround(), FE_UPWARD);
+  std::fesetround(FE_TONEAREST);
+  EXPECT_TRUE(crew.Close(duty) && crew.Join());
 }
 
 // What a collective leaves to be done wakes nobody: it is not begun before the collective has
@@ -174,7 +242,7 @@ TEST(AThreadThatDoesNotReturnOutlivesItsCrew) {
   std::future<void> ended = gone->get_future();
   {
     Crew crew;
-    const size_t duty = crew.Open(Crew::Adds::kAnyTime, [held, gone] {
+    const size_t duty = crew.Open(Crew::Adds::kAnyTime, [held, gone](TimePoint) {
       held.wait();
       gone->set_value();
       return false;
@@ -190,7 +258,7 @@ TEST(AThreadThatDoesNotReturnOutlivesItsCrew) {
 
 TEST(WithoutThreadsNothingIsTaken) {
   Crew crew;
-  const size_t duty = crew.Open(Crew::Adds::kAnyTime, [] { return false; });
+  const size_t duty = crew.Open(Crew::Adds::kAnyTime, [](TimePoint) { return false; });
   EXPECT_TRUE(!crew.Add(duty));
   EXPECT_TRUE(crew.Close(duty));
   EXPECT_TRUE(crew.Join());

@@ -19,6 +19,7 @@
 #include "tests/cc/test.h"
 #include "tests/cc/transport/fixture.h"
 #include "tests/cc/transport/in_process.h"
+#include "tests/cc/transport/shared_host.h"
 
 // Several ranks in one process, each a RankRuntime of its own, and calls that can be waited for.
 namespace tfring {
@@ -46,6 +47,8 @@ class Job {
     JobSockets sockets(link == Link::kInProcess ? 1 : size, link);
     InProcessControlHub control_hub(size);
     InProcessDataHub data_hub(size);
+    auto shared = link == Link::kSharedMemory ? SharedHost(size)
+                                              : std::vector<std::unique_ptr<DataTransport>>(size);
     for (Rank rank = 0; rank < size; ++rank) {
       RankRuntimeParts parts;
       parts.engine.rank = rank;
@@ -58,7 +61,7 @@ class Job {
         *data = data_hub.Endpoint(rank);
       } else {
         parts.control = ControlOver(sockets.control[rank]);
-        *data = DataOver(sockets.data[rank]);
+        *data = shared[rank] ? std::move(shared[rank]) : DataOver(sockets.data[rank]);
         fds_.push_back({sockets.control[rank], sockets.data[rank]});
       }
       if (rank == mute) {

@@ -15,35 +15,47 @@ void ArenaRunner::Watch(ProgressWatch watch, ScheduleRunner::QuietHook hook) {
   quiet_hook_ = std::move(hook);
 }
 
-Status ArenaRunner::Run(const Collective& collective, const Reduction& reduction, bool check,
-                        bool* recalled) {
-  if (failed_) return Cancelled("a collective before this one has failed");
+void ArenaRunner::Start(const Collective& collective, const Reduction& reduction, bool check) {
   collective_ = &collective;
+  if (failed_) return;
   met_ = false;
   suspect_ = kNoRank;
   watch_.Moved();
   allreduce_.Start(collective, reduction, check);
   came_.assign(collective.hops != nullptr ? collective.members.size() : 0, 0);
   began_ = came_.empty() ? 0 : MonotonicNow();
+}
+
+Result<bool> ArenaRunner::Run(TimePoint until) {
+  if (failed_) return Cancelled("a collective before this one has failed");
   failed_ = true;
-  TFRING_RETURN_IF_ERROR(RunToEnd());
+  Result<bool> ended = RunToEnd(until);
+  if (!ended.ok()) return ended;
   failed_ = false;
-  *recalled = allreduce_.recalled();
-  if (!*recalled) {
+  if (*ended && !allreduce_.recalled()) {
     NoteTraffic();
     NoteHops();
   }
-  return OkStatus();
+  return ended;
 }
 
-Status ArenaRunner::RunToEnd() {
+Result<bool> ArenaRunner::RunToEnd(TimePoint until) {
   while (!allreduce_.done()) {
     if (poison_->load(std::memory_order_acquire)) return Cancelled("interrupted");
     Result<bool> moved = Advance();
-    if (!moved.ok()) return moved.status();
-    if (!*moved) TFRING_RETURN_IF_ERROR(WaitForRanks());
+    if (!moved.ok()) return moved;
+    if (*moved) continue;
+    if (until == kNever) {
+      TFRING_RETURN_IF_ERROR(WaitForRanks());
+      continue;
+    }
+    if (!spins_as_guest_.ShouldSpin()) return false;
+    moved = Spin(until);
+    if (!moved.ok()) return moved;
+    spins_as_guest_.Spun(*moved);
+    if (!*moved) return false;
   }
-  return OkStatus();
+  return true;
 }
 
 Result<bool> ArenaRunner::Advance() {
@@ -56,8 +68,7 @@ Result<bool> ArenaRunner::Advance() {
   return moved;
 }
 
-Result<bool> ArenaRunner::Spin() {
-  const TimePoint end = MonotonicNow() + SpinPolicy::kSpinTime;
+Result<bool> ArenaRunner::Spin(TimePoint end) {
   while (MonotonicNow() < end && !poison_->load(std::memory_order_acquire)) {
     Result<bool> moved = Advance();
     if (!moved.ok() || *moved) return moved;
@@ -68,7 +79,7 @@ Result<bool> ArenaRunner::Spin() {
 Status ArenaRunner::WaitForRanks() {
   SpinPolicy& spins = met_ ? spins_after_ : spins_before_meeting_;
   if (spins.ShouldSpin()) {
-    Result<bool> moved = Spin();
+    Result<bool> moved = Spin(MonotonicNow() + SpinPolicy::kSpinTime);
     if (!moved.ok()) return moved.status();
     spins.Spun(*moved);
     if (*moved) return OkStatus();

@@ -31,10 +31,14 @@ class ArenaRunner {
   }
   void Watch(ProgressWatch watch, ScheduleRunner::QuietHook hook);
 
-  // Runs a collective that this reaches: an allreduce that ArenaAllreduce can run, or the entry to
-  // the batch of a lock; `recalled` is then whether not all members have entered. `check`: look for
-  // NaN. The status is as ScheduleRunner::Run says.
-  Status Run(const Collective& collective, const Reduction& reduction, bool check, bool* recalled);
+  // Begins a collective that this reaches: an allreduce that ArenaAllreduce can run, or the entry
+  // to the batch of a lock. `check`: look for NaN.
+  void Start(const Collective& collective, const Reduction& reduction, bool check);
+  // Runs it, and says whether it has ended. If `until` is not kNever this spins until then, where
+  // that has been worth it, and does not sleep. The status is as ScheduleRunner::Run says.
+  Result<bool> Run(TimePoint until);
+  // Of a collective that has ended: whether not all members have entered.
+  bool recalled() const { return allreduce_.recalled(); }
 
   std::vector<BadValues> TakeBadValues() { return allreduce_.TakeBadValues(); }
   std::vector<ScheduleRunner::Wait> Waits() const;
@@ -44,9 +48,9 @@ class ArenaRunner {
   int64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
  private:
-  Status RunToEnd();
+  Result<bool> RunToEnd(TimePoint until);
   Result<bool> Advance();
-  Result<bool> Spin();
+  Result<bool> Spin(TimePoint end);
   Status WaitForRanks();
   Status CheckProgress();
   void MarkWait(TimePoint now);
@@ -65,6 +69,7 @@ class ArenaRunner {
   Rank suspect_ = kNoRank;
   SpinPolicy spins_before_meeting_;
   SpinPolicy spins_after_;
+  SpinPolicy spins_as_guest_;
   ProgressWatch watch_;
   ScheduleRunner::QuietHook quiet_hook_;
   std::atomic<int64_t> moves_{0};
