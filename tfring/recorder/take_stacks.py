@@ -31,8 +31,8 @@ KEEPS_LOCK = "code in it keeps Python's interpreter lock"
 # What the handler has written before is thrown away when its file is longer.
 _MOST_BYTES = 1 << 20
 _PAUSE = 0.0005  # seconds between two looks at a thread that has been sent the signal
-# A thread that runs may be between taking the signal and its handler, for some milliseconds where many
-# threads share a processor; it has so many looks' time.
+# A thread that runs may be between taking the signal and its handler, for some milliseconds where
+# many threads share a processor; it has so many looks' time.
 _LOOKS = 100
 _CHUNK = 1 << 16
 
