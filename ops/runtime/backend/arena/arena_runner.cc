@@ -50,7 +50,7 @@ Result<bool> ArenaRunner::RunToEnd(TimePoint until) {
       continue;
     }
     if (!spins_as_guest_.ShouldSpin()) return false;
-    moved = Spin(until);
+    moved = Spin(until - MonotonicNow());
     if (!moved.ok()) return moved;
     spins_as_guest_.Spun(*moved);
     if (!*moved) return false;
@@ -68,18 +68,17 @@ Result<bool> ArenaRunner::Advance() {
   return moved;
 }
 
-Result<bool> ArenaRunner::Spin(TimePoint end) {
-  while (MonotonicNow() < end && !poison_->load(std::memory_order_acquire)) {
-    Result<bool> moved = Advance();
-    if (!moved.ok() || *moved) return moved;
-  }
-  return false;
+Result<bool> ArenaRunner::Spin(Duration limit) {
+  return SpinPolicy::Wait(limit, [this]() -> Result<bool> {
+    if (poison_->load(std::memory_order_acquire)) return true;
+    return Advance();
+  });
 }
 
 Status ArenaRunner::WaitForRanks() {
   SpinPolicy& spins = met_ ? spins_after_ : spins_before_meeting_;
   if (spins.ShouldSpin()) {
-    Result<bool> moved = Spin(MonotonicNow() + SpinPolicy::kSpinTime);
+    Result<bool> moved = Spin(SpinPolicy::kWaitTime);
     if (!moved.ok()) return moved.status();
     spins.Spun(*moved);
     if (*moved) return OkStatus();

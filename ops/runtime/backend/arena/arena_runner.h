@@ -50,7 +50,7 @@ class ArenaRunner {
  private:
   Result<bool> RunToEnd(TimePoint until);
   Result<bool> Advance();
-  Result<bool> Spin(TimePoint end);
+  Result<bool> Spin(Duration limit);
   Status WaitForRanks();
   Status CheckProgress();
   void MarkWait(TimePoint now);

@@ -97,13 +97,12 @@ std::vector<ScheduleRunner::Wait> ScheduleRunner::Waits() const {
 }
 
 Result<bool> ScheduleRunner::Spin() {
-  const TimePoint end = MonotonicNow() + SpinPolicy::kSpinTime;
-  while (MonotonicNow() < end && !poison_->load(std::memory_order_acquire)) {
+  return SpinPolicy::Wait(SpinPolicy::kWaitTime, [this]() -> Result<bool> {
+    if (poison_->load(std::memory_order_acquire)) return true;
     Result<bool> moved = Advance();
-    if (!moved.ok() || *moved) return moved;
-    if (done() && !transport_->Sending()) return true;
-  }
-  return false;
+    if (moved.ok() && !*moved) return done() && !transport_->Sending();
+    return moved;
+  });
 }
 
 }  // namespace tfring
