@@ -68,7 +68,7 @@ demo: build ## Train a Keras model on two ranks under mpirun
 test: test-cc test-python test-parallel ## All tests
 
 test-cc: build ## C++ tests
-	ctest --test-dir "$(BUILD)" -j $(JOBS) --output-on-failure --timeout 300
+	tools/cc_tests.sh "$(BUILD)" --timeout 300
 
 test-python: build ## Python tests of one process
 	tools/python_tests.sh $(PYTEST_JOBS)

@@ -2,7 +2,9 @@
 # parallel_tests.sh RANKS...: runs tests/parallel once under mpirun for each number of ranks. Every
 # rank runs every test; mpirun ends the others and fails when one rank fails. With three ranks and
 # more, tests are left out whose code does not depend on the number of ranks beyond two; every test
-# holds for any number of ranks all the same. FOLDERS="keras ops" chooses folders.
+# holds for any number of ranks all the same. FOLDERS="keras ops" chooses folders. Ranks whose tests
+# fail run them once more: if they pass then, the test that failed is named as UNSTEADY, here and at
+# the end of .ci/run, so that somebody finds out why.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,8 +25,29 @@ run_with() {
   local ranks=$1 started=$SECONDS code=0
   timeout --kill-after=20 "${TFRING_TEST_LIMIT:-1800}" \
     tools/mpi_run.sh "$ranks" python -m pytest -q -x --color=no -p no:cacheprovider \
-    $(folders_for "$ranks") || code=1
+    $(folders_for "$ranks") || code=$?
   echo "== tests/parallel with $ranks rank(s) took $((SECONDS - started)) s"
+  return $code
+}
+
+# What failed, of a log.
+failures() {
+  grep -aoE '^(FAILED|ERROR) [^ ]+' "$1" | sort -u
+}
+
+run_or_again() {
+  local ranks=$1 code=0 log
+  log=$(mktemp)
+  run_with "$ranks" > >(tee "$log") 2>&1 || code=$?
+  if ((code != 0 && code < 124)); then  # from 124 on it ran out of time
+    echo "== tests/parallel with $ranks rank(s), again"
+    code=0
+    run_with "$ranks" || code=$?
+    if ((code == 0)); then
+      failures "$log" | sed "s/^[A-Z]*/UNSTEADY with $ranks rank(s):/"
+    fi
+  fi
+  rm -f "$log"
   return $code
 }
 
@@ -36,9 +59,9 @@ for ranks in "$@"; do
   if [[ $ranks == 1 && $# -gt 1 ]]; then
     # A job of one rank uses one core: it runs at the same time as the others, and its output is
     # printed at the end.
-    run_with 1 >"$single_log" 2>&1 &
+    run_or_again 1 >"$single_log" 2>&1 &
     single=$!
-  elif ! run_with "$ranks"; then
+  elif ! run_or_again "$ranks"; then
     failed+=("$ranks")
   fi
 done
