@@ -24,10 +24,11 @@ struct alignas(64) ArenaHeader {
 };
 static_assert(sizeof(ArenaHeader) == 64, "one cache line");
 
-// How many blocks of a plan a rank has got through: see ArenaMark.
+// How many blocks, or rounds, of a plan a rank has got through: see ArenaMark.
 struct alignas(64) ArenaProgress {
   std::atomic<uint64_t> staged{0};   // its input can be read
   std::atomic<uint64_t> reduced{0};  // its slice of the result can be read
+  std::atomic<uint64_t> read{0};     // it has read what it needs of others' inputs
 };
 
 struct alignas(64) ArenaEnd {
@@ -62,10 +63,9 @@ class Arena {
   ArenaHeader* header(uint64_t number) const { return &control()->headers[number & 1]; }
   // The whole input of a small plan.
   char* slot(uint64_t number) const { return part_ + kPage + (number & 1) * kArenaSlotBytes; }
-  // The input of a block.
-  char* staged(int64_t block) const {
-    return part_ + kPage + 2 * kArenaSlotBytes + block % kArenaDepth * kArenaBlockBytes;
-  }
+  // kArenaDepth blocks of input.
+  char* staging() const { return part_ + kPage + 2 * kArenaSlotBytes; }
+  char* staged(int64_t block) const { return staging() + block % kArenaDepth * kArenaBlockBytes; }
   // The rank's slice of the result of a block: at most half of it, and a cache line.
   char* result(int64_t block) const {
     return part_ + kResults + block % kArenaDepth * kResultBytes;
