@@ -69,7 +69,7 @@ void RunSeed(uint32_t seed, int plans) {
     runners[rank].machine = std::make_unique<ArenaCollective>(host.Of(rank), rank);
   }
   for (int number = 0; number < plans; ++number) {
-    all.push_back(std::make_unique<RandomPlan>(size, 10 + number, &random));
+    all.push_back(std::make_unique<RandomPlan>(size, 10 + number, seed % 8 == 0, &random));
     const std::vector<Rank>& members = all.back()->members();
     for (size_t m = 0; m < members.size(); ++m) {
       runners[members[m]].todo.push_back({all.back().get(), static_cast<int>(m)});

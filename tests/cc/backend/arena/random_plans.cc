@@ -57,10 +57,10 @@ std::vector<int64_t> Divide(int64_t total, size_t parts, Random* random) {
 
 }  // namespace
 
-RandomPlan::RandomPlan(int size, uint64_t sequence, Random* random) {
+RandomPlan::RandomPlan(int size, uint64_t sequence, bool large, Random* random) {
   of_all_.sequence = sequence;
   Choose(size, random);
-  if (of_all_.kind != CollectiveKind::kBarrier) ChooseSizes(random);
+  if (of_all_.kind != CollectiveKind::kBarrier) ChooseSizes(large, random);
   FillInputs(random);
   FillExpected();
   MakeParts(random);
@@ -90,12 +90,13 @@ void RandomPlan::Choose(int size, Random* random) {
   }
 }
 
-void RandomPlan::ChooseSizes(Random* random) {
+void RandomPlan::ChooseSizes(bool large, Random* random) {
   const size_t members = of_all_.members.size();
   elements_.resize(
       static_cast<size_t>(of_all_.kind == CollectiveKind::kAlltoall ? 1 : 1 + Below(random, 3)));
   const int64_t most[] = {4, 64, 1000, 40000, 400000, 1200000};
-  const int64_t limit = most[Below(random, 12) == 0 ? 4 + Below(random, 2) : Below(random, 4)];
+  const int64_t limit =
+      most[Below(random, large ? 2 : 30) == 0 ? 4 + Below(random, 2) : Below(random, 4)];
   for (auto& of_tensor : elements_) {
     const int64_t total = Below(random, limit + 1);
     const std::vector<int64_t> blocks = Divide(total, members, random);

@@ -21,8 +21,8 @@ class RandomPlan {
  public:
   using Tensors = std::vector<std::vector<char>>;
 
-  // Of some of the ranks below `size`.
-  RandomPlan(int size, uint64_t sequence, Random* random);
+  // Of some of the ranks below `size`. `large`: half of such plans have several blocks or rounds.
+  RandomPlan(int size, uint64_t sequence, bool large, Random* random);
 
   const std::vector<Rank>& members() const { return of_all_.members; }
   const Collective& part(int member) const { return parts_[member]; }
@@ -34,7 +34,7 @@ class RandomPlan {
 
  private:
   void Choose(int size, Random* random);
-  void ChooseSizes(Random* random);
+  void ChooseSizes(bool large, Random* random);
   void FillInputs(Random* random);
   void FillExpected();
   void MakeParts(Random* random);
