@@ -53,9 +53,12 @@ add_arena_sabotage(takes_the_blocks arena_collective.cc
   [[s/UsesStaging\(\) && Needs\(user\)/false/]])
 add_arena_sabotage(forgets_rounds arena_collective.cc
   [[s/exchange_\.stages_rounds\(\)/false/]])
-# Part of the members' headers are not looked for.
+# The headers of some members are not looked for.
 add_arena_sabotage(meets_too_few arena_collective.cc
-  [[s/header == nullptr\) return seen_ > before/header == nullptr) continue/]])
+  [[s/mover_->BytesFrom\(member\) > 0/mover_->BytesFrom(member) > 40/]])
+# A rank does not wait for members that it gives something to, before it uses the place again.
+add_arena_sabotage(forgets_readers arena_collective.cc
+  [[s/mover_->BytesTo\(member\) > 0/mover_->BytesTo(member) > 40/]])
 # A rank that changes something wakes nobody.
 add_arena_sabotage(wakes_nobody arena_group.cc
   [[s/memory_->Notify\(rank\)/(void)rank/]])

@@ -66,7 +66,21 @@ bool ArenaCollective::UsesStaging() const {
 // Whether a rank may still read what was in a place in an earlier plan.
 bool ArenaCollective::Needs(const User& user) const {
   const ArenaEnd& end = group_.of_rank(user.rank).control()->end;
-  return end.finished.load(std::memory_order_seq_cst) < user.number;
+  return end.finished.load(std::memory_order_seq_cst) < user.key;
+}
+
+// Whether this rank needs a member's header.
+bool ArenaCollective::MustMeet(int member) const {
+  return collective_->locked || mover_ == nullptr || mover_->BytesFrom(member) > 0;
+}
+
+// Whether a member reads this rank's header, and perhaps more.
+bool ArenaCollective::Reads(int member) const {
+  return collective_->locked || mover_ == nullptr || mover_->BytesTo(member) > 0;
+}
+
+void ArenaCollective::SkipOthers() {
+  while (seen_ < collective_->members.size() && !MustMeet(static_cast<int>(seen_))) ++seen_;
 }
 
 // Those that have to leave earlier plans before this rank can use their places.
@@ -91,7 +105,8 @@ Status ArenaCollective::Post() {
   header->content = header_.content;
   header->is_void = collective_->is_void ? 1 : 0;
   if (mover_ != nullptr) mover_->Post();
-  group_.Show(&header->key, collective_->sequence + 1);
+  group_.Show(&header->key, group_.key());
+  SkipOthers();
   phase_ = Phase::kMeet;
   return OkStatus();
 }
@@ -100,7 +115,7 @@ Status ArenaCollective::Post() {
 const ArenaHeader* ArenaCollective::HeaderOf(int member) const {
   for (uint64_t side : {group_.number(), group_.number() + 1}) {
     const ArenaHeader* header = group_.of(member).header(side);
-    if (header->key.load(std::memory_order_seq_cst) == collective_->sequence + 1) return header;
+    if (header->key.load(std::memory_order_seq_cst) == group_.key()) return header;
   }
   return nullptr;
 }
@@ -115,16 +130,18 @@ Status ArenaCollective::CheckHeader(int member, const ArenaHeader& header) const
                   " is out of step: " + mismatch);
 }
 
-// Reads headers that have come; when all have, goes on to what follows.
+// Reads headers that have come; when all that are needed have, goes on to what follows.
 Result<bool> ArenaCollective::Meet() {
   const size_t before = seen_;
-  for (; seen_ < collective_->members.size(); ++seen_) {
+  while (seen_ < collective_->members.size()) {
     const int member = static_cast<int>(seen_);
     const ArenaHeader* header = HeaderOf(member);
     if (header == nullptr) return seen_ > before;
     TFRING_RETURN_IF_ERROR(CheckHeader(member, *header));
     group_.Met(member, header->number);
     recalled_ |= header->is_void != 0;
+    ++seen_;
+    SkipOthers();
   }
   phase_ = Phase::kMove;
   // What is small has come with the headers.
@@ -139,12 +156,12 @@ void ArenaCollective::Finish() {
   std::vector<User>& slot = slot_users_[group_.number() & 1];
   slot.clear();
   for (int m = 0; m < group_.size(); ++m) {
-    if (m != group_.self()) slot.push_back({group_.rank(m), group_.number_at(m)});
+    if (m != group_.self() && Reads(m)) slot.push_back({group_.rank(m), group_.key()});
   }
   if (UsesStaging()) staging_users_ = slot;
   phase_ = Phase::kDone;
   // Nobody waits for this but who wants to use a place again.
-  group_.Show(&group_.own().control()->end.finished, group_.number());
+  group_.Show(&group_.own().control()->end.finished, group_.key());
 }
 
 Result<bool> ArenaCollective::Advance() {
@@ -176,7 +193,7 @@ bool ArenaCollective::CanAdvance() const {
     case Phase::kPost:
       return Leaving().empty();
     case Phase::kMeet:
-      return HeaderOf(static_cast<int>(seen_)) != nullptr ||
+      return seen_ == collective_->members.size() || HeaderOf(static_cast<int>(seen_)) != nullptr ||
              (mover_ != nullptr && mover_->CanMove(false));
     case Phase::kMove:
       return mover_->CanMove(true);
@@ -187,7 +204,9 @@ bool ArenaCollective::CanAdvance() const {
 }
 
 Rank ArenaCollective::Awaited() const {
-  if (phase_ == Phase::kMeet) return collective_->members[seen_];
+  if (phase_ == Phase::kMeet) {
+    return seen_ < collective_->members.size() ? collective_->members[seen_] : kNoRank;
+  }
   if (phase_ == Phase::kMove) return mover_->Awaited();
   const std::vector<Rank> leaving = Leaving();
   return leaving.empty() ? kNoRank : leaving.front();
@@ -200,7 +219,7 @@ std::vector<ArenaWait> ArenaCollective::Waits() const {
     for (Rank rank : Leaving()) waits.push_back({rank, bytes, true});
   } else if (phase_ == Phase::kMeet) {
     for (int m = static_cast<int>(seen_); m < group_.size(); ++m) {
-      if (m == group_.self() || HeaderOf(m) != nullptr) continue;
+      if (m == group_.self() || !MustMeet(m) || HeaderOf(m) != nullptr) continue;
       waits.push_back({group_.rank(m), std::max<int64_t>(BytesFrom(m), 1), true});
     }
   } else if (phase_ == Phase::kMove) {
@@ -213,7 +232,8 @@ Rank ArenaCollective::ClosedMember() const {
   const Rank awaited = Awaited();
   if (awaited != kNoRank && memory_->Closed(awaited)) return awaited;
   for (Rank rank : collective_->members) {
-    if (rank != self_ && memory_->Closed(rank)) return rank;
+    // Who has left may close while others go on.
+    if (rank != self_ && memory_->Closed(rank) && Needs({rank, group_.key()})) return rank;
   }
   return kNoRank;
 }

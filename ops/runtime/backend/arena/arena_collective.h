@@ -17,13 +17,14 @@ namespace tfring {
 
 // This rank's part of a collective among ranks of one host, through their arenas. Every member
 // writes a header for the plan, with the small inputs that others read, and goes on when it has
-// seen those of all others; ArenaAllreduce or ArenaExchange does the rest. All sums are in the
+// seen those of the members from which it needs something; in a batch of a lock, of all.
+// ArenaAllreduce or ArenaExchange does the rest. All sums are in the
 // canonical order and each is computed once, or by all in the same way, so every rank has the same
 // bits, whatever is fused and whoever comes first.
 //
-// A rank leaves when it has read what it needs. It uses a place of its arena again when the members
-// of the plan that was there have left: in later plans their `finished` tells; within a plan the
-// movers say who waits for whom.
+// A rank leaves when it has read what it needs and staged what others need. It uses a place of its
+// arena again when those who read what was there have left: in later plans their `finished` tells;
+// within a plan the movers say who waits for whom.
 //
 // A state machine: Advance does one thing that can be done without waiting. Used by one thread.
 class ArenaCollective {
@@ -36,14 +37,15 @@ class ArenaCollective {
   // Whether this can run it: the same answer on all members that enter it.
   static bool Runs(const Collective& collective);
 
-  // Begins a collective that this reaches. Of a batch of a lock that this does not run, it does
-  // only the entry. It must stay valid until done(). `check`: look for NaN.
+  // Begins a collective that this reaches, with a greater sequence than those before. Of a batch of
+  // a lock that this does not run, it does only the entry. It must stay valid until done().
+  // `check`: look for NaN.
   void Start(const Collective& collective, const Reduction& reduction, bool check);
 
   // Moves what can be moved without waiting; true if anything was. Internal if the members do not
   // run the same collective.
   Result<bool> Advance();
-  // How many members, from the first on, have been seen to begin the collective.
+  // How many members, from the first on, have been seen to begin the collective, or need not be.
   size_t seen() const { return seen_; }
   // Whether Advance would move anything or fail. Loads with memory_order_seq_cst.
   bool CanAdvance() const;
@@ -65,15 +67,18 @@ class ArenaCollective {
 
  private:
   enum class Phase { kDone, kPost, kMeet, kMove };
-  // A rank that has had a plan in a place, and the number of that plan.
+  // A rank that reads what was in a place in an earlier plan, and the key of that plan.
   struct User {
     Rank rank = kNoRank;
-    uint64_t number = 0;
+    uint64_t key = 0;
   };
 
   void StartMover();
   bool UsesStaging() const;
   bool Needs(const User& user) const;
+  bool MustMeet(int member) const;
+  bool Reads(int member) const;
+  void SkipOthers();
   std::vector<Rank> Leaving() const;
   Status Post();
   const ArenaHeader* HeaderOf(int member) const;
@@ -96,7 +101,7 @@ class ArenaCollective {
   ArenaMover* mover_ = nullptr;  // null: only headers are exchanged
   LaneHeader header_;
   bool recalled_ = false;
-  size_t seen_ = 0;  // members whose headers were read, the first ones
+  size_t seen_ = 0;  // members whose headers were read or are not needed, the first ones
 };
 
 }  // namespace tfring

@@ -104,7 +104,8 @@ int64_t ArenaFlows::BytesIn(int64_t bytes, int64_t round) const {
 }
 
 bool HasArenaFlows(CollectiveKind kind) {
-  return Traits(kind).uses_backend && kind != CollectiveKind::kSendRecv;
+  return Traits(kind).uses_backend && kind != CollectiveKind::kSendRecv &&
+         kind != CollectiveKind::kBarrier;
 }
 
 ArenaFlows ArenaFlowsOf(const Collective& collective) {

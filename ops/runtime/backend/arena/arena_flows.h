@@ -44,8 +44,8 @@ struct ArenaFlows {
   int64_t BytesIn(int64_t bytes, int64_t round) const;
 };
 
-// Whether there are flows for the kind of collective. Not for send/recv: who sends does not wait
-// for the receiver.
+// Whether there are flows for the kind of collective. Not for send/recv, which is one stream, and
+// not for a barrier, whose plan is all that it needs.
 bool HasArenaFlows(CollectiveKind kind);
 
 // The flows of a collective of such a kind.

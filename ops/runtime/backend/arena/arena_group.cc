@@ -16,7 +16,7 @@ void ArenaGroup::Start(const Collective& collective) {
 
 bool ArenaGroup::Has(int member, Count what, int64_t count) const {
   const ArenaProgress& progress = of(member).control()->progress;
-  return (progress.*what).load(std::memory_order_seq_cst) >= ArenaMark(numbers_[member], count);
+  return (progress.*what).load(std::memory_order_seq_cst) >= ArenaMark(key(), count);
 }
 
 Rank ArenaGroup::FirstBelow(Count what, int64_t count) const {
@@ -28,7 +28,7 @@ Rank ArenaGroup::FirstBelow(Count what, int64_t count) const {
 }
 
 void ArenaGroup::ShowProgress(Count what, int64_t count) {
-  Show(&(own_.control()->progress.*what), ArenaMark(number_, count));
+  Show(&(own_.control()->progress.*what), ArenaMark(key(), count));
 }
 
 void ArenaGroup::Show(std::atomic<uint64_t>* place, uint64_t value) {

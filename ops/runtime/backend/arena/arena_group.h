@@ -23,6 +23,7 @@ class ArenaGroup {
   // A plan begins, which is this rank's next one. `collective` must stay valid until the next call.
   void Start(const Collective& collective);
 
+  uint64_t key() const { return collective_->sequence + 1; }
   uint64_t number() const { return number_; }
   int size() const { return static_cast<int>(numbers_.size()); }
   int self() const { return collective_->self; }
@@ -34,7 +35,7 @@ class ArenaGroup {
   uint64_t number_at(int member) const { return numbers_[member]; }
   void Met(int member, uint64_t number) { numbers_[member] = number; }
 
-  // Whether a member that was met has got through `count` blocks or rounds.
+  // Whether a member has got through `count` blocks or rounds.
   bool Has(int member, Count what, int64_t count) const;
   // The first other member that has not; kNoRank if all have.
   Rank FirstBelow(Count what, int64_t count) const;
@@ -64,7 +65,8 @@ struct ArenaWait {
 
 // One of the ways in which data moves through the arenas of a group: a state machine that does one
 // thing at a time, without waiting. Its plan begins with what the headers of the members carry.
-// Until all of them have been read (`met`), only what needs no other member may be done.
+// Until those that this rank needs have been read (`met`), only what needs no other member may be
+// done.
 class ArenaMover {
  public:
   virtual ~ArenaMover() = default;
@@ -77,7 +79,8 @@ class ArenaMover {
   // for this rank to do so.
   virtual Rank Awaited() const = 0;
   virtual void AddWaits(std::vector<ArenaWait>* waits) const = 0;
-  // How much a member reads from this rank in the whole plan, or this rank from it.
+  // How much a member reads from this rank in the whole plan, or this rank from it. Who reads
+  // nothing from a rank does not look at its header.
   virtual int64_t BytesTo(int member) const = 0;
   virtual int64_t BytesFrom(int member) const = 0;
 };

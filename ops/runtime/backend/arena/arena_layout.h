@@ -15,7 +15,7 @@ namespace tfring {
 
 // What a rank says when it begins a plan. `key` is written last.
 struct alignas(64) ArenaHeader {
-  std::atomic<uint64_t> key{0};  // the plan's sequence, plus 1
+  std::atomic<uint64_t> key{0};  // of the plan: its sequence plus 1, so that keys only grow
   uint64_t number = 0;           // of the rank's plans, counted by itself from 1
   uint64_t content = 0;          // as in a LaneHeader
   uint32_t is_void = 0;          // 1: it does not enter the batch of a lock
@@ -32,7 +32,7 @@ struct alignas(64) ArenaProgress {
 };
 
 struct alignas(64) ArenaEnd {
-  std::atomic<uint64_t> finished{0};  // the number of the last plan for which it reads nothing more
+  std::atomic<uint64_t> finished{0};  // the key of the last plan for which it reads nothing more
 };
 
 struct ArenaControl {
@@ -42,9 +42,9 @@ struct ArenaControl {
 };
 static_assert(sizeof(ArenaControl) == 256, "four cache lines");
 
-// `count` blocks of a rank's plan `number`, in one number that only grows.
-inline uint64_t ArenaMark(uint64_t number, int64_t count) {
-  return number << 24 | static_cast<uint64_t>(count);
+// `count` blocks of the plan with this key, in one number that only grows.
+inline uint64_t ArenaMark(uint64_t key, int64_t count) {
+  return key << 24 | static_cast<uint64_t>(count);
 }
 inline constexpr int64_t kArenaMaxBlocks = (int64_t{1} << 24) - 1;
 

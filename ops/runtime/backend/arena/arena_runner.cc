@@ -160,11 +160,10 @@ void ArenaRunner::NoteArrivals() {
 }
 
 // For each member one message in either direction, from when it could first be read to the end of
-// the plan. Where nothing is read there is none, but for a barrier, which is nothing else.
+// the plan. Where nothing is read there is none.
 void ArenaRunner::NoteHops() {
   if (came_.empty()) return;
   const TimePoint now = MonotonicNow();
-  const bool barrier = collective_->kind == CollectiveKind::kBarrier;
   for (int m = 0; m < static_cast<int>(came_.size()); ++m) {
     if (m == collective_->self) continue;
     Hop hop;
@@ -174,11 +173,11 @@ void ArenaRunner::NoteHops() {
     hop.end = now;
     hop.bytes = machine_.BytesTo(m);
     hop.peer = collective_->members[m];
-    if (hop.bytes > 0 || barrier) collective_->hops->Add(hop);
+    if (hop.bytes > 0) collective_->hops->Add(hop);
     hop.first = came_[m];
     hop.bytes = machine_.BytesFrom(m);
     hop.receives = 1;
-    if (hop.bytes > 0 || barrier) collective_->hops->Add(hop);
+    if (hop.bytes > 0) collective_->hops->Add(hop);
   }
 }
 
