@@ -1,8 +1,11 @@
-// The executor alone: how long a float32 allreduce takes between processes of one host, with
+// The executor alone: how long a collective of float32 takes between processes of one host, with
 // nothing of TensorFlow, Python, negotiation or other threads around it.
 //
-//   tfring_executor_benchmark RANKS BYTES ROUNDS [SKEW_US [PIECE_BYTES]] [hosts=0,0,1,1]
-//       [socket=A:B:FD:FD ...] [SETTING=VALUE ...]
+//   tfring_executor_benchmark RANKS BYTES ROUNDS [SKEW_US [PIECE_BYTES]] [kind=allreduce]
+//       [hosts=0,0,1,1] [socket=A:B:FD:FD ...] [SETTING=VALUE ...]
+//
+// BYTES is the larger of a rank's input and output. `kind` is one that gives all ranks something:
+// allreduce, allgather, broadcast, barrier, reducescatter or alltoall.
 //
 // With `hosts`, the host of each rank, ranks of different hosts use the connected sockets that the
 // program has inherited: for each pair of ranks the descriptors of both ends. SETTING is one of the
@@ -37,6 +40,7 @@
 #include "ops/runtime/backend/algorithms/select.h"
 #include "ops/runtime/backend/arena/arena_runner.h"
 #include "ops/runtime/backend/reduction/reduction.h"
+#include "ops/runtime/backend/schedule/buffer_map.h"
 #include "ops/runtime/backend/schedule/runner.h"
 #include "ops/runtime/backend/schedule/step_executor.h"
 #include "ops/runtime/base/clock.h"
@@ -59,6 +63,7 @@ struct Shared {
 };
 
 struct Options {
+  CollectiveKind kind = CollectiveKind::kAllreduce;
   int ranks = 2;
   int64_t bytes = 4;
   int rounds = 100;
@@ -112,19 +117,19 @@ class Worker {
         output_(input_.size()),
         config_(options.config),
         layout_(options.hosts) {
-    collective_.kind = CollectiveKind::kAllreduce;
+    collective_.kind = options.kind;
     collective_.dtype = DataType::kFloat32;
     collective_.self = self;
     for (int rank = 0; rank < options.ranks; ++rank) collective_.members.push_back(rank);
-    collective_.buffers.push_back({input_.data(), output_.data(), options.bytes, options.bytes});
+    FillBuffers(options.bytes);
     if (options.config.arena && transport->host_memory() != nullptr) {
       arena_.emplace(transport->host_memory(), self, &poison_);
     }
   }
 
-  Status Allreduce() {
+  Status Run() {
     ++collective_.sequence;
-    if (arena_ && arena_->Reaches(collective_)) {
+    if (arena_ && arena_->Reaches(collective_) && ArenaCollective::Runs(collective_)) {
       arena_->Start(collective_, ResolveReduction(collective_), false);
       return arena_->Run(kNever).status();
     }
@@ -138,15 +143,36 @@ class Worker {
   void Copy() { std::memcpy(output_.data(), input_.data(), input_.size() * sizeof(float)); }
 
   bool Right() const {
-    const auto ranks = static_cast<int>(collective_.members.size());
-    const auto sum = static_cast<float>(ranks * (ranks + 1) / 2);
-    for (float value : output_) {
-      if (value != sum) return false;
+    const size_t ranks = collective_.members.size();
+    const auto bytes = static_cast<size_t>(OutputBytes(collective_.buffers));
+    const size_t elements = bytes / sizeof(float);
+    for (size_t i = 0; i < elements; ++i) {
+      const bool whole = collective_.kind == CollectiveKind::kBroadcast;
+      const auto expected = Traits(collective_.kind).reduces ? ranks * (ranks + 1) / 2
+                            : whole                          ? 1
+                                                             : i / (elements / ranks) + 1;
+      if (output_[i] != static_cast<float>(expected)) return false;
     }
     return true;
   }
 
  private:
+  // Blocks of one size. The root of a broadcast is rank 0.
+  void FillBuffers(int64_t bytes) {
+    const auto ranks = static_cast<int64_t>(collective_.members.size());
+    const int64_t block = bytes / ranks / 4 * 4;
+    int64_t in = bytes;
+    int64_t out = bytes;
+    if (Sides sides = SidesOf(collective_); sides.input.own || sides.input.blocks) {
+      in = sides.input.own ? block : block * ranks;
+      out = sides.output.own ? block : block * ranks;
+      collective_.block_bytes = {std::vector<int64_t>(static_cast<size_t>(ranks), block)};
+      collective_.send_bytes = collective_.block_bytes;
+    }
+    if (collective_.kind == CollectiveKind::kBarrier) return;
+    collective_.buffers.push_back({input_.data(), output_.data(), in, out});
+  }
+
   std::atomic<bool> poison_{false};
   ScheduleRunner runner_;
   StepExecutor executor_;
@@ -195,10 +221,10 @@ int RunRank(int self, const Options& options, const std::vector<std::vector<int>
     const Duration delay = options.skew > 0 ? random() % options.skew : 0;
     Status status;
     const Duration reduced =
-        Timed(self, options, shared, delay, [&worker, &status] { status = worker.Allreduce(); });
+        Timed(self, options, shared, delay, [&worker, &status] { status = worker.Run(); });
     if (!status.ok() || (round == -warmup && !worker.Right())) {
       std::fprintf(stderr, "rank %d: %s\n", self,
-                   status.ok() ? "the sum is wrong" : status.message().c_str());
+                   status.ok() ? "the result is wrong" : status.message().c_str());
       shared->failed = true;
       return 1;
     }
@@ -249,6 +275,16 @@ int Main(const Options& options) {
   return code;
 }
 
+// Barrier if there is none of that name.
+CollectiveKind KindOf(const std::string& name) {
+  int kind = 0;
+  while (kind < kNumCollectiveKinds &&
+         CollectiveKindName(static_cast<CollectiveKind>(kind)) != name) {
+    ++kind;
+  }
+  return kind < kNumCollectiveKinds ? static_cast<CollectiveKind>(kind) : CollectiveKind::kBarrier;
+}
+
 // Reads "hosts=...", "socket=..." and settings; false if that makes no sense.
 bool ReadNamed(const std::vector<std::string>& arguments, Options* options) {
   const size_t ranks = static_cast<size_t>(options->ranks);
@@ -262,6 +298,8 @@ bool ReadNamed(const std::vector<std::string>& arguments, Options* options) {
     std::string part;
     if (name == "hosts") {
       while (std::getline(value, part, ',')) options->hosts.push_back(std::atoi(part.c_str()));
+    } else if (name == "kind") {
+      options->kind = KindOf(value.str());
     } else if (name == "socket") {
       std::vector<size_t> numbers;
       while (std::getline(value, part, ':')) numbers.push_back(std::stoul(part));
@@ -302,8 +340,8 @@ int main(int argc, char** argv) {
   tfring::Options options;
   if (!tfring::ReadArguments(argc, argv, &options)) {
     std::fprintf(stderr,
-                 "usage: %s RANKS BYTES ROUNDS [SKEW_US [PIECE_BYTES]] [hosts=H,H...] "
-                 "[socket=A:B:FD:FD ...] [SETTING=VALUE ...]\n",
+                 "usage: %s RANKS BYTES ROUNDS [SKEW_US [PIECE_BYTES]] [kind=KIND] "
+                 "[hosts=H,H...] [socket=A:B:FD:FD ...] [SETTING=VALUE ...]\n",
                  argv[0]);
     return 2;
   }

@@ -20,6 +20,11 @@ constexpr Duration kClosePatience = 2 * kSecond;
 // What a guest of the crew runs itself.
 constexpr int64_t kMostBytesOfGuests = 64 << 10;
 
+bool IsForGuests(const Collective& collective) {
+  return std::max(InputBytes(collective.buffers), OutputBytes(collective.buffers)) <=
+         kMostBytesOfGuests;
+}
+
 std::vector<int> NumberSeveralHosts(const std::vector<std::string>& names) {
   const std::vector<int> numbers = NumberHosts(names);
   const bool several =
@@ -126,7 +131,7 @@ std::optional<Completion> CpuBackend::Run(const Collective& collective, TimePoin
 }
 
 bool CpuBackend::RunsInArena(const Collective& collective) const {
-  return arena_ && (ArenaAllreduce::Runs(collective) || collective.locked) &&
+  return arena_ && (ArenaCollective::Runs(collective) || collective.locked) &&
          arena_->Reaches(collective);
 }
 
@@ -134,8 +139,8 @@ bool CpuBackend::RunsInArena(const Collective& collective) const {
 Result<bool> CpuBackend::Execute(const Collective& collective, TimePoint until, bool* recalled) {
   if (!begun_) {
     const bool in_arena = RunsInArena(collective);
-    const bool for_guests = in_arena && ArenaAllreduce::Runs(collective) &&
-                            InputBytes(collective.buffers) <= kMostBytesOfGuests;
+    const bool for_guests =
+        in_arena && ArenaCollective::Runs(collective) && IsForGuests(collective);
     if (until != kNever && !for_guests) return false;
     in_arena_ = in_arena;
     Begin(collective);
@@ -146,7 +151,7 @@ Result<bool> CpuBackend::Execute(const Collective& collective, TimePoint until, 
     begun_ = !*ended;
     if (begun_) return false;
     *recalled = arena_->recalled();
-    if (*recalled || ArenaAllreduce::Runs(collective)) return true;
+    if (*recalled || ArenaCollective::Runs(collective)) return true;
     in_arena_ = false;
   } else if (collective.locked) {
     TFRING_RETURN_IF_ERROR(CheckEntry(collective, recalled));
@@ -165,7 +170,7 @@ void CpuBackend::Begin(const Collective& collective) {
   }
   running_ = &collective;
   if (!in_arena_) return;
-  const bool runs = ArenaAllreduce::Runs(collective);
+  const bool runs = ArenaCollective::Runs(collective);
   arena_->Start(collective, runs ? ResolveReduction(collective) : Reduction(),
                 config_.check_values != ValueAction::kIgnore);
 }

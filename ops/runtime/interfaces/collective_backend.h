@@ -39,6 +39,12 @@ inline int64_t InputBytes(const std::vector<TensorBuffer>& buffers) {
   return bytes;
 }
 
+inline int64_t OutputBytes(const std::vector<TensorBuffer>& buffers) {
+  int64_t bytes = 0;
+  for (const TensorBuffer& buffer : buffers) bytes += buffer.output_bytes;
+  return bytes;
+}
+
 // Consecutive buffers of a collective that are in device memory: those of one call.
 struct DeviceCall {
   std::shared_ptr<DeviceStream> stream;

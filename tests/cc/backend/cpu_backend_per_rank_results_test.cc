@@ -239,6 +239,23 @@ TEST(SomeRanksOfAWorldAndNeighboursOnly) {
   RunCases(&pair, {0, 5}, AllCases(2, true));
 }
 
+TEST(EveryKindInArenas) {
+  for (int size : {2, 3, 5}) {
+    World world(std::vector<Config>(size), SharedHost(size));
+    std::vector<Case> cases = AllCases(size, true);
+    for (int64_t unit : {7000, 100000}) {
+      for (auto kind :
+           {CollectiveKind::kReducescatter, CollectiveKind::kReduce, CollectiveKind::kGather,
+            CollectiveKind::kScatter, CollectiveKind::kAlltoall}) {
+        cases.push_back({kind, DataType::kFloat32, ReduceOp::kSum, unit, size - 1});
+      }
+    }
+    RunCases(&world, FirstRanks(size), cases);
+  }
+  World some(std::vector<Config>(6), SharedHost(6));
+  RunCases(&some, {1, 3, 4}, AllCases(3, true));
+}
+
 TEST(ScalesOfSumsThatHaveNoOutputToScaleIn) {
   for (bool deterministic : {false, true}) {
     Config config = SmallConfig();

@@ -245,39 +245,80 @@ std::string Text(Rank rank, size_t tensor, int64_t bytes) {
   return text;
 }
 
+void RunAllgathers(World* world, int64_t unit) {
+  const int size = world->size();
+  std::vector<std::vector<int64_t>> blocks(3);
+  std::vector<std::string> expected(3);
+  for (size_t t = 0; t < 3; ++t) {
+    for (Rank r = 0; r < size; ++r) {
+      blocks[t].push_back(unit * ((r + static_cast<int>(t)) % 3));
+      expected[t] += Text(r, t, blocks[t].back());
+    }
+  }
+  std::vector<std::vector<std::string>> inputs(size), outputs(size);
+  for (Rank r = 0; r < size; ++r) {
+    Collective c;
+    c.kind = CollectiveKind::kAllgather;
+    c.self = r;
+    c.members = FirstRanks(size);
+    c.block_bytes = blocks;
+    for (size_t t = 0; t < 3; ++t) {
+      inputs[r].push_back(Text(r, t, blocks[t][r]));
+      outputs[r].push_back(std::string(expected[t].size(), '?'));
+    }
+    for (size_t t = 0; t < 3; ++t) {
+      c.buffers.push_back({inputs[r][t].data(), outputs[r][t].data(), blocks[t][r],
+                           static_cast<int64_t>(expected[t].size())});
+    }
+    world->backend(r).Submit(std::move(c));
+  }
+  for (Rank r = 0; r < size; ++r) {
+    ASSERT_EQ(world->Wait(r, 0).status.ToString(), OkStatus().ToString());
+    for (size_t t = 0; t < 3; ++t) ASSERT_EQ(outputs[r][t], expected[t]);
+  }
+}
+
 TEST(AllgatherOfSeveralTensorsWithDifferingBlocks) {
-  for (int size = 1; size <= 9; ++size) {
-    for (int64_t unit : {1, 400}) {
+  for (int64_t unit : {1, 400}) {
+    for (int size = 1; size <= 9; ++size) {
       World world(size, SmallConfig());
-      std::vector<std::vector<int64_t>> blocks(3);
-      std::vector<std::string> expected(3);
-      for (size_t t = 0; t < 3; ++t) {
-        for (Rank r = 0; r < size; ++r) {
-          blocks[t].push_back(unit * ((r + static_cast<int>(t)) % 3));
-          expected[t] += Text(r, t, blocks[t].back());
-        }
-      }
-      std::vector<std::vector<std::string>> inputs(size), outputs(size);
-      for (Rank r = 0; r < size; ++r) {
-        Collective c;
-        c.kind = CollectiveKind::kAllgather;
-        c.self = r;
-        c.members = FirstRanks(size);
-        c.block_bytes = blocks;
-        for (size_t t = 0; t < 3; ++t) {
-          inputs[r].push_back(Text(r, t, blocks[t][r]));
-          outputs[r].push_back(std::string(expected[t].size(), '?'));
-        }
-        for (size_t t = 0; t < 3; ++t) {
-          c.buffers.push_back({inputs[r][t].data(), outputs[r][t].data(), blocks[t][r],
-                               static_cast<int64_t>(expected[t].size())});
-        }
-        world.backend(r).Submit(std::move(c));
-      }
-      for (Rank r = 0; r < size; ++r) {
-        ASSERT_EQ(world.Wait(r, 0).status.ToString(), OkStatus().ToString());
-        for (size_t t = 0; t < 3; ++t) ASSERT_EQ(outputs[r][t], expected[t]);
-      }
+      RunAllgathers(&world, unit);
+    }
+  }
+  for (int64_t unit : {1, 400, 300000}) {
+    for (int size : {2, 3, 5}) {
+      World world(std::vector<Config>(size), SharedHost(size));
+      RunAllgathers(&world, unit);
+    }
+  }
+}
+
+void RunBroadcastsAndBarriers(World* world, int64_t large) {
+  const int size = world->size();
+  for (int root = 0; root < size; ++root) {
+    const int64_t bytes = root % 2 == 0 ? 5 : large;
+    std::vector<std::string> inputs, outputs;
+    for (Rank r = 0; r < size; ++r) inputs.push_back(Text(r, 0, bytes));
+    outputs.resize(size, std::string(static_cast<size_t>(bytes), '?'));
+    for (Rank r = 0; r < size; ++r) {
+      Collective c;
+      c.kind = CollectiveKind::kBroadcast;
+      c.sequence = static_cast<uint64_t>(2 * root);
+      c.root = root;
+      c.self = r;
+      c.members = FirstRanks(size);
+      Collective barrier;
+      barrier.sequence = c.sequence + 1;
+      barrier.self = r;
+      barrier.members = c.members;
+      c.buffers.push_back({r == root ? inputs[r].data() : nullptr, outputs[r].data(),
+                           r == root ? bytes : 0, bytes});
+      world->backend(r).Submit(std::move(c));
+      world->backend(r).Submit(std::move(barrier));
+    }
+    for (Rank r = 0; r < size; ++r) {
+      ASSERT_TRUE(world->Wait(r, 2 * root + 1).status.ok());
+      ASSERT_EQ(outputs[r], inputs[root]);
     }
   }
 }
@@ -285,32 +326,11 @@ TEST(AllgatherOfSeveralTensorsWithDifferingBlocks) {
 TEST(BroadcastFromEveryRootThenABarrier) {
   for (int size = 1; size <= 9; ++size) {
     World world(size, SmallConfig());
-    for (int root = 0; root < size; ++root) {
-      const int64_t bytes = root % 2 == 0 ? 5 : 3001;
-      std::vector<std::string> inputs, outputs;
-      for (Rank r = 0; r < size; ++r) inputs.push_back(Text(r, 0, bytes));
-      outputs.resize(size, std::string(static_cast<size_t>(bytes), '?'));
-      for (Rank r = 0; r < size; ++r) {
-        Collective c;
-        c.kind = CollectiveKind::kBroadcast;
-        c.sequence = static_cast<uint64_t>(2 * root);
-        c.root = root;
-        c.self = r;
-        c.members = FirstRanks(size);
-        Collective barrier;
-        barrier.sequence = c.sequence + 1;
-        barrier.self = r;
-        barrier.members = c.members;
-        c.buffers.push_back({r == root ? inputs[r].data() : nullptr, outputs[r].data(),
-                             r == root ? bytes : 0, bytes});
-        world.backend(r).Submit(std::move(c));
-        world.backend(r).Submit(std::move(barrier));
-      }
-      for (Rank r = 0; r < size; ++r) {
-        ASSERT_TRUE(world.Wait(r, 2 * root + 1).status.ok());
-        ASSERT_EQ(outputs[r], inputs[root]);
-      }
-    }
+    RunBroadcastsAndBarriers(&world, 3001);
+  }
+  for (int size : {2, 3, 5}) {
+    World world(std::vector<Config>(size), SharedHost(size));
+    RunBroadcastsAndBarriers(&world, 3000001);
   }
 }
 

@@ -31,12 +31,6 @@ int64_t Total(const Blocks& blocks) {
   return std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
 }
 
-int64_t OutputBytes(const Collective& collective) {
-  int64_t bytes = 0;
-  for (const TensorBuffer& buffer : collective.buffers) bytes += buffer.output_bytes;
-  return bytes;
-}
-
 std::vector<int64_t> TensorBytes(const Collective& collective) {
   std::vector<int64_t> bytes;
   for (const TensorBuffer& buffer : collective.buffers) bytes.push_back(buffer.input_bytes);
@@ -165,8 +159,8 @@ Schedule SelectAmong(const Collective& collective, int self, int root, const Blo
     case CollectiveKind::kAllgather:
       return SelectAllgather({self, blocks, piece_bytes}, config, connectivity);
     case CollectiveKind::kBroadcast:
-      return SelectBroadcast({self, size, root, OutputBytes(collective), piece_bytes}, config,
-                             connectivity);
+      return SelectBroadcast({self, size, root, OutputBytes(collective.buffers), piece_bytes},
+                             config, connectivity);
     case CollectiveKind::kGather:
     case CollectiveKind::kScatter:
       return SelectRooted(collective.kind, {self, root, blocks, piece_bytes}, connectivity);
@@ -174,7 +168,7 @@ Schedule SelectAmong(const Collective& collective, int self, int root, const Blo
       return PairwiseAlltoall(
           {self, ByMember(collective.send_bytes, members), blocks, piece_bytes});
     case CollectiveKind::kSendRecv:
-      return SendRecv(self, root, self == root ? input_bytes : OutputBytes(collective));
+      return SendRecv(self, root, self == root ? input_bytes : OutputBytes(collective.buffers));
     case CollectiveKind::kBarrier:
     case CollectiveKind::kJoin:
     case CollectiveKind::kAddProcessSet:
@@ -218,7 +212,7 @@ Result<Schedule> SelectSchedule(const Collective& collective, const Config& conf
                                 Connectivity connectivity, const HostLayout& layout) {
   // Rank 0 sends the plan when all members have called the barrier: nothing is left to do.
   if (collective.kind == CollectiveKind::kBarrier) return ScheduleBuilder("barrier").Take();
-  if (collective.members.size() == 1) return CopyOnly(OutputBytes(collective));
+  if (collective.members.size() == 1) return CopyOnly(OutputBytes(collective.buffers));
   if (connectivity == Connectivity::kNone) {
     const bool pair = collective.kind == CollectiveKind::kSendRecv;
     return NotConnected(collective,

@@ -15,7 +15,7 @@ namespace tfring {
 
 // What a rank says when it begins a plan. `key` is written last.
 struct alignas(64) ArenaHeader {
-  std::atomic<uint64_t> key{0};  // the plan's sequence, plus 1
+  std::atomic<uint64_t> key{0};  // of the plan: its sequence plus 1, so that keys only grow
   uint64_t number = 0;           // of the rank's plans, counted by itself from 1
   uint64_t content = 0;          // as in a LaneHeader
   uint32_t is_void = 0;          // 1: it does not enter the batch of a lock
@@ -24,14 +24,15 @@ struct alignas(64) ArenaHeader {
 };
 static_assert(sizeof(ArenaHeader) == 64, "one cache line");
 
-// How many blocks of a plan a rank has got through: see ArenaMark.
+// How many blocks, or rounds, of a plan a rank has got through: see ArenaMark.
 struct alignas(64) ArenaProgress {
   std::atomic<uint64_t> staged{0};   // its input can be read
   std::atomic<uint64_t> reduced{0};  // its slice of the result can be read
+  std::atomic<uint64_t> read{0};     // it has read what it needs of others' inputs
 };
 
 struct alignas(64) ArenaEnd {
-  std::atomic<uint64_t> finished{0};  // the number of the last plan for which it reads nothing more
+  std::atomic<uint64_t> finished{0};  // the key of the last plan for which it reads nothing more
 };
 
 struct ArenaControl {
@@ -41,9 +42,9 @@ struct ArenaControl {
 };
 static_assert(sizeof(ArenaControl) == 256, "four cache lines");
 
-// `count` blocks of a rank's plan `number`, in one number that only grows.
-inline uint64_t ArenaMark(uint64_t number, int64_t count) {
-  return number << 24 | static_cast<uint64_t>(count);
+// `count` blocks of the plan with this key, in one number that only grows.
+inline uint64_t ArenaMark(uint64_t key, int64_t count) {
+  return key << 24 | static_cast<uint64_t>(count);
 }
 inline constexpr int64_t kArenaMaxBlocks = (int64_t{1} << 24) - 1;
 
@@ -62,10 +63,9 @@ class Arena {
   ArenaHeader* header(uint64_t number) const { return &control()->headers[number & 1]; }
   // The whole input of a small plan.
   char* slot(uint64_t number) const { return part_ + kPage + (number & 1) * kArenaSlotBytes; }
-  // The input of a block.
-  char* staged(int64_t block) const {
-    return part_ + kPage + 2 * kArenaSlotBytes + block % kArenaDepth * kArenaBlockBytes;
-  }
+  // kArenaDepth blocks of input.
+  char* staging() const { return part_ + kPage + 2 * kArenaSlotBytes; }
+  char* staged(int64_t block) const { return staging() + block % kArenaDepth * kArenaBlockBytes; }
   // The rank's slice of the result of a block: at most half of it, and a cache line.
   char* result(int64_t block) const {
     return part_ + kResults + block % kArenaDepth * kResultBytes;

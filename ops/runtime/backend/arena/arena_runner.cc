@@ -21,7 +21,7 @@ void ArenaRunner::Start(const Collective& collective, const Reduction& reduction
   met_ = false;
   suspect_ = kNoRank;
   watch_.Moved();
-  allreduce_.Start(collective, reduction, check);
+  machine_.Start(collective, reduction, check);
   came_.assign(collective.hops != nullptr ? collective.members.size() : 0, 0);
   began_ = came_.empty() ? 0 : MonotonicNow();
 }
@@ -32,7 +32,7 @@ Result<bool> ArenaRunner::Run(TimePoint until) {
   Result<bool> ended = RunToEnd(until);
   if (!ended.ok()) return ended;
   failed_ = false;
-  if (*ended && !allreduce_.recalled()) {
+  if (*ended && !machine_.recalled()) {
     NoteTraffic();
     NoteHops();
   }
@@ -40,7 +40,7 @@ Result<bool> ArenaRunner::Run(TimePoint until) {
 }
 
 Result<bool> ArenaRunner::RunToEnd(TimePoint until) {
-  while (!allreduce_.done()) {
+  while (!machine_.done()) {
     if (poison_->load(std::memory_order_acquire)) return Cancelled("interrupted");
     Result<bool> moved = Advance();
     if (!moved.ok()) return moved;
@@ -59,11 +59,11 @@ Result<bool> ArenaRunner::RunToEnd(TimePoint until) {
 }
 
 Result<bool> ArenaRunner::Advance() {
-  Result<bool> moved = allreduce_.Advance();
+  Result<bool> moved = machine_.Advance();
   if (!moved.ok() || !*moved) return moved;
   watch_.Moved();
   moves_.fetch_add(1, std::memory_order_relaxed);
-  met_ |= allreduce_.seen() > 0;
+  met_ |= machine_.seen() > 0;
   if (!came_.empty()) NoteArrivals();
   return moved;
 }
@@ -84,8 +84,8 @@ Status ArenaRunner::WaitForRanks() {
     if (*moved) return OkStatus();
   }
   // A member closes after it has shown all that others need of it.
-  const Rank closed = allreduce_.ClosedMember();
-  if (closed != kNoRank && !allreduce_.CanAdvance()) {
+  const Rank closed = machine_.ClosedMember();
+  if (closed != kNoRank && !machine_.CanAdvance()) {
     suspect_ = closed;
     return Unavailable("rank " + std::to_string(closed) +
                        " closed its shared memory while this rank was waiting for it");
@@ -93,13 +93,13 @@ Status ArenaRunner::WaitForRanks() {
   const TimePoint now = MonotonicNow();
   const TimePoint deadline = watch_.Sleep(now);
   MarkWait(now);
-  const Rank awaited = allreduce_.Awaited();
+  const Rank awaited = machine_.Awaited();
   // Whoever was awaited may have done its part just now, and then does not wake this rank any more.
   memory_->Sleep(
       awaited,
       [this, awaited] {
-        return allreduce_.CanAdvance() || allreduce_.Awaited() != awaited ||
-               allreduce_.ClosedMember() != kNoRank;
+        return machine_.CanAdvance() || machine_.Awaited() != awaited ||
+               machine_.ClosedMember() != kNoRank;
       },
       deadline);
   if (collective_->marks != nullptr) {
@@ -123,8 +123,8 @@ Status ArenaRunner::CheckProgress() {
 
 std::vector<ScheduleRunner::Wait> ArenaRunner::Waits() const {
   std::vector<ScheduleRunner::Wait> waits;
-  for (const ArenaAllreduce::Wait& wait : allreduce_.Waits()) {
-    waits.push_back({wait.peer, true, wait.bytes, ""});
+  for (const ArenaWait& wait : machine_.Waits()) {
+    waits.push_back({wait.peer, wait.receives, wait.bytes, ""});
   }
   return waits;
 }
@@ -132,10 +132,10 @@ std::vector<ScheduleRunner::Wait> ArenaRunner::Waits() const {
 void ArenaRunner::MarkWait(TimePoint now) {
   PlanMarks* marks = collective_->marks;
   if (marks == nullptr) return;
-  const std::vector<ArenaAllreduce::Wait> waits = allreduce_.Waits();
+  const std::vector<ArenaWait> waits = machine_.Waits();
   if (waits.empty()) return;
   marks->waits_peer.store(waits[0].peer, std::memory_order_relaxed);
-  marks->waits_receives.store(1, std::memory_order_relaxed);
+  marks->waits_receives.store(waits[0].receives ? 1 : 0, std::memory_order_relaxed);
   marks->waits_bytes.store(waits[0].bytes, std::memory_order_relaxed);
   marks->waits_since.store(now - watch_.quiet(now), std::memory_order_relaxed);
 }
@@ -143,7 +143,7 @@ void ArenaRunner::MarkWait(TimePoint now) {
 // What other members have read of this rank's arena counts as sent to them.
 void ArenaRunner::NoteTraffic() {
   for (int m = 0; m < static_cast<int>(collective_->members.size()); ++m) {
-    const int64_t bytes = m == collective_->self ? 0 : allreduce_.BytesWith(m);
+    const int64_t bytes = m == collective_->self ? 0 : machine_.BytesTo(m);
     if (bytes == 0) continue;
     bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
     if (collective_->traffic != nullptr) {
@@ -153,13 +153,13 @@ void ArenaRunner::NoteTraffic() {
 }
 
 void ArenaRunner::NoteArrivals() {
-  for (size_t m = 0; m < allreduce_.seen(); ++m) {
+  for (size_t m = 0; m < machine_.seen(); ++m) {
     if (came_[m] == 0) came_[m] = MonotonicNow();
   }
 }
 
 // For each member one message in either direction, from when it could first be read to the end of
-// the plan.
+// the plan. Where nothing is read there is none.
 void ArenaRunner::NoteHops() {
   if (came_.empty()) return;
   const TimePoint now = MonotonicNow();
@@ -170,12 +170,13 @@ void ArenaRunner::NoteHops() {
     if (collective_->marks != nullptr) hop.since = collective_->marks->started;
     hop.first = began_;
     hop.end = now;
-    hop.bytes = allreduce_.BytesWith(m);
+    hop.bytes = machine_.BytesTo(m);
     hop.peer = collective_->members[m];
-    collective_->hops->Add(hop);
+    if (hop.bytes > 0) collective_->hops->Add(hop);
     hop.first = came_[m];
+    hop.bytes = machine_.BytesFrom(m);
     hop.receives = 1;
-    collective_->hops->Add(hop);
+    if (hop.bytes > 0) collective_->hops->Add(hop);
   }
 }
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "ops/runtime/backend/arena/arena_allreduce.h"
+#include "ops/runtime/backend/arena/arena_collective.h"
 #include "ops/runtime/backend/schedule/progress_watch.h"
 #include "ops/runtime/backend/schedule/runner.h"
 #include "ops/runtime/backend/schedule/spin_policy.h"
@@ -24,23 +24,23 @@ class ArenaRunner {
  public:
   // To end a Run, set `poison` and then interrupt the transport that `memory` comes from.
   ArenaRunner(HostMemory* memory, Rank self, const std::atomic<bool>* poison)
-      : memory_(memory), poison_(poison), allreduce_(memory, self) {}
+      : memory_(memory), poison_(poison), machine_(memory, self) {}
 
   bool Reaches(const Collective& collective) const {
-    return ArenaAllreduce::Reaches(*memory_, collective);
+    return ArenaCollective::Reaches(*memory_, collective);
   }
   void Watch(ProgressWatch watch, ScheduleRunner::QuietHook hook);
 
-  // Begins a collective that this reaches: an allreduce that ArenaAllreduce can run, or the entry
-  // to the batch of a lock. `check`: look for NaN.
+  // Begins a collective that this reaches: one that ArenaCollective runs, or the entry to the batch
+  // of a lock. `check`: look for NaN.
   void Start(const Collective& collective, const Reduction& reduction, bool check);
   // Runs it, and says whether it has ended. If `until` is not kNever this spins until then, where
   // that has been worth it, and does not sleep. The status is as ScheduleRunner::Run says.
   Result<bool> Run(TimePoint until);
   // Of a collective that has ended: whether not all members have entered.
-  bool recalled() const { return allreduce_.recalled(); }
+  bool recalled() const { return machine_.recalled(); }
 
-  std::vector<BadValues> TakeBadValues() { return allreduce_.TakeBadValues(); }
+  std::vector<BadValues> TakeBadValues() { return machine_.TakeBadValues(); }
   std::vector<ScheduleRunner::Wait> Waits() const;
   Rank suspect() const { return suspect_; }
   int64_t moves() const { return moves_.load(std::memory_order_relaxed); }
@@ -60,7 +60,7 @@ class ArenaRunner {
 
   HostMemory* const memory_;
   const std::atomic<bool>* const poison_;
-  ArenaAllreduce allreduce_;
+  ArenaCollective machine_;
   const Collective* collective_ = nullptr;
   bool met_ = false;             // a member has come to the present plan
   std::vector<TimePoint> came_;  // when each has, if hops are noted

@@ -1,4 +1,4 @@
-#include "ops/runtime/backend/arena/arena_sum.h"
+#include "ops/runtime/backend/arena/arena_data.h"
 
 #include <algorithm>
 #include <cstring>
@@ -22,7 +22,7 @@ int LeftOf(int count) {
 
 }  // namespace
 
-void ArenaSum::Start(const Collective& collective, const Reduction& reduction, bool check) {
+void ArenaData::Start(const Collective& collective, const Reduction& reduction, bool check) {
   MapBuffers(collective, &input_, &output_);
   reduction_ = reduction;
   element_bytes_ = DataTypeSize(collective.dtype);
@@ -30,7 +30,7 @@ void ArenaSum::Start(const Collective& collective, const Reduction& reduction, b
   values_.Start(collective, check ? reduction : Reduction(), true);
 }
 
-void ArenaSum::Look(int64_t offset, int64_t bytes) {
+void ArenaData::Look(int64_t offset, int64_t bytes) {
   if (!values_.watching()) return;
   for (int64_t done = 0, part = 0; done < bytes; done += part) {
     const char* from = input_.At(offset + done, &part);
@@ -39,7 +39,7 @@ void ArenaSum::Look(int64_t offset, int64_t bytes) {
   }
 }
 
-void ArenaSum::Stage(int64_t offset, int64_t bytes, char* to) {
+void ArenaData::Stage(int64_t offset, int64_t bytes, char* to) {
   const bool scales = !reduction_.before.identity();
   for (int64_t done = 0, part = 0; done < bytes; done += part) {
     const char* from = input_.At(offset + done, &part);
@@ -56,7 +56,7 @@ void ArenaSum::Stage(int64_t offset, int64_t bytes, char* to) {
   }
 }
 
-void ArenaSum::Store(int64_t offset, int64_t bytes, const char* from) {
+void ArenaData::Store(int64_t offset, int64_t bytes, const char* from) {
   for (int64_t done = 0, part = 0; done < bytes; done += part) {
     char* to = output_.At(offset + done, &part);
     part = std::min(part, bytes - done);
@@ -64,14 +64,26 @@ void ArenaSum::Store(int64_t offset, int64_t bytes, const char* from) {
   }
 }
 
-const char* ArenaSum::Own() {
+void ArenaData::CopyOwn(int64_t from, int64_t to, int64_t bytes) {
+  int64_t part = 0;
+  for (int64_t done = 0; done < bytes; done += part) {
+    int64_t from_here = 0;
+    int64_t to_here = 0;
+    const char* source = input_.At(from + done, &from_here);
+    char* result = output_.At(to + done, &to_here);
+    part = std::min({bytes - done, from_here, to_here});
+    if (result != source) std::memcpy(result, source, static_cast<size_t>(part));
+  }
+}
+
+const char* ArenaData::Own() {
   if (reduction_.before.identity()) return own_;
   scaled_.resize(kCachedBytes);
   reduction_.kernels->scale(scaled_.data(), own_, part_ / element_bytes_, reduction_.before);
   return scaled_.data();
 }
 
-const char* ArenaSum::Add(int first, int count, int place) {
+const char* ArenaData::Add(int first, int count, int place) {
   if (count == 1) return first == self_ ? Own() : (*inputs_)[first] + done_;
   const int left = LeftOf(count);
   const int below = (place / 2 + 1) * 2;
@@ -84,21 +96,21 @@ const char* ArenaSum::Add(int first, int count, int place) {
   return to;
 }
 
-void ArenaSum::Reduce(int64_t offset, int64_t bytes, const std::vector<const char*>& inputs,
-                      char* copy) {
+void ArenaData::Reduce(int64_t from, int64_t to, int64_t bytes,
+                       const std::vector<const char*>& inputs, char* copy) {
   inputs_ = &inputs;
   const int count = static_cast<int>(inputs.size());
   const int left = LeftOf(count);
   for (done_ = 0; done_ < bytes; done_ += part_) {
     int64_t from_here = 0;
     int64_t to_here = 0;
-    own_ = input_.At(offset + done_, &from_here);
-    char* to = output_.At(offset + done_, &to_here);
+    own_ = input_.At(from + done_, &from_here);
+    char* result = output_.At(to + done_, &to_here);
     part_ = std::min({bytes - done_, from_here, to_here, kCachedBytes});
     const char* a = Add(0, left, 0);
     const char* b = Add(left, count - left, 1);
-    reduction_.combine(to, a, b, part_ / element_bytes_, reduction_.after);
-    if (copy != nullptr) std::memcpy(copy + done_, to, static_cast<size_t>(part_));
+    reduction_.combine(result, a, b, part_ / element_bytes_, reduction_.after);
+    if (copy != nullptr) std::memcpy(copy + done_, result, static_cast<size_t>(part_));
   }
 }
 

@@ -1,5 +1,5 @@
-#ifndef TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_SUM_H_
-#define TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_SUM_H_
+#ifndef TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_DATA_H_
+#define TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_DATA_H_
 
 #include <cstdint>
 #include <vector>
@@ -11,11 +11,12 @@
 
 namespace tfring {
 
-// The part of an allreduce in an arena that touches tensors: copies the input of this rank to where
+// The part of a collective in arenas that touches tensors: copies the input of this rank to where
 // others see it, adds up the inputs of all members in the canonical order (see AppendCanonicalSum),
-// and copies results. Offsets are bytes of the collective, at whole elements. Small parts at a
-// time, so that what one pass has written is still in the cache for the next. Used by one thread.
-class ArenaSum {
+// and copies what others have staged to the output. Offsets are bytes of the input or output space
+// (see MapBuffers), at whole elements. Small parts at a time, so that what one pass has written is
+// still in the cache for the next. Used by one thread.
+class ArenaData {
  public:
   // The buffers of `collective` must stay valid until the next call. `check`: look for NaN.
   void Start(const Collective& collective, const Reduction& reduction, bool check);
@@ -26,12 +27,17 @@ class ArenaSum {
   // Looks for NaN in a part of the input that is not staged.
   void Look(int64_t offset, int64_t bytes);
 
-  // The result of [offset, offset + bytes) into the output, and to `copy` if that is not null.
-  // inputs[m]: what member m has staged for it; not used for this rank.
-  void Reduce(int64_t offset, int64_t bytes, const std::vector<const char*>& inputs, char* copy);
+  // The sum of the input at `from` and of what the others have staged for it into the output at
+  // `to`, and to `copy` if that is not null. inputs[m]: what member m has staged; not used for this
+  // rank.
+  void Reduce(int64_t from, int64_t to, int64_t bytes, const std::vector<const char*>& inputs,
+              char* copy);
 
-  // A finished result into the output.
+  // What another rank has staged, or a finished result, into the output.
   void Store(int64_t offset, int64_t bytes, const char* from);
+
+  // The input at `from` into the output at `to`.
+  void CopyOwn(int64_t from, int64_t to, int64_t bytes);
 
   std::vector<BadValues> TakeBadValues() { return values_.Take(); }
 
@@ -58,4 +64,4 @@ class ArenaSum {
 
 }  // namespace tfring
 
-#endif  // TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_SUM_H_
+#endif  // TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_DATA_H_

@@ -1,0 +1,109 @@
+#ifndef TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_COLLECTIVE_H_
+#define TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_COLLECTIVE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "ops/runtime/backend/arena/arena_allreduce.h"
+#include "ops/runtime/backend/arena/arena_data.h"
+#include "ops/runtime/backend/arena/arena_exchange.h"
+#include "ops/runtime/backend/arena/arena_group.h"
+#include "ops/runtime/backend/schedule/lane_header.h"
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/interfaces/collective_backend.h"
+#include "ops/runtime/interfaces/host_memory.h"
+
+namespace tfring {
+
+// This rank's part of a collective among ranks of one host, through their arenas. Every member
+// writes a header for the plan, with the small inputs that others read, and goes on when it has
+// seen those of the members from which it needs something; in a batch of a lock, of all.
+// ArenaAllreduce or ArenaExchange does the rest. All sums are in the
+// canonical order and each is computed once, or by all in the same way, so every rank has the same
+// bits, whatever is fused and whoever comes first.
+//
+// A rank leaves when it has read what it needs and staged what others need. It uses a place of its
+// arena again when those who read what was there have left: in later plans their `finished` tells;
+// within a plan the movers say who waits for whom.
+//
+// A state machine: Advance does one thing that can be done without waiting. Used by one thread.
+class ArenaCollective {
+ public:
+  // `memory` must outlive this.
+  ArenaCollective(HostMemory* memory, Rank self);
+
+  // Whether all of the collective's members have a part of `memory`.
+  static bool Reaches(const HostMemory& memory, const Collective& collective);
+  // Whether this can run it: the same answer on all members that enter it.
+  static bool Runs(const Collective& collective);
+
+  // Begins a collective that this reaches, with a greater sequence than those before. Of a batch of
+  // a lock that this does not run, it does only the entry. It must stay valid until done().
+  // `check`: look for NaN.
+  void Start(const Collective& collective, const Reduction& reduction, bool check);
+
+  // Moves what can be moved without waiting; true if anything was. Internal if the members do not
+  // run the same collective.
+  Result<bool> Advance();
+  // How many members, from the first on, have been seen to begin the collective, or need not be.
+  size_t seen() const { return seen_; }
+  // Whether Advance would move anything or fail. Loads with memory_order_seq_cst.
+  bool CanAdvance() const;
+
+  bool done() const { return phase_ == Phase::kDone; }
+  // When done: not all members have entered; no output was written.
+  bool recalled() const { return recalled_; }
+  std::vector<BadValues> TakeBadValues() { return data_.TakeBadValues(); }
+
+  // A rank that has to change something before this one can go on, and that does not wait for this
+  // one to do so.
+  Rank Awaited() const;
+  std::vector<ArenaWait> Waits() const;
+  // How much a member reads from this rank in the present collective, and this rank from it.
+  int64_t BytesTo(int member) const { return mover_ == nullptr ? 0 : mover_->BytesTo(member); }
+  int64_t BytesFrom(int member) const { return mover_ == nullptr ? 0 : mover_->BytesFrom(member); }
+  // A rank that this one waits for, or another member, that has closed its transport.
+  Rank ClosedMember() const;
+
+ private:
+  enum class Phase { kDone, kPost, kMeet, kMove };
+  // A rank that reads what was in a place in an earlier plan, and the key of that plan.
+  struct User {
+    Rank rank = kNoRank;
+    uint64_t key = 0;
+  };
+
+  void StartMover();
+  bool UsesStaging() const;
+  bool Needs(const User& user) const;
+  bool MustMeet(int member) const;
+  bool Reads(int member) const;
+  void SkipOthers();
+  std::vector<Rank> Leaving() const;
+  Status Post();
+  const ArenaHeader* HeaderOf(int member) const;
+  Result<bool> Meet();
+  Status CheckHeader(int member, const ArenaHeader& header) const;
+  void Finish();
+
+  HostMemory* const memory_;
+  const Rank self_;
+  ArenaGroup group_;
+  ArenaData data_;
+  ArenaAllreduce allreduce_;
+  ArenaExchange exchange_;
+  std::vector<User> slot_users_[2];
+  std::vector<User> staging_users_;
+
+  // The present plan.
+  const Collective* collective_ = nullptr;
+  Phase phase_ = Phase::kDone;
+  ArenaMover* mover_ = nullptr;  // null: only headers are exchanged
+  LaneHeader header_;
+  bool recalled_ = false;
+  size_t seen_ = 0;  // members whose headers were read or are not needed, the first ones
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_COLLECTIVE_H_

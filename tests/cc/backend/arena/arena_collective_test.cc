@@ -1,0 +1,214 @@
+// Random collectives in arenas, by ranks whose turns come in random order.
+#include "ops/runtime/backend/arena/arena_collective.h"
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ops/runtime/backend/reduction/reduction.h"
+#include "tests/cc/backend/arena/fake_host_memory.h"
+#include "tests/cc/backend/arena/random_plans.h"
+#include "tests/cc/test.h"
+
+namespace tfring::testing {
+namespace {
+
+// A rank, with the plans that it takes part in.
+struct Runner {
+  std::unique_ptr<ArenaCollective> machine;
+  std::vector<std::pair<RandomPlan*, int>> todo;  // and the position in it
+  size_t next = 0;
+  bool drowsy = false;  // it could not go on, and will sleep for `awaited`
+  Rank awaited = kNoRank;
+
+  bool Through() const { return machine->done() && next == todo.size(); }
+};
+
+// One turn of a rank.
+void Turn(FakeHost* host, Rank rank, Runner* runner, Random* random) {
+  ArenaCollective& machine = *runner->machine;
+  if (runner->drowsy) {
+    // Others have had turns since: what ArenaRunner looks at again before it sleeps.
+    runner->drowsy = false;
+    if (!machine.CanAdvance() && machine.Awaited() == runner->awaited) {
+      host->GoToSleep(rank, runner->awaited);
+      return;
+    }
+  }
+  if (machine.done()) {
+    const auto [plan, member] = runner->todo[runner->next++];
+    const Collective& part = plan->part(member);
+    const bool runs = ArenaCollective::Runs(part);
+    machine.Start(part, runs ? ResolveReduction(part) : Reduction(), false);
+  }
+  const bool can = machine.CanAdvance();
+  const Result<bool> moved = machine.Advance();
+  ASSERT_TRUE(moved.ok());
+  EXPECT_EQ(*moved, can);
+  if (machine.done()) {
+    const auto [plan, member] = runner->todo[runner->next - 1];
+    EXPECT_EQ(machine.recalled(), plan->recalled());
+    const bool untouched = plan->recalled() || !ArenaCollective::Runs(plan->part(member));
+    EXPECT_EQ(plan->Wrong(member, untouched), "");
+  } else if (!*moved && Below(random, 2) == 0) {
+    runner->drowsy = true;
+    runner->awaited = machine.Awaited();
+  }
+}
+
+void RunSeed(uint32_t seed, int plans) {
+  Random random(seed);
+  const int size = 2 + static_cast<int>(Below(&random, 5));
+  const Rank slow = static_cast<Rank>(Below(&random, size));
+  FakeHost host(size);
+  std::vector<std::unique_ptr<RandomPlan>> all;
+  std::vector<Runner> runners(size);
+  for (Rank rank = 0; rank < size; ++rank) {
+    runners[rank].machine = std::make_unique<ArenaCollective>(host.Of(rank), rank);
+  }
+  for (int number = 0; number < plans; ++number) {
+    all.push_back(std::make_unique<RandomPlan>(size, 10 + number, seed % 8 == 0, &random));
+    const std::vector<Rank>& members = all.back()->members();
+    for (size_t m = 0; m < members.size(); ++m) {
+      runners[members[m]].todo.push_back({all.back().get(), static_cast<int>(m)});
+    }
+  }
+  const int failures = Failures();
+  while (Failures() == failures) {
+    std::vector<Rank> awake;
+    bool through = true;
+    for (Rank rank = 0; rank < size; ++rank) {
+      if (runners[rank].Through()) continue;
+      through = false;
+      if (!host.Sleeps(rank)) awake.push_back(rank);
+    }
+    if (through) return;
+    EXPECT_TRUE(!awake.empty());  // else nobody will ever wake them
+    if (awake.empty()) break;
+    // One rank is slow, and now and then another gets far ahead.
+    const Rank rank = awake[Below(&random, static_cast<int64_t>(awake.size()))];
+    if (rank == slow && Below(&random, 30) > 0 && awake.size() > 1) continue;
+    for (int64_t turns = Below(&random, 20); turns >= 0; --turns) {
+      if (runners[rank].Through() || host.Sleeps(rank)) break;
+      Turn(&host, rank, &runners[rank], &random);
+      if (runners[rank].drowsy) break;
+    }
+  }
+  std::cerr << "seed " << seed << "\n";
+}
+
+TEST(RandomPlansOfRandomMembersGiveTheRightBits) {
+  for (uint32_t seed = 1; seed <= 80 && Failures() == 0; ++seed) RunSeed(seed, 30);
+}
+
+Collective Part(std::vector<float>* data, int self, uint64_t sequence) {
+  Collective c;
+  c.sequence = sequence;
+  c.kind = CollectiveKind::kAllreduce;
+  c.dtype = DataType::kFloat32;
+  c.members = {0, 1};
+  c.self = self;
+  const int64_t bytes = static_cast<int64_t>(data->size()) * 4;
+  c.buffers = {{data->data(), data->data(), bytes, bytes}};
+  return c;
+}
+
+TEST(ARankThatWaitsForAPlaceIsWokenByItsLastReader) {
+  FakeHost host(3);
+  std::vector<std::vector<float>> data(6, std::vector<float>(4, 1.0f));
+  const auto part = [&](int of, int self, Rank other, uint64_t sequence) {
+    Collective c = Part(&data[of], self, sequence);
+    c.members[1] = other;
+    return c;
+  };
+  const Collective parts[] = {part(0, 0, 1, 7), part(1, 1, 1, 7), part(2, 0, 2, 8),
+                              part(3, 1, 2, 8), part(4, 0, 2, 9), part(5, 1, 2, 9)};
+  ArenaCollective zero(host.Of(0), 0);
+  ArenaCollective one(host.Of(1), 1);
+  ArenaCollective two(host.Of(2), 2);
+  const auto start = [](ArenaCollective* machine, const Collective& collective) {
+    machine->Start(collective, ResolveReduction(collective), false);
+    EXPECT_TRUE(*machine->Advance());
+  };
+  start(&one, parts[1]);
+  start(&zero, parts[0]);
+  EXPECT_TRUE(*zero.Advance() && zero.done() && !one.done());
+  start(&two, parts[3]);
+  start(&zero, parts[2]);
+  EXPECT_TRUE(*zero.Advance() && zero.done());
+  EXPECT_TRUE(*two.Advance() && two.done());
+  zero.Start(parts[4], ResolveReduction(parts[4]), false);
+  EXPECT_TRUE(!*zero.Advance());  // rank 1 has not read plan 7 yet
+  host.GoToSleep(0, zero.Awaited());
+  start(&two, parts[5]);
+  EXPECT_TRUE(host.Sleeps(0) && !zero.CanAdvance());
+  ASSERT_EQ(zero.Waits().size(), size_t{1});
+  EXPECT_EQ(zero.Waits()[0].peer, 1);
+  EXPECT_TRUE(*one.Advance() && one.done());
+  EXPECT_TRUE(!host.Sleeps(0) && *zero.Advance());
+}
+
+TEST(MembersThatRunSomethingElseAreFound) {
+  FakeHost host(2);
+  std::vector<float> a(10, 1.0f);
+  std::vector<float> b(11, 1.0f);
+  const Collective first = Part(&a, 0, 7);
+  const Collective second = Part(&b, 1, 7);
+  ArenaCollective zero(host.Of(0), 0);
+  ArenaCollective one(host.Of(1), 1);
+  zero.Start(first, ResolveReduction(first), false);
+  one.Start(second, ResolveReduction(second), false);
+  EXPECT_TRUE(zero.Advance().ok() && one.Advance().ok());
+  const Result<bool> moved = zero.Advance();
+  ASSERT_TRUE(!moved.ok());
+  EXPECT_CONTAINS(moved.status().message(),
+                  "the arena of rank 1 is out of step: plan 7 with 44 bytes came where plan 7 with "
+                  "40 bytes");
+  EXPECT_EQ(a[0], 1.0f);
+}
+
+TEST(WhatIsWaitedForIsKnown) {
+  FakeHost host(2);
+  std::vector<float> a(200000, 1.0f);
+  const Collective part = Part(&a, 0, 7);
+  ArenaCollective zero(host.Of(0), 0);
+  zero.Start(part, ResolveReduction(part), false);
+  while (*zero.Advance()) {
+  }
+  EXPECT_EQ(zero.Awaited(), 1);
+  ASSERT_EQ(zero.Waits().size(), size_t{1});
+  EXPECT_EQ(zero.Waits()[0].peer, 1);
+  EXPECT_EQ(zero.Waits()[0].bytes, 800000);
+  EXPECT_EQ(zero.ClosedMember(), kNoRank);
+  host.Close(1);
+  EXPECT_EQ(zero.ClosedMember(), 1);
+}
+
+TEST(NaNIsFoundInWhatIsStagedAndInTheOwnSlice) {
+  for (size_t elements : {size_t{4}, size_t{1000}, size_t{200000}}) {
+    FakeHost host(2);
+    std::vector<float> a(elements, 1.0f);
+    std::vector<float> b(elements, 1.0f);
+    a[0] = NAN;
+    a[elements - 1] = INFINITY;
+    const Collective parts[] = {Part(&a, 0, 7), Part(&b, 1, 7)};
+    ArenaCollective zero(host.Of(0), 0);
+    ArenaCollective one(host.Of(1), 1);
+    zero.Start(parts[0], ResolveReduction(parts[0]), true);
+    one.Start(parts[1], ResolveReduction(parts[1]), true);
+    while (!zero.done() || !one.done()) {
+      EXPECT_TRUE(zero.Advance().ok() && one.Advance().ok());
+    }
+    const std::vector<BadValues> bad = zero.TakeBadValues();
+    ASSERT_EQ(bad.size(), size_t{1});
+    EXPECT_EQ(bad[0].nans, 1);
+    EXPECT_EQ(bad[0].infinities, 1);
+    EXPECT_EQ(bad[0].elements, static_cast<int64_t>(elements));
+    EXPECT_TRUE(one.TakeBadValues().empty());
+  }
+}
+
+}  // namespace
+}  // namespace tfring::testing
