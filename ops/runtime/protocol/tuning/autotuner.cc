@@ -7,6 +7,8 @@ namespace {
 
 constexpr int64_t kKiB = 1 << 10;
 constexpr int64_t kMiB = 1 << 20;
+// At the end there are so many pairs of samples for each sample of a trial.
+constexpr int64_t kPairsPerSample = 2;
 
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -51,7 +53,7 @@ Autotuner::Autotuner(const Config& config)
 
 int64_t Autotuner::max_samples() const {
   if (knobs_.empty()) return 0;
-  int64_t trials = 3;  // of what was given, and two that take turns
+  int64_t trials = 1 + 2 * kPairsPerSample;  // of what was given, and two that take turns
   for (const Knob& knob : knobs_) trials += static_cast<int64_t>(knob.candidates.size());
   return warmup_samples_ + trials * samples_;
 }
@@ -121,12 +123,14 @@ void Autotuner::OnComparison(double bytes_per_second) {
   (values_ == best_ ? scores_ : given_scores_).push_back(bytes_per_second);
   const size_t samples = scores_.size() + given_scores_.size();
   values_ = samples % 4 == 0 || samples % 4 == 3 ? best_ : given_;
-  if (static_cast<int64_t>(samples) < 2 * samples_) return;
-  const double best = Median(std::exchange(scores_, {}));
-  const double given = Median(std::exchange(given_scores_, {}));
+  if (static_cast<int64_t>(samples) < 2 * kPairsPerSample * samples_) return;
+  size_t lost = 0;
+  for (size_t pair = 0; pair < scores_.size(); ++pair) lost += scores_[pair] <= given_scores_[pair];
+  const double best = Median(scores_);
+  const double given = Median(given_scores_);
   records_.push_back({TuningRecord::Step::kCompared, best_, best});
   records_.push_back({TuningRecord::Step::kCompared, given_, given});
-  if (best > given * (1 + kMargin)) {
+  if (best > given * (1 + kMargin) && lost <= scores_.size() / 10) {
     Keep(best_, best);
   } else {
     Keep(given_, given);

@@ -38,9 +38,9 @@ struct TuningRecord {
 // median counts. Search: first the values that were given; then, for one setting after another,
 // each of its candidates, with the best values so far of the others. A candidate has to be better
 // by kMargin. If the best differs from what was given, the two take turns, and the best has to win
-// again by kMargin: a machine that became faster or slower meanwhile decides nothing. Ends after a
-// number of samples that is known before. Constant work per tensor, limited memory. Pure; part of
-// the Sequencer.
+// again by kMargin, and in nine of ten pairs of samples: neither noise nor a machine that became
+// faster or slower meanwhile decides. Ends after a number of samples that is known before. Constant
+// work per tensor, limited memory. Pure; part of the Sequencer.
 class Autotuner {
  public:
   static constexpr double kMargin = 0.03;
