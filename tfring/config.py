@@ -42,6 +42,11 @@ RUNTIME_SETTINGS = (
     "LOG_FORMAT",
     "LOG_HIDE_TIME",
     "LOG_REPEATS",
+    "AUTOTUNE",
+    "AUTOTUNE_LOG",
+    "AUTOTUNE_WARMUP_SAMPLES",
+    "AUTOTUNE_STEPS_PER_SAMPLE",
+    "AUTOTUNE_SAMPLES",
 )
 
 PYTHON_SETTINGS = {
@@ -112,6 +117,10 @@ _ALIASES = {
     "HOROVOD_GPU_OPERATIONS": "GPU_OPERATIONS",
     "HOROVOD_HIERARCHICAL_ALLREDUCE": "HIERARCHICAL_ALLREDUCE",
     "HOROVOD_ENABLE_ASYNC_COMPLETION": "ENABLE_ASYNC_COMPLETION",
+    "HOROVOD_AUTOTUNE": "AUTOTUNE",
+    "HOROVOD_AUTOTUNE_LOG": "AUTOTUNE_LOG",
+    "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "AUTOTUNE_WARMUP_SAMPLES",
+    "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "AUTOTUNE_STEPS_PER_SAMPLE",
     "HOROVOD_GLOO_IFACE": "INTERFACE",
     "HOROVOD_START_TIMEOUT": "START_TIMEOUT",
     "HOROVOD_TIMELINE": "TIMELINE",
@@ -121,8 +130,7 @@ _ALIASES = {
 # What Horovod does with these, tfring does not do, or needs no setting for. Keys ending in _ stand
 # for all variables that begin so.
 _WITHOUT_EFFECT = {
-    "HOROVOD_AUTOTUNE": "there is no autotuner",
-    "HOROVOD_AUTOTUNE_": "there is no autotuner",
+    "HOROVOD_AUTOTUNE_": "the autotuner tries a fixed list of values, see docs/configuration.md",
     "HOROVOD_ELASTIC": "the launcher of an elastic job says that it is one",
     "HOROVOD_ELASTIC_": "the options of the launcher of an elastic job say it",
     "HOROVOD_CYCLE_TIME": "there is no cycle time: what is ready is sent",

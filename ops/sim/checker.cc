@@ -18,7 +18,8 @@ std::string Content(const PlanRun& run) {
       << (plan.path == DataPath::kDevice ? " on devices" : " on the host") << " set "
       << plan.process_set << " of " << RanksString(run.members) << " " << DataTypeName(plan.dtype)
       << " " << ReduceOpName(plan.op) << " " << plan.prescale << " " << plan.postscale << " root "
-      << plan.root << " peer " << plan.peer << " without " << RanksString(plan.absent) << ":";
+      << plan.root << " peer " << plan.peer << " without " << RanksString(plan.absent)
+      << " in pieces of " << run.piece_bytes << ":";
   // Each member of an alltoall gets other values: see WrongRows.
   const bool same_values = plan.kind != CollectiveKind::kAlltoall;
   for (const PlanItem& item : plan.items) {

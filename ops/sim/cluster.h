@@ -37,6 +37,7 @@ enum class Sabotage {
   kAlterLock,     // one rank gets a lock with two batches in the other order
   kShiftUnlock,   // one rank learns of a wrong end of a lock
   kSkipVoid,      // one rank does not say that it does not enter a batch
+  kTuneLate,      // one rank learns one frame late into which pieces plans are cut
   kEndAtLaunch,   // one plan counts as ended when a device has its work
 };
 
@@ -56,6 +57,7 @@ struct SimReport {
   int64_t aborted = 0;        // of these
   int64_t locked = 0;         // batches of locks, counted on each rank
   int64_t recalled = 0;       // of these
+  int64_t tuned = 0;          // changes by the autotuner that all ranks have to follow
   int64_t locks = 0;          // that rank 0 has made
   int64_t launched = 0;       // plans on devices, counted on each rank
   int64_t early = 0;          // results that came with them
@@ -127,7 +129,7 @@ class Cluster {
   // join that was cancelled, the rest of their script does not fit that of the others.
   bool UsersLeaveOnCancel() const {
     return (options_.workload == "random" || options_.workload == "withdrawals" ||
-            options_.workload == "locked") &&
+            options_.workload == "locked" || options_.workload == "tuned") &&
            options_.fault == Fault::kGoodbye;
   }
 
@@ -149,6 +151,7 @@ class Cluster {
   bool NothingFollows(Rank rank, const EngineEvents& events) const;
   void CheckFrames(Rank rank, bool locked, const EngineEffects& effects);
   void SabotageLock(Rank rank, Rank to, std::string* frame);
+  void SendFrame(Rank rank, Rank to, std::string frame);
   void CheckCancelIsNeeded(Rank rank, CallId id, const Status& status);
   void InjectFault();
 
@@ -171,6 +174,7 @@ class Cluster {
   bool closing_ = false;  // all ranks shut down now
   bool sabotaged_ = false;
   std::vector<PlanRun> held_plans_;                        // by Sabotage::kSwapPlans
+  std::string held_frame_;                                 // by Sabotage::kTuneLate
   std::pair<Rank, uint64_t> ended_at_launch_{kNoRank, 0};  // by Sabotage::kEndAtLaunch
 };
 

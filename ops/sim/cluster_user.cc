@@ -183,6 +183,8 @@ const char* SabotageName(Sabotage sabotage) {
       return "shift-unlock";
     case Sabotage::kSkipVoid:
       return "skip-void";
+    case Sabotage::kTuneLate:
+      return "tune-late";
     case Sabotage::kEndAtLaunch:
       return "end-at-launch";
   }

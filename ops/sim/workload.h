@@ -72,7 +72,8 @@ std::vector<Rank> SomeRanks(int ranks, Random* random);  // at least one; ascend
 // global: one process set; triangle: {0,1}, {1,2}, {0,2} of three ranks; subsets: random
 // overlapping sets; mismatch: like subsets, and some calls disagree in one property; random: every
 // kind of collective, see random_workload.h; withdrawals: steps that fail, see
-// withdrawal_workload.h; locked: steps that repeat and then do not, see locked_workload.h.
+// withdrawal_workload.h; locked: steps that repeat and then do not, see locked_workload.h; tuned:
+// the same with the autotuner.
 // InvalidArgument for another name or a size that does not suit it.
 Result<Workload> MakeWorkload(const std::string& name, int ranks, Random random);
 

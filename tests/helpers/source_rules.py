@@ -18,8 +18,13 @@ CC_ARROWS: dict[str, set[str]] = {
     "interfaces": {"base"},
     "protocol/message": {"base"},
     "protocol/locked": {"base", "protocol/message"},
-    "protocol/negotiation": {"base", "protocol/message", "protocol/locked"},
-    "protocol/engine": {"base", "interfaces", "protocol/message", "protocol/negotiation"},
+    "protocol/tuning": {"base"},
+    "protocol/negotiation": {
+        *("base", "protocol/message", "protocol/locked", "protocol/tuning"),
+    },
+    "protocol/engine": {
+        *("base", "interfaces", "protocol/message", "protocol/negotiation", "protocol/tuning"),
+    },
     "membership": {"base"},
     "crew": {"base"},
     "transport": {"base", "interfaces"},
@@ -43,7 +48,7 @@ CC_ARROWS: dict[str, set[str]] = {
     "process": {
         *("base", "interfaces", "crew", "recorder", "transport"),
         *("backend", "backend/cuda", "backend/nccl"),
-        *("protocol/message", "protocol/negotiation", "protocol/engine"),
+        *("protocol/message", "protocol/negotiation", "protocol/tuning", "protocol/engine"),
     },
     "mpi": {"transport"},
     "kernels": {"base", "interfaces", "protocol/message", "process"},

@@ -33,7 +33,8 @@ def test_stall_check_disable(value, expected):
 def test_settings_of_horovods_without_effect_say_so_once():
     environ = {
         "HOROVOD_AUTOTUNE": "1",
-        "HOROVOD_AUTOTUNE_LOG": "log.csv",
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "20",
+        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "0.8",
         "HOROVOD_ELASTIC": "1",
         "HOROVOD_CYCLE_TIME": "5",
         "HOROVOD_HIERARCHICAL_ALLREDUCE": "1",
@@ -52,11 +53,25 @@ def test_settings_of_horovods_without_effect_say_so_once():
     warnings = list(settings.without_effect)
     begins = [warning.partition(" no effect")[0] for warning in warnings]
     assert begins == [
-        "HOROVOD_AUTOTUNE, HOROVOD_AUTOTUNE_LOG have",
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES, HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE have",
         "HOROVOD_CYCLE_TIME has",
         "HOROVOD_ELASTIC has",
         "HOROVOD_HIERARCHICAL_ALLGATHER has",
     ]
+
+
+def test_horovods_names_for_autotuning():
+    environ = {
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_AUTOTUNE_LOG": "log.csv",
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "2",
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "4",
+    }
+    settings = read_settings(environ)
+    assert settings.runtime == {
+        name.removeprefix("HOROVOD_"): value for name, value in environ.items()
+    }
+    assert not settings.without_effect
 
 
 def test_timeline():

@@ -7,6 +7,7 @@
 #include <optional>
 #include <sstream>
 #include <variant>
+#include <vector>
 
 namespace tfring {
 namespace {
@@ -107,6 +108,28 @@ constexpr Setting kSettings[] = {
      "log the same text, numbers aside, so many times a minute and then its count; 0 is no limit"},
 };
 
+constexpr Setting kAutotuneSettings[] = {
+    {"AUTOTUNE", Unit::kFlag, &Config::autotune, 0, 1,
+     "in the first steps try values of FUSION_THRESHOLD, MAX_PLANS_IN_FLIGHT and PIECE_BYTES, "
+     "those "
+     "that are not set, and keep the best"},
+    {"AUTOTUNE_LOG", Unit::kPath, &Config::autotune_log, 0, 0,
+     "file in which rank 0 writes a line for each trial, as CSV; empty: none"},
+    {"AUTOTUNE_WARMUP_SAMPLES", Unit::kCount, &Config::autotune_warmup_samples, 0, 1 << 20,
+     "samples before the first trial"},
+    {"AUTOTUNE_STEPS_PER_SAMPLE", Unit::kCount, &Config::autotune_steps_per_sample, 1, 1 << 20,
+     "training steps in one sample"},
+    {"AUTOTUNE_SAMPLES", Unit::kCount, &Config::autotune_samples, 1, 1 << 10,
+     "samples in one trial, whose median counts"},
+};
+
+std::vector<const Setting*> AllSettings() {
+  std::vector<const Setting*> all;
+  for (const Setting& setting : kSettings) all.push_back(&setting);
+  for (const Setting& setting : kAutotuneSettings) all.push_back(&setting);
+  return all;
+}
+
 constexpr const char* kLevels[] = {"trace", "debug", "info", "warning", "error"};
 constexpr const char* kLogFormats[] = {"text", "json"};
 // In the order of CpuOperations.
@@ -119,8 +142,8 @@ constexpr const char* kHierarchies[] = {"auto", "0", "1"};
 constexpr const char* kValueActions[] = {"0", "warn", "error"};
 
 const Setting* FindSetting(const std::string& name) {
-  for (const Setting& setting : kSettings) {
-    if (name == setting.name) return &setting;
+  for (const Setting* setting : AllSettings()) {
+    if (name == setting->name) return setting;
   }
   return nullptr;
 }
@@ -322,13 +345,16 @@ Result<Config> ParseConfig(const std::map<std::string, std::string>& values) {
     const Setting* setting = FindSetting(name);
     if (setting == nullptr) {
       std::string known;
-      for (const Setting& s : kSettings) known += std::string(known.empty() ? "" : ", ") + s.name;
+      for (const Setting* s : AllSettings()) {
+        known += std::string(known.empty() ? "" : ", ") + s->name;
+      }
       return InvalidArgument("TFRING_" + name + " is not a setting; known are " + known);
     }
     if (!Apply(*setting, text, &config)) {
       return InvalidArgument("TFRING_" + name + " is \"" + text + "\" and has to be " +
                              Allowed(*setting));
     }
+    config.fixed.push_back(name);
   }
   if (config.heartbeat_interval > 0 && config.heartbeat_timeout < 3 * config.heartbeat_interval) {
     return InvalidArgument(
@@ -349,9 +375,9 @@ Result<Config> ParseConfig(const std::map<std::string, std::string>& values) {
 std::string DescribeConfig() {
   const Config defaults;
   std::string text;
-  for (const Setting& setting : kSettings) {
-    text += std::string("TFRING_") + setting.name + " (default " + DefaultText(setting, defaults) +
-            "): " + setting.meaning + "\n";
+  for (const Setting* setting : AllSettings()) {
+    text += std::string("TFRING_") + setting->name + " (default " +
+            DefaultText(*setting, defaults) + "): " + setting->meaning + "\n";
   }
   return text;
 }

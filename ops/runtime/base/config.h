@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "ops/runtime/base/export.h"
 #include "ops/runtime/base/status.h"
@@ -42,10 +43,15 @@ struct Config {
   int64_t max_pending_bytes = 4LL << 30;         // MAX_PENDING_BYTES: of requests at rank 0
   Duration heartbeat_interval = 5 * kSecond;     // HEARTBEAT_SECONDS; 0 disables heartbeats
   Duration heartbeat_timeout = 30 * kSecond;     // HEARTBEAT_TIMEOUT_SECONDS
-  int64_t direct_max_bytes = 32 << 10;  // DIRECT_MAX_BYTES: direct exchange up to this size
-  int64_t tree_max_bytes = 256 << 10;   // TREE_MAX_BYTES: binomial tree up to this size
-  int64_t piece_bytes = 256 << 10;      // PIECE_BYTES: pipelining unit of large collectives
-  bool deterministic = false;           // DETERMINISTIC: canonical order only
+  int64_t direct_max_bytes = 32 << 10;     // DIRECT_MAX_BYTES: direct exchange up to this size
+  int64_t tree_max_bytes = 256 << 10;      // TREE_MAX_BYTES: binomial tree up to this size
+  int64_t piece_bytes = 256 << 10;         // PIECE_BYTES: pipelining unit of large collectives
+  bool autotune = false;                   // AUTOTUNE: search for the best of some settings
+  std::string autotune_log;                // AUTOTUNE_LOG: a file of rank 0; empty: none
+  int64_t autotune_warmup_samples = 3;     // AUTOTUNE_WARMUP_SAMPLES: first ones, not counted
+  int64_t autotune_steps_per_sample = 10;  // AUTOTUNE_STEPS_PER_SAMPLE
+  int64_t autotune_samples = 5;            // AUTOTUNE_SAMPLES: of each trial
+  bool deterministic = false;              // DETERMINISTIC: canonical order only
   Hierarchy hierarchical_allreduce = Hierarchy::kAuto;  // HIERARCHICAL_ALLREDUCE
   Duration network_latency = 30'000;  // NETWORK_LATENCY_SECONDS: a small message between hosts
   int64_t network_bytes_per_second = 1'250'000'000;  // NETWORK_BYTES_PER_SECOND: of a host
@@ -61,6 +67,8 @@ struct Config {
   bool log_json = false;       // LOG_FORMAT: text or json
   bool log_hide_time = false;  // LOG_HIDE_TIME
   int64_t log_repeats = 20;    // LOG_REPEATS: lines of the same text a minute; 0 is no limit
+  // Names of settings that autotuning leaves alone: those that were set.
+  std::vector<std::string> fixed = {};
 };
 
 // Parses {"FUSION_THRESHOLD": "1048576", ...}. InvalidArgument names the variable, its value and

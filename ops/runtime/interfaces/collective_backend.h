@@ -83,6 +83,7 @@ struct Collective {
   // member that does not has no buffers; if there is one, the collective is recalled on all.
   bool locked = false;
   bool is_void = false;            // this rank does not enter it
+  int64_t piece_bytes = 0;         // into which long messages are cut; 0: as the settings say
   PlanMarks* marks = nullptr;      // not null: where a backend of the host notes how far it is
   HopSink* hops = nullptr;         // the same for messages between ranks
   TrafficSink* traffic = nullptr;  // and for their bytes

@@ -34,6 +34,7 @@ ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport
                          const ErrorNotes* notes, Recorder* recorder)
     : rank_(options.rank),
       value_reports_(options.rank, options.config.check_values, recorder),
+      tuning_log_(options.config),
       engine_(std::move(options)),
       table_(table),
       runs_(runs),
@@ -227,6 +228,7 @@ void ControlLoop::Apply(EngineEffects effects) {
   }
   completions_->Push(std::move(finished));
   for (const std::string& warning : effects.warnings) TFRING_LOG(kWarning) << warning;
+  tuning_log_.Add(effects.tuned);
   if (bell_ != nullptr && (effects.abort || !effects.warnings.empty())) bell_->Ring();
 }
 

@@ -14,6 +14,7 @@
 #include "ops/runtime/process/completions.h"
 #include "ops/runtime/process/error_notes.h"
 #include "ops/runtime/process/run_table.h"
+#include "ops/runtime/process/tuning_log.h"
 #include "ops/runtime/process/value_reports.h"
 #include "ops/runtime/process/warning_bell.h"
 #include "ops/runtime/protocol/engine/engine.h"
@@ -117,6 +118,7 @@ class ControlLoop {
 
   const Rank rank_;
   ValueReports value_reports_;
+  TuningLog tuning_log_;
   // Held by whoever takes a step, from the look at the queues until its effects are carried out:
   // guards the engine and the order in which plans reach the backend. Only the control thread waits
   // for it.

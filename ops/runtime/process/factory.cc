@@ -175,6 +175,7 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   if (!control.ok()) return control.status();
   parts.control = std::move(*control);
   if (topology.size == 1) {
+    parts.engine.config.autotune = false;  // no data moves
     parts.make_backend = [config](CompletionSink sink,
                                   Crew* crew) -> std::unique_ptr<CollectiveBackend> {
       return std::make_unique<LocalBackend>(config, std::move(sink), crew);
@@ -184,6 +185,12 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   }
   Result<std::unique_ptr<DataTransport>> data = MakeData(topology, &connections, config, limit);
   if (!data.ok()) return data.status();
+  // Arenas are not cut into pieces, and allreduces within a host go through them.
+  const bool one_host = !hosts.empty() && std::count(hosts.begin(), hosts.end(), hosts[0]) ==
+                                              static_cast<std::ptrdiff_t>(hosts.size());
+  if (config.arena && one_host && (*data)->host_memory() != nullptr) {
+    parts.engine.config.fixed.push_back("PIECE_BYTES");
+  }
   // std::function has to be copyable and the transport is not; it is moved out in the only call.
   auto holder = std::make_shared<std::unique_ptr<DataTransport>>(std::move(*data));
   parts.make_backend = [self = topology.rank, size = topology.size, config, holder, hosts](

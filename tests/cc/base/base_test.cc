@@ -172,6 +172,8 @@ TEST(ConfigParses) {
   EXPECT_EQ(config->nccl_library, "/opt/libnccl.so.2");
   EXPECT_EQ(config->network_latency, kMillisecond / 5);
   EXPECT_EQ(config->cache_capacity, Config().cache_capacity);
+  EXPECT_EQ(config->fixed.size(), size_t{8});
+  EXPECT_TRUE(ParseConfig({{"AUTOTUNE", "1"}})->autotune && ParseConfig({})->fixed.empty());
 }
 
 TEST(StallsEndTheJobByDefaultUnlessTheCheckIsOff) {

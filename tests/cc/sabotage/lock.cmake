@@ -1,4 +1,4 @@
-# The simulator with a mistake built into locks, which its runs have to find: one source of the
+# The simulator with a mistake built into locks or the autotuner, which its runs have to find: one source of the
 # protocol is changed with sed and takes the place of the right one.
 add_library(sabotage_sim_main OBJECT ${CMAKE_SOURCE_DIR}/ops/sim/main.cc)
 target_link_libraries(sabotage_sim_main PRIVATE tfring_sim_objects)
@@ -42,3 +42,16 @@ add_lock_sabotage(lock_without_timer locked/locked_schedule.cc
 # A goodbye is answered before the lock is over.
 add_lock_sabotage(lock_answers_goodbyes engine/engine_lock.cc
   [[s/type != FrameType::kGoodbye\)/true)/]] "FAILED" --seeds=1000 --fault=goodbye)
+
+# Rank 0 does not follow its own change of the pieces.
+add_lock_sabotage(tuning_leaves_rank_0_out negotiation/negotiator.cc
+  [[s/piece_bytes_ = \*tuning\.piece_bytes;//; s/frame\.piece_bytes = piece_bytes_/frame.piece_bytes = *tuning.piece_bytes/]]
+  "differs from what another member runs" --workload=tuned --seeds=100)
+# New pieces come before the plans that were numbered with the old ones.
+add_lock_sabotage(tuning_before_its_plans negotiation/negotiator.cc
+  [[s/out_\.frames\.emplace_back\(rank, bytes\);/out_.frames.emplace(out_.frames.begin(), rank, bytes);/]]
+  "differs from what another member runs" --workload=tuned --seeds=100)
+# The search goes on in a lock.
+add_lock_sabotage(tuning_in_a_lock negotiation/sequencer_lock.cc
+  [[s/tuner_\.active\(\) \|\| !\(tuner_\.values\(\) == tuned_\)/false/]]
+  "FAILED" --workload=tuned --seeds=400)

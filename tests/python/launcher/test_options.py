@@ -62,6 +62,7 @@ def test_a_file_as_horovodruns(tmp_path):
     assert environment_of(options) == {
         "TFRING_FUSION_THRESHOLD": str(32 << 20),
         "TFRING_CACHE_CAPACITY": "2048",
+        "TFRING_AUTOTUNE": "0",
         "TFRING_TIMELINE": os.path.abspath("job.json"),
         "TFRING_TIMELINE_MARK_CYCLES": "1",
         "TFRING_STALL_CHECK_TIME_SECONDS": "120",
@@ -110,7 +111,9 @@ stall_check: {enabled: false}
 logging: {with_timestamp: false}
 autotune: {enabled: false}
 """
-    assert words(write(tmp_path, text)) == ["--no-stall-check", "--log-without-timestamp"]
+    assert words(write(tmp_path, text)) == [
+        *("--no-stall-check", "--log-without-timestamp", "--no-autotune"),
+    ]
 
 
 def test_what_is_refused_on_the_command_line_is_refused_in_a_file(tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import socket
 
 import pytest
@@ -90,12 +91,25 @@ def test_horovodruns_options_become_settings():
     }
 
 
+def test_horovodruns_options_for_autotuning():
+    options = parse(
+        *("-np", "2", "--autotune", "--autotune-log-file", "log.csv"),
+        *("--autotune-warmup-samples", "1", "--autotune-steps-per-sample", "5", "python", "t.py"),
+    )
+    assert environment_of(options) == {
+        "TFRING_AUTOTUNE": "1",
+        "TFRING_AUTOTUNE_LOG": os.path.abspath("log.csv"),
+        "TFRING_AUTOTUNE_WARMUP_SAMPLES": "1",
+        "TFRING_AUTOTUNE_STEPS_PER_SAMPLE": "5",
+    }
+
+
 @pytest.mark.parametrize(
     "words,reason",
     [
         (["--mpi"], "mpirun"),
         (["--cycle-time-ms", "1"], "no cycle time"),
-        (["--autotune"], "not there yet"),
+        (["--autotune-bayes-opt-max-samples", "9"], "fixed list"),
         (["--thread-affinity", "1"], "not there yet"),
     ],
 )

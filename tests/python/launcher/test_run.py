@@ -240,4 +240,4 @@ def test_closed_output_ends_the_job(tmp_path):
 
 def test_help_names_the_options():
     shown = run("--help").stdout
-    assert "--output-filename" in shown and "--autotune" not in shown
+    assert "--autotune" in shown and "--thread-affinity" not in shown

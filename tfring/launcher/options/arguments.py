@@ -12,7 +12,7 @@ from tfring.launcher.elastic.options import add_elastic_options
 from tfring.launcher.options.job_options import BINDINGS, SHELLS, STOP_SECONDS
 from tfring.launcher.output.files import KEPT_FILES
 
-_LATER = "is not there yet in this release"
+_NO_MODEL = "the autotuner tries a fixed list of values: leave it out"
 _NO_MPI = "tfring run does not use MPI; with MPI start the job as `mpirun -np N python train.py`"
 _NOT_HERE = "has no counterpart in tfring: leave it out"
 
@@ -37,12 +37,12 @@ _REFUSED = {
     ),
     **dict.fromkeys(
         (
-            "--autotune",
-            "--autotune-log-file",
-            "--thread-affinity",
+            "--autotune-bayes-opt-max-samples",
+            "--autotune-gaussian-process-noise",
         ),
-        _LATER,
+        _NO_MODEL,
     ),
+    "--thread-affinity": "is not there yet in this release",
 }
 
 
@@ -236,6 +236,11 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--fusion-threshold-mb", type=float, metavar="MB", help="largest fused batch")
     add("--cache-capacity", type=int, metavar="N", help="entries in the response cache")
+    add("--autotune", action="store_true", default=None, help="try settings in the first steps")
+    add("--no-autotune", dest="autotune", action="store_false", help="the default")
+    add("--autotune-log-file", metavar="FILE", help="what rank 0 has tried, as CSV")
+    add("--autotune-warmup-samples", type=int, metavar="N", help="default 3")
+    add("--autotune-steps-per-sample", type=int, metavar="N", help="default 10")
     add("--stall-check", dest="stall_check", action="store_true", default=None)
     add("--no-stall-check", dest="stall_check", action="store_false", help="no stall warnings")
     add("--stall-check-warning-time-seconds", type=float, metavar="S", help="default 60")

@@ -51,8 +51,22 @@ def environment_of(options: argparse.Namespace) -> dict[str, str]:
         values["TFRING_TIMELINE"] = os.path.abspath(options.timeline)
     if options.timeline_mark_cycles is not None:
         values["TFRING_TIMELINE_MARK_CYCLES"] = str(int(options.timeline_mark_cycles))
+    values |= _autotune_variables(options)
     if options.horovod:
         values["PYTHONPATH"] = search_path(os.environ)
+    return values
+
+
+def _autotune_variables(options: argparse.Namespace) -> dict[str, str]:
+    values: dict[str, str] = {}
+    if options.autotune is not None:
+        values["TFRING_AUTOTUNE"] = str(int(options.autotune))
+    if options.autotune_log_file is not None:
+        values["TFRING_AUTOTUNE_LOG"] = os.path.abspath(options.autotune_log_file)
+    if options.autotune_warmup_samples is not None:
+        values["TFRING_AUTOTUNE_WARMUP_SAMPLES"] = str(options.autotune_warmup_samples)
+    if options.autotune_steps_per_sample is not None:
+        values["TFRING_AUTOTUNE_STEPS_PER_SAMPLE"] = str(options.autotune_steps_per_sample)
     return values
 
 

@@ -38,7 +38,6 @@ constexpr uint8_t kPlanFlags = kHasPrescale | kHasPostscale | kHasError | kHasEv
 constexpr size_t kMinRequestBytes = 9;
 constexpr size_t kMinPlanBytes = 8;
 constexpr size_t kMinItemBytes = 3;
-constexpr size_t kMinDepartureBytes = 2;
 
 template <typename T>
 void WriteList(const std::vector<T>& values, WireWriter* out) {
@@ -271,30 +270,6 @@ void ReadPlans(WireReader* in, Frame* frame) {
   for (size_t i = 0; i < count && in->ok(); ++i) frame->plans.push_back(ReadPlan(in));
 }
 
-void WriteDepartures(const std::vector<Departure>& departures, WireWriter* out) {
-  out->Unsigned(departures.size());
-  for (const Departure& departure : departures) {
-    out->Signed(departure.rank);
-    out->String(departure.error);
-  }
-}
-
-// Texts of exceptions come from outside of the runtime, and go into errors that Python reads.
-std::vector<Departure> ReadDepartures(WireReader* in) {
-  std::vector<Departure> departures;
-  const size_t count = in->Count(kMinDepartureBytes);
-  if (count == 0) in->Fail();
-  departures.reserve(count);
-  for (size_t i = 0; i < count && in->ok(); ++i) {
-    Departure departure;
-    departure.rank = in->Signed32();
-    departure.error = in->String();
-    if (departure.error.size() > kMaxDepartureError || !IsUtf8(departure.error)) in->Fail();
-    departures.push_back(std::move(departure));
-  }
-  return departures;
-}
-
 }  // namespace
 
 std::string EncodeFrame(const Frame& frame) {
@@ -332,6 +307,9 @@ std::string EncodeFrame(const Frame& frame) {
     case FrameType::kFrozen:
     case FrameType::kUnlock:
       WriteLockMessage(frame.type, frame.lock, &out);
+      break;
+    case FrameType::kPieces:
+      out.Signed(frame.piece_bytes);
   }
   return out.Take();
 }
@@ -369,6 +347,10 @@ Result<Frame> DecodeFrame(std::string_view bytes) {
     case FrameType::kFrozen:
     case FrameType::kUnlock:
       frame.lock = ReadLockMessage(frame.type, &in);
+      break;
+    case FrameType::kPieces:
+      frame.piece_bytes = in.Signed();
+      if (frame.piece_bytes < kMinPieceBytes || frame.piece_bytes > kMaxPieceBytes) in.Fail();
       break;
     default:
       in.Fail();

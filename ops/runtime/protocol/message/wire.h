@@ -8,6 +8,7 @@
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
+#include "ops/runtime/protocol/message/departure.h"
 #include "ops/runtime/protocol/message/lock.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
@@ -28,15 +29,13 @@ enum class FrameType : uint8_t {
   kStop = 10,      // sequencer to all: enter no more batches of the lock
   kFrozen = 11,    // rank to sequencer: I enter no more batches; requests follow again
   kUnlock = 12,    // sequencer to all: the lock is over; which batches run and which do not
+  kPieces = 13,    // sequencer to all: into pieces of this size the plans that follow are cut
 };
-inline constexpr uint8_t kMaxFrameType = 12;
+inline constexpr uint8_t kMaxFrameType = 13;
 
-// A rank that shuts down.
-struct Departure {
-  Rank rank = kNoRank;
-  std::string error;  // the exception with which its process ends; empty if there was none
-};
-inline constexpr size_t kMaxDepartureError = 512;  // bytes of UTF-8; see Shortened
+// Of kPieces.
+inline constexpr int64_t kMinPieceBytes = 64;
+inline constexpr int64_t kMaxPieceBytes = int64_t{1} << 40;
 
 // Any control frame; the fields that its type does not use stay empty.
 struct Frame {
@@ -48,6 +47,7 @@ struct Frame {
   std::vector<Departure> departures;             // kGoodbye
   ProcessSetId process_set = kGlobalProcessSet;  // kWithdraw
   LockMessage lock;                              // kLock, kStop, kFrozen, kUnlock
+  int64_t piece_bytes = 0;                       // kPieces
   Status status;  // kAbort, kFault; kWithdraw: why my step failed, ok if the attempt was over
 };
 

@@ -21,6 +21,9 @@ class FusionPlanner {
  public:
   explicit FusionPlanner(const Config& config);
 
+  // Counts for what is added from here on.
+  void SetThreshold(int64_t bytes) { threshold_ = bytes; }
+
   // `handle` names the request to the caller. What all members agreed on decides, and `path`, which
   // is that of the plan.
   void Add(uint64_t handle, const Request& request, const std::vector<Rank>& absent = {},

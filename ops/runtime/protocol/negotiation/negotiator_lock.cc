@@ -76,7 +76,7 @@ void Negotiator::StopLock(bool for_good, TimePoint now) {
 }
 
 void Negotiator::TakeEntered() {
-  for (PlanRun& run : participant_.TakeEntered()) out_.runs.push_back(std::move(run));
+  for (PlanRun& run : participant_.TakeEntered()) AddRun(std::move(run));
 }
 
 }  // namespace tfring

@@ -24,6 +24,7 @@
 #include "ops/runtime/protocol/negotiation/readiness.h"
 #include "ops/runtime/protocol/negotiation/response_cache.h"
 #include "ops/runtime/protocol/negotiation/stall_inspector.h"
+#include "ops/runtime/protocol/tuning/autotuner.h"
 
 namespace tfring {
 
@@ -57,6 +58,11 @@ class Sequencer {
     std::optional<LockMessage> lock;               // behind the plans, to all ranks
   };
 
+  struct Tuning {
+    std::optional<int64_t> piece_bytes;  // of all plans from here on, where it has changed
+    std::vector<TuningRecord> records;
+  };
+
   Sequencer(const Config& config, ProcessSets process_sets);
 
   // Internal if no correct rank sends this. Ids are handled before requests.
@@ -86,6 +92,9 @@ class Sequencer {
   // be sent now. None while there is a lock.
   Outgoing Take();
 
+  // What the autotuner has decided counts from here on. To be asked after Take.
+  Tuning TakeTuning();
+
   // Complete tensors wait for a plan of rank 0 to end. To be asked after Take.
   bool holds_back() const { return !throttled_.empty(); }
 
@@ -106,7 +115,7 @@ class Sequencer {
   Status CheckRoomFor(Rank from, const Request& request);
   void CompleteWithout(Rank joined, TimePoint now);
   void TryComplete(PendingTensor* pending, TimePoint now);
-  void ValidateAndQueue(PendingTensor* pending);
+  void ValidateAndQueue(PendingTensor* pending, TimePoint now);
   static Status Validate(PendingTensor* pending);
   void RejectRequest(Rank from, const Request& request, Status error, bool ends_attempt = false);
   std::vector<Rank> DepartedOf(const std::vector<Rank>& members) const;
@@ -143,7 +152,8 @@ class Sequencer {
   std::vector<StallWait> IncompleteWaits() const;
 
   ProcessSets sets_;  // as of the last plan that was made
-  const size_t max_in_flight_;
+  Autotuner tuner_;
+  TunedValues tuned_;  // its values that count
   const Duration stall_shutdown_;
   const bool check_call_sites_;
   const size_t max_pending_bytes_;

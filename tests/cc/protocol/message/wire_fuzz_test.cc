@@ -97,6 +97,13 @@ std::string AbortedFrame() {
   return EncodeFrame(frame);
 }
 
+std::string PiecesFrame() {
+  Frame frame;
+  frame.type = FrameType::kPieces;
+  frame.piece_bytes = 1 << 16;
+  return EncodeFrame(frame);
+}
+
 std::vector<std::string> Corpus() {
   Frame requests;
   requests.type = FrameType::kRequests;
@@ -153,7 +160,7 @@ std::vector<std::string> Corpus() {
   goodbye.type = FrameType::kGoodbye;
   goodbye.departures = {{2, ""}, {1, "ValueError: \xc3\xa9"}, {0, ""}};
   return {EncodeFrame(requests), EncodeFrame(plans), EncodeFrame(resend), EncodeFrame(fault),
-          EncodeFrame(goodbye),  WithdrawFrame(),    AbortedFrame()};
+          EncodeFrame(goodbye),  WithdrawFrame(),    AbortedFrame(),      PiecesFrame()};
 }
 
 }  // namespace
