@@ -19,6 +19,7 @@ CC_ARROWS: dict[str, set[str]] = {
     "protocol/message": {"base"},
     "protocol/locked": {"base", "protocol/message"},
     "protocol/negotiation": {"base", "protocol/message", "protocol/locked"},
+    "protocol/tree": {"base", "protocol/message"},
     "protocol/engine": {"base", "interfaces", "protocol/message", "protocol/negotiation"},
     "membership": {"base"},
     "crew": {"base"},
@@ -56,6 +57,10 @@ CC_ARROWS: dict[str, set[str]] = {
         *("protocol/message", "protocol/negotiation", "protocol/engine"),
     },
     "sim/membership": {"base", "membership", "sim"},
+    "sim/control": {
+        *("base", "sim"),
+        *("protocol/message", "protocol/negotiation", "protocol/tree"),
+    },
 }
 # Foreign headers and the only layers that may use them.
 FOREIGN_HEADERS = {
