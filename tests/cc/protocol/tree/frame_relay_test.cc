@@ -3,6 +3,7 @@
 #include <deque>
 #include <memory>
 
+#include "ops/sim/random.h"
 #include "tests/cc/test.h"
 
 namespace tfring {
@@ -214,6 +215,42 @@ TEST(BytesWithAnotherDigestAreRefused) {
   bytes.wanted_bytes.emplace_back(1, std::make_shared<const std::string>(kOther));
   root.OnMessage(2, EncodeTreeMessage(bytes, {2, 3}), 100);
   EXPECT_TRUE(root.Drain().fatal.message().find("another digest") != std::string::npos);
+}
+
+// Messages of a parent and two children with bytes changed, dropped or repeated: they are refused,
+// or taken, and nothing else happens.
+TEST(ChangedMessagesDoNoHarm) {
+  sim::Random random(7);
+  size_t refused = 0;
+  TreeMessage up;
+  up.merged.push_back({RankSet(2), DigestOf(kLong), nullptr});
+  up.merged.push_back({RankSet(2), {}, std::make_shared<const std::string>("short")});
+  up.wanted_bytes.emplace_back(1, std::make_shared<const std::string>(kLong));
+  TreeMessage down;
+  down.plans.push_back({RankSet(RankRange{2, 4}), std::make_shared<const std::string>("plan")});
+  down.wanted = {1};
+  down.released = {2};
+  for (int round = 0; round < 3000; ++round) {
+    FrameRelay relay(TreeTopology(1, 7, 2), 100);  // the parent is 0, the children are 2 and 3
+    relay.Send(kLong, 0);
+    for (TimePoint now = 0; now < 400; now += 50) {
+      const auto from = static_cast<Rank>(random.Pick(std::vector<int>{0, 2, 3}));
+      const TreeMessage& seed = from == 0 ? down : up;
+      std::string bytes = EncodeTreeMessage(seed, from == 0 ? RankRange{1, 4} : RankRange{2, 4});
+      for (int64_t n = random.Below(3); n > 0; --n) {
+        const auto at = static_cast<size_t>(random.Below(static_cast<int64_t>(bytes.size())));
+        if (random.Percent(70)) bytes[at] = static_cast<char>(random.Below(256));
+        if (random.Percent(10)) bytes.resize(at + 1);
+        if (random.Percent(10)) bytes.insert(at, bytes.substr(at));
+      }
+      relay.OnMessage(from, bytes, now);
+      relay.OnTime(now);
+      const FrameRelay::Output out = relay.Drain();
+      for (const auto& [to, message] : out.messages) EXPECT_TRUE(to >= 0 && to <= 3 && to != 1);
+      if (!out.fatal.ok()) ++refused;
+    }
+  }
+  EXPECT_TRUE(refused > 1000);
 }
 
 }  // namespace
