@@ -1,6 +1,6 @@
 """What control messages cost with up to 10,000 ranks, simulated: tables and a picture.
 
-    python -m benchmarks.control_plane --plot docs/images/control_plane.svg --json out.json
+    python -m benchmarks.control_plane --plot docs/images/control_plane.png --json out.json
 
 Runs build/ops/sim/control/tfring_control_sim for each scheme and number of ranks. Messages, bytes
 and hops are those of the protocol; seconds are by a model of costs, which docs/control_plane.md
@@ -32,7 +32,8 @@ COLORS = {
     "horovod_ring": "#cc79a7",
 }
 RANKS = (2, 8, 64, 256, 1000, 4000, 10_000)
-OTHERS = (10, 1000)
+OTHERS = (1, 10, 100)
+OTHERS_AMONG = 1000  # ranks
 MAX_BYTES = 64 * 1024
 PARTS = {
     "messages": "messages of all ranks",
@@ -129,11 +130,10 @@ def main() -> int:
         for scheme in SCHEMES
         for row in rows_of(arguments.program, scheme, ranks, fan_out)
     ]
-    most = max(arguments.ranks)
     differing = [
         row
         for others in arguments.others
-        for row in rows_of(arguments.program, "tree", most, fan_out, f"--others={others}")
+        for row in rows_of(arguments.program, "tree", OTHERS_AMONG, fan_out, f"--others={others}")
     ]
     for step in ("first", "steady"):
         print("\n".join(["", f"{step} step", "", *table(rows + differing, step)]))
