@@ -184,6 +184,10 @@ class Weaver {
   // Between hosts: the sums go to all other workers, and all add them up.
   void Exchange(Line* line, int64_t piece) {
     Contribution& made = line->made[piece];
+    if (shape_.rounds_parts) {
+      const Range output = At(Space::kOutput, *line, piece);
+      made = {output, builder_.Round(made.range, output, {made.ready})};
+    }
     std::vector<int> sends;
     for (int worker : line->workers) {
       if (worker != self_) sends.push_back(builder_.Send(worker, made.range, {made.ready}));

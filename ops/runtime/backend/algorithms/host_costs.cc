@@ -131,22 +131,27 @@ HostLoad LoadOf(const HostLayout& layout, int64_t bytes, const HierarchicalPlan&
   return load;
 }
 
-double SecondsOf(const HostLoad& load, const Config& config) {
-  const double latency = static_cast<double>(config.network_latency) / kSecond;
-  const auto bytes_per_second = static_cast<double>(config.network_bytes_per_second);
-  return load.hops_between * latency + load.hops_within * kLatencyWithin +
-         load.messages_between * kMessageBetween + load.messages_within * kMessageWithin +
-         load.bytes_between / bytes_per_second + load.bytes_within / kBytesPerSecondWithin;
+Network NetworkOf(const Config& config, DataType wire) {
+  const double narrower = 4.0 / static_cast<double>(DataTypeSize(wire));
+  return {static_cast<double>(config.network_latency) / kSecond,
+          static_cast<double>(config.network_bytes_per_second) * narrower};
 }
 
-HierarchicalPlan CheapestHierarchy(const HostLayout& layout, int64_t bytes, const Config& config) {
+double SecondsOf(const HostLoad& load, const Network& network) {
+  return load.hops_between * network.latency + load.hops_within * kLatencyWithin +
+         load.messages_between * kMessageBetween + load.messages_within * kMessageWithin +
+         load.bytes_between / network.bytes_per_second + load.bytes_within / kBytesPerSecondWithin;
+}
+
+HierarchicalPlan CheapestHierarchy(const HostLayout& layout, int64_t bytes,
+                                   const Network& network) {
   const HierarchicalPlan plans[] = {{BetweenHosts::kExchange, 1},
                                     {BetweenHosts::kExchange, kAllWorkers},
                                     {BetweenHosts::kTwoPhases, kAllWorkers}};
   return *std::min_element(std::begin(plans), std::end(plans),
                            [&](const HierarchicalPlan& one, const HierarchicalPlan& other) {
-                             return SecondsOf(LoadOf(layout, bytes, one), config) <
-                                    SecondsOf(LoadOf(layout, bytes, other), config);
+                             return SecondsOf(LoadOf(layout, bytes, one), network) <
+                                    SecondsOf(LoadOf(layout, bytes, other), network);
                            });
 }
 
