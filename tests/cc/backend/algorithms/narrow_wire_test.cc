@@ -31,10 +31,14 @@ std::vector<Algorithm> Algorithms() {
        {DirectAllreduce, TreeAllreduce, RingAllreduce, TwoPhaseAllreduce, LineAllreduce}) {
     all.push_back([flat](const ReduceShape& shape, const HostLayout&) { return flat(shape); });
   }
-  for (BetweenHosts between : {BetweenHosts::kExchange, BetweenHosts::kTwoPhases}) {
+  for (BetweenHosts between : {BetweenHosts::kExchange, BetweenHosts::kTwoPhases,
+                               BetweenHosts::kDoubling, BetweenHosts::kHalving}) {
+    const bool pairs = between == BetweenHosts::kDoubling || between == BetweenHosts::kHalving;
     for (int workers : {1, 64}) {
       all.push_back([=](const ReduceShape& shape, const HostLayout& layout) {
-        return HierarchicalAllreduce(shape, layout, {between, workers});
+        const bool can = !pairs || 1 << PairingRounds(layout.hosts()) == layout.hosts();
+        return can ? HierarchicalAllreduce(shape, layout, {between, workers})
+                   : TreeAllreduce(shape);
       });
     }
   }
