@@ -87,7 +87,7 @@ class Replay {
     const Step& step = by_rank_[r].steps[number];
     RankState& rank = ranks_[r];
     if (step.kind == StepKind::kSend) {
-      rank.out_free = std::max(rank.out_free, time) + LinkTime(step.src.bytes);
+      rank.out_free = std::max(rank.out_free, time) + LinkTime(StepBytes(step));
       Arrive(rank.out_free + model_.latency, r, step);
       End(rank.out_free, r, number);
     } else if (IsRecv(step)) {
@@ -102,7 +102,7 @@ class Replay {
 
   void Arrive(Duration time, int sender, const Step& step) {
     RankState& receiver = ranks_[step.peer];
-    receiver.in_free = std::max(time, receiver.in_free + LinkTime(step.src.bytes));
+    receiver.in_free = std::max(time, receiver.in_free + LinkTime(StepBytes(step)));
     arrived_[{step.peer, sender}].push(receiver.in_free);
     Match({step.peer, sender});
   }

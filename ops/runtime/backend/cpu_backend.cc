@@ -207,7 +207,7 @@ Status CpuBackend::RunSchedule(const Collective& collective) {
                       std::to_string(peer) + ", which " + schedule->algorithm + " needs");
     }
     if (step.kind == StepKind::kSend && collective.traffic != nullptr) {
-      collective.traffic->SentTo(peer, step.src.bytes);
+      collective.traffic->SentTo(peer, StepBytes(step));
     }
   }
   executor_.Prepare(collective, *schedule, ResolveReduction(collective));

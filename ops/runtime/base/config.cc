@@ -23,7 +23,8 @@ enum class Unit {
   kCpuOperations,
   kGpuOperations,
   kHierarchy,
-  kValueAction
+  kValueAction,
+  kWireDtype
 };
 
 // One row per setting: the only place that knows its name, bounds and meaning. Bounds are in the
@@ -32,7 +33,8 @@ struct Setting {
   const char* name;
   Unit unit;
   std::variant<int64_t Config::*, bool Config::*, std::string Config::*, CpuOperations Config::*,
-               GpuOperations Config::*, Hierarchy Config::*, ValueAction Config::*>
+               GpuOperations Config::*, Hierarchy Config::*, ValueAction Config::*,
+               DataType Config::*>
       member;
   int64_t min;
   int64_t max;
@@ -61,8 +63,7 @@ constexpr Setting kSettings[] = {
     {"MAX_PENDING_BYTES", Unit::kBytes, &Config::max_pending_bytes, 1 << 16, kMaxBytes,
      "memory of rank 0 for calls that wait for other ranks; calls beyond it end with an error"},
     {"STALL_CHECK_TIME_SECONDS", Unit::kSeconds, &Config::stall_warning, 0, kMaxSeconds,
-     "warn about a tensor that some ranks have waited for this long, and after 3 s where ranks "
-     "wait for each other; 0 disables the check"},
+     "warn when ranks have waited so long for a tensor, for each other 3 s at most; 0: no check"},
     {"STALL_SHUTDOWN_TIME_SECONDS", Unit::kSeconds, &Config::stall_shutdown, 0, kMaxSeconds,
      "end the job when a tensor has stalled this long; 0 is never"},
     {"HEARTBEAT_SECONDS", Unit::kSeconds, &Config::heartbeat_interval, 0, kMaxSeconds,
@@ -83,6 +84,8 @@ constexpr Setting kSettings[] = {
      "what a small message takes from host to host, by which allreduces are chosen"},
     {"NETWORK_BYTES_PER_SECOND", Unit::kBytes, &Config::network_bytes_per_second, 1 << 10,
      kMaxBytes, "what a host can send to others, by which allreduces are chosen"},
+    {"WIRE_DTYPE", Unit::kWireDtype, &Config::wire_dtype, 0, 0,
+     "how sums of float32 travel between hosts: float32, or rounded to bfloat16 or float16"},
     {"CALL_SITE_CHECK", Unit::kFlag, &Config::call_site_check, 0, 1,
      "refuse eager collectives without a name that the ranks call on different lines"},
     {"CHECK_VALUES", Unit::kValueAction, &Config::check_values, 0, 0,
@@ -92,8 +95,7 @@ constexpr Setting kSettings[] = {
     {"ARENA", Unit::kFlag, &Config::arena, 0, 1,
      "allreduces within a host add up in memory that all its ranks see; 0: from rank to rank"},
     {"CPU_OPERATIONS", Unit::kCpuOperations, &Config::cpu_operations, 0, 0,
-     "what carries tensors in host memory: auto (shared memory within hosts where possible, TCP), "
-     "shm (an error where it is not), tcp (no shared memory) or mpi (for TCP; needs a plug-in)"},
+     "what carries tensors in host memory: auto (shared memory within hosts, TCP), shm, tcp, mpi"},
     {"GPU_OPERATIONS", Unit::kGpuOperations, &Config::gpu_operations, 0, 0,
      "what carries tensors in GPU memory: auto (NCCL where all ranks can, or host), nccl, host"},
     {"NCCL_LIBRARY", Unit::kPath, &Config::nccl_library, 0, 0,
@@ -238,6 +240,14 @@ std::optional<ValueAction> ParseValueAction(const std::string& text) {
   return std::nullopt;
 }
 
+std::optional<DataType> ParseWireDtype(const std::string& text) {
+  const std::string lower = Lower(text);
+  for (DataType dtype : {DataType::kFloat32, DataType::kBfloat16, DataType::kFloat16}) {
+    if (lower == DataTypeName(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
 // Stores `text` if it is a valid value.
 bool Apply(const Setting& setting, const std::string& text, Config* config) {
   if (setting.unit == Unit::kPath) {
@@ -263,6 +273,11 @@ bool Apply(const Setting& setting, const std::string& text, Config* config) {
     const std::optional<ValueAction> action = ParseValueAction(text);
     if (action) config->*setting.as<ValueAction>() = *action;
     return action.has_value();
+  }
+  if (setting.unit == Unit::kWireDtype) {
+    const std::optional<DataType> dtype = ParseWireDtype(text);
+    if (dtype) config->*setting.as<DataType>() = *dtype;
+    return dtype.has_value();
   }
   if (setting.unit == Unit::kFlag || setting.unit == Unit::kLogFormat) {
     const std::optional<bool> flag =
@@ -309,6 +324,8 @@ std::string Allowed(const Setting& setting) {
       return "auto, 0 or 1";
     case Unit::kValueAction:
       return "warn, error or 0";
+    case Unit::kWireDtype:
+      return "float32, bfloat16 or float16";
   }
   return range;
 }
@@ -329,6 +346,7 @@ std::string DefaultText(const Setting& setting, const Config& defaults) {
   if (setting.unit == Unit::kValueAction) {
     return kValueActions[static_cast<size_t>(defaults.*setting.as<ValueAction>())];
   }
+  if (setting.unit == Unit::kWireDtype) return DataTypeName(defaults.*setting.as<DataType>());
   const int64_t number = defaults.*setting.as<int64_t>();
   if (setting.unit == Unit::kLevel) return kLevels[number];
   if (setting.unit != Unit::kSeconds) return std::to_string(number);
@@ -364,6 +382,11 @@ Result<Config> ParseConfig(const std::map<std::string, std::string>& values) {
   if (config.cpu_operations == CpuOperations::kShm && !config.shared_memory) {
     return InvalidArgument(
         "TFRING_CPU_OPERATIONS is shm and TFRING_SHARED_MEMORY is 0: one of the two has to go");
+  }
+  if (config.wire_dtype != DataType::kFloat32 && config.deterministic) {
+    return InvalidArgument(std::string("TFRING_WIRE_DTYPE is ") + DataTypeName(config.wire_dtype) +
+                           " and TFRING_DETERMINISTIC is 1: which values are rounded depends on "
+                           "the size of the data, so one of the two has to go");
   }
   // As in Horovod: without the check nothing ends because of a stall, unless that is asked for.
   if (config.stall_warning == 0 && values.count("STALL_SHUTDOWN_TIME_SECONDS") == 0) {

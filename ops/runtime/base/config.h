@@ -55,6 +55,7 @@ struct Config {
   Hierarchy hierarchical_allreduce = Hierarchy::kAuto;  // HIERARCHICAL_ALLREDUCE
   Duration network_latency = 30'000;  // NETWORK_LATENCY_SECONDS: a small message between hosts
   int64_t network_bytes_per_second = 1'250'000'000;  // NETWORK_BYTES_PER_SECOND: of a host
+  DataType wire_dtype = DataType::kFloat32;          // WIRE_DTYPE: of float32 sums between hosts
   bool call_site_check = true;  // CALL_SITE_CHECK: of eager calls without a name
   ValueAction check_values = ValueAction::kIgnore;  // CHECK_VALUES
   bool shared_memory = true;                        // SHARED_MEMORY: within a host; else sockets

@@ -125,7 +125,9 @@ class Player {
     if (dst != nullptr && step.dst.space == Space::kInput) Wrong("a step writes to the input");
     if (!wrong_.empty()) return;
     if (step.kind == StepKind::kSend) {
-      streams_[{r, step.peer}].emplace_back(src, src + step.src.bytes / element_);
+      Symbols sent(src, src + step.src.bytes / element_);
+      if (step.narrow) std::transform(sent.begin(), sent.end(), sent.begin(), Rounded);
+      streams_[{r, step.peer}].push_back(std::move(sent));
       return;
     }
     if (step.kind == StepKind::kAdasumDots) {
@@ -156,7 +158,7 @@ class Player {
         value = AdasumOf(Combine(src[i], src2[i]), dots);
       }
       value.finished += step.finish ? 1 : 0;
-      dst[i] = value;
+      dst[i] = step.round ? Rounded(value) : value;
     }
   }
 
@@ -184,6 +186,12 @@ Symbol Leaf(int r, int64_t i) {
 
 Symbol Combined(const Symbol& left, const Symbol& right) {
   return {left.ranks | right.ranks, Mix(left.tree, right.tree), 0};
+}
+
+Symbol Rounded(Symbol symbol) {
+  if (!symbol.rounded) symbol.tree = Mix(symbol.tree, 16);
+  symbol.rounded = true;
+  return symbol;
 }
 
 std::vector<SymbolicRank> Inputs(int size, int64_t elements) {

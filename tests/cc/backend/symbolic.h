@@ -16,6 +16,7 @@ struct Symbol {
   uint64_t ranks = 0;  // bit r: the input of rank r
   uint64_t tree = 0;   // equal for equal trees with equal leaves in equal order
   int finished = 0;
+  bool rounded = false;  // to 16 bits, since it was last combined
 };
 
 struct SymbolicRank {
@@ -39,6 +40,9 @@ Symbol Leaf(int r, int64_t i);
 
 // What reducing two elements gives, the left one first.
 Symbol Combined(const Symbol& left, const Symbol& right);
+
+// What rounding to 16 bits gives; nothing else if it was rounded already.
+Symbol Rounded(Symbol symbol);
 
 // All ranks with inputs of this many elements, and without outputs.
 std::vector<SymbolicRank> Inputs(int size, int64_t elements);

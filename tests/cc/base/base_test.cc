@@ -239,6 +239,24 @@ TEST(WhereToReduceFirst) {
   EXPECT_TRUE(parsed("Auto") == Hierarchy::kAuto);
 }
 
+TEST(HowFloatsTravelBetweenHosts) {
+  const auto parsed = [](const char* text) {
+    return ParseConfig({{"WIRE_DTYPE", text}})->wire_dtype;
+  };
+  EXPECT_TRUE(Config().wire_dtype == DataType::kFloat32);
+  EXPECT_TRUE(parsed("float32") == DataType::kFloat32);
+  EXPECT_TRUE(parsed("BFloat16") == DataType::kBfloat16);
+  EXPECT_TRUE(parsed("float16") == DataType::kFloat16);
+  for (const char* text : {"float64", "16", "", "bfloat"}) {
+    const Result<Config> refused = ParseConfig({{"WIRE_DTYPE", text}});
+    EXPECT_CONTAINS(refused.status().message(), "float32, bfloat16 or float16");
+  }
+  const Result<Config> both = ParseConfig({{"WIRE_DTYPE", "bfloat16"}, {"DETERMINISTIC", "1"}});
+  EXPECT_CONTAINS(both.status().message(),
+                  "TFRING_WIRE_DTYPE is bfloat16 and TFRING_DETERMINISTIC is 1");
+  EXPECT_TRUE(ParseConfig({{"WIRE_DTYPE", "float32"}, {"DETERMINISTIC", "1"}}).ok());
+}
+
 TEST(ConfigDescribesEverySetting) {
   const std::string text = DescribeConfig();
   EXPECT_CONTAINS(text, "TFRING_FUSION_THRESHOLD (default 134217728)");
@@ -246,6 +264,7 @@ TEST(ConfigDescribesEverySetting) {
   EXPECT_CONTAINS(text, "TFRING_GPU_OPERATIONS (default auto)");
   EXPECT_CONTAINS(text, "TFRING_CHECK_VALUES (default 0)");
   EXPECT_CONTAINS(text, "TFRING_HIERARCHICAL_ALLREDUCE (default auto)");
+  EXPECT_CONTAINS(text, "TFRING_WIRE_DTYPE (default float32)");
   EXPECT_CONTAINS(text, "TFRING_CUDA_DRIVER (default libcuda.so.1)");
   EXPECT_CONTAINS(text, "TFRING_LOG_LEVEL (default info)");
   EXPECT_CONTAINS(text, "TFRING_LOG_FORMAT (default text)");

@@ -23,21 +23,22 @@ Schedule DirectAllreduce(const ReduceShape& shape) {
   ScheduleBuilder builder("direct_allreduce");
   const int64_t bytes = shape.bytes();
   if (bytes == 0) return builder.Take();
-  const Range input{Space::kInput, 0, bytes};
+  const Range output{Space::kOutput, 0, bytes};
+  Contribution own{{Space::kInput, 0, bytes}, kNoStep};
+  if (shape.rounds_parts) own = {output, builder.Round(own.range, output)};
   std::vector<int> sends;
   std::vector<Contribution> contributions(shape.size);
-  contributions[shape.self] = {input, kNoStep};
+  contributions[shape.self] = own;
   for (int distance = 1; distance < shape.size; ++distance) {
-    sends.push_back(builder.Send((shape.self + distance) % shape.size, input));
+    sends.push_back(builder.Send((shape.self + distance) % shape.size, own.range, {own.ready}));
   }
   for (int distance = 1; distance < shape.size; ++distance) {
     const int peer = (shape.self + shape.size - distance) % shape.size;
     const Range slot{Space::kScratch, builder.AddScratch(bytes), bytes};
     contributions[peer] = {slot, builder.Recv(peer, slot)};
   }
-  // The output may be the input: it is written only when the input has been sent to all.
-  AppendCanonicalSum(&builder, std::move(contributions), {Space::kOutput, 0, bytes},
-                     builder.Join(sends));
+  // The output may be the input: it is written only when this rank's part has been sent to all.
+  AppendCanonicalSum(&builder, std::move(contributions), output, builder.Join(sends));
   return builder.Take();
 }
 

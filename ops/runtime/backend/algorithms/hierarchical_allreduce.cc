@@ -21,6 +21,27 @@ constexpr size_t kWindow = 3;
 // part of the data in two phases one travels at a time.
 constexpr int64_t kPiecesPerPiece = 2;
 constexpr int64_t kPiecesPerPieceOfPhases = 4;
+constexpr int64_t kPiecesPerPieceOfHalves = 1;  // which are cut further
+
+const char* NameOf(BetweenHosts between) {
+  switch (between) {
+    case BetweenHosts::kExchange:
+      return "hierarchical_exchange";
+    case BetweenHosts::kDoubling:
+      return "hierarchical_doubling";
+    case BetweenHosts::kHalving:
+      return "hierarchical_halving";
+    case BetweenHosts::kTwoPhases:
+      break;
+  }
+  return "hierarchical_allreduce";
+}
+
+int StagesBetween(BetweenHosts between, int hosts) {
+  if (between == BetweenHosts::kExchange) return 1;
+  if (between == BetweenHosts::kTwoPhases) return 2;
+  return PairingRounds(hosts) * (between == BetweenHosts::kHalving ? 2 : 1);
+}
 
 // A part of the data with one worker on each host.
 struct Segment {
@@ -103,11 +124,13 @@ class Weaver {
         host_(layout.HostOf(shape.self)),
         shape_(shape),
         locals_(layout.PositionsOn(host_)),
-        exchange_(plan.between == BetweenHosts::kExchange),
-        builder_(exchange_ ? "hierarchical_exchange" : "hierarchical_allreduce"),
+        hosts_(layout.hosts()),
+        plan_(plan),
+        stages_(StagesBetween(plan.between, layout.hosts())),
+        builder_(NameOf(plan.between)),
         within_(&builder_, PieceBytes()),
         between_(&builder_, PieceBytes()) {
-    const int parts = exchange_ ? 1 : layout.hosts();
+    const int parts = plan.between == BetweenHosts::kTwoPhases ? layout.hosts() : 1;
     for (Segment& segment : CutSegments(shape, layout, plan.workers)) {
       const Slices slices{segment.bytes / shape.element_bytes, shape.element_bytes, parts};
       for (int part = 0; part < parts; ++part) {
@@ -127,9 +150,9 @@ class Weaver {
       most = std::max(most, line.pieces.count);
       line.made.resize(static_cast<size_t>(line.pieces.count));
     }
-    const int64_t last_stage = exchange_ ? 2 : 3;
-    for (int64_t turn = 0; turn < most + last_stage * kStageLag; ++turn) {
-      for (int stage = 0; stage <= last_stage; ++stage) {
+    const int last = stages_ + 1;
+    for (int64_t turn = 0; turn < most + last * kStageLag; ++turn) {
+      for (int stage = 0; stage <= last; ++stage) {
         const int64_t piece = turn - stage * kStageLag;
         for (Line& line : lines_) {
           if (piece >= 0 && piece < line.pieces.count) Do(stage, &line, piece);
@@ -140,18 +163,21 @@ class Weaver {
   }
 
  private:
-  // Consecutive pieces of one segment whose sums are made on one host (or, exchanged, on all).
+  // Consecutive pieces of one segment. In two phases their sums are made on one host.
   struct Line {
     std::vector<int> workers;  // by host
-    int target = 0;            // the host
+    int target = 0;            // that host
     int64_t begin = 0;
     Pieces pieces;
-    // By piece: what this rank, as a worker, has made of it so far.
+    // By piece: what this rank, as a worker, has made of it so far. With kHalving the range is the
+    // part that this host still adds up, and then what is finished here.
     std::vector<Contribution> made;
   };
 
   int64_t PieceBytes() const {
-    const int64_t smaller = exchange_ ? kPiecesPerPiece : kPiecesPerPieceOfPhases;
+    int64_t smaller = kPiecesPerPiece;
+    if (plan_.between == BetweenHosts::kTwoPhases) smaller = kPiecesPerPieceOfPhases;
+    if (plan_.between == BetweenHosts::kHalving) smaller = kPiecesPerPieceOfHalves;
     return Pieces(0, shape_.element_bytes, shape_.piece_bytes / smaller).piece;
   }
 
@@ -161,10 +187,32 @@ class Weaver {
 
   void Do(int stage, Line* line, int64_t piece) {
     const bool works = line->workers[host_] == self_;
-    if (stage == 0) Gather(line, piece, works);
-    if (stage == 1 && works) exchange_ ? Exchange(line, piece) : Combine(line, piece);
-    if (stage == 2 && works && !exchange_) Return(line, piece);
-    if (stage == (exchange_ ? 2 : 3)) Spread(*line, piece, works);
+    if (stage == 0) return Gather(line, piece, works);
+    if (stage > stages_) return Spread(*line, piece, works);
+    if (works) Between(stage - 1, line, piece);
+  }
+
+  void Between(int stage, Line* line, int64_t piece) {
+    switch (plan_.between) {
+      case BetweenHosts::kExchange:
+        return Exchange(line, piece, line->workers, true);
+      case BetweenHosts::kTwoPhases:
+        return stage == 0 ? Combine(line, piece) : Return(line, piece);
+      case BetweenHosts::kDoubling:
+        return Exchange(line, piece, Pair(*line, stage), stage + 1 == stages_);
+      case BetweenHosts::kHalving:
+        const int rounds = stages_ / 2;
+        return stage < rounds ? Halve(line, piece, stage, stage + 1 == rounds)
+                              : Double(line, piece, stages_ - 1 - stage);
+    }
+  }
+
+  int Partner(int round) const { return host_ ^ (1 << round); }
+
+  // This rank and its partner, in the order of their hosts.
+  std::vector<int> Pair(const Line& line, int round) const {
+    const int other = Partner(round);
+    return {line.workers[std::min(host_, other)], line.workers[std::max(host_, other)]};
   }
 
   // Within the host: the inputs go to the worker, which adds them up. The sum may be where the
@@ -181,15 +229,19 @@ class Weaver {
     }
   }
 
-  // Between hosts: the sums go to all other workers, and all add them up.
-  void Exchange(Line* line, int64_t piece) {
+  // Between hosts: the sums go to all other ones of these workers, and all of them add them up.
+  void Exchange(Line* line, int64_t piece, const std::vector<int>& workers, bool finish) {
     Contribution& made = line->made[piece];
+    if (shape_.rounds_parts) {
+      const Range output = At(Space::kOutput, *line, piece);
+      made = {output, builder_.Round(made.range, output, {made.ready})};
+    }
     std::vector<int> sends;
-    for (int worker : line->workers) {
+    for (int worker : workers) {
       if (worker != self_) sends.push_back(builder_.Send(worker, made.range, {made.ready}));
     }
     // The result is written where the sum may be that is sent.
-    made = between_.Add(line->workers, self_, made, At(Space::kOutput, *line, piece), true,
+    made = between_.Add(workers, self_, made, At(Space::kOutput, *line, piece), finish,
                         builder_.Join(sends));
   }
 
@@ -217,6 +269,45 @@ class Weaver {
     }
   }
 
+  // Of a piece, what a host adds up after so many rounds of halving; all its ranges are nested.
+  Range Share(Space space, const Line& line, int64_t piece, int host, int rounds) const {
+    const Range all = At(space, line, piece);
+    const Slices slices{all.bytes / shape_.element_bytes, shape_.element_bytes, hosts_};
+    int first = 0;
+    int count = hosts_;
+    for (int round = 0; round < rounds; ++round) {
+      count /= 2;
+      if ((host >> round & 1) != 0) first += count;
+    }
+    const int64_t begin = slices.Begin(first);
+    return {space, all.offset + begin, slices.Begin(first + count) - begin};
+  }
+
+  // Between hosts: of what this host still adds up, the partner gets one half and sends the other.
+  void Halve(Line* line, int64_t piece, int round, bool finish) {
+    Contribution& made = line->made[piece];
+    const Space space = made.range.space;
+    const Range theirs = Share(space, *line, piece, Partner(round), round + 1);
+    if (theirs.bytes > 0) builder_.Send(line->workers[Partner(round)], theirs, {made.ready});
+    made.range = Share(space, *line, piece, host_, round + 1);
+    if (made.range.bytes == 0) return;
+    const Range sum = Share(Space::kOutput, *line, piece, host_, round + 1);
+    made = between_.Add(Pair(*line, round), self_, made, sum, finish, kNoStep);
+  }
+
+  // Between hosts: what is finished here and there goes to the other one. What arrives replaces
+  // what was sent in Halve: it has been made of that, so all of that was sent.
+  void Double(Line* line, int64_t piece, int round) {
+    Contribution& made = line->made[piece];
+    const int worker = line->workers[Partner(round)];
+    const Range mine = Share(Space::kOutput, *line, piece, host_, round + 1);
+    const Range theirs = Share(Space::kOutput, *line, piece, Partner(round), round + 1);
+    if (mine.bytes > 0) builder_.Send(worker, mine, {made.ready});
+    if (theirs.bytes == 0) return;
+    const int received = builder_.Recv(worker, theirs);
+    made.ready = made.ready == kNoStep ? received : builder_.Join({made.ready, received});
+  }
+
   // Within the host: the result goes from the worker to all others.
   void Spread(const Line& line, int64_t piece, bool works) {
     const Range output = At(Space::kOutput, line, piece);
@@ -233,7 +324,9 @@ class Weaver {
   const int host_;
   const ReduceShape& shape_;
   const std::vector<int>& locals_;
-  const bool exchange_;
+  const int hosts_;
+  const HierarchicalPlan plan_;
+  const int stages_;  // between those within the hosts
   ScheduleBuilder builder_;
   SumWindow within_;
   SumWindow between_;
@@ -242,10 +335,20 @@ class Weaver {
 
 }  // namespace
 
+int PairingRounds(int hosts) {
+  int rounds = 0;
+  while ((2 << rounds) <= hosts) ++rounds;
+  return rounds;
+}
+
 Schedule HierarchicalAllreduce(const ReduceShape& shape, const HostLayout& layout,
                                const HierarchicalPlan& plan) {
   TFRING_CHECK(layout.hosts() >= 2 && plan.workers >= 1)
       << layout.hosts() << " hosts with " << plan.workers << " workers make no hierarchy";
+  const bool pairs =
+      plan.between == BetweenHosts::kDoubling || plan.between == BetweenHosts::kHalving;
+  TFRING_CHECK(!pairs || 1 << PairingRounds(layout.hosts()) == layout.hosts())
+      << layout.hosts() << " hosts cannot be paired: their number is no power of two";
   return Weaver(shape, layout, plan).Weave();
 }
 

@@ -1,7 +1,6 @@
 #include "ops/runtime/backend/algorithms/host_costs.h"
 
 #include <algorithm>
-#include <iterator>
 #include <vector>
 
 namespace tfring {
@@ -45,6 +44,16 @@ double MostPairs(const HostLayout& layout) {
     most = std::max(most, Here(layout, host) * (Size(layout) - Here(layout, host)));
   }
   return most;
+}
+
+void AddLoadBetween(BetweenHosts between, int hosts, double data, HostLoad* load) {
+  const double rounds = PairingRounds(hosts);
+  const bool pairs = between == BetweenHosts::kDoubling || between == BetweenHosts::kHalving;
+  const bool once = between == BetweenHosts::kExchange || between == BetweenHosts::kDoubling;
+  load->hops_between = (pairs ? rounds : 1) * (once ? 1 : 2);
+  load->messages_between = 2 * load->hops_between * (pairs ? 1 : hosts - 1);
+  load->bytes_between = data * (pairs ? rounds : hosts - 1);
+  if (!once) load->bytes_between = data * 2 * (hosts - 1) / hosts;
 }
 
 }  // namespace
@@ -116,37 +125,46 @@ HostLoad LoadOfRing(const HostLayout& layout, int64_t bytes) {
 
 HostLoad LoadOf(const HostLayout& layout, int64_t bytes, const HierarchicalPlan& plan) {
   const auto data = static_cast<double>(bytes);
-  const double hosts = layout.hosts();
   const double others = Largest(layout) - 1;
   const double workers = std::min<double>(plan.workers, Largest(layout));
-  const bool exchange = plan.between == BetweenHosts::kExchange;
   HostLoad load;
-  load.hops_between = exchange ? 1 : 2;
+  AddLoadBetween(plan.between, layout.hosts(), data, &load);
   load.hops_within = others > 0 ? 2 : 0;
-  load.messages_between = 2 * (hosts - 1) * load.hops_between;
   // One worker's twice, or both of those of a worker and those of a rank that is none.
   load.messages_within = 2 * others * (workers > 1 ? 2 : 1);
-  load.bytes_between = (hosts - 1) * data * (exchange ? 1 : 2 / hosts);
   load.bytes_within = 2 * others * data * (workers > 1 ? 2 / workers : 1);
   return load;
 }
 
-double SecondsOf(const HostLoad& load, const Config& config) {
-  const double latency = static_cast<double>(config.network_latency) / kSecond;
-  const auto bytes_per_second = static_cast<double>(config.network_bytes_per_second);
-  return load.hops_between * latency + load.hops_within * kLatencyWithin +
-         load.messages_between * kMessageBetween + load.messages_within * kMessageWithin +
-         load.bytes_between / bytes_per_second + load.bytes_within / kBytesPerSecondWithin;
+Network NetworkOf(const Config& config, DataType wire) {
+  const double narrower = 4.0 / static_cast<double>(DataTypeSize(wire));
+  return {static_cast<double>(config.network_latency) / kSecond,
+          static_cast<double>(config.network_bytes_per_second) * narrower};
 }
 
-HierarchicalPlan CheapestHierarchy(const HostLayout& layout, int64_t bytes, const Config& config) {
-  const HierarchicalPlan plans[] = {{BetweenHosts::kExchange, 1},
-                                    {BetweenHosts::kExchange, kAllWorkers},
-                                    {BetweenHosts::kTwoPhases, kAllWorkers}};
-  return *std::min_element(std::begin(plans), std::end(plans),
+double SecondsOf(const HostLoad& load, const Network& network) {
+  return load.hops_between * network.latency + load.hops_within * kLatencyWithin +
+         load.messages_between * kMessageBetween + load.messages_within * kMessageWithin +
+         load.bytes_between / network.bytes_per_second + load.bytes_within / kBytesPerSecondWithin;
+}
+
+HierarchicalPlan CheapestHierarchy(const HostLayout& layout, int64_t bytes,
+                                   const Network& network) {
+  std::vector<HierarchicalPlan> plans = {{BetweenHosts::kExchange, 1},
+                                         {BetweenHosts::kExchange, kAllWorkers},
+                                         {BetweenHosts::kTwoPhases, kAllWorkers}};
+  // On two hosts pairs are what an exchange is.
+  const int hosts = layout.hosts();
+  if (hosts >= 4 && 1 << PairingRounds(hosts) == hosts) {
+    plans.push_back({BetweenHosts::kDoubling, 1});
+    plans.push_back({BetweenHosts::kDoubling, kAllWorkers});
+    plans.push_back({BetweenHosts::kHalving, 1});
+    plans.push_back({BetweenHosts::kHalving, kAllWorkers});
+  }
+  return *std::min_element(plans.begin(), plans.end(),
                            [&](const HierarchicalPlan& one, const HierarchicalPlan& other) {
-                             return SecondsOf(LoadOf(layout, bytes, one), config) <
-                                    SecondsOf(LoadOf(layout, bytes, other), config);
+                             return SecondsOf(LoadOf(layout, bytes, one), network) <
+                                    SecondsOf(LoadOf(layout, bytes, other), network);
                            });
 }
 

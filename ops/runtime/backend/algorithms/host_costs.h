@@ -26,12 +26,20 @@ HostLoad LoadOfRing(const HostLayout& layout, int64_t bytes);
 HostLoad LoadOfTwoPhases(const HostLayout& layout, int64_t bytes);
 HostLoad LoadOf(const HostLayout& layout, int64_t bytes, const HierarchicalPlan& plan);
 
-// Seconds, by a latency and a bandwidth for each level: between hosts those of the settings, within
+// What connects hosts.
+struct Network {
+  double latency = 0;           // seconds
+  double bytes_per_second = 1;  // out of a host, counted as they are in memory
+};
+// That of the settings, for data that travels as `wire` (see narrow_wire.h).
+Network NetworkOf(const Config& config, DataType wire);
+
+// Seconds, by a latency and a bandwidth for each level: between hosts those of the network, within
 // a host constants. A rough price: it ranks algorithms, and foretells no time.
-double SecondsOf(const HostLoad& load, const Config& config);
+double SecondsOf(const HostLoad& load, const Network& network);
 
 // The hierarchical allreduce of the lowest price.
-HierarchicalPlan CheapestHierarchy(const HostLayout& layout, int64_t bytes, const Config& config);
+HierarchicalPlan CheapestHierarchy(const HostLayout& layout, int64_t bytes, const Network& network);
 
 }  // namespace tfring
 

@@ -14,6 +14,7 @@
 #include "ops/runtime/backend/algorithms/hierarchical_allreduce.h"
 #include "ops/runtime/backend/algorithms/host_costs.h"
 #include "ops/runtime/backend/algorithms/line_rotation.h"
+#include "ops/runtime/backend/algorithms/narrow_wire.h"
 #include "ops/runtime/backend/algorithms/reduce.h"
 #include "ops/runtime/backend/algorithms/reducescatter.h"
 #include "ops/runtime/backend/schedule/buffer_map.h"
@@ -71,7 +72,7 @@ FlatAllreduce SelectFlat(const ReduceShape& shape, const Config& config) {
 }
 
 Schedule SelectAllreduce(const ReduceShape& shape, const Config& config, Connectivity connectivity,
-                         const HostLayout& layout) {
+                         const HostLayout& layout, DataType wire) {
   const int64_t bytes = shape.bytes();
   if (connectivity != Connectivity::kFull) {
     const bool ring = connectivity == Connectivity::kRing && !config.deterministic;
@@ -82,9 +83,10 @@ Schedule SelectAllreduce(const ReduceShape& shape, const Config& config, Connect
   if (!hosts || (config.deterministic && !layout.KeepsCanonicalOrder())) {
     return flat.schedule(shape);
   }
-  const HierarchicalPlan plan = CheapestHierarchy(layout, bytes, config);
-  const bool cheaper =
-      SecondsOf(LoadOf(layout, bytes, plan), config) < SecondsOf(flat.load(layout, bytes), config);
+  const Network network = NetworkOf(config, wire);
+  const HierarchicalPlan plan = CheapestHierarchy(layout, bytes, network);
+  const bool cheaper = SecondsOf(LoadOf(layout, bytes, plan), network) <
+                       SecondsOf(flat.load(layout, bytes), network);
   const bool always = config.hierarchical_allreduce == Hierarchy::kAlways;
   return always || cheaper ? HierarchicalAllreduce(shape, layout, plan) : flat.schedule(shape);
 }
@@ -145,13 +147,15 @@ Schedule SelectAmong(const Collective& collective, int self, int root, const Blo
       collective.piece_bytes > 0 ? collective.piece_bytes : config.piece_bytes, 1);
   const int64_t element = DataTypeSize(collective.dtype);
   const int64_t input_bytes = InputBytes(collective.buffers);
+  const DataType wire = WireOf(collective, config, layout);
   switch (collective.kind) {
     case CollectiveKind::kAllreduce:
       if (collective.op == ReduceOp::kAdasum) {
         return AdasumAllreduce({self, size, TensorBytes(collective), element, piece_bytes});
       }
-      return SelectAllreduce({self, size, input_bytes / element, element, piece_bytes}, config,
-                             connectivity, layout);
+      return SelectAllreduce(
+          {self, size, input_bytes / element, element, piece_bytes, wire != DataType::kFloat32},
+          config, connectivity, layout, wire);
     case CollectiveKind::kReduce:
       return SelectReduce({self, size, input_bytes / element, element, piece_bytes}, root, config,
                           connectivity);
@@ -180,8 +184,8 @@ Schedule SelectAmong(const Collective& collective, int self, int root, const Blo
   return Schedule();
 }
 
-Schedule SelectOfSeveral(const Collective& collective, const Config& config,
-                         Connectivity connectivity, const HostLayout& layout) {
+Schedule SelectByPlaces(const Collective& collective, const Config& config,
+                        Connectivity connectivity, const HostLayout& layout) {
   const Blocks blocks = ByMember(collective.block_bytes, collective.members.size());
   if (connectivity != Connectivity::kLine) {
     return SelectAmong(collective, collective.self, collective.root, blocks, config, connectivity,
@@ -193,6 +197,16 @@ Schedule SelectOfSeveral(const Collective& collective, const Config& config,
                   rotation.AlongLine(blocks), config, connectivity, layout);
   const auto [input, output] = SidesOf(collective);
   rotation.Apply(blocks, input.blocks != nullptr, output.blocks != nullptr, &schedule);
+  return schedule;
+}
+
+Schedule SelectOfSeveral(const Collective& collective, const Config& config,
+                         Connectivity connectivity, const HostLayout& layout) {
+  Schedule schedule = SelectByPlaces(collective, config, connectivity, layout);
+  const DataType wire = WireOf(collective, config, layout);
+  if (wire != DataType::kFloat32) {
+    NarrowBetweenHosts(layout, collective.self, wire, &schedule);
+  }
   return schedule;
 }
 

@@ -6,6 +6,7 @@
 #include "ops/runtime/backend/reduction/adasum_kernels.h"
 #include "ops/runtime/backend/reduction/scaling.h"
 #include "ops/runtime/backend/reduction/value_kernels.h"
+#include "ops/runtime/backend/reduction/wire_kernels.h"
 #include "ops/runtime/base/types.h"
 
 namespace tfring {
@@ -26,6 +27,7 @@ struct ReduceKernels {
   ScaleFn scale = nullptr;
   AdasumKernels adasum;  // null for integers
   ValueKernels values;   // null for integers
+  WireKernels wire;      // of the 16-bit floats, else null
 
   CombineFn For(ReduceOp op) const;  // for Average the sum; null if there is none
 };

@@ -12,6 +12,7 @@
 #include "ops/runtime/backend/reduction/adasum_kernels_impl.h"
 #include "ops/runtime/backend/reduction/reduce_kernels.h"
 #include "ops/runtime/backend/reduction/value_kernels_impl.h"
+#include "ops/runtime/backend/reduction/wire_kernels_impl.h"
 #include "ops/runtime/base/half.h"
 
 namespace tfring {
@@ -146,6 +147,7 @@ constexpr ReduceKernels KernelsOf() {
   kernels.product = CombineArrays<E, ProductOp>;
   kernels.scale = ScaleArray<E>;
   kernels.values = kValueKernels<E>;
+  if constexpr (E::kRounds) kernels.wire = WireKernelsOf<Plain<float>, E>();
   if constexpr (std::is_floating_point_v<typename E::Value>) {
     kernels.adasum = {DotsOfArrays<E>, AdasumOfArrays<E>};
   }

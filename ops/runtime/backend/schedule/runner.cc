@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kMaxPieces = 512;               // iovecs per call
 constexpr int64_t kStagingBytes = 128 << 10;  // a part of the second-level cache
+constexpr int64_t kNarrowBytes = 64 << 10;    // the same, for each peer
 
 // True for short steps for which peers wait. Of the others one is executed at a time, so that sends
 // and receives go on in between.
@@ -165,6 +166,8 @@ void ScheduleRunner::FinishHead(Lane* lane, int64_t bytes) {
   if (lane->moved < StepBytes(schedule_->steps[step])) return;
   ++lane->head;
   lane->moved = 0;
+  lane->narrow_begin = 0;
+  lane->narrow_end = 0;
   Complete(step);
 }
 
@@ -175,24 +178,44 @@ Result<bool> ScheduleRunner::AdvanceSend(Lane* lane) {
   const size_t lead_left = lane->lead_bytes - lane->lead_moved;
   const int first = lead_left > 0 ? 1 : 0;
   pieces[0] = {lane->lead + lane->lead_moved, lead_left};
-  const int count =
-      first + executor_->Collect(step.src, lane->moved, pieces + first, kMaxPieces - first);
+  int count = first;
+  if (step.narrow) {
+    pieces[count++] = NextNarrow(lane, step);
+  } else {
+    count += executor_->Collect(step.src, lane->moved, pieces + first, kMaxPieces - first);
+  }
   Result<int64_t> sent = transport_->TrySend((*members_)[lane->peer], pieces, count);
   if (!sent.ok()) return Fail(lane->peer, sent.status());
   const size_t of_lead = std::min(lead_left, static_cast<size_t>(*sent));
   lane->lead_moved += of_lead;
-  if (lane->moved + *sent - static_cast<int64_t>(of_lead) == step.src.bytes) {
+  if (lane->moved + *sent - static_cast<int64_t>(of_lead) == StepBytes(step)) {
     executor_->Sent(step);
   }
   if (*sent > 0) FinishHead(lane, *sent - static_cast<int64_t>(of_lead));
   return *sent > 0;
 }
 
+// What of a narrow send is to be sent next; never empty.
+struct iovec ScheduleRunner::NextNarrow(Lane* lane, const Step& step) {
+  if (narrow_memory_.size() < sends_.size()) narrow_memory_.resize(sends_.size());
+  std::vector<char>& memory = narrow_memory_[static_cast<size_t>(lane - sends_.data())];
+  if (lane->moved == lane->narrow_end) {
+    if (memory.empty()) memory.resize(kNarrowBytes);
+    const int64_t element = executor_->ElementBytes(step);
+    const int64_t bytes = std::min(StepBytes(step) - lane->moved, kNarrowBytes);
+    executor_->Narrow(step.src, 2 * lane->moved, memory.data(), bytes / element);
+    lane->narrow_begin = lane->moved;
+    lane->narrow_end = lane->moved + bytes;
+  }
+  return {memory.data() + (lane->moved - lane->narrow_begin),
+          static_cast<size_t>(lane->narrow_end - lane->moved)};
+}
+
 Result<bool> ScheduleRunner::AdvanceRecv(Lane* lane) {
   if (!HeadReady(*lane)) return false;
   const Step& step = schedule_->steps[lane->steps[lane->head]];
-  Result<int64_t> received =
-      step.kind == StepKind::kRecv ? RecvPlain(lane, step) : RecvReduce(lane, step);
+  const bool plain = step.kind == StepKind::kRecv && !step.narrow;
+  Result<int64_t> received = plain ? RecvPlain(lane, step) : RecvElements(lane, step);
   if (!received.ok()) return Fail(lane->peer, received.status());
   if (*received > 0) FinishHead(lane, *received);
   return *received > 0;
@@ -230,9 +253,10 @@ Status ScheduleRunner::CheckHeader(const Lane& lane) const {
                   " is out of step: " + mismatch);
 }
 
-Result<int64_t> ScheduleRunner::RecvReduce(Lane* lane, const Step& step) {
+// Receives elements that have to be reduced or widened.
+Result<int64_t> ScheduleRunner::RecvElements(Lane* lane, const Step& step) {
   const Rank from = (*members_)[lane->peer];
-  const int64_t wanted = step.dst.bytes - lane->moved;
+  const int64_t wanted = StepBytes(step) - lane->moved;
   if (transport_->CanPeek(from)) {
     Result<struct iovec> view = transport_->Peek(from);
     if (!view.ok()) return view.status();
@@ -247,7 +271,7 @@ Result<int64_t> ScheduleRunner::RecvReduce(Lane* lane, const Step& step) {
     }
     const int64_t bytes = std::min({static_cast<int64_t>(view->iov_len), wanted, kStagingBytes});
     if (bytes == 0) return bytes;
-    ReduceReceived(lane, step, static_cast<const char*>(view->iov_base), bytes);
+    TakeReceived(lane, step, static_cast<const char*>(view->iov_base), bytes);
     transport_->Consume(from, bytes);
     return bytes;
   }
@@ -255,14 +279,14 @@ Result<int64_t> ScheduleRunner::RecvReduce(Lane* lane, const Step& step) {
   struct iovec pieces[2];
   pieces[1] = {staging_.data(), static_cast<size_t>(std::min(wanted, kStagingBytes))};
   Result<int64_t> received = RecvInto(lane, pieces, 1);
-  if (received.ok() && *received > 0) ReduceReceived(lane, step, staging_.data(), *received);
+  if (received.ok() && *received > 0) TakeReceived(lane, step, staging_.data(), *received);
   return received;
 }
 
-// Reduces the next `bytes` of a step, which `lane->moved` does not count yet. A stream may end a
+// Takes the next `bytes` of a step, which `lane->moved` does not count yet. A stream may end a
 // part within an element: its beginning is kept in `lane->carry`, which `lane->moved` counts.
-void ScheduleRunner::ReduceReceived(Lane* lane, const Step& step, const char* data, int64_t bytes) {
-  const int64_t element = executor_->element_bytes();
+void ScheduleRunner::TakeReceived(Lane* lane, const Step& step, const char* data, int64_t bytes) {
+  const int64_t element = executor_->ElementBytes(step);
   int64_t combined = lane->moved - lane->carried;
   if (lane->carried > 0) {
     const int64_t missing = std::min(element - lane->carried, bytes);
@@ -271,12 +295,12 @@ void ScheduleRunner::ReduceReceived(Lane* lane, const Step& step, const char* da
     data += missing;
     bytes -= missing;
     if (lane->carried < element) return;
-    executor_->CombineReceived(step, combined, lane->carry, element);
+    executor_->TakeReceived(step, combined, lane->carry, element);
     combined += element;
     lane->carried = 0;
   }
   const int64_t whole = bytes / element * element;
-  executor_->CombineReceived(step, combined, data, whole);
+  executor_->TakeReceived(step, combined, data, whole);
   lane->carried = bytes - whole;
   std::memcpy(lane->carry, data + whole, static_cast<size_t>(lane->carried));
 }

@@ -7,6 +7,13 @@ namespace tfring {
 
 static_assert(sizeof(AdasumDots) == kAdasumDotsBytes);
 
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kWidenedElements = 2048;  // a part of the first-level cache
+
+}  // namespace
+
 void StepExecutor::Prepare(const Collective& collective, const Schedule& schedule,
                            const Reduction& reduction) {
   MapBuffers(collective, &input_, &output_);
@@ -16,6 +23,7 @@ void StepExecutor::Prepare(const Collective& collective, const Schedule& schedul
   scratch_.Add(scratch_memory_.data(), schedule.scratch_bytes);
   std::fill_n(scratch_memory_.begin(), schedule.zeroed_bytes, '\0');
   reduction_ = reduction;
+  wire_ = FindReduceKernels(schedule.wire)->wire;
   element_bytes_ = reduction.kernels != nullptr ? DataTypeSize(collective.dtype) : 1;
   // Before the inputs are scaled, perhaps where they are.
   const bool once = check_values_ && reduction.before.identity() &&
@@ -82,9 +90,52 @@ void StepExecutor::CombineReceived(const Step& step, int64_t done, const char* d
       values_.Look(from, part);
     }
     reduction_.combine(to, from, data, part / element_bytes_, scale);
+    RoundIfAsked(step, to, part);
     data += part;
     done += part;
     bytes -= part;
+  }
+}
+
+void StepExecutor::RoundIfAsked(const Step& step, char* data, int64_t bytes) const {
+  if (step.round) wire_.round(data, data, bytes / kFloat);
+}
+
+void StepExecutor::TakeReceived(const Step& step, int64_t done, const char* data, int64_t bytes) {
+  if (!step.narrow) return CombineReceived(step, done, data, bytes);
+  const int64_t narrow = ElementBytes(step);
+  TakeNarrow(step, done / narrow * kFloat, data, bytes / narrow);
+}
+
+// `done` counts bytes of dst.
+void StepExecutor::TakeNarrow(const Step& step, int64_t done, const char* data, int64_t elements) {
+  float widened[kWidenedElements];
+  while (elements > 0) {
+    int64_t part = std::min(elements, kWidenedElements);
+    if (step.kind == StepKind::kRecvReduce) {
+      wire_.widen(widened, data, part);
+      CombineReceived(step, done, reinterpret_cast<const char*>(widened), part * kFloat);
+    } else {
+      int64_t to_here = 0;
+      char* to = MapOf(step.dst.space).At(step.dst.offset + done, &to_here);
+      part = std::min(elements, to_here / kFloat);
+      wire_.widen(to, data, part);
+    }
+    data += part * ElementBytes(step);
+    done += part * kFloat;
+    elements -= part;
+  }
+}
+
+void StepExecutor::Narrow(const Range& range, int64_t done, char* to, int64_t elements) const {
+  while (elements > 0) {
+    int64_t from_here = 0;
+    const char* from = MapOf(range.space).At(range.offset + done, &from_here);
+    const int64_t part = std::min(elements, from_here / kFloat);
+    wire_.narrow(to, from, part);
+    to += part * 2;
+    done += part * kFloat;
+    elements -= part;
   }
 }
 
@@ -107,6 +158,7 @@ void StepExecutor::ForPieces(const Step& step, Apply apply) const {
 void StepExecutor::Combine(const Step& step) {
   ForPieces(step, [&](char* to, const char* left, const char* right, int64_t count) {
     reduction_.combine(to, left, right, count, ScaleOf(step));
+    RoundIfAsked(step, to, count * element_bytes_);
   });
 }
 
@@ -124,6 +176,7 @@ void StepExecutor::Copy(const Step& step) {
     } else if (to != from) {
       std::memcpy(to, from, static_cast<size_t>(part));
     }
+    RoundIfAsked(step, to, part);
     done += part;
   }
 }

@@ -32,14 +32,18 @@ class StepExecutor {
   // Executes a step without a peer.
   void Execute(const Step& step);
 
-  // Reduces `data`, what was received for bytes [done, done + bytes) of a kRecvReduce step: whole
-  // elements.
-  void CombineReceived(const Step& step, int64_t done, const char* data, int64_t bytes);
+  // Takes `data`, what was received for bytes [done, done + bytes) of a kRecvReduce step or of one
+  // that is narrow: whole elements, as they travel.
+  void TakeReceived(const Step& step, int64_t done, const char* data, int64_t bytes);
+
+  // Writes elements of a range from byte `done` on to `to`, as they travel where they are narrow.
+  void Narrow(const Range& range, int64_t done, char* to, int64_t elements) const;
 
   // The memory of a range from byte `done` on, as up to `max` pieces; returns how many.
   int Collect(const Range& range, int64_t done, struct iovec* pieces, int max) const;
 
-  int64_t element_bytes() const { return element_bytes_; }
+  // What an element has where this step has data of another rank.
+  int64_t ElementBytes(const Step& step) const { return step.narrow ? 2 : element_bytes_; }
 
  private:
   const BufferMap& MapOf(Space space) const;
@@ -50,6 +54,9 @@ class StepExecutor {
   // contiguous.
   template <typename Apply>
   void ForPieces(const Step& step, Apply apply) const;
+  void CombineReceived(const Step& step, int64_t done, const char* data, int64_t bytes);
+  void TakeNarrow(const Step& step, int64_t done, const char* data, int64_t elements);
+  void RoundIfAsked(const Step& step, char* data, int64_t bytes) const;
   void Combine(const Step& step);
   void AddDots(const Step& step);
   void CombineByDots(const Step& step);
@@ -62,6 +69,7 @@ class StepExecutor {
   std::vector<char> scratch_memory_;
   std::vector<char> scaled_memory_;  // the input times the scale before
   Reduction reduction_;
+  WireKernels wire_;  // of the schedule's wire
   int64_t element_bytes_ = 1;
   bool check_values_ = false;
   ValueCheck values_;

@@ -53,8 +53,20 @@ std::vector<HostOf> Layouts() {
   return all;
 }
 
+constexpr const char* kNames[] = {"exchange", "two phases", "doubling", "halving"};
+
+// What can be done between so many hosts.
+std::vector<BetweenHosts> Ways(int hosts) {
+  std::vector<BetweenHosts> ways = {BetweenHosts::kExchange, BetweenHosts::kTwoPhases};
+  if ((hosts & (hosts - 1)) == 0) {
+    ways.push_back(BetweenHosts::kDoubling);
+    ways.push_back(BetweenHosts::kHalving);
+  }
+  return ways;
+}
+
 std::string Name(const HostOf& host_of, const HierarchicalPlan& plan, int64_t elements) {
-  std::string name = plan.between == BetweenHosts::kExchange ? "exchange" : "two phases";
+  std::string name = kNames[static_cast<int>(plan.between)];
   name += ", " + std::to_string(plan.workers) + " workers, " + std::to_string(elements) +
           " elements, ranks on hosts";
   for (int host : host_of) name += " " + std::to_string(host);
@@ -119,7 +131,7 @@ void ExpectSums(const HostOf& host_of, const HierarchicalPlan& plan, int64_t ele
 TEST(HierarchicalAllreduceAddsUpInOneOrderOnAllLayouts) {
   uint32_t seed = 0;
   for (const HostOf& host_of : Layouts()) {
-    for (BetweenHosts between : {BetweenHosts::kExchange, BetweenHosts::kTwoPhases}) {
+    for (BetweenHosts between : Ways(HostLayout(host_of).hosts())) {
       for (int workers : {1, 2, 64}) {
         const auto size = static_cast<int64_t>(host_of.size());
         const bool many = size > 24;  // which take long
@@ -133,9 +145,13 @@ TEST(HierarchicalAllreduceAddsUpInOneOrderOnAllLayouts) {
 }
 
 TEST(HierarchicalAllreduceReusesItsScratchOnlyWhenItIsFree) {
-  for (const HostOf& host_of :
-       std::vector<HostOf>{SideBySide(3, 3), InTurns(3, 4), {0, 0, 0, 1, 1}, {0, 0, 0, 0, 1}}) {
-    for (BetweenHosts between : {BetweenHosts::kExchange, BetweenHosts::kTwoPhases}) {
+  for (const HostOf& host_of : std::vector<HostOf>{SideBySide(3, 3),
+                                                   InTurns(3, 4),
+                                                   {0, 0, 0, 1, 1},
+                                                   {0, 0, 0, 0, 1},
+                                                   SideBySide(4, 1),
+                                                   InTurns(4, 2)}) {
+    for (BetweenHosts between : Ways(HostLayout(host_of).hosts())) {
       for (uint32_t seed = 0; seed < 8; ++seed) ExpectSums(host_of, {between, 64}, 1009, 40, seed);
     }
   }
@@ -169,6 +185,25 @@ TEST(AHostSendsAsLittleAsAnyAllreduceCan) {
     for (int64_t sent :
          BytesOut(host_of, OfAll(host_of, {BetweenHosts::kExchange, 64}, elements, 4000))) {
       EXPECT_EQ(sent, (hosts - 1) * elements * 4);
+    }
+  }
+}
+
+TEST(PairedHostsSendAsLittleInFewMessages) {
+  const int64_t elements = 840 * 8;
+  for (int hosts : {2, 4, 8}) {
+    const HostOf host_of = SideBySide(hosts, 1);
+    const int64_t rounds = PairingRounds(hosts);
+    // In one piece, so that a step is a message.
+    const int64_t piece = elements * 4 * 8;
+    for (const Schedule& schedule : OfAll(host_of, {BetweenHosts::kDoubling, 1}, elements, piece)) {
+      EXPECT_EQ(BytesSent(schedule), rounds * elements * 4);
+    }
+    for (const Schedule& schedule : OfAll(host_of, {BetweenHosts::kHalving, 1}, elements, piece)) {
+      EXPECT_EQ(BytesSent(schedule), 2 * (hosts - 1) * elements * 4 / hosts);
+      int64_t messages = 0;
+      for (const Step& step : schedule.steps) messages += step.kind == StepKind::kSend ? 1 : 0;
+      EXPECT_EQ(messages, 2 * rounds);
     }
   }
 }

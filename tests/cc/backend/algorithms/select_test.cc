@@ -166,8 +166,28 @@ TEST(TheNetworkOfTheSettingsDecidesBetweenHopsAndBytes) {
   config.network_latency = kSecond / 10;  // hops cost all
   EXPECT_EQ(OverHosts(alone, bytes, config), "hierarchical_exchange");
   config.network_latency = 0;
-  config.network_bytes_per_second = 1 << 20;  // bytes do
+  config.network_bytes_per_second = 1 << 20;  // bytes do, and then messages
+  EXPECT_EQ(OverHosts(alone, bytes, config), "hierarchical_halving");
+  config.network_latency = 1000;
+  config.network_bytes_per_second = int64_t{1} << 40;  // messages do, and then hops
+  EXPECT_EQ(OverHosts(alone, bytes, config), "hierarchical_doubling");
+  config.network_latency = kSecond / 1000;  // hops and bytes do
+  config.network_bytes_per_second = 1 << 26;
   EXPECT_EQ(OverHosts(alone, bytes, config), "hierarchical_allreduce");
+}
+
+TEST(HostsArePairedOnlyWhereAllCanBe) {
+  Config config;
+  config.network_latency = 0;
+  config.network_bytes_per_second = 1 << 20;
+  const int64_t bytes = 400 << 10;
+  EXPECT_EQ(OverHosts({0, 1, 2, 3}, bytes, config), "hierarchical_halving");
+  for (int hosts : {2, 3, 5, 6, 7}) {
+    std::vector<int> alone(hosts);
+    std::iota(alone.begin(), alone.end(), 0);
+    const std::string chosen = OverHosts(alone, bytes, config);
+    EXPECT_TRUE(chosen != "hierarchical_halving" && chosen != "hierarchical_doubling");
+  }
 }
 
 TEST(PricesCountWhatTheSchedulesSendBetweenHosts) {
@@ -192,7 +212,10 @@ TEST(PricesCountWhatTheSchedulesSendBetweenHosts) {
     EXPECT_TRUE(near(most_out(TreeAllreduce), LoadOfTree(layout, bytes).bytes_between));
     EXPECT_TRUE(near(most_out(RingAllreduce), LoadOfRing(layout, bytes).bytes_between));
     EXPECT_TRUE(near(most_out(TwoPhaseAllreduce), LoadOfTwoPhases(layout, bytes).bytes_between));
-    for (BetweenHosts between : {BetweenHosts::kExchange, BetweenHosts::kTwoPhases}) {
+    for (BetweenHosts between : {BetweenHosts::kExchange, BetweenHosts::kTwoPhases,
+                                 BetweenHosts::kDoubling, BetweenHosts::kHalving}) {
+      const bool pairs = between == BetweenHosts::kDoubling || between == BetweenHosts::kHalving;
+      if (pairs && layout.hosts() == 3) continue;
       const HierarchicalPlan plan{between, 2};
       const auto made = [&](const ReduceShape& shape) {
         return HierarchicalAllreduce(shape, layout, plan);
