@@ -27,6 +27,8 @@ _COUNTERS = {
     "cache_hits": "cache_hits",
 }
 _WAKEUPS = "_wakeups"
+# The same, of which there is one for each direction.
+_BY_DIRECTION = {"frames": "control_frames", "heartbeats": "heartbeats"}
 
 
 class RankCollector:
@@ -60,6 +62,10 @@ class RankCollector:
             for name in (name for name in counters if name.endswith(_WAKEUPS)):
                 thread = name.removesuffix(_WAKEUPS)
                 found.add("tfring_wakeups_total", counters[name], thread)
+            for name, ours in _BY_DIRECTION.items():
+                for direction in ("sent", "received"):
+                    if (key := f"{name}_{direction}") in counters:
+                        found.add(f"tfring_{ours}_total", counters[key], direction)
             news = self._look()
             if news is not None:
                 self._totals.add(news)

@@ -111,6 +111,18 @@ FAMILIES: dict[str, Family] = {
         Family(
             "counter", "tfring_wakeups_total", "How often the runtime's threads woke.", ("thread",)
         ),
+        Family(
+            "counter",
+            "tfring_control_frames_total",
+            "Control frames, sent or received, heartbeats apart.",
+            ("direction",),
+        ),
+        Family(
+            "counter",
+            "tfring_heartbeats_total",
+            "Control frames that only say that a rank is alive.",
+            ("direction",),
+        ),
         *(Family("histogram", f"tfring_{name}", *more) for name, more in _HISTOGRAMS.items()),
     )
 }

@@ -174,6 +174,9 @@ EngineEvents ControlLoop::Gather(std::vector<ControlEvent> control) {
 }
 
 void ControlLoop::TakeStep(std::vector<ControlEvent> control) {
+  for (const ControlEvent& event : control) {
+    if (event.kind == ControlEvent::Kind::kFrame) received_.Add(event.frame);
+  }
   const TimePoint now = MonotonicNow();
   EngineEffects effects = engine_.Step(now, Gather(std::move(control)));
   if (Recorder* recorder = Recording(recorder_)) {
@@ -207,7 +210,10 @@ void ControlLoop::Run() {
 }
 
 void ControlLoop::Apply(EngineEffects effects) {
-  for (auto& [to, frame] : effects.frames) transport_->Send(to, std::move(frame));
+  for (auto& [to, frame] : effects.frames) {
+    sent_.Add(frame);
+    transport_->Send(to, std::move(frame));
+  }
   if (effects.process_sets != nullptr) {
     runs_->KeepOnly(*effects.process_sets);
     std::lock_guard<std::mutex> lock(state_mutex_);
@@ -314,6 +320,10 @@ ControlLoop::Counts ControlLoop::counts() const {
     counts.bytes_sent = backend_->bytes_sent();
   }
   counts.control_wakeups = transport_->wakeups();
+  counts.frames_sent = sent_.frames();
+  counts.frames_received = received_.frames();
+  counts.heartbeats_sent = sent_.heartbeats();
+  counts.heartbeats_received = received_.heartbeats();
   return counts;
 }
 

@@ -13,6 +13,7 @@
 #include "ops/runtime/process/call_table.h"
 #include "ops/runtime/process/completions.h"
 #include "ops/runtime/process/error_notes.h"
+#include "ops/runtime/process/frame_counts.h"
 #include "ops/runtime/process/run_table.h"
 #include "ops/runtime/process/value_reports.h"
 #include "ops/runtime/process/warning_bell.h"
@@ -85,6 +86,11 @@ class ControlLoop {
     int64_t tensors = 0;
     int64_t forwarded = 0;
     int64_t cache_hits = 0;
+    // Control frames without heartbeats, and heartbeats.
+    int64_t frames_sent = 0;
+    int64_t frames_received = 0;
+    int64_t heartbeats_sent = 0;
+    int64_t heartbeats_received = 0;
   };
   Counts counts() const;
 
@@ -153,6 +159,9 @@ class ControlLoop {
 
   mutable std::mutex counts_mutex_;  // guards counts_ and the end of backend_
   Counts counts_;
+
+  FrameCounts sent_;
+  FrameCounts received_;
 };
 
 }  // namespace tfring

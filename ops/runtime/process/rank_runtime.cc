@@ -292,6 +292,10 @@ std::map<std::string, int64_t> RankRuntime::Counters() const {
       {"tensors", counts.tensors},
       {"forwarded", counts.forwarded},
       {"cache_hits", counts.cache_hits},
+      {"frames_sent", counts.frames_sent},
+      {"frames_received", counts.frames_received},
+      {"heartbeats_sent", counts.heartbeats_sent},
+      {"heartbeats_received", counts.heartbeats_received},
   };
 }
 
