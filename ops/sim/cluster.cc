@@ -218,6 +218,10 @@ void Cluster::Apply(Rank rank, EngineEffects effects) {
     SabotageLock(rank, to, &frame);
     network_.Send(rank, to, std::move(frame));
   }
+  for (const LockNews& news : effects.locks) {
+    checker_.OnLockNews(rank, news);
+    if (rank == 0 && news.over) ++report_.unlocks[static_cast<size_t>(news.reason.cause)];
+  }
   for (PlanRun& run : effects.runs) RunPlan(rank, std::move(run));
   if (effects.abort) data_plane_.Abort(rank, *effects.abort);
   for (const AttemptEnd& end : effects.left) {

@@ -1,6 +1,7 @@
 #ifndef TFRING_OPS_SIM_CLUSTER_H_
 #define TFRING_OPS_SIM_CLUSTER_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -36,6 +37,7 @@ enum class Sabotage {
   kEnterLate,     // a rank tells one batch less than it has entered
   kAlterLock,     // one rank gets a lock with two batches in the other order
   kShiftUnlock,   // one rank learns of a wrong end of a lock
+  kBlameOther,    // one rank learns that a lock ended because of another rank than it did
   kSkipVoid,      // one rank does not say that it does not enter a batch
   kEndAtLaunch,   // one plan counts as ended when a device has its work
 };
@@ -53,12 +55,13 @@ struct SimReport {
   std::vector<std::string> failures;
   int64_t plans = 0;
   int64_t results = 0;
-  int64_t aborted = 0;        // of these
-  int64_t locked = 0;         // batches of locks, counted on each rank
-  int64_t recalled = 0;       // of these
-  int64_t locks = 0;          // that rank 0 has made
-  int64_t launched = 0;       // plans on devices, counted on each rank
-  int64_t early = 0;          // results that came with them
+  int64_t aborted = 0;                           // of these
+  int64_t locked = 0;                            // batches of locks, counted on each rank
+  int64_t recalled = 0;                          // of these
+  int64_t locks = 0;                             // that rank 0 has made
+  std::array<int64_t, kUnlockCauses> unlocks{};  // by cause, those that rank 0 has seen the end of
+  int64_t launched = 0;                          // plans on devices, counted on each rank
+  int64_t early = 0;                             // results that came with them
   int64_t broken_groups = 0;  // plans that broke on a device, counted on each rank
   int64_t events = 0;
   int64_t max_frames = 0;  // under way in one direction at one time

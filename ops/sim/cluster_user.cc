@@ -181,6 +181,8 @@ const char* SabotageName(Sabotage sabotage) {
       return "alter-lock";
     case Sabotage::kShiftUnlock:
       return "shift-unlock";
+    case Sabotage::kBlameOther:
+      return "blame-other";
     case Sabotage::kSkipVoid:
       return "skip-void";
     case Sabotage::kEndAtLaunch:

@@ -24,8 +24,8 @@ constexpr char kUsage[] =
     "                  [--fault=none|death|hang|goodbye]\n"
     "                  "
     "[--sabotage=none|swap-plans|alter-plan|drop-result|repeat-result|lose-frame|\n"
-    "                              ignore-void|enter-late|alter-lock|shift-unlock|skip-void|\n"
-    "                              end-at-launch]\n"
+    "                              ignore-void|enter-late|alter-lock|shift-unlock|blame-other|\n"
+    "                              skip-void|end-at-launch]\n"
     "                  [--no-order-check]\n"
     "Runs the engines of all ranks in one process on a virtual clock and a random network, and\n"
     "checks that all ranks run the same plans in one order, that every call ends exactly once, "
@@ -46,6 +46,15 @@ bool FromName(const std::string& text, const char* (*name)(Enum), Enum last, Enu
 std::string LoadText(const Network::Load& load) {
   return std::to_string(load.messages) + " messages (" + std::to_string(load.goodbyes) +
          " of them goodbyes), " + std::to_string(load.bytes) + " bytes";
+}
+
+std::string UnlocksText(const SimReport& total) {
+  std::string text;
+  for (int cause = 1; cause < kUnlockCauses; ++cause) {
+    text += " " + std::to_string(total.unlocks[static_cast<size_t>(cause)]) + " " +
+            UnlockCauseName(static_cast<UnlockCause>(cause));
+  }
+  return text;
 }
 
 bool ParseNumber(const char* text, int64_t low, int64_t high, int64_t* value) {
@@ -112,6 +121,9 @@ int Main(int argc, char** argv) {
     total.aborted += report.aborted;
     total.launched += report.launched;
     total.locks += report.locks;
+    for (size_t cause = 0; cause < kUnlockCauses; ++cause) {
+      total.unlocks[cause] += report.unlocks[cause];
+    }
     total.locked += report.locked;
     total.recalled += report.recalled;
     total.early += report.early;
@@ -139,6 +151,7 @@ int Main(int argc, char** argv) {
             << total.recalled << " recalled), " << total.broken_groups << " broken groups, "
             << total.events << " events, at most " << total.max_frames << " frames under way, "
             << took.count() << " s\n"
+            << "locks ended:" << UnlocksText(total) << "\n"
             << "busiest: rank " << total.busiest.rank << " with " << LoadText(total.busiest)
             << "\n";
   return failed == 0 ? 0 : 1;
