@@ -42,7 +42,8 @@ ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport
       recorder_(recorder),
       transport_(std::move(transport)),
       sets_(std::make_shared<const ProcessSets>(engine_.process_sets())),
-      health_(std::make_shared<const GenerationHealth>()) {}
+      health_(std::make_shared<const GenerationHealth>()),
+      locks_(rank_, recorder) {}
 
 ControlLoop::~ControlLoop() = default;
 
@@ -190,6 +191,8 @@ void ControlLoop::TakeStep(std::vector<ControlEvent> control) {
   stays_ = effects.stays;
   awaits_end_ = effects.awaits_end;
   locked_ = engine_.lock() != 0;
+  for (const LockNews& news : effects.locks) locks_.Report(news);
+  locks_.Rounds(engine_.lock_rounds());
   Apply(std::move(effects));
 }
 

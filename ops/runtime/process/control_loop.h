@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -14,6 +15,7 @@
 #include "ops/runtime/process/completions.h"
 #include "ops/runtime/process/error_notes.h"
 #include "ops/runtime/process/frame_counts.h"
+#include "ops/runtime/process/lock_reports.h"
 #include "ops/runtime/process/run_table.h"
 #include "ops/runtime/process/value_reports.h"
 #include "ops/runtime/process/warning_bell.h"
@@ -93,6 +95,8 @@ class ControlLoop {
     int64_t heartbeats_received = 0;
   };
   Counts counts() const;
+  // As LockReports::Counts. Any thread.
+  std::map<std::string, int64_t> lock_counts() const { return locks_.Counts(); }
 
  private:
   struct Inbox {
@@ -162,6 +166,7 @@ class ControlLoop {
 
   FrameCounts sent_;
   FrameCounts received_;
+  LockReports locks_;
 };
 
 }  // namespace tfring

@@ -282,7 +282,7 @@ bool RankRuntime::InsideDone() const { return core_->completions.IsCurrent(); }
 
 std::map<std::string, int64_t> RankRuntime::Counters() const {
   const ControlLoop::Counts counts = core_->loop->counts();
-  return {
+  std::map<std::string, int64_t> named = {
       {"bytes_sent", counts.bytes_sent},
       {"control_wakeups", counts.control_wakeups},
       {"data_wakeups", counts.data_wakeups},
@@ -297,6 +297,8 @@ std::map<std::string, int64_t> RankRuntime::Counters() const {
       {"heartbeats_sent", counts.heartbeats_sent},
       {"heartbeats_received", counts.heartbeats_received},
   };
+  named.merge(core_->loop->lock_counts());
+  return named;
 }
 
 }  // namespace tfring

@@ -1,12 +1,19 @@
-"""What a lock of the schedule (TFRING_LOCK_SCHEDULE) costs, counted. Whole jobs."""
+"""Locks of the schedule (TFRING_LOCK_SCHEDULE), seen from outside. Whole jobs."""
 
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
-from launcher_tools import REPORT, run, write_script
+from launcher_tools import LIMIT_SECONDS, REPORT, finish, run, start, wait_until, write_script
+
+from tfring.recorder.job import load_job
+from tfring.recorder.layout import EventType
+from tfring.report.summary import make_report
+from tfring.report.text import sentences
 
 native = pytest.importorskip("tfring._native")
 
@@ -99,3 +106,66 @@ def test_ranks_that_wait_for_the_program_sleep(tmp_path: Path, locks: bool) -> N
     for woke, frames in reports(tmp_path, "idle", IDLE, locks):
         assert woke <= IDLE_WAKEUPS, woke
         assert (frames == 0) == locks
+
+
+METRIC = """
+for _ in range(4):
+    train(20)
+    core.allreduce(np.ones(1), name="metric", op=1)
+train(20)
+report(f"counts.{rank}", json.dumps(core.counters()))
+seen = [0.0]
+while seen[0] == 0:
+    train(1)
+    time.sleep(0.02)
+    seen = core.allreduce(np.full(1, float(os.path.exists(f"{sys.argv[1]}/seen"))), name="s", op=1)
+"""
+
+
+def test_who_looks_sees_what_ends_locks(tmp_path: Path) -> None:
+    """In the log of rank 0, in the records of both, and with what reads these."""
+    script = write_script(tmp_path, METRIC, header=REPORT + HEADER)
+    settings = {"TFRING_LOCK_SCHEDULE": "1", "TFRING_RECORD_DIR": str(tmp_path / "records")}
+    job = start("-np", RANKS, "python", script, tmp_path, **settings)
+    try:
+        found = wait_until(lambda: len(list(tmp_path.glob("counts.*"))) == RANKS, 60)
+        live = seen_live(tmp_path / "records") if found else None
+    finally:
+        (tmp_path / "seen").touch()
+        _, log = job.communicate(timeout=LIMIT_SECONDS)
+    assert job.returncode == 0 and live, log
+    assert live["lock_rounds"] > 20
+    for rank in range(RANKS):
+        counts = json.loads((tmp_path / f"counts.{rank}").read_text())
+        assert counts["locks"] > counts["unlocks_other_call"] >= 1, counts
+
+    locked = "the schedule of 2 batches, 2 tensors is locked"
+    ended = r"the lock of 2 tensors ended after \d+ rounds: rank [01] called 'metric', which is not"
+    of_ranks = [re.findall(rf"rank {rank} .*info: ({locked}|{ended})", log) for rank in range(2)]
+    assert of_ranks[0][0] == locked and not of_ranks[1], log
+    assert any(re.match(ended, line) for line in of_ranks[0]), log
+    records = load_job([tmp_path / "records"])
+    for record in records.records.values():
+        texts = [e.text for e in record.events if e.type in (EventType.LOCK, EventType.UNLOCK)]
+        assert texts[0].startswith(locked), texts
+        assert any(re.match(ended, text) for text in texts), texts
+        assert "shuts down" in texts[-1], texts
+        assert record.header["locks"] == record.header["unlocks"] >= 2
+        assert record.header["locks"] == records.records[0].header["locks"]
+    lines = [line for line in sentences(make_report(records)) if "locked" in line]
+    assert re.fullmatch(r"The schedule was locked \d+ times, for \d+ rounds in all. .*\.", lines[0])
+    timeline = tmp_path / "timeline.json"
+    command = [sys.executable, "-m", "tfring", "timeline", tmp_path / "records", "-o", timeline]
+    assert finish(command).returncode == 0
+    names = [e["name"] for e in json.loads(timeline.read_text())["traceEvents"] if e["ph"] == "i"]
+    assert names.count("lock") >= RANKS and names.count("unlock") >= RANKS
+
+
+def seen_live(records: Path) -> dict:
+    """What `tfring top` says of a job that trains in a lock most of the time."""
+    command = [sys.executable, "-m", "tfring", "top", records, "--once", "--json", "-n", "0.1"]
+    for _ in range(20):
+        view = json.loads(finish(command).stdout)
+        if view["locked"]:
+            return view
+    raise AssertionError(view)
