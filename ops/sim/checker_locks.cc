@@ -27,6 +27,7 @@ bool Checker::IsTrue(Rank rank, const UnlockReason& reason) const {
   };
   switch (reason.cause) {
     case UnlockCause::kOtherCall:
+    case UnlockCause::kChangedCall:
     case UnlockCause::kWaited:
       return called([&](const Call& call) { return call.request.name == reason.text; });
     case UnlockCause::kIncomplete:

@@ -169,3 +169,46 @@ def seen_live(records: Path) -> dict:
         if view["locked"]:
             return view
     raise AssertionError(view)
+
+
+SLEEPER = """
+import tensorflow as tf
+
+weights = tf.Variable(tf.ones(1000))
+
+
+@tf.function
+def gradient():
+    with tfring.DistributedGradientTape(tf.GradientTape()) as tape:
+        loss = tf.reduce_sum(weights * weights)
+    return tape.gradient(loss, weights)
+
+
+for step in range(100):
+    core.allreduce(np.ones(100, np.float32), name="a", op=1)
+    if rank == 1 and step == 70:
+        report("locks", core.counters()["locks"])
+        time.sleep(3)
+    gradient()
+"""
+
+
+@pytest.mark.parametrize("locks", [False, True])
+def test_a_rank_that_is_late_within_a_step_is_named(tmp_path: Path, locks: bool) -> None:
+    """By the stall inspector while the others wait, and afterwards by the report."""
+    script = write_script(tmp_path, SLEEPER, header=REPORT + HEADER)
+    settings = {
+        "TFRING_LOCK_SCHEDULE": str(int(locks)),
+        "TFRING_STALL_CHECK_TIME_SECONDS": "1",
+        "TFRING_RECORD_DIR": str(tmp_path / "records"),
+    }
+    done = run("-np", RANKS, "python", script, tmp_path, **settings)
+    assert done.returncode == 0, done.stderr
+    assert (int((tmp_path / "locks").read_text()) > 0) == locks
+    stall = r"warning: allreduce of tensor 'tfring\.tape\..*: rank 0 waits .*; rank 1 is missing"
+    assert re.search(stall, done.stderr), done.stderr
+    waited = r"rank 0 waited with 'tfring\.tape\..*' for other ranks for 100 ms or longer"
+    assert bool(re.search(waited, done.stderr)) == locks, done.stderr
+    slowest = make_report(load_job([tmp_path / "records"])).slowest
+    assert slowest is not None and slowest.rank == 1
+    assert slowest.late > 2e9

@@ -28,8 +28,9 @@ enum class UnlockCause : uint8_t {
   kWaited = 6,       // a batch that it had entered waited; the text names the first tensor
   kIncomplete = 7,   // its calls of a batch waited for another of its own, which the text names
   kRequested = 8,    // something there wants to see requests
+  kChangedCall = 9,  // a call of the lock came with another request; the text names the tensor
 };
-inline constexpr int kUnlockCauses = 9;
+inline constexpr int kUnlockCauses = 10;
 inline constexpr size_t kMaxUnlockTextBytes = 256;
 
 struct UnlockReason {

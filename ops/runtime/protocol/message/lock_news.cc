@@ -13,6 +13,8 @@ std::string ReasonText(Rank rank, const UnlockReason& reason) {
   switch (reason.cause) {
     case UnlockCause::kOtherCall:
       return who + " called " + tensor + ", which is not in it";
+    case UnlockCause::kChangedCall:
+      return who + " called " + tensor + " with another shape or from another line than in it";
     case UnlockCause::kJoin:
       return who + " joined";
     case UnlockCause::kProcessSets:
@@ -42,6 +44,8 @@ const char* UnlockCauseName(UnlockCause cause) {
       return "follows";
     case UnlockCause::kOtherCall:
       return "other_call";
+    case UnlockCause::kChangedCall:
+      return "changed_call";
     case UnlockCause::kJoin:
       return "join";
     case UnlockCause::kProcessSets:

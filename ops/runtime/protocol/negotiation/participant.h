@@ -125,7 +125,7 @@ class Participant {
   bool Locked() const { return lock_ != nullptr && !lock_->frozen(); }
   Status CheckLock(const LockMessage& lock) const;
   std::optional<UnlockReason> WhyNot(const LockMessage& lock) const;
-  static UnlockReason WhyUnlockedBy(const Request& request);
+  UnlockReason WhyUnlockedBy(const Request& request) const;
   LockNews News() const;
   void Freeze(bool declined, UnlockReason reason);
   void EnterBatches();

@@ -22,8 +22,8 @@ Status Participant::OnLock(const LockMessage& lock) {
   }
   TFRING_RETURN_IF_ERROR(CheckLock(lock));
   last_sequence_ = lock.id;
-  std::optional<UnlockReason> why_not = WhyNot(lock);
   lock_ = std::make_unique<LockedSchedule>(lock.id, lock.batches);
+  std::optional<UnlockReason> why_not = WhyNot(lock);
   lock_news_.push_back(News());
   if (why_not) {
     Freeze(true, std::move(*why_not));
@@ -80,10 +80,19 @@ std::optional<UnlockReason> Participant::WhyNot(const LockMessage& lock) const {
   return why;
 }
 
-// A call that is not in the lock.
-UnlockReason Participant::WhyUnlockedBy(const Request& request) {
+// By a call that is not in the lock.
+UnlockReason Participant::WhyUnlockedBy(const Request& request) const {
   if (request.kind == CollectiveKind::kJoin) return {UnlockCause::kJoin, ""};
   if (ChangesProcessSets(request.kind)) return {UnlockCause::kProcessSets, ""};
+  for (size_t i = 0; i < lock_->batches(); ++i) {
+    for (uint32_t id : lock_->batch(i)) {
+      const KnownIds::Known* known = known_.Find(id);
+      if (known != nullptr && known->request.name == request.name &&
+          known->request.process_set == request.process_set) {
+        return {UnlockCause::kChangedCall, request.name};
+      }
+    }
+  }
   return {UnlockCause::kOtherCall, request.name};
 }
 
@@ -106,8 +115,9 @@ UnlockReason Participant::WhatWaits() const {
     return {UnlockCause::kWaited, entered_.begin()->second.front().request.name};
   }
   for (uint32_t id : lock_->batch(lock_->entered())) {
-    if (sent_ids_.count(id) == 0) {
-      return {UnlockCause::kIncomplete, known_.Find(id)->request.name};
+    const KnownIds::Known* known = known_.Find(id);
+    if (sent_ids_.count(id) == 0 && known != nullptr) {
+      return {UnlockCause::kIncomplete, known->request.name};
     }
   }
   return {UnlockCause::kWaited, ""};

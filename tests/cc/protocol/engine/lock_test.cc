@@ -182,6 +182,13 @@ TEST(AllRanksLearnWhichCallEndedALock) {
   ExpectEnd(world, "rank 1 called 'metric', which is not in it", 3);
 }
 
+TEST(ACallThatHasChangedIsToldFromOneThatIsNew) {
+  LockedWorld world;
+  world.Submit(1, 10, Allreduce("x", {77}));
+  world.Deliver();
+  ExpectEnd(world, "rank 1 called 'x' with another shape or from another line than in it", 0);
+}
+
 TEST(AllRanksLearnWhatElseEndedALock) {
   Request join;
   join.name = "join";
