@@ -70,7 +70,7 @@ void Cluster::BuildNodes() {
 void Cluster::PlanFault() {
   faulty_rank_ = static_cast<Rank>(random_.Below(options_.ranks));
   AllowedErrors allowed;
-  if (options_.fault == Fault::kGoodbye) {
+  if (options_.fault == Fault::kGoodbye || options_.fault == Fault::kResize) {
     allowed.departed = faulty_rank_;
     allowed.cascade = UsersLeaveOnCancel();
   } else {
@@ -80,7 +80,7 @@ void Cluster::PlanFault() {
   checker_.Allow(allowed);
   // Half the deaths happen in the middle of a step, when some of its frames have been sent.
   if (options_.fault == Fault::kDeath && random_.Percent(50)) {
-    fault_step_ = random_.Below(workload_.fault_within / kMillisecond);
+    fault_step_ = random_.Below(workload_.fault_within_steps);
   } else {
     clock_.At(random_.Below(workload_.fault_within), [this] { InjectFault(); });
   }
@@ -91,7 +91,14 @@ void Cluster::InjectFault() {
   if (!node.alive || node.closed || node.leaving) return;
   faulted_ = true;
   faulted_at_ = clock_.Now();
+  report_.in_lock = node.engine->lock() != 0;
   if (options_.fault == Fault::kGoodbye) return Leave(faulty_rank_);
+  if (options_.fault == Fault::kResize) {
+    for (Rank rank = 0; rank < options_.ranks; ++rank) {
+      clock_.After(random_.Below(5 * kMillisecond), [this, rank] { Leave(rank); });
+    }
+    return;
+  }
   node.alive = false;
   --running_;
   if (options_.fault == Fault::kHang) {
@@ -373,7 +380,7 @@ void Cluster::DeliverResult(Rank rank, CallId id, const Status& status) {
       clock_.Now() > std::max(faulted_at_, made_at) + kDeathLimit) {
     checker_.Fail("rank " + std::to_string(rank) + " learns too late of the death");
   }
-  if (options_.fault == Fault::kGoodbye) {
+  if (options_.fault == Fault::kGoodbye || options_.fault == Fault::kResize) {
     if (!UsersLeaveOnCancel()) {
       CheckCancelIsNeeded(rank, id, status);
     } else if (status.code() == StatusCode::kCancelled) {

@@ -23,6 +23,7 @@ enum class Fault {
   kDeath,    // a random rank dies at a random moment
   kHang,     // it stops at a random moment, and its sockets stay open
   kGoodbye,  // it shuts down at a random moment, with calls under way
+  kResize,   // all do at about the same time: an elastic job goes on with other ranks
 };
 
 // What the simulation does wrong on purpose, to show that the checker finds it.
@@ -67,6 +68,7 @@ struct SimReport {
   int64_t max_frames = 0;  // under way in one direction at one time
   Network::Load busiest;   // the rank with the most messages
   bool faulted = false;    // the fault happened before the work was done
+  bool in_lock = false;    // the same, while the rank entered batches of a lock
   bool sabotaged = false;  // the sabotage found its moment
   TimePoint end = 0;       // virtual
 };
@@ -130,8 +132,8 @@ class Cluster {
   // join that was cancelled, the rest of their script does not fit that of the others.
   bool UsersLeaveOnCancel() const {
     return (options_.workload == "random" || options_.workload == "withdrawals" ||
-            options_.workload == "locked") &&
-           options_.fault == Fault::kGoodbye;
+            options_.workload == "locked" || options_.workload == "steady") &&
+           (options_.fault == Fault::kGoodbye || options_.fault == Fault::kResize);
   }
 
   // The simulated process around the engine.

@@ -155,6 +155,8 @@ const char* FaultName(Fault fault) {
       return "hang";
     case Fault::kGoodbye:
       return "goodbye";
+    case Fault::kResize:
+      return "resize";
   }
   return "?";
 }

@@ -20,8 +20,8 @@ struct Arguments {
 constexpr char kUsage[] =
     "usage: tfring_sim [--ranks=3] [--seed=1] [--seeds=1] [--verbose]\n"
     "                  [--workload=global|triangle|subsets|mismatch|random|withdrawals|\n"
-    "                              locked]\n"
-    "                  [--fault=none|death|hang|goodbye]\n"
+    "                              locked|steady]\n"
+    "                  [--fault=none|death|hang|goodbye|resize]\n"
     "                  "
     "[--sabotage=none|swap-plans|alter-plan|drop-result|repeat-result|lose-frame|\n"
     "                              ignore-void|enter-late|alter-lock|shift-unlock|blame-other|\n"
@@ -89,7 +89,7 @@ bool Parse(int argc, char** argv, Arguments* arguments) {
     } else if (letter == 'w') {
       options.workload = optarg;
     } else if (letter == 'f') {
-      good = FromName(optarg, FaultName, Fault::kGoodbye, &options.fault);
+      good = FromName(optarg, FaultName, Fault::kResize, &options.fault);
     } else if (letter == 'b') {
       good = FromName(optarg, SabotageName, Sabotage::kEndAtLaunch, &options.sabotage);
     } else if (letter == 'o') {
@@ -112,6 +112,7 @@ int Main(int argc, char** argv) {
   SimOptions options = arguments.options;
   SimReport total;
   int64_t faulted = 0;
+  int64_t in_lock = 0;
   int64_t failed = 0;
   const auto start = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < arguments.seeds; ++i, ++options.seed) {
@@ -132,6 +133,7 @@ int Main(int argc, char** argv) {
     if (report.busiest.messages > total.busiest.messages) total.busiest = report.busiest;
     total.max_frames = std::max(total.max_frames, report.max_frames);
     faulted += report.faulted;
+    in_lock += report.in_lock;
     if (arguments.verbose) {
       std::cout << "seed " << options.seed << ": " << report.plans << " plans, " << report.results
                 << " results, " << report.events << " events, " << report.end / 1000
@@ -145,12 +147,12 @@ int Main(int argc, char** argv) {
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   std::cout << arguments.seeds << " seeds, " << failed << " failed, " << faulted
-            << " with a fault, " << total.plans << " plans, " << total.results << " results ("
-            << total.aborted << " aborted, " << total.early << " early), " << total.launched
-            << " launches, " << total.locks << " locks with " << total.locked << " batches ("
-            << total.recalled << " recalled), " << total.broken_groups << " broken groups, "
-            << total.events << " events, at most " << total.max_frames << " frames under way, "
-            << took.count() << " s\n"
+            << " with a fault (" << in_lock << " in a lock), " << total.plans << " plans, "
+            << total.results << " results (" << total.aborted << " aborted, " << total.early
+            << " early), " << total.launched << " launches, " << total.locks << " locks with "
+            << total.locked << " batches (" << total.recalled << " recalled), "
+            << total.broken_groups << " broken groups, " << total.events << " events, at most "
+            << total.max_frames << " frames under way, " << took.count() << " s\n"
             << "locks ended:" << UnlocksText(total) << "\n"
             << "busiest: rank " << total.busiest.rank << " with " << LoadText(total.busiest)
             << "\n";

@@ -227,11 +227,12 @@ std::vector<Rank> SomeRanks(int ranks, Random* random) {
 Result<Workload> MakeWorkload(const std::string& name, int ranks, Random random) {
   if (name == "withdrawals" && ranks >= 1) return MakeWithdrawalWorkload(ranks, random);
   if (name == "locked" && ranks >= 1) return MakeLockedWorkload(ranks, random);
+  if (name == "steady" && ranks >= 1) return MakeSteadyWorkload(ranks, random);
   if (name == "random" && ranks >= 1) return MakeRandomWorkload(ranks, random);
   if (name != "global" && name != "triangle" && name != "subsets" && name != "mismatch") {
-    return InvalidArgument(
-        "workload '" + name +
-        "' is unknown: use global, triangle, subsets, mismatch, random, withdrawals or locked");
+    return InvalidArgument("workload '" + name +
+                           "' is unknown: use global, triangle, subsets, mismatch, random, "
+                           "withdrawals, locked or steady");
   }
   if (ranks < 1 || (name == "triangle" && ranks != 3)) {
     return InvalidArgument("workload '" + name + "' is not for " + std::to_string(ranks) +

@@ -183,6 +183,21 @@ TEST(LocksReallyBeginAndAreReallyRecalled) {
   EXPECT_TRUE(total.locks > 160 && total.locked > 3200 && total.recalled > 400);
 }
 
+TEST(FaultsOfSteadyStepsHappenWithinLocks) {
+  for (Fault fault : {Fault::kDeath, Fault::kResize, Fault::kGoodbye}) {
+    SimOptions options;
+    options.workload = "steady";
+    options.fault = fault;
+    int in_lock = 0;
+    for (options.seed = 1; options.seed <= 100; ++options.seed) {
+      const SimReport report = Cluster(options).Run();
+      EXPECT_TRUE(report.failures.empty());
+      in_lock += report.in_lock;
+    }
+    EXPECT_TRUE(in_lock > 25);
+  }
+}
+
 // Some seeds never have a lock, or none that ends at the wrong moment; and a mistake may come too
 // late to do harm.
 void ExpectLockShowsAs(Sabotage sabotage, const std::string& what) {
