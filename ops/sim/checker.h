@@ -34,6 +34,8 @@ class Checker {
   // The plan has ended on this rank.
   void OnPlanEnd(Rank rank, const Completion& completion);
   void OnResult(Rank rank, CallId id, const Status& status);
+  // A lock has begun or ended on this rank.
+  void OnLockNews(Rank rank, const LockNews& news);
   // The step of this rank failed, on this rank.
   void OnFailure(Rank rank, ProcessSetId set, uint64_t attempt) {
     failures_of_steps_[{set, attempt}].push_back(rank);
@@ -66,6 +68,7 @@ class Checker {
     uint64_t last_sequence = 0;
     size_t open = 0;
     bool shut_down = false;
+    uint64_t lock = 0;  // the present one; 0: none
   };
   struct SeenPlan {
     std::string content;
@@ -89,6 +92,7 @@ class Checker {
   void CheckBatch(const std::string& who, Rank rank, const PlanRun& run);
   void CheckPath(const std::string& who, const PlanRun& run, const Request& request,
                  SeenPlan* seen);
+  bool IsTrue(Rank rank, const UnlockReason& reason) const;
   std::string WrongRows(Rank rank, const PlanRun& run);
   static std::string WrongItem(Rank rank, const PlanRun& run, const PlanItem& item,
                                const Call& call);
@@ -100,6 +104,7 @@ class Checker {
   std::map<std::pair<ProcessSetId, uint64_t>, std::vector<Rank>> failures_of_steps_;
   // In which attempts runs made calls that end with an error.
   std::set<std::pair<ProcessSetId, uint64_t>> disagreements_;
+  std::map<std::pair<uint64_t, bool>, std::string> lock_news_;  // by lock and LockNews::over
   int64_t results_ = 0;
   int64_t locked_ = 0;
   int64_t recalled_ = 0;

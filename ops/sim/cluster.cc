@@ -72,7 +72,7 @@ void Cluster::BuildNodes() {
 void Cluster::PlanFault() {
   faulty_rank_ = static_cast<Rank>(random_.Below(options_.ranks));
   AllowedErrors allowed;
-  if (options_.fault == Fault::kGoodbye) {
+  if (options_.fault == Fault::kGoodbye || options_.fault == Fault::kResize) {
     allowed.departed = faulty_rank_;
     allowed.cascade = UsersLeaveOnCancel();
   } else {
@@ -82,7 +82,7 @@ void Cluster::PlanFault() {
   checker_.Allow(allowed);
   // Half the deaths happen in the middle of a step, when some of its frames have been sent.
   if (options_.fault == Fault::kDeath && random_.Percent(50)) {
-    fault_step_ = random_.Below(workload_.fault_within / kMillisecond);
+    fault_step_ = random_.Below(workload_.fault_within_steps);
   } else {
     clock_.At(random_.Below(workload_.fault_within), [this] { InjectFault(); });
   }
@@ -93,7 +93,14 @@ void Cluster::InjectFault() {
   if (!node.alive || node.closed || node.leaving) return;
   faulted_ = true;
   faulted_at_ = clock_.Now();
+  report_.in_lock = node.engine->lock() != 0;
   if (options_.fault == Fault::kGoodbye) return Leave(faulty_rank_);
+  if (options_.fault == Fault::kResize) {
+    for (Rank rank = 0; rank < options_.ranks; ++rank) {
+      clock_.After(random_.Below(5 * kMillisecond), [this, rank] { Leave(rank); });
+    }
+    return;
+  }
   node.alive = false;
   --running_;
   if (options_.fault == Fault::kHang) {
@@ -218,6 +225,10 @@ void Cluster::Apply(Rank rank, EngineEffects effects) {
       network_.LoseNextFrame();
     }
     SendFrame(rank, to, std::move(frame));
+  }
+  for (const LockNews& news : effects.locks) {
+    checker_.OnLockNews(rank, news);
+    if (rank == 0 && news.over) ++report_.unlocks[static_cast<size_t>(news.reason.cause)];
   }
   for (PlanRun& run : effects.runs) RunPlan(rank, std::move(run));
   if (effects.abort) data_plane_.Abort(rank, *effects.abort);
@@ -371,7 +382,7 @@ void Cluster::DeliverResult(Rank rank, CallId id, const Status& status) {
       clock_.Now() > std::max(faulted_at_, made_at) + kDeathLimit) {
     checker_.Fail("rank " + std::to_string(rank) + " learns too late of the death");
   }
-  if (options_.fault == Fault::kGoodbye) {
+  if (options_.fault == Fault::kGoodbye || options_.fault == Fault::kResize) {
     if (!UsersLeaveOnCancel()) {
       CheckCancelIsNeeded(rank, id, status);
     } else if (status.code() == StatusCode::kCancelled) {

@@ -1,6 +1,7 @@
 #ifndef TFRING_OPS_SIM_CLUSTER_H_
 #define TFRING_OPS_SIM_CLUSTER_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -22,6 +23,7 @@ enum class Fault {
   kDeath,    // a random rank dies at a random moment
   kHang,     // it stops at a random moment, and its sockets stay open
   kGoodbye,  // it shuts down at a random moment, with calls under way
+  kResize,   // all do at about the same time: an elastic job goes on with other ranks
 };
 
 // What the simulation does wrong on purpose, to show that the checker finds it.
@@ -36,6 +38,7 @@ enum class Sabotage {
   kEnterLate,     // a rank tells one batch less than it has entered
   kAlterLock,     // one rank gets a lock with two batches in the other order
   kShiftUnlock,   // one rank learns of a wrong end of a lock
+  kBlameOther,    // one rank learns that a lock ended because of another rank than it did
   kSkipVoid,      // one rank does not say that it does not enter a batch
   kTuneLate,      // one rank learns one frame late into which pieces plans are cut
   kEndAtLaunch,   // one plan counts as ended when a device has its work
@@ -54,18 +57,20 @@ struct SimReport {
   std::vector<std::string> failures;
   int64_t plans = 0;
   int64_t results = 0;
-  int64_t aborted = 0;        // of these
-  int64_t locked = 0;         // batches of locks, counted on each rank
-  int64_t recalled = 0;       // of these
-  int64_t tuned = 0;          // changes by the autotuner that all ranks have to follow
-  int64_t locks = 0;          // that rank 0 has made
-  int64_t launched = 0;       // plans on devices, counted on each rank
-  int64_t early = 0;          // results that came with them
+  int64_t aborted = 0;   // of these
+  int64_t locked = 0;    // batches of locks, counted on each rank
+  int64_t recalled = 0;  // of these
+  int64_t tuned = 0;     // changes by the autotuner that all ranks have to follow
+  int64_t locks = 0;     // that rank 0 has made
+  std::array<int64_t, kUnlockCauses> unlocks{};  // by cause, those that rank 0 has seen the end of
+  int64_t launched = 0;                          // plans on devices, counted on each rank
+  int64_t early = 0;                             // results that came with them
   int64_t broken_groups = 0;  // plans that broke on a device, counted on each rank
   int64_t events = 0;
   int64_t max_frames = 0;  // under way in one direction at one time
   Network::Load busiest;   // the rank with the most messages
   bool faulted = false;    // the fault happened before the work was done
+  bool in_lock = false;    // the same, while the rank entered batches of a lock
   bool sabotaged = false;  // the sabotage found its moment
   TimePoint end = 0;       // virtual
 };
@@ -129,8 +134,9 @@ class Cluster {
   // join that was cancelled, the rest of their script does not fit that of the others.
   bool UsersLeaveOnCancel() const {
     return (options_.workload == "random" || options_.workload == "withdrawals" ||
-            options_.workload == "locked" || options_.workload == "tuned") &&
-           options_.fault == Fault::kGoodbye;
+            options_.workload == "locked" || options_.workload == "tuned" ||
+            options_.workload == "steady") &&
+           (options_.fault == Fault::kGoodbye || options_.fault == Fault::kResize);
   }
 
   // The simulated process around the engine.

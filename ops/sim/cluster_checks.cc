@@ -37,7 +37,8 @@ void Cluster::SabotageLock(Rank rank, Rank to, std::string* frame) {
   const bool late = sabotage == Sabotage::kEnterLate && type == FrameType::kFrozen;
   const bool alter = sabotage == Sabotage::kAlterLock && type == FrameType::kLock;
   const bool shift = sabotage == Sabotage::kShiftUnlock && type == FrameType::kUnlock;
-  if (!late && !alter && !shift) return;
+  const bool blame = sabotage == Sabotage::kBlameOther && type == FrameType::kUnlock;
+  if (!late && !alter && !shift && !blame) return;
   Frame decoded = *DecodeFrame(std::string_view(*frame).substr(0, frame->size() - kNonceBytes));
   LockMessage& lock = decoded.lock;
   if (late && lock.entered > 0) {
@@ -46,6 +47,8 @@ void Cluster::SabotageLock(Rank rank, Rank to, std::string* frame) {
     std::swap(lock.batches[0], lock.batches[1]);
   } else if (shift && lock.high > lock.entered) {
     ++lock.entered;
+  } else if (blame) {
+    lock.rank = (lock.rank + 1) % options_.ranks;
   } else {
     return;
   }

@@ -155,6 +155,8 @@ const char* FaultName(Fault fault) {
       return "hang";
     case Fault::kGoodbye:
       return "goodbye";
+    case Fault::kResize:
+      return "resize";
   }
   return "?";
 }
@@ -181,6 +183,8 @@ const char* SabotageName(Sabotage sabotage) {
       return "alter-lock";
     case Sabotage::kShiftUnlock:
       return "shift-unlock";
+    case Sabotage::kBlameOther:
+      return "blame-other";
     case Sabotage::kSkipVoid:
       return "skip-void";
     case Sabotage::kTuneLate:

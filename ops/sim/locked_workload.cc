@@ -18,15 +18,33 @@ class LockedWorkload {
   LockedWorkload(int ranks, Random random)
       : ranks_(ranks), all_(AllRanks(ranks)), random_(random), calls_(ranks, random_.Fork()) {}
 
+  // Nothing but equal rounds.
+  Workload MakeSteady() {
+    workload_.config = RandomConfig(&random_);
+    workload_.config.lock_schedule = true;
+    workload_.config.cache_capacity = 1024;
+    steady_ = true;
+    calls_per_unlock_ = 500;
+    workload_.fault_within = 40 * kMillisecond;
+    workload_.fault_within_steps = 300;
+    for (Rank rank = 0; rank < ranks_; ++rank) waits_.push_back(random_.Percent(20));
+    paths_.assign(static_cast<size_t>(ranks_), DataPath::kHost);
+    for (int64_t count = random_.Between(1, 4); count > 0; --count) step_.push_back(NewOp());
+    present_.resize(static_cast<size_t>(ranks_));
+    phases_.resize(static_cast<size_t>(ranks_));
+    for (int64_t rounds = random_.Between(40, 60); rounds > 0; --rounds) AddRound();
+    for (AttemptScript& script : present_) attempts_.push_back({std::move(script)});
+    return Finish();
+  }
+
   Workload Make() {
     workload_.config = RandomConfig(&random_);
     workload_.config.lock_schedule = true;
     if (!random_.Percent(10)) workload_.config.cache_capacity = 1024;
-    workload_.users.resize(static_cast<size_t>(ranks_));
-    workload_.largest_phase = 64;
     disturbed_ = random_.Pick<int>({5, 20, 50});
     // Rounds take about a millisecond. Most faults happen in the first lock, or about it.
     workload_.fault_within = random_.Pick<int64_t>({20, 100}) * kMillisecond;
+    workload_.fault_within_steps = workload_.fault_within / kMillisecond;
     for (Rank rank = 0; rank < ranks_; ++rank) waits_.push_back(random_.Percent(20));
     const std::vector<DataPath> paths(static_cast<size_t>(ranks_),
                                       random_.Percent(10) ? DataPath::kDevice : DataPath::kHost);
@@ -34,6 +52,13 @@ class LockedWorkload {
     for (int64_t count = random_.Between(1, 8); count > 0; --count) step_.push_back(NewOp());
     failures_ = random_.Percent(60) ? 0 : random_.Between(1, 3);
     for (int64_t number = 0; number <= failures_; ++number) AddAttempt(number);
+    return Finish();
+  }
+
+ private:
+  Workload Finish() {
+    workload_.users.resize(static_cast<size_t>(ranks_));
+    workload_.largest_phase = 64;
     for (Rank rank = 0; rank < ranks_; ++rank) {
       UserScript user;
       user.attempts = std::move(attempts_[rank]);
@@ -42,7 +67,6 @@ class LockedWorkload {
     return std::move(workload_);
   }
 
- private:
   void AddAttempt(int64_t number) {
     present_.assign(static_cast<size_t>(ranks_), {});
     std::vector<Phase> none(static_cast<size_t>(ranks_));
@@ -104,7 +128,8 @@ class LockedWorkload {
 
   void AddCalls(const RandomOp& op, Flaw flaw) {
     for (auto& [rank, call] : calls_.Calls(op, op.participants, flaw)) {
-      call.unlock = random_.Below(1000) == 0;
+      if (steady_) call.request.path = DataPath::kHost;
+      call.unlock = random_.Below(calls_per_unlock_) == 0;
       phases_[rank].push_back(std::move(call));
       if (waits_[rank]) Flush(rank);
     }
@@ -230,6 +255,8 @@ class LockedWorkload {
   std::vector<std::shared_ptr<RandomOp>> step_;  // what repeats
   int64_t last_op_ = 0;
   int disturbed_ = 0;  // of a hundred rounds
+  bool steady_ = false;
+  int64_t calls_per_unlock_ = 1000;
   int64_t failures_ = 0;
   ProcessSetId set_ = kGlobalProcessSet;  // that was added, or none
   ProcessSetId last_set_ = kGlobalProcessSet;
@@ -240,6 +267,10 @@ class LockedWorkload {
 };
 
 }  // namespace
+
+Workload MakeSteadyWorkload(int ranks, Random random) {
+  return LockedWorkload(ranks, random).MakeSteady();
+}
 
 Workload MakeLockedWorkload(int ranks, Random random) {
   return LockedWorkload(ranks, random).Make();

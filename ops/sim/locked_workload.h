@@ -12,6 +12,10 @@ namespace tfring::sim {
 // set is added, used and removed, a step fails on some ranks.
 Workload MakeLockedWorkload(int ranks, Random random);
 
+// Steps that repeat, and a lock that now and then something ends that wants to see requests: faults
+// happen within a lock or at its begin or end.
+Workload MakeSteadyWorkload(int ranks, Random random);
+
 }  // namespace tfring::sim
 
 #endif  // TFRING_OPS_SIM_LOCKED_WORKLOAD_H_

@@ -20,12 +20,12 @@ struct Arguments {
 constexpr char kUsage[] =
     "usage: tfring_sim [--ranks=3] [--seed=1] [--seeds=1] [--verbose]\n"
     "                  [--workload=global|triangle|subsets|mismatch|random|withdrawals|\n"
-    "                              locked|tuned]\n"
-    "                  [--fault=none|death|hang|goodbye]\n"
+    "                              locked|steady|tuned]\n"
+    "                  [--fault=none|death|hang|goodbye|resize]\n"
     "                  "
     "[--sabotage=none|swap-plans|alter-plan|drop-result|repeat-result|lose-frame|\n"
-    "                              ignore-void|enter-late|alter-lock|shift-unlock|skip-void|\n"
-    "                              tune-late|end-at-launch]\n"
+    "                              ignore-void|enter-late|alter-lock|shift-unlock|blame-other|\n"
+    "                              skip-void|tune-late|end-at-launch]\n"
     "                  [--no-order-check]\n"
     "Runs the engines of all ranks in one process on a virtual clock and a random network, and\n"
     "checks that all ranks run the same plans in one order, that every call ends exactly once, "
@@ -46,6 +46,15 @@ bool FromName(const std::string& text, const char* (*name)(Enum), Enum last, Enu
 std::string LoadText(const Network::Load& load) {
   return std::to_string(load.messages) + " messages (" + std::to_string(load.goodbyes) +
          " of them goodbyes), " + std::to_string(load.bytes) + " bytes";
+}
+
+std::string UnlocksText(const SimReport& total) {
+  std::string text;
+  for (int cause = 1; cause < kUnlockCauses; ++cause) {
+    text += " " + std::to_string(total.unlocks[static_cast<size_t>(cause)]) + " " +
+            UnlockCauseName(static_cast<UnlockCause>(cause));
+  }
+  return text;
 }
 
 bool ParseNumber(const char* text, int64_t low, int64_t high, int64_t* value) {
@@ -80,7 +89,7 @@ bool Parse(int argc, char** argv, Arguments* arguments) {
     } else if (letter == 'w') {
       options.workload = optarg;
     } else if (letter == 'f') {
-      good = FromName(optarg, FaultName, Fault::kGoodbye, &options.fault);
+      good = FromName(optarg, FaultName, Fault::kResize, &options.fault);
     } else if (letter == 'b') {
       good = FromName(optarg, SabotageName, Sabotage::kEndAtLaunch, &options.sabotage);
     } else if (letter == 'o') {
@@ -103,6 +112,7 @@ int Main(int argc, char** argv) {
   SimOptions options = arguments.options;
   SimReport total;
   int64_t faulted = 0;
+  int64_t in_lock = 0;
   int64_t failed = 0;
   const auto start = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < arguments.seeds; ++i, ++options.seed) {
@@ -112,6 +122,9 @@ int Main(int argc, char** argv) {
     total.aborted += report.aborted;
     total.launched += report.launched;
     total.locks += report.locks;
+    for (size_t cause = 0; cause < kUnlockCauses; ++cause) {
+      total.unlocks[cause] += report.unlocks[cause];
+    }
     total.locked += report.locked;
     total.recalled += report.recalled;
     total.tuned += report.tuned;
@@ -121,6 +134,7 @@ int Main(int argc, char** argv) {
     if (report.busiest.messages > total.busiest.messages) total.busiest = report.busiest;
     total.max_frames = std::max(total.max_frames, report.max_frames);
     faulted += report.faulted;
+    in_lock += report.in_lock;
     if (arguments.verbose) {
       std::cout << "seed " << options.seed << ": " << report.plans << " plans, " << report.results
                 << " results, " << report.events << " events, " << report.end / 1000
@@ -134,12 +148,14 @@ int Main(int argc, char** argv) {
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   std::cout << arguments.seeds << " seeds, " << failed << " failed, " << faulted
-            << " with a fault, " << total.plans << " plans, " << total.results << " results ("
-            << total.aborted << " aborted, " << total.early << " early), " << total.launched
-            << " launches, " << total.locks << " locks with " << total.locked << " batches ("
-            << total.recalled << " recalled), " << total.tuned << " changes of pieces, "
-            << total.broken_groups << " broken groups, " << total.events << " events, at most "
-            << total.max_frames << " frames under way, " << took.count() << " s\n"
+            << " with a fault (" << in_lock << " in a lock), " << total.plans << " plans, "
+            << total.results << " results (" << total.aborted << " aborted, " << total.early
+            << " early), " << total.launched << " launches, " << total.locks << " locks with "
+            << total.locked << " batches (" << total.recalled << " recalled), " << total.tuned
+            << " changes of pieces, " << total.broken_groups << " broken groups, " << total.events
+            << " events, at most " << total.max_frames << " frames under way, " << took.count()
+            << " s\n"
+            << "locks ended:" << UnlocksText(total) << "\n"
             << "busiest: rank " << total.busiest.rank << " with " << LoadText(total.busiest)
             << "\n";
   return failed == 0 ? 0 : 1;

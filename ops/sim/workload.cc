@@ -240,11 +240,12 @@ Result<Workload> MakeWorkload(const std::string& name, int ranks, Random random)
     workload.config.autotune = true;
     return workload;
   }
+  if (name == "steady" && ranks >= 1) return MakeSteadyWorkload(ranks, random);
   if (name == "random" && ranks >= 1) return MakeRandomWorkload(ranks, random);
   if (name != "global" && name != "triangle" && name != "subsets" && name != "mismatch") {
     return InvalidArgument("workload '" + name +
                            "' is unknown: use global, triangle, subsets, mismatch, random, "
-                           "withdrawals, locked or tuned");
+                           "withdrawals, locked, steady or tuned");
   }
   if (ranks < 1 || (name == "triangle" && ranks != 3)) {
     return InvalidArgument("workload '" + name + "' is not for " + std::to_string(ranks) +

@@ -57,7 +57,9 @@ struct Workload {
   std::vector<std::vector<UserScript>> users;  // by rank
   Config config;
   size_t largest_phase = 0;
-  Duration fault_within = 60 * kMillisecond;  // from the begin of the run, a fault happens
+  // From the begin of the run, a fault happens; or within so many steps of the engine.
+  Duration fault_within = 60 * kMillisecond;
+  int64_t fault_within_steps = 60;
 };
 
 // Used by several workloads. The paths are by rank: all the same, or any.
@@ -72,8 +74,8 @@ std::vector<Rank> SomeRanks(int ranks, Random* random);  // at least one; ascend
 // global: one process set; triangle: {0,1}, {1,2}, {0,2} of three ranks; subsets: random
 // overlapping sets; mismatch: like subsets, and some calls disagree in one property; random: every
 // kind of collective, see random_workload.h; withdrawals: steps that fail, see
-// withdrawal_workload.h; locked: steps that repeat and then do not, see locked_workload.h; tuned:
-// the same with the autotuner.
+// withdrawal_workload.h; locked: steps that repeat and then do not; steady: steps that repeat, see
+// locked_workload.h; tuned: as locked, with the autotuner.
 // InvalidArgument for another name or a size that does not suit it.
 Result<Workload> MakeWorkload(const std::string& name, int ranks, Random random);
 

@@ -58,6 +58,8 @@ class Overview:
         samples: A second, of all ranks together; None: unknown.
         bytes: A second, of tensors that were reduced, gathered or sent, per rank.
         trouble: The newest error or warning, with its rank and age.
+        locked: Whether the schedule is locked, as the lowest known rank says.
+        lock_rounds: Rounds run in locks so far, by the same.
     """
 
     job: str
@@ -68,6 +70,8 @@ class Overview:
     samples: float | None
     bytes: float | None
     trouble: str
+    locked: bool = False
+    lock_rounds: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Returns the values by name."""
@@ -79,6 +83,8 @@ class Overview:
             "samples_per_second": self.samples,
             "bytes_per_second": self.bytes,
             "trouble": self.trouble,
+            "locked": self.locked,
+            "lock_rounds": self.lock_rounds,
             "ranks": [view.as_json() for view in self.ranks],
         }
 
@@ -122,6 +128,8 @@ def overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
         samples=sum(samples) if samples else None,
         bytes=sum(known) / len(known) if known else None,
         trouble=_trouble(newest) if newest else "",
+        locked=int(rows[0].record["locks"]) > int(rows[0].record["unlocks"]),
+        lock_rounds=int(rows[0].record["lock_rounds"]),
     )
 
 

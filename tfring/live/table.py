@@ -81,6 +81,9 @@ def header(view: Overview) -> str:
     if view.samples is not None:
         parts.append(f"{_number(view.samples)} samples/s")
     parts.append(f"{_bytes(view.bytes)}/s per rank")
+    if view.locked or view.lock_rounds:
+        state = "locked" if view.locked else "not locked"
+        parts.append(f"schedule {state}, {view.lock_rounds} rounds in locks")
     return "   ".join(parts)
 
 

@@ -25,8 +25,13 @@ _COUNTERS = {
     "plans": "plans",
     "tensors": "tensors",
     "cache_hits": "cache_hits",
+    "locks": "locks",
+    "lock_rounds": "lock_rounds",
 }
 _WAKEUPS = "_wakeups"
+_UNLOCKS = "unlocks_"
+# The same, of which there is one for each direction.
+_BY_DIRECTION = {"frames": "control_frames", "heartbeats": "heartbeats"}
 
 
 class RankCollector:
@@ -57,9 +62,7 @@ class RankCollector:
             for name, ours in _COUNTERS.items():
                 if name in counters:
                     found.add(f"tfring_{ours}_total", counters[name])
-            for name in (name for name in counters if name.endswith(_WAKEUPS)):
-                thread = name.removesuffix(_WAKEUPS)
-                found.add("tfring_wakeups_total", counters[name], thread)
+            _add_labelled(found, counters)
             news = self._look()
             if news is not None:
                 self._totals.add(news)
@@ -131,6 +134,18 @@ def _buckets(histogram: Histogram) -> tuple[list[tuple[str, float]], float]:
     counts = np.cumsum(histogram.counts).tolist()
     bounds = [*map(floatToGoString, histogram.bounds), "+Inf"]
     return list(zip(bounds, map(float, counts), strict=True)), histogram.sum
+
+
+def _add_labelled(found: _Families, counters: dict[str, int]) -> None:
+    for name, count in counters.items():
+        if name.endswith(_WAKEUPS):
+            found.add("tfring_wakeups_total", count, name.removesuffix(_WAKEUPS))
+        elif name.startswith(_UNLOCKS):
+            found.add("tfring_unlocks_total", count, name.removeprefix(_UNLOCKS))
+    for name, ours in _BY_DIRECTION.items():
+        for direction in ("sent", "received"):
+            if (key := f"{name}_{direction}") in counters:
+                found.add(f"tfring_{ours}_total", counters[key], direction)
 
 
 def _add_state(found: _Families, news: News) -> None:

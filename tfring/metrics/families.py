@@ -44,6 +44,8 @@ _COUNTERS = (
     ("plans", "Plans that this rank has run; a plan is one call or several that were fused."),
     ("tensors", "Tensors in these plans."),
     ("cache_hits", "Requests that were sent as a number of the response cache."),
+    ("locks", "Locks of the schedule that have begun."),
+    ("lock_rounds", "Rounds of repeating allreduces that were run in locks."),
     (
         "steps",
         "Training steps begun, or the step that the program has marked.",
@@ -110,6 +112,24 @@ FAMILIES: dict[str, Family] = {
         Family("counter", "tfring_events_total", "Events in the record, by type.", ("type",)),
         Family(
             "counter", "tfring_wakeups_total", "How often the runtime's threads woke.", ("thread",)
+        ),
+        Family(
+            "counter",
+            "tfring_control_frames_total",
+            "Control frames, sent or received, heartbeats apart.",
+            ("direction",),
+        ),
+        Family(
+            "counter",
+            "tfring_heartbeats_total",
+            "Control frames that only say that a rank is alive.",
+            ("direction",),
+        ),
+        Family(
+            "counter",
+            "tfring_unlocks_total",
+            "Locks of the schedule that have ended, by what ended them.",
+            ("cause",),
         ),
         *(Family("histogram", f"tfring_{name}", *more) for name, more in _HISTOGRAMS.items()),
     )

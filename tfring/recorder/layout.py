@@ -24,18 +24,18 @@ HEADER = np.dtype(
             *("started_monotonic", "pid_started", "pid_space", "boot", "host", "job"),
             *("calls", "overwritten", "ended", "failed", "bytes"),
             *("plans", "events", "awake", "cache_hits", "bytes_sent", "state"),
-            *("step", "step_began", "samples", "input_time"),
+            *("step", "step_began", "samples", "input_time", "locks", "unlocks", "lock_rounds"),
         ],
         "formats": [
             *("S8", *["<u4"] * 10, *["<i4"] * 4, "<u8", *["<i8"] * 4, "S40", "S64", "S64"),
             *("<u8", "<u8", *["<i8"] * 3),
-            *("<u8", "<u8", *["<i8"] * 3, "<i4", *["<i8"] * 4),
+            *("<u8", "<u8", *["<i8"] * 3, "<i4", *["<i8"] * 7),
         ],
         "offsets": [
             *(0, *range(8, 48, 4), *range(48, 64, 4), *range(64, 104, 8), 104, 144, 208),
             *range(_LIVE, _LIVE + 40, 8),
             *(*range(_LIVE + 64, _LIVE + 104, 8), _LIVE + 104),
-            *range(_LIVE + 128, _LIVE + 160, 8),
+            *range(_LIVE + 128, _LIVE + 184, 8),
         ],
         "itemsize": HEADER_BYTES,
     }
@@ -104,6 +104,8 @@ class EventType(enum.IntEnum):
     PROCESS_SETS = 7
     MARK = 8
     BAD_VALUES = 9
+    LOCK = 10
+    UNLOCK = 11
 
 
 KINDS = (

@@ -59,6 +59,8 @@ class RankSummary:
     cache_hits: int
     plans: int
     fused: float | None
+    locks: int = 0
+    lock_rounds: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Report:
         ranks: One summary for each record.
         steps: The steps that all records have.
         slowdowns: What has become slower.
+        unlocked: Why the last lock of the schedule ended that a record tells of; "": none does.
         notes: The last lines that the program has written into the records, as (rank, text):
             among them what StragglerCallback has found.
     """
@@ -83,6 +86,7 @@ class Report:
     steps: JobSteps
     slowdowns: tuple[Slowdown, ...]
     notes: tuple[tuple[int, str], ...]
+    unlocked: str = ""
 
     @property
     def slowest(self) -> RankSummary | None:
@@ -119,6 +123,12 @@ def make_report(job: JobRecords) -> Report:
         for event in record.events
         if event.type == EventType.MARK and event.text
     )
+    unlocked = [
+        (job.common(rank, event.time), event.text)
+        for rank, record in job.records.items()
+        for event in record.events
+        if event.type == EventType.UNLOCK
+    ]
     return Report(
         job=job.job,
         size=job.size,
@@ -127,6 +137,7 @@ def make_report(job: JobRecords) -> Report:
         steps=steps,
         slowdowns=tuple(find_slowdowns(steps)),
         notes=tuple((rank, text) for _, rank, text in notes[-_NOTES:]),
+        unlocked=max(unlocked)[1] if unlocked else "",
     )
 
 
@@ -158,6 +169,8 @@ def _summary(record: Record, steps: JobSteps, late: int, last: int | None) -> Ra
         cache_hits=int(header["cache_hits"]),
         plans=len(plans),
         fused=float(plans["calls"].mean()) if len(plans) else None,
+        locks=int(header["locks"]),
+        lock_rounds=int(header["lock_rounds"]),
     )
 
 

@@ -73,8 +73,25 @@ def sentences(report: Report) -> list[str]:
     if report.always_slow is not None:
         lines.append(f"Rank {report.always_slow} has been slower than the others all along.")
     lines += [f"{one.text()[0].upper()}{one.text()[1:]}." for one in report.slowdowns]
+    lines += _locks(report)
     lines += [f"Rank {rank} noted: {text}" for rank, text in report.notes]
     return lines
+
+
+def _locks(report: Report) -> list[str]:
+    """Says how much was run in locks of the schedule; all ranks count the same."""
+    locks = max((rank.locks for rank in report.ranks), default=0)
+    if not locks:
+        return []
+    rounds = max(rank.lock_rounds for rank in report.ranks)
+    line = f"The schedule was locked {_times(locks)}, for {rounds:,} rounds in all."
+    if report.unlocked:
+        line += f" Last recorded: {report.unlocked}."
+    return [line]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def time_table(report: Report) -> Table:

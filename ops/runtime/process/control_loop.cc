@@ -43,7 +43,8 @@ ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport
       recorder_(recorder),
       transport_(std::move(transport)),
       sets_(std::make_shared<const ProcessSets>(engine_.process_sets())),
-      health_(std::make_shared<const GenerationHealth>()) {}
+      health_(std::make_shared<const GenerationHealth>()),
+      locks_(rank_, recorder) {}
 
 ControlLoop::~ControlLoop() = default;
 
@@ -175,6 +176,9 @@ EngineEvents ControlLoop::Gather(std::vector<ControlEvent> control) {
 }
 
 void ControlLoop::TakeStep(std::vector<ControlEvent> control) {
+  for (const ControlEvent& event : control) {
+    if (event.kind == ControlEvent::Kind::kFrame) received_.Add(event.frame);
+  }
   const TimePoint now = MonotonicNow();
   EngineEffects effects = engine_.Step(now, Gather(std::move(control)));
   if (Recorder* recorder = Recording(recorder_)) {
@@ -188,6 +192,8 @@ void ControlLoop::TakeStep(std::vector<ControlEvent> control) {
   stays_ = effects.stays;
   awaits_end_ = effects.awaits_end;
   locked_ = engine_.lock() != 0;
+  for (const LockNews& news : effects.locks) locks_.Report(news);
+  locks_.Rounds(engine_.lock_rounds());
   Apply(std::move(effects));
 }
 
@@ -208,7 +214,10 @@ void ControlLoop::Run() {
 }
 
 void ControlLoop::Apply(EngineEffects effects) {
-  for (auto& [to, frame] : effects.frames) transport_->Send(to, std::move(frame));
+  for (auto& [to, frame] : effects.frames) {
+    sent_.Add(frame);
+    transport_->Send(to, std::move(frame));
+  }
   if (effects.process_sets != nullptr) {
     runs_->KeepOnly(*effects.process_sets);
     std::lock_guard<std::mutex> lock(state_mutex_);
@@ -316,6 +325,10 @@ ControlLoop::Counts ControlLoop::counts() const {
     counts.bytes_sent = backend_->bytes_sent();
   }
   counts.control_wakeups = transport_->wakeups();
+  counts.frames_sent = sent_.frames();
+  counts.frames_received = received_.frames();
+  counts.heartbeats_sent = sent_.heartbeats();
+  counts.heartbeats_received = received_.heartbeats();
   return counts;
 }
 

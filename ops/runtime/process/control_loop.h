@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,6 +14,8 @@
 #include "ops/runtime/process/call_table.h"
 #include "ops/runtime/process/completions.h"
 #include "ops/runtime/process/error_notes.h"
+#include "ops/runtime/process/frame_counts.h"
+#include "ops/runtime/process/lock_reports.h"
 #include "ops/runtime/process/run_table.h"
 #include "ops/runtime/process/tuning_log.h"
 #include "ops/runtime/process/value_reports.h"
@@ -86,8 +89,15 @@ class ControlLoop {
     int64_t tensors = 0;
     int64_t forwarded = 0;
     int64_t cache_hits = 0;
+    // Control frames without heartbeats, and heartbeats.
+    int64_t frames_sent = 0;
+    int64_t frames_received = 0;
+    int64_t heartbeats_sent = 0;
+    int64_t heartbeats_received = 0;
   };
   Counts counts() const;
+  // As LockReports::Counts. Any thread.
+  std::map<std::string, int64_t> lock_counts() const { return locks_.Counts(); }
 
  private:
   struct Inbox {
@@ -155,6 +165,10 @@ class ControlLoop {
 
   mutable std::mutex counts_mutex_;  // guards counts_ and the end of backend_
   Counts counts_;
+
+  FrameCounts sent_;
+  FrameCounts received_;
+  LockReports locks_;
 };
 
 }  // namespace tfring

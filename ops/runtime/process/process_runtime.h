@@ -223,8 +223,10 @@ class TFRING_EXPORT ProcessRuntime {
 
   // "bytes_sent", "control_wakeups", "data_wakeups", "crew_wakeups" ("data": while a
   // collective ran), "plans", "collectives" (calls that were part of a plan), "tensors",
-  // "forwarded" (outputs in place of their inputs), "cache_hits" (requests sent as a number), since
-  // Init. Empty when not initialized.
+  // "forwarded" (outputs in place of their inputs), "cache_hits" (requests sent as a number),
+  // "frames_sent" and "frames_received" (control frames, without heartbeats), "heartbeats_sent" and
+  // "heartbeats_received", "locks" (of the schedule), "lock_rounds" (run in them), "unlocks_CAUSE"
+  // (by cause), since Init. Empty when not initialized.
   std::map<std::string, int64_t> Counters() const;
 
  private:

@@ -282,7 +282,7 @@ bool RankRuntime::InsideDone() const { return core_->completions.IsCurrent(); }
 
 std::map<std::string, int64_t> RankRuntime::Counters() const {
   const ControlLoop::Counts counts = core_->loop->counts();
-  return {
+  std::map<std::string, int64_t> named = {
       {"bytes_sent", counts.bytes_sent},
       {"control_wakeups", counts.control_wakeups},
       {"data_wakeups", counts.data_wakeups},
@@ -292,7 +292,13 @@ std::map<std::string, int64_t> RankRuntime::Counters() const {
       {"tensors", counts.tensors},
       {"forwarded", counts.forwarded},
       {"cache_hits", counts.cache_hits},
+      {"frames_sent", counts.frames_sent},
+      {"frames_received", counts.frames_received},
+      {"heartbeats_sent", counts.heartbeats_sent},
+      {"heartbeats_received", counts.heartbeats_received},
   };
+  named.merge(core_->loop->lock_counts());
+  return named;
 }
 
 }  // namespace tfring

@@ -61,8 +61,10 @@ struct RecordHeader {
   char unused_3[20];
   // What the program says of itself, where it does: see Recorder::MarkStep.
   std::atomic<int64_t> step, step_began, samples;
-  std::atomic<int64_t> input_time;  // spent so far in waiting for input, in nanoseconds
-  char unused_4[4096 - 672];
+  std::atomic<int64_t> input_time;      // spent so far in waiting for input, in nanoseconds
+  std::atomic<int64_t> locks, unlocks;  // of the schedule: how many have begun, have ended
+  std::atomic<int64_t> lock_rounds;     // run in them
+  char unused_4[4096 - 696];
 };
 
 struct CallRecord {
@@ -115,6 +117,10 @@ enum class EventType : int32_t {
   kProcessSets = 7,
   kMark = 8,       // of the program
   kBadValues = 9,  // NaN or Inf in this rank's part of a sum; the value counts them
+  // Of the schedule: the text says how much is locked (the value: tensors), or why that ended (the
+  // value: rounds). The first, second, fourth, eighth ... time, ends by cause.
+  kLock = 10,
+  kUnlock = 11,
 };
 
 struct EventRecord {

@@ -67,6 +67,11 @@ class Recorder final : public TrafficSink {
   void Event(EventType type, StatusCode code, int64_t value, std::string_view text);
   void Awake(TimePoint now) { header().awake.store(now, std::memory_order_relaxed); }
   void Sent(int64_t bytes, int64_t cache_hits);
+  // A lock of the schedule has begun, or ended.
+  void Locked(bool begins) {
+    (begins ? header().locks : header().unlocks).fetch_add(1, std::memory_order_relaxed);
+  }
+  void LockRounds(int64_t rounds) { header().lock_rounds.store(rounds, std::memory_order_relaxed); }
   void SentTo(Rank to, int64_t bytes) override {
     memory_->rank(to).sent.fetch_add(bytes, std::memory_order_relaxed);
   }

@@ -169,14 +169,33 @@ TEST(LocksReallyBeginAndAreReallyRecalled) {
   options.ranks = 3;
   options.workload = "locked";
   SimReport total;
-  for (options.seed = 1; options.seed <= 100; ++options.seed) {
+  for (options.seed = 1; options.seed <= 400; ++options.seed) {
     const SimReport report = Cluster(options).Run();
     EXPECT_TRUE(report.failures.empty());
     total.locks += report.locks;
     total.locked += report.locked;
     total.recalled += report.recalled;
+    for (size_t cause = 0; cause < kUnlockCauses; ++cause) {
+      total.unlocks[cause] += report.unlocks[cause];
+    }
   }
-  EXPECT_TRUE(total.locks > 40 && total.locked > 800 && total.recalled > 100);
+  for (size_t cause = 1; cause < kUnlockCauses; ++cause) EXPECT_TRUE(total.unlocks[cause] > 0);
+  EXPECT_TRUE(total.locks > 160 && total.locked > 3200 && total.recalled > 400);
+}
+
+TEST(FaultsOfSteadyStepsHappenWithinLocks) {
+  for (Fault fault : {Fault::kDeath, Fault::kResize, Fault::kGoodbye}) {
+    SimOptions options;
+    options.workload = "steady";
+    options.fault = fault;
+    int in_lock = 0;
+    for (options.seed = 1; options.seed <= 100; ++options.seed) {
+      const SimReport report = Cluster(options).Run();
+      EXPECT_TRUE(report.failures.empty());
+      in_lock += report.in_lock;
+    }
+    EXPECT_TRUE(in_lock > 25);
+  }
 }
 
 TEST(TuningReallyChangesPiecesAndLocksFollow) {
@@ -237,6 +256,10 @@ TEST(ALockThatDiffersIsDetected) {
 }
 
 TEST(ABatchThatIsEnteredLateIsDetected) { ExpectLockShowsAs(Sabotage::kEnterLate, ""); }
+
+TEST(AWrongReasonOfAnEndIsDetected) {
+  ExpectLockShowsAs(Sabotage::kBlameOther, "; another rank has: the lock of ");
+}
 
 TEST(AWrongEndOfALockIsDetected) { ExpectLockShowsAs(Sabotage::kShiftUnlock, ""); }
 

@@ -161,7 +161,7 @@ void Engine::Impl::OnSuspicion(Rank suspect, const Peers::Suspicion& suspicion) 
 void Engine::Impl::OnShutdown(const std::string& error) {
   if (leaving_) return;
   leaving_ = true;
-  if (negotiator_ != nullptr) negotiator_->StopLock(true, now_);
+  if (negotiator_ != nullptr) negotiator_->StopLock({UnlockCause::kShutdown, ""}, now_);
   DrainNegotiator();
   const Departure own{rank_, Shortened(error, kMaxDepartureError)};
   const Rank first = peers_.first_departed();  // which others may have to name: see LeftStatus

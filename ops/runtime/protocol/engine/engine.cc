@@ -26,6 +26,10 @@ uint64_t Engine::lock() const {
   return impl_->negotiator_ == nullptr ? 0 : impl_->negotiator_->own_lock();
 }
 
+uint64_t Engine::lock_rounds() const {
+  return impl_->negotiator_ == nullptr ? 0 : impl_->negotiator_->lock_rounds();
+}
+
 const ProcessSets& Engine::process_sets() const { return impl_->sets_; }
 
 int64_t Engine::cache_hits() const {
@@ -60,7 +64,9 @@ EngineEffects Engine::Impl::Step(TimePoint now, EngineEvents events) {
   for (const ControlEvent& event : events.control) OnControl(event);
   DrainNegotiator();
   for (const Withdrawal& withdrawal : events.withdrawals) OnWithdrawal(withdrawal);
-  if (events.unlock && negotiator_ != nullptr) negotiator_->StopLock(false, now_);
+  if (events.unlock && negotiator_ != nullptr) {
+    negotiator_->StopLock({UnlockCause::kRequested, ""}, now_);
+  }
   if (events.shutdown) WantShutdown(events.error);
   for (Submission& submission : events.submissions) OnSubmission(std::move(submission));
   OnTime();
@@ -231,6 +237,7 @@ void Engine::Impl::DrainNegotiator() {
   for (auto& [to, frame] : output.frames) Send(to, std::move(frame));
   for (std::string& warning : output.warnings) effects_.warnings.push_back(std::move(warning));
   for (TuningRecord& record : output.tuned) effects_.tuned.push_back(record);
+  for (LockNews& news : output.locks) effects_.locks.push_back(std::move(news));
   for (AttemptEnd& end : output.left) effects_.left.push_back(std::move(end));
   for (auto& [id, error] : output.refused) AddResults({id}, error);
   TakeRecalled();

@@ -12,6 +12,7 @@
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/interfaces/collective_backend.h"
 #include "ops/runtime/interfaces/control_transport.h"
+#include "ops/runtime/protocol/message/lock_news.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/runtime/protocol/negotiation/attempts.h"
@@ -81,6 +82,7 @@ struct EngineEffects {
   std::vector<std::pair<CallId, Status>> results;  // each call appears exactly once, ever
   std::vector<std::string> warnings;
   std::vector<TuningRecord> tuned;  // what the autotuner of rank 0 has tried, for its log
+  std::vector<LockNews> locks;      // that have begun or ended, in this order
   bool finished = false;  // after a shutdown: nothing is in flight, and nobody needs this rank
   bool stays = false;     // after a shutdown: rank 0 plans on for others, for a limited time
   // The next plan waits for one that runs. Else nothing follows from a completion without an error
@@ -112,6 +114,9 @@ class Engine {
 
   // The number of the lock whose batches this rank enters by itself; 0: none.
   uint64_t lock() const;
+
+  // Rounds of locks that are known to be run by all ranks; 0 once the negotiation is over.
+  uint64_t lock_rounds() const;
 
   // As of the last Step.
   const ProcessSets& process_sets() const;

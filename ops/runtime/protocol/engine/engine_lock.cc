@@ -119,7 +119,7 @@ void Engine::Impl::WantShutdown(const std::string& error) {
   DrainNegotiator();
   if (negotiator_ == nullptr || !negotiator_->locked() || leaving_) return OnShutdown(error);
   // Others have entered batches that wait for this rank, and the sequencer with it.
-  negotiator_->StopLock(true, now_);
+  negotiator_->StopLock({UnlockCause::kShutdown, ""}, now_);
   shutdown_wanted_ = error;
   shutdown_deadline_ = now_ + kDrainLimit;
 }

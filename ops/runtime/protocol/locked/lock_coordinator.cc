@@ -19,6 +19,13 @@ Status LockCoordinator::OnFrozen(Rank rank, const LockMessage& message) {
                                    (frozen(rank) ? ", in which it had frozen before" : "")
                              : ", but there is no lock"));
   }
+  if (!any_frozen()) {
+    if (message.reason.cause == UnlockCause::kFollows) {
+      return Internal("it is the first to freeze in lock " + std::to_string(id_) +
+                      ", but does not say why");
+    }
+    first_ = rank;
+  }
   frozen_[static_cast<size_t>(rank)] = message;
   ++count_;
   return OkStatus();
@@ -30,6 +37,8 @@ std::optional<LockMessage> LockCoordinator::TakeUnlock() {
   LockMessage unlock;
   unlock.id = id_;
   unlock.entered = UINT64_MAX;
+  unlock.rank = first_;
+  unlock.reason = frozen_[static_cast<size_t>(first_)]->reason;
   for (const auto& frozen : frozen_) {
     unlock.entered = std::min(unlock.entered, frozen->entered);
     unlock.high = std::max(unlock.high, frozen->entered);

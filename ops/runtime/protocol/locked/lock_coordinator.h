@@ -38,6 +38,7 @@ class LockCoordinator {
   bool locked_ = false;
   std::vector<std::optional<LockMessage>> frozen_;  // by rank
   size_t count_ = 0;                                // how many have
+  Rank first_ = 0;                                  // the first of these
 };
 
 }  // namespace tfring

@@ -3,13 +3,39 @@
 #include <utility>
 
 #include "ops/runtime/base/wire_io.h"
+#include "ops/runtime/protocol/message/text.h"
 #include "ops/runtime/protocol/message/wire.h"
 
 namespace tfring {
+namespace {
+
+void WriteReason(const UnlockReason& reason, WireWriter* out) {
+  out->Byte(static_cast<uint8_t>(reason.cause));
+  out->String(reason.text);
+}
+
+UnlockReason ReadReason(WireReader* in) {
+  UnlockReason reason;
+  reason.cause = static_cast<UnlockCause>(in->Enum(kUnlockCauses));
+  reason.text = in->String();
+  const bool follows = reason.cause == UnlockCause::kFollows;
+  if (reason.text.size() > kMaxUnlockTextBytes || !IsUtf8(reason.text) ||
+      (follows && !reason.text.empty())) {
+    in->Fail();
+  }
+  return reason;
+}
+
+}  // namespace
+
+bool operator==(const UnlockReason& a, const UnlockReason& b) {
+  return a.cause == b.cause && a.text == b.text;
+}
 
 bool operator==(const LockMessage& a, const LockMessage& b) {
   return a.id == b.id && a.attempt == b.attempt && a.batches == b.batches &&
-         a.entered == b.entered && a.high == b.high && a.declined == b.declined;
+         a.entered == b.entered && a.high == b.high && a.declined == b.declined &&
+         a.reason == b.reason && a.rank == b.rank;
 }
 
 void WriteLockMessage(FrameType type, const LockMessage& message, WireWriter* out) {
@@ -24,9 +50,12 @@ void WriteLockMessage(FrameType type, const LockMessage& message, WireWriter* ou
   } else if (type == FrameType::kFrozen) {
     out->Unsigned(message.entered);
     out->Byte(message.declined ? 1 : 0);
+    WriteReason(message.reason, out);
   } else if (type == FrameType::kUnlock) {
     out->Unsigned(message.entered);
     out->Unsigned(message.high);
+    out->Signed(message.rank);
+    WriteReason(message.reason, out);
   }
 }
 
@@ -48,10 +77,14 @@ LockMessage ReadLockMessage(FrameType type, WireReader* in) {
     message.entered = in->Unsigned();
     message.declined = in->Enum(2) != 0;
     if (message.declined && message.entered > 0) in->Fail();
+    message.reason = ReadReason(in);
   } else if (type == FrameType::kUnlock) {
     message.entered = in->Unsigned();
     message.high = in->Unsigned();
     if (message.high < message.entered) in->Fail();
+    message.rank = in->Signed32();
+    message.reason = ReadReason(in);
+    if (message.rank < 0 || message.reason.cause == UnlockCause::kFollows) in->Fail();
   }
   return message;
 }

@@ -1,8 +1,12 @@
 #ifndef TFRING_OPS_RUNTIME_PROTOCOL_MESSAGE_LOCK_H_
 #define TFRING_OPS_RUNTIME_PROTOCOL_MESSAGE_LOCK_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
+
+#include "ops/runtime/base/types.h"
 
 namespace tfring {
 
@@ -12,6 +16,29 @@ enum class FrameType : uint8_t;
 
 // The cache ids of one fused allreduce.
 using LockedBatch = std::vector<uint32_t>;
+
+// Why a rank freezes.
+enum class UnlockCause : uint8_t {
+  kFollows = 0,      // another rank has
+  kOtherCall = 1,    // it made a call that is not in the lock; the text names the tensor
+  kJoin = 2,         // it joins
+  kProcessSets = 3,  // it adds or removes a process set
+  kStepFailed = 4,   // its step failed; the text has the cause
+  kShutdown = 5,     // it shuts down
+  kWaited = 6,       // a batch that it had entered waited; the text names the first tensor
+  kIncomplete = 7,   // its calls of a batch waited for another of its own, which the text names
+  kRequested = 8,    // something there wants to see requests
+  kChangedCall = 9,  // a call of the lock came with another request; the text names the tensor
+};
+inline constexpr int kUnlockCauses = 10;
+inline constexpr size_t kMaxUnlockTextBytes = 256;
+
+struct UnlockReason {
+  UnlockCause cause = UnlockCause::kFollows;
+  std::string text;  // at most kMaxUnlockTextBytes of UTF-8; empty if there is nothing to add
+};
+
+bool operator==(const UnlockReason& a, const UnlockReason& b);
 
 // What the ranks tell each other about a locked schedule (docs/adr/0045-locked-schedule.md). Fields
 // that a type of frame does not use have their defaults. A value type.
@@ -26,6 +53,9 @@ struct LockMessage {
   uint64_t high = 0;
   // kFrozen: the sender never took the lock, so what it sent before stands.
   bool declined = false;
+  // kFrozen: why; kUnlock: the same of the rank that was the first, and which this is.
+  UnlockReason reason;
+  Rank rank = 0;
 };
 
 bool operator==(const LockMessage& a, const LockMessage& b);

@@ -96,7 +96,8 @@ void Negotiator::Withdraw(ProcessSetId set, uint64_t attempt, const std::string&
 
 void Negotiator::PassOwnRequests() {
   for (Participant::Outgoing& batch : participant_.TakeOutgoing()) {
-    if (auto frozen = std::exchange(batch.frozen, {})) OnFrozen(kSequencerRank, *frozen);
+    if (batch.frozen) OnFrozen(kSequencerRank, *batch.frozen);
+    batch.frozen.reset();
     own_kept_.push_back(std::move(batch));
   }
   if (locked()) return;
@@ -193,7 +194,7 @@ void Negotiator::PutOff(Duration pause) {
 void Negotiator::OnTime(TimePoint now, int64_t progress) {
   now_ = now;
   lock_timer_.Update(participant_.lock(), now);
-  if (lock_timer_.Expired(now, progress)) StopLock(false, now);
+  if (lock_timer_.Expired(now, progress)) StopLock(participant_.WhatWaits(), now);
   if (!sequencer_ || dead_ || now < sequencer_->next_deadline()) return;
   const Status status = sequencer_->OnTime(now, &out_.warnings);
   if (!status.ok()) Fail(status);
@@ -208,6 +209,7 @@ Negotiator::Output Negotiator::Drain() {
     }
   }
   out_.left = participant_.TakeLeft();
+  out_.locks = participant_.TakeLockNews();
   TakeEntered();
   lock_timer_.Update(participant_.lock(), now_);
   return std::exchange(out_, Output());

@@ -14,6 +14,7 @@
 #include "ops/runtime/protocol/locked/lock_coordinator.h"
 #include "ops/runtime/protocol/locked/locked_schedule.h"
 #include "ops/runtime/protocol/message/lock.h"
+#include "ops/runtime/protocol/message/lock_news.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/runtime/protocol/message/wire.h"
@@ -42,6 +43,7 @@ class Negotiator {
     std::vector<std::pair<CallId, Status>> refused;  // calls of attempts that are over
     std::vector<std::string> warnings;               // stalls, for the log
     std::vector<TuningRecord> tuned;                 // rank 0 only
+    std::vector<LockNews> locks;                     // that have begun or ended
     bool cancels = false;  // a frame ends calls because a rank that they need has left
     Status fatal;          // not ok: a peer broke the protocol, or the stall limit passed
   };
@@ -83,8 +85,11 @@ class Negotiator {
     return lock == nullptr || lock->frozen() ? 0 : lock->id();
   }
 
-  // Ends a lock that there is; with `for_good` no other follows on this rank.
-  void StopLock(bool for_good, TimePoint now);
+  // Ends a lock that there is; after kShutdown no other follows on this rank.
+  void StopLock(UnlockReason reason, TimePoint now);
+
+  // As Participant::lock_rounds.
+  uint64_t lock_rounds() const { return participant_.lock_rounds(); }
 
   // As Sequencer::OnDeparted (rank 0 only).
   void OnDeparted(Rank rank, const std::string& error, TimePoint now);

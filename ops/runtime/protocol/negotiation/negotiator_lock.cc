@@ -35,7 +35,7 @@ void Negotiator::OnFrozen(Rank from, const LockMessage& message) {
     LockMessage stop;
     stop.id = message.id;
     SendToOthers(FrameType::kStop, stop);
-    participant_.StopLock();
+    participant_.StopLock({});
     PassOwnRequests();
   }
   if (const auto unlock = coordinator_->TakeUnlock()) Unlock(*unlock);
@@ -65,13 +65,9 @@ void Negotiator::SendToOthers(FrameType type, const LockMessage& message) {
   }
 }
 
-void Negotiator::StopLock(bool for_good, TimePoint now) {
+void Negotiator::StopLock(UnlockReason reason, TimePoint now) {
   now_ = now;
-  if (for_good) {
-    participant_.DeclineLocks();
-  } else {
-    participant_.StopLock();
-  }
+  participant_.StopLock(std::move(reason));
   if (sequencer_ && !dead_) PassOwnRequests();
 }
 

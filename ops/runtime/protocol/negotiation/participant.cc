@@ -23,7 +23,7 @@ Status Participant::Submit(CallId id, Request request, uint64_t attempt) {
       << Describe(request) << " was submitted twice";
   const uint32_t cache_id = known_.IdFor(request);
   const bool in_lock = Locked() && cache_id != 0 && lock_->Has(cache_id);
-  if (Locked() && !in_lock) Freeze(false);
+  if (Locked() && !in_lock) StopLock(WhyUnlockedBy(request));
   if (cache_id == 0) Batch()->requests.push_back(request);
   const std::string name = request.name;
   WaitingCall* call = waiting_.Put(set, name, {id, std::move(request), attempt, cache_id});
@@ -52,7 +52,7 @@ uint64_t Participant::AttemptOf(ProcessSetId set) const {
 void Participant::Withdraw(ProcessSetId set, uint64_t attempt, const std::string& why) {
   // Left already, because of another rank; or the set was removed meanwhile.
   if (attempt < AttemptOf(set) || process_sets_->Find(set) == nullptr) return;
-  StopLock();
+  StopLock({UnlockCause::kStepFailed, why});
   bool waits = false;
   waiting_.ForEach([&](const WaitingCall& call) {
     waits = waits || (call.request.process_set == set && call.attempt == attempt);

@@ -13,6 +13,7 @@
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/protocol/locked/locked_schedule.h"
 #include "ops/runtime/protocol/message/lock.h"
+#include "ops/runtime/protocol/message/lock_news.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/runtime/protocol/negotiation/attempts.h"
@@ -81,10 +82,10 @@ class Participant {
   // A kUnlock frame. Adds the batches that this rank has not entered and others have to the runs,
   // and to `recalled` the plans whose calls wait again, because not all ranks have entered them.
   Status OnUnlock(const LockMessage& unlock, std::vector<uint64_t>* recalled);
-  // Something wants to see requests: ends a lock that there is.
-  void StopLock();
-  // Takes no lock any more.
-  void DeclineLocks();
+  // Ends a lock that there is. After kShutdown this rank takes no lock any more.
+  void StopLock(UnlockReason reason);
+  // Why a lock in which something has waited for too long ends.
+  UnlockReason WhatWaits() const;
   // Whether the plan is a batch of the present lock that has not ended here.
   bool HasEntered(uint64_t sequence) const;
   // The backend has run a plan.
@@ -92,6 +93,10 @@ class Participant {
   // The batches of the lock that begin now; forgets them.
   std::vector<PlanRun> TakeEntered() { return std::exchange(entered_runs_, {}); }
   const LockedSchedule* lock() const { return lock_.get(); }
+  // The locks that have begun or ended since the last time; forgets them.
+  std::vector<LockNews> TakeLockNews() { return std::exchange(lock_news_, {}); }
+  // Rounds of locks that are known to be run by all ranks. Does not decrease.
+  uint64_t lock_rounds() const;
 
   size_t waiting() const { return waiting_.size(); }
   int64_t cache_hits() const { return cache_hits_; }
@@ -119,8 +124,10 @@ class Participant {
   // participant_lock.cc
   bool Locked() const { return lock_ != nullptr && !lock_->frozen(); }
   Status CheckLock(const LockMessage& lock) const;
-  bool FitsLock(const LockMessage& lock) const;
-  void Freeze(bool declined);
+  std::optional<UnlockReason> WhyNot(const LockMessage& lock) const;
+  UnlockReason WhyUnlockedBy(const Request& request) const;
+  LockNews News() const;
+  void Freeze(bool declined, UnlockReason reason);
   void EnterBatches();
   PlanRun RunOf(uint64_t number, PlanEntry entry) const;
 
@@ -137,6 +144,8 @@ class Participant {
   // Calls of batches that were entered and have not ended, by the number of the plan.
   std::map<uint64_t, std::vector<WaitingCall>> entered_;
   std::vector<PlanRun> entered_runs_;
+  std::vector<LockNews> lock_news_;
+  uint64_t lock_rounds_ = 0;  // of locks that are over
   bool declines_locks_ = false;
   uint64_t last_sequence_ = 0;
   int64_t cache_hits_ = 0;

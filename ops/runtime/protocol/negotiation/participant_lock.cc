@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "ops/runtime/protocol/message/text.h"
 #include "ops/runtime/protocol/negotiation/participant.h"
 
 // A rank's part in a lock: see docs/adr/0045-locked-schedule.md.
@@ -21,10 +22,11 @@ Status Participant::OnLock(const LockMessage& lock) {
   }
   TFRING_RETURN_IF_ERROR(CheckLock(lock));
   last_sequence_ = lock.id;
-  const bool fits = FitsLock(lock);
   lock_ = std::make_unique<LockedSchedule>(lock.id, lock.batches);
-  if (!fits) {
-    Freeze(true);
+  std::optional<UnlockReason> why_not = WhyNot(lock);
+  lock_news_.push_back(News());
+  if (why_not) {
+    Freeze(true, std::move(*why_not));
     return OkStatus();
   }
   // Rank 0 drops the requests of these calls.
@@ -56,44 +58,81 @@ Status Participant::CheckLock(const LockMessage& lock) const {
   return OkStatus();
 }
 
-// Whether all that this rank has sent is calls of the lock, which wait.
-bool Participant::FitsLock(const LockMessage& lock) const {
-  if (declines_locks_ || !outgoing_.empty() || lock.attempt != AttemptOf(kGlobalProcessSet) ||
-      sent_ids_.size() != waiting_.size()) {
-    return false;
+// Nothing if all that this rank has sent is calls of the lock, which wait.
+std::optional<UnlockReason> Participant::WhyNot(const LockMessage& lock) const {
+  if (declines_locks_) return UnlockReason{UnlockCause::kShutdown, ""};
+  if (lock.attempt != AttemptOf(kGlobalProcessSet)) {
+    return UnlockReason{UnlockCause::kStepFailed, ""};
   }
   std::set<uint32_t> ids;
   for (const LockedBatch& batch : lock.batches) ids.insert(batch.begin(), batch.end());
-  return std::all_of(sent_ids_.begin(), sent_ids_.end(), [&](const auto& sent) {
-    return ids.count(sent.first) > 0 && sent.second->attempt == lock.attempt;
+  std::optional<UnlockReason> why;
+  CallId first = 0;
+  waiting_.ForEach([&](const WaitingCall& call) {
+    const bool sent = sent_ids_.count(call.sent_id) > 0;
+    if (sent && ids.count(call.sent_id) > 0 && call.attempt == lock.attempt) return;
+    if (why && call.id > first) return;
+    first = call.id;
+    why = call.attempt == lock.attempt ? WhyUnlockedBy(call.request)
+                                       : UnlockReason{UnlockCause::kStepFailed, ""};
   });
+  if (!why && !outgoing_.empty()) why = UnlockReason{UnlockCause::kStepFailed, ""};
+  return why;
+}
+
+// By a call that is not in the lock.
+UnlockReason Participant::WhyUnlockedBy(const Request& request) const {
+  if (request.kind == CollectiveKind::kJoin) return {UnlockCause::kJoin, ""};
+  if (ChangesProcessSets(request.kind)) return {UnlockCause::kProcessSets, ""};
+  for (size_t i = 0; i < lock_->batches(); ++i) {
+    for (uint32_t id : lock_->batch(i)) {
+      const KnownIds::Known* known = known_.Find(id);
+      if (known != nullptr && known->request.name == request.name &&
+          known->request.process_set == request.process_set) {
+        return {UnlockCause::kChangedCall, request.name};
+      }
+    }
+  }
+  return {UnlockCause::kOtherCall, request.name};
 }
 
 Status Participant::OnStop(const LockMessage& stop) {
   if (lock_ == nullptr || lock_->id() != stop.id) {
     return Internal("it stops " + LockName(stop.id) + ", which is not there");
   }
-  StopLock();
+  StopLock({});
   return OkStatus();
 }
 
-void Participant::StopLock() {
-  if (Locked()) Freeze(false);
+void Participant::StopLock(UnlockReason reason) {
+  declines_locks_ = declines_locks_ || reason.cause == UnlockCause::kShutdown;
+  if (Locked()) Freeze(false, std::move(reason));
 }
 
-void Participant::DeclineLocks() {
-  declines_locks_ = true;
-  StopLock();
+UnlockReason Participant::WhatWaits() const {
+  if (lock_ == nullptr) return {};
+  if (!entered_.empty()) {
+    return {UnlockCause::kWaited, entered_.begin()->second.front().request.name};
+  }
+  for (uint32_t id : lock_->batch(lock_->entered())) {
+    const KnownIds::Known* known = known_.Find(id);
+    if (sent_ids_.count(id) == 0 && known != nullptr) {
+      return {UnlockCause::kIncomplete, known->request.name};
+    }
+  }
+  return {UnlockCause::kWaited, ""};
 }
 
 // What this rank has held back goes out after that, as if there had been no lock.
-void Participant::Freeze(bool declined) {
+void Participant::Freeze(bool declined, UnlockReason reason) {
   lock_->Freeze();
   if (!outgoing_.empty()) outgoing_.emplace_back();
   LockMessage frozen;
   frozen.id = lock_->id();
   frozen.entered = lock_->entered();
   frozen.declined = declined;
+  reason.text = Shortened(reason.text, kMaxUnlockTextBytes);
+  frozen.reason = std::move(reason);
   Batch()->frozen = std::move(frozen);
   if (declined) return;  // it was all sent
   std::vector<std::pair<CallId, uint32_t>> waiting;
@@ -160,10 +199,31 @@ Status Participant::OnUnlock(const LockMessage& unlock, std::vector<uint64_t>* r
   for (uint64_t number = entered; number < unlock.high; ++number) {
     entered_runs_.push_back(RunOf(number, PlanEntry::kVoid));
   }
+  lock_news_.push_back(News());
+  LockNews& news = lock_news_.back();
+  news.over = true;
+  news.rounds = unlock.entered / lock_->batches();
+  news.rank = unlock.rank;
+  news.reason = unlock.reason;
+  lock_rounds_ += news.rounds;
   last_sequence_ = lock_->id() + unlock.high;
   entered_.clear();
   lock_.reset();
   return OkStatus();
+}
+
+LockNews Participant::News() const {
+  LockNews news;
+  news.id = lock_->id();
+  news.batches = lock_->batches();
+  for (size_t i = 0; i < news.batches; ++i) news.tensors += lock_->batch(i).size();
+  return news;
+}
+
+// No rank is more than a round behind this one.
+uint64_t Participant::lock_rounds() const {
+  const uint64_t entered = lock_ == nullptr ? 0 : lock_->entered() / lock_->batches();
+  return lock_rounds_ + (entered == 0 ? 0 : entered - 1);
 }
 
 }  // namespace tfring

@@ -49,6 +49,7 @@ class World {
       if (mute.count(rank) == 0) frames_.push_back({rank, to, std::move(frame)});
     }
     for (PlanRun& run : effects.runs) node.runs.push_back(std::move(run));
+    for (LockNews& news : effects.locks) node.locks.push_back(std::move(news));
     if (effects.abort) node.abort = effects.abort;
     if (effects.health != nullptr) node.health = *effects.health;
     for (auto& [id, status] : effects.results) {
@@ -152,6 +153,8 @@ class World {
     return ranks;
   }
   const std::vector<PlanRun>& runs(Rank rank) const { return nodes_[rank].runs; }
+  const std::vector<LockNews>& locks(Rank rank) const { return nodes_[rank].locks; }
+  uint64_t lock_rounds(Rank rank) const { return nodes_[rank].engine->lock_rounds(); }
   const std::optional<Status>& abort(Rank rank) const { return nodes_[rank].abort; }
   const GenerationHealth& health(Rank rank) const { return nodes_[rank].health; }
   // What the rank knew when the call ended.
@@ -171,6 +174,7 @@ class World {
     std::unique_ptr<Engine> engine;
     std::vector<std::pair<Rank, Frame>> sent;
     std::vector<PlanRun> runs;
+    std::vector<LockNews> locks;
     std::map<CallId, Status> results;
     std::optional<Status> abort;
     GenerationHealth health;

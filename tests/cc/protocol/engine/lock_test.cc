@@ -156,6 +156,136 @@ TEST(ABatchThatEndsWithoutARankEndsTheGeneration) {
   EXPECT_CONTAINS(world.Text(1, 10), "has ended, but not all ranks have entered it");
 }
 
+// How the lock of the world has ended, as the ranks have learned.
+void ExpectEnd(const LockedWorld& world, const std::string& text, uint64_t rounds) {
+  for (Rank rank : {0, 1}) {
+    const std::vector<LockNews>& locks = world.locks(rank);
+    ASSERT_EQ(locks.size(), size_t{2});
+    EXPECT_EQ(NewsText(locks[0]), "the schedule of 1 batch, 1 tensor is locked");
+    EXPECT_EQ(locks[1].id, locks[0].id);
+    EXPECT_EQ(NewsText(locks[1]), "the lock of 1 tensor ended after " + std::to_string(rounds) +
+                                      (rounds == 1 ? " round: " : " rounds: ") + text);
+    EXPECT_EQ(world.lock_rounds(rank), rounds);
+  }
+}
+
+TEST(AllRanksLearnWhichCallEndedALock) {
+  LockedWorld world;
+  for (int round = 0; round < 3; ++round) {
+    for (Rank rank : {1, 0}) world.Submit(rank, world.next_id, Allreduce("x"));
+    world.CompleteLast();
+    ++world.next_id;
+    EXPECT_EQ(world.lock_rounds(0), static_cast<uint64_t>(round));
+  }
+  world.Submit(1, 10, Allreduce("metric"));
+  world.Deliver();
+  ExpectEnd(world, "rank 1 called 'metric', which is not in it", 3);
+}
+
+TEST(ACallThatHasChangedIsToldFromOneThatIsNew) {
+  LockedWorld world;
+  world.Submit(1, 10, Allreduce("x", {77}));
+  world.Deliver();
+  ExpectEnd(world, "rank 1 called 'x' with another shape or from another line than in it", 0);
+}
+
+TEST(AllRanksLearnWhatElseEndedALock) {
+  Request join;
+  join.name = "join";
+  join.kind = CollectiveKind::kJoin;
+  Request set;
+  set.name = "set";
+  set.kind = CollectiveKind::kAddProcessSet;
+  set.set_ranks = {0};
+  for (const auto& [request, text] :
+       {std::pair(join, "rank 1 joined"), std::pair(set, "rank 1 changed the process sets")}) {
+    LockedWorld world;
+    world.Submit(1, 10, request);
+    world.Deliver();
+    ExpectEnd(world, text, 0);
+  }
+  for (const Rank rank : {0, 1}) {
+    LockedWorld world;
+    world.Shutdown(rank);
+    world.Deliver();
+    ExpectEnd(world, "rank " + std::to_string(rank) + " shuts down", 0);
+  }
+  LockedWorld asked;
+  EngineEvents unlock;
+  unlock.unlock = true;
+  asked.Step(0, std::move(unlock));
+  asked.Deliver();
+  ExpectEnd(asked, "rank 0 was asked to show its calls", 0);
+  LockedWorld fails;
+  EngineEvents withdrawal;
+  withdrawal.withdrawals.push_back({kGlobalProcessSet, 0, InvalidArgument(std::string(999, 'n'))});
+  fails.Step(1, std::move(withdrawal));
+  fails.Deliver();
+  const std::string text = NewsText(fails.locks(0).back());
+  EXPECT_CONTAINS(text, "after 0 rounds: the step of rank 1 (host h1) failed: InvalidArgument: nn");
+  EXPECT_TRUE(text.size() < 2 * kMaxUnlockTextBytes);
+}
+
+// The first to freeze is the one that ended the lock, whatever others see meanwhile.
+TEST(TheFirstReasonCounts) {
+  LockedWorld world;
+  world.Submit(1, 10, Allreduce("metric"));
+  world.Submit(0, 10, Allreduce("loss"));
+  world.Deliver();
+  ExpectEnd(world, "rank 0 called 'loss', which is not in it", 0);
+}
+
+TEST(WhatWaitedIsNamed) {
+  LockedWorld world;
+  world.Submit(1, 10, Allreduce("x"));
+  world.At(world.deadline(1), 1);
+  world.Deliver();
+  ExpectEnd(world, "rank 1 waited with 'x' for other ranks for 100 ms or longer", 0);
+}
+
+// A rank whose own calls are missing is told from one that waits for others.
+TEST(WhatIsMissingIsNamed) {
+  World world(2, Locking());
+  CallId id = 1;
+  for (int round = 0; round < 4; ++round, id += 2) {
+    for (Rank rank : {0, 1}) {
+      EngineEvents events;
+      events.submissions.emplace_back(id, Allreduce("x"));
+      events.submissions.emplace_back(id + 1, Allreduce("y"));
+      world.Step(rank, std::move(events));
+    }
+    world.Deliver();
+    for (Rank rank : {0, 1}) world.Complete(rank, world.runs(rank).back().plan.sequence);
+    world.Deliver();
+  }
+  ASSERT_EQ(world.locks(0).size(), size_t{1});
+  EXPECT_EQ(NewsText(world.locks(0)[0]), "the schedule of 1 batch, 2 tensors is locked");
+  world.Submit(0, id, Allreduce("x"));
+  world.At(world.deadline(0), 0);
+  world.Deliver();
+  EXPECT_CONTAINS(NewsText(world.locks(1).back()),
+                  "rank 0 had not called 'y' 100 ms or longer after its call of another tensor");
+}
+
+// Rank 0 has locked, and rank 1 makes a call before it hears of that: it never takes the lock.
+TEST(ACallThatCrossesALockEndsIt) {
+  World world(2, Locking());
+  CallId id = 1;
+  for (; id <= 4; ++id) {
+    for (Rank rank : {0, 1}) world.Submit(rank, id, Allreduce("x"));
+    if (id < 4) world.Deliver();
+    if (id == 4) world.DeliverAtOnce();  // to rank 0, which plans and locks
+    if (id == 4) world.Submit(1, 10, Allreduce("metric"));
+    world.Deliver();
+    for (Rank rank : {0, 1}) world.Complete(rank, world.runs(rank).back().plan.sequence);
+    world.Deliver();
+  }
+  ASSERT_EQ(world.locks(1).size(), size_t{2});
+  EXPECT_EQ(
+      NewsText(world.locks(0)[1]),
+      "the lock of 1 tensor ended after 0 rounds: rank 1 called 'metric', which is not in it");
+}
+
 TEST(FramesOfLocksThatMakeNoSenseEndTheGeneration) {
   for (const FrameType type : {FrameType::kLock, FrameType::kStop, FrameType::kUnlock}) {
     LockedWorld world;
@@ -163,6 +293,7 @@ TEST(FramesOfLocksThatMakeNoSenseEndTheGeneration) {
     frame.type = type;
     frame.lock.id = 1000;
     frame.lock.batches = {{99}};
+    frame.lock.reason.cause = UnlockCause::kJoin;
     world.Receive(1, 0, EncodeFrame(frame));
     world.Submit(1, 10, Allreduce("x"));
     EXPECT_TRUE(world.Code(1, 10) == StatusCode::kInternal);
@@ -171,8 +302,16 @@ TEST(FramesOfLocksThatMakeNoSenseEndTheGeneration) {
   Frame frozen;
   frozen.type = FrameType::kFrozen;
   frozen.lock.id = 1000;
+  frozen.lock.reason.cause = UnlockCause::kJoin;
   world.Receive(0, 1, EncodeFrame(frozen));
   EXPECT_TRUE(world.abort(0).has_value());
+  // Who is the first to freeze has a reason of its own.
+  LockedWorld other;
+  frozen.lock.id = other.locks(0).back().id;
+  frozen.lock.reason = {};
+  other.Receive(0, 1, EncodeFrame(frozen));
+  ASSERT_TRUE(other.abort(0).has_value());
+  EXPECT_CONTAINS(other.abort(0)->ToString(), "does not say why");
 }
 
 }  // namespace

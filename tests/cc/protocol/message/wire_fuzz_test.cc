@@ -55,10 +55,27 @@ void Negotiate(Rank rank, const std::vector<std::string>& frames) {
   (void)negotiator.Drain();
 }
 
+// What gives the allreduce of rank 1 a cache id, and a lock of it, which rank 1 declines.
+std::vector<std::string> WithLock(const std::string& bytes) {
+  Frame plans;
+  plans.type = FrameType::kPlans;
+  plans.plans.resize(1);
+  plans.plans[0].sequence = 1;
+  plans.plans[0].kind = CollectiveKind::kAllreduce;
+  plans.plans[0].dtype = DataType::kFloat32;
+  plans.plans[0].items = {{"allreduce", 1, {}}};
+  Frame lock;
+  lock.type = FrameType::kLock;
+  lock.lock.id = 2;
+  lock.lock.batches = {{1}};
+  return {EncodeFrame(plans), EncodeFrame(lock), bytes};
+}
+
 void TryBytes(const std::string& bytes) {
   testing::TryDecoder(bytes, DecodeFrame, EncodeFrame);
   Negotiate(0, {bytes, bytes});
   Negotiate(1, {bytes});
+  Negotiate(1, WithLock(bytes));
 }
 
 }  // namespace
@@ -97,11 +114,33 @@ std::string AbortedFrame() {
   return EncodeFrame(frame);
 }
 
-std::string PiecesFrame() {
+std::vector<Frame> OtherFrames() {
+  Frame resend;
+  resend.type = FrameType::kResend;
+  resend.cache_ids = {1};
+  Frame fault;
+  fault.type = FrameType::kFault;
+  fault.rank = 1;
+  fault.status = Unavailable("gone");
+  Frame goodbye;
+  goodbye.type = FrameType::kGoodbye;
+  goodbye.departures = {{2, ""}, {1, "ValueError: \xc3\xa9"}, {0, ""}};
+  std::vector<Frame> frames = {resend, fault, goodbye};
   Frame frame;
-  frame.type = FrameType::kPieces;
-  frame.piece_bytes = 1 << 16;
-  return EncodeFrame(frame);
+  frame.type = FrameType::kLock;
+  frame.lock.id = 2;
+  frame.lock.batches = {{1}, {2, 300}};
+  frames.push_back(frame);
+  for (FrameType type : {FrameType::kStop, FrameType::kFrozen, FrameType::kUnlock}) {
+    frame.type = type;
+    frame.lock.reason = {UnlockCause::kOtherCall, "a metric \xc3\xa9"};
+    frames.push_back(frame);
+  }
+  Frame pieces;
+  pieces.type = FrameType::kPieces;
+  pieces.piece_bytes = 1 << 16;
+  frames.push_back(pieces);
+  return frames;
 }
 
 std::vector<std::string> Corpus() {
@@ -149,18 +188,10 @@ std::vector<std::string> Corpus() {
   plan.absent.clear();
   plan.error = FailedPrecondition("the ranks disagree");
   plans.plans.push_back(plan);
-  Frame resend;
-  resend.type = FrameType::kResend;
-  resend.cache_ids = {1};
-  Frame fault;
-  fault.type = FrameType::kFault;
-  fault.rank = 1;
-  fault.status = Unavailable("gone");
-  Frame goodbye;
-  goodbye.type = FrameType::kGoodbye;
-  goodbye.departures = {{2, ""}, {1, "ValueError: \xc3\xa9"}, {0, ""}};
-  return {EncodeFrame(requests), EncodeFrame(plans), EncodeFrame(resend), EncodeFrame(fault),
-          EncodeFrame(goodbye),  WithdrawFrame(),    AbortedFrame(),      PiecesFrame()};
+  std::vector<std::string> corpus = {EncodeFrame(requests), EncodeFrame(plans), WithdrawFrame(),
+                                     AbortedFrame()};
+  for (const Frame& frame : OtherFrames()) corpus.push_back(EncodeFrame(frame));
+  return corpus;
 }
 
 }  // namespace

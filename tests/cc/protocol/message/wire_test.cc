@@ -104,11 +104,14 @@ std::vector<Frame> AllFrames() {
   frames.push_back(frame);
   frame.type = FrameType::kFrozen;
   frame.lock.declined = true;
+  frame.lock.reason = {UnlockCause::kRequested, ""};
   frames.push_back(frame);
   frame.lock = LockMessage();
   frame.type = FrameType::kUnlock;
   frame.lock.entered = 5;
   frame.lock.high = UINT64_MAX;
+  frame.lock.rank = 70000;
+  frame.lock.reason = {UnlockCause::kOtherCall, "metric \xe2\x82\xac"};
   frames.push_back(frame);
   frame = Frame();
   frame.type = FrameType::kPieces;
@@ -146,6 +149,7 @@ TEST(ALockThatMakesNoSenseIsRefused) {
   frame.lock.declined = true;
   EXPECT_TRUE(!DecodeFrame(EncodeFrame(frame)).ok());
   frame.type = FrameType::kUnlock;
+  frame.lock.reason.cause = UnlockCause::kJoin;
   EXPECT_TRUE(!DecodeFrame(EncodeFrame(frame)).ok());
 }
 
@@ -158,6 +162,34 @@ TEST(PiecesOfAnImpossibleSizeAreRefused) {
   }
   frame.piece_bytes = kMinPieceBytes;
   EXPECT_TRUE(DecodeFrame(EncodeFrame(frame)).ok());
+}
+
+TEST(AnUnlockSaysWhichRankEndedTheLockAndWhy) {
+  Frame frame;
+  frame.type = FrameType::kUnlock;
+  const auto decodes = [&] { return DecodeFrame(EncodeFrame(frame)).ok(); };
+  EXPECT_TRUE(!decodes());
+  for (int cause = 1; cause < kUnlockCauses; ++cause) {
+    frame.lock.reason = {static_cast<UnlockCause>(cause), "x"};
+    EXPECT_TRUE(decodes());
+  }
+  frame.lock.reason.cause = static_cast<UnlockCause>(kUnlockCauses);
+  EXPECT_TRUE(!decodes());
+  frame.lock.reason = {UnlockCause::kOtherCall, std::string(kMaxUnlockTextBytes, 'x')};
+  EXPECT_TRUE(decodes());
+  frame.lock.rank = -1;
+  EXPECT_TRUE(!decodes());
+  frame.lock.rank = 0;
+  frame.lock.reason.text += "x";
+  EXPECT_TRUE(!decodes());
+  frame.lock.reason.text = "\xff";
+  EXPECT_TRUE(!decodes());
+  // Who follows another rank has nothing to add.
+  frame.type = FrameType::kFrozen;
+  frame.lock.reason = {};
+  EXPECT_TRUE(decodes());
+  frame.lock.reason.text = "x";
+  EXPECT_TRUE(!decodes());
 }
 
 TEST(EveryFrameTypeComesBack) {

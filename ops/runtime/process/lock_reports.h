@@ -1,0 +1,44 @@
+#ifndef TFRING_OPS_RUNTIME_PROCESS_LOCK_REPORTS_H_
+#define TFRING_OPS_RUNTIME_PROCESS_LOCK_REPORTS_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "ops/runtime/protocol/message/lock_news.h"
+#include "ops/runtime/recorder/recorder.h"
+
+namespace tfring {
+
+// What this rank tells of locks of the schedule: counts, events in its record and, on rank 0, lines
+// of the log. A program may lock and end the lock all the time, which would push everything else
+// out of the record: the first, second, fourth, eighth ... lock is told, and of each cause the same
+// ends. Report and Rounds are for one thread at a time, Counts for any.
+class LockReports {
+ public:
+  // `recorder` may be null.
+  LockReports(Rank rank, Recorder* recorder) : rank_(rank), recorder_(recorder) {}
+
+  void Report(const LockNews& news);
+  // So many rounds of locks have been run so far.
+  void Rounds(uint64_t rounds);
+
+  // "locks" that have begun, "lock_rounds", and "unlocks_CAUSE" for each cause.
+  std::map<std::string, int64_t> Counts() const;
+
+ private:
+  void Tell(const LockNews& news, int64_t number);
+
+  const Rank rank_;
+  Recorder* const recorder_;
+  std::atomic<int64_t> locks_{0};
+  std::atomic<int64_t> rounds_{0};
+  std::array<std::atomic<int64_t>, kUnlockCauses> unlocks_{};  // by cause
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROCESS_LOCK_REPORTS_H_
