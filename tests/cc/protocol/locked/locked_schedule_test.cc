@@ -67,10 +67,11 @@ TEST(TheTimerRunsWhileSomethingWaitsAndNothingMoves) {
   EXPECT_EQ(timer.deadline(), kNever);
 }
 
-LockMessage Frozen(uint64_t id, uint64_t entered) {
+LockMessage Frozen(uint64_t id, uint64_t entered, UnlockCause cause = UnlockCause::kFollows) {
   LockMessage message;
   message.id = id;
   message.entered = entered;
+  message.reason.cause = cause;
   return message;
 }
 
@@ -78,7 +79,8 @@ TEST(ALockEndsWhenAllRanksHaveFrozen) {
   LockCoordinator coordinator(3);
   EXPECT_TRUE(!coordinator.OnFrozen(1, Frozen(9, 0)).ok());
   coordinator.Start(9);
-  EXPECT_TRUE(coordinator.OnFrozen(1, Frozen(9, 5)).ok());
+  EXPECT_CONTAINS(coordinator.OnFrozen(1, Frozen(9, 5)).message(), "does not say why");
+  EXPECT_TRUE(coordinator.OnFrozen(1, Frozen(9, 5, UnlockCause::kOtherCall)).ok());
   EXPECT_CONTAINS(coordinator.OnFrozen(1, Frozen(9, 5)).message(), "had frozen before");
   EXPECT_CONTAINS(coordinator.OnFrozen(2, Frozen(8, 5)).message(), "but the lock is 9");
   EXPECT_TRUE(coordinator.OnFrozen(0, Frozen(9, 7)).ok());
@@ -87,6 +89,7 @@ TEST(ALockEndsWhenAllRanksHaveFrozen) {
   const auto unlock = coordinator.TakeUnlock();
   ASSERT_TRUE(unlock.has_value());
   EXPECT_TRUE(unlock->id == 9 && unlock->entered == 5 && unlock->high == 7);
+  EXPECT_TRUE(unlock->rank == 1 && unlock->reason.cause == UnlockCause::kOtherCall);
   EXPECT_TRUE(!coordinator.locked());
   EXPECT_EQ(coordinator.entered(2), uint64_t{6});
 }
