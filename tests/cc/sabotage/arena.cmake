@@ -41,7 +41,7 @@ add_arena_sabotage(reads_a_round_too_early arena_exchange.cc
   [[s/ArenaProgress::staged, read_ \+ 1\)/ArenaProgress::staged, read_)/]])
 # The reader of a lane looks into that of its neighbour.
 add_arena_sabotage(wrong_lane arena_exchange.cc
-  [[s/flows_\.LaneOf\(member, group_\.self\(\)\)/0/]])
+  [[s/flows_\.LaneOf\(m, self\)/0/]])
 # A small part lies in the slot, and its reader looks for it in the header of another plan.
 add_arena_sabotage(wrong_side arena_exchange.cc
   [[s/arena\.slot\(number\)/arena.slot(group_.number())/]])

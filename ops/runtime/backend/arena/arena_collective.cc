@@ -7,6 +7,12 @@
 #include "ops/runtime/backend/arena/arena_flows.h"
 
 namespace tfring {
+namespace {
+
+// With more data, streams are faster: they take more in before a rank has to wait for another.
+constexpr int64_t kMostMoved = 4 << 20;
+
+}  // namespace
 
 ArenaCollective::ArenaCollective(HostMemory* memory, Rank self)
     : memory_(memory),
@@ -23,11 +29,25 @@ bool ArenaCollective::Reaches(const HostMemory& memory, const Collective& collec
 }
 
 bool ArenaCollective::Runs(const Collective& collective) {
-  if (collective.is_void || !HasArenaFlows(collective.kind)) return false;
-  if (collective.kind != CollectiveKind::kAllreduce) return true;
-  const int64_t bytes = InputBytes(collective.buffers);
-  return collective.op != ReduceOp::kAdasum && bytes > 0 &&
-         bytes / kArenaBlockBytes < kArenaMaxBlocks;
+  if (collective.is_void) return false;
+  const int64_t in = InputBytes(collective.buffers);
+  const int64_t out = OutputBytes(collective.buffers);
+  // A window of 64 ranks is a 64th of a block.
+  const bool countable = std::max(in, out) / (kArenaBlockBytes / 64) < kArenaMaxBlocks;
+  switch (collective.kind) {
+    case CollectiveKind::kAllreduce:
+      return collective.op != ReduceOp::kAdasum && in > 0 && countable;
+    // A sum has the same bits in every size.
+    case CollectiveKind::kReduce:
+    case CollectiveKind::kReducescatter:
+      return countable;
+    case CollectiveKind::kBroadcast:
+      return out <= kMostMoved;
+    case CollectiveKind::kAllgather:
+      return countable && (out <= kMostMoved || collective.members.size() == 2);
+    default:
+      return false;
+  }
 }
 
 void ArenaCollective::Start(const Collective& collective, const Reduction& reduction, bool check) {
@@ -95,11 +115,7 @@ std::vector<Rank> ArenaCollective::Leaving() const {
   return ranks;
 }
 
-Status ArenaCollective::Post() {
-  if (mover_ == &exchange_ && exchange_.rounds() > kArenaMaxBlocks) {
-    return InvalidArgument("rank " + std::to_string(self_) + " has too many bytes for one other " +
-                           "rank in " + collective_->what + "; use smaller tensors");
-  }
+void ArenaCollective::Post() {
   ArenaHeader* header = group_.own().header(group_.number());
   header->number = group_.number();
   header->content = header_.content;
@@ -108,7 +124,6 @@ Status ArenaCollective::Post() {
   group_.Show(&header->key, group_.key());
   SkipOthers();
   phase_ = Phase::kMeet;
-  return OkStatus();
 }
 
 // The header of a member for this plan; null if it has not come.
@@ -168,7 +183,7 @@ Result<bool> ArenaCollective::Advance() {
   switch (phase_) {
     case Phase::kPost:
       if (!Leaving().empty()) return false;
-      TFRING_RETURN_IF_ERROR(Post());
+      Post();
       return true;
     case Phase::kMeet: {
       Result<bool> met = Meet();

@@ -1,7 +1,6 @@
 #ifndef TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_EXCHANGE_H_
 #define TFRING_OPS_RUNTIME_BACKEND_ARENA_ARENA_EXCHANGE_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -12,9 +11,9 @@
 namespace tfring {
 
 // A collective in which each member reads from the inputs of others what it needs, and copies it or
-// adds it up: all kinds but a large allreduce. In each round a rank stages a part of what others
-// read, the first together with its header; and reads a part of what it needs, its own input too.
-// Every rank has the same bits of a sum, which is in the canonical order.
+// adds it up: all that ArenaCollective runs but a large allreduce. In each round a rank stages a
+// part of what others read, the first together with its header; and reads a part of what it needs,
+// its own input too. Every rank has the same bits of a sum, which is in the canonical order.
 //
 // A rank stages a round when those who read it have read the one that had the place before.
 class ArenaExchange final : public ArenaMover {
@@ -24,8 +23,6 @@ class ArenaExchange final : public ArenaMover {
   void Start(ArenaFlows flows);
   // Whether it stages more than what goes with the header.
   bool stages_rounds() const { return rounds_out_ > 1; }
-  // Of this rank's part; at most kArenaMaxBlocks.
-  int64_t rounds() const { return std::max(rounds_out_, rounds_in_); }
 
   void Post() override;
   bool CanMove(bool met) const override { return MayStage(met) || (met && MayRead()); }

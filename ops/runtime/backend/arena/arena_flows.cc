@@ -43,52 +43,21 @@ void FillWhole(const Collective& c, int64_t bytes, bool all_send, bool all_get, 
   }
 }
 
-void FillGathers(const Collective& c, ArenaFlows* flows) {
-  const std::vector<Flow> blocks = FlowsOfBlocks(c.block_bytes, c.members.size());
-  flows->total_bytes = BytesOf(blocks);
-  const bool all = c.kind == CollectiveKind::kAllgather;
-  for (int m = 0; m < static_cast<int>(blocks.size()); ++m) {
-    if (all || m == c.root) flows->sends[m].bytes = blocks[c.self].bytes;
-  }
-  if (all || c.self == c.root) flows->gets = blocks;
-}
-
-void FillScatters(const Collective& c, ArenaFlows* flows) {
-  const std::vector<Flow> blocks = FlowsOfBlocks(c.block_bytes, c.members.size());
-  flows->total_bytes = BytesOf(blocks);
-  flows->one_lane = false;
-  const bool all = c.kind == CollectiveKind::kReducescatter;
-  if (all || c.self == c.root) flows->sends = blocks;
-  for (int m = 0; m < static_cast<int>(blocks.size()); ++m) {
-    if (all || m == c.root) flows->gets[m].bytes = blocks[c.self].bytes;
-  }
-}
-
 void Fill(const Collective& c, ArenaFlows* flows) {
-  switch (c.kind) {
-    case CollectiveKind::kAllreduce:
-      return FillWhole(c, InputBytes(c.buffers), true, true, flows);
-    case CollectiveKind::kReduce:
-      return FillWhole(c, InputBytes(c.buffers), true, false, flows);
-    case CollectiveKind::kBroadcast:
-      return FillWhole(c, OutputBytes(c.buffers), false, true, flows);
-    case CollectiveKind::kAllgather:
-    case CollectiveKind::kGather:
-      return FillGathers(c, flows);
-    case CollectiveKind::kReducescatter:
-    case CollectiveKind::kScatter:
-      return FillScatters(c, flows);
-    case CollectiveKind::kAlltoall:
-      flows->one_lane = false;
-      flows->sends = FlowsOfBlocks(c.send_bytes, c.members.size());
-      flows->gets = FlowsOfBlocks(c.block_bytes, c.members.size());
-      return;
-    case CollectiveKind::kBarrier:
-    case CollectiveKind::kSendRecv:
-    case CollectiveKind::kJoin:
-    case CollectiveKind::kAddProcessSet:
-    case CollectiveKind::kRemoveProcessSet:
-      return;
+  if (c.kind == CollectiveKind::kAllreduce) {
+    FillWhole(c, InputBytes(c.buffers), true, true, flows);
+  } else if (c.kind == CollectiveKind::kReduce) {
+    FillWhole(c, InputBytes(c.buffers), true, false, flows);
+  } else if (c.kind == CollectiveKind::kBroadcast) {
+    FillWhole(c, OutputBytes(c.buffers), false, true, flows);
+  } else {
+    std::vector<Flow> blocks = FlowsOfBlocks(c.block_bytes, c.members.size());
+    flows->total_bytes = BytesOf(blocks);
+    const Flow own = {0, blocks[c.self].bytes};
+    const std::vector<Flow> same(c.members.size(), own);
+    flows->one_lane = c.kind == CollectiveKind::kAllgather;
+    flows->sends = flows->one_lane ? same : blocks;
+    flows->gets = flows->one_lane ? blocks : same;
   }
 }
 
@@ -101,11 +70,6 @@ int64_t ArenaFlows::Rounds(int64_t bytes) const {
 
 int64_t ArenaFlows::BytesIn(int64_t bytes, int64_t round) const {
   return std::clamp<int64_t>(bytes - Begin(round), 0, round == 0 ? slot_window : window);
-}
-
-bool HasArenaFlows(CollectiveKind kind) {
-  return Traits(kind).uses_backend && kind != CollectiveKind::kSendRecv &&
-         kind != CollectiveKind::kBarrier;
 }
 
 ArenaFlows ArenaFlowsOf(const Collective& collective) {

@@ -26,8 +26,7 @@ struct ArenaFlows {
   std::vector<Flow> gets;   // by member: what this rank reads of that member's input
   bool adds = false;        // what is got is added up; all of it has one size and place
   bool one_lane = true;     // who reads something of a rank reads all that it stages
-  // What all members know of the size of the collective. Those of an alltoall know only their part.
-  int64_t total_bytes = 0;
+  int64_t total_bytes = 0;  // the same for all members
 
   int64_t header_window = 0;
   int64_t slot_window = 0;
@@ -44,11 +43,7 @@ struct ArenaFlows {
   int64_t BytesIn(int64_t bytes, int64_t round) const;
 };
 
-// Whether there are flows for the kind of collective. Not for send/recv, which is one stream, and
-// not for a barrier, whose plan is all that it needs.
-bool HasArenaFlows(CollectiveKind kind);
-
-// The flows of a collective of such a kind.
+// The flows of an allreduce, reduce, broadcast, allgather or reducescatter.
 ArenaFlows ArenaFlowsOf(const Collective& collective);
 
 }  // namespace tfring

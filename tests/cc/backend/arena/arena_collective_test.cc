@@ -186,6 +186,32 @@ TEST(WhatIsWaitedForIsKnown) {
   EXPECT_EQ(zero.ClosedMember(), 1);
 }
 
+TEST(TheRootOfABroadcastWaitsOnlyForPlaces) {
+  FakeHost host(3);
+  for (size_t elements : {size_t{4}, size_t{1000}, size_t{800000}}) {
+    std::vector<float> data(elements, 1.0f);
+    Collective part = Part(&data, 0, 7 + elements);
+    part.kind = CollectiveKind::kBroadcast;
+    part.members = {0, 1, 2};
+    ArenaCollective root(host.Of(0), 0);
+    root.Start(part, Reduction(), false);
+    while (!root.done() && *root.Advance()) {
+    }
+    EXPECT_EQ(root.done(), elements < 800000);
+  }
+  std::vector<float> data(800000, 1.0f);
+  Collective part = Part(&data, 0, 900000);
+  part.kind = CollectiveKind::kBroadcast;
+  ArenaCollective root(host.Of(0), 0);
+  root.Start(part, Reduction(), false);
+  while (*root.Advance()) {
+  }
+  EXPECT_EQ(root.Awaited(), 1);
+  ASSERT_EQ(root.Waits().size(), size_t{1});
+  EXPECT_TRUE(root.Waits()[0].peer == 1 && !root.Waits()[0].receives);
+  EXPECT_EQ(root.Waits()[0].bytes, 3200000 - (128 << 10));
+}
+
 TEST(NaNIsFoundInWhatIsStagedAndInTheOwnSlice) {
   for (size_t elements : {size_t{4}, size_t{1000}, size_t{200000}}) {
     FakeHost host(2);

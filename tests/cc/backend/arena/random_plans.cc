@@ -8,10 +8,9 @@
 namespace tfring::testing {
 namespace {
 
-constexpr CollectiveKind kKinds[] = {
-    CollectiveKind::kAllreduce, CollectiveKind::kAllgather,     CollectiveKind::kBroadcast,
-    CollectiveKind::kBarrier,   CollectiveKind::kReducescatter, CollectiveKind::kAlltoall,
-    CollectiveKind::kReduce,    CollectiveKind::kGather,        CollectiveKind::kScatter};
+constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllreduce,     CollectiveKind::kAllgather,
+                                     CollectiveKind::kBroadcast,     CollectiveKind::kBarrier,
+                                     CollectiveKind::kReducescatter, CollectiveKind::kReduce};
 
 std::vector<Rank> RandomMembers(int size, Random* random) {
   std::vector<Rank> ranks;
