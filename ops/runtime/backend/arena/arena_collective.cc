@@ -9,8 +9,11 @@
 namespace tfring {
 namespace {
 
-// With more data, streams are faster: they take more in before a rank has to wait for another.
+// With more data, and more members than two, streams are faster: they take more in before a rank
+// has to wait for another.
 constexpr int64_t kMostMoved = 4 << 20;
+
+bool MovesInArenas(int64_t bytes, size_t members) { return members == 2 || bytes <= kMostMoved; }
 
 }  // namespace
 
@@ -42,9 +45,8 @@ bool ArenaCollective::Runs(const Collective& collective) {
     case CollectiveKind::kReducescatter:
       return countable;
     case CollectiveKind::kBroadcast:
-      return out <= kMostMoved;
     case CollectiveKind::kAllgather:
-      return countable && (out <= kMostMoved || collective.members.size() == 2);
+      return countable && MovesInArenas(out, collective.members.size());
     default:
       return false;
   }

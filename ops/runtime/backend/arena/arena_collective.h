@@ -35,9 +35,8 @@ class ArenaCollective {
   // Whether all of the collective's members have a part of `memory`.
   static bool Reaches(const HostMemory& memory, const Collective& collective);
   // Whether to run it here, the same on all members that enter it: an allreduce, reduce or
-  // reducescatter; a broadcast or allgather of few bytes, or an allgather of two. The others are
-  // nothing but streams between pairs, and faster as such; and a barrier needs no more than its
-  // plan.
+  // reducescatter; a broadcast or allgather of few bytes, or between two. The others are nothing
+  // but streams between pairs, and faster as such; and a barrier needs no more than its plan.
   static bool Runs(const Collective& collective);
 
   // Begins a collective that this reaches, with a greater sequence than those before. Of a batch of
