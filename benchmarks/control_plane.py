@@ -118,22 +118,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", default=PROGRAM)
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
-    parser.add_argument("--fan-out", type=int, default=8)
+    parser.add_argument("--fan-out", type=int, default=10)
+    parser.add_argument("--tensors", type=int, default=300)
     parser.add_argument("--others", type=int, nargs="*", default=OTHERS, help="ranks that differ")
     parser.add_argument("--json", help="a file for the rows")
     parser.add_argument("--plot", help="a file for the picture: .svg, .png")
     arguments = parser.parse_args()
-    fan_out = f"--fan-out={arguments.fan_out}"
+    options = [f"--fan-out={arguments.fan_out}", f"--tensors={arguments.tensors}"]
     rows = [
         row
         for ranks in arguments.ranks
         for scheme in SCHEMES
-        for row in rows_of(arguments.program, scheme, ranks, fan_out)
+        for row in rows_of(arguments.program, scheme, ranks, *options)
     ]
     differing = [
         row
         for others in arguments.others
-        for row in rows_of(arguments.program, "tree", OTHERS_AMONG, fan_out, f"--others={others}")
+        for row in rows_of(arguments.program, "tree", OTHERS_AMONG, *options, f"--others={others}")
     ]
     for step in ("first", "steady"):
         print("\n".join(["", f"{step} step", "", *table(rows + differing, step)]))

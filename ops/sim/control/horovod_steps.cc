@@ -25,7 +25,7 @@ class HorovodSteps {
         wires_(options.ranks, options.costs, &clock_) {
     Frame requests;
     requests.type = FrameType::kRequests;
-    requests.requests = ResNet50Requests();
+    requests.requests = GradientRequests(options.tensors);
     tensors_ = requests.requests.size();
     request_bytes_ = EncodeFrame(requests).size();
     Frame plans;

@@ -12,14 +12,15 @@ namespace tfring::sim {
 namespace {
 
 constexpr char kUsage[] =
-    "usage: tfring_control_sim [--ranks=64] [--fan-out=8] [--hold-us=1000] [--skew-us=0]\n"
-    "                          [--others=0] [--seed=1]\n"
+    "usage: tfring_control_sim [--ranks=64] [--tensors=161] [--fan-out=10] [--hold-us=1000]\n"
+    "                          [--skew-us=0] [--others=0] [--seed=1]\n"
     "                          [--scheme=star|tree|horovod_gather|horovod_ring]\n"
     "                          [--latency-us=20] [--bytes-per-second=1250000000]\n"
     "                          [--message-us=5] [--request-ns=2000] [--id-ns=500]\n"
-    "Plays the control messages of a first step and of a steady one with the gradients of\n"
-    "ResNet-50, and prints a line of JSON for each. In the star and the tree the real state\n"
-    "machines of all ranks run. --others: so many ranks call in another order.\n";
+    "Plays the control messages of a first step and of a steady one with as many gradients as\n"
+    "--tensors, shaped like those of ResNet-50, and prints a line of JSON for each. In the\n"
+    "star and the tree the real state machines of all ranks run. --others: so many ranks call in\n"
+    "another order.\n";
 
 bool ParseNumber(const char* text, int64_t low, int64_t high, int64_t* value) {
   char* end = nullptr;
@@ -34,11 +35,13 @@ bool ParseOption(int letter, ControlOptions* options) {
            options->scheme == "horovod_gather" || options->scheme == "horovod_ring";
   }
   int64_t number = 0;
-  if (!ParseNumber(optarg, letter == 'r' || letter == 'b' ? 1 : 0, INT64_MAX / 2, &number)) {
+  if (!ParseNumber(optarg, letter == 'r' || letter == 't' || letter == 'b' ? 1 : 0, INT64_MAX / 2,
+                   &number)) {
     return false;
   }
   Costs& costs = options->costs;
   if (letter == 'r') options->ranks = static_cast<int>(std::min<int64_t>(number, 100000));
+  if (letter == 't') options->tensors = static_cast<int>(std::min<int64_t>(number, 100000));
   if (letter == 'f') options->fan_out = static_cast<int>(std::min<int64_t>(number, 100000));
   if (letter == 'h') options->hold = number * kMicrosecond;
   if (letter == 'k') options->skew = number * kMicrosecond;
@@ -55,6 +58,7 @@ bool ParseOption(int letter, ControlOptions* options) {
 bool Parse(int argc, char** argv, ControlOptions* options) {
   static const option kOptions[] = {{"scheme", required_argument, nullptr, 's'},
                                     {"ranks", required_argument, nullptr, 'r'},
+                                    {"tensors", required_argument, nullptr, 't'},
                                     {"fan-out", required_argument, nullptr, 'f'},
                                     {"hold-us", required_argument, nullptr, 'h'},
                                     {"skew-us", required_argument, nullptr, 'k'},
@@ -82,9 +86,9 @@ int Main(int argc, char** argv) {
   const bool real = options.scheme == "star" || options.scheme == "tree";
   for (const StepCost& cost : real ? RunRealSteps(options) : RunHorovodSteps(options)) {
     std::cout << "{\"scheme\": \"" << options.scheme << "\", \"ranks\": " << options.ranks
-              << ", \"fan_out\": " << options.fan_out << ", \"others\": " << options.others
-              << ", \"step\": \"" << cost.step << "\", \"hops\": " << cost.hops
-              << ", \"messages\": " << cost.messages
+              << ", \"tensors\": " << options.tensors << ", \"fan_out\": " << options.fan_out
+              << ", \"others\": " << options.others << ", \"step\": \"" << cost.step
+              << "\", \"hops\": " << cost.hops << ", \"messages\": " << cost.messages
               << ", \"busiest_messages\": " << cost.busiest.messages
               << ", \"busiest_bytes\": " << cost.busiest.bytes << ", \"seconds\": " << cost.seconds
               << ", \"measured_request_ns\": " << cost.measured_request_ns << "}\n";

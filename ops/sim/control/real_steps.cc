@@ -17,7 +17,7 @@ class Steps {
  public:
   explicit Steps(const ControlOptions& options)
       : options_(options),
-        requests_(ResNet50Requests()),
+        requests_(GradientRequests(options.tensors)),
         random_(options.seed),
         sets_(options.ranks),
         wires_(options.ranks, options.costs, &clock_),
@@ -31,6 +31,7 @@ class Steps {
       if (options.scheme != "tree") continue;
       one.relay = std::make_unique<FrameRelay>(TreeTopology(rank, options.ranks, options.fan_out),
                                                options.hold);
+      if (rank == 0) one.negotiator->ShowOwnFrames();
     }
     for (int i = 0; i < options.others && options.ranks > 1; ++i) {
       At(static_cast<Rank>(random_.Between(1, options.ranks - 1))).in_other_order = true;
@@ -119,6 +120,7 @@ class Steps {
     if (one.relay == nullptr) {
       for (const auto& [to, frame] : out.frames) SendInStar(rank, to, frame);
     } else if (rank == 0) {
+      for (std::string& frame : out.own_frames) one.relay->Know(std::move(frame), clock_.Now());
       one.relay->SendPlans(std::move(out.frames));
       DrainRelay(rank);
     } else {

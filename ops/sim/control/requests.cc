@@ -34,14 +34,15 @@ std::vector<Shape> ResNet50Shapes() {
 
 }  // namespace
 
-std::vector<Request> ResNet50Requests() {
+std::vector<Request> GradientRequests(int tensors) {
+  const std::vector<Shape> shapes = ResNet50Shapes();
   std::vector<Request> requests;
-  for (Shape& shape : ResNet50Shapes()) {
+  for (int i = 0; i < tensors; ++i) {
     Request request;
     request.name = "optimizer.0." + std::to_string(requests.size());
     request.postscale = 0.5;  // an average has a factor
     request.call_site = "train.py:40";
-    request.shapes = {std::move(shape)};
+    request.shapes = {shapes[static_cast<size_t>(i) % shapes.size()]};
     requests.push_back(std::move(request));
   }
   std::reverse(requests.begin(), requests.end());

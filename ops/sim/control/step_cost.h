@@ -13,7 +13,8 @@ namespace tfring::sim {
 struct ControlOptions {
   std::string scheme = "tree";  // star, tree, horovod_gather, horovod_ring
   int ranks = 64;
-  int fan_out = 8;               // of the tree
+  int tensors = 161;             // as many as ResNet-50 has
+  int fan_out = 10;              // of the tree
   Duration hold = kMillisecond;  // see FrameRelay
   Duration skew = 0;             // ranks begin a step within so long, at random
   int others = 0;                // ranks that call in another order, each in its own
@@ -34,8 +35,9 @@ struct StepCost {
   double measured_request_ns = 0;
 };
 
-// The gradients of ResNet-50, 161 tensors, in the order in which backward makes them.
-std::vector<Request> ResNet50Requests();
+// The gradients of ResNet-50 in the order in which backward makes them; if more tensors are wanted
+// than it has, those of a second one follow, and so on.
+std::vector<Request> GradientRequests(int tensors);
 
 // The star or the tree, with the real negotiators and relays of all ranks: a first step and a
 // steady one. Stops with a text if the ranks are not told of all tensors in one order.

@@ -56,6 +56,32 @@ std::vector<std::string> EncodePlans(const std::vector<Sequencer::Addressed>& pl
   return frames;
 }
 
+// As they go to rank 0.
+std::vector<std::string> FramesOf(std::vector<Participant::Outgoing> batches) {
+  std::vector<std::string> frames;
+  for (Participant::Outgoing& batch : batches) {
+    if (batch.frozen) {
+      Frame frame;
+      frame.type = FrameType::kFrozen;
+      frame.lock = *batch.frozen;
+      frames.push_back(EncodeFrame(frame));
+    }
+    for (auto& [set, cause] : batch.withdrawals) {
+      Frame frame;
+      frame.type = FrameType::kWithdraw;
+      frame.process_set = set;
+      frame.status = std::move(cause);
+      frames.push_back(EncodeFrame(frame));
+    }
+    if (batch.requests.empty() && batch.cache_ids.empty()) continue;
+    for (std::string& frame :
+         EncodeRequests(std::move(batch.requests), std::move(batch.cache_ids))) {
+      frames.push_back(std::move(frame));
+    }
+  }
+  return frames;
+}
+
 }  // namespace
 
 Negotiator::Negotiator(Rank rank, int size, const Config& config, ProcessSets* process_sets)
@@ -96,6 +122,7 @@ void Negotiator::Withdraw(ProcessSetId set, uint64_t attempt, const std::string&
 
 void Negotiator::PassOwnRequests() {
   for (Participant::Outgoing& batch : participant_.TakeOutgoing()) {
+    if (shows_own_) Show(batch);
     if (batch.frozen) OnFrozen(kSequencerRank, *batch.frozen);
     batch.frozen.reset();
     own_kept_.push_back(std::move(batch));
@@ -108,6 +135,17 @@ void Negotiator::PassOwnRequests() {
     FailPeer(kSequencerRank, sequencer_->OnRequests(kSequencerRank, std::move(batch.requests),
                                                     batch.cache_ids, now_));
   }
+}
+
+// Other ranks collect their calls until they send them.
+void Negotiator::Show(const Participant::Outgoing& batch) {
+  if (own_shown_.empty() || batch.frozen || !batch.withdrawals.empty()) {
+    own_shown_.push_back(batch);
+    return;
+  }
+  Participant::Outgoing& last = own_shown_.back();
+  last.requests.insert(last.requests.end(), batch.requests.begin(), batch.requests.end());
+  last.cache_ids.insert(last.cache_ids.end(), batch.cache_ids.begin(), batch.cache_ids.end());
 }
 
 void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
@@ -204,6 +242,7 @@ Negotiator::Output Negotiator::Drain() {
   if (!dead_) {
     if (sequencer_) {
       SendPlans();
+      out_.own_frames = FramesOf(std::exchange(own_shown_, {}));
     } else {
       SendRequests();
     }
@@ -216,25 +255,8 @@ Negotiator::Output Negotiator::Drain() {
 }
 
 void Negotiator::SendRequests() {
-  for (Participant::Outgoing& batch : participant_.TakeOutgoing()) {
-    if (batch.frozen) {
-      Frame frame;
-      frame.type = FrameType::kFrozen;
-      frame.lock = *batch.frozen;
-      out_.frames.emplace_back(kSequencerRank, EncodeFrame(frame));
-    }
-    for (auto& [set, cause] : batch.withdrawals) {
-      Frame frame;
-      frame.type = FrameType::kWithdraw;
-      frame.process_set = set;
-      frame.status = std::move(cause);
-      out_.frames.emplace_back(kSequencerRank, EncodeFrame(frame));
-    }
-    if (batch.requests.empty() && batch.cache_ids.empty()) continue;
-    for (std::string& frame :
-         EncodeRequests(std::move(batch.requests), std::move(batch.cache_ids))) {
-      out_.frames.emplace_back(kSequencerRank, std::move(frame));
-    }
+  for (std::string& frame : FramesOf(participant_.TakeOutgoing())) {
+    out_.frames.emplace_back(kSequencerRank, std::move(frame));
   }
 }
 

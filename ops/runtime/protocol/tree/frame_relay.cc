@@ -49,6 +49,13 @@ void FrameRelay::Send(std::string frame, TimePoint now) {
   PassOn(now);
 }
 
+void FrameRelay::Know(std::string frame, TimePoint now) {
+  if (dead_) return;
+  const Digest digest = DigestOf(frame);
+  Learn(digest, std::make_shared<const std::string>(std::move(frame)));
+  TakeRequests(now);
+}
+
 void FrameRelay::SendPlans(std::vector<std::pair<Rank, std::string>> frames) {
   MergeQueue merged;
   for (auto& [rank, bytes] : frames) {
@@ -167,7 +174,7 @@ void FrameRelay::PassOn(TimePoint now) {
 void FrameRelay::Announce(MergeQueue::Entry entry) {
   const FrameBytes bytes = entry.frame.bytes;
   if (bytes != nullptr) Release(std::exchange(entry.sources, {}));
-  if (bytes != nullptr && (bytes->size() <= kInlineBytes || topology_.first_child_of_root())) {
+  if (bytes != nullptr && bytes->size() <= kInlineBytes) {
     to_parent_.ForBytes(bytes->size())->merged.push_back(std::move(entry.frame));
     return;
   }

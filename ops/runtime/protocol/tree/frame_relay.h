@@ -23,10 +23,10 @@ namespace tfring {
 //
 // Towards rank 0 equal frames of a subtree are merged: a rank keeps a frame until all ranks below
 // it have sent something as late or, if they do not, for `hold`. Then it announces the frame to its
-// parent, by a digest and the ranks that have sent it. Rank 0 needs the bytes once. They come with
-// the announcement from its first child, which is expected to send what all others do, or rank 0
-// has them since the last time. Those of other frames it asks for after `hold`, and the question
-// goes down to a rank that has them. From rank 0, equal frames go once over each connection.
+// parent, by a digest and the ranks that have sent it. Rank 0 needs the bytes, and mostly knows
+// them: it has made the same calls, or seen the frame before. Those of other frames it asks for
+// after `hold`, and the question goes down to a rank that has them. From rank 0, equal frames go
+// once over each connection.
 //
 // Pure: no thread, socket or clock. One for each rank. It is not part of the engine yet: the
 // simulator drives it (ops/sim/control).
@@ -43,6 +43,9 @@ class FrameRelay {
 
   // A frame of this rank, which is not rank 0, for rank 0.
   void Send(std::string frame, TimePoint now);
+
+  // On rank 0: a frame that it would send itself, if it were another rank.
+  void Know(std::string frame, TimePoint now);
 
   // On rank 0: frames for other ranks, in the order in which each has to get them.
   void SendPlans(std::vector<std::pair<Rank, std::string>> frames);

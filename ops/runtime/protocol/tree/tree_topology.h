@@ -19,10 +19,8 @@ class TreeTopology {
   TreeTopology(Rank rank, int size, int fan_out);
 
   Rank rank() const { return rank_; }
-  Rank parent() const { return parent_; }  // kNoRank of rank 0
-  int depth() const { return depth_; }     // how many steps from rank 0
-  // Whether this rank is the first child of rank 0.
-  bool first_child_of_root() const { return rank_ == 1; }
+  Rank parent() const { return parent_; }         // kNoRank of rank 0
+  int depth() const { return depth_; }            // how many steps from rank 0
   RankRange subtree() const { return subtree_; }  // this rank and all below it
   // The subtrees of the children, ascending; each child is the first rank of its range.
   const std::vector<RankRange>& children() const { return children_; }

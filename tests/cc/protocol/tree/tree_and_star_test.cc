@@ -37,6 +37,7 @@ class Job {
           std::make_unique<Negotiator>(rank, program.size, program.config, one.sets.get());
       if (fan_out == 0) continue;
       one.relay = std::make_unique<FrameRelay>(TreeTopology(rank, program.size, fan_out), hold);
+      if (rank == 0 && seed % 4 != 0) one.negotiator->ShowOwnFrames();
     }
   }
 
@@ -127,7 +128,10 @@ class Job {
         one.relay->Send(frame, now_);
       }
     }
-    if (one.relay && rank == 0) one.relay->SendPlans(std::move(out.frames));
+    if (one.relay && rank == 0) {
+      for (std::string& frame : out.own_frames) one.relay->Know(std::move(frame), now_);
+      one.relay->SendPlans(std::move(out.frames));
+    }
     if (one.relay) DrainRelay(rank);
     for (const PlanRun& run : out.runs) {
       one.negotiator->OnPlanDone(run.plan.sequence, now_);
