@@ -30,21 +30,37 @@ run_with() {
   return $code
 }
 
-# What failed, of a log.
+# The tests that failed, of a log.
 failures() {
   grep -aoE '^(FAILED|ERROR) [^ ]+' "$1" | sort -u
 }
 
+# Into the log, and at the same time to the output: not through a pipe, which something that a test
+# has left behind could keep open.
+run_and_show() {
+  local ranks=$1 log=$2 code=0 shows
+  : >"$log"
+  tail -n +1 -f "$log" &
+  shows=$!
+  run_with "$ranks" >"$log" 2>&1 || code=$?
+  sleep 1
+  kill "$shows"
+  wait "$shows" 2>/dev/null
+  return $code
+}
+
 run_or_again() {
-  local ranks=$1 code=0 log
+  local ranks=$1 code=0 log named
   log=$(mktemp)
-  run_with "$ranks" > >(tee "$log") 2>&1 || code=$?
-  if ((code != 0 && code < 124)); then  # from 124 on it ran out of time
+  run_and_show "$ranks" "$log" || code=$?
+  named=$(failures "$log")
+  # Not after a crash, or when the time was over.
+  if ((code == 1)) && [[ -n $named ]]; then
     echo "== tests/parallel with $ranks rank(s), again"
     code=0
     run_with "$ranks" || code=$?
     if ((code == 0)); then
-      failures "$log" | sed "s/^[A-Z]*/UNSTEADY with $ranks rank(s):/"
+      sed "s/^[A-Z]*/UNSTEADY with $ranks rank(s):/" <<<"$named"
     fi
   fi
   rm -f "$log"

@@ -14,7 +14,7 @@ run() {
     return 1
   }
   cmake --build "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --target "$target"
-  tools/cc_tests.sh "$folder" --timeout 600 "$@"
+  ctest --test-dir "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --output-on-failure --timeout 600 --no-tests=error "$@"
 }
 
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1

@@ -128,7 +128,8 @@ def overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
         samples=sum(samples) if samples else None,
         bytes=sum(known) / len(known) if known else None,
         trouble=_trouble(newest) if newest else "",
-        locked=int(rows[0].record["locks"]) > int(rows[0].record["unlocks"]),
+        locked=rows[0].state is RankState.RUNNING
+        and int(rows[0].record["locks"]) > int(rows[0].record["unlocks"]),
         lock_rounds=int(rows[0].record["lock_rounds"]),
     )
 

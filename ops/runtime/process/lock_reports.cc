@@ -17,7 +17,7 @@ void LockReports::Tell(const LockNews& news, int64_t number) {
   std::string text = NewsText(news);
   if (number > 1) {
     text += " (number " + std::to_string(number) +
-            (news.over ? " that ended in this way)" : " of this job)");
+            (news.over ? " that ended in this way)" : " of this generation)");
   }
   if (recorder_ != nullptr) {
     const auto value = static_cast<int64_t>(news.over ? news.rounds : news.tensors);

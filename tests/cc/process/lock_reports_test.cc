@@ -61,7 +61,7 @@ TEST(EachCauseIsCountedAndToldNowAndThen) {
   const std::vector<std::string> locks = Events(recorder.get(), EventType::kLock);
   ASSERT_EQ(locks.size(), size_t{3});
   EXPECT_EQ(locks[0], "the schedule of 3 batches, 161 tensors is locked");
-  EXPECT_EQ(locks[2], locks[0] + " (number 4 of this job)");
+  EXPECT_EQ(locks[2], locks[0] + " (number 4 of this generation)");
   const std::vector<std::string> ends = Events(recorder.get(), EventType::kUnlock);
   ASSERT_EQ(ends.size(), size_t{4});
   EXPECT_EQ(

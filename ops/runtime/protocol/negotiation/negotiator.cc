@@ -182,8 +182,9 @@ void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
     case FrameType::kUnlock:
       return OnLockFrame(from, decoded->type, decoded->lock);
     case FrameType::kPieces:
-      if (participant_.lock() != nullptr)
+      if (participant_.lock() != nullptr) {
         return FailPeer(from, Internal("it changes the size of pieces in a lock"));
+      }
       piece_bytes_ = decoded->piece_bytes;
       return;
     default:

@@ -44,6 +44,7 @@ void Negotiator::OnFrozen(Rank from, const LockMessage& message) {
 void Negotiator::Unlock(const LockMessage& unlock) {
   SendToOthers(FrameType::kUnlock, unlock);
   FailPeer(0, EndOwnLock(unlock));
+  if (dead_) return;
   FailPeer(0, sequencer_->OnUnlock(unlock, *coordinator_, now_));
   PassOwnRequests();
 }

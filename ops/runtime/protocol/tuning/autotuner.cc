@@ -46,7 +46,10 @@ Autotuner::Autotuner(const Config& config)
   add("FUSION_THRESHOLD", &TunedValues::fusion_threshold_bytes,
       {kMiB, 4 * kMiB, 16 * kMiB, 64 * kMiB, 128 * kMiB});
   add("MAX_PLANS_IN_FLIGHT", &TunedValues::max_plans_in_flight, {1, 2, 4, 8});
-  add("PIECE_BYTES", &TunedValues::piece_bytes, {64 * kKiB, 256 * kKiB, kMiB, 4 * kMiB});
+  // Adasum's bits depend on it.
+  if (!config.deterministic) {
+    add("PIECE_BYTES", &TunedValues::piece_bytes, {64 * kKiB, 256 * kKiB, kMiB, 4 * kMiB});
+  }
   if (knobs_.empty()) return;
   phase_ = warmup_left_ > 0 ? Phase::kWarmup : Phase::kSearch;
 }

@@ -109,6 +109,17 @@ TEST(WhatTheUserHasSetStays) {
   EXPECT_TRUE(!Autotuner(config).active());
 }
 
+TEST(DeterministicJobsKeepTheirPieces) {
+  Config config = Tuned();
+  config.deterministic = true;
+  Training training(config);
+  training.Run([](const TunedValues& values) -> Duration {
+    EXPECT_EQ(values.piece_bytes, 256 << 10);
+    return values.max_plans_in_flight * kMillisecond;
+  });
+  EXPECT_EQ(training.tuner.values().max_plans_in_flight, 1);
+}
+
 // The machine becomes twice as fast in the middle of the search: what was tried then looks better.
 TEST(AFasterMachineDecidesNothing) {
   Training training(Tuned());
