@@ -93,7 +93,7 @@ constexpr Setting kSettings[] = {
     {"SHARED_MEMORY", Unit::kFlag, &Config::shared_memory, 0, 1,
      "ranks of one host exchange data through shared memory; 0 makes them use sockets"},
     {"ARENA", Unit::kFlag, &Config::arena, 0, 1,
-     "allreduces within a host add up in memory that all its ranks see; 0: from rank to rank"},
+     "collectives within a host go through memory that all its ranks see; 0: from rank to rank"},
     {"CPU_OPERATIONS", Unit::kCpuOperations, &Config::cpu_operations, 0, 0,
      "what carries tensors in host memory: auto (shared memory within hosts, TCP), shm, tcp, mpi"},
     {"GPU_OPERATIONS", Unit::kGpuOperations, &Config::gpu_operations, 0, 0,

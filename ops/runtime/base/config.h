@@ -59,7 +59,7 @@ struct Config {
   bool call_site_check = true;  // CALL_SITE_CHECK: of eager calls without a name
   ValueAction check_values = ValueAction::kIgnore;  // CHECK_VALUES
   bool shared_memory = true;                        // SHARED_MEMORY: within a host; else sockets
-  bool arena = true;  // ARENA: allreduces within a host add up in memory that all ranks see
+  bool arena = true;  // ARENA: collectives within a host go through memory that all ranks see
   CpuOperations cpu_operations = CpuOperations::kAuto;  // CPU_OPERATIONS
   GpuOperations gpu_operations = GpuOperations::kAuto;  // GPU_OPERATIONS
   std::string nccl_library;                             // NCCL_LIBRARY: a path; empty: see LoadNccl

@@ -82,7 +82,10 @@ struct Collective {
   // A batch of a lock: before anything else the members tell each other whether they enter it. A
   // member that does not has no buffers; if there is one, the collective is recalled on all.
   bool locked = false;
-  bool is_void = false;            // this rank does not enter it
+  bool is_void = false;  // this rank does not enter it
+  // What the members have to know before they can run the plan, whose sequence it has, too: goes
+  // ahead of it in the same order on all.
+  bool prepares = false;
   int64_t piece_bytes = 0;         // into which long messages are cut; 0: as the settings say
   PlanMarks* marks = nullptr;      // not null: where a backend of the host notes how far it is
   HopSink* hops = nullptr;         // the same for messages between ranks

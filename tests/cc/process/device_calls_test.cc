@@ -114,8 +114,10 @@ class GpuCall {
 
 // The call of each rank, of which some are on a GPU.
 struct Ranks {
-  explicit Ranks(int size) {
-    for (int rank = 0; rank < size; ++rank) gpus.push_back(std::make_unique<Framework>(rank));
+  explicit Ranks(int size, bool share_one = false) {
+    for (int rank = 0; rank < size; ++rank) {
+      gpus.push_back(std::make_unique<Framework>(share_one ? 0 : rank));
+    }
   }
   void Run(Job* job, const std::function<bool(int)>& on_gpu, bool early,
            const std::function<std::unique_ptr<Call>(int)>& make,
@@ -177,6 +179,23 @@ TEST(SomeRanksHaveGpusAndOthersNot) {
       }
     }
     EXPECT_EQ(Fake().Count("blocking_calls"), 0L);
+  }
+}
+
+// The members of a plan meet, in arenas or not, before the plan itself goes through arenas.
+TEST(RanksOfOneHostThatCannotUseNcclGoThroughSharedMemory) {
+  for (bool share_one : {true, false}) {
+    Fake().Reset();
+    Ranks ranks(2, share_one);
+    Job job(2, Link::kSharedMemory, Config(), kNoRank, WithNccl);
+    for (int i = 0; i < 20; ++i) {
+      ranks.Run(
+          &job, [](int) { return true; }, false,
+          [&](int rank) {
+            return Allreduce("x" + std::to_string(i % 3), {100}, static_cast<float>(rank + 1));
+          },
+          [](const std::vector<float>& values, int) { EXPECT_TRUE(AllEqual(values, 3.0f)); });
+    }
   }
 }
 

@@ -32,7 +32,8 @@ bool ArenaCollective::Reaches(const HostMemory& memory, const Collective& collec
 }
 
 bool ArenaCollective::Runs(const Collective& collective) {
-  if (collective.is_void) return false;
+  // In arenas the sequence tells plans apart.
+  if (collective.is_void || collective.prepares) return false;
   const int64_t in = InputBytes(collective.buffers);
   const int64_t out = OutputBytes(collective.buffers);
   // A window of 64 ranks is a 64th of a block.
@@ -247,7 +248,8 @@ std::vector<ArenaWait> ArenaCollective::Waits() const {
 
 Rank ArenaCollective::ClosedMember() const {
   const Rank awaited = Awaited();
-  if (awaited != kNoRank && memory_->Closed(awaited)) return awaited;
+  // Still awaited: it may have done its part, and then closed, meanwhile.
+  if (awaited != kNoRank && memory_->Closed(awaited) && Awaited() == awaited) return awaited;
   for (Rank rank : collective_->members) {
     // Who has left may close while others go on.
     if (rank != self_ && memory_->Closed(rank) && Needs({rank, group_.key()})) return rank;

@@ -1,7 +1,6 @@
 #include "ops/runtime/backend/arena/arena_flows.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "ops/runtime/backend/arena/arena_layout.h"
 

@@ -61,7 +61,7 @@ class Arena {
 
   ArenaControl* control() const { return reinterpret_cast<ArenaControl*>(part_); }
   ArenaHeader* header(uint64_t number) const { return &control()->headers[number & 1]; }
-  // The whole input of a small plan.
+  // The input of a small plan, or the first round of a larger one.
   char* slot(uint64_t number) const { return part_ + kPage + (number & 1) * kArenaSlotBytes; }
   // kArenaDepth blocks of input.
   char* staging() const { return part_ + kPage + 2 * kArenaSlotBytes; }

@@ -252,6 +252,7 @@ Status NcclWorker::Meet(Item* item) {
   const int64_t bytes = sizeof(MeetingRecord);
   Collective gather;
   gather.sequence = item->collective.sequence;
+  gather.prepares = true;
   gather.what = "preparation of " + item->collective.what;
   gather.kind = CollectiveKind::kAllgather;
   gather.self = self;
