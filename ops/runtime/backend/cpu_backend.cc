@@ -130,19 +130,14 @@ std::optional<Completion> CpuBackend::Run(const Collective& collective, TimePoin
   return completion;
 }
 
-bool CpuBackend::RunsInArena(const Collective& collective) const {
-  return arena_ && (ArenaCollective::Runs(collective) || collective.locked) &&
-         arena_->Reaches(collective);
-}
-
 // Whether it has ended: with a limit, only what is small and in an arena is begun.
 Result<bool> CpuBackend::Execute(const Collective& collective, TimePoint until, bool* recalled) {
   if (!begun_) {
-    const bool in_arena = RunsInArena(collective);
-    const bool for_guests =
-        in_arena && ArenaCollective::Runs(collective) && IsForGuests(collective);
-    if (until != kNever && !for_guests) return false;
-    in_arena_ = in_arena;
+    const bool reaches = arena_ && arena_->Reaches(collective);
+    const bool moves = reaches && ArenaCollective::Runs(collective);
+    if (until != kNever && !(moves && IsForGuests(collective))) return false;
+    moves_in_arena_ = moves;
+    in_arena_ = moves || (reaches && collective.locked);
     Begin(collective);
   }
   if (in_arena_) {
@@ -151,7 +146,7 @@ Result<bool> CpuBackend::Execute(const Collective& collective, TimePoint until, 
     begun_ = !*ended;
     if (begun_) return false;
     *recalled = arena_->recalled();
-    if (*recalled || ArenaCollective::Runs(collective)) return true;
+    if (*recalled || moves_in_arena_) return true;
     in_arena_ = false;
   } else if (collective.locked) {
     TFRING_RETURN_IF_ERROR(CheckEntry(collective, recalled));
@@ -170,8 +165,7 @@ void CpuBackend::Begin(const Collective& collective) {
   }
   running_ = &collective;
   if (!in_arena_) return;
-  const bool runs = ArenaCollective::Runs(collective);
-  arena_->Start(collective, runs ? ResolveReduction(collective) : Reduction(),
+  arena_->Start(collective, moves_in_arena_ ? ResolveReduction(collective) : Reduction(),
                 config_.check_values != ValueAction::kIgnore);
 }
 

@@ -46,7 +46,6 @@ class CpuBackend final : public CollectiveBackend {
   std::optional<Completion> Run(const Collective& collective, TimePoint until);
   Result<bool> Execute(const Collective& collective, TimePoint until, bool* recalled);
   void Begin(const Collective& collective);
-  bool RunsInArena(const Collective& collective) const;
   Status CheckEntry(const Collective& collective, bool* recalled);
   Status RunSchedule(const Collective& collective);
   bool SeesFullMesh(int world_size) const;
@@ -65,7 +64,8 @@ class CpuBackend final : public CollectiveBackend {
   ScheduleRunner runner_;
   StepExecutor executor_;
   std::optional<ArenaRunner> arena_;  // where ranks of this host share memory
-  bool in_arena_ = false;
+  bool in_arena_ = false;             // the present collective enters its arenas,
+  bool moves_in_arena_ = false;       // and its data goes through them
   const Collective* running_ = nullptr;
   bool begun_ = false;  // and it was left in its arena, to be gone on with
 

@@ -74,7 +74,7 @@ constexpr Setting kSettings[] = {
      "allreduces up to this size go by direct exchange"},
     {"TREE_MAX_BYTES", Unit::kBytes, &Config::tree_max_bytes, 0, kMaxBytes,
      "allreduces up to this size go along a binomial tree, larger ones around the ring"},
-    {"PIECE_BYTES", Unit::kBytes, &Config::piece_bytes, 64, kMaxBytes,
+    {"PIECE_BYTES", Unit::kBytes, &Config::piece_bytes, kMinPieceBytes, kMaxPieceBytes,
      "unit in which large collectives are pipelined"},
     {"DETERMINISTIC", Unit::kFlag, &Config::deterministic, 0, 1,
      "use only algorithms that sum in one canonical order"},

@@ -25,6 +25,10 @@ enum class CpuOperations { kAuto, kShm, kTcp, kMpi };
 // error of the call.
 enum class ValueAction { kIgnore, kWarn, kError };
 
+// Bounds of Config::piece_bytes, also where rank 0 changes it.
+inline constexpr int64_t kMinPieceBytes = 64;
+inline constexpr int64_t kMaxPieceBytes = int64_t{1} << 40;
+
 // Whether allreduces of ranks on several hosts reduce within each host first: where that is
 // expected to be faster; never; always.
 enum class Hierarchy { kAuto, kNever, kAlways };

@@ -341,13 +341,13 @@ int PairingRounds(int hosts) {
   return rounds;
 }
 
+bool CanPair(int hosts) { return 1 << PairingRounds(hosts) == hosts; }
+
 Schedule HierarchicalAllreduce(const ReduceShape& shape, const HostLayout& layout,
                                const HierarchicalPlan& plan) {
   TFRING_CHECK(layout.hosts() >= 2 && plan.workers >= 1)
       << layout.hosts() << " hosts with " << plan.workers << " workers make no hierarchy";
-  const bool pairs =
-      plan.between == BetweenHosts::kDoubling || plan.between == BetweenHosts::kHalving;
-  TFRING_CHECK(!pairs || 1 << PairingRounds(layout.hosts()) == layout.hosts())
+  TFRING_CHECK(!InPairs(plan.between) || CanPair(layout.hosts()))
       << layout.hosts() << " hosts cannot be paired: their number is no power of two";
   return Weaver(shape, layout, plan).Weave();
 }

@@ -15,8 +15,13 @@ enum class BetweenHosts {
   kHalving,   // two hosts exchange halves of the data, then pairs quarters; and all the way back
 };
 
-// How often hosts can be paired until all are together: log2 of their number.
+constexpr bool InPairs(BetweenHosts between) {
+  return between == BetweenHosts::kDoubling || between == BetweenHosts::kHalving;
+}
+
+// How often hosts can be paired until all are together: log2 of their number. And whether all can.
 int PairingRounds(int hosts);
+bool CanPair(int hosts);
 
 // How much of a hierarchical allreduce happens where.
 struct HierarchicalPlan {

@@ -48,7 +48,7 @@ double MostPairs(const HostLayout& layout) {
 
 void AddLoadBetween(BetweenHosts between, int hosts, double data, HostLoad* load) {
   const double rounds = PairingRounds(hosts);
-  const bool pairs = between == BetweenHosts::kDoubling || between == BetweenHosts::kHalving;
+  const bool pairs = InPairs(between);
   const bool once = between == BetweenHosts::kExchange || between == BetweenHosts::kDoubling;
   load->hops_between = (pairs ? rounds : 1) * (once ? 1 : 2);
   load->messages_between = 2 * load->hops_between * (pairs ? 1 : hosts - 1);
@@ -155,7 +155,7 @@ HierarchicalPlan CheapestHierarchy(const HostLayout& layout, int64_t bytes,
                                          {BetweenHosts::kTwoPhases, kAllWorkers}};
   // On two hosts pairs are what an exchange is.
   const int hosts = layout.hosts();
-  if (hosts >= 4 && 1 << PairingRounds(hosts) == hosts) {
+  if (hosts >= 4 && CanPair(hosts)) {
     plans.push_back({BetweenHosts::kDoubling, 1});
     plans.push_back({BetweenHosts::kDoubling, kAllWorkers});
     plans.push_back({BetweenHosts::kHalving, 1});

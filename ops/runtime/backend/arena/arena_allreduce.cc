@@ -3,12 +3,6 @@
 #include <algorithm>
 
 namespace tfring {
-namespace {
-
-constexpr int64_t kLine = 64;
-
-}  // namespace
-
 void ArenaAllreduce::Start(int64_t bytes) {
   bytes_ = bytes;
   blocks_ = (bytes + kArenaBlockBytes - 1) / kArenaBlockBytes;
@@ -25,7 +19,7 @@ int64_t ArenaAllreduce::BlockBytes(int64_t block) const {
 ArenaAllreduce::Slice ArenaAllreduce::SliceOf(int64_t block, int member) const {
   const int64_t bytes = BlockBytes(block);
   const int64_t members = group_.size();
-  const int64_t each = ((bytes + members - 1) / members + kLine - 1) / kLine * kLine;
+  const int64_t each = ((bytes + members - 1) / members + kArenaLine - 1) / kArenaLine * kArenaLine;
   const int64_t begin = std::min(bytes, each * member);
   return {begin, std::min(each, bytes - begin)};
 }

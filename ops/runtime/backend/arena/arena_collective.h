@@ -18,9 +18,9 @@ namespace tfring {
 // This rank's part of a collective among ranks of one host, through their arenas. Every member
 // writes a header for the plan, with the small inputs that others read, and goes on when it has
 // seen those of the members from which it needs something; in a batch of a lock, of all.
-// ArenaAllreduce or ArenaExchange does the rest. All sums are in the
-// canonical order and each is computed once, or by all in the same way, so every rank has the same
-// bits, whatever is fused and whoever comes first.
+// ArenaAllreduce or ArenaExchange does the rest. All sums are in the canonical order and each is
+// computed once, or by all in the same way, so every rank has the same bits, whatever is fused and
+// whoever comes first.
 //
 // A rank leaves when it has read what it needs and staged what others need. It uses a place of its
 // arena again when those who read what was there have left: in later plans their `finished` tells;

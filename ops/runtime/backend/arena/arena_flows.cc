@@ -9,7 +9,6 @@ namespace {
 
 using Flow = ArenaFlows::Flow;
 
-constexpr int64_t kLine = 64;
 // Inputs of an allreduce that every rank reads and adds up for itself.
 constexpr int64_t kSlotsBytes = 512 << 10;
 constexpr int64_t kStagingBytes = kArenaDepth * kArenaBlockBytes;
@@ -83,11 +82,11 @@ ArenaFlows ArenaFlowsOf(const Collective& collective) {
   const int64_t slot =
       all_read_all ? std::min(kArenaSlotBytes, kSlotsBytes / members) : kArenaSlotBytes;
   flows.header_window = kArenaPayloadBytes / lanes / 8 * 8;
-  flows.slot_window = slot / lanes / kLine * kLine;
+  flows.slot_window = slot / lanes / kArenaLine * kArenaLine;
   const bool rooted = Traits(collective.kind).has_root();
   flows.round_bytes = rooted ? kRootedRoundBytes : kArenaBlockBytes;
   flows.depth = static_cast<int>(kStagingBytes / flows.round_bytes);
-  flows.window = flows.round_bytes / lanes / kLine * kLine;
+  flows.window = flows.round_bytes / lanes / kArenaLine * kArenaLine;
   return flows;
 }
 

@@ -9,6 +9,9 @@
 
 namespace tfring {
 
+// A cache line: what different ranks write shares none.
+inline constexpr int64_t kArenaLine = 64;
+
 // A rank's arena: what it has in its part of a HostMemory. It alone writes it; zeros are "nothing
 // yet". Everything that others wait for is one cache line of its own, so that a line is fetched
 // once for each change.

@@ -3,6 +3,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "ops/runtime/base/config.h"
 #include "ops/runtime/base/wire_io.h"
 #include "ops/runtime/protocol/message/text.h"
 

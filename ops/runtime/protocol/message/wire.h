@@ -33,10 +33,6 @@ enum class FrameType : uint8_t {
 };
 inline constexpr uint8_t kMaxFrameType = 13;
 
-// Of kPieces.
-inline constexpr int64_t kMinPieceBytes = 64;
-inline constexpr int64_t kMaxPieceBytes = int64_t{1} << 40;
-
 // Any control frame; the fields that its type does not use stay empty.
 struct Frame {
   FrameType type = FrameType::kHeartbeat;
@@ -47,7 +43,7 @@ struct Frame {
   std::vector<Departure> departures;             // kGoodbye
   ProcessSetId process_set = kGlobalProcessSet;  // kWithdraw
   LockMessage lock;                              // kLock, kStop, kFrozen, kUnlock
-  int64_t piece_bytes = 0;                       // kPieces
+  int64_t piece_bytes = 0;                       // kPieces: see Config
   Status status;  // kAbort, kFault; kWithdraw: why my step failed, ok if the attempt was over
 };
 

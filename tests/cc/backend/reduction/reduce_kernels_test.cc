@@ -9,6 +9,7 @@
 
 #include "ops/runtime/backend/reduction/reduction.h"
 #include "ops/runtime/base/half.h"
+#include "tests/cc/backend/simd_levels.h"
 #include "tests/cc/backend/values.h"
 #include "tests/cc/test.h"
 
@@ -16,13 +17,6 @@ namespace tfring::testing {
 namespace {
 
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
-
-std::vector<SimdLevel> Levels() {
-  std::vector<SimdLevel> levels = {SimdLevel::kBase};
-  if (BestSimdLevel() >= SimdLevel::kAvx2) levels.push_back(SimdLevel::kAvx2);
-  if (BestSimdLevel() >= SimdLevel::kAvx512) levels.push_back(SimdLevel::kAvx512);
-  return levels;
-}
 
 template <typename T>
 T Random(std::mt19937& random) {
@@ -77,7 +71,7 @@ T Reference(ReduceOp op, T a, T b, double factor) {
 template <typename T>
 void CheckType(DataType dtype) {
   std::mt19937 random(17);
-  for (SimdLevel level : Levels()) {
+  for (SimdLevel level : SimdLevels()) {
     const ReduceKernels* kernels = FindReduceKernels(dtype, level);
     ASSERT_TRUE(kernels != nullptr);
     for (ReduceOp op : kOps) {
@@ -132,7 +126,7 @@ TEST(OtherTypesHaveNoArithmetic) {
 
 TEST(MinAndMaxPassNanOn) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  for (SimdLevel level : Levels()) {
+  for (SimdLevel level : SimdLevels()) {
     const ReduceKernels* kernels = FindReduceKernels(DataType::kFloat32, level);
     for (int i = 0; i < 40; ++i) {
       std::vector<float> a(40, 1.0f), b(40, 2.0f), out(40);
@@ -155,7 +149,7 @@ TEST(AllLevelsAgreeOnEvery16BitPattern) {
     for (ReduceOp op : kOps) {
       for (double factor : {1.0, 0.25, 1.0 / 7.0}) {
         std::vector<uint16_t> first(1 << 16), out(1 << 16);
-        for (SimdLevel level : Levels()) {
+        for (SimdLevel level : SimdLevels()) {
           FindReduceKernels(dtype, level)
               ->For(op)(out.data(), all.data(), other.data(), 1 << 16, Scale{factor, 1});
           if (level == SimdLevel::kBase) first = out;
@@ -196,7 +190,7 @@ TEST(AdasumGivesTheSameBitsAtEveryLevel) {
         Store(dtype, b.data() + 1 + i * size, 0.3 - static_cast<double>(i % 7) / 9.0);
       }
       const std::vector<char> expected = AdasumBytes(dtype, SimdLevel::kBase, a, b, count);
-      for (SimdLevel level : Levels()) {
+      for (SimdLevel level : SimdLevels()) {
         ASSERT_TRUE(AdasumBytes(dtype, level, a, b, count) == expected);
       }
     }
@@ -219,7 +213,7 @@ T ScaledBy(DataType dtype, T value, double factor, int64_t divisor, SimdLevel le
 }
 
 TEST(IntegersAreDividedExactlyAndStayInRange) {
-  for (SimdLevel level : Levels()) {
+  for (SimdLevel level : SimdLevels()) {
     for (int64_t n : {2, 3, 7, 49, 127}) {
       for (int64_t value : {0, 1, -1, 5, -5, 48, 49, 50, -49, 1000000007, -2000000011}) {
         EXPECT_EQ(ScaledBy<int32_t>(DataType::kInt32, static_cast<int32_t>(value), 1.0, n, level),

@@ -7,18 +7,12 @@
 #include <vector>
 
 #include "ops/runtime/backend/reduction/reduce_kernels.h"
+#include "tests/cc/backend/simd_levels.h"
 #include "tests/cc/backend/values.h"
 #include "tests/cc/test.h"
 
 namespace tfring::testing {
 namespace {
-
-std::vector<SimdLevel> Levels() {
-  std::vector<SimdLevel> levels = {SimdLevel::kBase};
-  if (BestSimdLevel() >= SimdLevel::kAvx2) levels.push_back(SimdLevel::kAvx2);
-  if (BestSimdLevel() >= SimdLevel::kAvx512) levels.push_back(SimdLevel::kAvx512);
-  return levels;
-}
 
 // How a dtype stores numbers: bits of its exponent and of its mantissa.
 struct Format {
@@ -64,7 +58,7 @@ struct Arrays {
 
 TEST(FindsEachBadElementAtEveryPositionAndAlignment) {
   constexpr int kMost = 200;
-  for (SimdLevel level : Levels()) {
+  for (SimdLevel level : SimdLevels()) {
     for (const Format& f : kFormats) {
       const ValueKernels& kernels = FindReduceKernels(f.dtype, level)->values;
       const std::vector<uint64_t> finite = Finite(f);
@@ -103,7 +97,7 @@ TEST(FindsEachBadElementAtEveryPositionAndAlignment) {
 
 // All 65,536 values of the 16-bit types, against the conversion to float32.
 TEST(EveryHalfIsJudgedAsItsValueIs) {
-  for (SimdLevel level : Levels()) {
+  for (SimdLevel level : SimdLevels()) {
     for (DataType dtype : {DataType::kFloat16, DataType::kBfloat16}) {
       const ValueKernels& kernels = FindReduceKernels(dtype, level)->values;
       for (uint32_t bits = 0; bits < 65536; ++bits) {

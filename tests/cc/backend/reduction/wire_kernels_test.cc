@@ -6,17 +6,11 @@
 
 #include "ops/runtime/backend/reduction/reduce_kernels.h"
 #include "ops/runtime/base/half.h"
+#include "tests/cc/backend/simd_levels.h"
 #include "tests/cc/test.h"
 
 namespace tfring::testing {
 namespace {
-
-std::vector<SimdLevel> Levels() {
-  std::vector<SimdLevel> levels = {SimdLevel::kBase};
-  if (BestSimdLevel() >= SimdLevel::kAvx2) levels.push_back(SimdLevel::kAvx2);
-  if (BestSimdLevel() >= SimdLevel::kAvx512) levels.push_back(SimdLevel::kAvx512);
-  return levels;
-}
 
 uint16_t Narrowed(DataType dtype, uint32_t bits) {
   const float value = FloatFromBits(bits);
@@ -46,7 +40,7 @@ std::vector<uint32_t> Samples() {
 TEST(AllInstructionSetsConvertAsTheScalarFunctionsDo) {
   const std::vector<uint32_t> samples = Samples();
   const auto count = static_cast<int64_t>(samples.size());
-  for (SimdLevel level : Levels()) {
+  for (SimdLevel level : SimdLevels()) {
     for (DataType dtype : {DataType::kFloat16, DataType::kBfloat16}) {
       const WireKernels& kernels = FindReduceKernels(dtype, level)->wire;
       std::vector<uint16_t> narrow(samples.size());
@@ -66,7 +60,7 @@ TEST(AllInstructionSetsConvertAsTheScalarFunctionsDo) {
 TEST(Every16BitFloatSurvivesTheWayThere) {
   std::vector<uint16_t> all(0x10000);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
-  for (SimdLevel level : Levels()) {
+  for (SimdLevel level : SimdLevels()) {
     for (DataType dtype : {DataType::kFloat16, DataType::kBfloat16}) {
       const WireKernels& kernels = FindReduceKernels(dtype, level)->wire;
       std::vector<uint32_t> wide(all.size());
@@ -87,7 +81,7 @@ TEST(Every16BitFloatSurvivesTheWayThere) {
 TEST(AddressesNeedNoAlignment) {
   std::vector<char> wide(400);
   std::vector<char> narrow(200);
-  for (SimdLevel level : Levels()) {
+  for (SimdLevel level : SimdLevels()) {
     const WireKernels& kernels = FindReduceKernels(DataType::kBfloat16, level)->wire;
     for (int64_t count : {0, 1, 7, 16, 33, 64}) {
       for (int shift : {0, 1, 3, 5}) {
