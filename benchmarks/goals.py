@@ -3,15 +3,18 @@
     TFRING_LOCK_SCHEDULE=1 mpirun -np 2 python -m benchmarks.goals --json out.json
 
 "net" is the time of a function less that of the same function without allreduce, "copy" that of
-copying as many bytes on all ranks at once. The candidates of a row take turns; each row is by
-itself, so that its collectives repeat and a schedule can be locked.
+copying as many bytes on all ranks at once. "other net" is what TensorFlow's DeepCopy of each tensor
+adds in place of the allreduce: what an operation costs that does nothing but copy. The candidates
+of a row take turns; each row is by itself, so that its collectives repeat and a schedule can be
+locked.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +37,7 @@ class Wanted:
         limit: The number.
         of: What the number counts: ms of the net time, or the net time over that of copying, or the
             whole time over that of the bare function.
+        counts: Elements (float32) of each tensor; none for steps.
     """
 
     group: str
@@ -42,6 +46,7 @@ class Wanted:
     way: str
     limit: float
     of: str
+    counts: tuple[int, ...] = ()
 
 
 def wanted(arguments: argparse.Namespace) -> Iterator[Wanted]:
@@ -57,26 +62,39 @@ def wanted(arguments: argparse.Namespace) -> Iterator[Wanted]:
         (64 * MIB, 1.0, "copy"),
     ):
         case = collective_case("allreduce", count, "float32")
-        yield Wanted("sizes", case.label, case, "call", limit, of)
-    resnet = set_case("ResNet-50", resnet50.shapes())
-    small = set_case("500 x 1 KiB", [(256,)] * 500)
-    for case, way, limit, of in (
-        (resnet, "grouped", 1.3, "copy"),
-        (resnet, "separate", 1.5, "copy"),
-        (small, "grouped", 0.8, "ms"),
-        (small, "separate", 2.5, "ms"),
+        yield Wanted("sizes", case.label, case, "call", limit, of, (count // 4,))
+    shapes, many = resnet50.shapes(), [(256,)] * 500
+    resnet, small = set_case("ResNet-50", shapes), set_case("500 x 1 KiB", many)
+    of_resnet, of_small = (tuple(math.prod(shape) for shape in each) for each in (shapes, many))
+    for case, way, limit, of, counts in (
+        (resnet, "grouped", 1.3, "copy", of_resnet),
+        (resnet, "separate", 1.5, "copy", of_resnet),
+        (small, "grouped", 0.8, "ms", of_small),
+        (small, "separate", 2.5, "ms", of_small),
     ):
-        yield Wanted("sets", f"{case.label}, {way}", case, way, limit, of)
+        yield Wanted("sets", f"{case.label}, {way}", case, way, limit, of, counts)
     for kind, limit in (("mlp", 1.10), ("cnn", 1.02)):
         case = step_case(kind)
         yield Wanted("steps", case.label, case, "step", limit, "bare")
+
+
+def deep_copies(counts: Sequence[int]) -> Any:
+    """Returns a call of a function that copies the tensors that the others reduce."""
+    import tensorflow as tf
+
+    from tfring.bench.cases import compiled
+
+    tensors = [tf.ones([count]) for count in counts]
+    return compiled(lambda values: [tf.raw_ops.DeepCopy(x=x + x) for x in values], tensors)
 
 
 def measure(comm: Any, row: Wanted, scale: float) -> dict[str, Any]:
     """Times a row; the result is the same on all ranks."""
     sync = common.MpiSync(comm)
     calls = row.case.build()
-    names = [name for name in (row.way, "bare", "copy") if name in calls]
+    if row.counts:
+        calls["other"] = deep_copies(row.counts)
+    names = [name for name in (row.way, "bare", "other", "copy") if name in calls]
     turns = {name: timed(sync.barrier, calls[name]) for name in names}
     rounds = max(5, int(row.case.rounds * scale))
     # Long enough for the schedule to be locked.
@@ -85,6 +103,7 @@ def measure(comm: Any, row: Wanted, scale: float) -> dict[str, Any]:
     whole, bare = common.median(took[row.way]), common.median(took["bare"])
     net = common.median_difference(took[row.way], took["bare"])
     copy = common.median(took["copy"]) if "copy" in took else None
+    other = common.median_difference(took["other"], took["bare"]) if row.counts else None
     number = {"ms": net, "copy": net / copy if copy else None, "bare": whole / bare}[row.of]
     return {
         "what": row.what,
@@ -92,6 +111,7 @@ def measure(comm: Any, row: Wanted, scale: float) -> dict[str, Any]:
         "bare_ms": bare,
         "copy_ms": copy,
         "net_ms": net,
+        "other_net_ms": other,
         "number": number,
         "of": row.of,
     }
