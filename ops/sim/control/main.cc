@@ -16,7 +16,7 @@ constexpr char kUsage[] =
     "                          [--skew-us=0] [--others=0] [--seed=1]\n"
     "                          [--scheme=star|tree|horovod_gather|horovod_ring]\n"
     "                          [--latency-us=20] [--bytes-per-second=1250000000]\n"
-    "                          [--message-us=5] [--request-ns=2000] [--id-ns=500]\n"
+    "                          [--message-us=5] [--request-ns=400] [--id-ns=200]\n"
     "Plays the control messages of a first step and of a steady one with as many gradients as\n"
     "--tensors, shaped like those of ResNet-50, and prints a line of JSON for each. In the\n"
     "star and the tree the real state machines of all ranks run. --others: so many ranks call in\n"

@@ -17,8 +17,8 @@ struct Costs {
   Duration message = 5 * kMicrosecond;   // of the processor, to send one and to receive one
   // Of rank 0's processor, for one tensor of one rank: in full, by the number in the response
   // cache.
-  Duration request = 2 * kMicrosecond;
-  Duration cache_id = 500;
+  Duration request = 400;
+  Duration cache_id = 200;
 };
 
 // Messages between any two ranks at these costs. The processor of a rank does one thing after the

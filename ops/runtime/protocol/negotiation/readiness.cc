@@ -19,7 +19,12 @@ void RankRequests::Set(size_t position, RankRequest rank_request) {
     block = std::make_unique<std::array<RankRequest, kBlock>>();
     bytes_ += sizeof(*block);
   }
-  if (rank_request.full) bytes_ += sizeof(Request) + MaxEncodedBytes(*rank_request.full);
+  if (rank_request.full && last_full_ && *rank_request.full == *last_full_) {
+    rank_request.full = last_full_;
+  } else if (rank_request.full) {
+    bytes_ += sizeof(Request) + MaxEncodedBytes(*rank_request.full);
+    last_full_ = rank_request.full;
+  }
   (*block)[position % kBlock] = std::move(rank_request);
 }
 
@@ -113,6 +118,7 @@ std::string Describe(const PendingTensor& pending) {
 }
 
 void Readiness::Widen(PendingTensor* pending, const std::vector<Rank>& members) {
+  if (members == pending->members) return;
   std::vector<Rank> all;
   std::set_union(pending->members.begin(), pending->members.end(), members.begin(), members.end(),
                  std::back_inserter(all));
@@ -129,7 +135,7 @@ void Readiness::Widen(PendingTensor* pending, const std::vector<Rank>& members) 
 }
 
 PendingTensor* Readiness::Add(ProcessSetId set, const std::string& name,
-                              const std::vector<Rank>& members, Rank from,
+                              const std::vector<Rank>& of_set, Rank from,
                               RankRequest rank_request) {
   PendingTensor* pending = FindByName(set, name);
   if (pending == nullptr) {
@@ -138,11 +144,11 @@ PendingTensor* Readiness::Add(ProcessSetId set, const std::string& name,
     pending->handle = handle;
     pending->process_set = set;
     pending->name = name;
-    pending->members = members;
-    pending->rank_requests.Resize(members.size());
+    pending->members = RanksOf(rank_request.common(), of_set);
+    pending->rank_requests.Resize(pending->members.size());
     by_name_.Put(set, name, pending);
-  } else if (pending->members != members) {
-    Widen(pending, members);
+  } else if (pending->members.size() < of_set.size()) {
+    Widen(pending, RanksOf(rank_request.common(), of_set));
   }
   const auto& all = pending->members;
   const auto position =

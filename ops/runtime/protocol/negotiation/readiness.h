@@ -21,7 +21,7 @@ namespace tfring {
 // set.
 struct RankRequest {
   std::shared_ptr<const Agreement> cached;
-  std::unique_ptr<Request> full;
+  std::shared_ptr<const Request> full;
   uint64_t order = 0;  // ascends over all requests of the generation; 0: none has come
 
   // What all ranks that sent the same cache id have in common: member 0's request, not always this
@@ -30,7 +30,8 @@ struct RankRequest {
 };
 
 // The requests for one tensor by position in its members. Most tensors that wait long have been
-// asked for by a few of many ranks, so memory is taken in blocks, as requests come.
+// asked for by a few of many ranks, so memory is taken in blocks, as requests come. Most requests
+// in full are equal, and kept once.
 class RankRequests {
  public:
   void Resize(size_t size) {
@@ -57,6 +58,7 @@ class RankRequests {
   size_t size_ = 0;
   size_t bytes_ = 0;
   std::vector<std::unique_ptr<std::array<RankRequest, kBlock>>> blocks_;
+  std::shared_ptr<const Request> last_full_;
 };
 
 // What at least one rank of a process set has asked for under one name and has no plan yet: a
@@ -103,10 +105,10 @@ std::string Describe(const PendingTensor& pending);
 // Which ranks are ready for which tensors, in every process set. Part of the Sequencer.
 class Readiness {
  public:
-  // Records the request of `from`, one of `members`; null if it has one under this name already.
-  // Where ranks disagree on who takes part (one calls send/recv, another allreduce), the union of
-  // their members has to be ready, so that all of them get the error.
-  PendingTensor* Add(ProcessSetId set, const std::string& name, const std::vector<Rank>& members,
+  // Records the request of `from` in a process set that has these ranks; null if it has one under
+  // this name already. Where ranks disagree on who takes part (one calls send/recv, another
+  // allreduce), the union of their members has to be ready, so that all of them get the error.
+  PendingTensor* Add(ProcessSetId set, const std::string& name, const std::vector<Rank>& of_set,
                      Rank from, RankRequest rank_request);
 
   // The tensor that a request of this name belongs to, or null.

@@ -91,11 +91,10 @@ Status Sequencer::OnRequest(Rank from, Request request, uint64_t made_at, TimePo
   const Status checked = CheckRequest(request, *members, from);
   if (!checked.ok()) return Internal("an impossible request: " + checked.message());
   if (RejectIfOver(from, request, made_at)) return OkStatus();
-  const std::vector<Rank> ranks = RanksOf(request, *members);
   if (!check_call_sites_) request.unnamed = false;
   RankRequest rank_request;
-  rank_request.full = std::make_unique<Request>(std::move(request));
-  return RecordRequest(from, ranks, std::move(rank_request), now);
+  rank_request.full = std::make_shared<const Request>(std::move(request));
+  return RecordRequest(from, *members, std::move(rank_request), now);
 }
 
 Status Sequencer::OnCacheId(Rank from, uint32_t id, TimePoint now) {
@@ -117,7 +116,7 @@ Status Sequencer::OnCacheId(Rank from, uint32_t id, TimePoint now) {
   return RecordRequest(from, *sets_.Find(set), std::move(rank_request), now);
 }
 
-Status Sequencer::RecordRequest(Rank from, const std::vector<Rank>& members,
+Status Sequencer::RecordRequest(Rank from, const std::vector<Rank>& of_set,
                                 RankRequest rank_request, TimePoint now) {
   const Request& request = rank_request.common();
   const ProcessSetId set = request.process_set;
@@ -139,7 +138,7 @@ Status Sequencer::RecordRequest(Rank from, const std::vector<Rank>& members,
     }
   }
   Status room = joins ? OkStatus() : CheckRoomFor(from, request);
-  PendingTensor* pending = readiness_.Add(set, name, members, from, std::move(rank_request));
+  PendingTensor* pending = readiness_.Add(set, name, of_set, from, std::move(rank_request));
   if (pending == nullptr) {
     return Internal("rank " + std::to_string(from) + " asked twice for tensor '" + name + "'" +
                     SetText(set) + " before it was planned");

@@ -110,7 +110,7 @@ class Sequencer {
   Status OnRequest(Rank from, Request request, uint64_t made_at, TimePoint now);
   Status OnResent(Rank from, Request request, TimePoint now);
   Status OnCacheId(Rank from, uint32_t id, TimePoint now);
-  Status RecordRequest(Rank from, const std::vector<Rank>& members, RankRequest rank_request,
+  Status RecordRequest(Rank from, const std::vector<Rank>& of_set, RankRequest rank_request,
                        TimePoint now);
   Status CheckRoomFor(Rank from, const Request& request);
   void CompleteWithout(Rank joined, TimePoint now);

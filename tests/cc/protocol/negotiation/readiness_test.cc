@@ -15,7 +15,7 @@ TEST(ReadinessCountsMembersOnce) {
   Readiness readiness;
   const auto add = [&readiness](Rank rank) {
     RankRequest full;
-    full.full = std::make_unique<Request>(Allreduce("x"));
+    full.full = std::make_shared<Request>(Allreduce("x"));
     return readiness.Add(0, "x", {0, 1, 2}, rank, std::move(full));
   };
   const PendingTensor* pending = add(2);
@@ -50,6 +50,29 @@ TEST(MemoryFollowsTheRequestsThatHaveComeAndNotTheMembers) {
   EXPECT_TRUE(pending->CommonAgreement() == agreement.get());
   while (!readiness.all().empty()) readiness.Erase(readiness.all().begin()->first);
   EXPECT_EQ(readiness.bytes(), size_t{0});
+}
+
+TEST(EqualRequestsInFullAreKeptOnce) {
+  std::vector<Rank> members(1000);
+  std::iota(members.begin(), members.end(), 0);
+  Readiness readiness;
+  const auto add = [&](Rank rank, const std::string& site) {
+    RankRequest full;
+    Request request = Allreduce("x");
+    request.call_site = site;
+    full.full = std::make_shared<Request>(std::move(request));
+    return readiness.Add(0, "x", members, rank, std::move(full));
+  };
+  for (Rank rank = 0; rank < 500; ++rank) add(rank, "train.py:1");
+  const size_t alike = readiness.bytes();
+  EXPECT_TRUE(alike < 1000 * (sizeof(RankRequest) + sizeof(Rank)) + 4000);
+  for (Rank rank = 500; rank < 600; ++rank) add(rank, "train.py:" + std::to_string(rank));
+  EXPECT_TRUE(readiness.bytes() > alike + 100 * sizeof(Request));
+  const PendingTensor* pending = readiness.FindByName(0, "x");
+  EXPECT_EQ(pending->ready, size_t{600});
+  EXPECT_EQ(pending->CallSiteOf(0), "train.py:1");
+  EXPECT_EQ(pending->CallSiteOf(499), "train.py:1");
+  EXPECT_EQ(pending->CallSiteOf(599), "train.py:599");
 }
 
 }  // namespace
