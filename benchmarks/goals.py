@@ -1,6 +1,8 @@
 """What allreduces within a host add to a tf.function, beside the goals that they have.
 
-    TFRING_LOCK_SCHEDULE=1 mpirun -np 2 python -m benchmarks.goals --json out.json
+    mpirun -np 2 python -m benchmarks.goals --json out.json
+
+With TFRING_LOCK_SCHEDULE=0 it measures what there is without a lock.
 
 "net" is the time of a function less that of the same function without allreduce, "copy" that of
 copying as many bytes on all ranks at once. "other net" is what TensorFlow's DeepCopy of each tensor

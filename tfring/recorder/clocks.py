@@ -69,7 +69,9 @@ def find_clock(first: Record, other: Record) -> Clock:
 
 def _bounds(first: Record, other: Record) -> np.ndarray[Any, Any]:
     """Returns rows of: a time on the other's clock, the least offset there, and the largest."""
-    asked = {c.sequence: c.last_asked for c in first.calls if c.sequence and c.last_asked}
+    # In a lock ranks do not wait for an answer: there is no such bound.
+    answered = (c for c in first.calls if c.last_asked and c.planned > c.last_asked)
+    asked = {c.sequence: c.last_asked for c in answered if c.sequence}
     rows = [
         # The request was there at `last_asked` at the latest, the plan left then at the earliest.
         (call.planned, asked[call.sequence] - call.planned, asked[call.sequence] - call.submitted)

@@ -114,7 +114,7 @@ Status CpuBackend::OnQuiet(ProgressWatch::Verdict verdict, Duration quiet) {
 std::optional<Completion> CpuBackend::Run(const Collective& collective, TimePoint until) {
   Completion completion;
   try {
-    Result<bool> ended = Execute(collective, until, &completion.recalled);
+    Result<bool> ended = Execute(collective, until, &completion);
     if (ended.ok() && !*ended) return std::nullopt;
     completion.status = ended.status();
   } catch (const std::exception& error) {
@@ -131,7 +131,8 @@ std::optional<Completion> CpuBackend::Run(const Collective& collective, TimePoin
 }
 
 // Whether it has ended: with a limit, only what is small and in an arena is begun.
-Result<bool> CpuBackend::Execute(const Collective& collective, TimePoint until, bool* recalled) {
+Result<bool> CpuBackend::Execute(const Collective& collective, TimePoint until,
+                                 Completion* completion) {
   if (!begun_) {
     const bool reaches = arena_ && arena_->Reaches(collective);
     const bool moves = reaches && ArenaCollective::Runs(collective);
@@ -145,12 +146,13 @@ Result<bool> CpuBackend::Execute(const Collective& collective, TimePoint until, 
     if (!ended.ok()) return ended;
     begun_ = !*ended;
     if (begun_) return false;
-    *recalled = arena_->recalled();
-    if (*recalled || moves_in_arena_) return true;
+    completion->recalled = arena_->recalled();
+    completion->entered = arena_->entered();
+    if (completion->recalled || moves_in_arena_) return true;
     in_arena_ = false;
   } else if (collective.locked) {
-    TFRING_RETURN_IF_ERROR(CheckEntry(collective, recalled));
-    if (*recalled) return true;
+    TFRING_RETURN_IF_ERROR(CheckEntry(collective, &completion->recalled));
+    if (completion->recalled) return true;
   }
   TFRING_RETURN_IF_ERROR(RunSchedule(collective));
   return true;

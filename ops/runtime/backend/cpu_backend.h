@@ -44,7 +44,7 @@ class CpuBackend final : public CollectiveBackend {
 
  private:
   std::optional<Completion> Run(const Collective& collective, TimePoint until);
-  Result<bool> Execute(const Collective& collective, TimePoint until, bool* recalled);
+  Result<bool> Execute(const Collective& collective, TimePoint until, Completion* completion);
   void Begin(const Collective& collective);
   Status CheckEntry(const Collective& collective, bool* recalled);
   Status RunSchedule(const Collective& collective);

@@ -22,6 +22,7 @@ using Duration = int64_t;
 inline constexpr Rank kNoRank = -1;
 inline constexpr ProcessSetId kGlobalProcessSet = 0;
 inline constexpr TimePoint kNever = INT64_MAX;
+inline constexpr Duration kMicrosecond = 1'000;
 inline constexpr Duration kMillisecond = 1'000'000;
 inline constexpr Duration kSecond = 1'000'000'000;
 

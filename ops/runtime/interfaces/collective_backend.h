@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/runtime/base/ask_times.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/interfaces/device_stream.h"
@@ -82,7 +83,8 @@ struct Collective {
   // A batch of a lock: before anything else the members tell each other whether they enter it. A
   // member that does not has no buffers; if there is one, the collective is recalled on all.
   bool locked = false;
-  bool is_void = false;  // this rank does not enter it
+  bool is_void = false;   // this rank does not enter it
+  TimePoint entered = 0;  // when this rank has entered it, by the clock of the host; 0: not told
   // What the members have to know before they can run the plan, whose sequence it has, too: goes
   // ahead of it in the same order on all.
   bool prepares = false;
@@ -114,6 +116,8 @@ struct Completion {
   CompletionStage stage = CompletionStage::kEnded;
   // A batch of a lock that not all members have entered: nothing was read or written.
   bool recalled = false;
+  // Of a batch of a lock that ended well: when its members entered it, where a backend knows.
+  AskTimes entered = {};
   // By buffer, where the backend looked for them; in the first completion of the collective, while
   // all of its calls still wait.
   std::vector<BadValues> bad_values = {};

@@ -67,6 +67,18 @@ std::vector<RunningCall*> CallTable::Begin(uint64_t sequence, const std::vector<
   return calls;
 }
 
+void CallTable::NoteAsked(uint64_t sequence, const AskTimes& asked) {
+  Recorder* const recorder = Recording(recorder_);
+  if (recorder == nullptr || asked.last_rank == kNoRank) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto plan = plans_.find(sequence);
+  if (plan == plans_.end()) return;
+  for (CallId id : plan->second.calls) {
+    const auto it = calls_.find(id);
+    if (it != calls_.end()) recorder->Asked(it->second.record, asked);
+  }
+}
+
 std::vector<FinishedCall> CallTable::TakeLaunched(uint64_t sequence, TimePoint now) {
   std::vector<FinishedCall> finished;
   std::lock_guard<std::mutex> lock(mutex_);

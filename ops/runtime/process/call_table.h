@@ -76,6 +76,9 @@ class CallTable {
                                   const std::vector<PlanItem>& items = {},
                                   TimePoint now = MonotonicNow());
 
+  // The plan was a batch of a lock, and this is when ranks have entered it. For the record.
+  void NoteAsked(uint64_t sequence, const AskTimes& asked);
+
   // The plan was launched: takes its calls with `early`.
   std::vector<FinishedCall> TakeLaunched(uint64_t sequence, TimePoint now = MonotonicNow());
   // The plan succeeded: takes its calls, and what is left of those that TakeLaunched took.

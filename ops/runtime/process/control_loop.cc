@@ -65,6 +65,7 @@ void ControlLoop::OnCompletion(Completion completion) {
     }
   }
   if (!completion.bad_values.empty()) ReportValues(completion);
+  if (rank_ == 0 && succeeded) table_->NoteAsked(sequence, completion.entered);
   bool leaving = false;
   {
     // Before any `done` can run: it may submit the same name again, and the engine has to see this
@@ -290,6 +291,7 @@ void ControlLoop::StartPlan(const PlanRun& run) {
     return OnCompletion(Completion{run.plan.sequence, collective.status(), kNoRank});
   }
   Count(collective->buffers, calls.size());
+  if (run.entry == PlanEntry::kEntered) collective->entered = now;
   collective->marks = RecordPlan(run, collective->buffers, now);
   if (recorder_ != nullptr) collective->hops = recorder_->hops().sink();
   collective->traffic = Recording(recorder_);

@@ -145,6 +145,15 @@ void AddDevices(const Config& config, Rank self, const std::vector<std::string>&
   };
 }
 
+// `all`: allreduces of all ranks go through the arenas of one host, which are not cut into pieces,
+// and whose headers are the entry to a batch of a lock. Elsewhere that is a collective of its own
+// before each batch, so there are locks only where they are asked for.
+void UseArenas(bool all, Config* config) {
+  const std::vector<std::string>& set = config->fixed;
+  if (std::count(set.begin(), set.end(), "LOCK_SCHEDULE") == 0) config->lock_schedule = all;
+  if (all) config->fixed.push_back("PIECE_BYTES");
+}
+
 }  // namespace
 
 Connections TakeConnections(InitOptions* options) {
@@ -185,12 +194,9 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   }
   Result<std::unique_ptr<DataTransport>> data = MakeData(topology, &connections, config, limit);
   if (!data.ok()) return data.status();
-  // Arenas are not cut into pieces, and allreduces within a host go through them.
   const bool one_host = !hosts.empty() && std::count(hosts.begin(), hosts.end(), hosts[0]) ==
                                               static_cast<std::ptrdiff_t>(hosts.size());
-  if (config.arena && one_host && (*data)->host_memory() != nullptr) {
-    parts.engine.config.fixed.push_back("PIECE_BYTES");
-  }
+  UseArenas(config.arena && one_host && (*data)->host_memory() != nullptr, &parts.engine.config);
   // std::function has to be copyable and the transport is not; it is moved out in the only call.
   auto holder = std::make_shared<std::unique_ptr<DataTransport>>(std::move(*data));
   parts.make_backend = [self = topology.rank, size = topology.size, config, holder, hosts](

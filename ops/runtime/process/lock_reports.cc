@@ -25,7 +25,7 @@ void LockReports::Tell(const LockNews& news, int64_t number) {
                      text);
   }
   if (rank_ != 0) return;
-  TFRING_LOG(kInfo) << text;
+  TFRING_LOG(kDebug) << text;
 }
 
 void LockReports::Rounds(uint64_t rounds) {

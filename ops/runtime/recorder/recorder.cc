@@ -161,16 +161,21 @@ uint64_t Recorder::Submitted(const Request& request, int64_t bytes, bool early, 
 void Recorder::Planned(uint64_t number, uint64_t sequence, const AskTimes& asked, TimePoint now) {
   CallRecord& call = memory_->call(number);
   if (number == 0 || call.number.load(kRelaxed) != number) return;
-  if (asked.last_rank != kNoRank) {
-    call.first_asked = asked.first;
-    call.second_last_asked = asked.second_last;
-    call.last_asked = asked.last;
-    call.last_rank = asked.last_rank;
-  }
+  Asked(number, asked);
   call.sequence.store(sequence, kRelaxed);
   // A reader that sees it sees all of the above.
   call.planned.store(now, std::memory_order_release);
-  if (asked.last_rank == kNoRank) return;
+}
+
+void Recorder::Asked(uint64_t number, const AskTimes& asked) {
+  CallRecord& call = memory_->call(number);
+  if (number == 0 || call.number.load(kRelaxed) != number || asked.last_rank == kNoRank) return;
+  call.first_asked = asked.first;
+  call.second_last_asked = asked.second_last;
+  call.last_asked = asked.last;
+  // A reader that sees the rank sees the times.
+  std::atomic_thread_fence(std::memory_order_release);
+  call.last_rank = asked.last_rank;
   RankRecord& last = memory_->rank(asked.last_rank);
   Add<int64_t>(last.times, 1);
   if (asked.second_last > 0) Add<int64_t>(last.late, asked.last - asked.second_last);

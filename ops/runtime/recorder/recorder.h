@@ -48,6 +48,8 @@ class Recorder final : public TrafficSink {
                      TimePoint now);
   // Its plan came, and is about to run. Number 0 is no call.
   void Planned(uint64_t number, uint64_t sequence, const AskTimes& asked, TimePoint now);
+  // On rank 0: when ranks have asked for it, where that was not known with the plan.
+  void Asked(uint64_t number, const AskTimes& asked);
   void Ended(uint64_t number, StatusCode status, TimePoint now);
 
   // Of a call that has not ended: where it was made, and the how manieth of its name it is.

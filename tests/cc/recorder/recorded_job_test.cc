@@ -17,8 +17,9 @@ namespace {
 
 // A job whose ranks record to files of `folder`.
 struct RecordedJob {
-  explicit RecordedJob(int size, bool keep = false, Rank mute = kNoRank)
-      : job(size, Link::kTcp, Config(), mute, [&](RankRuntimeParts* parts) {
+  explicit RecordedJob(int size, bool keep = false, Rank mute = kNoRank, Link link = Link::kTcp,
+                       const Config& config = Config())
+      : job(size, link, config, mute, [&](RankRuntimeParts* parts) {
           RecordIdentity identity;
           identity.rank = parts->engine.rank;
           identity.size = size;
@@ -91,6 +92,44 @@ TEST(EveryRankRecordsItsCallsAndPlans) {
     EXPECT_EQ(header.bytes.load(), int64_t{48});
     EXPECT_TRUE(header.awake.load() > 0);
   }
+}
+
+// In a lock nobody asks rank 0, but all members tell when they have entered a batch. Rank 1 calls
+// when the others have entered.
+TEST(WhoIsLateInALockIsInTheRecord) {
+  constexpr int kRounds = 40;
+  Config config;
+  config.lock_schedule = true;
+  RecordedJob recorded(3, false, kNoRank, Link::kSharedMemory, config);
+  const auto entered = [&](Rank rank, uint64_t number) {
+    return recorded.call(rank, number).planned.load() != 0;
+  };
+  uint64_t locked = 0;
+  for (uint64_t number = 1; number <= kRounds; ++number) {
+    Calls calls;
+    for (int rank : {0, 2, 1}) {
+      const bool in_lock = recorded.job[rank].Counters()["locks"] > 0 && number > 10;
+      for (int tries = 0; rank == 1 && in_lock && tries < 50; ++tries) {
+        if (entered(0, number) && entered(2, number)) break;
+        usleep(1000);
+      }
+      calls.push_back(Allreduce("x", {8}, 1.0f));
+      calls.back()->Start(&recorded.job[rank]);
+    }
+    for (auto& call : calls) EXPECT_TRUE(call->Wait().ok());
+    const CallRecord& call = recorded.call(0, number);
+    if (call.planned.load() >= call.last_asked) continue;  // rank 0 was answered
+    ++locked;
+    EXPECT_EQ(call.last_rank, 1);
+    EXPECT_TRUE(call.first_asked <= call.second_last_asked);
+    EXPECT_TRUE(call.second_last_asked < call.last_asked);
+    EXPECT_TRUE(call.last_asked / 1000 <= call.ended.load() / 1000);
+    EXPECT_EQ(recorded.call(2, number).last_rank, kNoRank);
+  }
+  EXPECT_TRUE(locked > kRounds / 2);
+  RankRecord& late = recorded.records.at(0)->memory().rank(1);
+  EXPECT_TRUE(late.times >= static_cast<int64_t>(locked));
+  EXPECT_TRUE(late.late > 0);
 }
 
 // The last plan's bytes too: they are sent after it has begun.

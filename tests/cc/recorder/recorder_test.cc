@@ -130,6 +130,27 @@ TEST(WhoCameLastIsCounted) {
   EXPECT_EQ(recorder->memory().rank(0).times.load(), int64_t{0});
 }
 
+// In a lock that is known when the plan has run. Ranks may be told in any order.
+TEST(WhoEnteredABatchLastIsCounted) {
+  auto recorder = InMemory(3);
+  AskTimes asked;
+  asked.Add(1, 150);
+  asked.Add(0, 110);
+  asked.Add(2, 100);
+  const uint64_t number = Submit(recorder.get(), "x");
+  recorder->Planned(number, 1, AskTimes(), 110);
+  EXPECT_EQ(recorder->memory().call(1).last_rank, kNoRank);
+  recorder->Asked(number, asked);
+  const CallRecord& call = recorder->memory().call(1);
+  EXPECT_EQ(call.first_asked, int64_t{100});
+  EXPECT_EQ(call.second_last_asked, int64_t{110});
+  EXPECT_EQ(call.last_asked, int64_t{150});
+  EXPECT_EQ(call.last_rank, 1);
+  EXPECT_EQ(recorder->memory().rank(1).late.load(), int64_t{40});
+  EXPECT_EQ(recorder->memory().rank(1).times.load(), int64_t{1});
+  EXPECT_EQ(recorder->memory().rank(2).times.load(), int64_t{0});
+}
+
 TEST(TheNewestCallsAreKept) {
   auto recorder = InMemory();
   for (uint64_t i = 1; i <= kCallSlots + 5; ++i) {

@@ -108,6 +108,57 @@ def test_ranks_that_wait_for_the_program_sleep(tmp_path: Path, locks: bool) -> N
         assert (frames == 0) == locks
 
 
+COUNTED = """
+train(20)
+report(f"locks.{rank}", json.dumps(core.counters()["locks"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "locks"),
+    [
+        ({}, True),
+        ({"TFRING_LOCK_SCHEDULE": "0"}, False),
+        ({"TFRING_ARENA": "0"}, False),
+        ({"TFRING_CPU_OPERATIONS": "tcp"}, False),
+        ({"TFRING_ARENA": "0", "TFRING_LOCK_SCHEDULE": "1"}, True),
+    ],
+)
+def test_who_has_locks(tmp_path: Path, settings: dict[str, str], locks: bool) -> None:
+    """Jobs whose ranks all share arenas, unless it is switched off; others who ask for it."""
+    script = write_script(tmp_path, COUNTED, header=REPORT + HEADER)
+    done = run("-np", RANKS, "python", script, tmp_path, **settings)
+    assert done.returncode == 0, done.stderr
+    for rank in range(RANKS):
+        assert (json.loads((tmp_path / f"locks.{rank}").read_text()) > 0) == locks
+
+
+LATE = """
+for step in range(100):
+    time.sleep(0.03 * rank)
+    train(1)
+report(f"rounds.{rank}", json.dumps(core.counters()["lock_rounds"]))
+"""
+
+
+def test_a_rank_that_is_a_little_late_in_each_step_is_named(tmp_path: Path) -> None:
+    """Locks go on, and nevertheless rank 0 knows for whom the others wait."""
+    script = write_script(tmp_path, LATE, header=REPORT + HEADER)
+    settings = {"TFRING_RECORD_DIR": str(tmp_path / "records")}
+    done = run("-np", RANKS, "python", script, tmp_path, **settings)
+    assert done.returncode == 0, done.stderr
+    rounds = json.loads((tmp_path / "rounds.0").read_text())
+    record = load_job([tmp_path / "records"]).records[0]
+    slow = record.lateness[1]
+    # Not in the first steps, whose plans rank 0 made.
+    in_locks = [c for c in record.calls if c.last_rank >= 0 and c.last_asked > c.planned > 0]
+    assert rounds > 0
+    assert len(in_locks) >= rounds // 2
+    assert {call.last_rank for call in in_locks if call.name == "a"} == {1}
+    assert slow.times >= rounds // 2
+    assert slow.late >= rounds // 2 * 0.01e9
+
+
 METRIC = """
 for _ in range(4):
     train(20)
@@ -125,7 +176,7 @@ while seen[0] == 0:
 def test_who_looks_sees_what_ends_locks(tmp_path: Path) -> None:
     """In the log of rank 0, in the records of both, and with what reads these."""
     script = write_script(tmp_path, METRIC, header=REPORT + HEADER)
-    settings = {"TFRING_LOCK_SCHEDULE": "1", "TFRING_RECORD_DIR": str(tmp_path / "records")}
+    settings = {"TFRING_LOG_LEVEL": "debug", "TFRING_RECORD_DIR": str(tmp_path / "records")}
     job = start("-np", RANKS, "python", script, tmp_path, **settings)
     try:
         found = wait_until(lambda: len(list(tmp_path.glob("counts.*"))) == RANKS, 60)
@@ -141,7 +192,7 @@ def test_who_looks_sees_what_ends_locks(tmp_path: Path) -> None:
 
     locked = "the schedule of 2 batches, 2 tensors is locked"
     ended = r"the lock of 2 tensors ended after \d+ rounds: rank [01] called 'metric', which is not"
-    of_ranks = [re.findall(rf"rank {rank} .*info: ({locked}|{ended})", log) for rank in range(2)]
+    of_ranks = [re.findall(rf"rank {rank} .*debug: ({locked}|{ended})", log) for rank in range(2)]
     assert of_ranks[0][0] == locked and not of_ranks[1], log
     assert any(re.match(ended, line) for line in of_ranks[0]), log
     records = load_job([tmp_path / "records"])
@@ -199,6 +250,7 @@ def test_a_rank_that_is_late_within_a_step_is_named(tmp_path: Path, locks: bool)
     script = write_script(tmp_path, SLEEPER, header=REPORT + HEADER)
     settings = {
         "TFRING_LOCK_SCHEDULE": str(int(locks)),
+        "TFRING_LOG_LEVEL": "debug",
         "TFRING_STALL_CHECK_TIME_SECONDS": "1",
         "TFRING_RECORD_DIR": str(tmp_path / "records"),
     }

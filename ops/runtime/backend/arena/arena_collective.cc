@@ -56,6 +56,7 @@ bool ArenaCollective::Runs(const Collective& collective) {
 void ArenaCollective::Start(const Collective& collective, const Reduction& reduction, bool check) {
   collective_ = &collective;
   recalled_ = false;
+  entered_ = {};
   seen_ = 0;
   mover_ = nullptr;
   header_ = MakeLaneHeader(collective.sequence, 0, "entry");
@@ -123,6 +124,7 @@ void ArenaCollective::Post() {
   header->number = group_.number();
   header->content = header_.content;
   header->is_void = collective_->is_void ? 1 : 0;
+  header->entered = ShortTime(collective_->entered);
   if (mover_ != nullptr) mover_->Post();
   group_.Show(&header->key, group_.key());
   SkipOthers();
@@ -158,6 +160,7 @@ Result<bool> ArenaCollective::Meet() {
     TFRING_RETURN_IF_ERROR(CheckHeader(member, *header));
     group_.Met(member, header->number);
     recalled_ |= header->is_void != 0;
+    if (collective_->entered != 0) NoteEntry(member, *header);
     ++seen_;
     SkipOthers();
   }
@@ -168,6 +171,13 @@ Result<bool> ArenaCollective::Meet() {
   }
   if (recalled_ || mover_ == nullptr || mover_->done()) Finish();
   return true;
+}
+
+// Ranks of one host have one clock.
+void ArenaCollective::NoteEntry(int member, const ArenaHeader& header) {
+  if (header.is_void == 0) {
+    entered_.Add(group_.rank(member), LongTime(header.entered, collective_->entered));
+  }
 }
 
 void ArenaCollective::Finish() {

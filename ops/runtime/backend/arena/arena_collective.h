@@ -9,6 +9,7 @@
 #include "ops/runtime/backend/arena/arena_exchange.h"
 #include "ops/runtime/backend/arena/arena_group.h"
 #include "ops/runtime/backend/schedule/lane_header.h"
+#include "ops/runtime/base/ask_times.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/interfaces/collective_backend.h"
 #include "ops/runtime/interfaces/host_memory.h"
@@ -55,6 +56,8 @@ class ArenaCollective {
   bool done() const { return phase_ == Phase::kDone; }
   // When done: not all members have entered; no output was written.
   bool recalled() const { return recalled_; }
+  // When done, of a batch of a lock whose members have all told when they entered it.
+  const AskTimes& entered() const { return entered_; }
   std::vector<BadValues> TakeBadValues() { return data_.TakeBadValues(); }
 
   // A rank that has to change something before this one can go on, and that does not wait for this
@@ -86,6 +89,7 @@ class ArenaCollective {
   const ArenaHeader* HeaderOf(int member) const;
   Result<bool> Meet();
   Status CheckHeader(int member, const ArenaHeader& header) const;
+  void NoteEntry(int member, const ArenaHeader& header);
   void Finish();
 
   HostMemory* const memory_;
@@ -103,6 +107,7 @@ class ArenaCollective {
   ArenaMover* mover_ = nullptr;  // null: only headers are exchanged
   LaneHeader header_;
   bool recalled_ = false;
+  AskTimes entered_;
   size_t seen_ = 0;  // members whose headers were read or are not needed, the first ones
 };
 

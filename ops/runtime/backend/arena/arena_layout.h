@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ops/runtime/base/types.h"
 #include "ops/runtime/interfaces/host_memory.h"
 
 namespace tfring {
@@ -22,10 +23,17 @@ struct alignas(64) ArenaHeader {
   uint64_t number = 0;           // of the rank's plans, counted by itself from 1
   uint64_t content = 0;          // as in a LaneHeader
   uint32_t is_void = 0;          // 1: it does not enter the batch of a lock
-  uint32_t unused = 0;
-  char payload[32] = {};  // the input, if it fits
+  uint32_t entered = 0;          // when the rank entered that: see ShortTime
+  char payload[32] = {};         // the input, if it fits
 };
 static_assert(sizeof(ArenaHeader) == 64, "one cache line");
+
+// A moment in microseconds, of which 32 bits tell two moments apart that are less than half an hour
+// apart: ranks that wait for each other in a lock for 0.1 s leave it.
+inline uint32_t ShortTime(TimePoint time) { return static_cast<uint32_t>(time / kMicrosecond); }
+inline TimePoint LongTime(uint32_t time, TimePoint near) {
+  return near + static_cast<int32_t>(time - ShortTime(near)) * kMicrosecond;
+}
 
 // How many blocks, or rounds, of a plan a rank has got through: see ArenaMark.
 struct alignas(64) ArenaProgress {

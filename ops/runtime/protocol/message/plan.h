@@ -5,27 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "ops/runtime/base/ask_times.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/protocol/message/request.h"
 
 namespace tfring {
-
-// When ranks asked rank 0 for a tensor: the first of them, the last but one (0 if only one rank had
-// to ask) and the last, after which it was complete.
-struct AskTimes {
-  TimePoint first = 0;
-  TimePoint second_last = 0;
-  TimePoint last = 0;
-  Rank last_rank = kNoRank;
-
-  void Add(Rank rank, TimePoint now) {
-    if (last_rank == kNoRank) first = now;
-    second_last = last;
-    last = now;
-    last_rank = rank;
-  }
-};
 
 // One request's share of a Plan.
 struct PlanItem {

@@ -26,6 +26,20 @@ struct Runner {
   bool Through() const { return machine->done() && next == todo.size(); }
 };
 
+// When the members of a batch of a lock entered it, as its parts have it.
+void CheckEntered(const RandomPlan& plan, const AskTimes& found) {
+  std::vector<std::pair<TimePoint, Rank>> times;
+  for (size_t m = 0; m < plan.members().size(); ++m) {
+    times.emplace_back(plan.part(static_cast<int>(m)).entered, plan.members()[m]);
+  }
+  std::sort(times.begin(), times.end());
+  const size_t n = times.size();
+  EXPECT_EQ(found.first, times[0].first);
+  EXPECT_EQ(found.second_last, times[n - 2].first);
+  EXPECT_EQ(found.last, times[n - 1].first);
+  if (times[n - 2].first < times[n - 1].first) EXPECT_EQ(found.last_rank, times[n - 1].second);
+}
+
 // One turn of a rank.
 void Turn(FakeHost* host, Rank rank, Runner* runner, Random* random) {
   ArenaCollective& machine = *runner->machine;
@@ -50,6 +64,9 @@ void Turn(FakeHost* host, Rank rank, Runner* runner, Random* random) {
   if (machine.done()) {
     const auto [plan, member] = runner->todo[runner->next - 1];
     EXPECT_EQ(machine.recalled(), plan->recalled());
+    const bool told = plan->part(member).locked && !plan->recalled();
+    if (told) CheckEntered(*plan, machine.entered());
+    if (!plan->part(member).locked) EXPECT_EQ(machine.entered().last_rank, kNoRank);
     const bool untouched = plan->recalled() || !ArenaCollective::Runs(plan->part(member));
     EXPECT_EQ(plan->Wrong(member, untouched), "");
   } else if (!*moved && Below(random, 2) == 0) {

@@ -217,6 +217,10 @@ void RandomPlan::MakeParts(Random* random) {
     Collective part = of_all_;
     part.self = static_cast<int>(m);
     part.is_void = voids_[m];
+    // Near the moment at which a ShortTime begins again at 0.
+    if (part.locked && !part.is_void) {
+      part.entered = ((uint64_t{5} << 32) - 50'000 + Below(random, 100'000)) * kMicrosecond;
+    }
     in_place_.push_back(wants_in_place && IsWhole(of_all_.kind) &&
                         inputs_[m].size() == expected_[m].size());
     for (size_t t = 0; t < elements_.size() && in_place_[m]; ++t) {
