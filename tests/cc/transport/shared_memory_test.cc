@@ -1,7 +1,5 @@
 // What only the shared memory transport has: the agreement, peeking, other processes. The rest is
 // in conformance_test.cc.
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -129,34 +127,6 @@ TEST(ShmRefusedByOneSideIsUsedByNeither) {
   ASSERT_TRUE(agreed.ok());
   EXPECT_TRUE((*agreed)[0].theirs == nullptr);
   EXPECT_TRUE(!other_has);
-}
-
-TEST(ShmOpenRefusesAnotherNonceAndAnotherShape) {
-  auto segment = ShmSegment::Create(2, 65536);
-  ASSERT_TRUE(segment.ok());
-  ShmNonce nonce = (*segment)->header()->nonce;
-  const int fd = (*segment)->fd();
-  EXPECT_TRUE(ShmSegment::Open(getpid(), fd, nonce, 2, 65536).ok());
-  EXPECT_TRUE(!ShmSegment::Open(getpid(), fd, nonce, 3, 65536).ok());
-  nonce[0] ^= 1;
-  EXPECT_TRUE(!ShmSegment::Open(getpid(), fd, nonce, 2, 65536).ok());
-  EXPECT_TRUE(!ShmSegment::Open(getpid(), 0, nonce, 2, 65536).ok());
-}
-
-// Else a child that outlives its rank keeps the memory.
-TEST(AForkedChildHasNoSharedMemory) {
-  auto segment = ShmSegment::Create(1, 65536);
-  ASSERT_TRUE(segment.ok());
-  const pid_t child = fork();
-  if (child == 0) {
-    const bool closed = fcntl((*segment)->fd(), F_GETFD) == -1;
-    const bool unmapped = msync((*segment)->header(), 4096, MS_ASYNC) == -1;
-    _exit(closed && unmapped ? 0 : 1);
-  }
-  int status = -1;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
-  EXPECT_TRUE(fcntl((*segment)->fd(), F_GETFD) != -1);
 }
 
 TEST(ShmThatIsRequiredAndNotThereIsAnErrorOfBoth) {
