@@ -54,11 +54,7 @@ CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTran
           std::move(sink), &poison_, crew)) {
   // Nothing has been submitted yet, so no other thread uses the two.
   if (config.check_values != ValueAction::kIgnore) executor_.CheckValues();
-  if (self == 0 && full_mesh_ && LogEnabled(LogLevel::kInfo)) {
-    for (const std::string& line : PricesOfJob(self, hosts_, config, *transport_)) {
-      Log(LogLevel::kInfo, line);
-    }
-  }
+  if (self == 0 && full_mesh_) LogPrices(self, hosts_, config, *transport_);
   const ProgressWatch watch(config.stall_warning, config.stall_shutdown);
   const auto on_quiet = [this](ProgressWatch::Verdict verdict, Duration quiet) {
     return OnQuiet(verdict, quiet);

@@ -17,10 +17,19 @@ namespace tfring {
 TFRING_EXPORT Result<std::vector<std::string>> DescribePrices(
     const std::vector<std::string>& hosts, const std::map<std::string, std::string>& settings);
 
-// The same for the log, and how long a message takes from this rank to other hosts as the
-// transport has measured it: the setting for that is not measured.
-std::vector<std::string> PricesOfJob(Rank self, const std::vector<std::string>& hosts,
-                                     const Config& config, const DataTransport& transport);
+// How long a message takes from this rank to the farthest rank of another host, which the transport
+// has measured, beside the setting, which nobody measures. Empty if nothing was measured.
+struct MeasuredLatency {
+  std::string text;
+  bool far_off = false;  // the setting is; the text says what to do
+};
+MeasuredLatency DescribeLatency(Rank self, const std::vector<std::string>& hosts,
+                                const Config& config, const DataTransport& transport);
+
+// Logs all of that for a job of several hosts, at level debug; at level info only a setting that is
+// far off.
+void LogPrices(Rank self, const std::vector<std::string>& hosts, const Config& config,
+               const DataTransport& transport);
 
 }  // namespace tfring
 

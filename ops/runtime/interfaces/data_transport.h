@@ -72,7 +72,7 @@ class DataTransport {
   // nothing does. It cannot tell whether a process at the other end is slow.
   virtual std::string PathTrouble(Rank) const { return ""; }
 
-  // What the system has measured from this rank to `peer` and back; 0 if it has not.
+  // The least time that the system has measured from this rank to `peer` and back; 0 if it has not.
   virtual Duration RoundTrip(Rank) const { return 0; }
 
   // Makes the present and every later Wait() return at once.

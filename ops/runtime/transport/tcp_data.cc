@@ -168,13 +168,6 @@ std::string TcpDataTransport::PathTrouble(Rank peer) const {
   return "";
 }
 
-Duration TcpDataTransport::RoundTrip(Rank peer) const {
-  struct tcp_info info{};
-  socklen_t size = sizeof(info);
-  const bool known = getsockopt(SocketOf(peer), IPPROTO_TCP, TCP_INFO, &info, &size) == 0;
-  return known ? static_cast<Duration>(info.tcpi_rtt) * kMillisecond / 1000 : 0;
-}
-
 void TcpDataTransport::Interrupt() { SignalEventFd(interrupt_); }
 
 void TcpDataTransport::Close(TimePoint deadline) {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "ops/runtime/backend/algorithms/select.h"
-#include "ops/runtime/backend/price_report.h"
 #include "tests/cc/test.h"
 
 namespace tfring::testing {
@@ -73,19 +72,6 @@ TEST(NothingIsPricedWithinAHostAndNothingSelectedAgainstTheSettings) {
   for (const int64_t bytes : {4, 1000, 100'000, 64 << 20}) {
     EXPECT_TRUE(AllreduceOptions(8, bytes, config, two, DataType::kFloat32)[0].flat == nullptr);
   }
-}
-
-TEST(PricesAreToldInWords) {
-  const auto lines = *DescribePrices({"a", "a", "b", "b"}, {{"NETWORK_LATENCY_SECONDS", "0.002"}});
-  ASSERT_EQ(lines.size(), size_t{6});
-  EXPECT_CONTAINS(lines[0], "2 hosts with 2 ranks each: between hosts 2 ms and 1250 MB/s");
-  EXPECT_CONTAINS(lines[1], "4 B: hierarchical_exchange through one rank of each host 2 ms; not ");
-  EXPECT_CONTAINS(lines[5], "64 MiB: hierarchical_exchange ");
-  EXPECT_CONTAINS(lines[5], "ring_allreduce ");
-  EXPECT_TRUE(DescribePrices({"a", "a"}, {})->empty());
-  EXPECT_CONTAINS(
-      DescribePrices({"a", "b"}, {{"NETWORK_BYTES_PER_SECOND", "0"}}).status().message(),
-      "NETWORK_BYTES_PER_SECOND");
 }
 
 }  // namespace
