@@ -47,6 +47,7 @@ def main() -> int:
     parser.add_argument("--per-host", type=int, default=4, help="ranks on each")
     parser.add_argument("--in-turns", action="store_true", help="ranks go round the hosts")
     parser.add_argument("--rate", default="1gbit", help="of each link; none: no limit")
+    parser.add_argument("--flow-rate", default="none", help="of each connection; none: no limit")
     parser.add_argument("--control", default="cubic", help="TCP's congestion control")
     parser.add_argument("--bytes", type=int, action="append", help="a size; more than one")
     parser.add_argument("--rounds", type=int, default=3)
@@ -60,7 +61,7 @@ def main() -> int:
         for rank in range(ranks)
     ]
     report = common.Report("hosts", ranks)
-    with network(arguments.hosts, arguments.rate, arguments.control) as made:
+    with network(arguments.hosts, arguments.rate, arguments.control, arguments.flow_rate) as made:
         for size in arguments.bytes or [64 << 20]:
             report.rows += rows(made, host_of, size, arguments)
     return report.finish(arguments.json)

@@ -11,8 +11,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
+# Limits of connections: how many there are, and the port of the first.
+_FLOWS = 64
+_FIRST_PORT = 16384
 
-def _run(*command: str) -> str:
+
+def run(*command: str) -> str:
+    """Returns what the command prints; CalledProcessError if it fails."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
@@ -25,14 +30,21 @@ def _enter(space: int) -> None:
 class Network:
     """Namespaces with one link each, of which both directions are limited."""
 
-    def __init__(self, hosts: int, rate: str, control: str) -> None:
+    def __init__(self, hosts: int, rate: str, control: str, flow_rate: str = "none") -> None:
         self._prefix = f"tb{os.getpid() % 10000}"
         self._hosts = hosts
         self._rate = rate
         self._control = control.encode()
+        self._flow_rate = flow_rate
+        self._connected = 0  # how many connections were made
 
-    def _space(self, host: int) -> str:
+    def space(self, host: int) -> str:
+        """Returns the name of a host's namespace."""
         return f"{self._prefix}n{host}"
+
+    def address(self, host: int) -> str:
+        """Returns the address of a host."""
+        return f"10.214.8.{host + 1}"
 
     def _outside(self, host: int) -> str:
         return f"{self._prefix}v{host}"
@@ -41,40 +53,58 @@ class Network:
         """Makes the bridge, the namespaces and the links."""
         bridge = f"{self._prefix}b"
         limit = ["root", "tbf", "rate", self._rate, "burst", "256kb", "latency", "20ms"]
-        _run("ip", "link", "add", bridge, "type", "bridge")
-        _run("ip", "link", "set", bridge, "up")
+        run("ip", "link", "add", bridge, "type", "bridge")
+        run("ip", "link", "set", bridge, "up")
         for host in range(self._hosts):
-            space, outside = self._space(host), self._outside(host)
+            space, outside = self.space(host), self._outside(host)
             inside = ["ip", "-n", space]
-            _run("ip", "netns", "add", space)
-            _run(
+            run("ip", "netns", "add", space)
+            run(
                 *("ip", "link", "add", outside, "type", "veth"),
                 *("peer", "name", "eth0", "netns", space),
             )
-            _run("ip", "link", "set", outside, "master", bridge, "up")
-            _run(*inside, "addr", "add", f"10.214.8.{host + 1}/24", "dev", "eth0")
-            _run(*inside, "link", "set", "eth0", "up")
+            run("ip", "link", "set", outside, "master", bridge, "up")
+            run(*inside, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
+            run(*inside, "link", "set", "eth0", "up")
             if self._rate != "none":
-                _run("tc", "-n", space, "qdisc", "add", "dev", "eth0", *limit)
-                _run("tc", "qdisc", "add", "dev", outside, *limit)
+                run("tc", "-n", space, "qdisc", "add", "dev", "eth0", *limit)
+                run("tc", "qdisc", "add", "dev", outside, *limit)
+            if self._flow_rate != "none":
+                self._limit_flows(space)
+
+    def _limit_flows(self, space: str) -> None:
+        """Gives every connection a limit of its own, by the port at its one end or the other."""
+        change = ["tc", "-n", space]
+        device = ["dev", "eth0"]
+        run(*change, "qdisc", "add", *device, "root", "handle", "1:", "htb", "r2q", "1000")
+        for flow in range(_FLOWS):
+            number = f"1:{flow + 1:x}"
+            of_flow = ["classid", number, "htb", "rate", self._flow_rate, "burst", "64kb"]
+            run(*change, "class", "add", *device, "parent", "1:", *of_flow)
+            for side in ("sport", "dport"):
+                match = ["u32", "match", "ip", side, str(_FIRST_PORT + flow), "0xffff"]
+                run(
+                    *(*change, "filter", "add", *device, "parent", "1:", "protocol", "ip"),
+                    *(*match, "flowid", number),
+                )
 
     def down(self) -> None:
         """Removes what up() made, also if it did not get to its end."""
         for host in range(self._hosts):
             for command in (
                 ["link", "del", self._outside(host)],
-                ["netns", "del", self._space(host)],
+                ["netns", "del", self.space(host)],
             ):
                 with contextlib.suppress(subprocess.CalledProcessError):
-                    _run("ip", *command)
+                    run("ip", *command)
         with contextlib.suppress(subprocess.CalledProcessError):
-            _run("ip", "link", "del", f"{self._prefix}b")
+            run("ip", "link", "del", f"{self._prefix}b")
 
     @contextlib.contextmanager
-    def _inside(self, host: int) -> Iterator[None]:
+    def inside(self, host: int) -> Iterator[None]:
         """What this thread opens in the context belongs to the host."""
         with open("/proc/thread-self/ns/net", "rb") as before:
-            with open(f"/run/netns/{self._space(host)}", "rb") as space:
+            with open(f"/run/netns/{self.space(host)}", "rb") as space:
                 _enter(space.fileno())
             try:
                 yield
@@ -83,10 +113,14 @@ class Network:
 
     def connect(self, one: int, other: int) -> tuple[socket.socket, socket.socket]:
         """Returns the ends of a connection of two hosts."""
-        with self._inside(one):
-            listener = socket.create_server((f"10.214.8.{one + 1}", 0))
+        port = 0
+        if self._flow_rate != "none":
+            port = _FIRST_PORT + self._connected % _FLOWS
+            self._connected += 1
+        with self.inside(one):
+            listener = socket.create_server((self.address(one), port))
         with listener:
-            with self._inside(other):
+            with self.inside(other):
                 there = socket.socket()
             for end in (listener, there):  # what is accepted has the listener's
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._control)
@@ -103,16 +137,22 @@ class Network:
                 sent.append(int(counter.read()))
         return sent
 
-    def goodput(self, size: int) -> float:
+    def goodput(self, size: int, connections: int = 1) -> float:
         """Returns how many bytes a second every host can send while it receives as many.
 
         Args:
-            size: How much each host sends to the next one, with one connection.
+            size: How much each host sends to the next one.
+            connections: How many share that.
         """
-        pairs = [self.connect(host, (host + 1) % self._hosts) for host in range(self._hosts)]
+        pairs = [
+            self.connect(host, (host + 1) % self._hosts)
+            for host in range(self._hosts)
+            for _ in range(connections)
+        ]
         data = memoryview(bytearray(1 << 20))
-        threads = [threading.Thread(target=_send, args=(here, data, size)) for here, _ in pairs]
-        threads += [threading.Thread(target=_receive, args=(there, size)) for _, there in pairs]
+        part = size // connections
+        threads = [threading.Thread(target=_send, args=(here, data, part)) for here, _ in pairs]
+        threads += [threading.Thread(target=_receive, args=(there, part)) for _, there in pairs]
         start = time.perf_counter()
         for thread in threads:
             thread.start()
@@ -137,15 +177,16 @@ def _receive(end: socket.socket, size: int) -> None:
 
 
 @contextlib.contextmanager
-def network(hosts: int, rate: str, control: str) -> Iterator[Network]:
+def network(hosts: int, rate: str, control: str, flow_rate: str = "none") -> Iterator[Network]:
     """Makes a network for the time of the context.
 
     Args:
         hosts: How many.
         rate: Of each link, as tc writes it ("1gbit"); "none" for no limit.
         control: TCP's congestion control.
+        flow_rate: Of each connection, as clouds limit them; "none" for no limit.
     """
-    made = Network(hosts, rate, control)
+    made = Network(hosts, rate, control, flow_rate)
     try:
         made.up()
         yield made

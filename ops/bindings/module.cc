@@ -16,6 +16,7 @@
 #include "ops/bindings/single_runtime.h"
 #include "ops/runtime/backend/nccl/nccl_library.h"
 #include "ops/runtime/backend/pack/pack_images.h"
+#include "ops/runtime/backend/price_report.h"
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/log.h"
 #include "ops/runtime/base/types.h"
@@ -131,6 +132,13 @@ py::dict FindNccl(const std::string& file) {
   found["version"] = library.ok() ? (*library)->version : 0;
   found["trouble"] = library.ok() ? "" : library.status().message();
   return found;
+}
+
+std::vector<std::string> AllreducePricesOf(const std::vector<std::string>& hosts,
+                                           const std::map<std::string, std::string>& settings) {
+  Result<std::vector<std::string>> lines = DescribePrices(hosts, settings);
+  RaiseIfError(lines.status());
+  return *std::move(lines);
 }
 
 // Takes over a reference to `function`. What it raises is raised in the main thread.
@@ -307,6 +315,8 @@ void DefineLifecycle(py::module_& m) {
       "Counters since init by name; empty without a runtime.");
   m.def("build_info", &BuildInfo, "How this binding was built and what it runs on.");
   m.def("describe_config", &DescribeConfig, "Every setting with its default and meaning.");
+  m.def("allreduce_prices", &AllreducePricesOf, arg("hosts"), arg("settings"),
+        "What allreduces of some sizes cost between hosts (by rank), and what is chosen; lines.");
   m.def("find_nccl", &FindNccl, arg("file"),
         "The NCCL that collectives get, loaded for this: path, version, and trouble, which is why "
         "there is none. It may take as long as the limit for loading.");

@@ -55,7 +55,15 @@ CC_ARROWS: dict[str, set[str]] = {
     "kernels": {"base", "interfaces", "protocol/message", "process"},
     "xla": {"base", "protocol/message", "process", "kernels"},
     "bindings": {
-        *("base", "protocol/message", "process", "backend/pack", "backend/nccl", "membership"),
+        *(
+            "base",
+            "protocol/message",
+            "process",
+            "backend",
+            "backend/pack",
+            "backend/nccl",
+            "membership",
+        ),
     },
     "sim": {
         *("base", "interfaces", "backend/schedule", "backend/algorithms"),

@@ -22,7 +22,7 @@ from tfring.launcher.elastic.dry_run import show_elastic
 from tfring.launcher.elastic.elastic_job import ElasticJobRunner
 from tfring.launcher.elastic.plan import ElasticPlan, elastic_plan
 from tfring.launcher.hosts.errors import UsageError
-from tfring.launcher.hosts.placement import is_local
+from tfring.launcher.hosts.placement import is_local, parse_hosts
 from tfring.launcher.job import JobRunner
 from tfring.launcher.options.arguments import add_options
 from tfring.launcher.options.config_file import words_of_file
@@ -54,7 +54,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add_options(run)
     run.set_defaults(parser=run)
-    commands.add_parser("doctor", help="show what is installed and what is wrong")
+    checked = commands.add_parser("doctor", help="show what is installed and what is wrong")
+    checked.add_argument(
+        "-H",
+        dest="doctor_hosts",
+        metavar="HOST:SLOTS,...",
+        help="also what allreduces between these hosts are expected to take; none is asked",
+    )
     bench.add_bench(commands.add_parser(bench.NAME, help=bench.HELP))
     for command in ALL:
         command.add_options(commands.add_parser(command.NAME, help=command.HELP))
@@ -72,7 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = make_parser()
     options = parser.parse_args(argv)
-    if options.action == "doctor" or (options.action == "run" and options.check_build):
+    if options.action == "doctor":
+        return _guarded("doctor", _doctor, options)
+    if options.action == "run" and options.check_build:
         return doctor.main()
     command = next((c for c in ALL if options.action == c.NAME), None)
     if command is not None:
@@ -100,6 +108,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output is gone; the agents end the ranks when this process ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    return doctor.main(parse_hosts(options.doctor_hosts) if options.doctor_hosts else ())
 
 
 def _guarded(

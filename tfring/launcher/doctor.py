@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import json
@@ -11,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,16 @@ class Findings:
         self.lines.append((name, str(value)))
 
 
-def main() -> int:
-    """Prints the findings. Returns 1 if there is a problem, else 0."""
+def main(hosts: Sequence[tuple[str, int]] = ()) -> int:
+    """Prints the findings.
+
+    Args:
+        hosts: Hosts and their numbers of ranks, to show what allreduces between them cost; empty:
+            those of the job that this process belongs to.
+
+    Returns:
+        1 if there is a problem, else 0.
+    """
     findings = Findings()
     checks: list[Callable[[Findings], None]] = [
         _python,
@@ -51,6 +60,7 @@ def main() -> int:
         _cpu,
         _environment,
         _settings,
+        functools.partial(_prices, hosts=hosts),
     ]
     for check in checks:
         check(findings)
@@ -261,3 +271,29 @@ def _settings(findings: Findings) -> None:
         return
     for line in str(core.describe_config()).strip().splitlines():
         findings.show("setting", line)
+
+
+def _prices(findings: Findings, hosts: Sequence[tuple[str, int]]) -> None:
+    """Shows which allreduce is chosen between hosts, and what it is expected to take."""
+    by_rank = [host for host, slots in hosts for _ in range(slots)] or _hosts_of_this_job()
+    try:
+        settings = read_settings(os.environ)
+        core = _native.core
+    except (SettingError, ImportError, OSError):
+        return  # another check says so
+    if len(by_rank) > settings.mesh_limit:
+        findings.show("allreduces", "in a ring: more ranks than TFRING_MESH_LIMIT")
+        return
+    for line in core.allreduce_prices(by_rank, settings.runtime):
+        findings.show("allreduces", line)
+
+
+def _hosts_of_this_job() -> list[str]:
+    """Returns a host for each rank, as if all had as many ranks as this one; empty: one host."""
+    try:
+        identity = find_identity(os.environ)
+    except IdentityError:
+        return []  # another check says so
+    if identity.size is None or not identity.local_size or identity.local_size >= identity.size:
+        return []
+    return [str(rank // identity.local_size) for rank in range(identity.size)]

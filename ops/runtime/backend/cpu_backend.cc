@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ops/runtime/backend/algorithms/check_collective.h"
+#include "ops/runtime/backend/price_report.h"
 #include "ops/runtime/backend/reduction/reduction.h"
 #include "ops/runtime/backend/stall_text.h"
 #include "ops/runtime/base/check.h"
@@ -53,6 +54,7 @@ CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTran
           std::move(sink), &poison_, crew)) {
   // Nothing has been submitted yet, so no other thread uses the two.
   if (config.check_values != ValueAction::kIgnore) executor_.CheckValues();
+  if (self == 0 && full_mesh_) LogPrices(self, hosts_, config, *transport_);
   const ProgressWatch watch(config.stall_warning, config.stall_shutdown);
   const auto on_quiet = [this](ProgressWatch::Verdict verdict, Duration quiet) {
     return OnQuiet(verdict, quiet);

@@ -72,6 +72,9 @@ class DataTransport {
   // nothing does. It cannot tell whether a process at the other end is slow.
   virtual std::string PathTrouble(Rank) const { return ""; }
 
+  // The least time that the system has measured from this rank to `peer` and back; 0 if it has not.
+  virtual Duration RoundTrip(Rank) const { return 0; }
+
   // Makes the present and every later Wait() return at once.
   virtual void Interrupt() = 0;
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -58,6 +59,40 @@ def test_secret_is_not_printed(monkeypatch):
     findings = findings_of(doctor._settings, monkeypatch, TFRING_SECRET="hush" * 8)
     assert ("TFRING_SECRET", "(set)") in findings.lines
     assert "hush" not in json.dumps(findings.lines)
+
+
+def prices_of(monkeypatch, *hosts, **variables):
+    pytest.importorskip("tfring._native")
+    check = functools.partial(doctor._prices, hosts=hosts)
+    return [value for _, value in findings_of(check, monkeypatch, **variables).lines]
+
+
+def test_prices_of_allreduces_between_hosts(monkeypatch):
+    head, *lines = prices_of(
+        monkeypatch, ("a", 4), ("b", 4), TFRING_NETWORK_LATENCY_SECONDS="0.001"
+    )
+    assert "2 hosts with 4 ranks each: between hosts 1 ms and 1250 MB/s" in head
+    assert [line.split(":")[0] for line in lines] == ["4 B", "64 KiB", "1 MiB", "16 MiB", "64 MiB"]
+    assert lines[0].startswith("4 B: hierarchical_exchange through one rank of each host 1")
+    assert "; not " in lines[0] and ", direct_allreduce 1.1 ms" in lines[0]
+    # 64 MiB at 1.25 GB/s; the ring sends 7/4 of it.
+    assert lines[-1].startswith("64 MiB: hierarchical_exchange ")
+    assert "ring_allreduce 1" in lines[-1]
+
+
+def test_prices_of_the_job_that_this_process_belongs_to(monkeypatch):
+    for name, value in {
+        "RANK": 0,
+        "SIZE": 8,
+        "LOCAL_RANK": 0,
+        "LOCAL_SIZE": 2,
+        "RENDEZVOUS_ADDR": "h",
+        "RENDEZVOUS_PORT": 29500,
+    }.items():
+        monkeypatch.setenv(f"TFRING_{name}", str(value))
+    assert "4 hosts with 2 ranks each" in prices_of(monkeypatch)[0]
+    monkeypatch.setenv("TFRING_LOCAL_SIZE", "8")
+    assert prices_of(monkeypatch) == []
 
 
 def test_half_a_launcher(monkeypatch):

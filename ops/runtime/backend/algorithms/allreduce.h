@@ -7,6 +7,9 @@
 
 namespace tfring {
 
+// With more ranks, the N^2 messages of a direct exchange cost more than the hops of a tree.
+inline constexpr int kDirectMaxRanks = 16;
+
 // What the schedule of an allreduce (or a reduce) depends on. In all algorithms N is the number of
 // members, S the size of the data in bytes, and `self` and peers are positions among the members.
 // Costs are those of one rank; a hop is a message that another message has to wait for.

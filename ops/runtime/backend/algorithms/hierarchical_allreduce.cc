@@ -23,20 +23,6 @@ constexpr int64_t kPiecesPerPiece = 2;
 constexpr int64_t kPiecesPerPieceOfPhases = 4;
 constexpr int64_t kPiecesPerPieceOfHalves = 1;  // which are cut further
 
-const char* NameOf(BetweenHosts between) {
-  switch (between) {
-    case BetweenHosts::kExchange:
-      return "hierarchical_exchange";
-    case BetweenHosts::kDoubling:
-      return "hierarchical_doubling";
-    case BetweenHosts::kHalving:
-      return "hierarchical_halving";
-    case BetweenHosts::kTwoPhases:
-      break;
-  }
-  return "hierarchical_allreduce";
-}
-
 int StagesBetween(BetweenHosts between, int hosts) {
   if (between == BetweenHosts::kExchange) return 1;
   if (between == BetweenHosts::kTwoPhases) return 2;
@@ -334,6 +320,20 @@ class Weaver {
 };
 
 }  // namespace
+
+const char* NameOf(BetweenHosts between) {
+  switch (between) {
+    case BetweenHosts::kExchange:
+      return "hierarchical_exchange";
+    case BetweenHosts::kDoubling:
+      return "hierarchical_doubling";
+    case BetweenHosts::kHalving:
+      return "hierarchical_halving";
+    case BetweenHosts::kTwoPhases:
+      break;
+  }
+  return "hierarchical_allreduce";
+}
 
 int PairingRounds(int hosts) {
   int rounds = 0;

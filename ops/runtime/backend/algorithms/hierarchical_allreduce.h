@@ -19,6 +19,9 @@ constexpr bool InPairs(BetweenHosts between) {
   return between == BetweenHosts::kDoubling || between == BetweenHosts::kHalving;
 }
 
+// The name of the algorithm.
+const char* NameOf(BetweenHosts between);
+
 // How often hosts can be paired until all are together: log2 of their number. And whether all can.
 int PairingRounds(int hosts);
 bool CanPair(int hosts);

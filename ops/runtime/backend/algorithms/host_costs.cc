@@ -106,19 +106,11 @@ HostLoad LoadOfTree(const HostLayout& layout, int64_t bytes) {
 HostLoad LoadOfRing(const HostLayout& layout, int64_t bytes) {
   const int size = Size(layout);
   const double share = 2.0 * (size - 1) / size * static_cast<double>(bytes);  // of each link
-  std::vector<double> links(layout.hosts(), 0);                               // out of the host
-  double between = 0;
-  for (int position = 0; position < size; ++position) {
-    const int here = layout.HostOf(position);
-    if (layout.HostOf((position + 1) % size) == here) continue;
-    ++links[here];
-    ++between;
-  }
   HostLoad load;
-  load.hops_between = 2 * between;
-  load.hops_within = 2 * (size - between);
+  load.hops_between = 2.0 * layout.hosts();
+  load.hops_within = 2.0 * (size - layout.hosts());
   load.messages_between = 4.0 * (size - 1);
-  load.bytes_between = *std::max_element(links.begin(), links.end()) * share;
+  load.bytes_between = share;
   load.bytes_within = 2 * share;
   return load;
 }
@@ -148,8 +140,9 @@ double SecondsOf(const HostLoad& load, const Network& network) {
          load.bytes_between / network.bytes_per_second + load.bytes_within / kBytesPerSecondWithin;
 }
 
-HierarchicalPlan CheapestHierarchy(const HostLayout& layout, int64_t bytes,
-                                   const Network& network) {
+Network NetworkWithin() { return {kLatencyWithin, kBytesPerSecondWithin}; }
+
+std::vector<HierarchicalPlan> HierarchicalPlans(const HostLayout& layout) {
   std::vector<HierarchicalPlan> plans = {{BetweenHosts::kExchange, 1},
                                          {BetweenHosts::kExchange, kAllWorkers},
                                          {BetweenHosts::kTwoPhases, kAllWorkers}};
@@ -161,11 +154,7 @@ HierarchicalPlan CheapestHierarchy(const HostLayout& layout, int64_t bytes,
     plans.push_back({BetweenHosts::kHalving, 1});
     plans.push_back({BetweenHosts::kHalving, kAllWorkers});
   }
-  return *std::min_element(plans.begin(), plans.end(),
-                           [&](const HierarchicalPlan& one, const HierarchicalPlan& other) {
-                             return SecondsOf(LoadOf(layout, bytes, one), network) <
-                                    SecondsOf(LoadOf(layout, bytes, other), network);
-                           });
+  return plans;
 }
 
 }  // namespace tfring

@@ -2,6 +2,7 @@
 #define TFRING_OPS_RUNTIME_BACKEND_ALGORITHMS_HOST_COSTS_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "ops/runtime/backend/algorithms/hierarchical_allreduce.h"
 #include "ops/runtime/backend/algorithms/host_layout.h"
@@ -19,7 +20,8 @@ struct HostLoad {
   double bytes_within = 0;   // through the memory of the rank that moves the most
 };
 
-// Of the algorithms of allreduce.h, by what they send; `bytes` is the size of the data.
+// Of the algorithms of allreduce.h, by what they send; `bytes` is the size of the data. The ring
+// goes host by host.
 HostLoad LoadOfDirect(const HostLayout& layout, int64_t bytes);
 HostLoad LoadOfTree(const HostLayout& layout, int64_t bytes);
 HostLoad LoadOfRing(const HostLayout& layout, int64_t bytes);
@@ -38,8 +40,11 @@ Network NetworkOf(const Config& config, DataType wire);
 // a host constants. A rough price: it ranks algorithms, and foretells no time.
 double SecondsOf(const HostLoad& load, const Network& network);
 
-// The hierarchical allreduce of the lowest price.
-HierarchicalPlan CheapestHierarchy(const HostLayout& layout, int64_t bytes, const Network& network);
+// The constants, for messages.
+Network NetworkWithin();
+
+// The hierarchical allreduces that come into question.
+std::vector<HierarchicalPlan> HierarchicalPlans(const HostLayout& layout);
 
 }  // namespace tfring
 

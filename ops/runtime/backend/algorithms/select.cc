@@ -2,18 +2,18 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "ops/runtime/backend/algorithms/adasum.h"
 #include "ops/runtime/backend/algorithms/allgather.h"
 #include "ops/runtime/backend/algorithms/allreduce.h"
+#include "ops/runtime/backend/algorithms/allreduce_choice.h"
 #include "ops/runtime/backend/algorithms/alltoall.h"
 #include "ops/runtime/backend/algorithms/broadcast.h"
 #include "ops/runtime/backend/algorithms/gather_scatter.h"
-#include "ops/runtime/backend/algorithms/hierarchical_allreduce.h"
-#include "ops/runtime/backend/algorithms/host_costs.h"
-#include "ops/runtime/backend/algorithms/line_rotation.h"
+#include "ops/runtime/backend/algorithms/member_order.h"
 #include "ops/runtime/backend/algorithms/narrow_wire.h"
 #include "ops/runtime/backend/algorithms/reduce.h"
 #include "ops/runtime/backend/algorithms/reducescatter.h"
@@ -22,9 +22,6 @@
 
 namespace tfring {
 namespace {
-
-// With more ranks, the N^2 messages of a direct exchange cost more than the hops of a tree.
-constexpr int kDirectMaxRanks = 16;
 
 using Blocks = std::vector<int64_t>;  // by member
 
@@ -53,42 +50,14 @@ Schedule CopyOnly(int64_t bytes) {
   return builder.Take();
 }
 
-// An algorithm that knows nothing of hosts, and what it asks of the network between them.
-struct FlatAllreduce {
-  Schedule (*schedule)(const ReduceShape&);
-  HostLoad (*load)(const HostLayout&, int64_t bytes);
-};
-
-FlatAllreduce SelectFlat(const ReduceShape& shape, const Config& config) {
-  const int64_t bytes = shape.bytes();
-  // Two ranks that exchange everything send no more than in a ring, with one hop instead of two.
-  const int64_t direct_max = shape.size == 2
-                                 ? std::max(config.direct_max_bytes, config.tree_max_bytes)
-                                 : config.direct_max_bytes;
-  if (bytes <= direct_max && shape.size <= kDirectMaxRanks) return {DirectAllreduce, LoadOfDirect};
-  if (bytes <= config.tree_max_bytes) return {TreeAllreduce, LoadOfTree};
-  if (config.deterministic) return {TwoPhaseAllreduce, LoadOfTwoPhases};
-  return {RingAllreduce, LoadOfRing};
-}
-
 Schedule SelectAllreduce(const ReduceShape& shape, const Config& config, Connectivity connectivity,
                          const HostLayout& layout, DataType wire) {
-  const int64_t bytes = shape.bytes();
   if (connectivity != Connectivity::kFull) {
     const bool ring = connectivity == Connectivity::kRing && !config.deterministic;
     return ring ? RingAllreduce(shape) : LineAllreduce(shape);
   }
-  const FlatAllreduce flat = SelectFlat(shape, config);
-  const bool hosts = layout.hosts() > 1 && config.hierarchical_allreduce != Hierarchy::kNever;
-  if (!hosts || (config.deterministic && !layout.KeepsCanonicalOrder())) {
-    return flat.schedule(shape);
-  }
-  const Network network = NetworkOf(config, wire);
-  const HierarchicalPlan plan = CheapestHierarchy(layout, bytes, network);
-  const bool cheaper = SecondsOf(LoadOf(layout, bytes, plan), network) <
-                       SecondsOf(flat.load(layout, bytes), network);
-  const bool always = config.hierarchical_allreduce == Hierarchy::kAlways;
-  return always || cheaper ? HierarchicalAllreduce(shape, layout, plan) : flat.schedule(shape);
+  const auto options = AllreduceOptions(shape.size, shape.bytes(), config, layout, wire);
+  return ScheduleOf(options.front(), shape, layout);
 }
 
 Schedule SelectAllgather(const AllgatherShape& shape, const Config& config,
@@ -138,7 +107,7 @@ Status NotConnected(const Collective& collective, const std::string& what) {
 }
 
 // For two or more members that are connected well enough. `self`, `root` and `blocks` are positions
-// or, for a line, places (see LineRotation).
+// or places (see OrderOf).
 Schedule SelectAmong(const Collective& collective, int self, int root, const Blocks& blocks,
                      const Config& config, Connectivity connectivity, const HostLayout& layout) {
   const size_t members = collective.members.size();
@@ -184,19 +153,44 @@ Schedule SelectAmong(const Collective& collective, int self, int root, const Blo
   return Schedule();
 }
 
+// In which order algorithms that send from one member to the next one go through the members; none:
+// by position. Sums that are made in canonical order keep that of the positions.
+std::optional<MemberOrder> OrderOf(const Collective& collective, const Config& config,
+                                   Connectivity connectivity, const HostLayout& layout) {
+  if (connectivity == Connectivity::kLine) return MemberOrder::AlongLine(collective.members);
+  if (connectivity != Connectivity::kFull || layout.hosts() <= 1) return std::nullopt;
+  const bool canonical =
+      config.deterministic ||
+      InputBytes(collective.buffers) <= std::max(config.direct_max_bytes, config.tree_max_bytes);
+  switch (collective.kind) {
+    case CollectiveKind::kAllgather:
+      return MemberOrder::ByHost(layout);
+    case CollectiveKind::kBroadcast:
+      return MemberOrder::FromRoot(layout, collective.root);
+    case CollectiveKind::kReducescatter:
+      if (canonical) return std::nullopt;
+      return MemberOrder::ByHost(layout);
+    case CollectiveKind::kReduce:
+      if (canonical) return std::nullopt;
+      return MemberOrder::ToRoot(layout, collective.root);
+    default:
+      return std::nullopt;
+  }
+}
+
 Schedule SelectByPlaces(const Collective& collective, const Config& config,
                         Connectivity connectivity, const HostLayout& layout) {
   const Blocks blocks = ByMember(collective.block_bytes, collective.members.size());
-  if (connectivity != Connectivity::kLine) {
+  const std::optional<MemberOrder> order = OrderOf(collective, config, connectivity, layout);
+  if (!order) {
     return SelectAmong(collective, collective.self, collective.root, blocks, config, connectivity,
                        layout);
   }
-  const LineRotation rotation(collective.members);
   Schedule schedule =
-      SelectAmong(collective, rotation.PlaceOf(collective.self), rotation.PlaceOf(collective.root),
-                  rotation.AlongLine(blocks), config, connectivity, layout);
+      SelectAmong(collective, order->PlaceOf(collective.self), order->PlaceOf(collective.root),
+                  order->ByPlace(blocks), config, connectivity, layout);
   const auto [input, output] = SidesOf(collective);
-  rotation.Apply(blocks, input.blocks != nullptr, output.blocks != nullptr, &schedule);
+  order->Apply(blocks, input.blocks != nullptr, output.blocks != nullptr, &schedule);
   return schedule;
 }
 

@@ -11,6 +11,7 @@
 
 #include "ops/runtime/backend/algorithms/allgather.h"
 #include "ops/runtime/backend/algorithms/allreduce.h"
+#include "ops/runtime/backend/algorithms/allreduce_choice.h"
 #include "ops/runtime/backend/algorithms/broadcast.h"
 #include "ops/runtime/backend/algorithms/gather_scatter.h"
 #include "ops/runtime/backend/algorithms/hierarchical_allreduce.h"
@@ -210,7 +211,12 @@ TEST(PricesCountWhatTheSchedulesSendBetweenHosts) {
     const int64_t bytes = elements * 4;
     EXPECT_TRUE(near(most_out(DirectAllreduce), LoadOfDirect(layout, bytes).bytes_between));
     EXPECT_TRUE(near(most_out(TreeAllreduce), LoadOfTree(layout, bytes).bytes_between));
-    EXPECT_TRUE(near(most_out(RingAllreduce), LoadOfRing(layout, bytes).bytes_between));
+    const auto ring = [&](const ReduceShape& shape) {
+      AllreduceOption option;
+      option.flat = RingAllreduce;
+      return ScheduleOf(option, shape, layout);
+    };
+    EXPECT_TRUE(near(most_out(ring), LoadOfRing(layout, bytes).bytes_between));
     EXPECT_TRUE(near(most_out(TwoPhaseAllreduce), LoadOfTwoPhases(layout, bytes).bytes_between));
     for (BetweenHosts between : {BetweenHosts::kExchange, BetweenHosts::kTwoPhases,
                                  BetweenHosts::kDoubling, BetweenHosts::kHalving}) {

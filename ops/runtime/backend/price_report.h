@@ -1,0 +1,36 @@
+#ifndef TFRING_OPS_RUNTIME_BACKEND_PRICE_REPORT_H_
+#define TFRING_OPS_RUNTIME_BACKEND_PRICE_REPORT_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ops/runtime/base/config.h"
+#include "ops/runtime/base/export.h"
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/interfaces/data_transport.h"
+
+namespace tfring {
+
+// The lines of AllreducePrices for ranks on these hosts, by rank, which are all connected with each
+// other; none where there are fewer than two hosts. InvalidArgument if a setting makes no sense.
+TFRING_EXPORT Result<std::vector<std::string>> DescribePrices(
+    const std::vector<std::string>& hosts, const std::map<std::string, std::string>& settings);
+
+// How long a message takes from this rank to the farthest rank of another host, which the transport
+// has measured, beside the setting, which nobody measures. Empty if nothing was measured.
+struct MeasuredLatency {
+  std::string text;
+  bool far_off = false;  // the setting is; the text says what to do
+};
+MeasuredLatency DescribeLatency(Rank self, const std::vector<std::string>& hosts,
+                                const Config& config, const DataTransport& transport);
+
+// Logs all of that for a job of several hosts, at level debug; at level info only a setting that is
+// far off.
+void LogPrices(Rank self, const std::vector<std::string>& hosts, const Config& config,
+               const DataTransport& transport);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_BACKEND_PRICE_REPORT_H_
