@@ -58,6 +58,7 @@ void ArenaCollective::Start(const Collective& collective, const Reduction& reduc
   recalled_ = false;
   entered_ = {};
   seen_ = 0;
+  met_ = false;
   mover_ = nullptr;
   header_ = MakeLaneHeader(collective.sequence, 0, "entry");
   group_.Start(collective);
@@ -159,6 +160,7 @@ Result<bool> ArenaCollective::Meet() {
     if (header == nullptr) return seen_ > before;
     TFRING_RETURN_IF_ERROR(CheckHeader(member, *header));
     group_.Met(member, header->number);
+    met_ |= member != collective_->self;
     recalled_ |= header->is_void != 0;
     if (collective_->entered != 0) NoteEntry(member, *header);
     ++seen_;

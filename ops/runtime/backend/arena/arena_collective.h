@@ -50,6 +50,8 @@ class ArenaCollective {
   Result<bool> Advance();
   // How many members, from the first on, have been seen to begin the collective, or need not be.
   size_t seen() const { return seen_; }
+  // Whether another member has been seen to.
+  bool met() const { return met_; }
   // Whether Advance would move anything or fail. Loads with memory_order_seq_cst.
   bool CanAdvance() const;
 
@@ -109,6 +111,7 @@ class ArenaCollective {
   bool recalled_ = false;
   AskTimes entered_;
   size_t seen_ = 0;  // members whose headers were read or are not needed, the first ones
+  bool met_ = false;
 };
 
 }  // namespace tfring

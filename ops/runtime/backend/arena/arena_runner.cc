@@ -18,7 +18,6 @@ void ArenaRunner::Watch(ProgressWatch watch, ScheduleRunner::QuietHook hook) {
 void ArenaRunner::Start(const Collective& collective, const Reduction& reduction, bool check) {
   collective_ = &collective;
   if (failed_) return;
-  met_ = false;
   suspect_ = kNoRank;
   watch_.Moved();
   machine_.Start(collective, reduction, check);
@@ -63,7 +62,6 @@ Result<bool> ArenaRunner::Advance() {
   if (!moved.ok() || !*moved) return moved;
   watch_.Moved();
   moves_.fetch_add(1, std::memory_order_relaxed);
-  met_ |= machine_.seen() > 0;
   if (!came_.empty()) NoteArrivals();
   return moved;
 }
@@ -76,7 +74,7 @@ Result<bool> ArenaRunner::Spin(Duration limit) {
 }
 
 Status ArenaRunner::WaitForRanks() {
-  SpinPolicy& spins = met_ ? spins_after_ : spins_before_meeting_;
+  SpinPolicy& spins = machine_.met() ? spins_after_ : spins_before_meeting_;
   if (spins.ShouldSpin()) {
     Result<bool> moved = Spin(SpinPolicy::kWaitTime);
     if (!moved.ok()) return moved.status();

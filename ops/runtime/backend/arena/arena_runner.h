@@ -63,7 +63,6 @@ class ArenaRunner {
   const std::atomic<bool>* const poison_;
   ArenaCollective machine_;
   const Collective* collective_ = nullptr;
-  bool met_ = false;             // a member has come to the present plan
   std::vector<TimePoint> came_;  // when each has, if hops are noted
   TimePoint began_ = 0;          // and when this rank has
   bool failed_ = false;

@@ -1,16 +1,19 @@
 // Ranks in threads of their own, which really sleep.
 #include "ops/runtime/backend/arena/arena_runner.h"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "ops/runtime/backend/reduction/reduction.h"
 #include "ops/runtime/base/clock.h"
 #include "tests/cc/backend/arena/fake_host_memory.h"
+#include "tests/cc/backend/arena/random_plans.h"
 #include "tests/cc/test.h"
 
 namespace tfring::testing {
@@ -129,6 +132,46 @@ TEST(ThreadsThatSleepGetAllSums) {
     }
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(wrong.load(), 0);
+  }
+}
+
+// All kinds, whole batches of locks, and batches that not all members enter.
+TEST(ThreadsThatSleepGetWhatRandomCollectivesGive) {
+  for (uint32_t seed = 1; seed <= 6; ++seed) {
+    Random random(seed);
+    const int size = 2 + static_cast<int>(seed % 3);
+    ThreadHost host(size);
+    std::vector<std::unique_ptr<RandomPlan>> plans;
+    for (int number = 0; number < 40; ++number) {
+      plans.push_back(std::make_unique<RandomPlan>(size, 10 + number, number % 8 == 0, &random));
+    }
+    std::mutex mutex;  // guards found
+    std::string found;
+    const auto run = [&](Rank rank) {
+      std::atomic<bool> poison{false};
+      ArenaRunner runner(host.Of(rank), rank, &poison);
+      for (const auto& plan : plans) {
+        const std::vector<Rank>& members = plan->members();
+        const auto it = std::find(members.begin(), members.end(), rank);
+        if (it == members.end()) continue;
+        const int member = static_cast<int>(it - members.begin());
+        const Collective& part = plan->part(member);
+        const bool runs = ArenaCollective::Runs(part);
+        runner.Start(part, runs ? ResolveReduction(part) : Reduction(), false);
+        const Result<bool> ended = runner.Run(kNever);
+        std::string wrong =
+            ended.ok() ? plan->Wrong(member, plan->recalled() || !runs) : ended.status().ToString();
+        if (runner.recalled() != plan->recalled()) wrong += " recalled";
+        if (wrong.empty()) continue;
+        std::lock_guard<std::mutex> lock(mutex);
+        found += "rank " + std::to_string(rank) + ", plan " + std::to_string(part.sequence) + ": " +
+                 wrong + "; ";
+      }
+    };
+    std::vector<std::thread> threads;
+    for (Rank rank = 0; rank < size; ++rank) threads.emplace_back(run, rank);
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(found, std::string());
   }
 }
 
