@@ -66,7 +66,7 @@ HostLoad LoadOfDirect(const HostLayout& layout, int64_t bytes) {
   load.messages_between = 2 * (Size(layout) - Smallest(layout));
   load.messages_within = 2 * others;
   load.bytes_between = MostPairs(layout) * data;
-  load.bytes_within = 2 * others * data;
+  load.bytes_within = 2 * (Size(layout) - 1) * data;
   return load;
 }
 
@@ -99,7 +99,7 @@ HostLoad LoadOfTree(const HostLayout& layout, int64_t bytes) {
   load.messages_between = load.hops_between;
   load.messages_within = load.hops_within;
   load.bytes_between = *std::max_element(sent.begin(), sent.end());
-  load.bytes_within = load.hops_within * static_cast<double>(bytes);
+  load.bytes_within = (load.hops_within + load.hops_between) * static_cast<double>(bytes);
   return load;
 }
 
@@ -125,6 +125,7 @@ HostLoad LoadOf(const HostLayout& layout, int64_t bytes, const HierarchicalPlan&
   // One worker's twice, or both of those of a worker and those of a rank that is none.
   load.messages_within = 2 * others * (workers > 1 ? 2 : 1);
   load.bytes_within = 2 * others * data * (workers > 1 ? 2 / workers : 1);
+  load.bytes_within += 2 * load.bytes_between / workers;
   return load;
 }
 

@@ -17,7 +17,8 @@ struct HostLoad {
   double messages_between = 0;  // of the rank that sends and receives the most
   double messages_within = 0;
   double bytes_between = 0;  // of the host that sends the most
-  double bytes_within = 0;   // through the memory of the rank that moves the most
+  // Through the memory of the rank that moves the most, to other hosts, too.
+  double bytes_within = 0;
 };
 
 // Of the algorithms of allreduce.h, by what they send; `bytes` is the size of the data. The ring

@@ -59,6 +59,20 @@ TEST(SmallSumsTakeOneHopBetweenHostsWhereHopsCostMost) {
   }
 }
 
+// A host's ranks share the work of moving large data to the others.
+TEST(LargeSumsGoThroughAllRanksOfAHost) {
+  for (const int hosts : {2, 3, 4}) {
+    for (const int ranks : {2, 4}) {
+      const HostLayout layout(HostByHost(hosts, ranks));
+      for (const int64_t bytes : {1 << 20, 64 << 20}) {
+        const AllreduceOption chosen =
+            AllreduceOptions(hosts * ranks, bytes, Config(), layout, DataType::kFloat32)[0];
+        EXPECT_TRUE(chosen.flat == nullptr && chosen.plan.workers > 1);
+      }
+    }
+  }
+}
+
 TEST(NothingIsPricedWithinAHostAndNothingSelectedAgainstTheSettings) {
   Config config;
   EXPECT_EQ(AllreduceOptions(4, 4, config, {}, DataType::kFloat32).size(), size_t{1});

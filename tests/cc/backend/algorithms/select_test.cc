@@ -171,7 +171,7 @@ TEST(TheNetworkOfTheSettingsDecidesBetweenHopsAndBytes) {
   EXPECT_EQ(OverHosts(alone, bytes, config), "hierarchical_halving");
   config.network_latency = 1000;
   config.network_bytes_per_second = int64_t{1} << 40;  // messages do, and then hops
-  EXPECT_EQ(OverHosts(alone, bytes, config), "hierarchical_doubling");
+  EXPECT_EQ(OverHosts(alone, 4 << 10, config), "hierarchical_doubling");
   config.network_latency = kSecond / 1000;  // hops and bytes do
   config.network_bytes_per_second = 1 << 26;
   EXPECT_EQ(OverHosts(alone, bytes, config), "hierarchical_allreduce");
