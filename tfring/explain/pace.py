@@ -59,7 +59,10 @@ def _become_slow(s: Situation, first: Record) -> tuple[int, tuple[str, ...], str
 
 def _always_slow(s: Situation, first: Record) -> tuple[int, tuple[str, ...], str] | None:
     """Looks at when rank 0 was asked for each of the newest calls."""
-    asked = [c for c in first.calls if c.last_rank >= 0 and c.second_last_asked and c.last_asked]
+    known = (c for c in first.calls if c.last_rank >= 0 and c.second_last_asked and c.last_asked)
+    # The calls of a batch of a lock have one time, and the others waited once for them.
+    once = {(c.last_asked, c.name if c.planned > c.last_asked else ""): c for c in known}
+    asked = list(once.values())
     asked = [c for c in asked[-_WINDOW_CALLS:] if asked[-1].last_asked - c.last_asked < _WINDOW]
     if not asked:
         return None

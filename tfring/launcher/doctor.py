@@ -281,10 +281,16 @@ def _prices(findings: Findings, hosts: Sequence[tuple[str, int]]) -> None:
         core = _native.core
     except (SettingError, ImportError, OSError):
         return  # another check says so
-    if len(by_rank) > settings.mesh_limit:
+    by_mpi = settings.runtime.get("CPU_OPERATIONS", "").lower() == "mpi"
+    if len(by_rank) > settings.mesh_limit and not by_mpi:
         findings.show("allreduces", "in a ring: more ranks than TFRING_MESH_LIMIT")
         return
-    for line in core.allreduce_prices(by_rank, settings.runtime):
+    try:
+        lines = core.allreduce_prices(by_rank, settings.runtime)
+    except core.CoreError as error:
+        findings.problems.append(str(error))
+        return
+    for line in lines:
         findings.show("allreduces", line)
 
 

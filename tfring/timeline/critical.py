@@ -130,7 +130,9 @@ def _back(moments: JobMoments, here: Moments, floor: int, path: list[Segment]) -
         return previous
     # The plan waited for the rank that asked last for one of its calls.
     calls = [one for one in members if one.asked] or [latest]
-    cause = max(calls, key=lambda one: one.asked)
+    # Those of a batch of a lock have one time: then it was the call that this rank made last.
+    made = {(one.rank, one.call.name): one.submitted for one in members}
+    cause = max(calls, key=lambda one: (one.asked, made.get((one.last_rank, one.call.name), 0)))
     rank = cause.last_rank if cause.last_rank >= 0 else latest.rank
     submits = {one.rank: one.submitted for one in members if one.call.name == cause.call.name}
     submitted = submits.pop(rank, cause.asked or latest.submitted)

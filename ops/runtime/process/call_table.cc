@@ -73,10 +73,12 @@ void CallTable::NoteAsked(uint64_t sequence, const AskTimes& asked) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto plan = plans_.find(sequence);
   if (plan == plans_.end()) return;
+  std::vector<uint64_t> records;
   for (CallId id : plan->second.calls) {
     const auto it = calls_.find(id);
-    if (it != calls_.end()) recorder->Asked(it->second.record, asked);
+    if (it != calls_.end()) records.push_back(it->second.record);
   }
+  recorder->Entered(records, asked);
 }
 
 std::vector<FinishedCall> CallTable::TakeLaunched(uint64_t sequence, TimePoint now) {

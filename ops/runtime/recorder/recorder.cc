@@ -161,21 +161,34 @@ uint64_t Recorder::Submitted(const Request& request, int64_t bytes, bool early, 
 void Recorder::Planned(uint64_t number, uint64_t sequence, const AskTimes& asked, TimePoint now) {
   CallRecord& call = memory_->call(number);
   if (number == 0 || call.number.load(kRelaxed) != number) return;
-  Asked(number, asked);
+  if (SetAsked(number, asked)) CountLast(asked);
   call.sequence.store(sequence, kRelaxed);
   // A reader that sees it sees all of the above.
   call.planned.store(now, std::memory_order_release);
 }
 
-void Recorder::Asked(uint64_t number, const AskTimes& asked) {
+void Recorder::Entered(const std::vector<uint64_t>& numbers, const AskTimes& asked) {
+  bool any = false;
+  for (const uint64_t number : numbers) any |= SetAsked(number, asked);
+  if (any) CountLast(asked);
+}
+
+// False if nobody has asked, or the call is not in the record any more.
+bool Recorder::SetAsked(uint64_t number, const AskTimes& asked) {
   CallRecord& call = memory_->call(number);
-  if (number == 0 || call.number.load(kRelaxed) != number || asked.last_rank == kNoRank) return;
+  if (number == 0 || call.number.load(kRelaxed) != number || asked.last_rank == kNoRank) {
+    return false;
+  }
   call.first_asked = asked.first;
   call.second_last_asked = asked.second_last;
   call.last_asked = asked.last;
   // A reader that sees the rank sees the times.
   std::atomic_thread_fence(std::memory_order_release);
   call.last_rank = asked.last_rank;
+  return true;
+}
+
+void Recorder::CountLast(const AskTimes& asked) {
   RankRecord& last = memory_->rank(asked.last_rank);
   Add<int64_t>(last.times, 1);
   if (asked.second_last > 0) Add<int64_t>(last.late, asked.last - asked.second_last);

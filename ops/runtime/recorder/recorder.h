@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
@@ -48,8 +49,8 @@ class Recorder final : public TrafficSink {
                      TimePoint now);
   // Its plan came, and is about to run. Number 0 is no call.
   void Planned(uint64_t number, uint64_t sequence, const AskTimes& asked, TimePoint now);
-  // On rank 0: when ranks have asked for it, where that was not known with the plan.
-  void Asked(uint64_t number, const AskTimes& asked);
+  // On rank 0: when ranks have entered a batch of a lock, which has these calls. It counts once.
+  void Entered(const std::vector<uint64_t>& numbers, const AskTimes& asked);
   void Ended(uint64_t number, StatusCode status, TimePoint now);
 
   // Of a call that has not ended: where it was made, and the how manieth of its name it is.
@@ -99,6 +100,8 @@ class Recorder final : public TrafficSink {
 
  private:
   explicit Recorder(std::unique_ptr<RecordMemory> memory) : memory_(std::move(memory)) {}
+  bool SetAsked(uint64_t number, const AskTimes& asked);
+  void CountLast(const AskTimes& asked);
 
   const std::unique_ptr<RecordMemory> memory_;
   Invocations invocations_;

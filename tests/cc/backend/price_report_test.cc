@@ -38,6 +38,8 @@ TEST(PricesAreToldInWords) {
   EXPECT_CONTAINS(lines[1], "4 B: hierarchical_exchange through one rank of each host 2 ms; not ");
   EXPECT_CONTAINS(lines[5], "64 MiB: hierarchical_exchange ");
   EXPECT_CONTAINS(lines[5], "ring_allreduce ");
+  const auto rounded = *DescribePrices({"a", "b"}, {{"NETWORK_LATENCY_SECONDS", "0.0000999"}});
+  EXPECT_CONTAINS(rounded[0], "between hosts 100 us and");
   EXPECT_TRUE(DescribePrices({"a", "a"}, {})->empty());
   EXPECT_CONTAINS(
       DescribePrices({"a", "b"}, {{"NETWORK_BYTES_PER_SECOND", "0"}}).status().message(),

@@ -137,15 +137,21 @@ TEST(WhoEnteredABatchLastIsCounted) {
   asked.Add(1, 150);
   asked.Add(0, 110);
   asked.Add(2, 100);
-  const uint64_t number = Submit(recorder.get(), "x");
-  recorder->Planned(number, 1, AskTimes(), 110);
+  std::vector<uint64_t> numbers;
+  for (const char* name : {"x", "y", "z"}) {
+    numbers.push_back(Submit(recorder.get(), name));
+    recorder->Planned(numbers.back(), 1, AskTimes(), 110);
+  }
   EXPECT_EQ(recorder->memory().call(1).last_rank, kNoRank);
-  recorder->Asked(number, asked);
-  const CallRecord& call = recorder->memory().call(1);
-  EXPECT_EQ(call.first_asked, int64_t{100});
-  EXPECT_EQ(call.second_last_asked, int64_t{110});
-  EXPECT_EQ(call.last_asked, int64_t{150});
-  EXPECT_EQ(call.last_rank, 1);
+  recorder->Entered(numbers, asked);
+  for (const uint64_t number : numbers) {
+    const CallRecord& call = recorder->memory().call(number);
+    EXPECT_EQ(call.first_asked, int64_t{100});
+    EXPECT_EQ(call.second_last_asked, int64_t{110});
+    EXPECT_EQ(call.last_asked, int64_t{150});
+    EXPECT_EQ(call.last_rank, 1);
+  }
+  // The others waited once for all three.
   EXPECT_EQ(recorder->memory().rank(1).late.load(), int64_t{40});
   EXPECT_EQ(recorder->memory().rank(1).times.load(), int64_t{1});
   EXPECT_EQ(recorder->memory().rank(2).times.load(), int64_t{0});

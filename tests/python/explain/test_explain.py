@@ -163,6 +163,18 @@ def test_the_share_of_the_input_is_told_of_a_slow_rank() -> None:
     assert "60% of its time in waiting for input" in found.text
 
 
+def test_the_calls_of_a_batch_of_a_lock_were_waited_for_once() -> None:
+    asked = []
+    for n in range(1, 41):
+        begin = START + n * SECOND
+        late = {"first_asked": begin, "second_last_asked": begin, "last_rank": 1}
+        late["last_asked"] = begin + SECOND // 100
+        made = [call(f"gradient {i}", n, n, n + 0.5, **late) for i in range(30)]
+        asked += [replace(one, planned=begin) for one in made]
+    found = explain(job([record(0, 2, asked, 41), record(1, 2, steps(40), 41)]), {0: RUNS, 1: RUNS})
+    assert found.cause is Cause.NOTHING, found.text
+
+
 def moments(ranks: int, hours: float, snapshots: int) -> list[tuple[float, list[list[Call]]]]:
     """Healthy training with uneven steps, seen at random moments: of each rank the newest calls."""
     dice = random.Random(7)

@@ -62,6 +62,33 @@ def test_a_late_rank_is_computed_for_and_then_waited_for(tmp_path):
     assert_without_gap(path)
 
 
+def test_a_batch_of_a_lock_waits_for_the_call_that_was_made_last(tmp_path):
+    """All calls of a batch have one time at which a rank entered it."""
+    entered = (400, 700, 1)
+    calls = {
+        0: [
+            *(call(1, n, 90, 110, 200, (95, 100, 1)) for n in (A, B)),
+            *(call(2, n, 390, 400, 900, entered, step=2) for n in (A, B)),
+        ],
+        1: [
+            *(call(1, n, 95, 110, 200) for n in (A, B)),
+            call(2, A, 410, 700, 910, step=2),
+            call(2, B, 699, 700, 910, step=2),
+        ],
+    }
+    plans = {
+        0: [plan(1, 110, 111, 199), plan(2, 400, 701, 890)],
+        1: [plan(1, 110, 111, 199), plan(2, 700, 740, 905)],
+    }
+    path = critical_path(made_job(tmp_path, calls, plans), 2)
+    assert shown(path) == [
+        ("compute", 1, 200, 390),
+        ("wait for rank 1", 1, 390, 699),
+        ("negotiation", 1, 699, 740),
+        ("transport", 1, 740, 910),
+    ]
+
+
 def test_without_a_ranks_record_rank_0_knows_when_it_was_asked(tmp_path):
     late_rank(tmp_path)
     (tmp_path / "rank-1.record").unlink()

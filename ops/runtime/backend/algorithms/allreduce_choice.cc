@@ -1,6 +1,7 @@
 #include "ops/runtime/backend/algorithms/allreduce_choice.h"
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 #include <utility>
 
@@ -34,8 +35,9 @@ std::string TimeText(double seconds) {
   const bool milliseconds = seconds >= 1e-3;
   const double scaled = seconds >= 1 ? seconds : seconds * (milliseconds ? 1e3 : 1e6);
   std::ostringstream text;
-  text.precision(scaled < 100 ? 2 : 6);
-  text << (scaled < 100 ? scaled : static_cast<double>(static_cast<int64_t>(scaled + 0.5)))
+  const bool two_digits = scaled < 99.5;
+  text.precision(two_digits ? 2 : 6);
+  text << (two_digits ? scaled : std::round(scaled))
        << (seconds >= 1   ? " s"
            : milliseconds ? " ms"
                           : " us");

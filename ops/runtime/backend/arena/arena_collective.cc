@@ -12,6 +12,8 @@ namespace {
 // With more data, and more members than two, streams are faster: they take more in before a rank
 // has to wait for another.
 constexpr int64_t kMostMoved = 4 << 20;
+// A lock in which ranks wait for a tenth of a second ends, unless a process was stopped.
+constexpr Duration kLongestWait = 10 * kSecond;
 
 bool MovesInArenas(int64_t bytes, size_t members) { return members == 2 || bytes <= kMostMoved; }
 
@@ -57,6 +59,7 @@ void ArenaCollective::Start(const Collective& collective, const Reduction& reduc
   collective_ = &collective;
   recalled_ = false;
   entered_ = {};
+  told_ = true;
   seen_ = 0;
   met_ = false;
   mover_ = nullptr;
@@ -177,9 +180,11 @@ Result<bool> ArenaCollective::Meet() {
 
 // Ranks of one host have one clock.
 void ArenaCollective::NoteEntry(int member, const ArenaHeader& header) {
-  if (header.is_void == 0) {
-    entered_.Add(group_.rank(member), LongTime(header.entered, collective_->entered));
-  }
+  if (header.is_void != 0) return;
+  const TimePoint own = collective_->entered;
+  const TimePoint time = LongTime(header.entered, own);
+  told_ = told_ && (time > own ? time - own : own - time) < kLongestWait;
+  entered_.Add(group_.rank(member), time);
 }
 
 void ArenaCollective::Finish() {

@@ -59,7 +59,7 @@ class ArenaCollective {
   // When done: not all members have entered; no output was written.
   bool recalled() const { return recalled_; }
   // When done, of a batch of a lock whose members have all told when they entered it.
-  const AskTimes& entered() const { return entered_; }
+  AskTimes entered() const { return told_ ? entered_ : AskTimes(); }
   std::vector<BadValues> TakeBadValues() { return data_.TakeBadValues(); }
 
   // A rank that has to change something before this one can go on, and that does not wait for this
@@ -110,7 +110,8 @@ class ArenaCollective {
   LaneHeader header_;
   bool recalled_ = false;
   AskTimes entered_;
-  size_t seen_ = 0;  // members whose headers were read or are not needed, the first ones
+  bool told_ = true;  // no times are so far apart that they may be wrong
+  size_t seen_ = 0;   // members whose headers were read or are not needed, the first ones
   bool met_ = false;
 };
 

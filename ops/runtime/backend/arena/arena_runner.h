@@ -39,7 +39,7 @@ class ArenaRunner {
   Result<bool> Run(TimePoint until);
   // Of a collective that has ended: whether not all members have entered.
   bool recalled() const { return machine_.recalled(); }
-  const AskTimes& entered() const { return machine_.entered(); }
+  AskTimes entered() const { return machine_.entered(); }
 
   std::vector<BadValues> TakeBadValues() { return machine_.TakeBadValues(); }
   std::vector<ScheduleRunner::Wait> Waits() const;

@@ -26,7 +26,7 @@ struct RankRequest {
 
   // What all ranks that sent the same cache id have in common: member 0's request, not always this
   // rank's own (see Agreement::RequestOf).
-  const Request& common() const { return full ? *full : cached->request; }
+  const Request& common() const { return cached ? cached->request : *full; }
 };
 
 // The requests for one tensor by position in its members. Most tensors that wait long have been
