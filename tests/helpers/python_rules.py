@@ -78,7 +78,7 @@ ARROWS: dict[str, set[str]] = {
         *("comparison", "compat", "commands", "explain", "ssh", "texts", "timeline"),
         *("store", "membership", "bench"),
     },
-    "ray": {"exceptions", "world", "security", "compat", "launcher"},
+    "ray": {"exceptions", "world", "security", "store", "compat", "launcher"},
     "tfring": {"compat"},
     "__main__": {"launcher"},
 }

@@ -1,11 +1,39 @@
-"""What is alive in the Ray cluster that this process is connected to."""
+"""Ray clusters of several nodes on this host, and what is alive in the one we are connected to."""
 
 import time
 
 import ray
+from ray.cluster_utils import Cluster
 from ray.util import placement_group_table
 
 _SECONDS = 60
+# On a busy machine Ray would take nodes for dead. One that is killed is still noticed at once.
+_PATIENCE = {"health_check_timeout_ms": 60_000, "health_check_initial_delay_ms": 60_000}
+
+
+def start_cluster(*, head_cpus, nodes, cpus=2):
+    """Starts a cluster and connects to it; returns it, and its nodes besides the head."""
+    head = {"num_cpus": head_cpus, "include_dashboard": False, "_system_config": _PATIENCE}
+    made = Cluster(initialize_head=True, head_node_args=head)
+    added = [add_node(made, cpus) for _ in range(nodes)]
+    ray.init(address=made.address, log_to_driver=False)
+    return made, added
+
+
+def add_node(cluster, cpus=2):
+    """Adds a node. Ray gives up after 30 s, which a busy machine may need more than once."""
+    for _ in range(4):
+        try:
+            return cluster.add_node(num_cpus=cpus)
+        except Exception as error:
+            failure = error
+    raise failure
+
+
+def stop_cluster(cluster):
+    """Disconnects, and ends all processes of the cluster."""
+    ray.shutdown()
+    cluster.shutdown()
 
 
 def alive_actors():

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
+from tfring.ray.forming import fresh_job, other_node, ranks_of_job, uses_shim
 from tfring.ray.outcomes import RanksFailed, gather
 from tfring.ray.placement import Placement, Shape
 from tfring.ray.settings import Resources, Settings
-from tfring.ray.variables import Where, job_variables, rank_variables
+from tfring.ray.variables import Where
 from tfring.ray.worker import Worker
-from tfring.security.secret import fresh_secret
 
 # So long the other ranks have to end when one has failed.
 _GRACE_SECONDS = 30.0
@@ -46,6 +45,7 @@ class StaticJob:
         size = shape.bundles * shape.workers
         actor = ray.remote(Worker)
         self.workers: list[Any] = []
+        self.nodes: list[str] = []  # the id of each rank's
         try:
             for rank, strategy in enumerate(placement.strategies()):
                 options = {**resources.options(), "scheduling_strategy": strategy}
@@ -66,17 +66,23 @@ class StaticJob:
         """
         self.results(self.start_all("start_executable", cls, args, kwargs))
 
-    def start_all(self, method: str, function: Any, *args: Any) -> list[Any]:
+    def start_all(
+        self, method: str, function: Any, *args: Any, own: Sequence[Any] | None = None
+    ) -> list[Any]:
         """Calls a method of every worker; returns where the results will be, by rank.
 
         Args:
             method: Its name.
             function: Its first argument, which is stored once for all.
             *args: Its other arguments.
+            own: What each rank gets as the last argument; None: there is none.
         """
         self._check()
         stored = ray.put(function)
-        refs = [getattr(worker, method).remote(stored, *args) for worker in self.workers]
+        refs = [
+            getattr(worker, method).remote(stored, *args, *(() if own is None else (own[rank],)))
+            for rank, worker in enumerate(self.workers)
+        ]
         for worker in self.workers:
             worker.settle.remote()
         return refs
@@ -115,20 +121,16 @@ class StaticJob:
     def _form(self, variables: Mapping[str, str]) -> None:
         """Tells each worker who it is."""
         places: list[Where] = ray.get([worker.where.remote() for worker in self.workers])
-        others = [place.address for place in places if place.node != places[0].node]
-        towards = others[0] if others else None
         interface = self._settings.nics
-        meeting = ray.get(self.workers[0].listen.remote(interface, towards))
-        same = job_variables(
-            *(fresh_secret(), f"ray-{secrets.token_hex(8)}", self._settings.timeout_s, interface),
-            variables,
-        )
-        ray.get(
-            [
-                worker.update_env_vars.remote({**own, **meeting, **same})
-                for worker, own in zip(self.workers, rank_variables(places), strict=True)
-            ]
-        )
+        meeting = ray.get(self.workers[0].listen.remote(interface, other_node(places)))
+        job = fresh_job(self._settings.timeout_s, interface, variables)
+        ranks = ranks_of_job(places, meeting, job)
+        told = [
+            worker.prepare.remote(own, uses_shim())
+            for worker, own in zip(self.workers, ranks, strict=True)
+        ]
+        ray.get(told)
+        self.nodes = [place.node for place in places]
 
     def _check(self) -> None:
         if not self.workers:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import ray
-
 from tfring import world
 from tfring.exceptions import described
-from tfring.launcher.agents.agent import open_rendezvous
+from tfring.ray.data import Shards, use_shards
+from tfring.ray.forming import here, listen, prepare
 from tfring.ray.variables import Where, with_own_first
 
 _log = logging.getLogger("tfring")
@@ -44,36 +42,21 @@ class Worker:
         self._name = name
         self._executable: Any = None
         self._failure: BaseException | None = None  # of the last call; None: it ended well
-        self._listener: socket.socket | None = None  # of rank 0
 
     def __repr__(self) -> str:
         return self._name
 
     def where(self) -> Where:
-        """Returns where this worker runs."""
-        context = ray.get_runtime_context()
-        gpus = tuple(map(str, context.get_accelerator_ids().get("GPU", [])))
-        return Where(context.get_node_id(), ray.util.get_node_ip_address(), gpus)
-
-    def update_env_vars(self, variables: Mapping[str, Any]) -> None:
-        """Sets variables of this process."""
-        os.environ.update({name: str(value) for name, value in variables.items()})
-
-    def env_vars(self) -> dict[str, str]:
-        """Returns the variables of this process."""
-        return dict(os.environ)
+        """See `here`."""
+        return here()
 
     def listen(self, interface: str | None, towards: str | None) -> dict[str, str]:
-        """On rank 0, opens the socket at which the others find it; returns it as variables.
+        """See `listen`."""
+        return listen(interface, towards)
 
-        Args:
-            interface: The network interfaces to use; None: what fits.
-            towards: The address of another node of the job; None: there is none.
-        """
-        self._listener = open_rendezvous(interface, towards)
-        address, port = self._listener.getsockname()[:2]
-        os.environ["TFRING_RENDEZVOUS_FD"] = str(self._listener.fileno())
-        return {"TFRING_RENDEZVOUS_ADDR": address, "TFRING_RENDEZVOUS_PORT": str(port)}
+    def prepare(self, variables: Mapping[str, str], horovod: bool) -> None:
+        """See `prepare`."""
+        prepare(variables, horovod)
 
     def start_executable(
         self, cls: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -88,11 +71,19 @@ class Worker:
             return function(self._executable)
 
     def call(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        shards: Shards,
     ) -> Any:
-        """Calls a function with arguments."""
+        """Calls a function with arguments, and parts of datasets for `dataset_shard`."""
         with self._called():
-            return function(*args, **kwargs)
+            use_shards(shards)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                use_shards({})
 
     def settle(self) -> None:
         """If the last call failed, leaves the job, so that the others' calls end with an error.
@@ -123,7 +114,7 @@ class Worker:
             slot: The slot on the node.
         """
         if gpus:
-            own = self.where().gpus
+            own = here().gpus
             os.environ["CUDA_VISIBLE_DEVICES"] = with_own_first(gpus, own, slot)
         try:
             ended = Ended(False, 0, function())
