@@ -14,17 +14,22 @@ _PATIENCE = {"health_check_timeout_ms": 60_000, "health_check_initial_delay_ms":
 def start_cluster(*, head_cpus, nodes, cpus=2):
     """Starts a cluster and connects to it; returns it, and its nodes besides the head."""
     head = {"num_cpus": head_cpus, "include_dashboard": False, "_system_config": _PATIENCE}
-    made = Cluster(initialize_head=True, head_node_args=head)
+    made = _patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
     added = [add_node(made, cpus) for _ in range(nodes)]
     ray.init(address=made.address, log_to_driver=False)
     return made, added
 
 
 def add_node(cluster, cpus=2):
-    """Adds a node. Ray gives up after 30 s, which a busy machine may need more than once."""
+    """Adds a node."""
+    return _patiently(lambda: cluster.add_node(num_cpus=cpus))
+
+
+def _patiently(start):
+    """Starts a node. Ray gives up after 30 s, which a busy machine may need more than once."""
     for _ in range(4):
         try:
-            return cluster.add_node(num_cpus=cpus)
+            return start()
         except Exception as error:
             failure = error
     raise failure
@@ -37,9 +42,12 @@ def stop_cluster(cluster):
 
 
 def alive_actors():
-    """The actors that have not ended, each as Ray describes it."""
-    actors = ray._private.state.actors()
-    return [actor for actor in actors.values() if actor["State"] != "DEAD"]
+    """The actors that have not ended, each as Ray describes it.
+
+    Detached ones are left out: Ray Data has two, which live as long as the cluster; we make none.
+    """
+    actors = ray._private.state.actors().values()
+    return [one for one in actors if one["State"] != "DEAD" and not one["IsDetached"]]
 
 
 def groups():
