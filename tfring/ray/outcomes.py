@@ -9,8 +9,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-# What a collective raises because another rank has failed.
-_CONSEQUENCES = ("UnavailableError", "AbortedError", "CancelledError")
+# What a collective raises because another rank has failed: Cancelled, Aborted, Unavailable, as
+# TensorFlow and the runtime number them.
+_CONSEQUENCES = (1, 10, 14)
 
 
 class RanksFailed(Exception):
@@ -84,7 +85,8 @@ def gather(refs: Sequence[Any], grace: float) -> list[Any]:
 
 
 def _is_consequence(error: Exception) -> bool:
-    return type(cause_of(error)).__name__ in _CONSEQUENCES
+    cause = cause_of(error)
+    return getattr(cause, "error_code", getattr(cause, "code", None)) in _CONSEQUENCES
 
 
 def _line(error: Exception) -> str:
