@@ -11,4 +11,4 @@ def test_ray_is_installed():
     import ray
     from packaging.version import Version
 
-    assert Version("2.51") <= Version(ray.__version__) < Version("3")
+    assert Version("2.60") <= Version(ray.__version__) < Version("3")
