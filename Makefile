@@ -26,8 +26,8 @@ CXX_FILES = $$(git ls-files 'ops/*.cc' 'ops/*.h' 'tests/cc/*.cc' 'tests/cc/*.h' 
 	'tools/gpu_check/*.cc' 'tools/gpu_check/*.h' 'ops/*.cu')
 PY_FILES := tfring tests benchmarks examples tools setup.py
 
-.PHONY: help setup build demo test test-cc test-python test-parallel soak gpu-double test-gpu wheel \
-	wheel-test lint lint-cc lint-python format tidy sanitize fuzz bazel docs bench gpu-check clean \
+.PHONY: help setup build demo test test-cc test-python test-parallel soak gpu-double test-gpu test-ray \
+	wheel wheel-test lint lint-cc lint-python format tidy sanitize fuzz bazel docs bench gpu-check clean \
 	distclean
 
 help: ## List the targets
@@ -86,6 +86,11 @@ gpu-double: build ## Download TensorFlow's GPU wheel (600 MB) to run it on a fak
 test-gpu: build ## TensorFlow's GPU wheel on a fake CUDA driver; skipped if it cannot be downloaded
 	$(PY) tests/helpers/gpu_double.py || echo "tests/gpu will be skipped"
 	$(PY) -m pytest -q tests/gpu
+
+test-ray: build ## tfring.ray on Ray itself; skipped with the reason if it cannot be installed
+	$(PY) tools/requirements.py ray > "$(VENV)/requirements-ray.txt"
+	$(PIP) -r "$(VENV)/requirements-ray.txt" || echo "Ray cannot be installed: its tests are skipped"
+	$(PY) -m pytest -q tests/engines/ray
 
 wheel: $(READY) ## Make a wheel in dist/
 	rm -rf dist

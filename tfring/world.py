@@ -260,7 +260,7 @@ def _start(membership: Membership, settings: Settings) -> None:
     generation.begin(membership.key)
     registry.begin_generation(membership.mpi_group)
     if not _state.at_exit_registered:
-        atexit.register(_at_exit)
+        atexit.register(end_of_program)
         _state.at_exit_registered = True
     elastic = _state.elastic
     # A process of an elastic job may be alone now, and TensorFlow asks once, when it starts.
@@ -306,7 +306,7 @@ def shutdown() -> None:
     """
     if _state.elastic is not None and _state.pid == os.getpid() and is_initialized():
         _state.elastic.left_by_program()
-    _leave("")
+    leave("")
 
 
 def abandon(why: str) -> None:
@@ -349,7 +349,7 @@ def _forget(record: Any) -> None:
     generation.end()
 
 
-def _leave(error: str) -> None:
+def leave(error: str) -> None:
     """Shuts down; the errors of the other ranks name `error`, unless it is ""."""
     with contextlib.ExitStack() as afterwards, _lock:
         if _state.pid != os.getpid() or not is_initialized():
@@ -362,16 +362,16 @@ def _leave(error: str) -> None:
         _forget(path)
 
 
-def _at_exit() -> None:
+def end_of_program(error: BaseException | None = None) -> None:
     """Leaves the job and, after a run without an error, ends MPI. Never changes the exit code."""
     if _state.pid != os.getpid():
         return
     # The interpreter leaves the uncaught exception here; an interactive one leaves every exception.
-    failure = getattr(sys, "last_value", None)
+    failure = error or getattr(sys, "last_value", None)
     interactive = hasattr(sys, "ps1")
     try:
         # Before this rank waits for the others: they may be in a collective that it does not call.
-        _leave("" if failure is None or interactive else described(failure))
+        leave("" if failure is None or interactive else described(failure))
         if _state.elastic is not None and failure is None:
             _state.elastic.finish()
         _native.core.shutdown()  # waits for what is left of generations that were abandoned

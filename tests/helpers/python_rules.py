@@ -78,6 +78,7 @@ ARROWS: dict[str, set[str]] = {
         *("comparison", "compat", "commands", "explain", "ssh", "texts", "timeline"),
         *("store", "membership", "bench"),
     },
+    "ray": {"exceptions", "world", "security", "store", "compat", "launcher"},
     "tfring": {"compat"},
     "__main__": {"launcher"},
 }
@@ -106,6 +107,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "matplotlib": {"bench", "report"},
     "opentelemetry": {"metrics"},
     "prometheus_client": {"metrics"},
+    "ray": {"ray"},
     "tensorboard": {"keras"},
     "tensorflow": {
         *("exceptions", "ops", "collectives", "sharding", "training", "compat", "data", "elastic"),
@@ -123,7 +125,7 @@ WITHOUT_TENSORFLOW = (
     *("tfring/__init__.py", "tfring/keras/__init__.py", "tfring/world.py", "tfring/__main__.py"),
     *("tfring/environments/", "tfring/security/", "tfring/bootstrap/", "tfring/launcher/"),
     *("tfring/joining/", "tfring/gpu/", "tfring/handshake/", "tfring/store/", "tfring/checkpoint/"),
-    *("tfring/membership/", "tfring/elastic/loop.py"),
+    *("tfring/membership/", "tfring/elastic/loop.py", "tfring/ray/"),
     *("tfring/data/__init__.py", "tfring/data/data_cursor.py"),
     *("tfring/data/elastic_sampler.py", "tfring/data/data_loader.py"),
 )

@@ -42,6 +42,10 @@ _MODULES: dict[str, str | None] = {
     "keras": "tfring.keras.horovod_keras",
     "keras.callbacks": "tfring.keras.callbacks",
     "keras.elastic": "tfring.keras.elastic",
+    "ray": "tfring.ray",
+    "ray.elastic": "tfring.ray",
+    "ray.elastic_v2": "tfring.ray",
+    "ray.runner": "tfring.ray",
     "runner": "tfring.launcher.function",
     "tensorflow": "tfring",
     "tensorflow.compression": "tfring.collectives.compression",
@@ -65,6 +69,11 @@ _OWN = "a part of Horovod's own working: import public names from horovod.tensor
 _INSTEAD = {
     "_keras": _OWN,
     "common.basics": _OWN,
+    "ray.adapter": _OWN,
+    "ray.ray_logger": "print in the function: Ray shows what its workers print",
+    "ray.strategy": _OWN,
+    "ray.utils": _OWN,
+    "ray.worker": _OWN,
     "runner.elastic": _OWN,
     "runner.launch": "start jobs with `tfring run`, or call horovod.run",
     "tensorflow.data": _SERVICE,
@@ -73,12 +82,13 @@ _INSTEAD = {
     "horovod.tensorflow, which works in eager mode, too",
     "tensorflow.util": _OWN,
 }
-_FOREIGN = {"mxnet", "ray", "spark", "torch"}
+_FOREIGN = {"mxnet", "spark", "torch"}
 _KNOWN = {*_MODULES, *_INSTEAD, *_FOREIGN}
 _PACKAGES = {
     "common",
     "data",
     "keras",
+    "ray",
     "runner",
     "tensorflow",
     "tensorflow.data",
@@ -187,8 +197,8 @@ class _Loader(importlib.abc.InspectLoader):
             raise ImportError(f"{module.__name__} is not in tfring: {_INSTEAD[name]}")
         if name in _FOREIGN:
             raise ImportError(
-                f"{module.__name__} was imported, and tfring stands in for Horovod's TensorFlow "
-                "and Keras parts only"
+                f"{module.__name__} was imported, and tfring stands in for Horovod's TensorFlow, "
+                "Keras and Ray parts only"
             )
         target = _MODULES[name]
         module.__doc__ = f"{module.__name__}: {target or 'a package'} under Horovod's name."

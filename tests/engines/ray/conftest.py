@@ -1,0 +1,36 @@
+"""A Ray cluster of two nodes on this host, for the tests of tfring.ray."""
+
+import os
+
+import pytest
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would be sent over the network
+
+try:
+    import ray_state
+except ImportError as error:
+    _MISSING = f"Ray is not installed here (pip install ray): {error}"
+else:
+    _MISSING = ""
+
+
+def pytest_ignore_collect(collection_path):
+    """Where Ray is missing, test_installed.py alone says so."""
+    if _MISSING and collection_path.name.startswith("test_"):
+        return collection_path.name != "test_installed.py"
+    return None
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two nodes with two CPUs each; this process is connected to them."""
+    made, _ = ray_state.start_cluster(head_cpus=2, nodes=1)
+    yield made
+    ray_state.stop_cluster(made)
+
+
+@pytest.fixture
+def nothing_left(cluster):
+    """Fails the test if it leaves an actor, a placement group or a used CPU behind."""
+    yield
+    ray_state.wait_until_nothing_is_left()

@@ -1,0 +1,73 @@
+"""TfringConfig: jobs whose workers Ray Train starts, watches and restarts."""
+
+import pytest
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+from tfring.ray import TfringConfig
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+def _trainer(train, tmp_path, *, failures=0, **options):
+    return DataParallelTrainer(
+        train,
+        train_loop_config={"folder": str(tmp_path)},
+        backend_config=TfringConfig(timeout_s=120),
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(
+            name="tfring",
+            storage_path=str(tmp_path / "results"),
+            failure_config=FailureConfig(max_failures=failures),
+        ),
+        **options,
+    )
+
+
+def test_a_trainer(tmp_path):
+    """Ranks, a collective, reports, and parts of a dataset."""
+    import ray
+
+    def train(config):
+        import numpy as np
+        import ray.train
+
+        import tfring as hvd
+        from tfring._native import core
+        from tfring.ray import iterator_shard
+
+        hvd.init()
+        assert hvd.rank() == ray.train.get_context().get_world_rank()
+        own = sum(row["id"] for row in iterator_shard().iter_rows())
+        total = core.allreduce(np.array([own]), name="sum", op=hvd.Sum)
+        ray.train.report({"total": int(total[0])})
+        with open(f"{config['folder']}/rank{hvd.rank()}", "w") as file:
+            print(int(total[0]), hvd.size(), file=file)
+
+    _trainer(train, tmp_path, datasets={"train": ray.data.range(10)}).fit()
+    assert [(tmp_path / f"rank{r}").read_text() for r in range(2)] == ["45 2\n"] * 2
+
+
+def test_after_a_failure_the_workers_form_a_new_job(tmp_path):
+    """The rank that does not fail waits in a collective, until Ray Train ends it."""
+
+    def train(config):
+        import os
+
+        import numpy as np
+
+        import tfring as hvd
+        from tfring._native import core
+
+        hvd.init()
+        failed = f"{config['folder']}/failed"
+        if hvd.rank() == 1 and not os.path.exists(failed):
+            open(failed, "w").close()
+            raise ValueError("the first attempt")
+        total = core.allreduce(np.array([1]), name="sum", op=hvd.Sum)
+        with open(f"{config['folder']}/rank{hvd.rank()}", "w") as file:
+            print(int(total[0]), file=file)
+
+    _trainer(train, tmp_path, failures=1).fit()
+    assert [(tmp_path / f"rank{r}").read_text() for r in range(2)] == ["2\n"] * 2
+    assert (tmp_path / "failed").exists()

@@ -1,0 +1,145 @@
+"""ElasticRayExecutor: Horovod's class for jobs whose workers come and go, on tfring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tfring.launcher.elastic.options import NO_LIMIT, ElasticOptions
+from tfring.ray.elastic_job import ElasticJob
+from tfring.ray.nodes import Discovered, RayHostDiscovery
+from tfring.ray.settings import ELASTIC_SECONDS, Settings, interfaces, resources
+
+
+class ElasticRayExecutor:
+    """An elastic job of tfring whose workers follow the nodes of a Ray cluster.
+
+    The program that calls `run` has the coordinator of the job, and runs on a node of the cluster.
+    Used by one thread.
+
+    Args:
+        settings: What `create_settings` returns; None: its defaults.
+        use_gpu: Whether workers get GPUs.
+        cpus_per_slot: CPUs that Ray keeps for a worker.
+        gpus_per_slot: GPUs that Ray keeps for a worker; 1 if it is not given.
+        env_vars: Variables for all workers.
+        override_discovery: Whether all nodes of Ray are used; else `settings.discovery` says it.
+        min_workers: With fewer workers training waits; None: as the settings say.
+        max_workers: There are never more; None: as the settings say.
+        num_workers: With how many the job begins; None: with `min_workers`.
+        reset_limit: The workers may change so many times; None: as the settings say.
+        cooldown_range: After a failure a node is not used for so many seconds, more each time.
+        elastic_timeout: Seconds for which there may be too few workers; None: as the settings say.
+
+    Raises:
+        ValueError: The parameters contradict each other.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        use_gpu: bool = False,
+        cpus_per_slot: float = 1,
+        gpus_per_slot: int | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        override_discovery: bool = True,
+        *,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        num_workers: int | None = None,
+        reset_limit: int | None = None,
+        cooldown_range: tuple[float, float] | None = None,
+        elastic_timeout: float | None = None,
+    ) -> None:
+        self.settings = settings = settings or self.create_settings()
+        self._resources = resources(cpus_per_slot, use_gpu, gpus_per_slot)
+        discovery = None if override_discovery else settings.discovery
+        if discovery is None and not override_discovery:
+            raise ValueError("override_discovery=False: set settings.discovery first")
+        self._discovery = discovery or RayHostDiscovery.of(self._resources)
+        least = settings.min_num_proc if min_workers is None else min_workers
+        most = settings.max_num_proc if max_workers is None else max_workers
+        begin = least if num_workers is None else num_workers
+        if not 1 <= least <= begin <= (NO_LIMIT if most is None else most):
+            raise ValueError(
+                f"min_workers={least}, num_workers={begin}, max_workers={most}: the job begins "
+                "with num_workers, which has to be from min_workers to max_workers, all 1 or more"
+            )
+        limit = settings.reset_limit if reset_limit is None else reset_limit
+        self._elastic = ElasticOptions(
+            np=begin,
+            min_np=least,
+            max_np=NO_LIMIT if most is None else most,
+            timeout=settings.elastic_timeout if elastic_timeout is None else elastic_timeout,
+            reset_limit=-1 if limit is None else limit,
+            cooldown=cooldown_range,
+        )
+        self._variables = dict(env_vars or {})
+        self._started = False
+
+    @staticmethod
+    def create_settings(
+        min_num_proc: int = 1,
+        max_num_proc: int | None = None,
+        reset_limit: int | None = None,
+        elastic_timeout: float = ELASTIC_SECONDS,
+        timeout_s: float = 30,
+        ssh_identity_file: str | None = None,
+        nics: str | Sequence[str] | None = None,
+        min_np: int | None = None,
+        max_np: int | None = None,
+        **other: Any,
+    ) -> Settings:
+        """Returns settings for this executor.
+
+        Args:
+            min_num_proc: With fewer workers training waits.
+            max_num_proc: There are never more; None: as many as fit.
+            reset_limit: The workers may change so many times; None: always.
+            elastic_timeout: Seconds for which there may be too few workers.
+            timeout_s: Seconds that the workers of the first generation wait for each other.
+            ssh_identity_file: Horovod's; tfring needs no ssh on Ray.
+            nics: Network interfaces to use between hosts.
+            min_np: Horovod's older name for `min_num_proc`.
+            max_np: Horovod's older name for `max_num_proc`.
+            **other: Horovod's others, such as verbose; they have no effect.
+        """
+        del ssh_identity_file, other
+        return Settings(
+            timeout_s=timeout_s,
+            elastic_timeout=elastic_timeout,
+            min_num_proc=min_num_proc if min_np is None else min_np,
+            max_num_proc=max_num_proc if max_np is None else max_np,
+            reset_limit=reset_limit,
+            nics=interfaces(nics),
+        )
+
+    def start(self, extra_env_vars: Mapping[str, str] | None = None) -> None:
+        """Does nothing yet: `run` starts workers.
+
+        Args:
+            extra_env_vars: Variables for all workers, besides `env_vars`.
+        """
+        self._variables.update(extra_env_vars or {})
+        self._started = True
+
+    def run(self, worker_fn: Callable[[], Any]) -> list[Any]:
+        """Calls a function on each worker, and waits until the training is over.
+
+        Args:
+            worker_fn: It calls `hvd.init`, and `hvd.elastic.run` inside.
+
+        Returns:
+            What it returned, by rank in the last generation.
+
+        Raises:
+            RuntimeError: The job failed; the exception of the last worker that failed is the cause.
+        """
+        if not self._started:
+            raise RuntimeError("call start() first")
+        discovered = Discovered(self._discovery)
+        job = ElasticJob(self.settings, self._resources, self._elastic, discovered, self._variables)
+        return job.run(worker_fn)
+
+    def shutdown(self) -> None:
+        """Does nothing: the workers have ended with `run`."""

@@ -1,0 +1,244 @@
+"""Runs an elastic job: starts and ends actors as its coordinator wants, on the nodes of Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tfring.exceptions import described
+from tfring.launcher.elastic.coordinator import Service
+from tfring.launcher.elastic.options import ElasticOptions
+from tfring.launcher.elastic.orders import EndJob, Generation, KillWorker, Note, StartWorker
+from tfring.ray.forming import fresh_job, uses_shim
+from tfring.ray.nodes import Discovered
+from tfring.ray.outcomes import cause_of
+from tfring.ray.settings import Resources, Settings
+from tfring.ray.variables import elastic_variables
+from tfring.ray.worker import Ended, Worker
+from tfring.security.secret import fresh_secret
+from tfring.store import TCPStore
+
+_log = logging.getLogger("tfring")
+
+_LOOK_SECONDS = 1.0
+# So long workers get that wait for a generation when the training is over, or when it has failed.
+_WAITING_SECONDS, _FAILED_SECONDS = 2.0, 5.0
+_KILLED, _FAILED = 137, 1
+
+
+@dataclass
+class _Started:
+    """A worker that was started and has not ended."""
+
+    start: StartWorker
+    actor: Any
+    kill_at: float | None = None
+
+
+class _End(NamedTuple):
+    """The function of a worker has ended, or its process."""
+
+    worker: int
+    outcome: Any  # a concurrent.futures.Future that is done
+
+
+class ElasticJob:
+    """One elastic job. The coordinator, in a thread of its own, says who is in it.
+
+    Args:
+        settings: Times.
+        resources: What each worker gets.
+        elastic: With how many workers.
+        discovered: Says on which nodes.
+        variables: The user's, for all workers.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        resources: Resources,
+        elastic: ElasticOptions,
+        discovered: Discovered,
+        variables: Mapping[str, str],
+    ) -> None:
+        self._settings = settings
+        self._resources = resources
+        self._elastic = elastic
+        self._discovered = discovered
+        self._secret = fresh_secret()
+        self._variables = fresh_job(settings.timeout_s, settings.nics, variables, self._secret)
+        # Orders of the coordinator's thread; ends of workers, from a thread of Ray.
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # All below is of the thread that runs the job.
+        self._workers: dict[int, _Started] = {}
+        self._results: dict[int, Any] = {}
+        self._generation = Generation(0, ())
+        self._last_failure: tuple[str, Exception] | None = None
+        self._end: EndJob | None = None
+
+    def put(self, order: object) -> None:
+        """See `OrderSink.put`."""
+        self._inbox.put(order)
+
+    def run(self, function: Callable[[], Any]) -> list[Any]:
+        """Runs the job to its end; returns what the ranks of its last generation returned.
+
+        Args:
+            function: What each worker calls.
+
+        Raises:
+            RuntimeError: The job failed; the exception of the last worker that failed is the cause.
+        """
+        address = ray.util.get_node_ip_address()
+        with contextlib.ExitStack() as at_end:
+            store = TCPStore(address, 0, is_server=True, secret=self._secret)
+            at_end.callback(store.close)
+            host = f"[{address}]" if ":" in address else address
+            service = Service(store, self._elastic, self._settings.timeout_s, self)
+            at_end.callback(service.close)
+            at_end.callback(self._kill_all)
+            run = _Run(service, ray.put(function), f"{host}:{store.port}")
+            while self._end is None or self._workers:
+                self._step(run)
+        return self._finish()
+
+    def _step(self, run: _Run) -> None:
+        """Waits for an order, for the end of a worker, or until it is time to look at nodes."""
+        now = time.monotonic()
+        if now >= run.look_at and self._end is None:
+            run.look_at = now + _LOOK_SECONDS
+            if self._discovered.look():
+                _log.info("the nodes are now %s", self._discovered.slots)
+                run.service.set_hosts(self._discovered.slots)
+        for started in self._workers.values():
+            if started.kill_at is not None and now >= started.kill_at:
+                started.kill_at = None
+                ray.kill(started.actor)
+        with contextlib.suppress(queue.Empty):
+            item = self._inbox.get(timeout=_LOOK_SECONDS / 2)
+            if isinstance(item, _End):
+                self._ended(item, run.service)
+            else:
+                self._carry_out(item, run)
+
+    def _carry_out(self, order: Any, run: _Run) -> None:
+        """Does what the coordinator wants."""
+        if isinstance(order, StartWorker):
+            if self._end is None:
+                self._start(order, run)
+            else:  # or the coordinator would count on it
+                run.service.ended(order.worker, 0, "")
+        elif isinstance(order, KillWorker):
+            if order.worker in self._workers:
+                ray.kill(self._workers[order.worker].actor)
+        elif isinstance(order, Note):
+            _log.info("%s", order.text)
+        elif isinstance(order, Generation):
+            self._generation = order
+            _log.info("generation %d: %s", order.number, order.text())
+        elif isinstance(order, EndJob):
+            self._end = order
+            self._limit_ends(order)
+
+    def _start(self, order: StartWorker, run: _Run) -> None:
+        node = self._discovered.nodes.get(order.host)
+        if node is None:
+            run.service.ended(order.worker, _FAILED, f"node {order.host} is gone")
+            return
+        options = {
+            **self._resources.options(),
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node.node_id, soft=False),
+        }
+        actor = ray.remote(Worker).options(**options).remote(f"worker {order.worker}")
+        variables = elastic_variables(
+            worker=order.worker,
+            host=order.host,
+            slot=order.slot,
+            first=order.first,
+            size=order.size,
+            store=run.store,
+        )
+        actor.prepare.remote({**variables, **self._variables}, uses_shim())
+        gpus = int(node.total.get("GPU", 0)) if self._resources.gpus else 0
+        ref = actor.run_elastic.remote(run.function, gpus, order.slot)
+        self._workers[order.worker] = _Started(order, actor)
+        ref.future().add_done_callback(lambda done: self._inbox.put(_End(order.worker, done)))
+
+    def _limit_ends(self, end: EndJob) -> None:
+        """The workers were told that the job is over, and end by themselves; not for ever."""
+        now = time.monotonic()
+        members = {member.worker for member in self._generation.members}
+        for worker, started in self._workers.items():
+            if end.code != 0:
+                started.kill_at = now + _FAILED_SECONDS
+            elif worker not in members:
+                started.kill_at = now + _WAITING_SECONDS
+
+    def _ended(self, end: _End, service: Service) -> None:
+        """Takes note of the end of a worker, and tells the coordinator."""
+        started = self._workers.pop(end.worker)
+        error = end.outcome.exception()
+        if error is None:
+            ended: Ended = end.outcome.result()
+            if not ended.left:
+                self._results[end.worker] = ended.result
+            code, cause = ended.code, ""
+        else:
+            gone = isinstance(error, RayActorError) or not isinstance(error, RayError)
+            code, cause = (_KILLED, "") if gone else (_FAILED, described(cause_of(error)))
+            self._last_failure = (self._name(started.start), error)
+            if self._end is None:
+                _log.warning("%s failed: %s", self._name(started.start), cause or error)
+        service.ended(end.worker, code, cause)
+        with contextlib.suppress(RayError):
+            ray.kill(started.actor)
+
+    def _name(self, start: StartWorker) -> str:
+        """Returns ``worker 3 (rank 1, node 10.0.0.1/abcd, slot 0)``."""
+        ranks = [r for r, one in enumerate(self._generation.members) if one.worker == start.worker]
+        rank = f"rank {ranks[0]}, " if ranks else ""
+        return f"worker {start.worker} ({rank}node {start.host}, slot {start.slot})"
+
+    def _finish(self) -> list[Any]:
+        """Returns the results, by rank.
+
+        Raises:
+            RuntimeError: The job failed.
+        """
+        assert self._end is not None
+        members = self._generation.members
+        missing = [r for r, one in enumerate(members) if one.worker not in self._results]
+        if self._end.code == 0 and not missing:
+            return [self._results[member.worker] for member in members]
+        why = self._end.reason
+        if self._end.code == 0:
+            why = f"ranks {missing} ended without a result after the training was over"
+        text, cause = f"the elastic job failed: {why}", None
+        if self._last_failure is not None:
+            name, error = self._last_failure
+            text, cause = f"{text}\nthe error of {name}:\n{error}", cause_of(error)
+        raise RuntimeError(text) from cause
+
+    def _kill_all(self) -> None:
+        for started in self._workers.values():
+            with contextlib.suppress(RayError):
+                ray.kill(started.actor)
+
+
+@dataclass
+class _Run:
+    """What a job has while it runs."""
+
+    service: Service
+    function: Any  # in the object store
+    store: str  # its address, as host:port
+    look_at: float = 0.0  # when to look at nodes (time.monotonic)

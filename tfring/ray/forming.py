@@ -1,0 +1,97 @@
+"""How the workers of a job learn who they are: what each process is asked, and is told."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+
+import ray
+
+from tfring.compat.shim import SHIM_FOLDER
+from tfring.launcher.agents.agent import open_rendezvous
+from tfring.ray.variables import Where, job_variables, rank_variables
+from tfring.security.secret import fresh_secret
+
+
+class _Listening:
+    """The socket at which the other ranks find rank 0; lives as long as the process."""
+
+    socket: socket.socket | None = None
+
+
+def here() -> Where:
+    """Returns where this process runs, a worker of Ray."""
+    context = ray.get_runtime_context()
+    gpus = tuple(map(str, context.get_accelerator_ids().get("GPU", [])))
+    return Where(context.get_node_id(), ray.util.get_node_ip_address(), gpus)
+
+
+def listen(interface: str | None, towards: str | None) -> dict[str, str]:
+    """On rank 0, opens the socket at which the others find it; returns it as variables.
+
+    Args:
+        interface: The network interfaces to use; None: what fits.
+        towards: The address of another node of the job; None: there is none.
+    """
+    _Listening.socket = listener = open_rendezvous(interface, towards)
+    address, port = listener.getsockname()[:2]
+    os.environ["TFRING_RENDEZVOUS_FD"] = str(listener.fileno())
+    return {"TFRING_RENDEZVOUS_ADDR": address, "TFRING_RENDEZVOUS_PORT": str(port)}
+
+
+def prepare(variables: Mapping[str, str], horovod: bool) -> None:
+    """Prepares this process for functions.
+
+    Args:
+        variables: To set.
+        horovod: Whether `import horovod` means tfring.
+    """
+    os.environ.update(variables)
+    if horovod and not uses_shim():
+        sys.path.insert(0, str(SHIM_FOLDER))
+
+
+def uses_shim() -> bool:
+    """Whether `import horovod` means tfring in this process."""
+    return str(SHIM_FOLDER) in sys.path
+
+
+def other_node(places: Sequence[Where]) -> str | None:
+    """Returns the address of a node that is not rank 0's; None: all ranks are on one.
+
+    Args:
+        places: Where each rank runs.
+    """
+    others = [place.address for place in places if place.node != places[0].node]
+    return others[0] if others else None
+
+
+def fresh_job(
+    start_timeout: float, interface: str | None, extra: Mapping[str, str], secret: str | None = None
+) -> dict[str, str]:
+    """Returns the variables that are the same for all workers of a new job.
+
+    Args:
+        start_timeout: Seconds that ranks wait for each other.
+        interface: The network interfaces to use; None: what fits.
+        extra: The user's.
+        secret: What its processes know; None: a new one.
+    """
+    job_id = f"ray-{secrets.token_hex(8)}"
+    return job_variables(secret or fresh_secret(), job_id, start_timeout, interface, extra)
+
+
+def ranks_of_job(
+    places: Sequence[Where], meeting: Mapping[str, str], job: Mapping[str, str]
+) -> list[dict[str, str]]:
+    """Returns all variables of each rank.
+
+    Args:
+        places: Where each rank runs.
+        meeting: What `listen` has returned on rank 0.
+        job: What `fresh_job` has returned.
+    """
+    return [{**own, **meeting, **job} for own in rank_variables(places)]

@@ -1,0 +1,95 @@
+"""Results of all ranks, or the error of the one that failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+# What a collective raises because another rank has failed: Cancelled, Aborted, Unavailable, as
+# TensorFlow and the runtime number them.
+_CONSEQUENCES = (1, 10, 14)
+
+
+class RanksFailed(Exception):
+    """Some ranks failed, or did not end.
+
+    Attributes:
+        failures: The errors as Ray has them, by rank, in the order in which they came.
+        stuck: Ranks that have not ended.
+    """
+
+    def __init__(self, failures: dict[int, Exception], stuck: list[int]) -> None:
+        super().__init__(f"ranks {list(failures)} failed, ranks {stuck} have not ended")
+        self.failures = failures
+        self.stuck = stuck
+
+    def error(self) -> tuple[str, BaseException | None]:
+        """Returns what to tell the user, and the exception of the rank that failed first."""
+        rank = min(self.failures, key=lambda r: _is_consequence(self.failures[r]))
+        failure = self.failures[rank]
+        others = [f"rank {r}: {_line(e)}" for r, e in self.failures.items() if r != rank]
+        text = f"the function failed on rank {rank}:\n{failure}"
+        if isinstance(failure, RayActorError):
+            text = f"the process of rank {rank} is gone: {failure}"
+        if others:
+            text += "\nthen on " + "; on ".join(others)
+        if self.stuck:
+            ranks = ", ".join(map(str, self.stuck))
+            text += f"\nranks that did not end and were ended: {ranks}"
+        return text, cause_of(failure)
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Returns the exception of a function, where Ray has packed it into its own.
+
+    Args:
+        error: What `ray.get` has raised.
+    """
+    cause = error.cause if isinstance(error, RayTaskError) else None
+    return cause if isinstance(cause, BaseException) else error
+
+
+def gather(refs: Sequence[Any], grace: float) -> list[Any]:
+    """Returns the results of all ranks.
+
+    Args:
+        refs: Of each rank.
+        grace: How many seconds the others have to end when one has failed.
+
+    Raises:
+        RanksFailed: At least one has failed.
+    """
+    rank_of = {ref: rank for rank, ref in enumerate(refs)}
+    waiting = list(refs)
+    results: dict[int, Any] = {}
+    failures: dict[int, Exception] = {}
+    until: float | None = None
+    while waiting:
+        timeout = None if until is None else max(0.0, until - time.monotonic())
+        ready, waiting = ray.wait(waiting, num_returns=1, timeout=timeout)
+        if not ready:
+            break
+        for ref in ready:
+            try:
+                results[rank_of[ref]] = ray.get(ref)
+            except RayError as error:
+                failures[rank_of[ref]] = error
+                until = until or time.monotonic() + grace
+    if failures:
+        raise RanksFailed(failures, sorted(rank_of[ref] for ref in waiting))
+    return [results[rank] for rank in range(len(refs))]
+
+
+def _is_consequence(error: Exception) -> bool:
+    cause = cause_of(error)
+    return getattr(cause, "error_code", getattr(cause, "code", None)) in _CONSEQUENCES
+
+
+def _line(error: Exception) -> str:
+    cause = cause_of(error)
+    lines = str(cause).strip().splitlines() or [""]
+    return f"{type(cause).__name__}: {lines[0]}"[:200]

@@ -1,0 +1,147 @@
+"""Places for the workers of a job, which Ray's placement groups keep."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import ray
+from ray.util.placement_group import (
+    PlacementGroup,
+    get_current_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from tfring.ray.settings import Resources
+
+
+class Shape(NamedTuple):
+    """How many workers there are, and where.
+
+    Attributes:
+        bundles: The number of bundles: of hosts, or of workers.
+        workers: Of each bundle.
+        strategy: Ray's: "STRICT_SPREAD" puts each bundle on a host of its own.
+    """
+
+    bundles: int
+    workers: int
+    strategy: str
+
+
+def shape_of(
+    num_workers: int | None,
+    num_hosts: int | None,
+    num_workers_per_host: int | None,
+    strategy: str | None,
+) -> Shape:
+    """Returns the shape of a job from the parameters of Horovod.
+
+    Args:
+        num_workers: The number of workers, on any hosts.
+        num_hosts: The number of hosts, if each has the same number of workers.
+        num_workers_per_host: That number.
+        strategy: Ray's placement strategy, for `num_workers`; None: "PACK".
+
+    Raises:
+        ValueError: They contradict each other.
+    """
+    for name, value in (
+        ("num_workers", num_workers),
+        ("num_hosts", num_hosts),
+        ("num_workers_per_host", num_workers_per_host),
+    ):
+        if value is not None and value < 1:
+            raise ValueError(f"{name}={value}: it has to be 1 or more")
+    if num_workers is not None and num_hosts is not None:
+        raise ValueError(
+            f"num_workers={num_workers} and num_hosts={num_hosts}: give num_workers alone, or "
+            "num_hosts and num_workers_per_host"
+        )
+    if num_workers is not None:
+        return Shape(num_workers, 1, strategy or "PACK")
+    if num_hosts is None:
+        raise ValueError(
+            "how many workers? Give num_workers, or num_hosts and num_workers_per_host; for an "
+            "elastic job min_workers"
+        )
+    if strategy not in (None, "STRICT_SPREAD"):
+        raise ValueError(
+            f"placement_group_strategy={strategy!r} is for num_workers: with num_hosts each bundle "
+            "is on a host of its own, which is STRICT_SPREAD"
+        )
+    return Shape(num_hosts, num_workers_per_host or 1, "STRICT_SPREAD")
+
+
+class Placement:
+    """Places for workers: a placement group of our own, or the one that we are in.
+
+    Args:
+        shape: How many workers, and where.
+        resources: What each gets.
+        seconds: How long to wait for them.
+        use_current: Whether to use the placement group of the actor or task that we are in.
+
+    Raises:
+        TimeoutError: There were no places in time; nothing is left behind.
+    """
+
+    def __init__(
+        self, shape: Shape, resources: Resources, seconds: float, *, use_current: bool
+    ) -> None:
+        self._shape = shape
+        current = get_current_placement_group() if use_current else None
+        self._own = current is None
+        self.group: PlacementGroup | None = current
+        if current is None:
+            bundles = [resources.of(shape.workers) or {"CPU": 0.001}] * shape.bundles
+            self.group = placement_group(bundles, strategy=shape.strategy)
+            self._wait(bundles, seconds)
+
+    def strategies(self) -> list[PlacementGroupSchedulingStrategy]:
+        """Returns where each worker goes, those on one node side by side."""
+        assert self.group is not None
+        if not self._own:  # what else is in its bundles we do not know: any will do
+            places = [-1] * self._shape.bundles
+        else:
+            nodes: dict[int, str] = placement_group_table(self.group)["bundles_to_node_id"]
+            order = list(dict.fromkeys(nodes[index] for index in sorted(nodes)))
+            places = sorted(nodes, key=lambda index: order.index(nodes[index]))
+        return [
+            PlacementGroupSchedulingStrategy(
+                self.group,
+                placement_group_bundle_index=index,
+                placement_group_capture_child_tasks=False,
+            )
+            for index in places
+            for _ in range(self._shape.workers)
+        ]
+
+    def remove(self) -> None:
+        """Gives the places back, and so ends what is in them. May be called twice."""
+        group, self.group = self.group, None
+        if group is not None and self._own:
+            remove_placement_group(group)
+
+    def _wait(self, bundles: list[dict[str, float]], seconds: float) -> None:
+        ready: Any = None
+        try:
+            assert self.group is not None
+            ready, _ = ray.wait([self.group.ready()], timeout=seconds)
+        finally:
+            if not ready:
+                self.remove()
+        if not ready:
+            raise TimeoutError(
+                f"Ray had no place for {self._shape.bundles * self._shape.workers} workers within "
+                f"{seconds:g} s: {self._shape.bundles} bundles of {bundles[0]} were asked for "
+                f"({self._shape.strategy}), and the cluster has {_free()} free. Ask for fewer, add "
+                "nodes, or wait longer with create_settings(placement_group_timeout_s=...)"
+            )
+
+
+def _free() -> dict[str, float]:
+    available = ray.available_resources()
+    return {name: available.get(name, 0.0) for name in ("CPU", "GPU")}

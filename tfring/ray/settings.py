@@ -1,0 +1,99 @@
+"""What the executors are asked for: times, and what each worker gets of the cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TIMEOUT_SECONDS = 300.0
+PLACEMENT_SECONDS = 100.0
+ELASTIC_SECONDS = 600.0
+
+
+@dataclass
+class Settings:
+    """Times of a job, and Horovod's names for them.
+
+    Attributes:
+        timeout_s: Seconds that ranks wait for each other in `init`.
+        placement_group_timeout_s: Seconds that `start` waits for Ray to have places for workers.
+        elastic_timeout: Of elastic jobs: seconds for which there may be fewer workers than asked.
+        min_num_proc: Of elastic jobs: with fewer workers training waits.
+        max_num_proc: Of elastic jobs: there are never more; None: as many as fit.
+        reset_limit: Of elastic jobs: the workers may change so many times; None: always.
+        nics: Network interfaces to use between hosts, as "eth0,eth1"; None: what fits.
+        discovery: Of elastic jobs: what says which nodes there are; None: Ray.
+    """
+
+    timeout_s: float = TIMEOUT_SECONDS
+    placement_group_timeout_s: float = PLACEMENT_SECONDS
+    elastic_timeout: float = ELASTIC_SECONDS
+    min_num_proc: int = 1
+    max_num_proc: int | None = None
+    reset_limit: int | None = None
+    nics: str | None = None
+    discovery: Any = None
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What Ray keeps for each worker.
+
+    Attributes:
+        cpus: CPUs, perhaps a part of one.
+        gpus: GPUs; 0: none.
+    """
+
+    cpus: float = 1
+    gpus: int = 0
+
+    def of(self, workers: int) -> dict[str, float]:
+        """Returns what several workers need, as a bundle of a placement group."""
+        bundle = {"CPU": self.cpus * workers, "GPU": float(self.gpus * workers)}
+        return {name: amount for name, amount in bundle.items() if amount > 0}
+
+    def slots(self, total: dict[str, float]) -> int:
+        """Returns how many workers fit into a node.
+
+        Args:
+            total: What the node has of each kind.
+        """
+        wanted = self.of(1)
+        if not wanted:
+            return 1
+        return min(math.floor(total.get(name, 0.0) / amount) for name, amount in wanted.items())
+
+    def options(self) -> dict[str, float]:
+        """Returns the options of an actor that gets this."""
+        return {"num_cpus": self.cpus, "num_gpus": self.gpus}
+
+
+def resources(cpus: float, use_gpu: bool, gpus: int | None) -> Resources:
+    """Returns what a worker gets, from the parameters of Horovod.
+
+    Args:
+        cpus: CPUs of a worker.
+        use_gpu: Whether workers get GPUs.
+        gpus: GPUs of a worker; None: 1 if `use_gpu`.
+
+    Raises:
+        ValueError: They contradict each other.
+    """
+    if gpus and not use_gpu:
+        raise ValueError(f"gpus_per_worker={gpus} and use_gpu=False: give use_gpu=True, too")
+    if use_gpu and gpus is not None and gpus < 1:
+        raise ValueError(f"gpus_per_worker={gpus}: it has to be 1 or more with use_gpu=True")
+    if cpus < 0:
+        raise ValueError(f"cpus_per_worker={cpus:g}: it has to be 0 or more")
+    return Resources(cpus, (gpus or 1) if use_gpu else 0)
+
+
+def interfaces(nics: str | Sequence[str] | None) -> str | None:
+    """Returns network interfaces as one text.
+
+    Args:
+        nics: A text such as "eth0,eth1", or several names; None: what fits.
+    """
+    return nics if nics is None or isinstance(nics, str) else ",".join(nics)

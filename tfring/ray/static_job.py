@@ -1,0 +1,155 @@
+"""A job whose workers stay: actors in a placement group, with a rank each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from tfring.ray.forming import fresh_job, other_node, ranks_of_job, uses_shim
+from tfring.ray.outcomes import RanksFailed, gather
+from tfring.ray.placement import Placement, Shape
+from tfring.ray.settings import Resources, Settings
+from tfring.ray.variables import Where
+from tfring.ray.worker import Worker
+
+# So long the other ranks have to end when one has failed.
+_GRACE_SECONDS = 30.0
+
+
+class StaticJob:
+    """The workers of a job. Used by one thread.
+
+    Args:
+        settings: Times.
+        resources: What each worker gets.
+        placement: Places for them; this object gives them back.
+        shape: How many workers there are.
+        variables: The user's, for all workers.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        resources: Resources,
+        placement: Placement,
+        shape: Shape,
+        variables: Mapping[str, str],
+    ) -> None:
+        self._settings = settings
+        self._placement = placement
+        self._lost: list[int] = []  # ranks whose processes were ended
+        size = shape.bundles * shape.workers
+        actor = ray.remote(Worker)
+        self.workers: list[Any] = []
+        self.nodes: list[str] = []  # the id of each rank's
+        try:
+            for rank, strategy in enumerate(placement.strategies()):
+                options = {**resources.options(), "scheduling_strategy": strategy}
+                name = f"rank {rank} of {size}"
+                self.workers.append(actor.options(**options).remote(name))
+            self._form(variables)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def start_executable(
+        self, cls: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Makes the user's object on every rank.
+
+        Raises:
+            RuntimeError: A rank failed.
+        """
+        self.results(self.start_all("start_executable", cls, args, kwargs))
+
+    def start_all(
+        self, method: str, function: Any, *args: Any, own: Sequence[Any] | None = None
+    ) -> list[Any]:
+        """Calls a method of every worker; returns where the results will be, by rank.
+
+        Args:
+            method: Its name.
+            function: Its first argument, which is stored once for all.
+            *args: Its other arguments.
+            own: What each rank gets as the last argument; None: there is none.
+        """
+        self._check()
+        stored = ray.put(function)
+        refs = [
+            getattr(worker, method).remote(stored, *args, *(() if own is None else (own[rank],)))
+            for rank, worker in enumerate(self.workers)
+        ]
+        for worker in self.workers:
+            worker.settle.remote()
+        return refs
+
+    def results(self, refs: Sequence[Any]) -> list[Any]:
+        """Waits for results by rank.
+
+        Raises:
+            RuntimeError: A rank failed; its exception is the cause.
+        """
+        try:
+            return gather(refs, _GRACE_SECONDS)
+        except RanksFailed as failed:
+            self._recover(failed)
+            text, cause = failed.error()
+            raise RuntimeError(text) from cause
+
+    def result_of_first(self, function: Callable[[Any], Any]) -> Any:
+        """Calls a function on rank 0 and waits for its result.
+
+        Raises:
+            RuntimeError: It failed; its exception is the cause.
+        """
+        self._check()
+        ref = self.workers[0].execute.remote(function)
+        self.workers[0].settle.remote()
+        return self.results([ref])[0]
+
+    def shutdown(self) -> None:
+        """Ends the workers and gives their places back. May be called twice."""
+        workers, self.workers = self.workers, []
+        for worker in workers:
+            ray.kill(worker)
+        self._placement.remove()
+
+    def _form(self, variables: Mapping[str, str]) -> None:
+        """Tells each worker who it is."""
+        places: list[Where] = ray.get([worker.where.remote() for worker in self.workers])
+        interface = self._settings.nics
+        meeting = ray.get(self.workers[0].listen.remote(interface, other_node(places)))
+        job = fresh_job(self._settings.timeout_s, interface, variables)
+        ranks = ranks_of_job(places, meeting, job)
+        told = [
+            worker.prepare.remote(own, uses_shim())
+            for worker, own in zip(self.workers, ranks, strict=True)
+        ]
+        ray.get(told)
+        self.nodes = [place.node for place in places]
+
+    def _check(self) -> None:
+        if not self.workers:
+            raise RuntimeError("there are no workers: call start() first")
+        if self._lost:
+            ranks = ", ".join(map(str, self._lost))
+            raise RuntimeError(
+                f"the processes of ranks {ranks} have ended with an earlier error: call "
+                "shutdown() and start() again"
+            )
+
+    def _recover(self, failed: RanksFailed) -> None:
+        """After an error all ranks leave the job, so that `init` can begin a new one."""
+        for rank in failed.stuck:
+            ray.kill(self.workers[rank])
+            self._lost.append(rank)
+        for rank, worker in enumerate(self.workers):
+            if rank not in self._lost:
+                with contextlib.suppress(RayError):
+                    ray.get(worker.leave.remote(), timeout=_GRACE_SECONDS)
+                    continue
+                self._lost.append(rank)

@@ -1,0 +1,77 @@
+"""A backend for Ray Train, which starts, watches and restarts the workers itself.
+
+from ray.train import ScalingConfig
+from ray.train.data_parallel_trainer import DataParallelTrainer
+from tfring.ray import TfringConfig
+
+trainer = DataParallelTrainer(
+    train, backend_config=TfringConfig(), scaling_config=ScalingConfig(num_workers=4)
+)
+result = trainer.fit()
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.train.backend import Backend, BackendConfig
+
+from tfring import world
+from tfring.ray.forming import fresh_job, here, listen, other_node, prepare, ranks_of_job, uses_shim
+from tfring.ray.settings import TIMEOUT_SECONDS
+from tfring.ray.variables import Where
+
+
+@dataclass
+class TfringConfig(BackendConfig):  # type: ignore[misc]
+    """Lets the workers of a trainer of Ray Train form a job of tfring.
+
+    Attributes:
+        timeout_s: Seconds that ranks wait for each other in `init`.
+        nics: Network interfaces to use between hosts, as "eth0,eth1"; None: what fits.
+    """
+
+    timeout_s: float = TIMEOUT_SECONDS
+    nics: str | None = None
+
+    @property
+    def backend_cls(self) -> type[TfringBackend]:
+        """The class that prepares the workers."""
+        return TfringBackend
+
+
+class TfringBackend(Backend):  # type: ignore[misc]
+    """Tells the workers of Ray Train who they are. Ray makes one object of it per process."""
+
+    share_cuda_visible_devices = True
+
+    def on_start(self, worker_group: Any, backend_config: TfringConfig) -> None:
+        """Called by Ray Train when new workers run, also after a failure.
+
+        Args:
+            worker_group: The workers.
+            backend_config: The user's.
+        """
+        places: list[Where] = worker_group.execute(here)
+        nics = backend_config.nics
+        meeting = worker_group.execute_single(0, listen, nics, other_node(places))
+        job = fresh_job(backend_config.timeout_s, nics, {})
+        told = []
+        for rank, variables in enumerate(ranks_of_job(places, meeting, job)):
+            variables.pop("CUDA_VISIBLE_DEVICES", None)  # Ray Train sets it
+            told.append(worker_group.execute_single_async(rank, prepare, variables, uses_shim()))
+        ray.get(told)
+
+    def on_shutdown(self, worker_group: Any, backend_config: TfringConfig) -> None:
+        """Called by Ray Train before workers end, also of those that have failed.
+
+        Args:
+            worker_group: The workers.
+            backend_config: The user's.
+        """
+        with contextlib.suppress(RayError):
+            worker_group.execute(world.leave, "")

@@ -1,0 +1,140 @@
+"""The actor that is a rank: it holds the user's object and calls functions."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tfring import world
+from tfring.exceptions import described
+from tfring.ray.data import Shards, use_shards
+from tfring.ray.forming import here, listen, prepare
+from tfring.ray.variables import Where, with_own_first
+
+_log = logging.getLogger("tfring")
+
+
+class Ended(NamedTuple):
+    """How the function of a worker of an elastic job ended without an exception.
+
+    Attributes:
+        left: Whether the worker left the job, as the coordinator told it or by sys.exit.
+        code: With which exit code.
+        result: What the function returned, if it did.
+    """
+
+    left: bool
+    code: int
+    result: Any
+
+
+class Worker:
+    """A rank, or a worker of an elastic job. Ray calls its methods one after the other.
+
+    Args:
+        name: As messages call it; Ray shows it in tracebacks and in front of the output.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._executable: Any = None
+        self._failure: BaseException | None = None  # of the last call; None: it ended well
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def where(self) -> Where:
+        """See `here`."""
+        return here()
+
+    def listen(self, interface: str | None, towards: str | None) -> dict[str, str]:
+        """See `listen`."""
+        return listen(interface, towards)
+
+    def prepare(self, variables: Mapping[str, str], horovod: bool) -> None:
+        """See `prepare`."""
+        prepare(variables, horovod)
+
+    def start_executable(
+        self, cls: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Makes the user's object, which later functions get."""
+        with self._called():
+            self._executable = cls(*args, **kwargs)
+
+    def execute(self, function: Callable[[Any], Any]) -> Any:
+        """Calls a function with the user's object, None if there is none."""
+        with self._called():
+            return function(self._executable)
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        shards: Shards,
+    ) -> Any:
+        """Calls a function with arguments, and parts of datasets for `dataset_shard`."""
+        with self._called():
+            use_shards(shards)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                use_shards({})
+
+    def settle(self) -> None:
+        """If the last call failed, leaves the job, so that the others' calls end with an error.
+
+        Not in the call itself: who waits for the results hears of the first error first.
+        """
+        if self._failure is not None:
+            error, self._failure = self._failure, None
+            self.leave(described(error))
+
+    def leave(self, error: str = "") -> None:
+        """Leaves the job; the next `init` begins a new one.
+
+        Args:
+            error: Why, for the errors of the other ranks; "" for a goodbye.
+        """
+        try:
+            world.leave(error)
+        except Exception:
+            _log.exception("%s could not leave its job", self._name)
+
+    def run_elastic(self, function: Callable[[], Any], gpus: int, slot: int) -> Ended:
+        """Calls the function of an elastic job; the process is over afterwards.
+
+        Args:
+            function: It calls `init`, and `elastic.run` inside.
+            gpus: How many GPUs the node has, if workers get any.
+            slot: The slot on the node.
+        """
+        if gpus:
+            own = here().gpus
+            os.environ["CUDA_VISIBLE_DEVICES"] = with_own_first(gpus, own, slot)
+        try:
+            ended = Ended(False, 0, function())
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            ended = Ended(True, code, None)
+        except BaseException as error:
+            world.end_of_program(error)
+            raise
+        world.end_of_program()  # waits for the others, as at the end of any program
+        return ended
+
+    @contextlib.contextmanager
+    def _called(self) -> Iterator[None]:
+        self._failure = None
+        try:
+            yield
+        except SystemExit as end:  # Ray would take it for the wish to end this process
+            self._failure = RuntimeError(f"the function called sys.exit({end.code!r})")
+            raise self._failure from end
+        except Exception as error:
+            self._failure = error
+            raise
