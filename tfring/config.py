@@ -64,6 +64,8 @@ PYTHON_SETTINGS = {
     "neighbours only (default 64)",
     "RENDEZVOUS_ADDR": "where rank 0 listens while the job starts",
     "RENDEZVOUS_PORT": "the port belonging to RENDEZVOUS_ADDR",
+    "PODS": "how many pods an indexed Job of Kubernetes has: see docs/kubernetes.md",
+    "POD_SLOTS": "how many ranks each of these pods has (default 1)",
     "DIVERGENCE_GUARD": "0: fit does not compare the ranks' weights after each epoch (default 1)",
     "ENABLE_ASYNC_COMPLETION": "1: on a GPU an op is done when the GPU has its work, not when "
     "the results are there (default 0: eager calls and a step's last gradients only)",

@@ -79,7 +79,7 @@ def rank_variables(
     return {
         **job_variables(options, environ, remote=remote, records=records),
         "TFRING_RANK": str(slot.rank),
-        "TFRING_SIZE": str(len(options.slots)),
+        "TFRING_SIZE": str(options.size),
         "TFRING_LOCAL_RANK": str(slot.local_rank),
         "TFRING_LOCAL_SIZE": str(slot.local_size),
         "TFRING_CROSS_RANK": str(slot.cross_rank),
