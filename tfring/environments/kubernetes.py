@@ -26,7 +26,7 @@ class _Names(NamedTuple):
     """Variables that say the same thing in one kind of Job. `pods` is set in that kind only."""
 
     source: str
-    index: str
+    number: str
     pods: str
     slots: str
     address: str
@@ -51,15 +51,15 @@ class Pod(NamedTuple):
 
     Attributes:
         source: What started it, for messages.
-        index: Its number among the job's pods.
+        number: Which of the job's pods it is, from 0 on.
         pods: How many the job has.
         slots: How many ranks each pod has.
-        address: The name of the pod with index 0, where rank 0 listens.
+        address: The name of pod 0, where rank 0 listens.
         port: The port there.
     """
 
     source: str
-    index: int
+    number: int
     pods: int
     slots: int
     address: str
@@ -92,18 +92,18 @@ def find_pod(environ: Mapping[str, str]) -> Pod | None:
             continue
         if names is _TRAINER and not environ.get(_INDEX):
             continue  # variables for a torchrun that is started by hand
-        require_all(environ, (names.pods, names.index, names.address), names.source)
+        require_all(environ, (names.pods, names.number, names.address), names.source)
         pod = Pod(
             names.source,
-            index=read_int(environ, names.index),
+            number=read_int(environ, names.number),
             pods=read_int(environ, names.pods, low=1),
             slots=read_optional_int(environ, names.slots, low=1) or 1,
             address=environ[names.address],
             port=read_optional_int(environ, names.port, low=1) or DEFAULT_PORT,
         )
-        if pod.index >= pod.pods:
+        if pod.number >= pod.pods:
             raise IdentityError(
-                f"{names.index} is {pod.index} and {names.pods} is {pod.pods}: the pods of a job "
+                f"{names.number} is {pod.number} and {names.pods} is {pod.pods}: the pods of a job "
                 f"have the numbers from 0 to {pod.pods - 1}; give {names.pods} the value of "
                 "`completions`, or of numNodes"
             )
@@ -128,7 +128,7 @@ def detect(environ: Mapping[str, str]) -> Identity | None:
         )
     return Identity(
         source=pod.source,
-        rank=pod.index,
+        rank=pod.number,
         size=pod.size,
         rendezvous=Rendezvous.TCP if pod.size > 1 else Rendezvous.NONE,
         local_rank=0,

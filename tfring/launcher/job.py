@@ -122,7 +122,7 @@ class JobRunner:
         """Prints how the job failed, if it did; returns the exit code and why."""
         first = text.first_failure(self._processes)
         if first is None:
-            return 0, ""
+            return (0 if self._stopping is None else self._options.stopped_exit_code), ""
         if self._stopping is not None and not self._failed:
             why = f"stopped by {signal_name(self._stopping)}, passed on to all ranks"
             self._merger.note(f"tfring run: {why}")

@@ -117,6 +117,7 @@ def job_options(options: argparse.Namespace, *, elastic: bool = False) -> JobOpt
         exit_report=Path(options.exit_report) if options.exit_report else None,
         events=Path(options.events) if options.events else None,
         verbose=options.verbose,
+        stopped_exit_code=settings.stopped_exit_code,
     )
     return job if pod is None else shared(job, pod, settings.job_id)
 

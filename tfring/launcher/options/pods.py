@@ -39,11 +39,11 @@ def slots_of(pod: Pod) -> list[Slot]:
     """Returns the ranks of a pod."""
     return [
         Slot(
-            rank=pod.index * pod.slots + local,
+            rank=pod.number * pod.slots + local,
             host=socket.gethostname(),
             local_rank=local,
             local_size=pod.slots,
-            cross_rank=pod.index,
+            cross_rank=pod.number,
             cross_size=pod.pods,
         )
         for local in range(pod.slots)
@@ -69,8 +69,8 @@ def shared(job: JobOptions, pod: Pod, job_id: str | None) -> JobOptions:
         raise UsageError(str(error)) from None
     if secret is None:
         raise UsageError(
-            f"{pod.source} has {pod.pods} pods, and this one (number {pod.index}) has no secret by "
-            "which the others could know it: give all of them TFRING_SECRET from a Secret, as "
+            f"{pod.source} has {pod.pods} pods, and this one (number {pod.number}) has no secret "
+            "by which the others could know it: give all of them TFRING_SECRET from a Secret, as "
             "docs/kubernetes.md shows"
         )
     share = Share(pod.size, pod.address, pod.port)
