@@ -123,7 +123,10 @@ class JobRunner:
         first = text.first_failure(self._processes)
         if first is None:
             return (0 if self._stopping is None else self._options.stopped_exit_code), ""
-        if self._stopping is not None and not self._failed:
+        if self._left_in_good_order(first):
+            why = f"all ranks were asked to end, and have (exit code {first.code})"
+            self._merger.note(f"tfring run: {why}")
+        elif self._stopping is not None and not self._failed:
             why = f"stopped by {signal_name(self._stopping)}, passed on to all ranks"
             self._merger.note(f"tfring run: {why}")
         else:
@@ -306,9 +309,14 @@ class JobRunner:
             for name in ("stdout", "stderr"):
                 self._merger.finish(self._streams[process.rank, name])
             self._files.rank_ended(process)
-            if process.failed() and not self._escalation:
+            in_order = self._left_in_good_order(process)
+            if process.failed() and not in_order and not self._escalation:
                 self._failed = True
                 self._escalation.after_failure(now)
+
+    def _left_in_good_order(self, process: RankProcess) -> bool:
+        """Whether a rank was asked to end, and did so after its checkpoint."""
+        return process.failed() and process.code == self._options.stopped_exit_code
 
     def _say_where(self, process: RankProcess) -> None:
         facts, slot = process.agent.facts(), process.slot

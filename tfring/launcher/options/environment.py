@@ -118,6 +118,11 @@ def job_variables(
     return values
 
 
+def is_secret(name: str) -> bool:
+    """Tells whether a variable's name says that its value is shown to nobody."""
+    return _SECRET.search(name) is not None
+
+
 def shown_value(name: str, value: str) -> str:
     """Returns the value of a variable for people to see: that of a secret is masked."""
-    return "********" if value and _SECRET.search(name) else value
+    return "********" if value and is_secret(name) else value
