@@ -6,17 +6,23 @@ the pod is there, as in a cluster. Nothing but the pods' environment says who is
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 from cluster_programs import PATIENT, WHO_IS_THERE
 from fake_cluster import SECRET, cluster
-from launcher_tools import LIMIT_SECONDS, wait_until, write_script
+from launcher_tools import LIMIT_SECONDS, ROOT, start_command, wait_until, write_script
 
 pytest.importorskip("tfring._native")
 
-LONG = 120  # seconds that a step of a test takes at most on a busy machine
+from tfring.checkpoint import Checkpointer
+
+LONG = 300  # seconds that a step of a test takes at most on a busy machine
 
 # Each step is an allreduce. At SIGTERM to one rank all publish a checkpoint after the same step.
 # What ranks say is in the folder `said`.
@@ -173,6 +179,50 @@ def test_sigterm_to_one_pod_publishes_a_checkpoint_on_all(training):
         (training / "finish").touch()
         ends_of([made.start(index, command, **job) for index in range(2)])
         assert {one["first"] for one in said(training, "done")} == {step}
+
+
+def test_sigterm_in_fit_is_no_success_and_training_goes_on(tmp_path):
+    """With the program of the example, in a job of a fixed size."""
+    if importlib.util.find_spec("tensorflow") is None:
+        pytest.skip("needs TensorFlow")
+    checkpoints = Checkpointer(str(tmp_path / "checkpoints"))
+    program = str(ROOT / "examples" / "kubernetes" / "train.py")
+    arguments = [program, str(tmp_path / "checkpoints"), "--epochs", "100000"]
+    command = ["tfring", "run", "--stop-timeout", "120", "python", *arguments]
+    job = variables(2, TFRING_STOPPED_EXIT_CODE="75", TFRING_POD_SLOTS="1")
+    reached = 0
+    with cluster(2, tmp_path) as made:
+        made.publish(0)
+        for asked in (1, 0):
+            pods = [made.start(index, command, **job) for index in range(2)]
+            assert wait_until(lambda more=reached: newest_step(checkpoints) > more, LONG)
+            pods[asked].send_signal(signal.SIGTERM)
+            ends_of(pods, codes=(75,))
+            reached = newest_step(checkpoints)
+
+
+def newest_step(checkpoints):
+    found = checkpoints.latest()
+    return 0 if found is None else found.step
+
+
+def test_process_1_of_a_container_ends_at_sigterm(tmp_path):
+    """The kernel keeps from a process 1 what it has no handler for."""
+    if os.geteuid() != 0:
+        pytest.skip("making namespaces needs root")
+    script = write_script(tmp_path, "open('up', 'w').close(); import time; time.sleep(600)")
+    command = [sys.executable, "-m", "tfring", "run", "-np", "1", sys.executable, script]
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    job = start_command([*unshare, "env", f"--chdir={tmp_path}", *command])
+    try:
+        assert wait_until(lambda: (tmp_path / "up").exists(), LONG)
+        [first] = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+        os.kill(int(first), signal.SIGTERM)
+        _, errors = job.communicate(timeout=LIMIT_SECONDS)
+        assert "stopped by SIGTERM" in errors
+    finally:
+        job.kill()
+        job.communicate()
 
 
 def test_elastic_pods_whose_first_does_not_know_its_own_name_yet(tmp_path):
