@@ -122,6 +122,17 @@ def test_the_parts_of_an_indexed_job_fit(capsys, shape):
         if "onExitCodes" in rule:
             assert rule["onExitCodes"]["containerName"] == container["name"]
             assert 0 not in rule["onExitCodes"]["values"]
+    rules = {
+        tuple(r.get("onExitCodes", {}).get("values", ["lost"])): r["action"]
+        for r in spec["podFailurePolicy"]["rules"]
+    }
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    assert rules[int(variables["TFRING_STOPPED_EXIT_CODE"]),] == rules["lost",] == "Ignore"
+    elastic = shape == "elastic"  # there a pod that came too late ends with 2, and may come again
+    assert rules.get((2,)) == (None if elastic else "FailJob")
+    assert spec.get("successPolicy") == (
+        {"rules": [{"succeededIndexes": "0"}]} if elastic else None
+    )
     assert {v["name"] for v in pod["volumes"]} == {m["name"] for m in container["volumeMounts"]}
     stop = container["command"][container["command"].index("--stop-timeout") + 1]
     assert 0 < int(stop) < pod["terminationGracePeriodSeconds"]

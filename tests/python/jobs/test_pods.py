@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster_programs import PATIENT, WHO_IS_THERE
+from cluster_programs import PATIENT, WHO_IS_THERE, said_lines
+from cluster_programs import TRAINING as ELASTIC
 from fake_cluster import SECRET, cluster
 from launcher_tools import LIMIT_SECONDS, ROOT, start_command, wait_until, write_script
 
@@ -66,6 +67,11 @@ TRAINING = """
         time.sleep(0.01)
     say("done", first=first, step=step)
 """
+
+
+# Elastic: at SIGTERM the ranks of this pod leave, and the others go on.
+LEAVING = ELASTIC.replace("leave.append(True)", "world.elastic_process().link.leave()")
+LEAVING = LEAVING.replace("import tfring as hvd", "import tfring as hvd; from tfring import world")
 
 
 def variables(pods, **more):
@@ -199,6 +205,36 @@ def test_sigterm_in_fit_is_no_success_and_training_goes_on(tmp_path):
             pods[asked].send_signal(signal.SIGTERM)
             ends_of(pods, codes=(75,))
             reached = newest_step(checkpoints)
+
+
+def test_an_elastic_pod_is_taken_away_and_another_comes(tmp_path):
+    write_script(tmp_path, LEAVING, name="train.py")
+    options = ["--nnodes", "1:2", "--nproc-per-node", "1", "--rdzv-endpoint", "train-0.train"]
+    start = ["tfring", "run", "--start-timeout", "300", *options]
+    command = [*start, "python", "train.py", str(tmp_path)]
+    job = {"TFRING_SECRET": SECRET, "TFRING_STOPPED_EXIT_CODE": "75"}
+    with cluster(3, tmp_path) as made:
+
+        def trains(size, host):
+            """Waits for a step, from now on, of a job of that size on that pod."""
+            before = len(said_lines(tmp_path))
+
+            def found():
+                lines = said_lines(tmp_path)[before:]
+                return any(one["size"] == size and one["host"] == host for one in lines)
+
+            assert wait_until(found, LONG)
+
+        made.publish(0)
+        first, second = made.start(0, command, **job), made.start(1, command, **job)
+        trains(2, "train-1")
+        second.send_signal(signal.SIGTERM)
+        ends_of([second], codes=(75,))
+        trains(1, "train-0")
+        again = made.start(1, command, machine=2, **job)
+        trains(2, "train-1")
+        (tmp_path / "stop").touch()
+        ends_of([first, again])
 
 
 def newest_step(checkpoints):
