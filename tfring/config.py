@@ -64,6 +64,10 @@ PYTHON_SETTINGS = {
     "neighbours only (default 64)",
     "RENDEZVOUS_ADDR": "where rank 0 listens while the job starts",
     "RENDEZVOUS_PORT": "the port belonging to RENDEZVOUS_ADDR",
+    "PODS": "how many pods an indexed Job of Kubernetes has: see docs/kubernetes.md",
+    "POD_SLOTS": "how many ranks each of these pods has (default 1)",
+    "STOPPED_EXIT_CODE": "what a rank exits with that SIGTERM has ended after its checkpoint, and "
+    "tfring run after such a signal (default 0)",
     "DIVERGENCE_GUARD": "0: fit does not compare the ranks' weights after each epoch (default 1)",
     "ENABLE_ASYNC_COMPLETION": "1: on a GPU an op is done when the GPU has its work, not when "
     "the results are there (default 0: eager calls and a step's last gradients only)",
@@ -191,6 +195,7 @@ class Settings:
         advertise_addr: Where other ranks reach this one; None: where it listens.
         meeting: "mpi" or "rendezvous"; None: what the environment suggests.
         job_id: Keeps jobs apart, or None: the environment decides.
+        stopped_exit_code: What a rank exits with that was asked to end, and did in good order.
         divergence_guard: Whether `fit` compares the ranks' weights after each epoch.
         async_completion: Whether ops on a GPU are done before their results are there.
         stacks: Whether this rank says what its threads do when it is asked, or on SIGUSR1.
@@ -221,6 +226,7 @@ class Settings:
     advertise_addr: str | None = None
     meeting: str | None = None
     job_id: str | None = None
+    stopped_exit_code: int = 0
     divergence_guard: bool = True
     async_completion: bool = False
     stacks: bool = True
@@ -266,6 +272,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         advertise_addr=values.get("ADVERTISE_ADDR") or None,
         meeting=_choice("MEETING", values, ("mpi", "rendezvous")),
         job_id=values.get("JOB_ID") or None,
+        stopped_exit_code=_integer("STOPPED_EXIT_CODE", values.get("STOPPED_EXIT_CODE"), 0, 0, 255),
         divergence_guard=_switch("DIVERGENCE_GUARD", values, default="1"),
         async_completion=_switch("ENABLE_ASYNC_COMPLETION", values),
         stacks=_switch("STACKS", values, default="1"),

@@ -31,7 +31,7 @@ class Hosts:
     def __init__(self, count: int) -> None:
         self._prefix = f"tf{os.getpid() % 10000}"
         self.count = count
-        self._names: Path | None = None
+        self._files: dict[str, Path] = {}  # what processes see in the place of which file
 
     def name(self, host: int) -> str:
         """Returns the name of a host's namespace."""
@@ -72,18 +72,34 @@ class Hosts:
             folder: Gets the file that such processes see as /etc/hosts.
         """
         lines = [f"{self.address(host)} h{host}\n" for host in range(self.count)]
-        self._names = folder / "hosts"
-        self._names.write_text("".join(["127.0.0.1 localhost\n", *lines]))
+        self.replace(folder, "/etc/hosts", "".join(["127.0.0.1 localhost\n", *lines]))
 
-    def inside(self, host: int) -> list[str]:
-        """Returns the beginning of a command line that runs the rest of it on a host, as root."""
+    def replace(self, folder: Path, path: str, text: str) -> None:
+        """Lets what inside() starts from now on see a text in a file of this machine.
+
+        Args:
+            folder: Gets the file with that text.
+            path: What it stands in for; it exists.
+            text: What is in it.
+        """
+        file = folder / path.strip("/").replace("/", "-")
+        file.write_text(text)
+        self._files[path] = file
+
+    def inside(self, host: int, name: str | None = None) -> list[str]:
+        """Returns the beginning of a command line that runs the rest of it on a host, as root.
+
+        Args:
+            host: The host.
+            name: What the host is called there, if not by its number.
+        """
         inside = 'hostname "$0" 2>/dev/null || echo "$0" > /proc/sys/kernel/hostname; '
-        if self._names is not None:
-            inside += f"mount --bind {self._names} /etc/hosts; "
+        for path, file in self._files.items():
+            inside += f"mount --bind {file} {path}; "
         # Not `ip netns exec`: that mounts a new /sys, without the control groups that Slurm needs.
         command = ["nsenter", f"--net=/run/netns/{self.name(host)}"]
         command += ["unshare", "--uts", "--mount", "sh", "-c"]
-        return [*command, inside + 'exec "$@"', f"h{host}"]
+        return [*command, inside + 'exec "$@"', name or f"h{host}"]
 
     def pids(self, host: int) -> list[int]:
         """Returns the processes that run on a host."""
@@ -94,7 +110,11 @@ class Hosts:
 
     def kill_all(self) -> None:
         """Kills whatever runs on the hosts, until nothing does."""
-        while pids := [pid for host in range(self.count) for pid in self.pids(host)]:
+        self.kill(*range(self.count))
+
+    def kill(self, *hosts: int) -> None:
+        """Kills whatever runs on some hosts, until nothing does."""
+        while pids := [pid for host in hosts for pid in self.pids(host)]:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -11,14 +11,26 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
-from tfring.environments import mpi, pmix, single, slurm, tf_config, tfring_run, torchrun
+from tfring.environments import (
+    kubernetes,
+    mpi,
+    pmix,
+    single,
+    slurm,
+    tf_config,
+    tfring_run,
+    torchrun,
+)
 from tfring.environments.given import Given
 from tfring.environments.identity import Identity, IdentityError, Rendezvous
 
 __all__ = ["Given", "Identity", "IdentityError", "Rendezvous", "find_identity"]
 
 # In this order; the first whose detect() returns an identity decides.
-_ENVIRONMENTS: tuple[Any, ...] = (tfring_run, torchrun, mpi, pmix, slurm, tf_config, single)
+_ENVIRONMENTS: tuple[Any, ...] = (
+    *(tfring_run, torchrun, mpi, pmix, slurm),
+    *(kubernetes, tf_config, single),
+)
 
 
 def find_identity(

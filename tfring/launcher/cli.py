@@ -24,6 +24,8 @@ from tfring.launcher.elastic.plan import ElasticPlan, elastic_plan
 from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.hosts.placement import is_local, parse_hosts
 from tfring.launcher.job import JobRunner
+from tfring.launcher.kubernetes.manifest import manifest
+from tfring.launcher.kubernetes.options import request_of
 from tfring.launcher.options.arguments import add_options
 from tfring.launcher.options.config_file import words_of_file
 from tfring.launcher.options.from_arguments import job_options, printed_ranks, unused_hosts
@@ -95,6 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             given = list(sys.argv[1:] if argv is None else argv)
             words = words_of_file(Path(options.config_file), options.parser, given)
             options = parser.parse_args([*given[:1], *words, *given[1:]])
+        if (request := request_of(options)) is not None:
+            print(manifest(request, sys.argv[1:] if argv is None else argv), end="")
+            return 0
         if options.dry_run:
             job, plan = _job_and_plan(options)
             return show(job) if plan is None else show_elastic(job, plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import importlib.util
@@ -22,6 +23,7 @@ from tfring.bootstrap.inter_op_threads import WANTED, inter_op_threads
 from tfring.bootstrap.mpi_data import plugins_in
 from tfring.config import PYTHON_SETTINGS, SettingError, read_settings
 from tfring.environments import IdentityError, find_identity
+from tfring.environments.kubernetes import Pod, find_pod
 from tfring.version import __version__
 
 _CPU_FLAGS = ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "asimd", "sve")
@@ -245,11 +247,25 @@ def _environment(findings: Findings) -> None:
     try:
         identity = find_identity(os.environ)
     except IdentityError as error:
+        if (pod := _pod_of_several_ranks()) is not None:
+            first = pod.number * pod.slots
+            shown = f"{first} to {first + pod.slots - 1} of {pod.size} in this pod"
+            findings.show("started by", pod.source)
+            findings.show("ranks", f"{shown}, which tfring run starts")
+            return
         findings.show("started by", "unclear")
         findings.problems.append(str(error))
         return
     findings.show("started by", identity.source)
     findings.show("rank", f"{identity.rank} of {identity.size}")
+
+
+def _pod_of_several_ranks() -> Pod | None:
+    """Returns the pod around, if this process is none of its ranks, as what kubectl exec starts."""
+    with contextlib.suppress(IdentityError):
+        pod = find_pod(os.environ)
+        return pod if pod is not None and pod.slots > 1 else None
+    return None
 
 
 def _settings(findings: Findings) -> None:

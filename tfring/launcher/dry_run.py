@@ -25,6 +25,8 @@ def show(options: JobOptions) -> int:
     for slot in options.slots:
         by_host.setdefault(slot.host, []).append(slot)
     print(f"{len(options.slots)} ranks on {len(by_host)} hosts, in {os.getcwd()}")
+    if (share := options.share) is not None:
+        print(f"of {share.size} ranks in all; rank 0 at {share.address} port {share.port}")
     print(f"command: {shlex.join(options.argv)}")
     if options.bind_to != "none":
         print(f"each rank is bound to its share of the {options.bind_to}s of its host")

@@ -70,7 +70,7 @@ class JobRunner:
         self._streams: dict[tuple[int, str], Stream] = {}
         self._shown: set[int] = set()  # ranks of which it has been said where they run
         # Rank 0's first line says where it listens; until then its output is kept here.
-        self._first_output: bytes | None = b""
+        self._first_output: bytes | None = b"" if options.share is None else None
         self._all_started = False
         self._stopping: int | None = None  # the signal that the launcher got
         self._failed = False  # a rank failed before any signal
@@ -122,8 +122,11 @@ class JobRunner:
         """Prints how the job failed, if it did; returns the exit code and why."""
         first = text.first_failure(self._processes)
         if first is None:
-            return 0, ""
-        if self._stopping is not None and not self._failed:
+            return (0 if self._stopping is None else self._options.stopped_exit_code), ""
+        if self._left_in_good_order(first):
+            why = f"all ranks were asked to end, and have (exit code {first.code})"
+            self._merger.note(f"tfring run: {why}")
+        elif self._stopping is not None and not self._failed:
             why = f"stopped by {signal_name(self._stopping)}, passed on to all ranks"
             self._merger.note(f"tfring run: {why}")
         else:
@@ -149,14 +152,16 @@ class JobRunner:
         self._files.begin(
             self._connections.host("localhost") if self._options.exit_report else None
         )
-        where: dict[str, str] = {}
+        share = self._options.share
+        where = {} if share is None else share.variables()
         for slot in slots:
-            self._start(slot, where, listen if slot.rank == 0 else None)
+            opens = slot.rank == 0 and share is None
+            self._start(slot, where, listen if opens else None)
             if slot.rank % _STARTS_AT_ONCE == 0:
                 self._process_events(time.monotonic())
                 if self._stopping is not None:
                     raise _StoppedWhileStartingError
-            if slot.rank == 0:
+            if opens:
                 address, port = self._wait_for_rendezvous(self._processes[0])
                 if port == 0:
                     return  # rank 0 did not start; its error output has the reason
@@ -251,7 +256,8 @@ class JobRunner:
             self._first_output += data
             return
         now = time.monotonic()
-        self._processes[rank].record_output(name, data, now)
+        first = self._options.slots[0].rank
+        self._processes[rank - first].record_output(name, data, now)
         self._merger.feed(self._streams[rank, name], data, now)
 
     def _handle_signal(self, number: int) -> None:
@@ -303,9 +309,14 @@ class JobRunner:
             for name in ("stdout", "stderr"):
                 self._merger.finish(self._streams[process.rank, name])
             self._files.rank_ended(process)
-            if process.failed() and not self._escalation:
+            in_order = self._left_in_good_order(process)
+            if process.failed() and not in_order and not self._escalation:
                 self._failed = True
                 self._escalation.after_failure(now)
+
+    def _left_in_good_order(self, process: RankProcess) -> bool:
+        """Whether a rank was asked to end, and did so after its checkpoint."""
+        return process.failed() and process.code == self._options.stopped_exit_code
 
     def _say_where(self, process: RankProcess) -> None:
         facts, slot = process.agent.facts(), process.slot

@@ -141,7 +141,13 @@ def test_an_interrupted_run_ends_as_one_that_was_not(
     assert_equal(resumed, straight())
 
 
-def test_sigterm_at_one_rank_ends_all_after_the_same_step(folder: Path) -> None:
+@pytest.mark.parametrize("code", [0, 75])
+def test_sigterm_at_one_rank_ends_all_after_the_same_step(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    if code:
+        monkeypatch.setenv("TFRING_STOPPED_EXIT_CODE", str(code))
+
     def terminate() -> None:
         if hvd.rank() == hvd.size() - 1:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -151,7 +157,7 @@ def test_sigterm_at_one_rank_ends_all_after_the_same_step(folder: Path) -> None:
     counted = Advance(data, 6, terminate)
     with pytest.raises(SystemExit) as left:
         train(model, data, counted, callback, epochs=1000)
-    assert left.value.code == 0
+    assert left.value.code == code
     assert callback.stopped
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     steps = hvd.allgather_object(counted.steps)

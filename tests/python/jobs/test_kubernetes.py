@@ -1,148 +1,239 @@
-"""The manifests in examples/kubernetes: right by their schemas, and what they say forms jobs."""
+"""Manifests that `tfring run --kubernetes` prints: right by their schemas, and they form jobs."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
+import shlex
 import sys
 
 import pytest
-from cluster_programs import PATIENT, WHO_IS_THERE
-from launcher_tools import LIMIT_SECONDS, ROOT, environment, write_script
-from network_namespaces import hosts
+from cluster_programs import WHO_IS_THERE
+from fake_cluster import SECRET, cluster
+from launcher_tools import LIMIT_SECONDS, ROOT, environment, start_command, write_script
+from two_hosts import inside, two_hosts
 
 pytest.importorskip("tfring._native")
+
+from tfring.launcher.cli import main
+
 yaml = pytest.importorskip("yaml")
-
 FOLDER = ROOT / "examples" / "kubernetes"
-SECRET = "0123456789abcdef" * 4
+SHAPES = {
+    "plain": ["-np", "4"],
+    "wide": [
+        *("-np", "8", "--slots", "4", "--pod-gpus", "4", "--pod-cpus", "32", "--pod-memory"),
+        *("64Gi", "--claim", "checkpoints:/checkpoints", "-x", "EPOCHS=3", "--namespace", "team"),
+    ],
+    "elastic": ["--nnodes", "2:4", "--nproc-per-node", "2", "--max-restarts", "7"],
+}
+# What is published for MPIJob v2beta1 is in no package: the fields of its own definition.
+MPIJOB = {
+    "": {
+        *("slotsPerWorker", "runLauncherAsWorker", "runPolicy", "mpiReplicaSpecs"),
+        *("sshAuthMountPath", "launcherCreationPolicy", "mpiImplementation"),
+    },
+    "runPolicy": {
+        *("cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit"),
+        *("schedulingPolicy", "suspend", "managedBy"),
+    },
+    "replica": {"replicas", "template", "restartPolicy"},
+}
 
 
-def manifests():
-    """All objects of the manifests, by kind."""
-    files = [yaml.safe_load_all(path.read_text()) for path in sorted(FOLDER.glob("*.yaml"))]
-    return {one["kind"]: one for objects in files for one in objects}
+def printed(capsys, kind, *words):
+    """The objects of a manifest, by kind."""
+    given = ["run", "--kubernetes", kind, "--image", "registry.example.com/train:1", *words]
+    assert main([*given, "python", "train.py"]) == 0, capsys.readouterr().err
+    return {one["kind"]: one for one in yaml.safe_load_all(capsys.readouterr().out)}
 
 
-def container_of(job):
-    (only,) = job["spec"]["template"]["spec"]["containers"]
-    return only
+def pod_of(job):
+    return job["spec"]["template"]["spec"]
 
 
-def what_runs(job, index, addresses):
-    """Arguments and variables of the container of one pod, as Kubernetes makes them."""
-    container, variables = container_of(job), {}
-    for one in container["env"]:
-        source = one.get("valueFrom", {})
-        if "fieldRef" in source:
-            assert source["fieldRef"]["fieldPath"] == (
-                "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-            )
-            variables[one["name"]] = str(index)
-        elif "secretKeyRef" in source:
-            variables[one["name"]] = SECRET
-        else:
-            variables[one["name"]] = addresses.get(one["value"], one["value"])
-    return container["command"], variables
+def check(model, value):
+    """The models are made from the published OpenAPI documents of Kubernetes and the Trainer.
+
+    Values of a wrong type are an error, and fields that are not known get lost.
+    """
+    read = getattr(pytest.importorskip("kubeflow_trainer_api.models"), model).from_dict(value)
+    assert json.loads(read.to_json()) == value
 
 
-def started(made, host, command, variables):
-    return subprocess.Popen(
-        [*made.inside(host), *command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(**variables, **PATIENT),
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_indexed_job_is_right_by_its_schema(capsys, shape):
+    made = printed(capsys, "indexed", *SHAPES[shape])
+    assert sorted(made) == ["Job", "Service"]
+    check("IoK8sApiCoreV1Service", made["Service"])
+    check("IoK8sApiBatchV1Job", made["Job"])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_job_of_the_trainer_is_right_by_its_schema(capsys, shape):
+    made = printed(capsys, "trainer", *SHAPES[shape])
+    assert sorted(made) == ["ClusterTrainingRuntime", "TrainJob"]
+    check("TrainerV1alpha1ClusterTrainingRuntime", made["ClusterTrainingRuntime"])
+    check("TrainerV1alpha1TrainJob", made["TrainJob"])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_mpijob_has_the_fields_of_its_definition(capsys, shape):
+    [job] = printed(capsys, "mpijob", *SHAPES[shape]).values()
+    assert job["apiVersion"] == "kubeflow.org/v2beta1"
+    spec = job["spec"]
+    assert set(spec) <= MPIJOB[""] and set(spec["runPolicy"]) <= MPIJOB["runPolicy"]
+    assert sorted(spec["mpiReplicaSpecs"]) == ["Launcher", "Worker"]
+    for replica in spec["mpiReplicaSpecs"].values():
+        assert set(replica) <= MPIJOB["replica"]
+        check("IoK8sApiCoreV1PodTemplateSpec", replica["template"])
+
+
+def test_the_nodes_of_an_elastic_job_meet_in_its_first_pod(capsys):
+    for kind, pod in (("indexed", "train-0.train"), ("trainer", "train-node-0-0.train")):
+        made = printed(capsys, kind, *SHAPES["elastic"])
+        assert f"- {pod}:29400\n" in yaml.safe_dump(made, default_flow_style=False)
+
+
+def test_the_schemas_see_mistakes(capsys):
+    job = printed(capsys, "indexed", *SHAPES["plain"])["Job"]
+    job["spec"]["noSuchField"] = 1
+    with pytest.raises(AssertionError):
+        check("IoK8sApiBatchV1Job", job)
+    del job["spec"]["noSuchField"]
+    job["spec"]["completions"] = "4"
+    with pytest.raises(ValueError, match="completions"):
+        check("IoK8sApiBatchV1Job", job)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_parts_of_an_indexed_job_fit(capsys, shape):
+    """What Kubernetes checks, or takes without a word, and no schema says."""
+    made = printed(capsys, "indexed", *SHAPES[shape])
+    service, job, pod = made["Service"], made["Job"], pod_of(made["Job"])
+    spec, name = job["spec"], job["metadata"]["name"]
+    assert job["metadata"] == service["metadata"]
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
+    assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
+    assert pod["subdomain"] == name
+    assert spec["completionMode"] == "Indexed" and spec["completions"] == spec["parallelism"]
+    assert pod["restartPolicy"] == "Never"  # or there may be no podFailurePolicy
+    [container] = pod["containers"]
+    for rule in spec["podFailurePolicy"]["rules"]:
+        if "onExitCodes" in rule:
+            assert rule["onExitCodes"]["containerName"] == container["name"]
+            assert 0 not in rule["onExitCodes"]["values"]
+    rules = {
+        tuple(r.get("onExitCodes", {}).get("values", ["lost"])): r["action"]
+        for r in spec["podFailurePolicy"]["rules"]
+    }
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    assert rules[int(variables["TFRING_STOPPED_EXIT_CODE"]),] == rules["lost",] == "Ignore"
+    elastic = shape == "elastic"  # there a pod that came too late ends with 2, and may come again
+    assert rules.get((2,)) == (None if elastic else "FailJob")
+    assert spec.get("successPolicy") == (
+        {"rules": [{"succeededIndexes": "0"}]} if elastic else None
     )
+    assert {v["name"] for v in pod["volumes"]} == {m["name"] for m in container["volumeMounts"]}
+    stop = container["command"][container["command"].index("--stop-timeout") + 1]
+    assert 0 < int(stop) < pod["terminationGracePeriodSeconds"]
+    assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
 
 
-def finished(processes):
-    """What was printed by the ranks, in their order; all have to end well."""
-    said = []
+EXAMPLES = sorted(FOLDER.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_examples_are_what_their_first_line_prints(capsys, path):
+    words = shlex.split(path.read_text().splitlines()[0].removeprefix("# tfring "))
+    assert main(words) == 0
+    assert capsys.readouterr().out == path.read_text()
+
+
+def what_runs(container, variables):
+    """Command and variables of a container, where the cluster gives some of the latter."""
+    found = dict(variables)
+    for one in container.get("env", ()):
+        found[one["name"]] = SECRET if "valueFrom" in one else one["value"]
+    return container["command"], found
+
+
+def who_is_there(processes):
+    lines = []
     for process in processes:
         out, errors = process.communicate(timeout=LIMIT_SECONDS)
         assert process.returncode == 0, errors
-        said += [json.loads(line[line.rindex("[") :]) for line in out.splitlines()]
-    return sorted(said)
+        lines += out.splitlines()
+    return sorted(json.loads(line[line.rindex("[") :]) for line in lines if "[" in line)
 
 
-@pytest.fixture
-def programs(tmp_path):
-    """A folder with `train.py`, and `python` and `tfring` for the path."""
+@pytest.mark.parametrize("words", [["-np", "4", "--slots", "2"], ["--nnodes", "1:2"]])
+def test_the_pods_of_an_indexed_job_form_a_job(capsys, tmp_path, words):
+    more = ["--no-merge-lines", "--job-name", "train"]
+    job = printed(capsys, "indexed", *words, *more)["Job"]
     write_script(tmp_path, WHO_IS_THERE, name="train.py")
-    for name, command in (("python", sys.executable), ("tfring", f"{sys.executable} -m tfring")):
-        (tmp_path / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-        (tmp_path / name).chmod(0o755)
-    return tmp_path
+    with cluster(2, tmp_path) as made:
+        [container] = pod_of(job)["containers"]
+        pods = []
+        for index in range(job["spec"]["completions"]):
+            command, variables = what_runs(container, {})
+            pods.append(made.start(index, command, **variables))
+            made.publish(index)
+        said = who_is_there(pods)
+    if "-np" in words:
+        assert said == [[rank, 4, rank % 2, 2, 10, f"train-{rank // 2}"] for rank in range(4)]
+    else:  # it begins with one pod; without elastic.run the other does not join
+        assert said[0][:2] in ([0, 1], [0, 2])
 
 
 @pytest.mark.parametrize(
-    ("kind", "model"),
-    [
-        ("Service", "IoK8sApiCoreV1Service"),
-        ("Job", "IoK8sApiBatchV1Job"),
-        ("TrainJob", "TrainerV1alpha1TrainJob"),
-    ],
+    "words", [["-np", "4", "--slots", "2"], ["--nnodes", "2", "--nproc-per-node", "2"]]
 )
-def test_manifests_are_right_by_their_schema(kind, model):
-    """The models are made from the published OpenAPI documents of Kubernetes and the Trainer."""
-    models = pytest.importorskip("kubeflow_trainer_api.models")
-    manifest = manifests()[kind]
-    # Values of a wrong type are an error, and fields that are not known get lost.
-    read = getattr(models, model).from_dict(manifest)
-    assert json.loads(read.to_json()) == manifest
-    wrong = json.loads(json.dumps(manifest))
-    wrong["spec"]["noSuchField"] = 1
-    assert json.loads(getattr(models, model).from_dict(wrong).to_json()) == manifest
+def test_the_pods_of_the_trainer_form_a_job(capsys, tmp_path, words):
+    made = printed(capsys, "trainer", *words, "--no-merge-lines")
+    run, runtime = made["TrainJob"]["spec"]["trainer"], made["ClusterTrainingRuntime"]["spec"]
+    [step] = runtime["template"]["spec"]["replicatedJobs"]
+    [container] = pod_of(step["template"])["containers"]
+    write_script(tmp_path, WHO_IS_THERE, name="train.py")
+    with cluster(2, tmp_path, job="train") as machines:
+        pods = []
+        for index in range(run["numNodes"]):
+            given = {
+                "PET_NNODES": str(run["numNodes"]),
+                "PET_NPROC_PER_NODE": str(run["numProcPerNode"]),
+                "PET_NODE_RANK": str(index),
+                "PET_MASTER_ADDR": "train-0.train",
+                "PET_MASTER_PORT": "29500",
+            }
+            _, variables = what_runs(container, given)
+            pods.append(machines.start(index, run["command"], **variables))
+            machines.publish(index)
+        said = who_is_there(pods)
+    assert said == [[rank, 4, rank % 2, 2, 10, f"train-{rank // 2}"] for rank in range(4)]
 
 
-def test_the_parts_of_the_indexed_job_fit():
-    service, job = manifests()["Service"], manifests()["Job"]
-    spec, pod = job["spec"], job["spec"]["template"]["spec"]
-    assert spec["completionMode"] == "Indexed" and spec["completions"] == spec["parallelism"]
-    assert service["spec"]["clusterIP"] == "None"  # one address per pod, not one for all
-    name = job["metadata"]["name"]
-    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
-    assert pod["subdomain"] == service["metadata"]["name"]
-    values = {one["name"]: one.get("value") for one in container_of(job)["env"]}
-    assert values["WORLD_SIZE"] == str(spec["completions"])
-    assert values["MASTER_ADDR"] == f"{name}-0.{pod['subdomain']}"
-    volumes = {one["name"] for one in pod["volumes"]}
-    assert volumes == {one["name"] for one in container_of(job)["volumeMounts"]}
-
-
-def test_the_pods_of_the_indexed_job_form_a_job(programs):
-    job = manifests()["Job"]
-    ranks = job["spec"]["completions"]
-    search = f"{programs}{os.pathsep}{os.environ['PATH']}"
-    with hosts(ranks) as made:
-        made.name_all(programs)
-        processes = []
-        for rank in range(ranks):
-            command, variables = what_runs(job, rank, {"train-0.train": "h0"})
-            command = ["env", f"--chdir={programs}", *command]
-            processes.append(started(made, rank, command, {**variables, "PATH": search}))
-        said = finished(processes)
-    assert said == [[rank, ranks, 0, 1, 10, f"h{rank}"] for rank in range(ranks)]
-
-
-def test_the_pods_of_the_trainer_form_a_job(programs):
-    trainer = manifests()["TrainJob"]["spec"]["trainer"]
-    nodes, ranks = 2, trainer["numProcPerNode"]
-    assert '--nnodes "2:' in trainer["args"][0]
-    variables = {
-        "PET_NNODES": str(trainer["numNodes"]),
-        "PET_NPROC_PER_NODE": str(ranks),
-        "PET_MASTER_ADDR": "h0",
-        "PET_MASTER_PORT": "29500",
-        "TFRING_SECRET": SECRET,
-        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-    }
-    command = ["env", f"--chdir={programs}", *trainer["command"], *trainer["args"]]
-    with hosts(nodes) as made:
-        made.name_all(programs)
-        said = finished([started(made, node, command, variables) for node in range(nodes)])
-    assert [one[:2] for one in said] == [[rank, 4] for rank in range(4)]
-    assert [one[5] for one in said] in (["h0", "h0", "h1", "h1"], ["h1", "h1", "h0", "h0"])
+@pytest.mark.parametrize("words", [["-np", "4", "--slots", "2"], ["--nnodes", "1:2"]])
+def test_the_launcher_of_an_mpijob_reaches_its_workers(capsys, tmp_path, words):
+    """With the files that the operator mounts, and a stand-in for ssh."""
+    [job] = printed(capsys, "mpijob", *words, "-x", "EPOCHS=3", "--no-merge-lines").values()
+    slots = job["spec"]["slotsPerWorker"]
+    [container] = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
+    script = WHO_IS_THERE.replace("world.init()", 'world.init(); assert os.environ["EPOCHS"]')
+    write_script(tmp_path, script, name="train.py")
+    with two_hosts(tmp_path) as (made, path):
+        names = [made.address(0), made.address(1)]
+        (tmp_path / "hostfile").write_text("".join(f"{one} slots={slots}\n" for one in names))
+        discover = tmp_path / "discover_hosts.sh"
+        discover.write_text("#!/bin/sh\n" + "".join(f"echo {one}\n" for one in names))
+        discover.chmod(0o755)
+        command, variables = what_runs(container, {"PATH": path})
+        command = [word.replace("/etc/mpi", str(tmp_path)) for word in command]
+        command[:1] = [sys.executable, "-m", "tfring"]
+        launcher = start_command(
+            [*inside(made, 0), "env", f"--chdir={tmp_path}", *command],
+            **environment(**variables),
+        )
+        said = who_is_there([launcher])
+    if "-np" in words:
+        assert [one[:4] for one in said] == [[rank, 4, rank % 2, 2] for rank in range(4)]
+    else:
+        assert said[0][0] == 0 and said[0][1] in (1, 2)

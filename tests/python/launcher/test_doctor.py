@@ -55,6 +55,15 @@ def test_misspelt_and_impossible_settings(monkeypatch):
     assert 'TFRING_MESH_LIMIT is "0"' in findings.problems[0]
 
 
+def test_a_pod_of_several_ranks_is_told_from_a_mistake(monkeypatch):
+    pod = {"TFRING_PODS": "3", "TFRING_POD_SLOTS": "2", "TFRING_RENDEZVOUS_ADDR": "a-0.a"}
+    findings = findings_of(doctor._environment, monkeypatch, JOB_COMPLETION_INDEX="1", **pod)
+    assert not findings.problems
+    assert dict(findings.lines)["ranks"].startswith("2 to 3 of 6 in this pod")
+    findings = findings_of(doctor._environment, monkeypatch, JOB_COMPLETION_INDEX="3")
+    assert "JOB_COMPLETION_INDEX is 3" in findings.problems[0]
+
+
 def test_secret_is_not_printed(monkeypatch):
     findings = findings_of(doctor._settings, monkeypatch, TFRING_SECRET="hush" * 8)
     assert ("TFRING_SECRET", "(set)") in findings.lines

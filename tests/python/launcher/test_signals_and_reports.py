@@ -139,6 +139,23 @@ def test_stop_timeout(tmp_path):
     assert said["ranks"][0]["oom"] == ""
 
 
+@pytest.mark.parametrize(("code", "wanted"), [(0, 75), (3, 3)])
+def test_a_job_that_a_signal_has_ended_may_have_a_code_of_its_own(tmp_path, code, wanted):
+    path = script(
+        tmp_path,
+        f"""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit({code}))
+    report(f"pid.{{rank}}", os.getpid())
+    time.sleep(300)
+    """,
+    )
+    job = start("-np", 1, sys.executable, path, tmp_path, TFRING_STOPPED_EXIT_CODE="75")
+    pids_in(tmp_path, 1)
+    job.send_signal(signal.SIGTERM)
+    job.communicate(timeout=60)
+    assert job.returncode == wanted
+
+
 def test_signals_of_one_end_are_one(monkeypatch):
     """A scheduler and its batch script may both send SIGTERM; who presses Ctrl-C twice means it."""
     now = 100.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from tfring import topology, world
 from tfring.collectives import objects
+from tfring.config import read_settings
 from tfring.data.cursor_callback import CursorCallback
 from tfring.elastic.errors import HostsUpdatedInterrupt
 from tfring.elastic.messages import NO_UPDATE, REMOVED
@@ -191,7 +193,7 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
             self._checkpoints.save(self._state)
             self._checkpoints.publish()
         if stop:
-            raise SystemExit(0)
+            raise SystemExit(read_settings(os.environ).stopped_exit_code)
         raise HostsUpdatedInterrupt(update == REMOVED)
 
 

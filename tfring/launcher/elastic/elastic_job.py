@@ -361,8 +361,8 @@ class ElasticJobRunner:
             # One that only waited need not know what to do about the signal.
             begun = self._generation.number > 0
             failed = [one for one in self._failures if one.rank >= 0 or not begun]
-            codes = [worker.process.exit_code() for worker in failed]
-            return (codes[0] if codes and self._end is None else 0), why
+            codes = [*(w.process.exit_code() for w in failed), self._options.stopped_exit_code]
+            return (codes[0] if self._end is None else 0), why
         assert self._end is not None
         if self._end.code == 0 and not self._late_code:
             return 0, ""

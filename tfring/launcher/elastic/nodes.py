@@ -90,16 +90,8 @@ def open_store(options: NodeOptions, timeout: float) -> tuple[TCPStore, bool]:
     Raises:
         UsageError: It cannot be reached, or another job meets there.
     """
-    served, not_here = False, ""
+    store, served = _serve_or_connect(options, timeout)
     try:
-        try:
-            if not is_local(options.host):
-                raise StoreConnectionError("it is the address of another host")
-            store = TCPStore(options.host, options.port, is_server=True, timeout=_STORE_SECONDS)
-            served = True
-        except StoreConnectionError as error:
-            not_here = f". This launcher does not serve there: {error}"
-            store = _connect(options, timeout)
         if served:
             store.set("job", options.job)
         elif (other := store.get("job", timeout).decode()) != options.job:
@@ -108,26 +100,46 @@ def open_store(options: NodeOptions, timeout: float) -> tuple[TCPStore, bool]:
                 f'at {options.host} port {options.port} the nodes of the job "{other}" meet, and '
                 f'this is one of "{options.job}": choose another port, or the same --rdzv-id'
             )
-    except (StoreError, SecretError, OSError) as error:
-        raise UsageError(f"the nodes cannot meet: {error}{not_here}") from None
+    except (StoreError, OSError) as error:
+        raise UsageError(f"the nodes cannot meet: {error}") from None
     return store, served
 
 
-def _connect(options: NodeOptions, timeout: float) -> TCPStore:
-    """Connects with the node that serves the store, and says so if that takes long."""
-    first = min(timeout, _STORE_SECONDS)
+def _serve_or_connect(options: NodeOptions, timeout: float) -> tuple[TCPStore, bool]:
+    """Serves the store, or connects with the node that does; says so if that takes long.
+
+    The name of the endpoint may get its address later, as those of new pods do, and that may then
+    be one of this host: so it is looked up again and again.
+    """
+    deadline, warned, not_here = time.monotonic() + timeout, False, ""
     try:
-        return TCPStore(options.host, options.port, timeout=first)
-    except StoreAuthError:
-        raise
-    except StoreError:
-        if first == timeout:
-            raise
-    _log.warning(
-        "no node serves the job at %s port %d yet: waits for one for %g s",
-        *(options.host, options.port, timeout - first),
-    )
-    return TCPStore(options.host, options.port, timeout=timeout - first)
+        while True:
+            not_here = "it is the address of another host"
+            if is_local(options.host):
+                try:
+                    where = (options.host, options.port)
+                    return TCPStore(*where, is_server=True, timeout=_STORE_SECONDS), True
+                except StoreConnectionError as error:
+                    not_here = str(error)
+            left = max(0.01, deadline - time.monotonic())
+            try:
+                patience = min(left, _STORE_SECONDS)
+                return TCPStore(options.host, options.port, timeout=patience), False
+            except StoreAuthError:
+                raise
+            except StoreError:
+                if left <= _STORE_SECONDS:
+                    raise
+            if not warned:
+                warned = True
+                _log.warning(
+                    "no node serves the job at %s port %d yet: waits for one for %g s",
+                    *(options.host, options.port, left - _STORE_SECONDS),
+                )
+    except (StoreError, SecretError, OSError) as error:
+        raise UsageError(
+            f"the nodes cannot meet: {error}. This launcher does not serve there: {not_here}"
+        ) from None
 
 
 class _Follower:

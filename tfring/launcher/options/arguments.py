@@ -9,6 +9,7 @@ from tfring.config import DEFAULT_START_TIMEOUT
 from tfring.launcher.agents.host import AGENT_TIMEOUT_SECONDS
 from tfring.launcher.elastic.node_options import add_node_options
 from tfring.launcher.elastic.options import add_elastic_options
+from tfring.launcher.kubernetes.options import add_kubernetes_options
 from tfring.launcher.options.job_options import BINDINGS, SHELLS, STOP_SECONDS
 from tfring.launcher.output.files import KEPT_FILES
 
@@ -97,6 +98,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"how long init waits for all ranks (default {DEFAULT_START_TIMEOUT:g})",
     )
     _add_running(parser)
+    add_kubernetes_options(parser)
     _add_output(parser)
     add(
         "--horovod",

@@ -79,7 +79,7 @@ def rank_variables(
     return {
         **job_variables(options, environ, remote=remote, records=records),
         "TFRING_RANK": str(slot.rank),
-        "TFRING_SIZE": str(len(options.slots)),
+        "TFRING_SIZE": str(options.size),
         "TFRING_LOCAL_RANK": str(slot.local_rank),
         "TFRING_LOCAL_SIZE": str(slot.local_size),
         "TFRING_CROSS_RANK": str(slot.cross_rank),
@@ -118,6 +118,11 @@ def job_variables(
     return values
 
 
+def is_secret(name: str) -> bool:
+    """Tells whether a variable's name says that its value is shown to nobody."""
+    return _SECRET.search(name) is not None
+
+
 def shown_value(name: str, value: str) -> str:
     """Returns the value of a variable for people to see: that of a secret is masked."""
-    return "********" if value and _SECRET.search(name) else value
+    return "********" if value and is_secret(name) else value

@@ -13,12 +13,15 @@ from pathlib import Path
 from tfring.bootstrap import mpi_data
 from tfring.compat.shim import search_path
 from tfring.config import SettingError, read_settings
+from tfring.environments import IdentityError
+from tfring.environments.kubernetes import find_pod
 from tfring.launcher.agents.shells import RemoteShell, SrunOptions
 from tfring.launcher.hosts.allocations import SLURM, find_allocation
 from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.hosts.placement import Slot, find_slots
 from tfring.launcher.options.environment import chosen_variables
 from tfring.launcher.options.job_options import JobOptions
+from tfring.launcher.options.pods import pod_around, shared, slots_of
 from tfring.ssh.options import SshOptions
 from tfring.texts.ranks import parse_ranks
 
@@ -96,8 +99,9 @@ def job_options(options: argparse.Namespace, *, elastic: bool = False) -> JobOpt
         argv = [sys.executable, *argv]  # a script that cannot be started by itself
     _check_numbers(options)
     start_timeout = options.start_timeout or settings.start_timeout
-    return JobOptions(
-        slots=[] if elastic else _slots(options),
+    pod = None if elastic else pod_around(options, os.environ)
+    job = JobOptions(
+        slots=[] if elastic else slots_of(pod) if pod else _slots(options),
         argv=argv,
         environment={**environment_of(options), **chosen_variables(options.x, os.environ)},
         sent={} if options.no_env else None,
@@ -113,7 +117,9 @@ def job_options(options: argparse.Namespace, *, elastic: bool = False) -> JobOpt
         exit_report=Path(options.exit_report) if options.exit_report else None,
         events=Path(options.events) if options.events else None,
         verbose=options.verbose,
+        stopped_exit_code=settings.stopped_exit_code,
     )
+    return job if pod is None else shared(job, pod, settings.job_id)
 
 
 def _slots(options: argparse.Namespace) -> list[Slot]:
@@ -176,7 +182,7 @@ def printed_ranks(options: argparse.Namespace) -> set[int] | None:
 
 
 def unused_hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> str:
-    """Returns a hint where -np alone keeps a job of a scheduler on one of its hosts; else "".
+    """Returns a hint where -np alone keeps a job on one of several hosts or pods; else "".
 
     Args:
         options: The parsed options.
@@ -185,9 +191,15 @@ def unused_hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> str
     if options.num_proc is None or options.hosts is not None or options.hostfile:
         return ""
     try:
+        pod = find_pod(environ)
         allocation = find_allocation(environ)
-    except UsageError:
+    except (IdentityError, UsageError):
         return ""
+    if pod is not None and pod.pods > 1:
+        return (
+            f"tfring run: -np {options.num_proc} starts a job of this pod alone. Without -np its "
+            f"ranks would be {pod.slots} of the {pod.size} in {pod.pods} pods"
+        )
     if allocation is None or len(allocation.hosts) < 2:
         return ""
     return (

@@ -24,6 +24,22 @@ def _fresh_job_id() -> str:
 
 
 @dataclass(frozen=True)
+class Share:
+    """The job has more ranks than those that this `tfring run` starts: others start the rest."""
+
+    size: int  # of the whole job
+    address: str  # where rank 0 listens
+    port: int
+
+    def variables(self) -> dict[str, str]:
+        """Returns what ranks get to know of rank 0."""
+        return {
+            "TFRING_RENDEZVOUS_ADDR": self.address,
+            "TFRING_RENDEZVOUS_PORT": str(self.port),
+        }
+
+
+@dataclass(frozen=True)
 class JobOptions:
     """What to run, and how. Times are in seconds."""
 
@@ -47,3 +63,10 @@ class JobOptions:
     verbose: bool = False
     secret: str = field(default_factory=fresh_secret, repr=False)
     job_id: str = field(default_factory=_fresh_job_id)
+    share: Share | None = None  # None: all ranks are in `slots`
+    stopped_exit_code: int = 0  # where a signal to the launcher has ended the job in good order
+
+    @property
+    def size(self) -> int:
+        """How many ranks the whole job has."""
+        return len(self.slots) if self.share is None else self.share.size

@@ -131,14 +131,17 @@ LEAVING = TRAINING.replace(
 )
 
 
-@pytest.mark.parametrize("spares", [0, 1])
-def test_workers_that_leave_at_a_signal_are_not_held_for_others(tmp_path, spares):
+@pytest.mark.parametrize(("spares", "code"), [(0, 0), (1, 75)])
+def test_workers_that_leave_at_a_signal_are_not_held_for_others(
+    tmp_path, monkeypatch, spares, code
+):
     """There is a slot for another worker, which is not started any more, or one that waits."""
+    monkeypatch.setenv("TFRING_STOPPED_EXIT_CODE", str(code))
     options = ("-np", 2, "--min-np", 1, "--max-np", 2, "-H", "localhost:3", "--spares", spares)
     with ElasticRun(tmp_path, *options, script=LEAVING) as job:
         job.trains(lambda m: len(m) == 2)
         job.process.send_signal(signal.SIGTERM)
-        assert job.finish() == 0
+        assert job.finish() == code
     assert not any("SIGKILL" in line for line in job.errors)
 
 

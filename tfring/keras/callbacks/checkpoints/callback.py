@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from types import FrameType
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tfring import topology
+from tfring.config import read_settings
 from tfring.keras.callbacks.base import LocalVariablesCallback, find_join, wait_for_all
 from tfring.keras.callbacks.checkpoints import training_state
 from tfring.keras.callbacks.checkpoints.agreement import Agreement
@@ -63,8 +65,9 @@ class CheckpointCallback(LocalVariablesCallback):
                 what it saves wins over what is there.
             generation: which generation of the job saves, or a function that returns it; None is
                 one more than the newest in the folder when `fit` begins.
-            at_sigterm: "exit" publishes a checkpoint and raises SystemExit(0) within `fit`;
-                "return" does so too and lets `fit` return; "ignore" leaves the signal alone.
+            at_sigterm: "exit" publishes a checkpoint and raises SystemExit within `fit`, with
+                TFRING_STOPPED_EXIT_CODE (0); "return" publishes, too, and lets `fit` return;
+                "ignore" leaves the signal alone.
             values: returns more to keep: values that JSON can hold. Those of rank 0 count.
             local_variables: variables of the model that are this rank's own; they are not saved.
 
@@ -240,7 +243,7 @@ class CheckpointCallback(LocalVariablesCallback):
         if self._at_sigterm == "exit":
             self.model._initial_epoch = None
             self._termination.unwatch()
-            raise SystemExit(0)
+            raise SystemExit(read_settings(os.environ).stopped_exit_code)
 
     def _steps(self) -> int | None:
         steps: int | None = (self.params or {}).get("steps")

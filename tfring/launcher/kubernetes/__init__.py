@@ -1,0 +1,1 @@
+"""`tfring run --kubernetes`: a manifest for the job, in place of starting it."""

@@ -1,0 +1,240 @@
+"""The options of manifests, and what they ask for."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tfring.launcher.hosts.errors import UsageError
+from tfring.launcher.kubernetes.shape import Shape, shape_of
+from tfring.launcher.options.environment import chosen_variables, is_secret
+from tfring.launcher.options.from_arguments import environment_of
+
+KINDS = ("indexed", "trainer", "mpijob")
+# Images have to be pulled, and nodes may have to be added, before all ranks are there.
+_START_SECONDS = 600
+_GRACE_SECONDS = 120
+# Between SIGKILL for ranks that do not end, and the end of the grace period.
+_SPARE_SECONDS = 10
+_RESTARTS = 3
+_USER = 1000
+# The records take 4 MiB a rank; NCCL puts its buffers between the GPUs of a pod there.
+_SHARED_MEMORY, _SHARED_MEMORY_WITH_GPUS = "256Mi", "1Gi"
+_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+# Names of pods are longer, and have at most 63 letters.
+_LONGEST_NAME = 45
+_QUANTITY = re.compile(r"\d+(\.\d+)?([KMGTP]i?|m)?")
+_ONLY_HERE = (
+    *("image", "job_name", "namespace", "pod_cpus", "pod_memory", "pod_gpus", "shared_memory"),
+    *("claim", "secret", "grace_period", "run_as"),
+)
+# What a manifest can say of the other options; the rest would be lost, and is refused.
+_UNDERSTOOD = (
+    *("num_proc", "hosts", "hostfile", "slots", "min_np", "max_np", "nnodes", "nproc_per_node"),
+    *("max_restarts", "elastic_timeout", "config_file", "x", "start_timeout", "horovod", "gloo"),
+    *("bind_to", "verbose", "prefix_output_with_timestamp", "no_merge_lines", "print_ranks"),
+    *("fusion_threshold_mb", "cache_capacity", "autotune", "autotune_warmup_samples"),
+    *("autotune_steps_per_sample", "stall_check", "stall_check_warning_time_seconds"),
+    *("stall_check_shutdown_time_seconds", "log_level", "log_time", "log_format"),
+    *("show_tensorflow_info", "command", "kubernetes", "help"),
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """The job that a manifest is for. Sizes are as Kubernetes writes them."""
+
+    kind: str
+    name: str
+    namespace: str | None
+    image: str
+    shape: Shape
+    command: tuple[str, ...]  # the program of the ranks
+    flags: tuple[str, ...]  # for `tfring run` in the pods
+    variables: Mapping[str, str]
+    cpus: str | None  # of a pod
+    memory: str | None
+    gpus: int
+    shared_memory: str
+    claims: tuple[tuple[str, str], ...]  # of volumes, and where they are mounted
+    secret: str  # the name of the Secret with the job's secret
+    grace_seconds: int
+    user: int
+    restarts: int
+
+    @property
+    def stop_seconds(self) -> int:
+        """How long ranks have to end after SIGTERM."""
+        return self.grace_seconds - _SPARE_SECONDS
+
+
+def add_kubernetes_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of manifests.
+
+    Args:
+        parser: That of ``tfring run``.
+    """
+    add = parser.add_argument_group(
+        "Kubernetes", "with --kubernetes; see docs/kubernetes.md"
+    ).add_argument
+    add("--kubernetes", choices=KINDS, help="print a manifest for the job, and start nothing")
+    add("--image", metavar="IMAGE", help="of the containers; it has the program and tfring")
+    add("--job-name", metavar="NAME", help="of the job in the cluster (default train)")
+    add("--namespace", metavar="NAME", help="where the job is made (default: where you apply it)")
+    add("--pod-cpus", metavar="N", help="CPUs that each pod asks for, as 4 or 500m")
+    add("--pod-memory", metavar="SIZE", help="memory of each pod, and its limit, as 16Gi")
+    add("--pod-gpus", type=int, metavar="N", help="GPUs of each pod (nvidia.com/gpu)")
+    add(
+        "--shared-memory",
+        metavar="SIZE",
+        help=f"of /dev/shm (default {_SHARED_MEMORY}; with GPUs {_SHARED_MEMORY_WITH_GPUS})",
+    )
+    add(
+        "--claim",
+        action="append",
+        metavar="NAME:PATH",
+        help="mount this PersistentVolumeClaim in all pods, for checkpoints; can be repeated",
+    )
+    add("--secret", metavar="NAME", help="Secret that holds the job's (default NAME-secret)")
+    add(
+        "--grace-period",
+        type=int,
+        metavar="SECONDS",
+        help=f"between SIGTERM and SIGKILL (default {_GRACE_SECONDS}); ranks have "
+        f"{_SPARE_SECONDS} less to publish a checkpoint",
+    )
+    add("--run-as", type=int, metavar="UID", help=f"the user in the containers (default {_USER})")
+
+
+def request_of(options: argparse.Namespace) -> Request | None:
+    """Returns what a manifest is asked for; None: the job is to be started.
+
+    Args:
+        options: The parsed options.
+
+    Raises:
+        UsageError: They contradict each other, one is missing or has no meaning in a manifest.
+    """
+    if options.kubernetes is None:
+        for name in _ONLY_HERE:
+            if getattr(options, name) is not None:
+                raise UsageError(f"{_flag(name)} needs --kubernetes {'|'.join(KINDS)}")
+        return None
+    _refuse_what_would_be_lost(options)
+    if not options.image:
+        raise UsageError("--kubernetes needs --image, with the program and tfring in it")
+    name = _name("--job-name", options.job_name or "train")
+    grace = _GRACE_SECONDS if options.grace_period is None else options.grace_period
+    user = _USER if options.run_as is None else options.run_as
+    restarts = _RESTARTS if options.max_restarts is None else options.max_restarts
+    gpus = options.pod_gpus or 0
+    limits = (
+        ("--grace-period", grace, _SPARE_SECONDS + 1),
+        ("--run-as", user, 1),  # 0 is root
+        ("--max-restarts", restarts, 0),
+        ("--pod-gpus", gpus, 0),
+    )
+    for flag, number, low in limits:
+        if number < low:
+            raise UsageError(f"{flag} {number}: it has to be {low} or more")
+    default = _SHARED_MEMORY_WITH_GPUS if gpus else _SHARED_MEMORY
+    return Request(
+        kind=options.kubernetes,
+        name=name,
+        namespace=_name("--namespace", options.namespace) if options.namespace else None,
+        image=options.image,
+        shape=shape_of(options),
+        command=_program(options),
+        flags=_flags(options),
+        variables=_variables(options),
+        cpus=_quantity("--pod-cpus", options.pod_cpus),
+        memory=_quantity("--pod-memory", options.pod_memory),
+        gpus=gpus,
+        shared_memory=_quantity("--shared-memory", options.shared_memory) or default,
+        claims=tuple(_claim(text) for text in options.claim or ()),
+        secret=_name("--secret", options.secret or f"{name}-secret"),
+        grace_seconds=grace,
+        user=user,
+        restarts=restarts,
+    )
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _refuse_what_would_be_lost(options: argparse.Namespace) -> None:
+    # argparse has no public way to ask which options there are.
+    actions: list[argparse.Action] = options.parser._actions
+    for action in actions:
+        if action.help == argparse.SUPPRESS or action.dest in (*_UNDERSTOOD, *_ONLY_HERE):
+            continue
+        defaults = [other.default for other in actions if other.dest == action.dest]
+        if getattr(options, action.dest) not in defaults:
+            raise UsageError(
+                f"{action.option_strings[-1]} has no meaning in a manifest: leave it out, or write "
+                "it into the container's command"
+            )
+
+
+def _program(options: argparse.Namespace) -> tuple[str, ...]:
+    words = list(options.command)
+    if words[:1] == ["--"]:
+        words = words[1:]
+    if not words:
+        raise UsageError("say what to run: tfring run --kubernetes indexed ... python train.py")
+    return tuple(["python", *words] if words[0].endswith(".py") else words)
+
+
+def _flags(options: argparse.Namespace) -> tuple[str, ...]:
+    """Returns the options that `tfring run` gets in the pods, too."""
+    words = ["--start-timeout", f"{options.start_timeout or _START_SECONDS:g}"]
+    switches = ("horovod", "verbose", "prefix_output_with_timestamp", "no_merge_lines")
+    for name in (*switches, "show_tensorflow_info"):
+        words += [_flag(name)] if getattr(options, name) else []
+    if options.bind_to != "none":
+        words += ["--bind-to", options.bind_to]
+    if options.print_ranks is not None:
+        words += ["--print-ranks", options.print_ranks]
+    if options.elastic_timeout is not None:
+        words += ["--elastic-timeout", f"{options.elastic_timeout:g}"]
+    return tuple(words)
+
+
+def _variables(options: argparse.Namespace) -> dict[str, str]:
+    values = environment_of(options)
+    if options.horovod:
+        del values["PYTHONPATH"]  # of this machine; `tfring run` in the pods sets theirs
+    values |= chosen_variables(options.x, os.environ)
+    for name in values:
+        if is_secret(name):
+            raise UsageError(
+                f"-x {name}: its value would stand in the manifest for all to read: put it into a "
+                "Secret, and name that in the container's env"
+            )
+    return values
+
+
+def _name(flag: str, text: str) -> str:
+    if len(text) > _LONGEST_NAME or not _NAME.fullmatch(text):
+        raise UsageError(
+            f"{flag} {text}: it has to be a name of at most {_LONGEST_NAME} small letters, digits "
+            "and -, as train-1"
+        )
+    return text
+
+
+def _quantity(flag: str, text: str | None) -> str | None:
+    if text is not None and not _QUANTITY.fullmatch(text):
+        raise UsageError(f"{flag} {text}: it has to be an amount, as 4, 500m or 16Gi")
+    return text
+
+
+def _claim(text: str) -> tuple[str, str]:
+    name, _, path = text.partition(":")
+    if not path.startswith("/"):
+        raise UsageError(f"--claim {text}: it has to be NAME:PATH, as checkpoints:/checkpoints")
+    return _name("--claim", name), path
