@@ -8,11 +8,8 @@
 
 #include "ops/kernels/conversions.h"
 #include "ops/kernels/step_runs.h"
+#include "ops/kernels/tensorflow_compat.h"
 #include "ops/runtime/base/export.h"
-#include "tsl/profiler/lib/traceme_encode.h"
-#include "xla/stream_executor/stream.h"
-#include "xla/tsl/profiler/backends/cpu/traceme_recorder.h"
-#include "xla/tsl/profiler/utils/time_utils.h"
 
 namespace tfring {
 namespace {
@@ -191,8 +188,7 @@ absl::Status CollectiveKernel::PrepareZeros(tf::OpKernelContext* context, Kernel
     buffer.output_bytes = Bytes(*output);
     if (buffer.output_bytes == 0) continue;
     tf::DeviceContext* const device = context->op_device_context();
-    stream_executor::DeviceAddressBase memory(buffer.output, output->TotalBytes());
-    TF_RETURN_IF_ERROR(device->stream()->MemZero(&memory, output->TotalBytes()));
+    TF_RETURN_IF_ERROR(WriteZeros(device->stream(), buffer.output, output->TotalBytes()));
   }
   return absl::OkStatus();
 }

@@ -28,9 +28,14 @@
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/compiler/tf2xla/xla_resource.h"
-#include "xla/hlo/builder/xla_builder.h"
 #include "xla/layout_util.h"
 #include "xla/shape_util.h"
+
+#if __has_include("xla/hlo/builder/xla_builder.h")
+#include "xla/hlo/builder/xla_builder.h"
+#else  // before TensorFlow 2.19
+#include "xla/client/xla_builder.h"
+#endif
 
 namespace tfring {
 namespace {

@@ -57,7 +57,7 @@ def evaluate(model: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
     everywhere = objects.allgather_json(mine, name="tfring.evaluate")
     _refuse_different(everywhere)
     tracker = facts.loss_tracker(model)
-    samples = float(tracker.count) if tracker is not None else 0.0
+    samples = facts.number(tracker.count) if tracker is not None else 0.0
     totals, means = _over_ranks(values, samples, [local[name] for name in sorted(local)])
     _assign(variables, totals)
     together = _results(model)

@@ -6,7 +6,8 @@ updates the weights in `_backend_update_step`. The hook replaces these three met
 
 - `apply` reduces the gradients before anything looks at them, unless they are accumulated.
 - `_clip_gradients` reduces accumulated gradients: Keras calls it once per real update, with the
-  mean over the passes, whereas `apply` runs in every pass.
+  mean over the passes, whereas `apply` runs in every pass. (Keras before 3.5 calls it in every
+  pass, before it accumulates. So there every pass is reduced, and clipped as Keras does there.)
 - `_backend_update_step` raises if the gradients have been reduced in neither place.
 
 A MultiOptimizer hands the gradients on to its parts, so there it is always `apply` that reduces,
@@ -58,6 +59,13 @@ def find_hook(optimizer: Any) -> Any:
     if not isinstance(hook, OptimizerHook) and not facts.is_hook(hook):
         return None
     return hook if hook.optimizer is inner else None
+
+
+def steps_taken(optimizer: Any) -> int:
+    """Returns how often an optimizer has been given gradients; needs eager mode."""
+    # Before Keras 3.5 `iterations` is that count; from then on it counts updates.
+    counter = getattr(optimizer, "_iterations", None)
+    return int(facts.number(optimizer.iterations if counter is None else counter))
 
 
 @dataclasses.dataclass
@@ -358,7 +366,7 @@ class OptimizerHook:
             return
         if tf.executing_eagerly():
             steps = self.optimizer.gradient_accumulation_steps
-            if not steps or int(self.optimizer._iterations) % steps:
+            if not steps or steps_taken(self.optimizer) % steps:
                 return
         raise RuntimeError(
             f"optimizer {self.optimizer.name!r} ({type(self.optimizer).__name__}) accumulates "

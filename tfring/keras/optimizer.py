@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfring import process_sets
 from tfring.collectives.compression import Compression
 from tfring.keras import accumulation, loss_scale
-from tfring.keras.hook import OptimizerHook, find_hook, innermost
+from tfring.keras.hook import OptimizerHook, find_hook, innermost, steps_taken
 from tfring.keras2 import detect
 from tfring.keras2 import optimizer as keras2_optimizer
 from tfring.ops import reduce_ops
@@ -163,7 +163,7 @@ def _refuse_used(optimizer: Any) -> None:
 
     A loaded optimizer looks the same, so whoever loads one has to say so.
     """
-    steps = int(optimizer._iterations) if tf.executing_eagerly() else 0
+    steps = steps_taken(optimizer) if tf.executing_eagerly() else 0
     if steps > 0:
         raise ValueError(
             f"optimizer {optimizer.name!r} has taken {steps} steps already, and a step that was "

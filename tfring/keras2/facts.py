@@ -35,6 +35,14 @@ def is_hook(value: Any) -> bool:
     return isinstance(value, Keras2Hook)
 
 
+def number(value: Any) -> float:
+    """Returns a variable or tensor of one element as a number.
+
+    Variables of Keras before 3.5 cannot be converted by float().
+    """
+    return float(value.numpy() if hasattr(value, "numpy") else value)
+
+
 def name_of(optimizer: Any) -> str:
     """Returns the name of an optimizer of either Keras; a legacy one has it in another place."""
     return str(getattr(optimizer, "name", None) or getattr(optimizer, "_name", "?"))
@@ -132,7 +140,7 @@ def rate_of(optimizer: Any) -> float:
     rate = optimizer.learning_rate
     if callable(rate) and not isinstance(rate, tf.Variable):  # a schedule of a legacy optimizer
         rate = rate(optimizer.iterations) if detect.is_optimizer(optimizer) else rate
-    return float(rate)
+    return number(rate)
 
 
 def trained_by(optimizer: Any, weights: Iterable[Any]) -> list[Any]:

@@ -100,14 +100,14 @@ class LearningRateScheduleCallback(DistributedCallback):
         """As in keras.callbacks.Callback."""
         super().on_epoch_end(epoch, logs)
         if logs is not None:
-            logs["lr"] = float(self.model.optimizer.learning_rate)
+            logs["lr"] = facts.number(self.model.optimizer.learning_rate)
 
     def _decayed(self, epoch: float) -> float:
         return float(self._factor ** (epoch - self.start_epoch))
 
     def _adjust(self, epoch: float) -> None:
         optimizer = innermost(self.model.optimizer)
-        old = float(optimizer.learning_rate)
+        old = facts.number(optimizer.learning_rate)
         new = self.initial_lr * self.multiplier(epoch)
         optimizer.learning_rate = new
         if self.momentum_correction and old > 0 and new != old:
@@ -162,7 +162,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         """As in keras.callbacks.Callback."""
         super().on_epoch_end(epoch, logs)
         if self.verbose > 0 and epoch == self.warmup_epochs - 1 and topology.rank() == 0:
-            lr = float(self.model.optimizer.learning_rate)
+            lr = facts.number(self.model.optimizer.learning_rate)
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {lr:g}.")
 
 

@@ -81,7 +81,7 @@ class MetricAverageCallback(DistributedCallback):
     def _samples(self) -> float:
         """Returns how many samples Keras has counted since it last reset the metrics."""
         tracker = facts.loss_tracker(self.model)
-        return 0.0 if tracker is None else float(tracker.count)
+        return 0.0 if tracker is None else facts.number(tracker.count)
 
     def _shares(self) -> tuple[float, float]:
         """Returns this rank's shares in training and in validation."""

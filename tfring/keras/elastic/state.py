@@ -80,7 +80,7 @@ class KerasState(TensorFlowKerasState):
             self._fresh -= 1
         ObjectState.save(self)  # first: it calls code of the attributes, which may fail
         counter = self._counter if self._each_batch else None
-        self._live = None if counter is None else int(counter)
+        self._live = None if counter is None else int(facts.number(counter))
         self._save_variables()
         self._saved_own = [(v, _value(v)) for v in self._own]
 
@@ -96,7 +96,7 @@ class KerasState(TensorFlowKerasState):
 
     def restore(self) -> None:
         """See `State.restore`."""
-        ahead = 0 if self._live is None else int(self._counter) - self._live
+        ahead = 0 if self._live is None else int(facts.number(self._counter)) - self._live
         if ahead > 0:
             self._take_steps(ahead)
             return

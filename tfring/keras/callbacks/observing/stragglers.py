@@ -98,7 +98,7 @@ class StragglerCallback(DistributedCallback):
 
     def _count_samples(self) -> None:
         tracker = facts.loss_tracker(self.model)
-        count = 0.0 if tracker is None else float(tracker.count)
+        count = 0.0 if tracker is None else facts.number(tracker.count)
         self._samples += max(0.0, count - self._counted)
         self._counted = count
 
