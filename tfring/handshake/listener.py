@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import socket
 import time
 
@@ -97,12 +98,10 @@ def _decision(who: Who, expected: set[Who], present: dict[Who, Channel]) -> Deci
 
 
 def _is_closed(sock: socket.socket) -> bool:
-    try:
-        return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
+    """Whether the other end has closed, also if it has sent something that nobody has read yet."""
+    watch = select.poll()
+    watch.register(sock, select.POLLRDHUP)
+    return bool(watch.poll(0))
 
 
 def bind(address: str, port: int, backlog: int) -> socket.socket:

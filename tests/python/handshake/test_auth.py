@@ -231,9 +231,12 @@ def test_two_processes_with_one_rank(listener):
     first.close()
 
 
-def test_rank_that_was_cut_off_may_come_again(listener):
+@pytest.mark.parametrize("said", [b"", b"what it sends first"])
+def test_rank_that_was_cut_off_may_come_again(listener, said):
     finish = accept_in_background(listener, {(DATA, 1), (DATA, 2)})
-    join(listener, 1).close()
+    first = join(listener, 1)
+    first.sendall(said)
+    first.close()
     second, other = join(listener, 1), join(listener, 2)
     present = finish()
     present[DATA, 1].sock.setblocking(True)
