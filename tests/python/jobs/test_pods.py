@@ -101,7 +101,8 @@ def who_is_there(processes):
 
 
 def said(folder, what):
-    return [json.loads(path.read_text()) for path in sorted((folder / "said").glob(f"{what}.*"))]
+    files = sorted((folder / "said").glob(f"{what}.*"))
+    return [json.loads(path.read_text()) for path in files if path.suffix != ".new"]
 
 
 @pytest.fixture
