@@ -5,7 +5,8 @@ And what a call tells the other ranks of where it was made: `call_site`.
 So a module can import `_native` at its top, and importing tfring does not load the runtime.
 
 The libraries lie together in one folder, tfring/_lib, or in the folder that TFRING_LIB_DIR names
-(for developers who build outside the checkout).
+(for developers who build outside the checkout). In a wheel, which serves several minor versions of
+TensorFlow, what depends on that version is in folders of that one: tensorflow-2.18, for example.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 _MODULE_NAME = "tfring._lib._core"
+_FOLDER_PREFIX = "tensorflow-"
 
 core: Any  # set by __getattr__
 
@@ -40,6 +42,24 @@ def library_dir() -> pathlib.Path:
     """Returns the folder of the compiled libraries."""
     chosen = os.environ.get("TFRING_LIB_DIR")
     return pathlib.Path(chosen) if chosen else pathlib.Path(__file__).parent / "_lib"
+
+
+def ops_folder(tensorflow: str) -> pathlib.Path:
+    """Returns where the op library for a version of TensorFlow is, if there is one.
+
+    Args:
+        tensorflow: the version, 2.18.1 for example.
+    """
+    minor = ".".join(tensorflow.split(".")[:2])
+    folder = library_dir() / f"{_FOLDER_PREFIX}{minor}"
+    return folder if folder.is_dir() else library_dir()
+
+
+def minors_served() -> list[str]:
+    """Returns the minor versions of TensorFlow of a wheel, ["2.16", "2.17"]; [] of other builds."""
+    folders = library_dir().glob(f"{_FOLDER_PREFIX}*.*")
+    minors = (folder.name.removeprefix(_FOLDER_PREFIX) for folder in folders)
+    return sorted(minors, key=lambda minor: [int(part) for part in minor.split(".")])
 
 
 def _load() -> ModuleType:

@@ -38,7 +38,7 @@ def nccl_built() -> int:
 
 def cuda_built() -> bool:
     """Whether collectives take tensors in GPU memory: so does every build that has the ops."""
-    return (_native.library_dir() / "_tfring_ops.so").is_file()
+    return any(_native.library_dir().glob("**/_tfring_ops.so"))
 
 
 def rocm_built() -> bool:

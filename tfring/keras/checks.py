@@ -1,6 +1,7 @@
 """Refuses training that would not reduce gradients, or makes it reduce them where that is possible.
 
 The callbacks of tfring call this; a plain optimizer is noticed only where there is one of them.
+Versions of Keras that tfring does not work with are refused, too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,33 @@ from tfring.ops import library
 from tfring.training.local_variables import variable_key
 
 _LISTED = 5  # variables in a message
+
+
+def check_keras_version(installed: str) -> None:
+    """Raises ImportError for a version of Keras that tfring.keras does not work with."""
+    if int(installed.partition(".")[0]) >= 3:
+        return
+    raise ImportError(
+        f"tfring.keras works with Keras 3, and keras {installed} is installed: install it "
+        '(pip install "keras>=3.1"), or use Keras 2 as the package tf_keras'
+    )
+
+
+def refuse_to_resume(model: Any, what: str, instead: str) -> None:
+    """Raises NotImplementedError where `fit` cannot begin with a later epoch: Keras 3.0.
+
+    Args:
+        model: a model of Keras 3.
+        what: of tfring the user has asked for.
+        instead: what else to do.
+    """
+    if hasattr(model, "_initial_epoch"):
+        return
+    raise NotImplementedError(
+        f"rank {topology.rank()}: {what} needs Keras 3.1: fit of Keras {keras.__version__} "
+        "begins with the first epoch, whatever was loaded. Install a newer one "
+        f'(pip install "keras>=3.1"), or {instead}'
+    )
 
 
 def before_train_function(model: Any) -> None:
@@ -162,3 +190,6 @@ def _hook_of(model: Any) -> Any:
 
 def _needs_reduction(model: Any) -> bool:
     return _hook_of(model) is not None or has_own_train_step(model)
+
+
+check_keras_version(keras.__version__)  # what users import comes through this module

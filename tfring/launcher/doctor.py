@@ -144,20 +144,25 @@ def _tensorflow(findings: Findings) -> None:
     found = _version_of("tensorflow", "tensorflow-cpu", "tensorflow-intel")
     if importlib.util.find_spec("tensorflow") is None:
         findings.show("TensorFlow", "not installed")
-        findings.problems.append("TensorFlow is not installed: pip install 'tensorflow==2.21.*'")
+        wanted = (_native.minors_served() or ["2.21"])[-1]
+        findings.problems.append(
+            f"TensorFlow is not installed: pip install 'tensorflow=={wanted}.*'"
+        )
         return
     findings.show("TensorFlow", found or "installed, version unknown")
     findings.show("Keras", _version_of("keras") or "not installed")
     answer, trouble = _probe(
-        "import json, tfring.ops.library as t, tfring._native as n\n"
-        "print(json.dumps([t.built_for(n.library_dir()), t.xla_trouble()]))"
+        "import json, tfring.ops.library as t\n"
+        "print(json.dumps([t.built_for(t.folder()), t.xla_trouble()]))"
     )
     if answer is None:
         findings.show("TensorFlow ops", "cannot be loaded")
         findings.problems.append(f"tfring's TensorFlow ops cannot be loaded: {trouble}")
     else:
         built, trouble = answer
-        findings.show("TensorFlow ops", f"load; built for TensorFlow {built}")
+        served = ", ".join(_native.minors_served())
+        among = f" (there are ops for {served})" if served else ""
+        findings.show("TensorFlow ops", f"load; built for TensorFlow {built}{among}")
         findings.show("jit_compile=True", f"not possible: {trouble}" if trouble else "possible")
     threads = inter_op_threads()
     findings.show("inter-op threads", threads)

@@ -1,7 +1,8 @@
 """The TensorFlow op library: loading it, and calling its ops.
 
-`_tfring_ops.so` works with the minor version of TensorFlow that it was built for and with no other,
-so the version is compared before the library is loaded.
+`_tfring_ops.so` works with the minor version of TensorFlow that it was built for and with no other.
+A wheel has several, of which the installed TensorFlow chooses one; the version is compared before
+the library is loaded.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from tfring.ops import xla
 
 OPS_LIBRARY = "_tfring_ops.so"
 BUILD_FILE = "build.json"
+_BUILD = (
+    "reinstall tfring from source so that it is built for yours "
+    "(pip install --force-reinstall --no-binary tfring tfring)"
+)
 
 REDUCIBLE = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
 MOVABLE = (
@@ -49,7 +54,7 @@ def load() -> Any:
     if _library is None:
         with _lock:
             if _library is None:
-                _library = _load(_native.library_dir())
+                _library = _load(folder())
     return _library
 
 
@@ -65,8 +70,24 @@ def load_ops() -> None:
     load()
 
 
+def folder() -> pathlib.Path:
+    """Returns the folder of the libraries for the TensorFlow that is installed.
+
+    Raises:
+        ImportError: there is none.
+    """
+    found, served = _native.ops_folder(tf.__version__), _native.minors_served()
+    if served and found == _native.library_dir() and not (found / BUILD_FILE).exists():
+        raise ImportError(
+            f"this tfring serves TensorFlow {', '.join(served)}, and TensorFlow {tf.__version__} "
+            f'is installed: install one of these (pip install "tensorflow=={served[-1]}.*"), or '
+            f"{_BUILD}"
+        )
+    check_tensorflow_version(built_for(found), tf.__version__)
+    return found
+
+
 def _load(folder: pathlib.Path) -> Any:
-    check_tensorflow_version(built_for(folder), tf.__version__)
     loaded = tf.load_op_library(str(folder / OPS_LIBRARY))
     if on_gpus():
         _functions().TfringRegisterGpuKernels()
@@ -107,8 +128,7 @@ def check_tensorflow_version(built: str, installed: str) -> None:
     raise ImportError(
         f"this tfring was built for TensorFlow {wanted} (exactly {built}), but TensorFlow "
         f"{installed} is installed: install TensorFlow {wanted} "
-        f'(pip install "tensorflow=={wanted}.*"), or reinstall tfring from source so that it is '
-        "built for yours (pip install --force-reinstall --no-binary tfring tfring)"
+        f'(pip install "tensorflow=={wanted}.*"), or {_BUILD}'
     )
 
 
@@ -151,7 +171,7 @@ def input_microseconds() -> int | None:
 @functools.cache
 def _functions() -> Any:
     """The library's plain C functions."""
-    functions = ctypes.CDLL(str(_native.library_dir() / OPS_LIBRARY))
+    functions = ctypes.CDLL(str(folder() / OPS_LIBRARY))
     functions.TfringJoins.argtypes = [ctypes.c_int32]
     counters = ("TfringForwardedOutputs", "TfringAllocatedOutputs", "TfringJoins")
     for name in (*counters, "TfringStepsInFlight", "TfringInputMicroseconds"):

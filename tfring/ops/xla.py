@@ -57,7 +57,7 @@ def load(folder: pathlib.Path) -> None:
     """Loads the library from `folder` if that is possible; `trouble` says why it was not."""
     path = folder / LIBRARY
     if not path.exists():
-        _State.trouble = f"this tfring was built without {LIBRARY}"
+        _State.trouble = f"this tfring was built without {LIBRARY}{_reason(tf.__version__)}"
         return
     try:
         tf.load_library(str(path))
@@ -66,6 +66,13 @@ def load(folder: pathlib.Path) -> None:
         _State.trouble = f"{path} cannot be loaded: {error}"
         return
     _State.trouble = "" if taken else f"this TensorFlow's XLA refuses the calls of {LIBRARY}"
+
+
+def _reason(version: str) -> str:
+    """Returns why there is no library for a version of TensorFlow, if that is the reason."""
+    if [int(part) for part in version.split(".")[:2]] >= [2, 18]:
+        return ""
+    return f", which needs TensorFlow 2.18 or newer, and TensorFlow {version} is installed"
 
 
 def trouble() -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from tfring import topology
 from tfring.collectives import objects
 from tfring.keras.callbacks.base import DistributedCallback
+from tfring.keras.checks import refuse_to_resume
 from tfring.keras2 import detect
 
 _STATE = "state-{epoch}.weights.h5"
@@ -69,13 +70,16 @@ class Restore(DistributedCallback):
         """As in keras.callbacks.Callback.
 
         Raises:
-            NotImplementedError: a model of Keras 2.
+            NotImplementedError: a model of Keras 2 or 3.0.
         """
         if detect.is_model(model):
             raise NotImplementedError(
                 "fit_callbacks(checkpoint=...) is for Keras 3: with Keras 2 load the model with "
                 "hvd.load_model on rank 0, and give fit the same initial_epoch on every rank"
             )
+        refuse_to_resume(
+            model, "fit_callbacks(checkpoint=...)", "leave it out, and save the model yourself"
+        )
         super().set_model(model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

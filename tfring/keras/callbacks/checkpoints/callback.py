@@ -15,6 +15,8 @@ from tfring.config import read_settings
 from tfring.keras.callbacks.base import LocalVariablesCallback, find_join, wait_for_all
 from tfring.keras.callbacks.checkpoints import training_state
 from tfring.keras.callbacks.checkpoints.agreement import Agreement
+from tfring.keras.checks import refuse_to_resume
+from tfring.keras2 import detect
 from tfring.signals.termination import TerminationRequest
 
 _AT_SIGTERM = ("exit", "return", "ignore")
@@ -100,6 +102,7 @@ class CheckpointCallback(LocalVariablesCallback):
 
         Raises:
             RuntimeError: the checkpoints cannot be read, or do not fit the model; on every rank.
+            NotImplementedError: a model of Keras 3.0, unless restore=False was given.
         """
         super().on_train_begin(logs)
         self.stopped = self._termination.requested = False
@@ -190,6 +193,9 @@ class CheckpointCallback(LocalVariablesCallback):
             training_state.publish(self._checkpoints)
 
     def _restore(self) -> None:
+        if not detect.is_model(self.model):  # that is refused with what is read
+            instead = "say restore=False, and use hvd.restore_checkpoint and fit(initial_epoch=...)"
+            refuse_to_resume(self.model, "CheckpointCallback", instead)
         found = training_state.restore_checkpoint(
             self._checkpoints, self.model, cursor=self._cursor, local_variables=self.local()
         )
