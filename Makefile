@@ -131,6 +131,10 @@ format: $(READY) ## Reformat all sources
 sanitize: $(READY) ## C++ tests with the address, undefined-behaviour and thread sanitizers
 	tools/sanitize.sh "$(BUILD)-sanitize"
 
+.PHONY: sanitize-build
+sanitize-build: $(READY)
+	tools/sanitize.sh "$(BUILD)-sanitize" --build-only
+
 fuzz: $(READY) ## Feed broken messages to the decoders (SECONDS_TO_FUZZ for each, default 60)
 	tools/fuzz.sh "$(BUILD)-sanitize" $${SECONDS_TO_FUZZ:-60}
 

@@ -41,6 +41,7 @@ MODULES = {
     "same as in `tfring` have their page there.",
     "tfring.store": "Keys and values that processes share while they form a job.",
     "tfring.keras.callbacks": "`hvd.callbacks`: for `model.fit`.",
+    "tfring.keras.distribution": "`keras.distribution` on the ranks of a job.",
     "tfring.data": "`hvd.data`: data that goes on where it was, with any number of ranks.",
     "tfring.checkpoint": "Checkpoints of any arrays, without TensorFlow and without `init`.",
 }

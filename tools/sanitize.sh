@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# sanitize.sh BUILD: the C++ tests with address and undefined, then those with threads in them with
-# thread. Each in its own folder beside BUILD.
+# sanitize.sh BUILD [--build-only]: the C++ tests with address and undefined, then those with threads
+# in them with thread. Each in its own folder beside BUILD.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+build_only=${2:-}
 
 run() {
   local folder=$1 kinds=$2 target=$3
@@ -14,6 +15,9 @@ run() {
     return 1
   }
   cmake --build "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --target "$target"
+  if [[ -n $build_only ]]; then
+    return 0
+  fi
   ctest --test-dir "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --output-on-failure --timeout 600 --no-tests=error "$@"
 }
 

@@ -9,6 +9,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,12 +21,14 @@ from network_namespaces import DIES_WITH_US, Hosts, hosts
 
 _PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "munged", "munge")
 CPUS = 4  # of each node, whatever the machine has
+GPUS = 4  # of each node: devices that Slurm counts and names, and nobody opens
 _START_SECONDS = 120.0
 # The states of a job that has not ended.
 UNDER_WAY = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SIGNALING", "STOPPED", "SUSPENDED")
 
 # cred_expire: a job that is requeued waits so long, by default two minutes. The periods of the
 # scheduler are a minute by default. config_overrides: nodes have the CPUs that are written here.
+# TmpFS: PMIx makes a folder for each step there, which may not be that of another node.
 _CONFIGURATION = """\
 ClusterName=tfring
 SlurmctldHost=h0
@@ -41,6 +44,8 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
+TmpFS={folder}/spool.%n
+GresTypes=gpu
 JobAcctGatherType=jobacct_gather/none
 SwitchType=switch/none
 MpiDefault=none
@@ -52,7 +57,7 @@ SlurmdTimeout=120
 MessageTimeout=60
 KillWait=60
 ReturnToService=2
-NodeName=h[0-{last}] CPUs={cpus} RealMemory=1000 State=UNKNOWN
+NodeName=h[0-{last}] CPUs={cpus} RealMemory=1000 Gres=gpu:{gpus} State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -67,7 +72,7 @@ class SlurmCluster:
         # What users have that log in to a node: this tfring, and munge's commands with our munged.
         bin_folder = folder / "bin"
         bin_folder.mkdir()
-        programs = {"tfring": f"{sys.executable} -m tfring"}
+        programs = {"tfring": f"{sys.executable} -m tfring", "python": sys.executable}
         for name in ("munge", "unmunge"):
             programs[name] = f"{shutil.which(name)} --socket={folder}/munge.socket"
         for name, command in programs.items():
@@ -85,8 +90,12 @@ class SlurmCluster:
         self.hosts.name_all(folder)
         for name in ("state", *(f"spool.h{node}" for node in range(count))):
             (folder / name).mkdir()
-        text = _CONFIGURATION.format(folder=folder, last=count - 1, cpus=CPUS)
+        text = _CONFIGURATION.format(folder=folder, last=count - 1, cpus=CPUS, gpus=GPUS)
         (folder / "slurm.conf").write_text(text)
+        for gpu in range(GPUS):
+            os.mknod(folder / f"gpu{gpu}", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        devices = f"Name=gpu File={folder}/gpu[0-{GPUS - 1}]"
+        (folder / "gres.conf").write_text(f"AutoDetect=off\n{devices}\n")
         key = folder / "munge.key"
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o600)

@@ -285,14 +285,16 @@ def _accept_members(
     if missing:
         where = meeting.describe()
         elsewhere = f"check that they can reach {where}"
+        left = f" ({ranks_text(sorted(listener.gone))} came and went)" if listener.gone else ""
         if meeting.loopback_only:
             elsewhere = (
                 "set TFRING_SECRET_FILE or TFRING_SECRET, without which none of them can join"
             )
         reason = (
             f"rank 0 waited {timeout:g} s at {where}, and {ranks_text(missing)} of "
-            f"{len(members)} did not come: look at their output for an earlier error; if they only "
-            f"need longer, raise TFRING_START_TIMEOUT; if they run on other hosts, {elsewhere}"
+            f"{len(members)} did not come{left}: look at their output for an earlier error; if "
+            "they only need longer, raise TFRING_START_TIMEOUT; if they run on other hosts, "
+            f"{elsewhere}"
         )
         server.refuse(reason)
         raise BootstrapError(reason)

@@ -73,7 +73,8 @@ class StoreExchange:
             if self._rank == 0:
                 return self._hand_out(number, value)
             self._store.set(self._key(number, self._rank), data)
-            answer = self._read(self._store.get(self._key(number, "all"), self._left()))
+            patience = self._left() + _REPORT_SECONDS  # when its time is up rank 0 says who is lost
+            answer = self._read(self._store.get(self._key(number, "all"), patience))
             if not isinstance(answer, dict) or "error" in answer:
                 text = answer.get("error") if isinstance(answer, dict) else "a malformed answer"
                 raise BootstrapError(str(text))

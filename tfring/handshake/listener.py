@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import socket
 import time
 
@@ -16,7 +17,13 @@ Who = tuple[auth.Role, int]
 
 
 class Listener(Handshakes):
-    """Accepts connections from the ranks of one job."""
+    """Accepts connections from the ranks of one job.
+
+    Attributes:
+        gone: Ranks that have come to the rendezvous and gone before all were there.
+    """
+
+    gone: frozenset[int] = frozenset()
 
     def accept(
         self, expected: set[Who], deadline: float, *, one_is_enough: bool = False
@@ -48,11 +55,14 @@ class Listener(Handshakes):
 
         def admitted(hello: auth.Hello, channel: Channel) -> None:
             present[hello.role, hello.connector] = channel
+            self.gone -= {hello.connector}
 
         enough = min(1 if one_is_enough else len(expected), len(expected))
         try:
-            while len(present) < enough and not self._interrupted:
-                if time.monotonic() >= deadline:
+            while not self._interrupted:
+                if len(present) >= enough:
+                    self._forget_gone(present)
+                if len(present) >= enough or time.monotonic() >= deadline:
                     break
                 self.step(deadline, decide, admitted)
                 if twice:
@@ -66,6 +76,16 @@ class Listener(Handshakes):
                 channel.sock.close()
             raise
         return present
+
+    def _forget_gone(self, present: dict[Who, Channel]) -> None:
+        """Forgets ranks that have gone: others may come in their place.
+
+        Later, when ranks connect to each other, the loss of one ends the job.
+        """
+        for who, channel in list(present.items()):
+            if who[0] is auth.Role.RENDEZVOUS and _is_closed(channel.sock):
+                present.pop(who).sock.close()
+                self.gone |= {who[1]}
 
     def _check_limit(self, connections: int) -> None:
         """Raises BootstrapError if the limit does not allow so many connections."""
@@ -97,12 +117,10 @@ def _decision(who: Who, expected: set[Who], present: dict[Who, Channel]) -> Deci
 
 
 def _is_closed(sock: socket.socket) -> bool:
-    try:
-        return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
+    """Whether the other end has closed, also if it has sent something that nobody has read yet."""
+    watch = select.poll()
+    watch.register(sock, select.POLLRDHUP)
+    return bool(watch.poll(0))
 
 
 def bind(address: str, port: int, backlog: int) -> socket.socket:

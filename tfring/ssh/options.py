@@ -15,6 +15,11 @@ class SshOptions:
     connect_seconds: float = 60.0
     silence_seconds: float = 45.0  # after so long without an answer ssh ends the connection
 
+    @property
+    def program(self) -> str:
+        """The name of what it starts here."""
+        return "ssh"
+
     def command(self, host: str, remote: list[str]) -> list[str]:
         """Returns the command line that runs ``remote`` on ``host``. It contains no secret."""
         words = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveCountMax=3"]

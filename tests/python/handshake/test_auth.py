@@ -231,14 +231,29 @@ def test_two_processes_with_one_rank(listener):
     first.close()
 
 
-def test_rank_that_was_cut_off_may_come_again(listener):
+@pytest.mark.parametrize("said", [b"", b"what it sends first"])
+def test_rank_that_was_cut_off_may_come_again(listener, said):
     finish = accept_in_background(listener, {(DATA, 1), (DATA, 2)})
-    join(listener, 1).close()
+    first = join(listener, 1)
+    first.sendall(said)
+    first.close()
     second, other = join(listener, 1), join(listener, 2)
     present = finish()
     present[DATA, 1].sock.setblocking(True)
     second.sendall(b"x")
     assert present[DATA, 1].sock.recv(1) == b"x"
+    second.close(), other.close()
+
+
+def test_a_job_does_not_begin_with_a_rank_that_has_gone(listener):
+    rendezvous = auth.Role.RENDEZVOUS
+    finish = accept_in_background(listener, {(rendezvous, 1), (rendezvous, 2)})
+    join(listener, 1, role=rendezvous).close()
+    other, second = (join(listener, rank, role=rendezvous) for rank in (2, 1))
+    present = finish()
+    present[rendezvous, 1].sock.setblocking(True)
+    second.sendall(b"x")
+    assert present[rendezvous, 1].sock.recv(1) == b"x"
     second.close(), other.close()
 
 

@@ -149,6 +149,21 @@ def test_examples_are_what_their_first_line_prints(capsys, path):
     assert capsys.readouterr().out == path.read_text()
 
 
+def test_the_command_in_the_readme_prints_a_job(capsys):
+    text = (ROOT / "README.md").read_text(encoding="utf-8").replace("\\\n", "")
+    [line] = [line for line in text.splitlines() if line.startswith("tfring run --kubernetes")]
+    words, arrow, file = line.removeprefix("tfring ").partition(" > ")
+    assert arrow and f"kubectl apply -f {file}\n" in text
+    assert main(shlex.split(words)) == 0
+    made = {one["kind"]: one for one in yaml.safe_load_all(capsys.readouterr().out)}
+    check("IoK8sApiBatchV1Job", made["Job"])
+    check("IoK8sApiCoreV1Service", made["Service"])
+    [container] = pod_of(made["Job"])["containers"]
+    assert container["command"][-2:] == ["python", "train.py"]
+    names = [one["valueFrom"]["secretKeyRef"]["name"] for one in container["env"][-1:]]
+    assert f"kubectl create secret generic {names[0]} " in text
+
+
 def what_runs(container, variables):
     """Command and variables of a container, where the cluster gives some of the latter."""
     found = dict(variables)

@@ -21,7 +21,7 @@ from slurm_cluster import UNDER_WAY, slurm_cluster
 
 pytest.importorskip("tfring._native")
 
-BATCH = ROOT / "examples" / "slurm.sbatch"
+BATCH = ROOT / "examples" / "slurm" / "run.sbatch"
 needs_clustershell = pytest.mark.skipif(
     importlib.util.find_spec("ClusterShell") is None,
     reason="tfring run reads the hosts of a Slurm job, h[0-1], with it: pip install ClusterShell",

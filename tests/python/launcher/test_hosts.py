@@ -17,10 +17,25 @@ from tfring.launcher.hosts.placement import (
     parse_hostfile,
     parse_hosts,
 )
+from tfring.launcher.hosts.slurm_gpus import read_gpus
 
 
 def needs_clustershell():
     return pytest.importorskip("ClusterShell")
+
+
+def test_gpus_of_a_slurm_job_by_node():
+    shown = """\
+       TRES=cpu=4,node=2,billing=4
+       JOB_GRES=gpu:a100:4,gpu:v100:2
+         Nodes=h[0-1],g7 CPU_IDs=2-3 Mem=0 GRES=gpu:a:2(IDX:0,3),gpu:v:1(IDX:2),shard:8(2/4)
+         Nodes=h2 CPU_IDs=0 Mem=0 GRES=gpu:1
+         Nodes=h3 CPU_IDs=0 Mem=0 GRES=nic:1(IDX:0)
+         Nodes=h4 CPU_IDs=0 Mem=0 GRES=
+       TresPerJob=gres:gpu:4
+    """
+    needs_clustershell()
+    assert read_gpus(shown) == {"h0": 3, "h1": 3, "g7": 3, "h2": 1, "h3": 0, "h4": 0}
 
 
 def test_users_and_addresses():

@@ -179,6 +179,20 @@ def test_hosts_that_slurm_gives_are_reached_by_srun(tmp_path):
         assert f"--nodelist={host} " in line and "--overlap" in line and "SECRET" not in line
 
 
+def test_srun_is_not_told_what_each_task_of_the_job_gets(tmp_path):
+    """Else all ranks of a host would share the GPU and the cores of one task."""
+    path = script(tmp_path, "\n    print(rank, *map(os.environ.get, sys.argv[2:]))\n")
+    told = """echo "$SLURM_GPUS_PER_TASK,$SLURM_CPUS_PER_TASK," > "${0%/bin/srun}/told"\n"""
+    search = fake_ssh(tmp_path, told + SRUN)
+    (tmp_path / "bin" / "ssh").rename(tmp_path / "bin" / "srun")
+    asked = {"SLURM_GPUS_PER_TASK": "1", "SLURM_CPUS_PER_TASK": "6"}
+    slurm = {"SLURM_JOB_NODELIST": "127.0.0.2,127.0.0.3", "SLURM_TASKS_PER_NODE": "1(x2)"}
+    done = run(sys.executable, path, tmp_path, *asked, PATH=search, **slurm, **asked)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.splitlines()) == {f"[{r}]<stdout>:{r} 1 6" for r in range(2)}
+    assert (tmp_path / "told").read_text() == ",,\n"
+
+
 def test_srun_only_where_slurm_has_given_the_hosts(tmp_path, monkeypatch):
     def shell(*options):
         parsed = make_parser().parse_args(["run", *options, "x"])

@@ -50,10 +50,9 @@ class Host:
         self.name = name
         self.local = shell is None
         command = agent_command("host_agent", os.getpid() if shell is None else 0)
+        self._program = command[0] if shell is None else shell.program
         if shell is not None:
             command = shell.command(name, command)
-        self._program = command[0]
-        if shell is not None:
             if shutil.which(self._program) is None:
                 raise FileNotFoundError(f"there is no program {self._program}")
             command = [*_SHELTER, *command]

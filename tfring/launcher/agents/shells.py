@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 # One task on the host, beside whatever runs there, with all that the job has on it; its output is
@@ -11,10 +13,23 @@ _SRUN = (
     *("srun", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--overlap", "--mem=0"),
     *("--cpu-bind=none", "--mpi=none", "--unbuffered", "--kill-on-bad-exit=0", "--quiet"),
 )
+# What sbatch was asked for, for each task or in all. srun may take it for options of its own step,
+# whose one task would get the GPUs and cores of one rank.
+_OF_SBATCH = (
+    *("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK"),
+    *("SLURM_GPU_BIND", "SLURM_TRES_BIND", "SLURM_TRES_PER_TASK", "SLURM_NTASKS_PER_GPU"),
+    *("SLURM_NTASKS_PER_TRES", "SLURM_NTASKS_PER_CORE", "SLURM_NTASKS_PER_SOCKET"),
+    *("SLURM_CPUS_PER_GPU", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_HINT"),
+    *("SLURM_THREADS_PER_CORE", "SLURM_EXACT", "SLURM_EXCLUSIVE", "SLURM_DISTRIBUTION"),
+)
 
 
 class RemoteShell(Protocol):
     """What runs a command on another host, with its input and output here."""
+
+    @property
+    def program(self) -> str:
+        """The name of what it starts here."""
 
     def command(self, host: str, remote: list[str]) -> list[str]:
         """Returns the command line that runs ``remote`` on ``host``. It contains no secret."""
@@ -22,8 +37,29 @@ class RemoteShell(Protocol):
 
 @dataclass(frozen=True)
 class SrunOptions:
-    """Steps of the Slurm job around."""
+    """Steps of the Slurm job around.
+
+    Attributes:
+        gpus: How many GPUs a step is to have on a host, where it does not get all by itself.
+        environ: The variables of this process, some of which are kept from srun.
+    """
+
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    @property
+    def program(self) -> str:
+        """The name of what it starts here."""
+        return _SRUN[0]
 
     def command(self, host: str, remote: list[str]) -> list[str]:
         """Returns the command line that runs ``remote`` on ``host``. It contains no secret."""
-        return [*_SRUN, f"--nodelist={host}", *remote]
+        step = [*_SRUN, f"--nodelist={host}"]
+        if host in self.gpus:
+            step.append(f"--gres=gpu:{self.gpus[host]}" if self.gpus[host] else "--gres=none")
+        kept = [name for name in _OF_SBATCH if name in self.environ]
+        if not kept:
+            return [*step, *remote]
+        without = [f"--unset={name}" for name in kept]
+        again = [f"{name}={self.environ[name]}" for name in kept]  # programs may read them
+        return ["env", *without, *step, "env", *again, *remote]

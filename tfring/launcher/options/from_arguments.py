@@ -19,6 +19,7 @@ from tfring.launcher.agents.shells import RemoteShell, SrunOptions
 from tfring.launcher.hosts.allocations import SLURM, find_allocation
 from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.hosts.placement import Slot, find_slots
+from tfring.launcher.hosts.slurm_gpus import find_gpus
 from tfring.launcher.options.environment import chosen_variables
 from tfring.launcher.options.job_options import JobOptions
 from tfring.launcher.options.pods import pod_around, shared, slots_of
@@ -138,7 +139,7 @@ def _shell(options: argparse.Namespace, start_timeout: float) -> RemoteShell:
         by_slurm = allocation is not None and allocation.scheduler == SLURM
         kind = "srun" if by_slurm and shutil.which("srun") else "ssh"
     if kind == "srun":
-        return SrunOptions()
+        return SrunOptions(find_gpus(os.environ))
     ssh = SshOptions(options.ssh_port, options.ssh_identity_file, start_timeout)
     if options.agent_timeout:
         # An ssh whose launcher is gone, and with it the network, ends by itself then.

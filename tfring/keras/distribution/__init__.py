@@ -1,0 +1,14 @@
+"""keras.distribution on the ranks of a tfring job: a prototype, see docs/keras_distribution.md.
+
+tfring.keras.distribution.enable()
+keras.distribution.initialize()
+keras.distribution.set_distribution(keras.distribution.DataParallel())
+...
+model.fit(dataset)  # each rank trains on its part of every batch
+"""
+
+from __future__ import annotations
+
+from tfring.keras.distribution.switch import disable, enable, is_enabled
+
+__all__ = ["disable", "enable", "is_enabled"]

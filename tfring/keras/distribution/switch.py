@@ -1,0 +1,72 @@
+"""enable and disable: what in Keras is replaced, and put back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras.src.backend.tensorflow import distribution_lib, trainer
+
+from tfring.keras.distribution import backend, training
+
+_MISSING = object()
+
+# What was there before `enable`: the object, the attribute, its value. Empty: not enabled. The
+# program's main thread calls enable and disable, before and after all training.
+_before: list[tuple[Any, str, Any]] = []
+
+
+def enable() -> None:
+    """Makes keras.distribution use the ranks of a tfring job. A second call changes nothing.
+
+    Call it before keras.distribution.initialize(), on every rank. Afterwards, while
+    keras.distribution.DataParallel is set, `fit` trains one model on all ranks and `evaluate`
+    evaluates over the data of all; see docs/keras_distribution.md for what is not there.
+
+    Raises:
+        RuntimeError: Keras runs on another backend than TensorFlow.
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            "tfring.keras.distribution is for Keras' TensorFlow backend, and this is "
+            f"{keras.backend.backend()!r}: set KERAS_BACKEND=tensorflow before keras is imported"
+        )
+    if _before:
+        return
+    for name in ("list_devices", "get_device_count", "initialize", "num_processes", "process_id"):
+        _replace(distribution_lib, name, getattr(backend, name))
+    _replace(distribution_lib, "distribute_tensor", backend.distribute_tensor)
+    _replace(keras.distribution.ModelParallel, "__init__", backend.refuse_model_parallel)
+    parts = keras.distribution.DataParallel
+    _replace(parts, "distribute_dataset", training.counted_parts(parts.distribute_dataset))
+    keras_trainer = trainer.TensorFlowTrainer
+    _replace(keras_trainer, "fit", training.distributed_fit(keras_trainer.fit))
+    _replace(keras_trainer, "evaluate", training.distributed_evaluate(keras_trainer.evaluate))
+    step = training.distributed_train_on_batch(keras_trainer.train_on_batch)
+    _replace(keras_trainer, "train_on_batch", step)
+
+
+def disable() -> None:
+    """Puts back what `enable` replaced, and sets no distribution; without `enable` does nothing.
+
+    Optimizers that `fit` has wrapped stay wrapped, and the job goes on until tfring.shutdown.
+    """
+    if not _before:
+        return
+    while _before:
+        owner, name, value = _before.pop()
+        if value is _MISSING:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, value)
+    keras.distribution.set_distribution(None)
+
+
+def is_enabled() -> bool:
+    """Returns whether `enable` is in effect."""
+    return bool(_before)
+
+
+def _replace(owner: Any, name: str, value: Any) -> None:
+    _before.append((owner, name, vars(owner).get(name, _MISSING)))
+    setattr(owner, name, value)
