@@ -24,7 +24,7 @@ def main() -> int:
     keras = tf.keras
     if not keras.Model.__module__.startswith("tf_keras."):
         raise RuntimeError(f"tf.keras is {keras.Model.__module__}: set TF_USE_LEGACY_KERAS=1")
-    keras.utils.set_random_seed(hvd.rank())
+    tf.random.set_seed(hvd.rank())  # Keras 2's own function does not work with Python 3.12
     data = example_data.load("digits", None)
     x, y = data.shard(hvd.rank(), hvd.size())
     layers = [keras.layers.Dense(units, activation="relu") for units in (128, 64)]
