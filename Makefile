@@ -93,7 +93,7 @@ test-ray: build ## tfring.ray on Ray itself; skipped with the reason if it canno
 	$(PY) -m pytest -q tests/engines/ray
 
 wheel: $(READY) ## Make a wheel in dist/
-	rm -rf dist
+	rm -f dist/*.whl  # `make wheels` has a folder of its own there
 	$(PY) -m pip wheel --no-build-isolation --no-deps --wheel-dir dist .
 	@ls -l dist
 
