@@ -23,7 +23,8 @@ def connect() -> Channel:
     address, port = os.environ["TFRING_FUNCTION_ADDR"], int(os.environ["TFRING_FUNCTION_PORT"])
     # The function and its child processes have no use for it.
     key = job_key(os.environ.pop("TFRING_FUNCTION_SECRET"), JOB_ID)
-    hello = Hello(Role.FUNCTION, int(os.environ["TFRING_RANK"]), 0)
+    own = os.environ.get("TFRING_ELASTIC_WORKER") or os.environ["TFRING_RANK"]
+    hello = Hello(Role.FUNCTION, int(own), 0)
     channel = connector.connect(address, port, key, hello, time.monotonic() + _CONNECT_SECONDS)
     channel.sock.settimeout(None)
     return channel

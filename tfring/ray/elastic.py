@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tfring.engines.variables import interfaces
 from tfring.launcher.elastic.options import NO_LIMIT, ElasticOptions
 from tfring.ray.elastic_job import ElasticJob
 from tfring.ray.nodes import Discovered, RayHostDiscovery
-from tfring.ray.settings import ELASTIC_SECONDS, Settings, interfaces, resources
+from tfring.ray.settings import ELASTIC_SECONDS, Settings, resources
 
 
 class ElasticRayExecutor:

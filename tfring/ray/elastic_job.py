@@ -14,15 +14,16 @@ import ray
 from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tfring.engines.shim import uses_shim
+from tfring.engines.variables import elastic_variables
 from tfring.exceptions import described
 from tfring.launcher.elastic.coordinator import Service
 from tfring.launcher.elastic.options import ElasticOptions
 from tfring.launcher.elastic.orders import EndJob, Generation, KillWorker, Note, StartWorker
-from tfring.ray.forming import fresh_job, uses_shim
+from tfring.ray.forming import fresh_job
 from tfring.ray.nodes import Discovered
 from tfring.ray.outcomes import cause_of
 from tfring.ray.settings import Resources, Settings
-from tfring.ray.variables import elastic_variables
 from tfring.ray.worker import Ended, Worker
 from tfring.security.secret import fresh_secret
 from tfring.store import TCPStore

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfring.engines.variables import interfaces
 from tfring.ray.data import split
 from tfring.ray.elastic import ElasticRayExecutor
 from tfring.ray.placement import Placement, shape_of
@@ -16,7 +17,6 @@ from tfring.ray.settings import (
     PLACEMENT_SECONDS,
     TIMEOUT_SECONDS,
     Settings,
-    interfaces,
     resources,
 )
 from tfring.ray.static_job import StaticJob

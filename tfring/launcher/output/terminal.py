@@ -15,12 +15,16 @@ class Terminal:
 
     A stream without a descriptor, as a notebook has, is written to directly. Used by one thread,
     in a `with` statement.
+
+    Args:
+        stdout: A stream in the place of standard output.
+        stderr: A stream in the place of error output.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
         self._queued: list[tuple[QueuedFile, BackgroundWriter]] = []
-        self.stdout = self._queue(sys.stdout)
-        self.stderr = self._queue(sys.stderr)
+        self.stdout = self._queue(sys.stdout if stdout is None else stdout)
+        self.stderr = self._queue(sys.stderr if stderr is None else stderr)
 
     def _queue(self, stream: TextIO | None) -> BinaryIO:
         if stream is None:  # it was closed when this process began
