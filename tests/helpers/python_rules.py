@@ -80,14 +80,7 @@ ARROWS: dict[str, set[str]] = {
         *("store", "membership", "bench", "engines"),
     },
     "ray": {
-        "exceptions",
-        "topology",
-        "world",
-        "security",
-        "store",
-        "compat",
-        "engines",
-        "launcher",
+        *("exceptions", "topology", "world", "security", "store", "compat", "engines", "launcher")
     },
     "spark": {"compat", "engines", "explain", "handshake", "launcher", "security", "store"},
     "tfring": {"compat"},
