@@ -23,7 +23,7 @@ PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 READY := $(VENV)/.tfring-ready
 CXX_FILES = $$(git ls-files 'ops/*.cc' 'ops/*.h' 'tests/cc/*.cc' 'tests/cc/*.h' \
 	'tests/doubles/*.cc' 'tests/doubles/*.h' \
-	'tools/gpu_check/*.cc' 'tools/gpu_check/*.h' 'ops/*.cu')
+	'tools/gpu_check/*.cc' 'tools/gpu_check/*.h' 'tools/wheels/*.cc' 'ops/*.cu')
 PY_FILES := tfring tests benchmarks examples tools setup.py
 
 .PHONY: help setup build demo test test-cc test-python test-parallel soak gpu-double test-gpu test-ray test-spark \
@@ -104,6 +104,15 @@ wheel: $(READY) ## Make a wheel in dist/
 
 wheel-test: wheel ## Install the wheel into a new environment without a compiler and test it there
 	TFRING_TEST_WHEEL="$$(ls $(CURDIR)/dist/*.whl)" $(PY) -m pytest -q -m wheel tests/python
+
+.PHONY: wheels wheels-test
+wheels: $(READY) ## A wheel per Python in dist/wheels, for all versions of TensorFlow (MINORS=2.21, PYTHONS=3.11)
+	$(PY) tools/requirements.py wheels > "$(VENV)/requirements-wheels.txt"
+	$(PIP) -r "$(VENV)/requirements-wheels.txt"
+	$(PY) tools/wheels/make_wheels.py --jobs "$(JOBS)" --minors "$(MINORS)" --pythons "$(PYTHONS)"
+
+wheels-test: wheels ## Install them beside each TensorFlow, without a compiler, and test them (FEW=--few)
+	$(PY) tools/wheels/check_wheels.py --minors "$(MINORS)" $(FEW)
 
 lint: lint-python lint-cc tidy ## All linters
 

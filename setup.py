@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,12 @@ class CMakeBuild(build_ext):
             f"-DTFRING_OUTPUT_DIR={output}",
             f"-DPython_EXECUTABLE={sys.executable}",
         ]
+        prebuilt = os.environ.get("TFRING_PREBUILT")
+        if prebuilt:  # tools/wheels: all but the binding, for several versions of TensorFlow
+            shutil.copytree(prebuilt, output, dirs_exist_ok=True)
+            runtime = Path(prebuilt).resolve() / "libtfring_runtime.so"
+            options += [f"-DTFRING_RUNTIME={runtime}", "-DTFRING_BUILD_OPS=OFF"]
+            options += ["-DTFRING_OPENMPI_INCLUDE=OFF", "-DTFRING_MPICH_INCLUDE=OFF"]
         if not in_place:  # in place, the developer's `make build` decides
             options.append("-DTFRING_BUILD_TESTS=OFF")
         run = subprocess.check_call
@@ -53,7 +60,7 @@ class CMakeBuild(build_ext):
         run(["cmake", "--build", str(build), "-j", str(jobs), "--target", "tfring_libraries"])
 
     def get_outputs(self) -> list[str]:
-        return [str(path) for path in Path(self.build_lib, "tfring", "_lib").glob("*.so")]
+        return [str(path) for path in Path(self.build_lib, "tfring", "_lib").rglob("*.so")]
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}

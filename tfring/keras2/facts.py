@@ -35,6 +35,14 @@ def is_hook(value: Any) -> bool:
     return isinstance(value, Keras2Hook)
 
 
+def is_variable(value: Any) -> bool:
+    """Returns whether a value is a tf.Variable or one of Keras.
+
+    With Keras before 3.7 weights of layers are no instances of keras.Variable.
+    """
+    return hasattr(value, "assign")
+
+
 def number(value: Any) -> float:
     """Returns a variable or tensor of one element as a number.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from typing import Any
@@ -94,9 +95,9 @@ def test_a_large_mean_costs_no_precision() -> None:
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_masks(axis: int) -> None:
     """With axis 1 the channels have different numbers of samples."""
-    if axis == 1 and [int(part) for part in keras.__version__.split(".")[:2]] < [3, 10]:
+    if axis == 1 and [int(part) for part in keras.__version__.split(".")[:2]] < [3, 9]:
         pytest.skip(
-            "Keras before 3.10 divides by the samples of one of the last dimension's values"
+            "Keras before 3.9 divides by the samples of one of the last dimension's values"
         )
     counts = [3] * hvd.size()
     values = np.random.default_rng(6).normal(size=(sum(counts), 5, 2)).astype("float32")
@@ -116,7 +117,8 @@ def test_what_is_masked_may_be_anything() -> None:
 def test_renorm_and_frozen_layers() -> None:
     counts = [PER_RANK] * hvd.size()
     values = np.random.default_rng(8).normal(size=(sum(counts), 3)).astype("float32")
-    compare(values, None, counts, renorm=True)
+    if "renorm" in inspect.signature(keras.layers.BatchNormalization).parameters:  # from 3.14 on
+        compare(values, None, counts, renorm=True)
     layer = hvd.SyncBatchNormalization()
     layer.trainable = False
     if hvd.rank() == 0:  # a frozen layer asks nobody

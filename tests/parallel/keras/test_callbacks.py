@@ -119,6 +119,8 @@ def test_an_optimizer_that_one_rank_wraps_and_never_uses_is_nobodys_business() -
 
 @pytest.mark.parametrize(("together", "steps"), [(1, 3), (2, 4), (2, 3)])
 def test_a_warm_up_ends_at_the_full_rate(together: int, steps: int) -> None:
+    if steps % together and [int(part) for part in keras.__version__.split(".")[:2]] < [3, 7]:
+        pytest.skip("Keras before 3.7 ends such an execution with an error of the missing step")
     model = compiled(keras.optimizers.SGD(0.1), steps_per_execution=together)
     warmup = callbacks.LearningRateWarmupCallback(0.1, warmup_epochs=2)
     rates = fit(model, warmup, epochs=3, steps=steps).history["lr"]

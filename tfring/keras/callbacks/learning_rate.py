@@ -65,7 +65,7 @@ class LearningRateScheduleCallback(DistributedCallback):
         if detect.is_optimizer(optimizer):
             settable = facts.has_settable_rate(optimizer)
         else:
-            settable = isinstance(getattr(optimizer, "_learning_rate", None), keras.Variable)
+            settable = facts.is_variable(getattr(optimizer, "_learning_rate", None))
         if not settable:
             raise TypeError(
                 f"optimizer {facts.name_of(optimizer)!r} was made with a learning rate schedule; "

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import keras
-import tensorflow as tf
-
 from tfring.keras.hook import find_hook, innermost
 from tfring.keras.model_optimizers import optimizers_of
 from tfring.keras2 import detect, facts
@@ -19,7 +16,7 @@ def as_list(variables: Any) -> list[Any]:
     """Returns the variables that a callback was given: None, one of them, or several."""
     if variables is None:
         return []
-    if isinstance(variables, (tf.Variable, keras.Variable)):
+    if facts.is_variable(variables):
         return [variables]
     return list(variables)
 

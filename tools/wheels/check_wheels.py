@@ -1,0 +1,219 @@
+"""Installs wheels of dist/wheels beside each TensorFlow, without a compiler, and runs them.
+
+For each minor version: a new environment, `pip install`, `tfring doctor`, examples/keras_fit.py on
+two ranks, the same with Keras 2, and tests on two ranks. The environment takes up to 2 GB and is
+removed before the next one is made. `make wheels-test MINORS="2.16 2.21"` does less. At the end
+there is a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import make_wheels
+import pythons
+import tensorflows
+
+ROOT = make_wheels.ROOT
+FOLDER = make_wheels.FOLDER / "check"
+LIMIT_SECONDS = 1800  # of one command
+# For the versions of TensorFlow, so that each Python has its turn; else the newest that is there.
+PYTHONS = {"2.16": "3.10", "2.17": "3.11", "2.18": "3.12", "2.19": "3.11", "2.20": "3.12"}
+TEST_TOOLS = ("pytest>=8", "scikit-learn>=1.4")
+# On two ranks. What needs neither mpirun nor programs of the checkout.
+TESTS = {
+    "collective matrix": ("collectives/test_matrix.py",),
+    "Keras fit": ("keras/test_fit.py", "keras/test_equivalence.py"),
+    "tapes": ("training/test_tape.py",),
+    "compatibility": ("compat/test_tf1.py",),
+    "Keras 2": ("keras2/test_keras2.py",),
+}
+FEW = ("collective matrix", "tapes")
+
+
+class Environment:
+    """A virtual environment, whose programs are all that PATH has: no compiler."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.log: list[str] = []
+
+    def run(self, program: str, *arguments: str, **variables: str) -> str:
+        """Runs a program of the environment; returns what it printed.
+
+        Raises:
+            CheckError: it has failed.
+        """
+        kept = ("HOME", "TMPDIR", "LANG")
+        env = {name: os.environ[name] for name in kept if name in os.environ}
+        env |= {k: v for k, v in os.environ.items() if k.startswith(("PIP_", "SSL_"))}
+        env |= {"PATH": str(self._folder / "bin"), "CC": "/bin/false", "CXX": "/bin/false"}
+        env |= {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", **variables}
+        command = [str(self._folder / "bin" / program), *arguments]
+        done = subprocess.run(
+            command,
+            env=env,
+            cwd=FOLDER,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+        self.log.append(f"$ {' '.join(command)}\n{done.stdout}")
+        if done.returncode != 0:
+            raise CheckError(f"{program} ended with {done.returncode}:\n{done.stdout[-5000:]}")
+        return done.stdout
+
+    def on_two_ranks(self, *arguments: str, **variables: str) -> str:
+        """Runs Python with arguments on two ranks."""
+        python = str(self._folder / "bin" / "python")
+        launch = ("run", "--no-merge-lines", "-np", "2", python)
+        return self.run("tfring", *launch, *arguments, **variables)
+
+
+class CheckError(Exception):
+    """Something does not work with a wheel."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minors", default="")
+    parser.add_argument("--few", action="store_true", help="leave out the longer tests")
+    args = parser.parse_args()
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    for name in ("tests", "examples", "tools/wheels", "pyproject.toml"):  # without tfring/ beside
+        source, copied = ROOT / name, FOLDER / "checkout" / name
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(source, copied) if source.is_dir() else shutil.copy(source, copied)
+    failed, rows = [], []
+    for minor in (args.minors or " ".join(tensorflows.MINORS)).split():
+        row: dict[str, Any] = {"TensorFlow": minor}
+        try:
+            check_minor(minor, row, FEW if args.few else tuple(TESTS))
+        except CheckError as error:
+            failed.append(minor)
+            print(f"FAILED: TensorFlow {minor}: {error}", flush=True)
+            row["failed"] = "yes"
+        rows.append(row)
+    print_table(rows)
+    return 1 if failed else 0
+
+
+def check_minor(minor: str, row: dict[str, Any], tests: Sequence[str]) -> None:
+    """Does all that is done with one minor version; leaves what it finds out in `row`."""
+    wheel, python = choose_wheel(minor)
+    row |= {"Python": python, "wheel": f"{wheel.stat().st_size / 1e6:.2f} MB"}
+    folder = FOLDER / "venv"
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.check_call([str(pythons.find(python)), "-m", "venv", str(folder)])
+    environment = Environment(folder)
+    checkout = FOLDER / "checkout"
+    example = str(checkout / "examples" / "keras_fit.py")
+    saved = f"--checkpoint={FOLDER / 'digits.keras'}"
+    try:
+        timed(row, "install", lambda: install(environment, minor, wheel, row))
+        timed(row, "doctor", lambda: ask_doctor(environment, minor, row))
+        timed(row, "fit", lambda: fit(environment, row, "keras_fit", example, saved))
+        timed(row, "fit, Keras 2", lambda: fit_keras2(environment, minor, row))
+        for name in tests:
+            timed(row, name, lambda name=name: run_tests(environment, row, name))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        (make_wheels.FOLDER / f"check-{minor}.log").write_text("\n".join(environment.log))
+
+
+def choose_wheel(minor: str) -> tuple[Path, str]:
+    """Returns the wheel for a minor version, and for which Python it is."""
+    by_python = {}
+    for wheel in make_wheels.WHEELS.glob("*.whl"):
+        digits = re.search(r"-cp3(\d+)-", wheel.name)
+        if digits:
+            by_python[f"3.{digits[1]}"] = wheel
+    chosen = PYTHONS.get(minor)
+    if chosen not in by_python:
+        fits = [p for p in by_python if p != "3.13" or minor in ("2.20", "2.21")]
+        if not fits:
+            raise CheckError("no wheel for a Python that has it in dist/wheels: make wheels")
+        chosen = max(fits, key=lambda version: int(version.partition(".")[2]))
+    return by_python[chosen], chosen
+
+
+def install(environment: Environment, minor: str, wheel: Path, row: dict[str, Any]) -> None:
+    """As users do it, in one line, but for what the tests need."""
+    pip = ("-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
+    environment.run("python", *pip, str(wheel), f"tensorflow-cpu=={minor}.*", *TEST_TOOLS)
+    environment.run("python", *pip, "--no-deps", f"tf_keras=={minor}.*")
+    asked = "import importlib.metadata as m; print(m.version('tensorflow-cpu'), m.version('keras'))"
+    printed = environment.run("python", "-c", asked).split()
+    row["TensorFlow"], row["Keras"] = printed[-2], printed[-1]
+
+
+def ask_doctor(environment: Environment, minor: str, row: dict[str, Any]) -> None:
+    """`tfring doctor` finds the libraries of this TensorFlow, and nothing wrong."""
+    printed = environment.run("tfring", "doctor")
+    if f"load; built for TensorFlow {minor}." not in printed:
+        raise CheckError(f"doctor does not say that the ops of {minor} load:\n{printed}")
+    compiled = re.search(r"jit_compile=True: +possible", printed) is not None
+    if compiled != (minor not in ("2.16", "2.17")):
+        raise CheckError(f"doctor does not say what is expected of jit_compile=True:\n{printed}")
+    row["jit_compile"] = "yes" if compiled else "no"
+
+
+def fit(environment: Environment, row: dict[str, Any], name: str, *program: str, **v: str) -> None:
+    """A model learns on two ranks, and both have the same weights."""
+    printed = environment.on_two_ranks(*program, **v)
+    found = re.search(r"test accuracy ([\d.]+), .* weights (\w+) (\w+) \(all equal\)", printed)
+    if found is None or float(found[1]) < 0.95 or found[2] != found[3]:
+        raise CheckError(f"{name} ended with another result than expected:\n{printed[-3000:]}")
+    row[f"accuracy, {name}"] = found[1]
+    row[f"weights, {name}"] = f"{found[2]} = {found[3]}"
+
+
+def fit_keras2(environment: Environment, minor: str, row: dict[str, Any]) -> None:
+    """The same where tf.keras is Keras 2."""
+    program = str(FOLDER / "checkout" / "tools" / "wheels" / "keras2_fit.py")
+    fit(environment, row, "keras2_fit", program, TF_USE_LEGACY_KERAS="1")
+
+
+def run_tests(environment: Environment, row: dict[str, Any], name: str) -> None:
+    """Runs some test files on two ranks."""
+    folder = FOLDER / "checkout" / "tests" / "parallel"
+    files = [str(folder / file) for file in TESTS[name]]
+    printed = environment.on_two_ranks("-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
+    found = re.search(r"(\d+) passed.*", printed)
+    if found is None:
+        raise CheckError(f"no test of {name} passed:\n{printed[-3000:]}")
+    row[f"passed, {name}"] = found[1]
+
+
+def timed(row: dict[str, Any], name: str, step: Callable[[], None]) -> None:
+    """Runs a step and keeps its time."""
+    started = time.monotonic()
+    step()
+    row[name] = f"{time.monotonic() - started:.0f} s"
+    print(f"TensorFlow {row['TensorFlow']}: {name}: {row[name]}", flush=True)
+
+
+def print_table(rows: Sequence[dict[str, Any]]) -> None:
+    """Prints a table with a column for each minor version."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    for name in names:
+        cells = [str(row.get(name, "-")) for row in rows]
+        print(f"| {name} | {' | '.join(cells)} |")
+        if name == names[0]:
+            print("|" + "---|" * (len(rows) + 1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""The minor versions of TensorFlow that a wheel serves, and what to build each library against."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+MINORS = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
+# Its wheel has the headers of XLA's FFI that those of 2.18 and 2.19 lack: docs/adr/0002.
+XLA_HEADERS_OF = "2.20"
+_LINKED = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
+
+
+def unpacked(minor: str, folder: Path) -> Path:
+    """Returns a folder with headers and libraries of a minor version; downloads them at first.
+
+    Where the Python that runs this has that version installed, that one is taken.
+    """
+    own = _installed(minor)
+    if own is not None:
+        return own
+    wanted = folder / minor
+    if not wanted.exists():
+        part = folder / f"{minor}.part"
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        requirement = f"tensorflow-cpu=={minor}.*"
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        # Any Python that all of these versions have a wheel for: nothing of it is run.
+        kind = ["--only-binary=:all:", "--python-version=3.11", "--no-cache-dir"]
+        subprocess.check_call([*pip, *kind, f"--dest={part}", requirement])
+        (wheel,) = part.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(part, [name for name in archive.namelist() if _is_needed(name)])
+        wheel.unlink()
+        part.rename(wanted)
+    return wanted
+
+
+def _is_needed(name: str) -> bool:
+    top, _, rest = name.partition("/")
+    if top.endswith(".dist-info"):
+        return rest == "METADATA"
+    return top == "tensorflow" and (rest.startswith("include/") or rest in _LINKED)
+
+
+def _installed(minor: str) -> Path | None:
+    spec = importlib.util.find_spec("tensorflow")
+    if spec is None or spec.origin is None:
+        return None
+    site = Path(spec.origin).parents[1]
+    pattern = re.compile(rf"tensorflow(_cpu)?-{re.escape(minor)}\.[\w.]+\.dist-info")
+    found = [path for path in site.iterdir() if pattern.fullmatch(path.name)]
+    return site if found and (site / "tensorflow" / "include").is_dir() else None
