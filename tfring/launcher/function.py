@@ -27,6 +27,7 @@ from tfring.explain.launched import RunRecords
 from tfring.handshake.auth import Role
 from tfring.handshake.errors import BootstrapError
 from tfring.handshake.listener import Listener
+from tfring.launcher import cell_sources
 from tfring.launcher.agents.agent import open_rendezvous
 from tfring.launcher.hosts.placement import Slot, address_of, find_slots, is_local
 from tfring.launcher.job import JobRunner
@@ -109,7 +110,15 @@ def run(
     job = _job(slots, executable, env or {}, no_env, ssh, interface)
     folder = Path(output_filename) if output_filename else None
     job = dataclasses.replace(job, output_folder=folder, verbose=bool(verbose))
-    return _call(cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))), job)
+    return _call(_pickled_call(func, args, kwargs), job)
+
+
+def _pickled_call(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> bytes:
+    call = (func, tuple(args), dict(kwargs or {}), cell_sources.collect())
+    data: bytes = cloudpickle.dumps(call)
+    return data
 
 
 def _job(
