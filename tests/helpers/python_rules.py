@@ -79,6 +79,7 @@ ARROWS: dict[str, set[str]] = {
         *("comparison", "compat", "commands", "explain", "ssh", "texts", "timeline"),
         *("store", "membership", "bench", "engines"),
     },
+    "notebook": set(),
     "ray": {
         *("exceptions", "topology", "world", "security", "store", "compat", "engines", "launcher")
     },
@@ -108,7 +109,7 @@ THIRD_PARTY: dict[str, set[str]] = {
         *("recorder", "live", "report", "explain", "metrics", "timeline", "elastic", "bench"),
     },
     "rich": {"bench", "live", "report"},
-    "matplotlib": {"bench", "report"},
+    "matplotlib": {"bench", "notebook", "report"},
     "opentelemetry": {"metrics"},
     "prometheus_client": {"metrics"},
     "pyspark": {"spark"},
@@ -131,6 +132,7 @@ WITHOUT_TENSORFLOW = (
     *("tfring/environments/", "tfring/security/", "tfring/bootstrap/", "tfring/launcher/"),
     *("tfring/joining/", "tfring/gpu/", "tfring/handshake/", "tfring/store/", "tfring/checkpoint/"),
     *("tfring/membership/", "tfring/elastic/loop.py", "tfring/engines/", "tfring/ray/"),
+    "tfring/notebook/",
     *("tfring/data/__init__.py", "tfring/data/data_cursor.py"),
     *("tfring/data/elastic_sampler.py", "tfring/data/data_loader.py"),
 )

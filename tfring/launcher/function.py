@@ -29,6 +29,7 @@ from tfring.explain.launched import RunRecords
 from tfring.handshake.auth import Role
 from tfring.handshake.errors import BootstrapError
 from tfring.handshake.listener import Listener
+from tfring.launcher import cell_sources
 from tfring.launcher.agents.agent import open_rendezvous
 from tfring.launcher.hosts.placement import Slot, address_of, find_slots, is_local
 from tfring.launcher.job import JobRunner
@@ -124,7 +125,8 @@ def pickled_call(
         args: Its positional arguments.
         kwargs: Its keyword arguments.
     """
-    return bytes(cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))))
+    call = (func, tuple(args), dict(kwargs or {}), cell_sources.collect())
+    return bytes(cloudpickle.dumps(call))
 
 
 def _job(

@@ -96,9 +96,7 @@ def test_a_large_mean_costs_no_precision() -> None:
 def test_masks(axis: int) -> None:
     """With axis 1 the channels have different numbers of samples."""
     if axis == 1 and [int(part) for part in keras.__version__.split(".")[:2]] < [3, 9]:
-        pytest.skip(
-            "Keras before 3.9 divides by the samples of one of the last dimension's values"
-        )
+        pytest.skip("Keras before 3.9 divides by the samples of one of the last dimension's values")
     counts = [3] * hvd.size()
     values = np.random.default_rng(6).normal(size=(sum(counts), 5, 2)).astype("float32")
     mask = np.random.default_rng(7).random((sum(counts), 5)) < 0.7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import sys
 from types import TracebackType
@@ -64,13 +65,17 @@ class Terminal:
 
 
 class _TextAsBytes:
-    """A binary stream that writes to a text stream without one, as a notebook has."""
+    """A binary stream that writes to a text stream without one, as a notebook has.
+
+    What is written may end within a character: the rest of it comes with the next piece.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def write(self, data: bytes) -> int:
-        self._stream.write(data.decode(errors="replace"))
+        self._stream.write(self._decoder.decode(data))
         return len(data)
 
     def flush(self) -> None:
