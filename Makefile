@@ -26,7 +26,7 @@ CXX_FILES = $$(git ls-files 'ops/*.cc' 'ops/*.h' 'tests/cc/*.cc' 'tests/cc/*.h' 
 	'tools/gpu_check/*.cc' 'tools/gpu_check/*.h' 'tools/wheels/*.cc' 'ops/*.cu')
 PY_FILES := tfring tests benchmarks examples tools setup.py
 
-.PHONY: help setup build demo test test-cc test-python test-parallel soak gpu-double test-gpu test-ray \
+.PHONY: help setup build demo test test-cc test-python test-parallel soak gpu-double test-gpu test-ray test-spark \
 	wheel wheel-test lint lint-cc lint-python format tidy sanitize fuzz bazel docs bench gpu-check clean \
 	distclean
 
@@ -91,6 +91,11 @@ test-ray: build ## tfring.ray on Ray itself; skipped with the reason if it canno
 	$(PY) tools/requirements.py ray > "$(VENV)/requirements-ray.txt"
 	$(PIP) -r "$(VENV)/requirements-ray.txt" || echo "Ray cannot be installed: its tests are skipped"
 	$(PY) -m pytest -q tests/engines/ray
+
+test-spark: build ## tfring.spark on Spark itself; skipped with the reason where it or Java is missing
+	$(PY) tools/requirements.py spark > "$(VENV)/requirements-spark.txt"
+	$(PIP) -r "$(VENV)/requirements-spark.txt" || echo "Spark cannot be installed: its tests are skipped"
+	$(PY) -m pytest -q tests/engines/spark
 
 wheel: $(READY) ## Make a wheel in dist/
 	rm -f dist/*.whl  # `make wheels` has a folder of its own there

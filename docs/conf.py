@@ -42,6 +42,7 @@ MODULES = {
     "tfring.store": "Keys and values that processes share while they form a job.",
     "tfring.keras.callbacks": "`hvd.callbacks`: for `model.fit`.",
     "tfring.keras.distribution": "`keras.distribution` on the ranks of a job.",
+    "tfring.notebook": "For notebooks: histories of ranks as pictures.",
     "tfring.data": "`hvd.data`: data that goes on where it was, with any number of ranks.",
     "tfring.checkpoint": "Checkpoints of any arrays, without TensorFlow and without `init`.",
 }

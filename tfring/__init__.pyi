@@ -94,3 +94,4 @@ from tfring.world import shutdown as shutdown
 
 from . import data as data
 from . import elastic as elastic
+from . import notebook as notebook

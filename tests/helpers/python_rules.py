@@ -61,6 +61,7 @@ ARROWS: dict[str, set[str]] = {
     "sharding": {"topology", "collectives"},
     "comparison": {"_native", "exceptions", "topology", "collectives"},
     "compat": {"config", "_native", "gpu", "bootstrap", "topology", "collectives"},
+    "engines": {"compat"},
     "data": {"_native", "exceptions", "topology", "compat"},
     "elastic": {
         *("_native", "exceptions", "membership", "joining", "topology", "world", "ops"),
@@ -76,9 +77,13 @@ ARROWS: dict[str, set[str]] = {
     "launcher": {
         *("version", "config", "_native", "environments", "security", "handshake", "bootstrap"),
         *("comparison", "compat", "commands", "explain", "ssh", "texts", "timeline"),
-        *("store", "membership", "bench"),
+        *("store", "membership", "bench", "engines"),
     },
-    "ray": {"exceptions", "world", "security", "store", "compat", "launcher"},
+    "notebook": set(),
+    "ray": {
+        *("exceptions", "topology", "world", "security", "store", "compat", "engines", "launcher")
+    },
+    "spark": {"compat", "engines", "explain", "handshake", "launcher", "security", "store"},
     "tfring": {"compat"},
     "__main__": {"launcher"},
 }
@@ -104,9 +109,10 @@ THIRD_PARTY: dict[str, set[str]] = {
         *("recorder", "live", "report", "explain", "metrics", "timeline", "elastic", "bench"),
     },
     "rich": {"bench", "live", "report"},
-    "matplotlib": {"bench", "report"},
+    "matplotlib": {"bench", "notebook", "report"},
     "opentelemetry": {"metrics"},
     "prometheus_client": {"metrics"},
+    "pyspark": {"spark"},
     "ray": {"ray"},
     "tensorboard": {"keras"},
     "tensorflow": {
@@ -125,7 +131,8 @@ WITHOUT_TENSORFLOW = (
     *("tfring/__init__.py", "tfring/keras/__init__.py", "tfring/world.py", "tfring/__main__.py"),
     *("tfring/environments/", "tfring/security/", "tfring/bootstrap/", "tfring/launcher/"),
     *("tfring/joining/", "tfring/gpu/", "tfring/handshake/", "tfring/store/", "tfring/checkpoint/"),
-    *("tfring/membership/", "tfring/elastic/loop.py", "tfring/ray/"),
+    *("tfring/membership/", "tfring/elastic/loop.py", "tfring/engines/", "tfring/ray/"),
+    "tfring/notebook/",
     *("tfring/data/__init__.py", "tfring/data/data_cursor.py"),
     *("tfring/data/elastic_sampler.py", "tfring/data/data_loader.py"),
 )

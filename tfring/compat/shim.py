@@ -45,8 +45,12 @@ _MODULES: dict[str, str | None] = {
     "ray": "tfring.ray",
     "ray.elastic": "tfring.ray",
     "ray.elastic_v2": "tfring.ray",
+    "ray.ray_logger": "tfring.ray.ray_logger",
     "ray.runner": "tfring.ray",
     "runner": "tfring.launcher.function",
+    "spark": "tfring.spark",
+    "spark.runner": "tfring.spark",
+    "spark.task": "tfring.spark.task",
     "tensorflow": "tfring",
     "tensorflow.compression": "tfring.collectives.compression",
     "tensorflow.elastic": "tfring.elastic",
@@ -65,16 +69,18 @@ _WITH_RANK = {name for name, target in _MODULES.items() if target in _HAVE_RANK}
 
 # Modules that cannot be imported, and what to do instead.
 _SERVICE = "the data service is not there yet: shard a tf.data.Dataset by rank()"
+_OTHER = "tfring trains models of TensorFlow and Keras: use horovod.spark.keras"
 _OWN = "a part of Horovod's own working: import public names from horovod.tensorflow"
 _INSTEAD = {
     "_keras": _OWN,
     "common.basics": _OWN,
     "ray.adapter": _OWN,
-    "ray.ray_logger": "print in the function: Ray shows what its workers print",
     "ray.strategy": _OWN,
     "ray.utils": _OWN,
     "ray.worker": _OWN,
     "runner.elastic": _OWN,
+    "spark.lightning": _OTHER,
+    "spark.torch": _OTHER,
     "runner.launch": "start jobs with `tfring run`, or call horovod.run",
     "tensorflow.data": _SERVICE,
     "tensorflow.data.compute_service": _SERVICE,
@@ -82,7 +88,7 @@ _INSTEAD = {
     "horovod.tensorflow, which works in eager mode, too",
     "tensorflow.util": _OWN,
 }
-_FOREIGN = {"mxnet", "spark", "torch"}
+_FOREIGN = {"mxnet", "torch"}
 _KNOWN = {*_MODULES, *_INSTEAD, *_FOREIGN}
 _PACKAGES = {
     "common",
@@ -90,6 +96,7 @@ _PACKAGES = {
     "keras",
     "ray",
     "runner",
+    "spark",
     "tensorflow",
     "tensorflow.data",
     "tensorflow.keras",
@@ -198,7 +205,7 @@ class _Loader(importlib.abc.InspectLoader):
         if name in _FOREIGN:
             raise ImportError(
                 f"{module.__name__} was imported, and tfring stands in for Horovod's TensorFlow, "
-                "Keras and Ray parts only"
+                "Keras, Ray and Spark parts only"
             )
         target = _MODULES[name]
         module.__doc__ = f"{module.__name__}: {target or 'a package'} under Horovod's name."

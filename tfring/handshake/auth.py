@@ -49,6 +49,7 @@ class Role(enum.IntEnum):
     FUNCTION = 4
     MUNGE = 5  # asks for the credential that has the secret; see security/munge.py
     STORE = 6  # no ranks, but a store and its clients
+    TUNNEL = 7  # a task of an engine, with the agent that it has started behind it
 
 
 class Verdict(enum.IntEnum):
@@ -70,11 +71,13 @@ class Hello:
 
     def connector_name(self) -> str:
         """Returns what the connector is, for messages."""
-        return "a client" if self.role is Role.STORE else f"rank {self.connector}"
+        names = {Role.STORE: "a client", Role.TUNNEL: f"task {self.connector}"}
+        return names.get(self.role, f"rank {self.connector}")
 
     def listener_name(self) -> str:
         """Returns what the listener is, for messages."""
-        return "the store" if self.role is Role.STORE else f"rank {self.listener}"
+        names = {Role.STORE: "the store", Role.TUNNEL: "the program that started the job"}
+        return names.get(self.role, f"rank {self.listener}")
 
 
 def _proof(key: bytes, side: bytes, *parts: bytes) -> bytes:

@@ -6,6 +6,7 @@ import os
 import shlex
 
 from tfring.launcher.agents.protocol import agent_command
+from tfring.launcher.agents.shells import RemoteShell
 from tfring.launcher.hosts.placement import Slot, is_local
 from tfring.launcher.options.environment import rank_variables, shown_value
 from tfring.launcher.options.job_options import JobOptions
@@ -34,6 +35,7 @@ def show(options: JobOptions) -> int:
         remote = not is_local(host)
         print(f"\n{host}: {ranks_text([slot.rank for slot in slots])}")
         if remote:
+            assert isinstance(options.shell, RemoteShell)
             command = options.shell.command(host, agent_command("host_agent", 0))
             print(f"  started by: {shlex.join(command)}")
         else:

@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -23,10 +24,12 @@ from typing import Any
 import cloudpickle
 
 from tfring.config import DEFAULT_START_TIMEOUT
+from tfring.engines.outcomes import is_consequence
 from tfring.explain.launched import RunRecords
 from tfring.handshake.auth import Role
 from tfring.handshake.errors import BootstrapError
 from tfring.handshake.listener import Listener
+from tfring.launcher import cell_sources
 from tfring.launcher.agents.agent import open_rendezvous
 from tfring.launcher.hosts.placement import Slot, address_of, find_slots, is_local
 from tfring.launcher.job import JobRunner
@@ -109,7 +112,21 @@ def run(
     job = _job(slots, executable, env or {}, no_env, ssh, interface)
     folder = Path(output_filename) if output_filename else None
     job = dataclasses.replace(job, output_folder=folder, verbose=bool(verbose))
-    return _call(cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))), job)
+    return _call(pickled_call(func, args, kwargs), job)
+
+
+def pickled_call(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> bytes:
+    """Returns a function with its arguments, as the processes of `function_task` get it.
+
+    Args:
+        func: Any callable that cloudpickle can pickle.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+    """
+    call = (func, tuple(args), dict(kwargs or {}), cell_sources.collect())
+    return bytes(cloudpickle.dumps(call))
 
 
 def _job(
@@ -143,7 +160,7 @@ def _call(function: bytes, options: JobOptions) -> list[Any]:
     """Runs the job, and while it runs a server for the function and its results."""
     hosts = [slot.host for slot in options.slots]
     other_host = next((address_of(host) for host in hosts if not is_local(host)), None)
-    with _Server(function, len(hosts), options.interface, other_host) as server:
+    with FunctionServer(function, len(hosts), options.interface, other_host) as server:
         environment = {**options.environment, **server.environment}
         job = dataclasses.replace(options, environment=environment)
         with Terminal() as terminal, RunRecords({**os.environ, **environment}) as records:
@@ -151,7 +168,7 @@ def _call(function: bytes, options: JobOptions) -> list[Any]:
             code = runner.run()
         if runner.stopped_by == signal.SIGINT:
             raise KeyboardInterrupt
-        return server.results(code)
+        return server.results(code, runner.reason)
 
 
 _ELASTIC = (
@@ -196,23 +213,45 @@ def _import_path() -> list[str]:
     return list(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
 
 
-class _Server:
+class FunctionServer:
     """Sends the function to the ranks and receives their results.
 
     One thread accepts the connections of the ranks and of nobody else; a thread per rank waits for
     its result. The thread that called `run` owns the server and reads the results after the job has
-    ended.
+    ended. In an elastic job workers stand for ranks, by their ids, and there may always be more.
+
+    Args:
+        function: What `pickled_call` returns.
+        ranks: How many ranks there are; of an elastic job: how many ids more than those that have
+            come may come at any time.
+        interface: The network interface to listen at; None: what fits.
+        towards: The address of another host of the job; None: there is none.
+        secret: What the ranks know; None: a new one.
+        listener: Listens already, in the place of `interface` and `towards`.
+        advertised: The address at which ranks find it; None: the one at which it listens.
+        elastic: Whether the job is elastic.
     """
 
     def __init__(
-        self, function: bytes, ranks: int, interface: str | None, towards: str | None
+        self,
+        function: bytes,
+        ranks: int,
+        interface: str | None,
+        towards: str | None,
+        *,
+        secret: str | None = None,
+        listener: socket.socket | None = None,
+        advertised: str | None = None,
+        elastic: bool = False,
     ) -> None:
         self._function = function
         self._ranks = ranks
-        self._secret = fresh_secret()
+        self._elastic = elastic
+        self._secret = secret or fresh_secret()
         key = job_key(self._secret, JOB_ID)
-        self._listener = Listener(open_rendezvous(interface, towards), key, 0)
-        self._address = self._listener.address
+        self._listener = Listener(listener or open_rendezvous(interface, towards), key, 0)
+        address, port = self._listener.address
+        self._address = (advertised or address, port)
         self._lock = threading.Lock()  # guards _outcomes, _channels and _threads
         self._outcomes: dict[int, tuple[bool, bytes]] = {}
         self._channels: list[Channel] = []
@@ -229,7 +268,7 @@ class _Server:
             "TFRING_FUNCTION_SECRET": self._secret,
         }
 
-    def __enter__(self) -> _Server:
+    def __enter__(self) -> FunctionServer:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -240,38 +279,69 @@ class _Server:
             for channel in self._channels:
                 channel.sock.close()
 
-    def results(self, code: int) -> list[Any]:
+    def results(self, code: int, why: str = "") -> list[Any]:
         """Returns the results by rank.
 
         Args:
             code: The exit code of the job.
+            why: What is known of a failure.
 
         Raises:
             RuntimeError: A rank failed, or ended without a result; its exception is the cause.
         """
+        outcomes = self._wait()
+        failed = {rank: _failure(data) for rank, (fine, data) in outcomes.items() if not fine}
+        if failed:  # in order of arrival, what only follows from another rank's error last
+            rank = min(failed, key=lambda one: is_consequence(failed[one][1]))
+            text, error = failed[rank]
+            raise RuntimeError(f"the function failed on rank {rank}:\n{text}") from error
+        missing = [rank for rank in range(self._ranks) if rank not in outcomes]
+        if missing or code != 0:
+            ranks = ", ".join(map(str, missing)) or "none"
+            raise RuntimeError(
+                f"the job ended with exit code {code}; ranks without a result: {ranks}. "
+                + (why or "See their output")
+            )
+        return [cloudpickle.loads(outcomes[rank][1]) for rank in range(self._ranks)]
+
+    def results_of(self, workers: Sequence[int], code: int, why: str) -> list[Any]:
+        """Returns the results of an elastic job.
+
+        Args:
+            workers: The ids of the last generation, by rank.
+            code: The exit code of the job.
+            why: What is known of a failure.
+
+        Raises:
+            RuntimeError: The job failed; the exception of the last worker that failed is the cause.
+        """
+        outcomes = self._wait()
+        missing = [rank for rank, one in enumerate(workers) if not outcomes.get(one, (False,))[0]]
+        if code == 0 and not missing:
+            return [cloudpickle.loads(outcomes[worker][1]) for worker in workers]
+        if code == 0:
+            why = f"ranks {missing} ended without a result after the training was over"
+        text, cause = f"the elastic job failed: {why or f'exit code {code}'}", None
+        failed = {worker: _failure(data) for worker, (fine, data) in outcomes.items() if not fine}
+        for worker, (trace, error) in failed.items():
+            if cause is None or not is_consequence(error):
+                cause, last = error, f"\nthe error of worker {worker}:\n{trace}"
+        raise RuntimeError(text + (last if failed else "")) from cause
+
+    def _wait(self) -> dict[int, tuple[bool, bytes]]:
+        """Waits for results that are on their way; returns what has come."""
         with self._lock:
             threads = list(self._threads)
         deadline = time.monotonic() + _RESULT_SECONDS
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         with self._lock:
-            outcomes = dict(self._outcomes)
-        for rank, (fine, data) in outcomes.items():  # in order of arrival
-            if not fine:
-                text, error = _failure(data)
-                raise RuntimeError(f"the function failed on rank {rank}:\n{text}") from error
-        missing = [rank for rank in range(self._ranks) if rank not in outcomes]
-        if missing or code != 0:
-            ranks = ", ".join(map(str, missing)) or "none"
-            raise RuntimeError(
-                f"the job ended with exit code {code}; ranks without a result: {ranks}. See "
-                "their output"
-            )
-        return [cloudpickle.loads(outcomes[rank][1]) for rank in range(self._ranks)]
+            return dict(self._outcomes)
 
     def _accept(self) -> None:
         """Accepts each rank once, as they come, until all are there or the job has ended."""
-        expected = {(Role.FUNCTION, rank) for rank in range(self._ranks)}
+        first = int(self._elastic)  # the id of the first
+        expected = {(Role.FUNCTION, rank) for rank in range(first, first + self._ranks)}
         while expected:
             try:
                 present = self._listener.accept(expected, math.inf, one_is_enough=True)
@@ -284,6 +354,8 @@ class _Server:
                 return  # interrupted: the job has ended
             for (role, rank), channel in present.items():
                 expected.discard((role, rank))
+                if self._elastic:
+                    expected.add((role, rank + self._ranks))
                 thread = threading.Thread(target=self._serve, args=(rank, channel), daemon=True)
                 with self._lock:
                     self._channels.append(channel)

@@ -11,6 +11,7 @@ import cloudpickle
 
 from tfring.handshake import connector
 from tfring.handshake.auth import Hello, Role
+from tfring.launcher import cell_sources
 from tfring.launcher.function import JOB_ID, MAX_BYTES
 from tfring.security.seal import Channel
 from tfring.security.secret import job_key
@@ -23,7 +24,8 @@ def connect() -> Channel:
     address, port = os.environ["TFRING_FUNCTION_ADDR"], int(os.environ["TFRING_FUNCTION_PORT"])
     # The function and its child processes have no use for it.
     key = job_key(os.environ.pop("TFRING_FUNCTION_SECRET"), JOB_ID)
-    hello = Hello(Role.FUNCTION, int(os.environ["TFRING_RANK"]), 0)
+    own = os.environ.get("TFRING_ELASTIC_WORKER") or os.environ["TFRING_RANK"]
+    hello = Hello(Role.FUNCTION, int(own), 0)
     channel = connector.connect(address, port, key, hello, time.monotonic() + _CONNECT_SECONDS)
     channel.sock.settimeout(None)
     return channel
@@ -33,10 +35,11 @@ def main() -> int:
     """Runs the function; returns the exit code."""
     channel = connect()
     try:
-        func, args, kwargs = cloudpickle.loads(channel.receive(MAX_BYTES))
+        func, args, kwargs, sources = cloudpickle.loads(channel.receive(MAX_BYTES))
+        cell_sources.install(sources)
         result = cloudpickle.dumps(func(*args, **kwargs))
     except Exception as error:
-        text = traceback.format_exc()
+        text = _traceback(error)
         channel.send(b"error")
         channel.send(cloudpickle.dumps((text, _pickled(error))))
         print(text, file=sys.stderr, flush=True)
@@ -46,6 +49,12 @@ def main() -> int:
     channel.send(b"result")
     channel.send(result)
     return 0
+
+
+def _traceback(error: BaseException) -> str:
+    """Returns the traceback as the user's code sees it, without the frame of main."""
+    inner = error.__traceback__.tb_next if error.__traceback__ else None
+    return "".join(traceback.format_exception(type(error), error, inner))
 
 
 def _pickled(error: BaseException) -> bytes:

@@ -75,6 +75,7 @@ class JobRunner:
         self._stopping: int | None = None  # the signal that the launcher got
         self._failed = False  # a rank failed before any signal
         self._escalation = Escalation()
+        self.reason = ""  # why the job has failed, in a line, once it has ended
 
     @property
     def stopped_by(self) -> int | None:
@@ -104,6 +105,7 @@ class JobRunner:
         except _StoppedWhileStartingError:
             code, why = self._stopped_while_starting()
         finally:
+            self.reason = why
             self._files.end(self._processes, code, self.stopped_by, why)
             self._connections.close()
             for trouble in self._files.close():
@@ -184,7 +186,7 @@ class JobRunner:
         job = {
             "argv": self._options.argv,
             "env": {**variables, **where},
-            "cwd": os.getcwd(),
+            "cwd": self._options.folder or os.getcwd(),
             "listen": listen,
             "bind_to": self._options.bind_to,
             "local_rank": slot.local_rank,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tfring.engines.variables import interfaces
 from tfring.launcher.elastic.options import NO_LIMIT, ElasticOptions
 from tfring.ray.elastic_job import ElasticJob
 from tfring.ray.nodes import Discovered, RayHostDiscovery
-from tfring.ray.settings import ELASTIC_SECONDS, Settings, interfaces, resources
+from tfring.ray.settings import ELASTIC_SECONDS, Settings, resources
 
 
 class ElasticRayExecutor:
@@ -123,11 +124,17 @@ class ElasticRayExecutor:
         self._variables.update(extra_env_vars or {})
         self._started = True
 
-    def run(self, worker_fn: Callable[[], Any]) -> list[Any]:
+    def run(
+        self,
+        worker_fn: Callable[[], Any],
+        callbacks: Sequence[Callable[[Any], object]] | None = None,
+    ) -> list[Any]:
         """Calls a function on each worker, and waits until the training is over.
 
         Args:
             worker_fn: It calls `hvd.init`, and `hvd.elastic.run` inside.
+            callbacks: Called in this thread, soon, with each dictionary that rank 0 has sent by
+                `tfring.ray.ray_logger.log`. What one raises ends the job.
 
         Returns:
             What it returned, by rank in the last generation.
@@ -138,7 +145,10 @@ class ElasticRayExecutor:
         if not self._started:
             raise RuntimeError("call start() first")
         discovered = Discovered(self._discovery)
-        job = ElasticJob(self.settings, self._resources, self._elastic, discovered, self._variables)
+        job = ElasticJob(
+            *(self.settings, self._resources, self._elastic, discovered, self._variables),
+            callbacks or (),
+        )
         return job.run(worker_fn)
 
     def shutdown(self) -> None:

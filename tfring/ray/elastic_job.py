@@ -6,23 +6,25 @@ import contextlib
 import logging
 import queue
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import RayActorError, RayError
+from ray.util.queue import Queue
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tfring.engines.shim import uses_shim
+from tfring.engines.variables import elastic_variables
 from tfring.exceptions import described
 from tfring.launcher.elastic.coordinator import Service
 from tfring.launcher.elastic.options import ElasticOptions
 from tfring.launcher.elastic.orders import EndJob, Generation, KillWorker, Note, StartWorker
-from tfring.ray.forming import fresh_job, uses_shim
+from tfring.ray.forming import fresh_job
 from tfring.ray.nodes import Discovered
 from tfring.ray.outcomes import cause_of
 from tfring.ray.settings import Resources, Settings
-from tfring.ray.variables import elastic_variables
 from tfring.ray.worker import Ended, Worker
 from tfring.security.secret import fresh_secret
 from tfring.store import TCPStore
@@ -60,6 +62,7 @@ class ElasticJob:
         elastic: With how many workers.
         discovered: Says on which nodes.
         variables: The user's, for all workers.
+        callbacks: Called with what `ray_logger.log` sends, in the thread that runs the job.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class ElasticJob:
         elastic: ElasticOptions,
         discovered: Discovered,
         variables: Mapping[str, str],
+        callbacks: Sequence[Callable[[Any], object]] = (),
     ) -> None:
         self._settings = settings
         self._resources = resources
@@ -79,6 +83,8 @@ class ElasticJob:
         # Orders of the coordinator's thread; ends of workers, from a thread of Ray.
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         # All below is of the thread that runs the job.
+        self._callbacks = tuple(callbacks)
+        self._sent: Any = None  # the queue for the callbacks, if there are any
         self._workers: dict[int, _Started] = {}
         self._results: dict[int, Any] = {}
         self._generation = Generation(0, ())
@@ -106,9 +112,13 @@ class ElasticJob:
             service = Service(store, self._elastic, self._settings.timeout_s, self)
             at_end.callback(service.close)
             at_end.callback(self._kill_all)
+            if self._callbacks:
+                self._sent = Queue(actor_options={"num_cpus": 0})
+                at_end.callback(self._sent.shutdown, force=True)
             run = _Run(service, ray.put(function), f"{host}:{store.port}")
             while self._end is None or self._workers:
                 self._step(run)
+            self._call_back()
         return self._finish()
 
     def _step(self, run: _Run) -> None:
@@ -119,6 +129,7 @@ class ElasticJob:
             if self._discovered.look():
                 _log.info("the nodes are now %s", self._discovered.slots)
                 run.service.set_hosts(self._discovered.slots)
+            self._call_back()
         for started in self._workers.values():
             if started.kill_at is not None and now >= started.kill_at:
                 started.kill_at = None
@@ -129,6 +140,13 @@ class ElasticJob:
                 self._ended(item, run.service)
             else:
                 self._carry_out(item, run)
+
+    def _call_back(self) -> None:
+        """Calls the callbacks with all that the workers have sent."""
+        if self._sent is not None:
+            for sent in self._sent.get_nowait_batch(self._sent.qsize()):
+                for callback in self._callbacks:
+                    callback(sent)
 
     def _carry_out(self, order: Any, run: _Run) -> None:
         """Does what the coordinator wants."""
@@ -168,6 +186,8 @@ class ElasticJob:
             store=run.store,
         )
         actor.prepare.remote({**variables, **self._variables}, uses_shim())
+        if self._sent is not None:
+            actor.use_queue.remote(self._sent)
         gpus = int(node.total.get("GPU", 0)) if self._resources.gpus else 0
         ref = actor.run_elastic.remote(run.function, gpus, order.slot)
         self._workers[order.worker] = _Started(order, actor)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfring.engines.variables import interfaces
 from tfring.ray.data import split
 from tfring.ray.elastic import ElasticRayExecutor
 from tfring.ray.placement import Placement, shape_of
@@ -16,7 +17,6 @@ from tfring.ray.settings import (
     PLACEMENT_SECONDS,
     TIMEOUT_SECONDS,
     Settings,
-    interfaces,
     resources,
 )
 from tfring.ray.static_job import StaticJob
@@ -186,6 +186,7 @@ class RayExecutor:
         fn: Callable[..., Any],
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callable[[Any], object]] | None = None,
         *,
         datasets: Mapping[str, Any] | None = None,
     ) -> list[Any]:
@@ -195,6 +196,7 @@ class RayExecutor:
             fn: It calls `hvd.init` itself.
             args: Its arguments.
             kwargs: Its keyword arguments.
+            callbacks: Of elastic jobs: as of `ElasticRayExecutor.run`.
             datasets: Datasets of Ray Data by name; `tfring.ray.dataset_shard` gives each rank its
                 part.
 
@@ -212,7 +214,14 @@ class RayExecutor:
                     "RayExecutor.run(datasets=...) splits for a fixed number of ranks: in an "
                     "elastic job read the data in the function, see docs/data.md"
                 )
-            return self._elastic.run(functools.partial(fn, *(args or ()), **(kwargs or {})))
+            return self._elastic.run(
+                functools.partial(fn, *(args or ()), **(kwargs or {})), callbacks
+            )
+        if callbacks:
+            raise NotImplementedError(
+                "RayExecutor.run(callbacks=...) is for elastic jobs, with min_workers: let the "
+                "function return what you want to know, or print it"
+            )
         return self._running().results(self.run_remote(fn, args, kwargs, datasets=datasets))
 
     def run_remote(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 
 import ray
 
-from tfring.compat.shim import SHIM_FOLDER
+from tfring.engines.shim import use_shim
+from tfring.engines.variables import Where, job_variables, rank_variables
 from tfring.launcher.agents.agent import open_rendezvous
-from tfring.ray.variables import Where, job_variables, rank_variables
 from tfring.security.secret import fresh_secret
 
 
@@ -50,13 +49,8 @@ def prepare(variables: Mapping[str, str], horovod: bool) -> None:
         horovod: Whether `import horovod` means tfring.
     """
     os.environ.update(variables)
-    if horovod and not uses_shim():
-        sys.path.insert(0, str(SHIM_FOLDER))
-
-
-def uses_shim() -> bool:
-    """Whether `import horovod` means tfring in this process."""
-    return str(SHIM_FOLDER) in sys.path
+    if horovod:
+        use_shim()
 
 
 def other_node(places: Sequence[Where]) -> str | None:

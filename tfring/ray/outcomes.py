@@ -9,9 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-# What a collective raises because another rank has failed: Cancelled, Aborted, Unavailable, as
-# TensorFlow and the runtime number them.
-_CONSEQUENCES = (1, 10, 14)
+from tfring.engines.outcomes import is_consequence, line
 
 
 class RanksFailed(Exception):
@@ -29,9 +27,9 @@ class RanksFailed(Exception):
 
     def error(self) -> tuple[str, BaseException | None]:
         """Returns what to tell the user, and the exception of the rank that failed first."""
-        rank = min(self.failures, key=lambda r: _is_consequence(self.failures[r]))
+        rank = min(self.failures, key=lambda r: is_consequence(cause_of(self.failures[r])))
         failure = self.failures[rank]
-        others = [f"rank {r}: {_line(e)}" for r, e in self.failures.items() if r != rank]
+        others = [f"rank {r}: {line(cause_of(e))}" for r, e in self.failures.items() if r != rank]
         text = f"the function failed on rank {rank}:\n{failure}"
         if isinstance(failure, RayActorError):
             text = f"the process of rank {rank} is gone: {failure}"
@@ -82,14 +80,3 @@ def gather(refs: Sequence[Any], grace: float) -> list[Any]:
     if failures:
         raise RanksFailed(failures, sorted(rank_of[ref] for ref in waiting))
     return [results[rank] for rank in range(len(refs))]
-
-
-def _is_consequence(error: Exception) -> bool:
-    cause = cause_of(error)
-    return getattr(cause, "error_code", getattr(cause, "code", None)) in _CONSEQUENCES
-
-
-def _line(error: Exception) -> str:
-    cause = cause_of(error)
-    lines = str(cause).strip().splitlines() or [""]
-    return f"{type(cause).__name__}: {lines[0]}"[:200]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,12 +87,3 @@ def resources(cpus: float, use_gpu: bool, gpus: int | None) -> Resources:
     if cpus < 0:
         raise ValueError(f"cpus_per_worker={cpus:g}: it has to be 0 or more")
     return Resources(cpus, (gpus or 1) if use_gpu else 0)
-
-
-def interfaces(nics: str | Sequence[str] | None) -> str | None:
-    """Returns network interfaces as one text.
-
-    Args:
-        nics: A text such as "eth0,eth1", or several names; None: what fits.
-    """
-    return nics if nics is None or isinstance(nics, str) else ",".join(nics)

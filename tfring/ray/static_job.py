@@ -9,11 +9,12 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from tfring.ray.forming import fresh_job, other_node, ranks_of_job, uses_shim
+from tfring.engines.shim import uses_shim
+from tfring.engines.variables import Where
+from tfring.ray.forming import fresh_job, other_node, ranks_of_job
 from tfring.ray.outcomes import RanksFailed, gather
 from tfring.ray.placement import Placement, Shape
 from tfring.ray.settings import Resources, Settings
-from tfring.ray.variables import Where
 from tfring.ray.worker import Worker
 
 # So long the other ranks have to end when one has failed.

@@ -21,9 +21,10 @@ from ray.exceptions import RayError
 from ray.train.backend import Backend, BackendConfig
 
 from tfring import world
-from tfring.ray.forming import fresh_job, here, listen, other_node, prepare, ranks_of_job, uses_shim
+from tfring.engines.shim import uses_shim
+from tfring.engines.variables import Where
+from tfring.ray.forming import fresh_job, here, listen, other_node, prepare, ranks_of_job
 from tfring.ray.settings import TIMEOUT_SECONDS
-from tfring.ray.variables import Where
 
 
 @dataclass

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tfring import world
+from tfring.engines.variables import Where, with_own_first
 from tfring.exceptions import described
+from tfring.ray import ray_logger
 from tfring.ray.data import Shards, use_shards
 from tfring.ray.forming import here, listen, prepare
-from tfring.ray.variables import Where, with_own_first
 
 _log = logging.getLogger("tfring")
 
@@ -57,6 +58,10 @@ class Worker:
     def prepare(self, variables: Mapping[str, str], horovod: bool) -> None:
         """See `prepare`."""
         prepare(variables, horovod)
+
+    def use_queue(self, queue: Any) -> None:
+        """See `ray_logger.use_queue`."""
+        ray_logger.use_queue(queue)
 
     def start_executable(
         self, cls: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -1,7 +1,7 @@
 """Which variables workers get; no cluster is needed."""
 
+from tfring.engines.variables import Where, elastic_variables, rank_variables, with_own_first
 from tfring.ray.settings import Resources
-from tfring.ray.variables import Where, elastic_variables, rank_variables, with_own_first
 
 
 def test_ranks_on_uneven_nodes():

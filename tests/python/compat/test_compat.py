@@ -62,7 +62,7 @@ def test_names_and_modules(tmp_path, monkeypatch):
         exec("from horovod.tensorflow import *", names)
         assert names["allreduce"] is tfring.allreduce
         for name, text in {
-            "horovod.torch": "Keras and Ray parts only",
+            "horovod.torch": "Keras, Ray and Spark parts only",
             "horovod.tensorflow.data.compute_service": "data service is not there yet",
             "horovod.runner.launch": "tfring run",
             "horovod.tensorflow.gradient_aggregation_eager": "LocalGradientAggregationHelper",
@@ -144,8 +144,8 @@ def test_modules_are_like_those_of_files(tmp_path):
 
         listed = {m.name: m.ispkg for m in pkgutil.iter_modules(horovod.__path__, "horovod.")}
         packages = {"horovod.common", "horovod.keras", "horovod.runner", "horovod.tensorflow"}
-        packages |= {"horovod.data", "horovod.ray"}
-        others = {f"horovod.{name}" for name in ("_keras", "mxnet", "spark", "torch")}
+        packages |= {"horovod.data", "horovod.ray", "horovod.spark"}
+        others = {f"horovod.{name}" for name in ("_keras", "mxnet", "torch")}
         assert listed == {**dict.fromkeys(packages, True), **dict.fromkeys(others, False)}, listed
         below = [m.name for m in pkgutil.iter_modules(horovod.tensorflow.__path__)]
         assert "keras" in below and "mpi_ops" in below and "callbacks" not in below, below

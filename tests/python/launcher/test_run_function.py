@@ -7,7 +7,7 @@ import pytest
 
 import tfring
 from tfring.launcher import function
-from tfring.launcher.function import _Server
+from tfring.launcher.function import FunctionServer
 
 
 def test_results_by_rank(tmp_path):
@@ -101,7 +101,7 @@ def test_impossible_parameters(options, error, text):
 
 def test_the_function_is_sent_only_to_processes_that_know_the_secret():
     """The server closes other connections and goes on."""
-    with _Server(b"the function", 1, None, None) as server:
+    with FunctionServer(b"the function", 1, None, None) as server:
         where = server.environment
         address = (where["TFRING_FUNCTION_ADDR"], int(where["TFRING_FUNCTION_PORT"]))
         for greeting in (b"GET / HTTP/1.0\r\n\r\n".ljust(200), bytes(200)):

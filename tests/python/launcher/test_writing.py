@@ -42,6 +42,18 @@ def test_streams_that_were_closed_before_the_start_take_nothing(monkeypatch):
         assert terminal.stderr is not None
 
 
+def test_a_stream_of_a_notebook_gets_whole_characters(monkeypatch):
+    """It takes text only; what is written may end within a character."""
+    shown = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", shown)
+    with Terminal() as terminal:
+        text = "grün ✓\n".encode()
+        for byte in text:
+            assert terminal.stdout.write(bytes([byte])) == 1
+        terminal.stdout.write(b"\xff no text\n")
+    assert shown.getvalue() == "grün ✓\n\ufffd no text\n"
+
+
 def test_a_stuck_target_blocks_nobody_and_says_what_is_missing():
     gate, writer = Gate(), BackgroundWriter(most_waiting=100)
     file = QueuedFile(writer, gate, "the output")

@@ -292,7 +292,7 @@ def test_relay_that_changes_the_start_of_a_job():
 def test_relay_on_the_connection_of_a_function(monkeypatch):
     """Neither side unpickles what the relay puts in."""
     evil = cloudpickle.dumps((Evil(), (), {}))
-    with function._Server(cloudpickle.dumps((len, ([],), {})), 1, None, None) as server:
+    with function.FunctionServer(cloudpickle.dumps((len, ([],), {})), 1, None, None) as server:
         where = server.environment
 
         def change(number, data):
@@ -312,7 +312,7 @@ def test_relay_on_the_connection_of_a_function(monkeypatch):
 
 def test_strangers_do_not_wear_out_the_server_of_a_function(monkeypatch):
     threads = threading.active_count()
-    with function._Server(cloudpickle.dumps((len, ([],), {})), 1, None, None) as server:
+    with function.FunctionServer(cloudpickle.dumps((len, ([],), {})), 1, None, None) as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("TFRING_RANK", "0")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tfring.launcher.agents.host import Host
 from tfring.launcher.agents.protocol import KEEPALIVE_SECONDS
-from tfring.launcher.agents.shells import RemoteShell
+from tfring.launcher.agents.shells import RemoteShell, Tunnels
 from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.hosts.placement import is_local
 
@@ -24,7 +24,7 @@ class Connections:
 
     Args:
         selector: Watches the descriptors of the connections, each with its Host.
-        shell: Starts agents on other hosts.
+        shell: Starts agents on other hosts, or reaches them.
         lease: Seconds of silence after which a host counts as gone.
         on_output: Takes the host, the number of a process there, ``stdout`` or ``stderr``, and
             data.
@@ -34,7 +34,7 @@ class Connections:
     def __init__(
         self,
         selector: selectors.BaseSelector,
-        shell: RemoteShell,
+        shell: RemoteShell | Tunnels,
         lease: float,
         on_output: Callable[[Host, int, str, bytes], None],
         on_silent: Callable[[Host], None],

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfring.launcher.agents.protocol import FRAME, GREETING, KEEPALIVE_SECONDS, agent_command
-from tfring.launcher.agents.shells import RemoteShell
+from tfring.launcher.agents.shells import RemoteShell, Tunnel, Tunnels
 
 # The launcher takes a host for gone that has given no sign of life for so long, and its agent the
 # launcher. With the time that ranks get to report and to end, nobody is left after ten seconds.
@@ -41,29 +41,15 @@ class Host:
 
     Args:
         name: The host as `shell` understands it.
-        shell: What starts the agent there; None if it is this host.
+        shell: What starts the agent there, or reaches it; None if it is this host.
         lease: Seconds without a sign of life after which each end takes the other for gone; 0: it
             does so only when the connection ends. Of no effect on this host.
     """
 
-    def __init__(self, name: str, shell: RemoteShell | None, lease: float) -> None:
+    def __init__(self, name: str, shell: RemoteShell | Tunnels | None, lease: float) -> None:
         self.name = name
         self.local = shell is None
-        command = agent_command("host_agent", os.getpid() if shell is None else 0)
-        self._program = command[0] if shell is None else shell.program
-        if shell is not None:
-            command = shell.command(name, command)
-            if shutil.which(self._program) is None:
-                raise FileNotFoundError(f"there is no program {self._program}")
-            command = [*_SHELTER, *command]
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-        )
+        self._program, self.process = _connect(name, shell)
         self.ranks: list[int] = []
         self.facts: dict[int, dict[str, Any]] = {}  # what is known of each rank: see protocol.py
         self.noise = b""
@@ -248,6 +234,29 @@ class Host:
         """Waits for the end of the agent of this host, after close()."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(_END_SECONDS if self.local else 0.0)
+
+
+def _connect(name: str, shell: RemoteShell | Tunnels | None) -> tuple[str, Tunnel]:
+    """Returns the connection to the agent of a host, and the name of what made it."""
+    if shell is None:
+        command = agent_command("host_agent", os.getpid())
+        program = command[0]
+    elif not isinstance(shell, RemoteShell):
+        return shell.engine, shell.open(name)
+    else:
+        command = [*_SHELTER, *shell.command(name, agent_command("host_agent", 0))]
+        program = shell.program
+        if shutil.which(program) is None:
+            raise FileNotFoundError(f"there is no program {program}")
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        start_new_session=True,
+    )
+    return program, process
 
 
 @dataclass

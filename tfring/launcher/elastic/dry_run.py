@@ -6,6 +6,7 @@ import os
 import shlex
 
 from tfring.launcher.agents.protocol import agent_command
+from tfring.launcher.agents.shells import RemoteShell
 from tfring.launcher.elastic.options import NO_LIMIT
 from tfring.launcher.elastic.plan import ElasticPlan
 from tfring.launcher.hosts.placement import is_local
@@ -37,6 +38,7 @@ def show_elastic(options: JobOptions, plan: ElasticPlan) -> int:
         if is_local(host):
             print("  this host; its workers have all variables of tfring run, too")
         else:
+            assert isinstance(options.shell, RemoteShell)
             command = options.shell.command(host, agent_command("host_agent", 0))
             print(f"  started by: {shlex.join(command)}")
         variables = job_variables(options, os.environ, remote=not is_local(host), records={})

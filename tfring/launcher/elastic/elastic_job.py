@@ -258,7 +258,7 @@ class ElasticJobRunner:
         job = {
             "argv": self._options.argv,
             "env": variables,
-            "cwd": os.getcwd(),
+            "cwd": self._options.folder or os.getcwd(),
             "bind_to": self._options.bind_to,
             "local_rank": order.slot,
             "local_size": max(order.slot + 1, self._slots.get(order.host, 0)),

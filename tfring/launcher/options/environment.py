@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from tfring.launcher.agents.shells import RemoteShell
 from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.hosts.placement import Slot
 from tfring.launcher.options.job_options import JobOptions
@@ -109,7 +110,7 @@ def job_variables(
         "PYTHONUNBUFFERED": environ.get("PYTHONUNBUFFERED", "1"),
         **options.environment,
         "TFRING_PARENT": "",  # of a rank that starts this job
-        "TFRING_SECRET": options.secret,
+        **({"TFRING_SECRET": options.secret} if isinstance(options.shell, RemoteShell) else {}),
         "TFRING_JOB_ID": options.job_id,
         "TFRING_START_TIMEOUT": f"{options.start_timeout:g}",
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfring.launcher.agents.host import AGENT_TIMEOUT_SECONDS
-from tfring.launcher.agents.shells import RemoteShell
+from tfring.launcher.agents.shells import RemoteShell, Tunnels
 from tfring.launcher.hosts.placement import Slot
 from tfring.launcher.output.files import KEPT_FILES
 from tfring.security.secret import fresh_secret
@@ -46,7 +46,9 @@ class JobOptions:
     slots: list[Slot]
     argv: list[str]
     environment: Mapping[str, str] = field(default_factory=dict)
-    shell: RemoteShell = field(default_factory=SshOptions)  # starts agents on other hosts
+    # Starts agents on other hosts, or reaches them.
+    shell: RemoteShell | Tunnels = field(default_factory=SshOptions)
+    folder: str | None = None  # in which ranks start; None: that of this process
     interface: str | None = None
     start_timeout: float = 60.0
     stop_timeout: float = STOP_SECONDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import sys
 from types import TracebackType
@@ -15,12 +16,16 @@ class Terminal:
 
     A stream without a descriptor, as a notebook has, is written to directly. Used by one thread,
     in a `with` statement.
+
+    Args:
+        stdout: A stream in the place of standard output.
+        stderr: A stream in the place of error output.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
         self._queued: list[tuple[QueuedFile, BackgroundWriter]] = []
-        self.stdout = self._queue(sys.stdout)
-        self.stderr = self._queue(sys.stderr)
+        self.stdout = self._queue(sys.stdout if stdout is None else stdout)
+        self.stderr = self._queue(sys.stderr if stderr is None else stderr)
 
     def _queue(self, stream: TextIO | None) -> BinaryIO:
         if stream is None:  # it was closed when this process began
@@ -60,13 +65,17 @@ class Terminal:
 
 
 class _TextAsBytes:
-    """A binary stream that writes to a text stream without one, as a notebook has."""
+    """A binary stream that writes to a text stream without one, as a notebook has.
+
+    What is written may end within a character: the rest of it comes with the next piece.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def write(self, data: bytes) -> int:
-        self._stream.write(data.decode(errors="replace"))
+        self._stream.write(self._decoder.decode(data))
         return len(data)
 
     def flush(self) -> None:

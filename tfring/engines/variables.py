@@ -1,4 +1,4 @@
-"""The variables with which a worker finds its job."""
+"""The variables with which a rank finds its job, and which GPUs it sees."""
 
 from __future__ import annotations
 
@@ -10,14 +10,23 @@ class Where(NamedTuple):
     """Where a worker runs.
 
     Attributes:
-        node: The id of its node in Ray.
+        node: Its node, as the engine names it.
         address: The address of that node.
-        gpus: The GPUs that Ray has given to it.
+        gpus: The GPUs that the engine has given to it.
     """
 
     node: str
     address: str
     gpus: tuple[str, ...] = ()
+
+
+class Place(NamedTuple):
+    """The place of a rank among those of its node, and across nodes."""
+
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
 
 
 def job_variables(
@@ -54,6 +63,26 @@ def rank_variables(workers: Sequence[Where]) -> list[dict[str, str]]:
     Args:
         workers: Where each rank runs.
     """
+    found = []
+    for rank, (worker, place) in enumerate(zip(workers, places(workers), strict=True)):
+        ranks = {"RANK": rank, "LOCAL_RANK": place.local_rank, "CROSS_RANK": place.cross_rank}
+        sizes = {"LOCAL_SIZE": place.local_size, "CROSS_SIZE": place.cross_size}
+        numbers = {**ranks, **sizes, "SIZE": len(workers)}
+        values = {f"TFRING_{name}": str(number) for name, number in numbers.items()}
+        values |= {f"HOROVOD_{name}": str(number) for name, number in numbers.items()}
+        values["HOROVOD_HOSTNAME"] = worker.address
+        if gpus := gpus_of_node(workers, worker.node):
+            values["CUDA_VISIBLE_DEVICES"] = gpus
+        found.append(values)
+    return found
+
+
+def places(workers: Sequence[Where]) -> list[Place]:
+    """Returns the place of each rank among those of its node and across nodes.
+
+    Args:
+        workers: Where each rank runs.
+    """
     nodes = list(dict.fromkeys(worker.node for worker in workers))
     by_node = {node: [r for r, one in enumerate(workers) if one.node == node] for node in nodes}
     found = []
@@ -61,16 +90,18 @@ def rank_variables(workers: Sequence[Where]) -> list[dict[str, str]]:
         neighbours = by_node[worker.node]
         local = neighbours.index(rank)
         cross = [node for node in nodes if len(by_node[node]) > local]
-        ranks = {"RANK": rank, "LOCAL_RANK": local, "CROSS_RANK": cross.index(worker.node)}
-        sizes = {"SIZE": len(workers), "LOCAL_SIZE": len(neighbours), "CROSS_SIZE": len(cross)}
-        numbers = {**ranks, **sizes}
-        values = {f"TFRING_{name}": str(number) for name, number in numbers.items()}
-        values |= {f"HOROVOD_{name}": str(number) for name, number in numbers.items()}
-        values["HOROVOD_HOSTNAME"] = worker.address
-        if gpus := [gpu for other in neighbours for gpu in workers[other].gpus]:
-            values["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        found.append(values)
+        found.append(Place(local, len(neighbours), cross.index(worker.node), len(cross)))
     return found
+
+
+def gpus_of_node(workers: Sequence[Where], node: str) -> str:
+    """Returns CUDA_VISIBLE_DEVICES with the GPUs of all ranks of a node; "" if they have none.
+
+    Args:
+        workers: Where each rank runs.
+        node: The node.
+    """
+    return ",".join(gpu for worker in workers if worker.node == node for gpu in worker.gpus)
 
 
 def elastic_variables(
@@ -108,7 +139,7 @@ def with_own_first(gpus: int, own: Sequence[str], slot: int) -> str:
 
     Args:
         gpus: How many GPUs the node has.
-        own: Those that Ray has given to us.
+        own: Those that the engine has given to us.
         slot: Our slot on the node, which is our local rank.
     """
     order = [str(number) for number in range(gpus)]
@@ -117,3 +148,12 @@ def with_own_first(gpus: int, own: Sequence[str], slot: int) -> str:
     at = order.index(own[0])
     order[at], order[slot] = order[slot], order[at]
     return ",".join(order)
+
+
+def interfaces(nics: str | Sequence[str] | None) -> str | None:
+    """Returns network interfaces as one text.
+
+    Args:
+        nics: A text such as "eth0,eth1", or several names; None: what fits.
+    """
+    return nics if nics is None or isinstance(nics, str) else ",".join(nics)

@@ -1,0 +1,26 @@
+"""Unmodified programs for Horovod on Spark: `import horovod.spark` means tfring.spark."""
+
+import re
+import subprocess
+import sys
+
+import launcher_tools as tools
+import spark_cluster
+
+SCRIPTS = tools.ROOT / "tests" / "horovod_scripts"
+SECONDS = 400
+
+
+def _run(name, folder, *arguments):
+    command = [sys.executable, "-m", "tfring.compat", SCRIPTS / name, *map(str, arguments)]
+    environment = tools.environment(**spark_cluster.variables(folder))
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_run(tmp_path):
+    output = _run("spark_run.py", tmp_path)
+    results = re.findall(r"RESULT (\d) ([0-9.]+)", output)
+    assert [rank for rank, _ in results] == ["0", "1"], output
+    assert results[0][1] == results[1][1] and float(results[0][1]) > 0.8, results

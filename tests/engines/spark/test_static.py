@@ -1,0 +1,139 @@
+"""tfring.spark.run: jobs whose ranks are in the tasks of a barrier stage."""
+
+import io
+import os
+import re
+import signal
+import threading
+
+import pytest
+import spark_cluster
+
+import tfring.spark
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def _sum_of_ranks():
+    """A function that trains nothing, without TensorFlow, which takes seconds to load."""
+
+    def work(offset=0, *, times=1):
+        import os
+
+        import numpy as np
+
+        import tfring as hvd
+        from tfring._native import core
+
+        hvd.init()
+        total = core.allreduce(np.array([hvd.rank() + offset]), name="sum", op=hvd.Sum)
+        print(f"rank {hvd.rank()} says {os.environ.get('SAID')}", flush=True)
+        return hvd.rank(), hvd.local_rank(), hvd.size(), int(total[0]) * times
+
+    return work
+
+
+def test_results_by_rank(spark, capfd):
+    results = tfring.spark.run(
+        _sum_of_ranks(), args=(10,), kwargs={"times": 2}, num_proc=2, env={"SAID": "this"}
+    )
+    assert results == [(rank, rank, 2, 42) for rank in range(2)]
+    output = capfd.readouterr().out
+    assert re.search(r"^\[0\].*rank 0 says this$", output, re.M), output
+    assert re.search(r"^\[1\].*rank 1 says this$", output, re.M), output
+
+
+def test_output_goes_where_the_user_wants(spark):
+    """And `num_proc` is Spark's own parallelism, a second job in the same Spark."""
+    out = io.StringIO()
+    results = tfring.spark.run(
+        _sum_of_ranks(), stdout=out, prefix_output_with_timestamp=True, use_gloo=True
+    )
+    assert [result[0] for result in results] == [0, 1]
+    assert re.search(r"\d\d:\d\d:\d\d.*rank 1 says None", out.getvalue()), out.getvalue()
+
+
+def test_a_rank_fails(spark):
+    """The error names the rank with its traceback, and the rank that only waited is not told."""
+
+    def work():
+        import numpy as np
+
+        import tfring as hvd
+        from tfring._native import core
+
+        hvd.init()
+        if hvd.rank() == 1:
+            raise KeyError("the missing column")
+        core.allreduce(np.array([1]), name="never", op=hvd.Sum)
+
+    with pytest.raises(RuntimeError, match="the function failed on rank 1:") as caught:
+        tfring.spark.run(work, num_proc=2)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert "in work" in str(caught.value) and "the missing column" in str(caught.value)
+
+
+def test_a_process_is_killed(spark):
+    """Also what the function has started ends."""
+
+    def work():
+        import os
+        import signal
+        import subprocess
+
+        import numpy as np
+
+        import tfring as hvd
+        from tfring._native import core
+
+        hvd.init()
+        subprocess.Popen(["sleep", "7654"])
+        core.allreduce(np.array([1]), name="first", op=hvd.Sum)
+        if hvd.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        core.allreduce(np.array([1]), name="second", op=hvd.Sum)
+
+    with pytest.raises(RuntimeError, match="rank"):
+        tfring.spark.run(work, num_proc=2)
+    assert spark_cluster.processes("sleep 7654") == []
+
+
+def test_an_executor_is_killed(spark, tmp_path):
+    """The job fails with an error that says so; Spark's next job has executors again."""
+
+    def work(folder):
+        import time
+
+        import tfring as hvd
+
+        hvd.init()
+        open(f"{folder}/rank{hvd.rank()}", "w").close()
+        while True:
+            time.sleep(0.1)
+
+    def kill():
+        while len(os.listdir(tmp_path)) < 2:
+            stop.wait(0.1)
+        os.kill(spark_cluster.processes("CoarseGrainedExecutorBackend")[0], signal.SIGKILL)
+
+    stop = threading.Event()
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(RuntimeError, match=r"ranks without a result: 0, 1\. .*Spark"):
+        tfring.spark.run(work, args=(str(tmp_path),), num_proc=2)
+    killer.join()
+    results = tfring.spark.run(_sum_of_ranks(), num_proc=2, start_timeout=300)
+    assert [result[3] for result in results] == [1, 1]
+
+
+def test_too_few_places(spark):
+    """Spark has two cores: a barrier stage of three tasks never starts."""
+    with pytest.raises((TimeoutError, RuntimeError), match="of 3 tasks of Spark 0 have started"):
+        tfring.spark.run(_sum_of_ranks(), num_proc=3, start_timeout=2)
+
+
+def test_impossible_parameters(spark):
+    with pytest.raises(ValueError, match="num_proc=0"):
+        tfring.spark.run(print, num_proc=0)
+    with pytest.raises(NotImplementedError, match="without MPI"):
+        tfring.spark.run(print, use_mpi=True)

@@ -1,0 +1,100 @@
+"""Clusters of Spark on this host, in local-cluster mode, and what is alive in them."""
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+_SECONDS = 60
+
+
+def missing():
+    """Why Spark cannot run here; "" if it can."""
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") or (home and (Path(home) / "bin" / "java").exists()):
+        return ""
+    return "there is no Java here (Debian: openjdk-17-jre-headless), and Spark needs it"
+
+
+def settings(folder, executors=2):
+    """The settings of a cluster whose executors have a core each, as processes of their own."""
+    return {
+        "spark.master": f"local-cluster[{executors},1,1024]",
+        "spark.app.name": "tests",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "512m",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        # The pace of a busy machine is no reason to take an executor for dead.
+        "spark.network.timeout": "600s",
+        "spark.executor.heartbeatInterval": "60s",
+        "spark.rpc.askTimeout": "600s",
+    }
+
+
+def variables(folder):
+    """The environment of a program that makes a session without settings of its own."""
+    conf = folder / "conf"
+    conf.mkdir(exist_ok=True)
+    lines = [f"{name} {value}\n" for name, value in settings(folder).items()]
+    (conf / "spark-defaults.conf").write_text("".join(lines))
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_CONF_DIR": str(conf),
+        "SPARK_WORKER_DIR": str(folder / "work"),
+        "SPARK_LOCAL_DIRS": str(folder / "local"),
+    }
+
+
+def start_cluster(folder):
+    """Starts a cluster and connects to it; returns the session."""
+    os.environ.update(variables(folder))
+    return SparkSession.builder.getOrCreate()
+
+
+def processes(word):
+    """The ids of the processes below this one with a word in their command line, oldest first."""
+    found, waiting = [], [os.getpid()]
+    while waiting:
+        below = [pid for pid, parent in _parents().items() if parent == waiting[0]]
+        del waiting[0]
+        waiting += below
+        found += [pid for pid in below if word in _command(pid)]
+    return sorted(found)
+
+
+def _parents():
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            stat = (entry / "stat").read_text().rpartition(")")[2].split()
+            if stat[0] != "Z":
+                found[int(entry.name)] = int(stat[1])
+    return found
+
+
+def _command(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def wait_until_nothing_is_left(context):
+    """Fails if an agent, a rank or a task of Spark stays."""
+    until = time.monotonic() + _SECONDS
+    while left := _left(context):
+        assert time.monotonic() < until, f"after {_SECONDS} s there are still {left}"
+        time.sleep(0.2)
+
+
+def _left(context):
+    ours = [*processes("host_agent"), *processes("function_task")]
+    return [*map(_command, ours), *context.statusTracker().getActiveStageIds()]

@@ -1,0 +1,187 @@
+"""tfring.run from notebooks, in real kernels."""
+
+import ast
+import base64
+import os
+import re
+import time
+
+import launcher_tools as tools
+import notebooks
+import pytest
+
+pytest.importorskip("nbclient", reason="notebooks need nbclient")
+pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
+
+
+def pids_in(text):
+    """The processes of the ranks, as WAITING has printed them."""
+    (line,) = re.findall(r"BEGUN by (.*)", text)
+    return [int(pid) for pid in line.split()]
+
+
+def wait_until_gone(pids):
+    """For a kernel that was killed: its ranks end soon, and nobody says when."""
+    deadline = time.monotonic() + 60
+    while any(tools.alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return [pid for pid in pids if tools.alive(pid)]
+
+
+def cells_with_functions(seen):
+    return [
+        """
+        import os
+        import time
+
+        import tfring
+
+        class Pair:
+            def __init__(self, rank, size):
+                self.rank, self.size = rank, size
+
+        greeting = "grüße"
+
+        def work(path):
+            import tfring as hvd
+
+            hvd.init()
+            print(greeting, flush=True)
+            while not os.path.exists(path):
+                time.sleep(0.05)
+            return Pair(hvd.rank(), hvd.size())
+        """,
+        f"""
+        pairs = tfring.run(work, [{str(seen)!r}], np=2)
+        [(type(p) is Pair, p.rank, p.size) for p in pairs]
+        """,
+        """
+        tfring.init()  # a job of its own, in the kernel
+        tfring.run(lambda: os.environ["TFRING_RANK"], np=2), tfring.size()
+        """,
+        """
+        def fails():
+            import tfring as hvd
+
+            hvd.init()
+            if hvd.rank() == 1:
+                raise ValueError("not on " + "rank 1")  # here
+
+        tfring.run(fails, np=2)
+        """,
+        "print('the kernel goes on')",
+    ]
+
+
+def test_functions_of_cells(tmp_path):
+    """By value, with what they use; output while they run, results by rank, errors with lines."""
+    seen = tmp_path / "seen"
+
+    async def answer(_):
+        seen.touch()  # the ranks wait for it: output that came at the end would be too late
+
+    book = notebooks.Notebook(
+        cells_with_functions(seen),
+        tmp_path,
+        {"grüße": answer},
+    ).run()
+    assert book.errors[:3] == ["", "", ""], book.errors
+    assert re.search(r"^\[\d.*\]<stdout>:grüße", book.printed[1], re.MULTILINE), book.printed
+    assert book.results[1]["text/plain"] == "[(True, 0, 2), (True, 1, 2)]"
+    assert book.results[2]["text/plain"] == "(['0', '1'], 1)"
+    assert "RuntimeError: the function failed on rank 1:" in book.errors[3]
+    assert (
+        'raise ValueError("not on " + "rank 1")  # here' in book.errors[3].split("RuntimeErr")[-1]
+    )
+    assert "function_task.py" not in book.errors[3]
+    assert "ValueError: not on rank 1" in book.errors[3]
+    assert book.printed[4] == "the kernel goes on\n"
+
+
+WAITING = """
+import os
+import time
+
+import tfring
+
+def wait():
+    import numpy as np
+    from tfring._native import core  # without TensorFlow, which takes long to load
+
+    tfring.init()
+    pids = core.allgather(np.array([os.getpid()]), name="pids")
+    if tfring.rank() == 0:
+        print("BEGUN by", *pids, flush=True)
+        time.sleep(1000)
+    core.barrier(name="never")
+
+def run():
+    return tfring.run(wait, np=2)
+"""
+
+
+def test_interrupting_the_kernel_ends_the_ranks(tmp_path):
+    """One of them sleeps, one waits in a collective; the next cell runs."""
+    cells = [WAITING, "run()", "print('next')"]
+    book = notebooks.Notebook(cells, tmp_path, {"BEGUN": notebooks.Notebook.interrupt}).run()
+    assert "KeyboardInterrupt" in book.errors[1].splitlines()[-1]
+    assert "RuntimeError" not in book.errors[1]
+    pids = pids_in(book.printed[1])
+    assert len(pids) == 2
+    assert not any(tools.alive(pid) for pid in pids)
+    assert book.printed[2] == "next\n"
+
+
+def test_a_second_interrupt_kills_ranks_that_do_not_end(tmp_path):
+    cells = [
+        WAITING,
+        """
+        def stubborn():
+            import signal
+
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            wait()
+
+        tfring.run(stubborn, np=2)
+        """,
+    ]
+    interrupt = notebooks.Notebook.interrupt
+    on = {"BEGUN": interrupt, "a second one kills them at once": interrupt}
+    book = notebooks.Notebook(cells, tmp_path, on).run()
+    assert "KeyboardInterrupt" in book.errors[1].splitlines()[-1]
+    assert not any(tools.alive(pid) for pid in pids_in(book.printed[1]))
+
+
+def test_no_rank_outlives_a_kernel_that_was_killed(tmp_path):
+    book = notebooks.Notebook([WAITING, "run()"], tmp_path, {"BEGUN": notebooks.Notebook.kill})
+    with pytest.raises(Exception, match="died"):
+        book.run()
+    pids = pids_in(book.printed[1])
+    assert len(pids) == 2
+    left = wait_until_gone(pids)
+    for pid in left:
+        os.kill(pid, 9)
+    assert left == []
+
+
+def test_the_example(tmp_path):
+    cells = notebooks.cells_of(tools.ROOT / "examples" / "notebook.ipynb")
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    book = notebooks.Notebook(cells, tmp_path).run()
+    assert book.errors == [""] * len(cells)
+    assert "Epoch 8/8" in book.printed[-2]
+    accuracies = ast.literal_eval(book.results[-2]["text/plain"])
+    assert len(accuracies) == 2
+    assert len(set(accuracies)) == 1  # one model, and the same data to validate
+    assert accuracies[0] > 0.8
+    assert base64.b64decode(book.results[-1]["image/png"]).startswith(b"\x89PNG")
+
+
+def test_the_program_of_the_docs(tmp_path):
+    pytest.importorskip("matplotlib")
+    page = (tools.ROOT / "docs" / "notebooks.md").read_text("utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    book = notebooks.Notebook([program], tmp_path).run()
+    assert book.errors == [""]
+    assert "image/png" in book.results[0]

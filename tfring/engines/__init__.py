@@ -1,0 +1,1 @@
+"""What jobs on the engines of other projects share: Ray, Spark."""

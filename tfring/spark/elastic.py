@@ -1,0 +1,196 @@
+"""tfring.spark.run_elastic: a job whose workers come and go with the tasks of Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
+
+from tfring.explain.launched import RunRecords
+from tfring.launcher.elastic.coordinator import Service
+from tfring.launcher.elastic.elastic_job import ElasticJobRunner
+from tfring.launcher.elastic.options import ELASTIC_SECONDS, ElasticOptions
+from tfring.launcher.elastic.orders import Generation, Order, Orders, StartWorker
+from tfring.launcher.function import pickled_call
+from tfring.spark.settings import Wishes, function_server
+from tfring.spark.stage import Stage, active_context, addresses
+from tfring.spark.tunnels import TaskTunnels
+from tfring.store import TCPStore
+
+# So many workers more than have come may come at any time.
+_MOST_NEW_WORKERS = 256
+
+
+def run_elastic(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    start_timeout: float | None = None,
+    elastic_timeout: float | None = None,
+    reset_limit: int | None = None,
+    env: Mapping[str, str] | None = None,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
+    verbose: int = 1,
+    nics: str | Sequence[str] | None = None,
+    prefix_output_with_timestamp: bool = False,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """Calls a function on workers of an elastic job, each in a task of Spark, until it is over.
+
+    Spark repeats a task whose executor is lost, and so gives the job another worker; it does so
+    `spark.task.maxFailures` times.
+
+    Args:
+        fn: As of `run`; it calls `hvd.init`, and `hvd.elastic.run` inside.
+        args: As of `run`.
+        kwargs: As of `run`.
+        num_proc: With how many workers the job begins; None: `spark.default.parallelism`.
+        min_num_proc: With fewer training waits; None: `num_proc`.
+        max_num_proc: There are never more; None: `num_proc`. So many tasks Spark is asked for.
+        start_timeout: Seconds that the job waits for the first workers; None: as of `run`.
+        elastic_timeout: Seconds for which there may be too few workers; None: 600.
+        reset_limit: The workers may change so many times; None: always.
+        env: As of `run`.
+        stdout: As of `run`.
+        stderr: As of `run`.
+        verbose: As of `run`.
+        nics: As of `run`.
+        prefix_output_with_timestamp: As of `run`.
+        min_np: Horovod's older name for `min_num_proc`.
+        max_np: Horovod's older name for `max_num_proc`.
+
+    Returns:
+        What the function returned, by rank in the last generation.
+
+    Raises:
+        RuntimeError: The job failed; the exception of the last worker that failed is the cause.
+    """
+    wishes = Wishes(
+        *(start_timeout, env, stdout, stderr, verbose, nics, prefix_output_with_timestamp)
+    )
+    least = min_num_proc if min_np is None else min_np
+    most = max_num_proc if max_np is None else max_np
+    elastic = _options(num_proc, least, most, elastic_timeout, reset_limit)
+    return _run(pickled_call(fn, args, kwargs), elastic, wishes)
+
+
+def _options(
+    num_proc: int | None,
+    least: int | None,
+    most: int | None,
+    timeout: float | None,
+    reset_limit: int | None,
+) -> ElasticOptions:
+    number = active_context().defaultParallelism if num_proc is None else num_proc
+    least = number if least is None else least
+    most = number if most is None else most
+    if not 1 <= least <= number <= most:
+        raise ValueError(
+            f"min_num_proc={least}, num_proc={number}, max_num_proc={most}: the job begins with "
+            "num_proc, which has to be from min_num_proc to max_num_proc, all 1 or more"
+        )
+    return ElasticOptions(
+        np=number,
+        min_np=least,
+        max_np=most,
+        timeout=ELASTIC_SECONDS if timeout is None else timeout,
+        reset_limit=-1 if reset_limit is None else reset_limit,
+    )
+
+
+class _Head:
+    """See `Head`: the coordinator in this process. Each task is a host with one slot.
+
+    Args:
+        tunnels: The tasks.
+        elastic: With how many workers.
+        start_timeout: Seconds for which the first generation waits for all ranks.
+        orders: Where the coordinator's wishes go.
+    """
+
+    def __init__(
+        self, tunnels: TaskTunnels, elastic: ElasticOptions, start_timeout: float, orders: Orders
+    ) -> None:
+        self._tunnels = tunnels
+        self._orders = orders
+        self.generation = Generation(0, ())  # the last one; read when the job has ended
+        address = tunnels.meeting.address
+        self._store = TCPStore(
+            address, 0, is_server=True, secret=tunnels.secret, bind_addr=tunnels.bind_address
+        )
+        host = f"[{address}]" if ":" in address else address
+        self._variables = {"TFRING_ELASTIC_STORE": f"{host}:{self._store.port}"}
+        self._service = Service(self._store, elastic, start_timeout, self)
+        tunnels.on_change = self._look
+        self._look()
+
+    def put(self, order: Order) -> None:
+        """See `OrderSink.put`."""
+        if isinstance(order, Generation):
+            self.generation = order
+        self._orders.put(order)
+
+    def variables(self, start: StartWorker) -> dict[str, str]:
+        """See `Head.variables`."""
+        del start
+        return self._variables
+
+    def connection(self, host: str) -> str:
+        """See `Head.connection`."""
+        return host
+
+    def stop(self) -> None:
+        """See `Head.stop`: without workers the job is over."""
+
+    def hosts_found(self, hosts: list[tuple[str, int]]) -> None:
+        """See `Head.hosts_found`: there is no discovery script."""
+
+    def ended(self, worker: int, exit_code: int, cause: str) -> None:
+        """See `Head.ended`."""
+        self._service.ended(worker, exit_code, cause)
+
+    def close(self) -> None:
+        """See `Head.close`."""
+        self._tunnels.on_change = lambda: None
+        self._service.close()
+        self._store.close()
+
+    def _look(self) -> None:
+        """Tells the coordinator which tasks there are."""
+        self._service.set_hosts([(task.name, 1) for task in self._tunnels.tasks()])
+
+
+def _run(call: bytes, elastic: ElasticOptions, wishes: Wishes) -> list[Any]:
+    """Runs the job; returns the results by rank."""
+    context = active_context()
+    heads: list[_Head] = []
+    with contextlib.ExitStack() as at_end:
+        tunnels = TaskTunnels(*addresses(context))
+        at_end.callback(tunnels.close)
+        stage = Stage(context, elastic.max_np, tunnels.meeting, barrier=False)
+        at_end.callback(stage.stop)
+        at_end.callback(tunnels.refuse, "the job is over, or has failed")
+        server = function_server(call, _MOST_NEW_WORKERS, tunnels, elastic=True)
+        at_end.enter_context(server)
+
+        def make_head(orders: Orders) -> _Head:
+            heads.append(_Head(tunnels, elastic, wishes.start_seconds, orders))
+            return heads[0]
+
+        job = wishes.options([], tunnels, server)
+        with wishes.output() as merger, RunRecords(os.environ) as records:
+            runner = ElasticJobRunner(job, make_head, elastic, merger, records)
+            code = runner.run()
+        if runner.stopped_by == signal.SIGINT:
+            raise KeyboardInterrupt
+        failure = stage.failure() if code else None
+        why = f"Spark has given its job up: {failure}" if failure else ""
+        members = [member.worker for member in heads[0].generation.members]
+        return server.results_of(members, code, why)

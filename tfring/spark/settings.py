@@ -1,0 +1,119 @@
+"""What the functions `run` and `run_elastic` are asked for, as options of the launcher."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from tfring.engines.variables import interfaces
+from tfring.handshake.listener import bind
+from tfring.launcher.function import FunctionServer
+from tfring.launcher.hosts.placement import Slot
+from tfring.launcher.options.environment import sent_variables
+from tfring.launcher.options.job_options import JobOptions
+from tfring.launcher.output.merger import OutputMerger
+from tfring.launcher.output.terminal import Terminal
+from tfring.spark.meeting import PYTHON
+from tfring.spark.tunnels import TaskTunnels
+
+_START_SECONDS = 600.0
+# Executors have a file system and Python of their own.
+_NOT_SENT = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_", "PYTHON", "TFRING_RECORD_DIR")
+_MODULE = "tfring.launcher.function_task"
+# Between hosts; Spark's own limit for an executor is 120 s.
+_SILENCE_SECONDS = 30.0
+_BACKLOG = 1024
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user asks for besides the function and the number of ranks.
+
+    Attributes:
+        start_timeout: Seconds for Spark to start tasks, and for ranks to find each other.
+        env: Variables for all ranks.
+        stdout: Where the output of ranks goes; None: that of this process.
+        stderr: The same for their error output.
+        verbose: 0: output is not shown; 2: says on which host each rank is.
+        nics: Network interfaces to use between hosts; None: what fits.
+        timestamps: Whether lines of output begin with the time.
+        executable: The Python of the ranks; None: that of their tasks.
+    """
+
+    start_timeout: float | None
+    env: Mapping[str, str] | None
+    stdout: TextIO | None
+    stderr: TextIO | None
+    verbose: int
+    nics: str | Sequence[str] | None
+    timestamps: bool
+    executable: str | None = None
+
+    @property
+    def start_seconds(self) -> float:
+        """`start_timeout`, or what is waited without it."""
+        if self.start_timeout is not None:
+            return float(self.start_timeout)
+        return float(os.environ.get("HOROVOD_SPARK_START_TIMEOUT", _START_SECONDS))
+
+    def options(
+        self, slots: list[Slot], tunnels: TaskTunnels, server: FunctionServer
+    ) -> JobOptions:
+        """Returns the options of a job in tasks of Spark.
+
+        Args:
+            slots: Its ranks; none if it is elastic.
+            tunnels: The tasks.
+            server: Has the function.
+        """
+        run = ["sh", "-c", f'exec "${PYTHON}" -m {_MODULE}']
+        here = sent_variables(os.environ).items()
+        # Tasks have the secret by another way, see `Tunnels`.
+        found = {n: v for n, v in server.environment.items() if n != "TFRING_FUNCTION_SECRET"}
+        return JobOptions(
+            slots=slots,
+            argv=run if self.executable is None else [self.executable, "-m", _MODULE],
+            environment={**{n: str(v) for n, v in (self.env or {}).items()}, **found},
+            shell=tunnels,
+            folder=".",
+            interface=interfaces(self.nics),
+            start_timeout=self.start_seconds,
+            agent_timeout=_SILENCE_SECONDS,
+            sent={name: text for name, text in here if not name.startswith(_NOT_SENT)},
+            verbose=self.verbose > 1,
+            secret=tunnels.secret,
+        )
+
+    @contextlib.contextmanager
+    def output(self) -> Iterator[OutputMerger]:
+        """Shows the output of ranks while the context is there."""
+        with Terminal(self.stdout, self.stderr) as terminal:
+            yield OutputMerger(
+                terminal.stdout,
+                terminal.stderr,
+                timestamps=self.timestamps,
+                ranks=None if self.verbose else (),
+            )
+
+
+def function_server(
+    call: bytes, ranks: int, tunnels: TaskTunnels, *, elastic: bool = False
+) -> FunctionServer:
+    """Returns what gives ranks the function, at the address where tasks find this process.
+
+    Args:
+        call: The function with its arguments.
+        ranks: As `FunctionServer` takes it.
+        tunnels: The tasks.
+        elastic: Whether the job is elastic.
+    """
+    return FunctionServer(
+        *(call, ranks, None, None),
+        secret=tunnels.secret,
+        listener=bind(tunnels.bind_address, 0, _BACKLOG),
+        advertised=tunnels.meeting.address,
+        elastic=elastic,
+    )

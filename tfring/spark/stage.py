@@ -1,0 +1,127 @@
+"""The Spark job whose tasks hold the ranks."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import time
+
+from pyspark import InheritableThread, SparkContext
+
+from tfring.spark.meeting import Meeting, Task
+from tfring.spark.task import serve
+from tfring.spark.tunnels import TaskTunnels
+
+_LOOK_SECONDS = 0.5
+# So long tasks have to end by themselves when the job is over; then Spark ends them.
+_END_SECONDS, _CANCEL_SECONDS = 10.0, 30.0
+
+
+def active_context() -> SparkContext:
+    """Returns the Spark context of this process.
+
+    Raises:
+        RuntimeError: There is none.
+    """
+    context = SparkContext._active_spark_context
+    if context is None:
+        raise RuntimeError(
+            "there is no SparkContext in this process: make one first, with "
+            "SparkSession.builder.getOrCreate(); a session of Spark Connect has none, and runs no "
+            "job of tfring"
+        )
+    return context
+
+
+def addresses(context: SparkContext) -> tuple[str, str]:
+    """Returns the address of this process as executors know it, and the one to listen at.
+
+    Args:
+        context: The Spark context, whose own settings say it.
+    """
+    conf = context.getConf()
+    known = str(conf.get("spark.driver.host", "localhost"))
+    return known, str(conf.get("spark.driver.bindAddress", known))
+
+
+class Stage:
+    """Tasks of Spark that work for one job, until `stop`.
+
+    They are a barrier stage: Spark starts all of them at once, or none. With dynamic allocation,
+    which Spark does not allow for such a stage, and in an elastic job, each starts when there is a
+    place.
+
+    Args:
+        context: The Spark context.
+        tasks: How many there are.
+        meeting: How they reach this process.
+        barrier: Whether they need each other.
+    """
+
+    def __init__(self, context: SparkContext, tasks: int, meeting: Meeting, barrier: bool) -> None:
+        self._context = context
+        self._tasks = tasks
+        self._meeting = meeting
+        dynamic = str(context.getConf().get("spark.dynamicAllocation.enabled", "false"))
+        self._barrier = barrier and dynamic.lower() != "true"
+        self._group = f"tfring-{secrets.token_hex(8)}"
+        self._error: BaseException | None = None  # of the thread, once it has ended
+        self._thread = InheritableThread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def failure(self) -> BaseException | None:
+        """Returns why Spark has given the job up; None while it has not."""
+        return None if self._thread.is_alive() else self._error or RuntimeError("its tasks ended")
+
+    def stop(self) -> None:
+        """Ends the job of Spark. The tasks were told before, or have lost their connections."""
+        self._thread.join(_END_SECONDS)
+        if self._thread.is_alive():
+            self._context.cancelJobGroup(self._group)
+            self._thread.join(_CANCEL_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            self._context.setJobGroup(
+                self._group, f"tfring: {self._tasks} ranks", interruptOnCancel=True
+            )
+            work = functools.partial(serve, self._meeting)
+            rows = self._context.parallelize(range(self._tasks), self._tasks)
+            if self._barrier:
+                rows.barrier().mapPartitionsWithIndex(work).collect()
+            else:
+                rows.mapPartitionsWithIndex(work).collect()
+        except BaseException as error:
+            self._error = error
+
+
+def wait_for_tasks(tunnels: TaskTunnels, stage: Stage, number: int, seconds: float) -> list[Task]:
+    """Waits until there are enough tasks; returns them, those of one host one after the other.
+
+    Args:
+        tunnels: Where they connect.
+        stage: The job of Spark.
+        number: How many are needed.
+        seconds: How long to wait.
+
+    Raises:
+        TimeoutError: They did not come.
+        RuntimeError: Spark has given the job up, as the cause says.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        newest = {task.partition: task for task in tunnels.tasks()}
+        if len(newest) >= number:
+            tasks = [newest[partition] for partition in sorted(newest)]
+            hosts = list(dict.fromkeys(task.address for task in tasks))
+            return sorted(tasks, key=lambda task: hosts.index(task.address))
+        failure = stage.failure()
+        if failure is not None:
+            raise RuntimeError(f"Spark could not start {number} tasks: {failure}") from failure
+        if time.monotonic() >= until:
+            raise TimeoutError(
+                f"of {number} tasks of Spark {len(newest)} have started within {seconds:g} s, and "
+                "each rank needs one: ask for fewer ranks (num_proc), give Spark more executors, "
+                "or wait longer (start_timeout)"
+            )
+        tunnels.wait(_LOOK_SECONDS)

@@ -1,0 +1,117 @@
+"""tfring.spark.run: calls a function in tasks of Spark, as the ranks of one job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
+
+from tfring.engines.variables import Where, gpus_of_node, places
+from tfring.explain.launched import RunRecords
+from tfring.launcher.function import pickled_call
+from tfring.launcher.hosts.placement import Slot
+from tfring.launcher.job import JobRunner
+from tfring.spark.meeting import Task
+from tfring.spark.settings import Wishes, function_server
+from tfring.spark.stage import Stage, active_context, addresses, wait_for_tasks
+from tfring.spark.tunnels import TaskTunnels
+
+
+def run(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    start_timeout: float | None = None,
+    use_mpi: bool | None = None,
+    use_gloo: bool | None = None,
+    extra_mpi_args: str | None = None,
+    env: Mapping[str, str] | None = None,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
+    verbose: int = 1,
+    nics: str | Sequence[str] | None = None,
+    prefix_output_with_timestamp: bool = False,
+    executable: str | None = None,
+) -> list[Any]:
+    """Calls a function on several processes at once, each in a task of Spark, and waits for all.
+
+    The tasks are a barrier stage, which starts as a whole. tfring has to be installed on executors.
+
+    Args:
+        fn: Any callable that cloudpickle can pickle; it calls `hvd.init` itself.
+        args: Its positional arguments, the same on every rank.
+        kwargs: Its keyword arguments.
+        num_proc: The number of ranks; None: `spark.default.parallelism`.
+        start_timeout: Seconds for Spark to start the tasks, and for ranks to find each other; None:
+            HOROVOD_SPARK_START_TIMEOUT, or 600.
+        use_mpi: Horovod's; True is refused: tfring needs no MPI here.
+        use_gloo: Horovod's; has no effect.
+        extra_mpi_args: Horovod's; refused, too.
+        env: Variables for all ranks, besides those of this process that TensorFlow and tfring read.
+        stdout: Where the output of ranks goes, with their numbers; None: that of this process.
+        stderr: The same for their error output.
+        verbose: 0: the output of ranks is not shown; 2: says on which host each rank is.
+        nics: Network interfaces to use between hosts, as "eth0,eth1"; None: what fits.
+        prefix_output_with_timestamp: Whether lines of output begin with the time.
+        executable: The Python of the ranks; None: that of Spark's tasks.
+
+    Returns:
+        What the function returned, by rank. Ranks of one host follow one another.
+
+    Raises:
+        RuntimeError: A rank failed, or its executor was lost; the rank's exception is the cause.
+        TimeoutError: Spark has started too few tasks in time.
+    """
+    del use_gloo
+    if use_mpi or extra_mpi_args:
+        raise NotImplementedError("tfring.spark.run works without MPI: leave use_mpi=True out")
+    wishes = Wishes(
+        *(start_timeout, env, stdout, stderr, verbose, nics),
+        *(prefix_output_with_timestamp, executable),
+    )
+    return _run(pickled_call(fn, args, kwargs), num_proc, wishes)
+
+
+class _StaticTunnels(TaskTunnels):
+    """Tasks of a job whose ranks see the GPUs of all ranks of their host."""
+
+    workers: list[Where]
+
+    def variables(self, task: Task) -> dict[str, str]:
+        """See `TaskTunnels.variables`."""
+        gpus = gpus_of_node(self.workers, task.address)
+        return {"CUDA_VISIBLE_DEVICES": gpus} if gpus else {}
+
+
+def _run(call: bytes, num_proc: int | None, wishes: Wishes) -> list[Any]:
+    """Runs the job; returns the results by rank."""
+    context = active_context()
+    number = context.defaultParallelism if num_proc is None else num_proc
+    if number < 1:
+        raise ValueError(f"num_proc={number}: at least one rank is needed")
+    with contextlib.ExitStack() as at_end:
+        tunnels = _StaticTunnels(*addresses(context))
+        at_end.callback(tunnels.close)
+        stage = Stage(context, number, tunnels.meeting, barrier=True)
+        at_end.callback(stage.stop)
+        at_end.callback(tunnels.refuse, "the job is over, or has failed")
+        slots = _slots(tunnels, wait_for_tasks(tunnels, stage, number, wishes.start_seconds))
+        tunnels.refuse_more("all ranks of the job have their tasks")
+        server = at_end.enter_context(function_server(call, number, tunnels))
+        job = wishes.options(slots, tunnels, server)
+        with wishes.output() as merger, RunRecords(os.environ) as records:
+            runner = JobRunner(job, merger, records)
+            code = runner.run()
+        if runner.stopped_by == signal.SIGINT:
+            raise KeyboardInterrupt
+        return server.results(code, runner.reason)
+
+
+def _slots(tunnels: _StaticTunnels, tasks: list[Task]) -> list[Slot]:
+    """Returns the ranks of the job, and tells the tasks of whose GPUs they see."""
+    tunnels.workers = [Where(task.address, task.address, task.gpus) for task in tasks]
+    placed = enumerate(zip(tasks, places(tunnels.workers), strict=True))
+    return [Slot(rank, task.name, *place) for rank, (task, place) in placed]

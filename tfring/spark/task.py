@@ -1,0 +1,130 @@
+"""What a task of Spark does for a job: it starts an agent, and connects it with the program.
+
+The agent is that of `tfring run` for a host (tfring/launcher/agents/host_agent.py): it starts a
+rank when the program says so, and ends it when the connection ends, or this task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import IO
+
+from pyspark import TaskContext
+
+from tfring.compat.shim import search_path
+from tfring.handshake import connector
+from tfring.handshake.auth import Hello, Role
+from tfring.handshake.errors import BootstrapError
+from tfring.launcher.agents.protocol import agent_command
+from tfring.security.errors import IntegrityError
+from tfring.security.seal import Channel
+from tfring.security.secret import job_key
+from tfring.spark.meeting import GPUS, JOB_ID, MAX_BYTES, PYTHON, Meeting, Task
+
+__all__ = ["get_available_devices"]
+
+_CONNECT_SECONDS = 30.0
+_CHUNK = 1 << 16
+# Of no use to a rank; the first is a secret of Spark's.
+_NOT_FOR_RANKS = (
+    "PYTHON_WORKER_FACTORY_SECRET",
+    "PYTHON_WORKER_FACTORY_PORT",
+    "SPARK_REUSE_WORKER",
+)
+
+
+def serve(meeting: Meeting, partition: int, rows: Iterable[object]) -> Iterator[None]:
+    """Works for one job, until the program ends the connection. The function of a Spark task.
+
+    Args:
+        meeting: Where to find the program.
+        partition: The number of the task.
+        rows: Of the partition, of which there are none of interest.
+    """
+    for _ in rows:
+        pass
+    context = TaskContext.get()
+    attempt = context.taskAttemptId()
+    key = job_key(meeting.secret, JOB_ID)
+    hello = Hello(Role.TUNNEL, attempt & 0xFFFFFFFF, 0)
+    deadline = time.monotonic() + _CONNECT_SECONDS
+    try:
+        channel = connector.connect(meeting.address, meeting.port, key, hello, deadline)
+    except BootstrapError as error:
+        print(f"[tfring] the job of task {attempt} cannot be reached: {error}", file=sys.stderr)
+        return iter(())
+    with channel.sock:
+        channel.sock.settimeout(None)
+        with contextlib.suppress(OSError, IntegrityError):
+            _work(channel, meeting, _this_task(context, partition, channel))
+    return iter(())
+
+
+def _this_task(context: TaskContext, partition: int, channel: Channel) -> Task:
+    gpus = context.resources().get("gpu")
+    address = channel.sock.getsockname()[0]  # this host, as the program's network knows it
+    addresses = () if gpus is None else tuple(map(str, gpus.addresses))
+    return Task(partition, context.taskAttemptId(), str(address), addresses)
+
+
+def _work(channel: Channel, meeting: Meeting, task: Task) -> None:
+    """Says who this is, and passes on what the agent and the program say."""
+    channel.send(json.dumps(task.message()).encode())
+    answer = json.loads(channel.receive(MAX_BYTES))
+    if "env" not in answer:
+        print(f"[tfring] {task.name}: {answer.get('refused')}", file=sys.stderr, flush=True)
+        return
+    agent = subprocess.Popen(
+        agent_command("host_agent", os.getpid()),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**_variables(meeting, task), **answer["env"]},
+        bufsize=0,
+    )
+    assert agent.stdin is not None and agent.stdout is not None
+    with agent, agent.stdout:
+        thread = threading.Thread(target=_pass_on, args=(channel, agent.stdin), daemon=True)
+        thread.start()
+        with contextlib.suppress(OSError):
+            while data := os.read(agent.stdout.fileno(), _CHUNK):
+                channel.send(data)
+        with contextlib.suppress(OSError):
+            channel.sock.shutdown(2)
+        thread.join()
+
+
+def _pass_on(channel: Channel, stdin: IO[bytes]) -> None:
+    """Gives the agent what the program says; its input ends with the connection."""
+    with contextlib.suppress(OSError, IntegrityError), stdin:
+        while True:
+            data = memoryview(channel.receive(MAX_BYTES))
+            while data:
+                data = data[stdin.write(data) :]
+
+
+def _variables(meeting: Meeting, task: Task) -> dict[str, str]:
+    """Returns the variables of the agent, which its rank inherits."""
+    values = {name: text for name, text in os.environ.items() if name not in _NOT_FOR_RANKS}
+    # What the task can import the rank can, too: files that were sent with the program.
+    own = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib"))
+    folders = [os.path.abspath(one) for one in sys.path if one and not one.startswith(own)]
+    values["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(folders))
+    if meeting.horovod:
+        values["PYTHONPATH"] = search_path(values)
+    values[PYTHON] = sys.executable
+    values[GPUS] = ",".join(task.gpus)
+    values["TFRING_SECRET"] = values["TFRING_FUNCTION_SECRET"] = meeting.secret
+    return values
+
+
+def get_available_devices() -> list[str]:
+    """Returns the GPUs that Spark has given to the task of this rank."""
+    return [gpu for gpu in os.environ.get(GPUS, "").split(",") if gpu]

@@ -1,0 +1,242 @@
+"""The tasks of Spark from the side of the program: connections to the agents that they start."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from tfring.engines.shim import uses_shim
+from tfring.handshake.auth import Hello
+from tfring.handshake.handshakes import ADMITTED, Handshakes
+from tfring.handshake.listener import bind
+from tfring.launcher.agents.host import LOST_CODE
+from tfring.security.errors import IntegrityError
+from tfring.security.seal import Channel
+from tfring.security.secret import fresh_secret, job_key
+from tfring.spark.meeting import JOB_ID, MAX_BYTES, Meeting, Task
+
+_CHUNK = 1 << 16
+_BACKLOG = 1024
+_SAY_SECONDS = 10.0  # for which a task may keep us waiting when it has connected
+_STEP_SECONDS = 60.0
+
+
+class TaskTunnel:
+    """See `Tunnel`: the connection to one task. Its two threads end with it.
+
+    Args:
+        task: Who it is.
+        channel: The connection.
+        on_end: Called when it has ended, in a thread of its own.
+    """
+
+    def __init__(self, task: Task, channel: Channel, on_end: Callable[[TaskTunnel], None]) -> None:
+        self.task = task
+        self._channel = channel
+        self._on_end = on_end
+        self._ended = threading.Event()
+        read, write = os.pipe()
+        self._to_send, self.stdin = os.fdopen(read, "rb", 0), os.fdopen(write, "wb", 0)
+        read, write = os.pipe()
+        self.stdout, self._received = os.fdopen(read, "rb", 0), os.fdopen(write, "wb", 0)
+        read, write = os.pipe()
+        self.stderr = os.fdopen(read, "rb", 0)
+        os.close(write)
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    @property
+    def returncode(self) -> int | None:
+        """See `Tunnel`."""
+        return LOST_CODE if self._ended.is_set() else None
+
+    def begin(self, variables: Mapping[str, str]) -> None:
+        """Has the task start its agent.
+
+        Args:
+            variables: For the agent and its rank.
+
+        Raises:
+            OSError: The connection has ended.
+        """
+        self._channel.send(json.dumps({"env": dict(variables)}).encode())
+        threading.Thread(target=self._send, daemon=True).start()
+
+    def refuse(self, why: str) -> None:
+        """Tells the task that there is nothing to do for it.
+
+        Args:
+            why: For its log.
+        """
+        with contextlib.suppress(OSError):
+            self._channel.send(json.dumps({"refused": why}).encode())
+        for pipe in (self.stdin, self.stdout, self.stderr, self._to_send):
+            pipe.close()
+
+    def poll(self) -> int | None:
+        """See `Tunnel`."""
+        return self.returncode
+
+    def kill(self) -> None:
+        """See `Tunnel`."""
+        with contextlib.suppress(OSError):
+            self._channel.sock.shutdown(socket.SHUT_RDWR)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See `Tunnel`."""
+        if not self._ended.wait(timeout):
+            raise subprocess.TimeoutExpired("the connection to a task of Spark", timeout or 0.0)
+        return LOST_CODE
+
+    def _send(self) -> None:
+        with contextlib.suppress(OSError, ValueError), self._to_send:
+            while data := os.read(self._to_send.fileno(), _CHUNK):
+                self._channel.send(data)
+            self._channel.sock.shutdown(socket.SHUT_WR)
+
+    def _receive(self) -> None:
+        with contextlib.suppress(OSError, IntegrityError), self._received:
+            while True:
+                data = memoryview(self._channel.receive(MAX_BYTES))
+                while data:
+                    data = data[self._received.write(data) :]
+        self._ended.set()
+        self._channel.sock.close()
+        self._on_end(self)
+
+
+class TaskTunnels:
+    """See `Tunnels`: takes the connections of the tasks of one job. All methods: any thread.
+
+    Attributes:
+        on_change: Called when a task has come or gone, in some thread.
+
+    Args:
+        address: The address of this host, as executors know it.
+        bind_address: The address to listen at.
+    """
+
+    engine = "Spark"
+
+    def __init__(self, address: str, bind_address: str) -> None:
+        self.secret = fresh_secret()
+        self.bind_address = bind_address
+        self.on_change: Callable[[], None] = lambda: None
+        listener = bind(bind_address, 0, _BACKLOG)
+        port = listener.getsockname()[1]
+        self.meeting = Meeting(address, port, self.secret, uses_shim())
+        self._changed = threading.Condition()  # guards all below
+        self._tunnels: dict[str, TaskTunnel] = {}  # whose connections live, by the task's name
+        self._opened: set[str] = set()
+        self._refusal = ""  # why no more tasks are taken
+        self._closing = False
+        # Of the thread that accepts.
+        self._handshakes = Handshakes(
+            listener, job_key(self.secret, JOB_ID), 0, name="the program that started the job"
+        )
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def tasks(self) -> list[Task]:
+        """Returns the tasks that are there, in the order in which they came."""
+        with self._changed:
+            return [tunnel.task for tunnel in self._tunnels.values()]
+
+    def wait(self, seconds: float) -> None:
+        """Waits until a task comes or goes, and at most so long."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def open(self, host: str) -> TaskTunnel:
+        """See `Tunnels.open`."""
+        with self._changed:
+            tunnel = self._tunnels.get(host)
+            if tunnel is None or host in self._opened:
+                raise ConnectionError(f"Spark's {host} has ended")
+            self._opened.add(host)
+        tunnel.begin(self.variables(tunnel.task))
+        return tunnel
+
+    def variables(self, task: Task) -> dict[str, str]:
+        """Returns what the rank of a task gets besides what all get. A subclass may know more.
+
+        Args:
+            task: The task.
+        """
+        return {"CUDA_VISIBLE_DEVICES": ",".join(task.gpus)} if task.gpus else {}
+
+    def refuse_more(self, why: str) -> None:
+        """Takes no more tasks.
+
+        Args:
+            why: For their logs.
+        """
+        with self._changed:
+            self._refusal = why
+
+    def refuse(self, why: str) -> None:
+        """Takes no more tasks, and ends those that nobody has opened.
+
+        Args:
+            why: For their logs.
+        """
+        with self._changed:
+            self._refusal = why
+            unused = [one for name, one in self._tunnels.items() if name not in self._opened]
+        for tunnel in unused:
+            tunnel.refuse(why)
+
+    def close(self) -> None:
+        """Ends all connections."""
+        self.refuse("the job is over")
+        with self._changed:
+            self._closing = True
+            left = list(self._tunnels.values())
+        for tunnel in left:
+            tunnel.kill()
+        self._handshakes.interrupt()
+        self._thread.join()
+
+    def _accept(self) -> None:
+        while not self._closing:
+            self._handshakes.step(
+                time.monotonic() + _STEP_SECONDS, lambda _: ADMITTED, self._admitted
+            )
+        self._handshakes.close()
+
+    def _admitted(self, hello: Hello, channel: Channel) -> None:
+        del hello
+        threading.Thread(target=self._greet, args=(channel,), daemon=True).start()
+
+    def _greet(self, channel: Channel) -> None:
+        """Hears who has connected."""
+        try:
+            channel.sock.settimeout(_SAY_SECONDS)
+            task = Task.of(json.loads(channel.receive(MAX_BYTES)))
+            channel.sock.settimeout(None)
+        except (OSError, IntegrityError):
+            channel.sock.close()
+            return
+        tunnel = TaskTunnel(task, channel, self._ended)
+        with self._changed:
+            why = self._refusal
+            if not why:
+                self._tunnels[task.name] = tunnel
+                self._changed.notify_all()
+        if why:
+            tunnel.refuse(why)
+        else:
+            self.on_change()
+
+    def _ended(self, tunnel: TaskTunnel) -> None:
+        with self._changed:
+            if self._tunnels.get(tunnel.task.name) is not tunnel:
+                return
+            del self._tunnels[tunnel.task.name]
+            self._changed.notify_all()
+        self.on_change()
