@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import subprocess
 import sys
 
 import pytest
@@ -137,6 +139,73 @@ def test_the_parts_of_an_indexed_job_fit(capsys, shape):
     stop = container["command"][container["command"].index("--stop-timeout") + 1]
     assert 0 < int(stop) < pod["terminationGracePeriodSeconds"]
     assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
+
+
+# What a program may be given, and what YAML or Kubernetes would make of it.
+ODD_WORDS = (
+    *("1e-3", "+.5e3", "0o17", "09", "0x1F", "-0b11", "1_0.5", "1e5_0", "2024-1-2", ".inf", "12"),
+    *("y", "N", "no", "~", "", " a ", "it's", 'say "so"', "a\nb: [", "# no", "- x", "{}", "a\\nb"),
+    *("$(TFRING_SECRET)", "$$5", "$HOME", "$$(A)", "\ttab", "\x07", "\u2028", "Zo\u00eb"),
+)
+
+
+@pytest.mark.parametrize("kind", ["indexed", "trainer", "mpijob"])
+def test_odd_words_reach_the_program_as_they_are(capsys, kind):
+    """As Kubernetes reads the manifest, which takes more for numbers than PyYAML does."""
+    values = [word for number, odd in enumerate(ODD_WORDS) for word in ("-x", f"V{number}={odd}")]
+    given = ["run", "--kubernetes", kind, "--image", "a/b@sha256:0", "-np", "2", *values]
+    assert main([*given, "python", "train.py", *ODD_WORDS]) == 0
+    text = capsys.readouterr().out
+    comment = text.splitlines()[0].removeprefix("# ")
+    words = run_bash(f"printf '%s\\0' {comment}").split("\0")[:-1]
+    assert words == ["tfring", *given, "python", "train.py", *ODD_WORDS]
+    found = 0
+    for value in dictionaries(list(yaml.load_all(text, Loader=YamlOfKubernetes))):
+        if "command" in value and "train.py" in value["command"]:
+            after = value["command"].index("train.py") + 1
+            assert tuple(map(expanded, value["command"][after:])) == ODD_WORDS
+            found += 1
+        if "env" in value and any(one["name"] == "V0" for one in value["env"]):
+            said = {one["name"]: one.get("value") for one in value["env"]}
+            odd = tuple(expanded(said[f"V{number}"]) for number in range(len(ODD_WORDS)))
+            assert odd == ODD_WORDS
+            found += 1
+    assert found >= 2
+
+
+class YamlOfKubernetes(yaml.SafeLoader):
+    """Takes for numbers and truth values what the YAML of Go does, besides PyYAML's."""
+
+
+YamlOfKubernetes.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"(?:[-+]?0o?[0-7_]+|[0-9_]+)\Z"), [*"-+0123456789"]
+)
+YamlOfKubernetes.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\.[0-9_]+|[0-9_]+(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?\Z"),
+    [*"-+.0123456789"],
+)
+YamlOfKubernetes.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"[yYnN]\Z"), [*"yYnN"])
+
+
+def run_bash(command):
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=True, text=True)
+    return done.stdout
+
+
+def dictionaries(value):
+    """All dictionaries in an object."""
+    if isinstance(value, dict):
+        yield value
+    if isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from dictionaries(inner)
+
+
+def expanded(text):
+    """What Kubernetes makes of a word of a command or a variable: $(NAME) is a variable."""
+    assert isinstance(text, str), text
+    return re.sub(r"\$\$|\$\(\w+\)", lambda m: "$" if m[0] == "$$" else "replaced", text)
 
 
 EXAMPLES = sorted(FOLDER.glob("*.yaml"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -71,7 +72,7 @@ def test_what_the_pods_get_to_know(monkeypatch):
         ([], "say how many ranks"),
         (["-np", "3", "--slots", "2"], r"\(3\) have to fill pods of 2 ranks"),
         (["-np", "4", "--min-np", "3", "--slots", "2"], r"--min-np \(3\)"),
-        (["-np", "2", "--min-np", "4"], "at least 4 pods"),
+        (["-np", "2", "--min-np", "4"], "--min-np 4"),
         (["--nnodes", "two"], "from 1 on"),
         (["--nproc-per-node", "2"], "needs --nnodes"),
         (["--nnodes", "2", "-np", "4"], "leave out -np"),
@@ -84,6 +85,19 @@ def test_what_the_pods_get_to_know(monkeypatch):
         (["-np", "2", "--job-name", "Train_1"], "Train_1"),
         (["-np", "2", "--job-name", "t" * 46], "at most 45"),
         (["-np", "2", "--claim", "checkpoints"], "NAME:PATH"),
+        (["-np", "2", "--claim", "a:/x:ro"], "NAME:PATH"),
+        (["-np", "2", "--claim", "a:/x", "--claim", "b:/x/"], "at /x is --claim a:/x already"),
+        (["-np", "2", "--claim", "a:/dev/shm"], "/dev/shm is memory"),
+        (["-np", "2", "--slots", "0"], "--slots 0"),
+        (["--nnodes", "2", "--nproc-per-node", "0"], "2 pods of 0 ranks"),
+        (["-np", "2", "--min-np", "0"], "at least 0 pods"),
+        (["-np", "8", "--min-np", "2", "--max-np", "4"], "-np 8, --min-np 2 and --max-np 4"),
+        (["-np", "2", "--namespace", "a.b"], "--namespace a.b"),
+        (["-np", "2", "-x", "TFRING_PODS=9"], "-x TFRING_PODS"),
+        (["-np", "2", "-x", "TFRING_STOPPED_EXIT_CODE=0"], "-x TFRING_STOPPED_EXIT_CODE"),
+        (["-np", "2", "--image", "train :1"], "needs --image"),
+        (["-np", "2", "--pod-memory", "16K"], "--pod-memory 16K"),
+        (["-np", "2", "--pod-memory", "500m"], "--pod-memory 500m"),
         (["-np", "2", "--run-as", "0"], "--run-as 0"),
         (["-np", "2", "--grace-period", "10"], "--grace-period 10"),
         (["-np", "2", "--pod-memory", "lots"], "--pod-memory lots"),
@@ -92,6 +106,21 @@ def test_what_the_pods_get_to_know(monkeypatch):
 def test_what_is_refused(words, says):
     with pytest.raises(UsageError, match=says):
         request(*words)
+
+
+def test_names_that_kubernetes_takes():
+    longest = "t" * 45
+    claims = ("--claim", "1.data:/a", "--claim", "1.data:/b", "--claim", "shared-memory:/c")
+    found = request("-np", "2", "--job-name", longest, "--namespace", "1team", *claims)
+    assert (found.secret, found.namespace) == (f"{longest}-secret", "1team")
+    for kind, make in MAKERS.items():
+        text = json.dumps(make(found))
+        for number, claim in enumerate(["1.data", "1.data", "shared-memory"]):
+            volume = {"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim}}
+            assert json.dumps(volume) in text, kind
+            mount = {"name": f"claim-{number}", "mountPath": f"/{'abc'[number]}"}
+            assert json.dumps(mount) in text, kind
+    assert request("-np", "2", "--pod-memory", "16k", "--pod-cpus", "1.5").memory == "16k"
 
 
 def test_an_image_is_needed_and_only_for_a_manifest():

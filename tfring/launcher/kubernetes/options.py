@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tfring.launcher.hosts.errors import UsageError
@@ -23,10 +24,18 @@ _RESTARTS = 3
 _USER = 1000
 # The records take 4 MiB a rank; NCCL puts its buffers between the GPUs of a pod there.
 _SHARED_MEMORY, _SHARED_MEMORY_WITH_GPUS = "256Mi", "1Gi"
-_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
-# Names of pods are longer, and have at most 63 letters.
-_LONGEST_NAME = 45
-_QUANTITY = re.compile(r"\d+(\.\d+)?([KMGTP]i?|m)?")
+# Names of pods are longer, and have at most 63 letters. They begin with a letter, as of services.
+_JOB_NAME, _LONGEST_JOB_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?"), 45
+_LABEL, _LONGEST_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"), 63
+# What others have made.
+_OBJECT, _LONGEST_OBJECT = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*"), 253
+_CPUS = re.compile(r"\d+(\.\d+)?m?")
+_BYTES = re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?")
+# The manifest, or Kubernetes, says these; another value would contradict the rest.
+_TAKEN = re.compile(
+    r"TFRING_(PODS|POD_SLOTS|RENDEZVOUS_ADDR|RENDEZVOUS_PORT|STOPPED_EXIT_CODE)|"
+    r"JOB_COMPLETION_INDEX|PET_(NNODES|NODE_RANK|NPROC_PER_NODE|MASTER_ADDR|MASTER_PORT)"
+)
 _ONLY_HERE = (
     *("image", "job_name", "namespace", "pod_cpus", "pod_memory", "pod_gpus", "shared_memory"),
     *("claim", "secret", "grace_period", "run_as"),
@@ -124,9 +133,10 @@ def request_of(options: argparse.Namespace) -> Request | None:
                 raise UsageError(f"{_flag(name)} needs --kubernetes {'|'.join(KINDS)}")
         return None
     _refuse_what_would_be_lost(options)
-    if not options.image:
+    if not options.image or options.image.split() != [options.image]:
         raise UsageError("--kubernetes needs --image, with the program and tfring in it")
-    name = _name("--job-name", options.job_name or "train")
+    name = options.job_name or "train"
+    _check_name("--job-name", name, _JOB_NAME, _LONGEST_JOB_NAME)
     grace = _GRACE_SECONDS if options.grace_period is None else options.grace_period
     user = _USER if options.run_as is None else options.run_as
     restarts = _RESTARTS if options.max_restarts is None else options.max_restarts
@@ -144,18 +154,18 @@ def request_of(options: argparse.Namespace) -> Request | None:
     return Request(
         kind=options.kubernetes,
         name=name,
-        namespace=_name("--namespace", options.namespace) if options.namespace else None,
+        namespace=_namespace(options.namespace),
         image=options.image,
         shape=shape_of(options),
         command=_program(options),
         flags=_flags(options),
         variables=_variables(options),
-        cpus=_quantity("--pod-cpus", options.pod_cpus),
-        memory=_quantity("--pod-memory", options.pod_memory),
+        cpus=_quantity("--pod-cpus", options.pod_cpus, _CPUS, "4 or 500m"),
+        memory=_quantity("--pod-memory", options.pod_memory, _BYTES, "16Gi"),
         gpus=gpus,
-        shared_memory=_quantity("--shared-memory", options.shared_memory) or default,
-        claims=tuple(_claim(text) for text in options.claim or ()),
-        secret=_name("--secret", options.secret or f"{name}-secret"),
+        shared_memory=_quantity("--shared-memory", options.shared_memory, _BYTES, "1Gi") or default,
+        claims=_claims(options.claim or ()),
+        secret=_object("--secret", options.secret or f"{name}-secret"),
         grace_seconds=grace,
         user=user,
         restarts=restarts,
@@ -215,26 +225,46 @@ def _variables(options: argparse.Namespace) -> dict[str, str]:
                 f"-x {name}: its value would stand in the manifest for all to read: put it into a "
                 "Secret, and name that in the container's env"
             )
+        if _TAKEN.fullmatch(name):
+            raise UsageError(f"-x {name}: the manifest says it: leave it out")
     return values
 
 
-def _name(flag: str, text: str) -> str:
-    if len(text) > _LONGEST_NAME or not _NAME.fullmatch(text):
+def _check_name(flag: str, text: str, form: re.Pattern[str], longest: int) -> None:
+    if len(text) > longest or not form.fullmatch(text):
         raise UsageError(
-            f"{flag} {text}: it has to be a name of at most {_LONGEST_NAME} small letters, digits "
+            f"{flag} {text}: it has to be a name of at most {longest} small letters, digits "
             "and -, as train-1"
         )
+
+
+def _namespace(text: str | None) -> str | None:
+    if text is not None:
+        _check_name("--namespace", text, _LABEL, _LONGEST_LABEL)
     return text
 
 
-def _quantity(flag: str, text: str | None) -> str | None:
-    if text is not None and not _QUANTITY.fullmatch(text):
-        raise UsageError(f"{flag} {text}: it has to be an amount, as 4, 500m or 16Gi")
+def _object(flag: str, text: str) -> str:
+    _check_name(flag, text, _OBJECT, _LONGEST_OBJECT)
     return text
 
 
-def _claim(text: str) -> tuple[str, str]:
-    name, _, path = text.partition(":")
-    if not path.startswith("/"):
-        raise UsageError(f"--claim {text}: it has to be NAME:PATH, as checkpoints:/checkpoints")
-    return _name("--claim", name), path
+def _quantity(flag: str, text: str | None, form: re.Pattern[str], example: str) -> str | None:
+    if text is not None and not form.fullmatch(text):
+        raise UsageError(f"{flag} {text}: it has to be an amount, as {example}")
+    return text
+
+
+def _claims(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    found: list[tuple[str, str]] = []
+    taken = {"/dev/shm": "memory that the ranks share"}
+    for text in texts:
+        name, _, path = text.partition(":")
+        if not path.startswith("/") or ":" in path:
+            raise UsageError(f"--claim {text}: it has to be NAME:PATH, as checkpoints:/checkpoints")
+        place = posixpath.normpath(path)
+        if place in taken:
+            raise UsageError(f"--claim {text}: at {place} is {taken[place]} already")
+        taken[place] = f"--claim {text}"
+        found.append((_object("--claim", name), path))
+    return tuple(found)

@@ -24,7 +24,7 @@ def tfring_run(request: Request, *options: str) -> list[str]:
         options: Of `tfring run`, besides those that the user has given.
     """
     stop = ["--stop-timeout", str(request.stop_seconds)]
-    return ["tfring", "run", *options, *request.flags, *stop, *request.command]
+    return ["tfring", "run", *options, *request.flags, *stop, *map(_literal, request.command)]
 
 
 def elastic_nodes(request: Request, first_pod: str) -> list[str]:
@@ -44,7 +44,12 @@ def elastic_nodes(request: Request, first_pod: str) -> list[str]:
 
 def variables(values: Mapping[str, str]) -> list[Json]:
     """Returns variables of a container."""
-    return [{"name": name, "value": value} for name, value in values.items()]
+    return [{"name": name, "value": _literal(value)} for name, value in values.items()]
+
+
+def _literal(text: str) -> str:
+    """Returns a text as it is written where Kubernetes replaces $(NAME) by a variable's value."""
+    return text.replace("$", "$$")
 
 
 def secret_variable(request: Request) -> Json:
@@ -68,7 +73,8 @@ def container(request: Request, name: str, command: Sequence[str], env: list[Jso
         env: Its variables.
     """
     mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]
-    mounts += [{"name": claim, "mountPath": path} for claim, path in request.claims]
+    for number, (_, path) in enumerate(request.claims):
+        mounts.append({"name": _volume(number), "mountPath": path})
     made: Json = {"name": name, "image": request.image, "command": list(command)}
     if env:
         made["env"] = env
@@ -123,8 +129,8 @@ def pod(request: Request, only: Json, *, restart: str | None = "Never", **more: 
     """
     memory = {"medium": "Memory", "sizeLimit": request.shared_memory}
     volumes: list[Json] = [{"name": "shared-memory", "emptyDir": memory}]
-    for claim, _ in request.claims:
-        volumes.append({"name": claim, "persistentVolumeClaim": {"claimName": claim}})
+    for number, (claim, _) in enumerate(request.claims):
+        volumes.append({"name": _volume(number), "persistentVolumeClaim": {"claimName": claim}})
     return {
         **more,
         **({} if restart is None else {"restartPolicy": restart}),
@@ -143,6 +149,11 @@ def pod(request: Request, only: Json, *, restart: str | None = "Never", **more: 
         "containers": [only],
         "volumes": volumes,
     }
+
+
+def _volume(number: int) -> str:
+    """Returns the name of a claim's volume: one claim may be mounted twice, its name be longer."""
+    return f"claim-{number}"
 
 
 def job(request: Request, template: Json, container_name: str) -> Json:

@@ -6,6 +6,7 @@ import argparse
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.hosts.placement import parse_hostfile, parse_hosts
@@ -45,27 +46,38 @@ def shape_of(options: argparse.Namespace) -> Shape:
         match = re.fullmatch(r"(\d+)(?::(\d+))?", options.nnodes)
         least = int(match[1]) if match else 0
         return _checked(
-            Shape(int(match[2] or least) if match else 0, least, options.nproc_per_node or 1)
+            Shape(int(match[2] or least) if match else 0, least, _given(options.nproc_per_node, 1))
         )
     if options.nproc_per_node is not None:
         raise UsageError("--nproc-per-node needs --nnodes, as --nnodes 4")
     if options.hosts is not None or options.hostfile:
         _refuse(options, "-H and a host file", "slots", "min_np", "max_np")
         return _of_hosts(options)
-    slots = options.slots or 1
-    ranks = options.max_np or options.num_proc
+    slots = _given(options.slots, 1)
+    ranks = _given(options.max_np, options.num_proc)
     if ranks is None:
         raise UsageError(
             "say how many ranks the job has: -np 8 for 8 pods, -np 8 --slots 2 for 4 pods of 2 "
             "ranks each, or --nnodes 4 --nproc-per-node 2"
         )
-    least = options.min_np or options.num_proc or ranks
+    begin = _given(options.num_proc, ranks)
+    least = _given(options.min_np, begin)
+    if slots < 1:
+        raise UsageError(f"--slots {slots}: a pod has 1 rank or more")
+    if not least <= begin <= ranks:
+        raise UsageError(
+            f"-np {begin}, --min-np {least} and --max-np {ranks}: -np has to be between the others"
+        )
     for flag, number in (("the ranks", ranks), ("--min-np", least)):
         if number % slots:
             raise UsageError(
                 f"{flag} ({number}) have to fill pods of {slots} ranks (--slots): give a multiple"
             )
     return _checked(Shape(ranks // slots, least // slots, slots))
+
+
+def _given(number: int | None, otherwise: int | None) -> Any:
+    return otherwise if number is None else number
 
 
 def _of_hosts(options: argparse.Namespace) -> Shape:
