@@ -28,6 +28,7 @@ LIBRARIES = FOLDER / "lib"
 RUNTIME = LIBRARIES / "libtfring_runtime.so"
 WHEELS = ROOT / "dist" / "wheels"
 BUDGET = 6_000_000  # bytes of a wheel
+PLATFORM = "manylinux_2_34"  # where Debian 12 builds them; a newer system's need a newer one
 # Without symbols that only a debugger reads.
 STRIPPED = ("-DCMAKE_SHARED_LINKER_FLAGS=-s", "-DCMAKE_MODULE_LINKER_FLAGS=-s")
 OPTIONS = ("-DCMAKE_BUILD_TYPE=Release", "-DTFRING_BUILD_TESTS=OFF", *STRIPPED)
@@ -143,6 +144,9 @@ def check(wheels: Sequence[Path]) -> int:
     large = [wheel for wheel in wheels if wheel.stat().st_size > BUDGET]
     for wheel in large:
         print(f"{wheel.name} has {wheel.stat().st_size} bytes, and a wheel may have {BUDGET}")
+    for wheel in wheels:
+        if PLATFORM not in wheel.name:
+            print(f"{wheel.name} is not for {PLATFORM}, which docs/installation.md promises")
     if not wheels:
         print("no wheel: none of these Pythons is here")
     return 1 if large or not wheels else 0
