@@ -7,6 +7,7 @@ import posixpath
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 __all__ = ["DBFSLocalStore", "FilesystemStore", "HDFSStore", "LocalStore", "Store"]
 
@@ -179,7 +180,7 @@ class Store:
         return bytes(self.filesystem().cat_file(self.path_in_filesystem(path)))
 
     def write(self, path: str, content: bytes) -> None:
-        """Makes or replaces a file, which is seen whole.
+        """Makes or replaces a file; in a local folder and an object store it is seen whole.
 
         Args:
             path: Its path.
@@ -187,8 +188,11 @@ class Store:
         """
         filesystem, place = self.filesystem(), self.path_in_filesystem(path)
         filesystem.makedirs(posixpath.dirname(place), exist_ok=True)
-        filesystem.pipe_file(f"{place}.new", content)
-        filesystem.mv(f"{place}.new", place)
+        if isinstance(filesystem, LocalFileSystem):
+            filesystem.pipe_file(f"{place}.new", content)
+            os.replace(f"{place}.new", place)
+        else:
+            filesystem.pipe_file(place, content)
 
     def write_text(self, path: str, text: str) -> None:
         """Makes or replaces a file.

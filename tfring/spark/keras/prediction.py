@@ -59,6 +59,8 @@ class Prediction:
         return F.pandas_udf(predict, schema)
 
     def _predict(self, columns: tuple[pd.Series, ...], schema: T.StructType) -> pd.DataFrame:
+        if not len(columns[0]):
+            return pd.DataFrame({name: [] for name in schema.names})
         model, found = self._model(), []
         for start in range(0, len(columns[0]), self._batch_size):
             parts = [_array(one.iloc[start : start + self._batch_size]) for one in columns]
