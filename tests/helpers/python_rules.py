@@ -83,7 +83,9 @@ ARROWS: dict[str, set[str]] = {
     "ray": {
         *("exceptions", "topology", "world", "security", "store", "compat", "engines", "launcher")
     },
-    "spark": {"compat", "engines", "explain", "handshake", "launcher", "security", "store"},
+    "spark": {
+        *("compat", "engines", "explain", "handshake", "keras", "launcher", "security", "store"),
+    },
     "tfring": {"compat"},
     "__main__": {"launcher"},
 }
@@ -97,17 +99,20 @@ PUBLIC_NAMES_FROM: dict[str, set[str]] = {
 # these modules are large, or a job can do without them.
 THIRD_PARTY: dict[str, set[str]] = {
     "ClusterShell": {"launcher"},
-    "cloudpickle": {"collectives", "launcher"},
-    "fsspec": {"checkpoint"},
+    "cloudpickle": {"collectives", "launcher", "spark"},
+    "fsspec": {"checkpoint", "spark"},
     "h5py": {"keras"},
-    "keras": {"bench", "compat", "data", "keras"},
+    "keras": {"bench", "compat", "data", "keras", "spark"},
     "ml_dtypes": {"checkpoint"},
     "mpi4py": {"bench", "bootstrap"},
     "pynvml": {"gpu"},
     "numpy": {
         *("process_sets", "collectives", "sharding", "comparison", "data", "keras", "checkpoint"),
         *("recorder", "live", "report", "explain", "metrics", "timeline", "elastic", "bench"),
+        "spark",
     },
+    "pandas": {"spark"},
+    "pyarrow": {"spark"},
     "rich": {"bench", "live", "report"},
     "matplotlib": {"bench", "notebook", "report"},
     "opentelemetry": {"metrics"},
@@ -117,7 +122,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "tensorboard": {"keras"},
     "tensorflow": {
         *("exceptions", "ops", "collectives", "sharding", "training", "compat", "data", "elastic"),
-        *("keras2", "keras", "bench"),
+        *("keras2", "keras", "bench", "spark"),
     },
     "tf_keras": {"keras2"},
     "torch": {"bench"},
@@ -132,7 +137,7 @@ WITHOUT_TENSORFLOW = (
     *("tfring/environments/", "tfring/security/", "tfring/bootstrap/", "tfring/launcher/"),
     *("tfring/joining/", "tfring/gpu/", "tfring/handshake/", "tfring/store/", "tfring/checkpoint/"),
     *("tfring/membership/", "tfring/elastic/loop.py", "tfring/engines/", "tfring/ray/"),
-    "tfring/notebook/",
+    *("tfring/notebook/", "tfring/spark/"),
     *("tfring/data/__init__.py", "tfring/data/data_cursor.py"),
     *("tfring/data/elastic_sampler.py", "tfring/data/data_loader.py"),
 )
@@ -157,6 +162,7 @@ PICKLING = {
     *("tfring/collectives/objects.py", "tfring/launcher/function.py"),
     "tfring/launcher/function_task.py",
     "tfring/elastic/tensorflow_state.py",
+    "tfring/spark/keras/saved.py",
     # Writes, and never reads, the pickles of plain values that PyTorch's analyser reads.
     "tfring/commands/torch_format.py",
 }

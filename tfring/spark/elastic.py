@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
@@ -128,6 +129,7 @@ class _Head:
         host = f"[{address}]" if ":" in address else address
         self._variables = {"TFRING_ELASTIC_STORE": f"{host}:{self._store.port}"}
         self._service = Service(self._store, elastic, start_timeout, self)
+        self._looking = threading.Lock()  # guards the order in which lists of tasks are told
         tunnels.on_change = self._look
         self._look()
 
@@ -164,7 +166,8 @@ class _Head:
 
     def _look(self) -> None:
         """Tells the coordinator which tasks there are."""
-        self._service.set_hosts([(task.name, 1) for task in self._tunnels.tasks()])
+        with self._looking:
+            self._service.set_hosts([(task.name, 1) for task in self._tunnels.tasks()])
 
 
 def _run(call: bytes, elastic: ElasticOptions, wishes: Wishes) -> list[Any]:

@@ -24,3 +24,11 @@ def test_run(tmp_path):
     results = re.findall(r"RESULT (\d) ([0-9.]+)", output)
     assert [rank for rank, _ in results] == ["0", "1"], output
     assert results[0][1] == results[1][1] and float(results[0][1]) > 0.8, results
+
+
+def test_estimator(tmp_path):
+    (tmp_path / "work").mkdir()
+    output = _run("spark_estimator.py", tmp_path, "--work-dir", tmp_path / "work")
+    (accuracy,) = re.findall(r"Test accuracy: ([0-9.]+)", output)
+    assert float(accuracy) > 0.8, output
+    assert re.search(r"\[0\].*val_accuracy", output), output

@@ -18,8 +18,8 @@ def test_recipes(tmp_path):
     def programs(path):
         return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
 
-    # That for Ray runs in tests/engines/ray.
-    (readme,) = [program for program in programs(README) if "tfring.ray" not in program]
+    # Those for Ray and Spark run in tests/engines.
+    (readme,) = [program for program in programs(README) if "tfring.keras" in program]
     blocks = [*programs(RECIPES), DATA + readme]
     assert len(blocks) >= 20
     paths = [tools.write_script(tmp_path, b, f"recipe_{i}.py") for i, b in enumerate(blocks, 1)]

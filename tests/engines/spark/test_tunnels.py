@@ -1,0 +1,103 @@
+"""What the program does with tasks that connect; the tasks are played, without Spark."""
+
+import json
+import os
+import socket
+import subprocess
+import time
+
+import pytest
+
+from tfring.handshake import connector
+from tfring.handshake.auth import Hello, Role
+from tfring.handshake.errors import BootstrapError
+from tfring.security.secret import fresh_secret, job_key
+from tfring.spark.meeting import JOB_ID, MAX_BYTES, Task
+from tfring.spark.tunnels import TaskTunnels
+
+
+@pytest.fixture
+def tunnels():
+    made = TaskTunnels("127.0.0.1", "127.0.0.1")
+    yield made
+    made.close()
+
+
+def _task(tunnels, attempt=1, *, secret=None, seconds=10):
+    meeting = tunnels.meeting
+    key = job_key(secret or meeting.secret, JOB_ID)
+    hello = Hello(Role.TUNNEL, attempt, 0)
+    deadline = time.monotonic() + seconds
+    channel = connector.connect(meeting.address, meeting.port, key, hello, deadline)
+    channel.sock.settimeout(10)
+    return channel
+
+
+def _say(channel, attempt=1):
+    task = Task(0, attempt, "127.0.0.1", ("3",))
+    channel.send(json.dumps(task.message()).encode())
+    return task
+
+
+def _until(condition):
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_bytes_go_both_ways(tunnels):
+    channel = _task(tunnels)
+    task = _say(channel)
+    _until(lambda: tunnels.tasks() == [task])
+    tunnel = tunnels.open(task.name)
+    assert json.loads(channel.receive(MAX_BYTES)) == {"env": {"CUDA_VISIBLE_DEVICES": "3"}}
+    os.write(tunnel.stdin.fileno(), b"start")
+    assert channel.receive(MAX_BYTES) == b"start"
+    channel.send(b"x" * 200_000)
+    received = b""
+    while len(received) < 200_000:
+        received += os.read(tunnel.stdout.fileno(), 1 << 16)
+    assert received == b"x" * 200_000 and tunnel.poll() is None
+    with pytest.raises(ConnectionError, match="has ended"):
+        tunnels.open(task.name)  # by somebody else
+    with pytest.raises(subprocess.TimeoutExpired):
+        tunnel.wait(0.01)
+    channel.sock.close()
+    assert tunnel.wait(30) == tunnel.returncode == 255
+    assert os.read(tunnel.stdout.fileno(), 1) == b""
+    _until(lambda: tunnels.tasks() == [])
+
+
+def test_the_end_of_the_launchers_side_reaches_the_task(tunnels):
+    channel = _task(tunnels)
+    task = _say(channel)
+    _until(lambda: tunnels.tasks())
+    tunnel = tunnels.open(task.name)
+    channel.receive(MAX_BYTES)
+    os.write(tunnel.stdin.fileno(), b"bye")
+    tunnel.stdin.close()
+    assert channel.receive(MAX_BYTES) == b"bye"
+    with pytest.raises(ConnectionError):
+        channel.receive(MAX_BYTES)
+
+
+def test_who_does_not_know_the_secret_is_no_task(tunnels):
+    with pytest.raises(BootstrapError):
+        _task(tunnels, secret=fresh_secret(), seconds=1)
+    with socket.create_connection((tunnels.meeting.address, tunnels.meeting.port)) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
+    assert tunnels.tasks() == []
+
+
+def test_a_task_that_is_not_wanted_is_told(tunnels):
+    early = _task(tunnels, 1)
+    _say(early, 1)
+    _until(lambda: tunnels.tasks())
+    tunnels.refuse("the job is over")
+    late = _task(tunnels, 2)
+    _say(late, 2)
+    for channel in (early, late):
+        assert json.loads(channel.receive(MAX_BYTES)) == {"refused": "the job is over"}
+        channel.sock.close()
+    _until(lambda: tunnels.tasks() == [])

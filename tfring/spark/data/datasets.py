@@ -1,0 +1,66 @@
+"""A rank's rows as a tf.data.Dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfring.spark.data.parquet import Column, RankRows, shapes
+
+
+def dataset(
+    rows: RankRows,
+    columns: Sequence[Column],
+    arrange: Callable[[dict[str, Any]], Any],
+    *,
+    change: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Returns the batches of a rank; each pass over it is the next pass over the rows.
+
+    Args:
+        rows: The rows.
+        columns: What they have.
+        arrange: Makes of a batch, a dictionary of tensors by column, what a model is given.
+        change: Gets each batch as a pandas data frame and returns it, perhaps changed; None: it
+            stays as it is.
+    """
+    import tensorflow as tf
+
+    number = 0
+
+    def batches() -> Any:
+        nonlocal number
+        current, number = number, number + 1
+        for batch in rows.passes(current):
+            yield batch if change is None else _changed(batch, columns, change)
+
+    row_shapes = shapes(columns)
+    signature = {
+        one.name: tf.TensorSpec((None, *row_shapes[one.name]), tf.as_dtype(one.dtype))
+        for one in columns
+    }
+    found = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    found = found.map(arrange).apply(tf.data.experimental.assert_cardinality(rows.batches))
+    return found.prefetch(1)
+
+
+def _changed(
+    batch: dict[str, Any], columns: Sequence[Column], change: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """Returns a batch after the user's function."""
+    import numpy as np
+    import pandas as pd
+
+    values = {name: list(array) if array.ndim > 1 else array for name, array in batch.items()}
+    frame = change(pd.DataFrame(values))
+    found = {}
+    for column in columns:
+        array = np.stack(frame[column.name].to_list()).astype(column.dtype)
+        rows = len(next(iter(batch.values())))
+        if len(array) != rows:
+            raise ValueError(
+                f"transformation_fn returned {len(array)} rows for {rows}: the number has to stay, "
+                "so that all ranks have as many batches"
+            )
+        found[column.name] = array
+    return found

@@ -1,0 +1,160 @@
+"""Data frames of Spark as Parquet that the ranks can read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pyspark.ml.functions import vector_to_array
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from tfring.spark.data.parquet import Column, ParquetData
+from tfring.spark.store import Store
+
+# The least and the most.
+_GROUP_BYTES, _PAGE_BYTES = (1 << 20, 64 << 20), (16 << 10, 1 << 20)
+_NUMBERS = (T.NumericType, T.BooleanType)
+
+
+class Prepared(NamedTuple):
+    """The data of a training, in a store.
+
+    Attributes:
+        store: Where it lies.
+        train: The path of the training data.
+        validation: The path of the validation data; None: there is none.
+        columns: What each column holds.
+        rows: How many rows there are to train with.
+    """
+
+    store: Store
+    train: str
+    validation: str | None
+    columns: dict[str, Column]
+    rows: int
+
+
+def is_vector(kind: T.DataType) -> bool:
+    """Whether a column holds vectors of Spark ML.
+
+    Args:
+        kind: The column's type.
+    """
+    return type(kind).__name__ == "VectorUDT"
+
+
+def as_numbers(frame: Any, name: str) -> Any:
+    """Returns a column as Parquet and pyarrow hold it: numbers, or lists of numbers.
+
+    Args:
+        frame: The data frame.
+        name: The column.
+
+    Raises:
+        TypeError: It holds something else.
+    """
+    kind = frame.schema[name].dataType
+    if is_vector(kind):
+        return vector_to_array(F.col(name), "float32").alias(name)
+    if isinstance(kind, T.DecimalType):
+        return F.col(name).cast("double").alias(name)
+    inner = kind.elementType if isinstance(kind, T.ArrayType) else kind
+    if isinstance(inner, T.DecimalType) or not isinstance(inner, _NUMBERS):
+        raise TypeError(
+            f"column {name!r} holds {kind.simpleString()}, and estimators take numbers, vectors "
+            "and lists of numbers: cast it before"
+        )
+    return F.col(name)
+
+
+def write(
+    frame: Any,
+    store: Store,
+    columns: Sequence[str],
+    *,
+    run_id: str,
+    validation: float | str | None,
+    partitions: int | None,
+    memory_bytes: int,
+    seed: int | None,
+) -> Prepared:
+    """Writes a data frame into a store.
+
+    Args:
+        frame: The data frame.
+        store: The store.
+        columns: What the ranks need of it.
+        run_id: Tells data of different trainings apart.
+        validation: The part of the rows for validation; or the column that says which; None: none.
+        partitions: How many partitions the rows are dealt to, in random order; None: they stay.
+        memory_bytes: What a rank may hold of the rows when it reads them.
+        seed: Which rows are chosen; None: any.
+
+    Raises:
+        ValueError: A column is missing, or there are no rows.
+        TypeError: A column holds what cannot be trained with.
+    """
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise ValueError(f"the data frame has no columns {missing}; it has {frame.columns}")
+    train, held_out = _split(frame, validation, seed)
+    wanted = list(dict.fromkeys(columns))
+    paths = [store.get_train_data_path(run_id), store.get_val_data_path(run_id)]
+    for part, path in zip((train, held_out), paths, strict=True):
+        if part is None:
+            continue
+        chosen = part.select(*[as_numbers(frame, name) for name in wanted])
+        chosen = chosen if partitions is None else chosen.repartition(partitions)
+        writer = chosen.write.mode("overwrite").options(**_sizes(memory_bytes))
+        writer.parquet(store.path_for_spark(path))
+    return prepared(store, paths[0], paths[1] if held_out is not None else None, wanted)
+
+
+def prepared(store: Store, train: str, validation: str | None, columns: Sequence[str]) -> Prepared:
+    """Returns what is known of data that lies in a store.
+
+    Args:
+        store: The store.
+        train: The path of the training data.
+        validation: The path of the validation data; None: there is none.
+        columns: What the ranks need of it.
+    """
+    filesystem = store.filesystem()
+    found = ParquetData(filesystem, store.path_in_filesystem(train))
+    if validation is not None and not _rows(store, validation):
+        raise ValueError(f"there are no rows for validation in {validation}")
+    by_name = {column.name: column for column in found.columns(columns)}
+    return Prepared(store, train, validation, by_name, found.rows)
+
+
+def _sizes(memory_bytes: int) -> dict[str, int]:
+    """Returns how Parquet is to be written, so that it can be read with so much memory.
+
+    A reader holds a page of each column as a whole, and of a row group only what it reads of it.
+    """
+    page = min(max(memory_bytes // 16, _PAGE_BYTES[0]), _PAGE_BYTES[1])
+    group = min(max(memory_bytes // 4, _GROUP_BYTES[0]), _GROUP_BYTES[1])
+    sizes = {"block.size": group, "page.size": page, "dictionary.page.size": page}
+    return {f"parquet.{name}": number for name, number in sizes.items()}
+
+
+def _rows(store: Store, path: str) -> int:
+    return ParquetData(store.filesystem(), store.path_in_filesystem(path)).rows
+
+
+def _split(frame: Any, validation: float | str | None, seed: int | None) -> tuple[Any, Any]:
+    if validation is None or validation == 0:
+        return frame, None
+    if isinstance(validation, str):
+        if validation not in frame.columns:
+            raise ValueError(
+                f"validation={validation!r}: the data frame has no such column; it has "
+                f"{frame.columns}"
+            )
+        held = F.col(validation).cast("double") > 0
+        return frame.filter(~held), frame.filter(held)
+    if not 0 < validation < 1:
+        raise ValueError(f"validation={validation}: it has to be more than 0 and less than 1")
+    train, held_out = frame.randomSplit([1 - validation, validation], seed)
+    return train, held_out

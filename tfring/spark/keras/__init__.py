@@ -1,0 +1,8 @@
+"""Estimators of Spark ML that train Keras models: horovod.spark.keras on tfring.
+
+__init__.pyi lists the names; docs/spark.md says what they do.
+"""
+
+from tfring.compat.public_names import lazy_names
+
+__all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

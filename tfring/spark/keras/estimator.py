@@ -1,0 +1,158 @@
+"""KerasEstimator: Horovod's estimator of Spark ML, on tfring."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+from pyspark.ml import Estimator
+
+from tfring.spark.backend import Backend, SparkBackend
+from tfring.spark.data.frames import Prepared, prepared, write
+from tfring.spark.keras.model import KerasModel
+from tfring.spark.keras.params import ESTIMATOR, set_params, with_params
+from tfring.spark.keras.saved import compiled_with, model_bytes, model_of, optimizer_config, packed
+from tfring.spark.keras.shapes import Arrangement
+from tfring.spark.keras.training import Plan, Trained, train
+from tfring.spark.store import Store
+
+_PLAIN = (
+    *("use_gpu", "random_seed", "backward_passes_per_step", "epochs", "train_steps_per_epoch"),
+    *("validation_steps_per_epoch", "verbose", "batch_size", "val_batch_size", "memory_bytes"),
+    *("shuffle", "shuffle_buffer_size", "sample_weight_col"),
+)
+_OBJECTS = (
+    *("gradient_compression", "loss_weights", "label_shapes", "callbacks", "checkpoint_callback"),
+    "transformation_fn",
+)
+
+
+@with_params(ESTIMATOR)
+class KerasEstimator(Estimator):  # type: ignore[misc]
+    """Trains a Keras model on the rows of a data frame, on several ranks; Horovod's parameters.
+
+    `fit(data_frame)` writes the columns that are needed as Parquet into the store, and trains in
+    tasks of Spark. Each rank reads its part while it trains, with no more memory than
+    `memory_bytes`. The result is a `KerasModel`.
+
+    Args:
+        **params: Parameters, each with a setter and a getter; tfring/spark/keras/params.py and
+            docs/spark.md list them.
+
+    Raises:
+        TypeError: There is no such parameter.
+        NotImplementedError: It is one of Horovod's that tfring does not have.
+    """
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__()
+        set_params(self, ESTIMATOR, params)
+
+    def fit_on_parquet(self, dataset_idx: object = None) -> KerasModel:
+        """Trains on Parquet files that are in the store already.
+
+        Args:
+            dataset_idx: Which: `store.get_train_data_path(dataset_idx)` is their folder. Those for
+                validation are used if `validation` is set.
+        """
+        store = self._store()
+        validation = store.get_val_data_path(dataset_idx)
+        data = prepared(
+            store,
+            store.get_train_data_path(dataset_idx),
+            validation if self.getOrDefault("validation") else None,
+            self._columns(),
+        )
+        return self._train(data, self._run_id())
+
+    def _fit(self, dataset: Any) -> KerasModel:
+        """Called by `fit`, which Spark ML has."""
+        store, run_id = self._store(), self._run_id()
+        per_process = self.getOrDefault("partitions_per_process")
+        try:
+            data = write(
+                dataset,
+                store,
+                self._columns(),
+                run_id=run_id,
+                validation=self.getOrDefault("validation"),
+                partitions=per_process and per_process * self._backend().num_processes(),
+                memory_bytes=self.getOrDefault("memory_bytes"),
+                seed=self.getOrDefault("random_seed"),
+            )
+            return self._train(data, run_id)
+        finally:
+            for path in (store.get_train_data_path(run_id), store.get_val_data_path(run_id)):
+                store.remove(path)
+
+    def _train(self, data: Prepared, run_id: str) -> KerasModel:
+        custom = self.getOrDefault("custom_objects")
+        model = self._needed("model")
+        features, labels = self._needed("feature_cols"), self._needed("label_cols")
+        Arrangement.of(model, features, labels)  # or every rank would find out
+        optimizer, loss, metrics = _compiled(model, self)
+        objects = {name: self.getOrDefault(name) for name in _OBJECTS}
+        checkpoint = data.store.get_checkpoint_path(run_id)
+        goes_on = self.isSet("run_id") and data.store.exists(checkpoint)
+        plan = Plan(
+            data.store.read(checkpoint) if goes_on else model_bytes(model),
+            optimizer_config(optimizer),
+            packed({**objects, "loss": loss, "metrics": metrics}, custom),
+            {name: self.getOrDefault(name) for name in _PLAIN},
+            data,
+            tuple(features),
+            tuple(labels),
+            run_id,
+        )
+        env = self.getOrDefault("backend_env")
+        results: list[Trained | None] = self._backend().run(train, args=(plan,), env=env)
+        trained = results[0]
+        assert trained is not None
+        model_of(trained.model, custom)  # or the first transform would find out
+        return KerasModel(
+            model=trained.model,
+            feature_columns=list(features),
+            label_columns=list(labels),
+            custom_objects=custom,
+            history=trained.history,
+            run_id=run_id,
+        )
+
+    def _backend(self) -> Backend:
+        backend, number = self.getOrDefault("backend"), self.getOrDefault("num_proc")
+        if backend is not None and number is not None:
+            raise ValueError(f"num_proc={number} and backend={backend}: give one of them")
+        found: Backend = backend or SparkBackend(number)
+        return found
+
+    def _store(self) -> Store:
+        store = self._needed("store")
+        return store if isinstance(store, Store) else Store.create(store)
+
+    def _run_id(self) -> str:
+        given = self.getOrDefault("run_id")
+        return given or f"keras_{int(time.time())}_{secrets.token_hex(4)}"
+
+    def _columns(self) -> list[str]:
+        weight = self.getOrDefault("sample_weight_col")
+        columns = [*self._needed("feature_cols"), *self._needed("label_cols")]
+        return [*columns, weight] if weight else columns
+
+    def _needed(self, name: str) -> Any:
+        value = self.getOrDefault(name)
+        if value is None:
+            raise ValueError(f"KerasEstimator needs {name}: {ESTIMATOR[name][1]}")
+        return value
+
+
+def _compiled(model: Any, estimator: KerasEstimator) -> tuple[Any, Any, Any]:
+    """Returns optimizer, loss and metrics: the parameters, or those of the compiled model."""
+    found = []
+    for name in ("optimizer", "loss", "metrics"):
+        value = estimator.getOrDefault(name)
+        value = compiled_with(model, name) if value is None else value
+        if value is None and name != "metrics":
+            raise ValueError(f"KerasEstimator needs {name}: {ESTIMATOR[name][1]}")
+        found.append(value)
+    return found[0], found[1], found[2]

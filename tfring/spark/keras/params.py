@@ -1,0 +1,136 @@
+"""Horovod's parameters of estimators, as parameters of Spark ML with setters and getters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from pyspark.ml.param import Param, Params
+
+# A parameter's name, its default and what it means.
+Table = Mapping[str, tuple[Any, str]]
+Class = TypeVar("Class", bound=type)
+
+MEMORY_BYTES = 256 << 20
+
+ESTIMATOR: Table = {
+    "num_proc": (None, "The number of ranks; None: spark.default.parallelism."),
+    "model": (None, "A Keras model that is built."),
+    "backend": (None, "What runs the training, a tfring.spark.backend.Backend; None: Spark."),
+    "store": (None, "Where data, checkpoints and logs lie: a Store, or a path for one."),
+    "custom_objects": (None, "Classes and functions that the model needs, by name."),
+    "optimizer": (None, "A Keras optimizer or its name; None: the one the model is compiled with."),
+    "loss": (None, "A loss, a name, or a list of them; None: the one of the compiled model."),
+    "loss_weights": (None, "The weight of each loss."),
+    "metrics": (None, "Metrics or their names."),
+    "feature_cols": (None, "The columns for the model's inputs, in their order."),
+    "label_cols": (None, "The columns for the model's outputs, in their order."),
+    "sample_weight_col": (None, "The column with the weight of each row."),
+    "label_shapes": (None, "The shape of each label, -1 for the rows; None: as in the data."),
+    "validation": (None, "The part of the rows for validation, or the column that says which."),
+    "callbacks": (None, "Keras callbacks, for all ranks; TensorBoard for rank 0 alone."),
+    "checkpoint_callback": (None, "Keeps the model that is the result: a ModelCheckpoint."),
+    "batch_size": (32, "Rows of a batch of a rank."),
+    "val_batch_size": (None, "The same for validation; None: batch_size."),
+    "epochs": (1, "How often the training goes through the data."),
+    "train_steps_per_epoch": (None, "Batches of an epoch; None: all rows of the rank."),
+    "validation_steps_per_epoch": (None, "The same for validation."),
+    "shuffle": (True, "Whether rows are mixed, in another order in each epoch."),
+    "shuffle_buffer_size": (None, "The most rows to mix; None: as memory_bytes allows."),
+    "memory_bytes": (MEMORY_BYTES, "The most memory of a rank for rows that wait."),
+    "partitions_per_process": (None, "Rows are dealt to so many partitions per rank first."),
+    "transformation_fn": (None, "Gets each batch as a pandas data frame and returns it changed."),
+    "gradient_compression": (None, "A hvd.Compression."),
+    "backward_passes_per_step": (1, "Batches whose gradients are added up before an update."),
+    "random_seed": (None, "For shuffling, splitting and the ranks' seeds."),
+    "run_id": (None, "The name of the run in the store; a run that is there is gone on with."),
+    "use_gpu": (True, "Whether each rank uses a GPU, where there are some."),
+    "backend_env": (None, "Variables for all ranks."),
+    "verbose": (1, "Of fit, on rank 0."),
+}
+
+# What Horovod takes besides, by why it has no effect.
+_PYARROW = "data is read with pyarrow, in the rank's own threads"
+WITHOUT_EFFECT = {
+    "compress_sparse": "sparse vectors are written as lists of numbers",
+    "data_module": "data is read with pyarrow from Parquet",
+    "inmemory_cache_all": "each epoch reads the data, with no more memory than memory_bytes",
+    "mp_start_method": "no processes are started to read data",
+    "reader_pool_type": _PYARROW,
+    "train_async_data_loader_queue_size": _PYARROW,
+    "train_reader_num_workers": _PYARROW,
+    "val_async_data_loader_queue_size": _PYARROW,
+    "val_reader_num_workers": _PYARROW,
+}
+# What Horovod takes besides and is refused, by what to do instead.
+REFUSED = {
+    "transformation_edit_fields": "transformation_fn has to keep the columns and their types",
+    "transformation_removed_fields": "transformation_fn has to keep the columns",
+}
+
+MODEL: Table = {
+    "model": (None, "The trained Keras model, or its content as a .keras file."),
+    "feature_columns": (None, "The columns for the model's inputs, in their order."),
+    "label_columns": (None, "The columns whose values it predicts, in the order of its outputs."),
+    "output_cols": (None, "The names of the new columns; None: the labels' and __output."),
+    "custom_objects": (None, "Classes and functions that the model needs, by name."),
+    "history": (None, "What the training says of each epoch, by metric."),
+    "run_id": (None, "The name of the run in the store."),
+    "batch_size": (256, "Rows that are predicted at once."),
+}
+
+
+def with_params(table: Table) -> Callable[[Class], Class]:
+    """Returns a decorator that gives a class parameters, with a setter and a getter each.
+
+    Args:
+        table: The parameters.
+    """
+
+    def decorate(cls: Class) -> Class:
+        for name, (_, meaning) in table.items():
+            setattr(cls, name, Param(Params._dummy(), name, meaning))
+            camel = "".join(word.capitalize() for word in name.split("_"))
+            for method, function in (("set", _setter(name)), ("get", _getter(name))):
+                if not hasattr(cls, f"{method}{camel}"):
+                    function.__name__ = f"{method}{camel}"
+                    function.__doc__ = f"{method.capitalize()}s {name}: {meaning}"
+                    setattr(cls, f"{method}{camel}", function)
+        return cls
+
+    return decorate
+
+
+def set_params(target: Any, table: Table, given: Mapping[str, Any]) -> None:
+    """Sets the defaults of an object, and what was given to its constructor.
+
+    Args:
+        target: An object of a class with these parameters.
+        table: The parameters.
+        given: By name.
+
+    Raises:
+        TypeError: There is no such parameter.
+        NotImplementedError: It is one of Horovod's that tfring refuses.
+    """
+    target._setDefault(**{name: default for name, (default, _) in table.items()})
+    for name, value in given.items():
+        if name in REFUSED and value:
+            raise NotImplementedError(f"{name}={value!r} is not in tfring: {REFUSED[name]}")
+        if name not in table and name not in WITHOUT_EFFECT and name not in REFUSED:
+            raise TypeError(f"{type(target).__name__} has no parameter {name!r}")
+    target._set(**{name: value for name, value in given.items() if name in table})
+
+
+def _setter(name: str) -> Callable[[Any, Any], Any]:
+    def setter(self: Any, value: Any) -> Any:
+        return self._set(**{name: value})
+
+    return setter
+
+
+def _getter(name: str) -> Callable[[Any], Any]:
+    def getter(self: Any) -> Any:
+        return self.getOrDefault(name)
+
+    return getter

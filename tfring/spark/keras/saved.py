@@ -1,0 +1,103 @@
+"""Models and what trains them as bytes, for processes elsewhere. All of it is the user's own."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import cloudpickle
+
+
+def model_bytes(model: Any) -> bytes:
+    """Returns a Keras model as the content of a .keras file.
+
+    Args:
+        model: The model.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.keras")
+        model.save(path)
+        with open(path, "rb") as file:
+            return file.read()
+
+
+def model_of(content: bytes, custom_objects: Mapping[str, Any] | None) -> Any:
+    """Returns the Keras model in the content of a .keras file, not compiled.
+
+    Args:
+        content: What `model_bytes` has returned.
+        custom_objects: Classes and functions of the user that it needs, by name.
+    """
+    import keras
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.keras")
+        with open(path, "wb") as file:
+            file.write(content)
+        # The user's own model, from the user's own program: what it brings along may run.
+        return keras.saving.load_model(
+            path, custom_objects=dict(custom_objects or {}), compile=False, safe_mode=False
+        )
+
+
+def optimizer_config(optimizer: Any) -> Any:
+    """Returns an optimizer, or its name, as what can be sent.
+
+    Args:
+        optimizer: The optimizer.
+    """
+    import keras
+
+    return keras.optimizers.serialize(keras.optimizers.get(optimizer))
+
+
+def optimizer_of(config: Any, custom_objects: Mapping[str, Any] | None) -> Any:
+    """Returns a new optimizer.
+
+    Args:
+        config: What `optimizer_config` has returned.
+        custom_objects: Classes of the user that it needs, by name.
+    """
+    import keras
+
+    return keras.optimizers.deserialize(config, custom_objects=dict(custom_objects or {}))
+
+
+def packed(objects: Mapping[str, Any], custom_objects: Mapping[str, Any] | None) -> bytes:
+    """Returns objects of the user as bytes.
+
+    Args:
+        objects: The objects, by name.
+        custom_objects: Classes and functions that they need, by name.
+    """
+    inner = cloudpickle.dumps(dict(objects))
+    return bytes(cloudpickle.dumps((dict(custom_objects or {}), inner)))
+
+
+def unpacked(content: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns what `packed` has got. Loads Keras.
+
+    Args:
+        content: The bytes, which come from the user's own program.
+    """
+    import keras
+
+    custom_objects, inner = cloudpickle.loads(content)
+    with keras.saving.custom_object_scope(custom_objects):  # losses and metrics look there
+        return cloudpickle.loads(inner), custom_objects
+
+
+def compiled_with(model: Any, name: str) -> Any:
+    """Returns what a model was compiled with; None if it was not.
+
+    Args:
+        model: The Keras model.
+        name: "optimizer", "loss" or "metrics".
+    """
+    import keras
+
+    config = model.get_compile_config() if getattr(model, "compiled", False) else None
+    value = (config or {}).get(name)
+    return None if value is None else keras.saving.deserialize_keras_object(value)

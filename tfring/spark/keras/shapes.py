@@ -1,0 +1,138 @@
+"""Columns as the inputs, labels and weights of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+Dims = tuple[int | None, ...]
+
+
+class Arrangement:
+    """Makes of a batch, a dictionary of tensors by column, what `fit` is given.
+
+    A column has the shape of the input of its place; several columns of one number each for a model
+    with one input lie side by side. With the shapes of lists all of this is known to Keras.
+
+    Args:
+        inputs: Shape and dtype of each input of the model, without the rows.
+        input_names: The keys of the inputs, if they are a dictionary.
+        features: Their columns.
+        labels: Their columns.
+        label_shapes: The shape of each label, the first number for the rows; None: as it is.
+        weight: The column with weights.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[tuple[Dims, str]],
+        input_names: Sequence[str] | None,
+        features: Sequence[str],
+        labels: Sequence[str],
+        label_shapes: Sequence[Sequence[int]] | None = None,
+        weight: str | None = None,
+    ) -> None:
+        self._inputs = list(inputs)
+        self._input_names = input_names
+        self._features = list(features)
+        self._labels = list(labels)
+        self._label_shapes = label_shapes
+        self._weight = weight
+        if len(features) != len(inputs) and len(inputs) != 1:
+            raise ValueError(
+                f"feature_cols={list(features)}, and the model has {len(inputs)} inputs: give one "
+                "column for each, in their order"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        model: Any,
+        features: Sequence[str],
+        labels: Sequence[str],
+        label_shapes: Sequence[Sequence[int]] | None = None,
+        weight: str | None = None,
+    ) -> Arrangement:
+        """Returns the arrangement for a Keras model.
+
+        Args:
+            model: The model.
+            features: As above.
+            labels: As above.
+            label_shapes: As above.
+            weight: As above.
+
+        Raises:
+            ValueError: The model is not built, or has another number of inputs or outputs.
+        """
+        if not getattr(model, "inputs", None):
+            raise ValueError("the model has no inputs yet: begin it with keras.Input(shape)")
+        if labels and len(labels) != len(model.outputs):
+            raise ValueError(
+                f"label_cols={list(labels)}, and the model has {len(model.outputs)} outputs: give "
+                "one column for each, in their order"
+            )
+        inputs = [(tuple(one.shape[1:]), str(one.dtype)) for one in model.inputs]
+        structure = getattr(model, "_inputs_struct", None)  # of a functional model
+        names = list(structure) if isinstance(structure, dict) else None
+        return cls(inputs, names, features, labels, label_shapes, weight)
+
+    def __call__(self, batch: dict[str, Any]) -> Any:
+        """Returns inputs, labels and, if there are any, weights.
+
+        Args:
+            batch: The tensors.
+        """
+        inputs = self.inputs(batch)
+        labels = tuple(self._label(number, batch[name]) for number, name in enumerate(self._labels))
+        weights = () if self._weight is None else (batch[self._weight],) * len(labels)
+        found = [inputs, labels, weights] if weights else [inputs, labels]
+        return tuple(one[0] if isinstance(one, tuple) and len(one) == 1 else one for one in found)
+
+    def by_name(self, values: Sequence[Any]) -> dict[str, Any]:
+        """Returns the values of the features as a batch.
+
+        Args:
+            values: In their order.
+        """
+        return dict(zip(self._features, values, strict=True))
+
+    def inputs(self, batch: dict[str, Any]) -> Any:
+        """Returns what the model takes: a tensor, a tuple of them, or a dictionary.
+
+        Args:
+            batch: The tensors.
+        """
+        import tensorflow as tf
+
+        values = [tf.convert_to_tensor(batch[name]) for name in self._features]
+        if len(values) != len(self._inputs):
+            kind = self._inputs[0][1]
+            flat = [tf.reshape(tf.cast(v, kind), (tf.shape(v)[0], -1)) for v in values]
+            values = [tf.concat(flat, axis=1)]
+        shaped = tuple(
+            _shaped(tf.cast(value, kind), dims)
+            for value, (dims, kind) in zip(values, self._inputs, strict=True)
+        )
+        if self._input_names is not None:
+            return dict(zip(self._input_names, shaped, strict=True))
+        return shaped if len(shaped) > 1 else shaped[0]
+
+    def _label(self, number: int, value: Any) -> Any:
+        import tensorflow as tf
+
+        if value.dtype == tf.float64:
+            value = tf.cast(value, tf.float32)
+        if self._label_shapes is not None:
+            value = tf.reshape(value, self._label_shapes[number])
+        return value
+
+
+def _shaped(value: Any, dims: Dims) -> Any:
+    """Returns a tensor with the shape of an input; what has lengths of its own stays."""
+    import tensorflow as tf
+
+    known: list[int] = [dim for dim in dims if dim is not None]
+    if len(known) < len(dims) or (len(value.shape) == 1 + len(dims) and value.shape[1:] == dims):
+        return value
+    return tf.ensure_shape(tf.reshape(value, (tf.shape(value)[0], *known)), (None, *known))

@@ -1,0 +1,184 @@
+"""The training of an estimator on a rank."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tfring.keras as hvd
+from tfring.spark.data.datasets import dataset
+from tfring.spark.data.frames import Prepared
+from tfring.spark.data.parquet import ParquetData, RankRows
+from tfring.spark.keras.saved import model_bytes, model_of, optimizer_of, unpacked
+from tfring.spark.keras.shapes import Arrangement
+
+# Of the memory for rows: what is not for training is for validation, whose rows are not mixed.
+_TRAINING_PART = 0.75
+
+
+class Plan(NamedTuple):
+    """What all ranks do, in a form that is sent.
+
+    Attributes:
+        model: The model's bytes.
+        optimizer: Its config.
+        objects: The rest of the user's, as `packed` returns it: a dictionary.
+        numbers: Parameters that are plain values, by name.
+        data: Where the rows lie.
+        features: Their columns.
+        labels: Their columns.
+        run_id: The name of the run.
+    """
+
+    model: bytes
+    optimizer: Any
+    objects: bytes
+    numbers: dict[str, Any]
+    data: Prepared
+    features: tuple[str, ...]
+    labels: tuple[str, ...]
+    run_id: str
+
+
+class Trained(NamedTuple):
+    """What rank 0 returns: the model's bytes, and what the training says of each epoch."""
+
+    model: bytes
+    history: dict[str, list[float]]
+
+
+def train(plan: Plan) -> Trained | None:
+    """Trains; the function of every rank.
+
+    Args:
+        plan: What to do.
+    """
+    hvd.init()
+    numbers = plan.numbers
+    if numbers["use_gpu"]:
+        _pin_gpu()
+    if numbers["random_seed"] is not None:
+        hvd.set_seed(numbers["random_seed"])
+    objects, custom = unpacked(plan.objects)
+    model = model_of(plan.model, custom)
+    options = {"backward_passes_per_step": numbers["backward_passes_per_step"]}
+    if objects["gradient_compression"] is not None:
+        options["compression"] = objects["gradient_compression"]
+    model.compile(
+        optimizer=hvd.DistributedOptimizer(optimizer_of(plan.optimizer, custom), **options),
+        loss=objects["loss"],
+        loss_weights=objects["loss_weights"],
+        metrics=objects["metrics"],
+    )
+    folder = tempfile.mkdtemp(prefix="tfring-estimator-")
+    try:
+        return _fit(plan, model, objects, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fit(plan: Plan, model: Any, objects: dict[str, Any], folder: str) -> Trained | None:
+    """Fits the model, whose files are in a folder of this rank until then."""
+    numbers, store, first = plan.numbers, plan.data.store, hvd.rank() == 0
+    arrange = Arrangement.of(
+        model, plan.features, plan.labels, objects["label_shapes"], numbers["sample_weight_col"]
+    )
+    steps = numbers["train_steps_per_epoch"]
+    best = objects["checkpoint_callback"] if first else None
+    if best is not None:
+        best.filepath = os.path.join(folder, "best.keras")
+    history = model.fit(
+        _rows(plan, arrange, objects["transformation_fn"], plan.data.train, steps),
+        epochs=numbers["epochs"],
+        steps_per_epoch=steps,
+        validation_data=_validation(plan, arrange, objects["transformation_fn"]),
+        validation_steps=numbers["validation_steps_per_epoch"],
+        verbose=numbers["verbose"] if first else 0,
+        callbacks=_callbacks(plan, model, objects["callbacks"], best, folder),
+    )
+    if not first:
+        return None
+    content = model_bytes(model)
+    if best is not None and os.path.exists(best.filepath):
+        with open(best.filepath, "rb") as file:
+            content = file.read()
+    if store.saving_runs():
+        store.write(store.get_checkpoint_path(plan.run_id), content)
+        if os.path.isdir(logs := os.path.join(folder, "logs")):
+            store.upload(logs, store.get_logs_path(plan.run_id))
+    return Trained(content, {n: list(map(float, v)) for n, v in history.history.items()})
+
+
+def _pin_gpu() -> None:
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
+
+
+def _rows(
+    plan: Plan,
+    arrange: Arrangement,
+    change: Callable[[Any], Any] | None,
+    path: str,
+    steps: int | None,
+    *,
+    validates: bool = False,
+) -> Any:
+    """Returns this rank's part of data as a dataset."""
+    numbers, store = plan.numbers, plan.data.store
+    columns = list(plan.data.columns.values())
+    part = 1 - _TRAINING_PART if validates else _TRAINING_PART
+    seed = numbers["random_seed"] or 0
+    rows = RankRows(
+        ParquetData(store.filesystem(), store.path_in_filesystem(path)),
+        columns,
+        rank=hvd.rank(),
+        size=hvd.size(),
+        batch_size=(numbers["val_batch_size"] if validates else None) or numbers["batch_size"],
+        memory_bytes=int(numbers["memory_bytes"] * part),
+        seed=seed if numbers["shuffle"] and not validates else None,
+        mixing_rows=numbers["shuffle_buffer_size"],
+    )
+    found = dataset(rows, columns, arrange, change=change)
+    return found if steps is None else found.repeat()
+
+
+def _validation(plan: Plan, arrange: Arrangement, change: Callable[[Any], Any] | None) -> Any:
+    path, steps = plan.data.validation, plan.numbers["validation_steps_per_epoch"]
+    if path is None:
+        return None
+    return _rows(plan, arrange, change, path, steps, validates=True)
+
+
+def _callbacks(
+    plan: Plan, model: Any, given: Sequence[Any] | None, best: Any, folder: str
+) -> list[Any]:
+    """Returns the callbacks of this rank; files are written by rank 0 alone."""
+    import keras
+
+    first, store = hvd.rank() == 0, plan.data.store
+    found = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+    ]
+    for callback in given or ():
+        if isinstance(callback, keras.callbacks.TensorBoard):
+            callback.log_dir = os.path.join(folder, "logs")
+            if not first:
+                continue
+        found.append(callback)
+    if best is not None:
+        found.append(best)
+    elif first and store.saving_runs():
+        path = store.get_checkpoint_path(plan.run_id)
+        found.append(
+            keras.callbacks.LambdaCallback(
+                on_epoch_end=lambda epoch, logs: store.write(path, model_bytes(model))
+            )
+        )
+    return found
