@@ -93,7 +93,7 @@ test-ray: build ## tfring.ray on Ray itself; skipped with the reason if it canno
 	$(PY) -m pytest -q tests/engines/ray
 
 test-spark: build ## tfring.spark on Spark itself; skipped with the reason where it or Java is missing
-	$(PY) tools/requirements.py spark > "$(VENV)/requirements-spark.txt"
+	$(PY) tools/requirements.py spark spark-tests > "$(VENV)/requirements-spark.txt"
 	$(PIP) -r "$(VENV)/requirements-spark.txt" || echo "Spark cannot be installed: its tests are skipped"
 	$(PY) -m pytest -q tests/engines/spark
 

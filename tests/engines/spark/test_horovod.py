@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import launcher_tools as tools
+import pytest
 import spark_cluster
 
 SCRIPTS = tools.ROOT / "tests" / "horovod_scripts"
@@ -27,6 +28,7 @@ def test_run(tmp_path):
 
 
 def test_estimator(tmp_path):
+    pytest.importorskip("tensorboard", reason="the program's callback needs it: extra spark-tests")
     (tmp_path / "work").mkdir()
     output = _run("spark_estimator.py", tmp_path, "--work-dir", tmp_path / "work")
     (accuracy,) = re.findall(r"Test accuracy: ([0-9.]+)", output)
