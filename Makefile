@@ -27,8 +27,8 @@ CXX_FILES = $$(git ls-files 'ops/*.cc' 'ops/*.h' 'tests/cc/*.cc' 'tests/cc/*.h' 
 PY_FILES := tfring tests benchmarks examples tools setup.py
 
 .PHONY: help setup build demo test test-cc test-python test-parallel soak gpu-double test-gpu test-ray test-spark \
-	wheel wheel-test lint lint-cc lint-python format tidy sanitize fuzz bazel docs bench gpu-check clean \
-	distclean
+	wheel wheel-test lint lint-cc lint-python format tidy sanitize fuzz bazel test-arm docs bench gpu-check \
+	clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -145,6 +145,9 @@ fuzz: $(READY) ## Feed broken messages to the decoders (SECONDS_TO_FUZZ for each
 
 bazel: ## Build the runtime and run the C++ tests with Bazel, without a network
 	tools/bazel_offline.sh
+
+test-arm: $(READY) ## Build the runtime for 64-bit ARM, and run its C++ tests with qemu
+	tools/arm64_tests.sh "$(BUILD)-arm64" $(PY)
 
 docs: build ## The documentation as HTML in docs/_build/html; warnings are errors
 	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html

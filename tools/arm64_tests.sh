@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# arm64_tests.sh BUILD PYTHON: the runtime and its C++ tests for 64-bit ARM, by Debian's cross-compiler,
+# run by qemu. TFRING_ARM64_TENSORFLOW=FOLDER, of an unpacked TensorFlow wheel for ARM, also builds the
+# op libraries. TFRING_ARM64_TESTS is the expression by which ctest chooses tests. Skipped with the
+# reason where compiler or qemu are missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+readonly build=$1 python=$2
+# Not the simulators, nor the doubles of NCCL and of the CUDA driver.
+folders='base|crew|transport|backend_(arena|reduction|schedule|algorithms|cpu)|membership|process'
+readonly tests=${TFRING_ARM64_TESTS:-"^($folders|protocol|recorder)_"}
+# They have cases that need what qemu does not do: MADV_DONTFORK, TCP_INFO, RLIMIT_AS, and a SIGABRT of
+# which it writes nothing itself. Their other cases run below.
+readonly partly='^(base_check|process_process_runtime|transport_shm_segment|transport_sockets)_test$'
+readonly cases=(
+  base_check:ATrueCondition base_check:AFalseConditionPrints
+  process_process_runtime:BeforeInit process_process_runtime:ASurroundingRun
+  process_process_runtime:OneRankInits process_process_runtime:TwoRanksWork
+  process_process_runtime:AFailedInit process_process_runtime:Shutdown
+  process_process_runtime:AForkedChild
+  transport_shm_segment:OpenRefuses transport_shm_segment:ASegmentCannotChange
+  transport_sockets:FrameReader transport_sockets:AWatchedStream transport_sockets:AHostileLength
+  transport_sockets:ABrokenPipe transport_sockets:TheEndOfAProcess transport_sockets:DescriptorsAre
+  transport_sockets:AForkedChild transport_sockets:ADeadline
+)
+
+for program in aarch64-linux-gnu-g++ qemu-aarch64-static; do
+  if ! command -v "$program" >/dev/null; then
+    echo "SKIPPED: there is no $program: apt-get install g++-aarch64-linux-gnu qemu-user-static"
+    exit 0
+  fi
+done
+ops=OFF
+[[ -n ${TFRING_ARM64_TENSORFLOW:-} ]] && ops=ON
+cmake -S . -B "$build" -G Ninja --toolchain "$PWD/tools/arm64.cmake" -DCMAKE_BUILD_TYPE=Release \
+  -DTFRING_BUILD_TESTS=ON -DTFRING_BUILD_BINDINGS=OFF -DTFRING_BUILD_OPS="$ops" \
+  "-DTFRING_TENSORFLOW=${TFRING_ARM64_TENSORFLOW:-}" "-DPython_EXECUTABLE=$python"
+if [[ $ops == ON ]]; then
+  cmake --build "$build" --target tfring_libraries
+fi
+mapfile -t names < <(ctest --test-dir "$build" -N -R "$tests" | awk '/Test +#/ { print $NF }')
+cmake --build "$build" --target tfring_runtime "${names[@]}"
+tools/cc_tests.sh "$build" --timeout 900 -R "$tests" -E "$partly"
+for case in "${cases[@]}"; do
+  qemu-aarch64-static -L /usr/aarch64-linux-gnu \
+    "$build/tests/cc/${case%:*}_test" "${case#*:}"
+done
