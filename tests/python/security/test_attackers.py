@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 
-import cloudpickle
 import pytest
 from attacks import Flood, Relay, Squatter
 from bootstrap_jobs import SECRET, close, identity, run_ranks
@@ -291,8 +290,8 @@ def test_relay_that_changes_the_start_of_a_job():
 
 def test_relay_on_the_connection_of_a_function(monkeypatch):
     """Neither side unpickles what the relay puts in."""
-    evil = cloudpickle.dumps((Evil(), (), {}))
-    with function.FunctionServer(cloudpickle.dumps((len, ([],), {})), 1, None, None) as server:
+    evil = function.pickled_call(Evil(), (), {})
+    with function.FunctionServer(function.pickled_call(len, [[]], {}), 1, None, None) as server:
         where = server.environment
 
         def change(number, data):
@@ -312,7 +311,7 @@ def test_relay_on_the_connection_of_a_function(monkeypatch):
 
 def test_strangers_do_not_wear_out_the_server_of_a_function(monkeypatch):
     threads = threading.active_count()
-    with function.FunctionServer(cloudpickle.dumps((len, ([],), {})), 1, None, None) as server:
+    with function.FunctionServer(function.pickled_call(len, [[]], {}), 1, None, None) as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("TFRING_RANK", "0")
