@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -51,12 +51,15 @@ def cause_of(error: BaseException) -> BaseException:
     return cause if isinstance(cause, BaseException) else error
 
 
-def gather(refs: Sequence[Any], grace: float) -> list[Any]:
+def gather(
+    refs: Sequence[Any], grace: float, on_failure: Callable[[int, Exception], object]
+) -> list[Any]:
     """Returns the results of all ranks.
 
     Args:
         refs: Of each rank.
         grace: How many seconds the others have to end when one has failed.
+        on_failure: Called with each rank that fails and its error, when it comes.
 
     Raises:
         RanksFailed: At least one has failed.
@@ -77,6 +80,7 @@ def gather(refs: Sequence[Any], grace: float) -> list[Any]:
             except RayError as error:
                 failures[rank_of[ref]] = error
                 until = until or time.monotonic() + grace
+                on_failure(rank_of[ref], error)
     if failures:
         raise RanksFailed(failures, sorted(rank_of[ref] for ref in waiting))
     return [results[rank] for rank in range(len(refs))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import ray
@@ -92,13 +93,14 @@ class Placement:
         self, shape: Shape, resources: Resources, seconds: float, *, use_current: bool
     ) -> None:
         self._shape = shape
+        self._seconds = seconds
         current = get_current_placement_group() if use_current else None
         self._own = current is None
         self.group: PlacementGroup | None = current
         if current is None:
             bundles = [resources.of(shape.workers) or {"CPU": 0.001}] * shape.bundles
             self.group = placement_group(bundles, strategy=shape.strategy)
-            self._wait(bundles, seconds)
+            self._wait(bundles)
 
     def strategies(self) -> list[PlacementGroupSchedulingStrategy]:
         """Returns where each worker goes, those on one node side by side."""
@@ -119,26 +121,47 @@ class Placement:
             for _ in range(self._shape.workers)
         ]
 
+    def wait_for(self, refs: Sequence[Any]) -> None:
+        """Waits until the workers have found room in a group that is not our own.
+
+        Args:
+            refs: Results of a first call of each of them.
+
+        Raises:
+            TimeoutError: There was none for some of them in time.
+        """
+        if self._own:
+            return
+        _, waiting = ray.wait(list(refs), num_returns=len(refs), timeout=self._seconds)
+        if waiting:
+            assert self.group is not None
+            raise TimeoutError(
+                f"the placement group that this program is in, {self.group.bundle_specs}, had no "
+                f"place for {len(waiting)} of {len(refs)} workers within {self._seconds:g} s: make "
+                "it larger, ask for fewer workers or less for each, or give "
+                "RayExecutor(use_current_placement_group=False) to have a group of their own"
+            )
+
     def remove(self) -> None:
         """Gives the places back, and so ends what is in them. May be called twice."""
         group, self.group = self.group, None
         if group is not None and self._own:
             remove_placement_group(group)
 
-    def _wait(self, bundles: list[dict[str, float]], seconds: float) -> None:
+    def _wait(self, bundles: list[dict[str, float]]) -> None:
         ready: Any = None
         try:
             assert self.group is not None
-            ready, _ = ray.wait([self.group.ready()], timeout=seconds)
+            ready, _ = ray.wait([self.group.ready()], timeout=self._seconds)
         finally:
             if not ready:
                 self.remove()
         if not ready:
             raise TimeoutError(
                 f"Ray had no place for {self._shape.bundles * self._shape.workers} workers within "
-                f"{seconds:g} s: {self._shape.bundles} bundles of {bundles[0]} were asked for "
-                f"({self._shape.strategy}), and the cluster has {_free()} free. Ask for fewer, add "
-                "nodes, or wait longer with create_settings(placement_group_timeout_s=...)"
+                f"{self._seconds:g} s: {self._shape.bundles} bundles of {bundles[0]} were asked "
+                f"for ({self._shape.strategy}), and the cluster has {_free()} free. Ask for fewer, "
+                "add nodes, or wait longer with create_settings(placement_group_timeout_s=...)"
             )
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorHandleNotFoundError, RayError
 
 from tfring.engines.shim import uses_shim
 from tfring.engines.variables import Where
+from tfring.exceptions import described
 from tfring.ray.forming import fresh_job, other_node, ranks_of_job
-from tfring.ray.outcomes import RanksFailed, gather
+from tfring.ray.outcomes import RanksFailed, cause_of, gather
 from tfring.ray.placement import Placement, Shape
 from tfring.ray.settings import Resources, Settings
 from tfring.ray.worker import Worker
@@ -95,7 +96,7 @@ class StaticJob:
             RuntimeError: A rank failed; its exception is the cause.
         """
         try:
-            return gather(refs, _GRACE_SECONDS)
+            return gather(refs, _GRACE_SECONDS, self._leave_after)
         except RanksFailed as failed:
             self._recover(failed)
             text, cause = failed.error()
@@ -115,13 +116,19 @@ class StaticJob:
     def shutdown(self) -> None:
         """Ends the workers and gives their places back. May be called twice."""
         workers, self.workers = self.workers, []
+        # With ray.shutdown they have ended already, and ray.kill would begin a cluster.
+        if not ray.is_initialized():
+            return
         for worker in workers:
-            ray.kill(worker)
+            with contextlib.suppress(ActorHandleNotFoundError):  # Ray was shut down and begun again
+                ray.kill(worker)
         self._placement.remove()
 
     def _form(self, variables: Mapping[str, str]) -> None:
         """Tells each worker who it is."""
-        places: list[Where] = ray.get([worker.where.remote() for worker in self.workers])
+        asked = [worker.where.remote() for worker in self.workers]
+        self._placement.wait_for(asked)
+        places: list[Where] = ray.get(asked)
         interface = self._settings.nics
         meeting = ray.get(self.workers[0].listen.remote(interface, other_node(places)))
         job = fresh_job(self._settings.timeout_s, interface, variables)
@@ -142,6 +149,14 @@ class StaticJob:
                 f"the processes of ranks {ranks} have ended with an earlier error: call "
                 "shutdown() and start() again"
             )
+
+    def _leave_after(self, rank: int, error: Exception) -> None:
+        """Lets a rank that has failed leave the job, so that the others' calls end with an error.
+
+        `Worker.settle` does that sooner, but only for errors that the worker itself has seen: not
+        for arguments that cannot be unpickled there, or a result that cannot be pickled.
+        """
+        self.workers[rank].leave.remote(described(cause_of(error)))
 
     def _recover(self, failed: RanksFailed) -> None:
         """After an error all ranks leave the job, so that `init` can begin a new one."""

@@ -112,6 +112,32 @@ def test_the_error_of_a_rank_is_named_and_the_job_can_go_on():
         assert executor.run(_sum_of_ranks()) == [(r, 3, 3) for r in range(3)]
 
 
+def test_an_error_that_the_worker_does_not_see_ends_the_others_calls():
+    """Ray cannot pickle a result; the other ranks wait for that rank in a collective meanwhile."""
+
+    def cannot_be_sent():
+        import threading
+
+        import numpy as np
+
+        import tfring as hvd
+        from tfring._native import core
+
+        hvd.init()
+        if hvd.rank() == 1:
+            return threading.Lock()
+        core.allreduce(np.zeros(4), name="waits", op=hvd.Sum)
+
+    with RayExecutor(SETTINGS, num_workers=3) as executor:
+        executor.start()
+        with pytest.raises(RuntimeError) as caught:
+            executor.run(cannot_be_sent)
+        text = str(caught.value)
+        assert text.startswith("the function failed on rank 1:") and "pickle" in text, text
+        assert "did not end" not in text, text
+        assert executor.run(_sum_of_ranks()) == [(r, 3, 3) for r in range(3)]
+
+
 def test_a_rank_that_is_killed_ends_the_run():
     def dies():
         import signal
@@ -135,6 +161,22 @@ def test_a_rank_that_is_killed_ends_the_run():
         executor.shutdown()
         executor.start()
         assert executor.run(_sum_of_ranks()) == [(0, 2, 1), (1, 2, 1)]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_shutdown_after_the_shutdown_of_ray(cluster, again):
+    """Workers end with the connection that started them; another cluster is not begun or asked."""
+    executor = RayExecutor(SETTINGS, num_workers=2)
+    executor.start()
+    ray.shutdown()
+    try:
+        if again:
+            ray.init(address=cluster.address, log_to_driver=False)
+        executor.shutdown()
+        assert ray.is_initialized() == again
+    finally:
+        if not ray.is_initialized():
+            ray.init(address=cluster.address, log_to_driver=False)
 
 
 def test_an_object_that_cannot_be_made_leaves_nothing():
@@ -180,6 +222,29 @@ def test_within_the_placement_group_of_an_actor():
     assert groups_made == 0
     ray.kill(trial)
     ray.util.remove_placement_group(group)
+
+
+def test_a_placement_group_that_is_too_small():
+    @ray.remote(num_cpus=1)
+    class Trial:  # an actor keeps its CPU while it waits
+        def run(self):
+            settings = RayExecutor.create_settings(placement_group_timeout_s=3)
+            try:
+                RayExecutor(settings, num_workers=2).start()
+            except TimeoutError as error:
+                return str(error)
+            return "no error"
+
+    group = ray.util.placement_group([{"CPU": 1}] * 2, strategy="SPREAD")
+    strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
+    trial = Trial.options(scheduling_strategy=strategy).remote()
+    try:
+        said = ray.get(trial.run.remote())
+    finally:
+        ray.kill(trial)
+        ray.util.remove_placement_group(group)
+    expected = r"'CPU': 1.*no place for 1 of 2 workers within 3 s: make it larger"
+    assert re.search(expected, said), said
 
 
 def test_many_tasks_in_a_row_leave_no_actor():
