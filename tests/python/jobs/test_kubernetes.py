@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 
+import jsonschema
 import pytest
 from cluster_programs import WHO_IS_THERE
 from fake_cluster import SECRET, cluster
@@ -28,18 +29,58 @@ SHAPES = {
     ],
     "elastic": ["--nnodes", "2:4", "--nproc-per-node", "2", "--max-restarts", "7"],
 }
-# What is published for MPIJob v2beta1 is in no package: the fields of its own definition.
-MPIJOB = {
-    "": {
-        *("slotsPerWorker", "runLauncherAsWorker", "runPolicy", "mpiReplicaSpecs"),
-        *("sshAuthMountPath", "launcherCreationPolicy", "mpiImplementation"),
-    },
-    "runPolicy": {
-        *("cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit"),
-        *("schedulingPolicy", "suspend", "managedBy"),
-    },
-    "replica": {"replicas", "template", "restartPolicy"},
-}
+
+
+def record(required, **properties):
+    """The schema of an object with these properties and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+WHOLE = {"type": "integer", "minimum": 0}
+POSITIVE = {"type": "integer", "minimum": 1}
+
+
+def replica(**count):
+    restart = {"enum": ["Never", "OnFailure"]}
+    return record(
+        ["template"],
+        replicas={**POSITIVE, **count},
+        restartPolicy=restart,
+        template={"type": "object"},  # a pod's: checked by the schema of Kubernetes
+    )
+
+
+# That of MPIJob v2beta1 is in no package: what the operator's CustomResourceDefinition says.
+MPIJOB = record(
+    ["apiVersion", "kind", "metadata", "spec"],
+    apiVersion={"const": "kubeflow.org/v2beta1"},
+    kind={"const": "MPIJob"},
+    metadata={"type": "object"},
+    spec=record(
+        ["mpiReplicaSpecs"],
+        slotsPerWorker=POSITIVE,
+        runLauncherAsWorker={"type": "boolean"},
+        sshAuthMountPath={"type": "string"},
+        launcherCreationPolicy={"enum": ["AtStartup", "WaitForWorkersReady"]},
+        mpiImplementation={"enum": ["OpenMPI", "Intel", "MPICH"]},
+        mpiReplicaSpecs=record(["Launcher"], Launcher=replica(maximum=1), Worker=replica()),
+        runPolicy=record(
+            [],
+            cleanPodPolicy={"enum": ["None", "Running", "All"]},
+            ttlSecondsAfterFinished=WHOLE,
+            activeDeadlineSeconds=WHOLE,
+            backoffLimit=WHOLE,
+            suspend={"type": "boolean"},
+            managedBy={"type": "string"},
+            schedulingPolicy={"type": "object"},
+        ),
+    ),
+)
 
 
 def printed(capsys, kind, *words):
@@ -79,15 +120,11 @@ def test_a_job_of_the_trainer_is_right_by_its_schema(capsys, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_mpijob_has_the_fields_of_its_definition(capsys, shape):
+def test_an_mpijob_is_right_by_its_schema(capsys, shape):
     [job] = printed(capsys, "mpijob", *SHAPES[shape]).values()
-    assert job["apiVersion"] == "kubeflow.org/v2beta1"
-    spec = job["spec"]
-    assert set(spec) <= MPIJOB[""] and set(spec["runPolicy"]) <= MPIJOB["runPolicy"]
-    assert sorted(spec["mpiReplicaSpecs"]) == ["Launcher", "Worker"]
-    for replica in spec["mpiReplicaSpecs"].values():
-        assert set(replica) <= MPIJOB["replica"]
-        check("IoK8sApiCoreV1PodTemplateSpec", replica["template"])
+    jsonschema.validate(job, MPIJOB)
+    for one in job["spec"]["mpiReplicaSpecs"].values():
+        check("IoK8sApiCoreV1PodTemplateSpec", one["template"])
 
 
 def test_the_nodes_of_an_elastic_job_meet_in_its_first_pod(capsys):
@@ -105,6 +142,10 @@ def test_the_schemas_see_mistakes(capsys):
     job["spec"]["completions"] = "4"
     with pytest.raises(ValueError, match="completions"):
         check("IoK8sApiBatchV1Job", job)
+    [job] = printed(capsys, "mpijob", *SHAPES["plain"]).values()
+    job["spec"]["runPolicy"]["cleanPodPolicy"] = "Some"
+    with pytest.raises(jsonschema.ValidationError, match="'Some'"):
+        jsonschema.validate(job, MPIJOB)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
