@@ -122,7 +122,7 @@ class Placement:
         ]
 
     def wait_for(self, refs: Sequence[Any]) -> None:
-        """Waits until the workers have found room in a group that is not our own.
+        """Waits until the workers have found places in a group that is not our own.
 
         Args:
             refs: Results of a first call of each of them.
