@@ -8,6 +8,7 @@ from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
 
 from tfring.spark.backend import SparkBackend
+from tfring.spark.data.frames import write
 from tfring.spark.data.parquet import ParquetData
 from tfring.spark.keras import KerasEstimator, KerasModel
 from tfring.spark.store import Store
@@ -180,8 +181,19 @@ def test_goes_on_with_a_run(spark, tmp_path):
     assert ParquetData(store.filesystem(), store.get_train_data_path()).rows == 512
 
 
+def test_rows_for_validation(spark, tmp_path):
+    """A column says which; where it says nothing, rows are to train with."""
+    frame = _frame(spark, 40).withColumn("held", F.when(F.col("id") % 2 == 0, F.col("id") % 4))
+    store = Store.create(str(tmp_path / "store"))
+    columns = {"validation": "held", "partitions": None, "memory_bytes": 1 << 20, "seed": None}
+    data = write(frame, store, ["a", "y"], run_id="one", **columns)
+    assert data.rows == 30 and data.validation is not None
+    held = ParquetData(store.filesystem(), store.path_in_filesystem(data.validation))
+    assert held.rows == 10
+
+
 def test_what_cannot_be_trained(spark, tmp_path):
-    frame = _frame(spark, 8).withColumn("text", F.lit("x"))
+    frame = _frame(spark, 8).withColumns({"text": F.lit("x"), "all": F.lit(1)})
     good = {
         "model": _linear(), "optimizer": "sgd", "loss": "mse", "feature_cols": ["a", "b"],
         "label_cols": ["y"], "num_proc": 1, "store": str(tmp_path / "store"), "verbose": 0,
@@ -193,7 +205,14 @@ def test_what_cannot_be_trained(spark, tmp_path):
         ({"feature_cols": ["a", "gone"]}, ValueError, r"no columns \['gone'\]"),
         ({"feature_cols": ["a", "text"]}, TypeError, "column 'text' holds string"),
         ({"validation": 1.5}, ValueError, "validation=1.5"),
+        (
+            {"validation": 1e-9},
+            ValueError,
+            "no rows for validation: .* for validation=1e-0",
+        ),
+        ({"validation": "all"}, ValueError, "no rows to train with: .* validation='all'"),
         ({"label_cols": ["y", "a"]}, ValueError, "the model has 1 outputs"),
+        ({"feature_cols": ["x", "a"]}, ValueError, r"has 3 numbers there, .* \(2,\), takes 2"),
         ({"transformation_removed_fields": ["a"]}, NotImplementedError, "has to keep the columns"),
         ({"no_such": 1}, TypeError, "no parameter 'no_such'"),
     ):

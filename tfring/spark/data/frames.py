@@ -101,13 +101,19 @@ def write(
     train, held_out = _split(frame, validation, seed)
     wanted = list(dict.fromkeys(columns))
     paths = [store.get_train_data_path(run_id), store.get_val_data_path(run_id)]
-    for part, path in zip((train, held_out), paths, strict=True):
+    uses = ("to train with", "for validation")
+    for use, part, path in zip(uses, (train, held_out), paths, strict=True):
         if part is None:
             continue
         chosen = part.select(*[as_numbers(frame, name) for name in wanted])
         chosen = chosen if partitions is None else chosen.repartition(partitions)
         writer = chosen.write.mode("overwrite").options(**_sizes(memory_bytes))
         writer.parquet(store.path_for_spark(path))
+        if not _rows(store, path):
+            raise ValueError(
+                f"there are no rows {use}: the data frame has none, or too few for "
+                f"validation={validation!r}"
+            )
     return prepared(store, paths[0], paths[1] if held_out is not None else None, wanted)
 
 
@@ -152,7 +158,7 @@ def _split(frame: Any, validation: float | str | None, seed: int | None) -> tupl
                 f"validation={validation!r}: the data frame has no such column; it has "
                 f"{frame.columns}"
             )
-        held = F.col(validation).cast("double") > 0
+        held = F.coalesce(F.col(validation).cast("double") > 0, F.lit(False))  # null: to train with
         return frame.filter(~held), frame.filter(held)
     if not 0 < validation < 1:
         raise ValueError(f"validation={validation}: it has to be more than 0 and less than 1")

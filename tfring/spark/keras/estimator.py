@@ -90,7 +90,7 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
         custom = self.getOrDefault("custom_objects")
         model = self._needed("model")
         features, labels = self._needed("feature_cols"), self._needed("label_cols")
-        Arrangement.of(model, features, labels)  # or every rank would find out
+        Arrangement.of(model, features, labels).check(data.columns)  # or every rank would find out
         optimizer, loss, metrics = _compiled(model, self)
         objects = {name: self.getOrDefault(name) for name in _OBJECTS}
         checkpoint = data.store.get_checkpoint_path(run_id)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from tfring.spark.data.parquet import Column
 
 Dims = tuple[int | None, ...]
 
@@ -76,6 +79,31 @@ class Arrangement:
         structure = getattr(model, "_inputs_struct", None)  # of a functional model
         names = list(structure) if isinstance(structure, dict) else None
         return cls(inputs, names, features, labels, label_shapes, weight)
+
+    def check(self, columns: Mapping[str, Column]) -> None:
+        """Compares what the columns hold with what the model takes.
+
+        Args:
+            columns: By name; with the features.
+
+        Raises:
+            ValueError: A row has more or fewer numbers than an input.
+        """
+        lengths = [columns[name].length for name in self._features]
+        sizes = [1 if length is None else length for length in lengths]
+        groups = [[name] for name in self._features]
+        if len(sizes) != len(self._inputs):
+            sizes, groups = [sum(sizes)], [self._features]
+        for number, (size, names) in enumerate(zip(sizes, groups, strict=True)):
+            dims = self._inputs[number][0]
+            if any(dim is None for dim in dims):
+                continue
+            wanted = math.prod(dim for dim in dims if dim is not None)
+            if size != wanted:
+                raise ValueError(
+                    f"feature_cols={names}: a row has {size} numbers there, and input {number} of "
+                    f"the model, of shape {dims}, takes {wanted}: change the columns or the model"
+                )
 
     def __call__(self, batch: dict[str, Any]) -> Any:
         """Returns inputs, labels and, if there are any, weights.
