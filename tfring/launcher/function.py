@@ -256,6 +256,7 @@ class FunctionServer:
         self._outcomes: dict[int, tuple[bool, bytes]] = {}
         self._channels: list[Channel] = []
         self._threads: list[threading.Thread] = []
+        self._over = threading.Event()
         self._acceptor = threading.Thread(target=self._accept, daemon=True)
         self._acceptor.start()
 
@@ -272,6 +273,7 @@ class FunctionServer:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._over.set()
         self._listener.interrupt()
         self._acceptor.join()
         self._listener.close()
@@ -348,7 +350,8 @@ class FunctionServer:
             except BootstrapError as error:
                 # Too few descriptors, or somebody is a rank twice: the job may still end well.
                 _log.warning("tfring.run: %s", error)
-                time.sleep(_PAUSE_SECONDS)
+                if self._over.wait(_PAUSE_SECONDS):
+                    return
                 continue
             if not present:
                 return  # interrupted: the job has ended

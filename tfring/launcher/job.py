@@ -122,7 +122,9 @@ class JobRunner:
 
     def _explain(self) -> tuple[int, str]:
         """Prints how the job failed, if it did; returns the exit code and why."""
-        first = text.first_failure(self._processes)
+        # A rank that failed counts before those that were asked to end, also if it came later.
+        failed = [p for p in self._processes if p.failed() and not self._left_in_good_order(p)]
+        first = text.first_failure(failed or self._processes)
         if first is None:
             return (0 if self._stopping is None else self._options.stopped_exit_code), ""
         if self._left_in_good_order(first):

@@ -18,8 +18,8 @@ from tfring.recorder.layout import RankState
 from tfring.recorder.places import jobs, record_files
 from tfring.recorder.reader import RecordError, process_state, read_header
 
-# A rank wakes up for heartbeats every 5 s. One that has not for so long does not run any more.
-SILENT_SECONDS = 60.0
+# A rank wakes up for each heartbeat. One that has missed so many does not run any more.
+_HEARTBEATS, _HEARTBEAT_SECONDS = 12, 5.0
 _HERE = ("running", "stopped")
 
 
@@ -35,17 +35,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seconds",
         type=float,
-        default=SILENT_SECONDS,
         help="a rank that has not been awake for so long does not run any more; 0: it may sleep, "
-        f"as without heartbeats (default {SILENT_SECONDS:g})",
+        f"as without heartbeats (default {_HEARTBEATS} times TFRING_HEARTBEAT_SECONDS)",
     )
     options = parser.parse_args(argv)
     headers = present(read_headers(), time.monotonic_ns())
-    wrong = trouble(headers, options.seconds)
+    wrong = trouble(headers, silent_seconds() if options.seconds is None else options.seconds)
     if options.question == "ready" and not wrong:
         wrong = missing(headers, options.ranks)
     print(wrong or "ok")
     return 1 if wrong else 0
+
+
+def silent_seconds() -> float:
+    """Returns for how long a rank may not be awake; 0: for ever, as where there are no heartbeats.
+
+    The variables of a container are those of its probes, too.
+    """
+    try:
+        beat = float(os.environ.get("TFRING_HEARTBEAT_SECONDS") or _HEARTBEAT_SECONDS)
+    except ValueError:  # the ranks refuse it
+        beat = _HEARTBEAT_SECONDS
+    return _HEARTBEATS * beat
 
 
 def read_headers() -> list[dict[str, Any]]:

@@ -23,8 +23,8 @@ from tfring.ops import xla
 OPS_LIBRARY = "_tfring_ops.so"
 BUILD_FILE = "build.json"
 _BUILD = (
-    "reinstall tfring from source so that it is built for yours "
-    "(pip install --force-reinstall --no-binary tfring tfring)"
+    "build tfring for yours, in a checkout of its sources "
+    "(pip install --no-build-isolation --no-deps ., see docs/installation.md)"
 )
 
 REDUCIBLE = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")

@@ -29,10 +29,10 @@ LIMIT_SECONDS = 1800  # of one command
 # For the versions of TensorFlow, so that each Python has its turn; else the newest that is there.
 PYTHONS = {"2.16": "3.10", "2.17": "3.11", "2.18": "3.12", "2.19": "3.11", "2.20": "3.12"}
 TEST_TOOLS = ("pytest>=8", "scikit-learn>=1.4")
-# On two ranks: the collective matrix, tapes, Keras' fit, Horovod's interface for TF1, Keras 2.
+# On two ranks: the collective matrix, tapes, jit_compile=True, fit, Horovod's interface for TF1.
 FEW = (
-    *("collectives/test_matrix.py", "training/test_tape.py", "keras/test_fit.py"),
-    "compat/test_tf1.py",
+    *("collectives/test_matrix.py", "training/test_tape.py", "ops/test_xla.py"),
+    *("keras/test_fit.py", "compat/test_tf1.py"),
 )
 TESTS = (*FEW, "keras/test_equivalence.py", "keras/test_callbacks.py", "keras2/test_keras2.py")
 
@@ -98,7 +98,7 @@ def main() -> int:
         row: dict[str, Any] = {"TensorFlow": minor}
         try:
             check_minor(minor, row, FEW if args.few else TESTS)
-        except CheckError as error:
+        except (CheckError, subprocess.SubprocessError) as error:
             failed.append(minor)
             print(f"FAILED: TensorFlow {minor}: {error}", flush=True)
             row["failed"] = "yes"

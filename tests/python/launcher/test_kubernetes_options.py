@@ -108,6 +108,34 @@ def test_what_is_refused(words, says):
         request(*words)
 
 
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "AUTHOR", "KEYS"])
+def test_variables_that_are_no_secrets(name):
+    assert request("-np", "2", "-x", f"{name}=4").variables[name] == "4"
+
+
+def test_runtimes_of_two_namespaces_are_two():
+    names = set()
+    for words in ([], ["--namespace", "a"], ["--namespace", "b"]):
+        runtime, job = MAKERS["trainer"](request("-np", "2", *words, kind="trainer"))
+        names.add(runtime["metadata"]["name"])
+        assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
+    assert names == {"train-runtime", "a-train-runtime", "b-train-runtime"}
+
+
+def test_probes_of_workers_know_the_heartbeats():
+    for kind, make in MAKERS.items():
+        found = request("-np", "2", "-x", "TFRING_HEARTBEAT_SECONDS=20", kind=kind)
+        *_, job = make(found)
+        if kind == "mpijob":
+            pod = job["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
+            env = pod["containers"][0]["env"]
+        elif kind == "trainer":
+            env = job["spec"]["trainer"]["env"]
+        else:
+            env = job["spec"]["template"]["spec"]["containers"][0]["env"]
+        assert {"name": "TFRING_HEARTBEAT_SECONDS", "value": "20"} in env, kind
+
+
 def test_names_that_kubernetes_takes():
     longest = "t" * 45
     claims = ("--claim", "1.data:/a", "--claim", "1.data:/b", "--claim", "shared-memory:/c")

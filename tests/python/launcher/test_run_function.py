@@ -1,6 +1,8 @@
 """tfring.run: a function on several processes, its results by rank."""
 
 import socket
+import sys
+import textwrap
 
 import launcher_tools as tools
 import pytest
@@ -116,6 +118,19 @@ def test_the_function_is_sent_only_to_processes_that_know_the_secret():
                 assert b"the function" not in received
         with pytest.raises(RuntimeError, match="without a result: 0"):
             server.results(1)
+
+
+def test_the_server_ends_where_descriptors_are_too_few_for_the_ranks():
+    code = """
+        import resource
+        from tfring.launcher.function import FunctionServer
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+        with FunctionServer(b"the function", 200, None, None):
+            pass
+        """
+    done = tools.finish([sys.executable, "-c", textwrap.dedent(code)])
+    assert done.returncode == 0, done.stderr
+    assert "200 more connections" in done.stderr
 
 
 @pytest.mark.parametrize("hosts", ["192.0.2.7:2", "localhost:1,192.0.2.7:1"])

@@ -156,6 +156,26 @@ def test_a_job_that_a_signal_has_ended_may_have_a_code_of_its_own(tmp_path, code
     assert job.returncode == wanted
 
 
+def test_a_rank_that_failed_is_not_hidden_by_one_that_left_in_good_order(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    def leave(*_):
+        time.sleep(rank)
+        sys.exit(75 if rank == 0 else "the disk is full")
+    signal.signal(signal.SIGTERM, leave)
+    report(f"pid.{rank}", os.getpid())
+    time.sleep(300)
+    """,
+    )
+    job = start("-np", 2, sys.executable, path, tmp_path, TFRING_STOPPED_EXIT_CODE="75")
+    pids_in(tmp_path, 2)
+    job.send_signal(signal.SIGTERM)
+    _, errors = job.communicate(timeout=60)
+    assert job.returncode == 1, errors
+    assert "all ranks were asked to end, and have" not in errors
+
+
 def test_signals_of_one_end_are_one(monkeypatch):
     """A scheduler and its batch script may both send SIGTERM; who presses Ctrl-C twice means it."""
     now = 100.0

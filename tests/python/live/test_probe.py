@@ -12,7 +12,7 @@ from launcher_tools import REPORT, finish, pids_in, start, wait_until, write_scr
 
 pytest.importorskip("tfring._native")
 
-from tfring.live.probe import missing, present, trouble
+from tfring.live.probe import missing, present, silent_seconds, trouble
 from tfring.recorder.layout import RankState
 from tfring.recorder.reader import _own_pid_space, own_boot, read_header
 
@@ -57,6 +57,16 @@ def test_a_rank_that_sleeps_for_long_is_in_trouble(made, words):
     found = trouble(present([made], NOW), 60.0)
     assert re.search(words, found) if words else found == ""
     assert trouble(present([made], NOW), 0.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [(None, 60), ("", 60), ("0", 0), ("20", 240), ("often", 60)]
+)
+def test_a_rank_may_sleep_for_twelve_heartbeats(monkeypatch, given, seconds):
+    monkeypatch.delenv("TFRING_HEARTBEAT_SECONDS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("TFRING_HEARTBEAT_SECONDS", given)
+    assert silent_seconds() == seconds
 
 
 def test_ranks_have_to_be_through_init():

@@ -57,7 +57,9 @@ def initialize(
     num_processes: int | None = None,
     process_id: int | None = None,
 ) -> None:
-    """Joins this process to its job as tfring.init does; a second call changes nothing.
+    """Joins this process to its job as tfring.init does, and gives all ranks one seed.
+
+    All ranks call it, as often as each other. A second call joins nothing.
 
     Args:
         job_addresses: "host:port" of rank 0, first in a list with commas. Needed, with the other

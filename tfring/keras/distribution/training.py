@@ -48,15 +48,18 @@ def distributed_fit(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def distributed_evaluate(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns `evaluate` over the data of all ranks, but not for the validation within `fit`."""
+    parameters = inspect.signature(original)
 
     @functools.wraps(original)
     def evaluate_all(self: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(_inside, "fit_or_evaluate", False) or backend.data_parallel() is None:
             return original(self, *args, **kwargs)
-        bound = inspect.signature(original).bind(self, *args, **kwargs)
-        as_dict = bound.arguments.pop("return_dict", False)
+        given = dict(parameters.bind(self, *args, **kwargs).arguments)
+        del given["self"]
+        given |= given.pop("kwargs", {})  # which Keras refuses, or not, itself
+        as_dict = given.pop("return_dict", False)
         with _entered():
-            results = evaluate(self, *bound.args[1:], **{"verbose": "auto", **bound.kwargs})
+            results = evaluate(self, **{"verbose": "auto", **given})
         return results if as_dict else self._flatten_metrics_in_order(results)
 
     return evaluate_all

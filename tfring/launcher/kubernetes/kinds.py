@@ -81,7 +81,9 @@ def trainer(request: Request) -> list[Json]:
     Args:
         request: The job.
     """
-    name, shape, runtime = request.name, request.shape, f"{request.name}-runtime"
+    name, shape = request.name, request.shape
+    # A runtime has no namespace: those of two teams would be one.
+    runtime = "-".join(filter(None, (request.namespace, name, "runtime")))
     options: list[str] = []
     if shape.elastic:
         options = elastic_nodes(request, f"{name}-node-0-0.{name}")
@@ -156,7 +158,9 @@ def mpijob(request: Request) -> list[Json]:
         "securityContext": closed(),
     }
     sshd = ["/usr/sbin/sshd", "-De", "-p", str(_SSH_PORT), "-f", _SSHD_CONFIG]
-    worker = container(request, "worker", sshd, [])
+    # The ranks get their variables by ssh; the probes beside them need this one.
+    heartbeat = {k: v for k, v in request.variables.items() if k == "TFRING_HEARTBEAT_SECONDS"}
+    worker = container(request, "worker", sshd, variables(heartbeat))
     # The launcher is made when all workers are ready, and then needs sshd.
     worker["readinessProbe"] = {"tcpSocket": {"port": _SSH_PORT}, "periodSeconds": 5}
     without_volumes = pod(request, launcher, restart=None)

@@ -21,7 +21,8 @@ _SENT = re.compile(
 _KEPT = re.compile(r"TF_CONFIG|TFRING_(SECRET|SECRET_FILE|BIND_ADDR|ADVERTISE_ADDR|FUNCTION_\w+)")
 # Names of variables whose values are shown to nobody.
 _SECRET = re.compile(
-    r"SECRET(?!_FILE)|TOKEN|PASSW|CREDENTIAL|PRIVATE|API_?KEY|ACCESS_?KEY|AUTH|(^|_)KEY$",
+    r"SECRET(?!_FILE)|(?<!MAX_)(?<!NUM_)TOKEN(?!IZER)|PASSW|CREDENTIAL|PRIVATE|API_?KEY|ACCESS_?KEY|AUTH(?!OR)|"
+    r"(^|_)KEY$",
     re.IGNORECASE,
 )
 

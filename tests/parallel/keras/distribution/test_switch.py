@@ -175,6 +175,16 @@ def test_evaluate_is_over_all_data(data_parallel: None) -> None:
     np.testing.assert_allclose(everywhere, made.evaluate(x, y, verbose=0), rtol=1e-5)
 
 
+def test_evaluate_takes_its_arguments_in_any_form(enabled: None) -> None:
+    keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
+    made = model()
+    x, y = whole_data(2)
+    first = made.evaluate(x, y, 8, 0)
+    assert first == made.evaluate(x, y, batch_size=8, verbose=0)
+    assert first == made.evaluate(x=x, y=y, batch_size=8, verbose=0, return_dict=True)["loss"]
+    assert first == made.evaluate(x, y=y, batch_size=8, verbose=0, sample_weight=np.ones(len(x)))
+
+
 def test_model_parallel_is_refused(enabled: None) -> None:
     mesh = keras.distribution.DeviceMesh((1, hvd.size()), ("batch", "model"))
     layouts = keras.distribution.LayoutMap(mesh)
