@@ -111,8 +111,8 @@ wheels: $(READY) ## A wheel per Python in dist/wheels, for all versions of Tenso
 	$(PIP) -r "$(VENV)/requirements-wheels.txt"
 	$(PY) tools/wheels/make_wheels.py --jobs "$(JOBS)" --minors "$(MINORS)" --pythons "$(PYTHONS)"
 
-wheels-test: wheels ## Install them beside each TensorFlow, without a compiler, and test them (FEW=--few)
-	$(PY) tools/wheels/check_wheels.py --minors "$(MINORS)" $(FEW)
+wheels-test: wheels ## Install them beside each TensorFlow, without a compiler, and test them (KERAS="3.1 3.8", FEW=--few)
+	$(PY) tools/wheels/check_wheels.py --minors "$(MINORS)" --keras "$(KERAS)" $(FEW)
 
 lint: lint-python lint-cc tidy ## All linters
 

@@ -31,11 +31,12 @@ class Cluster:
     Args:
         made: The machines; the name server is on the last one.
         folder: For files of the cluster, and the programs of the pods.
-        job: The name of the job, and of its headless service.
+        job: The name of the job.
+        service: That of its headless service.
     """
 
-    def __init__(self, made: Hosts, folder: Path, job: str) -> None:
-        self._made, self._folder, self._job = made, folder, job
+    def __init__(self, made: Hosts, folder: Path, job: str, service: str) -> None:
+        self._made, self._folder, self._job, self._service = made, folder, job, service
         self._names: dict[str, str] = {}
         self._write_names()
         server = made.address(made.count - 1)
@@ -52,7 +53,7 @@ class Cluster:
 
     def full_name(self, index: int) -> str:
         """Returns the name of a pod, as the cluster knows it."""
-        return f"{self._job}-{index}.{self._job}.{_ZONE}"
+        return f"{self._job}-{index}.{self._service}.{_ZONE}"
 
     def publish(self, index: int, machine: int | None = None) -> None:
         """Gives a pod's name the address of its machine; that of its number without another."""
@@ -103,13 +104,16 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(machines: int, folder: Path, job: str = "train") -> Iterator[Cluster]:
+def cluster(
+    machines: int, folder: Path, job: str = "train", service: str = "train"
+) -> Iterator[Cluster]:
     """Makes a cluster for the time of the context; skips the test where that is not possible.
 
     Args:
         machines: How many pods it has place for.
         folder: For its files; programs in it are found by their name.
         job: The job that runs there.
+        service: Its headless service.
     """
     pytest.importorskip("dnslib")
     for name, command in (("python", sys.executable), ("tfring", f"{sys.executable} -m tfring")):
@@ -117,6 +121,6 @@ def cluster(machines: int, folder: Path, job: str = "train") -> Iterator[Cluster
         (folder / name).chmod(0o755)
     with hosts(machines + 1) as made:
         try:
-            yield Cluster(made, folder, job)
+            yield Cluster(made, folder, job, service)
         finally:
             made.kill_all()

@@ -1,7 +1,8 @@
 """Installs wheels of dist/wheels beside each TensorFlow, without a compiler, and runs them.
 
 For each minor version: a new environment, `pip install`, `tfring doctor`, examples/keras_fit.py on
-two ranks, the same with Keras 2, and tests on two ranks. The environment takes up to 2 GB and is
+two ranks, the same with Keras 2, tests on two ranks, and those of Keras 3 also with the oldest that
+this TensorFlow takes, or with those that --keras names. The environment takes up to 2 GB and is
 removed before the next one is made. `make wheels-test MINORS="2.16 2.21"` does less. At the end
 there is a table.
 """
@@ -35,6 +36,7 @@ FEW = (
     *("keras/test_fit.py", "compat/test_tf1.py"),
 )
 TESTS = (*FEW, "keras/test_equivalence.py", "keras/test_callbacks.py", "keras2/test_keras2.py")
+PIP = ("-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
 
 
 class Environment:
@@ -85,6 +87,7 @@ class CheckError(Exception):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minors", default="")
+    parser.add_argument("--keras", default="", help="minor versions of Keras 3, as 3.1 3.8")
     parser.add_argument("--few", action="store_true", help="leave out the longer tests")
     args = parser.parse_args()
     shutil.rmtree(FOLDER, ignore_errors=True)
@@ -97,7 +100,7 @@ def main() -> int:
     for minor in (args.minors or " ".join(tensorflows.MINORS)).split():
         row: dict[str, Any] = {"TensorFlow": minor}
         try:
-            check_minor(minor, row, FEW if args.few else TESTS)
+            check_minor(minor, row, args.keras.split(), FEW if args.few else TESTS)
         except (CheckError, subprocess.SubprocessError) as error:
             failed.append(minor)
             print(f"FAILED: TensorFlow {minor}: {error}", flush=True)
@@ -107,7 +110,9 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def check_minor(minor: str, row: dict[str, Any], tests: Sequence[str]) -> None:
+def check_minor(
+    minor: str, row: dict[str, Any], keras: Sequence[str], tests: Sequence[str]
+) -> None:
     """Does all that is done with one minor version; leaves what it finds out in `row`."""
     wheel, python = choose_wheel(minor)
     row |= {"Python": python, "wheel": f"{wheel.stat().st_size / 1e6:.2f} MB"}
@@ -123,7 +128,9 @@ def check_minor(minor: str, row: dict[str, Any], tests: Sequence[str]) -> None:
         timed(row, "doctor", lambda: ask_doctor(environment, minor, row))
         timed(row, "fit", lambda: fit(environment, row, "keras_fit", example, saved))
         timed(row, "fit, Keras 2", lambda: fit_keras2(environment, minor, row))
-        timed(row, "tests", lambda: run_tests(environment, row, tests))
+        timed(row, "tests", lambda: run_tests(environment, row, "passed", tests))
+        for version in keras or [oldest_keras(environment)]:
+            run_with_keras(environment, row, version, tests)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         (make_wheels.FOLDER / f"check-{minor}.log").write_text("\n".join(environment.log))
@@ -147,9 +154,8 @@ def choose_wheel(minor: str) -> tuple[Path, str]:
 
 def install(environment: Environment, minor: str, wheel: Path, row: dict[str, Any]) -> None:
     """As users do it, in one line, but for what the tests need."""
-    pip = ("-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
-    environment.run("python", *pip, str(wheel), f"tensorflow-cpu=={minor}.*", *TEST_TOOLS)
-    environment.run("python", *pip, "--no-deps", f"tf_keras=={minor}.*")
+    environment.run("python", *PIP, str(wheel), f"tensorflow-cpu=={minor}.*", *TEST_TOOLS)
+    environment.run("python", *PIP, "--no-deps", f"tf_keras=={minor}.*")
     asked = "import importlib.metadata as m; print(m.version('tensorflow-cpu'), m.version('keras'))"
     printed = environment.run("python", "-c", asked).split()
     row["TensorFlow"], row["Keras"] = printed[-2], printed[-1]
@@ -182,7 +188,28 @@ def fit_keras2(environment: Environment, minor: str, row: dict[str, Any]) -> Non
     fit(environment, row, "keras2_fit", program, TF_USE_LEGACY_KERAS="1")
 
 
-def run_tests(environment: Environment, row: dict[str, Any], names: Sequence[str]) -> None:
+def oldest_keras(environment: Environment) -> str:
+    """Returns the oldest minor version of Keras that the installed TensorFlow takes."""
+    asked = "import importlib.metadata as m; print(*m.requires('tensorflow-cpu'), sep='\\n')"
+    found = re.search(r"^keras\b.*>=\s*(\d+\.\d+)", environment.run("python", "-c", asked), re.M)
+    if found is None:
+        raise CheckError("TensorFlow's package does not say which Keras it needs")
+    return found[1]
+
+
+def run_with_keras(
+    environment: Environment, row: dict[str, Any], version: str, tests: Sequence[str]
+) -> None:
+    """Runs the tests of Keras 3 with another version of it, which stays installed."""
+    environment.run("python", *PIP, f"keras=={version}.*")
+    name = f"passed, Keras {version}"
+    run_tests(environment, row, name, [test for test in tests if test.startswith("keras/")])
+    print(f"TensorFlow {row['TensorFlow']}: {name}: {row[name]}", flush=True)
+
+
+def run_tests(
+    environment: Environment, row: dict[str, Any], name: str, names: Sequence[str]
+) -> None:
     """Runs some test files on two ranks."""
     folder = FOLDER / "checkout" / "tests" / "parallel"
     files = [str(folder / name) for name in names]
@@ -190,7 +217,7 @@ def run_tests(environment: Environment, row: dict[str, Any], names: Sequence[str
     found = re.search(r"(\d+) passed.*", printed)
     if found is None:
         raise CheckError(f"no test passed:\n{printed[-3000:]}")
-    row["passed"] = found[1]
+    row[name] = found[1]
 
 
 def timed(row: dict[str, Any], name: str, step: Callable[[], None]) -> None:

@@ -270,8 +270,9 @@ def test_the_command_in_the_readme_prints_a_job(capsys):
     check("IoK8sApiCoreV1Service", made["Service"])
     [container] = pod_of(made["Job"])["containers"]
     assert container["command"][-2:] == ["python", "train.py"]
-    names = [one["valueFrom"]["secretKeyRef"]["name"] for one in container["env"][-1:]]
-    assert f"kubectl create secret generic {names[0]} " in text
+    secret = container["env"][-1]["valueFrom"]["secretKeyRef"]
+    made_by = f"kubectl create secret generic {secret['name']} --from-literal={secret['key']}="
+    assert made_by in text
 
 
 def what_runs(container, variables):
@@ -319,21 +320,21 @@ def test_the_pods_of_the_trainer_form_a_job(capsys, tmp_path, words):
     [step] = runtime["template"]["spec"]["replicatedJobs"]
     [container] = pod_of(step["template"])["containers"]
     write_script(tmp_path, WHO_IS_THERE, name="train.py")
-    with cluster(2, tmp_path, job="train") as machines:
+    with cluster(2, tmp_path, job="train-node-0") as machines:
         pods = []
         for index in range(run["numNodes"]):
             given = {
                 "PET_NNODES": str(run["numNodes"]),
                 "PET_NPROC_PER_NODE": str(run["numProcPerNode"]),
                 "PET_NODE_RANK": str(index),
-                "PET_MASTER_ADDR": "train-0.train",
+                "PET_MASTER_ADDR": "train-node-0-0.train",
                 "PET_MASTER_PORT": "29500",
             }
             _, variables = what_runs(container, given)
             pods.append(machines.start(index, run["command"], **variables))
             machines.publish(index)
         said = who_is_there(pods)
-    assert said == [[rank, 4, rank % 2, 2, 10, f"train-{rank // 2}"] for rank in range(4)]
+    assert said == [[rank, 4, rank % 2, 2, 10, f"train-node-0-{rank // 2}"] for rank in range(4)]
 
 
 @pytest.mark.parametrize("words", [["-np", "4", "--slots", "2"], ["--nnodes", "1:2"]])

@@ -169,6 +169,7 @@ def test_slurm_without_ranges_needs_no_library():
     [
         ({"SLURM_TASKS_PER_NODE": "2,2,2"}, "tasks of 3"),
         ({"SLURM_TASKS_PER_NODE": "many"}, "many"),
+        ({"SLURM_TASKS_PER_NODE": "1" * 5000}, "not numbers of tasks"),
         ({}, "ntasks-per-node"),
         ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}, "leave out srun"),
     ],

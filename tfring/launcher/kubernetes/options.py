@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.kubernetes.shape import Shape, shape_of
 from tfring.launcher.options.environment import chosen_variables, is_secret
-from tfring.launcher.options.from_arguments import environment_of
+from tfring.launcher.options.from_arguments import check_numbers, environment_of, printed_ranks
 
 KINDS = ("indexed", "trainer", "mpijob")
 # Images have to be pulled, and nodes may have to be added, before all ranks are there.
@@ -22,6 +22,7 @@ _GRACE_SECONDS = 120
 _SPARE_SECONDS = 10
 _RESTARTS = 3
 _USER = 1000
+_MOST = 2**31 - 1  # of numbers that Kubernetes keeps in 32 bits
 # The records take 4 MiB a rank; NCCL puts its buffers between the GPUs of a pod there.
 _SHARED_MEMORY, _SHARED_MEMORY_WITH_GPUS = "256Mi", "1Gi"
 # Names of pods are longer, and have at most 63 letters. They begin with a letter, as of services.
@@ -29,8 +30,8 @@ _JOB_NAME, _LONGEST_JOB_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?"), 45
 _LABEL, _LONGEST_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"), 63
 # What others have made.
 _OBJECT, _LONGEST_OBJECT = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*"), 253
-_CPUS = re.compile(r"\d+(\.\d+)?m?")
-_BYTES = re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?")
+_CPUS = re.compile(r"[0-9]+(\.[0-9]+)?m?")
+_BYTES = re.compile(r"[0-9]+(\.[0-9]+)?([kMGTPE]|[KMGTPE]i)?")
 # The manifest, or Kubernetes, says these; another value would contradict the rest.
 _TAKEN = re.compile(
     r"TFRING_(PODS|POD_SLOTS|RENDEZVOUS_ADDR|RENDEZVOUS_PORT|STOPPED_EXIT_CODE)|"
@@ -141,22 +142,27 @@ def request_of(options: argparse.Namespace) -> Request | None:
     user = _USER if options.run_as is None else options.run_as
     restarts = _RESTARTS if options.max_restarts is None else options.max_restarts
     gpus = options.pod_gpus or 0
+    shape = shape_of(options)
     limits = (
-        ("--grace-period", grace, _SPARE_SECONDS + 1),
-        ("--run-as", user, 1),  # 0 is root
-        ("--max-restarts", restarts, 0),
-        ("--pod-gpus", gpus, 0),
+        ("--grace-period", grace, _SPARE_SECONDS + 1, _MOST),
+        ("--run-as", user, 1, _MOST),  # 0 is root
+        ("--max-restarts", restarts, 0, _MOST // shape.pods),
+        ("--pod-gpus", gpus, 0, _MOST),
     )
-    for flag, number, low in limits:
-        if number < low:
-            raise UsageError(f"{flag} {number}: it has to be {low} or more")
+    for flag, number, low, high in limits:
+        if not low <= number <= high:
+            raise UsageError(f"{flag} {number}: it has to be a number from {low} to {high}")
+    check_numbers(options)
+    printed_ranks(options)
+    if options.elastic_timeout is not None and not shape.elastic:
+        raise UsageError("--elastic-timeout is for elastic jobs: give --min-np, or --nnodes 2:4")
     default = _SHARED_MEMORY_WITH_GPUS if gpus else _SHARED_MEMORY
     return Request(
         kind=options.kubernetes,
         name=name,
         namespace=_namespace(options.namespace),
         image=options.image,
-        shape=shape_of(options),
+        shape=shape,
         command=_program(options),
         flags=_flags(options),
         variables=_variables(options),
@@ -201,7 +207,8 @@ def _program(options: argparse.Namespace) -> tuple[str, ...]:
 
 def _flags(options: argparse.Namespace) -> tuple[str, ...]:
     """Returns the options that `tfring run` gets in the pods, too."""
-    words = ["--start-timeout", f"{options.start_timeout or _START_SECONDS:g}"]
+    patience = _START_SECONDS if options.start_timeout is None else options.start_timeout
+    words = ["--start-timeout", f"{patience:g}"]
     switches = ("horovod", "verbose", "prefix_output_with_timestamp", "no_merge_lines")
     for name in (*switches, "show_tensorflow_info"):
         words += [_flag(name)] if getattr(options, name) else []
@@ -257,7 +264,12 @@ def _quantity(flag: str, text: str | None, form: re.Pattern[str], example: str) 
 
 def _claims(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     found: list[tuple[str, str]] = []
-    taken = {"/dev/shm": "memory that the ranks share"}
+    taken = {
+        "/": "the image",
+        "/dev/shm": "memory that the ranks share",
+        "/etc/mpi": "what the MPI operator mounts",
+        "/srv/tfring/.ssh": "what the MPI operator mounts",
+    }
     for text in texts:
         name, _, path = text.partition(":")
         if not path.startswith("/") or ":" in path:

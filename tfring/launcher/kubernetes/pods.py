@@ -113,7 +113,8 @@ def resources(request: Request) -> Json:
     if request.memory is not None:
         requests["memory"] = limits["memory"] = request.memory
     if request.gpus:
-        limits["nvidia.com/gpu"] = request.gpus
+        # Kubernetes needs the limit alone; the Kubeflow Trainer counts what is requested.
+        requests["nvidia.com/gpu"] = limits["nvidia.com/gpu"] = request.gpus
     found = {"requests": requests, "limits": limits}
     return {name: values for name, values in found.items() if values}
 

@@ -11,6 +11,8 @@ from typing import Any
 from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.hosts.placement import parse_hostfile, parse_hosts
 
+_MOST_PODS = 100_000
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -116,4 +118,6 @@ def _checked(shape: Shape) -> Shape:
             f"{shape.pods} pods of {shape.slots} ranks, at least {shape.least} pods: these have to "
             "be numbers from 1 on, the least not above the most"
         )
+    if shape.pods > _MOST_PODS:
+        raise UsageError(f"{shape.pods} pods: an indexed Job has at most {_MOST_PODS}")
     return shape

@@ -53,7 +53,7 @@ def chosen_variables(asked: Sequence[str], environ: Mapping[str, str]) -> dict[s
     values = {}
     for text in asked:
         name, given, value = text.partition("=")
-        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise UsageError(f"-x {text}: it has to be NAME or NAME=VALUE")
         if not given and name not in environ:
             raise UsageError(f"-x {name}: there is no such variable here; -x {name}=VALUE sets one")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import os
 import shutil
 import sys
@@ -98,7 +99,7 @@ def job_options(options: argparse.Namespace, *, elastic: bool = False) -> JobOpt
         raise UsageError("say what to run: tfring run -np 2 python train.py")
     if argv[0].endswith(".py") and not os.access(argv[0], os.X_OK):
         argv = [sys.executable, *argv]  # a script that cannot be started by itself
-    _check_numbers(options)
+    check_numbers(options)
     start_timeout = options.start_timeout or settings.start_timeout
     pod = None if elastic else pod_around(options, os.environ)
     job = JobOptions(
@@ -147,8 +148,11 @@ def _shell(options: argparse.Namespace, start_timeout: float) -> RemoteShell:
     return ssh
 
 
-def _check_numbers(options: argparse.Namespace) -> None:
+def check_numbers(options: argparse.Namespace) -> None:
     """Refuses numbers that mean nothing.
+
+    Args:
+        options: The parsed options.
 
     Raises:
         UsageError: The message names the option.
@@ -162,9 +166,9 @@ def _check_numbers(options: argparse.Namespace) -> None:
     not_below = ("stop_timeout", "agent_timeout", "output_keep")
     for name in (*above_zero, *not_below):
         value = getattr(options, name)
-        if value is None or value > 0 or (value == 0 and name in not_below):
+        if value is None or 0 < value < math.inf or (name in not_below and value >= 0):
             continue
-        limit = "above 0" if name in above_zero else "0 or more"
+        limit = "a number above 0" if name in above_zero else "0 or more"
         raise UsageError(f"--{name.replace('_', '-')} {value:g}: it has to be {limit}")
 
 
