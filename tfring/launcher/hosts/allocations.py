@@ -66,8 +66,8 @@ def _slurm(environ: Mapping[str, str]) -> list[tuple[str, int]]:
         found = re.fullmatch(r"\s*(\d{1,6})(?:\(x(\d{1,9})\))?\s*", part)
         if found is None:
             raise UsageError(
-                f'SLURM_TASKS_PER_NODE is "{text[:80]}", not numbers of tasks as 2(x3),1: ask Slurm '
-                "for tasks (--ntasks-per-node), or name the hosts with -H"
+                f'SLURM_TASKS_PER_NODE is "{text[:80]}", not numbers of tasks as 2(x3),1: ask '
+                "Slurm for tasks (--ntasks-per-node), or name the hosts with -H"
             )
         counts += [int(found[1])] * min(int(found[2] or 1), len(hosts))
     if len(counts) == 1:
