@@ -126,7 +126,7 @@ def pickled_call(
         kwargs: Its keyword arguments.
     """
     call = (func, tuple(args), dict(kwargs or {}), cell_sources.collect())
-    return bytes(cloudpickle.dumps(call))
+    return cell_sources.dumps(call)
 
 
 def _job(
