@@ -59,7 +59,8 @@ def minors_served() -> list[str]:
     """Returns the minor versions of TensorFlow of a wheel, ["2.16", "2.17"]; [] of other builds."""
     folders = library_dir().glob(f"{_FOLDER_PREFIX}*.*")
     minors = (folder.name.removeprefix(_FOLDER_PREFIX) for folder in folders)
-    return sorted(minors, key=lambda minor: [int(part) for part in minor.split(".")])
+    served = [minor for minor in minors if re.fullmatch(r"\d+\.\d+", minor)]
+    return sorted(served, key=lambda minor: [int(part) for part in minor.split(".")])
 
 
 def _load() -> ModuleType:

@@ -154,13 +154,13 @@ IMPORTS_BY_NAME = {
     *("tfring/bootstrap/mpi_exchange.py", "tfring/bootstrap/records.py"),
     *("tfring/compat/build_flags.py", "tfring/keras2/detect.py"),
     *("tfring/launcher/doctor.py", "tfring/gpu/nccl.py", "tfring/bench/peers/available.py"),
-    "tfring/bench/result.py",  # versions
+    *("tfring/bench/result.py", "tfring/compat/keras_version.py"),  # versions
 }
 # Unpickling runs code that the sender chooses. Only objects of users are pickled, and only in these
 # files, where messages carry seals; what the library itself exchanges is JSON (allgather_json).
 PICKLING = {
     *("tfring/collectives/objects.py", "tfring/launcher/function.py"),
-    "tfring/launcher/function_task.py",
+    *("tfring/launcher/function_task.py", "tfring/launcher/cell_sources.py"),
     "tfring/elastic/tensorflow_state.py",
     "tfring/spark/keras/saved.py",
     # Writes, and never reads, the pickles of plain values that PyTorch's analyser reads.

@@ -94,6 +94,12 @@ def test_a_missing_stub_is_named(tmp_path: Path) -> None:
     assert caught.value.path == str(tmp_path / "__init__.pyi")
 
 
+def test_a_name_without_tensorflow_says_what_to_install() -> None:
+    code = "import sys; sys.modules['tensorflow'] = None; import tfring; tfring.allreduce"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "tfring.allreduce needs TensorFlow, which is not installed" in done.stderr
+
+
 def test_the_numbers_of_the_operations_are_horovods() -> None:
     import tfring as hvd
 

@@ -68,7 +68,17 @@ def lazy_names(
             module = KERAS2_INSTEAD[name]
         if module is None:
             return importlib.import_module(f"{package}.{name}")
-        value = getattr(importlib.import_module(module), name)
+        try:
+            value = getattr(importlib.import_module(module), name)
+        except ModuleNotFoundError as error:
+            if error.name != "tensorflow":
+                raise
+            raise ModuleNotFoundError(
+                f"{package}.{name} needs TensorFlow, which is not installed: pip install "
+                'tensorflow-cpu, or tensorflow for GPUs. "tfring doctor" says which versions this '
+                "tfring serves",
+                name=error.name,
+            ) from error
         vars(sys.modules[package])[name] = value
         return value
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -76,10 +76,13 @@ class RunRecords:
                 return job
         raise RecordError(f"no rank has left a record in {self._folder}")
 
-    def explanation(self) -> str:
+    def explanation(self, ended: Collection[int] = ()) -> str:
         """Returns why the run has failed, after all its ranks have ended; "" if that is unknown.
 
         Never raises: the exit code of the run is that of its ranks.
+
+        Args:
+            ended: The ranks that the launcher has ended: that they are gone explains nothing.
         """
         try:
             paths = [record.path for record in self.job().records.values()]
@@ -89,5 +92,7 @@ class RunRecords:
         except Exception as error:  # a mistake in a rule
             return f"there is no explanation: {type(error).__name__}: {error}"
         if found.cause in (Cause.NOTHING, Cause.OVER, Cause.SLOW):
+            return ""
+        if found.cause is Cause.KILLED and set(found.ranks) <= set(ended):
             return ""
         return f"{found.text} The records are in {paths[0].parent}."

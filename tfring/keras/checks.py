@@ -1,7 +1,6 @@
 """Refuses training that would not reduce gradients, or makes it reduce them where that is possible.
 
 The callbacks of tfring call this; a plain optimizer is noticed only where there is one of them.
-Versions of Keras that tfring does not work with are refused, too.
 """
 
 from __future__ import annotations
@@ -22,16 +21,6 @@ from tfring.ops import library
 from tfring.training.local_variables import variable_key
 
 _LISTED = 5  # variables in a message
-
-
-def check_keras_version(installed: str) -> None:
-    """Raises ImportError for a version of Keras that tfring.keras does not work with."""
-    if int(installed.partition(".")[0]) >= 3:
-        return
-    raise ImportError(
-        f"tfring.keras works with Keras 3, and keras {installed} is installed: install it "
-        '(pip install "keras>=3.1"), or use Keras 2 as the package tf_keras'
-    )
 
 
 def refuse_to_resume(model: Any, what: str, instead: str) -> None:
@@ -190,6 +179,3 @@ def _hook_of(model: Any) -> Any:
 
 def _needs_reduction(model: Any) -> bool:
     return _hook_of(model) is not None or has_own_train_step(model)
-
-
-check_keras_version(keras.__version__)  # what users import comes through this module

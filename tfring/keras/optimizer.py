@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfring import process_sets
 from tfring.collectives.compression import Compression
-from tfring.keras import accumulation, checks, loss_scale
+from tfring.keras import accumulation, loss_scale
 from tfring.keras.hook import OptimizerHook, find_hook, innermost, steps_taken
 from tfring.keras2 import detect
 from tfring.keras2 import optimizer as keras2_optimizer
@@ -24,7 +24,6 @@ from tfring.training.options import (
 from tfring.training.ordinals import Ordinals
 from tfring.training.reducer import GradientReducer
 
-checks.check_keras_version(keras.__version__)
 _optimizers = Ordinals()
 
 

@@ -129,7 +129,7 @@ def _probe(code: str) -> tuple[Any, str]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return None, f"no answer within {_PROBE_SECONDS} s"
+        return None, f"no answer within {_PROBE_SECONDS} s; is this machine busy?"
     if run.returncode != 0:
         lines = run.stderr.strip().splitlines()
         return None, lines[-1] if lines else f"exit code {run.returncode}"

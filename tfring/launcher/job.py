@@ -135,7 +135,8 @@ class JobRunner:
             self._merger.note(f"tfring run: {why}")
         else:
             self._merger.note(text.describe(self._processes))
-            why = self._records.explanation()
+            ended = [process.rank for process in self._processes if process.ended_by_launcher]
+            why = self._records.explanation(ended)
             if why:
                 self._merger.note(f"tfring run: {why}")
         return first.exit_code(), why or text.headline(first)

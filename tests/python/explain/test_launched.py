@@ -75,6 +75,20 @@ def test_a_report_of_a_run_without_records_says_so(tmp_path: Path) -> None:
     assert "tfring run: no report: no rank has left a record in" in done.stderr
 
 
+def test_ranks_that_the_launcher_has_ended_are_no_reason() -> None:
+    with RunRecords({}) as records:
+        folder = Path(records.variables[RECORD_DIR]) / "planted"
+        folder.mkdir(parents=True)
+        running = layout.RankState.RUNNING
+        for rank, state in ((0, running), (1, layout.RankState.FAILED)):
+            path = folder / f"rank-{rank}.record"
+            write_record(path, rank, 2, state=state, started_wall=time.time_ns(), pid=2**22 + 1)
+        assert "Rank 0" in records.explanation()
+        assert "Rank 0" in records.explanation([1])
+        assert records.explanation([0]) == ""
+        records.succeeded = True
+
+
 def test_a_mistake_in_a_rule_changes_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(given: object) -> None:
         raise LookupError(f"planted in {given}")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 from keras_recorder import X, Y, build_model
+from launcher_tools import finish
 
 from tfring import world
-from tfring.keras import checks
+from tfring.compat import keras_version
 from tfring.keras.callbacks.checkpoints.callback import CheckpointCallback
 from tfring.keras.callbacks.resume import Restore
 
@@ -22,11 +26,15 @@ def job() -> Any:
     world.shutdown()
 
 
-def test_keras_2_under_the_name_keras() -> None:
+def test_keras_2_under_the_name_keras(tmp_path: Any) -> None:
     for version in ("3.0.5", "3.15.1", "10.1.0"):
-        checks.check_keras_version(version)
-    with pytest.raises(ImportError, match=r"Keras 3, and keras 2\.15\.0 is installed.*tf_keras"):
-        checks.check_keras_version("2.15.0")
+        keras_version.check_version(version)
+    (tmp_path / "keras-2.15.0.dist-info").mkdir()
+    (tmp_path / "keras-2.15.0.dist-info" / "METADATA").write_text("Name: keras\nVersion: 2.15.0\n")
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = finish([sys.executable, "-c", "import tfring.keras"], PYTHONPATH=paths)
+    said = done.stderr.splitlines()[-1]
+    assert re.search(r"ImportError: .*Keras 3, and keras 2\.15\.0 is installed.*tf_keras", said)
 
 
 @pytest.mark.parametrize("make", [CheckpointCallback, Restore])
