@@ -15,17 +15,26 @@ import cloudpickle
 _MOST_BYTES = 1 << 20  # of all of them: the newest
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: Any, what: str, instead: str) -> bytes:
     """Pickles as cloudpickle does; functions keep the names of files that their tracebacks show.
 
     Newer versions of cloudpickle give all code that they send one name.
 
     Args:
         value: Anything that cloudpickle can pickle.
+        what: It is, for the error.
+        instead: What to do where it cannot be pickled.
+
+    Raises:
+        TypeError: It cannot be pickled.
     """
-    with io.BytesIO() as file:
-        _Pickler(file).dump(value)
-        return file.getvalue()
+    try:
+        with io.BytesIO() as file:
+            _Pickler(file).dump(value)
+            return file.getvalue()
+    except Exception as error:  # whatever a class of the user's raises
+        reason = f"{type(error).__name__}: {error}"
+        raise TypeError(f"{what} cannot be pickled ({reason}): {instead}") from error
 
 
 def collect() -> dict[str, str]:

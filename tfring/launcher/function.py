@@ -100,7 +100,7 @@ def run(
         What the function returned, by rank.
 
     Raises:
-        ValueError: The parameters contradict each other.
+        ValueError: The parameters contradict each other; TypeError: `func` cannot be pickled.
         NotImplementedError: A parameter asks for a feature that tfring does not have.
         RuntimeError: A rank failed; the cause is its exception, if that can be pickled.
         KeyboardInterrupt: Ctrl-C.
@@ -124,9 +124,13 @@ def pickled_call(
         func: Any callable that cloudpickle can pickle.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
+
+    Raises:
+        TypeError: Something cannot be pickled.
     """
     call = (func, tuple(args), dict(kwargs or {}), cell_sources.collect())
-    return cell_sources.dumps(call)
+    instead = "make what is named here inside the function"
+    return cell_sources.dumps(call, "the function, or something that it uses,", instead)
 
 
 def _job(

@@ -37,7 +37,8 @@ def main() -> int:
     try:
         func, args, kwargs, sources = cloudpickle.loads(channel.receive(MAX_BYTES))
         cell_sources.install(sources)
-        result = cloudpickle.dumps(func(*args, **kwargs))
+        instead = "return plain values, arrays or strings"
+        result = cell_sources.dumps(func(*args, **kwargs), "the result", instead)
     except Exception as error:
         text = _traceback(error)
         channel.send(b"error")

@@ -46,7 +46,7 @@ def test_functions_keep_the_name_of_their_cell():
     space = {}
     text = "def f(x):\n    y = 1\n    def g():\n        return (x, y)\n    return g\n"
     exec(compile(text, "<cell 3>", "exec"), space)
-    sent = pickle.loads(cell_sources.dumps(space["f"]))
+    sent = pickle.loads(cell_sources.dumps(space["f"], "f", ""))
     assert sent.__code__.co_filename == sent(2).__code__.co_filename == "<cell 3>"
     assert sent(2)() == (2, 1)
 

@@ -77,7 +77,15 @@ def test_failures(tmp_path):
         text, _ = message(lambda: os._exit(3), np=2)
         assert "exit code 3; ranks without a result: 0, 1" in text, text
         text, _ = message(lambda: (lambda: __import__("threading").Lock())(), np=1)
-        assert "failed on rank 0" in text and "pickle" in text, text
+        assert "failed on rank 0" in text and "the result cannot be pickled" in text, text
+        lock = __import__("threading").Lock()
+        try:
+            tfring.run(lambda: lock)
+        except TypeError as error:
+            assert "something that it uses, cannot be pickled (TypeError: " in str(error), error
+            assert "inside the function" in str(error)
+        else:
+            raise AssertionError("no error")
         """,
     )
     done = tools.run_python(path)
