@@ -57,7 +57,8 @@ class Connections:
             UsageError: ssh or the agent cannot be started.
         """
         if name not in self._local:
-            self._local[name] = is_local(name)
+            # What is behind a tunnel is another host, and what is before its @ is no user.
+            self._local[name] = isinstance(self._shell, RemoteShell) and is_local(name)
         local = self._local[name]
         key = "" if local else name
         present = self._hosts.get(key)
