@@ -5,6 +5,9 @@ from __future__ import annotations
 # What a collective raises because another rank has failed: Cancelled, Aborted, Unavailable, as
 # TensorFlow and the runtime number them.
 _CONSEQUENCES = (1, 10, 14)
+# Where these numbers mean that, by package and class: other classes have codes of their own. By
+# name, so that neither is loaded for it.
+_NUMBERED = {("tfring", "CoreError"): "code", ("tensorflow", "OpError"): "error_code"}
 
 
 def is_consequence(error: BaseException | None) -> bool:
@@ -13,7 +16,11 @@ def is_consequence(error: BaseException | None) -> bool:
     Args:
         error: The rank's exception; None: it is not known.
     """
-    return getattr(error, "error_code", getattr(error, "code", None)) in _CONSEQUENCES
+    for cls in type(error).__mro__:
+        attribute = _NUMBERED.get((cls.__module__.split(".")[0], cls.__name__))
+        if attribute is not None:
+            return getattr(error, attribute, None) in _CONSEQUENCES
+    return False
 
 
 def line(error: BaseException) -> str:

@@ -22,11 +22,16 @@ def _of_task(cause):
     return RayTaskError("call", f"Traceback\n{cause}", cause).as_instanceof_cause()
 
 
+class _Refused(Exception):
+    code = error_code = 14  # a number of the user's own
+
+
 @pytest.mark.parametrize(
     ("cause", "said"),
     [
         (_of_task(KeyError("the missing column")), "the function failed on rank 2:"),
         (_of_task(tf.errors.InvalidArgumentError(None, None, "splits")), "failed on rank 2:"),
+        (_of_task(_Refused("by the database")), "the function failed on rank 2:"),
         (ActorDiedError(), "the process of rank 2 is gone:"),
     ],
 )
