@@ -15,6 +15,7 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.queue import Queue
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tfring.engines.outcomes import is_consequence
 from tfring.engines.shim import uses_shim
 from tfring.engines.variables import elastic_variables
 from tfring.exceptions import described
@@ -222,13 +223,18 @@ class ElasticJob:
         else:
             gone = isinstance(error, RayActorError) or not isinstance(error, RayError)
             code, cause = (_KILLED, "") if gone else (_FAILED, described(cause_of(error)))
-            # When the job has failed, all workers end because of that.
-            if (self._end is None or self._end.code == 0) and not (gone and started.killed):
+            if self._may_be_why(error, gone and started.killed):
                 self._last_failure = (self._name(started.start), error)
             if self._end is None:
                 _log.warning("%s failed: %s", self._name(started.start), cause or error)
         service.ended(end.worker, code, cause)
         started.kill()
+
+    def _may_be_why(self, error: Exception, killed: bool) -> bool:
+        """Whether an error is rather why the job fails, if it does, than those before it."""
+        if killed or (self._end is not None and self._end.code != 0):  # then all workers end
+            return False
+        return self._last_failure is None or not is_consequence(cause_of(error))
 
     def _name(self, start: StartWorker) -> str:
         """Returns ``worker 3 (rank 1, node 10.0.0.1/abcd, slot 0)``."""

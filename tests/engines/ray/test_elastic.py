@@ -66,11 +66,19 @@ def test_a_discovery_of_the_users_own(nodes, tmp_path):
 
 
 def test_the_error_of_a_worker(nodes):
+    """Not that of the other, whose collective ends because of it."""
+
     def train():
+        import numpy as np
+
         import tfring as hvd
+        from tfring._native import core
 
         hvd.init()
-        raise KeyError("the missing column")
+        if hvd.rank() == 1:
+            raise KeyError("the missing column")
+        core.allreduce(np.zeros(4), name="waits", op=hvd.Sum)
+        core.allreduce(np.zeros(4), name="waits again", op=hvd.Sum)
 
     executor = ElasticRayExecutor(min_workers=2, elastic_timeout=5, reset_limit=1)
     executor.start()
