@@ -72,7 +72,7 @@ class Job(threading.Thread):
     """
 
     def __init__(self, run_job, folder):
-        super().__init__()
+        super().__init__(daemon=True)  # a job that hangs does not keep the tests from ending
         self._run_job, self._folder = run_job, folder
         self._outcome = queue.SimpleQueue()
 
@@ -88,7 +88,8 @@ class Job(threading.Thread):
 
     def __exit__(self, *exc):
         (self._folder / "stop").touch()
-        self.join()
+        self.join(SECONDS)
+        assert not self.is_alive(), f"the job did not end within {SECONDS} s of the word stop"
 
     def results(self):
         """What the ranks returned."""

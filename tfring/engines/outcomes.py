@@ -5,6 +5,11 @@ from __future__ import annotations
 # What a collective raises because another rank has failed: Cancelled, Aborted, Unavailable, as
 # TensorFlow and the runtime number them.
 _CONSEQUENCES = (1, 10, 14)
+# FailedPrecondition has other reasons, too. This is that of a collective after its generation.
+_FAILED_PRECONDITION, _AFTER_ITS_GENERATION = 9, " is over on rank "
+# Where these numbers mean that, by package and class: other classes have codes of their own. By
+# name, so that neither is loaded for it.
+_NUMBERED = {("tfring", "CoreError"): "code", ("tensorflow", "OpError"): "error_code"}
 
 
 def is_consequence(error: BaseException | None) -> bool:
@@ -13,7 +18,13 @@ def is_consequence(error: BaseException | None) -> bool:
     Args:
         error: The rank's exception; None: it is not known.
     """
-    return getattr(error, "error_code", getattr(error, "code", None)) in _CONSEQUENCES
+    for cls in type(error).__mro__:
+        attribute = _NUMBERED.get((cls.__module__.split(".")[0], cls.__name__))
+        if attribute is not None:
+            code = getattr(error, attribute, None)
+            late = code == _FAILED_PRECONDITION and _AFTER_ITS_GENERATION in str(error)
+            return late or code in _CONSEQUENCES
+    return False
 
 
 def line(error: BaseException) -> str:

@@ -11,6 +11,12 @@ from tfring.ray.elastic_job import ElasticJob
 from tfring.ray.nodes import Discovered, RayHostDiscovery
 from tfring.ray.settings import ELASTIC_SECONDS, Settings, resources
 
+# What Horovod's create_settings takes and has no effect here.
+_WITHOUT_EFFECT = {
+    *("verbose", "ssh_port", "extra_mpi_args", "tcp_flag", "binding_args", "output_filename"),
+    *("run_func_mode", "timestamp_output"),
+}
+
 
 class ElasticRayExecutor:
     """An elastic job of tfring whose workers follow the nodes of a Ray cluster.
@@ -29,7 +35,8 @@ class ElasticRayExecutor:
         max_workers: There are never more; None: as the settings say.
         num_workers: With how many the job begins; None: with `min_workers`.
         reset_limit: The workers may change so many times; None: as the settings say.
-        cooldown_range: After a failure a node is not used for so many seconds, more each time.
+        cooldown_range: After a failure a node is not used for so many seconds, more each time;
+            None: as the settings say.
         elastic_timeout: Seconds for which there may be too few workers; None: as the settings say.
 
     Raises:
@@ -73,7 +80,7 @@ class ElasticRayExecutor:
             max_np=NO_LIMIT if most is None else most,
             timeout=settings.elastic_timeout if elastic_timeout is None else elastic_timeout,
             reset_limit=-1 if limit is None else limit,
-            cooldown=cooldown_range,
+            cooldown=settings.cooldown_range if cooldown_range is None else cooldown_range,
         )
         self._variables = dict(env_vars or {})
         self._started = False
@@ -89,6 +96,7 @@ class ElasticRayExecutor:
         nics: str | Sequence[str] | None = None,
         min_np: int | None = None,
         max_np: int | None = None,
+        cooldown_range: tuple[float, float] | None = None,
         **other: Any,
     ) -> Settings:
         """Returns settings for this executor.
@@ -103,15 +111,25 @@ class ElasticRayExecutor:
             nics: Network interfaces to use between hosts.
             min_np: Horovod's older name for `min_num_proc`.
             max_np: Horovod's older name for `max_num_proc`.
+            cooldown_range: After a failure a node is not used for so many seconds, more each time.
             **other: Horovod's others, such as verbose; they have no effect.
+
+        Raises:
+            TypeError: Horovod has no parameter of a name either.
         """
-        del ssh_identity_file, other
+        del ssh_identity_file
+        if unknown := sorted(other.keys() - _WITHOUT_EFFECT):
+            raise TypeError(
+                f"create_settings() has no parameter {', '.join(unknown)}: numbers of workers are "
+                "min_num_proc and max_num_proc, or min_workers and max_workers of the executor"
+            )
         return Settings(
             timeout_s=timeout_s,
             elastic_timeout=elastic_timeout,
             min_num_proc=min_num_proc if min_np is None else min_np,
             max_num_proc=max_num_proc if max_np is None else max_np,
             reset_limit=reset_limit,
+            cooldown_range=cooldown_range,
             nics=interfaces(nics),
         )
 

@@ -15,6 +15,7 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.queue import Queue
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tfring.engines.outcomes import is_consequence
 from tfring.engines.shim import uses_shim
 from tfring.engines.variables import elastic_variables
 from tfring.exceptions import described
@@ -23,7 +24,7 @@ from tfring.launcher.elastic.options import ElasticOptions
 from tfring.launcher.elastic.orders import EndJob, Generation, KillWorker, Note, StartWorker
 from tfring.ray.forming import fresh_job
 from tfring.ray.nodes import Discovered
-from tfring.ray.outcomes import cause_of
+from tfring.ray.outcomes import cause_of, text_of
 from tfring.ray.settings import Resources, Settings
 from tfring.ray.worker import Ended, Worker
 from tfring.security.secret import fresh_secret
@@ -44,6 +45,13 @@ class _Started:
     start: StartWorker
     actor: Any
     kill_at: float | None = None
+    killed: bool = False  # by us: that its process is gone explains nothing
+
+    def kill(self) -> None:
+        """Ends its process."""
+        self.killed = True
+        with contextlib.suppress(RayError):
+            ray.kill(self.actor)
 
 
 class _End(NamedTuple):
@@ -113,7 +121,7 @@ class ElasticJob:
             at_end.callback(service.close)
             at_end.callback(self._kill_all)
             if self._callbacks:
-                self._sent = Queue(actor_options={"num_cpus": 0})
+                self._sent = queue_on_this_node()
                 at_end.callback(self._sent.shutdown, force=True)
             run = _Run(service, ray.put(function), f"{host}:{store.port}")
             while self._end is None or self._workers:
@@ -133,7 +141,7 @@ class ElasticJob:
         for started in self._workers.values():
             if started.kill_at is not None and now >= started.kill_at:
                 started.kill_at = None
-                ray.kill(started.actor)
+                started.kill()
         with contextlib.suppress(queue.Empty):
             item = self._inbox.get(timeout=_LOOK_SECONDS / 2)
             if isinstance(item, _End):
@@ -157,7 +165,7 @@ class ElasticJob:
                 run.service.ended(order.worker, 0, "")
         elif isinstance(order, KillWorker):
             if order.worker in self._workers:
-                ray.kill(self._workers[order.worker].actor)
+                self._workers[order.worker].kill()
         elif isinstance(order, Note):
             _log.info("%s", order.text)
         elif isinstance(order, Generation):
@@ -215,12 +223,18 @@ class ElasticJob:
         else:
             gone = isinstance(error, RayActorError) or not isinstance(error, RayError)
             code, cause = (_KILLED, "") if gone else (_FAILED, described(cause_of(error)))
-            self._last_failure = (self._name(started.start), error)
+            if self._may_be_why(error, gone and started.killed):
+                self._last_failure = (self._name(started.start), error)
             if self._end is None:
                 _log.warning("%s failed: %s", self._name(started.start), cause or error)
         service.ended(end.worker, code, cause)
-        with contextlib.suppress(RayError):
-            ray.kill(started.actor)
+        started.kill()
+
+    def _may_be_why(self, error: Exception, killed: bool) -> bool:
+        """Whether an error is rather why the job fails, if it does, than those before it."""
+        if killed or (self._end is not None and self._end.code != 0):  # then all workers end
+            return False
+        return self._last_failure is None or not is_consequence(cause_of(error))
 
     def _name(self, start: StartWorker) -> str:
         """Returns ``worker 3 (rank 1, node 10.0.0.1/abcd, slot 0)``."""
@@ -245,13 +259,21 @@ class ElasticJob:
         text, cause = f"the elastic job failed: {why}", None
         if self._last_failure is not None:
             name, error = self._last_failure
-            text, cause = f"{text}\nthe error of {name}:\n{error}", cause_of(error)
+            text, cause = f"{text}\nthe error of {name}:\n{text_of(error)}", cause_of(error)
         raise RuntimeError(text) from cause
 
     def _kill_all(self) -> None:
         for started in self._workers.values():
-            with contextlib.suppress(RayError):
-                ray.kill(started.actor)
+            started.kill()
+
+
+def queue_on_this_node() -> Any:
+    """Returns a queue for the callbacks on the node of this program.
+
+    Ray puts an actor that needs no CPU on any node; the job is to survive the loss of the others.
+    """
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
 
 
 @dataclass

@@ -17,6 +17,7 @@ from tfring.ray.settings import (
     PLACEMENT_SECONDS,
     TIMEOUT_SECONDS,
     Settings,
+    refuse,
     resources,
 )
 from tfring.ray.static_job import StaticJob
@@ -90,10 +91,22 @@ class RayExecutor:
         self._object: Callable[[], Any] | None = None  # makes a worker's, in an elastic job
         self._resources = resources(cpus, use_gpu, gpus)
         if min_workers is None:
+            refuse(
+                "is of elastic jobs, which need min_workers, too",
+                max_workers=max_workers,
+                reset_limit=reset_limit,
+                cooldown_range=cooldown_range,
+                elastic_timeout=elastic_timeout,
+                override_discovery=None if override_discovery else False,
+            )
             self._shape = shape_of(num_workers, num_hosts, per_host, placement_group_strategy)
             return
-        if num_hosts is not None:
-            raise ValueError(f"num_hosts={num_hosts} and min_workers={min_workers}: give one")
+        refuse(
+            f"is of jobs that are not elastic: leave it out, or min_workers={min_workers}",
+            num_hosts=num_hosts,
+            num_workers_per_host=per_host,
+            placement_group_strategy=placement_group_strategy,
+        )
         self._elastic = ElasticRayExecutor(
             *(self.settings, use_gpu, cpus, gpus, None, override_discovery),
             min_workers=min_workers,
@@ -217,11 +230,7 @@ class RayExecutor:
             return self._elastic.run(
                 functools.partial(fn, *(args or ()), **(kwargs or {})), callbacks
             )
-        if callbacks:
-            raise NotImplementedError(
-                "RayExecutor.run(callbacks=...) is for elastic jobs, with min_workers: let the "
-                "function return what you want to know, or print it"
-            )
+        _refuse_callbacks(callbacks)
         return self._running().results(self.run_remote(fn, args, kwargs, datasets=datasets))
 
     def run_remote(
@@ -247,11 +256,16 @@ class RayExecutor:
         own = split(datasets or {}, job.nodes)
         return job.start_all("call", fn, list(args or ()), dict(kwargs or {}), own=own)
 
-    def execute(self, fn: Callable[[Any], Any]) -> list[Any]:
+    def execute(
+        self,
+        fn: Callable[[Any], Any],
+        callbacks: Sequence[Callable[[Any], object]] | None = None,
+    ) -> list[Any]:
         """Calls a function with each worker's object of `executable_cls`, or None.
 
         Args:
             fn: The function.
+            callbacks: Of elastic jobs: as of `ElasticRayExecutor.run`.
 
         Returns:
             What it returned, by rank.
@@ -260,7 +274,8 @@ class RayExecutor:
             RuntimeError: As by `run`.
         """
         if self._elastic is not None:
-            return self._elastic.run(functools.partial(_with_object, fn, self._object))
+            return self._elastic.run(functools.partial(_with_object, fn, self._object), callbacks)
+        _refuse_callbacks(callbacks)
         job = self._running()
         return job.results(job.start_all("execute", fn))
 
@@ -295,6 +310,14 @@ class RayExecutor:
         if self._job is None:
             raise RuntimeError("this executor has no workers: call start() first")
         return self._job
+
+
+def _refuse_callbacks(callbacks: Sequence[Any] | None) -> None:
+    if callbacks:
+        raise NotImplementedError(
+            "RayExecutor: callbacks=... is for elastic jobs, with min_workers: let the function "
+            "return what you want to know, or print it"
+        )
 
 
 def _with_object(fn: Callable[[Any], Any], make: Callable[[], Any] | None) -> Any:

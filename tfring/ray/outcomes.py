@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,7 +31,7 @@ class RanksFailed(Exception):
         rank = min(self.failures, key=lambda r: is_consequence(cause_of(self.failures[r])))
         failure = self.failures[rank]
         others = [f"rank {r}: {line(cause_of(e))}" for r, e in self.failures.items() if r != rank]
-        text = f"the function failed on rank {rank}:\n{failure}"
+        text = f"the function failed on rank {rank}:\n{text_of(failure)}"
         if isinstance(failure, RayActorError):
             text = f"the process of rank {rank} is gone: {failure}"
         if others:
@@ -49,6 +50,17 @@ def cause_of(error: BaseException) -> BaseException:
     """
     cause = error.cause if isinstance(error, RayTaskError) else None
     return cause if isinstance(cause, BaseException) else error
+
+
+def text_of(error: BaseException) -> str:
+    """Returns what Ray says of an error, with the traceback.
+
+    Ray leaves out its own lines of code and ours, but not the carets below them.
+
+    Args:
+        error: What `ray.get` has raised.
+    """
+    return re.sub(r"^(.*ray::.*\n)(?:[ ~]*\^[ ^~]*\n)+", r"\1", str(error), flags=re.MULTILINE)
 
 
 def gather(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -79,6 +80,8 @@ def shape_of(
 class Placement:
     """Places for workers: a placement group of our own, or the one that we are in.
 
+    A group of our own goes with this object at the latest, as the actors go with their handles.
+
     Args:
         shape: How many workers, and where.
         resources: What each gets.
@@ -100,6 +103,8 @@ class Placement:
         if current is None:
             bundles = [resources.of(shape.workers) or {"CPU": 0.001}] * shape.bundles
             self.group = placement_group(bundles, strategy=shape.strategy)
+            self._remove_own = weakref.finalize(self, _remove, self.group)
+            self._remove_own.atexit = False  # Ray removes it when the program ends
             self._wait(bundles)
 
     def strategies(self) -> list[PlacementGroupSchedulingStrategy]:
@@ -144,9 +149,9 @@ class Placement:
 
     def remove(self) -> None:
         """Gives the places back, and so ends what is in them. May be called twice."""
-        group, self.group = self.group, None
-        if group is not None and self._own:
-            remove_placement_group(group)
+        self.group = None
+        if self._own:
+            self._remove_own()  # does nothing the second time
 
     def _wait(self, bundles: list[dict[str, float]]) -> None:
         ready: Any = None
@@ -163,6 +168,11 @@ class Placement:
                 f"for ({self._shape.strategy}), and the cluster has {_free()} free. Ask for fewer, "
                 "add nodes, or wait longer with create_settings(placement_group_timeout_s=...)"
             )
+
+
+def _remove(group: PlacementGroup) -> None:
+    if ray.is_initialized():
+        remove_placement_group(group)
 
 
 def _free() -> dict[str, float]:

@@ -49,4 +49,6 @@ def log(info_dict: Mapping[str, Any], chief_only: bool = True) -> None:
 
 def _rank() -> int:
     """Returns this worker's rank, or, outside of init and shutdown, the one that it began with."""
-    return topology.rank() if topology.is_initialized() else int(os.environ["HOROVOD_RANK"])
+    if topology.is_initialized():
+        return topology.rank()
+    return int(os.environ.get("HOROVOD_RANK", "0"))  # a process without a job is its own rank 0

@@ -22,6 +22,7 @@ class Settings:
         min_num_proc: Of elastic jobs: with fewer workers training waits.
         max_num_proc: Of elastic jobs: there are never more; None: as many as fit.
         reset_limit: Of elastic jobs: the workers may change so many times; None: always.
+        cooldown_range: Of elastic jobs: after a failure a node is not used for so many seconds.
         nics: Network interfaces to use between hosts, as "eth0,eth1"; None: what fits.
         discovery: Of elastic jobs: what says which nodes there are; None: Ray.
     """
@@ -32,6 +33,7 @@ class Settings:
     min_num_proc: int = 1
     max_num_proc: int | None = None
     reset_limit: int | None = None
+    cooldown_range: tuple[float, float] | None = None
     nics: str | None = None
     discovery: Any = None
 
@@ -67,6 +69,21 @@ class Resources:
     def options(self) -> dict[str, float]:
         """Returns the options of an actor that gets this."""
         return {"num_cpus": self.cpus, "num_gpus": self.gpus}
+
+
+def refuse(why: str, **given: Any) -> None:
+    """Refuses parameters that would have no effect.
+
+    Args:
+        why: What they are for, and what to do.
+        **given: Their values; None: it was not given.
+
+    Raises:
+        ValueError: One was given.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{name}={value!r} {why}")
 
 
 def resources(cpus: float, use_gpu: bool, gpus: int | None) -> Resources:

@@ -160,12 +160,18 @@ class StaticJob:
 
     def _recover(self, failed: RanksFailed) -> None:
         """After an error all ranks leave the job, so that `init` can begin a new one."""
-        for rank in failed.stuck:
-            ray.kill(self.workers[rank])
-            self._lost.append(rank)
+        asked = {
+            worker.leave.remote(): rank
+            for rank, worker in enumerate(self.workers)
+            if rank not in failed.stuck
+        }
+        answers, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_GRACE_SECONDS)
+        left = set()
+        for answer in answers:
+            with contextlib.suppress(RayError):
+                ray.get(answer)
+                left.add(asked[answer])
         for rank, worker in enumerate(self.workers):
-            if rank not in self._lost:
-                with contextlib.suppress(RayError):
-                    ray.get(worker.leave.remote(), timeout=_GRACE_SECONDS)
-                    continue
+            if rank not in left:
+                ray.kill(worker)
                 self._lost.append(rank)

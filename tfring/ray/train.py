@@ -1,7 +1,7 @@
 """A backend for Ray Train, which starts, watches and restarts the workers itself.
 
 from ray.train import ScalingConfig
-from ray.train.data_parallel_trainer import DataParallelTrainer
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from tfring.ray import TfringConfig
 
 trainer = DataParallelTrainer(
@@ -25,6 +25,9 @@ from tfring.engines.shim import uses_shim
 from tfring.engines.variables import Where
 from tfring.ray.forming import fresh_job, here, listen, other_node, prepare, ranks_of_job
 from tfring.ray.settings import TIMEOUT_SECONDS
+
+# So long the ranks get to leave the job. One that waits in init does not; Ray Train ends it next.
+_LEAVE_SECONDS = 5.0
 
 
 @dataclass
@@ -75,4 +78,5 @@ class TfringBackend(Backend):  # type: ignore[misc]
             backend_config: The user's.
         """
         with contextlib.suppress(RayError):
-            worker_group.execute(world.leave, "")
+            leaving = worker_group.execute_async(world.leave, "")
+            ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_SECONDS)

@@ -114,7 +114,8 @@ class Worker:
         """Calls the function of an elastic job; the process is over afterwards.
 
         Args:
-            function: It calls `init`, and `elastic.run` inside.
+            function: It calls `init`, and `elastic.run` inside. One that does not call `init` has
+                failed: the coordinator would start workers for it without end.
             gpus: How many GPUs the node has, if workers get any.
             slot: The slot on the node.
         """
@@ -123,6 +124,8 @@ class Worker:
             os.environ["CUDA_VISIBLE_DEVICES"] = with_own_first(gpus, own, slot)
         try:
             ended = Ended(False, 0, function())
+            if "TFRING_ELASTIC_WORKER" in os.environ:  # init takes it away
+                raise RuntimeError(f"the function of {self._name} has not called hvd.init()")
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
             ended = Ended(True, code, None)

@@ -1,10 +1,14 @@
 """ElasticRayExecutor: workers follow the nodes of Ray."""
 
+import functools
+
 import pytest
+import ray
 from engine_training import Job, wait_for
 from ray_state import add_node, alive_actors, start_cluster, stop_cluster
 
 from tfring.ray import ElasticRayExecutor, RayHostDiscovery
+from tfring.ray.elastic_job import queue_on_this_node
 
 
 @pytest.fixture
@@ -23,7 +27,8 @@ def test_a_node_is_killed_and_one_is_added(nodes, tmp_path):
     settings = ElasticRayExecutor.create_settings(timeout_s=60)
     executor = ElasticRayExecutor(settings, min_workers=2, num_workers=4)
     executor.start()
-    with Job(executor.run, tmp_path) as job:
+    # Callbacks: their queue is not on the node that is killed.
+    with Job(functools.partial(executor.run, callbacks=[print]), tmp_path) as job:
         begun = wait_for(tmp_path, 4)
         cluster.remove_node(both[1], allow_graceful=False)
         fewer = wait_for(tmp_path, 2, begun)
@@ -61,11 +66,19 @@ def test_a_discovery_of_the_users_own(nodes, tmp_path):
 
 
 def test_the_error_of_a_worker(nodes):
+    """Not that of the other, whose collective ends because of it."""
+
     def train():
+        import numpy as np
+
         import tfring as hvd
+        from tfring._native import core
 
         hvd.init()
-        raise KeyError("the missing column")
+        if hvd.rank() == 1:
+            raise KeyError("the missing column")
+        core.allreduce(np.zeros(4), name="waits", op=hvd.Sum)
+        core.allreduce(np.zeros(4), name="waits again", op=hvd.Sum)
 
     executor = ElasticRayExecutor(min_workers=2, elastic_timeout=5, reset_limit=1)
     executor.start()
@@ -75,9 +88,49 @@ def test_the_error_of_a_worker(nodes):
     assert "the missing column" in str(caught.value)
 
 
+def test_a_function_that_does_not_call_init(nodes):
+    """Its workers would never be ranks, and the job would start others without end."""
+    executor = ElasticRayExecutor(min_workers=1, max_workers=1)
+    executor.start()
+    with pytest.raises(RuntimeError, match=r"worker \d+ has not called hvd\.init\(\)"):
+        executor.run(lambda: 1)
+
+
+def test_the_cause_is_told_and_not_that_we_ended_a_worker_after_it(nodes):
+    """Rank 1 is in a long step when the job fails."""
+
+    def train():
+        import time
+
+        import tfring as hvd
+
+        hvd.init()
+        if hvd.rank() == 1:
+            time.sleep(3600)
+        raise KeyError("the missing column")
+
+    executor = ElasticRayExecutor(min_workers=2, max_workers=2, reset_limit=0)
+    executor.start()
+    with pytest.raises(RuntimeError, match="the missing column") as caught:
+        executor.run(train)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_the_queue_for_callbacks_is_on_the_node_of_the_program(nodes):
+    """Ray would put each on a node of its choice: that all are here is no chance."""
+    queues = [queue_on_this_node() for _ in range(6)]
+    assert [one.qsize() for one in queues] == [0] * 6
+    used = {one["Address"]["NodeID"] for one in alive_actors()}
+    for one in queues:
+        one.shutdown(force=True)
+    assert used == {ray.get_runtime_context().get_node_id()}
+
+
 def test_impossible_parameters():
     with pytest.raises(ValueError, match="min_workers=3, num_workers=3, max_workers=2"):
         ElasticRayExecutor(min_workers=3, max_workers=2)
+    with pytest.raises(TypeError, match="no parameter max_workers"):
+        ElasticRayExecutor.create_settings(max_workers=4)
     with pytest.raises(ValueError, match=r"settings\.discovery"):
         ElasticRayExecutor(override_discovery=False)
     with pytest.raises(RuntimeError, match=r"start\(\)"):

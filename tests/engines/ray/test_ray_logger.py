@@ -55,12 +55,32 @@ def test_what_a_callback_raises_ends_the_job():
 
 def test_without_callbacks_it_warns_once():
     with pytest.warns(UserWarning, match="callbacks="):
-        ray_logger.log({}, chief_only=False)
+        ray_logger.log({})  # this process has no rank, so it counts as rank 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ray_logger.log({}, chief_only=False)
 
 
+def test_execute_has_them_too():
+    def send(mine):
+        import tfring as hvd
+        from tfring.ray import ray_logger
+
+        hvd.init()
+        ray_logger.log(mine)
+        return hvd.rank()
+
+    sent = []
+    settings = RayExecutor.create_settings(timeout_s=60)
+    executor = RayExecutor(settings, min_workers=1, max_workers=1)
+    executor.start(executable_cls=dict, executable_kwargs={"of": "me"})
+    assert executor.execute(send, [sent.append]) == [0]
+    assert sent == [{"of": "me"}]
+    wait_until_nothing_is_left()
+
+
 def test_only_elastic_jobs_have_them():
-    with pytest.raises(NotImplementedError, match="min_workers"):
-        RayExecutor(num_workers=1).run(_training(), callbacks=[print])
+    executor = RayExecutor(num_workers=1)
+    for call in (executor.run, executor.execute):
+        with pytest.raises(NotImplementedError, match="min_workers"):
+            call(_training(), callbacks=[print])

@@ -7,7 +7,7 @@ import pytest
 import ray
 from ray_state import alive_actors, wait_until_nothing_is_left
 
-from tfring.ray import RayExecutor
+from tfring.ray import RayExecutor, static_job
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 SETTINGS = RayExecutor.create_settings(timeout_s=120)
@@ -103,6 +103,10 @@ def test_the_error_of_a_rank_is_named_and_the_job_can_go_on():
         text = str(caught.value)
         assert text.startswith("the function failed on rank 1:"), text
         assert re.search(r"repr=rank 1 of 3", text) and "in fails" in text, text
+        lines = text.splitlines()
+        for number, line in enumerate(lines):
+            if line.strip() and not line.strip(" ^~"):  # carets belong to a line of code
+                assert lines[number - 2].startswith("  File "), text
         assert isinstance(caught.value.__cause__, KeyError)
         # What the others say is a consequence, and names the rank and its error.
         assert "then on rank" in text and "the missing column" in text.split("then on")[1], text
@@ -163,6 +167,30 @@ def test_a_rank_that_is_killed_ends_the_run():
         assert executor.run(_sum_of_ranks()) == [(0, 2, 1), (1, 2, 1)]
 
 
+def test_a_rank_that_does_not_leave_after_an_error_is_ended(monkeypatch):
+    """Its process counts as ended, so it has to be."""
+    monkeypatch.setattr(static_job, "_GRACE_SECONDS", 5.0)
+
+    def fails():
+        import time
+
+        import tfring as hvd
+
+        hvd.init()
+        if hvd.rank() == 1:
+            raise KeyError("the missing column")
+        hvd.world.leave = lambda error: time.sleep(3600)
+
+    with RayExecutor(SETTINGS, num_workers=2) as executor:
+        executor.start()
+        with pytest.raises(RuntimeError, match="the missing column"):
+            executor.run(fails)
+        with pytest.raises(RuntimeError, match=r"processes of ranks 0\b.*have ended"):
+            executor.run(_sum_of_ranks())
+        with pytest.raises(ray.exceptions.RayActorError):
+            ray.get(executor.workers[0].where.remote(), timeout=60)
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_shutdown_after_the_shutdown_of_ray(cluster, again):
     """Workers end with the connection that started them; another cluster is not begun or asked."""
@@ -187,6 +215,15 @@ def test_an_object_that_cannot_be_made_leaves_nothing():
     executor = RayExecutor(SETTINGS, num_workers=2)
     with pytest.raises(RuntimeError, match=r"on rank \d:(?s:.*)no such model"):
         executor.start(executable_cls=Broken)
+    wait_until_nothing_is_left()
+
+
+def test_an_executor_that_is_dropped_leaves_nothing():
+    """As when a cell of a notebook is run twice: nobody has called shutdown."""
+    executor = RayExecutor(SETTINGS, num_workers=2)
+    executor.start()
+    assert executor.run(_sum_of_ranks()) == [(0, 2, 1), (1, 2, 1)]
+    del executor
     wait_until_nothing_is_left()
 
 
@@ -272,6 +309,14 @@ def test_many_tasks_in_a_row_leave_no_actor():
         ({"num_workers": 1, "gpus_per_worker": 1}, "give use_gpu=True"),
         ({"num_workers": 1, "gpus_per_worker": 0, "use_gpu": True}, "1 or more"),
         ({"num_hosts": 2, "placement_group_strategy": "PACK"}, "STRICT_SPREAD"),
+        ({"num_workers": 2, "max_workers": 4}, "max_workers=4 is of elastic jobs.*min_workers"),
+        ({"num_workers": 2, "reset_limit": 0}, "reset_limit=0 is of elastic jobs"),
+        ({"num_workers": 2, "cooldown_range": (1, 2)}, r"cooldown_range=\(1, 2\) is of elastic"),
+        ({"num_workers": 2, "elastic_timeout": 9}, "elastic_timeout=9 is of elastic jobs"),
+        ({"num_workers": 2, "override_discovery": False}, "override_discovery=False is of elastic"),
+        ({"min_workers": 2, "num_hosts": 1}, "num_hosts=1 is of jobs that are not elastic"),
+        ({"min_workers": 2, "num_slots": 1}, "num_workers_per_host=1 is of jobs that are not"),
+        ({"min_workers": 2, "placement_group_strategy": "PACK"}, "placement_group_strategy='PACK'"),
     ],
 )
 def test_impossible_parameters(parameters, message):

@@ -9,11 +9,11 @@ from tfring.ray import TfringConfig
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
-def _trainer(train, tmp_path, *, failures=0, **options):
+def _trainer(train, tmp_path, *, failures=0, timeout_s=120, **options):
     return DataParallelTrainer(
         train,
         train_loop_config={"folder": str(tmp_path)},
-        backend_config=TfringConfig(timeout_s=120),
+        backend_config=TfringConfig(timeout_s=timeout_s),
         scaling_config=ScalingConfig(num_workers=2),
         run_config=RunConfig(
             name="tfring",
@@ -71,3 +71,30 @@ def test_after_a_failure_the_workers_form_a_new_job(tmp_path):
     _trainer(train, tmp_path, failures=1).fit()
     assert [(tmp_path / f"rank{r}").read_text() for r in range(2)] == ["2\n"] * 2
     assert (tmp_path / "failed").exists()
+
+
+def test_a_failure_before_init_does_not_wait_for_the_rank_that_is_in_init(tmp_path):
+    """That rank would wait until timeout_s: Ray Train ends it in the middle of init."""
+
+    def train(config):
+        import os
+        import time
+
+        import ray.train
+
+        import tfring as hvd
+
+        begun = f"{config['folder']}/begun"
+        if ray.train.get_context().get_world_rank() == 1:
+            while not os.path.exists(begun):
+                time.sleep(0.1)
+            raise ValueError("no such file")
+        open(begun, "w").close()
+        try:
+            hvd.init()
+        finally:
+            open(f"{config['folder']}/ended", "w").close()
+
+    with pytest.raises(Exception, match="no such file"):
+        _trainer(train, tmp_path, timeout_s=200).fit()
+    assert not (tmp_path / "ended").exists()

@@ -79,6 +79,17 @@ def test_another_user_on_this_host_needs_ssh():
     assert is_local("localhost") and not is_local("nobody-else@localhost")
 
 
+def test_a_user_without_a_name_may_name_another():
+    """As in containers that run with a number that the system has no user for."""
+
+    def no_name():
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("getpass.getuser", no_name)
+        assert is_local("localhost") and not is_local("me@localhost")
+
+
 def test_ranges():
     needs_clustershell()
     assert parse_hosts("n[08-10]:2,me@x[1,3]-ib:1,b") == [

@@ -42,18 +42,25 @@ def interface_address(names: list[str]) -> str:
 
     Args:
         names: Names of network interfaces, best first.
+
+    Raises:
+        OSError: None of them has one here.
     """
-    error: OSError = OSError("no interface was named")
+    reason = "no interface was named"
     for name in names:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             request = struct.pack("256s", name.strip().encode()[:15])
             try:
                 answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
             except OSError as failure:
-                error = failure
+                reason = failure.strerror or str(failure)
                 continue
             return socket.inet_ntoa(answer[20:24])
-    raise error
+    there = ",".join(name for _, name in socket.if_nameindex())
+    raise OSError(
+        f"none of the network interfaces {','.join(names)} has an IPv4 address on this host "
+        f"({reason}); it has: {there}"
+    )
 
 
 def own_address(interface: str | None, towards: str | None) -> str:

@@ -141,10 +141,18 @@ def address_of(host: str) -> str:
     return host.rpartition("@")[2]
 
 
+def _own_name() -> str | None:
+    """Returns the name of this process's user; None: the system has none, as in many containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None
+
+
 def is_local(host: str) -> bool:
     """Whether a host is this machine, and no other user is to run the ranks there."""
     user, _, host = host.rpartition("@")
-    if user and user != getpass.getuser():
+    if user and user != _own_name():
         return False
     if host in ("localhost", "::1", socket.gethostname(), socket.getfqdn()):
         return True
