@@ -47,6 +47,21 @@ def test_the_error_of_a_worker(spark):
     assert "the missing column" in str(caught.value)
 
 
+def test_spark_gives_the_job_up(spark, tmp_path):
+    """Then no worker can come any more, and the job does not wait for one."""
+    output = io.StringIO()
+
+    def run(train):
+        return tfring.spark.run_elastic(train, num_proc=2, elastic_timeout=60, stderr=output)
+
+    with Job(run, tmp_path) as job:
+        wait_for(tmp_path, 2)
+        spark.sparkContext.cancelAllJobs()
+    with pytest.raises(RuntimeError, match=r"Spark has given its job up: (?s:.*)cancelled"):
+        job.results()
+    assert "the job failed: Spark has given its job up" in output.getvalue()
+
+
 def test_impossible_parameters(spark):
     with pytest.raises(ValueError, match="min_num_proc=3, num_proc=2, max_num_proc=2"):
         tfring.spark.run_elastic(print, num_proc=2, min_np=3)
