@@ -153,6 +153,45 @@ def test_several_inputs_and_outputs(spark, tmp_path):
     assert isinstance(flat.transform(frame).first()["none__output"], float)
 
 
+def test_what_the_model_was_compiled_with(spark, tmp_path):
+    """Also the weights of losses; outputs in a dictionary; the rate is that of two ranks."""
+    number = keras.Input((1,), name="number")
+    outputs = {
+        "second": keras.layers.Dense(1, use_bias=False, name="to_y")(number),
+        "first": keras.layers.Dense(2, use_bias=False, name="to_x")(number),
+    }
+    model = keras.Model(number, outputs)
+    model.compile(
+        keras.optimizers.SGD(0.25),
+        {"second": "mse", "first": "mae"},
+        loss_weights={"second": 2.0, "first": 0.5},
+        weighted_metrics={"second": ["mae"], "first": []},
+    )
+
+    class Rate(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs):
+            logs["rate"] = float(self.model.optimizer.learning_rate)
+
+    frame = _frame(spark, 64).withColumn("weight", F.lit(1.0))
+    trained = KerasEstimator(
+        model=model,
+        feature_cols=["a"],
+        label_cols=["y", "x"],
+        sample_weight_col="weight",
+        num_proc=2,
+        store=str(tmp_path / "store"),
+        callbacks=[Rate()],
+        verbose=0,
+    ).fit(frame)
+    history = {name: values[0] for name, values in trained.getHistory().items()}
+    assert history["rate"] == 0.5
+    weighted = 2 * history["second_loss"] + history["first_loss"] / 2
+    assert history["loss"] == pytest.approx(weighted, rel=1e-5)
+    assert "second_mae" in history
+    row = trained.transform(frame).first()
+    assert isinstance(row["y__output"], float) and row["x__output"].toArray().shape == (2,)
+
+
 def test_goes_on_with_a_run(spark, tmp_path):
     """Parquet that is there already, the best model, and a run of the same name."""
     frame = _frame(spark, 512)

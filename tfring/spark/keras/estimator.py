@@ -23,9 +23,17 @@ _PLAIN = (
     *("shuffle", "shuffle_buffer_size", "sample_weight_col"),
 )
 _OBJECTS = (
-    *("gradient_compression", "loss_weights", "label_shapes", "callbacks", "checkpoint_callback"),
+    *("gradient_compression", "label_shapes", "callbacks", "checkpoint_callback"),
     "transformation_fn",
 )
+# Arguments of Keras' `compile`, by whether there has to be one.
+_COMPILED = {
+    "optimizer": True,
+    "loss": True,
+    "loss_weights": False,
+    "metrics": False,
+    "weighted_metrics": False,
+}
 
 
 @with_params(ESTIMATOR)
@@ -91,14 +99,14 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
         model = self._needed("model")
         features, labels = self._needed("feature_cols"), self._needed("label_cols")
         Arrangement.of(model, features, labels).check(data.columns)  # or every rank would find out
-        optimizer, loss, metrics = _compiled(model, self)
-        objects = {name: self.getOrDefault(name) for name in _OBJECTS}
+        objects = {**_compiled(model, self), **{n: self.getOrDefault(n) for n in _OBJECTS}}
+        optimizer = objects.pop("optimizer")
         checkpoint = data.store.get_checkpoint_path(run_id)
         goes_on = self.isSet("run_id") and data.store.exists(checkpoint)
         plan = Plan(
             data.store.read(checkpoint) if goes_on else model_bytes(model),
             optimizer_config(optimizer),
-            packed({**objects, "loss": loss, "metrics": metrics}, custom),
+            packed(objects, custom),
             {name: self.getOrDefault(name) for name in _PLAIN},
             data,
             tuple(features),
@@ -146,13 +154,13 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
         return value
 
 
-def _compiled(model: Any, estimator: KerasEstimator) -> tuple[Any, Any, Any]:
-    """Returns optimizer, loss and metrics: the parameters, or those of the compiled model."""
-    found = []
-    for name in ("optimizer", "loss", "metrics"):
-        value = estimator.getOrDefault(name)
-        value = compiled_with(model, name) if value is None else value
-        if value is None and name != "metrics":
+def _compiled(model: Any, estimator: KerasEstimator) -> dict[str, Any]:
+    """Returns optimizer, loss and so on: the parameters, or those of the compiled model."""
+    custom, found = estimator.getOrDefault("custom_objects"), {}
+    for name, needed in _COMPILED.items():
+        value = estimator.getOrDefault(name) if name in ESTIMATOR else None
+        value = compiled_with(model, name, custom) if value is None else value
+        if value is None and needed:
             raise ValueError(f"KerasEstimator needs {name}: {ESTIMATOR[name][1]}")
-        found.append(value)
-    return found[0], found[1], found[2]
+        found[name] = value
+    return found

@@ -64,10 +64,8 @@ class Prediction:
         model, found = self._model(), []
         for start in range(0, len(columns[0]), self._batch_size):
             parts = [_array(one.iloc[start : start + self._batch_size]) for one in columns]
-            outputs = model(self._arrange.inputs(self._arrange.by_name(parts)), training=False)
-            outputs = outputs.values() if isinstance(outputs, dict) else outputs
-            several = outputs if isinstance(outputs, (list, tuple)) else [outputs]
-            found.append([np.asarray(one) for one in several])
+            predicted = model(self._arrange.inputs(self._arrange.by_name(parts)), training=False)
+            found.append([np.asarray(one) for one in self._arrange.outputs(predicted)])
         rows = {
             field.name: _values(np.concatenate([part[number] for part in found]), field.dataType)
             for number, field in enumerate(schema.fields)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tfring.keras as hvd
+from tfring.keras.hook import innermost
 from tfring.spark.data.datasets import dataset
 from tfring.spark.data.frames import Prepared
 from tfring.spark.data.parquet import ParquetData, RankRows
@@ -67,11 +68,11 @@ def train(plan: Plan) -> Trained | None:
     options = {"backward_passes_per_step": numbers["backward_passes_per_step"]}
     if objects["gradient_compression"] is not None:
         options["compression"] = objects["gradient_compression"]
+    optimizer = optimizer_of(plan.optimizer, custom)
+    _scale_rate(optimizer, objects["callbacks"])
     model.compile(
-        optimizer=hvd.DistributedOptimizer(optimizer_of(plan.optimizer, custom), **options),
-        loss=objects["loss"],
-        loss_weights=objects["loss_weights"],
-        metrics=objects["metrics"],
+        optimizer=hvd.DistributedOptimizer(optimizer, **options),
+        **{name: objects[name] for name in ("loss", "loss_weights", "metrics", "weighted_metrics")},
     )
     folder = tempfile.mkdtemp(prefix="tfring-estimator-")
     try:
@@ -110,6 +111,20 @@ def _fit(plan: Plan, model: Any, objects: dict[str, Any], folder: str) -> Traine
         if os.path.isdir(logs := os.path.join(folder, "logs")):
             store.upload(logs, store.get_logs_path(plan.run_id))
     return Trained(content, {n: list(map(float, v)) for n, v in history.history.items()})
+
+
+def _scale_rate(optimizer: Any, callbacks: Sequence[Any] | None) -> None:
+    """Multiplies the learning rate by the number of ranks, as Horovod does; a schedule stays."""
+    import keras
+
+    given = getattr(innermost(optimizer), "_learning_rate", None)
+    if not hasattr(given, "assign"):  # a schedule, or a function
+        return
+    rate = float(keras.ops.convert_to_numpy(given)) * hvd.size()
+    optimizer.learning_rate = rate
+    for callback in callbacks or ():
+        if isinstance(callback, hvd.callbacks.LearningRateScheduleCallback):
+            callback.initial_lr = rate
 
 
 def _pin_gpu() -> None:
