@@ -123,7 +123,8 @@ class _Head:
     ) -> None:
         self._tunnels = tunnels
         self._orders = orders
-        self.generation = Generation(0, ())  # the last one; read when the job has ended
+        # The last one, and why the job has ended; read when it has.
+        self.generation, self.reason = Generation(0, ()), ""
         address = tunnels.meeting.address
         self._store = TCPStore(
             address, 0, is_server=True, secret=tunnels.secret, bind_addr=tunnels.bind_address
@@ -139,6 +140,8 @@ class _Head:
         """See `OrderSink.put`."""
         if isinstance(order, Generation):
             self.generation = order
+        if isinstance(order, EndJob):
+            self.reason = order.reason
         self._orders.put(order)
 
     def variables(self, start: StartWorker) -> dict[str, str]:
@@ -156,7 +159,7 @@ class _Head:
         Args:
             failure: Why there are none.
         """
-        self._orders.put(EndJob(1, _given_up(failure)))
+        self.put(EndJob(1, _given_up(failure)))
 
     def stop(self) -> None:
         """See `Head.stop`: without workers the job is over."""
@@ -215,6 +218,6 @@ def _run(call: bytes, elastic: ElasticOptions, wishes: Wishes) -> list[Any]:
         if runner.stopped_by == signal.SIGINT:
             raise KeyboardInterrupt
         failure = stage.failure() if code else None
-        why = _given_up(failure) if failure else ""
+        why = _given_up(failure) if failure else heads[0].reason
         members = [member.worker for member in heads[0].generation.members]
         return server.results_of(members, code, why)

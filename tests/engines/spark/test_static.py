@@ -146,3 +146,6 @@ def test_impossible_parameters(spark):
         tfring.spark.run(print, num_proc=0)
     with pytest.raises(NotImplementedError, match="without MPI"):
         tfring.spark.run(print, use_mpi=True)
+    for env in ({"A B=C": "x"}, {"PATH": None}):
+        with pytest.raises(ValueError, match="has to be the name of a variable"):
+            tfring.spark.run(print, num_proc=1, env=env)

@@ -1,9 +1,11 @@
 """What the program does with tasks that connect; the tasks are played, without Spark."""
 
+import getpass
 import json
 import os
 import queue
 import re
+import selectors
 import socket
 import subprocess
 import threading
@@ -14,6 +16,7 @@ import pytest
 from tfring.handshake import connector
 from tfring.handshake.auth import Hello, Role
 from tfring.handshake.errors import BootstrapError
+from tfring.launcher.agents.connections import Connections
 from tfring.security.secret import fresh_secret, job_key
 from tfring.spark import task as tasks_of_spark
 from tfring.spark import tunnels as tunnels_of_program
@@ -93,6 +96,22 @@ def test_who_does_not_know_the_secret_is_no_task(tunnels):
     with socket.create_connection((tunnels.meeting.address, tunnels.meeting.port)) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
     assert tunnels.tasks() == []
+
+
+def test_a_task_is_no_host_of_the_launcher(tunnels, monkeypatch):
+    """Nobody asks which user this is: a container may have none."""
+
+    def fail():
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr(getpass, "getuser", fail)
+    channel = _task(tunnels)  # as long as this is there
+    task = _say(channel)
+    _until(lambda: tunnels.tasks())
+    with selectors.DefaultSelector() as selector:
+        connections = Connections(selector, tunnels, 0, lambda *_: None, lambda _: None)
+        assert not connections.host(task.name).local
+        connections.close()
 
 
 def test_a_task_that_is_not_wanted_is_told(tunnels):

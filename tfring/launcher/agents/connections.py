@@ -57,7 +57,9 @@ class Connections:
             UsageError: ssh or the agent cannot be started.
         """
         if name not in self._local:
-            self._local[name] = is_local(name)
+            # Hosts of an engine are reached by it, also this one.
+            by_name = name == "localhost" or isinstance(self._shell, RemoteShell)
+            self._local[name] = by_name and is_local(name)
         local = self._local[name]
         key = "" if local else name
         present = self._hosts.get(key)
