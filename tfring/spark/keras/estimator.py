@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from typing import Any
@@ -11,11 +12,13 @@ from pyspark.ml import Estimator
 from tfring.spark.backend import Backend, SparkBackend
 from tfring.spark.data.frames import Prepared, prepared, write
 from tfring.spark.keras.model import KerasModel
-from tfring.spark.keras.params import ESTIMATOR, set_params, with_params
+from tfring.spark.keras.params import ESTIMATOR, set_given, set_params, with_params
 from tfring.spark.keras.saved import compiled_with, model_bytes, model_of, optimizer_config, packed
 from tfring.spark.keras.shapes import Arrangement
 from tfring.spark.keras.training import Plan, Trained, train
 from tfring.spark.store import Store
+
+_log = logging.getLogger("tfring")
 
 _PLAIN = (
     *("use_gpu", "random_seed", "backward_passes_per_step", "epochs", "train_steps_per_epoch"),
@@ -57,6 +60,14 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
         super().__init__()
         set_params(self, ESTIMATOR, params)
 
+    def setParams(self, **params: Any) -> Any:
+        """Sets parameters; returns this object.
+
+        Args:
+            **params: As of the constructor.
+        """
+        return set_given(self, ESTIMATOR, params)
+
     def fit_on_parquet(self, dataset_idx: object = None) -> KerasModel:
         """Trains on Parquet files that are in the store already.
 
@@ -64,6 +75,7 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
             dataset_idx: Which: `store.get_train_data_path(dataset_idx)` is their folder. Those for
                 validation are used if `validation` is set.
         """
+        self._check()
         store = self._store()
         validation = store.get_val_data_path(dataset_idx)
         data = prepared(
@@ -76,6 +88,7 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
 
     def _fit(self, dataset: Any) -> KerasModel:
         """Called by `fit`, which Spark ML has."""
+        self._check()
         store, run_id = self._store(), self._run_id()
         per_process = self.getOrDefault("partitions_per_process")
         try:
@@ -92,7 +105,10 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
             return self._train(data, run_id)
         finally:
             for path in (store.get_train_data_path(run_id), store.get_val_data_path(run_id)):
-                store.remove(path)
+                try:
+                    store.remove(path)
+                except Exception as error:  # of any file system; the model is worth more
+                    _log.warning("%s could not be removed from the store: %s", path, error)
 
     def _train(self, data: Prepared, run_id: str) -> KerasModel:
         custom = self.getOrDefault("custom_objects")
@@ -126,6 +142,29 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
             history=trained.history,
             run_id=run_id,
         )
+
+    def _check(self) -> None:
+        """Refuses what cannot be trained, before anything is written."""
+        model = self._needed("model")
+        Arrangement.of(model, self._needed("feature_cols"), self._needed("label_cols"))
+        _compiled(model, self)
+        self._backend()
+        seed = self.getOrDefault("random_seed")
+        if seed is not None and seed < 0:
+            raise ValueError(f"random_seed={seed}: it has to be 0 or more")
+        best = self.getOrDefault("checkpoint_callback")
+        if getattr(best, "save_weights_only", False):
+            raise ValueError(
+                "checkpoint_callback keeps the model that is the result: make it without "
+                "save_weights_only=True"
+            )
+        monitor = str(getattr(best, "monitor", ""))
+        validates = self.getOrDefault("validation")
+        if getattr(best, "save_best_only", False) and monitor.startswith("val_") and not validates:
+            raise ValueError(
+                f"checkpoint_callback chooses by {monitor!r}, and there are no rows for "
+                "validation: set validation, or choose by 'loss'"
+            )
 
     def _backend(self) -> Backend:
         backend, number = self.getOrDefault("backend"), self.getOrDefault("num_proc")

@@ -17,6 +17,9 @@ class Arrangement:
     A column has the shape of the input of its place; several columns of one number each for a model
     with one input lie side by side. With the shapes of lists all of this is known to Keras.
 
+    Attributes:
+        features: The columns for the inputs.
+
     Args:
         inputs: Shape and dtype of each input of the model, without the rows.
         input_names: The keys of the inputs, if they are a dictionary.
@@ -40,7 +43,7 @@ class Arrangement:
         self._inputs = list(inputs)
         self._input_names = input_names
         self._output_names = output_names
-        self._features = list(features)
+        self.features = list(features)
         self._labels = list(labels)
         self._label_shapes = label_shapes
         self._weight = weight
@@ -92,11 +95,11 @@ class Arrangement:
         Raises:
             ValueError: A row has more or fewer numbers than an input.
         """
-        lengths = [columns[name].length for name in self._features]
+        lengths = [columns[name].length for name in self.features]
         sizes = [1 if length is None else length for length in lengths]
-        groups = [[name] for name in self._features]
+        groups = [[name] for name in self.features]
         if len(sizes) != len(self._inputs):
-            sizes, groups = [sum(sizes)], [self._features]
+            sizes, groups = [sum(sizes)], [self.features]
         for number, (size, names) in enumerate(zip(sizes, groups, strict=True)):
             dims = self._inputs[number][0]
             if any(dim is None for dim in dims):
@@ -127,7 +130,7 @@ class Arrangement:
         Args:
             values: In their order.
         """
-        return dict(zip(self._features, values, strict=True))
+        return dict(zip(self.features, values, strict=True))
 
     def inputs(self, batch: dict[str, Any]) -> Any:
         """Returns what the model takes: a tensor, a tuple of them, or a dictionary.
@@ -137,7 +140,7 @@ class Arrangement:
         """
         import tensorflow as tf
 
-        values = [tf.convert_to_tensor(batch[name]) for name in self._features]
+        values = [tf.convert_to_tensor(batch[name]) for name in self.features]
         if len(values) != len(self._inputs):
             kind = self._inputs[0][1]
             flat = [tf.reshape(tf.cast(v, kind), (tf.shape(v)[0], -1)) for v in values]

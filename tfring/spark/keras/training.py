@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -15,6 +16,8 @@ from tfring.spark.data.frames import Prepared
 from tfring.spark.data.parquet import ParquetData, RankRows
 from tfring.spark.keras.saved import model_bytes, model_of, optimizer_of, unpacked
 from tfring.spark.keras.shapes import Arrangement
+
+_log = logging.getLogger("tfring")
 
 # Of the memory for rows: what is not for training is for validation, whose rows are not mixed.
 _TRAINING_PART = 0.75
@@ -106,6 +109,12 @@ def _fit(plan: Plan, model: Any, objects: dict[str, Any], folder: str) -> Traine
     if best is not None and os.path.exists(best.filepath):
         with open(best.filepath, "rb") as file:
             content = file.read()
+    elif best is not None:
+        _log.warning(
+            "checkpoint_callback has kept no model, the last one is the result: it chooses by %r, "
+            "and the training says %s",
+            *(getattr(best, "monitor", None), sorted(history.history)),
+        )
     if store.saving_runs():
         store.write(store.get_checkpoint_path(plan.run_id), content)
         if os.path.isdir(logs := os.path.join(folder, "logs")):
@@ -149,6 +158,7 @@ def _rows(
     columns = list(plan.data.columns.values())
     part = 1 - _TRAINING_PART if validates else _TRAINING_PART
     seed = numbers["random_seed"] or 0
+    shuffled = numbers["shuffle"] and numbers["shuffle_buffer_size"] != 0  # 0 is Horovod's "off"
     rows = RankRows(
         ParquetData(store.filesystem(), store.path_in_filesystem(path)),
         columns,
@@ -156,7 +166,7 @@ def _rows(
         size=hvd.size(),
         batch_size=(numbers["val_batch_size"] if validates else None) or numbers["batch_size"],
         memory_bytes=int(numbers["memory_bytes"] * part),
-        seed=seed if numbers["shuffle"] and not validates else None,
+        seed=seed if shuffled and not validates else None,
         mixing_rows=numbers["shuffle_buffer_size"],
     )
     found = dataset(rows, columns, arrange, change=change)
