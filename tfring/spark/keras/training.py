@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tfring.keras as hvd
-from tfring.keras.hook import innermost
 from tfring.spark.data.datasets import dataset
 from tfring.spark.data.frames import Prepared
 from tfring.spark.data.parquet import ParquetData, RankRows
@@ -126,7 +125,8 @@ def _scale_rate(optimizer: Any, callbacks: Sequence[Any] | None) -> None:
     """Multiplies the learning rate by the number of ranks, as Horovod does; a schedule stays."""
     import keras
 
-    given = getattr(innermost(optimizer), "_learning_rate", None)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    given = getattr(inner, "_learning_rate", None)
     if not hasattr(given, "assign"):  # a schedule, or a function
         return
     rate = float(keras.ops.convert_to_numpy(given)) * hvd.size()
