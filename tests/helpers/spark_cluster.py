@@ -87,14 +87,31 @@ def _command(pid):
         return ""
 
 
-def wait_until_nothing_is_left(context):
-    """Fails if an agent, a rank or a task of Spark stays."""
+def of_ranks():
+    """The command lines of agents and ranks of this cluster, and of what they have started.
+
+    Their parents may be gone, and the program's descendants are not all: what tells them is their
+    environment, which has the folder of this cluster and the secret of a job.
+    """
+    folder = f"SPARK_WORKER_DIR={os.environ['SPARK_WORKER_DIR']}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            given = (entry / "environ").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            if folder in given and any(one.startswith(b"TFRING_SECRET=") for one in given):
+                found.append(_command(entry.name))
+    return found
+
+
+def wait_until_nothing_is_left(context, word=""):
+    """Fails if an agent, a rank, what they have started, or a task of Spark stays.
+
+    With a word: of processes only those that have it in their command line.
+    """
     until = time.monotonic() + _SECONDS
-    while left := _left(context):
+    while left := [
+        *(command for command in of_ranks() if word in command),
+        *context.statusTracker().getActiveStageIds(),
+    ]:
         assert time.monotonic() < until, f"after {_SECONDS} s there are still {left}"
         time.sleep(0.2)
-
-
-def _left(context):
-    ours = [*processes("host_agent"), *processes("function_task")]
-    return [*map(_command, ours), *context.statusTracker().getActiveStageIds()]

@@ -13,7 +13,7 @@ from tfring.explain.launched import RunRecords
 from tfring.launcher.elastic.coordinator import Service
 from tfring.launcher.elastic.elastic_job import ElasticJobRunner
 from tfring.launcher.elastic.options import ELASTIC_SECONDS, ElasticOptions
-from tfring.launcher.elastic.orders import Generation, Order, Orders, StartWorker
+from tfring.launcher.elastic.orders import EndJob, Generation, Order, Orders, StartWorker
 from tfring.launcher.function import pickled_call
 from tfring.spark.settings import Wishes, function_server
 from tfring.spark.stage import Stage, active_context, addresses
@@ -55,7 +55,9 @@ def run_elastic(
         num_proc: With how many workers the job begins; None: `spark.default.parallelism`.
         min_num_proc: With fewer training waits; None: `num_proc`.
         max_num_proc: There are never more; None: `num_proc`. So many tasks Spark is asked for.
-        start_timeout: Seconds that the job waits for the first workers; None: as of `run`.
+        start_timeout: Seconds for which the job waits for all of the first `num_proc` workers. Then
+            it begins with those that are there; while they are fewer than `min_num_proc` it waits
+            on, at most `elastic_timeout`. None: as of `run`.
         elastic_timeout: Seconds for which there may be too few workers; None: 600.
         reset_limit: The workers may change so many times; None: always.
         env: As of `run`.
@@ -121,7 +123,8 @@ class _Head:
     ) -> None:
         self._tunnels = tunnels
         self._orders = orders
-        self.generation = Generation(0, ())  # the last one; read when the job has ended
+        # The last one, and why the job has ended; read when it has.
+        self.generation, self.reason = Generation(0, ()), ""
         address = tunnels.meeting.address
         self._store = TCPStore(
             address, 0, is_server=True, secret=tunnels.secret, bind_addr=tunnels.bind_address
@@ -137,6 +140,8 @@ class _Head:
         """See `OrderSink.put`."""
         if isinstance(order, Generation):
             self.generation = order
+        if isinstance(order, EndJob):
+            self.reason = order.reason
         self._orders.put(order)
 
     def variables(self, start: StartWorker) -> dict[str, str]:
@@ -147,6 +152,14 @@ class _Head:
     def connection(self, host: str) -> str:
         """See `Head.connection`."""
         return host
+
+    def spark_ended(self, failure: BaseException) -> None:
+        """Ends the job if it is not over: without tasks of Spark no worker can come.
+
+        Args:
+            failure: Why there are none.
+        """
+        self.put(EndJob(1, _given_up(failure)))
 
     def stop(self) -> None:
         """See `Head.stop`: without workers the job is over."""
@@ -170,14 +183,23 @@ class _Head:
             self._service.set_hosts([(task.name, 1) for task in self._tunnels.tasks()])
 
 
+def _given_up(failure: BaseException) -> str:
+    return f"Spark has given its job up: {failure}"
+
+
 def _run(call: bytes, elastic: ElasticOptions, wishes: Wishes) -> list[Any]:
     """Runs the job; returns the results by rank."""
     context = active_context()
     heads: list[_Head] = []
+
+    def on_end(failure: BaseException) -> None:
+        for head in heads:
+            head.spark_ended(failure)
+
     with contextlib.ExitStack() as at_end:
         tunnels = TaskTunnels(*addresses(context))
         at_end.callback(tunnels.close)
-        stage = Stage(context, elastic.max_np, tunnels.meeting, barrier=False)
+        stage = Stage(context, elastic.max_np, tunnels.meeting, barrier=False, on_end=on_end)
         at_end.callback(stage.stop)
         at_end.callback(tunnels.refuse, "the job is over, or has failed")
         server = function_server(call, _MOST_NEW_WORKERS, tunnels, elastic=True)
@@ -185,6 +207,8 @@ def _run(call: bytes, elastic: ElasticOptions, wishes: Wishes) -> list[Any]:
 
         def make_head(orders: Orders) -> _Head:
             heads.append(_Head(tunnels, elastic, wishes.start_seconds, orders))
+            if (failure := stage.failure()) is not None:  # before there was a head to hear of it
+                heads[0].spark_ended(failure)
             return heads[0]
 
         job = wishes.options([], tunnels, server)
@@ -194,6 +218,6 @@ def _run(call: bytes, elastic: ElasticOptions, wishes: Wishes) -> list[Any]:
         if runner.stopped_by == signal.SIGINT:
             raise KeyboardInterrupt
         failure = stage.failure() if code else None
-        why = f"Spark has given its job up: {failure}" if failure else ""
+        why = _given_up(failure) if failure else heads[0].reason
         members = [member.worker for member in heads[0].generation.members]
         return server.results_of(members, code, why)

@@ -52,6 +52,14 @@ class Wishes:
     timestamps: bool
     executable: str | None = None
 
+    def __post_init__(self) -> None:
+        for name, value in (self.env or {}).items():
+            if not name or value is None or "=" in name or "\0" in f"{name}{value}":
+                raise ValueError(
+                    f"env={{{name!r}: {value!r}}}: it has to be the name of a variable, without "
+                    '"=", and its value, a string'
+                )
+
     @property
     def start_seconds(self) -> float:
         """`start_timeout`, or what is waited without it."""

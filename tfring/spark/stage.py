@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import secrets
 import time
+from collections.abc import Callable
 
 from pyspark import InheritableThread, SparkContext
 
@@ -56,22 +57,31 @@ class Stage:
         tasks: How many there are.
         meeting: How they reach this process.
         barrier: Whether they need each other.
+        on_end: Called in some thread with why, when Spark has no more tasks for the job.
     """
 
-    def __init__(self, context: SparkContext, tasks: int, meeting: Meeting, barrier: bool) -> None:
+    def __init__(
+        self,
+        context: SparkContext,
+        tasks: int,
+        meeting: Meeting,
+        barrier: bool,
+        on_end: Callable[[BaseException], None] = lambda failure: None,
+    ) -> None:
         self._context = context
         self._tasks = tasks
-        self._meeting = meeting
+        self._work = functools.partial(serve, meeting, barrier)
+        self._on_end = on_end
         dynamic = str(context.getConf().get("spark.dynamicAllocation.enabled", "false"))
         self._barrier = barrier and dynamic.lower() != "true"
         self._group = f"tfring-{secrets.token_hex(8)}"
-        self._error: BaseException | None = None  # of the thread, once it has ended
+        self._failure: BaseException | None = None  # set by the thread, when Spark's job is over
         self._thread = InheritableThread(target=self._run, daemon=True)
         self._thread.start()
 
     def failure(self) -> BaseException | None:
         """Returns why Spark has given the job up; None while it has not."""
-        return None if self._thread.is_alive() else self._error or RuntimeError("its tasks ended")
+        return self._failure
 
     def stop(self) -> None:
         """Ends the job of Spark. The tasks were told before, or have lost their connections."""
@@ -81,18 +91,19 @@ class Stage:
             self._thread.join(_CANCEL_SECONDS)
 
     def _run(self) -> None:
+        failure: BaseException
         try:
             self._context.setJobGroup(
                 self._group, f"tfring: {self._tasks} ranks", interruptOnCancel=True
             )
-            work = functools.partial(serve, self._meeting)
             rows = self._context.parallelize(range(self._tasks), self._tasks)
-            if self._barrier:
-                rows.barrier().mapPartitionsWithIndex(work).collect()
-            else:
-                rows.mapPartitionsWithIndex(work).collect()
+            source = rows.barrier() if self._barrier else rows
+            found = source.mapPartitionsWithIndex(self._work).collect()
+            failure = RuntimeError("; ".join(["its tasks ended", *found]))
         except BaseException as error:
-            self._error = error
+            failure = error
+        self._failure = failure
+        self._on_end(failure)
 
 
 def wait_for_tasks(tunnels: TaskTunnels, stage: Stage, number: int, seconds: float) -> list[Task]:

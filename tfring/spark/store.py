@@ -30,7 +30,11 @@ class Store:
         save_runs: Whether checkpoints and logs stay after the training.
         storage_options: For fsspec's file system: keys, endpoints.
         checkpoint_filename: The name of a run's model in its folder.
-        **other: Horovod's others, for fsspec's file system, too.
+        **other: Horovod's others, for fsspec's file system, too; a `LocalStore` has none.
+
+    Raises:
+        TypeError: There is no such parameter.
+        ValueError: `checkpoint_filename` does not end in ".keras".
     """
 
     def __init__(
@@ -47,10 +51,12 @@ class Store:
     ) -> None:
         self.prefix_path = self._url(os.fspath(prefix_path))
         self._options = {**(storage_options or {}), **other}
-        self._train = train_path or self._below(_TRAIN)
-        self._val = val_path or self._below(_VAL)
-        self._test = test_path or self._below(_TEST)
-        self._runs = runs_path or self._below(_RUNS)
+        if other and isinstance(self, LocalStore):
+            raise TypeError(f"{type(self).__name__} has no parameters {sorted(other)}")
+        self._train = self._url(train_path) if train_path else self._below(_TRAIN)
+        self._val = self._url(val_path) if val_path else self._below(_VAL)
+        self._test = self._url(test_path) if test_path else self._below(_TEST)
+        self._runs = self._url(runs_path) if runs_path else self._below(_RUNS)
         self._save_runs = save_runs
         self._checkpoint = checkpoint_filename or "checkpoint.keras"
         if not self._checkpoint.endswith(".keras"):

@@ -41,13 +41,20 @@ _NOT_FOR_RANKS = (
 )
 
 
-def serve(meeting: Meeting, partition: int, rows: Iterable[object]) -> Iterator[None]:
+def serve(meeting: Meeting, needed: bool, partition: int, rows: Iterable[object]) -> Iterator[str]:
     """Works for one job, until the program ends the connection. The function of a Spark task.
 
     Args:
         meeting: Where to find the program.
+        needed: Whether the job fails without this task.
         partition: The number of the task.
         rows: Of the partition, of which there are none of interest.
+
+    Returns:
+        Why it could not work, if it could not.
+
+    Raises:
+        RuntimeError: The same for a task that is needed.
     """
     for _ in rows:
         pass
@@ -59,8 +66,14 @@ def serve(meeting: Meeting, partition: int, rows: Iterable[object]) -> Iterator[
     try:
         channel = connector.connect(meeting.address, meeting.port, key, hello, deadline)
     except BootstrapError as error:
-        print(f"[tfring] the job of task {attempt} cannot be reached: {error}", file=sys.stderr)
-        return iter(())
+        why = (
+            f"task {attempt} cannot reach the program at {meeting.address}:{meeting.port}: "
+            f"{error}; spark.driver.host has to be an address that executors reach, at any port"
+        )
+        if needed:
+            raise RuntimeError(why) from None
+        print(f"[tfring] {why}", file=sys.stderr)
+        return iter((why,))
     with channel.sock:
         channel.sock.settimeout(None)
         with contextlib.suppress(OSError, IntegrityError):

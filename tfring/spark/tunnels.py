@@ -230,8 +230,10 @@ class TaskTunnels:
                 self._changed.notify_all()
         if why:
             tunnel.refuse(why)
-        else:
-            self.on_change()
+            return
+        if tunnel.poll() is not None:  # before it was known here, and so nobody has removed it
+            self._ended(tunnel)
+        self.on_change()
 
     def _ended(self, tunnel: TaskTunnel) -> None:
         with self._changed:

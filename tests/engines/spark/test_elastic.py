@@ -43,8 +43,24 @@ def test_the_error_of_a_worker(spark):
 
     with pytest.raises(RuntimeError, match=r"the elastic job failed:(?s:.*)worker \d") as caught:
         tfring.spark.run_elastic(train, num_proc=1, elastic_timeout=5, reset_limit=1)
+    assert "the elastic job failed: exit code" not in str(caught.value)
     assert isinstance(caught.value.__cause__, KeyError)
     assert "the missing column" in str(caught.value)
+
+
+def test_spark_gives_the_job_up(spark, tmp_path):
+    """Then no worker can come any more, and the job does not wait for one."""
+    output = io.StringIO()
+
+    def run(train):
+        return tfring.spark.run_elastic(train, num_proc=2, elastic_timeout=60, stderr=output)
+
+    with Job(run, tmp_path) as job:
+        wait_for(tmp_path, 2)
+        spark.sparkContext.cancelAllJobs()
+    with pytest.raises(RuntimeError, match=r"Spark has given its job up: (?s:.*)cancelled"):
+        job.results()
+    assert "the job failed: Spark has given its job up" in output.getvalue()
 
 
 def test_impossible_parameters(spark):

@@ -153,6 +153,61 @@ def test_several_inputs_and_outputs(spark, tmp_path):
     assert isinstance(flat.transform(frame).first()["none__output"], float)
 
 
+def test_what_the_model_was_compiled_with(spark, tmp_path):
+    """Also the weights of losses; outputs in a dictionary; the rate is that of two ranks."""
+    number = keras.Input((1,), name="number")
+    outputs = {
+        "second": keras.layers.Dense(1, use_bias=False, name="to_y")(number),
+        "first": keras.layers.Dense(2, use_bias=False, name="to_x")(number),
+    }
+    model = keras.Model(number, outputs)
+    model.compile(
+        keras.optimizers.SGD(0.25),
+        {"second": "mse", "first": "mae"},
+        loss_weights={"second": 2.0, "first": 0.5},
+        weighted_metrics={"second": ["mae"], "first": []},
+    )
+
+    class Rate(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs):
+            logs["rate"] = float(self.model.optimizer.learning_rate)
+
+    def fail(path):
+        raise OSError("the file system is away")
+
+    store = Store.create(str(tmp_path / "store"))
+    store.remove = fail  # what it costs: not the trained model
+    frame = _frame(spark, 64).withColumn("weight", F.lit(1.0)).withColumnRenamed("a", "in.a")
+    trained = KerasEstimator(
+        model=model,
+        feature_cols=["in.a"],
+        label_cols=["y", "x"],
+        sample_weight_col="weight",
+        num_proc=2,
+        store=store,
+        callbacks=[Rate()],
+        verbose=0,
+    ).fit(frame)
+    history = {name: values[0] for name, values in trained.getHistory().items()}
+    assert history["rate"] == 0.5
+    weighted = 2 * history["second_loss"] + history["first_loss"] / 2
+    assert history["loss"] == pytest.approx(weighted, rel=1e-5)
+    assert "second_mae" in history
+    row = trained.transform(frame).first()
+    assert isinstance(row["y__output"], float) and row["x__output"].toArray().shape == (2,)
+
+
+def test_predictions_without_a_number(spark):
+    frame = _frame(spark, 4).withColumn("a", F.when(F.col("id") > 0, F.col("a")).otherwise(np.nan))
+    predicted = KerasModel(model=_linear(), feature_columns=["a", "b"], label_columns=["big"])
+    rows = predicted.transform(frame).orderBy("id").collect()
+    assert [row["big__output"] is None for row in rows] == [True, False, False, False]
+    holes = frame.withColumn("x", F.when(F.col("id") > 0, F.col("x")))
+    predicted = KerasModel(model=_linear(), feature_columns=["x"], label_columns=["y"])
+    with pytest.raises(Exception, match=r"column 'x' has rows without a value \(null\)"):
+        predicted.transform(holes).collect()
+
+
 def test_goes_on_with_a_run(spark, tmp_path):
     """Parquet that is there already, the best model, and a run of the same name."""
     frame = _frame(spark, 512)
@@ -198,6 +253,8 @@ def test_what_cannot_be_trained(spark, tmp_path):
         "model": _linear(), "optimizer": "sgd", "loss": "mse", "feature_cols": ["a", "b"],
         "label_cols": ["y"], "num_proc": 1, "store": str(tmp_path / "store"), "verbose": 0,
     }  # fmt: skip
+    weights = keras.callbacks.ModelCheckpoint("x.weights.h5", save_weights_only=True)
+    best = keras.callbacks.ModelCheckpoint("x.keras", "val_loss", save_best_only=True)
     for changed, kind, message in (
         ({"store": None}, ValueError, "needs store: Where data"),
         ({"loss": None}, ValueError, "needs loss"),
@@ -215,7 +272,23 @@ def test_what_cannot_be_trained(spark, tmp_path):
         ({"feature_cols": ["x", "a"]}, ValueError, r"has 3 numbers there, .* \(2,\), takes 2"),
         ({"transformation_removed_fields": ["a"]}, NotImplementedError, "has to keep the columns"),
         ({"no_such": 1}, TypeError, "no parameter 'no_such'"),
+        ({"random_seed": -1}, ValueError, "random_seed=-1"),
+        ({"checkpoint_callback": weights}, ValueError, "without save_weights_only=True"),
+        ({"checkpoint_callback": best}, ValueError, "'val_loss', and there are no rows for"),
     ):
         with pytest.raises(kind, match=message):
             KerasEstimator(**{**good, **changed}).fit(frame)
-    KerasEstimator(**good, reader_pool_type="thread", inmemory_cache_all=True)
+
+
+def test_setters_of_horovod(spark):
+    """Also those of parameters that have no effect, and those with names of their own."""
+    estimator = KerasEstimator(reader_pool_type="process", inmemory_cache_all=True)
+    assert estimator.getReaderPoolType() == "process" and estimator.getInMemoryCacheAll()
+    estimator.setShufflingBufferSize(7).setTrainReaderNumWorker(3).setCompressSparseCols(True)
+    assert estimator.getShuffleBufferSize() == estimator.getShufflingBufferSize() == 7
+    assert estimator.setParams(epochs=3, batch_size=5).getEpochs() == 3
+    assert KerasModel().setLabelColoumns(["y"]).getLabelColumns() == ["y"]
+    with pytest.raises(NotImplementedError, match="has to keep the columns"):
+        estimator.setTransformationRemovedFields(["a"])
+    with pytest.raises(TypeError, match="no parameter 'no_such'"):
+        estimator.setParams(no_such=1)

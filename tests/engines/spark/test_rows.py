@@ -87,13 +87,17 @@ def test_mixing_loses_nothing():
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_memory_has_a_bound(tmp_path, seed):
-    """The set has 32 MB in row groups of 8 MB; it is read with 2 MB."""
-    width, rows, bound = 256, 32_000, 2 << 20
-    data = _write(tmp_path / "data", rows, group_rows=8_000, width=width)
-    columns = data.columns(["y", "x"])
-    assert columns == [Column("y", "int64", None), Column("x", "float32", width)]
-    reader = RankRows(data, columns, rank=0, size=1, batch_size=32, memory_bytes=bound, seed=seed)
+@pytest.mark.parametrize(
+    ("names", "rows", "bound"), [(["y", "x"], 32_000, 2 << 20), (["y"], 2_000_000, 8 << 20)]
+)
+def test_memory_has_a_bound(tmp_path, seed, names, rows, bound):
+    """The sets have 32 and 16 MB in 4 row groups, and are read with 2 and 8 MB."""
+    width = 256 if "x" in names else 1
+    data = _write(tmp_path / "data", rows, group_rows=rows // 4, width=width)
+    columns = data.columns(names)
+    known = {"y": Column("y", "int64", None), "x": Column("x", "float32", width)}
+    assert columns == [known[name] for name in names]
+    reader = RankRows(data, columns, rank=0, size=1, batch_size=128, memory_bytes=bound, seed=seed)
     pool = pa.default_memory_pool()
     before, most = pool.bytes_allocated(), 0
     tracemalloc.start()
@@ -118,6 +122,8 @@ def test_what_cannot_be_read(tmp_path):
 
     with pytest.raises(TypeError, match="column 'a' holds string"):
         data("texts", a=["x"]).columns(["a"])
+    with pytest.raises(ValueError, match="column 'a': its first row has no value"):
+        data("first", a=pa.array([None, [1.0]])).columns(["a"])
     uneven = data("uneven", a=[[1.0, 2.0], [3.0]])
     with pytest.raises(ValueError, match=r"lists have the lengths \[1, 2\]"):
         list(

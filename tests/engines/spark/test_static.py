@@ -76,7 +76,7 @@ def test_a_rank_fails(spark):
 def test_a_process_is_killed(spark):
     """Also what the function has started ends."""
 
-    def work():
+    def work(seconds):
         import os
         import signal
         import subprocess
@@ -87,15 +87,16 @@ def test_a_process_is_killed(spark):
         from tfring._native import core
 
         hvd.init()
-        subprocess.Popen(["sleep", "7654"])
+        subprocess.Popen(["sleep", seconds])
         core.allreduce(np.array([1]), name="first", op=hvd.Sum)
         if hvd.rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         core.allreduce(np.array([1]), name="second", op=hvd.Sum)
 
+    seconds = f"{100_000 + os.getpid()}"  # tells these from those of other tests
     with pytest.raises(RuntimeError, match="rank"):
-        tfring.spark.run(work, num_proc=2)
-    assert spark_cluster.processes("sleep 7654") == []
+        tfring.spark.run(work, args=(seconds,), num_proc=2)
+    spark_cluster.wait_until_nothing_is_left(spark.sparkContext, seconds)
 
 
 def test_an_executor_is_killed(spark, tmp_path):
@@ -113,15 +114,23 @@ def test_an_executor_is_killed(spark, tmp_path):
 
     def kill():
         while len(os.listdir(tmp_path)) < 2:
-            stop.wait(0.1)
+            if stop.wait(0.1):
+                return
+        seen.extend(spark_cluster.of_ranks())
         os.kill(spark_cluster.processes("CoarseGrainedExecutorBackend")[0], signal.SIGKILL)
 
-    stop = threading.Event()
-    killer = threading.Thread(target=kill)
+    seen, stop = [], threading.Event()
+    killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    with pytest.raises(RuntimeError, match=r"ranks without a result: 0, 1\. .*Spark"):
-        tfring.spark.run(work, args=(str(tmp_path),), num_proc=2)
-    killer.join()
+    try:
+        with pytest.raises(RuntimeError, match=r"ranks without a result: 0, 1\. .*Spark"):
+            tfring.spark.run(work, args=(str(tmp_path),), num_proc=2)
+    finally:
+        stop.set()
+        killer.join()
+    # Or the tests could not find what is left of a job: two ranks were there, and two agents.
+    for word in ("function_task", "host_agent"):
+        assert sum(word in command for command in seen) >= 2, seen
     results = tfring.spark.run(_sum_of_ranks(), num_proc=2, start_timeout=300)
     assert [result[3] for result in results] == [1, 1]
 
@@ -137,3 +146,6 @@ def test_impossible_parameters(spark):
         tfring.spark.run(print, num_proc=0)
     with pytest.raises(NotImplementedError, match="without MPI"):
         tfring.spark.run(print, use_mpi=True)
+    for env in ({"A B=C": "x"}, {"PATH": None}):
+        with pytest.raises(ValueError, match="has to be the name of a variable"):
+            tfring.spark.run(print, num_proc=1, env=env)

@@ -1,9 +1,14 @@
 """What the program does with tasks that connect; the tasks are played, without Spark."""
 
+import getpass
 import json
 import os
+import queue
+import re
+import selectors
 import socket
 import subprocess
+import threading
 import time
 
 import pytest
@@ -11,9 +16,12 @@ import pytest
 from tfring.handshake import connector
 from tfring.handshake.auth import Hello, Role
 from tfring.handshake.errors import BootstrapError
+from tfring.launcher.agents.connections import Connections
 from tfring.security.secret import fresh_secret, job_key
-from tfring.spark.meeting import JOB_ID, MAX_BYTES, Task
-from tfring.spark.tunnels import TaskTunnels
+from tfring.spark import task as tasks_of_spark
+from tfring.spark import tunnels as tunnels_of_program
+from tfring.spark.meeting import JOB_ID, MAX_BYTES, Meeting, Task
+from tfring.spark.tunnels import TaskTunnel, TaskTunnels
 
 
 @pytest.fixture
@@ -90,6 +98,22 @@ def test_who_does_not_know_the_secret_is_no_task(tunnels):
     assert tunnels.tasks() == []
 
 
+def test_a_task_is_no_host_of_the_launcher(tunnels, monkeypatch):
+    """Nobody asks which user this is: a container may have none."""
+
+    def fail():
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr(getpass, "getuser", fail)
+    channel = _task(tunnels)  # as long as this is there
+    task = _say(channel)
+    _until(lambda: tunnels.tasks())
+    with selectors.DefaultSelector() as selector:
+        connections = Connections(selector, tunnels, 0, lambda *_: None, lambda _: None)
+        assert not connections.host(task.name).local
+        connections.close()
+
+
 def test_a_task_that_is_not_wanted_is_told(tunnels):
     early = _task(tunnels, 1)
     _say(early, 1)
@@ -101,3 +125,43 @@ def test_a_task_that_is_not_wanted_is_told(tunnels):
         assert json.loads(channel.receive(MAX_BYTES)) == {"refused": "the job is over"}
         channel.sock.close()
     _until(lambda: tunnels.tasks() == [])
+
+
+def test_a_task_that_is_gone_before_it_is_known(tunnels, monkeypatch):
+    class Gone(TaskTunnel):
+        """Its end has been told when it is made."""
+
+        def __init__(self, task, channel, on_end):
+            told = threading.Event()
+            super().__init__(task, channel, lambda tunnel: (on_end(tunnel), told.set()))
+            assert told.wait(30)
+
+    monkeypatch.setattr(tunnels_of_program, "TaskTunnel", Gone)
+    changes = queue.SimpleQueue()
+    tunnels.on_change = lambda: changes.put(tunnels.tasks())
+    channel = _task(tunnels)
+    _say(channel)
+    channel.sock.close()
+    assert changes.get(timeout=30) == []
+
+
+def test_a_task_that_cannot_reach_the_program(monkeypatch):
+    """It fails, so that Spark says why; in an elastic job the others go on."""
+
+    class Context:
+        @staticmethod
+        def get():
+            return Context()
+
+        def taskAttemptId(self):
+            return 17
+
+    monkeypatch.setattr(tasks_of_spark, "TaskContext", Context)
+    monkeypatch.setattr(tasks_of_spark, "_CONNECT_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        meeting = Meeting("127.0.0.1", server.getsockname()[1], fresh_secret(), False)
+    wanted = f"task 17 cannot reach the program at 127.0.0.1:{meeting.port}: .*spark.driver.host"
+    with pytest.raises(RuntimeError, match=wanted):
+        tasks_of_spark.serve(meeting, True, 0, [])
+    (why,) = tasks_of_spark.serve(meeting, False, 0, [])
+    assert re.match(wanted, why)

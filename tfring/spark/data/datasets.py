@@ -54,13 +54,19 @@ def _changed(
     values = {name: list(array) if array.ndim > 1 else array for name, array in batch.items()}
     frame = change(pd.DataFrame(values))
     found = {}
+    rows = len(next(iter(batch.values())))
+    if len(frame) != rows:
+        raise ValueError(
+            f"transformation_fn returned {len(frame)} rows for {rows}: the number has to stay, "
+            "so that all ranks have as many batches"
+        )
     for column in columns:
-        array = np.stack(frame[column.name].to_list()).astype(column.dtype)
-        rows = len(next(iter(batch.values())))
-        if len(array) != rows:
-            raise ValueError(
-                f"transformation_fn returned {len(array)} rows for {rows}: the number has to stay, "
-                "so that all ranks have as many batches"
+        array = np.stack(frame[column.name].to_list())
+        if not np.can_cast(array.dtype, column.dtype, "same_kind"):
+            raise TypeError(
+                f"transformation_fn made {array.dtype} of column {column.name!r}, which holds "
+                f"{column.dtype}: the type has to stay; cast the column of the data frame before "
+                f"the training, to float for example"
             )
-        found[column.name] = array
+        found[column.name] = array.astype(column.dtype)
     return found

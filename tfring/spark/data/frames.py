@@ -44,6 +44,15 @@ def is_vector(kind: T.DataType) -> bool:
     return type(kind).__name__ == "VectorUDT"
 
 
+def column(name: str) -> Any:
+    """Returns a column of any name; in others than these a dot would mean a field.
+
+    Args:
+        name: Its name.
+    """
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
 def as_numbers(frame: Any, name: str) -> Any:
     """Returns a column as Parquet and pyarrow hold it: numbers, or lists of numbers.
 
@@ -56,16 +65,17 @@ def as_numbers(frame: Any, name: str) -> Any:
     """
     kind = frame.schema[name].dataType
     if is_vector(kind):
-        return vector_to_array(F.col(name), "float32").alias(name)
+        found = column(name)  # null stays null, for which the function fails
+        return F.when(found.isNotNull(), vector_to_array(found, "float32")).alias(name)
     if isinstance(kind, T.DecimalType):
-        return F.col(name).cast("double").alias(name)
+        return column(name).cast("double").alias(name)
     inner = kind.elementType if isinstance(kind, T.ArrayType) else kind
     if isinstance(inner, T.DecimalType) or not isinstance(inner, _NUMBERS):
         raise TypeError(
             f"column {name!r} holds {kind.simpleString()}, and estimators take numbers, vectors "
             "and lists of numbers: cast it before"
         )
-    return F.col(name)
+    return column(name)
 
 
 def write(
@@ -130,7 +140,7 @@ def prepared(store: Store, train: str, validation: str | None, columns: Sequence
     found = ParquetData(filesystem, store.path_in_filesystem(train))
     if validation is not None and not _rows(store, validation):
         raise ValueError(f"there are no rows for validation in {validation}")
-    by_name = {column.name: column for column in found.columns(columns)}
+    by_name = {one.name: one for one in found.columns(columns)}
     return Prepared(store, train, validation, by_name, found.rows)
 
 
@@ -158,7 +168,8 @@ def _split(frame: Any, validation: float | str | None, seed: int | None) -> tupl
                 f"validation={validation!r}: the data frame has no such column; it has "
                 f"{frame.columns}"
             )
-        held = F.coalesce(F.col(validation).cast("double") > 0, F.lit(False))  # null: to train with
+        # Null: to train with.
+        held = F.coalesce(column(validation).cast("double") > 0, F.lit(False))
         return frame.filter(~held), frame.filter(held)
     if not 0 < validation < 1:
         raise ValueError(f"validation={validation}: it has to be more than 0 and less than 1")

@@ -18,6 +18,8 @@ from tfring.spark.data.mixing import Rows, mixed, rebatched
 _MIXING, _READING = 0.5, 0.125
 _READ_BUFFER = 1 << 16
 _LEAST_ROWS = 1
+# Of each row that waits numpy keeps its number in a random order.
+_ORDER_BYTES = 8
 
 
 class Column(NamedTuple):
@@ -149,7 +151,7 @@ class RankRows:
         self._batch_size = batch_size
         self.rows = math.ceil(data.rows / size)
         self.batches = math.ceil(self.rows / batch_size)
-        row_bytes = max(1, sum(column.row_bytes for column in columns))
+        row_bytes = sum(column.row_bytes for column in columns) + _ORDER_BYTES
         self.reading_rows = max(_LEAST_ROWS, int(memory_bytes * _READING) // row_bytes)
         self.mixing_rows = max(_LEAST_ROWS, int(memory_bytes * _MIXING) // row_bytes)
         if mixing_rows is not None:
@@ -203,6 +205,8 @@ def shapes(columns: Sequence[Column]) -> Mapping[str, tuple[int, ...]]:
 def _column_of(name: str, values: Any) -> Column:
     kind, length = values.type, None
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        if not values[0].is_valid:
+            raise ValueError(f"column {name!r}: its first row has no value (null)")
         length, kind = len(values[0]), kind.value_type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise TypeError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from typing import Any
@@ -11,11 +12,13 @@ from pyspark.ml import Estimator
 from tfring.spark.backend import Backend, SparkBackend
 from tfring.spark.data.frames import Prepared, prepared, write
 from tfring.spark.keras.model import KerasModel
-from tfring.spark.keras.params import ESTIMATOR, set_params, with_params
+from tfring.spark.keras.params import ESTIMATOR, set_given, set_params, with_params
 from tfring.spark.keras.saved import compiled_with, model_bytes, model_of, optimizer_config, packed
 from tfring.spark.keras.shapes import Arrangement
 from tfring.spark.keras.training import Plan, Trained, train
 from tfring.spark.store import Store
+
+_log = logging.getLogger("tfring")
 
 _PLAIN = (
     *("use_gpu", "random_seed", "backward_passes_per_step", "epochs", "train_steps_per_epoch"),
@@ -23,9 +26,17 @@ _PLAIN = (
     *("shuffle", "shuffle_buffer_size", "sample_weight_col"),
 )
 _OBJECTS = (
-    *("gradient_compression", "loss_weights", "label_shapes", "callbacks", "checkpoint_callback"),
+    *("gradient_compression", "label_shapes", "callbacks", "checkpoint_callback"),
     "transformation_fn",
 )
+# Arguments of Keras' `compile`, by whether there has to be one.
+_COMPILED = {
+    "optimizer": True,
+    "loss": True,
+    "loss_weights": False,
+    "metrics": False,
+    "weighted_metrics": False,
+}
 
 
 @with_params(ESTIMATOR)
@@ -49,6 +60,14 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
         super().__init__()
         set_params(self, ESTIMATOR, params)
 
+    def setParams(self, **params: Any) -> Any:
+        """Sets parameters; returns this object.
+
+        Args:
+            **params: As of the constructor.
+        """
+        return set_given(self, ESTIMATOR, params)
+
     def fit_on_parquet(self, dataset_idx: object = None) -> KerasModel:
         """Trains on Parquet files that are in the store already.
 
@@ -56,6 +75,7 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
             dataset_idx: Which: `store.get_train_data_path(dataset_idx)` is their folder. Those for
                 validation are used if `validation` is set.
         """
+        self._check()
         store = self._store()
         validation = store.get_val_data_path(dataset_idx)
         data = prepared(
@@ -68,6 +88,7 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
 
     def _fit(self, dataset: Any) -> KerasModel:
         """Called by `fit`, which Spark ML has."""
+        self._check()
         store, run_id = self._store(), self._run_id()
         per_process = self.getOrDefault("partitions_per_process")
         try:
@@ -84,21 +105,24 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
             return self._train(data, run_id)
         finally:
             for path in (store.get_train_data_path(run_id), store.get_val_data_path(run_id)):
-                store.remove(path)
+                try:
+                    store.remove(path)
+                except Exception as error:  # of any file system; the model is worth more
+                    _log.warning("%s could not be removed from the store: %s", path, error)
 
     def _train(self, data: Prepared, run_id: str) -> KerasModel:
         custom = self.getOrDefault("custom_objects")
         model = self._needed("model")
         features, labels = self._needed("feature_cols"), self._needed("label_cols")
         Arrangement.of(model, features, labels).check(data.columns)  # or every rank would find out
-        optimizer, loss, metrics = _compiled(model, self)
-        objects = {name: self.getOrDefault(name) for name in _OBJECTS}
+        objects = {**_compiled(model, self), **{n: self.getOrDefault(n) for n in _OBJECTS}}
+        optimizer = objects.pop("optimizer")
         checkpoint = data.store.get_checkpoint_path(run_id)
         goes_on = self.isSet("run_id") and data.store.exists(checkpoint)
         plan = Plan(
             data.store.read(checkpoint) if goes_on else model_bytes(model),
             optimizer_config(optimizer),
-            packed({**objects, "loss": loss, "metrics": metrics}, custom),
+            packed(objects, custom),
             {name: self.getOrDefault(name) for name in _PLAIN},
             data,
             tuple(features),
@@ -118,6 +142,29 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
             history=trained.history,
             run_id=run_id,
         )
+
+    def _check(self) -> None:
+        """Refuses what cannot be trained, before anything is written."""
+        model = self._needed("model")
+        Arrangement.of(model, self._needed("feature_cols"), self._needed("label_cols"))
+        _compiled(model, self)
+        self._backend()
+        seed = self.getOrDefault("random_seed")
+        if seed is not None and seed < 0:
+            raise ValueError(f"random_seed={seed}: it has to be 0 or more")
+        best = self.getOrDefault("checkpoint_callback")
+        if getattr(best, "save_weights_only", False):
+            raise ValueError(
+                "checkpoint_callback keeps the model that is the result: make it without "
+                "save_weights_only=True"
+            )
+        monitor = str(getattr(best, "monitor", ""))
+        validates = self.getOrDefault("validation")
+        if getattr(best, "save_best_only", False) and monitor.startswith("val_") and not validates:
+            raise ValueError(
+                f"checkpoint_callback chooses by {monitor!r}, and there are no rows for "
+                "validation: set validation, or choose by 'loss'"
+            )
 
     def _backend(self) -> Backend:
         backend, number = self.getOrDefault("backend"), self.getOrDefault("num_proc")
@@ -146,13 +193,13 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
         return value
 
 
-def _compiled(model: Any, estimator: KerasEstimator) -> tuple[Any, Any, Any]:
-    """Returns optimizer, loss and metrics: the parameters, or those of the compiled model."""
-    found = []
-    for name in ("optimizer", "loss", "metrics"):
-        value = estimator.getOrDefault(name)
-        value = compiled_with(model, name) if value is None else value
-        if value is None and name != "metrics":
+def _compiled(model: Any, estimator: KerasEstimator) -> dict[str, Any]:
+    """Returns optimizer, loss and so on: the parameters, or those of the compiled model."""
+    custom, found = estimator.getOrDefault("custom_objects"), {}
+    for name, needed in _COMPILED.items():
+        value = estimator.getOrDefault(name) if name in ESTIMATOR else None
+        value = compiled_with(model, name, custom) if value is None else value
+        if value is None and needed:
             raise ValueError(f"KerasEstimator needs {name}: {ESTIMATOR[name][1]}")
-        found.append(value)
-    return found[0], found[1], found[2]
+        found[name] = value
+    return found

@@ -10,10 +10,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tfring.spark.data.frames import as_numbers, is_vector
-from tfring.spark.keras.params import MODEL, set_params, with_params
+from tfring.spark.keras.params import MODEL, set_given, set_params, with_params
 from tfring.spark.keras.prediction import Prediction
 from tfring.spark.keras.saved import model_bytes, model_of
-from tfring.spark.keras.shapes import Arrangement
+from tfring.spark.keras.shapes import Arrangement, outputs_of
 
 _PREDICTED = "__tfring_predicted"
 
@@ -36,6 +36,14 @@ class KerasModel(Model):  # type: ignore[misc]
         super().__init__()
         set_params(self, MODEL, params)
 
+    def setParams(self, **params: Any) -> Any:
+        """Sets parameters; returns this object.
+
+        Args:
+            **params: As of the constructor.
+        """
+        return set_given(self, MODEL, params)
+
     def getModel(self) -> Any:
         """Returns the Keras model."""
         model = self.getOrDefault("model")
@@ -52,7 +60,7 @@ class KerasModel(Model):  # type: ignore[misc]
         given = self.getOrDefault("model")
         content = given if isinstance(given, bytes) else model_bytes(model)
         kinds = [
-            _kind(dataset, label, out) for label, out in zip(labels, model.outputs, strict=True)
+            _kind(dataset, label, out) for label, out in zip(labels, outputs_of(model), strict=True)
         ]
         schema = T.StructType(
             [T.StructField(f"out{number}", kind) for number, kind in enumerate(kinds)]

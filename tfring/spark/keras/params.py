@@ -13,7 +13,7 @@ Class = TypeVar("Class", bound=type)
 
 MEMORY_BYTES = 256 << 20
 
-ESTIMATOR: Table = {
+_EFFECTIVE: Table = {
     "num_proc": (None, "The number of ranks; None: spark.default.parallelism."),
     "model": (None, "A Keras model that is built."),
     "backend": (None, "What runs the training, a tfring.spark.backend.Backend; None: Spark."),
@@ -21,8 +21,8 @@ ESTIMATOR: Table = {
     "custom_objects": (None, "Classes and functions that the model needs, by name."),
     "optimizer": (None, "A Keras optimizer or its name; None: the one the model is compiled with."),
     "loss": (None, "A loss, a name, or a list of them; None: the one of the compiled model."),
-    "loss_weights": (None, "The weight of each loss."),
-    "metrics": (None, "Metrics or their names."),
+    "loss_weights": (None, "The weight of each loss; None: those of the compiled model."),
+    "metrics": (None, "Metrics or their names; None: those of the compiled model."),
     "feature_cols": (None, "The columns for the model's inputs, in their order."),
     "label_cols": (None, "The columns for the model's outputs, in their order."),
     "sample_weight_col": (None, "The column with the weight of each row."),
@@ -49,23 +49,38 @@ ESTIMATOR: Table = {
     "verbose": (1, "Of fit, on rank 0."),
 }
 
-# What Horovod takes besides, by why it has no effect.
-_PYARROW = "data is read with pyarrow, in the rank's own threads"
-WITHOUT_EFFECT = {
-    "compress_sparse": "sparse vectors are written as lists of numbers",
-    "data_module": "data is read with pyarrow from Parquet",
-    "inmemory_cache_all": "each epoch reads the data, with no more memory than memory_bytes",
-    "mp_start_method": "no processes are started to read data",
-    "reader_pool_type": _PYARROW,
-    "train_async_data_loader_queue_size": _PYARROW,
-    "train_reader_num_workers": _PYARROW,
-    "val_async_data_loader_queue_size": _PYARROW,
-    "val_reader_num_workers": _PYARROW,
+# What Horovod takes besides, with its default and why it has no effect.
+_SPARSE = "Has no effect: sparse vectors are written as lists of numbers."
+_PYARROW = "Has no effect: data is read with pyarrow, in the rank's own threads."
+_WITHOUT_EFFECT: Table = {
+    "compress_sparse": (False, _SPARSE),
+    "compress_sparse_cols": (False, _SPARSE),
+    "data_module": (None, _PYARROW),
+    "inmemory_cache_all": (False, "Has no effect: memory_bytes is the most that is held."),
+    "mp_start_method": (None, "Has no effect: no processes are started to read data."),
+    "reader_pool_type": ("thread", _PYARROW),
+    "train_async_data_loader_queue_size": (None, _PYARROW),
+    "train_reader_num_workers": (2, _PYARROW),
+    "val_async_data_loader_queue_size": (None, _PYARROW),
+    "val_reader_num_workers": (2, _PYARROW),
 }
-# What Horovod takes besides and is refused, by what to do instead.
-REFUSED = {
-    "transformation_edit_fields": "transformation_fn has to keep the columns and their types",
-    "transformation_removed_fields": "transformation_fn has to keep the columns",
+# What Horovod takes besides and is refused.
+_REFUSED: Table = {
+    "transformation_edit_fields": (
+        None,
+        "transformation_fn has to keep the columns and their types",
+    ),
+    "transformation_removed_fields": (None, "transformation_fn has to keep the columns"),
+}
+ESTIMATOR: Table = {**_EFFECTIVE, **_WITHOUT_EFFECT, **_REFUSED}
+
+# Of setters and getters whose names Horovod does not make of the parameter's: also these.
+_METHODS = {
+    "inmemory_cache_all": "InMemoryCacheAll",
+    "label_columns": "LabelColoumns",  # Horovod's own spelling
+    "shuffle_buffer_size": "ShufflingBufferSize",
+    "train_reader_num_workers": "TrainReaderNumWorker",
+    "val_reader_num_workers": "ValReaderNumWorker",
 }
 
 MODEL: Table = {
@@ -81,7 +96,7 @@ MODEL: Table = {
 
 
 def with_params(table: Table) -> Callable[[Class], Class]:
-    """Returns a decorator that gives a class parameters, with a setter and a getter each.
+    """Returns a decorator that gives a class parameters, with setters and getters.
 
     Args:
         table: The parameters.
@@ -92,10 +107,10 @@ def with_params(table: Table) -> Callable[[Class], Class]:
             setattr(cls, name, Param(Params._dummy(), name, meaning))
             camel = "".join(word.capitalize() for word in name.split("_"))
             for method, function in (("set", _setter(name)), ("get", _getter(name))):
-                if not hasattr(cls, f"{method}{camel}"):
-                    function.__name__ = f"{method}{camel}"
-                    function.__doc__ = f"{method.capitalize()}s {name}: {meaning}"
-                    setattr(cls, f"{method}{camel}", function)
+                function.__doc__ = f"{method.capitalize()}s {name}: {meaning}"
+                for suffix in {camel, _METHODS.get(name, camel)}:
+                    if not hasattr(cls, f"{method}{suffix}"):
+                        setattr(cls, f"{method}{suffix}", function)
         return cls
 
     return decorate
@@ -114,17 +129,32 @@ def set_params(target: Any, table: Table, given: Mapping[str, Any]) -> None:
         NotImplementedError: It is one of Horovod's that tfring refuses.
     """
     target._setDefault(**{name: default for name, (default, _) in table.items()})
+    set_given(target, table, given)
+
+
+def set_given(target: Any, table: Table, given: Mapping[str, Any]) -> Any:
+    """Sets parameters of an object; returns it.
+
+    Args:
+        target: An object of a class with these parameters.
+        table: The parameters.
+        given: By name.
+
+    Raises:
+        TypeError: There is no such parameter.
+        NotImplementedError: It is one of Horovod's that tfring refuses.
+    """
     for name, value in given.items():
-        if name in REFUSED and value:
-            raise NotImplementedError(f"{name}={value!r} is not in tfring: {REFUSED[name]}")
-        if name not in table and name not in WITHOUT_EFFECT and name not in REFUSED:
+        if name not in table:
             raise TypeError(f"{type(target).__name__} has no parameter {name!r}")
-    target._set(**{name: value for name, value in given.items() if name in table})
+        if name in _REFUSED and value:
+            raise NotImplementedError(f"{name}={value!r} is not in tfring: {_REFUSED[name][1]}")
+    return target._set(**given)
 
 
 def _setter(name: str) -> Callable[[Any, Any], Any]:
     def setter(self: Any, value: Any) -> Any:
-        return self._set(**{name: value})
+        return self.setParams(**{name: value})
 
     return setter
 

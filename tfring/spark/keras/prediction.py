@@ -63,11 +63,12 @@ class Prediction:
             return pd.DataFrame({name: [] for name in schema.names})
         model, found = self._model(), []
         for start in range(0, len(columns[0]), self._batch_size):
-            parts = [_array(one.iloc[start : start + self._batch_size]) for one in columns]
-            outputs = model(self._arrange.inputs(self._arrange.by_name(parts)), training=False)
-            outputs = outputs.values() if isinstance(outputs, dict) else outputs
-            several = outputs if isinstance(outputs, (list, tuple)) else [outputs]
-            found.append([np.asarray(one) for one in several])
+            parts = [
+                _array(name, one.iloc[start : start + self._batch_size])
+                for name, one in zip(self._arrange.features, columns, strict=True)
+            ]
+            predicted = model(self._arrange.inputs(self._arrange.by_name(parts)), training=False)
+            found.append([np.asarray(one) for one in self._arrange.outputs(predicted)])
         rows = {
             field.name: _values(np.concatenate([part[number] for part in found]), field.dataType)
             for number, field in enumerate(schema.fields)
@@ -83,9 +84,14 @@ class Prediction:
         return _Loaded.model
 
 
-def _array(values: pd.Series) -> np.ndarray[Any, Any]:
+def _array(name: str, values: pd.Series) -> np.ndarray[Any, Any]:
     """Returns a column as an array; lists become its second dimension."""
     if values.dtype == object:
+        if values.isna().any():
+            raise ValueError(
+                f"column {name!r} has rows without a value (null), and a model predicts none: "
+                "leave them out, or fill them"
+            )
         return np.stack(values.to_list())
     return np.asarray(values.to_numpy())
 
@@ -94,6 +100,7 @@ def _values(output: np.ndarray[Any, Any], kind: T.DataType) -> Any:
     if isinstance(kind, T.ArrayType):
         return list(output.reshape(len(output), -1).astype(np.float64))
     flat = output.reshape(-1)
-    if isinstance(kind, T.LongType):
-        return np.rint(flat).astype(np.int64)
+    if isinstance(kind, T.LongType):  # without a number (NaN) there is no value
+        known = np.where(np.isfinite(flat), np.rint(flat), np.nan).astype(np.float64)
+        return pd.array(known).astype("Int64")
     return flat.astype(np.float64)

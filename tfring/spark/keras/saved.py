@@ -89,15 +89,28 @@ def unpacked(content: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
         return cloudpickle.loads(inner), custom_objects
 
 
-def compiled_with(model: Any, name: str) -> Any:
+def compiled_with(model: Any, name: str, custom_objects: Mapping[str, Any] | None) -> Any:
     """Returns what a model was compiled with; None if it was not.
 
     Args:
         model: The Keras model.
-        name: "optimizer", "loss" or "metrics".
+        name: An argument of `compile`, "optimizer" for example.
+        custom_objects: Classes and functions of the user that it may be, by name.
+
+    Raises:
+        ValueError: It is a class or a function of the user that nobody has named.
     """
     import keras
 
     config = model.get_compile_config() if getattr(model, "compiled", False) else None
     value = (config or {}).get(name)
-    return None if value is None else keras.saving.deserialize_keras_object(value)
+    if value is None:
+        return None
+    try:
+        with keras.saving.custom_object_scope(dict(custom_objects or {})):
+            return keras.saving.deserialize_keras_object(value)
+    except TypeError as error:
+        raise ValueError(
+            f"{name} of the compiled model is not known to Keras by its name: give it as {name}=, "
+            f"or name it in custom_objects ({error})"
+        ) from error

@@ -17,9 +17,13 @@ class Arrangement:
     A column has the shape of the input of its place; several columns of one number each for a model
     with one input lie side by side. With the shapes of lists all of this is known to Keras.
 
+    Attributes:
+        features: The columns for the inputs.
+
     Args:
         inputs: Shape and dtype of each input of the model, without the rows.
         input_names: The keys of the inputs, if they are a dictionary.
+        output_names: The keys of the outputs, if they are a dictionary.
         features: Their columns.
         labels: Their columns.
         label_shapes: The shape of each label, the first number for the rows; None: as it is.
@@ -30,6 +34,7 @@ class Arrangement:
         self,
         inputs: Sequence[tuple[Dims, str]],
         input_names: Sequence[str] | None,
+        output_names: Sequence[str] | None,
         features: Sequence[str],
         labels: Sequence[str],
         label_shapes: Sequence[Sequence[int]] | None = None,
@@ -37,7 +42,8 @@ class Arrangement:
     ) -> None:
         self._inputs = list(inputs)
         self._input_names = input_names
-        self._features = list(features)
+        self._output_names = output_names
+        self.features = list(features)
         self._labels = list(labels)
         self._label_shapes = label_shapes
         self._weight = weight
@@ -70,15 +76,15 @@ class Arrangement:
         """
         if not getattr(model, "inputs", None):
             raise ValueError("the model has no inputs yet: begin it with keras.Input(shape)")
-        if labels and len(labels) != len(model.outputs):
+        if len(labels) != len(model.outputs):
             raise ValueError(
                 f"label_cols={list(labels)}, and the model has {len(model.outputs)} outputs: give "
                 "one column for each, in their order"
             )
-        inputs = [(tuple(one.shape[1:]), str(one.dtype)) for one in model.inputs]
-        structure = getattr(model, "_inputs_struct", None)  # of a functional model
-        names = list(structure) if isinstance(structure, dict) else None
-        return cls(inputs, names, features, labels, label_shapes, weight)
+        tensors, input_names = _in_order(model.inputs, getattr(model, "_inputs_struct", None))
+        inputs = [(tuple(one.shape[1:]), str(one.dtype)) for one in tensors]
+        output_names = _in_order(model.outputs, getattr(model, "_outputs_struct", None))[1]
+        return cls(inputs, input_names, output_names, features, labels, label_shapes, weight)
 
     def check(self, columns: Mapping[str, Column]) -> None:
         """Compares what the columns hold with what the model takes.
@@ -89,11 +95,11 @@ class Arrangement:
         Raises:
             ValueError: A row has more or fewer numbers than an input.
         """
-        lengths = [columns[name].length for name in self._features]
+        lengths = [columns[name].length for name in self.features]
         sizes = [1 if length is None else length for length in lengths]
-        groups = [[name] for name in self._features]
+        groups = [[name] for name in self.features]
         if len(sizes) != len(self._inputs):
-            sizes, groups = [sum(sizes)], [self._features]
+            sizes, groups = [sum(sizes)], [self.features]
         for number, (size, names) in enumerate(zip(sizes, groups, strict=True)):
             dims = self._inputs[number][0]
             if any(dim is None for dim in dims):
@@ -112,10 +118,11 @@ class Arrangement:
             batch: The tensors.
         """
         inputs = self.inputs(batch)
-        labels = tuple(self._label(number, batch[name]) for number, name in enumerate(self._labels))
-        weights = () if self._weight is None else (batch[self._weight],) * len(labels)
-        found = [inputs, labels, weights] if weights else [inputs, labels]
-        return tuple(one[0] if isinstance(one, tuple) and len(one) == 1 else one for one in found)
+        labels = [self._label(number, batch[name]) for number, name in enumerate(self._labels)]
+        if self._weight is None:
+            return inputs, _structure(labels, self._output_names)
+        weights = [batch[self._weight]] * len(labels)
+        return inputs, *(_structure(one, self._output_names) for one in (labels, weights))
 
     def by_name(self, values: Sequence[Any]) -> dict[str, Any]:
         """Returns the values of the features as a batch.
@@ -123,7 +130,7 @@ class Arrangement:
         Args:
             values: In their order.
         """
-        return dict(zip(self._features, values, strict=True))
+        return dict(zip(self.features, values, strict=True))
 
     def inputs(self, batch: dict[str, Any]) -> Any:
         """Returns what the model takes: a tensor, a tuple of them, or a dictionary.
@@ -133,18 +140,26 @@ class Arrangement:
         """
         import tensorflow as tf
 
-        values = [tf.convert_to_tensor(batch[name]) for name in self._features]
+        values = [tf.convert_to_tensor(batch[name]) for name in self.features]
         if len(values) != len(self._inputs):
             kind = self._inputs[0][1]
             flat = [tf.reshape(tf.cast(v, kind), (tf.shape(v)[0], -1)) for v in values]
             values = [tf.concat(flat, axis=1)]
-        shaped = tuple(
+        shaped = [
             _shaped(tf.cast(value, kind), dims)
             for value, (dims, kind) in zip(values, self._inputs, strict=True)
-        )
-        if self._input_names is not None:
-            return dict(zip(self._input_names, shaped, strict=True))
-        return shaped if len(shaped) > 1 else shaped[0]
+        ]
+        return _structure(shaped, self._input_names)
+
+    def outputs(self, predicted: Any) -> list[Any]:
+        """Returns the outputs in the order of the labels.
+
+        Args:
+            predicted: What the model has returned.
+        """
+        if self._output_names is not None:
+            return [predicted[name] for name in self._output_names]
+        return list(predicted) if isinstance(predicted, (list, tuple)) else [predicted]
 
     def _label(self, number: int, value: Any) -> Any:
         import tensorflow as tf
@@ -154,6 +169,37 @@ class Arrangement:
         if self._label_shapes is not None:
             value = tf.reshape(value, self._label_shapes[number])
         return value
+
+
+def outputs_of(model: Any) -> list[Any]:
+    """Returns the outputs of a model, without values, in the order of the labels.
+
+    Args:
+        model: The Keras model.
+    """
+    return _in_order(model.outputs, getattr(model, "_outputs_struct", None))[0]
+
+
+def _in_order(tensors: list[Any], structure: Any) -> tuple[list[Any], list[str] | None]:
+    """Returns inputs or outputs as columns are named for them, and their keys in a dictionary.
+
+    `model.inputs` and `model.outputs` have them in the order of sorted keys, and users name columns
+    in the order of the dictionary that they have written.
+
+    Args:
+        tensors: All of them.
+        structure: As the model takes or returns them; None: the model is not a functional one.
+    """
+    if not isinstance(structure, dict):
+        return tensors, None
+    return list(structure.values()), list(structure)
+
+
+def _structure(values: Sequence[Any], names: Sequence[str] | None) -> Any:
+    """Returns values as Keras takes them: a dictionary, a tuple, or the only one."""
+    if names is not None:
+        return dict(zip(names, values, strict=True))
+    return tuple(values) if len(values) > 1 else values[0]
 
 
 def _shaped(value: Any, dims: Dims) -> Any:

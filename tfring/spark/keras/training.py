@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -14,6 +15,8 @@ from tfring.spark.data.frames import Prepared
 from tfring.spark.data.parquet import ParquetData, RankRows
 from tfring.spark.keras.saved import model_bytes, model_of, optimizer_of, unpacked
 from tfring.spark.keras.shapes import Arrangement
+
+_log = logging.getLogger("tfring")
 
 # Of the memory for rows: what is not for training is for validation, whose rows are not mixed.
 _TRAINING_PART = 0.75
@@ -67,11 +70,11 @@ def train(plan: Plan) -> Trained | None:
     options = {"backward_passes_per_step": numbers["backward_passes_per_step"]}
     if objects["gradient_compression"] is not None:
         options["compression"] = objects["gradient_compression"]
+    optimizer = optimizer_of(plan.optimizer, custom)
+    _scale_rate(optimizer, objects["callbacks"])
     model.compile(
-        optimizer=hvd.DistributedOptimizer(optimizer_of(plan.optimizer, custom), **options),
-        loss=objects["loss"],
-        loss_weights=objects["loss_weights"],
-        metrics=objects["metrics"],
+        optimizer=hvd.DistributedOptimizer(optimizer, **options),
+        **{name: objects[name] for name in ("loss", "loss_weights", "metrics", "weighted_metrics")},
     )
     folder = tempfile.mkdtemp(prefix="tfring-estimator-")
     try:
@@ -105,11 +108,32 @@ def _fit(plan: Plan, model: Any, objects: dict[str, Any], folder: str) -> Traine
     if best is not None and os.path.exists(best.filepath):
         with open(best.filepath, "rb") as file:
             content = file.read()
+    elif best is not None:
+        _log.warning(
+            "checkpoint_callback has kept no model, the last one is the result: it chooses by %r, "
+            "and the training says %s",
+            *(getattr(best, "monitor", None), sorted(history.history)),
+        )
     if store.saving_runs():
         store.write(store.get_checkpoint_path(plan.run_id), content)
         if os.path.isdir(logs := os.path.join(folder, "logs")):
             store.upload(logs, store.get_logs_path(plan.run_id))
     return Trained(content, {n: list(map(float, v)) for n, v in history.history.items()})
+
+
+def _scale_rate(optimizer: Any, callbacks: Sequence[Any] | None) -> None:
+    """Multiplies the learning rate by the number of ranks, as Horovod does; a schedule stays."""
+    import keras
+
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    given = getattr(inner, "_learning_rate", None)
+    if not hasattr(given, "assign"):  # a schedule, or a function
+        return
+    rate = float(keras.ops.convert_to_numpy(given)) * hvd.size()
+    optimizer.learning_rate = rate
+    for callback in callbacks or ():
+        if isinstance(callback, hvd.callbacks.LearningRateScheduleCallback):
+            callback.initial_lr = rate
 
 
 def _pin_gpu() -> None:
@@ -134,6 +158,7 @@ def _rows(
     columns = list(plan.data.columns.values())
     part = 1 - _TRAINING_PART if validates else _TRAINING_PART
     seed = numbers["random_seed"] or 0
+    shuffled = numbers["shuffle"] and numbers["shuffle_buffer_size"] != 0  # 0 is Horovod's "off"
     rows = RankRows(
         ParquetData(store.filesystem(), store.path_in_filesystem(path)),
         columns,
@@ -141,7 +166,7 @@ def _rows(
         size=hvd.size(),
         batch_size=(numbers["val_batch_size"] if validates else None) or numbers["batch_size"],
         memory_bytes=int(numbers["memory_bytes"] * part),
-        seed=seed if numbers["shuffle"] and not validates else None,
+        seed=seed if shuffled and not validates else None,
         mixing_rows=numbers["shuffle_buffer_size"],
     )
     found = dataset(rows, columns, arrange, change=change)

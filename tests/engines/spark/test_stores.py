@@ -1,0 +1,26 @@
+"""Where estimators keep their files: paths as users write them."""
+
+import os
+
+import pytest
+
+from tfring.spark.store import DBFSLocalStore, HDFSStore, LocalStore, Store
+
+
+def test_paths_of_its_own(tmp_path, monkeypatch):
+    """All ranks find them, whatever their folder: relative ones are the program's."""
+    monkeypatch.chdir(tmp_path)
+    store = Store.create("store", train_path="train", val_path="file:///data/val")
+    monkeypatch.chdir("/")
+    assert store.get_train_data_path(1) == f"{tmp_path}/train.1"
+    assert store.get_val_data_path() == "/data/val"
+    assert store.get_runs_path() == os.path.join(tmp_path, "store", "runs")
+    assert DBFSLocalStore("dbfs:/a", runs_path="dbfs:/b").get_runs_path() == "/dbfs/b"
+    assert HDFSStore("/a", test_path="/b").get_test_data_path() == "hdfs:///b"
+
+
+def test_misspelt_parameters(tmp_path):
+    with pytest.raises(TypeError, match=r"LocalStore has no parameters \['save_run'\]"):
+        LocalStore(tmp_path, save_run=False)
+    with pytest.raises(ValueError, match=r'end in "\.keras"'):
+        LocalStore(tmp_path, checkpoint_filename="model.h5")
