@@ -97,7 +97,7 @@ def test_a_loss_scale_that_rank_0_has_loaded(policy: Any, scales: str) -> None:
     before = [v.numpy() for v in variables]
     if scales == "before fit":
         fit(model, broadcast(), data=(np.ones((6, 8)), np.zeros(6)), steps=1)
-        assert float(optimizer.dynamic_scale) == 256.0
+        assert np.asarray(optimizer.dynamic_scale) == 256.0
         keras.mixed_precision.set_global_policy("float32")
         alone = compiled(SGD(rate), seed=3)
         fit(alone, data=(np.ones((6, 8)), np.zeros(6)), steps=1)
@@ -123,7 +123,7 @@ def test_a_float16_model_that_rank_0_has_loaded(policy: Any, tmp_path: Any, over
     def made(model: Any) -> tuple[Any, ...]:
         optimizer = model.optimizer
         state = [v.numpy() for v in optimizer.inner_optimizer.variables]
-        return model.get_weights(), state, float(optimizer.dynamic_scale)
+        return model.get_weights(), state, float(np.asarray(optimizer.dynamic_scale))
 
     x, y = whole_data(steps, SAMPLES)
     if overflow:
@@ -146,7 +146,7 @@ def test_a_float16_model_that_rank_0_has_loaded(policy: Any, tmp_path: Any, over
     assert_same_on_all_ranks(together)
     _, own_state, own_scale = made(together)
     assert own_scale == scale == (128.0 if overflow else 256.0)
-    assert int(together.optimizer.inner_optimizer.iterations) == before + steps - overflow
+    assert np.asarray(together.optimizer.inner_optimizer.iterations) == before + steps - overflow
     for ours, theirs in zip(own_state, state, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=5e-3)
 
