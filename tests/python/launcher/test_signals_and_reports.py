@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -176,11 +177,19 @@ def test_a_rank_that_failed_is_not_hidden_by_one_that_left_in_good_order(tmp_pat
     assert "all ranks were asked to end, and have" not in errors
 
 
+@contextlib.contextmanager
+def not_ignored(number):
+    """Under nohup SIGHUP is, and SignalWatch leaves it so."""
+    before = signal.signal(number, signal.SIG_DFL)
+    yield
+    signal.signal(number, before)
+
+
 def test_signals_of_one_end_are_one(monkeypatch):
     """A scheduler and its batch script may both send SIGTERM; who presses Ctrl-C twice means it."""
     now = 100.0
     monkeypatch.setattr(signals.time, "monotonic", lambda: now)
-    with signals.SignalWatch() as watch:
+    with not_ignored(signal.SIGHUP), signals.SignalWatch() as watch:
 
         def read(*numbers):
             for number in numbers:
