@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tfring.launcher.kubernetes.options import Request
+from tfring.launcher.kubernetes.options import MPI_FOLDER, SSH_FOLDER, Request
 from tfring.launcher.kubernetes.pods import (
     PORT,
     closed,
@@ -30,7 +30,6 @@ _TRAINER_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 # sshd of the workers; a user that is not root cannot have a port below 1024.
 _SSH_PORT = 2222
 _SSHD_CONFIG = "/etc/ssh/sshd_tfring"
-_SSH_FOLDER = "/srv/tfring/.ssh"
 
 
 def indexed(request: Request) -> list[Json]:
@@ -141,10 +140,10 @@ def mpijob(request: Request) -> list[Json]:
         request: The job.
     """
     shape = request.shape
-    hosts = ["--hostfile", "/etc/mpi/hostfile"]
+    hosts = ["--hostfile", f"{MPI_FOLDER}/hostfile"]
     if shape.elastic:  # the operator writes which workers there are
         hosts = [
-            *("--host-discovery-script", "/etc/mpi/discover_hosts.sh"),
+            *("--host-discovery-script", f"{MPI_FOLDER}/discover_hosts.sh"),
             *("--slots", str(shape.slots), "--min-np", str(shape.least * shape.slots)),
             *("--max-np", str(shape.pods * shape.slots)),
         ]
@@ -174,7 +173,7 @@ def mpijob(request: Request) -> list[Json]:
                 "slotsPerWorker": shape.slots,
                 "mpiImplementation": "OpenMPI",  # the form of the host file
                 "launcherCreationPolicy": "WaitForWorkersReady",
-                "sshAuthMountPath": _SSH_FOLDER,
+                "sshAuthMountPath": SSH_FOLDER,
                 "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": request.restarts},
                 "mpiReplicaSpecs": {
                     "Launcher": {

@@ -37,6 +37,8 @@ _TAKEN = re.compile(
     r"TFRING_(PODS|POD_SLOTS|RENDEZVOUS_ADDR|RENDEZVOUS_PORT|STOPPED_EXIT_CODE)|"
     r"JOB_COMPLETION_INDEX|PET_(NNODES|NODE_RANK|NPROC_PER_NODE|MASTER_ADDR|MASTER_PORT)"
 )
+# What the MPI operator mounts: the hosts, and a key where the manifest asks for it.
+MPI_FOLDER, SSH_FOLDER = "/etc/mpi", "/srv/tfring/.ssh"
 _ONLY_HERE = (
     *("image", "job_name", "namespace", "pod_cpus", "pod_memory", "pod_gpus", "shared_memory"),
     *("claim", "secret", "grace_period", "run_as"),
@@ -267,8 +269,8 @@ def _claims(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     taken = {
         "/": "the image",
         "/dev/shm": "memory that the ranks share",
-        "/etc/mpi": "what the MPI operator mounts",
-        "/srv/tfring/.ssh": "what the MPI operator mounts",
+        MPI_FOLDER: "what the MPI operator mounts",
+        SSH_FOLDER: "what the MPI operator mounts",
     }
     for text in texts:
         name, _, path = text.partition(":")

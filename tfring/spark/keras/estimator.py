@@ -12,7 +12,7 @@ from pyspark.ml import Estimator
 from tfring.spark.backend import Backend, SparkBackend
 from tfring.spark.data.frames import Prepared, prepared, write
 from tfring.spark.keras.model import KerasModel
-from tfring.spark.keras.params import ESTIMATOR, set_given, set_params, with_params
+from tfring.spark.keras.params import ESTIMATOR, set_defaults, set_params, with_params
 from tfring.spark.keras.saved import compiled_with, model_bytes, model_of, optimizer_config, packed
 from tfring.spark.keras.shapes import Arrangement
 from tfring.spark.keras.training import Plan, Trained, train
@@ -58,7 +58,8 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
 
     def __init__(self, **params: Any) -> None:
         super().__init__()
-        set_params(self, ESTIMATOR, params)
+        set_defaults(self, ESTIMATOR)
+        self.setParams(**params)
 
     def setParams(self, **params: Any) -> Any:
         """Sets parameters; returns this object.
@@ -66,7 +67,7 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
         Args:
             **params: As of the constructor.
         """
-        return set_given(self, ESTIMATOR, params)
+        return set_params(self, ESTIMATOR, params)
 
     def fit_on_parquet(self, dataset_idx: object = None) -> KerasModel:
         """Trains on Parquet files that are in the store already.

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tfring.spark.data.frames import as_numbers, is_vector
-from tfring.spark.keras.params import MODEL, set_given, set_params, with_params
+from tfring.spark.keras.params import MODEL, set_defaults, set_params, with_params
 from tfring.spark.keras.prediction import Prediction
 from tfring.spark.keras.saved import model_bytes, model_of
 from tfring.spark.keras.shapes import Arrangement, outputs_of
@@ -34,7 +34,8 @@ class KerasModel(Model):  # type: ignore[misc]
 
     def __init__(self, **params: Any) -> None:
         super().__init__()
-        set_params(self, MODEL, params)
+        set_defaults(self, MODEL)
+        self.setParams(**params)
 
     def setParams(self, **params: Any) -> Any:
         """Sets parameters; returns this object.
@@ -42,7 +43,7 @@ class KerasModel(Model):  # type: ignore[misc]
         Args:
             **params: As of the constructor.
         """
-        return set_given(self, MODEL, params)
+        return set_params(self, MODEL, params)
 
     def getModel(self) -> Any:
         """Returns the Keras model."""

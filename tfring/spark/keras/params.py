@@ -116,23 +116,12 @@ def with_params(table: Table) -> Callable[[Class], Class]:
     return decorate
 
 
-def set_params(target: Any, table: Table, given: Mapping[str, Any]) -> None:
-    """Sets the defaults of an object, and what was given to its constructor.
-
-    Args:
-        target: An object of a class with these parameters.
-        table: The parameters.
-        given: By name.
-
-    Raises:
-        TypeError: There is no such parameter.
-        NotImplementedError: It is one of Horovod's that tfring refuses.
-    """
+def set_defaults(target: Any, table: Table) -> None:
+    """Sets the defaults of an object, which its constructor does before all else."""
     target._setDefault(**{name: default for name, (default, _) in table.items()})
-    set_given(target, table, given)
 
 
-def set_given(target: Any, table: Table, given: Mapping[str, Any]) -> Any:
+def set_params(target: Any, table: Table, given: Mapping[str, Any]) -> Any:
     """Sets parameters of an object; returns it.
 
     Args:
