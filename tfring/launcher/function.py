@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import cloudpickle
 
@@ -100,7 +100,7 @@ def run(
         What the function returned, by rank.
 
     Raises:
-        ValueError: The parameters contradict each other; TypeError: `func` cannot be pickled.
+        ValueError, TypeError: Parameters are wrong or contradict; or `func` cannot be pickled.
         NotImplementedError: A parameter asks for a feature that tfring does not have.
         RuntimeError: A rank failed; the cause is its exception, if that can be pickled.
         KeyboardInterrupt: Ctrl-C.
@@ -190,6 +190,8 @@ def _slots(
     if num_proc is not None and np is not None and num_proc != np:
         raise ValueError(f"num_proc={num_proc} and np={np} are the same thing: give one of them")
     ranks = num_proc if num_proc is not None else np
+    if ranks is not None and not isinstance(ranks, SupportsIndex):
+        raise TypeError(f"num_proc and np are whole numbers of ranks, and not {ranks!r}")
     if ranks is None and not hosts and not hostfile:
         ranks = 1
     return find_slots(ranks, hosts or None, hostfile)

@@ -31,7 +31,7 @@ class HistoryPlot:
         return picture.getvalue()
 
 
-def plot(histories: Any, metrics: Sequence[str] | None = None) -> HistoryPlot:
+def plot(histories: Any, metrics: str | Sequence[str] | None = None) -> HistoryPlot:
     """Draws metrics by epoch, a line for each rank; validation is dashed.
 
     Where MetricAverageCallback has made the metrics equal, the lines lie on each other.
@@ -39,7 +39,8 @@ def plot(histories: Any, metrics: Sequence[str] | None = None) -> HistoryPlot:
     Args:
         histories: what Keras' fit has returned on each rank, by rank, as tfring.run returns it:
             `.history` of it, or the whole History. None is a rank without one.
-        metrics: which to draw, "loss" for the loss of training and validation; all by default.
+        metrics: which to draw, one name or several, "loss" for the loss of training and validation;
+            all by default.
 
     Raises:
         ValueError: there is nothing to draw.
@@ -55,7 +56,7 @@ def plot(histories: Any, metrics: Sequence[str] | None = None) -> HistoryPlot:
             f'tfring.notebook.plot needs matplotlib: pip install "tfring[notebook]" ({error})'
         ) from error
     by_rank = _by_rank(histories)
-    names = _metrics(by_rank, metrics)
+    names = _metrics(by_rank, [metrics] if isinstance(metrics, str) else metrics)
     figure = Figure(figsize=(4.5 * len(names), 3.2), layout="constrained")
     many = len(by_rank) > _IN_LEGEND
     shades = colormaps["viridis" if many else "tab20"]

@@ -96,6 +96,7 @@ def test_failures(tmp_path):
     ("options", "error", "text"),
     [
         ({"num_proc": 2, "np": 3}, ValueError, "the same thing"),
+        ({"np": "2"}, TypeError, "whole numbers of ranks, and not '2'"),
         ({"use_mpi": True}, NotImplementedError, "mpirun"),
         ({"min_np": 1}, NotImplementedError, "elastic"),
         ({"no_such": 1}, TypeError, "no_such"),

@@ -45,6 +45,7 @@ def test_a_line_for_each_rank_and_metric(tmp_path):
     assert [text.get_text() for text in loss.get_legend().get_texts()] == ["rank 0", "rank 2"]
     assert [list(line.get_xdata()) for line in loss.lines] == [[1, 2]] * 3
     assert list(lines(notebook.plot(histories, ["accuracy"]))) == ["accuracy"]
+    assert list(lines(notebook.plot(histories, "accuracy"))) == ["accuracy"]
     assert plot._repr_png_().startswith(b"\x89PNG")
     plot.save(tmp_path / "plot.svg")
     assert "<svg" in (tmp_path / "plot.svg").read_text()
