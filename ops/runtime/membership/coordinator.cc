@@ -94,12 +94,25 @@ void Coordinator::OnEnd(const ProcessEnd& end) {
                           std::to_string(end.exit_code) +
                           (end.cause.empty() ? "" : ": " + end.cause);
   if (end.exit_code != 0) OnHostFailure(process.place.first);
+  if (!CountWithoutInit(end, process)) {
+    EndJob(1, why + ", and so did " + std::to_string(without_init_ - 1) +
+                  " before it, and none has called init: does the program call it? One that does "
+                  "not cannot be run as an elastic job");
+    return;
+  }
   if (!end.cause.empty() && !CountCause(end, process)) {
     EndJob(1, "the same error came " + std::to_string(same_causes_) + " times at " +
                   PositionText(last_cause_at_) + ", last: " + why);
     return;
   }
   if (IsMember(end.worker)) StartRound(why, true);
+}
+
+// Counts workers that end well and have not registered, while none in the job has: there is nothing
+// to wait for, and new ones would end as they did. False at the limit.
+bool Coordinator::CountWithoutInit(const ProcessEnd& end, const Process& process) {
+  if (next_arrival_ > 1 || end.exit_code != 0 || process.leaving) return true;
+  return ++without_init_ < options_.same_error_limit;
 }
 
 // Whether the job goes on after this error. One that comes again and again at one commit is the

@@ -39,7 +39,8 @@ struct CoordinatorOptions {
   int reset_limit = -1;
   Duration reset_window = 0;
   bool count_changes = true;  // whether generations that begin without a failure count, too
-  int same_error_limit = 3;   // the same error at the same commit ends the job
+  // The same error at the same commit ends the job; and programs that do not call init do.
+  int same_error_limit = 3;
   HostPolicy hosts;
 };
 
@@ -118,6 +119,7 @@ class TFRING_EXPORT Coordinator {
   void Forgive(Duration pause);
   void SetHosts(std::vector<HostSlots> hosts);
   void OnEnd(const ProcessEnd& end);
+  bool CountWithoutInit(const ProcessEnd& end, const Process& process);
   bool CountCause(const ProcessEnd& end, const Process& process);
   void OnReport(Report report);
   void OnMemberReport(const Process& process);
@@ -193,6 +195,7 @@ class TFRING_EXPORT Coordinator {
   Position last_cause_at_;
   Generation last_cause_in_ = 0;  // the last whose member had it
   int same_causes_ = 0;
+  int without_init_ = 0;               // workers that have ended well, before any had registered
   CoordinatorEffects::End over_with_;  // kOver
 };
 

@@ -236,6 +236,37 @@ TEST(TheSameErrorAtTheSameCommitEndsTheJobAtLast) {
   EXPECT_CONTAINS(job.end->reason, "ValueError: b");
 }
 
+TEST(AProgramThatDoesNotCallInitEndsTheJobAtLast) {
+  SmallJob job(JobOf(2));
+  job.SetHosts({{"a", 2}});
+  const auto end_well = [&job](WorkerId id) {
+    job.workers[id].report.worker = id;
+    job.End(id, 0);
+  };
+  end_well(1);
+  end_well(2);
+  EXPECT_TRUE(!job.end);
+  job.Pass(200 * kMillisecond);
+  EXPECT_EQ(job.starts.size(), 4u);
+  end_well(3);
+  ASSERT_TRUE(job.end.has_value());
+  EXPECT_EQ(job.end->code, 1);
+  EXPECT_CONTAINS(job.end->reason,
+                  "worker 3 (host a, slot 0) ended with exit code 0, and so did 2");
+  EXPECT_CONTAINS(job.end->reason, "none has called init");
+}
+
+TEST(AWorkerMayEndBeforeItHasCalledInitWhereOthersHaveCalledIt) {
+  SmallJob job(JobOf(4));
+  job.SetHosts({{"a", 4}});
+  job.Join(1, "a");
+  for (WorkerId id : {2, 3, 4, 5, 6}) {
+    job.workers[id].report.worker = id;
+    job.End(id, 0);
+  }
+  EXPECT_TRUE(!job.end);
+}
+
 TEST(ErrorsAreTheSameIfTheyDifferInNumbersOnly) {
   SmallJob job = RunningJob(JobOf(5), 5);
   job.End(1, 1, "ValueError: rank 12, step 7: <object at 0x7f3a>");

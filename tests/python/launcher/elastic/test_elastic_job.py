@@ -86,6 +86,14 @@ def test_a_program_that_ends_itself_before_it_joins_is_not_started_for_ever(tmp_
     assert "the same error came 3 times" in errors and "the config file is missing" in errors
 
 
+def test_a_program_that_does_not_call_init_is_not_started_for_ever(tmp_path):
+    with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, script="print('trained')\n") as job:
+        assert job.finish() == 1
+    errors = "\n".join(job.errors)
+    assert "tfring run: the job failed: worker " in errors
+    assert "ended with exit code 0, and so did 2 before it, and none has called init" in errors
+
+
 def test_the_reset_limit_ends_the_job(tmp_path):
     options = ("-np", 2, "--min-np", 1, "--max-np", 2, "--reset-limit", 1)
     with ElasticRun(tmp_path, *options) as job:
