@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
+
+# Before TensorFlow, in this process and in those that it starts.
+_LEAN = str(Path(__file__).parent / "helpers" / "lean_imports")
+if _LEAN not in sys.path:
+    sys.path.insert(0, _LEAN)
+    sys.modules.pop("sitecustomize", None)  # of the system
+    import sitecustomize  # noqa: F401
+
+    rest = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{_LEAN}{os.pathsep}{rest}" if rest else _LEAN
 
 # Where SIGINT is ignored, as in jobs that a shell started in the background, so it would be in all
 # that the tests start.
