@@ -27,7 +27,7 @@ CXX_FILES = $$(git ls-files 'ops/*.cc' 'ops/*.h' 'tests/cc/*.cc' 'tests/cc/*.h' 
 PY_FILES := tfring tests benchmarks examples tools setup.py
 
 .PHONY: help setup build demo test test-cc test-python test-parallel soak gpu-double test-gpu test-ray test-spark \
-	wheel wheel-test lint lint-cc lint-python format tidy sanitize fuzz bazel test-arm docs bench gpu-check \
+	wheel wheel-test lint lint-cc lint-python format tidy analyze sanitize fuzz bazel test-arm docs bench gpu-check \
 	clean distclean
 
 help: ## List the targets
@@ -125,8 +125,11 @@ lint-python: $(READY) ## ruff, mypy, and the rules about arrows and sizes
 lint-cc: $(READY) ## clang-format
 	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
 
-tidy: build ## clang-tidy on the runtime; skipped if it is not installed
+tidy: build ## clang-tidy on the runtime
 	tools/tidy.sh "$(BUILD)"
+
+analyze: build ## clang's static analyzer on the runtime: ten minutes, so it is no part of `make lint`
+	tools/tidy.sh "$(BUILD)" --checks='-*,clang-analyzer-core*,clang-analyzer-cplusplus*'
 
 format: $(READY) ## Reformat all sources
 	$(VENV)/bin/clang-format -i $(CXX_FILES)

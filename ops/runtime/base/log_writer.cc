@@ -119,6 +119,7 @@ bool LogWriter::Start() {
     std::thread([this] { Run(); }).detach();
     started_ = true;
   } catch (const std::system_error&) {
+    started_ = false;
   }
   return started_;
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <utility>
@@ -64,7 +65,7 @@ int64_t OwnStartTime() {
   size_t at = text.rfind(')');  // the program's name before it may hold anything
   if (at == std::string::npos) return 0;
   for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
-  return at == std::string::npos ? 0 : std::atoll(text.c_str() + at);
+  return at == std::string::npos ? 0 : std::strtoll(text.c_str() + at, nullptr, 10);
 }
 
 int64_t OwnPidSpace() {

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstdlib>
 #include <cstring>
 
 namespace tfring {
@@ -56,7 +57,7 @@ void WidenBuffers(int fd, int bytes) {
     if (limit < 0) continue;
     const ssize_t n = read(limit, text, sizeof(text) - 1);
     close(limit);
-    if (n <= 0 || atoll(text) < bytes) continue;
+    if (n <= 0 || std::strtoll(text, nullptr, 10) < bytes) continue;
     (void)setsockopt(fd, SOL_SOCKET, option, &bytes, sizeof(bytes));
   }
 }

@@ -17,7 +17,7 @@ constexpr const char* kName = "libnccl.so.2";
 
 std::string FileOf(void* handle, const std::string& name) {
   struct link_map* map = nullptr;
-  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return name;
+  if (dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0 || map == nullptr) return name;
   return map->l_name != nullptr && map->l_name[0] != '\0' ? map->l_name : name;
 }
 
