@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import struct
+import threading
 import time
 
 import pytest
@@ -122,13 +123,17 @@ def test_rank_that_dies_after_the_handshake():
     """Another may come in its place until the time is up."""
     port = free_port()
     settings = Settings(secret=SECRET, start_timeout=5)
+    gone = threading.Event()
 
     def work(rank):
         if rank == 1:
             hello = auth.Hello(auth.Role.RENDEZVOUS, 1, 0)
             key = job_key(SECRET, "")
             connect("localhost", port, key, hello, time.monotonic() + 5).sock.close()
+            gone.set()
             return None
+        if rank == 2:  # the last; with all there rank 0 would begin
+            gone.wait()
         return connect_job(identity(rank, 3, port), settings, {})
 
     _, errors = run_ranks(work, range(3))
