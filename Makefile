@@ -146,6 +146,10 @@ sanitize-build: $(READY)
 fuzz: $(READY) ## Feed broken messages to the decoders (SECONDS_TO_FUZZ for each, default 60)
 	tools/fuzz.sh "$(BUILD)-sanitize" $${SECONDS_TO_FUZZ:-60}
 
+.PHONY: bazel-build
+bazel-build:
+	tools/bazel_offline.sh build
+
 bazel: ## Build the runtime and run the C++ tests with Bazel, without a network
 	tools/bazel_offline.sh
 
