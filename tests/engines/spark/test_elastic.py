@@ -6,7 +6,7 @@ import signal
 
 import pytest
 import spark_cluster
-from engine_training import Job, wait_for
+from engine_training import SECONDS, Job, wait_for
 
 import tfring.spark
 
@@ -58,6 +58,7 @@ def test_spark_gives_the_job_up(spark, tmp_path):
     with Job(run, tmp_path) as job:
         wait_for(tmp_path, 2)
         spark.sparkContext.cancelAllJobs()
+        job.join(SECONDS)  # before its ranks are told to stop
     with pytest.raises(RuntimeError, match=r"Spark has given its job up: (?s:.*)cancelled"):
         job.results()
     assert "the job failed: Spark has given its job up" in output.getvalue()
