@@ -49,8 +49,9 @@ if ((${#targets[@]} == 0)); then
     targets+=("//tests/cc:${name}_test")
   done
 fi
-# Without the optimiser: what is tested here is the BUILD files.
-exec bazel --output_user_root="$work/out" --max_idle_secs=60 "$command" --compilation_mode=fastbuild \
+# Without a server, which would leave the process group of .ci/run; and without the optimiser: what is
+# tested here is the BUILD files.
+exec bazel --batch --output_user_root="$work/out" "$command" --compilation_mode=fastbuild \
   --override_repository="rules_cc=$stubs/rules_cc" \
   --override_repository="rules_java=$java_rules" \
   --override_repository="remote_coverage_tools=$stubs/coverage" \

@@ -17,7 +17,7 @@ def test_steps_with_tensorflow() -> None:
     build = gpu_double.doubles().parent
     result = subprocess.run(
         [sys.executable, str(TOOL), "--double", "--build", str(build), *STEPS],
-        env={**os.environ, "PYTHONPATH": str(gpu_double.ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{gpu_double.ROOT}:{os.environ['PYTHONPATH']}"},
         capture_output=True,
         text=True,
         timeout=400,

@@ -108,7 +108,8 @@ class CoordinatorService:
 
         Args:
             worker: The worker's id.
-            exit_code: Its exit code; 128 + signal where a signal has ended it.
+            exit_code: Its exit code; 128 + signal where a signal has ended it; negative if it was
+                not started, because its launcher ends.
             cause: The exception that ended it; "" if none is known.
         """
         self._inbox.put(self._core.ProcessEnd(worker, exit_code, cause))

@@ -21,7 +21,14 @@ from tfring.engines.variables import elastic_variables
 from tfring.exceptions import described
 from tfring.launcher.elastic.coordinator import Service
 from tfring.launcher.elastic.options import ElasticOptions
-from tfring.launcher.elastic.orders import EndJob, Generation, KillWorker, Note, StartWorker
+from tfring.launcher.elastic.orders import (
+    NOT_STARTED,
+    EndJob,
+    Generation,
+    KillWorker,
+    Note,
+    StartWorker,
+)
 from tfring.ray.forming import fresh_job
 from tfring.ray.nodes import Discovered
 from tfring.ray.outcomes import cause_of, text_of
@@ -162,7 +169,7 @@ class ElasticJob:
             if self._end is None:
                 self._start(order, run)
             else:  # or the coordinator would count on it
-                run.service.ended(order.worker, 0, "")
+                run.service.ended(order.worker, NOT_STARTED, "")
         elif isinstance(order, KillWorker):
             if order.worker in self._workers:
                 self._workers[order.worker].kill()

@@ -115,7 +115,7 @@ class Worker:
 
         Args:
             function: It calls `init`, and `elastic.run` inside. One that does not call `init` has
-                failed: the coordinator would start workers for it without end.
+                failed.
             gpus: How many GPUs the node has, if workers get any.
             slot: The slot on the node.
         """

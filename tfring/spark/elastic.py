@@ -141,7 +141,7 @@ class _Head:
         if isinstance(order, Generation):
             self.generation = order
         if isinstance(order, EndJob):
-            self.reason = order.reason
+            self.reason = self.reason or order.reason
         self._orders.put(order)
 
     def variables(self, start: StartWorker) -> dict[str, str]:

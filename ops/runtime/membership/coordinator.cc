@@ -93,7 +93,7 @@ void Coordinator::OnEnd(const ProcessEnd& end) {
   const std::string why = WorkerName(end.worker, process.place) + " ended with exit code " +
                           std::to_string(end.exit_code) +
                           (end.cause.empty() ? "" : ": " + end.cause);
-  if (end.exit_code != 0) OnHostFailure(process.place.first);
+  if (end.exit_code > 0) OnHostFailure(process.place.first);
   if (!CountWithoutInit(end, process)) {
     EndJob(1, why + ", and so did " + std::to_string(without_init_ - 1) +
                   " before it, and none has called init: does the program call it? One that does "

@@ -47,7 +47,7 @@ struct CoordinatorOptions {
 // What an agent says: a process is over.
 struct ProcessEnd {
   WorkerId worker = kNobody;
-  int exit_code = 0;
+  int exit_code = 0;  // negative: it was not started, because its launcher ends
   std::string cause;  // the exception that ended it; "" if none is known
 };
 

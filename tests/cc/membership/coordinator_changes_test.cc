@@ -256,6 +256,20 @@ TEST(AProgramThatDoesNotCallInitEndsTheJobAtLast) {
   EXPECT_CONTAINS(job.end->reason, "none has called init");
 }
 
+TEST(WorkersThatALauncherDoesNotStartAsItEndsAreNoFailures) {
+  CoordinatorOptions options = JobOf(1);
+  options.hosts.failures = 1;
+  SmallJob job(options);
+  job.SetHosts({{"a", 1}});
+  for (WorkerId id : {1, 2, 3, 4}) {
+    job.workers[id].report.worker = id;
+    job.End(id, -1);
+    job.Pass(200 * kMillisecond);
+  }
+  EXPECT_TRUE(!job.end);
+  EXPECT_EQ(job.starts.size(), 5u);
+}
+
 TEST(AWorkerMayEndBeforeItHasCalledInitWhereOthersHaveCalledIt) {
   SmallJob job(JobOf(4));
   job.SetHosts({{"a", 4}});

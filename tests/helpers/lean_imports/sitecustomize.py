@@ -1,7 +1,7 @@
 """Hides packages from Keras and TensorFlow that they import only because they are installed.
 
 Python imports this when it starts, where PYTHONPATH has this folder: tests/conftest.py puts it
-there for all processes that tests start. Keras looks for scikit-learn, matplotlib, pandas and
+there for the processes that tests start. Keras looks for scikit-learn, matplotlib, pandas and
 IPython when it is imported, and does without those that are missing. They take half of the time to
 import TensorFlow, and tests import it some thousand times. A script that imports them gets them.
 """

@@ -133,7 +133,7 @@ def test_rank_that_dies_after_the_handshake():
             gone.set()
             return None
         if rank == 2:  # the last; with all there rank 0 would begin
-            gone.wait()
+            gone.wait(10)
         return connect_job(identity(rank, 3, port), settings, {})
 
     _, errors = run_ranks(work, range(3))

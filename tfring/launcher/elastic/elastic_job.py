@@ -16,6 +16,7 @@ from tfring.launcher.agents.host import Host, RankAgent
 from tfring.launcher.agents.rank import RankProcess
 from tfring.launcher.elastic.options import ElasticOptions
 from tfring.launcher.elastic.orders import (
+    NOT_STARTED,
     EndJob,
     Generation,
     Head,
@@ -225,10 +226,9 @@ class ElasticJobRunner:
             if self._stopping is None and self._end is None:
                 self._start(order, head)
             else:  # or the coordinator would count on it
-                head.ended(order.worker, 0, "")
+                head.ended(order.worker, NOT_STARTED, "")
         elif isinstance(order, KillWorker):
-            worker = self._workers.get(order.worker)
-            if worker is not None:
+            if (worker := self._workers.get(order.worker)) is not None:
                 worker.end_at(time.monotonic())
         elif isinstance(order, Note):
             if self._stopping is None:
@@ -284,8 +284,7 @@ class ElasticJobRunner:
     def _begin_generation(self, generation: Generation) -> None:
         self._generation = generation
         for rank, member in enumerate(generation.members):
-            worker = self._workers.get(member.worker)
-            if worker is not None:
+            if (worker := self._workers.get(member.worker)) is not None:
                 worker.rank, worker.generation = rank, generation.number
                 self._show_rank(worker)
         self._note(f"generation {generation.number}: {generation.text()}")
@@ -293,6 +292,8 @@ class ElasticJobRunner:
         self._files.event("generation", generation=generation.number, members=members)
 
     def _end_job(self, end: EndJob) -> None:
+        if self._end is not None or (self._stopping and end.code):
+            return  # the job has a reason to end
         self._end = end
         now = time.monotonic()
         for worker in self._workers.values():
@@ -359,10 +360,9 @@ class ElasticJobRunner:
             why = f"stopped by {signal_name(self._stopping)}, passed on to all workers"
             self._note(why)
             # One that only waited need not know what to do about the signal.
-            begun = self._generation.number > 0
-            failed = [one for one in self._failures if one.rank >= 0 or not begun]
+            failed = [one for one in self._failures if one.rank >= 0 or not self._generation.number]
             codes = [*(w.process.exit_code() for w in failed), self._options.stopped_exit_code]
-            return (codes[0] if self._end is None else 0), why
+            return (codes[0] if self._end is None else self._end.code), why
         assert self._end is not None
         if self._end.code == 0 and not self._late_code:
             return 0, ""

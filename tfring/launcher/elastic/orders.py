@@ -10,6 +10,9 @@ from typing import NamedTuple, Protocol
 
 from tfring.texts.ranks import rank_ranges
 
+# In place of the exit code of a worker that was not started, because its launcher ends.
+NOT_STARTED = -1
+
 
 @dataclass(frozen=True)
 class StartWorker:
@@ -160,7 +163,7 @@ class Head(Protocol):
 
         Args:
             worker: Its id.
-            exit_code: As a shell reports it.
+            exit_code: As a shell reports it, or NOT_STARTED.
             cause: The exception that ended it; "" if none is known.
         """
 

@@ -94,6 +94,23 @@ def test_a_program_that_does_not_call_init_is_not_started_for_ever(tmp_path):
     assert "ended with exit code 0, and so did 2 before it, and none has called init" in errors
 
 
+def test_a_job_that_is_stopped_before_init_has_the_exit_code_of_one_that_is_stopped(tmp_path):
+    """Slots are free while one worker takes its time to end, and no other is started there."""
+    script = """
+        import os, signal, sys, time
+        first = os.environ["TFRING_ELASTIC_WORKER"] == "1"
+        signal.signal(signal.SIGINT, lambda *_: (time.sleep(2 * first), sys.exit(0)))
+        open(f"{sys.argv[1]}/waits.{os.getpid()}", "w").close()
+        time.sleep(100)
+    """
+    variables = {"TFRING_STOPPED_EXIT_CODE": "75"}
+    with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, script=script, **variables) as job:
+        job.wait(lambda: len(list(tmp_path.glob("waits.*"))) == 2)
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish() == 75
+    assert not any("has called init" in line for line in job.errors)
+
+
 def test_the_reset_limit_ends_the_job(tmp_path):
     options = ("-np", 2, "--min-np", 1, "--max-np", 2, "--reset-limit", 1)
     with ElasticRun(tmp_path, *options) as job:
