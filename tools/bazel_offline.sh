@@ -2,7 +2,7 @@
 # Builds and tests the runtime with Debian's Bazel (bazel-bootstrap, bazel-rules-java) and without a
 # network. The repositories that Bazel would fetch are replaced by stubs that define only what our
 # BUILD files use. With a current Bazel and a network, `bazel test //...` does the same.
-# TFRING_BAZEL_CACHE names a folder that keeps what was compiled.
+# BAZEL_DISK_CACHE names a folder that keeps what was compiled.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -55,5 +55,5 @@ exec bazel --batch --output_user_root="$work/out" "$command" --compilation_mode=
   --override_repository="rules_cc=$stubs/rules_cc" \
   --override_repository="rules_java=$java_rules" \
   --override_repository="remote_coverage_tools=$stubs/coverage" \
-  ${TFRING_BAZEL_CACHE:+"--disk_cache=$TFRING_BAZEL_CACHE"} --nocache_test_results \
+  ${BAZEL_DISK_CACHE:+"--disk_cache=$BAZEL_DISK_CACHE"} --nocache_test_results \
   --symlink_prefix="$work/link-" --jobs="${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --spawn_strategy=local "${targets[@]}"
