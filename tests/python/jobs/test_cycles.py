@@ -17,7 +17,7 @@ CYCLES = """
     from tfring import world
     from tfring._native import core
 
-    WARM_UP, CYCLES = 20, 60
+    WARM_UP, CYCLES = 30, 100
     # Allocators keep some. Per cycle it is less than one of the tensors here, a ring of shared
     # memory or the stack of a thread.
     ALLOWED_BYTES = 1 << 20
