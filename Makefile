@@ -128,8 +128,10 @@ lint-cc: $(READY) ## clang-format
 tidy: build ## clang-tidy on the runtime
 	tools/tidy.sh "$(BUILD)"
 
-analyze: build ## clang's static analyzer on the runtime: ten minutes, so it is no part of `make lint`
-	tools/tidy.sh "$(BUILD)" --checks='-*,clang-analyzer-core*,clang-analyzer-cplusplus*'
+# Without the check that takes what a std::optional holds for uninitialised.
+analyze: build ## clang's static analyzer on the runtime: five minutes, so it is no part of `make lint`
+	tools/tidy.sh "$(BUILD)" \
+	  --checks='-*,clang-analyzer-core*,clang-analyzer-cplusplus*,-clang-analyzer-core.uninitialized.Assign'
 
 format: $(READY) ## Reformat all sources
 	$(VENV)/bin/clang-format -i $(CXX_FILES)
