@@ -7,6 +7,7 @@
 
 #include <exception>
 #include <functional>
+#include <future>
 #include <thread>
 
 #include "tools/gpu_check/bare.h"
@@ -171,10 +172,14 @@ void Processes(const Options& options, Report* report) {
 
 void Hang(const Options& options, Report* report) {
   const Sockets sockets;
+  auto ending = std::make_unique<std::promise<void>>();
+  const std::future<void> ended = ending->get_future();
   OnThreads([&](Rank self) {
     GpuRank rank(options, self, 2, self == 0 ? 0 : Second(options), sockets.ends[self]);
     rank.CheckSum(1000);
-    if (self == 1) return;  // and so leaves rank 0 alone
+    // Rank 1 keeps its communicator until rank 0 is through: rank 0's kernel writes to its memory.
+    if (self == 1) return ended.wait();
+    const auto rank_1_waits = std::move(ending);  // until it is destroyed
     const uint64_t sequence = rank.Submit(1 << 16);
     std::this_thread::sleep_for(std::chrono::seconds(1));
     const double start = Seconds();
@@ -183,6 +188,7 @@ void Hang(const Options& options, Report* report) {
     report->Add("seconds_to_error", Seconds() - start);
     report->Add("message", completion.status.ToString());
     Require(!completion.status.ok(), "an allreduce with nobody ended well");
+    rank.CheckGpu();
   });
 }
 
@@ -216,6 +222,7 @@ void Death(const Options& options, Report* report) {
   waitpid(child, nullptr, 0);
   Require(!completion.status.ok(), "an allreduce with a dead rank ended well");
   Require(Seconds() - start < 5.0, "the error took more than 5 s");
+  rank.CheckGpu();
 }
 
 }  // namespace tfring::gpu_check

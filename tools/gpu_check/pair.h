@@ -62,6 +62,8 @@ class GpuRank {
   void Abort(Status why) { backend_->Abort(std::move(why)); }
   // One allreduce of `count` elements, in which rank r has r + 1, and a look at every sum.
   void CheckSum(int64_t count);
+  // Fails if an error has ended the context of the GPU, which the whole process shares.
+  void CheckGpu() { gpu_.Upload(memory_, std::vector<char>(1)); }
   // Every kind of collective with every dtype and op against the CPU backend. Returns how many.
   int CheckKinds();
   // Of `times` allreduces of `count` elements.
