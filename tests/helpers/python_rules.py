@@ -1,7 +1,7 @@
 """Which file of tfring/ may import which, read off the sources; nothing is run.
 
-Imports that only type checkers follow (the body of `if TYPE_CHECKING:`) do not count. The rules
-catch mistakes, not malice: whoever wants to hide an import from them can.
+Imports that only type checkers follow (the body of `if TYPE_CHECKING:`) count, too, except where
+the question is what is loaded. The rules catch mistakes, not malice: anybody can hide an import.
 """
 
 from __future__ import annotations
@@ -178,35 +178,42 @@ TYPE_CHECKING = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
 class Import(NamedTuple):
-    """One import: the module, the name that is taken from it if any, and where."""
+    """One import: the module, the name that is taken from it if any, and where.
+
+    `only_types`: it is in the body of `if TYPE_CHECKING:`, and so never runs.
+    """
 
     module: str
     name: str
     line: int
     in_function: bool
+    only_types: bool
 
 
 def imports_of(path: str, text: str) -> Iterator[Import]:
-    """The imports of a file that can run."""
+    """The imports of a file."""
 
-    def walk(node: ast.AST, in_function: bool) -> Iterator[Import]:
-        children = ast.iter_child_nodes(node)
+    def walk(node: ast.AST, in_function: bool, only_types: bool) -> Iterator[Import]:
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield Import(alias.name, "", node.lineno, in_function)
+                yield Import(alias.name, "", node.lineno, in_function, only_types)
         elif isinstance(node, ast.ImportFrom):
             folder = path.split("/")[: -node.level] if node.level else []
             module = ".".join([*folder, *filter(None, [node.module])])
             for alias in node.names:
-                yield Import(module, alias.name, node.lineno, in_function)
+                yield Import(module, alias.name, node.lineno, in_function, only_types)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             in_function = True
         elif isinstance(node, ast.If) and ast.unparse(node.test) in TYPE_CHECKING:
-            children = iter(node.orelse)
-        for child in children:
-            yield from walk(child, in_function)
+            for child in node.body:
+                yield from walk(child, in_function, True)
+            for child in node.orelse:
+                yield from walk(child, in_function, only_types)
+            return
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, in_function, only_types)
 
-    return walk(ast.parse(text), False)
+    return walk(ast.parse(text), False, False)
 
 
 def package_of(path: str) -> str:
@@ -299,13 +306,18 @@ def pickle_errors(path: str, text: str) -> list[str]:
     ]
 
 
-def import_graph(sources: Sources, in_functions: bool) -> dict[str, list[str]]:
-    """Which files each file loads; with `in_functions` also those that its functions load."""
+def loaded_at_once(one: Import) -> bool:
+    """Whether importing a file runs this import of its."""
+    return not (one.in_function or one.only_types)
+
+
+def import_graph(sources: Sources, all_imports: bool) -> dict[str, list[str]]:
+    """Which files each file loads; with `all_imports` also those of functions and type checkers."""
     return {
         path: [
             target
             for one in imports_of(path, text)
-            if in_functions or not one.in_function
+            if all_imports or loaded_at_once(one)
             for target in targets(path, one, sources)
         ]
         for path, text in sources.items()
@@ -315,7 +327,7 @@ def import_graph(sources: Sources, in_functions: bool) -> dict[str, list[str]]:
 def used_arrows(sources: Sources) -> dict[str, set[str]]:
     """The packages that each package imports from."""
     used: dict[str, set[str]] = {package: set() for package in ARROWS}
-    for path, loaded in import_graph(sources, in_functions=True).items():
+    for path, loaded in import_graph(sources, all_imports=True).items():
         used[package_of(path)] |= {package_of(other) for other in loaded}
     return used
 
@@ -338,12 +350,12 @@ def circle(graph: Mapping[str, list[str]]) -> list[str]:
 
 def tensorflow_errors(sources: Sources) -> list[str]:
     """Every way on which a file that must do without TensorFlow and Keras loads one of them."""
-    graph = import_graph(sources, in_functions=False)
+    graph = import_graph(sources, all_imports=False)
     heavy = {
         path
         for path, text in sources.items()
         for one in imports_of(path, text)
-        if not one.in_function and one.module.split(".")[0] in ("tensorflow", "keras")
+        if loaded_at_once(one) and one.module.split(".")[0] in ("tensorflow", "keras")
     }
     errors = []
     for start in sources:

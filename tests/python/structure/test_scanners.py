@@ -116,6 +116,8 @@ PLANTED = {
             "tfring/topology.py",
             "if TYPE_CHECKING:\n    pass\nelse:\n    from tfring import world\n",
         ),
+        ("tfring/topology.py", "if TYPE_CHECKING:\n    from tfring import world\n"),
+        ("tfring/topology.py", "if typing.TYPE_CHECKING:\n    from tfring import world\n"),
         ("tfring/topology.py", "if not TYPE_CHECKING:\n    from tfring import world\n"),
         ("tfring/topology.py", "if DEBUG or TYPE_CHECKING:\n    from tfring import world\n"),
         ("tfring/launcher/__init__.pyi", "from tfring.world import init as init\n"),
@@ -142,11 +144,6 @@ def test_a_wrong_import_is_found(path: str, text: str) -> None:
         ("tfring/bootstrap/mpi.py", "def f():\n    from mpi4py import MPI\n"),
         ("tfring/__init__.pyi", "from tfring.world import init as init\n"),
         ("tfring/keras/__init__.pyi", "from tfring.world import init as init\n"),
-        ("tfring/topology.py", "if typing.TYPE_CHECKING:\n    from tfring import world\n"),
-        (
-            "tfring/process_sets/registry.py",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from tfring import world\n",
-        ),
     ],
 )
 def test_a_right_import_passes(path: str, text: str) -> None:
@@ -208,6 +205,7 @@ def test_what_does_not_pickle_passes() -> None:
     [
         {"tfring/process_sets/registry.py": "from tfring import world\n"},
         {"tfring/process_sets/registry.py": "def f():\n    import tfring.world\n"},
+        {"tfring/process_sets/registry.py": "if TYPE_CHECKING:\n    import tfring.world\n"},
         {"tfring/process_sets/__init__.py": "from tfring.world import init\n"},
         {
             "tfring/process_sets/__init__.py": "from tfring.process_sets.registry import add\n",
@@ -216,8 +214,8 @@ def test_what_does_not_pickle_passes() -> None:
     ],
 )
 def test_a_circle_is_found(planted: dict[str, str]) -> None:
-    assert python_rules.circle(python_rules.import_graph(PLANTED, in_functions=True)) == []
-    graph = python_rules.import_graph({**PLANTED, **planted}, in_functions=True)
+    assert python_rules.circle(python_rules.import_graph(PLANTED, all_imports=True)) == []
+    graph = python_rules.import_graph({**PLANTED, **planted}, all_imports=True)
     found = python_rules.circle(graph)
     assert found and found[0] == found[-1] and set(found) >= set(planted)
 
@@ -228,6 +226,8 @@ def test_tensorflow_behind_an_import_is_found() -> None:
     assert error == "tfring/world.py loads TensorFlow through tfring/process_sets/registry.py"
     late = {"tfring/process_sets/registry.py": "def f():\n    import tensorflow as tf\n"}
     assert python_rules.tensorflow_errors({**PLANTED, **late}) == []
+    types = {"tfring/process_sets/registry.py": "if TYPE_CHECKING:\n    import tensorflow\n"}
+    assert python_rules.tensorflow_errors({**PLANTED, **types}) == []
 
 
 def test_functions_are_measured() -> None:

@@ -117,7 +117,7 @@ def test_no_arrow_is_unused() -> None:
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    graph = python_rules.import_graph(sources("tfring/", ".py"), in_functions=True)
+    graph = python_rules.import_graph(sources("tfring/", ".py"), all_imports=True)
     expect_none([" -> ".join(python_rules.circle(graph))])
 
 

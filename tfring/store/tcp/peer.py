@@ -6,16 +6,13 @@ import contextlib
 import selectors
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from tfring.handshake.keepalive import keep_alive
 from tfring.security.seal import Channel
 from tfring.store.table import Change, Limits
 from tfring.store.tcp.messages import Answer, Kind, Request, longest_message
+from tfring.store.tcp.session import Session
 from tfring.store.watch import Newest
-
-if TYPE_CHECKING:
-    from tfring.store.tcp.session import Session
 
 _READ_BYTES = 1 << 16
 # So much is made ready to be sent at once; more waits as answers, which share the store's values.

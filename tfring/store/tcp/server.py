@@ -64,6 +64,7 @@ class StoreServer:
         self._sessions = Sessions(self._limits.clients)
         self._instance = secrets.token_bytes(16)
         self._peers: set[Peer] = set()
+        self._connected: dict[Session, Peer] = {}
         self._unopened: set[Peer] = set()  # that have no session yet
         self._waiting: dict[str, set[Waiting]] = {}
         self._watching: set[Peer] = set()
@@ -185,7 +186,8 @@ class StoreServer:
         peer.sock.close()
         for waiting in peer.waiting.values():
             self._forget_waiting(waiting)
-        if peer.session is not None and peer.session.peer is peer:
+        if peer.session is not None and self._connected.get(peer.session) is peer:
+            del self._connected[peer.session]
             self._sessions.disconnect(peer.session, time.monotonic())
 
     def _end(self, session: Session) -> None:
@@ -219,10 +221,12 @@ class StoreServer:
             raise ValueError("a session was opened twice, or has no name")
         lease = min(number(lease_ms) / 1000, _LONGEST_LEASE)
         resumed = self._sessions.knows(name)
-        opened = self._sessions.open(name, lease, peer)
-        if opened is None:
+        session = self._sessions.open(name, lease)
+        if session is None:
             raise ValueError("there are too many clients")
-        peer.session, former = opened
+        former = self._connected.get(session)
+        peer.session = session
+        self._connected[session] = peer
         if former is not None:  # what it sent and was not handled comes again over this one
             self._drop(former, "")
         self._unopened.discard(peer)

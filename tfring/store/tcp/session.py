@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tfring.store.tcp.messages import Answer, Request
-
-if TYPE_CHECKING:
-    from tfring.store.tcp.peer import Peer
 
 # Of the answers that are remembered for one client.
 _MOST_ANSWERS = 1024
@@ -26,7 +21,6 @@ class Session:
         """
         self.name = name
         self.lease = lease
-        self.peer: Peer | None = None
         self.ends_at: float | None = None  # by time.monotonic(); None while it is connected
         self._answers: dict[int, Answer] = {}
 
@@ -66,16 +60,15 @@ class Sessions:
         self._gone: dict[bytes, Session] = {}  # without a connection
         self.begun = 0  # sessions that there have ever been
 
-    def open(self, name: bytes, lease: float, peer: Peer) -> tuple[Session, Peer | None] | None:
-        """Begins a session, or goes on with one; its former connection is the caller's to close.
+    def open(self, name: bytes, lease: float) -> Session | None:
+        """Begins a session for a new connection, or goes on with one.
 
         Args:
             name: What the client calls it.
             lease: Seconds that it lasts without a connection.
-            peer: The connection.
 
         Returns:
-            The session, and its former connection if it still had one; None if there are too many.
+            The session; None if there are too many.
         """
         session = self._by_name.get(name)
         if session is None:
@@ -85,14 +78,12 @@ class Sessions:
             self.begun += 1
         self._gone.pop(name, None)
         session.ends_at = None
-        former, session.peer = session.peer, peer
-        return session, former
+        return session
 
     def disconnect(self, session: Session, now: float) -> None:
         """The connection of a session has ended; its lease begins."""
         if self._by_name.get(session.name) is not session:
             return  # it said goodbye
-        session.peer = None
         session.ends_at = now + session.lease
         self._gone[session.name] = session
 
