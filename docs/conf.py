@@ -15,6 +15,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from sphinx.ext.autodoc.mock import mock  # noqa: E402
+
 import tfring  # noqa: E402
 
 project = "tfring"
@@ -30,6 +32,8 @@ suppress_warnings = ["myst.xref_missing"]
 default_role = "code"
 autodoc_preserve_defaults = True
 autodoc_typehints = "none"
+# The documentation is built without them.
+autodoc_mock_imports = ["pandas", "pyarrow", "pyspark", "ray"]
 autodoc_member_order = "bysource"
 napoleon_use_ivar = True
 nitpicky = False
@@ -42,6 +46,14 @@ MODULES = {
     "tfring.store": "Keys and values that processes share while they form a job.",
     "tfring.keras.callbacks": "`hvd.callbacks`: for `model.fit`.",
     "tfring.keras.distribution": "`keras.distribution` on the ranks of a job.",
+    "tfring.elastic": "`hvd.elastic` of `import tfring as hvd`: training that goes on when ranks are "
+    "lost or join.",
+    "tfring.keras.elastic": "`hvd.elastic` of `import tfring.keras as hvd`. Names that are the same "
+    "as in `tfring.elastic` have their page there.",
+    "tfring.ray": "Training on the actors of a Ray cluster.",
+    "tfring.spark": "Training in the tasks of a Spark job.",
+    "tfring.spark.keras": "Estimators of Spark ML that train Keras models.",
+    "tfring.spark.store": "Where the estimators keep their files.",
     "tfring.notebook": "For notebooks: histories of ranks as pictures.",
     "tfring.data": "`hvd.data`: data that goes on where it was, with any number of ranks.",
     "tfring.checkpoint": "Checkpoints of any arrays, without TensorFlow and without `init`.",
@@ -105,4 +117,5 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-_write_reference(HERE / "reference")
+with mock(autodoc_mock_imports):
+    _write_reference(HERE / "reference")

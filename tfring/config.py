@@ -50,9 +50,14 @@ RUNTIME_SETTINGS = (
     "AUTOTUNE_SAMPLES",
 )
 
+DEFAULT_START_TIMEOUT = 60.0
+DEFAULT_MESH_LIMIT = 64
+DEFAULT_METRICS_ADDR = "127.0.0.1"
+DEFAULT_TIMELINE_MEGABYTES = 64
+
 PYTHON_SETTINGS = {
     "INTERFACE": "network interfaces to use, as eth0 or eth0,eth1: the first that is up counts",
-    "START_TIMEOUT": "seconds that init waits for all ranks (default 60)",
+    "START_TIMEOUT": f"seconds that init waits for all ranks (default {DEFAULT_START_TIMEOUT:g})",
     "SECRET": "per-job secret; the launcher makes a fresh one for every job",
     "SECRET_FILE": "file with the secret, of mode 0600, instead of SECRET",
     "INSECURE": "1 starts a job over several hosts without a secret: whoever reaches it can join",
@@ -61,7 +66,7 @@ PYTHON_SETTINGS = {
     "MEETING": "mpi or rendezvous: how ranks find each other where both are possible",
     "JOB_ID": "keeps the ranks of different jobs apart",
     "MESH_LIMIT": "up to this many ranks everybody connects to everybody, beyond it to its ring "
-    "neighbours only (default 64)",
+    f"neighbours only (default {DEFAULT_MESH_LIMIT})",
     "RENDEZVOUS_ADDR": "where rank 0 listens while the job starts",
     "RENDEZVOUS_PORT": "the port belonging to RENDEZVOUS_ADDR",
     "PODS": "how many pods an indexed Job of Kubernetes has: see docs/kubernetes.md",
@@ -77,13 +82,14 @@ PYTHON_SETTINGS = {
     "RECORD_DIR": "folder for the records, which then stay (default: in memory, as long as a job "
     "runs, and longer if it fails)",
     "METRICS_PORT": "port for Prometheus, plus the local rank; 0: any (default: no endpoint)",
-    "METRICS_ADDR": "the IP address of this endpoint (default 127.0.0.1)",
+    "METRICS_ADDR": f"the IP address of this endpoint (default {DEFAULT_METRICS_ADDR})",
     "METRICS_TOKEN_FILE": "file of mode 0600 with the bearer token that it wants",
     "OTEL_PLAN_SECONDS": "steps, and plans that take longer, become OpenTelemetry spans (default: "
     "no spans)",
     "TIMELINE": "file for a timeline of the job (default: none); DYNAMIC: the program starts it",
     "TIMELINE_MARK_CYCLES": "1: the timeline says when plans came from rank 0 (default 0)",
-    "TIMELINE_MEGABYTES": "what a rank keeps of a timeline at most: its newest part (default 64)",
+    "TIMELINE_MEGABYTES": "what a rank keeps of a timeline at most: its newest part "
+    f"(default {DEFAULT_TIMELINE_MEGABYTES})",
     "LIB_DIR": "folder of the compiled libraries (for developers)",
 }
 
@@ -132,6 +138,9 @@ _ALIASES = {
     "HOROVOD_TIMELINE_MARK_CYCLES": "TIMELINE_MARK_CYCLES",
 }
 
+# Read where it counts, by tfring.spark.
+_READ_BY_SPARK = "HOROVOD_SPARK_START_TIMEOUT"
+
 # What Horovod does with these, tfring does not do, or needs no setting for. Keys ending in _ stand
 # for all variables that begin so.
 _WITHOUT_EFFECT = {
@@ -158,7 +167,7 @@ _WITHOUT_EFFECT = {
     "HOROVOD_CCL_": "there is no oneCCL backend",
     "HOROVOD_GLOO_": "there is no Gloo: TFRING_RENDEZVOUS_ADDR and TFRING_START_TIMEOUT are alike",
     "HOROVOD_SECRET_KEY": "the job's secret is TFRING_SECRET",
-    "HOROVOD_SPARK_": "tfring does not run on Spark",
+    "HOROVOD_SPARK_": "the functions of tfring.spark take arguments for it",
     "HOROVOD_RENDEZVOUS_": "TFRING_RENDEZVOUS_ADDR and TFRING_RENDEZVOUS_PORT are alike",
 }
 
@@ -166,11 +175,6 @@ _WITHOUT_EFFECT = {
 LOCAL_SETTINGS = frozenset(
     {"NCCL_LIBRARY", "CUDA_DRIVER", *(name for name in RUNTIME_SETTINGS if name.startswith("LOG_"))}
 )
-
-DEFAULT_START_TIMEOUT = 60.0
-DEFAULT_MESH_LIMIT = 64
-DEFAULT_METRICS_ADDR = "127.0.0.1"
-DEFAULT_TIMELINE_MEGABYTES = 64
 
 
 class SettingError(ValueError):
@@ -321,7 +325,8 @@ def _horovod_warnings(environ: Mapping[str, str]) -> list[str]:
     """Returns one warning per reason; a variable that switches something off asks for nothing."""
     names: dict[str, list[str]] = {}
     for name in sorted(environ):
-        if name in _ALIASES or environ[name].lower() in ("", "0", "false", "off"):
+        asks_for_nothing = environ[name].lower() in ("", "0", "false", "off")
+        if asks_for_nothing or name in _ALIASES or name == _READ_BY_SPARK:
             continue
         why = _WITHOUT_EFFECT.get(name) or next(
             (t for key, t in _WITHOUT_EFFECT.items() if key[-1] == "_" and name.startswith(key)),

@@ -44,6 +44,8 @@ def test_settings_of_horovods_without_effect_say_so_once():
         "HOROVOD_STALL_CHECK_DISABLE": "1",
         "HOROVOD_FUSION_THRESHOLD": "1",
         "HOROVOD_GLOO_IFACE": "eth0",
+        "HOROVOD_SPARK_START_TIMEOUT": "5",  # read by tfring.spark
+        "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX": "1",
         "HOROVOD_WITH_TENSORFLOW": "1",  # of Horovod's build
         "HOROVOD_DYNAMIC_PROCESS_SETS": "1",  # they are always there
     }
@@ -57,6 +59,7 @@ def test_settings_of_horovods_without_effect_say_so_once():
         "HOROVOD_CYCLE_TIME has",
         "HOROVOD_ELASTIC has",
         "HOROVOD_HIERARCHICAL_ALLGATHER has",
+        "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX has",
     ]
 
 

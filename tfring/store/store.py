@@ -16,8 +16,9 @@ DEFAULT_TIMEOUT = 300.0
 class Store(abc.ABC):
     """Keys and values that several threads, processes or hosts share.
 
-    Names and meaning are those of torch.distributed's stores. Keys are texts of up to 1024 bytes,
-    values bytes of up to 16 MiB; a str is stored as UTF-8. Every operation happens at one moment
+    Most operations have the names that torch.distributed's stores give them, with other parameters:
+    time limits are seconds. Keys are texts of up to 1024 bytes, values bytes of up to 16 MiB; a str
+    is stored as UTF-8. Every operation happens at one moment
     between its call and its return, and all clients see the operations in the same order. All
     methods may be called from any thread.
     """

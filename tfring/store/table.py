@@ -52,9 +52,9 @@ class Entry(NamedTuple):
 
 
 class Table:
-    """Keys and values with revisions. Not thread-safe; whoever has it gives it a lock.
+    """Keys and values with revisions, with the operations of a `Store`.
 
-    The names and meaning of operations are those of torch.distributed's stores.
+    Not thread-safe; whoever has it gives it a lock.
     """
 
     def __init__(self, changed: Callable[[Change], None], limits: Limits | None = None) -> None:

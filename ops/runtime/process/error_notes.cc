@@ -1,5 +1,6 @@
 #include "ops/runtime/process/error_notes.h"
 
+#include <cstring>
 #include <utility>
 
 namespace tfring {
@@ -20,7 +21,7 @@ bool ConcernsSeveralRanks(StatusCode code) {
 
 void AddSentence(const std::string& sentence, std::string* text) {
   if (sentence.empty()) return;
-  const bool ended = !text->empty() && text->back() == '.';
+  const bool ended = !text->empty() && std::strchr(".?!", text->back()) != nullptr;
   *text += (ended ? " " : ". ") + sentence;
 }
 

@@ -21,6 +21,8 @@ TEST(ErrorsOfSeveralRanksSayWhereToReadMore) {
   notes.Set("`look` says more.", "");
   EXPECT_EQ(Said(notes, Unavailable("rank 1 was lost")), "rank 1 was lost. `look` says more.");
   EXPECT_EQ(Said(notes, FailedPrecondition("They differ.")), "They differ. `look` says more.");
+  EXPECT_EQ(Said(notes, FailedPrecondition("Do they differ?")),
+            "Do they differ? `look` says more.");
   EXPECT_EQ(Said(notes, InvalidArgument("bad splits")), "bad splits");
   EXPECT_EQ(Said(notes, Aborted("the step of rank 1 failed")), "the step of rank 1 failed");
   EXPECT_TRUE(notes.Added(OkStatus()).ok());

@@ -32,6 +32,7 @@ controller: gloo
 params:
   fusion_threshold_mb: 32
   cache_capacity: 2048
+  hierarchical_allreduce: true
 autotune:
   enabled: false
 timeline:
@@ -62,6 +63,7 @@ def test_a_file_as_horovodruns(tmp_path):
     assert environment_of(options) == {
         "TFRING_FUSION_THRESHOLD": str(32 << 20),
         "TFRING_CACHE_CAPACITY": "2048",
+        "TFRING_HIERARCHICAL_ALLREDUCE": "1",
         "TFRING_AUTOTUNE": "0",
         "TFRING_TIMELINE": os.path.abspath("job.json"),
         "TFRING_TIMELINE_MARK_CYCLES": "1",
@@ -110,9 +112,13 @@ no_env: false
 stall_check: {enabled: false}
 logging: {with_timestamp: false}
 autotune: {enabled: false}
+params: {hierarchical_allreduce: false}
 """
     assert words(write(tmp_path, text)) == [
-        *("--no-stall-check", "--log-without-timestamp", "--no-autotune"),
+        "--no-stall-check",
+        "--log-without-timestamp",
+        "--no-autotune",
+        "--no-hierarchical-allreduce",
     ]
 
 

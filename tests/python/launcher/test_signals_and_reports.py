@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -358,7 +359,7 @@ def test_out_of_memory_is_told(tmp_path):
         assert wait_until(lambda: not (group / "cgroup.procs").read_text(), 30)
         group.rmdir()
     assert done.returncode == 137, done.stderr
-    assert "rank 1 on host localhost failed first" in done.stderr
+    assert f"rank 1 on host {socket.gethostname()} failed first" in done.stderr
     assert "out of memory" in done.stderr
     said = json.loads(report.read_text())
     assert "out of memory" in said["ranks"][1]["oom"] and said["ranks"][1]["signal"] == 9

@@ -97,10 +97,29 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not dead
 
 
+def test_every_public_package_has_reference_pages() -> None:
+    stubs = (ROOT / "tfring").rglob("__init__.pyi")
+    packages = [".".join(stub.parent.relative_to(ROOT).parts) for stub in stubs]
+    text = (ROOT / "docs/conf.py").read_text("utf-8")
+    assert packages
+    assert [name for name in packages if f'"{name}": ' not in text] == []
+
+
 def test_every_setting_is_documented() -> None:
     text = (ROOT / "docs/configuration.md").read_text("utf-8")
     known = (*config.RUNTIME_SETTINGS, *config.PYTHON_SETTINGS, *config.LAUNCHER_SETTINGS)
     assert [name for name in known if f"`{name}`" not in text] == []
+
+
+def test_documented_defaults_of_python_settings() -> None:
+    text = (ROOT / "docs/configuration.md").read_text("utf-8")
+    defaults = {
+        "START_TIMEOUT": config.DEFAULT_START_TIMEOUT,
+        "MESH_LIMIT": config.DEFAULT_MESH_LIMIT,
+        "TIMELINE_MEGABYTES": config.DEFAULT_TIMELINE_MEGABYTES,
+    }
+    for name, default in defaults.items():
+        assert re.search(rf"^\| `{name}`.* \({default:g}\) \|$", text, re.M), name
 
 
 def test_every_documented_target_exists() -> None:

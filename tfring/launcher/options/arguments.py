@@ -25,8 +25,6 @@ _REFUSED = {
     "--disable-cache": "tfring run caches nothing about hosts: leave it out",
     **dict.fromkeys(
         (
-            "--hierarchical-allreduce",
-            "--no-hierarchical-allreduce",
             "--hierarchical-allgather",
             "--no-hierarchical-allgather",
             "--torus-allreduce",
@@ -238,6 +236,14 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--fusion-threshold-mb", type=float, metavar="MB", help="largest fused batch")
     add("--cache-capacity", type=int, metavar="N", help="entries in the response cache")
+    add(
+        "--hierarchical-allreduce",
+        action="store_true",
+        default=None,
+        help="allreduces over several hosts reduce within each host first (default: where that is "
+        "expected to be faster)",
+    )
+    add("--no-hierarchical-allreduce", dest="hierarchical_allreduce", action="store_false")
     add("--autotune", action="store_true", default=None, help="try settings in the first steps")
     add("--no-autotune", dest="autotune", action="store_false", help="the default")
     add("--autotune-log-file", metavar="FILE", help="what rank 0 has tried, as CSV")
@@ -245,8 +251,10 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     add("--autotune-steps-per-sample", type=int, metavar="N", help="default 10")
     add("--stall-check", dest="stall_check", action="store_true", default=None)
     add("--no-stall-check", dest="stall_check", action="store_false", help="no stall warnings")
-    add("--stall-check-warning-time-seconds", type=float, metavar="S", help="default 60")
-    add("--stall-check-shutdown-time-seconds", type=float, metavar="S", help="default 0: never")
+    add("--stall-check-warning-time-seconds", type=float, metavar="S", help="default 10")
+    add(
+        "--stall-check-shutdown-time-seconds", type=float, metavar="S", help="default 600; 0: never"
+    )
     add(
         "--log-level",
         choices=["TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"],

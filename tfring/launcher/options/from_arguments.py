@@ -39,6 +39,8 @@ def environment_of(options: argparse.Namespace) -> dict[str, str]:
         values["TFRING_FUSION_THRESHOLD"] = str(int(options.fusion_threshold_mb * (1 << 20)))
     if options.cache_capacity is not None:
         values["TFRING_CACHE_CAPACITY"] = str(options.cache_capacity)
+    if options.hierarchical_allreduce is not None:
+        values["TFRING_HIERARCHICAL_ALLREDUCE"] = str(int(options.hierarchical_allreduce))
     if options.stall_check_warning_time_seconds is not None:
         values["TFRING_STALL_CHECK_TIME_SECONDS"] = f"{options.stall_check_warning_time_seconds:g}"
     if options.stall_check is False:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from tfring.bootstrap.hosts import host_name
 from tfring.launcher.agents.rank import RankProcess
 
 _HEADER = "Traceback (most recent call last):"
@@ -60,7 +61,9 @@ def last_traceback(text: str) -> list[str]:
 
 def headline(first: RankProcess) -> str:
     """Returns who failed first, and how."""
-    return f"rank {first.rank} on host {first.slot.host} failed first, with {first.describe_end()}"
+    # The runtime calls this host by its name, too.
+    host = host_name() if first.slot.host == "localhost" else first.slot.host
+    return f"rank {first.rank} on host {host} failed first, with {first.describe_end()}"
 
 
 def describe(processes: list[RankProcess]) -> str:
