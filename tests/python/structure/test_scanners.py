@@ -291,10 +291,3 @@ def test_functions_with_a_rare_opening_are_measured(opening: str, lines: int) ->
 )
 def test_scopes_hold_functions(opening: str) -> None:
     assert [b.head for b in rules.cc_functions(f"{opening}\n void F() {{}}\n}};")] == ["void F()"]
-
-
-def test_pure_virtual_methods_are_counted() -> None:
-    text = (
-        "class A {\n virtual ~A() = default;\n virtual int F(int) = 0;\n virtual void G() = 0;\n};"
-    )
-    assert rules.interface_sizes(text) == {"A": 2}

@@ -1,4 +1,4 @@
-"""The rules of the sources: who may include and import whom, purity, sizes, retired words.
+"""The rules of the sources: who may include and import whom, purity, sizes.
 
 `make lint` runs this file, too.
 """
@@ -7,27 +7,19 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections import Counter
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import python_rules
 import source_rules as rules
 
 ROOT = Path(__file__).resolve().parents[3]
-MAX_FILE_LINES = 400
-MAX_FUNCTION_LINES = 60
-MAX_INTERFACE_METHODS = 8
-MAX_FILES = {"tfring": 10}  # in the folder itself
-MAX_FILES_IN_PACKAGE = 15
-# Words that another one has replaced, by the files where they may not appear.
-RETIRED_WORDS = {
-    r"ops/.*": r"(?<!time_since_)epoch",  # generation: one life of the runtime
-    r".*\.(py|md)": r"\brooms?\b",  # layer
-    r"(ops|tests/cc)/.*": r"\b(first_dims|TensorTable|EntryTable|CheckAddress|LineTurn)\b",
-    r"tfring/.*": r"\b(tf_library|tf_ops|reduced_record|stand_in|stand_for|bring_up|agreed_sets)\b",
-}
+# Beyond these a test fails; beyond the lower ones it warns.
+MAX_FILE_LINES, MANY_FILE_LINES = 600, 400
+MAX_FUNCTION_LINES, MANY_FUNCTION_LINES = 80, 60
 # Folders of what is built or installed; an unpacked archive may have them.
 OUTPUT = re.compile(r"(build|build-[^/]*|dist|\.venv)/")
 # Folders that exist on one machine only: home directories, temporary and work areas.
@@ -125,70 +117,46 @@ def test_init_and_the_launcher_load_no_tensorflow() -> None:
     expect_none(python_rules.tensorflow_errors(sources("tfring/", ".py")))
 
 
-# Sizes and words.
+# Sizes.
 
 
-def long_file(name: str, text: str) -> list[str]:
-    lines = len(text.splitlines())
-    return [f"{name}: {lines} lines"] if lines > MAX_FILE_LINES else []
+class Size(NamedTuple):
+    """How long a file or a function is."""
+
+    what: str
+    lines: int
 
 
-def long_functions(name: str, text: str) -> list[str]:
+def file_size(name: str, text: str) -> list[Size]:
+    return [Size(name, len(text.splitlines()))]
+
+
+def function_sizes(name: str, text: str) -> list[Size]:
     functions = rules.py_functions(text) if name.endswith(".py") else rules.cc_functions(text)
-    return [
-        f"{name}:{block.first}: {block.head[-60:]} has {block.lines} lines"
-        for block in functions
-        if block.lines > MAX_FUNCTION_LINES
-    ]
+    return [Size(f"{name}:{block.first}: {block.head[-60:]}", block.lines) for block in functions]
 
 
-def large_interfaces(name: str, text: str) -> list[str]:
-    return [
-        f"{name}: {interface} has {methods} methods"
-        for interface, methods in rules.interface_sizes(text).items()
-        if methods > MAX_INTERFACE_METHODS
-    ]
-
-
-def full_packages(names: list[str]) -> list[str]:
-    """The Python packages of tfring/ that have too many files; no other folder has a limit."""
-    files = Counter(name.rpartition("/")[0] for name in names)
-    return [
-        f"{folder}: {count} files"
-        for folder, count in files.items()
-        if count > MAX_FILES.get(folder, MAX_FILES_IN_PACKAGE)
-    ]
-
-
-def retired_words(name: str, text: str) -> list[str]:
-    return [
-        f"{name}: {word}"
-        for files, pattern in RETIRED_WORDS.items()
-        if re.fullmatch(files, name)
-        for word in re.findall(pattern, text, re.IGNORECASE)
-    ]
+def check_sizes(sizes: Iterable[Size], most: int, many: int) -> None:
+    long = sorted((size for size in sizes if size.lines > many), key=lambda size: -size.lines)
+    for what, lines in long:
+        if lines <= most:
+            warnings.warn(f"{what} has {lines} lines; {most} is the limit", stacklevel=2)
+    expect_none(f"{what} has {lines} lines" for what, lines in long if lines > most)
 
 
 def test_files_are_short() -> None:
-    check_each(sources("", ".cc", ".h", ".py", ".pyi", ".sh"), long_file)
+    files = sources("", ".cc", ".h", ".py", ".pyi", ".sh")
+    sizes = [size for name, text in files.items() for size in file_size(name, text)]
+    check_sizes(sizes, MAX_FILE_LINES, MANY_FILE_LINES)
 
 
 def test_functions_are_short() -> None:
-    check_each(sources("", ".cc", ".h", ".py"), long_functions)
+    files = sources("", ".cc", ".h", ".py")
+    sizes = [size for name, text in files.items() for size in function_sizes(name, text)]
+    check_sizes(sizes, MAX_FUNCTION_LINES, MANY_FUNCTION_LINES)
 
 
-def test_interfaces_are_small() -> None:
-    check_each(sources("ops/", ".h"), large_interfaces)
-
-
-def test_packages_are_small() -> None:
-    expect_none(full_packages([name for name in listed_files("") if name.startswith("tfring/")]))
-
-
-def test_retired_words_do_not_return() -> None:
-    files = sources("", ".cc", ".h", ".py", ".md")
-    del files["tests/python/structure/test_structure.py"]
-    check_each(files, retired_words)
+# Paths.
 
 
 def test_no_machine_paths() -> None:
@@ -204,31 +172,19 @@ def test_no_machine_paths() -> None:
 # What the checks above look for is found where it is planted; test_scanners.py has the rest.
 
 
-def test_what_is_too_long_is_found() -> None:
-    assert long_file("a.sh", "\n" * (MAX_FILE_LINES + 1))
-    assert long_file("a.sh", "\n" * MAX_FILE_LINES + "last")
-    assert not long_file("a.sh", "\n" * MAX_FILE_LINES)
-    body = "  a();\n" * MAX_FUNCTION_LINES
-    assert long_functions("ops/a.cc", f"void F() {{\n{body}}}\n")
-    assert long_functions("a.py", f"def f():\n{body.replace(';', '')}")
-    methods = "virtual void F() = 0;\n" * MAX_INTERFACE_METHODS
-    assert not large_interfaces("a.h", f"class A {{\n{methods}}};")
-    assert large_interfaces("a.h", f"class A {{\n{methods} virtual int G() const = 0;\n}};")
+def test_sizes_are_measured() -> None:
+    assert file_size("a.sh", "\n\nlast") == [Size("a.sh", 3)]
+    body = "  a();\n" * 78
+    assert function_sizes("ops/a.cc", f"void F() {{\n{body}}}\n")[0].lines == 80
+    assert function_sizes("a.py", f"def f():\n{body.replace(';', '')}")[0].lines == 79
 
 
-@pytest.mark.parametrize(("folder", "most"), [("tfring", 10), ("tfring/keras/callbacks", 15)])
-def test_a_full_package_is_found(folder: str, most: int) -> None:
-    names = [f"{folder}/x{i}.py" for i in range(most)]
-    assert full_packages(names) == []
-    assert full_packages([*names, f"{folder}/py.typed"]) == [f"{folder}: {most + 1} files"]
-
-
-def test_a_retired_word_is_found() -> None:
-    assert retired_words("ops/runtime/a.h", "uint64_t epoch_ = time_since_epoch();") == [
-        "ops/runtime/a.h: epoch"
-    ]
-    assert retired_words("docs/a.md", "the rooms") == ["docs/a.md: rooms"]
-    assert retired_words("examples/a.py", "epochs=3") == []
+def test_what_is_too_long_fails_and_what_is_long_warns() -> None:
+    check_sizes([Size("a", 10)], most=20, many=10)
+    with pytest.warns(UserWarning, match="a has 11 lines; 20 is the limit"):
+        check_sizes([Size("a", 11)], most=20, many=10)
+    with pytest.raises(pytest.fail.Exception, match=r"^b has 21 lines$"):
+        check_sizes([Size("b", 21)], most=20, many=10)
 
 
 def test_output_folders_are_recognised() -> None:
