@@ -7,6 +7,7 @@ the question is what is loaded. The rules catch mistakes, not malice: anybody ca
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -190,7 +191,14 @@ class Import(NamedTuple):
     only_types: bool
 
 
-def imports_of(path: str, text: str) -> Iterator[Import]:
+@functools.cache
+def tree_of(text: str) -> ast.Module:
+    """The syntax tree of a file, which several rules read."""
+    return ast.parse(text)
+
+
+@functools.cache
+def imports_of(path: str, text: str) -> tuple[Import, ...]:
     """The imports of a file."""
 
     def walk(node: ast.AST, in_function: bool, only_types: bool) -> Iterator[Import]:
@@ -213,7 +221,7 @@ def imports_of(path: str, text: str) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
             yield from walk(child, in_function, only_types)
 
-    return walk(ast.parse(text), False, False)
+    return tuple(walk(tree_of(text), False, False))
 
 
 def package_of(path: str) -> str:
@@ -270,7 +278,7 @@ def import_errors(path: str, sources: Sources) -> list[str]:
 def import_by_name_errors(path: str, text: str) -> list[str]:
     """Every mention of what can import without an import statement, which no other rule can see."""
     mentions: list[tuple[int, str]] = []
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree_of(text)):
         if isinstance(node, ast.Name):
             mentions.append((node.lineno, node.id))
         elif isinstance(node, ast.Attribute):
@@ -294,7 +302,7 @@ def pickle_errors(path: str, text: str) -> list[str]:
         for one in imports_of(path, text)
         for word in (one.module.split(".")[0], one.name)
     ]
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree_of(text)):
         if isinstance(node, (ast.Name, ast.Attribute)):
             mentions.append((node.lineno, getattr(node, "attr", getattr(node, "id", ""))))
         elif isinstance(node, ast.keyword):
