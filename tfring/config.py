@@ -260,15 +260,14 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         SettingError: A Python setting has an impossible value.
     """
     values = _collect(environ)
-    port, metrics = values.get("RENDEZVOUS_PORT"), values.get("METRICS_PORT")
     timeline = values.get("TIMELINE", "")
     return Settings(
         runtime={name: values[name] for name in RUNTIME_SETTINGS if name in values},
         interfaces=tuple(i.strip() for i in values.get("INTERFACE", "").split(",") if i.strip()),
         start_timeout=_seconds("START_TIMEOUT", values, DEFAULT_START_TIMEOUT),
-        mesh_limit=_integer("MESH_LIMIT", values.get("MESH_LIMIT"), DEFAULT_MESH_LIMIT, 2, 4096),
+        mesh_limit=_integer("MESH_LIMIT", values, DEFAULT_MESH_LIMIT, 2, 4096),
         rendezvous_addr=values.get("RENDEZVOUS_ADDR") or None,
-        rendezvous_port=_integer("RENDEZVOUS_PORT", port, 0, 1, 65535) if port else None,
+        rendezvous_port=_port("RENDEZVOUS_PORT", values, lowest=1),
         secret=values.get("SECRET") or None,
         secret_file=values.get("SECRET_FILE") or None,
         insecure=_switch("INSECURE", values),
@@ -276,22 +275,20 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         advertise_addr=values.get("ADVERTISE_ADDR") or None,
         meeting=_choice("MEETING", values, ("mpi", "rendezvous")),
         job_id=values.get("JOB_ID") or None,
-        stopped_exit_code=_integer("STOPPED_EXIT_CODE", values.get("STOPPED_EXIT_CODE"), 0, 0, 255),
+        stopped_exit_code=_integer("STOPPED_EXIT_CODE", values, 0, 0, 255),
         divergence_guard=_switch("DIVERGENCE_GUARD", values, default="1"),
         async_completion=_switch("ENABLE_ASYNC_COMPLETION", values),
         stacks=_switch("STACKS", values, default="1"),
         record=_switch("RECORD", values, default="1"),
         record_dir=values.get("RECORD_DIR") or None,
-        metrics_port=_integer("METRICS_PORT", metrics, 0, 0, 65535) if metrics else None,
+        metrics_port=_port("METRICS_PORT", values, lowest=0),
         metrics_addr=_ip_address("METRICS_ADDR", values, DEFAULT_METRICS_ADDR),
         metrics_token_file=values.get("METRICS_TOKEN_FILE") or None,
         otel_plan_seconds=_seconds("OTEL_PLAN_SECONDS", values, 0.0) or None,
         timeline=None if timeline.upper() in ("", "DYNAMIC") else timeline,
         timeline_mark_cycles=_switch("TIMELINE_MARK_CYCLES", values),
         timeline_megabytes=_integer(
-            "TIMELINE_MEGABYTES",
-            values.get("TIMELINE_MEGABYTES"),
-            *(DEFAULT_TIMELINE_MEGABYTES, 1, 65536),
+            "TIMELINE_MEGABYTES", values, DEFAULT_TIMELINE_MEGABYTES, 1, 65536
         ),
         unknown=tuple(_unknown_warnings(environ)),
         without_effect=tuple(_horovod_warnings(environ)),
@@ -375,7 +372,12 @@ def _ip_address(name: str, values: Mapping[str, str], default: str) -> str:
         raise SettingError(f'TFRING_{name} is "{text}" and has to be an IP address') from None
 
 
-def _integer(name: str, text: str | None, default: int, low: int, high: int) -> int:
+def _port(name: str, values: Mapping[str, str], lowest: int) -> int | None:
+    return _integer(name, values, 0, lowest, 65535) if values.get(name) else None
+
+
+def _integer(name: str, values: Mapping[str, str], default: int, low: int, high: int) -> int:
+    text = values.get(name)
     if text is None or text == "":
         return default
     try:

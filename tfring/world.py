@@ -220,7 +220,10 @@ def _start(membership: Membership, settings: Settings) -> None:
     record = None
     if settings.record:
         record = record_options(
-            *(membership.job, membership.rank, settings.record_dir, membership.local_rank == 0),
+            membership.job,
+            membership.rank,
+            given=settings.record_dir,
+            first_of_host=membership.local_rank == 0,
             # The ranks of an elastic job wait for each other, and training waits for them.
             wait=_state.elastic is None,
         )

@@ -78,7 +78,10 @@ class Case:
         """
         return [
             measured_row(
-                *(self.section, way, self.bytes, self.tensors),
+                self.section,
+                way,
+                self.bytes,
+                self.tensors,
                 times={**times, CALL: times[way]},
                 peers=peers,
                 bus=self.bus,

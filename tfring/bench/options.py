@@ -116,8 +116,15 @@ def bench_options(given: argparse.Namespace) -> BenchOptions:
     if given.against == ALL_PEERS:
         against = (ALL_PEERS,)
     return BenchOptions(
-        *(collectives, smallest, largest, given.factor, given.dtype),
-        *(models, steps, against, given.time_limit),
+        collectives=collectives,
+        min_bytes=smallest,
+        max_bytes=largest,
+        factor=given.factor,
+        dtype=given.dtype,
+        models=models,
+        steps=steps,
+        against=against,
+        time_limit=given.time_limit,
     )
 
 

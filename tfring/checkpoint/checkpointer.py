@@ -124,7 +124,9 @@ class Checkpointer:
         if replaced is not None:
             _log.info(
                 "checkpoint of step %d is not written: %s is slow, and step %d came",
-                *(replaced.step, self, step),
+                replaced.step,
+                self,
+                step,
             )
         return manifest.checkpoint_name(generation, step)
 

@@ -97,8 +97,14 @@ class CheckpointFiles:
             self.folder.write(data, lambda file: parts.update(arrays.write(file, draft.state)))
             size = self.folder.size(data)
             info = CheckpointInfo(
-                *(draft.generation, draft.step, draft.metadata, draft.metrics),
-                *(time.time(), data, size, parts),
+                generation=draft.generation,
+                step=draft.step,
+                metadata=draft.metadata,
+                metrics=draft.metrics,
+                created=time.time(),
+                data=data,
+                nbytes=size,
+                parts=parts,
             )
             content = manifest.encode(info)
             self.folder.publish(manifest.manifest_file(name), content, may_publish)
@@ -108,7 +114,8 @@ class CheckpointFiles:
             _log.warning(
                 "checkpoint %s is not published in %s: its generation of the job is over, or this "
                 "process may be taken for lost. The job goes on from an older one if it ends now",
-                *(name, self.folder),
+                name,
+                self.folder,
             )
             return False
         except Exception:

@@ -57,9 +57,10 @@ def compare_runs(first: Path, second: Path, names: tuple[str, str]) -> Outcome:
     if len(files[0]) != len(files[1]):
         counts = [len(found) - 1 for found in files]
         return Outcome(
-            False, f"{names[0]} took {counts[0]} steps, {names[1]} {counts[1]}; as long as both "
-            "went on, their weights were equal"
-        )  # fmt: skip
+            False,
+            f"{names[0]} took {counts[0]} steps, {names[1]} {counts[1]}; as long as both "
+            "went on, their weights were equal",
+        )
     steps = len(files[0]) - 1
     return Outcome(True, f"{steps} steps: equal weights (largest relative difference {worst:.1e})")
 

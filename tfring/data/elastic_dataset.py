@@ -163,7 +163,13 @@ class ElasticDataset(keras.utils.PyDataset):  # type: ignore[misc]
         """
         count = min(samples, self.cursor.samples)
         return ElasticDataset(
-            *(self._load, count, count), shuffle=False, weights=self._weights, rank=0, size=1
+            self._load,
+            count,
+            policy=count,
+            shuffle=False,
+            weights=self._weights,
+            rank=0,
+            size=1,
         )
 
     def commit(self, steps: int = 1) -> None:

@@ -280,7 +280,10 @@ class ObjectState(State):
                     "%sattribute %r of an elastic state is a %s, which cannot be copied (%s): a "
                     "commit does not keep it, and after a failure it is as it is then. Leave it "
                     "out of the state, or give its class state_dict and load_state_dict",
-                    *(_who(), name, type(value).__name__, described(error)),
+                    _who(),
+                    name,
+                    type(value).__name__,
+                    described(error),
                 )
             return value
 

@@ -28,8 +28,14 @@ __all__ = ["Given", "Identity", "IdentityError", "Rendezvous", "find_identity"]
 
 # In this order; the first whose detect() returns an identity decides.
 _ENVIRONMENTS: tuple[Any, ...] = (
-    *(tfring_run, torchrun, mpi, pmix, slurm),
-    *(kubernetes, tf_config, single),
+    tfring_run,
+    torchrun,
+    mpi,
+    pmix,
+    slurm,
+    kubernetes,
+    tf_config,
+    single,
 )
 
 

@@ -34,15 +34,21 @@ class _Names(NamedTuple):
 
 
 _JOB = _Names(
-    "an indexed Job of Kubernetes",
-    *(_INDEX, "TFRING_PODS", "TFRING_POD_SLOTS"),
-    *("TFRING_RENDEZVOUS_ADDR", "TFRING_RENDEZVOUS_PORT"),
+    source="an indexed Job of Kubernetes",
+    number=_INDEX,
+    pods="TFRING_PODS",
+    slots="TFRING_POD_SLOTS",
+    address="TFRING_RENDEZVOUS_ADDR",
+    port="TFRING_RENDEZVOUS_PORT",
 )
 # What its torch policy sets, for torchrun, whose option --x can be given as PET_X.
 _TRAINER = _Names(
-    "the Kubeflow Trainer",
-    *("PET_NODE_RANK", "PET_NNODES", "PET_NPROC_PER_NODE"),
-    *("PET_MASTER_ADDR", "PET_MASTER_PORT"),
+    source="the Kubeflow Trainer",
+    number="PET_NODE_RANK",
+    pods="PET_NNODES",
+    slots="PET_NPROC_PER_NODE",
+    address="PET_MASTER_ADDR",
+    port="PET_MASTER_PORT",
 )
 
 

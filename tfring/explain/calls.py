@@ -49,10 +49,12 @@ def different_calls(s: Situation) -> Finding | None:
         + (f" The last call that all of them made was {last.text()}." if last else "")
     )
     return Finding(
-        cause, tuple(odd) if usual else tuple(sorted(stuck)),
-        tuple(sorted({key.name for key in groups})), text,
-        _SAME_CALLS + "Compare what leads to these lines on " + ranks_text(stuck) + ".",
-    )  # fmt: skip
+        cause=cause,
+        ranks=tuple(odd) if usual else tuple(sorted(stuck)),
+        names=tuple(sorted({key.name for key in groups})),
+        text=text,
+        advice=_SAME_CALLS + "Compare what leads to these lines on " + ranks_text(stuck) + ".",
+    )
 
 
 def not_calling(s: Situation) -> Finding | None:
@@ -80,7 +82,11 @@ def not_calling(s: Situation) -> Finding | None:
         + " ".join(_idle_text(s, rank) for rank in ranks[:4])
     )
     return Finding(
-        Cause.NOT_CALLING, tuple(ranks), (call.name,), text, _stack_advice(s, ranks[0], call)
+        cause=Cause.NOT_CALLING,
+        ranks=tuple(ranks),
+        names=(call.name,),
+        text=text,
+        advice=_stack_advice(s, ranks[0], call),
     )
 
 
@@ -196,12 +202,15 @@ def _circle_of_sets(s: Situation, places: dict[int, Call], age: int) -> Finding:
         for rank, call in sorted(places.items())
     ]
     return Finding(
-        Cause.OTHER_ORDER, tuple(sorted(places)), tuple(sorted({c.name for c in places.values()})),
-        f"These ranks have waited for each other across process sets for {seconds(age)}: "
-        + "; ".join(parts) + ".",
-        "Ranks that are in several process sets have to call their collectives in one order, for "
+        cause=Cause.OTHER_ORDER,
+        ranks=tuple(sorted(places)),
+        names=tuple(sorted({c.name for c in places.values()})),
+        text=f"These ranks have waited for each other across process sets for {seconds(age)}: "
+        + "; ".join(parts)
+        + ".",
+        advice="Ranks that are in several process sets have to call their collectives in one order, for "
         "example by the number of the set.",
-    )  # fmt: skip
+    )
 
 
 def _places_text(groups: dict[Key, list[int]], places: dict[int, Call]) -> str:

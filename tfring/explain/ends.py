@@ -40,9 +40,12 @@ def stopped(s: Situation) -> Finding | None:
         return None
     if len(ranks) == s.job.size and s.job.size > 1:
         return Finding(
-            Cause.STOPPED, tuple(ranks), (), f"All {len(ranks)} ranks are stopped by a signal.",
-            "`fg` in the terminal of the job, or `kill -CONT` on each process, lets them go on.",
-        )  # fmt: skip
+            cause=Cause.STOPPED,
+            ranks=tuple(ranks),
+            names=(),
+            text=f"All {len(ranks)} ranks are stopped by a signal.",
+            advice="`fg` in the terminal of the job, or `kill -CONT` on each process, lets them go on.",
+        )
     since = max(s.last_sign(rank) for rank in ranks)
     has = "has" if len(ranks) == 1 else "have"
     text = (
@@ -54,10 +57,12 @@ def stopped(s: Situation) -> Finding | None:
     pids = " ".join(str(s.job.records[rank].pid) for rank in ranks)
     hosts = " and ".join(sorted({s.job.records[rank].host for rank in ranks}))
     return Finding(
-        Cause.STOPPED, tuple(ranks), _names(s, ranks),
-        text + (f"; {waiters}, for {it}." if waiters else "."),
-        f"`kill -CONT {pids}` on host {hosts} lets {it} go on.",
-    )  # fmt: skip
+        cause=Cause.STOPPED,
+        ranks=tuple(ranks),
+        names=_names(s, ranks),
+        text=text + (f"; {waiters}, for {it}." if waiters else "."),
+        advice=f"`kill -CONT {pids}` on host {hosts} lets {it} go on.",
+    )
 
 
 def killed(s: Situation) -> Finding | None:
@@ -79,12 +84,14 @@ def killed(s: Situation) -> Finding | None:
     heard = max(map(s.last_sign, silent))
     when = f", in the last {seconds(s.now - heard)}" if s.lives else ""
     return Finding(
-        Cause.KILLED, tuple(silent), _names(s, silent),
-        f"{upper_first(s.whom(silent))} {is_gone} ended without shutdown{when}. {' '.join(last)}"
+        cause=Cause.KILLED,
+        ranks=tuple(silent),
+        names=_names(s, silent),
+        text=f"{upper_first(s.whom(silent))} {is_gone} ended without shutdown{when}. {' '.join(last)}"
         + (f" {upper_first(waiters)}." if waiters else ""),
-        "Look for a signal (`dmesg` names what the kernel killed for lack of memory), a crash in "
+        advice="Look for a signal (`dmesg` names what the kernel killed for lack of memory), a crash in "
         "the output of that rank, or os._exit.",
-    )  # fmt: skip
+    )
 
 
 def all_killed(s: Situation) -> Finding | None:
@@ -93,11 +100,13 @@ def all_killed(s: Situation) -> Finding | None:
         return None
     last = [f"{ranks_text([rank])} was {_doing(s, rank)}" for rank in s.ranks[:8]]
     return Finding(
-        Cause.KILLED, tuple(s.ranks), (),
-        f"The processes of {ranks_text(s.ranks)} are gone; none has written why, so they were "
+        cause=Cause.KILLED,
+        ranks=tuple(s.ranks),
+        names=(),
+        text=f"The processes of {ranks_text(s.ranks)} are gone; none has written why, so they were "
         f"killed together. {upper_first('; '.join(last))}.",
-        "Look at what ended the job: its time limit, the launcher, the kernel (`dmesg`).",
-    )  # fmt: skip
+        advice="Look at what ended the job: its time limit, the launcher, the kernel (`dmesg`).",
+    )
 
 
 def failed(s: Situation) -> Finding | None:
@@ -121,11 +130,13 @@ def silent(s: Situation) -> Finding | None:
     since = max(s.last_sign(rank) for rank in ranks)
     has = "has" if len(ranks) == 1 else "have"
     return Finding(
-        Cause.STOPPED, tuple(ranks), _names(s, ranks),
-        f"{upper_first(s.whom(ranks))} {has} not run for "
+        cause=Cause.STOPPED,
+        ranks=tuple(ranks),
+        names=_names(s, ranks),
+        text=f"{upper_first(s.whom(ranks))} {has} not run for "
         f"{seconds(s.now - since)}: stopped or gone.",
-        "Look for the process in its container.",
-    )  # fmt: skip
+        advice="Look for the process in its container.",
+    )
 
 
 def limit_reached(s: Situation) -> Finding | None:
@@ -133,9 +144,12 @@ def limit_reached(s: Situation) -> Finding | None:
     for rank, event in _first_failures(s):
         named = tuple(sorted({int(r) for r in _ENDS.findall(event.text)})) or (rank,)
         return Finding(
-            Cause.FAILED, named, (), f"The job failed first on {s.who(rank)}: {event.text}",
-            "Look at the end of that rank's error output.",
-        )  # fmt: skip
+            cause=Cause.FAILED,
+            ranks=named,
+            names=(),
+            text=f"The job failed first on {s.who(rank)}: {event.text}",
+            advice="Look at the end of that rank's error output.",
+        )
     return None
 
 
@@ -169,36 +183,44 @@ def _exception(s: Situation, rank: int, error: str, how: str = "{} ended with: "
     last = s.last_call(rank) if rank in s.job.records else None
     after = f" Its last call that ended well was {last.text()}." if last else ""
     return Finding(
-        Cause.EXCEPTION, (rank,), (),
-        upper_first(how.format(s.who(rank))) + error.rstrip(". ") + "." + after
+        cause=Cause.EXCEPTION,
+        ranks=(rank,),
+        names=(),
+        text=upper_first(how.format(s.who(rank)))
+        + error.rstrip(". ")
+        + "."
+        + after
         + " The other ranks cannot go on without it.",
-        "Look at the traceback of that rank; the errors of the others follow from it.",
-    )  # fmt: skip
+        advice="Look at the traceback of that rank; the errors of the others follow from it.",
+    )
 
 
 def _lost(s: Situation, rank: int, reason: str) -> Finding:
     silence = "has sent nothing" in reason or "heard nothing" in reason
     return Finding(
-        Cause.LOST if silence or s.state(rank) == "running" else Cause.KILLED, (rank,),
-        _names(s, [rank]),
-        f"{upper_first(s.who(rank))} was lost: {reason}. "
+        cause=Cause.LOST if silence or s.state(rank) == "running" else Cause.KILLED,
+        ranks=(rank,),
+        names=_names(s, [rank]),
+        text=f"{upper_first(s.who(rank))} was lost: {reason}. "
         + (f"It was {_doing(s, rank)}." if rank in s.job.records else ""),
-        "Look at the output of that rank, at its host (`dmesg`: memory, hardware) and at the "
+        advice="Look at the output of that rank, at its host (`dmesg`: memory, hardware) and at the "
         "network between the hosts.",
-    )  # fmt: skip
+    )
 
 
 def _left(s: Situation, rank: int, told: int) -> Finding:
     needs = s.waiters(without=[rank]) or f"{ranks_text([told])} has a call with it"
     last = s.last_call(rank) if rank in s.job.records else None
     return Finding(
-        Cause.LEFT, (rank,), _names(s, [rank]),
-        f"{upper_first(s.who(rank))} has left the job, by shutdown or the end of its program"
+        cause=Cause.LEFT,
+        ranks=(rank,),
+        names=_names(s, [rank]),
+        text=f"{upper_first(s.who(rank))} has left the job, by shutdown or the end of its program"
         + (f", after {last.text()}, call {last.invocation} of that name" if last else "")
         + f"; {needs} and would need it.",
-        "Run the same number of steps on all ranks (JoinCallback or join() for ranks that run out "
+        advice="Run the same number of steps on all ranks (JoinCallback or join() for ranks that run out "
         "of data), and look for sys.exit or shutdown that one rank alone reaches.",
-    )  # fmt: skip
+    )
 
 
 def _disagree(s: Situation, event: Event) -> Finding:
@@ -218,9 +240,12 @@ def _disagree(s: Situation, event: Event) -> Finding:
     names = tuple(sorted({call.name for call in calls.values()}))
     sites = sorted({call.call_site for call in calls.values() if call.call_site})
     return Finding(
-        Cause.DISAGREE, tuple(odd), names, event.text,
-        f"The calls are at {listed(sites)}." if sites else "",
-    )  # fmt: skip
+        cause=Cause.DISAGREE,
+        ranks=tuple(odd),
+        names=names,
+        text=event.text,
+        advice=f"The calls are at {listed(sites)}." if sites else "",
+    )
 
 
 def _doing(s: Situation, rank: int) -> str:

@@ -16,9 +16,17 @@ from tfring.texts.ranks import ranks_text
 # Asked in this order: what explains the others comes first. Processes that are stopped or gone are
 # seen; failures are written down; what hangs follows from who waits for whom.
 _RULES: tuple[Callable[[Situation], Finding | None], ...] = (
-    *(ends.stopped, ends.killed, ends.silent, ends.failed),
-    *(transport.link, calls.different_calls, calls.not_calling),
-    *(ends.all_killed, ends.limit_reached, pace.over, pace.slow),
+    ends.stopped,
+    ends.killed,
+    ends.silent,
+    ends.failed,
+    transport.link,
+    calls.different_calls,
+    calls.not_calling,
+    ends.all_killed,
+    ends.limit_reached,
+    pace.over,
+    pace.slow,
 )
 # Said besides the first finding, if about other ranks: what hangs for two reasons stays hanging
 # when the first is mended.

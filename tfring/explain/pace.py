@@ -32,10 +32,13 @@ def slow(s: Situation) -> Finding | None:
         return None
     rank, names, text = found
     return Finding(
-        Cause.SLOW, (rank,), names, text + _input_text(s, rank),
-        "Compare its input pipeline, its processor (clock, other programs) and its share of the "
+        cause=Cause.SLOW,
+        ranks=(rank,),
+        names=names,
+        text=text + _input_text(s, rank),
+        advice="Compare its input pipeline, its processor (clock, other programs) and its share of the "
         "data with those of the other ranks.",
-    )  # fmt: skip
+    )
 
 
 def _become_slow(s: Situation, first: Record) -> tuple[int, tuple[str, ...], str] | None:
@@ -94,9 +97,12 @@ def over(s: Situation) -> Finding | None:
         return None
     calls = sum(int(record.header["ended"]) for record in s.job.records.values())
     return Finding(
-        Cause.OVER, (), (),
-        f"The job is over: {ranks_text(s.ranks)} left without an error, after {calls} calls.", "",
-    )  # fmt: skip
+        cause=Cause.OVER,
+        ranks=(),
+        names=(),
+        text=f"The job is over: {ranks_text(s.ranks)} left without an error, after {calls} calls.",
+        advice="",
+    )
 
 
 def nothing(s: Situation) -> Finding:

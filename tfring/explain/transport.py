@@ -56,10 +56,13 @@ def link(s: Situation) -> Finding | None:
     if rest:
         text += f" Because of it {ranks_text(rest)} {'waits' if len(rest) == 1 else 'wait'}, too."
     return Finding(
-        Cause.LINK, tuple(sorted(pair)), tuple(sorted({call.name for call in calls})), text,
-        "Both still reach rank 0, so look at the network between these two: firewall, cable, "
+        cause=Cause.LINK,
+        ranks=tuple(sorted(pair)),
+        names=tuple(sorted({call.name for call in calls})),
+        text=text,
+        advice="Both still reach rank 0, so look at the network between these two: firewall, cable, "
         "route, MTU.",
-    )  # fmt: skip
+    )
 
 
 def _from_errors(s: Situation) -> tuple[int, int] | None:

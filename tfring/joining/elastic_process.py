@@ -228,7 +228,10 @@ class ElasticProcess:
         self._failures += 1
         _log.warning(
             "worker %d could not connect with the other %d of generation %d: %s",
-            *(self.worker.worker, len(record.members) - 1, record.generation, error),
+            self.worker.worker,
+            len(record.members) - 1,
+            record.generation,
+            error,
         )
         if isinstance(error, SecretError) or self._failures >= _MOST_FAILURES:
             self._give_up(record)

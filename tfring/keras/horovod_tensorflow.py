@@ -55,14 +55,26 @@ def DistributedOptimizer(
         ValueError: what tfring.keras.DistributedOptimizer raises.
         TypeError: likewise.
     """
-    cut = resolve_groups(num_groups, groups)
-    rest = (device_dense, device_sparse, before_reduce, after_reduce)
     reduction = ReduceOptions(
-        op, compression, sparse_as_dense, gradient_predivide_factor, cut, process_set, *rest
+        op=op,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        groups=resolve_groups(num_groups, groups),
+        process_set=process_set,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        before_reduce=before_reduce,
+        after_reduce=after_reduce,
     )
     local = LocalVariables(scale=scale_local_gradients, process_set=process_set)
-    accumulated = (backward_passes_per_step, average_aggregated_gradients)
-    options = OptimizerOptions(reduction, local, name, *accumulated)
+    options = OptimizerOptions(
+        reduction,
+        local,
+        name,
+        passes=backward_passes_per_step,
+        average=average_aggregated_gradients,
+    )
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return tf1_optimizer.wrap(optimizer, options, use_locking=use_locking)
     if use_locking:

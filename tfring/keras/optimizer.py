@@ -79,14 +79,27 @@ def DistributedOptimizer(
         ValueError: it is wrapped or has taken steps already, or options contradict each other.
         TypeError: not a Keras 3 optimizer, or an option has a wrong type.
     """
-    cut = resolve_groups(num_groups, groups)
-    rest = (device_dense, device_sparse, before_reduce, after_reduce)
     reduction = ReduceOptions(
-        op, compression, sparse_as_dense, gradient_predivide_factor, cut, process_set, *rest
+        op=op,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        groups=resolve_groups(num_groups, groups),
+        process_set=process_set,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        before_reduce=before_reduce,
+        after_reduce=after_reduce,
     )
     local = LocalVariables(scale=scale_local_gradients, process_set=process_set)
-    accumulated = (backward_passes_per_step, average_aggregated_gradients)
-    return wrap(optimizer, OptimizerOptions(reduction, local, name, *accumulated), resumed)
+    options = OptimizerOptions(
+        reduction,
+        local,
+        name,
+        passes=backward_passes_per_step,
+        average=average_aggregated_gradients,
+    )
+    return wrap(optimizer, options, resumed)
 
 
 def PartialDistributedOptimizer(
@@ -122,14 +135,27 @@ def PartialDistributedOptimizer(
         ValueError: as for DistributedOptimizer.
         TypeError: something in `local_layers` has no weights, or as for DistributedOptimizer.
     """
-    cut = resolve_groups(0, groups)
-    rest = (device_dense, device_sparse, before_reduce, after_reduce)
     reduction = ReduceOptions(
-        op, compression, sparse_as_dense, gradient_predivide_factor, cut, process_set, *rest
+        op=op,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        groups=resolve_groups(0, groups),
+        process_set=process_set,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        before_reduce=before_reduce,
+        after_reduce=after_reduce,
     )
     local = LocalVariables(local_layers, scale=scale_local_gradients, process_set=process_set)
-    accumulated = (backward_passes_per_step, average_aggregated_gradients)
-    return wrap(optimizer, OptimizerOptions(reduction, local, name, *accumulated), resumed)
+    options = OptimizerOptions(
+        reduction,
+        local,
+        name,
+        passes=backward_passes_per_step,
+        average=average_aggregated_gradients,
+    )
+    return wrap(optimizer, options, resumed)
 
 
 def wrap(optimizer: Any, options: OptimizerOptions, resumed: bool) -> Any:

@@ -176,8 +176,14 @@ def _call(function: bytes, options: JobOptions) -> list[Any]:
 
 
 _ELASTIC = (
-    *("min_num_proc", "max_num_proc", "min_np", "max_np", "slots", "reset_limit"),
-    *("cooldown_range", "host_discovery_script"),
+    "min_num_proc",
+    "max_num_proc",
+    "min_np",
+    "max_np",
+    "slots",
+    "reset_limit",
+    "cooldown_range",
+    "host_discovery_script",
 )
 _MPI = ("use_mpi", "mpi_args")
 # The first two have no effect: tfring.run caches nothing about hosts and never uses MPI.

@@ -330,6 +330,12 @@ def _standing(report: Any) -> tuple[Any, ...]:
     return (
         report.state,
         report.generation,
-        *(report.boundary, report.done, report.leaving, report.announced, report.suspect),
-        *(report.host, report.slot, report.listener),
+        report.boundary,
+        report.done,
+        report.leaving,
+        report.announced,
+        report.suspect,
+        report.host,
+        report.slot,
+        report.listener,
     )

@@ -187,8 +187,11 @@ def _add_totals(found: _Families, totals: Totals, news: News) -> None:
         **{
             name: totals.counters[name]
             for name in (
-                *("observed_steps", "communication_seconds", "exposed_communication_seconds"),
-                *("waiting_seconds", "gradient_bytes"),
+                "observed_steps",
+                "communication_seconds",
+                "exposed_communication_seconds",
+                "waiting_seconds",
+                "gradient_bytes",
             )
         },
         "samples": header["samples"],

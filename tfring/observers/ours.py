@@ -25,8 +25,11 @@ def _watch_stacks(here: Here) -> None:
 
 def _attach_timeline(here: Here) -> None:
     session.attach(
-        *(here.rank, here.local_rank, here.settings.timeline_megabytes),
-        *(here.settings.timeline, here.settings.timeline_mark_cycles),
+        rank=here.rank,
+        local_rank=here.local_rank,
+        megabytes=here.settings.timeline_megabytes,
+        timeline=here.settings.timeline,
+        mark_cycles=here.settings.timeline_mark_cycles,
         take_hops=_native.core.take_hops,
     )
 
@@ -58,7 +61,10 @@ OBSERVERS = Observers(
             end=lambda: set_own(None),
         ),
         Observer(
-            *("the timeline", _attach_timeline, session.about_to_leave, session.detach),
+            "the timeline",
+            _attach_timeline,
+            leaving=session.about_to_leave,
+            end=session.detach,
             afterwards=session.make_files,
         ),
         Observer(

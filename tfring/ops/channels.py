@@ -219,17 +219,20 @@ CHANNEL = "TfringChannel"
 COLLECTIVES = frozenset(
     f"Tfring{kind}"
     for kind in (
-        *(
-            "Allreduce",
-            "AllreduceStart",
-            "AllreduceDone",
-            "Allgather",
-            "Broadcast",
-            "Reducescatter",
-            "Reduce",
-            "Alltoall",
-        ),
-        *("Gather", "Scatter", "Send", "Recv", "Barrier", "Join"),
+        "Allreduce",
+        "AllreduceStart",
+        "AllreduceDone",
+        "Allgather",
+        "Broadcast",
+        "Reducescatter",
+        "Reduce",
+        "Alltoall",
+        "Gather",
+        "Scatter",
+        "Send",
+        "Recv",
+        "Barrier",
+        "Join",
     )
 )
 

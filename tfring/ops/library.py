@@ -30,7 +30,13 @@ _BUILD = (
 REDUCIBLE = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
 MOVABLE = (
     *REDUCIBLE,
-    *("bool", "int16", "uint16", "uint32", "uint64", "complex64", "complex128"),
+    "bool",
+    "int16",
+    "uint16",
+    "uint32",
+    "uint64",
+    "complex64",
+    "complex128",
 )
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

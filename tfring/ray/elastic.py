@@ -13,8 +13,14 @@ from tfring.ray.settings import ELASTIC_SECONDS, Settings, resources
 
 # What Horovod's create_settings takes and has no effect here.
 _WITHOUT_EFFECT = {
-    *("verbose", "ssh_port", "extra_mpi_args", "tcp_flag", "binding_args", "output_filename"),
-    *("run_func_mode", "timestamp_output"),
+    "verbose",
+    "ssh_port",
+    "extra_mpi_args",
+    "tcp_flag",
+    "binding_args",
+    "output_filename",
+    "run_func_mode",
+    "timestamp_output",
 }
 
 
@@ -164,8 +170,12 @@ class ElasticRayExecutor:
             raise RuntimeError("call start() first")
         discovered = Discovered(self._discovery)
         job = ElasticJob(
-            *(self.settings, self._resources, self._elastic, discovered, self._variables),
-            callbacks or (),
+            settings=self.settings,
+            resources=self._resources,
+            elastic=self._elastic,
+            discovered=discovered,
+            variables=self._variables,
+            callbacks=callbacks or (),
         )
         return job.run(worker_fn)
 

@@ -108,7 +108,11 @@ class RayExecutor:
             placement_group_strategy=placement_group_strategy,
         )
         self._elastic = ElasticRayExecutor(
-            *(self.settings, use_gpu, cpus, gpus, None, override_discovery),
+            self.settings,
+            use_gpu=use_gpu,
+            cpus_per_slot=cpus,
+            gpus_per_slot=gpus,
+            override_discovery=override_discovery,
             min_workers=min_workers,
             max_workers=max_workers,
             num_workers=num_workers,

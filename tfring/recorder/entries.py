@@ -136,9 +136,22 @@ def calls_of(entries: np.ndarray[Any, Any]) -> list[Call]:
         entries: An array of layout.CALL.
     """
     numbers = (
-        *("number", "tensors", "bytes", "process_set", "invocation", "sequence", "attempt"),
-        *("submitted", "first_asked", "second_last_asked", "last_asked", "last_rank", "planned"),
-        *("ended", "root", "peer"),
+        "number",
+        "tensors",
+        "bytes",
+        "process_set",
+        "invocation",
+        "sequence",
+        "attempt",
+        "submitted",
+        "first_asked",
+        "second_last_asked",
+        "last_asked",
+        "last_rank",
+        "planned",
+        "ended",
+        "root",
+        "peer",
     )
     others = ("name", "call_site", "kind", "dtype", "op", "shapes", "status", "flags", "path")
     calls = []
@@ -169,8 +182,19 @@ def plans_of(entries: np.ndarray[Any, Any]) -> list[Plan]:
         entries: An array of layout.PLAN.
     """
     numbers = (
-        *("sequence", "bytes", "process_set", "calls", "tensors", "members", "queued", "started"),
-        *("launched", "ended", "waits_since", "waits_peer", "waits_bytes"),
+        "sequence",
+        "bytes",
+        "process_set",
+        "calls",
+        "tensors",
+        "members",
+        "queued",
+        "started",
+        "launched",
+        "ended",
+        "waits_since",
+        "waits_peer",
+        "waits_bytes",
     )
     plans = []
     others = ("kind", "dtype", "status", "waits_receives")

@@ -111,7 +111,10 @@ def _with_rows(calls: Array, found: GradientCalls) -> GradientCalls:
     of = np.concatenate(after)
     own = np.arange(len(of)) < len(found.at)
     return GradientCalls(
-        *(np.concatenate(added), found.series, found.which[of], found.number[of]),
+        at=np.concatenate(added),
+        series=found.series,
+        which=found.which[of],
+        number=found.number[of],
         bucket=own,
         leads=own & found.leads[of],
     )

@@ -15,59 +15,123 @@ HEADER_BYTES = 4096
 
 _LIVE = 512  # where the fields begin that change while the rank runs
 
+# Name, type and offset.
+_HEADER_FIELDS: list[tuple[str, str, int]] = [
+    ("magic", "S8", 0),
+    ("version", "<u4", 8),
+    ("header_bytes", "<u4", 12),
+    ("call_bytes", "<u4", 16),
+    ("call_slots", "<u4", 20),
+    ("plan_bytes", "<u4", 24),
+    ("plan_slots", "<u4", 28),
+    ("event_bytes", "<u4", 32),
+    ("event_slots", "<u4", 36),
+    ("rank_bytes", "<u4", 40),
+    ("rank_slots", "<u4", 44),
+    ("rank", "<i4", 48),
+    ("size", "<i4", 52),
+    ("local_rank", "<i4", 56),
+    ("pid", "<i4", 60),
+    ("generation", "<u8", 64),
+    ("started_wall", "<i8", 72),
+    ("started_monotonic", "<i8", 80),
+    ("pid_started", "<i8", 88),
+    ("pid_space", "<i8", 96),
+    ("boot", "S40", 104),
+    ("host", "S64", 144),
+    ("job", "S64", 208),
+    ("calls", "<u8", _LIVE),
+    ("overwritten", "<u8", _LIVE + 8),
+    ("ended", "<i8", _LIVE + 16),
+    ("failed", "<i8", _LIVE + 24),
+    ("bytes", "<i8", _LIVE + 32),
+    ("plans", "<u8", _LIVE + 64),
+    ("events", "<u8", _LIVE + 72),
+    ("awake", "<i8", _LIVE + 80),
+    ("cache_hits", "<i8", _LIVE + 88),
+    ("bytes_sent", "<i8", _LIVE + 96),
+    ("state", "<i4", _LIVE + 104),
+    ("step", "<i8", _LIVE + 128),
+    ("step_began", "<i8", _LIVE + 136),
+    ("samples", "<i8", _LIVE + 144),
+    ("input_time", "<i8", _LIVE + 152),
+    ("locks", "<i8", _LIVE + 160),
+    ("unlocks", "<i8", _LIVE + 168),
+    ("lock_rounds", "<i8", _LIVE + 176),
+]
 HEADER = np.dtype(
     {
-        "names": [
-            *("magic", "version", "header_bytes", "call_bytes", "call_slots", "plan_bytes"),
-            *("plan_slots", "event_bytes", "event_slots", "rank_bytes", "rank_slots"),
-            *("rank", "size", "local_rank", "pid", "generation", "started_wall"),
-            *("started_monotonic", "pid_started", "pid_space", "boot", "host", "job"),
-            *("calls", "overwritten", "ended", "failed", "bytes"),
-            *("plans", "events", "awake", "cache_hits", "bytes_sent", "state"),
-            *("step", "step_began", "samples", "input_time", "locks", "unlocks", "lock_rounds"),
-        ],
-        "formats": [
-            *("S8", *["<u4"] * 10, *["<i4"] * 4, "<u8", *["<i8"] * 4, "S40", "S64", "S64"),
-            *("<u8", "<u8", *["<i8"] * 3),
-            *("<u8", "<u8", *["<i8"] * 3, "<i4", *["<i8"] * 7),
-        ],
-        "offsets": [
-            *(0, *range(8, 48, 4), *range(48, 64, 4), *range(64, 104, 8), 104, 144, 208),
-            *range(_LIVE, _LIVE + 40, 8),
-            *(*range(_LIVE + 64, _LIVE + 104, 8), _LIVE + 104),
-            *range(_LIVE + 128, _LIVE + 184, 8),
-        ],
+        "names": [name for name, _, _ in _HEADER_FIELDS],
+        "formats": [kind for _, kind, _ in _HEADER_FIELDS],
+        "offsets": [offset for _, _, offset in _HEADER_FIELDS],
         "itemsize": HEADER_BYTES,
     }
 )
 
 CALL = np.dtype(
     [
-        *(("number", "<u8"), ("submitted", "<i8"), ("planned", "<i8"), ("ended", "<i8")),
-        *(("sequence", "<u8"), ("bytes", "<i8"), ("attempt", "<u8"), ("process_set", "<i4")),
-        *(("last_rank", "<i4"), ("first_asked", "<i8"), ("second_last_asked", "<i8")),
-        *(("last_asked", "<i8"), ("invocation", "<u4")),
-        *(("tensors", "<u4"), ("root", "<i4"), ("peer", "<i4"), ("kind", "u1")),
-        *(("dtype", "u1"), ("op", "u1"), ("path", "u1"), ("status", "u1"), ("flags", "u1")),
-        *(("unused", "u1", 2), ("shapes", "<i4", 12), ("name", "S104"), ("call_site", "S56")),
+        ("number", "<u8"),
+        ("submitted", "<i8"),
+        ("planned", "<i8"),
+        ("ended", "<i8"),
+        ("sequence", "<u8"),
+        ("bytes", "<i8"),
+        ("attempt", "<u8"),
+        ("process_set", "<i4"),
+        ("last_rank", "<i4"),
+        ("first_asked", "<i8"),
+        ("second_last_asked", "<i8"),
+        ("last_asked", "<i8"),
+        ("invocation", "<u4"),
+        ("tensors", "<u4"),
+        ("root", "<i4"),
+        ("peer", "<i4"),
+        ("kind", "u1"),
+        ("dtype", "u1"),
+        ("op", "u1"),
+        ("path", "u1"),
+        ("status", "u1"),
+        ("flags", "u1"),
+        ("unused", "u1", 2),
+        ("shapes", "<i4", 12),
+        ("name", "S104"),
+        ("call_site", "S56"),
     ]
 )
 
 PLAN = np.dtype(
     [
-        *(("sequence", "<u8"), ("queued", "<i8"), ("started", "<i8"), ("launched", "<i8")),
-        *(("ended", "<i8"), ("waits_since", "<i8"), ("waits_bytes", "<i8")),
-        *(("waits_peer", "<i4"), ("waits_receives", "<u4"), ("bytes", "<i8")),
-        *(("process_set", "<i4"), ("calls", "<u4"), ("tensors", "<u4"), ("members", "<u4")),
-        *(("kind", "u1"), ("dtype", "u1"), ("op", "u1"), ("path", "u1"), ("status", "u1")),
+        ("sequence", "<u8"),
+        ("queued", "<i8"),
+        ("started", "<i8"),
+        ("launched", "<i8"),
+        ("ended", "<i8"),
+        ("waits_since", "<i8"),
+        ("waits_bytes", "<i8"),
+        ("waits_peer", "<i4"),
+        ("waits_receives", "<u4"),
+        ("bytes", "<i8"),
+        ("process_set", "<i4"),
+        ("calls", "<u4"),
+        ("tensors", "<u4"),
+        ("members", "<u4"),
+        ("kind", "u1"),
+        ("dtype", "u1"),
+        ("op", "u1"),
+        ("path", "u1"),
+        ("status", "u1"),
         ("unused", "u1", 35),
     ]
 )
 
 EVENT = np.dtype(
     [
-        *(("number", "<u8"), ("time", "<i8"), ("type", "<i4"), ("code", "<i4")),
-        *(("value", "<i8"), ("text", "S480")),
+        ("number", "<u8"),
+        ("time", "<i8"),
+        ("type", "<i4"),
+        ("code", "<i4"),
+        ("value", "<i8"),
+        ("text", "S480"),
     ]
 )
 
@@ -109,12 +173,36 @@ class EventType(enum.IntEnum):
 
 
 KINDS = (
-    *("allreduce", "allgather", "broadcast", "barrier", "reducescatter", "alltoall", "reduce"),
-    *("gather", "scatter", "send/recv", "join", "add_process_set", "remove_process_set"),
+    "allreduce",
+    "allgather",
+    "broadcast",
+    "barrier",
+    "reducescatter",
+    "alltoall",
+    "reduce",
+    "gather",
+    "scatter",
+    "send/recv",
+    "join",
+    "add_process_set",
+    "remove_process_set",
 )
 DTYPES = (
-    *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
-    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+    "bool",
+    "uint8",
+    "int8",
+    "uint16",
+    "int16",
+    "uint32",
+    "int32",
+    "uint64",
+    "int64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
 )
 REDUCE_OPS = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
 STATUSES = {

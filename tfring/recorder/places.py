@@ -71,7 +71,8 @@ def record_options(
         _log.warning(
             "rank %d keeps its record in its own memory, where no command can read it: %s. Set "
             "TFRING_RECORD_DIR to a folder that this user can write",
-            *(rank, error),
+            rank,
+            error,
         )
         return options
     options["path"] = str(folder.absolute() / f"rank-{rank}{SUFFIX}")

@@ -104,7 +104,9 @@ def time_table(report: Report) -> Table:
     count = max(1, len(report.steps.number))
     for rank in _listed(report):
         table.add_row(
-            *(str(rank.rank), rank.host, rank.state),
+            str(rank.rank),
+            rank.host,
+            rank.state,
             *map(_milliseconds, (rank.own, rank.waiting, rank.exposed, rank.overlapped)),
             "" if rank.last is None else f"{rank.last}x",
             _milliseconds(rank.late / count) if len(report.steps.number) else "",
@@ -125,8 +127,11 @@ def traffic_table(report: Report) -> Table:
         table.add_column(name, justify="right")
     for rank in _listed(report):
         table.add_row(
-            *(str(rank.rank), f"{rank.calls:,}", f"{rank.failed:,}" if rank.failed else ""),
-            *(size_text(rank.bytes), size_text(rank.bytes_sent)),
+            str(rank.rank),
+            f"{rank.calls:,}",
+            f"{rank.failed:,}" if rank.failed else "",
+            size_text(rank.bytes),
+            size_text(rank.bytes_sent),
             f"{min(1.0, rank.cache_hits / rank.calls):.0%}" if rank.calls else "",
             f"{rank.plans:,}",
             "" if rank.fused is None else f"{rank.fused:.1f}",

@@ -76,7 +76,13 @@ def run_elastic(
         RuntimeError: The job failed; the exception of the last worker that failed is the cause.
     """
     wishes = Wishes(
-        *(start_timeout, env, stdout, stderr, verbose, nics, prefix_output_with_timestamp)
+        start_timeout=start_timeout,
+        env=env,
+        stdout=stdout,
+        stderr=stderr,
+        verbose=verbose,
+        nics=nics,
+        timestamps=prefix_output_with_timestamp,
     )
     least = min_num_proc if min_np is None else min_np
     most = max_num_proc if max_np is None else max_np

@@ -119,7 +119,10 @@ def function_server(
         elastic: Whether the job is elastic.
     """
     return FunctionServer(
-        *(call, ranks, None, None),
+        function=call,
+        ranks=ranks,
+        interface=None,
+        towards=None,
         secret=tunnels.secret,
         listener=bind(tunnels.bind_address, 0, _BACKLOG),
         advertised=tunnels.meeting.address,

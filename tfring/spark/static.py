@@ -69,8 +69,14 @@ def run(
     if use_mpi or extra_mpi_args:
         raise NotImplementedError("tfring.spark.run works without MPI: leave use_mpi=True out")
     wishes = Wishes(
-        *(start_timeout, env, stdout, stderr, verbose, nics),
-        *(prefix_output_with_timestamp, executable),
+        start_timeout=start_timeout,
+        env=env,
+        stdout=stdout,
+        stderr=stderr,
+        verbose=verbose,
+        nics=nics,
+        timestamps=prefix_output_with_timestamp,
+        executable=executable,
     )
     return _run(pickled_call(fn, args, kwargs), num_proc, wishes)
 

@@ -13,8 +13,13 @@ import numpy as np
 
 HOP = np.dtype(
     [
-        *(("sequence", "<u8"), ("since", "<i8"), ("first", "<i8"), ("end", "<i8")),
-        *(("bytes", "<i8"), ("peer", "<i4"), ("receives", "<u4")),
+        ("sequence", "<u8"),
+        ("since", "<i8"),
+        ("first", "<i8"),
+        ("end", "<i8"),
+        ("bytes", "<i8"),
+        ("peer", "<i4"),
+        ("receives", "<u4"),
     ]
 )
 Hops = np.ndarray[Any, Any]

@@ -84,7 +84,10 @@ def make_file(path: Path, rank: int, facts: dict[str, Any]) -> None:
         _log.warning(
             "%s has no timeline of %d of %d ranks; where they are on other hosts, bring together "
             "the files %s.rank-*.spool of all and run `tfring timeline` on them",
-            *(target, len(job.missing), job.size, path.name),
+            target,
+            len(job.missing),
+            job.size,
+            path.name,
         )
     if not found.left_out and not job.missing:
         _remove(list(spools.values()))
@@ -145,7 +148,10 @@ def _warn_of_more(path: Path, left_out: int) -> None:
     _log.warning(
         "%s has the newest calls; %d more are in %s.rank-*.spool, and `tfring timeline %s -o FILE` "
         "makes a file of all, which may take minutes",
-        *(path, left_out, path.name, path),
+        path,
+        left_out,
+        path.name,
+        path,
     )
 
 

@@ -250,9 +250,15 @@ def test_rows_for_validation(spark, tmp_path):
 def test_what_cannot_be_trained(spark, tmp_path):
     frame = _frame(spark, 8).withColumns({"text": F.lit("x"), "all": F.lit(1)})
     good = {
-        "model": _linear(), "optimizer": "sgd", "loss": "mse", "feature_cols": ["a", "b"],
-        "label_cols": ["y"], "num_proc": 1, "store": str(tmp_path / "store"), "verbose": 0,
-    }  # fmt: skip
+        "model": _linear(),
+        "optimizer": "sgd",
+        "loss": "mse",
+        "feature_cols": ["a", "b"],
+        "label_cols": ["y"],
+        "num_proc": 1,
+        "store": str(tmp_path / "store"),
+        "verbose": 0,
+    }
     weights = keras.callbacks.ModelCheckpoint("x.weights.h5", save_weights_only=True)
     best = keras.callbacks.ModelCheckpoint("x.keras", "val_loss", save_best_only=True)
     for changed, kind, message in (

@@ -38,11 +38,14 @@ def thread(name: str, *frames: str) -> str:
         (('"/job/a.py", line 3 in take',), "futex_wait_queue", "a lock or another thread"),
         (('"/job/a.py", line 3 in take',), "hrtimer_nanosleep", "sleeping"),
         (('"/job/a.py", line 3 in take',), "", None),
-        (('"/usr/lib/python3.11/socket.py", line 9 in r', '"/job/a.py", line 3 in take'), "",
-         "the network"),
+        (
+            ('"/usr/lib/python3.11/socket.py", line 9 in r', '"/job/a.py", line 3 in take'),
+            "",
+            "the network",
+        ),
         (('"<frozen runpy>", line 9 in r', '"/job/a.py", line 3 in take'), "", None),
     ],
-)  # fmt: skip
+)
 def test_what_the_main_thread_waits_for(
     frames: tuple[str, ...], kernel: str, said: str | None
 ) -> None:

@@ -160,8 +160,9 @@ def test_a_host_that_cannot_be_reached_is_named(job: LiveJob, tmp_path: Path) ->
     path = fake_ssh(tmp_path, "echo no route to it >&2; exit 255\n")
     done = job.tfring("stacks", "--host", "faraway", PATH=path)
     assert "host faraway: no route to it" in done.stderr and "main thread" in done.stdout
-    done = finish([sys.executable, "-m", "tfring", "top", "--host", "faraway", "--once", "nojob"],
-                  PATH=path)  # fmt: skip
+    done = finish(
+        [sys.executable, "-m", "tfring", "top", "--host", "faraway", "--once", "nojob"], PATH=path
+    )
     assert done.returncode == 2 and "host faraway: no route to it" in done.stderr
 
 

@@ -37,8 +37,15 @@ _PR_SET_PDEATHSIG = 1
 PARENT_DIED = signal.SIGRTMIN + 5
 # Schedulers send these to all processes of a job. An agent lives as long as its rank needs it.
 _NOT_FOR_AGENTS = (
-    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1),
-    *(signal.SIGUSR2, signal.SIGXCPU, signal.SIGCHLD, PARENT_DIED),
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+    signal.SIGCHLD,
+    PARENT_DIED,
 )
 
 # The package's files are all that an agent needs besides the standard library: it starts in

@@ -10,17 +10,40 @@ from typing import IO, Protocol, runtime_checkable
 # One task on the host, beside whatever runs there, with all that the job has on it; its output is
 # passed on byte by byte.
 _SRUN = (
-    *("srun", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--overlap", "--mem=0"),
-    *("--cpu-bind=none", "--mpi=none", "--unbuffered", "--kill-on-bad-exit=0", "--quiet"),
+    "srun",
+    "--nodes=1",
+    "--ntasks=1",
+    "--ntasks-per-node=1",
+    "--overlap",
+    "--mem=0",
+    "--cpu-bind=none",
+    "--mpi=none",
+    "--unbuffered",
+    "--kill-on-bad-exit=0",
+    "--quiet",
 )
 # What sbatch was asked for, for each task or in all. srun may take it for options of its own step,
 # whose one task would get the GPUs and cores of one rank.
 _OF_SBATCH = (
-    *("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK"),
-    *("SLURM_GPU_BIND", "SLURM_TRES_BIND", "SLURM_TRES_PER_TASK", "SLURM_NTASKS_PER_GPU"),
-    *("SLURM_NTASKS_PER_TRES", "SLURM_NTASKS_PER_CORE", "SLURM_NTASKS_PER_SOCKET"),
-    *("SLURM_CPUS_PER_GPU", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_HINT"),
-    *("SLURM_THREADS_PER_CORE", "SLURM_EXACT", "SLURM_EXCLUSIVE", "SLURM_DISTRIBUTION"),
+    "SLURM_GPUS",
+    "SLURM_GPUS_PER_NODE",
+    "SLURM_GPUS_PER_SOCKET",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_GPU_BIND",
+    "SLURM_TRES_BIND",
+    "SLURM_TRES_PER_TASK",
+    "SLURM_NTASKS_PER_GPU",
+    "SLURM_NTASKS_PER_TRES",
+    "SLURM_NTASKS_PER_CORE",
+    "SLURM_NTASKS_PER_SOCKET",
+    "SLURM_CPUS_PER_GPU",
+    "SLURM_CPUS_PER_TASK",
+    "SRUN_CPUS_PER_TASK",
+    "SLURM_HINT",
+    "SLURM_THREADS_PER_CORE",
+    "SLURM_EXACT",
+    "SLURM_EXCLUSIVE",
+    "SLURM_DISTRIBUTION",
 )
 
 

@@ -33,19 +33,22 @@ def add_node_options(parser: argparse.ArgumentParser) -> None:
     ).add_argument
     add("--nnodes", metavar="N or MIN:MAX", help="how many nodes the job has")
     add(
-        *("--nproc-per-node", "--nproc_per_node"),
+        "--nproc-per-node",
+        "--nproc_per_node",
         type=int,
         metavar="N",
         help="ranks on each node (default 1)",
     )
     add(
-        *("--rdzv-endpoint", "--rdzv_endpoint"),
+        "--rdzv-endpoint",
+        "--rdzv_endpoint",
         metavar="HOST[:PORT]",
         help=f"where the nodes meet: one of them serves there (default port {DEFAULT_PORT})",
     )
     add("--rdzv-id", "--rdzv_id", metavar="ID", help="the job's name, the same on all nodes")
     add(
-        *("--max-restarts", "--max_restarts"),
+        "--max-restarts",
+        "--max_restarts",
         type=int,
         metavar="N",
         help="after so many failures of ranks the next one ends the job (default 0)",
@@ -54,8 +57,17 @@ def add_node_options(parser: argparse.ArgumentParser) -> None:
 
 _ONLY_NODES = ("nproc_per_node", "rdzv_endpoint", "rdzv_id", "max_restarts")
 _NOT_NODES = (
-    *("num_proc", "hosts", "hostfile", "min_np", "max_np", "host_discovery_script", "spares"),
-    *("slots", "reset_limit", "blacklist_cooldown_range", "compare"),
+    "num_proc",
+    "hosts",
+    "hostfile",
+    "min_np",
+    "max_np",
+    "host_discovery_script",
+    "spares",
+    "slots",
+    "reset_limit",
+    "blacklist_cooldown_range",
+    "compare",
 )
 
 

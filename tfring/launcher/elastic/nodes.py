@@ -134,7 +134,9 @@ def _serve_or_connect(options: NodeOptions, timeout: float) -> tuple[TCPStore, b
                 warned = True
                 _log.warning(
                     "no node serves the job at %s port %d yet: waits for one for %g s",
-                    *(options.host, options.port, left - _STORE_SECONDS),
+                    options.host,
+                    options.port,
+                    left - _STORE_SECONDS,
                 )
     except (StoreError, SecretError, OSError) as error:
         raise UsageError(

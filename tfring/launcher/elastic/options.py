@@ -44,11 +44,12 @@ def add_elastic_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group(
         "elastic jobs", "with --min-np, --max-np, --host-discovery-script or --spares"
     ).add_argument
-    add(*("--min-np", "--min-num-proc"), type=int, metavar="N", help="with fewer ranks it waits")
-    add(*("--max-np", "--max-num-proc"), type=int, metavar="N", help="it never has more ranks")
+    add("--min-np", "--min-num-proc", type=int, metavar="N", help="with fewer ranks it waits")
+    add("--max-np", "--max-num-proc", type=int, metavar="N", help="it never has more ranks")
     add("--host-discovery-script", metavar="COMMAND", help="prints the hosts as lines host:slots")
     add(
-        *("--slots", "--slots-per-host"),
+        "--slots",
+        "--slots-per-host",
         type=int,
         metavar="N",
         help="slots of hosts of which the script says none",

@@ -16,8 +16,11 @@ _SECONDS = 60.0  # for the answer of a busy slurmctld
 # Set where GPUs were asked for otherwise than for each node (--gres, --gpus-per-node): of these a
 # step gets all on its node without being told how many.
 _NOT_BY_NODE = (
-    *("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_SOCKET"),
-    *("SLURM_TRES_PER_TASK", "SLURM_NTASKS_PER_GPU"),
+    "SLURM_GPUS",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_GPUS_PER_SOCKET",
+    "SLURM_TRES_PER_TASK",
+    "SLURM_NTASKS_PER_GPU",
 )
 _NODES = re.compile(r"\bNodes=(\S+) .*\bGRES=(\S*)")
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)(?=,|$)")

@@ -143,9 +143,14 @@ def mpijob(request: Request) -> list[Json]:
     hosts = ["--hostfile", f"{MPI_FOLDER}/hostfile"]
     if shape.elastic:  # the operator writes which workers there are
         hosts = [
-            *("--host-discovery-script", f"{MPI_FOLDER}/discover_hosts.sh"),
-            *("--slots", str(shape.slots), "--min-np", str(shape.least * shape.slots)),
-            *("--max-np", str(shape.pods * shape.slots)),
+            "--host-discovery-script",
+            f"{MPI_FOLDER}/discover_hosts.sh",
+            "--slots",
+            str(shape.slots),
+            "--min-np",
+            str(shape.least * shape.slots),
+            "--max-np",
+            str(shape.pods * shape.slots),
         ]
     given = [word for name in request.variables for word in ("-x", name)]
     command = tfring_run(request, *hosts, "--ssh-port", str(_SSH_PORT), *given)

@@ -36,9 +36,16 @@ def elastic_nodes(request: Request, first_pod: str) -> list[str]:
     """
     shape = request.shape
     return [
-        *("--nnodes", f"{shape.least}:{shape.pods}", "--nproc-per-node", str(shape.slots)),
-        *("--rdzv-endpoint", f"{first_pod}:{PORT}", "--rdzv-id", request.name),
-        *("--max-restarts", str(request.restarts)),
+        "--nnodes",
+        f"{shape.least}:{shape.pods}",
+        "--nproc-per-node",
+        str(shape.slots),
+        "--rdzv-endpoint",
+        f"{first_pod}:{PORT}",
+        "--rdzv-id",
+        request.name,
+        "--max-restarts",
+        str(request.restarts),
     ]
 
 

@@ -64,7 +64,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("-np", "--num-proc", type=int, metavar="N", help="number of ranks to start")
     add(
-        *("-H", "--hosts"),
+        "-H",
+        "--hosts",
         metavar="HOST:SLOTS,...",
         help="hosts, each with its number of ranks: node1:4,me@node2:4,[fd00::1]:2,n[01-04]:8. "
         "Without -np, -H and --hostfile the hosts of the Slurm, PBS, LSF or SGE job around",
@@ -74,7 +75,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--dry-run", action="store_true", help="only show what would be started, and where")
     _add_other_hosts(parser)
     add(
-        *("-x", "--env"),
+        "-x",
+        "--env",
         dest="x",
         action="append",
         default=[],
@@ -261,8 +263,19 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         type=str.upper,
         help="what the ranks log",
     )
-    times = ("--log-with-timestamp", "--no-log-hide-timestamp")
-    no_times = ("--log-without-timestamp", "--log-hide-timestamp")
-    add(*times, dest="log_time", action="store_true", default=None, help="the default")
-    add(*no_times, dest="log_time", action="store_false", help="log lines without time")
+    add(
+        "--log-with-timestamp",
+        "--no-log-hide-timestamp",
+        dest="log_time",
+        action="store_true",
+        default=None,
+        help="the default",
+    )
+    add(
+        "--log-without-timestamp",
+        "--log-hide-timestamp",
+        dest="log_time",
+        action="store_false",
+        help="log lines without time",
+    )
     add("--log-format", choices=["text", "json"], help="json: one object a line")

@@ -21,12 +21,25 @@ from tfring.spark.store import Store
 _log = logging.getLogger("tfring")
 
 _PLAIN = (
-    *("use_gpu", "random_seed", "backward_passes_per_step", "epochs", "train_steps_per_epoch"),
-    *("validation_steps_per_epoch", "verbose", "batch_size", "val_batch_size", "memory_bytes"),
-    *("shuffle", "shuffle_buffer_size", "sample_weight_col"),
+    "use_gpu",
+    "random_seed",
+    "backward_passes_per_step",
+    "epochs",
+    "train_steps_per_epoch",
+    "validation_steps_per_epoch",
+    "verbose",
+    "batch_size",
+    "val_batch_size",
+    "memory_bytes",
+    "shuffle",
+    "shuffle_buffer_size",
+    "sample_weight_col",
 )
 _OBJECTS = (
-    *("gradient_compression", "label_shapes", "callbacks", "checkpoint_callback"),
+    "gradient_compression",
+    "label_shapes",
+    "callbacks",
+    "checkpoint_callback",
     "transformation_fn",
 )
 # Arguments of Keras' `compile`, by whether there has to be one.

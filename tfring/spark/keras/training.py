@@ -112,7 +112,8 @@ def _fit(plan: Plan, model: Any, objects: dict[str, Any], folder: str) -> Traine
         _log.warning(
             "checkpoint_callback has kept no model, the last one is the result: it chooses by %r, "
             "and the training says %s",
-            *(getattr(best, "monitor", None), sorted(history.history)),
+            getattr(best, "monitor", None),
+            sorted(history.history),
         )
     if store.saving_runs():
         store.write(store.get_checkpoint_path(plan.run_id), content)
