@@ -20,8 +20,15 @@ ERROR_MS, COMMIT_MS = 250.0, 1000.0
 # Jobs are no longer than this, so that logs stay small and many first generations are seen.
 KILLS_IN_A_JOB = 50
 COLUMNS = (
-    *("row", "faults", "wrong", "error median", "error p95", "error max"),
-    *("commit median", "commit p95", "commit max"),
+    "row",
+    "faults",
+    "wrong",
+    "error median",
+    "error p95",
+    "error max",
+    "commit median",
+    "commit p95",
+    "commit max",
 )
 
 

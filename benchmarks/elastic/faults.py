@@ -18,8 +18,16 @@ from typing import NamedTuple
 
 # Where a step is. "sync" is whatever happens between two generations in `State.restore` and `sync`.
 STEP_PHASES = (
-    *("submit", "negotiating", "running", "completing", "between"),
-    *("commit", "sync", "report", "mesh", "first"),
+    "submit",
+    "negotiating",
+    "running",
+    "completing",
+    "between",
+    "commit",
+    "sync",
+    "report",
+    "mesh",
+    "first",
 )
 # Those that a worker comes to only after another one was lost.
 RECOVERY_PHASES = ("report", "mesh", "connected", "sync", "synced", "first")

@@ -32,7 +32,13 @@ _MARK = "BENCHMARK_OF_ELASTIC_JOBS"
 # Variables of an outer launcher would be taken for the job's own. Without the last one Python would
 # compile all modules in each worker, which no installed package needs.
 _FOREIGN = (
-    *("TFRING_", "OMPI_", "PMI", "RANK", "WORLD_SIZE", "SLURM_", "HOROVOD_"),
+    "TFRING_",
+    "OMPI_",
+    "PMI",
+    "RANK",
+    "WORLD_SIZE",
+    "SLURM_",
+    "HOROVOD_",
     "PYTHONDONTWRITEBYTECODE",
 )
 # So long all workers are silent only if something hangs; and no wait is so many times as long.

@@ -60,8 +60,17 @@ class Network:
             inside = ["ip", "-n", space]
             run("ip", "netns", "add", space)
             run(
-                *("ip", "link", "add", outside, "type", "veth"),
-                *("peer", "name", "eth0", "netns", space),
+                "ip",
+                "link",
+                "add",
+                outside,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                space,
             )
             run("ip", "link", "set", outside, "master", bridge, "up")
             run(*inside, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
@@ -84,8 +93,17 @@ class Network:
             for side in ("sport", "dport"):
                 match = ["u32", "match", "ip", side, str(_FIRST_PORT + flow), "0xffff"]
                 run(
-                    *(*change, "filter", "add", *device, "parent", "1:", "protocol", "ip"),
-                    *(*match, "flowid", number),
+                    *change,
+                    "filter",
+                    "add",
+                    *device,
+                    "parent",
+                    "1:",
+                    "protocol",
+                    "ip",
+                    *match,
+                    "flowid",
+                    number,
                 )
 
     def down(self) -> None:

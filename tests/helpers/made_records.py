@@ -96,8 +96,16 @@ def _ring(rows: np.ndarray[Any, Any], slots: int) -> np.ndarray[Any, Any]:
 
 
 _TIMES = {
-    *("submitted", "first_asked", "second_last_asked", "last_asked", "planned", "ended"),
-    *("queued", "started", "launched", "time"),
+    "submitted",
+    "first_asked",
+    "second_last_asked",
+    "last_asked",
+    "planned",
+    "ended",
+    "queued",
+    "started",
+    "launched",
+    "time",
 }
 
 

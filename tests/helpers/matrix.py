@@ -27,7 +27,13 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 REDUCIBLE = (*FLOATS, "int8", "uint8", "int32", "int64")
 MOVABLE = (
     *REDUCIBLE,
-    *("bool", "int16", "uint16", "uint32", "uint64", "complex64", "complex128"),
+    "bool",
+    "int16",
+    "uint16",
+    "uint32",
+    "uint64",
+    "complex64",
+    "complex128",
 )
 # The dtypes whose gradients are compared, too.
 DIFFERENTIATED = ("float32", "complex64")

@@ -175,15 +175,14 @@ def test_no_parameter_of_an_optimizer_is_dropped(
     assert (options.name, options.passes) == (given["name"], given["backward_passes_per_step"])
     assert options.average is given["average_aggregated_gradients"]
     assert parameters == {
-        *(
-            "optimizer",
-            "name",
-            "groups",
-            "scale_local_gradients",
-            "backward_passes_per_step",
-            "resumed",
-        ),
-        *("average_aggregated_gradients", *options.reduction),
+        "optimizer",
+        "name",
+        "groups",
+        "scale_local_gradients",
+        "backward_passes_per_step",
+        "resumed",
+        "average_aggregated_gradients",
+        *options.reduction,
         *(parameters & {"num_groups", "local_layers"}),
     }
 

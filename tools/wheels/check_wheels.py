@@ -32,8 +32,11 @@ PYTHONS = {"2.16": "3.10", "2.17": "3.11", "2.18": "3.12", "2.19": "3.11", "2.20
 TEST_TOOLS = ("pytest>=8", "scikit-learn>=1.4")
 # On two ranks: the collective matrix, tapes, jit_compile=True, fit, Horovod's interface for TF1.
 FEW = (
-    *("collectives/test_matrix.py", "training/test_tape.py", "ops/test_xla.py"),
-    *("keras/test_fit.py", "compat/test_tf1.py"),
+    "collectives/test_matrix.py",
+    "training/test_tape.py",
+    "ops/test_xla.py",
+    "keras/test_fit.py",
+    "compat/test_tf1.py",
 )
 TESTS = (*FEW, "keras/test_equivalence.py", "keras/test_callbacks.py", "keras2/test_keras2.py")
 PIP = ("-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")

@@ -65,8 +65,14 @@ def test_the_fingerprint_changes_with_values_kinds_and_order() -> None:
     values = np.arange(6, dtype=np.float32)
     zero = values * 0
     lists = [
-        *([values, zero], [zero, values], [values[:3], values[3:], zero], [values[::-1], zero]),
-        *([values.reshape(2, 3), zero], [values.astype(np.int32), zero], [values, zero[:0]], []),
+        [values, zero],
+        [zero, values],
+        [values[:3], values[3:], zero],
+        [values[::-1], zero],
+        [values.reshape(2, 3), zero],
+        [values.astype(np.int32), zero],
+        [values, zero[:0]],
+        [],
     ]
     found = [fingerprint([tf.Variable(value) for value in each]) for each in lists]
     assert len(set(found)) == len(lists)

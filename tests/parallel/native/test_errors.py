@@ -80,7 +80,8 @@ def test_sets_of_other_ranks(kind: str, rank: int, several: int) -> None:
             expect_error(
                 INVALID_ARGUMENT,
                 lambda: STARTS[kind](X, name="x", process_set=last),
-                *(f"rank {rank}", f"process set {last}"),
+                f"rank {rank}",
+                f"process set {last}",
             )
         elif kind in ROOTED:
             expect_error(

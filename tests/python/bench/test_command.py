@@ -24,7 +24,12 @@ def row(section: str, way: str, count: int, net: float, seed: int = 1, rounds: i
     bare = random.normal(1, 0.05, rounds)
     call = bare + net * random.normal(1, 0.05, rounds)
     return Row(
-        *(section, way, count, 1 if way == "call" else 161, rounds, rounds),
+        section,
+        way,
+        count,
+        1 if way == "call" else 161,
+        rounds,
+        rounds,
         median_ms=1 + net,
         p95_ms=2 + net,
         bare_ms=1.0,

@@ -51,7 +51,16 @@ def launched(name, count, *arguments, **more):
 def test_collectives(name, count):
     """The tests of the binding under mpirun: dtypes, errors, joins, process sets in threads."""
     done = launched(
-        *(name, count, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", MOST_TESTS),
+        name,
+        count,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        MOST_TESTS,
         str(ROOT / "tests/parallel/native"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -62,7 +71,14 @@ def test_collectives(name, count):
 @pytest.mark.parametrize("name", ["openmpi", "mpich"])
 def test_collectives_of_tensorflow(name, count):
     done = launched(
-        *(name, count, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"),
+        name,
+        count,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
         *(str(ROOT / "tests/parallel" / folder) for folder in ("collectives", "process_sets")),
         TF_CPP_MIN_LOG_LEVEL="2",
     )

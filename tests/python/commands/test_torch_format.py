@@ -97,7 +97,8 @@ def test_an_entry_has_what_pytorch_writes(tmp_path: Path) -> None:
     traces = torch_traces(job_of(tmp_path, calls, sets="0: 0-2; 1: 0, 2"))
     waits = traces[1]["entries"][-1]
     assert (waits["state"], waits["retired"], waits["input_dtypes"]) == (
-        *("scheduled", False),
+        "scheduled",
+        False,
         ["BFloat16"],
     )
     assert waits["time_created_ns"] == 10**18 + 10

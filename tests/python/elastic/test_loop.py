@@ -143,8 +143,16 @@ def test_a_failure_while_the_state_is_taken_is_handled(monkeypatch: pytest.Monke
     assert function(state) == "through"
     once = ["reset", "callback"]
     assert state.calls == [
-        *("enter", "sync", "at boundary"),
-        *(*once, "after failure", *once, "after failure", *once, "sync", "finish"),
+        "enter",
+        "sync",
+        "at boundary",
+        *once,
+        "after failure",
+        *once,
+        "after failure",
+        *once,
+        "sync",
+        "finish",
     ]
 
 

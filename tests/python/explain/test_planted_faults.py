@@ -26,8 +26,13 @@ ANSWER_SECONDS = 5.0
 # These have to be right, whatever the score: what is left after a SIGKILL of all ranks, and causes
 # that are read from the texts of the runtime's errors.
 SURE = {
-    *("all_killed", "all_killed_in_a_hang"),
-    *("exception", "exception_on_rank_0", "failed_step", "fewer_batches", "shutdown_on_one_rank"),
+    "all_killed",
+    "all_killed_in_a_hang",
+    "exception",
+    "exception_on_rank_0",
+    "failed_step",
+    "fewer_batches",
+    "shutdown_on_one_rank",
     "alltoall_without_a_joined_rank",
 }
 

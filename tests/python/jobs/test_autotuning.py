@@ -80,6 +80,6 @@ def test_what_is_set_is_not_tried(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     path = write_script(tmp_path, SCRIPT, header=REPORT)
     log = str(tmp_path / "none" / "log.csv")
-    done = run(*("-np", 2, sys.executable, path, tmp_path, 30), **QUICK, TFRING_AUTOTUNE_LOG=log)
+    done = run("-np", 2, sys.executable, path, tmp_path, 30, **QUICK, TFRING_AUTOTUNE_LOG=log)
     assert done.returncode == 0, done.stderr
     assert f"cannot write {log} on rank 0: No such file or directory" in done.stderr

@@ -153,7 +153,14 @@ def test_killed_rank_under_mpirun(tmp_path, victim, forks):
 def test_stopped_rank_shows_in_missing_heartbeats(tmp_path, victim):
     path = write_script(tmp_path, SCRIPT, header=REPORT)
     job = start(
-        *("-np", 3, sys.executable, path, tmp_path, victim, 0, "alone"),
+        "-np",
+        3,
+        sys.executable,
+        path,
+        tmp_path,
+        victim,
+        0,
+        "alone",
         TFRING_HEARTBEAT_SECONDS="0.5",
         TFRING_HEARTBEAT_TIMEOUT_SECONDS="2",
     )

@@ -177,7 +177,10 @@ FULL_STDERR = """
 def test_a_warning_that_nobody_reads_stops_no_rank(tmp_path: Path) -> None:
     path = write_script(tmp_path, FULL_STDERR)
     done = run(
-        *("-np", 2, sys.executable, path),
+        "-np",
+        2,
+        sys.executable,
+        path,
         TFRING_STALL_CHECK_TIME_SECONDS="1",
         TFRING_HEARTBEAT_SECONDS="0.5",
         TFRING_HEARTBEAT_TIMEOUT_SECONDS="3",

@@ -30,7 +30,14 @@ def membership() -> tuple[Membership, socket.socket, socket.socket]:
     """Rank 1 of 2, and the ends of its connections that rank 0 has."""
     (control, control_0), (data, data_0) = connection(), connection()
     made = Membership(
-        *(1, 2, 1, 2, 0, 1, True, ["a", "a"]),
+        1,
+        2,
+        1,
+        2,
+        0,
+        1,
+        True,
+        ["a", "a"],
         control_fds={0: control.detach()},
         data_fds={0: data.detach()},
         local_pids={},

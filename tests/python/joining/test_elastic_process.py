@@ -126,8 +126,14 @@ def test_a_generation_that_fails_is_followed_by_the_next(process: Any) -> None:
     assert joined.generation == 4
     assert process.link.heard == [
         "ready",
-        *(("failed", 1), ("stopped", 1, (3, 9)), ("failed", 2), ("stopped", 2, (3, 9))),
-        *(("connected", 3), ("failed", 3), ("stopped", 3, (3, 9)), ("connected", 4)),
+        ("failed", 1),
+        ("stopped", 1, (3, 9)),
+        ("failed", 2),
+        ("stopped", 2, (3, 9)),
+        ("connected", 3),
+        ("failed", 3),
+        ("stopped", 3, (3, 9)),
+        ("connected", 4),
     ]
 
 

@@ -93,8 +93,11 @@ def test_a_user_without_a_name_may_name_another():
 def test_ranges():
     needs_clustershell()
     assert parse_hosts("n[08-10]:2,me@x[1,3]-ib:1,b") == [
-        *(("n08", 2), ("n09", 2), ("n10", 2)),
-        *(("me@x1-ib", 1), ("me@x3-ib", 1)),
+        ("n08", 2),
+        ("n09", 2),
+        ("n10", 2),
+        ("me@x1-ib", 1),
+        ("me@x3-ib", 1),
         ("b", 1),
     ]
     assert parse_hostfile("n[1-2] slots=4\n") == [("n1", 4), ("n2", 4)]

@@ -55,8 +55,21 @@ def test_a_host_file_counts_as_hosts_do(tmp_path):
 def test_what_the_pods_get_to_know(monkeypatch):
     monkeypatch.setenv("DATA", "/data")
     found = request(
-        *("-np", "2", "-x", "DATA", "-x", "EPOCHS=3", "--log-level", "debug", "--horovod"),
-        *("--claim", "one:/a", "--claim", "two:/b", "--grace-period", "60"),
+        "-np",
+        "2",
+        "-x",
+        "DATA",
+        "-x",
+        "EPOCHS=3",
+        "--log-level",
+        "debug",
+        "--horovod",
+        "--claim",
+        "one:/a",
+        "--claim",
+        "two:/b",
+        "--grace-period",
+        "60",
         command=("--", "train.py", "--epochs", "3"),
     )
     assert found.variables == {"DATA": "/data", "EPOCHS": "3", "TFRING_LOG_LEVEL": "debug"}

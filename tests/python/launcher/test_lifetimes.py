@@ -63,7 +63,12 @@ def test_killed_agents_leave_nobody(tmp_path, above, where):
     path = script(tmp_path, FAMILY)
     report = tmp_path / "report.json"
     job = start(
-        *(*where, "--exit-report", report, sys.executable, path, tmp_path),
+        *where,
+        "--exit-report",
+        report,
+        sys.executable,
+        path,
+        tmp_path,
         PATH=fake_ssh(tmp_path),
     )
     pids = pids_in(tmp_path, 6)
@@ -150,8 +155,13 @@ def test_signals_of_a_scheduler_to_all_processes_leave_the_ranks_time(tmp_path):
 
 def test_launcher_that_stands_still_loses_other_hosts(tmp_path):
     job = start(
-        *("-H", "127.0.0.2:2", "--agent-timeout", 3),
-        *(sys.executable, script(tmp_path, SLEEP), tmp_path),
+        "-H",
+        "127.0.0.2:2",
+        "--agent-timeout",
+        3,
+        sys.executable,
+        script(tmp_path, SLEEP),
+        tmp_path,
         PATH=fake_ssh(tmp_path),
     )
     pids = pids_in(tmp_path, 2)
@@ -172,7 +182,13 @@ def test_a_launcher_that_was_suspended_from_its_terminal_loses_nobody(tmp_path):
     """,
     )
     job = start(
-        *("-H", "127.0.0.2:1", "--agent-timeout", 5, sys.executable, path, tmp_path),
+        "-H",
+        "127.0.0.2:1",
+        "--agent-timeout",
+        5,
+        sys.executable,
+        path,
+        tmp_path,
         PATH=fake_ssh(tmp_path),
     )
     pid = pids_in(tmp_path, 1)["0"]

@@ -140,9 +140,21 @@ def test_a_file_without_the_library(tmp_path, monkeypatch, capsys):
 
 def test_dry_run_starts_nothing_and_shows_no_secret(tmp_path):
     done = run(
-        *("-H", "localhost:1,me@127.0.0.2:2", "-p", 2222, "-x", "DATA=/a b", "-x", "MY_TOKEN=abc"),
-        *("--exit-report", tmp_path / "r", "--output-filename", tmp_path / "o", "--dry-run"),
-        *("touch", tmp_path / "started"),
+        "-H",
+        "localhost:1,me@127.0.0.2:2",
+        "-p",
+        2222,
+        "-x",
+        "DATA=/a b",
+        "-x",
+        "MY_TOKEN=abc",
+        "--exit-report",
+        tmp_path / "r",
+        "--output-filename",
+        tmp_path / "o",
+        "--dry-run",
+        "touch",
+        tmp_path / "started",
         PATH=fake_ssh(tmp_path),
         TF_X="1",
         AWS_SECRET_ACCESS_KEY="def",
@@ -194,7 +206,9 @@ def test_a_job_of_a_scheduler_needs_no_option(tmp_path):
     nodes = tmp_path / "nodes"
     nodes.write_text("localhost\nlocalhost\n127.0.0.2\n")
     done = run(
-        *("sh", "-c", "echo $TFRING_RANK of $TFRING_SIZE, $TFRING_LOCAL_RANK"),
+        "sh",
+        "-c",
+        "echo $TFRING_RANK of $TFRING_SIZE, $TFRING_LOCAL_RANK",
         PATH=fake_ssh(tmp_path),
         PBS_NODEFILE=str(nodes),
     )

@@ -35,8 +35,19 @@ def test_other_hosts_get_the_environment_but_no_secret_on_the_command_line(tmp_p
     """,
     )
     done = run(
-        *("-np", 3, "-H", "localhost:1,127.0.0.2:2", "-p", 2222, "-x", "TRAINING_DATA"),
-        *("-x", "GIVEN=1", sys.executable, path, tmp_path),
+        "-np",
+        3,
+        "-H",
+        "localhost:1,127.0.0.2:2",
+        "-p",
+        2222,
+        "-x",
+        "TRAINING_DATA",
+        "-x",
+        "GIVEN=1",
+        sys.executable,
+        path,
+        tmp_path,
         PATH=fake_ssh(tmp_path),
         TRAINING_DATA="/a b/$c",
         CLOUD_TOKEN="token",
@@ -127,7 +138,13 @@ def test_ssh_that_does_not_get_through_can_be_interrupted(tmp_path):
     path = script(tmp_path, "\n    pass\n")
     ssh = fake_ssh(tmp_path, 'echo there > "${0%/bin/ssh}/pid.0"; exec sleep 60')
     job = start(
-        *("-H", "127.0.0.2:2", "-x", "LONG", sys.executable, path, tmp_path),
+        "-H",
+        "127.0.0.2:2",
+        "-x",
+        "LONG",
+        sys.executable,
+        path,
+        tmp_path,
         PATH=ssh,
         LONG="x" * 100000,
     )
@@ -142,9 +159,7 @@ def test_ssh_that_does_not_get_through_can_be_interrupted(tmp_path):
 def test_ssh_that_never_answers_ends_in_time(tmp_path):
     path = script(tmp_path, "\n    pass\n")
     ssh = fake_ssh(tmp_path, "echo welcome to this host; exec sleep 60")
-    done = run(
-        *("-H", "127.0.0.2:2", "--start-timeout", 1, sys.executable, path, tmp_path), PATH=ssh
-    )
+    done = run("-H", "127.0.0.2:2", "--start-timeout", 1, sys.executable, path, tmp_path, PATH=ssh)
     assert done.returncode == 2
     assert "did not answer within 1 s" in done.stderr
 
@@ -239,7 +254,14 @@ def test_variables_for_other_hosts():
 def test_no_variables_for_other_hosts(tmp_path):
     path = script(tmp_path, "\n    print(os.environ.get('TF_X'), os.environ.get('Y'))\n")
     done = run(
-        *("-H", "127.0.0.2:1", "--no-env", "-x", "Y=1", sys.executable, path, tmp_path),
+        "-H",
+        "127.0.0.2:1",
+        "--no-env",
+        "-x",
+        "Y=1",
+        sys.executable,
+        path,
+        tmp_path,
         PATH=fake_ssh(tmp_path),
         TF_X="1",
     )

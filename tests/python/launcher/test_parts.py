@@ -76,9 +76,23 @@ def test_bad_placement(ranks, hosts, hostfile, words):
 
 def test_horovodruns_options_become_settings():
     options = parse(
-        *("-np", "2", "--fusion-threshold-mb", "32", "--cache-capacity", "0", "--log-level"),
-        *("debug", "--log-hide-timestamp", "--log-format", "json"),
-        *("--no-stall-check", "--gloo", "python", "t.py", "--epochs", "3"),
+        "-np",
+        "2",
+        "--fusion-threshold-mb",
+        "32",
+        "--cache-capacity",
+        "0",
+        "--log-level",
+        "debug",
+        "--log-hide-timestamp",
+        "--log-format",
+        "json",
+        "--no-stall-check",
+        "--gloo",
+        "python",
+        "t.py",
+        "--epochs",
+        "3",
     )
     assert options.command == ["python", "t.py", "--epochs", "3"]
     assert environment_of(options) == {
@@ -93,8 +107,17 @@ def test_horovodruns_options_become_settings():
 
 def test_horovodruns_options_for_autotuning():
     options = parse(
-        *("-np", "2", "--autotune", "--autotune-log-file", "log.csv"),
-        *("--autotune-warmup-samples", "1", "--autotune-steps-per-sample", "5", "python", "t.py"),
+        "-np",
+        "2",
+        "--autotune",
+        "--autotune-log-file",
+        "log.csv",
+        "--autotune-warmup-samples",
+        "1",
+        "--autotune-steps-per-sample",
+        "5",
+        "python",
+        "t.py",
     )
     assert environment_of(options) == {
         "TFRING_AUTOTUNE": "1",

@@ -61,9 +61,7 @@ def test_warnings_of_schedulers_are_passed_on_and_end_nobody(tmp_path, where):
     """,
     )
     events = tmp_path / "events"
-    job = start(
-        *(*where, "--events", events, sys.executable, path, tmp_path), PATH=fake_ssh(tmp_path)
-    )
+    job = start(*where, "--events", events, sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
     pids_in(tmp_path, 2)
     numbers = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
     for number in numbers:
@@ -240,7 +238,7 @@ def test_exit_report_and_events_of_a_failure(tmp_path):
     )
     report, events = tmp_path / "report.json", tmp_path / "events"
     done = run(
-        *("-np", 2, "--exit-report", report, "--events", events, sys.executable, path, tmp_path)
+        "-np", 2, "--exit-report", report, "--events", events, sys.executable, path, tmp_path
     )
     said = json.loads(report.read_text())
     assert done.returncode == said["exit_code"] == 1

@@ -72,7 +72,9 @@ def test_json_is_json(tmp_path):
     parsed = [json.loads(line) for line in lines]
     mine = [one for one in parsed if one["level"] in ("warning", "error")]
     assert [one["text"] for one in mine[:-1]] == [
-        *('quotes " and \\', "lines\nand\ttabs \x00\x1b[31m\x7f", "ü☃🎉"),
+        'quotes " and \\',
+        "lines\nand\ttabs \x00\x1b[31m\x7f",
+        "ü☃🎉",
         "bad \\udcff",
     ]
     assert mine[-1]["text"] == bytes(range(1, 128)).decode() + "\N{REPLACEMENT CHARACTER}" * 128

@@ -88,7 +88,9 @@ def test_an_abandoned_runtime_has_ended_before_and_nothing_is_waited_for() -> No
     begins: list[Observer] = [
         Observer("quick", lambda here: None, end=lambda: fake.call("quick ends")),
         Observer(
-            *("slow", lambda here: None, lambda: fake.call("slow leaves")),
+            "slow",
+            lambda here: None,
+            lambda: fake.call("slow leaves"),
             end=lambda: fake.call("slow ends"),
             drop=lambda: fake.call("slow is dropped"),
         ),

@@ -123,8 +123,11 @@ def test_paths_do_not_count_but_packages_do() -> None:
 @pytest.mark.parametrize(
     "name,expected",
     [
-        *(("eager.allreduce.3", True), ("eager.set2.grouped_allreduce.15.float64", True)),
-        *(("eager.loss", False), ("step.allreduce.0", False), ("loss", False)),
+        ("eager.allreduce.3", True),
+        ("eager.set2.grouped_allreduce.15.float64", True),
+        ("eager.loss", False),
+        ("step.allreduce.0", False),
+        ("loss", False),
     ],
 )
 def test_default_names_of_eager_mode(name: str, expected: bool) -> None:

@@ -132,9 +132,13 @@ def test_other_calls_process_sets_and_optimizers_are_kept_apart() -> None:
 
 def test_what_compares_layouts_or_is_reduced_besides_reduces_no_gradients() -> None:
     names = [
-        *("eager.broadcast_.0.layout", "broadcast_.layout", "train.grouped_allreduce.0"),
-        *("tfring.optimizer.0.finite.0", "tfring.optimizer.0.0.scale.0"),
-        *("tfring.optimizer.mine.0.overwrite.2", "tfring.stragglers"),
+        "eager.broadcast_.0.layout",
+        "broadcast_.layout",
+        "train.grouped_allreduce.0",
+        "tfring.optimizer.0.finite.0",
+        "tfring.optimizer.0.0.scale.0",
+        "tfring.optimizer.mine.0.overwrite.2",
+        "tfring.stragglers",
     ]
     assert len(steps_of(made(*(fast(1, 1, name=name) for name in names)))) == 0
     broadcast = {"kind": layout.KINDS.index("broadcast")}
@@ -221,9 +225,15 @@ def test_rows_of_sparse_gradients_move_in_the_step_that_counted_them() -> None:
     dense = {"name": f"{gradient_name()}.sparse.0.dense", "flags": 0}
     calls = made(
         call(5, 5, 5, 6, **values),  # of a step that was overwritten
-        *(call(6, 10, 11, 12), call(6, 12, 12, 14, **counts), call(6, 15, 16, 20, **values)),
-        *(call(7, 30, 31, 32), call(7, 32, 32, 34, **counts), call(1, 35, 36, 50, **dense)),
-        *(call(8, 60, 61, 62), call(8, 62, 62, 64, **counts), call(7, 65, 66, 70, **values)),
+        call(6, 10, 11, 12),
+        call(6, 12, 12, 14, **counts),
+        call(6, 15, 16, 20, **values),
+        call(7, 30, 31, 32),
+        call(7, 32, 32, 34, **counts),
+        call(1, 35, 36, 50, **dense),
+        call(8, 60, 61, 62),
+        call(8, 62, 62, 64, **counts),
+        call(7, 65, 66, 70, **values),
         call(8, 71, 71, 72, name="x.0.values", flags=0),
     )
     steps = steps_of(calls)

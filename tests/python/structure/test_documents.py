@@ -13,8 +13,17 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 ARCHITECTURE = "ARCHITECTURE.md"
 GLOSSARY = (
-    *("rank", "collective", "process set", "request", "negotiation", "fusion", "plan"),
-    *("sequencer", "generation", "bucket", "layout hash"),
+    "rank",
+    "collective",
+    "process set",
+    "request",
+    "negotiation",
+    "fusion",
+    "plan",
+    "sequencer",
+    "generation",
+    "bucket",
+    "layout hash",
 )
 # A path in backticks, from the top of the checkout; `*` is any name. It has a slash or a suffix.
 PATH = re.compile(r"`([\w.*-]+/[\w.*/-]*|[\w.*-]+\.(?:cc|h|pyi?|md|toml|sh|txt|bzl))`")

@@ -67,8 +67,12 @@ def test_perfetto_reads_it(job, tmp_path):
 
         names = rows("name", f"lane = '{BUCKET_NAME}' and process glob 'rank 0*'")
         assert [name for (name,) in names] == [
-            *("allreduce", "submitted, waits for rank 1", "negotiating"),
-            *("queued", "running", "finishing"),
+            "allreduce",
+            "submitted, waits for rank 1",
+            "negotiating",
+            "queued",
+            "running",
+            "finishing",
         ]
         # Rank 1's clock was corrected: it called 100 us after rank 0.
         ((first,), (second,)) = rows("ts", f"name = 'allreduce' and lane = '{BUCKET_NAME}'")
