@@ -76,7 +76,6 @@ PYTHON_SETTINGS = {
     "DIVERGENCE_GUARD": "0: fit does not compare the ranks' weights after each epoch (default 1)",
     "ENABLE_ASYNC_COMPLETION": "1: on a GPU an op is done when the GPU has its work, not when "
     "the results are there (default 0: eager calls and a step's last gradients only)",
-    "DYNAMIC_PROCESS_SETS": "accepted for Horovod's sake: process sets can always be added",
     "STACKS": "0: this rank does not show its stacks, nor on SIGUSR1 (default 1)",
     "RECORD": "0: no record is kept of what this rank calls and runs (default 1)",
     "RECORD_DIR": "folder for the records, which then stay (default: in memory, as long as a job "
@@ -87,10 +86,15 @@ PYTHON_SETTINGS = {
     "OTEL_PLAN_SECONDS": "steps, and plans that take longer, become OpenTelemetry spans (default: "
     "no spans)",
     "TIMELINE": "file for a timeline of the job (default: none); DYNAMIC: the program starts it",
-    "TIMELINE_MARK_CYCLES": "1: the timeline says when plans came from rank 0 (default 0)",
     "TIMELINE_MEGABYTES": "what a rank keeps of a timeline at most: its newest part "
     f"(default {DEFAULT_TIMELINE_MEGABYTES})",
     "LIB_DIR": "folder of the compiled libraries (for developers)",
+}
+
+# Accepted, also as HOROVOD_X, and without effect: Horovod needs them and tfring does not.
+NO_OPS = {
+    "DYNAMIC_PROCESS_SETS": "process sets can always be added and removed",
+    "TIMELINE_MARK_CYCLES": "there are no cycles that a timeline could mark",
 }
 
 # Set by the launcher, one value per rank. See environments/tfring_run.py.
@@ -135,7 +139,6 @@ _ALIASES = {
     "HOROVOD_GLOO_IFACE": "INTERFACE",
     "HOROVOD_START_TIMEOUT": "START_TIMEOUT",
     "HOROVOD_TIMELINE": "TIMELINE",
-    "HOROVOD_TIMELINE_MARK_CYCLES": "TIMELINE_MARK_CYCLES",
 }
 
 # Read where it counts, by tfring.spark.
@@ -210,7 +213,6 @@ class Settings:
         metrics_token_file: The file with the token that it wants, or None.
         otel_plan_seconds: Plans that take longer become spans; None: nothing does.
         timeline: The file for a timeline; None: none, or the program starts it.
-        timeline_mark_cycles: Whether it says when plans came.
         timeline_megabytes: What a rank keeps of it at most.
         unknown: One warning for every ``TFRING_X`` that nobody knows.
         without_effect: Warnings of those ``HOROVOD_X`` that ask for something that tfring does not
@@ -241,7 +243,6 @@ class Settings:
     metrics_token_file: str | None = None
     otel_plan_seconds: float | None = None
     timeline: str | None = None
-    timeline_mark_cycles: bool = False
     timeline_megabytes: int = DEFAULT_TIMELINE_MEGABYTES
     unknown: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
@@ -286,7 +287,6 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         metrics_token_file=values.get("METRICS_TOKEN_FILE") or None,
         otel_plan_seconds=_seconds("OTEL_PLAN_SECONDS", values, 0.0) or None,
         timeline=None if timeline.upper() in ("", "DYNAMIC") else timeline,
-        timeline_mark_cycles=_switch("TIMELINE_MARK_CYCLES", values),
         timeline_megabytes=_integer(
             "TIMELINE_MEGABYTES", values, DEFAULT_TIMELINE_MEGABYTES, 1, 65536
         ),
@@ -307,7 +307,8 @@ def _collect(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _unknown_warnings(environ: Mapping[str, str]) -> list[str]:
-    known = [f"TFRING_{n}" for n in (*RUNTIME_SETTINGS, *PYTHON_SETTINGS, *LAUNCHER_SETTINGS)]
+    names = (*RUNTIME_SETTINGS, *PYTHON_SETTINGS, *LAUNCHER_SETTINGS, *NO_OPS)
+    known = [f"TFRING_{name}" for name in names]
     warnings = []
     for name in sorted(environ):
         if not name.startswith("TFRING_") or name.startswith("TFRING_TEST_") or name in known:

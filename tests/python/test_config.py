@@ -47,7 +47,6 @@ def test_settings_of_horovods_without_effect_say_so_once():
         "HOROVOD_SPARK_START_TIMEOUT": "5",  # read by tfring.spark
         "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX": "1",
         "HOROVOD_WITH_TENSORFLOW": "1",  # of Horovod's build
-        "HOROVOD_DYNAMIC_PROCESS_SETS": "1",  # they are always there
     }
     settings = read_settings(environ)
     assert settings.unknown == ()
@@ -78,9 +77,13 @@ def test_horovods_names_for_autotuning():
 
 
 def test_timeline():
-    settings = read_settings({"HOROVOD_TIMELINE": "a.json", "HOROVOD_TIMELINE_MARK_CYCLES": "1"})
-    assert (settings.timeline, settings.timeline_mark_cycles) == ("a.json", True)
-    assert not settings.without_effect
+    assert read_settings({"HOROVOD_TIMELINE": "a.json"}).timeline == "a.json"
+
+
+@pytest.mark.parametrize("prefix", ["HOROVOD_", "TFRING_"])
+def test_what_needs_no_setting_is_accepted(prefix):
+    names = ("DYNAMIC_PROCESS_SETS", "TIMELINE_MARK_CYCLES")
+    assert read_settings({f"{prefix}{name}": "1" for name in names}) == read_settings({})
 
 
 def test_unknown_name_is_not_handed_on_but_named_with_its_neighbours():

@@ -21,9 +21,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="where to (default: timeline-JOB.json here); compressed if it ends in .gz",
     )
-    parser.add_argument(
-        "--mark-cycles", action="store_true", help="mark when plans came from rank 0"
-    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     found = load_timeline(options.job)
     job = found.job
     path = options.output or f"timeline-{job.job}.json"
-    draw(job, options.mark_cycles, found.hops).write(path)
+    draw(job, found.hops).write(path)
     calls = sum(len(record.calls) for record in job.records.values())
     print(f"{len(job.records)} of {job.size} ranks, {calls} calls: {path}")
     return 0

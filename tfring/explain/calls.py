@@ -208,8 +208,10 @@ def _circle_of_sets(s: Situation, places: dict[int, Call], age: int) -> Finding:
         text=f"These ranks have waited for each other across process sets for {seconds(age)}: "
         + "; ".join(parts)
         + ".",
-        advice="Ranks that are in several process sets have to call their collectives in one order, for "
-        "example by the number of the set.",
+        advice=(
+            "Ranks that are in several process sets have to call their collectives in one order, "
+            "for example by the number of the set."
+        ),
     )
 
 

@@ -44,7 +44,9 @@ def stopped(s: Situation) -> Finding | None:
             ranks=tuple(ranks),
             names=(),
             text=f"All {len(ranks)} ranks are stopped by a signal.",
-            advice="`fg` in the terminal of the job, or `kill -CONT` on each process, lets them go on.",
+            advice=(
+                "`fg` in the terminal of the job, or `kill -CONT` on each process, lets them go on."
+            ),
         )
     since = max(s.last_sign(rank) for rank in ranks)
     has = "has" if len(ranks) == 1 else "have"
@@ -87,10 +89,14 @@ def killed(s: Situation) -> Finding | None:
         cause=Cause.KILLED,
         ranks=tuple(silent),
         names=_names(s, silent),
-        text=f"{upper_first(s.whom(silent))} {is_gone} ended without shutdown{when}. {' '.join(last)}"
-        + (f" {upper_first(waiters)}." if waiters else ""),
-        advice="Look for a signal (`dmesg` names what the kernel killed for lack of memory), a crash in "
-        "the output of that rank, or os._exit.",
+        text=(
+            f"{upper_first(s.whom(silent))} {is_gone} ended without shutdown{when}. "
+            f"{' '.join(last)}" + (f" {upper_first(waiters)}." if waiters else "")
+        ),
+        advice=(
+            "Look for a signal (`dmesg` names what the kernel killed for lack of memory), a crash "
+            "in the output of that rank, or os._exit."
+        ),
     )
 
 
@@ -203,8 +209,10 @@ def _lost(s: Situation, rank: int, reason: str) -> Finding:
         names=_names(s, [rank]),
         text=f"{upper_first(s.who(rank))} was lost: {reason}. "
         + (f"It was {_doing(s, rank)}." if rank in s.job.records else ""),
-        advice="Look at the output of that rank, at its host (`dmesg`: memory, hardware) and at the "
-        "network between the hosts.",
+        advice=(
+            "Look at the output of that rank, at its host (`dmesg`: memory, hardware) and at the "
+            "network between the hosts."
+        ),
     )
 
 
@@ -218,8 +226,10 @@ def _left(s: Situation, rank: int, told: int) -> Finding:
         text=f"{upper_first(s.who(rank))} has left the job, by shutdown or the end of its program"
         + (f", after {last.text()}, call {last.invocation} of that name" if last else "")
         + f"; {needs} and would need it.",
-        advice="Run the same number of steps on all ranks (JoinCallback or join() for ranks that run out "
-        "of data), and look for sys.exit or shutdown that one rank alone reaches.",
+        advice=(
+            "Run the same number of steps on all ranks (JoinCallback or join() for ranks that run "
+            "out of data), and look for sys.exit or shutdown that one rank alone reaches."
+        ),
     )
 
 

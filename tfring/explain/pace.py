@@ -36,8 +36,10 @@ def slow(s: Situation) -> Finding | None:
         ranks=(rank,),
         names=names,
         text=text + _input_text(s, rank),
-        advice="Compare its input pipeline, its processor (clock, other programs) and its share of the "
-        "data with those of the other ranks.",
+        advice=(
+            "Compare its input pipeline, its processor (clock, other programs) and its share of "
+            "the data with those of the other ranks."
+        ),
     )
 
 

@@ -60,8 +60,10 @@ def link(s: Situation) -> Finding | None:
         ranks=tuple(sorted(pair)),
         names=tuple(sorted({call.name for call in calls})),
         text=text,
-        advice="Both still reach rank 0, so look at the network between these two: firewall, cable, "
-        "route, MTU.",
+        advice=(
+            "Both still reach rank 0, so look at the network between these two: firewall, cable, "
+            "route, MTU."
+        ),
     )
 
 

@@ -29,7 +29,6 @@ def _attach_timeline(here: Here) -> None:
         local_rank=here.local_rank,
         megabytes=here.settings.timeline_megabytes,
         timeline=here.settings.timeline,
-        mark_cycles=here.settings.timeline_mark_cycles,
         take_hops=_native.core.take_hops,
     )
 

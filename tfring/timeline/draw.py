@@ -19,14 +19,11 @@ NAMED_LANES = 40
 _EXPOSED = "exposed communication"
 
 
-def draw(
-    job: JobRecords, mark_cycles: bool = False, hops: Mapping[int, Hops] | None = None
-) -> Trace:
+def draw(job: JobRecords, hops: Mapping[int, Hops] | None = None) -> Trace:
     """Returns the timeline of a job.
 
     Args:
         job: The records of its ranks.
-        mark_cycles: Whether to mark when plans came from rank 0.
         hops: Messages between ranks, by the rank that noted them, where they were noted.
     """
     moments = JobMoments(job)
@@ -34,7 +31,7 @@ def draw(
     _path(trace, moments)
     for rank, record in job.records.items():
         one = _Rank(trace, moments, rank)
-        one.draw(record, mark_cycles)
+        one.draw(record)
         one.draw_hops((hops or {}).get(rank, NO_HOPS))
     return trace
 
@@ -116,13 +113,11 @@ class _Rank:
         self._process = process_of(rank)
         self._last = moments.last_time(rank)
 
-    def draw(self, record: Record, mark_cycles: bool) -> None:
+    def draw(self, record: Record) -> None:
         name = f"rank {self._rank} ({record.host}, process {record.pid})"
         self._trace.process(self._process, name, _clock_text(self._moments.job, self._rank))
         self._steps()
         self._events(record.events)
-        if mark_cycles:
-            self._cycles(record.calls)
         named = self._named(record.calls)
         for name in named:
             self._trace.lane(self._process, name)
@@ -182,13 +177,6 @@ class _Rank:
                 name = event.text
             args = {"text": event.text, "value": event.value, "status": event.code}
             self._trace.mark(self._process, lane, name, time, args)
-
-    def _cycles(self, calls: list[Call]) -> None:
-        lane = self._trace.lane(self._process, "plans")
-        times = {call.sequence: call.planned for call in calls if call.sequence and call.planned}
-        for sequence, time in sorted(times.items()):
-            time = self._moments.job.common(self._rank, time)
-            self._trace.mark(self._process, lane, f"plan {sequence}", time, {"plan": sequence})
 
     def _call(self, one: Moments, named: bool) -> None:
         call, end = one.call, one.ended or max(self._last, one.submitted)

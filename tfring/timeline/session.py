@@ -44,7 +44,7 @@ class _Here:
 class _Session:
     """A timeline that is on."""
 
-    def __init__(self, path: Path, here: _Here, record: Path, mark_cycles: bool) -> None:
+    def __init__(self, path: Path, here: _Here, record: Path) -> None:
         """Begins to drain.
 
         Raises:
@@ -53,7 +53,7 @@ class _Session:
         self.path, self.rank, self.first_of_host = path, here.rank, here.local_rank == 0
         header = read_header(record)
         self.facts: dict[str, Any] = {name: header[name] for name in IDENTITY}
-        self.facts |= {"record": str(record), "rank": self.rank, "mark_cycles": mark_cycles}
+        self.facts |= {"record": str(record), "rank": self.rank}
         self.facts["began"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         replaced_file(path)  # by rank 0; the others would leave spools that nobody removes
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,13 +111,14 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
         file_path: The file for Perfetto, which is there after `stop_timeline` or `shutdown`;
             compressed if its name ends in .gz. On other hosts than rank 0's the host's name is
             added to it.
-        mark_cycles: Whether the file says when plans came from rank 0. There are no cycles here.
+        mark_cycles: Horovod's; there are no cycles, and it has no effect.
 
     Raises:
         ValueError: `init` was not called, or a timeline is on.
         RuntimeError: This rank keeps no record (TFRING_RECORD=0).
         OSError: The folder cannot be written.
     """
+    del mark_cycles
     path = Path(os.path.abspath(os.fspath(file_path)))
     with _lock:
         waits = any(one.path == path for one in _state.ended)
@@ -137,7 +138,7 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
                 "a timeline is made of the record of the rank, and this one keeps none in a file: "
                 "unset TFRING_RECORD, or name a folder that can be written with TFRING_RECORD_DIR"
             )
-        _state.session = _Session(path, _state.here, record, mark_cycles)
+        _state.session = _Session(path, _state.here, record)
 
 
 def stop_timeline() -> None:
@@ -158,7 +159,6 @@ def attach(
     local_rank: int,
     megabytes: int,
     timeline: str | None,
-    mark_cycles: bool,
     take_hops: Callable[[bool], bytes],
 ) -> None:
     """This process has become a rank; starts the timeline that the environment asks for.
@@ -168,7 +168,6 @@ def attach(
         local_rank: Its number on its host.
         megabytes: How large its spool may become.
         timeline: TFRING_TIMELINE; None: the program may call `start_timeline`.
-        mark_cycles: TFRING_TIMELINE_MARK_CYCLES.
         take_hops: The binding's function.
     """
     with _lock:
@@ -176,7 +175,7 @@ def attach(
     if timeline is None:
         return
     try:
-        start_timeline(timeline, mark_cycles)
+        start_timeline(timeline)
     except (OSError, RuntimeError) as error:
         _log.warning("there will be no timeline of rank %d: %s", rank, error)
 

@@ -30,13 +30,13 @@ SUFFIX = ".spool"
 OLDER = ".older"
 FORMAT = "tfring timeline spool"
 RINGS = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT, "rank": layout.RANK}
-# What the first line says of the rank: the names of a record's header, and four more.
+# What the first line says of the rank: the names of a record's header, and three more.
 IDENTITY: dict[str, type] = {
     "job": str,
     "boot": str,
     **dict.fromkeys(("started_monotonic", "pid_space", "pid", "pid_started", "generation"), int),
 }
-FACTS = IDENTITY | {"record": str, "rank": int, "mark_cycles": bool, "began": int}
+FACTS = IDENTITY | {"record": str, "rank": int, "began": int}
 _NUMBERS = {"call": "number", "plan": "sequence", "event": "number"}
 _TAGS = {
     b"HEAD": "header",

@@ -58,7 +58,7 @@ verbose: true
 def test_a_file_as_horovodruns(tmp_path):
     path = write(tmp_path, HOROVODRUNS)
     options = make_parser().parse_args(["run", *words(path), "python"])
-    assert (options.num_proc, options.verbose, options.timeline_mark_cycles) == (2, True, True)
+    assert (options.num_proc, options.verbose) == (2, True)
     assert options.x == ["DATA=/data", "EMPTY="]
     assert environment_of(options) == {
         "TFRING_FUSION_THRESHOLD": str(32 << 20),
@@ -66,7 +66,6 @@ def test_a_file_as_horovodruns(tmp_path):
         "TFRING_HIERARCHICAL_ALLREDUCE": "1",
         "TFRING_AUTOTUNE": "0",
         "TFRING_TIMELINE": os.path.abspath("job.json"),
-        "TFRING_TIMELINE_MARK_CYCLES": "1",
         "TFRING_STALL_CHECK_TIME_SECONDS": "120",
         "TFRING_STALL_SHUTDOWN_TIME_SECONDS": "240",
         "TFRING_LOG_LEVEL": "info",

@@ -48,7 +48,7 @@ def slices(path):
 def test_keras_job_in_perfetto(tmp_path):
     path = tmp_path / "job.json"
     script = write_script(tmp_path, TRAINING)
-    done = run("-np", 2, "--timeline", path, "--timeline-mark-cycles", sys.executable, script)
+    done = run("-np", 2, "--timeline", path, sys.executable, script)
     assert done.returncode == 0, done.stderr
     assert [name for name in os.listdir(tmp_path) if name != "script.py"] == ["job.json"]
     with TraceProcessor(path) as trace:
@@ -80,7 +80,6 @@ def test_keras_job_in_perfetto(tmp_path):
         assert len(calls) >= 12
         assert all(ranks == 2 and last < end + 100_000 for _, ranks, last, end in calls)
         assert trace.query("select count() from flow")[0][0] >= 12
-        assert trace.query("select count() from slice where name glob 'plan *'")[0][0] >= 24
 
 
 def test_a_part_of_a_job(tmp_path):

@@ -91,7 +91,7 @@ def test_a_device_is_refused_on_every_rank(tmp_path: Path) -> None:
         for rank in range(2):
             here = session._Here(rank, rank, 1, lambda go_on: b"")
             with pytest.raises(FileExistsError, match=r"job\.json is no regular file"):
-                session._Session(pipe, here, record, False)
+                session._Session(pipe, here, record)
     finally:
         tfring.shutdown()
     assert list(tmp_path.iterdir()) == [pipe] and pipe.is_fifo()

@@ -41,7 +41,7 @@ class FakeRank:
         self.calls = np.memmap(self.record, layout.CALL, "r+", offset, (SLOTS,))
         header = read_record(self.record).header
         facts = {name: header[name] for name in spool.IDENTITY}
-        facts |= {"record": str(self.record), "rank": rank, "began": 0, "mark_cycles": False}
+        facts |= {"record": str(self.record), "rank": rank, "began": 0}
         self.facts = facts
         self.spool = spool_path(folder / "job.json", rank)
         self.writer = SpoolWriter(self.spool, limit, facts)

@@ -69,6 +69,8 @@ _UNDERSTOOD = (
     "start_timeout",
     "horovod",
     "gloo",
+    "timeline_mark_cycles",
+    "no_timeline_mark_cycles",
     "bind_to",
     "verbose",
     "prefix_output_with_timestamp",

@@ -45,6 +45,14 @@ _REFUSED = {
 }
 
 
+# Options of horovodrun that are accepted and have no effect, and why.
+_NO_OPS = {
+    "--gloo": "MPI is never used",
+    "--timeline-mark-cycles": "there are no cycles",
+    "--no-timeline-mark-cycles": "there are no cycles",
+}
+
+
 class _RefusedOption(argparse.Action):
     """Ends the program with the reason why an option is refused."""
 
@@ -105,13 +113,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="`import horovod` imports tfring in the ranks, as with python -m tfring.compat",
     )
-    add(
-        "--gloo",
-        action="store_true",
-        help="no effect: MPI is never used",
-    )
     add("-cb", "--check-build", action="store_true", help="the same as `tfring doctor`")
     _add_settings(parser)
+    for name, why in _NO_OPS.items():
+        add(name, action="store_true", help=f"no effect: {why}")
     for name in _REFUSED:
         add(name, action=_RefusedOption, nargs="*", help=argparse.SUPPRESS)
     add("command", nargs=argparse.REMAINDER, help="the program and its arguments")
@@ -223,13 +228,6 @@ def _add_reports(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write a timeline of the job for Perfetto: see docs/timeline.md",
     )
-    add(
-        "--timeline-mark-cycles",
-        action="store_true",
-        default=None,
-        help="mark when plans came from rank 0",
-    )
-    add("--no-timeline-mark-cycles", dest="timeline_mark_cycles", action="store_false")
     add("--exit-report", metavar="FILE", help="write how the job ended, as JSON")
     add("--events", metavar="FILE", help="write what happens to the job, as lines of JSON")
 

@@ -56,8 +56,6 @@ def environment_of(options: argparse.Namespace) -> dict[str, str]:
         values["TFRING_LOG_FORMAT"] = options.log_format
     if options.timeline is not None:
         values["TFRING_TIMELINE"] = os.path.abspath(options.timeline)
-    if options.timeline_mark_cycles is not None:
-        values["TFRING_TIMELINE_MARK_CYCLES"] = str(int(options.timeline_mark_cycles))
     values |= _autotune_variables(options)
     if options.horovod:
         values["PYTHONPATH"] = search_path(os.environ)
