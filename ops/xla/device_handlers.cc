@@ -106,7 +106,7 @@ ffi::Error Handle(void* stream, ffi::Dictionary attributes, ffi::RemainingArgs a
   return ToFfi(run(stream, attributes, arguments, results));
 }
 
-ffi::Error ReadField(void* stream, int64_t field, int64_t process_set,
+ffi::Error ReadDeviceField(void* stream, int64_t field, int64_t process_set,
                      ffi::Result<ffi::BufferR0<ffi::S32>> value) {
   return ToFfi(WriteField(stream, field, process_set, value->untyped_data()));
 }
@@ -115,10 +115,10 @@ auto OnStream() {
   return ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().Attrs().RemainingArgs().RemainingRets();
 }
 
-XLA_FFI_DEFINE_HANDLER(collective_handler, Handle<RunCollective>, OnStream());
-XLA_FFI_DEFINE_HANDLER(start_handler, Handle<StartCollective>, OnStream());
-XLA_FFI_DEFINE_HANDLER(done_handler, Handle<FinishCollective>, OnStream());
-XLA_FFI_DEFINE_HANDLER(topology_handler, ReadField,
+XLA_FFI_DEFINE_HANDLER(device_collective_handler, Handle<RunCollective>, OnStream());
+XLA_FFI_DEFINE_HANDLER(device_start_handler, Handle<StartCollective>, OnStream());
+XLA_FFI_DEFINE_HANDLER(device_done_handler, Handle<FinishCollective>, OnStream());
+XLA_FFI_DEFINE_HANDLER(device_topology_handler, ReadDeviceField,
                        ffi::Ffi::Bind()
                            .Ctx<ffi::PlatformStream<void*>>()
                            .Attr<int64_t>(xla_names::kField)
@@ -128,10 +128,10 @@ XLA_FFI_DEFINE_HANDLER(topology_handler, ReadField,
 }  // namespace
 
 bool RegisterDeviceHandlers() {
-  return RegisterHandler(xla_names::kCollective, "CUDA", collective_handler) &&
-         RegisterHandler(xla_names::kStart, "CUDA", start_handler) &&
-         RegisterHandler(xla_names::kDone, "CUDA", done_handler) &&
-         RegisterHandler(xla_names::kTopology, "CUDA", topology_handler);
+  return RegisterHandler(xla_names::kCollective, "CUDA", device_collective_handler) &&
+         RegisterHandler(xla_names::kStart, "CUDA", device_start_handler) &&
+         RegisterHandler(xla_names::kDone, "CUDA", device_done_handler) &&
+         RegisterHandler(xla_names::kTopology, "CUDA", device_topology_handler);
 }
 
 }  // namespace tfring

@@ -55,7 +55,7 @@ ffi::Error Collective(ffi::Dictionary attributes, ffi::RemainingArgs arguments,
 }
 
 // Runs each time the program does, so that the program holds no rank or size as a constant.
-ffi::Error ReadField(int64_t field, int64_t process_set,
+ffi::Error ReadHostField(int64_t field, int64_t process_set,
                      ffi::Result<ffi::BufferR0<ffi::S32>> value) {
   const Result<int32_t> number =
       ReadTopology(static_cast<TopologyField>(field), static_cast<ProcessSetId>(process_set));
@@ -63,9 +63,9 @@ ffi::Error ReadField(int64_t field, int64_t process_set,
   return ToFfi(number.status());
 }
 
-XLA_FFI_DEFINE_HANDLER(collective_handler, Collective,
+XLA_FFI_DEFINE_HANDLER(host_collective_handler, Collective,
                        ffi::Ffi::Bind().Attrs().RemainingArgs().RemainingRets());
-XLA_FFI_DEFINE_HANDLER(topology_handler, ReadField,
+XLA_FFI_DEFINE_HANDLER(host_topology_handler, ReadHostField,
                        ffi::Ffi::Bind()
                            .Attr<int64_t>(xla_names::kField)
                            .Attr<int64_t>(xla_names::kProcessSet)
@@ -74,8 +74,8 @@ XLA_FFI_DEFINE_HANDLER(topology_handler, ReadField,
 }  // namespace
 
 bool RegisterHostHandlers() {
-  return RegisterHandler(xla_names::kCollective, "Host", collective_handler) &&
-         RegisterHandler(xla_names::kTopology, "Host", topology_handler);
+  return RegisterHandler(xla_names::kCollective, "Host", host_collective_handler) &&
+         RegisterHandler(xla_names::kTopology, "Host", host_topology_handler);
 }
 
 }  // namespace tfring

@@ -1,6 +1,6 @@
 // How XLA compiles the collectives used in training (jit_compile=True): each op becomes one custom
 // call, which runs a function of host_handlers.cc or device_handlers.cc. This is the only file that
-// includes the compiler; it takes about a minute to build.
+// includes headers of the compiler.
 //
 // The chain. XLA runs custom calls one after another, calls wait for their collectives, and XLA
 // chooses the order of calls that do not depend on each other. Two ranks that run two collectives
@@ -25,7 +25,7 @@
 #include "ops/kernels/topology_field.h"
 #include "ops/runtime/process/process_runtime.h"
 #include "ops/xla/attributes.h"
-#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "ops/xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/compiler/tf2xla/xla_resource.h"
 #include "xla/layout_util.h"

@@ -35,13 +35,13 @@ constexpr KindTraits kKinds[] = {
 // clang-format on
 static_assert(std::size(kKinds) == kNumCollectiveKinds, "one row for each kind");
 
-constexpr KindTraits kUnknown;
+constexpr KindTraits kUnknownKind;
 
 }  // namespace
 
 const KindTraits& Traits(CollectiveKind kind) {
   const int index = static_cast<int>(kind);
-  return index < kNumCollectiveKinds ? kKinds[index] : kUnknown;
+  return index < kNumCollectiveKinds ? kKinds[index] : kUnknownKind;
 }
 
 }  // namespace tfring

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <initializer_list>
+#include <utility>
 
 namespace tfring {
 
@@ -16,5 +17,10 @@ SignalsBlocked::SignalsBlocked() {
 }
 
 SignalsBlocked::~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+std::thread StartThread(std::function<void()> body) {
+  SignalsBlocked for_the_thread;
+  return std::thread(std::move(body));
+}
 
 }  // namespace tfring

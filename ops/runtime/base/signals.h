@@ -3,6 +3,9 @@
 
 #include <signal.h>
 
+#include <functional>
+#include <thread>
+
 #include "ops/runtime/base/export.h"
 
 namespace tfring {
@@ -21,6 +24,9 @@ class TFRING_EXPORT SignalsBlocked {
  private:
   sigset_t before_;
 };
+
+// Starts a thread that runs `body` with SignalsBlocked.
+std::thread StartThread(std::function<void()> body);
 
 }  // namespace tfring
 

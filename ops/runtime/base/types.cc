@@ -19,11 +19,11 @@ constexpr DataTypeInfo kDataTypes[kNumDataTypes] = {
 constexpr const char* kReduceOps[kNumReduceOps] = {"Average", "Sum", "Adasum",
                                                    "Min",     "Max", "Product"};
 
-constexpr DataTypeInfo kUnknown = {"unknown", 0, false};
+constexpr DataTypeInfo kUnknownType = {"unknown", 0, false};
 
 const DataTypeInfo& Info(DataType dtype) {
   const int index = static_cast<int>(dtype);
-  return index < kNumDataTypes ? kDataTypes[index] : kUnknown;
+  return index < kNumDataTypes ? kDataTypes[index] : kUnknownType;
 }
 
 }  // namespace

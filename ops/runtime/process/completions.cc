@@ -9,7 +9,7 @@ namespace tfring {
 namespace {
 
 // Whose `done` this thread of a crew runs.
-thread_local const void* current = nullptr;
+thread_local const void* current_queue = nullptr;
 
 }  // namespace
 
@@ -40,9 +40,9 @@ Completions::Completions(Crew* crew)
         // change bits of later collectives.
         std::fenv_t arithmetic;
         std::fegetenv(&arithmetic);
-        current = queue.get();
+        current_queue = queue.get();
         queue->RunAll();
-        current = nullptr;
+        current_queue = nullptr;
         std::fesetenv(&arithmetic);
         return false;
       })) {}
@@ -62,8 +62,8 @@ void Completions::Push(std::vector<FinishedCall> calls) {
 
 bool Completions::Stop(TimePoint deadline) { return crew_->Close(duty_, deadline); }
 
-bool Completions::IsCurrent() const { return current == queue_.get(); }
+bool Completions::IsCurrent() const { return current_queue == queue_.get(); }
 
-bool Completions::IsAny() { return current != nullptr; }
+bool Completions::IsAny() { return current_queue != nullptr; }
 
 }  // namespace tfring

@@ -9,7 +9,7 @@ namespace tfring {
 namespace {
 
 // Where a hierarchy of memory groups is mounted, and which of its groups that place shows.
-struct Hierarchy {
+struct CgroupHierarchy {
   bool unified = false;  // version 2
   std::string mount_point;
   std::string shown;
@@ -31,8 +31,8 @@ bool HasWord(const std::string& list, const std::string& word) {
 }
 
 // Lines: id parent device root mount-point options [tags...] - type source super-options
-std::vector<Hierarchy> Mounted(const std::string& root) {
-  std::vector<Hierarchy> found;
+std::vector<CgroupHierarchy> Mounted(const std::string& root) {
+  std::vector<CgroupHierarchy> found;
   std::ifstream file(root + "/proc/self/mountinfo");
   std::string line;
   while (std::getline(file, line)) {
@@ -97,7 +97,7 @@ uint64_t HeadroomOf(const std::string& directory, bool unified) {
 
 uint64_t CgroupHeadroom(const std::string& root) {
   uint64_t least = UINT64_MAX;
-  for (const Hierarchy& hierarchy : Mounted(root)) {
+  for (const CgroupHierarchy& hierarchy : Mounted(root)) {
     std::string group;
     if (!OwnGroup(root, hierarchy.unified, &group)) continue;
     // In a container the mount may show the process's own group as its root.

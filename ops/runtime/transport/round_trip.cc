@@ -1,6 +1,6 @@
 #include "ops/runtime/transport/round_trip.h"
 
-// Not <netinet/tcp.h>, which excludes this one and may lack tcpi_min_rtt.
+// As everywhere in this folder, not <netinet/tcp.h>, which excludes it and may lack tcpi_min_rtt.
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>

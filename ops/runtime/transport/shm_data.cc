@@ -12,7 +12,7 @@ namespace {
 
 // Large enough for both sides to work at the same time, small enough to stay in a second-level
 // cache.
-constexpr uint64_t kMaxRingBytes = 1 << 20;
+constexpr uint64_t kMaxOwnRingBytes = 1 << 20;
 constexpr uint64_t kMinRingBytes = 64 << 10;
 constexpr uint64_t kLineBytes = 64;
 constexpr uint64_t kSegmentBudget = 32 << 20;
@@ -21,7 +21,7 @@ constexpr uint64_t kSegmentBudget = 32 << 20;
 constexpr uint64_t kPublishBytes = 128 << 10;
 
 uint64_t RingBytesFor(size_t peers) {
-  uint64_t bytes = kMaxRingBytes;
+  uint64_t bytes = kMaxOwnRingBytes;
   while (bytes > kMinRingBytes && bytes * peers > kSegmentBudget) bytes /= 2;
   return bytes;
 }

@@ -17,7 +17,7 @@ namespace tfring {
 namespace {
 
 constexpr uint32_t kMagic = 0x32524654;  // "TFR2"
-constexpr uint64_t kMaxRingBytes = 1ULL << 30;
+constexpr uint64_t kMaxOfferedRingBytes = 1ULL << 30;
 constexpr uint64_t kMaxPartBytes = 1ULL << 30;
 constexpr uint32_t kMaxRings = 4096;
 
@@ -95,7 +95,7 @@ Offer MakeOffer(const ShmSegment* own, uint32_t ring) {
 std::unique_ptr<ShmSegment> OpenOffered(const Offer& offer) {
   const bool sane = offer.usable == 1 && offer.pid > 0 && offer.fd >= 0 && offer.rings > 0 &&
                     offer.rings <= kMaxRings && offer.your_ring < offer.rings &&
-                    offer.ring_bytes > 0 && offer.ring_bytes <= kMaxRingBytes &&
+                    offer.ring_bytes > 0 && offer.ring_bytes <= kMaxOfferedRingBytes &&
                     (offer.ring_bytes & (offer.ring_bytes - 1)) == 0 &&
                     offer.part_bytes <= kMaxPartBytes;
   if (!sane) return nullptr;

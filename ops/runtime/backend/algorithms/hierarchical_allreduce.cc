@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kStageLag = 8;
 // Several pieces are on their way to be added up at the same time, so that a sum is made from the
 // cache while others travel.
-constexpr size_t kWindow = 3;
+constexpr size_t kSumsInFlight = 3;
 // Pieces are smaller than those of a ring: several of them are in scratch at a time, and of each
 // part of the data in two phases one travels at a time.
 constexpr int64_t kPiecesPerPiece = 2;
@@ -75,10 +75,10 @@ class SumWindow {
           builder_.RecvReduce(from[1], own.range, dst, finish, {own.ready, before_output});
       return {dst, sum};
     }
-    const size_t place = sums_.size() % kWindow;
+    const size_t place = sums_.size() % kSumsInFlight;
     const auto others = static_cast<int64_t>(from.size()) - 1;
-    if (sums_.size() < kWindow) slots_.push_back(builder_.AddScratch(others * piece_bytes_));
-    const int freed = sums_.size() < kWindow ? kNoStep : sums_[sums_.size() - kWindow];
+    if (sums_.size() < kSumsInFlight) slots_.push_back(builder_.AddScratch(others * piece_bytes_));
+    const int freed = sums_.size() < kSumsInFlight ? kNoStep : sums_[sums_.size() - kSumsInFlight];
     std::vector<Contribution> contributions;
     int64_t slot = slots_[place];
     for (int peer : from) {

@@ -8,7 +8,7 @@
 namespace tfring {
 namespace {
 
-constexpr int kWindow = 2;  // pieces of the own block that are received at the same time
+constexpr int kPiecesInFlight = 2;  // pieces of the own block that are received at the same time
 constexpr int64_t kSmallestPiece = 16 << 10;
 
 Range Part(const Range& whole, const Pieces& pieces, int64_t i) {
@@ -109,17 +109,17 @@ std::vector<int> AppendDirectReducescatter(ScheduleBuilder* builder,
   }
   const Pieces own = DirectPieces(shape, self);
   const int64_t slot_bytes = std::min(own.piece, own.total);
-  const int64_t slots = std::min<int64_t>(own.count, kWindow) * (n - 1);
+  const int64_t slots = std::min<int64_t>(own.count, kPiecesInFlight) * (n - 1);
   const int64_t scratch = builder->AddScratch(slots * slot_bytes);
   std::vector<int> reduced(own.count, kNoStep);
   for (int64_t i = 0; i < own.count; ++i) {
     std::vector<Contribution> contributions(n);
     contributions[self] = {Part(InputBlock(shape, self), own, i), kNoStep};
-    int64_t slot = scratch + (i % kWindow) * (n - 1) * slot_bytes;
+    int64_t slot = scratch + (i % kPiecesInFlight) * (n - 1) * slot_bytes;
     for (int distance = 1; distance < n; ++distance, slot += slot_bytes) {
       const int peer = (self + n - distance) % n;
       const Range range{Space::kScratch, slot, own.Bytes(i)};
-      const int freed = i < kWindow ? kNoStep : reduced[i - kWindow];
+      const int freed = i < kPiecesInFlight ? kNoStep : reduced[i - kPiecesInFlight];
       contributions[peer] = {range, builder->Recv(peer, range, {freed})};
     }
     reduced[i] =

@@ -11,7 +11,7 @@ using Flow = ArenaFlows::Flow;
 
 // Inputs of an allreduce that every rank reads and adds up for itself.
 constexpr int64_t kSlotsBytes = 512 << 10;
-constexpr int64_t kStagingBytes = kArenaDepth * kArenaBlockBytes;
+constexpr int64_t kArenaStagingBytes = kArenaDepth * kArenaBlockBytes;
 // Where one rank gives and others take, a small round lets them work at the same time.
 constexpr int64_t kRootedRoundBytes = 128 << 10;
 
@@ -85,7 +85,7 @@ ArenaFlows ArenaFlowsOf(const Collective& collective) {
   flows.slot_window = slot / lanes / kArenaLine * kArenaLine;
   const bool rooted = Traits(collective.kind).has_root();
   flows.round_bytes = rooted ? kRootedRoundBytes : kArenaBlockBytes;
-  flows.depth = static_cast<int>(kStagingBytes / flows.round_bytes);
+  flows.depth = static_cast<int>(kArenaStagingBytes / flows.round_bytes);
   flows.window = flows.round_bytes / lanes / kArenaLine * kArenaLine;
   return flows;
 }

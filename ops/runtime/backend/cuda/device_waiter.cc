@@ -15,11 +15,6 @@ namespace {
 constexpr Duration kWatchdog = 100 * kMillisecond;
 constexpr Duration kLastLimit = 5 * kSecond;
 
-std::thread StartThread(std::function<void()> body) {
-  SignalsBlocked for_the_thread;
-  return std::thread(std::move(body));
-}
-
 }  // namespace
 
 DeviceWaiter::DeviceWaiter(std::shared_ptr<CudaDevice> device)

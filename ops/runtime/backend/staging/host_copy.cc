@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t kNowhere = -1;
 
 // Gives out addresses in the host memory, from its beginning.
-class Space {
+class HostSpace {
  public:
   int64_t Take(int64_t bytes) {
     const int64_t at = used_;
@@ -26,7 +26,7 @@ class Space {
 
 StagingLayout LayOut(const Collective& collective) {
   StagingLayout layout;
-  Space space;
+  HostSpace space;
   const KindTraits& traits = Traits(collective.kind);
   const bool root = collective.self == collective.root;
   const bool reads = Includes(traits.input, root);

@@ -17,11 +17,6 @@ namespace {
 // For copies that are under way when everything is aborted.
 constexpr Duration kAbortLimit = 5 * kSecond;
 
-std::thread StartThread(std::function<void()> body) {
-  SignalsBlocked for_the_thread;
-  return std::thread(std::move(body));
-}
-
 CuDevicePtr Address(void* memory) { return reinterpret_cast<CuDevicePtr>(memory); }
 
 template <typename T>

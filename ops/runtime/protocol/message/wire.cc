@@ -62,7 +62,7 @@ std::vector<T> ReadList(T (WireReader::*read)(), WireReader* in) {
 }
 
 std::vector<uint32_t> ReadIds(WireReader* in) { return ReadList(&WireReader::Unsigned32, in); }
-std::vector<int64_t> ReadNumbers(WireReader* in) { return ReadList(&WireReader::Signed, in); }
+std::vector<int64_t> ReadSignedNumbers(WireReader* in) { return ReadList(&WireReader::Signed, in); }
 std::vector<Rank> ReadRanks(WireReader* in) { return ReadList(&WireReader::Signed32, in); }
 
 // The receiver of a send/recv, where there is one.
@@ -173,7 +173,7 @@ Request ReadRequest(WireReader* in) {
     if (request.layout_hash == 0) in->Fail();
   }
   if (flags & kHasSplits) {
-    request.splits = ReadNumbers(in);
+    request.splits = ReadSignedNumbers(in);
     if (request.splits.empty()) in->Fail();
   }
   if (flags & kHasRefusal) {
@@ -188,7 +188,7 @@ Request ReadRequest(WireReader* in) {
   if (request.kind == CollectiveKind::kRemoveProcessSet) request.removed_set = in->Signed32();
   const size_t shapes = in->Count(1);
   request.shapes.reserve(shapes);
-  for (size_t i = 0; i < shapes && in->ok(); ++i) request.shapes.push_back(ReadNumbers(in));
+  for (size_t i = 0; i < shapes && in->ok(); ++i) request.shapes.push_back(ReadSignedNumbers(in));
   return request;
 }
 
@@ -252,7 +252,7 @@ Plan ReadPlan(WireReader* in) {
     PlanItem item;
     item.name = in->String();
     item.cache_id = in->Unsigned32();
-    item.negotiated_values = ReadNumbers(in);
+    item.negotiated_values = ReadSignedNumbers(in);
     plan.items.push_back(std::move(item));
   }
   return plan;
