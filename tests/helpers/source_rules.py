@@ -22,7 +22,6 @@ CC_ARROWS: dict[str, set[str]] = {
     "protocol/negotiation": {
         *("base", "protocol/message", "protocol/locked", "protocol/tuning"),
     },
-    "protocol/tree": {"base", "protocol/message"},
     "protocol/engine": {
         *("base", "interfaces", "protocol/message", "protocol/negotiation", "protocol/tuning"),
     },
@@ -70,10 +69,6 @@ CC_ARROWS: dict[str, set[str]] = {
         *("protocol/message", "protocol/negotiation", "protocol/engine"),
     },
     "sim/membership": {"base", "membership", "sim"},
-    "sim/control": {
-        *("base", "sim"),
-        *("protocol/message", "protocol/negotiation", "protocol/tree"),
-    },
 }
 # Foreign headers and the only layers that may use them.
 FOREIGN_HEADERS = {
