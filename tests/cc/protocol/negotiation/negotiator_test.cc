@@ -6,7 +6,7 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::negotiator_test {
 namespace {
 
 // A mixed bag of calls, the same on every rank but for what allgather allows.
@@ -319,4 +319,4 @@ TEST(OneRankPlansForItself) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::negotiator_test
