@@ -10,8 +10,8 @@ namespace {
 
 const std::vector<DataType> kFloats = {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32,
                                        DataType::kFloat64};
-const std::vector<ReduceOp> kOps = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
-                                    ReduceOp::kMax};
+const std::vector<ReduceOp> kRandomOps = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
+                                          ReduceOp::kMax};
 
 // The kinds that use the backend and are possible among so many ranks.
 std::vector<CollectiveKind> KindsFor(size_t ranks) {
@@ -65,7 +65,7 @@ void RandomCalls::Fill(RandomOp* op) {
   while (list && random_.Percent(30)) request.shapes.push_back(RandomShape(&random_));
   if (Traits(request.kind).has_root()) request.root = random_.Pick(op->set);
   if (Traits(request.kind).reduces) {
-    request.op = random_.Pick(kOps);
+    request.op = random_.Pick(kRandomOps);
     if (random_.Percent(20)) request.postscale = 0.5;
     if (request.kind == CollectiveKind::kAllreduce && random_.Percent(10)) {
       request.op = ReduceOp::kAdasum;

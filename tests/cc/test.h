@@ -1,36 +1,33 @@
 #ifndef TFRING_TESTS_CC_TEST_H_
 #define TFRING_TESTS_CC_TEST_H_
 
-#include <functional>
-#include <iostream>
-#include <sstream>
+#include <ostream>
 #include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
-// A test runner of one page: no C++ test library can be had with a compiler and pip alone
-// (docs/adr/0004). Write TEST(name) { EXPECT_EQ(a, b); }; every program has the same main, in
-// test_main.cc.
+// A test runner of one page (docs/adr/0004 says why it is our own). Write
+// TEST(name) { EXPECT_EQ(a, b); }. Every program has the same main, in test_main.cc. A program has
+// the cases of many files, which the compiler sees as one: each file has a namespace of its own.
+// What the macros expand to is compiled hundreds of times, so most of it is in test.cc.
 
 namespace tfring::testing {
 
 struct Case {
-  std::string name;
-  std::function<void()> body;
+  std::string name;  // "crew/crew_test.Name": the file below tests/cc, and the name there
+  void (*body)();
 };
-
-inline std::vector<Case>& Cases() {
-  static std::vector<Case> cases;
-  return cases;
-}
-
-inline int& Failures() {
-  static int failures = 0;
-  return failures;
-}
 
 struct Registrar {
-  Registrar(const char* name, std::function<void()> body) { Cases().push_back({name, body}); }
+  Registrar(const char* file, const char* name, void (*body)());
 };
+
+// Failed checks so far.
+int Failures();
+
+void Fail(const char* file, int line, const std::string& what);
 
 template <typename T, typename = void>
 struct Printable : std::false_type {};
@@ -39,33 +36,38 @@ struct Printable<T, std::void_t<decltype(std::declval<std::ostream&>() << std::d
     : std::true_type {};
 
 template <typename T>
-std::string Show(const T& value) {
-  std::ostringstream out;
+void Print(std::ostream& out, const void* value) {
   if constexpr (Printable<T>::value) {
-    out << value;
+    out << *static_cast<const T*>(value);
   } else {
     out << "(a value of " << sizeof(T) << " bytes)";
   }
-  return out.str();
 }
 
-inline void Fail(const char* file, int line, const std::string& what) {
-  ++Failures();
-  std::cerr << file << ":" << line << ": " << what << "\n";
-}
+// A value of any type for a message.
+struct Shown {
+  const void* value;
+  void (*print)(std::ostream& out, const void* value);
+};
+
+// Runs the cases whose names contain argv[1], or all; with --list prints their names.
+int Main(int argc, char** argv);
+
+void FailEq(const Shown& a, const Shown& b, const char* text, const char* file, int line);
+void CheckContains(std::string_view text, std::string_view part, const char* file, int line);
 
 template <typename A, typename B>
 bool CheckEq(const A& a, const B& b, const char* text, const char* file, int line) {
   if (a == b) return true;
-  Fail(file, line, std::string(text) + ": " + Show(a) + " is not " + Show(b));
+  FailEq({&a, Print<A>}, {&b, Print<B>}, text, file, line);
   return false;
 }
 
 }  // namespace tfring::testing
 
-#define TEST(name)                                                               \
-  static void Test##name();                                                      \
-  static const ::tfring::testing::Registrar registrar_##name(#name, Test##name); \
+#define TEST(name)                                                                         \
+  static void Test##name();                                                                \
+  static const ::tfring::testing::Registrar registrar_##name(__FILE__, #name, Test##name); \
   static void Test##name()
 
 // The checks of a case go on after a failure; the ASSERT forms return from the case.
@@ -85,11 +87,7 @@ bool CheckEq(const A& a, const B& b, const char* text, const char* file, int lin
   do {                                                                                   \
     if (!::tfring::testing::CheckEq((a), (b), #a " == " #b, __FILE__, __LINE__)) return; \
   } while (0)
-#define EXPECT_CONTAINS(text, part)                                                      \
-  do {                                                                                   \
-    if (std::string(text).find(part) == std::string::npos)                               \
-      ::tfring::testing::Fail(__FILE__, __LINE__,                                        \
-                              "\"" + std::string(text) + "\" lacks \"" + (part) + "\""); \
-  } while (0)
+#define EXPECT_CONTAINS(text, part) \
+  ::tfring::testing::CheckContains((text), (part), __FILE__, __LINE__)
 
 #endif  // TFRING_TESTS_CC_TEST_H_

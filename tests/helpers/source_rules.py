@@ -25,7 +25,6 @@ CC_ARROWS: dict[str, set[str]] = {
         "protocol/locked",
         "protocol/tuning",
     },
-    "protocol/tree": {"base", "protocol/message"},
     "protocol/engine": {
         "base",
         "interfaces",
@@ -98,13 +97,6 @@ CC_ARROWS: dict[str, set[str]] = {
         "protocol/engine",
     },
     "sim/membership": {"base", "membership", "sim"},
-    "sim/control": {
-        "base",
-        "sim",
-        "protocol/message",
-        "protocol/negotiation",
-        "protocol/tree",
-    },
 }
 # Foreign headers and the only layers that may use them.
 FOREIGN_HEADERS = {

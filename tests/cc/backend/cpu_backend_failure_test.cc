@@ -9,7 +9,7 @@
 #include "tests/cc/death.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::cpu_backend_failure_test {
 namespace {
 
 TEST(AbortInTheMiddleEndsEverythingOnceWithItsReason) {
@@ -261,4 +261,4 @@ TEST(AnIdleBackendDoesNotWake) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::cpu_backend_failure_test

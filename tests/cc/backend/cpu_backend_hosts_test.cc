@@ -8,7 +8,7 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::cpu_backend_hosts_test {
 namespace {
 
 using Hosts = std::vector<std::string>;  // by rank
@@ -141,4 +141,4 @@ TEST(DeterministicSumsDoNotDependOnSizeHostsOrTheHierarchy) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::cpu_backend_hosts_test

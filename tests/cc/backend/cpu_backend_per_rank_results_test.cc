@@ -7,7 +7,7 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::cpu_backend_per_rank_results_test {
 namespace {
 
 constexpr size_t kTensors = 3;
@@ -277,4 +277,4 @@ TEST(ScalesOfSumsThatHaveNoOutputToScaleIn) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::cpu_backend_per_rank_results_test

@@ -5,7 +5,7 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::cpu_backend_stall_test {
 namespace {
 
 TEST(ACutPathEndsThePlanAndItsEndsAreNamed) {
@@ -115,4 +115,4 @@ TEST(StreamsThatDoNotCarryWhatThePlanSaysAreErrors) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::cpu_backend_stall_test

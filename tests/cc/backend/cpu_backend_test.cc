@@ -8,7 +8,7 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::cpu_backend_test {
 namespace {
 
 // One all-reduce of several tensors of odd sizes on all members, with its memory.
@@ -363,4 +363,4 @@ TEST(ARankAloneCopiesAndScales) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::cpu_backend_test

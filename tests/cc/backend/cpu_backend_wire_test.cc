@@ -11,7 +11,7 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::cpu_backend_wire_test {
 namespace {
 
 using Hosts = std::vector<std::string>;          // by rank
@@ -211,4 +211,4 @@ TEST(RanksOfOneHostRoundNothing) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::cpu_backend_wire_test

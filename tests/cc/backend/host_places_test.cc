@@ -6,7 +6,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::host_places_test {
 namespace {
 
 // Notes what it is given; ends it when it is told to, in order.
@@ -119,4 +119,4 @@ TEST(WithoutABackendWhatRunsEndsAtOnce) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::host_places_test

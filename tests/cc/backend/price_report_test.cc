@@ -7,7 +7,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::price_report_test {
 namespace {
 
 // Connected with all ranks but those that it has no round trip of.
@@ -65,4 +65,4 @@ TEST(ASettingFarFromWhatWasMeasuredIsNamed) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::price_report_test

@@ -9,7 +9,7 @@ namespace tfring::testing {
 
 namespace {
 
-StreamOptions Random(StreamOptions options) {
+StreamOptions Randomized(StreamOptions options) {
   if (options.seed == 0) options.seed = 1;
   return options;
 }
@@ -32,7 +32,7 @@ World::World(const std::vector<Config>& configs, StreamOptions options)
 
 World::World(const std::vector<Config>& configs, const std::vector<std::string>& hosts,
              StreamOptions options)
-    : streams_(static_cast<int>(configs.size()), Random(std::move(options))) {
+    : streams_(static_cast<int>(configs.size()), Randomized(std::move(options))) {
   std::vector<std::unique_ptr<DataTransport>> ends;
   for (size_t rank = 0; rank < configs.size(); ++rank) {
     ends.push_back(streams_.Endpoint(static_cast<Rank>(rank)));

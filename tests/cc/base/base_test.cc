@@ -22,7 +22,7 @@
 #include "ops/runtime/base/types.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::base_test {
 namespace {
 
 // An independent definition of what a 16-bit pattern means, in double arithmetic.
@@ -301,4 +301,4 @@ TEST(StatusCodesHaveTheNamesOfTensorFlow) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::base_test

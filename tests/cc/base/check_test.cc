@@ -10,7 +10,7 @@
 #include "tests/cc/death.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::check_test {
 namespace {
 
 TEST(ATrueConditionEvaluatesNoMessage) {
@@ -50,4 +50,4 @@ TEST(AFalseConditionAbortsWhereNobodyReads) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::check_test

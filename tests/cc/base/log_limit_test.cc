@@ -5,7 +5,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::log_limit_test {
 namespace {
 
 // A limiter, the time, and what was written.
@@ -88,4 +88,4 @@ TEST(LongTextsAreCutBetweenCharacters) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::log_limit_test

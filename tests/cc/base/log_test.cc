@@ -14,7 +14,7 @@
 #include "ops/runtime/base/config.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::log_test {
 namespace {
 
 // Lines without time, so that tests can compare them; by default without a limit of repeats.
@@ -332,4 +332,4 @@ TEST(AForkedChildLogsByItselfAndWaitsForNobody) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::log_test

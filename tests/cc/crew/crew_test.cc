@@ -15,7 +15,7 @@
 #include "ops/runtime/base/clock.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::crew_test {
 namespace {
 
 // A queue of functions as a duty. `inside` is not guarded by anything but the crew: under the
@@ -304,4 +304,4 @@ TEST(WithoutThreadsNothingIsTaken) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::crew_test

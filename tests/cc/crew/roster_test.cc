@@ -7,7 +7,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::roster_test {
 namespace {
 
 // A crew without threads: a step is what a thread of a Crew does under its lock, and the seed says
@@ -193,4 +193,4 @@ TEST(AClosedDutyTakesNoWorkAndOneWithWorkClosesLater) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::roster_test

@@ -5,7 +5,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::broken_nccl_test {
 namespace {
 
 // What ncclGetVersion of a library returns and says.
@@ -36,4 +36,4 @@ TEST(BrokenLibraries) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::broken_nccl_test

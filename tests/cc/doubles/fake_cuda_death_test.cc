@@ -11,6 +11,7 @@
 #include "tests/doubles/cuda/driver_calls.h"
 #include "tests/doubles/cuda/fake_cuda.h"
 
+namespace tfring::testing::fake_cuda_death_test {
 namespace {
 
 using ::tfring::testing::AbortMessage;
@@ -135,3 +136,4 @@ TEST(AKernelsParametersHaveSizes) {
                   }),
                   "kernel unsized has a twin");
 }
+}  // namespace tfring::testing::fake_cuda_death_test

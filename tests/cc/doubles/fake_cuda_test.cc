@@ -13,6 +13,7 @@
 #include "tests/cc/test.h"
 #include "tests/doubles/cuda/driver_calls.h"
 
+namespace tfring::testing::fake_cuda_test {
 namespace {
 
 constexpr int kNotReady = 600;
@@ -362,3 +363,4 @@ TEST(NothingIsLeft) {
   EXPECT_EQ(Fake().Count("live_bytes"), 0);
   EXPECT_EQ(Fake().Count("live_pinned"), 0);
 }
+}  // namespace tfring::testing::fake_cuda_test

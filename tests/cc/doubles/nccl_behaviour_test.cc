@@ -11,7 +11,7 @@
 #include "tests/cc/doubles/nccl_world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::nccl_behaviour_test {
 namespace {
 
 const NcclDouble& nccl = NcclDouble::Get();
@@ -261,4 +261,4 @@ TEST(NoFilesAreLeft) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::nccl_behaviour_test

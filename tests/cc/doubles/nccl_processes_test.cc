@@ -14,7 +14,7 @@
 #include "tests/cc/doubles/nccl_world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::nccl_processes_test {
 namespace {
 
 constexpr int kRanks = 3;
@@ -86,4 +86,4 @@ const bool is_rank = [] {
 }();
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::nccl_processes_test

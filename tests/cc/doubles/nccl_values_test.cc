@@ -9,7 +9,7 @@
 #include "tests/cc/doubles/nccl_world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::nccl_values_test {
 namespace {
 
 const NcclDouble& nccl = NcclDouble::Get();
@@ -208,4 +208,4 @@ TEST(TransfersInAGroup) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::nccl_values_test

@@ -9,7 +9,7 @@
 #include "tests/cc/membership/small_job.h"
 #include "tests/cc/test.h"
 
-namespace tfring::membership {
+namespace tfring::membership::coordinator_changes_test {
 namespace {
 
 using Workers = std::vector<WorkerId>;
@@ -388,4 +388,4 @@ TEST(WhoReportsAfterTheEndIsToldToLeave) {
 }
 
 }  // namespace
-}  // namespace tfring::membership
+}  // namespace tfring::membership::coordinator_changes_test

@@ -6,7 +6,7 @@
 #include "tests/cc/membership/small_job.h"
 #include "tests/cc/test.h"
 
-namespace tfring::membership {
+namespace tfring::membership::coordinator_leavers_test {
 namespace {
 
 using Workers = std::vector<WorkerId>;
@@ -210,4 +210,4 @@ TEST(AJobWhoseMembersAreThroughHasEndedWellThoughItsHostIsBarred) {
 }
 
 }  // namespace
-}  // namespace tfring::membership
+}  // namespace tfring::membership::coordinator_leavers_test

@@ -8,7 +8,7 @@
 #include "tests/cc/membership/small_job.h"
 #include "tests/cc/test.h"
 
-namespace tfring::membership {
+namespace tfring::membership::coordinator_test {
 namespace {
 
 using Workers = std::vector<WorkerId>;
@@ -378,4 +378,4 @@ TEST(AWorkerOfAnotherJobIsFenced) {
 }
 
 }  // namespace
-}  // namespace tfring::membership
+}  // namespace tfring::membership::coordinator_test

@@ -2,7 +2,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring::membership {
+namespace tfring::membership::hosts_test {
 namespace {
 
 constexpr TimePoint kStart = 1000 * kSecond;
@@ -90,4 +90,4 @@ TEST(UnderHorovodsRuleTheFirstFailureBarsAHost) {
 }
 
 }  // namespace
-}  // namespace tfring::membership
+}  // namespace tfring::membership::hosts_test

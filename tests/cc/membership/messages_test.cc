@@ -4,7 +4,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring::membership {
+namespace tfring::membership::messages_test {
 namespace {
 
 Report FullReport() {
@@ -108,4 +108,4 @@ TEST(RanksAreFound) {
 }
 
 }  // namespace
-}  // namespace tfring::membership
+}  // namespace tfring::membership::messages_test

@@ -4,7 +4,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring::membership {
+namespace tfring::membership::suspects_test {
 namespace {
 
 using Workers = std::vector<WorkerId>;
@@ -89,4 +89,4 @@ TEST(NobodyAccusesNobodyOrItself) {
 }
 
 }  // namespace
-}  // namespace tfring::membership
+}  // namespace tfring::membership::suspects_test

@@ -5,7 +5,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring::membership {
+namespace tfring::membership::worker_test {
 namespace {
 
 constexpr WorkerId kSelf = 7;
@@ -248,4 +248,4 @@ TEST(OnlyAWorkerThatTrainsNeedsNoAnswers) {
 }
 
 }  // namespace
-}  // namespace tfring::membership
+}  // namespace tfring::membership::worker_test

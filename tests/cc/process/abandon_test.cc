@@ -2,6 +2,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -12,7 +13,7 @@
 #include "tests/cc/process/fixture.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::abandon_test {
 namespace {
 
 // Counts the runtimes that have ended after Abandon.
@@ -180,4 +181,4 @@ TEST(EveryCallEndsOnceWhileThreadsEnqueueAndAbandon) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::abandon_test

@@ -8,7 +8,7 @@
 #include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::call_table_test {
 namespace {
 
 // The control thread may take a call of a plan that succeeded before the backend's thread does.
@@ -81,4 +81,4 @@ TEST(MemoryIsKeptUntilThePlanHasEnded) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::call_table_test

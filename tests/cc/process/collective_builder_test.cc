@@ -9,7 +9,7 @@
 #include "tests/cc/process/fake_stream.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::collective_builder_test {
 namespace {
 
 constexpr int64_t kHuge = INT64_MAX / 2;
@@ -277,4 +277,4 @@ TEST(BuffersHaveToFitTheirShapes) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::collective_builder_test

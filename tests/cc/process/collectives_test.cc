@@ -10,7 +10,7 @@
 #include "tests/cc/process/fixture.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::collectives_test {
 namespace {
 
 const Link kLinks[] = {Link::kInProcess, Link::kUnix, Link::kTcp};
@@ -181,4 +181,4 @@ TEST(AnIdleRuntimeDoesNotWake) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::collectives_test

@@ -17,7 +17,7 @@
 #include "tests/cc/process/held_backend.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::completions_test {
 namespace {
 
 std::vector<FinishedCall> Finished(std::function<void()> done) {
@@ -163,4 +163,4 @@ TEST(TheEndOfAPlanWakesRank0OnlyIfAnotherWaitsForIt) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::completions_test

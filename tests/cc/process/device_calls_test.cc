@@ -1,5 +1,6 @@
 // Calls on tensors in device memory, through the whole runtime of several ranks in one process:
 // they are staged, whatever the other ranks have.
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,7 +14,7 @@
 #include "tests/cc/process/fixture.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::device_calls_test {
 namespace {
 
 using testing::Fake;
@@ -325,4 +326,4 @@ TEST(WrapStreamSaysWhyItCannot) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::device_calls_test

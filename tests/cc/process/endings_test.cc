@@ -16,7 +16,7 @@
 #include "tests/cc/process/held_backend.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::endings_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -237,4 +237,4 @@ TEST(AFailedStartIsAnErrorAndLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::endings_test

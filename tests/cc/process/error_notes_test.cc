@@ -4,7 +4,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::error_notes_test {
 namespace {
 
 std::string Said(const ErrorNotes& notes, Status status) {
@@ -40,4 +40,4 @@ TEST(OnlyErrorsOfStallsSayWhatTheStallComesFrom) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::error_notes_test

@@ -18,7 +18,7 @@
 #include "tests/cc/process/fixture.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::generations_test {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -383,4 +383,4 @@ TEST(ShutdownWaitsForWhatWasAbandoned) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::generations_test

@@ -7,7 +7,7 @@
 #include "tests/cc/process/fixture.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::kinds_test {
 namespace {
 
 void ForEveryJob(const std::function<void(Job*)>& body) {
@@ -230,4 +230,4 @@ TEST(ARankWithoutMemoryFailsAlone) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::kinds_test

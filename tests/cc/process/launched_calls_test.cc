@@ -12,7 +12,7 @@
 #include "tests/cc/test.h"
 
 // Calls on tensors of devices, with a backend that launches and ends what the test tells it to.
-namespace tfring {
+namespace tfring::launched_calls_test {
 namespace {
 
 // What one backend was given. Thread-safe.
@@ -239,4 +239,4 @@ TEST(AShutdownWaitsForWhatADeviceStillDoes) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::launched_calls_test

@@ -7,7 +7,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::lock_reports_test {
 namespace {
 
 std::unique_ptr<Recorder> MadeRecorder() {
@@ -92,4 +92,4 @@ TEST(RoundsDoNotDecrease) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::lock_reports_test

@@ -11,7 +11,7 @@
 #include "tests/cc/process/fixture.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::locked_steps_test {
 namespace {
 
 struct Traffic {
@@ -161,4 +161,4 @@ TEST(ALockIsAbandoned) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::locked_steps_test

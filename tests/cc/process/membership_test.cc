@@ -1,5 +1,6 @@
 // Who takes part: process sets that come and go, and ranks that have joined.
 #include <atomic>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -8,7 +9,7 @@
 #include "tests/cc/process/fixture.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::membership_test {
 namespace {
 
 using Ranks = std::vector<Rank>;
@@ -195,4 +196,4 @@ TEST(JoiningASetLeavesTheOthersAlone) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::membership_test

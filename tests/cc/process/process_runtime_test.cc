@@ -17,7 +17,7 @@
 #include "tests/cc/process/fixture.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::process_runtime_test {
 namespace {
 
 ProcessRuntime& Runtime() { return ProcessRuntime::Get(); }
@@ -240,4 +240,4 @@ TEST(AForkedChildHasNoSocketsAndIsToldWhy) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::process_runtime_test

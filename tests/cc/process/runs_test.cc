@@ -10,7 +10,7 @@
 #include "tests/cc/process/fixture.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::runs_test {
 namespace {
 
 const Status kNan = InvalidArgument("NaN in 'loss'");
@@ -265,4 +265,4 @@ TEST(AFailureAnotherRankHasReportedIsNoSecondOne) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::runs_test

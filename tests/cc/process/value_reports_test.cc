@@ -10,7 +10,7 @@
 #include "tests/cc/process/fixture.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::value_reports_test {
 namespace {
 
 const float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -114,4 +114,4 @@ TEST(AWarningLeavesTheCallAlone) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::value_reports_test

@@ -5,7 +5,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::warning_bell_test {
 namespace {
 
 using Heard = WarningBell::Heard;
@@ -41,4 +41,4 @@ TEST(TheEndReachesThoseWhoWaitAndThoseWhoComeLater) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::warning_bell_test

@@ -4,7 +4,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::hop_log_test {
 namespace {
 
 Hop OfPlan(uint64_t sequence) {
@@ -53,4 +53,4 @@ TEST(MemoryIsBounded) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::hop_log_test

@@ -12,7 +12,7 @@
 #include "tests/cc/recorder/folder.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::recorded_job_test {
 namespace {
 
 // A job whose ranks record to files of `folder`.
@@ -227,4 +227,4 @@ TEST(AJobRunsWithoutAFileWhereNoneCanBeMade) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::recorded_job_test

@@ -15,7 +15,7 @@
 #include "tests/cc/recorder/folder.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::recorder_test {
 namespace {
 
 std::unique_ptr<Recorder> InMemory(int size = 2) {
@@ -392,4 +392,4 @@ TEST(AFolderThatIsNotThereIsAnError) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::recorder_test

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,7 @@
 
 // That the simulator repeats itself, and that its checks can fail. The long runs are in
 // tests/cc/CMakeLists.txt.
-namespace tfring::sim {
+namespace tfring::sim::checker_test {
 namespace {
 
 SimOptions Sabotaged(Sabotage sabotage, uint64_t seed) {
@@ -393,4 +394,4 @@ TEST(DataCostsWhatTheSchedulesOfTheBackendCost) {
 }
 
 }  // namespace
-}  // namespace tfring::sim
+}  // namespace tfring::sim::checker_test

@@ -10,7 +10,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::cgroup_memory_test {
 namespace {
 
 // What a system with these files allows. Gone with the folder at the end.
@@ -123,4 +123,4 @@ TEST(HalfOfTheHeadroomIsForAllProcesses) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::cgroup_memory_test

@@ -15,7 +15,7 @@
 #include "tests/cc/transport/fixture.h"
 #include "tests/cc/transport/in_process.h"
 
-namespace tfring {
+namespace tfring::conformance_test {
 namespace {
 
 using Events = std::vector<ControlEvent>;
@@ -356,4 +356,4 @@ TEST(DataCloseLosesNothing) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::conformance_test

@@ -14,7 +14,7 @@
 #include "tests/cc/test.h"
 #include "tests/cc/transport/fixture.h"
 
-namespace tfring {
+namespace tfring::frame_seal_test {
 namespace {
 
 using Kind = ControlEvent::Kind;
@@ -166,4 +166,4 @@ TEST(ARelayCannotReflect) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::frame_seal_test

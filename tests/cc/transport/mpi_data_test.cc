@@ -11,7 +11,7 @@
 #include "tests/cc/test.h"
 #include "tests/cc/transport/fixture.h"
 
-namespace tfring {
+namespace tfring::mpi_data_test {
 namespace {
 
 struct iovec Part(const void* data, size_t bytes) { return {const_cast<void*>(data), bytes}; }
@@ -192,4 +192,4 @@ TEST(ABroadcastEndsWhenTheOthersHaveIt) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::mpi_data_test

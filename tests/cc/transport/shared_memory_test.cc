@@ -17,7 +17,7 @@
 #include "tests/cc/transport/fixture.h"
 #include "tests/cc/transport/shared_host.h"
 
-namespace tfring {
+namespace tfring::shared_memory_test {
 namespace {
 
 uint8_t ByteAt(uint64_t position) { return static_cast<uint8_t>((position * 2654435761u) >> 13); }
@@ -284,4 +284,4 @@ TEST(ShmSilentPeerEndsAtTheDeadline) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::shared_memory_test

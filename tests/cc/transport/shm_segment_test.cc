@@ -17,7 +17,7 @@
 #include "ops/runtime/interfaces/host_memory.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::shm_segment_test {
 namespace {
 
 TEST(OpenRefusesAnotherNonceAndAnotherShape) {
@@ -121,4 +121,4 @@ TEST(OpenRefusesASegmentThatIsNotSealed) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::shm_segment_test

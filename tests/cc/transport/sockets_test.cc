@@ -16,7 +16,7 @@
 #include "tests/cc/test.h"
 #include "tests/cc/transport/fixture.h"
 
-namespace tfring {
+namespace tfring::sockets_test {
 namespace {
 
 using Kind = ControlEvent::Kind;
@@ -182,4 +182,4 @@ TEST(ADeadlineIsNeverRoundedDown) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::sockets_test

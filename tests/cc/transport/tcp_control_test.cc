@@ -13,7 +13,7 @@
 #include "tests/cc/test.h"
 #include "tests/cc/transport/fixture.h"
 
-namespace tfring {
+namespace tfring::tcp_control_test {
 namespace {
 
 std::string FramedBytes(const std::string& frame) {
@@ -84,4 +84,4 @@ TEST(PartOfAFrameIsASignOfLife) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::tcp_control_test

@@ -20,7 +20,7 @@ using fake_cuda::Setting;
 
 namespace {
 
-constexpr Result kSuccess = fake_cuda::kSuccess;
+using fake_cuda::kSuccess;
 
 // Gate, and whether a GPU of this number exists.
 Result GateDevice(int device) {

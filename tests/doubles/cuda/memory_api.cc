@@ -28,7 +28,7 @@ using fake_cuda::Work;
 
 namespace {
 
-constexpr Result kSuccess = fake_cuda::kSuccess;
+using fake_cuda::kSuccess;
 
 enum class Place { kDevice, kPinned, kPageable };
 

@@ -25,7 +25,7 @@ using fake_cuda::Work;
 
 namespace {
 
-constexpr Result kSuccess = fake_cuda::kSuccess;
+using fake_cuda::kSuccess;
 
 // Finds an event; the result is what the call has to return if it is not kSuccess.
 Result FindEvent(Handle handle, const char* call, std::shared_ptr<Event>* event) {

@@ -11,20 +11,20 @@
 namespace fake_nccl {
 namespace {
 
-struct State {
+struct Registry {
   std::mutex mutex;  // guards all below
   std::map<const ncclComm*, std::shared_ptr<Communicator>> alive;
   std::string last_error;
 };
 
 // Never freed: threads of the library may outlive main.
-State& TheState() {
-  static State* state = new State;
+Registry& TheRegistry() {
+  static Registry* state = new Registry;
   return *state;
 }
 
 std::vector<std::shared_ptr<Communicator>> All() {
-  State& state = TheState();
+  Registry& state = TheRegistry();
   const std::lock_guard<std::mutex> lock(state.mutex);
   std::vector<std::shared_ptr<Communicator>> all;
   for (const auto& [handle, communicator] : state.alive) all.push_back(communicator);
@@ -37,7 +37,7 @@ ncclComm_t Communicators::Add(std::shared_ptr<Communicator> communicator) {
   // A handle is never used twice, so that one that is used after its end is always found out.
   static char* const base = reinterpret_cast<char*>(0x1000);
   static long made = 0;
-  State& state = TheState();
+  Registry& state = TheRegistry();
   const std::lock_guard<std::mutex> lock(state.mutex);
   auto* handle = reinterpret_cast<ncclComm_t>(base + 16 * ++made);
   state.alive[handle] = std::move(communicator);
@@ -45,7 +45,7 @@ ncclComm_t Communicators::Add(std::shared_ptr<Communicator> communicator) {
 }
 
 std::shared_ptr<Communicator> Communicators::Find(const ncclComm* handle) {
-  State& state = TheState();
+  Registry& state = TheRegistry();
   {
     const std::lock_guard<std::mutex> lock(state.mutex);
     const auto found = state.alive.find(handle);
@@ -58,7 +58,7 @@ std::shared_ptr<Communicator> Communicators::Find(const ncclComm* handle) {
 }
 
 void Communicators::Remove(const ncclComm* handle) {
-  State& state = TheState();
+  Registry& state = TheRegistry();
   std::shared_ptr<Communicator> last;  // destroyed after the lock is free
   const std::lock_guard<std::mutex> lock(state.mutex);
   const auto found = state.alive.find(handle);
@@ -82,13 +82,13 @@ void Communicators::Kill(int rank) {
 }
 
 void SetLastError(const std::string& text) {
-  State& state = TheState();
+  Registry& state = TheRegistry();
   const std::lock_guard<std::mutex> lock(state.mutex);
   state.last_error = text;
 }
 
 std::string LastError() {
-  State& state = TheState();
+  Registry& state = TheRegistry();
   const std::lock_guard<std::mutex> lock(state.mutex);
   return state.last_error;
 }

@@ -15,20 +15,20 @@ struct Kernel {
   std::vector<Call> calls;
 };
 
-struct State {
+struct KernelQueue {
   std::mutex mutex;  // guards all below
   std::map<void*, std::shared_ptr<Kernel>> queued;
   std::map<Uuid, long> slots_in_use;  // by device
 };
 
 // Never freed: threads of the library may outlive main.
-State& TheState() {
-  static State* state = new State;
+KernelQueue& TheQueue() {
+  static KernelQueue* state = new KernelQueue;
   return *state;
 }
 
 std::shared_ptr<Kernel> Take(void* kernel) {
-  State& state = TheState();
+  KernelQueue& state = TheQueue();
   const std::lock_guard<std::mutex> lock(state.mutex);
   std::shared_ptr<Kernel> taken = state.queued[kernel];
   state.queued.erase(kernel);
@@ -44,7 +44,7 @@ class DeviceSlot {
   }
   ~DeviceSlot() {
     if (!held_) return;
-    State& state = TheState();
+    KernelQueue& state = TheQueue();
     const std::lock_guard<std::mutex> lock(state.mutex);
     --state.slots_in_use[uuid_];
   }
@@ -55,7 +55,7 @@ class DeviceSlot {
  private:
   bool TryTake() const {
     const long slots = Setting("kernel_slots");
-    State& state = TheState();
+    KernelQueue& state = TheQueue();
     const std::lock_guard<std::mutex> lock(state.mutex);
     long& used = state.slots_in_use[uuid_];
     if (slots > 0 && used >= slots) return false;
@@ -84,7 +84,7 @@ void Run(Communicator* communicator, const std::vector<Call>& calls, std::mutex*
 
 void* MakeKernel(std::shared_ptr<Communicator> communicator, std::vector<Call> calls) {
   auto made = std::make_shared<Kernel>(Kernel{std::move(communicator), std::move(calls)});
-  State& state = TheState();
+  KernelQueue& state = TheQueue();
   const std::lock_guard<std::mutex> lock(state.mutex);
   void* key = made.get();
   state.queued[key] = std::move(made);

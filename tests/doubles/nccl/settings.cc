@@ -18,7 +18,7 @@ namespace {
 
 using Numbers = std::map<std::string, long>;
 
-struct State {
+struct AllNumbers {
   std::mutex mutex;  // guards all below
   Numbers settings;
   Numbers counters;
@@ -64,9 +64,9 @@ void ReadEnvironment(Numbers& settings) {
 }
 
 // Never freed: threads of the library may outlive main.
-State& TheState() {
-  static State* state = [] {
-    auto* made = new State;
+AllNumbers& TheNumbers() {
+  static AllNumbers* state = [] {
+    auto* made = new AllNumbers;
     made->settings = Defaults();
     made->counters = NoCounts();
     ReadEnvironment(made->settings);
@@ -78,19 +78,19 @@ State& TheState() {
 }  // namespace
 
 long Setting(const char* what) {
-  State& state = TheState();
+  AllNumbers& state = TheNumbers();
   const std::lock_guard<std::mutex> lock(state.mutex);
   return Find(state.settings, what);
 }
 
 void Count(const char* what, long by) {
-  State& state = TheState();
+  AllNumbers& state = TheNumbers();
   const std::lock_guard<std::mutex> lock(state.mutex);
   Find(state.counters, what) += by;
 }
 
 bool Strikes(const char* what, int rank) {
-  State& state = TheState();
+  AllNumbers& state = TheNumbers();
   const std::lock_guard<std::mutex> lock(state.mutex);
   const long only = Find(state.settings, "only_rank");
   if (only >= 0 && only != rank) return false;
@@ -120,7 +120,7 @@ void Pause::operator()() {
 extern "C" {
 
 __attribute__((visibility("default"))) void FakeNcclSet(const char* what, long value) {
-  fake_nccl::State& state = fake_nccl::TheState();
+  fake_nccl::AllNumbers& state = fake_nccl::TheNumbers();
   {
     const std::lock_guard<std::mutex> lock(state.mutex);
     fake_nccl::Find(state.settings, what) = value;
@@ -131,7 +131,7 @@ __attribute__((visibility("default"))) void FakeNcclSet(const char* what, long v
 }
 
 __attribute__((visibility("default"))) void FakeNcclReset() {
-  fake_nccl::State& state = fake_nccl::TheState();
+  fake_nccl::AllNumbers& state = fake_nccl::TheNumbers();
   const std::lock_guard<std::mutex> lock(state.mutex);
   state.settings = fake_nccl::Defaults();
   state.counters = fake_nccl::NoCounts();
@@ -141,7 +141,7 @@ __attribute__((visibility("default"))) long FakeNcclCount(const char* what) {
   const std::string name = what;
   if (name == "communicators") return fake_nccl::Communicators::Alive();
   if (name == "running") return fake_nccl::Communicators::Running();
-  fake_nccl::State& state = fake_nccl::TheState();
+  fake_nccl::AllNumbers& state = fake_nccl::TheNumbers();
   const std::lock_guard<std::mutex> lock(state.mutex);
   return fake_nccl::Find(state.counters, name);
 }

@@ -122,7 +122,6 @@ void Negotiator::Withdraw(ProcessSetId set, uint64_t attempt, const std::string&
 
 void Negotiator::PassOwnRequests() {
   for (Participant::Outgoing& batch : participant_.TakeOutgoing()) {
-    if (shows_own_) Show(batch);
     if (batch.frozen) OnFrozen(kSequencerRank, *batch.frozen);
     batch.frozen.reset();
     own_kept_.push_back(std::move(batch));
@@ -135,17 +134,6 @@ void Negotiator::PassOwnRequests() {
     FailPeer(kSequencerRank, sequencer_->OnRequests(kSequencerRank, std::move(batch.requests),
                                                     batch.cache_ids, now_));
   }
-}
-
-// Other ranks collect their calls until they send them.
-void Negotiator::Show(const Participant::Outgoing& batch) {
-  if (own_shown_.empty() || batch.frozen || !batch.withdrawals.empty()) {
-    own_shown_.push_back(batch);
-    return;
-  }
-  Participant::Outgoing& last = own_shown_.back();
-  last.requests.insert(last.requests.end(), batch.requests.begin(), batch.requests.end());
-  last.cache_ids.insert(last.cache_ids.end(), batch.cache_ids.begin(), batch.cache_ids.end());
 }
 
 void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
@@ -243,7 +231,6 @@ Negotiator::Output Negotiator::Drain() {
   if (!dead_) {
     if (sequencer_) {
       SendPlans();
-      out_.own_frames = FramesOf(std::exchange(own_shown_, {}));
     } else {
       SendRequests();
     }

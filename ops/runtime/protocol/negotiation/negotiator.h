@@ -38,8 +38,7 @@ class Negotiator {
   // What a call made necessary. Frames go out in order; plans run in order.
   struct Output {
     std::vector<std::pair<Rank, std::string>> frames;
-    std::vector<std::string> own_frames;  // see ShowOwnFrames
-    std::vector<AttemptEnd> left;         // before the errors among `runs` end their calls
+    std::vector<AttemptEnd> left;  // before the errors among `runs` end their calls
     std::vector<PlanRun> runs;
     std::vector<std::pair<CallId, Status>> refused;  // calls of attempts that are over
     std::vector<std::string> warnings;               // stalls, for the log
@@ -52,10 +51,6 @@ class Negotiator {
   // Changes `process_sets` when a plan says so, before the plan comes out of Drain.
   Negotiator(Rank rank, int size, const Config& config, ProcessSets* process_sets);
   ~Negotiator();
-
-  // Rank 0, which sends itself no frames: from here on Drain says which another rank with the same
-  // calls would send, so that FrameRelay knows their bytes. Before the first call.
-  void ShowOwnFrames() { shows_own_ = true; }
 
   // A call of this rank. `request` has passed AdmitRequest; no call of its name and process set is
   // in flight here.
@@ -130,7 +125,6 @@ class Negotiator {
   void Fail(Status status);
   void FailPeer(Rank from, const Status& why);
   void PassOwnRequests();
-  void Show(const Participant::Outgoing& batch);
   void ReceivePlan(Rank from, Plan plan);
   void SendRequests();
   void SendPlans();
@@ -151,8 +145,6 @@ class Negotiator {
   std::unique_ptr<Sequencer> sequencer_;          // rank 0 only
   std::unique_ptr<LockCoordinator> coordinator_;  // the same
   std::vector<Participant::Outgoing> own_kept_;   // rank 0's own, during a lock
-  std::vector<Participant::Outgoing> own_shown_;  // since the last Drain
-  bool shows_own_ = false;
   LockTimer lock_timer_;
   std::optional<std::vector<uint64_t>> recalled_;
   Output out_;

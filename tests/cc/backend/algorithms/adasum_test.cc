@@ -11,7 +11,7 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::adasum_test {
 namespace {
 
 std::vector<Schedule> ScheduleOfAll(int size, const std::vector<int64_t>& tensor_elements,
@@ -314,4 +314,4 @@ TEST(ABrokenStreamEndsAnAdasum) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::adasum_test

@@ -6,7 +6,7 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::allgather_test {
 namespace {
 
 TEST(EveryAllgatherBringsEveryBlockToEveryRank) {
@@ -22,4 +22,4 @@ TEST(EveryAllgatherBringsEveryBlockToEveryRank) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::allgather_test

@@ -9,7 +9,7 @@
 #include "ops/runtime/backend/algorithms/select.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::allreduce_choice_test {
 namespace {
 
 std::vector<int> HostByHost(int hosts, int ranks) {
@@ -89,4 +89,4 @@ TEST(NothingIsPricedWithinAHostAndNothingSelectedAgainstTheSettings) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::allreduce_choice_test

@@ -8,7 +8,7 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::allreduce_test {
 namespace {
 
 using AllreduceBuilder = Schedule (*)(const ReduceShape&);
@@ -163,4 +163,4 @@ TEST(AllreduceTimesFollowTheTextbook) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::allreduce_test

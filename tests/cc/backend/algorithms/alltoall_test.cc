@@ -5,7 +5,7 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::alltoall_test {
 namespace {
 
 // What rank `from` sends to rank `to`: some nothing, differing in both directions.
@@ -68,4 +68,4 @@ TEST(SendRecvMovesOneWayOnly) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::alltoall_test

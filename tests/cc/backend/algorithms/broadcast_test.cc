@@ -5,7 +5,7 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::broadcast_test {
 namespace {
 
 TEST(EveryBroadcastBringsTheRootsDataToEveryRank) {
@@ -30,4 +30,4 @@ TEST(EveryBroadcastBringsTheRootsDataToEveryRank) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::broadcast_test

@@ -7,7 +7,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::check_collective_test {
 namespace {
 
 // Makes an allreduce of one tensor of 40 bytes on one rank wrong in one way, and expects the
@@ -104,4 +104,4 @@ TEST(ContradictingBlocksAreFound) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::check_collective_test

@@ -7,7 +7,7 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::gather_scatter_test {
 namespace {
 
 void CheckRooted(Schedule (*build)(const RootedShape&), bool gather, const Blocks& blocks,
@@ -60,4 +60,4 @@ TEST(EveryGatherAndScatterMovesEachBlockOnce) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::gather_scatter_test

@@ -8,7 +8,7 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::hierarchical_allreduce_test {
 namespace {
 
 using HostOf = std::vector<int>;  // by position
@@ -250,4 +250,4 @@ TEST(HostsAreToldApartByTheirNames) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::hierarchical_allreduce_test

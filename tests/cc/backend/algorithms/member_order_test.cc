@@ -10,7 +10,7 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::member_order_test {
 namespace {
 
 using HostOf = std::vector<int>;  // by position
@@ -203,4 +203,4 @@ TEST(MembersAlongALineBeginBehindTheGap) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::member_order_test

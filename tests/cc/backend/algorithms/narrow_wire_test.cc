@@ -9,7 +9,7 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::narrow_wire_test {
 namespace {
 
 using HostOf = std::vector<int>;  // by position
@@ -144,4 +144,4 @@ TEST(OnlySumsOfFloat32OverSeveralHostsAreNarrow) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::narrow_wire_test

@@ -6,7 +6,7 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::reduce_test {
 namespace {
 
 using ReduceBuilder = Schedule (*)(const ReduceShape&, int);
@@ -76,4 +76,4 @@ TEST(ReduceTimesFollowTheTextbook) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::reduce_test

@@ -6,7 +6,7 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::reducescatter_test {
 namespace {
 
 struct NamedReducescatter {
@@ -74,4 +74,4 @@ TEST(ReducescatterTimesFollowTheTextbook) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::reducescatter_test

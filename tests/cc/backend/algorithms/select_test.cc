@@ -22,7 +22,7 @@
 #include "tests/cc/backend/symbolic.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::select_test {
 namespace {
 
 // The algorithm that all ranks choose when each contributes `bytes`.
@@ -323,4 +323,4 @@ TEST(LineAndRingSchedulesTalkToNeighboursOnly) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::select_test

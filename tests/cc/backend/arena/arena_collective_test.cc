@@ -2,6 +2,7 @@
 #include "ops/runtime/backend/arena/arena_collective.h"
 
 #include <algorithm>
+#include <iostream>
 #include <memory>
 #include <random>
 #include <string>
@@ -12,7 +13,7 @@
 #include "tests/cc/backend/arena/random_plans.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::arena_collective_test {
 namespace {
 
 // A rank, with the plans that it takes part in.
@@ -254,4 +255,4 @@ TEST(NaNIsFoundInWhatIsStagedAndInTheOwnSlice) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::arena_collective_test

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,7 +17,7 @@
 #include "tests/cc/backend/arena/random_plans.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::arena_runner_test {
 namespace {
 
 // The memory of the ranks of a host in one process, at one address for all, so that the thread
@@ -176,4 +177,4 @@ TEST(ThreadsThatSleepGetWhatRandomCollectivesGive) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::arena_runner_test

@@ -12,7 +12,7 @@
 #include "tests/cc/backend/cuda/fake_gpu.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::device_waiter_test {
 namespace {
 
 std::shared_ptr<CudaDevice> Device(const Framework& framework) {
@@ -167,4 +167,4 @@ TEST(SleepsWhileNothingIsOpen) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::device_waiter_test

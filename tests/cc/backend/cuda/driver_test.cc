@@ -9,7 +9,7 @@
 #include "tests/cc/backend/cuda/fake_gpu.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::driver_test {
 namespace {
 
 std::shared_ptr<CudaStream> Wrap(CudaDevices* devices, const Framework& framework) {
@@ -195,4 +195,4 @@ TEST(PinnedMemoryThatRunsOutIsTriedAgainWithoutWhatIsUnused) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::driver_test

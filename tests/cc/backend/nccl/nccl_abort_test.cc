@@ -1,6 +1,7 @@
 // Abort in every phase, and libraries that are of no use: an answer in bounded time, always.
 #include <chrono>
 #include <functional>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,7 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::nccl_abort_test {
 namespace {
 
 std::string Variant(const std::string& name) {
@@ -139,4 +140,4 @@ TEST(WithABrokenLibraryTensorsAreStaged) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::nccl_abort_test

@@ -7,7 +7,7 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::nccl_backend_test {
 namespace {
 
 void Begin(long seed = 0) {
@@ -34,4 +34,4 @@ TEST(EveryJobGivesWhatTheCpuBackendGives) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::nccl_backend_test

@@ -1,5 +1,6 @@
 // Failures of NCCL, of a device and of a peer, in every phase: all that is in flight ends in time.
 #include <chrono>
+#include <functional>
 #include <future>
 #include <new>
 #include <string>
@@ -11,7 +12,7 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::nccl_failure_test {
 namespace {
 
 constexpr Duration kLimit = 5 * kSecond;  // of the promise that is tested here
@@ -284,4 +285,4 @@ TEST(WorkOnADeviceCountsAsProgressForALimitedTime) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::nccl_failure_test

@@ -7,7 +7,7 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::nccl_meeting_test {
 namespace {
 
 MeetingRecord RecordOf(const std::string& device) {
@@ -166,4 +166,4 @@ TEST(WhatNcclHasNotIsStagedAmongTheRest) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::nccl_meeting_test

@@ -6,7 +6,7 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::nccl_order_test {
 namespace {
 
 void Begin(long seed) {
@@ -74,4 +74,4 @@ TEST(AShutdownEndsCommunicatorsInOrder) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::nccl_order_test

@@ -9,7 +9,7 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::nccl_program_test {
 namespace {
 
 using Kind = NcclCall::Kind;
@@ -233,4 +233,4 @@ TEST(WhatHasToBeStaged) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::nccl_program_test

@@ -8,7 +8,7 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::nccl_rules_test {
 namespace {
 
 // The framework writes inputs, and what had the outputs' memory before, 20 ms after the call.
@@ -198,4 +198,4 @@ TEST(AllRanksKeepTheGlobalOrderAmongCommunicators) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::nccl_rules_test

@@ -10,7 +10,7 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::nccl_seeds_test {
 namespace {
 
 enum class Fault {
@@ -168,4 +168,4 @@ TEST(Seeds) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::nccl_seeds_test

@@ -3,6 +3,7 @@
 #include <elf.h>
 
 #include <cstring>
+#include <iostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,7 +11,7 @@
 #include "ops/runtime/backend/pack/pack_batch.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::pack_images_test {
 namespace {
 
 constexpr int kMachineCuda = 190;  // EM_CUDA
@@ -104,4 +105,4 @@ TEST(WhatWasBuiltHasEveryKernelForEveryArchitecture) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::pack_images_test

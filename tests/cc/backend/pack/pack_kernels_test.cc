@@ -13,7 +13,7 @@
 #include "tests/cc/backend/values.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::pack_kernels_test {
 namespace {
 
 using Bytes = std::vector<char>;
@@ -313,4 +313,4 @@ TEST(ErrorsOfTheDeviceAreReported) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::pack_kernels_test

@@ -13,7 +13,7 @@
 #include "tests/cc/backend/values.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::reduce_kernels_test {
 namespace {
 
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
@@ -273,4 +273,4 @@ TEST(FactorsCountInTheTypeOfTheTensor) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::reduce_kernels_test

@@ -11,7 +11,7 @@
 #include "tests/cc/backend/values.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::value_kernels_test {
 namespace {
 
 // How a dtype stores numbers: bits of its exponent and of its mantissa.
@@ -121,4 +121,4 @@ TEST(IntegersHaveNoSuchValues) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::value_kernels_test

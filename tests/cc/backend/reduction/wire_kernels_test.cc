@@ -9,7 +9,7 @@
 #include "tests/cc/backend/simd_levels.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::wire_kernels_test {
 namespace {
 
 uint16_t Narrowed(DataType dtype, uint32_t bits) {
@@ -108,4 +108,4 @@ TEST(OnlySixteenBitFloatsGoOverAWire) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::wire_kernels_test

@@ -5,7 +5,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::progress_watch_test {
 namespace {
 
 using Verdict = ProgressWatch::Verdict;
@@ -74,4 +74,4 @@ TEST(TimeInWhichTheProcessWasStoppedDoesNotCount) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::progress_watch_test

@@ -5,7 +5,7 @@
 #include "ops/runtime/base/clock.h"
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::spin_policy_test {
 namespace {
 
 TEST(WaitEndsWithWhatIsSeen) {
@@ -59,4 +59,4 @@ TEST(EachFailureInARowLeavesOutTwiceAsManyWaits) {
 TEST(WaitsAreNeverLeftOutForEver) { EXPECT_EQ(Skipped(std::vector<bool>(100, false)).back(), 256); }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::spin_policy_test

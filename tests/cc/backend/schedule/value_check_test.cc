@@ -10,7 +10,7 @@
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::value_check_test {
 namespace {
 
 const double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -181,4 +181,4 @@ TEST(WhatWasFoundIsReportedForItsOwnCollectiveOnly) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::value_check_test

@@ -11,7 +11,7 @@
 namespace tfring::testing {
 namespace {
 
-using Blocks = std::vector<std::vector<int64_t>>;
+using BlocksByRank = std::vector<std::vector<int64_t>>;
 
 StreamOptions RandomStreams() {
   StreamOptions options;
@@ -19,11 +19,11 @@ StreamOptions RandomStreams() {
   return options;
 }
 
-constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllreduce,     CollectiveKind::kAllgather,
-                                     CollectiveKind::kBroadcast,     CollectiveKind::kBarrier,
-                                     CollectiveKind::kReducescatter, CollectiveKind::kAlltoall,
-                                     CollectiveKind::kReduce,        CollectiveKind::kGather,
-                                     CollectiveKind::kScatter,       CollectiveKind::kSendRecv};
+constexpr CollectiveKind kStagedKinds[] = {
+    CollectiveKind::kAllreduce, CollectiveKind::kAllgather,     CollectiveKind::kBroadcast,
+    CollectiveKind::kBarrier,   CollectiveKind::kReducescatter, CollectiveKind::kAlltoall,
+    CollectiveKind::kReduce,    CollectiveKind::kGather,        CollectiveKind::kScatter,
+    CollectiveKind::kSendRecv};
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin,
                              ReduceOp::kMax, ReduceOp::kProduct, ReduceOp::kAdasum};
 
@@ -33,16 +33,16 @@ auto OneOf(const List& list, std::mt19937* random) {
 }
 
 // Of tensor `t` on member `self`.
-struct Sizes {
+struct StagedSizes {
   int64_t input = 0;
   int64_t output = 0;
   std::vector<int64_t> blocks, sends;
 };
 
-Sizes SizesOf(const Spec& spec, size_t t, int self) {
-  const Blocks& e = spec.elements[t];
+StagedSizes SizesOf(const Spec& spec, size_t t, int self) {
+  const BlocksByRank& e = spec.elements[t];
   const bool root = self == spec.root;
-  Sizes sizes;
+  StagedSizes sizes;
   for (int m = 0; m < spec.size; ++m) {
     const bool alltoall = spec.kind == CollectiveKind::kAlltoall;
     sizes.blocks.push_back(alltoall ? e[m][self] : e[m][0]);
@@ -79,7 +79,7 @@ Spec RandomSpec(int size, std::mt19937* random) {
   Spec spec;
   spec.size = size;
   do {
-    spec.kind = OneOf(kKinds, random);
+    spec.kind = OneOf(kStagedKinds, random);
   } while (spec.kind == CollectiveKind::kSendRecv && size != 2);
   spec.dtype = OneOf(kReducibleTypes, random);
   const KindTraits& traits = Traits(spec.kind);
@@ -100,7 +100,7 @@ Spec RandomSpec(int size, std::mt19937* random) {
   const size_t tensors = traits.max_tensors == 0 ? 0 : 1 + (*random)() % most;
   for (size_t t = 0; t < tensors; ++t) {
     const int64_t unit = OneOf(std::vector<int64_t>{0, 1, 7, 400}, random);
-    Blocks from_to(size, std::vector<int64_t>(size));
+    BlocksByRank from_to(size, std::vector<int64_t>(size));
     for (auto& row : from_to) {
       for (int64_t& block : row) block = unit * static_cast<int64_t>((*random)() % 4);
     }
@@ -129,7 +129,7 @@ Part MakePart(const Spec& spec, int self, uint64_t sequence) {
   c.members = FirstRanks(spec.size);
   const int64_t width = DataTypeSize(spec.dtype);
   for (size_t t = 0; t < spec.elements.size(); ++t) {
-    Sizes sizes = SizesOf(spec, t, self);
+    StagedSizes sizes = SizesOf(spec, t, self);
     for (int64_t& block : sizes.blocks) block *= width;
     for (int64_t& block : sizes.sends) block *= width;
     if (!sizes.blocks.empty()) c.block_bytes.push_back(sizes.blocks);

@@ -3,6 +3,7 @@
 // memory.
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -15,7 +16,7 @@
 #include "tests/cc/backend/staging/staged_world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::staging_faults_test {
 namespace {
 
 constexpr int64_t kElements = 256;
@@ -265,4 +266,4 @@ TEST(TheLowestPlaceDoesNotWaitForMemory) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::staging_faults_test

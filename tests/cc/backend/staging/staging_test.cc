@@ -12,7 +12,7 @@
 #include "tests/cc/backend/staging/staged_world.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::staging_test {
 namespace {
 
 // [spec][rank] results of the CPU backend.
@@ -193,4 +193,4 @@ TEST(WithFaultsEverythingEndsOnceAndIsRightOrAnError) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::staging_test

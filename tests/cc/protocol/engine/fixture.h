@@ -26,9 +26,9 @@ inline Config QuietConfig() {
 
 // Engines of all ranks, and what their effects were so far. Frames wait until Deliver(). Time and
 // completions are the test's own.
-class World {
+class Engines {
  public:
-  explicit World(int size, const Config& config = QuietConfig()) : nodes_(size) {
+  explicit Engines(int size, const Config& config = QuietConfig()) : nodes_(size) {
     EngineOptions options;
     options.size = size;
     options.config = config;

@@ -3,11 +3,11 @@
 #include "tests/cc/test.h"
 
 // Shutdown of this rank and of others.
-namespace tfring::testing {
+namespace tfring::testing::goodbye_test {
 namespace {
 
 TEST(ARankThatLeavesCancelsWhatItHasNotBegun) {
-  World world(3);
+  Engines world(3);
   world.Submit(1, 1, Allreduce("x"));
   world.Shutdown(1);
   world.Submit(1, 2, Allreduce("y"));
@@ -22,7 +22,7 @@ TEST(ARankThatLeavesCancelsWhatItHasNotBegun) {
 }
 
 TEST(CallsOfTheSameStepAreCancelledToo) {
-  World world(2);
+  Engines world(2);
   EngineEvents events;
   events.shutdown = true;
   events.submissions.emplace_back(1, Allreduce("x"));
@@ -31,7 +31,7 @@ TEST(CallsOfTheSameStepAreCancelledToo) {
 }
 
 TEST(APlanCountsThoughTheGoodbyeComesWithIt) {
-  World world(2);
+  Engines world(2);
   world.Submit(1, 1, Allreduce("last"));
   world.Deliver();
   world.Submit(0, 1, Allreduce("last"));
@@ -43,7 +43,7 @@ TEST(APlanCountsThoughTheGoodbyeComesWithIt) {
 }
 
 TEST(RankZerosGoodbyeNamesWhoLeftBefore) {
-  World world(3);
+  Engines world(3);
   world.Shutdown(1);
   world.Deliver();
   world.Shutdown(0);
@@ -60,7 +60,7 @@ TEST(RankZerosGoodbyeNamesWhoLeftBefore) {
 }
 
 TEST(RankZeroPassesAGoodbyeOn) {
-  World world(3);
+  Engines world(3);
   world.Shutdown(1);
   world.Deliver();
   EXPECT_EQ(world.Sent(0, 2, FrameType::kGoodbye), 1);
@@ -68,7 +68,7 @@ TEST(RankZeroPassesAGoodbyeOn) {
 }
 
 TEST(WhatNeedsADepartedRankIsCancelledAndTheRestGoesOn) {
-  World world(3);
+  Engines world(3);
   world.Submit(0, 1, Allreduce("before"));
   world.Deliver();
   world.Shutdown(1);
@@ -92,7 +92,7 @@ TEST(WhatNeedsADepartedRankIsCancelledAndTheRestGoesOn) {
 }
 
 TEST(ARunningPlanThatBreaksAfterAGoodbyeIsCancelledEverywhere) {
-  World world(3);
+  Engines world(3);
   world.SubmitOnAll(1, "x");
   world.Shutdown(1);
   world.Deliver();
@@ -107,7 +107,7 @@ TEST(ARunningPlanThatBreaksAfterAGoodbyeIsCancelledEverywhere) {
 }
 
 TEST(AGoodbyeExplainsAStreamThatBrokeBefore) {
-  World world(3);
+  Engines world(3);
   world.SubmitOnAll(1, "x");
   world.Complete(2, world.runs(2)[0].plan.sequence, Unavailable("connection reset"), 1);
   EXPECT_TRUE(!world.Ended(2, 1));
@@ -121,7 +121,7 @@ TEST(AGoodbyeExplainsAStreamThatBrokeBefore) {
 }
 
 TEST(AGoodbyeExplainsAProcessThatEnded) {
-  World world(3);
+  Engines world(3);
   world.Lose(2, 1, "process 4711 ended");
   EXPECT_EQ(world.deadline(2), world.now + kGoodbyeGrace);
   world.Shutdown(1);
@@ -132,7 +132,7 @@ TEST(AGoodbyeExplainsAProcessThatEnded) {
 }
 
 TEST(AShutdownWaitsForPlansThatRun) {
-  World world(2);
+  Engines world(2);
   world.SubmitOnAll(1, "x");
   world.Submit(1, 2, Allreduce("y"));
   world.Shutdown(1);
@@ -148,7 +148,7 @@ TEST(AShutdownWaitsForPlansThatRun) {
 }
 
 TEST(AShutdownDoesNotWaitForEver) {
-  World world(2);
+  Engines world(2);
   world.SubmitOnAll(1, "x");
   world.Shutdown(1);
   world.Deliver();
@@ -168,7 +168,7 @@ TEST(AShutdownDoesNotWaitForEver) {
 
 // Data flows, so the plan ends by itself, however long that takes.
 TEST(AShutdownWaitsForPlansThatMoveData) {
-  World world(2);
+  Engines world(2);
   world.SubmitOnAll(1, "x");
   world.Shutdown(1);
   world.Deliver();
@@ -186,7 +186,7 @@ TEST(AShutdownWaitsForPlansThatMoveData) {
 
 TEST(ALeaverRunsThePlansThatWereNumberedBefore) {
   for (const bool crossing : {true, false}) {
-    World world(3);
+    Engines world(3);
     for (Rank rank : {0, 1, 2}) world.Submit(rank, 1, Allreduce("x"));
     world.Submit(1, 2, Allreduce("y"));
     if (crossing) {
@@ -210,7 +210,7 @@ TEST(ALeaverRunsThePlansThatWereNumberedBefore) {
 }
 
 TEST(ALeaverDoesNotWaitForEverForRankZero) {
-  World world(2);
+  Engines world(2);
   world.Submit(1, 1, Allreduce("x"));
   world.mute.insert(0);
   world.Shutdown(1);
@@ -221,7 +221,7 @@ TEST(ALeaverDoesNotWaitForEverForRankZero) {
 }
 
 TEST(RankZeroThatLeavesEndsWhatNeedsItAndPlansForTheRest) {
-  World world(3);
+  Engines world(3);
   world.SubmitOnAll(1, "x");
   world.Submit(2, 2, Allreduce("y"));
   world.Submit(2, 4, Allreduce("of 1 and 2", {4}, 2));
@@ -258,7 +258,7 @@ TEST(RankZeroThatLeavesEndsWhatNeedsItAndPlansForTheRest) {
 }
 
 TEST(RankZeroThatLeavesPlansForOthersForALimitedTime) {
-  World world(3);
+  Engines world(3);
   world.Submit(2, 1, Allreduce("x", {4}, 2));
   world.Shutdown(0);
   world.Deliver();
@@ -275,7 +275,7 @@ TEST(RankZeroThatLeavesPlansForOthersForALimitedTime) {
 
 // Longer than kDrainLimit, and shorter than rank 0 stays.
 TEST(APlanWithoutRankZeroMayRunForLongAfterItHasLeft) {
-  World world(3);
+  Engines world(3);
   for (Rank rank : {1, 2}) world.Submit(rank, 1, Allreduce("x", {4}, 2));
   world.Deliver();
   for (Rank rank : {1, 2}) ASSERT_EQ(world.runs(rank).size(), size_t{1});
@@ -296,14 +296,14 @@ TEST(APlanWithoutRankZeroMayRunForLongAfterItHasLeft) {
 }
 
 TEST(RankZeroThatLeavesWaitsForNobodyWithoutProcessSets) {
-  World world(2);
+  Engines world(2);
   world.Submit(1, 1, Allreduce("x"));
   world.Shutdown(0);
   EXPECT_TRUE(world.finished(0));
 }
 
 TEST(WithoutRankZeroPlansHaveALimit) {
-  World world(3);
+  Engines world(3);
   world.SubmitOnAll(1, "x");
   world.Shutdown(0);
   world.Deliver();
@@ -317,7 +317,7 @@ TEST(WithoutRankZeroPlansHaveALimit) {
 }
 
 TEST(AnOverdueGoodbyeThatRankZeroHasSeenIsNoLoss) {
-  World world(3);
+  Engines world(3);
   world.Lose(2, 1, "process 4711 on this host ended");
   world.mute.insert(2);  // the goodbye reaches rank 2 late
   world.Shutdown(1);
@@ -332,7 +332,7 @@ TEST(AnOverdueGoodbyeThatRankZeroHasSeenIsNoLoss) {
 }
 
 TEST(EverybodyLeavingIsNoFailure) {
-  World world(3);
+  Engines world(3);
   world.SubmitOnAll(1, "x");
   for (Rank rank : {0, 1, 2}) world.Complete(rank, world.runs(rank)[0].plan.sequence);
   for (Rank rank : {0, 1, 2}) world.Shutdown(rank);
@@ -345,7 +345,7 @@ TEST(EverybodyLeavingIsNoFailure) {
 }
 
 TEST(AShutdownAfterALossFinishesOnceTheBackendIsThrough) {
-  World world(2);
+  Engines world(2);
   world.SubmitOnAll(1, "x");
   world.Lose(0, 1);
   world.Shutdown(0);
@@ -356,4 +356,4 @@ TEST(AShutdownAfterALossFinishesOnceTheBackendIsThrough) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::goodbye_test

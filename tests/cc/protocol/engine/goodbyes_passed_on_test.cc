@@ -5,12 +5,12 @@
 #include "tests/cc/test.h"
 
 // What ranks learn of others that leave: when, and the exceptions that ended them.
-namespace tfring::testing {
+namespace tfring::testing::goodbyes_passed_on_test {
 namespace {
 
 // The first at once, those that follow soon in one frame, to those only that have not left.
 TEST(GoodbyesThatComeTogetherArePassedOnTogether) {
-  World world(6);
+  Engines world(6);
   for (Rank rank : {4, 1, 3}) {
     world.Shutdown(rank);
     world.Deliver();
@@ -33,7 +33,7 @@ TEST(GoodbyesThatComeTogetherArePassedOnTogether) {
 
 TEST(WhenAllLeaveRankZeroTellsNobodyOfAll) {
   constexpr int kRanks = 40;
-  World world(kRanks);
+  Engines world(kRanks);
   for (Rank rank = kRanks - 1; rank >= 0; --rank) {
     world.Shutdown(rank);
     world.Deliver();
@@ -48,7 +48,7 @@ TEST(WhenAllLeaveRankZeroTellsNobodyOfAll) {
 
 // A rank that has not been told yet need not be: rank 0 knows.
 TEST(AGoodbyeThatHasNotBeenPassedOnExplainsABrokenStream) {
-  World world(4);
+  Engines world(4);
   world.SubmitOnAll(1, "x");
   world.Shutdown(3);
   world.Deliver();
@@ -62,7 +62,7 @@ TEST(AGoodbyeThatHasNotBeenPassedOnExplainsABrokenStream) {
 }
 
 TEST(AnExceptionThatEndsARankIsNamedByTheOthers) {
-  World world(4);
+  Engines world(4);
   const std::string ended = "rank 1 (host h1) ended with an exception: ValueError: bad";
   world.Submit(0, 1, Allreduce("waits"));
   world.Deliver();
@@ -90,7 +90,7 @@ TEST(AnExceptionThatEndsARankIsNamedByTheOthers) {
 }
 
 TEST(AnExceptionThatEndsRankZeroIsNamedByTheOthers) {
-  World world(3);
+  Engines world(3);
   world.SubmitOnAll(1, "x");
   world.Submit(2, 2, Allreduce("y"));
   world.Shutdown(0, "KeyError: 'z'");
@@ -105,7 +105,7 @@ TEST(AnExceptionThatEndsRankZeroIsNamedByTheOthers) {
 }
 
 TEST(AnExceptionOfARankThatLeftInTheMiddleOfAPlanIsNamed) {
-  World world(3);
+  Engines world(3);
   world.SubmitOnAll(1, "x");
   world.Shutdown(1, std::string("ValueError: \xff") + std::string(10000, '.'));
   world.Deliver();
@@ -115,7 +115,7 @@ TEST(AnExceptionOfARankThatLeftInTheMiddleOfAPlanIsNamed) {
 }
 
 TEST(AnExceptionThatFollowsFromALeaverIsNotTheCause) {
-  World world(4);
+  Engines world(4);
   world.Shutdown(2);  // it has less data
   world.Deliver();
   world.Shutdown(1, "CancelledError: rank 2 has shut down");
@@ -126,4 +126,4 @@ TEST(AnExceptionThatFollowsFromALeaverIsNotTheCause) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::goodbyes_passed_on_test

@@ -5,13 +5,13 @@
 #include "tests/cc/protocol/engine/fixture.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::health_test {
 namespace {
 
 using Ranks = std::vector<Rank>;
 
 TEST(AHealthyGenerationHasNoError) {
-  World world(3);
+  Engines world(3);
   world.SubmitOnAll(1, "x");
   for (Rank rank = 0; rank < 3; ++rank) {
     world.Complete(rank, world.runs(rank)[0].plan.sequence);
@@ -22,7 +22,7 @@ TEST(AHealthyGenerationHasNoError) {
 
 TEST(ALostRankIsKnownWhenItsCallsEnd) {
   for (Rank victim = 0; victim < 3; ++victim) {
-    World world(3);
+    Engines world(3);
     for (Rank rank = 0; rank < 3; ++rank) {
       if (rank != victim) world.Submit(rank, 1, Allreduce("x"));
     }
@@ -46,7 +46,7 @@ TEST(ALostRankIsKnownWhenItsCallsEnd) {
 // The error of a call that waits for a rank that leaves must not come before the goodbye.
 TEST(ADepartureIsKnownWhenCallsEndBecauseOfIt) {
   for (bool waits : {true, false}) {
-    World world(4);
+    Engines world(4);
     if (waits) world.Submit(1, 1, Allreduce("x"));
     world.Deliver();
     world.Shutdown(3);
@@ -66,7 +66,7 @@ TEST(ADepartureIsKnownWhenCallsEndBecauseOfIt) {
 }
 
 TEST(TheOwnDepartureIsNoError) {
-  World world(2);
+  Engines world(2);
   world.Shutdown(1);
   world.Deliver();
   EXPECT_TRUE(world.health(1).error.ok());
@@ -75,7 +75,7 @@ TEST(TheOwnDepartureIsNoError) {
 }
 
 TEST(ARankThatReportsItsOwnFaultIsNotLost) {
-  World world(3);
+  Engines world(3);
   world.SubmitOnAll(1, "x");
   world.Complete(1, world.runs(1)[0].plan.sequence, Internal("no memory"));
   world.Deliver();
@@ -124,4 +124,4 @@ TEST(AFrameOfAnotherGenerationIsRefused) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::health_test

@@ -6,7 +6,7 @@
 
 // Plans that a device has taken over (launched) and that have not ended, and what it means if they
 // fail.
-namespace tfring::testing {
+namespace tfring::testing::launched_test {
 namespace {
 
 Config OneAtATime() {
@@ -15,14 +15,14 @@ Config OneAtATime() {
   return config;
 }
 
-void Launch(World* world, Rank rank, uint64_t sequence) {
+void Launch(Engines* world, Rank rank, uint64_t sequence) {
   Completion completion;
   completion.sequence = sequence;
   completion.stage = CompletionStage::kLaunched;
   world->Report(rank, completion);
 }
 
-void BreakGroup(World* world, Rank rank, uint64_t sequence) {
+void BreakGroup(Engines* world, Rank rank, uint64_t sequence) {
   Completion completion;
   completion.sequence = sequence;
   completion.status = Unavailable("NCCL: remote process exited");
@@ -30,12 +30,12 @@ void BreakGroup(World* world, Rank rank, uint64_t sequence) {
   world->Report(rank, completion);
 }
 
-uint64_t SequenceOf(const World& world, Rank rank, size_t plan) {
+uint64_t SequenceOf(const Engines& world, Rank rank, size_t plan) {
   return world.runs(rank).at(plan).plan.sequence;
 }
 
 TEST(ALaunchedPlanMakesRoomForTheNext) {
-  World world(2, OneAtATime());
+  Engines world(2, OneAtATime());
   for (const auto& [id, name] : {std::pair(1, "x"), {2, "y"}, {3, "z"}}) {
     world.SubmitOnAll(id, name);
   }
@@ -56,7 +56,7 @@ TEST(ALaunchedPlanMakesRoomForTheNext) {
 }
 
 TEST(PlansEndInAnyOrderAndAShutdownWaitsForAll) {
-  World world(2, OneAtATime());
+  Engines world(2, OneAtATime());
   world.SubmitOnAll(1, "x");
   Launch(&world, 0, SequenceOf(world, 0, 0));
   Launch(&world, 1, SequenceOf(world, 1, 0));
@@ -80,7 +80,7 @@ TEST(PlansEndInAnyOrderAndAShutdownWaitsForAll) {
 TEST(AFailureAfterTheLaunchEndsTheGeneration) {
   for (const Status& failure :
        {Internal("the device reports an error"), Unimplemented("no such kernel")}) {
-    World world(2);
+    Engines world(2);
     world.SubmitOnAll(1, "x");
     Launch(&world, 1, SequenceOf(world, 1, 0));
     world.Complete(1, SequenceOf(world, 1, 0), failure);
@@ -95,7 +95,7 @@ TEST(AFailureAfterTheLaunchEndsTheGeneration) {
 }
 
 TEST(WhoIsGoneIsNamedByTheControlPlane) {
-  World world(4);
+  Engines world(4);
   world.SubmitOnAll(1, "x");
   for (Rank rank : {0, 1, 3}) {
     if (rank != 3) Launch(&world, rank, SequenceOf(world, rank, 0));
@@ -118,7 +118,7 @@ TEST(WhoIsGoneIsNamedByTheControlPlane) {
 
 TEST(WhatIsKnownIsSaidIfNobodyIsFound) {
   for (Rank noticed : {0, 1}) {
-    World world(3);
+    Engines world(3);
     world.SubmitOnAll(1, "x");
     BreakGroup(&world, noticed, SequenceOf(world, noticed, 0));
     world.Deliver();
@@ -141,7 +141,7 @@ TEST(WhatIsKnownIsSaidIfNobodyIsFound) {
 }
 
 TEST(ARankThatHasLeftExplainsABrokenGroup) {
-  World world(3);
+  Engines world(3);
   world.SubmitOnAll(1, "x");
   world.Shutdown(2, "ValueError: bad");
   world.Deliver();
@@ -152,4 +152,4 @@ TEST(ARankThatHasLeftExplainsABrokenGroup) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::launched_test

@@ -4,7 +4,7 @@
 #include "tests/cc/test.h"
 
 // Which silence counts: a peer's, not the time in which this process did not run itself.
-namespace tfring::testing {
+namespace tfring::testing::liveness_test {
 namespace {
 
 Config WithHeartbeats() {
@@ -16,7 +16,7 @@ Config WithHeartbeats() {
 std::string Heartbeat() { return EncodeFrame(Frame()); }
 
 // Every rank but those in `mute` acts whenever it has to, until `end`.
-void RunUntil(TimePoint end, int size, World* world) {
+void RunUntil(TimePoint end, int size, Engines* world) {
   while (world->now < end) {
     TimePoint next = end;
     for (Rank rank = 0; rank < size; ++rank) {
@@ -32,7 +32,7 @@ void RunUntil(TimePoint end, int size, World* world) {
 
 TEST(AJobThatWasStoppedAsAWholeGoesOn) {
   for (const Rank first : {0, 1, 2}) {
-    World world(3, WithHeartbeats());
+    Engines world(3, WithHeartbeats());
     RunUntil(world.now + 7 * kSecond, 3, &world);
     world.Submit(0, 1, Allreduce("x"));
     for (int stops = 0; stops < 3; ++stops) {
@@ -50,7 +50,7 @@ TEST(AJobThatWasStoppedAsAWholeGoesOn) {
 
 TEST(ARankThatWasStoppedForLessThanTheTimeoutGoesOn) {
   for (const Rank stopped : {0, 1}) {
-    World world(3, WithHeartbeats());
+    Engines world(3, WithHeartbeats());
     RunUntil(world.now + 7 * kSecond, 3, &world);
     world.mute.insert(stopped);
     RunUntil(world.now + 20 * kSecond, 3, &world);
@@ -62,7 +62,7 @@ TEST(ARankThatWasStoppedForLessThanTheTimeoutGoesOn) {
 }
 
 TEST(ADeadPeerIsFoundAlsoByARankThatAlwaysRunsLate) {
-  World world(2, WithHeartbeats());
+  Engines world(2, WithHeartbeats());
   world.Receive(0, 1, Heartbeat());
   world.Submit(0, 1, Allreduce("x"));
   const TimePoint start = world.now;
@@ -73,7 +73,7 @@ TEST(ADeadPeerIsFoundAlsoByARankThatAlwaysRunsLate) {
 }
 
 TEST(APeerThatHasNotBeenHeardOfHasTheTimeOfTheStart) {
-  World world(3, WithHeartbeats());
+  Engines world(3, WithHeartbeats());
   const TimePoint start = world.now;
   world.Submit(0, 1, Allreduce("x"));
   world.mute.insert(2);  // never heard of; 60 s
@@ -84,7 +84,7 @@ TEST(APeerThatHasNotBeenHeardOfHasTheTimeOfTheStart) {
 }
 
 TEST(BytesCountAsLifeAlsoWithoutAWholeFrame) {
-  World world(2, WithHeartbeats());
+  Engines world(2, WithHeartbeats());
   world.Receive(0, 1, Heartbeat());
   world.Submit(0, 1, Allreduce("x"));
   const TimePoint start = world.now;
@@ -102,7 +102,7 @@ TEST(AStopDoesNotCountForTheStallLimit) {
   Config config = WithHeartbeats();
   config.stall_warning = 10 * kSecond;
   config.stall_shutdown = 60 * kSecond;
-  World world(2, config);
+  Engines world(2, config);
   RunUntil(world.now + 7 * kSecond, 2, &world);
   world.Submit(0, 1, Allreduce("x"));
   world.now += 3600 * kSecond;
@@ -114,4 +114,4 @@ TEST(AStopDoesNotCountForTheStallLimit) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::liveness_test

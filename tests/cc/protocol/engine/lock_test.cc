@@ -7,7 +7,7 @@
 #include "tests/cc/test.h"
 
 // Locked schedules, as one rank's state machine sees them. The simulator has the long runs.
-namespace tfring::testing {
+namespace tfring::testing::lock_test {
 namespace {
 
 Config Locking() {
@@ -17,9 +17,9 @@ Config Locking() {
 }
 
 // Two ranks that have had 'x' four times: the first time in full, then three times as an id.
-class LockedWorld : public World {
+class LockedWorld : public Engines {
  public:
-  LockedWorld() : World(2, Locking()) {
+  LockedWorld() : Engines(2, Locking()) {
     for (int round = 0; round < 4; ++round) {
       SubmitOnAll(next_id, "x");
       CompleteLast();
@@ -245,7 +245,7 @@ TEST(WhatWaitedIsNamed) {
 
 // A rank whose own calls are missing is told from one that waits for others.
 TEST(WhatIsMissingIsNamed) {
-  World world(2, Locking());
+  Engines world(2, Locking());
   CallId id = 1;
   for (int round = 0; round < 4; ++round, id += 2) {
     for (Rank rank : {0, 1}) {
@@ -269,7 +269,7 @@ TEST(WhatIsMissingIsNamed) {
 
 // Rank 0 has locked, and rank 1 makes a call before it hears of that: it never takes the lock.
 TEST(ACallThatCrossesALockEndsIt) {
-  World world(2, Locking());
+  Engines world(2, Locking());
   CallId id = 1;
   for (; id <= 4; ++id) {
     for (Rank rank : {0, 1}) world.Submit(rank, id, Allreduce("x"));
@@ -315,4 +315,4 @@ TEST(FramesOfLocksThatMakeNoSenseEndTheGeneration) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::lock_test

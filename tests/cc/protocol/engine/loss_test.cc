@@ -3,13 +3,13 @@
 #include "tests/cc/test.h"
 
 // Lost peers and broken streams.
-namespace tfring::testing {
+namespace tfring::testing::loss_test {
 namespace {
 
 constexpr char kLostTwo[] = "rank 2 (host h2) was lost: connection closed";
 
 TEST(ALostPeerEndsAllCallsOnAllRanks) {
-  World world(3);
+  Engines world(3);
   world.Submit(0, 1, Allreduce("x"));
   world.Submit(1, 1, Allreduce("x"));
   world.Deliver();
@@ -28,7 +28,7 @@ TEST(ALostPeerEndsAllCallsOnAllRanks) {
 }
 
 TEST(ARunningCallEndsWhenItsBuffersAreFree) {
-  World world(3);
+  Engines world(3);
   world.SubmitOnAll(1, "x");
   world.Submit(0, 2, Allreduce("y"));
   ASSERT_EQ(world.runs(0).size(), 1u);
@@ -42,7 +42,7 @@ TEST(ARunningCallEndsWhenItsBuffersAreFree) {
 }
 
 TEST(ACollectiveThatEndedWellStaysWell) {
-  World world(3);
+  Engines world(3);
   world.SubmitOnAll(1, "x");
   world.Lose(0, 2);
   world.Complete(0, world.runs(0)[0].plan.sequence);
@@ -50,7 +50,7 @@ TEST(ACollectiveThatEndedWellStaysWell) {
 }
 
 TEST(LosingRankZeroIsNamedToo) {
-  World world(3);
+  Engines world(3);
   world.Submit(1, 1, Allreduce("x"));
   world.Lose(1, 0);
   EXPECT_EQ(world.Code(1, 1), StatusCode::kUnavailable);
@@ -58,7 +58,7 @@ TEST(LosingRankZeroIsNamedToo) {
 }
 
 TEST(OnlyTheFirstLossCounts) {
-  World world(3);
+  Engines world(3);
   world.Submit(0, 1, Allreduce("x"));
   world.Lose(0, 2);
   world.Lose(0, 1);
@@ -68,7 +68,7 @@ TEST(OnlyTheFirstLossCounts) {
 }
 
 TEST(ABrokenStreamWaitsForTheVerdictAndThenNamesTheSuspect) {
-  World world(3);
+  Engines world(3);
   world.SubmitOnAll(1, "x");
   world.mute.insert(0);
   const uint64_t sequence = world.runs(1)[0].plan.sequence;
@@ -88,7 +88,7 @@ TEST(ABrokenStreamWaitsForTheVerdictAndThenNamesTheSuspect) {
 }
 
 TEST(TheControlPlanesVerdictBeatsTheSuspect) {
-  World world(4);
+  Engines world(4);
   world.SubmitOnAll(1, "x");
   world.Complete(1, world.runs(1)[0].plan.sequence, Unavailable("connection reset"), 3);
   world.Lose(0, 2);
@@ -98,7 +98,7 @@ TEST(TheControlPlanesVerdictBeatsTheSuspect) {
 }
 
 TEST(NothingRunsOnBrokenStreams) {
-  World world(3);
+  Engines world(3);
   world.SubmitOnAll(1, "x");
   world.Complete(1, world.runs(1)[0].plan.sequence, Unavailable("connection reset"), 2);
   world.SubmitOnAll(2, "y");
@@ -110,7 +110,7 @@ TEST(NothingRunsOnBrokenStreams) {
 }
 
 TEST(RankZeroWaitsForItsOwnEvidenceAndThenDecides) {
-  World world(3);
+  Engines world(3);
   world.SubmitOnAll(1, "x");
   world.Complete(1, world.runs(1)[0].plan.sequence, Unavailable("connection reset"), 2);
   world.Deliver();
@@ -126,7 +126,7 @@ TEST(RankZeroWaitsForItsOwnEvidenceAndThenDecides) {
 }
 
 TEST(RankZerosOwnBrokenStreamIsJudgedSooner) {
-  World world(3);
+  Engines world(3);
   world.SubmitOnAll(1, "x");
   world.Complete(0, world.runs(0)[0].plan.sequence, Unavailable("connection reset"), 1);
   EXPECT_EQ(world.deadline(0), world.now + kSequencerGrace);
@@ -135,7 +135,7 @@ TEST(RankZerosOwnBrokenStreamIsJudgedSooner) {
 }
 
 TEST(AFailureOfOneRanksOwnEndsTheEpochForAll) {
-  World world(3);
+  Engines world(3);
   world.SubmitOnAll(1, "x");
   world.Complete(1, world.runs(1)[0].plan.sequence, Internal("no memory for the output"));
   EXPECT_EQ(world.Code(1, 1), StatusCode::kInternal);
@@ -146,7 +146,7 @@ TEST(AFailureOfOneRanksOwnEndsTheEpochForAll) {
 }
 
 TEST(AProcessThatEndedIsReportedOnceItsGoodbyeIsOverdue) {
-  World world(3);
+  Engines world(3);
   world.Submit(1, 1, Allreduce("x"));
   world.Lose(1, 2, "process 4711 ended");
   EXPECT_EQ(world.Sent(1, 0, FrameType::kFault), 0);
@@ -162,4 +162,4 @@ TEST(AProcessThatEndedIsReportedOnceItsGoodbyeIsOverdue) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::loss_test

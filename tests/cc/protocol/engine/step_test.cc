@@ -2,11 +2,11 @@
 #include "tests/cc/test.h"
 
 // Calls and their results, heartbeats, and frames that make no sense.
-namespace tfring::testing {
+namespace tfring::testing::step_test {
 namespace {
 
 TEST(OneRankNeedsNobody) {
-  World world(1);
+  Engines world(1);
   world.Submit(0, 1, Allreduce("x"));
   ASSERT_EQ(world.runs(0).size(), 1u);
   EXPECT_EQ(world.runs(0)[0].calls, std::vector<CallId>{1});
@@ -22,7 +22,7 @@ TEST(OneRankNeedsNobody) {
 }
 
 TEST(APlanRunsOnAllRanksAndEndsWithItsCompletion) {
-  World world(3);
+  Engines world(3);
   world.Submit(0, 1, Allreduce("x"));
   world.Submit(2, 2, Allreduce("x"));
   world.Deliver();
@@ -40,7 +40,7 @@ TEST(APlanRunsOnAllRanksAndEndsWithItsCompletion) {
 }
 
 TEST(ANameIsFreeInTheStepOfItsCompletion) {
-  World world(1);
+  Engines world(1);
   world.Submit(0, 1, Allreduce("x"));
   ASSERT_EQ(world.runs(0).size(), 1u);
   EngineEvents events;
@@ -52,7 +52,7 @@ TEST(ANameIsFreeInTheStepOfItsCompletion) {
 }
 
 TEST(WhatIsWrongOnOneRankEndsOnAll) {
-  World world(3);
+  Engines world(3);
   Request request = Allreduce("x");
   request.dtype = DataType::kBool;
   world.Submit(1, 1, request);
@@ -71,7 +71,7 @@ TEST(WhatIsWrongOnOneRankEndsOnAll) {
 }
 
 TEST(PlansWithoutDataRunToo) {
-  World world(3);
+  Engines world(3);
   for (Rank rank : {0, 1, 2}) world.Submit(rank, 1, RemoveSet(2));
   world.Deliver();
   for (Rank rank : {0, 1, 2}) {
@@ -90,7 +90,7 @@ TEST(PlansWithoutDataRunToo) {
 TEST(PlansWithoutDataDoNotCountAsInFlight) {
   Config config = QuietConfig();
   config.max_plans_in_flight = 1;
-  World world(2, config);
+  Engines world(2, config);
   for (Rank rank : {0, 1}) world.Submit(rank, 1, Join());
   world.Deliver();
   EXPECT_EQ(world.runs(0).size(), 1u);
@@ -103,7 +103,7 @@ TEST(PlansWithoutDataDoNotCountAsInFlight) {
 TEST(WhatNoRankCanRunEndsAlone) {
   Config config = QuietConfig();
   config.max_plans_in_flight = 1;
-  World world(3, config);
+  Engines world(3, config);
   world.SubmitOnAll(1, "x");
   const uint64_t first = world.runs(0).back().plan.sequence;
   world.SubmitOnAll(2, "y");  // waits for other plans to end
@@ -128,7 +128,7 @@ TEST(WhatNoRankCanRunEndsAlone) {
 TEST(HeartbeatsGoOutWhenNothingElseDoes) {
   Config config = QuietConfig();
   config.heartbeat_interval = 5 * kSecond;
-  World world(3, config);
+  Engines world(3, config);
   const TimePoint start = world.now;
   EXPECT_EQ(world.deadline(1), start + 5 * kSecond);
   world.At(start + 5 * kSecond - 1, 1);
@@ -147,7 +147,7 @@ TEST(HeartbeatsGoOutWhenNothingElseDoes) {
 TEST(ASilentPeerIsLostAfterTheTimeout) {
   Config config = QuietConfig();
   config.heartbeat_interval = 5 * kSecond;
-  World world(3, config);
+  Engines world(3, config);
   const TimePoint start = world.now;
   world.Receive(0, 2, EncodeFrame(Frame()));
   world.Submit(0, 1, Allreduce("x"));
@@ -168,7 +168,7 @@ TEST(ASilentPeerIsLostAfterTheTimeout) {
 }
 
 TEST(AnUnreadableFrameLosesItsSender) {
-  World world(3);
+  Engines world(3);
   world.Submit(0, 1, Allreduce("x"));
   world.Receive(0, 2, std::string("\x05\xff\xff\xff", 4));
   world.Deliver();
@@ -180,7 +180,7 @@ TEST(AnUnreadableFrameLosesItsSender) {
 
 TEST(NonsenseInTheNegotiationEndsTheGenerationForAll) {
   for (const std::string& bytes : {std::string(), std::string("\x01\xff\xff\xff\xff", 5)}) {
-    World world(3);
+    Engines world(3);
     world.Submit(1, 1, Allreduce("x"));
     world.Deliver();
     world.Receive(0, 2, bytes);
@@ -193,7 +193,7 @@ TEST(NonsenseInTheNegotiationEndsTheGenerationForAll) {
 
 TEST(FramesThatOnlyRankZeroMaySendAreRefused) {
   for (FrameType type : {FrameType::kAbort, FrameType::kGoodbye}) {
-    World world(3);
+    Engines world(3);
     world.Submit(0, 1, Allreduce("x"));
     Frame frame;
     frame.type = type;
@@ -214,14 +214,14 @@ TEST(GoodbyesOfOthersOrOfNoRankLoseTheirSender) {
   };
   for (const std::string& bytes : {goodbye({{2, ""}, {1, ""}}), goodbye({{2, ""}, {2, ""}}),
                                    goodbye({{-1, ""}}), goodbye({{3, ""}}), goodbye({})}) {
-    World world(3);
+    Engines world(3);
     world.Submit(0, 1, Allreduce("x"));
     world.Receive(0, 2, bytes);
     EXPECT_CONTAINS(world.Text(0, 1), "rank 2 (host h2) was lost");
   }
   // Of a rank that does not leave, among others.
   for (const std::string& bytes : {goodbye({{2, ""}, {1, ""}}), goodbye({{3, ""}, {2, ""}})}) {
-    World world(3);
+    Engines world(3);
     world.Submit(1, 1, Allreduce("x"));
     world.Receive(1, 0, bytes);
     EXPECT_CONTAINS(world.Text(1, 1), "rank 0 (host h0) was lost: it sent a goodbye for rank");
@@ -229,4 +229,4 @@ TEST(GoodbyesOfOthersOrOfNoRankLoseTheirSender) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::step_test

@@ -6,7 +6,7 @@
 #include "tests/cc/test.h"
 
 // Steps that fail, as one rank's state machine sees them: beside completions, goodbyes and losses.
-namespace tfring::testing {
+namespace tfring::testing::withdrawal_test {
 namespace {
 
 constexpr char kWhy[] = "the step of rank 1 (host h1) failed: InvalidArgument: NaN in 'loss'";
@@ -23,13 +23,13 @@ EngineEvents Calls(CallId id, const std::string& name, uint64_t attempt) {
   return events;
 }
 
-void ExpectAborted(const World& world, Rank rank, CallId id) {
+void ExpectAborted(const Engines& world, Rank rank, CallId id) {
   EXPECT_TRUE(world.Code(rank, id) == StatusCode::kAborted);
   EXPECT_CONTAINS(world.Text(rank, id), kWhy);
 }
 
 TEST(TheErrorNamesRankHostAndCause) {
-  World world(3);
+  Engines world(3);
   for (Rank rank : {0, 1, 2}) world.Submit(rank, 1, Allreduce("x" + std::to_string(rank)));
   world.Deliver();
   world.Step(1, Fails());
@@ -48,7 +48,7 @@ TEST(TheErrorNamesRankHostAndCause) {
 }
 
 TEST(WhatRunsEndsByItsCompletion) {
-  World world(2);
+  Engines world(2);
   world.SubmitOnAll(1, "x");
   world.Step(1, Fails());
   world.Deliver();
@@ -60,7 +60,7 @@ TEST(WhatRunsEndsByItsCompletion) {
 
 // All in one step: the call was made before the step failed, and never leaves the rank.
 TEST(ACallOfTheFailedStepThatWasNotSentYet) {
-  World world(2);
+  Engines world(2);
   EngineEvents events = Fails();
   events.submissions.emplace_back(1, Allreduce("x"), 0);
   events.submissions.emplace_back(2, Allreduce("x"), 1);
@@ -74,7 +74,7 @@ TEST(ACallOfTheFailedStepThatWasNotSentYet) {
 }
 
 TEST(ARankThatFailsAndShutsDownSaysWhy) {
-  World world(2);
+  Engines world(2);
   world.Submit(0, 1, Allreduce("x"));
   EngineEvents events = Fails();
   events.shutdown = true;
@@ -89,7 +89,7 @@ TEST(ARankThatFailsAndShutsDownSaysWhy) {
 }
 
 TEST(ALossDuringAFailureEndsTheGeneration) {
-  World world(3);
+  Engines world(3);
   for (Rank rank : {0, 1, 2}) world.Submit(rank, 1, Allreduce("x" + std::to_string(rank)));
   world.Deliver();
   world.mute = {2};
@@ -108,4 +108,4 @@ TEST(ALossDuringAFailureEndsTheGeneration) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::withdrawal_test

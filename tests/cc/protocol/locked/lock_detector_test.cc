@@ -4,7 +4,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::lock_detector_test {
 namespace {
 
 using Batches = std::vector<LockedBatch>;
@@ -101,4 +101,4 @@ TEST(ARoundThatIsTooLongIsNotLocked) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::lock_detector_test

@@ -3,7 +3,7 @@
 #include "ops/runtime/protocol/locked/lock_coordinator.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::locked_schedule_test {
 namespace {
 
 TEST(ABatchIsEnteredWhenAllItsCallsWaitAndThoseBeforeItWereEntered) {
@@ -95,4 +95,4 @@ TEST(ALockEndsWhenAllRanksHaveFrozen) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::locked_schedule_test

@@ -6,7 +6,7 @@
 #include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::request_test {
 namespace {
 
 const std::vector<Rank> kThree = {0, 1, 2};
@@ -131,4 +131,4 @@ TEST(SendsAreChecked) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::request_test

@@ -7,7 +7,7 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::wire_test {
 namespace {
 
 Frame RequestsFrame() {
@@ -341,4 +341,4 @@ TEST(LargeBatchesAreSplitIntoFrames) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::wire_test

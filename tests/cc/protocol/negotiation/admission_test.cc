@@ -5,7 +5,7 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::admission_test {
 namespace {
 
 TEST(CallsThatNoRankCouldMatchEndHere) {
@@ -32,4 +32,4 @@ TEST(OtherwiseWrongCallsBecomeRefusals) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::admission_test

@@ -6,7 +6,7 @@
 
 // Calls that disagree while a step is under way on some rank: the step fails with them, so the
 // attempt is over for all ranks, with one error each.
-namespace tfring::testing {
+namespace tfring::testing::disagreement_test {
 namespace {
 
 Request InRun(Request request) {
@@ -254,4 +254,4 @@ TEST(ACacheIdNeverSpeaksForARankInARun) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::disagreement_test

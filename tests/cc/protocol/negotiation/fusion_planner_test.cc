@@ -3,7 +3,7 @@
 #include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::fusion_planner_test {
 namespace {
 
 TEST(FusionTakesLikeRequestsUpToTheThreshold) {
@@ -76,4 +76,4 @@ TEST(FusionSeparatesWhatDiffers) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::fusion_planner_test

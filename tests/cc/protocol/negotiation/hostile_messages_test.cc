@@ -6,7 +6,7 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::hostile_messages_test {
 namespace {
 
 // A peer that sends `frame` to `rank` of three, where {0, 1} is process set 1: the generation is
@@ -200,4 +200,4 @@ TEST(ResendOfWhatIsNotInFlight) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::hostile_messages_test

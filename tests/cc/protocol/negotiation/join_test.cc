@@ -5,7 +5,7 @@
 #include "tests/cc/test.h"
 
 // Ranks that have joined: who takes part then, what cannot go on, and how a set is whole again.
-namespace tfring::testing {
+namespace tfring::testing::join_test {
 namespace {
 
 void ExpectNothingLeft(Cluster* cluster, int size) {
@@ -265,4 +265,4 @@ TEST(StallReportsSayWhoHasJoinedAndJoinsDoNotStall) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::join_test

@@ -8,7 +8,7 @@
 #include "tests/cc/test.h"
 
 // The values that a plan says and no rank knows alone, and plans that a rank must not run.
-namespace tfring::testing {
+namespace tfring::testing::negotiated_values_test {
 namespace {
 
 TEST(PlansSayWhatEachRankCannotKnow) {
@@ -203,4 +203,4 @@ TEST(PlansForOthersAreRefused) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::negotiated_values_test

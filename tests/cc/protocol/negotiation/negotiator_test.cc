@@ -6,7 +6,7 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::negotiator_test {
 namespace {
 
 // A mixed bag of calls, the same on every rank but for what allgather allows.
@@ -318,38 +318,5 @@ TEST(OneRankPlansForItself) {
   ExpectAllInFlightDone(&cluster, 1);
 }
 
-// The same calls on both ranks: what rank 1 sends is what rank 0 shows. In the second round they
-// are cache ids, in the third the step fails between two calls.
-TEST(RankZeroShowsTheFramesThatItNeedNotSend) {
-  ProcessSets sets[2] = {ProcessSets(2), ProcessSets(2)};
-  Negotiator zero(0, 2, Config(), &sets[0]);
-  Negotiator one(1, 2, Config(), &sets[1]);
-  zero.ShowOwnFrames();
-  CallId id = 0;
-  for (int round = 0; round < 3; ++round) {
-    for (Negotiator* rank : {&zero, &one}) {
-      for (const char* name : {"x", "y", "z"}) rank->Submit(++id, Allreduce(name, {4}), 0);
-      if (round < 2) continue;
-      rank->Withdraw(kGlobalProcessSet, 0, "the step failed", 0);
-      rank->Submit(++id, Allreduce("after", {4}), 0, 1);
-    }
-    Negotiator::Output of_zero = zero.Drain();
-    const Negotiator::Output of_one = one.Drain();
-    EXPECT_TRUE(of_one.own_frames.empty());
-    EXPECT_EQ(of_one.frames.size(), round < 2 ? size_t{1} : size_t{3});
-    std::vector<std::string> sent;
-    for (const auto& [to, frame] : of_one.frames) sent.push_back(frame);
-    EXPECT_TRUE(of_zero.own_frames == sent);
-    for (const std::string& frame : sent) zero.OnFrame(1, frame, 0);
-    of_zero = zero.Drain();
-    EXPECT_TRUE(of_zero.own_frames.empty());
-    for (const auto& [to, frame] : of_zero.frames) one.OnFrame(0, frame, 0);
-    for (Negotiator* rank : {&zero, &one}) {
-      const auto runs = rank == &zero ? of_zero.runs : rank->Drain().runs;
-      for (const PlanRun& run : runs) rank->OnPlanDone(run.plan.sequence, 0);
-    }
-  }
-}
-
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::negotiator_test

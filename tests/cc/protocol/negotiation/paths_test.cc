@@ -7,7 +7,7 @@
 #include "tests/cc/test.h"
 
 // Whether a plan runs between devices or on the host: rank 0 decides, by what every member asked.
-namespace tfring::testing {
+namespace tfring::testing::paths_test {
 namespace {
 
 constexpr DataPath kHost = DataPath::kHost;
@@ -182,4 +182,4 @@ TEST(ADevicePlanThatThisRankDidNotAskForIsFatal) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::paths_test

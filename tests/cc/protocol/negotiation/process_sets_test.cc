@@ -4,7 +4,7 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::process_sets_test {
 namespace {
 
 TEST(ProcessSetsCheckAndFind) {
@@ -121,4 +121,4 @@ TEST(AnIdThatCrossesTheRemovalEndsItsCall) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::process_sets_test

@@ -8,7 +8,7 @@
 #include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::readiness_test {
 namespace {
 
 TEST(ReadinessCountsMembersOnce) {
@@ -76,4 +76,4 @@ TEST(EqualRequestsInFullAreKeptOnce) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::readiness_test

@@ -3,7 +3,7 @@
 #include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::response_cache_test {
 namespace {
 
 TEST(ResponseCacheEvictsTheLeastRecentlyUsed) {
@@ -58,4 +58,4 @@ TEST(KnownIdsStandForEqualRequestsOnly) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::response_cache_test

@@ -4,7 +4,7 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::sequencer_stalls_test {
 namespace {
 
 Request At(const char* call_site, Request request) {
@@ -219,4 +219,4 @@ TEST(TheStallLimitIsFatal) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::sequencer_stalls_test

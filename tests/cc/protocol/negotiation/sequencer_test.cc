@@ -5,7 +5,7 @@
 #include "tests/cc/test.h"
 
 // What rank 0 decides: who gets an error, which name is free when, and when plans are held back.
-namespace tfring::testing {
+namespace tfring::testing::sequencer_test {
 namespace {
 
 TEST(ARefusalReachesAllWithRankAndReason) {
@@ -219,4 +219,4 @@ TEST(ARequestThatCompletesItsTensorIsTakenAlsoWithoutRoom) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::sequencer_test

@@ -2,7 +2,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring {
+namespace tfring::stall_inspector_test {
 namespace {
 
 TEST(StallInspectorWarnsOncePerInterval) {
@@ -40,4 +40,4 @@ TEST(StallInspectorCanBeOff) {
 }
 
 }  // namespace
-}  // namespace tfring
+}  // namespace tfring::stall_inspector_test

@@ -5,7 +5,7 @@
 #include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::validation_test {
 namespace {
 
 const std::vector<Rank> kThree = {0, 1, 2};
@@ -127,4 +127,4 @@ TEST(ValidationStaysShortOnManyRanks) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::validation_test

@@ -8,7 +8,7 @@
 
 // A step that fails on one rank: what ends on which ranks, what still runs, and that the next
 // attempt meets nothing of the one before.
-namespace tfring::testing {
+namespace tfring::testing::withdrawal_test {
 namespace {
 
 std::string Failed(Rank rank) {
@@ -378,4 +378,4 @@ TEST(ARankThatFailsAndLeaves) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::withdrawal_test

@@ -7,7 +7,7 @@
 
 #include "tests/cc/test.h"
 
-namespace tfring::testing {
+namespace tfring::testing::autotuner_test {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
@@ -200,4 +200,4 @@ TEST(OddSamplesDoNotCount) {
 }
 
 }  // namespace
-}  // namespace tfring::testing
+}  // namespace tfring::testing::autotuner_test

@@ -1,0 +1,78 @@
+#include "tests/cc/test.h"
+
+#include <cstdlib>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tfring::testing {
+namespace {
+
+int failures = 0;
+
+std::vector<Case>& Cases() {
+  static std::vector<Case> cases;
+  return cases;
+}
+
+std::string Text(const Shown& shown) {
+  std::ostringstream out;
+  shown.print(out, shown.value);
+  return out.str();
+}
+
+// Runs the cases whose names contain `filter`. The exit status: 0 if there are some and all pass.
+int Run(const std::string& filter) {
+  int ran = 0;
+  int failed = 0;
+  for (const Case& each : Cases()) {
+    if (each.name.find(filter) == std::string::npos) continue;
+    const int before = failures;
+    each.body();
+    ++ran;
+    if (failures != before) {
+      ++failed;
+      std::cerr << "FAILED " << each.name << "\n";
+    }
+  }
+  std::cout << ran - failed << " passed, " << failed << " failed\n";
+  return failed == 0 && ran > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+}  // namespace
+
+Registrar::Registrar(const char* file, const char* name, void (*body)()) {
+  const std::string folder = "tests/cc/";
+  std::string full = file;
+  full.erase(0, full.rfind(folder) + folder.size());
+  full.erase(full.rfind('.') + 1);
+  Cases().push_back({full + name, body});
+}
+
+int Failures() { return failures; }
+
+void Fail(const char* file, int line, const std::string& what) {
+  ++failures;
+  std::cerr << file << ":" << line << ": " << what << "\n";
+}
+
+void FailEq(const Shown& a, const Shown& b, const char* text, const char* file, int line) {
+  Fail(file, line, std::string(text) + ": " + Text(a) + " is not " + Text(b));
+}
+
+void CheckContains(std::string_view text, std::string_view part, const char* file, int line) {
+  if (text.find(part) == std::string_view::npos) {
+    Fail(file, line, "\"" + std::string(text) + "\" lacks \"" + std::string(part) + "\"");
+  }
+}
+
+int Main(int argc, char** argv) {
+  const std::string argument = argc > 1 ? argv[1] : "";
+  if (argument != "--list") return Run(argument);
+  for (const Case& each : Cases()) std::cout << each.name << "\n";
+  return EXIT_SUCCESS;
+}
+
+}  // namespace tfring::testing
