@@ -1,32 +1,20 @@
 #!/usr/bin/env bash
-# python_tests.sh JOBS [FOLDER]: tests/python, or a folder of it, with JOBS processes beside each
-# other, then those that judge the pace of ranks, alone. Up to three tests that fail run again one
-# after the other: one that passes then counted on its share of a busy processor, or shows a race. It
-# is named as UNSTEADY, here and at the end of .ci/run, so that somebody finds out which.
+# python_tests.sh JOBS MARKS [PYTEST_ARGUMENT...]: tests/python, those that pytest's `-m MARKS`
+# selects. JOBS processes run beside each other, then the tests marked `alone`.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-readonly most_again=3
-readonly folder=${2:-tests/python}
-readonly cache=.pytest_cache/v/cache/lastfailed
+readonly jobs=$1 marks=$2
+shift 2
+code=0
 
-names_of_failed() {
-  [[ -f $cache ]] && python -c 'import json, sys; print(*json.load(open(sys.argv[1])), sep="\n")' $cache
+run() {
+  python -m pytest -q --durations=15 tests/python "$@"
+  local ended=$?
+  ((ended == 0 || ended == 5)) || code=$ended # 5: no test has these marks
 }
 
-tests() {
-  python -m pytest -q --cache-clear "$folder" "$@"
-  local code=$? failed
-  mapfile -t failed < <(names_of_failed)
-  if ((code == 1 && ${#failed[@]} >= 1 && ${#failed[@]} <= most_again)); then
-    echo "== again, one after the other: ${#failed[@]}"
-    python -m pytest -q "${failed[@]}"
-    code=$?
-    ((code == 0)) && printf 'UNSTEADY %s\n' "${failed[@]}"
-  fi
-  return $code
-}
-
-tests -m "not wheel and not alone" -n "$1" --dist loadfile --no-loadscope-reorder \
-  --max-worker-restart 0 || exit
-tests -m alone
+run -m "($marks) and not wheel and not alone" -n "$jobs" --dist loadfile \
+  --max-worker-restart 0 "$@"
+run -m "($marks) and alone" "$@"
+exit $code

@@ -1,6 +1,6 @@
-"""Prints what pyproject.toml asks for to build, test and run, one requirement a line.
+"""Prints requirements of pyproject.toml, one a line.
 
-With an argument: the requirements of that extra alone.
+Arguments: names of extras; "build" names what `pip install .` needs to build and run tfring.
 """
 
 from __future__ import annotations
@@ -8,17 +8,19 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import tomli
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    from pip._vendor import tomli as tomllib
 
 
 def main() -> int:
     root = Path(__file__).resolve().parent.parent
-    project = tomli.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    extras = project["project"]["optional-dependencies"]
-    asked = [extras[name] for name in sys.argv[1:]]
-    needed = [project["build-system"]["requires"], project["project"]["dependencies"]]
-    for wanted in asked or [*needed, extras["dev"]]:
-        print("\n".join(wanted))
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    groups = dict(project["project"]["optional-dependencies"])
+    groups["build"] = project["build-system"]["requires"] + project["project"]["dependencies"]
+    for name in sys.argv[1:]:
+        print("\n".join(groups[name]))
     return 0
 
 

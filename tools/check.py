@@ -1,0 +1,120 @@
+"""Checks the files that changed, in at most three minutes on a built checkout: `make check`.
+
+Formats and lints all Python, types of tfring/, the format and clang-tidy of changed C++, and the
+tests in the folders that belong to the changed files. Nothing is compiled but what changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHON = ("tfring", "tests", "benchmarks", "examples", "tools", "setup.py")
+TIDY = ("ops/runtime/", "ops/sim/")
+
+
+def changed_files(base: str) -> list[str]:
+    """The files that differ from `base`, and new ones that git does not ignore."""
+    commands = (
+        ["git", "diff", "--name-only", "--diff-filter=d", base],
+        ["git", "ls-files", "--others", "--exclude-standard"],
+    )
+    outputs = [subprocess.check_output(command, text=True, cwd=ROOT) for command in commands]
+    return sorted({line for output in outputs for line in output.splitlines()})
+
+
+def python_tests(changed: Iterable[str]) -> list[str]:
+    """Test files that changed, and the folders of tests/python named as what changed in tfring/."""
+    chosen = {"tests/python/structure"}
+    for name in changed:
+        parts = Path(name).parts
+        if parts[:2] == ("tests", "python") and Path(name).name.startswith("test_"):
+            chosen.add(name)
+        if parts[0] == "tfring" and len(parts) > 2:
+            chosen.add(f"tests/python/{parts[1]}")
+    return sorted(name for name in chosen if (ROOT / name).exists())
+
+
+def parallel_tests(changed: Iterable[str]) -> list[str]:
+    """The same of tests/parallel, which run under mpirun with two ranks."""
+    chosen = set()
+    for name in changed:
+        parts = Path(name).parts
+        if parts[:2] == ("tests", "parallel") and Path(name).name.startswith("test_"):
+            chosen.add(name)
+        if parts[0] == "tfring" and len(parts) > 2:
+            chosen.add(f"tests/parallel/{parts[1]}")
+        if parts[:2] == ("ops", "bindings"):
+            chosen.add("tests/parallel/native")
+        if parts[:2] in (("ops", "kernels"), ("ops", "xla")):
+            chosen.add("tests/parallel/ops")
+    return sorted(name for name in chosen if (ROOT / name).exists())
+
+
+def cc_folders(changed: Iterable[str]) -> list[str]:
+    """The folders of C++ tests that belong to changed sources: ctest's names begin with them."""
+    chosen = set()
+    for name in changed:
+        parts = Path(name).parts
+        if parts[:2] in (("ops", "runtime"), ("tests", "cc")) and len(parts) > 3:
+            chosen.add(parts[2])
+    return sorted(chosen)
+
+
+def commands(changed: list[str], build: Path) -> list[tuple[str, list[str]]]:
+    """What is run: its name, and the command."""
+    python = sys.executable
+    pytest = [python, "-m", "pytest", "-q", "-m", "not slow and not alone and not wheel"]
+    cc = [name for name in changed if name.endswith((".cc", ".h")) and (ROOT / name).exists()]
+    found: list[tuple[str, list[str]]] = [
+        ("ruff", ["ruff", "check", *PYTHON]),
+        ("ruff format", ["ruff", "format", "--check", *PYTHON]),
+        ("mypy", ["mypy"]),
+    ]
+    if cc:
+        found.append(("clang-format", ["clang-format", "--dry-run", "-Werror", *cc]))
+    if tidied := [name for name in cc if name.endswith(".cc") and name.startswith(TIDY)]:
+        found.append(("clang-tidy", ["tools/tidy.sh", f"{build}-tidy", "--", *tidied]))
+    if folders := cc_folders(changed):
+        targets = ["tools/build.sh", str(build), "tfring_libraries", "tfring_tests"]
+        found.append(("compile", [*targets, "--", "-DTFRING_BUILD_TESTS=ON"]))
+        chosen = f"^({'|'.join(folders)})_"
+        found.append(("C++ tests", ["tools/cc_tests.sh", str(build), "-R", chosen]))
+    elif any(name.startswith("ops/") for name in cc):
+        found.append(("compile", ["tools/build.sh", str(build), "tfring_libraries"]))
+    found.append(("tests/python", [*pytest, "-n", "3", *python_tests(changed)]))
+    if chosen_parallel := parallel_tests(changed):
+        run = ["tools/mpi_run.sh", "2", *pytest, "-x", "-p", "no:cacheprovider"]
+        found.append(("tests/parallel", [*run, *chosen_parallel]))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", type=Path, default=ROOT / "build", help="CMake's folder")
+    parser.add_argument("--base", default="", help="what changed since then; default: HEAD")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    changed = changed_files(options.base or "HEAD")
+    failed = []
+    for name, command in commands(changed, options.build):
+        started = time.monotonic()
+        code = subprocess.call(command)
+        ended_well = code == 0 or (code == 5 and "pytest" in command)  # 5: no test has these marks
+        if not ended_well:
+            failed.append(name)
+        took = time.monotonic() - started
+        print(f"== {name}: {'ok' if ended_well else 'FAILED'}, {took:.0f} s", flush=True)
+    if failed:
+        print(f"FAILED: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
