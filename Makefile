@@ -72,9 +72,10 @@ libraries: $(DEMO_READY)
 
 build: libraries $(VENV)/.tfring-installed ## Compile the libraries in place, and install the package with links to here
 
+# Without oneDNN, of which TensorFlow says at each start that it is used.
 demo: build ## Train a Keras model on two ranks under mpirun
 	@echo "== Training on two ranks: mpirun -np 2 python examples/keras_fit.py"
-	@tools/mpi_run.sh 2 $(PY) examples/keras_fit.py
+	@TF_ENABLE_ONEDNN_OPTS=0 tools/mpi_run.sh 2 $(PY) examples/keras_fit.py
 	@echo "== That was one model, trained by two processes. Next:"
 	@echo "   .venv/bin/tfring run -np 2 .venv/bin/python examples/custom_loop.py"
 	@echo "   .venv/bin/tfring doctor    # what is installed, how it is set, what is wrong"

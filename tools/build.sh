@@ -31,4 +31,5 @@ NINJA_STATUS='[%f/%t] ' cmake --build "$build" -j "${CMAKE_BUILD_PARALLEL_LEVEL:
     fflush()
     next
   }
-  $0 !~ /^ninja: no work to do/ { print; fflush() }'
+  $0 !~ /^ninja: no work to do/ { print; fflush() }
+  END { if (shown) print "   compiled" }'
