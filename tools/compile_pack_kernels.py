@@ -1,7 +1,7 @@
 """Compiles the pack kernels of ops/runtime/backend/pack with NVRTC.
 
-`--ptx` writes pack_kernels.ptx.inc, which is part of the repository and of every build: run it after
-a change of the kernels or of a header that they include.
+`--ptx` writes pack_kernels.ptx.inc, which is part of the repository and of every build: run it
+after a change of the kernels or of a header that they include.
 
 `--folder` and `--output` make binaries for all architectures in a folder, and a C++ source that
 embeds them (TFRING_PACK_BINARIES, docs/adr/0025).
