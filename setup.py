@@ -51,8 +51,6 @@ class CMakeBuild(build_ext):
             runtime = Path(prebuilt).resolve() / "libtfring_runtime.so"
             options += [f"-DTFRING_RUNTIME={runtime}", "-DTFRING_BUILD_OPS=OFF"]
             options += ["-DTFRING_OPENMPI_INCLUDE=OFF", "-DTFRING_MPICH_INCLUDE=OFF"]
-        if not in_place:  # in place, the developer's `make build` decides
-            options.append("-DTFRING_BUILD_TESTS=OFF")
         run = subprocess.check_call
         # For example CMAKE_ARGS=-DTFRING_BUILD_XLA=OFF: no jit_compile=True, and a shorter build.
         options += shlex.split(os.environ.get("CMAKE_ARGS", ""))

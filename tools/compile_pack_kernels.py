@@ -1,21 +1,28 @@
-"""Compiles the pack kernels of ops/runtime/backend/pack with NVRTC and makes a C++ file of them.
+"""Compiles the pack kernels of ops/runtime/backend/pack with NVRTC.
 
-`--find` prints the path of NVRTC's library, or nothing and a reason on standard error. Else the
-binaries (one per architecture, and PTX for those that come later) go into a folder, and beside
-them a C++ source that embeds them: the table that pack_images.h declares. Nothing of CUDA but
-NVRTC itself is needed: the kernels include no header of CUDA's.
+`--ptx` writes pack_kernels.ptx.inc, which is part of the repository and of every build: run it
+after a change of the kernels or of a header that they include.
+
+`--folder` and `--output` make binaries for all architectures in a folder, and a C++ source that
+embeds them (TFRING_PACK_BINARIES, docs/adr/0025).
+
+`--find` prints the path of NVRTC's library, or nothing and a reason on standard error. The wheel
+nvidia-cuda-nvrtc-cu12 is all that is needed: the kernels include no header of CUDA.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import hashlib
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = "ops/runtime/backend/pack/pack_kernels.cu"
+PTX = ROOT / "ops/runtime/backend/pack/pack_kernels.ptx.inc"
 HEADERS = (
     "ops/runtime/backend/pack/pack_batch.h",
     "ops/runtime/backend/pack/pack_threads.h",
@@ -38,6 +45,9 @@ namespace std { using ::memcpy; }
 # Architecture 8.9 runs code of 8.6, but not the other way round; 8.7 takes that of 8.6, and so on.
 ARCHITECTURES = (70, 75, 80, 86, 89, 90, 100, 120)
 PTX_ARCHITECTURE = 70
+# A driver refuses PTX of a later version than its own. This one is of CUDA 12.0, the oldest driver
+# for which TensorFlow 2.16 to 2.21 is built, and the kernels use nothing that is newer.
+PTX_VERSION = "8.0"
 # No fused multiply-add, full subnormals: the bits are those of the CPU.
 OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--device-as-default-execution-space")
 
@@ -97,8 +107,27 @@ class Nvrtc:
         return data
 
 
+def sources_hash() -> str:
+    """A hash of all that NVRTC reads."""
+    digest = hashlib.sha256(repr((STANDARD_HEADERS, OPTIONS, PTX_VERSION)).encode())
+    for name in (SOURCE, *HEADERS):
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def ptx_of(nvrtc: Nvrtc) -> str:
+    """The text of pack_kernels.ptx.inc: PTX as a string of C++."""
+    ptx = nvrtc.compile(f"compute_{PTX_ARCHITECTURE}").rstrip(b"\0").decode()
+    ptx = re.sub(r"(?m)^\.version .*$", f".version {PTX_VERSION}", ptx)
+    return (
+        "// Made by tools/compile_pack_kernels.py --ptx. Sources:\n"
+        f"// {sources_hash()}\n"
+        f'R"ptx({ptx.strip()}\n)ptx"\n'
+    )
+
+
 def source_of(images: dict[str, tuple[int, Path]]) -> str:
-    """The C++ source with the table; `images`: architecture (0: PTX) and file by symbol."""
+    """The C++ source with the table; `images`: architecture and file by symbol."""
     embed, table = [], []
     for symbol, (architecture, path) in images.items():
         embed.append(
@@ -115,11 +144,10 @@ def source_of(images: dict[str, tuple[int, Path]]) -> str:
             *embed,
             "",
             "namespace tfring {",
-            "const std::vector<PackImage>& BuiltPackImages() {",
-            "  static const std::vector<PackImage> images = {",
+            "std::vector<PackImage> PackBinaries() {",
+            "  return {",
             *table,
             "  };",
-            "  return images;",
             "}",
             "}  // namespace tfring",
             "",
@@ -131,29 +159,33 @@ def compile_all(library: Path, folder: Path, output: Path) -> None:
     nvrtc = Nvrtc(library)
     folder.mkdir(parents=True, exist_ok=True)
     images = {}
-    wanted = [(f"sm_{sm}", sm) for sm in ARCHITECTURES] + [(f"compute_{PTX_ARCHITECTURE}", 0)]
-    for architecture, number in wanted:
-        path = folder / f"pack_kernels.{architecture}"
-        path.write_bytes(nvrtc.compile(architecture))
-        images[f"tfring_pack_{architecture}"] = (number, path)
+    for number in ARCHITECTURES:
+        path = folder / f"pack_kernels.sm_{number}"
+        path.write_bytes(nvrtc.compile(f"sm_{number}"))
+        images[f"tfring_pack_sm_{number}"] = (number, path)
     output.write_text(source_of(images), "utf-8")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--find", action="store_true", help="print the path of NVRTC and end")
-    parser.add_argument("--nvrtc", type=Path, help="libnvrtc.so.12")
+    parser.add_argument("--ptx", action="store_true", help=f"write {PTX.name} and end")
+    parser.add_argument("--nvrtc", type=Path, help="libnvrtc.so.12; else that of the wheel")
     parser.add_argument("--folder", type=Path, help="where the binaries go")
     parser.add_argument("--output", type=Path, help="the C++ source that embeds them")
     options = parser.parse_args()
+    library = options.nvrtc or find_nvrtc()
+    if library is None:
+        print(f"{sys.executable} has no nvidia-cuda-nvrtc-cu12", file=sys.stderr)
+        return 1
     if options.find:
-        library = find_nvrtc()
-        if library is None:
-            print(f"{sys.executable} has no nvidia-cuda-nvrtc-cu12", file=sys.stderr)
-            return 1
         print(library)
-        return 0
-    compile_all(options.nvrtc, options.folder.resolve(), options.output)
+    elif options.ptx:
+        PTX.write_text(ptx_of(Nvrtc(library)), "utf-8")
+    else:
+        compile_all(library, options.folder.resolve(), options.output)
     return 0
 
 

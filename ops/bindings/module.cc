@@ -114,10 +114,7 @@ py::dict BuildInfo() {
   info["compiler"] = __VERSION__;
   info["runtime"] = RuntimePath();
   info["cpu_features"] = CpuFeatures();
-  const std::string kernels = PackImagesText();
-  info["gpu_kernels"] = kernels.empty()
-                            ? "none: built without NVRTC, tensors on GPUs are copied one by one"
-                            : kernels;
+  info["gpu_kernels"] = PackImagesText();
   return info;
 }
 

@@ -107,7 +107,7 @@ ffi::Error Handle(void* stream, ffi::Dictionary attributes, ffi::RemainingArgs a
 }
 
 ffi::Error ReadDeviceField(void* stream, int64_t field, int64_t process_set,
-                     ffi::Result<ffi::BufferR0<ffi::S32>> value) {
+                           ffi::Result<ffi::BufferR0<ffi::S32>> value) {
   return ToFfi(WriteField(stream, field, process_set, value->untyped_data()));
 }
 

@@ -56,7 +56,7 @@ ffi::Error Collective(ffi::Dictionary attributes, ffi::RemainingArgs arguments,
 
 // Runs each time the program does, so that the program holds no rank or size as a constant.
 ffi::Error ReadHostField(int64_t field, int64_t process_set,
-                     ffi::Result<ffi::BufferR0<ffi::S32>> value) {
+                         ffi::Result<ffi::BufferR0<ffi::S32>> value) {
   const Result<int32_t> number =
       ReadTopology(static_cast<TopologyField>(field), static_cast<ProcessSetId>(process_set));
   if (number.ok()) *value->typed_data() = *number;

@@ -4,11 +4,11 @@
 // TensorFlow's XlaOpKernel and XlaOpKernelContext without the rest of XLA. Their header includes
 // XLA's client, its service and the evaluator of HLO, which together take 20 s to compile, and
 // mentions a few names of them in functions that tfring does not call. This file declares these
-// names and defines the guards of the headers. If TensorFlow renames a guard, the compiler says that
-// ValueInference is defined twice.
+// names and defines the guards of the headers. If TensorFlow renames a guard, the compiler says
+// that ValueInference is defined twice.
 //
-// Only TensorFlow makes and destroys an XlaOpKernelContext, so its last member, a ValueInference, may
-// have another size here. The kernels use it by pointer.
+// Only TensorFlow makes and destroys an XlaOpKernelContext, so its last member, a ValueInference,
+// may have another size here. The kernels use the context by pointer.
 
 #define TENSORFLOW_COMPILER_TF2XLA_XLA_COMPILER_H_
 #define TENSORFLOW_COMPILER_TF2XLA_XLA_CONTEXT_H_

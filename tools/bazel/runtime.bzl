@@ -14,7 +14,7 @@ def runtime_library(name, deps = [], exclude = [], **kwargs):
     cc_library(
         name = name,
         srcs = native.glob(["*.cc"], exclude = exclude),
-        hdrs = native.glob(["*.h"]),
+        hdrs = native.glob(["*.h", "*.inc"]),
         deps = deps,
         visibility = ["//visibility:public"],
         **kwargs

@@ -99,8 +99,7 @@ void Facts(const Options& options, Report* report) {
   report->Add("memory_gib", static_cast<double>(bytes) / (1 << 30));
   report->Add("capability", gpu.device()->compute_capability());
   report->Add("multiprocessors", gpu.device()->multiprocessors());
-  const std::string images = PackImagesText();
-  report->Add("pack_kernels", images.empty() ? "none: built without NVRTC" : images);
+  report->Add("pack_kernels", PackImagesText());
   const PackImage* image = ChoosePackImage(BuiltPackImages(), gpu.device()->compute_capability());
   report->Add("pack_image", image == nullptr ? -1 : image->architecture);
 }

@@ -31,7 +31,7 @@ BUDGET = 6_000_000  # bytes of a wheel
 PLATFORM = "manylinux_2_34"  # where Debian 12 builds them; a newer system's need a newer one
 # Without symbols that only a debugger reads.
 STRIPPED = ("-DCMAKE_SHARED_LINKER_FLAGS=-s", "-DCMAKE_MODULE_LINKER_FLAGS=-s")
-OPTIONS = ("-DCMAKE_BUILD_TYPE=Release", "-DTFRING_BUILD_TESTS=OFF", *STRIPPED)
+OPTIONS = ("-DCMAKE_BUILD_TYPE=Release", *STRIPPED)
 # So that the wheels run where GCC 11's libstdc++ is, too (tools/wheels/older_wait.cc).
 OLDER = "-DTFRING_OLDER_LIBSTDCXX=ON"
 BUILD_TOOLS = ("pip>=23.1", "setuptools>=77", "wheel", "pybind11>=2.13")
@@ -61,7 +61,7 @@ def main() -> int:
 
 def build_runtime(jobs: str) -> None:
     """Builds the runtime, and the plug-ins for the MPIs of the Python that runs this."""
-    parts = ("-DTFRING_BUILD_OPS=OFF", "-DTFRING_BUILD_BINDINGS=OFF")
+    parts = ["-DTFRING_BUILD_OPS=OFF", "-DTFRING_BUILD_BINDINGS=OFF", "-DTFRING_PACK_BINARIES=ON"]
     cmake("runtime", [*parts, f"-DTFRING_OUTPUT_DIR={LIBRARIES}"], jobs)
 
 

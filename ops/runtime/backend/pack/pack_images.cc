@@ -1,6 +1,23 @@
 #include "ops/runtime/backend/pack/pack_images.h"
 
 namespace tfring {
+namespace {
+
+constexpr char kPtx[] =
+#include "ops/runtime/backend/pack/pack_kernels.ptx.inc"
+    ;
+
+}  // namespace
+
+const std::vector<PackImage>& BuiltPackImages() {
+  static const std::vector<PackImage> images = [] {
+    std::vector<PackImage> made = PackBinaries();
+    // With the zero at its end, which the driver needs.
+    made.push_back({0, reinterpret_cast<const unsigned char*>(kPtx), sizeof(kPtx)});
+    return made;
+  }();
+  return images;
+}
 
 std::string PackImagesText() {
   std::string text;

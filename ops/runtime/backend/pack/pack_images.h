@@ -19,10 +19,13 @@ struct PackImage {
 
 inline constexpr int kPackPtxArchitecture = 70;
 
-// What was compiled when tfring was built; empty if there was no NVRTC then.
+// The binaries that were compiled when tfring was built; none but in wheels.
+std::vector<PackImage> PackBinaries();
+
+// These binaries and PTX.
 const std::vector<PackImage>& BuiltPackImages();
 
-// "sm_70, sm_75, PTX" or, if there are none, "".
+// "sm_70, sm_75, PTX" or "PTX".
 TFRING_EXPORT std::string PackImagesText();
 
 // What a device of this compute capability (90: sm_90) should load: the binary of the highest

@@ -1,5 +1,5 @@
-// The pack kernels. Compiled by NVRTC when tfring is built (docs/adr/0025), with the option that
-// makes the plain functions of pack_threads.h functions of the device.
+// The pack kernels. tools/compile_pack_kernels.py compiles them with NVRTC (docs/adr/0025), with
+// the option that makes the plain functions of pack_threads.h functions of the device.
 
 #include "ops/runtime/backend/pack/pack_threads.h"
 
