@@ -99,9 +99,7 @@ def _value(result: str, name: str) -> float:
 
 @pytest.mark.parametrize("keras", GENERATIONS)
 @pytest.mark.parametrize("script", WRITTEN_FOR_KERAS_2)
-def test_script_runs_unmodified(
-    script: str, keras: str, results: Callable[[str], Results]
-) -> None:
+def test_script_runs_unmodified(script: str, keras: str, results: Callable[[str], Results]) -> None:
     _, limits = WRITTEN_FOR_KERAS_2[script]
     result = results(keras)[script]
     for name, (low, high) in limits.items():

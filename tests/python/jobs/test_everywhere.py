@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 from launcher_tools import run, write_script
 
 SAVE = """
@@ -39,6 +43,110 @@ SAVE = """
     again = tf.saved_model.load(sys.argv[1] + "/trainer")
     assert float(again.step(tf.ones(2))) == 2.0 * 1.0
 """
+
+LOAD = """
+    import sys
+    import tensorflow as tf
+    import tfring as hvd
+
+    hvd.load_ops()
+    trainer = tf.saved_model.load(sys.argv[1] + "/trainer")
+    try:
+        trainer.step(tf.ones(2))
+        raise AssertionError("it ran without init")
+    except tf.errors.FailedPreconditionError as error:
+        assert "call init() first" in str(error), error
+    hvd.init()
+    assert float(trainer.step(tf.ones(2))) == 2.0 * 1.0
+    layer = tf.saved_model.load(sys.argv[1] + "/layer")
+    assert layer.serve(tf.ones([1, 2])).numpy().tolist() == [[4.0, 4.0]]
+"""
+
+THREADS = """
+    import threading
+    import tensorflow as tf
+    import tfring as hvd
+
+    hvd.init()
+    failures = []
+
+    def work(number):
+        @tf.function
+        def step(x):
+            return hvd.allreduce(x, op=hvd.Sum, name=f"function.{number}")
+
+        try:
+            for i in range(20):
+                x = tf.constant(float(100 * number + i))
+                eager = hvd.allreduce(x, op=hvd.Sum, name=f"eager.{number}")
+                assert float(eager) == float(step(x)) == 2 * (100 * number + i)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    order = range(6) if hvd.rank() == 0 else reversed(range(6))
+    threads = [threading.Thread(target=work, args=(n,)) for n in order]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+"""
+
+THREADS_WITHOUT_NAMES = """
+    import threading
+    import tensorflow as tf
+    import tfring as hvd
+
+    hvd.init()
+    together, told = threading.Barrier(6), []
+
+    def work():
+        together.wait()
+        try:
+            told.append(float(hvd.allreduce(tf.constant(3.0), op=hvd.Sum)))
+        except tf.errors.FailedPreconditionError as error:
+            told.append(str(error))
+        together.wait()  # the thread whose calls count is alive as long as the others call
+
+    for _ in range(5):
+        told.clear()
+        threads = [threading.Thread(target=work) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        refused = [text for text in told if isinstance(text, str)]
+        assert len(refused) == 5 and told.count(6.0) == 1, told
+        assert all("thread" in text and "name" in text for text in refused), refused
+"""
+
+# Runs scripts, whose names are the arguments, one after the other.
+ONE_AFTER_THE_OTHER = """
+    import runpy, sys
+    import tfring
+
+    for name in sys.argv[2:]:
+        runpy.run_path(f"{sys.argv[1]}/{name}.py", run_name="__main__")
+        tfring.shutdown()
+        print("DONE", name, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which a job of two ranks has saved its models."""
+    return tmp_path_factory.mktemp("saved")
+
+
+@pytest.fixture(scope="module")
+def job(saved: Path) -> subprocess.CompletedProcess[str]:
+    """A job that ran the scripts with one process for each rank."""
+    scripts = {"save": SAVE, "threads": THREADS, "threads_without_names": THREADS_WITHOUT_NAMES}
+    for name, text in scripts.items():
+        write_script(saved, text, f"{name}.py")
+    path = write_script(saved, ONE_AFTER_THE_OTHER)
+    return run("-np", 2, sys.executable, path, saved, *scripts)
 
 
 def test_processes_started_by_a_rank(tmp_path):
@@ -82,111 +190,22 @@ def test_processes_started_by_a_rank(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_saved_models(tmp_path):
+def test_saved_models(job: subprocess.CompletedProcess[str], saved: Path) -> None:
     """A traced step and a layer with collectives can be saved, and run elsewhere after init."""
-    save = write_script(
-        tmp_path,
-        SAVE,
-    )
-    load = write_script(
-        tmp_path,
-        """
-    import sys
-    import tensorflow as tf
-    import tfring as hvd
-
-    hvd.load_ops()
-    trainer = tf.saved_model.load(sys.argv[1] + "/trainer")
-    try:
-        trainer.step(tf.ones(2))
-        raise AssertionError("it ran without init")
-    except tf.errors.FailedPreconditionError as error:
-        assert "call init() first" in str(error), error
-    hvd.init()
-    assert float(trainer.step(tf.ones(2))) == 2.0 * 1.0
-    layer = tf.saved_model.load(sys.argv[1] + "/layer")
-    assert layer.serve(tf.ones([1, 2])).numpy().tolist() == [[4.0, 4.0]]
-    """,
-        name="load.py",
-    )
-    for script in (save, load):
-        done = run("-np", 2, sys.executable, script, tmp_path)
-        assert done.returncode == 0, done.stderr
+    assert job.stdout.count("DONE save") == 2, job.stderr
+    done = run("-np", 2, sys.executable, write_script(saved, LOAD, "load.py"), saved)
+    assert done.returncode == 0, done.stderr
 
 
-def test_threads(tmp_path):
+def test_threads(job: subprocess.CompletedProcess[str]) -> None:
     """Threads with named collectives, and several functions at once, in any order on each rank."""
-    path = write_script(
-        tmp_path,
-        """
-    import threading
-    import tensorflow as tf
-    import tfring as hvd
-
-    hvd.init()
-    failures = []
-
-    def work(number):
-        @tf.function
-        def step(x):
-            return hvd.allreduce(x, op=hvd.Sum, name=f"function.{number}")
-
-        try:
-            for i in range(20):
-                x = tf.constant(float(100 * number + i))
-                eager = hvd.allreduce(x, op=hvd.Sum, name=f"eager.{number}")
-                assert float(eager) == float(step(x)) == 2 * (100 * number + i)
-        except BaseException as error:
-            failures.append(error)
-            raise
-
-    order = range(6) if hvd.rank() == 0 else reversed(range(6))
-    threads = [threading.Thread(target=work, args=(n,)) for n in order]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-    """,
-    )
-    done = run("-np", 2, sys.executable, path)
-    assert done.returncode == 0, done.stderr
+    assert len(re.findall("DONE threads$", job.stdout, re.MULTILINE)) == 2, job.stderr
 
 
-def test_threads_without_names(tmp_path):
+def test_threads_without_names(job: subprocess.CompletedProcess[str]) -> None:
     """One of the threads that call at the same time may; the others get the typed error."""
-    path = write_script(
-        tmp_path,
-        """
-    import threading
-    import tensorflow as tf
-    import tfring as hvd
-
-    hvd.init()
-    together, told = threading.Barrier(6), []
-
-    def work():
-        together.wait()
-        try:
-            told.append(float(hvd.allreduce(tf.constant(3.0), op=hvd.Sum)))
-        except tf.errors.FailedPreconditionError as error:
-            told.append(str(error))
-        together.wait()  # the thread whose calls count is alive as long as the others call
-
-    for _ in range(5):
-        told.clear()
-        threads = [threading.Thread(target=work) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        refused = [text for text in told if isinstance(text, str)]
-        assert len(refused) == 5 and told.count(6.0) == 1, told
-        assert all("thread" in text and "name" in text for text in refused), refused
-    """,
-    )
-    done = run("-np", 2, sys.executable, path)
-    assert done.returncode == 0, done.stderr
+    assert job.stdout.count("DONE threads_without_names") == 2, job.stderr
+    assert job.returncode == 0, job.stderr
 
 
 def test_data_that_worker_processes_make(tmp_path):
