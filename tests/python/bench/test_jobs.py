@@ -33,6 +33,7 @@ def test_two_ranks_of_its_own(tmp_path: Path) -> None:
     assert "[0]<" not in done.stdout
 
 
+@pytest.mark.slow
 def test_the_ranks_of_mpirun_measure_in_place(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     command = [*tools.open_mpi_command(), "-np", "2", *BENCH, "--against", "mpi"]

@@ -11,11 +11,12 @@ import pytest
 pytest.importorskip("tfring._native")
 
 from benchmarks.elastic import rows
+from benchmarks.elastic.faults import RECOVERY_PHASES
 
 # Without this a hang fails: others are through long before, also on slow machines.
 HANG_SECONDS = 240.0
 # How many faults a row plants here.
-FEW = {"recovery": 6, "joins": 2, "flapping": 5}
+FEW = {"joins": 2, "flapping": 5}
 # Rows that wait for limits of many seconds.
 SLOW = {"stopped", "never_enough"}
 
@@ -26,14 +27,22 @@ def check(outcome):
     return outcome
 
 
+@pytest.mark.slow
 def test_a_rank_is_killed_in_each_phase_of_a_step(tmp_path):
     outcome = check(rows.kills(tmp_path, 1, 20, hang_seconds=HANG_SECONDS))
     assert len({fault["phase"] for one in outcome.recoveries for fault in one.faults}) >= 9
 
 
+@pytest.mark.slow
 def test_a_spare_takes_the_place_of_a_killed_rank(tmp_path):
     outcome = check(rows.kills(tmp_path, 2, 10, spares=1, hang_seconds=HANG_SECONDS))
     assert outcome.faults >= 10
+
+
+@pytest.mark.slow
+def test_a_rank_is_killed_in_each_phase_of_a_recovery(tmp_path):
+    phases = len(RECOVERY_PHASES)
+    check(rows.in_recovery(tmp_path, 3, phases, hang_seconds=HANG_SECONDS))
 
 
 @pytest.mark.parametrize("name", [name for name in rows.ROWS if name not in SLOW])

@@ -108,7 +108,7 @@ def test_single_process(tmp_path: Path) -> None:
     assert done.stdout.count("grown by") == 1
 
 
-@pytest.mark.parametrize("launch", ["tfring run", "mpirun"])
+@pytest.mark.parametrize("launch", ["tfring run", pytest.param("mpirun", marks=pytest.mark.slow)])
 def test_two_ranks(tmp_path: Path, launch: str) -> None:
     path = write_script(tmp_path, CYCLES)
     with_tfring = ["-np", 2, sys.executable, path, "2"]

@@ -137,6 +137,7 @@ def start(tmp_path):
     return started
 
 
+@pytest.mark.slow
 def test_a_loop_of_tensorflow(start, tmp_path):
     """A rank is killed, a new one takes its place, and then the step of another fails."""
     with start(3, TAPE, min_np=1) as job:

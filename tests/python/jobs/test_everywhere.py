@@ -208,6 +208,7 @@ def test_threads_without_names(job: subprocess.CompletedProcess[str]) -> None:
     assert job.returncode == 0, job.stderr
 
 
+@pytest.mark.slow
 def test_data_that_worker_processes_make(tmp_path):
     """Those of a keras.utils.PyDataset know the rank that started them."""
     path = write_script(

@@ -247,7 +247,7 @@ for step in range(100):
 """
 
 
-@pytest.mark.parametrize("locks", [False, True])
+@pytest.mark.parametrize("locks", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_rank_that_is_late_within_a_step_is_named(tmp_path: Path, locks: bool) -> None:
     """By the stall inspector while the others wait, and afterwards by the report."""
     script = write_script(tmp_path, SLEEPER, header=REPORT + HEADER)

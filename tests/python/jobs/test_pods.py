@@ -190,6 +190,7 @@ def test_sigterm_to_one_pod_publishes_a_checkpoint_on_all(training):
         assert {one["first"] for one in said(training, "done")} == {step}
 
 
+@pytest.mark.slow
 def test_sigterm_in_fit_is_no_success_and_training_goes_on(tmp_path):
     """With the program of the example, in a job of a fixed size."""
     if importlib.util.find_spec("tensorflow") is None:
