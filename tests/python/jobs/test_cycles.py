@@ -21,7 +21,7 @@ CYCLES = """
     from tfring.explain.explain import explain_now
     from tfring.recorder.own import own_path
 
-    WARM_UP, CYCLES = 10, 30
+    WARM_UP, CYCLES = 8, 20
     # What Python and libraries cache. Per cycle it is less than the tensor here, a ring of shared
     # memory or what belongs to a thread.
     ALLOWED_BYTES = CYCLES * 10_000
@@ -54,6 +54,12 @@ CYCLES = """
             "shared maps": maps(),
         }
 
+    def barrier():
+        if int(sys.argv[1]) == 1:
+            hvd.barrier()  # through TensorFlow
+        else:
+            core.barrier(name="cycle")
+
     def cycle(number):
         sets = [hvd.ProcessSet([0])] if int(sys.argv[1]) > 1 else None
         hvd.init(process_sets=sets)
@@ -73,11 +79,11 @@ CYCLES = """
                     core.allreduce(value, name="inside", op=1, process_set=one.process_set_id)
             hvd.remove_process_set(last)
         if number % 4 == 0:
-            hvd.barrier()
+            barrier()
             hvd.shutdown()
             return
         try:
-            hvd.barrier()
+            barrier()
         except Exception as error:  # the others may be gone already
             assert "was lost" in str(error), error
         world.abandon("the cycle is over")

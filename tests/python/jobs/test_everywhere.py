@@ -155,7 +155,9 @@ def test_processes_started_by_a_rank(tmp_path):
         tmp_path,
         """
     import multiprocessing, subprocess, sys
+    import numpy as np
     import tfring as hvd
+    from tfring._native import core
 
     hvd.init()
 
@@ -173,7 +175,7 @@ def test_processes_started_by_a_rank(tmp_path):
         for method in ("fork", "spawn"):
             with multiprocessing.get_context(method).Pool(1) as pool:
                 assert pool.map(who, [0, 1]) == [mine] * 2, method
-                if method == "spawn":
+                if method == "spawn" and hvd.rank() == 1:
                     name, text = pool.apply(refused, (0,))
                     assert name == "FailedPreconditionError" and "started by rank" in text, text
         code = "import tfring as hvd; print(hvd.rank(), flush=True); hvd.init()"
@@ -183,7 +185,7 @@ def test_processes_started_by_a_rank(tmp_path):
         alone = {"TFRING_PARENT": "", "TFRING_RANK": "", "TFRING_SIZE": ""}
         code = "import os; os.environ.update(%r); import tfring as hvd; hvd.init()" % alone
         subprocess.run([sys.executable, "-c", code], check=True)
-        assert hvd.allgather([float(hvd.rank())]).numpy().tolist() == [0.0, 1.0]
+        assert core.allgather(np.array([hvd.rank()]), name="ranks").tolist() == [0, 1]
     """,
     )
     done = run("-np", 2, sys.executable, path)

@@ -30,12 +30,19 @@ native = pytest.importorskip("tfring._native")
 # another one.
 ONE_RANK = """
     import json, os, signal, threading, time
+    from pathlib import Path
     import tensorflow as tf
     import tfring as hvd
     from tfring._native import core
+    from tfring.recorder.job import load_job
+    from tfring.recorder.own import own_path
 
     hvd.init()
     rank = hvd.rank()
+
+    def wait(ranks):
+        records = load_job([own_path().parent]).records
+        return all(any(call.waits for call in records[one].calls) for one in ranks)
 
     def made(name, jit):
         return tf.function(lambda: hvd.allreduce(tf.ones(3), name=name), jit_compile=jit)
@@ -57,14 +64,18 @@ ONE_RANK = """
         "barrier": hvd.barrier if rank else lambda: hvd.allreduce(tf.ones(3), name="other"),
         "native": lambda: core.barrier(name=f"native.{rank}"),
     }
+
+    def interrupt(case, ranks):
+        while not wait(ranks):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+        report(f"sent.{case}", rank)
+
     told = {}
     for case, call in calls.items():
         hvd.barrier()
-        def interrupt():
-            time.sleep(0.5)
-            os.kill(os.getpid(), signal.SIGINT)
         if rank == 1:
-            threading.Thread(target=interrupt, daemon=True).start()
+            threading.Thread(target=interrupt, args=(case, [0, 1]), daemon=True).start()
         try:
             call()
             told[case] = ["no error"]
@@ -78,9 +89,10 @@ ONE_RANK = """
     # A handler of the program's own: the collective goes on until the other rank comes.
     if rank == 1:
         signal.signal(signal.SIGINT, own_handler)
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Thread(target=interrupt, args=("own handler", [1]), daemon=True).start()
     else:
-        time.sleep(1)
+        while not os.path.exists(f"{sys.argv[1]}/sent.own handler"):
+            time.sleep(0.05)
     told["own handler"] = [float(hvd.allreduce(tf.ones(3), op=hvd.Sum, name="last")[0]), seen]
     report(f"told.{rank}", json.dumps(told))
 """
