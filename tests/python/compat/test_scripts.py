@@ -26,7 +26,7 @@ WRITTEN_FOR_KERAS_2: dict[str, tuple[list[str], dict[str, tuple[float, float]]]]
 RESUME = ["resume.py", "--checkpoint-format", "{}/checkpoint-{{epoch}}.h5", "--epochs"]
 HAS_TF_KERAS = importlib.util.find_spec("tf_keras") is not None
 needs_tf_keras = pytest.mark.skipif(not HAS_TF_KERAS, reason="needs tf_keras")
-GENERATIONS = ["keras", pytest.param("tf_keras", marks=needs_tf_keras)]
+GENERATIONS = ["keras", pytest.param("tf_keras", marks=[needs_tf_keras, pytest.mark.slow])]
 
 # Runs scripts with their arguments as programs of their own, in this process.
 ONE_AFTER_THE_OTHER = """

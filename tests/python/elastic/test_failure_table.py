@@ -19,6 +19,12 @@ HANG_SECONDS = 240.0
 FEW = {"joins": 2, "flapping": 5}
 # Rows that wait for limits of many seconds.
 SLOW = {"stopped", "never_enough"}
+# Rows that resemble others: `make test-all` has them.
+ALIKE = {"flapping", "same_error", "several"}
+
+
+def row(name):
+    return pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name
 
 
 def check(outcome):
@@ -45,17 +51,17 @@ def test_a_rank_is_killed_in_each_phase_of_a_recovery(tmp_path):
     check(rows.in_recovery(tmp_path, 3, phases, hang_seconds=HANG_SECONDS))
 
 
-@pytest.mark.parametrize("name", [name for name in rows.ROWS if name not in SLOW])
+@pytest.mark.parametrize("name", [row(name) for name in rows.ROWS if name not in SLOW])
 def test_a_row(tmp_path, name):
-    row, _ = rows.ROWS[name]
-    check(row(tmp_path, 3, FEW.get(name, 1), hang_seconds=HANG_SECONDS))
+    make, _ = rows.ROWS[name]
+    check(make(tmp_path, 3, FEW.get(name, 1), hang_seconds=HANG_SECONDS))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", rows.ROWS)
 def test_a_row_for_long(tmp_path, name):
-    row, count = rows.ROWS[name]
-    check(row(tmp_path, 4, count, hang_seconds=HANG_SECONDS))
+    make, count = rows.ROWS[name]
+    check(make(tmp_path, 4, count, hang_seconds=HANG_SECONDS))
 
 
 @pytest.mark.soak

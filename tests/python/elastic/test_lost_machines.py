@@ -137,6 +137,7 @@ def test_a_host_is_cut_from_the_store_and_its_peers(tmp_path, seed):
             finished(job)
 
 
+@pytest.mark.slow
 @seeds(4)
 def test_a_path_between_two_hosts_is_cut(tmp_path, seed):
     """Silently and for good, while both reach the coordinator: one of the two ranks leaves."""

@@ -145,7 +145,8 @@ TRAINING = """
 """
 
 
-@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
 def test_killed_rank_during_fit(tmp_path, victim):
     if not any(native.library_dir().glob("**/build.json")):
         pytest.skip("the op library is not built")

@@ -63,6 +63,7 @@ def test_ranks_that_are_started_by_hand(tmp_path):
     assert hashes[0] == hashes[1] != []
 
 
+@pytest.mark.slow
 def test_one_process_and_no_initialize(tmp_path):
     """A process alone makes a job of one rank; without initialize() `fit` says what is missing."""
     script = program(tmp_path)

@@ -45,6 +45,7 @@ def slices(path):
     return [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
 
 
+@pytest.mark.slow
 def test_keras_job_in_perfetto(tmp_path):
     path = tmp_path / "job.json"
     script = write_script(tmp_path, TRAINING)
