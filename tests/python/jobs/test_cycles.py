@@ -21,7 +21,7 @@ CYCLES = """
     from tfring.explain.explain import explain_now
     from tfring.recorder.own import own_path
 
-    WARM_UP, CYCLES = 8, 20
+    WARM_UP, CYCLES = map(int, sys.argv[2:4])
     # What Python and libraries cache. Per cycle it is less than the tensor here, a ring of shared
     # memory or what belongs to a thread.
     ALLOWED_BYTES = CYCLES * 10_000
@@ -39,6 +39,10 @@ CYCLES = """
         gc.collect()
         found = mallinfo()
         return found.uordblks + found.hblkhd + 16 * sys.getallocatedblocks()
+
+    def resident():
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def maps():
         with open("/proc/self/maps") as lines:
@@ -99,7 +103,7 @@ CYCLES = """
         time.sleep(0.02)
         samples.append((held(), allocated()))
     before = {kind: min(sample[kind] for sample, _ in samples) for kind in samples[0][0]}
-    memory = min(bytes for _, bytes in samples)
+    memory, pages = min(bytes for _, bytes in samples), resident()
     for _ in range(CYCLES):
         cycle(next(numbers))
     for _ in range(3000):
@@ -110,11 +114,15 @@ CYCLES = """
     os.write(1, f"grown by {grown} bytes, {before} -> {after}\\n".encode())
     assert all(after[kind] <= before[kind] for kind in before), f"{before} before, {after} after"
     assert grown < ALLOWED_BYTES, f"{grown} bytes more are allocated"
+    more = resident() - pages
+    assert "resident" not in sys.argv or more < ALLOWED_BYTES, f"{more} bytes more are resident"
 """
+# Cycles before and while things are counted.
+FEW, MANY = ["8", "20"], ["30", "100"]
 
 
 def test_single_process(tmp_path: Path) -> None:
-    done = run_python(write_script(tmp_path, CYCLES), "1")
+    done = run_python(write_script(tmp_path, CYCLES), "1", *FEW)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("grown by") == 1
 
@@ -122,7 +130,15 @@ def test_single_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("launch", ["tfring run", pytest.param("mpirun", marks=pytest.mark.slow)])
 def test_two_ranks(tmp_path: Path, launch: str) -> None:
     path = write_script(tmp_path, CYCLES)
-    with_tfring = ["-np", 2, sys.executable, path, "2"]
-    done = mpirun(2, path, "2") if launch == "mpirun" else run(*with_tfring)
+    with_tfring = ["-np", 2, sys.executable, path, "2", *FEW]
+    done = mpirun(2, path, "2", *FEW) if launch == "mpirun" else run(*with_tfring)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("grown by") == 2
+
+
+@pytest.mark.soak
+def test_resident_memory(tmp_path: Path) -> None:
+    """It includes what allocators keep for later, and so depends on who was first."""
+    path = write_script(tmp_path, CYCLES)
+    done = run("-np", 2, sys.executable, path, "2", *MANY, "resident")
+    assert done.returncode == 0, done.stderr
