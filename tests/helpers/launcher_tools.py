@@ -135,7 +135,7 @@ def alive(pid):
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def wait_until(condition, seconds=30.0):
+def wait_until(condition, seconds=LIMIT_SECONDS):
     """Waits for a condition; False when time is up."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -153,7 +153,7 @@ def pids_in(folder, count):
         files = list(folder.glob("pid.*"))
         return len(files) == count and all(f.read_text().endswith("\n") for f in files)
 
-    assert wait_until(ready, 60), "the ranks did not come up"
+    assert wait_until(ready), "the ranks did not come up"
     return {f.name.removeprefix("pid."): int(f.read_text()) for f in folder.glob("pid.*")}
 
 

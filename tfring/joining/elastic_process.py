@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -166,6 +167,9 @@ class ElasticProcess:
     def leave(self, dismissed: Dismissed) -> NoReturn:
         """Ends the process with the code that the coordinator has told.
 
+        A SIGTERM that comes from now on asks for what happens already. Python gives a signal its
+        default action back while the process ends, and the exit code would be that of a kill.
+
         Args:
             dismissed: What it has told.
 
@@ -174,6 +178,9 @@ class ElasticProcess:
         """
         if dismissed.code != 0:
             _log.error("worker %d leaves the job: %s", self.worker.worker, dismissed.reason)
+        handled = callable(signal.getsignal(signal.SIGTERM))
+        if handled and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise SystemExit(dismissed.code)
 
     def finish(self) -> None:

@@ -14,6 +14,7 @@ TINY = ["bench", "--max-bytes", "4", "--time-limit", "1"]
 BENCH = [sys.executable, "-m", "tfring", *TINY]
 
 
+@pytest.mark.slow
 def test_two_ranks_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     done = tools.finish([*BENCH, "--json", str(path), "--collective", "allreduce,alltoall"])
@@ -33,6 +34,7 @@ def test_two_ranks_of_its_own(tmp_path: Path) -> None:
     assert "[0]<" not in done.stdout
 
 
+@pytest.mark.slow
 def test_the_ranks_of_mpirun_measure_in_place(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     command = [*tools.open_mpi_command(), "-np", "2", *BENCH, "--against", "mpi"]

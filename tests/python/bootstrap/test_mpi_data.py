@@ -45,6 +45,7 @@ def launched(name, count, *arguments, **more):
     return finish(command, LD_LIBRARY_PATH=search, MPI4PY_MPIABI="mpich", **BY_MPI, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "count"), [("mpich", 2), pytest.param("openmpi", 3, marks=pytest.mark.soak)]
 )

@@ -20,6 +20,70 @@ def _compat(*words):
     return tools.run_python("-m", "tfring.compat", *map(str, words))
 
 
+EXCEPTIONS = """
+    from horovod.tensorflow import rank
+    from horovod.common import util
+    from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+    from horovod.common.elastic import ObjectState, State
+    from horovod.tensorflow import elastic
+    import horovod.tensorflow.elastic, tfring.elastic.loop
+    assert horovod.tensorflow.elastic.run is elastic.run is tfring.elastic.loop.run
+    assert elastic.HorovodInternalError is HorovodInternalError
+    assert elastic.HostsUpdatedInterrupt is HostsUpdatedInterrupt
+    assert issubclass(elastic.TensorFlowKerasState, ObjectState) and elastic.State is State
+    assert HostsUpdatedInterrupt(skip_sync=True).skip_sync
+    assert issubclass(HorovodInternalError, RuntimeError)
+    assert util.num_rank_is_power_2(4) and not util.extension_available("torch")
+    assert util.is_version_greater_equal_than("2.21.0", "2.9.1")
+    util.check_extension("horovod.tensorflow", "HOROVOD_WITH_TENSORFLOW", "", "mpi_lib")
+    with util.env(NAME="value"):
+        assert __import__("os").environ["NAME"] == "value"
+
+    try:
+        rank()
+    except ValueError as error:
+        assert isinstance(error, RuntimeError) and "init" in str(error), error
+    else:
+        raise AssertionError("rank() before init()")
+    print("DONE exceptions")
+"""
+
+STAR_IMPORTS = """
+    def star(module):
+        names = {}
+        exec(f"from {module} import *", names)
+        return set(names) - {"__builtins__"}
+
+    process_sets = {"ProcessSet", "add_process_set", "get_process_set_ids_and_ranks"}
+    process_sets |= {"global_process_set", "registered", "remove_process_set"}
+    assert star("horovod.common.process_sets") == process_sets
+    assert star("horovod.runner") == {"run"}
+    compressors = {"BF16Compressor", "Compression", "Compressor", "FP16Compressor"}
+    assert star("horovod.tensorflow.compression") == {*compressors, "NoneCompressor"}
+    import tfring.process_sets
+    assert tfring.process_sets.checked_id(tfring.process_sets.global_process_set) == 0
+    print("DONE star imports")
+"""
+
+# Runs the scripts that the arguments name in one process, which loads TensorFlow once.
+ONE_AFTER_THE_OTHER = """
+    import runpy, sys
+
+    for path in sys.argv[1:]:
+        runpy.run_path(path)
+"""
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What scripts that do not call init have printed, all in one process."""
+    folder = tmp_path_factory.mktemp("scripts")
+    scripts = {"exceptions.py": EXCEPTIONS, "star_imports.py": STAR_IMPORTS}
+    paths = [tools.write_script(folder, text, name) for name, text in scripts.items()]
+    done = _compat(tools.write_script(folder, ONE_AFTER_THE_OTHER), *paths)
+    return done.stdout + done.stderr
+
+
 def test_rank_of_a_process_that_an_elastic_job_has_not_taken_in_yet(monkeypatch):
     """Scripts ask for it in order to leave files to rank 0."""
     monkeypatch.setattr(topology, "waiting", lambda: True)
@@ -90,40 +154,9 @@ def test_names_and_modules(tmp_path, monkeypatch):
     assert "ARGV ['x'] __main__" in done.stdout
 
 
-def test_exceptions_and_helpers(tmp_path):
+def test_exceptions_and_helpers(printed: str) -> None:
     """What scripts import beside the collectives, and what is known only after init."""
-    script = tools.write_script(
-        tmp_path,
-        """
-        from horovod.tensorflow import rank
-        from horovod.common import util
-        from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-        from horovod.common.elastic import ObjectState, State
-        from horovod.tensorflow import elastic
-        import horovod.tensorflow.elastic, tfring.elastic.loop
-        assert horovod.tensorflow.elastic.run is elastic.run is tfring.elastic.loop.run
-        assert elastic.HorovodInternalError is HorovodInternalError
-        assert elastic.HostsUpdatedInterrupt is HostsUpdatedInterrupt
-        assert issubclass(elastic.TensorFlowKerasState, ObjectState) and elastic.State is State
-        assert HostsUpdatedInterrupt(skip_sync=True).skip_sync
-        assert issubclass(HorovodInternalError, RuntimeError)
-        assert util.num_rank_is_power_2(4) and not util.extension_available("torch")
-        assert util.is_version_greater_equal_than("2.21.0", "2.9.1")
-        util.check_extension("horovod.tensorflow", "HOROVOD_WITH_TENSORFLOW", "", "mpi_lib")
-        with util.env(NAME="value"):
-            assert __import__("os").environ["NAME"] == "value"
-
-        try:
-            rank()
-        except ValueError as error:
-            assert isinstance(error, RuntimeError) and "init" in str(error), error
-        else:
-            raise AssertionError("rank() before init()")
-        print("DONE")
-        """,
-    )
-    done = _compat(script)
-    assert done.returncode == 0 and "DONE" in done.stdout, done.stderr
+    assert "DONE exceptions" in printed
 
 
 def test_modules_are_like_those_of_files(tmp_path):
@@ -174,28 +207,8 @@ def test_modules_are_like_those_of_files(tmp_path):
     assert done.returncode == 0 and "DONE" in done.stdout, done.stderr
 
 
-def test_star_imports_bring_public_names_only(tmp_path):
-    script = tools.write_script(
-        tmp_path,
-        """
-        def star(module):
-            names = {}
-            exec(f"from {module} import *", names)
-            return set(names) - {"__builtins__"}
-
-        process_sets = {"ProcessSet", "add_process_set", "get_process_set_ids_and_ranks"}
-        process_sets |= {"global_process_set", "registered", "remove_process_set"}
-        assert star("horovod.common.process_sets") == process_sets
-        assert star("horovod.runner") == {"run"}
-        compressors = {"BF16Compressor", "Compression", "Compressor", "FP16Compressor"}
-        assert star("horovod.tensorflow.compression") == {*compressors, "NoneCompressor"}
-        import tfring.process_sets
-        assert tfring.process_sets.checked_id(tfring.process_sets.global_process_set) == 0
-        print("DONE")
-        """,
-    )
-    done = _compat(script)
-    assert done.returncode == 0 and "DONE" in done.stdout, done.stderr
+def test_star_imports_bring_public_names_only(printed: str) -> None:
+    assert "DONE star imports" in printed
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ def test_tape_loop_goes_back_to_its_commit_when_a_worker_is_lost(tmp_path):
     assert "worker 2 (rank 1, host 127.0.0.1, slot 0) ended with signal 9" in job.errors
 
 
+@pytest.mark.slow
 def test_fit_goes_on_with_a_host_that_comes_back_after_its_cool_down(tmp_path):
     """Its reset callback trains a batch, and what rank 0 alone does is not done by new workers."""
     cooldown = ("--blacklist-cooldown-range", 0.5, 10)
@@ -93,6 +94,7 @@ def test_fit_goes_on_with_a_host_that_comes_back_after_its_cool_down(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_state_of_the_scripts_own_class_after_a_spoiled_batch_and_a_lost_rank_0(tmp_path):
     job = Done(tmp_path, "elastic_objects.py", *TWO_HOSTS)
     result = job.result()
@@ -105,6 +107,7 @@ def test_state_of_the_scripts_own_class_after_a_spoiled_batch_and_a_lost_rank_0(
     assert "OSError: the disk of worker 0 is full" in job.errors
 
 
+@pytest.mark.slow
 def test_discovery_script_adds_a_host_and_removes_the_first_one(tmp_path):
     script = tmp_path / "discover.sh"
     script.write_text(
@@ -123,6 +126,7 @@ def test_discovery_script_adds_a_host_and_removes_the_first_one(tmp_path):
     assert "ended with" not in job.errors  # the worker of the first host leaves in order
 
 
+@pytest.mark.slow
 def test_reset_limit_ends_the_job(tmp_path):
     limits = ("--reset-limit", 1, "--blacklist-cooldown-range", 100, 100)
     job = Done(tmp_path, "elastic_limit.py", *TWO_HOSTS, *limits)
@@ -134,6 +138,7 @@ def test_reset_limit_ends_the_job(tmp_path):
     assert job.started == 2
 
 
+@pytest.mark.slow
 def test_a_host_on_which_a_worker_fails_is_not_used_again(tmp_path):
     """Nor is its other worker. The script has the order of callbacks of Horovod's documentation."""
     hosts = ("-np", 3, "--min-np", 1, "-H", "localhost:1,127.0.0.1:2")

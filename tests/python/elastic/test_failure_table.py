@@ -11,13 +11,20 @@ import pytest
 pytest.importorskip("tfring._native")
 
 from benchmarks.elastic import rows
+from benchmarks.elastic.faults import RECOVERY_PHASES
 
 # Without this a hang fails: others are through long before, also on slow machines.
 HANG_SECONDS = 240.0
 # How many faults a row plants here.
-FEW = {"recovery": 6, "joins": 2, "flapping": 5}
+FEW = {"joins": 2, "flapping": 5}
 # Rows that wait for limits of many seconds.
 SLOW = {"stopped", "never_enough"}
+# Rows that resemble others: `make test-all` has them.
+ALIKE = {"flapping", "same_error", "several"}
+
+
+def row(name):
+    return pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name
 
 
 def check(outcome):
@@ -26,27 +33,35 @@ def check(outcome):
     return outcome
 
 
+@pytest.mark.slow
 def test_a_rank_is_killed_in_each_phase_of_a_step(tmp_path):
     outcome = check(rows.kills(tmp_path, 1, 20, hang_seconds=HANG_SECONDS))
     assert len({fault["phase"] for one in outcome.recoveries for fault in one.faults}) >= 9
 
 
+@pytest.mark.slow
 def test_a_spare_takes_the_place_of_a_killed_rank(tmp_path):
     outcome = check(rows.kills(tmp_path, 2, 10, spares=1, hang_seconds=HANG_SECONDS))
     assert outcome.faults >= 10
 
 
-@pytest.mark.parametrize("name", [name for name in rows.ROWS if name not in SLOW])
+@pytest.mark.slow
+def test_a_rank_is_killed_in_each_phase_of_a_recovery(tmp_path):
+    phases = len(RECOVERY_PHASES)
+    check(rows.in_recovery(tmp_path, 3, phases, hang_seconds=HANG_SECONDS))
+
+
+@pytest.mark.parametrize("name", [row(name) for name in rows.ROWS if name not in SLOW])
 def test_a_row(tmp_path, name):
-    row, _ = rows.ROWS[name]
-    check(row(tmp_path, 3, FEW.get(name, 1), hang_seconds=HANG_SECONDS))
+    make, _ = rows.ROWS[name]
+    check(make(tmp_path, 3, FEW.get(name, 1), hang_seconds=HANG_SECONDS))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", rows.ROWS)
 def test_a_row_for_long(tmp_path, name):
-    row, count = rows.ROWS[name]
-    check(row(tmp_path, 4, count, hang_seconds=HANG_SECONDS))
+    make, count = rows.ROWS[name]
+    check(make(tmp_path, 4, count, hang_seconds=HANG_SECONDS))
 
 
 @pytest.mark.soak

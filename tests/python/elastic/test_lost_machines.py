@@ -20,11 +20,6 @@ from two_hosts import inside, two_hosts
 
 pytest.importorskip("tfring._native")
 
-# Whoever has to end has ended so long after everybody could know of it.
-NOBODY_LEFT_SECONDS = 10.0
-# The connections of a host that is cut off are silent for so long before they break.
-SILENT_SECONDS = 6.0
-
 # Publishes all the time, as far as it may; the host that is cut off can say so in a file only.
 PUBLISHING = TRAINING.replace(
     "    @hvd.elastic.run",
@@ -61,8 +56,8 @@ def pause(rng, most=1.0):
     time.sleep(rng.uniform(0.0, most))
 
 
-def gone(pids, seconds=NOBODY_LEFT_SECONDS):
-    return wait_until(lambda: not any(alive(pid) for pid in pids), seconds)
+def gone(pids):
+    return wait_until(lambda: not any(alive(pid) for pid in pids), 120)
 
 
 def finished(job):
@@ -116,7 +111,7 @@ def test_a_launcher_is_killed(tmp_path, seed):
         job.process.kill()
         job.process.wait()
         assert gone(pids)
-    assert wait_until(lambda: json.loads(report.read_text())["state"] == "launcher died", 10)
+    assert wait_until(lambda: json.loads(report.read_text())["state"] == "launcher died")
     assert "SIGKILL" in json.loads(report.read_text())["explanation"]
 
 
@@ -132,16 +127,17 @@ def test_a_host_is_cut_from_the_store_and_its_peers(tmp_path, seed):
             assert job.trains(lambda m: len(m) == 2) == [1, 2]
             pause(rng)
             lost, published = job.pid(1), tmp_path / "published.1"
-            assert wait_until(published.exists, 10)
+            assert wait_until(published.exists)
             made.cut(0, 1)
             job.trains(lambda m: m == [2])
             goes_on = time.monotonic()
-            assert gone([lost], SILENT_SECONDS + NOBODY_LEFT_SECONDS)
+            assert gone([lost])
             assert float(published.read_text()) < goes_on
             job.heard(f"host {made.address(1)} gave no sign of life")
             finished(job)
 
 
+@pytest.mark.slow
 @seeds(4)
 def test_a_path_between_two_hosts_is_cut(tmp_path, seed):
     """Silently and for good, while both reach the coordinator: one of the two ranks leaves."""

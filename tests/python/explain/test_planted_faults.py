@@ -62,7 +62,16 @@ def told_as_lost(folder: Path, survivor: int) -> list[str]:
     return [match[1] for text in texts if (match := _LOST.search(text))]
 
 
+def test_what_the_texts_of_errors_say_is_explained(tmp_path: Path) -> None:
+    found = outcomes(tmp_path, *sorted(SURE), "killed_between_calls")
+    assert {case["case"] for case in found} == SURE | {"killed_between_calls"}
+    wrong = [case for case in found if case["case"] in SURE and not case["right"]]
+    assert not wrong, "\n".join(map(json.dumps, wrong))
+    assert told_as_lost(tmp_path / "killed_between_calls", survivor=0) == ["1"]
+
+
 @pytest.mark.alone
+@pytest.mark.slow
 def test_planted_faults_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = outcomes(tmp_path)
     wrong = [case for case in found if not case["right"]]

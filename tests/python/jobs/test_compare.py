@@ -24,7 +24,7 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("scaled", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_one_rank_and_two(tmp_path, scaled):
     script = tools.write_script(tmp_path, PROGRAM, header="import sys\n")
     arguments = ["scaled"] if scaled else []

@@ -155,6 +155,7 @@ def kill_at_random(job, rng):
         job.wait(lambda: any(one["event"] == "commit" for one in job.said[begin:]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "kills"),
     [(1, 6), *(pytest.param(s, 40, marks=pytest.mark.soak) for s in range(2, 14))],

@@ -178,6 +178,26 @@ def clean_run(tmp_path, epochs):
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def test_fit_goes_on_when_a_rank_is_killed(start, tmp_path):
+    """It is rank 0. No step is lost or done twice."""
+    with start(2, FIT, min_np=1) as job:
+        first = wait_for_batches(job, 2)
+        killed = end_a_moment_later(job, 0, random.Random(17))
+        wait_for_batches(job, 1)
+        (tmp_path / "stop").touch()
+        assert job.wait_for_end() == (0, "the training is over")
+        ends = job.lines("end")
+    [survivor] = first - {killed}
+    mine = next(one for one in ends if one["worker"] == survivor)
+    epochs = mine["epochs"][-1] + 1
+    assert mine["begun"] == mine["ended"] == list(range(epochs))
+    steps_of_an_epoch = 5  # SAMPLES in batches of BATCH, the last one smaller
+    assert {one["iterations"] for one in ends} == {epochs * steps_of_an_epoch}
+    saved = Checkpointer(str(tmp_path / "checkpoints")).latest()
+    assert saved is not None and saved.step == mine["iterations"]
+
+
+@pytest.mark.slow
 def test_fit_with_five_changes_is_fit_with_none(start, tmp_path):
     """Two ranks are killed and one leaves, others join; no step is lost or done twice."""
     dice = random.Random(11)
@@ -212,6 +232,7 @@ def test_fit_with_five_changes_is_fit_with_none(start, tmp_path):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras")
 def test_horovods_way_with_keras_2(start, tmp_path):
     dice = random.Random(13)

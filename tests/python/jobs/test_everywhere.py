@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 from launcher_tools import run, write_script
 
 SAVE = """
@@ -40,57 +44,7 @@ SAVE = """
     assert float(again.step(tf.ones(2))) == 2.0 * 1.0
 """
 
-
-def test_processes_started_by_a_rank(tmp_path):
-    """Forked and spawned workers and subprocesses know their rank; none of them joins the job."""
-    path = write_script(
-        tmp_path,
-        """
-    import multiprocessing, subprocess, sys
-    import tfring as hvd
-
-    hvd.init()
-
-    def who(_):
-        return hvd.rank(), hvd.size(), hvd.local_rank(), hvd.is_initialized()
-
-    def refused(_):
-        try:
-            hvd.allreduce(1.0)
-        except Exception as error:
-            return type(error).__name__, str(error)
-
-    if __name__ == "__main__":
-        mine = (hvd.rank(), 2, hvd.rank(), False)
-        for method in ("fork", "spawn"):
-            with multiprocessing.get_context(method).Pool(1) as pool:
-                assert pool.map(who, [0, 1]) == [mine] * 2, method
-                if method == "spawn":
-                    name, text = pool.apply(refused, (0,))
-                    assert name == "FailedPreconditionError" and "started by rank" in text, text
-        code = "import tfring as hvd; print(hvd.rank(), flush=True); hvd.init()"
-        child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert child.returncode == 1 and child.stdout == f"{hvd.rank()}\\n", child
-        assert f"this process was started by rank {hvd.rank()}" in child.stderr, child.stderr
-        alone = {"TFRING_PARENT": "", "TFRING_RANK": "", "TFRING_SIZE": ""}
-        code = "import os; os.environ.update(%r); import tfring as hvd; hvd.init()" % alone
-        subprocess.run([sys.executable, "-c", code], check=True)
-        assert hvd.allgather([float(hvd.rank())]).numpy().tolist() == [0.0, 1.0]
-    """,
-    )
-    done = run("-np", 2, sys.executable, path)
-    assert done.returncode == 0, done.stderr
-
-
-def test_saved_models(tmp_path):
-    """A traced step and a layer with collectives can be saved, and run elsewhere after init."""
-    save = write_script(
-        tmp_path,
-        SAVE,
-    )
-    load = write_script(
-        tmp_path,
-        """
+LOAD = """
     import sys
     import tensorflow as tf
     import tfring as hvd
@@ -106,19 +60,9 @@ def test_saved_models(tmp_path):
     assert float(trainer.step(tf.ones(2))) == 2.0 * 1.0
     layer = tf.saved_model.load(sys.argv[1] + "/layer")
     assert layer.serve(tf.ones([1, 2])).numpy().tolist() == [[4.0, 4.0]]
-    """,
-        name="load.py",
-    )
-    for script in (save, load):
-        done = run("-np", 2, sys.executable, script, tmp_path)
-        assert done.returncode == 0, done.stderr
+"""
 
-
-def test_threads(tmp_path):
-    """Threads with named collectives, and several functions at once, in any order on each rank."""
-    path = write_script(
-        tmp_path,
-        """
+THREADS = """
     import threading
     import tensorflow as tf
     import tfring as hvd
@@ -147,17 +91,9 @@ def test_threads(tmp_path):
     for thread in threads:
         thread.join()
     assert not failures
-    """,
-    )
-    done = run("-np", 2, sys.executable, path)
-    assert done.returncode == 0, done.stderr
+"""
 
-
-def test_threads_without_names(tmp_path):
-    """One of the threads that call at the same time may; the others get the typed error."""
-    path = write_script(
-        tmp_path,
-        """
+THREADS_WITHOUT_NAMES = """
     import threading
     import tensorflow as tf
     import tfring as hvd
@@ -183,12 +119,98 @@ def test_threads_without_names(tmp_path):
         refused = [text for text in told if isinstance(text, str)]
         assert len(refused) == 5 and told.count(6.0) == 1, told
         assert all("thread" in text and "name" in text for text in refused), refused
+"""
+
+# Runs scripts, whose names are the arguments, one after the other.
+ONE_AFTER_THE_OTHER = """
+    import runpy, sys
+    import tfring
+
+    for name in sys.argv[2:]:
+        runpy.run_path(f"{sys.argv[1]}/{name}.py", run_name="__main__")
+        tfring.shutdown()
+        print("DONE", name, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which a job of two ranks has saved its models."""
+    return tmp_path_factory.mktemp("saved")
+
+
+@pytest.fixture(scope="module")
+def job(saved: Path) -> subprocess.CompletedProcess[str]:
+    """A job that ran the scripts with one process for each rank."""
+    scripts = {"save": SAVE, "threads": THREADS, "threads_without_names": THREADS_WITHOUT_NAMES}
+    for name, text in scripts.items():
+        write_script(saved, text, f"{name}.py")
+    path = write_script(saved, ONE_AFTER_THE_OTHER)
+    return run("-np", 2, sys.executable, path, saved, *scripts)
+
+
+def test_processes_started_by_a_rank(tmp_path):
+    """Forked and spawned workers and subprocesses know their rank; none of them joins the job."""
+    path = write_script(
+        tmp_path,
+        """
+    import multiprocessing, subprocess, sys
+    import numpy as np
+    import tfring as hvd
+    from tfring._native import core
+
+    hvd.init()
+
+    def who(_):
+        return hvd.rank(), hvd.size(), hvd.local_rank(), hvd.is_initialized()
+
+    def refused(_):
+        try:
+            hvd.allreduce(1.0)
+        except Exception as error:
+            return type(error).__name__, str(error)
+
+    if __name__ == "__main__":
+        mine = (hvd.rank(), 2, hvd.rank(), False)
+        for method in ("fork", "spawn"):
+            with multiprocessing.get_context(method).Pool(1) as pool:
+                assert pool.map(who, [0, 1]) == [mine] * 2, method
+                if method == "spawn" and hvd.rank() == 1:
+                    name, text = pool.apply(refused, (0,))
+                    assert name == "FailedPreconditionError" and "started by rank" in text, text
+        code = "import tfring as hvd; print(hvd.rank(), flush=True); hvd.init()"
+        child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert child.returncode == 1 and child.stdout == f"{hvd.rank()}\\n", child
+        assert f"this process was started by rank {hvd.rank()}" in child.stderr, child.stderr
+        alone = {"TFRING_PARENT": "", "TFRING_RANK": "", "TFRING_SIZE": ""}
+        code = "import os; os.environ.update(%r); import tfring as hvd; hvd.init()" % alone
+        subprocess.run([sys.executable, "-c", code], check=True)
+        assert core.allgather(np.array([hvd.rank()]), name="ranks").tolist() == [0, 1]
     """,
     )
     done = run("-np", 2, sys.executable, path)
     assert done.returncode == 0, done.stderr
 
 
+def test_saved_models(job: subprocess.CompletedProcess[str], saved: Path) -> None:
+    """A traced step and a layer with collectives can be saved, and run elsewhere after init."""
+    assert job.stdout.count("DONE save") == 2, job.stderr
+    done = run("-np", 2, sys.executable, write_script(saved, LOAD, "load.py"), saved)
+    assert done.returncode == 0, done.stderr
+
+
+def test_threads(job: subprocess.CompletedProcess[str]) -> None:
+    """Threads with named collectives, and several functions at once, in any order on each rank."""
+    assert len(re.findall("DONE threads$", job.stdout, re.MULTILINE)) == 2, job.stderr
+
+
+def test_threads_without_names(job: subprocess.CompletedProcess[str]) -> None:
+    """One of the threads that call at the same time may; the others get the typed error."""
+    assert job.stdout.count("DONE threads_without_names") == 2, job.stderr
+    assert job.returncode == 0, job.stderr
+
+
+@pytest.mark.slow
 def test_data_that_worker_processes_make(tmp_path):
     """Those of a keras.utils.PyDataset know the rank that started them."""
     path = write_script(

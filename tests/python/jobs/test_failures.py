@@ -1,5 +1,6 @@
 """What happens to the other ranks when one is lost. Whole jobs, killed from outside.
 
+How soon they hear of it is measured by `make soak` alone, on a machine that does nothing else.
 TFRING_TEST_RESIDENT_GIB=4 gives the lost rank the largest memory for which the limit is promised.
 """
 
@@ -30,9 +31,11 @@ from launcher_tools import (
 native = pytest.importorskip("tfring._native")
 
 RESIDENT_GIB = float(os.environ.get("TFRING_TEST_RESIDENT_GIB", "1"))
-# The limit from the kill to the error on every survivor. On a busy machine it is half of the time
-# that the job took to start, if that is longer.
+# The limit from the kill to the error on every survivor, on a machine that is not busy.
 RAISE_SECONDS = 1.0
+# Without other settings a rank that says nothing counts as lost after half a minute. Survivors
+# hear of one that was killed from its connections.
+SILENT = "heartbeat"
 UNAVAILABLE = 14
 
 SCRIPT = """
@@ -69,12 +72,14 @@ SCRIPT = """
 """
 
 
-def signal_victim(folder, job, victim, size, number=signal.SIGKILL, within=RAISE_SECONDS):
-    """Sends a signal to one rank and checks the errors of the others; returns stderr and pids."""
-    started_at = time.monotonic()
+def signal_victim(folder, job, victim, size, number=signal.SIGKILL):
+    """Sends a signal to one rank and checks the errors of the others.
+
+    Returns:
+        stderr, the processes, and how many seconds after the signal the last error came.
+    """
     pids = pids_in(folder, size)
-    killed_at = time.monotonic()
-    within = max(within, (killed_at - started_at) / 2)
+    sent_at, last = time.monotonic(), 0.0
     os.kill(pids[str(victim)], number)
     _, err = job.communicate(timeout=LIMIT_SECONDS)
     for rank in (r for r in range(size) if r != victim):
@@ -83,18 +88,30 @@ def signal_victim(folder, job, victim, size, number=signal.SIGKILL, within=RAISE
         seen_at, code, message = json.loads(end.read_text())
         assert code == UNAVAILABLE, (rank, code, message)
         assert f"rank {victim} (host " in message, (rank, message)
-        late = seen_at - killed_at
-        assert late < within, f"rank {rank}: {late:.3f} s, not {within:.3f} s: {message}"
+        assert (SILENT in message) == (number == signal.SIGSTOP), (rank, message)
+        last = max(last, seen_at - sent_at)
     assert job.returncode != 0
-    return err, pids.values()
+    return err, pids.values(), last
 
 
-@pytest.mark.parametrize("victim", [0, 1, 2])
-@pytest.mark.parametrize("forks", ["alone", "forks"])
+def some(*quick):
+    """Victims and whether the ranks have children, all of them; slow but for those that are given.
+
+    Args:
+        quick: The quick ones.
+    """
+    cases = [(victim, forks) for victim in range(3) for forks in ("alone", "forks")]
+    return pytest.mark.parametrize(
+        ("victim", "forks"),
+        [one if one in quick else pytest.param(*one, marks=pytest.mark.slow) for one in cases],
+    )
+
+
+@some((0, "alone"), (2, "forks"))
 def test_killed_rank_under_tfring_run(tmp_path, victim, forks):
     path = write_script(tmp_path, SCRIPT, header=REPORT)
-    job = start("-np", 3, sys.executable, path, tmp_path, victim, RESIDENT_GIB, forks)
-    err, pids = signal_victim(tmp_path, job, victim, 3)
+    job = start("-np", 3, sys.executable, path, tmp_path, victim, 0, forks)
+    err, pids, _ = signal_victim(tmp_path, job, victim, 3)
     assert job.returncode == 137
     killed = f"rank {victim} on host {socket.gethostname()} failed first, with signal 9 (SIGKILL)"
     assert killed in err
@@ -128,25 +145,34 @@ TRAINING = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_killed_rank_during_fit(tmp_path, victim):
     if not any(native.library_dir().glob("**/build.json")):
         pytest.skip("the op library is not built")
     path = write_script(tmp_path, TRAINING, header=REPORT)
     job = start("-np", 2, sys.executable, path, tmp_path, TF_CPP_MIN_LOG_LEVEL="3")
-    err, _ = signal_victim(tmp_path, job, victim, 2)
+    err, _, _ = signal_victim(tmp_path, job, victim, 2)
     killed = f"rank {victim} on host {socket.gethostname()} failed first, with signal 9 (SIGKILL)"
     assert killed in err
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-@pytest.mark.parametrize("forks", ["alone", "forks"])
+@some((1, "alone"))
 def test_killed_rank_under_mpirun(tmp_path, victim, forks):
     launcher = [*open_mpi_command(major="5"), "--continuous"]  # which lets the survivors live
     path = write_script(tmp_path, SCRIPT, header=REPORT)
-    words = [sys.executable, path, tmp_path, victim, RESIDENT_GIB, forks]
+    words = [sys.executable, path, tmp_path, victim, 0, forks]
     job = start_command([*launcher, "-np", "3", *map(str, words)], **AS_ROOT)
     signal_victim(tmp_path, job, victim, 3)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("victim", [0, 1])
+def test_others_hear_of_a_killed_rank_within_a_second(tmp_path, victim):
+    path = write_script(tmp_path, SCRIPT, header=REPORT)
+    job = start("-np", 3, sys.executable, path, tmp_path, victim, RESIDENT_GIB, "alone")
+    _, _, last = signal_victim(tmp_path, job, victim, 3)
+    assert last < RAISE_SECONDS
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -164,8 +190,8 @@ def test_stopped_rank_shows_in_missing_heartbeats(tmp_path, victim):
         TFRING_HEARTBEAT_SECONDS="0.5",
         TFRING_HEARTBEAT_TIMEOUT_SECONDS="2",
     )
-    err, pids = signal_victim(tmp_path, job, victim, 3, signal.SIGSTOP, within=10.0)
-    assert "heartbeat" in err
+    err, pids, _ = signal_victim(tmp_path, job, victim, 3, signal.SIGSTOP)
+    assert SILENT in err
     assert not any(alive(pid) for pid in pids)
 
 
@@ -196,7 +222,7 @@ def test_rank_that_raises_is_the_one_that_is_shown(tmp_path):
 
 
 def test_idle_ranks_sleep(tmp_path):
-    """Ten seconds after init the runtime's threads have woken up at most 100 times in all."""
+    """Three seconds after init the runtime's threads have woken up at most 30 times in all."""
     path = write_script(
         tmp_path,
         """
@@ -208,7 +234,7 @@ def test_idle_ranks_sleep(tmp_path):
     world.init()
     assert any(k.endswith("_wakeups") for k in core.counters())
     before = wakeups()
-    time.sleep(10)
+    time.sleep(3)
     print("woke", wakeups() - before)
     core.barrier(name="end")
     """,
@@ -217,7 +243,7 @@ def test_idle_ranks_sleep(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if "woke" in line]
     counts = [int(line.rpartition("woke ")[2]) for line in lines]
-    assert len(counts) == 2 and max(counts) <= 100, counts
+    assert len(counts) == 2 and max(counts) <= 30, counts
 
 
 def test_init_in_a_forked_child_is_an_error(tmp_path):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import launcher_tools as tools
+import pytest
 
 PAGE = tools.ROOT / "docs" / "keras_distribution.md"
 HASH = """
@@ -31,6 +32,7 @@ def test_the_program_of_the_docs(tmp_path):
     assert len(set(hashes)) == 1
 
 
+@pytest.mark.slow
 def test_ranks_that_are_started_by_hand(tmp_path):
     """keras.distribution's own variables say who they are."""
     with socket.socket() as free:
@@ -61,6 +63,7 @@ def test_ranks_that_are_started_by_hand(tmp_path):
     assert hashes[0] == hashes[1] != []
 
 
+@pytest.mark.slow
 def test_one_process_and_no_initialize(tmp_path):
     """A process alone makes a job of one rank; without initialize() `fit` says what is missing."""
     script = program(tmp_path)

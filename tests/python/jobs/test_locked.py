@@ -100,7 +100,7 @@ def test_without_a_lock_every_step_has_control_frames(tmp_path: Path) -> None:
         assert min(windows) >= 2 * STEPS, windows
 
 
-@pytest.mark.parametrize("locks", [False, True])
+@pytest.mark.parametrize("locks", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_ranks_that_wait_for_the_program_sleep(tmp_path: Path, locks: bool) -> None:
     """Also where there is a lock, and a heartbeat each second."""
     for woke, frames in reports(tmp_path, "idle", IDLE, locks):
@@ -118,10 +118,10 @@ report(f"locks.{rank}", json.dumps(core.counters()["locks"]))
     ("settings", "options", "locks"),
     [
         ({}, (), True),
-        ({}, ("--min-np", RANKS), True),
-        ({"TFRING_LOCK_SCHEDULE": "0"}, (), False),
+        pytest.param({}, ("--min-np", RANKS), True, marks=pytest.mark.slow),
+        pytest.param({"TFRING_LOCK_SCHEDULE": "0"}, (), False, marks=pytest.mark.slow),
         ({"TFRING_ARENA": "0"}, (), False),
-        ({"TFRING_CPU_OPERATIONS": "tcp"}, (), False),
+        pytest.param({"TFRING_CPU_OPERATIONS": "tcp"}, (), False, marks=pytest.mark.slow),
         ({"TFRING_ARENA": "0", "TFRING_LOCK_SCHEDULE": "1"}, (), True),
     ],
 )
@@ -247,7 +247,7 @@ for step in range(100):
 """
 
 
-@pytest.mark.parametrize("locks", [False, True])
+@pytest.mark.parametrize("locks", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_rank_that_is_late_within_a_step_is_named(tmp_path: Path, locks: bool) -> None:
     """By the stall inspector while the others wait, and afterwards by the report."""
     script = write_script(tmp_path, SLEEPER, header=REPORT + HEADER)

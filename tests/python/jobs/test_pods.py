@@ -152,6 +152,7 @@ def test_a_pod_that_waits_is_replaced_on_another_machine(tmp_path):
         assert who_is_there(pods) == [[rank, 3, 0, 1, 6, f"train-{rank}"] for rank in range(3)]
 
 
+@pytest.mark.slow
 def test_a_pod_is_lost_and_new_pods_go_on(training):
     """All pods end, and those that take their places go on from the checkpoint."""
     with cluster(4, training) as made:
@@ -190,6 +191,7 @@ def test_sigterm_to_one_pod_publishes_a_checkpoint_on_all(training):
         assert {one["first"] for one in said(training, "done")} == {step}
 
 
+@pytest.mark.slow
 def test_sigterm_in_fit_is_no_success_and_training_goes_on(tmp_path):
     """With the program of the example, in a job of a fixed size."""
     if importlib.util.find_spec("tensorflow") is None:
@@ -264,6 +266,7 @@ def test_process_1_of_a_container_ends_at_sigterm(tmp_path):
         job.communicate()
 
 
+@pytest.mark.slow
 def test_elastic_pods_whose_first_does_not_know_its_own_name_yet(tmp_path):
     """The pod that is to serve the others finds out that it is the one when it has a name."""
     write_script(tmp_path, WHO_IS_THERE, name="train.py")

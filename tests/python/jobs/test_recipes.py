@@ -4,6 +4,7 @@ import re
 import sys
 
 import launcher_tools as tools
+import pytest
 
 RECIPES = tools.ROOT / "docs" / "recipes.md"
 README = tools.ROOT / "README.md"
@@ -14,6 +15,7 @@ x, y = np.ones((70, 64), "float32"), np.zeros(70, "int32")
 """
 
 
+@pytest.mark.slow
 def test_recipes(tmp_path):
     def programs(path):
         return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)

@@ -193,6 +193,7 @@ class Training:
         assert wait_until(found, LIMIT_SECONDS) and condition(self.digests()), self.out.read_text()
 
 
+@pytest.mark.slow
 def test_a_job_goes_on_after_its_time_limit_with_the_weights_that_it_had(cluster, tmp_path):
     script = readme_script(tmp_path)
     epochs = 150  # with a second each longer than Slurm takes to warn the job

@@ -93,6 +93,7 @@ def test_a_host_that_is_cut_off_ends_a_job_whose_ranks_stay(made, tmp_path):
     assert first["rank"] == 1 and "h1 gave no sign of life" in first["reason"]
 
 
+@pytest.mark.slow
 def test_an_elastic_job_goes_on_without_a_host_that_is_cut_off(made, tmp_path):
     program = (sys.executable, write_script(tmp_path, TRAINING), tmp_path)
     report, events = tmp_path / "report.json", tmp_path / "events"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from launcher_tools import write_script
+from launcher_tools import LIMIT_SECONDS, write_script
 from network_namespaces import hosts
 
 pytest.importorskip("tfring._native")
@@ -42,7 +42,7 @@ def test_hosts_get_the_same_bits(tmp_path, wire):
             made.start(1, path, TFRING_WIRE_DTYPE="float16"),
         ]
         try:
-            found = [job.communicate(timeout=120) for job in jobs]
+            found = [job.communicate(timeout=LIMIT_SECONDS) for job in jobs]
         finally:
             for job in jobs:
                 job.kill()

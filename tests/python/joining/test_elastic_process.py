@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -206,6 +207,19 @@ def test_a_dismissal_ends_the_process(process: Any) -> None:
             leave()
         assert exited.value.code == 75
     assert not process.in_generation
+
+
+def test_a_signal_that_comes_late_does_not_kill_a_process_that_leaves(process: Any) -> None:
+    """Where the program handles it; what kills others still does."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        for handler, after in ((print, signal.SIG_IGN), (signal.SIG_DFL, signal.SIG_DFL)):
+            signal.signal(signal.SIGTERM, handler)
+            with pytest.raises(SystemExit):
+                process.leave(Dismissed(0, "it leaves the job"))
+            assert signal.getsignal(signal.SIGTERM) is after
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_the_link_s_thread_waits_for_no_silent_store(

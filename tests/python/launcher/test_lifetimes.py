@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from launcher_tools import (
+    LIMIT_SECONDS,
     REPORT,
     alive,
     environment,
@@ -76,7 +77,7 @@ def test_killed_agents_leave_nobody(tmp_path, above, where):
     for _ in range(above):
         agent = parent(agent)
     os.kill(agent, signal.SIGKILL)
-    _, errors = job.communicate(timeout=120)
+    _, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert gone(pids.values())
     assert job.returncode in (137, 255)
     said = json.loads(report.read_text())
@@ -92,7 +93,7 @@ def test_killed_launcher_is_named_in_the_exit_report(tmp_path):
     pids = pids_in(tmp_path, 6)
     assert json.loads(report.read_text())["state"] == "running"
     job.kill()
-    job.communicate(timeout=60)
+    job.communicate(timeout=LIMIT_SECONDS)
     assert gone(pids.values())
     assert wait_until(lambda: json.loads(report.read_text())["state"] == "launcher died", 60)
     said = json.loads(report.read_text())
@@ -105,7 +106,7 @@ def test_agent_that_stands_still_is_killed_after_the_launcher(tmp_path):
     pids = pids_in(tmp_path, 6)
     os.kill(parent(pids["1"]), signal.SIGSTOP)
     job.kill()
-    job.communicate(timeout=60)
+    job.communicate(timeout=LIMIT_SECONDS)
     assert gone(pids.values())
 
 
@@ -125,7 +126,7 @@ def test_agent_that_stands_still_is_killed_when_the_job_fails(tmp_path):
     pids = pids_in(tmp_path, 4)
     os.kill(parent(pids["1"]), signal.SIGSTOP)
     (tmp_path / "go").touch()
-    _, errors = job.communicate(timeout=120)
+    _, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 3
     assert gone(pids.values())
     assert "rank 1 (exit code 255 (the agent of its host ended" in errors
@@ -149,7 +150,7 @@ def test_signals_of_a_scheduler_to_all_processes_leave_the_ranks_time(tmp_path):
     pid = pids_in(tmp_path, 1)["0"]
     for each in (parent(parent(pid)), parent(pid), job.pid, pid):
         os.kill(each, signal.SIGTERM)
-    out, _ = job.communicate(timeout=120)
+    out, _ = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 0 and "checkpoint written" in out
 
 
@@ -168,7 +169,7 @@ def test_launcher_that_stands_still_loses_other_hosts(tmp_path):
     job.send_signal(signal.SIGSTOP)
     assert gone(pids.values())
     job.send_signal(signal.SIGCONT)
-    job.communicate(timeout=120)
+    job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode != 0
 
 
@@ -196,7 +197,7 @@ def test_a_launcher_that_was_suspended_from_its_terminal_loses_nobody(tmp_path):
     assert not wait_until(lambda: not alive(pid), 9.0)
     job.send_signal(signal.SIGCONT)
     (tmp_path / "go").touch()
-    _, errors = job.communicate(timeout=120)
+    _, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 0, errors
 
 
@@ -216,7 +217,7 @@ def test_a_host_that_is_cut_off(tmp_path):
         )
         pids = pids_in(tmp_path, 6)
         made.cut(0, 1)
-        _, errors = job.communicate(timeout=120)
+        _, errors = job.communicate(timeout=LIMIT_SECONDS)
         assert gone(pids.values())
     assert job.returncode == 255
     assert f"host {made.address(1)} gave no sign of life for 5 s" in errors

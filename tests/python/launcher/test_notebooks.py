@@ -164,6 +164,7 @@ def test_no_rank_outlives_a_kernel_that_was_killed(tmp_path):
     assert left == []
 
 
+@pytest.mark.slow
 def test_the_example(tmp_path):
     cells = notebooks.cells_of(tools.ROOT / "examples" / "notebook.ipynb")
     pytest.importorskip("sklearn")
@@ -178,6 +179,7 @@ def test_the_example(tmp_path):
     assert base64.b64decode(book.results[-1]["image/png"]).startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_program_of_the_docs(tmp_path):
     pytest.importorskip("matplotlib")
     page = (tools.ROOT / "docs" / "notebooks.md").read_text("utf-8")

@@ -8,7 +8,17 @@ import sys
 import time
 
 import pytest
-from launcher_tools import REPORT, RUN_HERE, fake_ssh, pids_in, run, run_python, start, write_script
+from launcher_tools import (
+    LIMIT_SECONDS,
+    REPORT,
+    RUN_HERE,
+    fake_ssh,
+    pids_in,
+    run,
+    run_python,
+    start,
+    write_script,
+)
 
 from tfring.launcher.cli import make_parser
 from tfring.launcher.hosts.errors import UsageError
@@ -124,7 +134,7 @@ def test_signals_and_long_output_of_another_host(tmp_path):
     job = start("-H", "127.0.0.2:2", sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
     pids_in(tmp_path, 2)
     job.send_signal(signal.SIGTERM)
-    out, errors = job.communicate(timeout=60)
+    out, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 0
     for rank in range(2):
         # A line that stays unfinished for a while is written as far as it has come.
@@ -152,7 +162,7 @@ def test_ssh_that_does_not_get_through_can_be_interrupted(tmp_path):
     while not (tmp_path / "pid.0").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     job.send_signal(signal.SIGINT)
-    job.communicate(timeout=20)
+    job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 130
 
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from launcher_tools import (
+    LIMIT_SECONDS,
     REPORT,
     alive,
     fake_ssh,
@@ -140,7 +141,7 @@ def test_signals_reach_the_ranks(tmp_path, number):
     job = start("-np", 2, sys.executable, path, tmp_path)
     pids_in(tmp_path, 2)
     job.send_signal(number)
-    out, _ = job.communicate(timeout=60)
+    out, _ = job.communicate(timeout=LIMIT_SECONDS)
     assert sorted(out.splitlines()) == [f"[{r}]<stdout>:got {int(number)}" for r in range(2)]
     assert job.returncode == 0
 
@@ -159,7 +160,7 @@ def test_second_interrupt_does_not_wait(tmp_path):
     job.send_signal(signal.SIGINT)
     assert not wait_until(lambda: job.poll() is not None, 1.0)
     job.send_signal(signal.SIGINT)
-    _, err = job.communicate(timeout=60)
+    _, err = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 137 and "stopped by SIGINT" in err
     assert not any(alive(pid) for pid in pids.values())
 
@@ -180,7 +181,7 @@ def test_interrupt_after_a_failure_hides_nothing(tmp_path):
     job = start("-np", 2, sys.executable, path, tmp_path)
     pids = pids_in(tmp_path, 2)  # rank 0, and that it was asked to end
     job.send_signal(signal.SIGINT)
-    _, err = job.communicate(timeout=60)
+    _, err = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 1
     assert "rank 1" in err and "failed first" in err and "the cause" in err
     assert not any(alive(pid) for pid in pids.values())
@@ -202,7 +203,7 @@ def test_failed_rank_leaves_no_orphans(tmp_path):
     job = start("-np", 2, sys.executable, script(tmp_path, FAMILY), tmp_path)
     pids = pids_in(tmp_path, 8)
     os.kill(pids["1"], signal.SIGKILL)
-    job.communicate(timeout=60)
+    job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 137
     assert not any(alive(pid) for pid in pids.values())
 
@@ -214,7 +215,7 @@ def test_killed_launcher_leaves_no_orphans(tmp_path, where):
     pids = pids_in(tmp_path, 8)
     assert all(alive(pid) for pid in pids.values())
     job.kill()
-    job.communicate(timeout=30)
+    job.communicate(timeout=LIMIT_SECONDS)
     assert wait_until(lambda: not any(alive(pid) for pid in pids.values()))
 
 

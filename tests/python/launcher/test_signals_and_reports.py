@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from launcher_tools import (
+    LIMIT_SECONDS,
     REPORT,
     alive,
     environment,
@@ -66,7 +67,7 @@ def test_warnings_of_schedulers_are_passed_on_and_end_nobody(tmp_path, where):
     numbers = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
     for number in numbers:
         job.send_signal(number)
-    out, errors = job.communicate(timeout=120)
+    out, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 0, errors
     wanted = " ".join(str(int(number)) for number in sorted(numbers))
     assert sorted(out.splitlines()) == [f"[{r}]<stdout>:got {wanted}" for r in range(2)]
@@ -94,7 +95,7 @@ def test_suspended_and_continued(tmp_path):
     job.send_signal(signal.SIGCONT)
     assert wait_until(lambda: not any(stopped(pid) for pid in pids), 60)
     (tmp_path / "go").touch()
-    job.communicate(timeout=60)
+    job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 0
 
 
@@ -106,7 +107,7 @@ def test_signal_while_starting(tmp_path, number):
     job = start("-H", "127.0.0.2:2", "--exit-report", report, "true", PATH=ssh)
     assert wait_until(lambda: (tmp_path / "pid.0").exists(), 60)
     job.send_signal(number)
-    _, errors = job.communicate(timeout=60)
+    _, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 128 + number
     assert "before all ranks were started" in errors
     said = json.loads(report.read_text())
@@ -131,7 +132,7 @@ def test_stop_timeout(tmp_path):
     job = start(*options, sys.executable, path, tmp_path)
     pids = pids_in(tmp_path, 1)
     job.send_signal(signal.SIGTERM)
-    _, errors = job.communicate(timeout=60)
+    _, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 137 and "have 1 s to end" in errors
     assert not any(alive(pid) for pid in pids.values())
     said = json.loads(report.read_text())
@@ -152,7 +153,7 @@ def test_a_job_that_a_signal_has_ended_may_have_a_code_of_its_own(tmp_path, code
     job = start("-np", 1, sys.executable, path, tmp_path, TFRING_STOPPED_EXIT_CODE="75")
     pids_in(tmp_path, 1)
     job.send_signal(signal.SIGTERM)
-    job.communicate(timeout=60)
+    job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == wanted
 
 
@@ -171,7 +172,7 @@ def test_a_rank_that_failed_is_not_hidden_by_one_that_left_in_good_order(tmp_pat
     job = start("-np", 2, sys.executable, path, tmp_path, TFRING_STOPPED_EXIT_CODE="75")
     pids_in(tmp_path, 2)
     job.send_signal(signal.SIGTERM)
-    _, errors = job.communicate(timeout=60)
+    _, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 1, errors
     assert "all ranks were asked to end, and have" not in errors
 
@@ -222,7 +223,7 @@ def test_a_second_signal_of_a_scheduler_leaves_time_for_a_checkpoint(tmp_path):
     job.send_signal(signal.SIGTERM)
     pids_in(tmp_path, 2)  # the launcher has handled it
     job.send_signal(signal.SIGTERM)
-    _, errors = job.communicate(timeout=60)
+    _, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 0 and (tmp_path / "saved").exists(), errors
     assert "a second one after 5 s kills them at once" in errors
 

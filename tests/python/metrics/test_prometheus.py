@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launcher_tools import REPORT, ROOT, start, wait_until, write_script
+from launcher_tools import LIMIT_SECONDS, REPORT, ROOT, start, wait_until, write_script
 
 from tfring.recorder.job import load_job
 from tfring.recorder.layout import EventType
@@ -61,12 +61,12 @@ def job(tmp_path: Path) -> Iterator[Path]:
     process = start("-np", 2, "python", script, tmp_path, **settings)
     try:
         ready = wait_until(lambda: len(list(tmp_path.glob("done.*"))) == 2, 60)
-        assert ready, process.communicate(timeout=60)
+        assert ready, process.communicate(timeout=LIMIT_SECONDS)
         yield tmp_path
     finally:
         (tmp_path / "stop").touch()
         try:
-            output = process.communicate(timeout=60)
+            output = process.communicate(timeout=LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             output = process.communicate()

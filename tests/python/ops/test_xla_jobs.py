@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 
-from launcher_tools import environment, run_python
+from launcher_tools import LIMIT_SECONDS, environment, run_python
 
 # Unbuffered, because a rank kills itself after it has printed.
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONUNBUFFERED": "1"}
@@ -78,7 +78,7 @@ def test_another_size_and_a_lost_rank() -> None:
         )
         for rank in range(2)
     ]
-    said = [job.communicate(timeout=150) for job in jobs]
+    said = [job.communicate(timeout=LIMIT_SECONDS) for job in jobs]
     for (printed, errors), job in zip(said, jobs, strict=True):
         assert "ended: True\nresized: True" in printed, (printed, errors)
         assert job.returncode == (-9 if job is jobs[1] else 0), errors

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from launcher_tools import environment, run, write_script
+from launcher_tools import LIMIT_SECONDS, environment, run, write_script
 from made_records import write_record, write_training
 
 from tfring.launcher.cli import main
@@ -185,7 +185,7 @@ def browse(program: str, folder: Path, *arguments: str) -> str:
         start_new_session=True,
     ) as process:
         try:
-            return process.communicate(timeout=60)[0]
+            return process.communicate(timeout=LIMIT_SECONDS)[0]
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -41,6 +41,7 @@ def watch(work: np.ndarray, inputs: np.ndarray | None = None) -> list[tuple[int,
     return said
 
 
+@pytest.mark.slow
 def test_uneven_steps_are_no_alarm_in_99_of_100_runs_of_2000_steps() -> None:
     wrong = [
         seed for seed in range(100) if watch(uneven(np.random.default_rng(seed), 2000, seed % 4))

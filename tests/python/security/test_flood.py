@@ -87,6 +87,7 @@ def start_job(folder: Path, port: int, before_others: Callable[[], None]) -> lis
     return [float((folder / f"seconds.{rank}").read_text()) for rank in range(RANKS)]
 
 
+@pytest.mark.slow
 def test_processes_start_within_their_time_in_a_flood(held: int, tmp_path: Path) -> None:
     """The connections are there when ranks 1 to 3 come, and as many again come meanwhile."""
     alone = start_job(tmp_path / "alone", free_port(), lambda: None)

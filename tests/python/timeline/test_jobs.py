@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 
 import pytest
-from launcher_tools import REPORT, finish, run, start, wait_until, write_script
+from launcher_tools import LIMIT_SECONDS, REPORT, finish, run, start, wait_until, write_script
 from trace_processor import TraceProcessor
 
 pytest.importorskip("tfring._native")
@@ -45,6 +45,7 @@ def slices(path):
     return [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
 
 
+@pytest.mark.slow
 def test_keras_job_in_perfetto(tmp_path):
     path = tmp_path / "job.json"
     script = write_script(tmp_path, TRAINING)
@@ -172,7 +173,7 @@ def test_ranks_that_were_killed(tmp_path):
         for pid in pids:
             os.kill(int(pid.read_text()), signal.SIGKILL)
     finally:
-        out, error = job.communicate(timeout=60)
+        out, error = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode != 0, out + error
     assert path.exists(), (error, list(tmp_path.iterdir()))
     found = slices(path)
@@ -201,7 +202,7 @@ def test_a_job_that_runs_and_the_record_of_one_that_is_over(tmp_path):
         running = finish([*map(str, command)])
     finally:
         (tmp_path / "end").touch()
-        out, error = job.communicate(timeout=60)
+        out, error = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 0, out + error
     assert running.returncode == 0, running.stderr
     assert running.stdout.startswith("2 of 2 ranks, 10 calls: ")
