@@ -176,9 +176,10 @@ def same_error(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
         code, reason = job_.wait_for_end()
         wrong = [] if code == 1 and "step 5 cannot" in reason else [f"{code}: {reason}"]
         failed = {e["w"] for e in job_.in_order() if e["e"] == "error" and "cannot" in e["text"]}
-        # Two of them at most before a generation begins at the commit before the step; then three
-        # generations, in each of which all three may get there before they hear of the first.
-        wrong += [f"workers {sorted(failed)} had to fail first"] if len(failed) > 2 + 3 * 3 else []
+        # Three generations of three workers at one commit end the job. A worker that fails has not
+        # reported its last commits if the machine is busy, so this can begin again at each of them.
+        most = 3 * 3 * 5
+        wrong += [f"workers {sorted(failed)} had to fail first"] if len(failed) > most else []
         row = "the same error at the same step"
         return judge(job_, row, len(failed), wrong, list(job_.pids))
 
