@@ -15,6 +15,8 @@ from native_cases import ALL_DTYPES, LIMIT, SUM, dtype_of, values
 
 from tfring._native import core
 
+pytestmark = pytest.mark.any_ranks
+
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
 def test_every_dtype_comes_back(dtype: str, rank: int, size: int) -> None:

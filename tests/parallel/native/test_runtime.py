@@ -13,6 +13,8 @@ from native_cases import LIMIT, SUM
 
 from tfring._native import core
 
+pytestmark = pytest.mark.any_ranks
+
 
 @pytest.mark.parametrize("count", [0, 1, 7, 5_000, 100_003, 3_000_000])
 def test_every_size_takes_its_algorithm(count: int, rank: int, size: int) -> None:
