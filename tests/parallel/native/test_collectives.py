@@ -80,6 +80,7 @@ def free_memory_gib() -> float:
     return int(kib) / 2**20
 
 
+@pytest.mark.slow
 def test_more_than_two_gib(rank: int, size: int) -> None:
     if size != 2:
         pytest.skip("takes the memory of two ranks")
