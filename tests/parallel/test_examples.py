@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from tiers import slow
 
 import tfring.keras as hvd
 
@@ -24,7 +25,9 @@ def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return importlib.import_module(request.param)
 
 
-@pytest.mark.parametrize("example", ["keras_fit", "custom_loop", "elastic_keras"], indirect=True)
+@pytest.mark.parametrize(
+    "example", [slow("keras_fit"), "custom_loop", slow("elastic_keras")], indirect=True
+)
 def test_digits(example: Any, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = tmp_path / "digits.keras"
     assert example.main(["--checkpoint", str(checkpoint)]) == 0
@@ -51,6 +54,7 @@ def write_idx(path: pathlib.Path, array: Any) -> None:
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["keras_fit"], indirect=True)
 def test_fashion_mnist_from_a_folder(example: Any, tmp_path: Any) -> None:
     rng = np.random.default_rng(5)

@@ -84,6 +84,7 @@ class Steps:
         assert (int(size), int(own)) == (len(ranks), ranks.index(rank))
 
 
+@pytest.mark.any_ranks
 def test_old_functions_work_in_a_new_generation_or_say_what_to_do(rank, several):
     number = core.generation_state()["generation"]
     steps = Steps(rank, several)
@@ -209,6 +210,7 @@ def freed_from(call, ends, why):
 no_xla = pytest.mark.skipif(bool(library.xla_trouble()), reason=f"no XLA: {library.xla_trouble()}")
 
 
+@pytest.mark.any_ranks
 @pytest.mark.parametrize("work", [Eager, Graph, pytest.param(Compiled, marks=no_xla), Fit])
 @pytest.mark.parametrize("who", ["first", "last"])
 def test_calls_that_wait_end_and_the_next_generation_trains(rank, several, monkeypatch, work, who):
@@ -250,6 +252,7 @@ def test_calls_that_wait_end_and_the_next_generation_trains(rank, several, monke
         time.sleep(0.01)
 
 
+@pytest.mark.any_ranks
 @pytest.mark.parametrize("who", ["first", "last"])
 def test_a_goodbye_is_known_when_calls_that_wait_end(rank, several, who):
     """One rank shuts down as at the end of its data, while the others wait for it."""

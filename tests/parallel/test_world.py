@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import tfring
 from tfring import process_sets, topology, world
 from tfring._native import core
+
+pytestmark = pytest.mark.any_ranks
 
 
 def gathered(value, name):

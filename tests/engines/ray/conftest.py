@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes on this host, for the tests of tfring.ray."""
+"""One Ray cluster on this host, for all tests of tfring.ray."""
 
 import os
 
@@ -21,12 +21,24 @@ def pytest_ignore_collect(collection_path):
     return None
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """Two nodes with two CPUs each; this process is connected to them."""
-    made, _ = ray_state.start_cluster(head_cpus=2, nodes=1)
-    yield made
+@pytest.fixture(scope="session")
+def cluster_and_nodes():
+    """A head without CPUs, which gets no workers, and two nodes with two CPUs each."""
+    made, nodes = ray_state.start_cluster(head_cpus=0, nodes=2)
+    yield made, nodes
     ray_state.stop_cluster(made)
+
+
+@pytest.fixture
+def cluster(cluster_and_nodes):
+    """The cluster; this process is connected to its head."""
+    return cluster_and_nodes[0]
+
+
+@pytest.fixture
+def nodes(cluster_and_nodes):
+    """The nodes that have workers. Who kills one adds another."""
+    return cluster_and_nodes[1]
 
 
 @pytest.fixture

@@ -5,34 +5,29 @@ import functools
 import pytest
 import ray
 from engine_training import Job, wait_for
-from ray_state import add_node, alive_actors, start_cluster, stop_cluster
+from ray_state import add_node, alive_actors
 
 from tfring.ray import ElasticRayExecutor, RayHostDiscovery
 from tfring.ray.elastic_job import queue_on_this_node
 
 
-@pytest.fixture
-def nodes():
-    """A cluster whose head has no CPUs, so that it gets no workers, and two nodes with two each."""
-    made, both = start_cluster(head_cpus=0, nodes=2)
-    yield made, both
-    left = alive_actors()
-    stop_cluster(made)
-    assert left == []
+@pytest.fixture(autouse=True)
+def no_actors_left(cluster):
+    """Fails the test if an actor is alive when it ends."""
+    yield
+    assert alive_actors() == []
 
 
-def test_a_node_is_killed_and_one_is_added(nodes, tmp_path):
-    cluster, both = nodes
-
+def test_a_node_is_killed_and_one_is_added(cluster, nodes, tmp_path):
     settings = ElasticRayExecutor.create_settings(timeout_s=60)
     executor = ElasticRayExecutor(settings, min_workers=2, num_workers=4)
     executor.start()
     # Callbacks: their queue is not on the node that is killed.
     with Job(functools.partial(executor.run, callbacks=[print]), tmp_path) as job:
         begun = wait_for(tmp_path, 4)
-        cluster.remove_node(both[1], allow_graceful=False)
+        cluster.remove_node(nodes.pop(), allow_graceful=False)
         fewer = wait_for(tmp_path, 2, begun)
-        add_node(cluster)
+        nodes.append(add_node(cluster))
         wait_for(tmp_path, 4, fewer)
     results = job.results()
     ranks, steps, sizes = zip(*results, strict=True)
@@ -43,7 +38,7 @@ def test_a_node_is_killed_and_one_is_added(nodes, tmp_path):
     assert sizes[0][0] == sizes[0][-1] == 4 and 2 in sizes[0]
 
 
-def test_a_discovery_of_the_users_own(nodes, tmp_path):
+def test_a_discovery_of_the_users_own(tmp_path):
     """As Horovod's examples do it: a subclass leaves nodes out."""
 
     class OneNode(RayHostDiscovery):
@@ -65,7 +60,7 @@ def test_a_discovery_of_the_users_own(nodes, tmp_path):
     assert [result[0] for result in results] == [0, 1, 2]
 
 
-def test_the_error_of_a_worker(nodes):
+def test_the_error_of_a_worker():
     """Not that of the other, whose collective ends because of it."""
 
     def train():
@@ -88,7 +83,7 @@ def test_the_error_of_a_worker(nodes):
     assert "the missing column" in str(caught.value)
 
 
-def test_a_function_that_does_not_call_init(nodes):
+def test_a_function_that_does_not_call_init():
     """Its workers would never be ranks, and the job would start others without end."""
     executor = ElasticRayExecutor(min_workers=1, max_workers=1)
     executor.start()
@@ -96,7 +91,7 @@ def test_a_function_that_does_not_call_init(nodes):
         executor.run(lambda: 1)
 
 
-def test_the_cause_is_told_and_not_that_we_ended_a_worker_after_it(nodes):
+def test_the_cause_is_told_and_not_that_we_ended_a_worker_after_it():
     """Rank 1 is in a long step when the job fails."""
 
     def train():
@@ -116,7 +111,7 @@ def test_the_cause_is_told_and_not_that_we_ended_a_worker_after_it(nodes):
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_the_queue_for_callbacks_is_on_the_node_of_the_program(nodes):
+def test_the_queue_for_callbacks_is_on_the_node_of_the_program():
     """Ray would put each on a node of its choice: that all are here is no chance."""
     queues = [queue_on_this_node() for _ in range(6)]
     assert [one.qsize() for one in queues] == [0] * 6

@@ -244,6 +244,7 @@ BAD_SPLITS: dict[str, tuple[Callable[[int], Any], str]] = {
 }
 
 
+@pytest.mark.any_ranks
 @both
 @pytest.mark.parametrize("case", BAD_SPLITS)
 def test_bad_splits(case: str, in_graph: bool, rank: int, size: int) -> None:
@@ -263,6 +264,7 @@ def test_bad_splits(case: str, in_graph: bool, rank: int, size: int) -> None:
         everybody_gets(tf.errors.InvalidArgumentError, call, parts, in_graph)
 
 
+@pytest.mark.any_ranks
 @both
 def test_rows_that_cannot_be_cut_equally(in_graph: bool, rank: int, several: int) -> None:
     odd = rank == several - 1
@@ -328,6 +330,7 @@ SENDS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.any_ranks
 @both
 @pytest.mark.parametrize("case", SENDS)
 def test_send_and_recv_disagree(case: str, in_graph: bool, rank: int, several: int) -> None:
@@ -345,6 +348,7 @@ def test_send_and_recv_disagree(case: str, in_graph: bool, rank: int, several: i
     everybody_gets(tf.errors.FailedPreconditionError, call, ("p.0to1", *parts), in_graph)
 
 
+@pytest.mark.any_ranks
 def test_send_and_recv_need_another_rank(rank: int, size: int) -> None:
     with pytest.raises(ValueError, match="itself"):
         tfring.send(1.0, rank)
@@ -376,6 +380,7 @@ def test_an_error_in_one_of_two_collectives(rank: int, several: int) -> None:
     np.testing.assert_array_equal(got, several)
 
 
+@pytest.mark.any_ranks
 @both
 def test_sparse_on_some_ranks_only(rank: int, several: int, in_graph: bool) -> None:
     def step() -> Any:

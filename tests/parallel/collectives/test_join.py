@@ -11,6 +11,8 @@ import tensorflow as tf
 
 import tfring
 
+pytestmark = pytest.mark.any_ranks
+
 BATCHES = (7, 5, 3, 4)
 
 both = pytest.mark.parametrize("in_graph", [False, True])

@@ -11,6 +11,8 @@ import tensorflow as tf
 
 import tfring as hvd
 
+pytestmark = pytest.mark.any_ranks
+
 OBJECTS = [None, 0, "text", b"", {"a": [1, 2.5, (None,)]}, list(range(10_000))]
 
 

@@ -20,6 +20,8 @@ from native_cases import AVERAGE, LIMIT, MAX, MIN, SUM, Array, dtype_of, reduced
 
 from tfring._native import core
 
+pytestmark = pytest.mark.any_ranks
+
 ROUNDS = 1000
 IN_FLIGHT = 4
 CALLS = 6  # in a round, at most

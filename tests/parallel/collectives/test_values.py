@@ -13,6 +13,8 @@ import tfring
 from tfring.collectives.compression import Compression
 from tfring.ops import topology_ops
 
+pytestmark = pytest.mark.any_ranks
+
 
 def graphed(call: Callable[..., Any], in_graph: bool) -> Callable[..., Any]:
     return tf.function(call) if in_graph else call

@@ -12,6 +12,8 @@ import tensorflow as tf
 import tfring as hvd
 from tfring.comparison.hashes import fingerprint
 
+pytestmark = pytest.mark.any_ranks
+
 
 def variables(rank_value: float = 0.0) -> list[Any]:
     model = keras.Sequential(

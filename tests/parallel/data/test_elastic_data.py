@@ -10,6 +10,7 @@ import keras_cases as cases
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiers import slow
 
 import tfring.keras as hvd
 from tfring.data.cursor import Cursor
@@ -57,7 +58,8 @@ def fit(model: Any, data: Any, epochs: int, *callbacks: Any, initial_epoch: int 
     )
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.any_ranks
+@pytest.mark.parametrize("workers", [slow(1), 3])
 def test_fit_is_that_of_one_process(workers: int) -> None:
     model = cases.compiled(optimizer(), seed=3 + hvd.rank(), jit_compile=False)
     data = elastic(workers=workers)
@@ -117,6 +119,7 @@ def test_a_loop_of_ones_own_with_index_dataset() -> None:
     cases.assert_same_weights(model, reference(2))
 
 
+@pytest.mark.any_ranks
 def test_every_sample_once_when_the_batch_grows_with_the_job() -> None:
     x, _ = samples()
     data = hvd.data.ElasticDataset(lambda i: (i, i), x, hvd.data.scaled(3), seed=SEED)
@@ -127,6 +130,7 @@ def test_every_sample_once_when_the_batch_grows_with_the_job() -> None:
     assert data.rate_factor == hvd.size()
 
 
+@pytest.mark.any_ranks
 def test_sync_goes_to_the_rank_that_has_come_farthest() -> None:
     ahead = hvd.size() - 1
     data = elastic()
@@ -150,6 +154,7 @@ def test_sync_refuses_other_data(several: int) -> None:
         cursor.sync()
 
 
+@pytest.mark.any_ranks
 def test_the_sampler_merges_what_the_ranks_recorded() -> None:
     sampler = hvd.data.ElasticSampler(40, seed=1)
     sampler.record_batch(0, hvd.rank() + 1)  # other numbers of samples on each rank

@@ -94,6 +94,7 @@ def elastic_fit(model: Any, epochs: int, *callbacks: Any, **more: Any) -> Any:
     return hvd.elastic.fit(model, samples(), epochs=epochs, callbacks=list(callbacks), **how)
 
 
+@pytest.mark.any_ranks
 def test_fit_is_that_of_one_process() -> None:
     model, seen = model_of_this_rank(), Events()
     history = elastic_fit(model, 2, seen)
@@ -130,6 +131,7 @@ def test_fit_goes_on_from_a_checkpoint_within_an_epoch(tmp_path: Path) -> None:
     assert_same_losses(history.history["loss"][:1], losses[:1])
 
 
+@pytest.mark.slow
 def test_fit_does_a_failed_batch_again() -> None:
     """A callback fails between two commits: nothing is lost, and nothing is done twice."""
     model, seen = model_of_this_rank(keras.layers.BatchNormalization()), Events()

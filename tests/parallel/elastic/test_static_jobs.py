@@ -22,6 +22,7 @@ def same_everywhere(value: Any) -> bool:
     return all(other == value for other in hvd.allgather_object(value))
 
 
+@pytest.mark.any_ranks
 def test_all_ranks_get_rank_0s_state_first(rank: int) -> None:
     state: Any = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, name=f"of {rank}", n=rank)
     state.sync()
@@ -31,6 +32,7 @@ def test_all_ranks_get_rank_0s_state_first(rank: int) -> None:
     assert state.n == 0  # what came was saved
 
 
+@pytest.mark.any_ranks
 def test_the_state_with_the_most_commits_is_taken(rank: int, size: int) -> None:
     """As after a failure that some ranks have noticed one commit later than others."""
     variable = tf.Variable([float(rank)])
@@ -53,6 +55,7 @@ def test_the_state_with_the_most_commits_is_taken(rank: int, size: int) -> None:
     assert variable.numpy().tolist() == [7.0]
 
 
+@pytest.mark.any_ranks
 def test_equal_states_are_not_sent(rank: int, size: int) -> None:
     variable = tf.Variable([1.0])
     state: Any = hvd.elastic.TensorFlowState([variable], step=0)
@@ -64,6 +67,7 @@ def test_equal_states_are_not_sent(rank: int, size: int) -> None:
     assert sent == []
 
 
+@pytest.mark.any_ranks
 def test_a_function_that_sends_from_rank_0_only(rank: int, size: int) -> None:
     state: Any = hvd.elastic.ObjectState(broadcast_from_rank_0, hvd.rank, n=rank)
     sync(state)
@@ -87,6 +91,7 @@ def test_an_attribute_that_cannot_be_sent_is_named(rank: int, size: int) -> None
         sync(state)
 
 
+@pytest.mark.any_ranks
 def test_a_change_that_one_rank_hears_of_interrupts_all(rank: int, size: int) -> None:
     state: Any = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, batch=0)
     sync(state)
@@ -101,6 +106,7 @@ def test_a_change_that_one_rank_hears_of_interrupts_all(rank: int, size: int) ->
     assert same_everywhere(state._progress.commit)
 
 
+@pytest.mark.any_ranks
 def test_cursors_go_to_where_the_farthest_is(rank: int, size: int) -> None:
     cursor = DataCursor(8 * size, fixed_global(size), seed=1)
     state: Any = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, cursor=cursor)

@@ -56,6 +56,7 @@ def compare(values: Any, mask: Any, counts: list[int], **kwargs: Any) -> tuple[A
     return sync, plain
 
 
+@pytest.mark.any_ranks
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_dtypes(dtype: str) -> None:
     counts = [PER_RANK] * hvd.size()
@@ -66,6 +67,7 @@ def test_dtypes(dtype: str) -> None:
     assert_same_on_all_ranks(layer)
 
 
+@pytest.mark.any_ranks
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_uneven_batches_of_images_weigh_by_their_samples(axis: int) -> None:
     counts = [1 + 3 * i for i in range(hvd.size())]
@@ -76,6 +78,7 @@ def test_uneven_batches_of_images_weigh_by_their_samples(axis: int) -> None:
     assert_same_on_all_ranks(layer)
 
 
+@pytest.mark.any_ranks
 def test_a_rank_without_samples_weighs_nothing() -> None:
     counts = [4] + [0] * (hvd.size() - 1)
     values = np.random.default_rng(3).normal(size=(4, 3)).astype("float32")
@@ -92,6 +95,7 @@ def test_a_large_mean_costs_no_precision() -> None:
     np.testing.assert_allclose(layer.moving_variance.numpy(), exact, rtol=1e-3)
 
 
+@pytest.mark.any_ranks
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_masks(axis: int) -> None:
     """With axis 1 the channels have different numbers of samples."""
@@ -144,6 +148,7 @@ def test_inside_a_function_and_after_other_layers_on_one_rank() -> None:
     np.testing.assert_allclose(layers[0].moving_variance.numpy(), [ranks.var()] * 2, rtol=1e-5)
 
 
+@pytest.mark.any_ranks
 def test_the_ranks_of_a_process_set_share_their_batches(several: int) -> None:
     del several
     halves = [[0], list(range(1, hvd.size()))]
@@ -178,6 +183,7 @@ def test_parameters() -> None:
     assert hvd.SyncBatchNormalization(fused=False, epsilon=0.5).epsilon == 0.5
 
 
+@pytest.mark.slow
 def test_a_saved_model_loads_with_tfring_and_without(tmp_path: Any) -> None:
     sync = hvd.SyncBatchNormalization(momentum=0.5)
     model = compiled(keras.optimizers.SGD(0.1), middle=[sync])

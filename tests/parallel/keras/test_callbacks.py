@@ -19,11 +19,13 @@ from keras_cases import (
     loss,
     train_alone,
 )
+from tiers import slow
 
 import tfring.keras as hvd
 from tfring.keras import callbacks
 
 
+@pytest.mark.any_ranks
 @pytest.mark.parametrize("root", ["first", "last"])
 def test_broadcast_takes_the_roots_weights_and_state(root: str) -> None:
     root_rank = 0 if root == "first" else hvd.size() - 1
@@ -156,6 +158,7 @@ class Inject(keras.callbacks.Callback):
         logs.update(self._values)
 
 
+@pytest.mark.any_ranks
 def test_metrics_are_averaged() -> None:
     model = compiled(keras.optimizers.SGD(0.0))
     mean = callbacks.MetricAverageCallback()
@@ -186,6 +189,7 @@ class Rates(keras.callbacks.Callback):
         self.seen.append(float(np.asarray(self.model.optimizer.learning_rate)))
 
 
+@pytest.mark.any_ranks
 def test_warmup_ends_at_the_given_rate(capsys: pytest.CaptureFixture[str]) -> None:
     model, rates = compiled(keras.optimizers.SGD(0.8)), Rates()
     warmup = callbacks.LearningRateWarmupCallback(0.8, warmup_epochs=2, verbose=1)
@@ -214,7 +218,7 @@ def test_schedule_by_epoch_and_by_batch() -> None:
     np.testing.assert_allclose(rates.seen, [1, 1, 0.5, 0.5, 0.01, 0.1**2.5], rtol=1e-6)
 
 
-@pytest.mark.parametrize("staircase", [True, False])
+@pytest.mark.parametrize("staircase", [slow(True), False])
 def test_a_number_as_multiplier_is_exponential_decay(staircase: bool) -> None:
     model, rates = compiled(keras.optimizers.SGD(1.0)), Rates()
     decay = callbacks.LearningRateScheduleCallback(1.0, 0.1, start_epoch=1, staircase=staircase)
@@ -223,7 +227,7 @@ def test_a_number_as_multiplier_is_exponential_decay(staircase: bool) -> None:
     np.testing.assert_allclose(rates.seen, 0.1 ** np.array(exponents), rtol=1e-6)
 
 
-@pytest.mark.parametrize("correction", [True, False])
+@pytest.mark.parametrize("correction", [True, slow(False)])
 def test_momentum_correction_scales_the_velocity(correction: bool) -> None:
     """With v <- mu * (new / old) * v - new * g in the step that changes the rate."""
     model = compiled(keras.optimizers.SGD(0.1, momentum=0.9))

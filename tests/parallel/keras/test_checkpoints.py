@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from pathlib import Path
@@ -11,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 from keras_cases import build_model, compiled, loss, my_data
+from tiers import slow
 
 import tfring.keras as hvd
 from tfring.checkpoint import Checkpointer
@@ -95,8 +97,10 @@ def train(model: Any, data: Data, *callbacks: Any, epochs: int = EPOCHS) -> Any:
     return model.fit(data, callbacks=[first, *callbacks], **how)
 
 
-def straight(seed: int = 1) -> Any:
-    model, data = made(seed), Data()
+@functools.cache
+def straight() -> Any:
+    """The model of a run that nothing interrupts; tests only read it."""
+    model, data = made(1), Data()
     train(model, data, Advance(data))
     return model
 
@@ -117,7 +121,7 @@ def assert_equal(one: Any, other: Any) -> None:
         np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.path)
 
 
-@pytest.mark.parametrize("saved, crashed", [(7, 9), (5, 8), (4, 4)])
+@pytest.mark.parametrize("saved, crashed", [(7, 9), slow(5, 8), slow(4, 4)])
 def test_an_interrupted_run_ends_as_one_that_was_not(
     folder: Path, saved: int, crashed: int
 ) -> None:
@@ -141,7 +145,7 @@ def test_an_interrupted_run_ends_as_one_that_was_not(
     assert_equal(resumed, straight())
 
 
-@pytest.mark.parametrize("code", [0, 75])
+@pytest.mark.parametrize("code", [slow(0), 75])
 def test_sigterm_at_one_rank_ends_all_after_the_same_step(
     folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""N ranks with 32 samples each make of 30 steps what one process makes of the whole batches."""
+"""N ranks with 32 samples each make of 12 steps what one process makes of the whole batches."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from keras_cases import (
     train_together,
     whole_data,
 )
+from tiers import cases, slow
 
 import tfring.keras as hvd
 
-STEPS, SAMPLES = 30, 32
+STEPS, SAMPLES = 12, 32
 SGD = keras.optimizers.SGD
 
 
@@ -55,7 +56,9 @@ def policy() -> Iterator[Any]:
     keras.mixed_precision.set_global_policy("float32")
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name", cases(OPTIMIZERS, quick=["momentum", "adam", "accumulation clipnorm", "schedule"])
+)
 def test_optimizers(name: str) -> None:
     data = whole_data(STEPS, SAMPLES)
     together = train_together(OPTIMIZERS[name](), STEPS, 1, data=data)
@@ -63,8 +66,9 @@ def test_optimizers(name: str) -> None:
     assert_same_on_all_ranks(together)
 
 
-@pytest.mark.parametrize("accumulate", [None, 2])
-@pytest.mark.parametrize("overflow", [False, True])
+@pytest.mark.parametrize(
+    ("overflow", "accumulate"), [slow(False, None), slow(True, None), slow(False, 2), (True, 2)]
+)
 def test_mixed_float16(policy: Any, accumulate: Any, overflow: bool) -> None:
     """With `overflow` one sample of the last rank is infinite: all skip the step of its batch."""
     policy("mixed_float16")
@@ -108,7 +112,7 @@ def test_a_loss_scale_that_rank_0_has_loaded(policy: Any, scales: str) -> None:
             np.testing.assert_allclose(variable.numpy(), old - rate, atol=1e-6)
 
 
-@pytest.mark.parametrize("overflow", [False, True])
+@pytest.mark.parametrize("overflow", [slow(False), True])
 def test_a_float16_model_that_rank_0_has_loaded(policy: Any, tmp_path: Any, overflow: bool) -> None:
     """Weights, moments, iterations and scale are those of rank 0; then each has data of its own."""
     policy("mixed_float16")
@@ -172,7 +176,7 @@ def test_mixed_bfloat16(policy: Any) -> None:
     assert_same_on_all_ranks(together)
 
 
-@pytest.mark.parametrize("name", ["momentum", "accumulation"])
+@pytest.mark.parametrize("name", ["momentum", slow("accumulation")])
 def test_sync_batch_normalization(name: str) -> None:
     """The moving statistics are among the weights."""
     data = whole_data(STEPS, SAMPLES)
@@ -184,6 +188,7 @@ def test_sync_batch_normalization(name: str) -> None:
     assert_same_on_all_ranks(together)
 
 
+@pytest.mark.any_ranks
 def test_learning_rate_callbacks() -> None:
     """A warm-up on every rank against the same rates in one process."""
     size = hvd.size()

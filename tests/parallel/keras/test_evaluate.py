@@ -50,6 +50,7 @@ def parts() -> list[tuple[Any, Any]]:
     ]
 
 
+@pytest.mark.any_ranks
 def test_the_result_is_that_of_one_process() -> None:
     initializer = keras.initializers.GlorotUniform(seed=3)
     dense = keras.layers.Dense(1, activation="sigmoid", kernel_initializer=initializer)

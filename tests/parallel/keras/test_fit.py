@@ -24,6 +24,7 @@ from keras_cases import (
     train_together,
     whole_data,
 )
+from tiers import slow
 
 import tfring.keras as hvd
 from tfring.ops import xla
@@ -57,7 +58,7 @@ def test_jit_compile_without_a_callback_is_an_error_that_says_what_to_do(
         fit(model)
 
 
-@pytest.mark.parametrize("eagerly", [False, True])
+@pytest.mark.parametrize("eagerly", [False, slow(True)])
 def test_train_on_batch_equals_one_process(eagerly: bool) -> None:
     model = compiled(keras.optimizers.Adam(1e-2), seed=10, run_eagerly=eagerly)
     x, y = my_data(6)
@@ -79,6 +80,7 @@ class Branching(keras.layers.Layer):
         return tf.cond(tf.reduce_sum(inputs) > 0, lambda: mixed * 2.0, lambda: mixed * 0.5)
 
 
+@pytest.mark.any_ranks
 def test_branches_that_differ_between_ranks_and_weights_without_a_gradient() -> None:
     """A rank with an even number takes one branch, one with an odd number the other."""
     model = keras.Sequential([keras.layers.Input((3,)), Branching()])
@@ -130,6 +132,7 @@ def test_an_optimizer_wrapped_after_the_first_fit_is_repaired() -> None:
     assert_same_on_all_ranks(model)
 
 
+@pytest.mark.any_ranks
 def test_an_optimizer_that_does_not_reduce_is_refused() -> None:
     model = build_model(8)
     model.compile(optimizer="sgd", loss=loss())

@@ -18,6 +18,7 @@ from keras_cases import (
     fit,
     loss,
 )
+from tiers import cases, slow
 
 import tfring.keras as hvd
 from tfring.keras import callbacks
@@ -59,7 +60,8 @@ OPTIMIZERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.any_ranks
+@pytest.mark.parametrize("name", cases(OPTIMIZERS, quick=["adam"]))
 def test_the_average_counts_the_ranks_that_take_part(name: str) -> None:
     model, join = compiled(OPTIMIZERS[name](), seed=1 + hvd.rank()), callbacks.JoinCallback()
     fit_own(model, join, broadcast(), epochs=2)
@@ -69,6 +71,7 @@ def test_the_average_counts_the_ranks_that_take_part(name: str) -> None:
     assert int(model.optimizer.iterations) == 2 * max(counts())
 
 
+@pytest.mark.any_ranks
 def test_sync_batch_normalization_counts_the_samples_of_those_that_take_part() -> None:
     sync = hvd.SyncBatchNormalization(momentum=0.9)
     model = compiled(keras.optimizers.SGD(0.1), middle=[sync])
@@ -79,7 +82,7 @@ def test_sync_batch_normalization_counts_the_samples_of_those_that_take_part() -
     assert_same_on_all_ranks(model)
 
 
-@pytest.mark.parametrize("how", [{"run_eagerly": True}, {"steps_per_execution": 2}])
+@pytest.mark.parametrize("how", [slow({"run_eagerly": True}), {"steps_per_execution": 2}])
 def test_other_ways_to_run(how: dict[str, Any]) -> None:
     model = compiled(keras.optimizers.SGD(0.1), **how)
     fit_own(model, broadcast(), callbacks.JoinCallback(), epochs=2)
@@ -87,7 +90,8 @@ def test_other_ways_to_run(how: dict[str, Any]) -> None:
     assert_same_on_all_ranks(model)
 
 
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.any_ranks
+@pytest.mark.parametrize("first", [True, slow(False)])
 def test_metrics_and_validation_wait_for_all(first: bool) -> None:
     """Wherever JoinCallback is in the list, validation sees the weights that all end up with."""
     x, y = data_of(0)
@@ -148,7 +152,7 @@ def test_sparse_gradients_count_the_ranks_that_take_part() -> None:
     assert_same_on_all_ranks(model)
 
 
-@pytest.mark.parametrize("registered", [True, False])
+@pytest.mark.parametrize("registered", [True, slow(False)])
 def test_local_variables_are_not_taken_over(registered: bool) -> None:
     model = compiled(keras.optimizers.SGD(0.0, momentum=0.9), seed=hvd.rank())
     local = model.layers[0].kernel

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from keras_cases import FEATURES, assert_same_weights, broadcast, build_model, compiled, fit
+from tiers import slow
 
 import tfring.keras as hvd
 from tfring.keras import callbacks
@@ -24,7 +25,7 @@ def samples(count: int, seed: int) -> tuple[Any, Any]:
     return rng.normal(size=(count, FEATURES)).astype("float32"), rng.integers(0, 3, count)
 
 
-@pytest.mark.parametrize("together", [1, 2])
+@pytest.mark.parametrize("together", [slow(1), 2])
 def test_weighted_metrics_are_those_of_all_samples(together: int) -> None:
     """The rate is zero, so evaluating everything afterwards must give the same numbers."""
     model = with_momentum(0.0, steps_per_execution=together)
@@ -104,6 +105,7 @@ class Snapshots(keras.callbacks.Callback):
         self.weights.append(self.model.get_weights())
 
 
+@pytest.mark.any_ranks
 @pytest.mark.parametrize("weights_only", [False, True])
 def test_the_best_epoch_of_all_ranks_is_saved(weights_only: bool, tmp_path: Path) -> None:
     """By the mean the second epoch is the best; by rank 0 alone it would be the third."""

@@ -18,6 +18,7 @@ from keras_cases import (
     fit,
     loss,
 )
+from tiers import slow
 
 import tfring
 import tfring.keras as hvd
@@ -152,7 +153,7 @@ def accumulating() -> Any:
     return compiled(keras.optimizers.SGD(0.01, gradient_accumulation_steps=2))
 
 
-@pytest.mark.parametrize("make", [own_step, accumulating])
+@pytest.mark.parametrize("make", [own_step, slow(accumulating)])
 def test_stopping_where_the_next_collective_is_not_known(several: int, make: Any) -> None:
     model = make()
     everyone = Stop(range(hvd.size()))

@@ -23,6 +23,7 @@ from keras_cases import (
     train_together,
     whole_data,
 )
+from tiers import slow
 
 import tfring.keras as hvd
 from tfring.keras.hook import find_hook
@@ -71,8 +72,17 @@ def go_on(model: Any) -> None:
     fit(model, broadcast())
 
 
-@pytest.mark.parametrize("suffix", [".keras", ".h5"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [
+        ("adam", ".keras"),
+        ("accumulation", ".h5"),
+        slow("adam", ".h5"),
+        slow("accumulation", ".keras"),
+        slow("momentum", ".keras"),
+        slow("momentum", ".h5"),
+    ],
+)
 def test_a_loaded_model_goes_on_as_if_never_saved(name: str, suffix: str, tmp_path: Path) -> None:
     model = saved(OPTIMIZERS[name](), tmp_path / f"model{suffix}")
     loaded = hvd.load_model(tmp_path / f"model{suffix}")
@@ -86,6 +96,7 @@ def test_a_loaded_model_goes_on_as_if_never_saved(name: str, suffix: str, tmp_pa
     assert_same_on_all_ranks(loaded)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adam", "accumulation"])
 def test_plain_keras_loads_it_where_tfring_is_not_installed(name: str, tmp_path: Path) -> None:
     path = tmp_path / "model.keras"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras_cases import PER_RANK, assert_same_on_all_ranks, broadcast, my_data, whole_data
+from tiers import slow
 
 import tfring.keras as hvd
 from tfring.keras.model_optimizers import optimizers_of
@@ -85,6 +87,7 @@ class Gan(keras.Model):
         return {"first": data[0][0, 0]}
 
 
+@functools.cache
 def weights_of_one_process(load: Any = lambda model: None) -> Any:
     model = Gan("alone")
     load(model)
@@ -102,10 +105,10 @@ def train(model: Any, *callbacks: Any, **fit: Any) -> None:
     ("how", "eagerly"),
     [
         ("optimizers", False),
-        ("tape", False),
-        ("tape", True),
+        slow("tape", False),
+        slow("tape", True),
         ("function traced before", False),
-        ("itself", False),
+        slow("itself", False),
         ("itself, says so", True),
     ],
 )
@@ -141,6 +144,7 @@ def test_state_that_one_rank_has_loaded_is_given_to_all_before_the_first_step() 
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
 
+@pytest.mark.any_ranks
 def test_ranks_with_fewer_batches_join() -> None:
     """The optimizers in attributes end up as on the rank that trained longest."""
     counts = [STEPS - rank % 3 for rank in range(hvd.size())]
@@ -269,6 +273,7 @@ class WithTape(OneStep):
         return {"loss": loss}
 
 
+@pytest.mark.any_ranks
 def test_weights_that_a_tape_leaves_different(several: int) -> None:
     """Local ones, and those that process sets of their own train."""
     model = WithTape()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiers import slow
 
 import tfring
 import tfring.keras as hvd
@@ -92,10 +93,12 @@ def assert_same_everywhere(model: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        *((name, {}) for name in OPTIMIZERS),
+        ("adam", {}),
+        ("legacy_sgd", {}),
+        *(slow(name, {}) for name in OPTIMIZERS if name not in ("adam", "legacy_sgd")),
         ("sgd", {"run_eagerly": True}),
-        ("legacy_adam", {"run_eagerly": True}),
-        ("sgd", {"steps_per_execution": 3}),
+        slow("legacy_adam", {"run_eagerly": True}),
+        slow("sgd", {"steps_per_execution": 3}),
         ("legacy_sgd", {"steps_per_execution": 3}),
     ],
 )
@@ -115,7 +118,7 @@ def test_fit_equals_one_process(name: str, how: Any, rank: int, size: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "in_function"), [("adam", False), ("adam", True), ("legacy_sgd", True)]
+    ("name", "in_function"), [slow("adam", False), slow("adam", True), ("legacy_sgd", True)]
 )
 def test_own_loop_in_three_ways(name: str, in_function: bool, rank: int, size: int) -> None:
     """By apply_gradients, by gradients that were aggregated before, by minimize."""
@@ -156,7 +159,7 @@ def test_own_loop_in_three_ways(name: str, in_function: bool, rank: int, size: i
         assert_close(model, expected)
 
 
-@pytest.mark.parametrize("name", ["sgd", "legacy_sgd"])
+@pytest.mark.parametrize("name", ["sgd", slow("legacy_sgd")])
 def test_accumulation(name: str, rank: int, size: int) -> None:
     for mean in (True, False):
         model = build_model(0)
@@ -169,7 +172,7 @@ def test_accumulation(name: str, rank: int, size: int) -> None:
         assert_close(model, train_alone(OPTIMIZERS[name], size, update_every=3, mean=mean))
 
 
-@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("legacy", [slow(False), True])
 def test_loss_scale_optimizer_skips_on_all_ranks(legacy: bool, rank: int, size: int) -> None:
     name = "legacy_sgd" if legacy else "sgd"
     model = build_model(0)
@@ -206,7 +209,8 @@ def test_sync_batch_normalization(rank: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "suffix"), [("adam", "keras"), ("legacy_adam", "h5"), ("legacy_sgd", "folder")]
+    ("name", "suffix"),
+    [("adam", "keras"), slow("legacy_adam", "h5"), slow("legacy_sgd", "folder")],
 )
 def test_load_model_goes_on(name: str, suffix: str, rank: int, size: int, tmp_path: Path) -> None:
     model = build_model(0, None if suffix == "folder" else keras2.SyncBatchNormalization)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiers import slow
 
 import tfring
 import tfring.keras as hvd
@@ -88,7 +89,9 @@ def test_every_optimizer_of_keras_2(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "sparse_as_dense"), [(NEW.Adam, "auto"), (LEGACY.Adam, False)], ids=["new", "legacy"]
+    ("kind", "sparse_as_dense"),
+    [(NEW.Adam, "auto"), slow(LEGACY.Adam, False)],
+    ids=["new", "legacy"],
 )
 def test_a_model_with_an_embedding_in_fit(kind: Any, sparse_as_dense: Any) -> None:
     def build(optimizer: Any) -> Any:

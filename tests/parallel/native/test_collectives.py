@@ -15,6 +15,8 @@ from native_cases import ALL_DTYPES, LIMIT, SUM, dtype_of, values
 
 from tfring._native import core
 
+pytestmark = pytest.mark.any_ranks
+
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
 def test_every_dtype_comes_back(dtype: str, rank: int, size: int) -> None:
@@ -78,6 +80,7 @@ def free_memory_gib() -> float:
     return int(kib) / 2**20
 
 
+@pytest.mark.slow
 def test_more_than_two_gib(rank: int, size: int) -> None:
     if size != 2:
         pytest.skip("takes the memory of two ranks")

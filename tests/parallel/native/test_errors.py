@@ -23,6 +23,8 @@ from native_cases import (
 
 from tfring._native import core
 
+pytestmark = pytest.mark.any_ranks
+
 X = np.ones((12, 2), np.float32)
 
 # A valid call of every kind that takes an array, the same on all ranks.

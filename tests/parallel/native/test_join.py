@@ -8,6 +8,8 @@ from native_cases import AVERAGE, LIMIT, SUM, process_set
 
 from tfring._native import core
 
+pytestmark = pytest.mark.any_ranks
+
 
 def test_joining_a_set_of_one(rank: int, several: int) -> None:
     with process_set([1]) as alone:

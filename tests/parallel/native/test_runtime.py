@@ -10,10 +10,12 @@ import threading
 import numpy as np
 import pytest
 from native_cases import LIMIT, SUM
+from tiers import slow
 
 from tfring._native import core
 
 
+@pytest.mark.any_ranks
 @pytest.mark.parametrize("count", [0, 1, 7, 5_000, 100_003, 3_000_000])
 def test_every_size_takes_its_algorithm(count: int, rank: int, size: int) -> None:
     got = core.allreduce(np.full(count, rank + 1, np.float32), name=f"size.{count}", op=SUM)
@@ -30,6 +32,7 @@ def test_shapes_survive(rank: int) -> None:
     np.testing.assert_array_equal(got, strided)
 
 
+@pytest.mark.any_ranks
 def test_an_input_may_change_after_the_call(rank: int, size: int) -> None:
     array = np.full(1000, 1.0)
     handle = core.allreduce_async(array, name="changed", op=SUM)
@@ -83,9 +86,11 @@ def test_a_wait_can_have_a_limit(rank: int, several: int) -> None:
     assert handle.done()
 
 
-def test_uneven_arrival(rank: int, size: int) -> None:
-    """Every rank submits the same 200 tensors in an order of its own, 1,000 times over."""
-    tensors, rounds, in_flight = 200, 1000, 5
+@pytest.mark.any_ranks
+@pytest.mark.parametrize("rounds", [100, slow(1000)])
+def test_uneven_arrival(rounds: int, rank: int, size: int) -> None:
+    """Every rank submits the same 200 tensors in an order of its own, many times over."""
+    tensors, in_flight = 200, 5
     lengths = [1 + (37 * i) % 61 for i in range(tensors)]
     arrays = [np.full(n, float(rank + i), np.float32) for i, n in enumerate(lengths)]
     base = size * (size - 1) / 2
@@ -103,6 +108,7 @@ def test_uneven_arrival(rank: int, size: int) -> None:
             assert got[0] == got[-1] == base + i * size
 
 
+@pytest.mark.any_ranks
 def test_counters_count(rank: int, size: int) -> None:
     before = core.counters()
     for i in range(5):

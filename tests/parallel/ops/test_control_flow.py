@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiers import cases
 
 import tfring
 import tfring.keras as hvd
@@ -118,16 +119,20 @@ def jacobian(function: Callable[[Any], Any], x: Any) -> Any:
 
 
 PLAIN = [loop, fixed_point, condition, switch, scan, keras_condition, custom, recomputed]
-CASES = [(f.__name__, lambda f=f: f) for f in PLAIN]
-CASES += [(f.__name__, f) for f in (nested, nested_loop, nested_deep)]
+MAKERS: dict[str, Callable[[], Any]] = {
+    **{f.__name__: lambda f=f: f for f in PLAIN},
+    **{f.__name__: f for f in (nested, nested_loop, nested_deep)},
+}
+QUICK = ["loop", "fixed_point", "condition", "switch", "scan", "custom", "nested_deep"]
 
 
-@pytest.mark.parametrize("make", [m for _, m in CASES], ids=[name for name, _ in CASES])
-def test_compiled_modes_give_what_eager_mode_gives(make: Callable[[], Any], rank: int) -> None:
+@pytest.mark.parametrize("name", cases(MAKERS, quick=QUICK))
+def test_compiled_modes_give_what_eager_mode_gives(name: str, rank: int) -> None:
     """In a function, outside of it, and compiled by XLA; once, twice and of second order."""
     x = tf.constant([1.0, 0.5, 0.25]) * (rank + 1.0)
+    make = MAKERS[name]
     function = make()
-    often = function in (loop, condition) or make in (nested, nested_loop)
+    often = name in ("loop", "condition", "nested", "nested_loop")
     want = gradient(function, x).numpy()
     modes = [False] if library.xla_trouble() else [False, True]
     for jit in modes:
@@ -189,6 +194,7 @@ def test_batch_jacobians(size: int, rank: int) -> None:
     np.testing.assert_allclose(run(x), want, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_rnn_cell_with_batch_normalization_over_all_ranks(rank: int) -> None:
     class Cell(keras.layers.Layer):
         state_size = 2

@@ -20,6 +20,7 @@ from keras_cases import (
     train_alone,
     train_together,
 )
+from tiers import cases, slow
 
 import tfring as hvd
 from tfring.keras import DistributedOptimizer
@@ -277,7 +278,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", cases(OPTIMIZERS, quick=["momentum"]))
 def test_fit_with_jit_compile_equals_one_process(name: str) -> None:
     together = train_together(OPTIMIZERS[name](), steps=8, seed=1, jit_compile=True)
     assert together.jit_compile
@@ -307,7 +308,7 @@ def test_a_tape_in_a_compiled_loop_of_ones_own_equals_one_process() -> None:
     assert_same_on_all_ranks(model)
 
 
-@pytest.mark.parametrize("accumulate", [None, 2])
+@pytest.mark.parametrize("accumulate", [None, slow(2)])
 def test_an_overflow_on_one_rank_makes_all_skip(accumulate: Any, rank: int, size: int) -> None:
     keras.mixed_precision.set_global_policy("mixed_float16")
     try:

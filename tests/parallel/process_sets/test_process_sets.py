@@ -14,6 +14,8 @@ import tfring.keras
 from tfring import process_sets
 from tfring._native import core
 
+pytestmark = pytest.mark.any_ranks
+
 
 @pytest.fixture
 def added():

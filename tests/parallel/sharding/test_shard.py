@@ -14,6 +14,8 @@ import tensorflow as tf
 import tfring as hvd
 import tfring.keras as keras_hvd
 
+pytestmark = pytest.mark.any_ranks
+
 
 def epochs_of_all(dataset: Any, epochs: int = 2) -> list[list[list[list[int]]]]:
     """The samples of each epoch, rank and step."""

@@ -119,6 +119,7 @@ def play(
     return min(happened, default=math.inf), None if own else told_by(error), raised
 
 
+@pytest.mark.any_ranks
 def test_rounds_of_failures(rank: int, size: int) -> None:
     """Random ranks fail, each at a point and in a way of its own; then all take a step together."""
     shared, own = random.Random(5), random.Random(rank)
@@ -158,6 +159,7 @@ def test_rounds_of_failures(rank: int, size: int) -> None:
     assert library.steps_in_flight() == 0
 
 
+@pytest.mark.any_ranks
 def test_every_rank_finds_its_own_failure(rank: int, size: int) -> None:
     """All find a NaN, each in another bucket: nobody waits for what the others gave up."""
     for number in range(4):
@@ -242,6 +244,7 @@ def test_a_function_traced_before_the_step_that_calls_it(
         assert outer(tf.ones([2]), tf.constant(NEVER)).numpy().tolist() == [several] * 2
 
 
+@pytest.mark.any_ranks
 @pytest.mark.parametrize("again", range(10))
 def test_failure_concerns_the_members_of_its_process_set(rank: int, size: int, again: int) -> None:
     """The other ranks of the job go on.
@@ -295,6 +298,7 @@ def test_keras_fit_fails_on_all_ranks_and_works_again(rank: int, several: int) -
     assert all(other == weights[0] for other in weights)
 
 
+@pytest.mark.any_ranks
 def test_end_of_the_data_is_no_failure(rank: int, size: int) -> None:
     """A rank whose data end earlier joins; the others go on."""
 

@@ -152,6 +152,7 @@ def test_different_missing_gradients_are_an_error(several: int, passes: int, bui
         np.testing.assert_allclose([v.numpy()[0] for v in variables], [0.9, 1.9], rtol=1e-6)
 
 
+@pytest.mark.any_ranks
 def test_adasum_of_equal_gradients_is_one_of_them() -> None:
     variable = keras.Variable([0.0, 0.0])
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Adasum)
@@ -163,6 +164,7 @@ def test_adasum_of_equal_gradients_is_one_of_them() -> None:
     np.testing.assert_allclose(tape.gradient(target, variable.value), [1.0, 1.0], rtol=1e-5)
 
 
+@pytest.mark.any_ranks
 @pytest.mark.parametrize("sparse_as_dense", [False, True, "auto"])
 def test_the_average_counts_those_that_take_part(several: int, sparse_as_dense: Any) -> None:
     # No other test has a list of variables that looks so: rank 0 is behind in numbering them.

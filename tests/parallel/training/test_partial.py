@@ -30,6 +30,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return built
 
 
+@pytest.mark.any_ranks
 @pytest.mark.parametrize("in_function", [False, True])
 @pytest.mark.parametrize("scale", [False, True])
 def test_local_sources_keep_their_gradients(scale: bool, in_function: bool) -> None:
@@ -128,6 +129,7 @@ def first_and_last() -> Iterator[Any]:
     hvd.remove_process_set(members)
 
 
+@pytest.mark.any_ranks
 def test_a_process_set_reduces_and_the_others_keep_theirs(first_and_last: Any) -> None:
     inside = first_and_last.included()
     shared, local = tf.Variable([1.0]), tf.Variable([1.0])
@@ -149,6 +151,7 @@ def test_a_process_set_reduces_and_the_others_keep_theirs(first_and_last: Any) -
     np.testing.assert_allclose(variable, [expected], rtol=1e-6)
 
 
+@pytest.mark.any_ranks
 def test_what_members_did_among_themselves_moves_no_names(first_and_last: Any) -> None:
     """Tapes and optimizers of a process set, made by its members only; then those of all ranks."""
 
@@ -168,6 +171,7 @@ def test_what_members_did_among_themselves_moves_no_names(first_and_last: Any) -
     np.testing.assert_allclose(step(), [-expected, expected, expected], rtol=1e-6)
 
 
+@pytest.mark.any_ranks
 @pytest.mark.parametrize("in_function", [False, True])
 def test_hooks_come_before_and_after_the_reduction(in_function: bool) -> None:
     variable = tf.Variable([1.0])
@@ -230,6 +234,7 @@ def test_a_compression_of_ones_own_with_state() -> None:
     np.testing.assert_allclose(totals, [3.0, 5.0])
 
 
+@pytest.mark.any_ranks
 @pytest.mark.parametrize("op", ["Average", "Sum"])
 @pytest.mark.parametrize("in_function", [False, True])
 def test_ranks_choose_sparse_or_dense_together(

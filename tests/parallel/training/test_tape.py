@@ -34,6 +34,7 @@ def gradient_of_product(variable: Any, sources: Any, **options: Any) -> Any:
     return hvd.DistributedGradientTape(tape, **options).gradient(target, sources)
 
 
+@pytest.mark.any_ranks
 @pytest.mark.parametrize("in_function", [False, True])
 @pytest.mark.parametrize(
     ("op", "reduce"),
@@ -96,6 +97,7 @@ def test_the_tape_can_be_entered_watched_and_asked_twice() -> None:
         hvd.DistributedGradientTape(x)
 
 
+@pytest.mark.any_ranks
 @pytest.mark.parametrize("in_function", [False, True])
 @pytest.mark.parametrize("as_dense", [False, True])
 def test_sparse_gradients(as_dense: bool, in_function: bool) -> None:
@@ -119,6 +121,7 @@ def test_sparse_gradients(as_dense: bool, in_function: bool) -> None:
     np.testing.assert_allclose(dense, [over_ranks(np.mean)], rtol=1e-6)
 
 
+@pytest.mark.any_ranks
 def test_a_custom_loop_equals_one_process() -> None:
     model = build_model(3 + 100 * hvd.rank())
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)

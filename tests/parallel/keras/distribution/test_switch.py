@@ -60,6 +60,7 @@ def test_twice_and_back() -> None:
     hvd.distribution.disable()
 
 
+@pytest.mark.any_ranks
 def test_devices_and_processes(data_parallel: None) -> None:
     devices = [f"cpu:{rank}" for rank in range(hvd.size())]
     assert keras.distribution.list_devices() == keras.distribution.list_devices("cpu") == devices
@@ -71,6 +72,7 @@ def test_devices_and_processes(data_parallel: None) -> None:
         assert keras.distribution.get_device_count() == hvd.size()
 
 
+@pytest.mark.any_ranks
 def test_parts_of_a_dataset(data_parallel: None) -> None:
     """The parts of a batch are those of the ranks, in their order; unless the user says no."""
     whole = tf.data.Dataset.range(4 * hvd.size()).batch(2 * hvd.size())
@@ -83,6 +85,7 @@ def test_parts_of_a_dataset(data_parallel: None) -> None:
     assert chosen.distribute_dataset(whole) is whole
 
 
+@pytest.mark.any_ranks
 def test_numbers_of_batches_where_they_are_certain(several: int, data_parallel: None) -> None:
     distribute = keras.distribution.distribution().distribute_dataset
     numbers = tf.data.Dataset.range(4 * several)
