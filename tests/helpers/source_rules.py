@@ -133,7 +133,7 @@ IMPURE_WORD = re.compile(
     r"|\b(?:thread_local|asm|__asm__|\w*rdtscp?)\b"
 )
 # A file of another kind would be included or compiled without being read here.
-RUNTIME_FILE = re.compile(r"(.+/)?(\w+\.(h|cc|cu|cmake)|BUILD|CMakeLists\.txt)")
+RUNTIME_FILE = re.compile(r"(.+/)?(\w+\.(h|cc|cu|cmake|ptx\.inc)|BUILD|CMakeLists\.txt)")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 
