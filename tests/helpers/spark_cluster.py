@@ -20,10 +20,14 @@ def missing():
     return "there is no Java here (Debian: openjdk-17-jre-headless), and Spark needs it"
 
 
-def settings(folder, executors=2):
-    """The settings of a cluster whose executors have a core each, as processes of their own."""
+CLUSTER = "local-cluster[2,1,1024]"  # executors with a core each, as processes of their own
+ONE_PROCESS = "local[2]"  # two tasks at a time in the process of the driver, which starts sooner
+
+
+def settings(folder, master):
+    """The settings of a Spark on this host."""
     return {
-        "spark.master": f"local-cluster[{executors},1,1024]",
+        "spark.master": master,
         "spark.app.name": "tests",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -37,11 +41,11 @@ def settings(folder, executors=2):
     }
 
 
-def variables(folder):
+def variables(folder, master=ONE_PROCESS):
     """The environment of a program that makes a session without settings of its own."""
     conf = folder / "conf"
     conf.mkdir(exist_ok=True)
-    lines = [f"{name} {value}\n" for name, value in settings(folder).items()]
+    lines = [f"{name} {value}\n" for name, value in settings(folder, master).items()]
     (conf / "spark-defaults.conf").write_text("".join(lines))
     return {
         "PYSPARK_PYTHON": sys.executable,
@@ -55,7 +59,7 @@ def variables(folder):
 
 def start_cluster(folder):
     """Starts a cluster and connects to it; returns the session."""
-    os.environ.update(variables(folder))
+    os.environ.update(variables(folder, CLUSTER))
     return SparkSession.builder.getOrCreate()
 
 

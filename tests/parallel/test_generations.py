@@ -21,6 +21,7 @@ from keras_cases import (
     fit,
     train_alone,
 )
+from tiers import slow
 
 import tfring as hvd
 from tfring import world
@@ -210,9 +211,8 @@ def freed_from(call, ends, why):
 no_xla = pytest.mark.skipif(bool(library.xla_trouble()), reason=f"no XLA: {library.xla_trouble()}")
 
 
-@pytest.mark.any_ranks
-@pytest.mark.parametrize("work", [Eager, Graph, pytest.param(Compiled, marks=no_xla), Fit])
-@pytest.mark.parametrize("who", ["first", "last"])
+@pytest.mark.parametrize("work", [Eager, Graph, pytest.param(Compiled, marks=no_xla), slow(Fit)])
+@pytest.mark.parametrize("who", ["first", pytest.param("last", marks=pytest.mark.any_ranks)])
 def test_calls_that_wait_end_and_the_next_generation_trains(rank, several, monkeypatch, work, who):
     """All but the last rank wait in calls; one of them abandons, then all the others do."""
     monkeypatch.setenv("TFRING_START_TIMEOUT", "600")  # the rank left out waits for the others

@@ -26,10 +26,9 @@ def teams() -> Iterator[dict[str, Team]]:
         yield made
 
 
-# With one op, value and gradient depend on the number of ranks: eager calls show that at the least
-# cost. TensorFlow 1 sessions, and process sets in modes that have no part in them, are slow.
-QUICK = {("all", "eager"), ("all", "function"), ("all", "jit"), ("halves", "function")}
-ANY_RANKS = {("all", "eager"), ("halves", "function"), ("halves", "eager")}
+# Values and gradients with another number of ranks are those of eager calls, at the least cost.
+QUICK = {("all", "eager"), ("all", "function"), ("all", "jit"), ("halves", "eager")}
+ANY_RANKS = {("all", "eager"), ("halves", "eager"), ("halves", "function")}
 
 
 def ways() -> Iterator[Any]:

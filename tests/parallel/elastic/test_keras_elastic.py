@@ -94,7 +94,6 @@ def elastic_fit(model: Any, epochs: int, *callbacks: Any, **more: Any) -> Any:
     return hvd.elastic.fit(model, samples(), epochs=epochs, callbacks=list(callbacks), **how)
 
 
-@pytest.mark.any_ranks
 def test_fit_is_that_of_one_process() -> None:
     model, seen = model_of_this_rank(), Events()
     history = elastic_fit(model, 2, seen)

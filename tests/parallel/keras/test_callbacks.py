@@ -25,7 +25,6 @@ import tfring.keras as hvd
 from tfring.keras import callbacks
 
 
-@pytest.mark.any_ranks
 @pytest.mark.parametrize("root", ["first", "last"])
 def test_broadcast_takes_the_roots_weights_and_state(root: str) -> None:
     root_rank = 0 if root == "first" else hvd.size() - 1
@@ -189,7 +188,6 @@ class Rates(keras.callbacks.Callback):
         self.seen.append(float(np.asarray(self.model.optimizer.learning_rate)))
 
 
-@pytest.mark.any_ranks
 def test_warmup_ends_at_the_given_rate(capsys: pytest.CaptureFixture[str]) -> None:
     model, rates = compiled(keras.optimizers.SGD(0.8)), Rates()
     warmup = callbacks.LearningRateWarmupCallback(0.8, warmup_epochs=2, verbose=1)

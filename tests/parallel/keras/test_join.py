@@ -90,7 +90,6 @@ def test_other_ways_to_run(how: dict[str, Any]) -> None:
     assert_same_on_all_ranks(model)
 
 
-@pytest.mark.any_ranks
 @pytest.mark.parametrize("first", [True, slow(False)])
 def test_metrics_and_validation_wait_for_all(first: bool) -> None:
     """Wherever JoinCallback is in the list, validation sees the weights that all end up with."""

@@ -105,7 +105,6 @@ class Snapshots(keras.callbacks.Callback):
         self.weights.append(self.model.get_weights())
 
 
-@pytest.mark.any_ranks
 @pytest.mark.parametrize("weights_only", [False, True])
 def test_the_best_epoch_of_all_ranks_is_saved(weights_only: bool, tmp_path: Path) -> None:
     """By the mean the second epoch is the best; by rank 0 alone it would be the third."""

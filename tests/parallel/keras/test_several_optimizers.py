@@ -144,7 +144,6 @@ def test_state_that_one_rank_has_loaded_is_given_to_all_before_the_first_step() 
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
 
-@pytest.mark.any_ranks
 def test_ranks_with_fewer_batches_join() -> None:
     """The optimizers in attributes end up as on the rank that trained longest."""
     counts = [STEPS - rank % 3 for rank in range(hvd.size())]
@@ -273,7 +272,6 @@ class WithTape(OneStep):
         return {"loss": loss}
 
 
-@pytest.mark.any_ranks
 def test_weights_that_a_tape_leaves_different(several: int) -> None:
     """Local ones, and those that process sets of their own train."""
     model = WithTape()

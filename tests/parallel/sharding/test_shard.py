@@ -14,8 +14,6 @@ import tensorflow as tf
 import tfring as hvd
 import tfring.keras as keras_hvd
 
-pytestmark = pytest.mark.any_ranks
-
 
 def epochs_of_all(dataset: Any, epochs: int = 2) -> list[list[list[list[int]]]]:
     """The samples of each epoch, rank and step."""
@@ -23,6 +21,7 @@ def epochs_of_all(dataset: Any, epochs: int = 2) -> list[list[list[list[int]]]]:
     return [list(ranks) for ranks in zip(*hvd.allgather_object(mine), strict=True)]
 
 
+@pytest.mark.any_ranks
 @pytest.mark.parametrize("kind", ["array", "dataset"])
 @pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize("extra", [0, 1, 3, 5])
@@ -50,6 +49,7 @@ def test_every_sample_once_in_equally_many_steps(kind: str, drop: bool, extra: i
         assert sum(seen.values()) == wanted + repeated
 
 
+@pytest.mark.any_ranks
 def test_a_step_is_the_step_of_one_process() -> None:
     size, batch = hvd.size(), 2
     data = np.arange(8 * size)
@@ -113,6 +113,7 @@ def test_an_iterator_can_be_saved_and_restored(tmp_path: Path) -> None:
     assert len(rest) == 3
 
 
+@pytest.mark.any_ranks
 def test_samples_fewer_than_ranks() -> None:
     (ranks,) = epochs_of_all(hvd.shard(np.arange(1), 4), epochs=1)
     assert ranks == [[[0]]] * hvd.size()
@@ -133,6 +134,7 @@ def test_what_cannot_be_sharded_is_refused() -> None:
         hvd.shard("data", 1)
 
 
+@pytest.mark.any_ranks
 def test_ranks_that_differ_are_refused(several: int) -> None:
     rank = hvd.rank()
     with pytest.raises(ValueError, match=r"another samples on some ranks \(rank 0: 4, rank 1: 5"):

@@ -159,7 +159,6 @@ def test_rounds_of_failures(rank: int, size: int) -> None:
     assert library.steps_in_flight() == 0
 
 
-@pytest.mark.any_ranks
 def test_every_rank_finds_its_own_failure(rank: int, size: int) -> None:
     """All find a NaN, each in another bucket: nobody waits for what the others gave up."""
     for number in range(4):
