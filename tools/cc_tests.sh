@@ -1,25 +1,19 @@
 #!/usr/bin/env bash
-# cc_tests.sh BUILD [CTEST_ARGUMENTS...]: the C++ tests of a build folder. Up to three that fail, and
-# did not crash, run again, alone: one that passes then counted on its share of a busy processor. It
-# is named as UNSTEADY, here and at the end of .ci/run, so that somebody finds out why.
-set -uo pipefail
+# cc_tests.sh BUILD [--slow|--all] [CTEST_ARGUMENTS...]: the C++ tests of a build folder. Without an
+# option those of `make test`; --slow: those that `make test-all` runs beyond them.
+set -euo pipefail
 readonly build=$1
 shift
-readonly most_again=3
-readonly failed=$build/Testing/Temporary/LastTestsFailed.log
-readonly log=$build/Testing/cc_tests.log
-
-rm -f "$failed"
-mkdir -p "$build/Testing"
-ctest --test-dir "$build" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --output-on-failure \
-  --no-tests=error --output-log "$log" "$@"
-code=$?
-if ((code != 0)) && [[ -f $failed ]] && (($(wc -l <"$failed") <= most_again)) &&
-  ! grep -q '\*\*\*Exception' "$log"; then
-  names=$(cut -d: -f2 "$failed")
-  echo "== again, one after the other:" $names
-  ctest --test-dir "$build" --output-on-failure --rerun-failed "$@"
-  code=$?
-  ((code == 0)) && printf 'UNSTEADY %s\n' $names
+tier=(--label-exclude '^slow$')
+case ${1:-} in
+  --slow) tier=(--label-regex '^slow$') ;;
+  --all) tier=() ;;
+esac
+if [[ ${1:-} == --slow || ${1:-} == --all ]]; then
+  shift
 fi
-exit "$code"
+# Many tests wait for each other's threads or for limits of time, so more of them run than there are
+# processors.
+readonly jobs=$((2 * ${CMAKE_BUILD_PARALLEL_LEVEL:-2}))
+ctest --test-dir "$build" --parallel "$jobs" --output-on-failure --no-tests=error --timeout 300 \
+  "${tier[@]}" "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# sanitize.sh BUILD [--build-only]: the C++ tests with address and undefined, then those with threads
-# in them with thread. Each in its own folder beside BUILD.
+# sanitize.sh BUILD [--build-only]: the C++ tests of `make test` with address and undefined, then those
+# with threads in them with thread. Each in its own folder beside BUILD.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build_only=${2:-}
@@ -19,13 +19,13 @@ run() {
   if [[ -n $build_only ]]; then
     return 0
   fi
-  ctest --test-dir "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --output-on-failure --timeout 600 --no-tests=error "$@"
+  tools/cc_tests.sh "$folder" --timeout 600 "$@"
 }
 
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 echo "== address, undefined"
-run "$1-address" address,undefined all
+run "$1-address" address,undefined tfring_tests
 echo "== thread"
-run "$1-thread" thread tests_with_threads -L '^threads$'
+run "$1-thread" thread tests_with_threads --label-regex '^threads$'

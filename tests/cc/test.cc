@@ -1,7 +1,11 @@
 #include "tests/cc/test.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <iostream>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -41,6 +45,27 @@ int Run(const std::string& filter) {
   return failed == 0 && ran > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
+// Runs each file in a process of its own, as ctest does.
+int RunFiles() {
+  std::set<std::string> files;
+  for (const Case& each : Cases()) files.insert(each.name.substr(0, each.name.rfind('.') + 1));
+  int failed = 0;
+  for (const std::string& file : files) {
+    std::cout << file << std::endl;
+    const pid_t child = fork();
+    if (child == 0) {
+      execl("/proc/self/exe", "tests", file.c_str(), static_cast<char*>(nullptr));
+      _exit(127);
+    }
+    int status = 0;
+    const bool waited = child > 0 && waitpid(child, &status, 0) == child;
+    if (waited && status == 0) continue;
+    std::cerr << "FAILED " << file << " with the status " << status << "\n";
+    ++failed;
+  }
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
 }  // namespace
 
 Registrar::Registrar(const char* file, const char* name, void (*body)()) {
@@ -69,7 +94,8 @@ void CheckContains(std::string_view text, std::string_view part, const char* fil
 }
 
 int Main(int argc, char** argv) {
-  const std::string argument = argc > 1 ? argv[1] : "";
+  if (argc < 2) return RunFiles();
+  const std::string argument = argv[1];
   if (argument != "--list") return Run(argument);
   for (const Case& each : Cases()) std::cout << each.name << "\n";
   return EXIT_SUCCESS;

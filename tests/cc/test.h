@@ -50,7 +50,8 @@ struct Shown {
   void (*print)(std::ostream& out, const void* value);
 };
 
-// Runs the cases whose names contain argv[1], or all; with --list prints their names.
+// Runs the cases whose names contain argv[1]; with --list prints all names. Without an argument
+// runs all, each file in a process of its own.
 int Main(int argc, char** argv);
 
 void FailEq(const Shown& a, const Shown& b, const char* text, const char* file, int line);

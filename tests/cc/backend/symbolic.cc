@@ -30,6 +30,8 @@ class Player {
       if (in_place_) ranks_[r].output = ranks_[r].input;
       scratch_.emplace_back(static_cast<size_t>(schedules[r].scratch_bytes / element_));
       ended_.emplace_back(schedules[r].steps.size(), false);
+      left_.emplace_back(schedules[r].steps.size());
+      std::iota(left_.back().begin(), left_.back().end(), 0);
     }
   }
 
@@ -64,14 +66,22 @@ class Player {
   std::vector<std::pair<int, int>> Able() {
     std::vector<std::pair<int, int>> able;
     for (size_t r = 0; r < schedules_.size(); ++r) {
-      std::map<std::pair<bool, int>, bool> seen;
-      for (size_t s = 0; s < schedules_[r].steps.size(); ++s) {
-        if (ended_[r][s]) continue;
+      std::vector<bool> seen(2 * schedules_.size());  // by direction and peer
+      std::vector<int>& left = left_[r];
+      left.erase(std::remove_if(left.begin(), left.end(), [&](int s) { return ended_[r][s]; }),
+                 left.end());
+      for (int s : left) {
         const Step& step = schedules_[r].steps[s];
-        if (IsRemote(step) && std::exchange(seen[{IsRecv(step), step.peer}], true)) continue;
-        if (CanStart(static_cast<int>(r), static_cast<int>(s))) {
-          able.emplace_back(static_cast<int>(r), static_cast<int>(s));
+        if (IsRemote(step)) {
+          if (step.peer < 0 || step.peer >= static_cast<int>(schedules_.size())) {
+            Wrong("a peer is no rank");
+            return {};
+          }
+          auto before = seen[2 * step.peer + (IsRecv(step) ? 1 : 0)];
+          if (before) continue;
+          before = true;
         }
+        if (CanStart(static_cast<int>(r), s)) able.emplace_back(static_cast<int>(r), s);
       }
     }
     return able;
@@ -169,6 +179,7 @@ class Player {
   std::vector<SymbolicRank>& ranks_;
   std::vector<Symbols> scratch_;
   std::vector<std::vector<bool>> ended_;
+  std::vector<std::vector<int>> left_;  // by rank, ascending; those that have ended go in Able
   std::map<std::pair<int, int>, std::deque<Symbols>> streams_;
   std::string wrong_;
 };

@@ -1,5 +1,5 @@
 // What must hold between the framework's stream, ours and the memory of calls. Each case fails if
-// its rule is broken: the programs of tests/cc/sabotage are this one with a mistake built in.
+// its rule is broken: tests/cc/mutations/mutations.py breaks them.
 #include <atomic>
 #include <memory>
 

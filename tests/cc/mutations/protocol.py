@@ -1,0 +1,220 @@
+"""Mistakes in the state machines of jobs and of elastic jobs, which simulators have to find."""
+
+from __future__ import annotations
+
+from mutation import Edit, Mutation, Test
+
+LOCKED = Test("mutated_sim", ("--workload=locked", "--ranks=3"))
+JOBS = Test("mutated_membership_sim", ())
+
+
+def _job(name: str, file: str, right: str, wrong: str, seeds: int, finds: str) -> Mutation:
+    """A mistake in the machines of elastic jobs, which their simulator has to find."""
+    test = JOBS.but(finds, f"--seeds={seeds}")
+    return Mutation(name, test, (Edit(f"membership/{file}", right, wrong),))
+
+
+def _lock(name: str, finds: str, arguments: str, *edits: Edit) -> Mutation:
+    """A mistake in locks or the autotuner, which the simulator has to find."""
+    return Mutation(f"lock_{name}", LOCKED.but(finds, *arguments.split()), edits)
+
+
+MUTATIONS = (
+    # Nothing is wrong: the runs pass.
+    Mutation("none_sim", LOCKED.but("", "--seeds=20"), ()),
+    Mutation("none_membership", JOBS.but("", "--seeds=20"), ()),
+    # The state is taken from rank 0, not from the member that is ahead.
+    _job(
+        "root_is_rank_0",
+        "coordinator_rounds.cc",
+        "record.root = static_cast<Rank>(record.members.size()) - 1;",
+        "record.root = 0;",
+        300,
+        "the record says",
+    ),
+    # A number comes twice if the generation that had it did not train.
+    _job(
+        "number_reused",
+        "coordinator_rounds.cc",
+        "++number_;",
+        "if (number_ == 0 || ran_) ++number_, ran_ = false;",
+        150,
+        "another record of",
+    ),
+    # A member is stopped at once when workers come or go.
+    _job(
+        "join_at_once",
+        "coordinator_rounds.cc",
+        "pending_ = true;",
+        'return StartRound("a change", true);',
+        150,
+        "ends without a failure",
+    ),
+    # A worker that has to leave does, whatever its state.
+    _job(
+        "state_leaves",
+        "coordinator_rounds.cc",
+        "kept_ = AheadOfAllThatStay();",
+        "kept_ = kNobody;",
+        150,
+        "has to leave with commit",
+    ),
+    # Leases are judged by the time that reports show, which is of the members' clocks.
+    _job(
+        "members_clock",
+        "coordinator.cc",
+        "process.heard = now_;",
+        "process.heard = report.sent_at;",
+        20,
+        "is taken for dead, although",
+    ),
+    # A result of a generation that is over is applied.
+    _job(
+        "stale_result",
+        "worker.cc",
+        "state_ == WorkerState::kRunning && generation == record_.generation",
+        "state_ == WorkerState::kRunning",
+        800,
+        "applies a result of generation",
+    ),
+    # A worker that was taken for dead stays.
+    _job(
+        "fence_ignored",
+        "worker.cc",
+        "Leave(WorkerState::kFenced, kExitTryAgain, std::move(command.reason), effects);",
+        "(void)effects;",
+        150,
+        "goes on although it was fenced",
+    ),
+    # A worker publishes without a lease.
+    _job(
+        "publish_without_lease",
+        "worker.cc",
+        "now < lease_end_",
+        "now < kNever",
+        300,
+        "publishes for generation",
+    ),
+    # Mistakes in what uses the machines of elastic jobs.
+    Mutation(
+        "no_gate",
+        JOBS.but("has other weights at the end", "--seeds=100", "--sabotage=no-gate"),
+        (),
+    ),
+    Mutation(
+        "keep_cursor",
+        JOBS.but("goes on with sample", "--seeds=100", "--sabotage=keep-cursor"),
+        (),
+    ),
+    # A lock ends at the greatest number of batches that a rank has entered.
+    _lock(
+        "cut_at_the_greatest",
+        "FAILED",
+        "--seeds=100",
+        Edit(
+            "protocol/locked/lock_coordinator.cc",
+            "unlock.entered = UINT64_MAX;",
+            "unlock.entered = 0;",
+        ),
+        Edit(
+            "protocol/locked/lock_coordinator.cc",
+            "std::min(unlock.entered, frozen->entered)",
+            "std::max(unlock.entered, frozen->entered)",
+        ),
+    ),
+    # Calls of batches that are recalled are no requests.
+    _lock(
+        "forgets_recalled_calls",
+        "deadlock",
+        "--seeds=100",
+        Edit(
+            "protocol/negotiation/sequencer_lock.cc",
+            "number < ranks.entered(rank)",
+            "number < unlock.entered",
+        ),
+    ),
+    # Requests that were under way when the lock was made count although their calls were entered.
+    _lock(
+        "reads_early_requests",
+        "FAILED",
+        "--seeds=150",
+        Edit("protocol/engine/engine_lock.cc", "kept.early", "false"),
+    ),
+    # A rank takes a lock of another attempt.
+    _lock(
+        "of_another_attempt",
+        "FAILED",
+        "--ranks=2 --seeds=2500",
+        Edit(
+            "protocol/negotiation/participant_lock.cc",
+            "lock.attempt != AttemptOf(kGlobalProcessSet)",
+            "false",
+        ),
+    ),
+    # A rank does not say that it does not enter a batch.
+    _lock(
+        "without_voids",
+        "deadlock",
+        "--seeds=100",
+        Edit(
+            "protocol/negotiation/participant_lock.cc",
+            "number < unlock.high",
+            "number < entered",
+        ),
+    ),
+    # A call that was recalled ends while the backend has its memory.
+    _lock(
+        "frees_memory",
+        "ended while its memory is used",
+        "--seeds=400",
+        Edit("protocol/engine/engine.cc", "busy_.count(id) > 0", "false"),
+    ),
+    # Nothing ends a lock in which ranks wait.
+    _lock(
+        "without_timer",
+        "deadlock",
+        "--seeds=300",
+        Edit("protocol/locked/locked_schedule.cc", "lock != nullptr && lock->waits()", "false"),
+    ),
+    # A goodbye is answered before the lock is over.
+    _lock(
+        "answers_goodbyes",
+        "FAILED",
+        "--seeds=1000 --fault=goodbye",
+        Edit("protocol/engine/engine_lock.cc", "type != FrameType::kGoodbye", "true"),
+    ),
+    # Rank 0 does not follow its own change of the pieces.
+    _lock(
+        "tuning_leaves_rank_0_out",
+        "differs from what another member runs",
+        "--workload=tuned --seeds=100",
+        Edit("protocol/negotiation/negotiator.cc", "piece_bytes_ = *tuning.piece_bytes;", ";"),
+        Edit(
+            "protocol/negotiation/negotiator.cc",
+            "frame.piece_bytes = piece_bytes_;",
+            "frame.piece_bytes = *tuning.piece_bytes;",
+        ),
+    ),
+    # New pieces come before the plans that were numbered with the old ones.
+    _lock(
+        "tuning_before_its_plans",
+        "differs from what another member runs",
+        "--workload=tuned --seeds=100",
+        Edit(
+            "protocol/negotiation/negotiator.cc",
+            "out_.frames.emplace_back(rank, bytes);",
+            "out_.frames.emplace(out_.frames.begin(), rank, bytes);",
+        ),
+    ),
+    # The search goes on in a lock.
+    _lock(
+        "tuning_in_a_lock",
+        "FAILED",
+        "--workload=tuned --seeds=400",
+        Edit(
+            "protocol/negotiation/sequencer_lock.cc",
+            "tuner_.active() || !(tuner_.values() == tuned_)",
+            "false",
+        ),
+    ),
+)
