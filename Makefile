@@ -99,7 +99,8 @@ test-python: test-build ## Python tests of one process, and of jobs that they st
 test-parallel: test-build ## Python tests under mpirun (RANKS="2 3")
 	tools/parallel_tests.sh "not slow" $(RANKS)
 
-SLOW_READY := $(VENV)/.ready-keras2-tests $(VENV)/.ready-mpich
+# `wheels` has NVRTC, with which a test compiles the kernels for GPUs again.
+SLOW_READY := $(VENV)/.ready-keras2-tests $(VENV)/.ready-mpich $(VENV)/.ready-wheels
 test-slow: test-build $(SLOW_READY) ## What `make test-all` has beyond `make test` in the same folders
 	@tools/build.sh "$(BUILD)" tfring_libraries tfring_all_tests -- -DTFRING_BUILD_TESTS=ON
 	tools/cc_tests.sh "$(BUILD)" --slow
@@ -113,8 +114,8 @@ soak: test-build ## Tests that run for long, hours in all: stores, elastic jobs 
 	$(PY) -m pytest -q -m soak tests/python
 
 .PHONY: gpu-build gpu-double test-gpu gpu-check test-ray test-spark
-# The doubles of the driver and of NCCL, and kernels for all GPUs.
-gpu-build: test-build
+# The doubles of the driver and of NCCL.
+gpu-build: test-build ## Compile the doubles of the CUDA driver and of NCCL
 	@tools/build.sh "$(BUILD)" tfring_libraries tfring_doubles tfring_gpu_check -- -DTFRING_BUILD_TESTS=ON
 
 gpu-double: gpu-build ## Download TensorFlow's GPU wheel (600 MB) to run it on a fake CUDA driver
@@ -124,7 +125,9 @@ test-gpu: gpu-build ## TensorFlow's GPU wheel on a fake CUDA driver; skipped if 
 	$(PY) tests/helpers/gpu_double.py || echo "tests/gpu will be skipped"
 	$(PY) -m pytest -q --durations=15 tests/gpu
 
-gpu-check: gpu-build ## tfring on a GPU, step by step; on the doubles with GPU_CHECK_DOUBLE=1. JSON in build/
+# With kernels compiled for all GPUs, as in wheels; a build from source has PTX, which the driver compiles.
+gpu-check: gpu-build $(VENV)/.ready-wheels ## tfring on a GPU, step by step; on the doubles with GPU_CHECK_DOUBLE=1. JSON in build/
+	@tools/build.sh "$(BUILD)" tfring_libraries tfring_gpu_check -- -DTFRING_BUILD_TESTS=ON -DTFRING_PACK_BINARIES=ON
 	$(PY) tools/gpu_check.py --build "$(BUILD)" --output "$(BUILD)/gpu_check.jsonl" $(GPU_CHECK_ARGS)
 
 test-ray: build $(TEST_READY) ## tfring.ray on Ray itself; skipped with the reason if it cannot be installed
@@ -208,7 +211,7 @@ docs: build $(TEST_READY) $(VENV)/.ready-docs ## The documentation as HTML in do
 	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 bench: build $(TEST_READY) ## Benchmarks on two ranks, compared with Open MPI alone; JSON in build/bench
-	@tools/build.sh "$(BUILD)" tfring_executor_bench -- -DTFRING_BUILD_TESTS=ON
+	@tools/build.sh "$(BUILD)" tfring_executor_benchmark -- -DTFRING_BUILD_TESTS=ON
 	tools/bench.sh "$(BUILD)/bench"
 
 clean: ## Remove what was built

@@ -26,7 +26,7 @@ def job_environment(operations: str, **settings: int) -> dict[str, str]:
     env = gpu_double.environment(**settings)
     library = gpu_double.doubles() / NCCL
     if not Path(library).is_file():
-        pytest.skip(f"no {library}: run `make build`")
+        pytest.skip(f"no {library}: run `make gpu-build`")
     # tests/parallel hides GPUs unless something is set.
     env.update(CUDA_VISIBLE_DEVICES="0,1", TFRING_NCCL_LIBRARY=str(library))
     env.update(TFRING_GPU_OPERATIONS=operations)

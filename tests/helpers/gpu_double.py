@@ -78,7 +78,7 @@ def check() -> None:
             f"TensorFlow {version()} is installed: remove that folder and run `make gpu-double`"
         )
     if not (doubles() / DRIVER).is_file():
-        raise UnavailableError(f"no {doubles() / DRIVER}: run `make build`")
+        raise UnavailableError(f"no {doubles() / DRIVER}: run `make gpu-build`")
 
 
 def build_stubs() -> Path:

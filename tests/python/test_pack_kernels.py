@@ -23,6 +23,7 @@ def test_the_ptx_is_of_these_sources(compiler: Any) -> None:
     assert compiler.sources_hash() in compiler.PTX.read_text("utf-8"), AGAIN
 
 
+@pytest.mark.slow  # `make test-slow` installs NVRTC
 def test_nvrtc_makes_the_same_ptx(compiler: Any) -> None:
     library = compiler.find_nvrtc()
     if library is None:

@@ -145,7 +145,7 @@ def report_on_the_double(**runtime: str) -> tuple[dict[str, str], list[str]]:
     """In a process of its own: the fake driver reads its settings once."""
     fake = gpu_double.doubles() / gpu_double.DRIVER
     if not fake.is_file():
-        pytest.skip(f"no {fake}: run `make build`")
+        pytest.skip(f"no {fake}: run `make test-build`")
     code = "import json, sys; from tfring.gpu.report import gpu_report; " + (
         "print(json.dumps(gpu_report(json.loads(sys.argv[1]))))"
     )
