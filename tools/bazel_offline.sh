@@ -43,9 +43,10 @@ targets=("$@")
 if ((${#targets[@]} == 0)); then
   targets=(//ops/... //tests/...)
 fi
-# Without a server, which would leave the process group of .ci/run; and without the optimiser: what is
-# tested here is the BUILD files.
+# Without a server, which would leave the process group of .ci/run; and without the optimiser, because
+# what is tested here is the BUILD files. Tests that compute for minutes then are built only.
 exec bazel --batch --output_user_root="$work/out" "$command" --compilation_mode=fastbuild \
+  --test_tag_filters=-computes \
   --override_repository="rules_cc=$stubs/rules_cc" \
   --override_repository="rules_java=$java_rules" \
   --override_repository="remote_coverage_tools=$stubs/coverage" \

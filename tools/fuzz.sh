@@ -8,7 +8,7 @@ folder="$1-address"
 mkdir -p "$folder"
 cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
   -DTFRING_SANITIZE=address,undefined -DTFRING_BUILD_TESTS=ON -DTFRING_BUILD_OPS=OFF \
-  -DTFRING_BUILD_BINDINGS=OFF -DTFRING_NVRTC=OFF \
+  -DTFRING_BUILD_BINDINGS=OFF \
   >"$folder/configure.log"
 fuzzers=(protocol_message_wire_fuzz_test membership_messages_fuzz_test)
 cmake --build "$folder" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" --target "${fuzzers[@]}"
