@@ -68,7 +68,12 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture(autouse=True)
 def in_step(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Lets the ranks begin the next test together, unless this rank has failed."""
+    """Lets the ranks begin the next test together, unless this rank has failed.
+
+    TensorFlow's seed is the same on all ranks at the beginning, whatever tests before have set.
+    """
+    if tensorflow := sys.modules.get("tensorflow"):
+        tensorflow.random.set_seed(1)
     yield
     if not _failed and core.is_initialized():
         core.barrier(name=f"tests.{request.node.nodeid}")
