@@ -13,15 +13,16 @@ readonly tests=${TFRING_ARM64_TESTS:-"^($folders|protocol|recorder)_"}
 # which it writes nothing itself. Their other cases run below.
 readonly partly='^(base_check|process_process_runtime|transport_shm_segment|transport_sockets)_test$'
 readonly cases=(
-  base_check:ATrueCondition base_check:AFalseConditionPrints
-  process_process_runtime:BeforeInit process_process_runtime:ASurroundingRun
-  process_process_runtime:OneRankInits process_process_runtime:TwoRanksWork
-  process_process_runtime:AFailedInit process_process_runtime:Shutdown
-  process_process_runtime:AForkedChild
-  transport_shm_segment:OpenRefuses transport_shm_segment:ASegmentCannotChange
-  transport_sockets:FrameReader transport_sockets:AWatchedStream transport_sockets:AHostileLength
-  transport_sockets:ABrokenPipe transport_sockets:TheEndOfAProcess transport_sockets:DescriptorsAre
-  transport_sockets:AForkedChild transport_sockets:ADeadline
+  base/check_test.ATrueCondition base/check_test.AFalseConditionPrints
+  process/process_runtime_test.BeforeInit process/process_runtime_test.ASurroundingRun
+  process/process_runtime_test.OneRankInits process/process_runtime_test.TwoRanksWork
+  process/process_runtime_test.AFailedInit process/process_runtime_test.Shutdown
+  process/process_runtime_test.AForkedChild
+  transport/shm_segment_test.OpenRefuses transport/shm_segment_test.ASegmentCannotChange
+  transport/sockets_test.FrameReader transport/sockets_test.AWatchedStream
+  transport/sockets_test.AHostileLength transport/sockets_test.ABrokenPipe
+  transport/sockets_test.TheEndOfAProcess transport/sockets_test.DescriptorsAre
+  transport/sockets_test.AForkedChild transport/sockets_test.ADeadline
 )
 
 for program in aarch64-linux-gnu-g++ qemu-aarch64-static; do
@@ -38,10 +39,10 @@ cmake -S . -B "$build" -G Ninja --toolchain "$PWD/tools/arm64.cmake" -DCMAKE_BUI
 if [[ $ops == ON ]]; then
   cmake --build "$build" --target tfring_libraries
 fi
-mapfile -t names < <(ctest --test-dir "$build" -N -R "$tests" | awk '/Test +#/ { print $NF }')
-cmake --build "$build" --target tfring_runtime "${names[@]}"
+programs=(algorithms backend base membership process protocol transport)
+cmake --build "$build" --target tfring_runtime "${programs[@]/%/_tests}" \
+  membership_messages_fuzz_test protocol_message_wire_fuzz_test
 tools/cc_tests.sh "$build" --timeout 900 -R "$tests" -E "$partly"
 for case in "${cases[@]}"; do
-  qemu-aarch64-static -L /usr/aarch64-linux-gnu \
-    "$build/tests/cc/${case%:*}_test" "${case#*:}"
+  qemu-aarch64-static -L /usr/aarch64-linux-gnu "$build/tests/cc/${case%%/*}_tests" "$case"
 done
