@@ -33,21 +33,23 @@ help: ## List the targets
 
 # ---- The environment. Each group of requirements is installed by the targets that need it.
 
+# $(call install,GROUPS,PIP_OPTIONS)
+install = $(PY) tools/requirements.py $(1) > "$(VENV)/requirements-$(firstword $(1)).txt"; \
+	$(PIP) $(2) -r "$(VENV)/requirements-$(firstword $(1)).txt"
+
 $(VENV)/bin/python:
 	@$(PYTHON) -m venv "$(VENV)"
 
 $(VENV)/.ready-%: pyproject.toml tools/requirements.py | $(VENV)/bin/python
 	@echo "== Installing what '$*' needs into .venv"
-	@$(PY) tools/requirements.py $* > "$(VENV)/requirements-$*.txt"
-	@$(PIP) -r "$(VENV)/requirements-$*.txt"
+	@$(call install,$*)
 	@touch "$@"
 
 # `keras2-tests` asks for `tensorflow`, which would overwrite tensorflow-cpu.
 $(VENV)/.ready-keras2-tests: PIP += --no-deps
 # MPICH lies beside Open MPI, whose files have the same names. Not every platform has a package.
-$(VENV)/.ready-mpich: | $(VENV)/bin/python
-	@$(PY) tools/requirements.py mpich > "$(VENV)/requirements-mpich.txt"
-	@$(PIP) --no-deps --ignore-installed --prefix "$(VENV)/mpich" -r "$(VENV)/requirements-mpich.txt" || \
+$(VENV)/.ready-mpich: pyproject.toml tools/requirements.py | $(VENV)/bin/python
+	@$(call install,mpich,--no-deps --ignore-installed --prefix "$(VENV)/mpich") || \
 	  echo "no MPICH: its plug-in is not built, and tests that need it are skipped"
 	@touch "$@"
 
@@ -131,13 +133,11 @@ gpu-check: gpu-build $(VENV)/.ready-wheels ## tfring on a GPU, step by step; on 
 	$(PY) tools/gpu_check.py --build "$(BUILD)" --output "$(BUILD)/gpu_check.jsonl" $(GPU_CHECK_ARGS)
 
 test-ray: build $(TEST_READY) ## tfring.ray on Ray itself; skipped with the reason if it cannot be installed
-	$(PY) tools/requirements.py ray > "$(VENV)/requirements-ray.txt"
-	$(PIP) -r "$(VENV)/requirements-ray.txt" || echo "Ray cannot be installed: its tests are skipped"
+	$(call install,ray) || echo "Ray cannot be installed: its tests are skipped"
 	$(PY) -m pytest -q --durations=15 tests/engines/ray
 
 test-spark: build $(TEST_READY) ## tfring.spark on Spark itself; skipped with the reason where it or Java is missing
-	$(PY) tools/requirements.py spark spark-tests > "$(VENV)/requirements-spark.txt"
-	$(PIP) -r "$(VENV)/requirements-spark.txt" || echo "Spark cannot be installed: its tests are skipped"
+	$(call install,spark spark-tests) || echo "Spark cannot be installed: its tests are skipped"
 	$(PY) -m pytest -q --durations=15 tests/engines/spark
 
 .PHONY: wheel wheel-test wheels wheels-test

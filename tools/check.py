@@ -29,31 +29,21 @@ def changed_files(base: str) -> list[str]:
     return sorted({line for output in outputs for line in output.splitlines()})
 
 
-def python_tests(changed: Iterable[str]) -> list[str]:
-    """Test files that changed, and the folders of tests/python named as what changed in tfring/."""
-    chosen = {"tests/python/structure"}
-    for name in changed:
-        parts = Path(name).parts
-        if parts[:2] == ("tests", "python") and Path(name).name.startswith("test_"):
-            chosen.add(name)
-        if parts[0] == "tfring" and len(parts) > 2:
-            chosen.add(f"tests/python/{parts[1]}")
-    return sorted(name for name in chosen if (ROOT / name).exists())
+# The folders of parallel tests that belong to sources outside tfring/.
+OF_SOURCES = {"ops/bindings": "native", "ops/kernels": "ops", "ops/xla": "ops"}
 
 
-def parallel_tests(changed: Iterable[str]) -> list[str]:
-    """The same of tests/parallel, which run under mpirun with two ranks."""
+def tests_of(kind: str, changed: Iterable[str]) -> list[str]:
+    """Test files of tests/`kind` that changed, and its folders named as what changed in tfring/."""
     chosen = set()
     for name in changed:
-        parts = Path(name).parts
-        if parts[:2] == ("tests", "parallel") and Path(name).name.startswith("test_"):
+        path = Path(name)
+        if path.parts[:2] == ("tests", kind) and path.name.startswith("test_"):
             chosen.add(name)
-        if parts[0] == "tfring" and len(parts) > 2:
-            chosen.add(f"tests/parallel/{parts[1]}")
-        if parts[:2] == ("ops", "bindings"):
-            chosen.add("tests/parallel/native")
-        if parts[:2] in (("ops", "kernels"), ("ops", "xla")):
-            chosen.add("tests/parallel/ops")
+        if path.parts[0] == "tfring" and len(path.parts) > 2:
+            chosen.add(f"tests/{kind}/{path.parts[1]}")
+        if folder := OF_SOURCES.get("/".join(path.parts[:2])):
+            chosen.add(f"tests/{kind}/{folder}")
     return sorted(name for name in chosen if (ROOT / name).exists())
 
 
@@ -88,8 +78,9 @@ def commands(changed: list[str], build: Path) -> list[tuple[str, list[str]]]:
         found.append(("C++ tests", ["tools/cc_tests.sh", str(build), "-R", chosen]))
     elif any(name.startswith("ops/") for name in cc):
         found.append(("compile", ["tools/build.sh", str(build), "tfring_libraries"]))
-    found.append(("tests/python", [*pytest, "-n", "3", *python_tests(changed)]))
-    if chosen_parallel := parallel_tests(changed):
+    structure = "tests/python/structure"
+    found.append(("tests/python", [*pytest, "-n", "3", structure, *tests_of("python", changed)]))
+    if chosen_parallel := tests_of("parallel", changed):
         run = ["tools/mpi_run.sh", "2", *pytest, "-x", "-p", "no:cacheprovider"]
         found.append(("tests/parallel", [*run, *chosen_parallel]))
     return found

@@ -54,7 +54,7 @@ class Entry(NamedTuple):
 class Table:
     """Keys and values with revisions, with the operations of a `Store`.
 
-    Not thread-safe; whoever has it gives it a lock.
+    Not thread-safe: its owner holds a lock around each operation.
     """
 
     def __init__(self, changed: Callable[[Change], None], limits: Limits | None = None) -> None:

@@ -45,45 +45,28 @@ def launched(name, count, *arguments, **more):
     return finish(command, LD_LIBRARY_PATH=search, MPI4PY_MPIABI="mpich", **BY_MPI, **more)
 
 
+def check_parallel_tests(name, count, folders, *options, **more):
+    """Runs folders of tests/parallel under one of the two MPIs."""
+    paths = [str(ROOT / "tests/parallel" / folder) for folder in folders]
+    pytest_options = ["-q", "-x", "-p", "no:cacheprovider", *options]
+    done = launched(name, count, "-m", "pytest", *pytest_options, *paths, **more)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "count"), [("mpich", 2), pytest.param("openmpi", 3, marks=pytest.mark.soak)]
 )
 def test_collectives(name, count):
     """The tests of the binding under mpirun: dtypes, errors, joins, process sets in threads."""
-    done = launched(
-        name,
-        count,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        MOST_TESTS,
-        str(ROOT / "tests/parallel/native"),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    check_parallel_tests(name, count, ["native"], "-k", MOST_TESTS)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("name", ["openmpi", "mpich"])
 def test_collectives_of_tensorflow(name, count):
-    done = launched(
-        name,
-        count,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        *(str(ROOT / "tests/parallel" / folder) for folder in ("collectives", "process_sets")),
-        TF_CPP_MIN_LOG_LEVEL="2",
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    check_parallel_tests(name, count, ["collectives", "process_sets"], TF_CPP_MIN_LOG_LEVEL="2")
 
 
 @pytest.mark.parametrize(("name", "others"), [("openmpi", "mpich"), ("mpich", "openmpi")])

@@ -122,7 +122,8 @@ CYCLES = """
     more = resident() - pages
     assert "resident" not in sys.argv or more < 1 << 20, f"{more} bytes more are resident"
 """
-# Cycles before things are counted, blocks after each of which they are, and cycles in a block.
+# How many cycles run before the first count, how many blocks follow, and how many cycles a block has.
+# The program counts after each block.
 FEW, MANY = ["8", "5", "5"], ["30", "5", "20"]
 
 
