@@ -58,7 +58,8 @@ DEMO_READY := $(BUILD_READY) $(VENV)/.ready-demo
 TEST_READY := $(DEMO_READY) $(VENV)/.ready-test
 
 .PHONY: setup
-setup: $(TEST_READY) $(VENV)/.ready-keras2-tests $(VENV)/.ready-mpich $(VENV)/.ready-lint $(VENV)/.ready-docs ## Make the virtual environment .venv with all that any target needs
+# All but Ray and Spark.
+setup: $(TEST_READY) $(foreach group,keras2-tests mpich wheels lint docs,$(VENV)/.ready-$(group)) ## Make the virtual environment .venv with all that targets need
 
 # ---- What is built, and the demo.
 

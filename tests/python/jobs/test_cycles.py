@@ -122,8 +122,8 @@ CYCLES = """
     more = resident() - pages
     assert "resident" not in sys.argv or more < 1 << 20, f"{more} bytes more are resident"
 """
-# How many cycles run before the first count, how many blocks follow, and how many cycles a block has.
-# The program counts after each block.
+# How many cycles run before the first count, how many blocks follow, and how many cycles a block
+# has. The program counts after each block.
 FEW, MANY = ["8", "5", "5"], ["30", "5", "20"]
 
 
