@@ -49,22 +49,20 @@ $(VENV)/.ready-%: pyproject.toml tools/requirements.py | $(VENV)/bin/python
 $(VENV)/.ready-keras2-tests: PIP += --no-deps
 # MPICH lies beside Open MPI, whose files have the same names. Not every platform has a package.
 $(VENV)/.ready-mpich: pyproject.toml tools/requirements.py | $(VENV)/bin/python
-	@$(call install,mpich,--no-deps --ignore-installed --prefix "$(VENV)/mpich") || \
+	@{ $(call install,mpich,--no-deps --ignore-installed --prefix "$(VENV)/mpich"); } && touch "$@" || \
 	  echo "no MPICH: its plug-in is not built, and tests that need it are skipped"
-	@touch "$@"
 
 BUILD_READY := $(VENV)/.ready-build
 DEMO_READY := $(BUILD_READY) $(VENV)/.ready-demo
-TEST_READY := $(DEMO_READY) $(VENV)/.ready-test
+TEST_READY := $(DEMO_READY) $(VENV)/.ready-test $(VENV)/.ready-keras2-tests
 
 .PHONY: setup
-# All but Ray and Spark.
-setup: $(TEST_READY) $(foreach group,keras2-tests mpich wheels lint docs,$(VENV)/.ready-$(group)) ## Make the virtual environment .venv with all that targets need
+setup: $(TEST_READY) $(foreach group,mpich wheels lint docs,$(VENV)/.ready-$(group)) ## Make the virtual environment .venv with all that targets need, except Ray and Spark
 
 # ---- What is built, and the demo.
 
 # Once: installs the package in place, with its `tfring` command. The libraries are built already.
-$(VENV)/.tfring-installed: setup.py | libraries
+$(VENV)/.tfring-installed: setup.py pyproject.toml | libraries
 	@$(PIP) --no-build-isolation --no-deps -e .
 	@touch "$@"
 
@@ -86,8 +84,7 @@ demo: build ## Train a Keras model on two ranks under mpirun
 
 # ---- Tests. `make test` finds nearly all that breaks; `make test-all` is everything.
 
-.PHONY: test-libraries test-build test test-cc test-python test-parallel test-slow test-all soak
-# MPICH's plug-in and the programs of the C++ tests, beside the libraries.
+.PHONY: test-build test test-cc test-python test-parallel test-all soak
 test-build: build $(TEST_READY) ## Compile the C++ tests
 	@tools/build.sh "$(BUILD)" tfring_tests -- -DTFRING_BUILD_TESTS=ON
 
@@ -96,18 +93,34 @@ test: test-cc test-python test-parallel ## The tests: nearly all that a change c
 test-cc: test-build ## C++ tests
 	tools/cc_tests.sh "$(BUILD)"
 
+PYTHON_TESTS := $(PY) -m pytest -q --durations=15 tests/python
+BESIDE_EACH_OTHER := -n $(PYTEST_JOBS) --dist loadfile --max-worker-restart 0
 test-python: test-build ## Python tests of one process, and of jobs that they start
-	tools/python_tests.sh $(PYTEST_JOBS) "not slow"
+	$(PYTHON_TESTS) $(BESIDE_EACH_OTHER) -m "not (slow or alone or wheel)"
+	$(PYTHON_TESTS) -m "alone and not slow"
 
 test-parallel: test-build ## Python tests under mpirun (RANKS="2 3")
 	tools/parallel_tests.sh "not slow" $(RANKS)
 
-# `wheels` has NVRTC, with which a test compiles the kernels for GPUs again.
-SLOW_READY := $(VENV)/.ready-keras2-tests $(VENV)/.ready-mpich $(VENV)/.ready-wheels
-test-slow: test-build $(SLOW_READY) ## What `make test-all` has beyond `make test` in the same folders
+.PHONY: slow-build test-slow test-slow-cc test-slow-python test-slow-parallel test-slow-alone
+# With the plug-in for MPICH. The group `wheels` has NVRTC, with which a test compiles the kernels for
+# GPUs again.
+slow-build: test-build $(VENV)/.ready-mpich $(VENV)/.ready-wheels
 	@tools/build.sh "$(BUILD)" tfring_libraries tfring_all_tests -- -DTFRING_BUILD_TESTS=ON
+
+# What `make test-all` has beyond `make test` in the same folders.
+test-slow: test-slow-cc test-slow-python test-slow-parallel test-slow-alone ## The tests that `make test` leaves out
+
+test-slow-cc: slow-build
 	tools/cc_tests.sh "$(BUILD)" --slow
-	tools/python_tests.sh $(PYTEST_JOBS) slow
+
+test-slow-python: slow-build
+	$(PYTHON_TESTS) $(BESIDE_EACH_OTHER) -m "slow and not (alone or wheel)"
+
+test-slow-alone: slow-build
+	$(PYTHON_TESTS) -m "slow and alone"
+
+test-slow-parallel: slow-build
 	tools/parallel_tests.sh slow $(RANKS)
 
 test-all: test test-slow test-gpu test-ray test-spark docs wheel-test wheels-test sanitize fuzz bazel ## Everything
@@ -117,7 +130,6 @@ soak: test-build ## Tests that run for long, hours in all: stores, elastic jobs 
 	$(PY) -m pytest -q -m soak tests/python
 
 .PHONY: gpu-build gpu-double test-gpu gpu-check test-ray test-spark
-# The doubles of the driver and of NCCL.
 gpu-build: test-build ## Compile the doubles of the CUDA driver and of NCCL
 	@tools/build.sh "$(BUILD)" tfring_libraries tfring_doubles tfring_gpu_check -- -DTFRING_BUILD_TESTS=ON
 
@@ -129,16 +141,22 @@ test-gpu: gpu-build ## TensorFlow's GPU wheel on a fake CUDA driver; skipped if 
 	$(PY) -m pytest -q --durations=15 tests/gpu
 
 # With kernels compiled for all GPUs, as in wheels; a build from source has PTX, which the driver compiles.
-gpu-check: gpu-build $(VENV)/.ready-wheels ## tfring on a GPU, step by step; on the doubles with GPU_CHECK_DOUBLE=1. JSON in build/
-	@tools/build.sh "$(BUILD)" tfring_libraries tfring_gpu_check -- -DTFRING_BUILD_TESTS=ON -DTFRING_PACK_BINARIES=ON
+gpu-check: test-build $(VENV)/.ready-wheels ## tfring on a GPU, step by step; on the doubles with GPU_CHECK_DOUBLE=1. JSON in build/
+	@tools/build.sh "$(BUILD)" tfring_libraries tfring_doubles tfring_gpu_check -- \
+	  -DTFRING_BUILD_TESTS=ON -DTFRING_PACK_BINARIES=ON
 	$(PY) tools/gpu_check.py --build "$(BUILD)" --output "$(BUILD)/gpu_check.jsonl" $(GPU_CHECK_ARGS)
 
-test-ray: build $(TEST_READY) ## tfring.ray on Ray itself; skipped with the reason if it cannot be installed
+.PHONY: ray-ready spark-ready
+ray-ready: $(TEST_READY)
 	$(call install,ray) || echo "Ray cannot be installed: its tests are skipped"
+
+spark-ready: $(TEST_READY)
+	$(call install,spark spark-tests) || echo "Spark cannot be installed: its tests are skipped"
+
+test-ray: build ray-ready ## tfring.ray on Ray itself; skipped with the reason if it cannot be installed
 	$(PY) -m pytest -q --durations=15 tests/engines/ray
 
-test-spark: build $(TEST_READY) ## tfring.spark on Spark itself; skipped with the reason where it or Java is missing
-	$(call install,spark spark-tests) || echo "Spark cannot be installed: its tests are skipped"
+test-spark: build spark-ready ## tfring.spark on Spark itself; skipped with the reason where it or Java is missing
 	$(PY) -m pytest -q --durations=15 tests/engines/spark
 
 .PHONY: wheel wheel-test wheels wheels-test

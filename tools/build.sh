@@ -15,7 +15,7 @@ done
 (($#)) && shift
 
 mkdir -p "$build"
-cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTFRING_PACK_BINARIES=OFF \
   "-DTFRING_OUTPUT_DIR=$PWD/tfring/_lib" "-DPython_EXECUTABLE=$(command -v python)" "$@" \
   >"$build/configure.log" 2>&1 || {
   cat "$build/configure.log"

@@ -1,7 +1,8 @@
-"""Checks the files that changed, in at most three minutes on a built checkout: `make check`.
+"""Checks what changed, in at most three minutes on a built checkout: `make check`.
 
-Formats and lints all Python, types of tfring/, the format and clang-tidy of changed C++, and the
-tests in the folders that belong to the changed files. Nothing is compiled but what changed.
+Checks the format and lint of all Python, the types of tfring/, and the format of changed C++; runs
+clang-tidy on it, and the tests in the folders that belong to the changed files. Compiles only what
+changed.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ TIDY = ("ops/runtime/", "ops/sim/")
 
 
 def changed_files(base: str) -> list[str]:
-    """The files that differ from `base`, and new ones that git does not ignore."""
+    """The files that differ from `base` or are new, deleted ones too, but none that git ignores."""
     commands = (
-        ["git", "diff", "--name-only", "--diff-filter=d", base],
+        ["git", "diff", "--name-only", base],
         ["git", "ls-files", "--others", "--exclude-standard"],
     )
     outputs = [subprocess.check_output(command, text=True, cwd=ROOT) for command in commands]
@@ -47,14 +48,18 @@ def tests_of(kind: str, changed: Iterable[str]) -> list[str]:
     return sorted(name for name in chosen if (ROOT / name).exists())
 
 
-def cc_folders(changed: Iterable[str]) -> list[str]:
-    """The folders of C++ tests that belong to changed sources: ctest's names begin with them."""
+def cc_tests(changed: Iterable[str]) -> set[str]:
+    """How ctest's names of the C++ tests for changed files begin; "" begins all names."""
     chosen = set()
     for name in changed:
         parts = Path(name).parts
-        if parts[:2] in (("ops", "runtime"), ("tests", "cc")) and len(parts) > 3:
-            chosen.add(parts[2])
-    return sorted(chosen)
+        if parts[:2] == ("ops", "sim"):
+            chosen |= {"sim_", "membership_"}
+        elif parts[:2] in (("ops", "runtime"), ("tests", "cc"), ("tests", "doubles")):
+            folder = Path("tests/cc", parts[2]) if len(parts) > 3 else Path("tests/cc")
+            has_tests = parts[1] != "doubles" and any((ROOT / folder).glob("**/*_test.cc"))
+            chosen.add(f"{folder.name}_" if has_tests and len(parts) > 3 else "")
+    return chosen
 
 
 def commands(changed: list[str], build: Path) -> list[tuple[str, list[str]]]:
@@ -71,15 +76,16 @@ def commands(changed: list[str], build: Path) -> list[tuple[str, list[str]]]:
         found.append(("clang-format", ["clang-format", "--dry-run", "-Werror", *cc]))
     if tidied := [name for name in cc if name.endswith(".cc") and name.startswith(TIDY)]:
         found.append(("clang-tidy", ["tools/tidy.sh", f"{build}-tidy", "--", *tidied]))
-    if folders := cc_folders(changed):
+    if beginnings := cc_tests(changed):
         targets = ["tools/build.sh", str(build), "tfring_libraries", "tfring_tests"]
         found.append(("compile", [*targets, "--", "-DTFRING_BUILD_TESTS=ON"]))
-        chosen = f"^({'|'.join(folders)})_"
+        chosen = f"^({'|'.join(sorted(beginnings))})"
         found.append(("C++ tests", ["tools/cc_tests.sh", str(build), "-R", chosen]))
-    elif any(name.startswith("ops/") for name in cc):
+    elif any(name.startswith("ops/") for name in changed):
         found.append(("compile", ["tools/build.sh", str(build), "tfring_libraries"]))
-    structure = "tests/python/structure"
-    found.append(("tests/python", [*pytest, "-n", "3", structure, *tests_of("python", changed)]))
+    beside_each_other = ["-n", "3", "--dist", "loadfile", "--max-worker-restart", "0"]
+    chosen_python = ["tests/python/structure", *tests_of("python", changed)]
+    found.append(("tests/python", [*pytest, *beside_each_other, *chosen_python]))
     if chosen_parallel := tests_of("parallel", changed):
         run = ["tools/mpi_run.sh", "2", *pytest, "-x", "-p", "no:cacheprovider"]
         found.append(("tests/parallel", [*run, *chosen_parallel]))

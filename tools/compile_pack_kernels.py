@@ -108,8 +108,9 @@ class Nvrtc:
 
 
 def sources_hash() -> str:
-    """A hash of all that NVRTC reads."""
-    digest = hashlib.sha256(repr((STANDARD_HEADERS, OPTIONS, PTX_VERSION)).encode())
+    """A hash of all that the PTX is made of."""
+    made_with = (STANDARD_HEADERS, OPTIONS, PTX_ARCHITECTURE, PTX_VERSION)
+    digest = hashlib.sha256(repr(made_with).encode())
     for name in (SOURCE, *HEADERS):
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
@@ -119,10 +120,16 @@ def ptx_of(nvrtc: Nvrtc) -> str:
     """The text of pack_kernels.ptx.inc: PTX as a string of C++."""
     ptx = nvrtc.compile(f"compute_{PTX_ARCHITECTURE}").rstrip(b"\0").decode()
     ptx = re.sub(r"(?m)^\.version .*$", f".version {PTX_VERSION}", ptx)
+    text = f'R"ptx({ptx.strip()}\n)ptx"\n'
+    return head_of(text) + text
+
+
+def head_of(text: str) -> str:
+    """The first lines of pack_kernels.ptx.inc: hashes of the sources and of what follows."""
     return (
-        "// Made by tools/compile_pack_kernels.py --ptx. Sources:\n"
+        "// Made by tools/compile_pack_kernels.py --ptx. Hashes of its sources and of itself:\n"
         f"// {sources_hash()}\n"
-        f'R"ptx({ptx.strip()}\n)ptx"\n'
+        f"// {hashlib.sha256(text.encode()).hexdigest()}\n"
     )
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tidy.sh BUILD [OPTION...] [-- FILE...]: clang-tidy over these files, or over all sources of the
-# runtime and the simulator. Configures BUILD, in which each source is a unit of its own, and compiles nothing. Files that include TensorFlow
-# or pybind11 are left out: each takes half a minute.
+# runtime and the simulator. Configures BUILD, in which each source is a unit of its own, and
+# compiles nothing. Files that include TensorFlow or pybind11 are left out: each takes half a minute.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1
@@ -19,7 +19,8 @@ else
 fi
 mkdir -p "$build"
 cmake -S . -B "$build" -G Ninja -DTFRING_BUILD_TESTS=ON -DTFRING_UNITY=OFF -DTFRING_BUILD_OPS=OFF \
-  -DTFRING_BUILD_BINDINGS=OFF "-DPython_EXECUTABLE=$(command -v python)" >"$build/configure.log" 2>&1 || {
+  -DTFRING_BUILD_BINDINGS=OFF "-DPython_EXECUTABLE=$(command -v python)" \
+  >"$build/configure.log" 2>&1 || {
   cat "$build/configure.log"
   exit 1
 }

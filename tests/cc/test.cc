@@ -27,7 +27,10 @@ std::string Text(const Shown& shown) {
   return out.str();
 }
 
-// Runs the cases whose names contain `filter`. The exit status: 0 if there are some and all pass.
+constexpr int kNoCase = 2;
+
+// Runs the cases whose names contain `filter`. The exit status: 0 if all pass, kNoCase if there is
+// none.
 int Run(const std::string& filter) {
   int ran = 0;
   int failed = 0;
@@ -41,8 +44,12 @@ int Run(const std::string& filter) {
       std::cerr << "FAILED " << each.name << "\n";
     }
   }
+  if (ran == 0) {
+    std::cerr << "No case contains '" << filter << "'. --list prints all names.\n";
+    return kNoCase;
+  }
   std::cout << ran - failed << " passed, " << failed << " failed\n";
-  return failed == 0 && ran > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 // Runs each file in a process of its own, as ctest does.

@@ -11,7 +11,7 @@
 
 namespace tfring::sim {
 
-// Mistakes in what uses the machines; those in the machines are made by tests/cc/sabotage.
+// Mistakes in what uses the machines. tests/cc/mutations plants those in the machines.
 enum class JobSabotage : uint8_t {
   kNone,
   kNoGate,      // a bucket's update is applied although the step's other bucket failed

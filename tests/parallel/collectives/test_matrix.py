@@ -14,6 +14,7 @@ import matrix_cells
 import pytest
 from matrix import Mode, Team
 from matrix_rows import COLLECTIVES, ROWS
+from tiers import slow
 
 import tfring
 from tfring.ops import library
@@ -26,9 +27,10 @@ def teams() -> Iterator[dict[str, Team]]:
         yield made
 
 
-# Values and gradients with another number of ranks are those of eager calls, at the least cost.
+# With another number of ranks eager calls give values and gradients at the least cost. Shapes that
+# XLA compiles depend on the number, too.
 QUICK = {("all", "eager"), ("all", "function"), ("all", "jit"), ("halves", "eager")}
-ANY_RANKS = {("all", "eager"), ("halves", "eager"), ("halves", "function")}
+ANY_RANKS = {("all", "eager"), ("halves", "eager"), ("halves", "function"), ("halves", "jit")}
 
 
 def ways() -> Iterator[Any]:
@@ -67,7 +69,7 @@ def test_matrix(team: str, mode: Mode, collective: str, teams: dict[str, Team]) 
     ("team", "dtype", "variants"),
     [
         ("all", "float32", "first"),
-        pytest.param("all", "float32", "others", marks=pytest.mark.slow),
+        slow("all", "float32", "others"),
         pytest.param("halves", "complex64", "all", marks=[pytest.mark.slow, pytest.mark.any_ranks]),
     ],
 )

@@ -35,6 +35,7 @@ def compiled(function: Callable[..., Any]) -> Any:
     return tf.function(function, jit_compile=True)
 
 
+@pytest.mark.any_ranks
 def test_scalars_empty_tensors_mixed_groups_and_factors(rank: int, size: int) -> None:
     @compiled
     def step(x: Any) -> Any:
@@ -169,6 +170,7 @@ def test_compiled_functions_inside_one_that_is_not(size: int) -> None:
             np.testing.assert_array_equal(got, factor * size)
 
 
+@pytest.mark.any_ranks
 def test_unused_results_and_rank_and_size(rank: int, size: int) -> None:
     from tfring._native import core
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from launcher_tools import AS_ROOT, ROOT, finish, mpirun, open_mpi_command, run, write_script
+from tiers import slow
 
 from tfring import _native
 from tfring.bootstrap import mpi_data
@@ -69,7 +70,7 @@ def test_collectives_of_tensorflow(name, count):
     check_parallel_tests(name, count, ["collectives", "process_sets"], TF_CPP_MIN_LOG_LEVEL="2")
 
 
-@pytest.mark.parametrize(("name", "others"), [("openmpi", "mpich"), ("mpich", "openmpi")])
+@pytest.mark.parametrize(("name", "others"), [("openmpi", "mpich"), slow("mpich", "openmpi")])
 def test_the_plug_in_of_the_mpi_that_is_loaded(tmp_path, name, others):
     text = f"""
     import os
@@ -90,7 +91,7 @@ def test_the_plug_in_of_the_mpi_that_is_loaded(tmp_path, name, others):
     assert (done.returncode, done.stdout) == (0, 2 * "over MPI\n"), done.stderr
 
 
-@pytest.mark.parametrize("name", ["openmpi", "mpich"])
+@pytest.mark.parametrize("name", ["openmpi", slow("mpich")])
 def test_a_rank_that_dies(tmp_path, name):
     """The launcher ends the job, or the other rank gets the error; nothing hangs in MPI."""
     text = """

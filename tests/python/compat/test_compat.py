@@ -81,6 +81,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
     scripts = {"exceptions.py": EXCEPTIONS, "star_imports.py": STAR_IMPORTS}
     paths = [tools.write_script(folder, text, name) for name, text in scripts.items()]
     done = _compat(tools.write_script(folder, ONE_AFTER_THE_OTHER), *paths)
+    assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
 

@@ -51,6 +51,7 @@ def _of_scripts(output: str) -> Results:
         text = "\n".join(re.findall(rf"^\[{rank}\]<stdout>:(.*)$", output, re.MULTILINE))
         parts = re.findall(r"^SCRIPT (\S+)$(.*?)(?=^SCRIPT |\Z)", text, re.MULTILINE | re.DOTALL)
         found = {name: re.findall(r"^RESULT (.*)$", part, re.MULTILINE) for name, part in parts}
+        assert all(len(results) == 1 for results in found.values()), output
         of_ranks.append({name: result for name, (result,) in found.items()})
     assert of_ranks[0] == of_ranks[1], output
     return of_ranks[0]

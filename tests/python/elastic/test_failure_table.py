@@ -7,6 +7,7 @@ measures. A test here plants a few faults, `make soak` many.
 from __future__ import annotations
 
 import pytest
+from tiers import cases
 
 pytest.importorskip("tfring._native")
 
@@ -21,10 +22,9 @@ FEW = {"joins": 2, "flapping": 5}
 SLOW = {"stopped", "never_enough"}
 # Rows that resemble others: `make test-all` has them.
 ALIKE = {"flapping", "same_error", "several"}
-
-
-def row(name):
-    return pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name
+ROWS = cases(
+    [name for name in rows.ROWS if name not in SLOW], quick=rows.ROWS.keys() - SLOW - ALIKE
+)
 
 
 def check(outcome):
@@ -51,7 +51,7 @@ def test_a_rank_is_killed_in_each_phase_of_a_recovery(tmp_path):
     check(rows.in_recovery(tmp_path, 3, phases, hang_seconds=HANG_SECONDS))
 
 
-@pytest.mark.parametrize("name", [row(name) for name in rows.ROWS if name not in SLOW])
+@pytest.mark.parametrize("name", ROWS)
 def test_a_row(tmp_path, name):
     make, _ = rows.ROWS[name]
     check(make(tmp_path, 3, FEW.get(name, 1), hang_seconds=HANG_SECONDS))

@@ -5,6 +5,7 @@ import sys
 import launcher_tools as tools
 import numpy as np
 import pytest
+from tiers import slow
 
 from tfring.comparison.runs import compare_runs
 
@@ -24,7 +25,7 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("scaled", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("scaled", [slow(False), True])
 def test_one_rank_and_two(tmp_path, scaled):
     script = tools.write_script(tmp_path, PROGRAM, header="import sys\n")
     arguments = ["scaled"] if scaled else []

@@ -27,6 +27,7 @@ from launcher_tools import (
     start_command,
     write_script,
 )
+from tiers import slow
 
 native = pytest.importorskip("tfring._native")
 
@@ -95,15 +96,11 @@ def signal_victim(folder, job, victim, size, number=signal.SIGKILL):
 
 
 def some(*quick):
-    """Victims and whether the ranks have children, all of them; slow but for those that are given.
-
-    Args:
-        quick: The quick ones.
-    """
+    """Parametrises victim and forks with all six pairs; those that are not in `quick` are slow."""
     cases = [(victim, forks) for victim in range(3) for forks in ("alone", "forks")]
     return pytest.mark.parametrize(
         ("victim", "forks"),
-        [one if one in quick else pytest.param(*one, marks=pytest.mark.slow) for one in cases],
+        [one if one in quick else slow(*one) for one in cases],
     )
 
 

@@ -68,10 +68,11 @@ ONE_RANK = """
     def interrupt(case, ranks):
         while not wait(ranks):
             time.sleep(0.05)
+        sent_at[case] = time.monotonic()
         os.kill(os.getpid(), signal.SIGINT)
         report(f"sent.{case}", rank)
 
-    told = {}
+    told, sent_at = {}, {}
     for case, call in calls.items():
         hvd.barrier()
         if rank == 1:
@@ -80,7 +81,7 @@ ONE_RANK = """
             call()
             told[case] = ["no error"]
         except KeyboardInterrupt:
-            told[case] = ["KeyboardInterrupt"]
+            told[case] = ["KeyboardInterrupt", time.monotonic() - sent_at[case]]
         except Exception as error:
             told[case] = [type(error).__name__, str(error)]
         total = hvd.allreduce(tf.ones(3), op=hvd.Sum, name="after")
@@ -109,14 +110,27 @@ DEADLOCK = """
 """
 
 
+def interrupted(folder):
+    """What ranks 0 and 1 tell of each call that rank 1 interrupted: its end, and a sum after it."""
+    script = write_script(folder, ONE_RANK, header=REPORT)
+    job = run("-np", 2, "python", script, folder)
+    assert job.returncode == 0, job.stderr
+    return [json.loads((folder / f"told.{rank}").read_text()) for rank in range(2)]
+
+
+@pytest.mark.soak
+def test_an_interrupt_ends_a_call_within_a_second(tmp_path):
+    """On a machine that is not busy."""
+    told = interrupted(tmp_path)[1]
+    del told["own handler"]
+    assert max(seconds for _, seconds, _ in told.values()) < 1.0, told
+
+
 def test_interrupt_of_one_rank_ends_the_calls_of_all(tmp_path):
     """The rank raises KeyboardInterrupt, the other an error that says why; both go on."""
-    script = write_script(tmp_path, ONE_RANK, header=REPORT)
-    job = run("-np", 2, "python", script, tmp_path)
-    assert job.returncode == 0, job.stderr
-    told = [json.loads((tmp_path / f"told.{rank}").read_text()) for rank in range(2)]
+    told = interrupted(tmp_path)
     own_handler = [rank.pop("own handler") for rank in told]
-    for case, (kind, total) in told[1].items():
+    for case, (kind, _, total) in told[1].items():
         assert kind == "KeyboardInterrupt", (case, kind)
         assert total == 2.0, case
     for case, (kind, message, total) in told[0].items():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from launcher_tools import LIMIT_SECONDS, REPORT, finish, run, start, wait_until, write_script
+from tiers import slow
 
 from tfring.recorder.job import load_job
 from tfring.recorder.layout import EventType
@@ -100,7 +101,7 @@ def test_without_a_lock_every_step_has_control_frames(tmp_path: Path) -> None:
         assert min(windows) >= 2 * STEPS, windows
 
 
-@pytest.mark.parametrize("locks", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("locks", [slow(False), True])
 def test_ranks_that_wait_for_the_program_sleep(tmp_path: Path, locks: bool) -> None:
     """Also where there is a lock, and a heartbeat each second."""
     for woke, frames in reports(tmp_path, "idle", IDLE, locks):
@@ -118,10 +119,10 @@ report(f"locks.{rank}", json.dumps(core.counters()["locks"]))
     ("settings", "options", "locks"),
     [
         ({}, (), True),
-        pytest.param({}, ("--min-np", RANKS), True, marks=pytest.mark.slow),
-        pytest.param({"TFRING_LOCK_SCHEDULE": "0"}, (), False, marks=pytest.mark.slow),
+        slow({}, ("--min-np", RANKS), True),
+        slow({"TFRING_LOCK_SCHEDULE": "0"}, (), False),
         ({"TFRING_ARENA": "0"}, (), False),
-        pytest.param({"TFRING_CPU_OPERATIONS": "tcp"}, (), False, marks=pytest.mark.slow),
+        slow({"TFRING_CPU_OPERATIONS": "tcp"}, (), False),
         ({"TFRING_ARENA": "0", "TFRING_LOCK_SCHEDULE": "1"}, (), True),
     ],
 )
@@ -247,7 +248,7 @@ for step in range(100):
 """
 
 
-@pytest.mark.parametrize("locks", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("locks", [slow(False), True])
 def test_a_rank_that_is_late_within_a_step_is_named(tmp_path: Path, locks: bool) -> None:
     """By the stall inspector while the others wait, and afterwards by the report."""
     script = write_script(tmp_path, SLEEPER, header=REPORT + HEADER)

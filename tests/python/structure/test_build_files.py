@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,10 @@ def test_both_find_every_test_program() -> None:
 def test_dependencies_are_read() -> None:
     text = 'deps = ["//ops/runtime/base", "//ops/runtime/process:headers", ":reduce_base"]'
     assert layers_in(text) == {"base", "process"}
+
+
+def test_mutations_fit_the_sources(tmp_path: Path) -> None:
+    """Each text that a mutation replaces occurs exactly once: `make test-slow` runs them."""
+    script = str(ROOT / "tests/cc/mutations/mutations.py")
+    done = subprocess.run([sys.executable, script, "write", str(tmp_path)], stderr=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr.decode()

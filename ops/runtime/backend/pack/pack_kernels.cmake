@@ -8,7 +8,6 @@ if(NOT TFRING_PACK_BINARIES)
 endif()
 set(pack_compiler ${CMAKE_SOURCE_DIR}/tools/compile_pack_kernels.py)
 set(pack_nvrtc "${TFRING_NVRTC}")
-find_package(Python REQUIRED COMPONENTS Interpreter)
 if(NOT pack_nvrtc)
   execute_process(COMMAND ${Python_EXECUTABLE} ${pack_compiler} --find
     OUTPUT_VARIABLE pack_nvrtc ERROR_VARIABLE pack_reason OUTPUT_STRIP_TRAILING_WHITESPACE)

@@ -1,5 +1,5 @@
 // What must hold between the framework's stream, ours and the memory of calls. Each case fails if
-// its rule is broken: tests/cc/mutations/mutations.py breaks them.
+// its rule is broken: tests/cc/mutations/backend.py breaks them.
 #include <atomic>
 #include <memory>
 
