@@ -96,8 +96,7 @@ test-cc: test-build ## C++ tests
 PYTHON_TESTS := $(PY) -m pytest -q --durations=15 tests/python
 BESIDE_EACH_OTHER := -n $(PYTEST_JOBS) --dist loadfile --max-worker-restart 0
 test-python: test-build ## Python tests of one process, and of jobs that they start
-	$(PYTHON_TESTS) $(BESIDE_EACH_OTHER) -m "not (slow or alone or wheel)"
-	$(PYTHON_TESTS) -m "alone and not slow"
+	$(PYTHON_TESTS) $(BESIDE_EACH_OTHER) -m "not (slow or wheel)"
 
 test-parallel: test-build ## Python tests under mpirun (RANKS="2 3")
 	tools/parallel_tests.sh "not slow" $(RANKS)
@@ -115,10 +114,10 @@ test-slow-cc: slow-build
 	tools/cc_tests.sh "$(BUILD)" --slow
 
 test-slow-python: slow-build
-	$(PYTHON_TESTS) $(BESIDE_EACH_OTHER) -m "slow and not (alone or wheel)"
+	$(PYTHON_TESTS) $(BESIDE_EACH_OTHER) -m "slow and not alone"
 
 test-slow-alone: slow-build
-	$(PYTHON_TESTS) -m "slow and alone"
+	$(PYTHON_TESTS) -m alone
 
 test-slow-parallel: slow-build
 	tools/parallel_tests.sh slow $(RANKS)

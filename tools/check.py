@@ -65,7 +65,7 @@ def cc_tests(changed: Iterable[str]) -> set[str]:
 def commands(changed: list[str], build: Path) -> list[tuple[str, list[str]]]:
     """What is run: its name, and the command."""
     python = sys.executable
-    pytest = [python, "-m", "pytest", "-q", "-m", "not slow and not alone and not wheel"]
+    pytest = [python, "-m", "pytest", "-q", "-m", "not slow and not wheel"]
     cc = [name for name in changed if name.endswith((".cc", ".h")) and (ROOT / name).exists()]
     found: list[tuple[str, list[str]]] = [
         ("ruff", ["ruff", "check", *PYTHON]),

@@ -36,6 +36,16 @@ SCRIPT = """
         report(f"error.{rank}", error)
         raise
 """
+# As `tfring explain` where all records of this host are in the folder that is given.
+EXPLAIN_THE_NEWEST = """
+import sys
+from pathlib import Path
+from tfring.launcher.cli import main
+from tfring.recorder import places
+
+places.default_folder = lambda: Path(sys.argv[1])
+sys.exit(main(["explain"]))
+"""
 LIMITS = {"TFRING_STALL_CHECK_TIME_SECONDS": "1.5", "TFRING_STALL_SHUTDOWN_TIME_SECONDS": "4"}
 
 
@@ -67,7 +77,6 @@ def test_a_stall_is_explained_while_it_lasts_and_at_the_end(tmp_path: Path) -> N
     assert_says_where_to_read_more(tmp_path, 0)
 
 
-@pytest.mark.alone
 def test_a_failed_run_keeps_its_records_and_says_what_they_tell(tmp_path: Path) -> None:
     path = write_script(tmp_path, SCRIPT, header=REPORT)
     done = run("-np", 3, sys.executable, path, tmp_path, "dies")
@@ -80,9 +89,10 @@ def test_a_failed_run_keeps_its_records_and_says_what_they_tell(tmp_path: Path) 
     assert all(file.exists() and str(file.parent) in told for file in found)
     assert_says_where_to_read_more(tmp_path, 0, 2)
     assert "what is wrong with this job" not in done.stderr  # the launcher has said it
-    # The command finds the job by itself, and by its folder.
-    for given in ([], [str(found[0].parent)]):
-        again = finish([sys.executable, "-m", "tfring", "explain", *given])
+    # The command finds the job by its folder, and by itself where no other job began later.
+    by_folder = ["-m", "tfring", "explain", str(found[0].parent)]
+    for command in (by_folder, ["-c", EXPLAIN_THE_NEWEST, str(found[0].parents[1])]):
+        again = finish([sys.executable, *command])
         assert "rank 1" in again.stdout.lower(), again
     shutil.rmtree(found[0].parents[1])
 
