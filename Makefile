@@ -6,6 +6,11 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# Ninja, pytest and mpirun use all processors; two targets at once would share build/ and .venv.
+.NOTPARALLEL:
+ifneq ($(words $(CURDIR)),1)
+  $(error the path of this folder has a space, which make cannot have in its rules: $(CURDIR))
+endif
 
 PYTHON ?= python3
 VENV ?= $(CURDIR)/.venv
@@ -38,6 +43,7 @@ install = $(PY) tools/requirements.py $(1) > "$(VENV)/requirements-$(firstword $
 	$(PIP) $(2) -r "$(VENV)/requirements-$(firstword $(1)).txt"
 
 $(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("tfring needs Python 3.10 or newer")'
 	@$(PYTHON) -m venv "$(VENV)"
 
 $(VENV)/.ready-%: pyproject.toml tools/requirements.py | $(VENV)/bin/python
@@ -233,7 +239,7 @@ bench: build $(TEST_READY) ## Benchmarks on two ranks, compared with Open MPI al
 	tools/bench.sh "$(BUILD)/bench"
 
 clean: ## Remove what was built
-	rm -rf build build-* dist tfring/_lib/*.so *.egg-info
+	rm -rf build build-* dist tfring/_lib/*.so tfring/_lib/build.json docs/_build docs/reference *.egg-info
 
 distclean: clean ## Also remove the virtual environment
 	rm -rf "$(VENV)"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 
@@ -25,6 +26,15 @@ def read_version() -> str:
     if match is None:
         raise RuntimeError("tfring/version.py has no __version__")
     return match.group(1)
+
+
+class FreshPackage(build_py):
+    """Copies the modules into an empty folder, without what an earlier build has left there."""
+
+    def run(self) -> None:
+        if not self.editable_mode:
+            shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
 
 
 class CMakeBuild(build_ext):
@@ -38,6 +48,8 @@ class CMakeBuild(build_ext):
         else:
             output = Path(self.build_lib).resolve() / "tfring" / "_lib"
             build = Path(self.build_temp).resolve() / "cmake"
+            # It names tools of an isolated environment, which is gone when the next build begins.
+            (build / "CMakeCache.txt").unlink(missing_ok=True)
         output.mkdir(parents=True, exist_ok=True)
         jobs = self.parallel or int(os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", "2"))
         options = [
@@ -68,5 +80,5 @@ setup(
     version=read_version(),
     # One extension without sources: it makes the wheel a platform wheel, and CMakeBuild runs.
     ext_modules=[Extension("tfring._lib", sources=[])],
-    cmdclass={"build_ext": CMakeBuild},
+    cmdclass={"build_py": FreshPackage, "build_ext": CMakeBuild},
 )

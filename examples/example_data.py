@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import gzip
 import hashlib
+import os
 import pathlib
 import tempfile
 from typing import Any
@@ -48,7 +49,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     options.add_argument(
         "--checkpoint",
         type=pathlib.Path,
-        default=pathlib.Path(tempfile.gettempdir()) / "tfring-example.keras",
+        default=pathlib.Path(tempfile.gettempdir()) / f"tfring-example-{os.getuid()}.keras",
         help="where rank 0 saves the model",
     )
     return options

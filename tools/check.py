@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import time
@@ -18,34 +19,58 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = ("tfring", "tests", "benchmarks", "examples", "tools", "setup.py")
 TIDY = ("ops/runtime/", "ops/sim/")
+CXX = (".cc", ".h", ".cu")
+COMPILED = ("ops/", "tools/gpu_check/", "benchmarks/executor/")
 
 
 def changed_files(base: str) -> list[str]:
-    """The files that differ from `base` or are new, deleted ones too, but none that git ignores."""
+    """The files that differ from where this branch left `base`; also deleted ones, and new ones."""
     commands = (
-        ["git", "diff", "--name-only", base],
-        ["git", "ls-files", "--others", "--exclude-standard"],
+        ["git", "diff", "-z", "--name-only", "--merge-base", base],
+        ["git", "ls-files", "-z", "--others", "--exclude-standard"],
     )
-    outputs = [subprocess.check_output(command, text=True, cwd=ROOT) for command in commands]
-    return sorted({line for output in outputs for line in output.splitlines()})
+    try:
+        outputs = [subprocess.check_output(command, text=True, cwd=ROOT) for command in commands]
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"make check compares with a commit of this checkout, '{base}': {error}")
+    return sorted({name for output in outputs for name in output.split("\0") if name})
 
 
 # The folders of parallel tests that belong to sources outside tfring/.
-OF_SOURCES = {"ops/bindings": "native", "ops/kernels": "ops", "ops/xla": "ops"}
+OF_SOURCES = {
+    "ops/bindings": "native",
+    "ops/kernels": "ops",
+    "ops/mpi": "native",
+    "ops/xla": "ops",
+}
+
+
+def _users_of(helper: str, kind: str) -> list[str]:
+    """The test files of tests/`kind` that import a module of tests/helpers."""
+    imported = re.compile(rf"^ *(import|from) {helper}\b", re.MULTILINE)
+    files = (ROOT / "tests" / kind).rglob("test_*.py")
+    return [str(file.relative_to(ROOT)) for file in files if imported.search(file.read_text())]
 
 
 def tests_of(kind: str, changed: Iterable[str]) -> list[str]:
-    """Test files of tests/`kind` that changed, and its folders named as what changed in tfring/."""
-    chosen = set()
+    """The tests of tests/`kind` that belong to what changed: files, and folders of that name."""
+    chosen: set[str] = set()
     for name in changed:
         path = Path(name)
-        if path.parts[:2] == ("tests", kind) and path.name.startswith("test_"):
-            chosen.add(name)
-        if path.parts[0] == "tfring" and len(path.parts) > 2:
+        if path.parts[:2] == ("tests", kind):
+            chosen.add(str(path.parent) if path.name == "conftest.py" else name)
+        elif path.parts[:2] == ("tests", "helpers"):
+            chosen.update(_users_of(path.stem, kind))
+        elif path.parts[0] == "tfring" and len(path.parts) > 2:
             chosen.add(f"tests/{kind}/{path.parts[1]}")
-        if folder := OF_SOURCES.get("/".join(path.parts[:2])):
+        elif path.parts[0] == "tfring":
+            tests = ROOT / "tests" / kind
+            found = [*tests.glob(f"test_{path.stem}*.py")] or [*tests.glob("test_*.py")]
+            chosen.update(str(file.relative_to(ROOT)) for file in found)
+        elif folder := OF_SOURCES.get("/".join(path.parts[:2])):
             chosen.add(f"tests/{kind}/{folder}")
-    return sorted(name for name in chosen if (ROOT / name).exists())
+    tests = [name for name in chosen if Path(name).name.startswith("test_") or "." not in name]
+    return sorted(name for name in tests if (ROOT / name).exists())
 
 
 def cc_tests(changed: Iterable[str]) -> set[str]:
@@ -66,7 +91,7 @@ def commands(changed: list[str], build: Path) -> list[tuple[str, list[str]]]:
     """What is run: its name, and the command."""
     python = sys.executable
     pytest = [python, "-m", "pytest", "-q", "-m", "not slow and not wheel"]
-    cc = [name for name in changed if name.endswith((".cc", ".h")) and (ROOT / name).exists()]
+    cc = [name for name in changed if name.endswith(CXX) and (ROOT / name).exists()]
     found: list[tuple[str, list[str]]] = [
         ("ruff", ["ruff", "check", *PYTHON]),
         ("ruff format", ["ruff", "format", "--check", *PYTHON]),
@@ -81,8 +106,10 @@ def commands(changed: list[str], build: Path) -> list[tuple[str, list[str]]]:
         found.append(("compile", [*targets, "--", "-DTFRING_BUILD_TESTS=ON"]))
         chosen = f"^({'|'.join(sorted(beginnings))})"
         found.append(("C++ tests", ["tools/cc_tests.sh", str(build), "-R", chosen]))
-    elif any(name.startswith("ops/") for name in changed):
-        found.append(("compile", ["tools/build.sh", str(build), "tfring_libraries"]))
+    elif any(name.startswith(COMPILED) or Path(name).name == "CMakeLists.txt" for name in changed):
+        more = ["tfring_gpu_check", "tfring_executor_benchmark"]
+        targets = ["tools/build.sh", str(build), "tfring_libraries", *more]
+        found.append(("compile", [*targets, "--", "-DTFRING_BUILD_TESTS=ON"]))
     beside_each_other = ["-n", "3", "--dist", "loadfile", "--max-worker-restart", "0"]
     chosen_python = ["tests/python/structure", *tests_of("python", changed)]
     found.append(("tests/python", [*pytest, *beside_each_other, *chosen_python]))
@@ -106,8 +133,8 @@ def main() -> int:
         ended_well = code == 0 or (code == 5 and "pytest" in command)  # 5: no test has these marks
         if not ended_well:
             failed.append(name)
-        took = time.monotonic() - started
-        print(f"== {name}: {'ok' if ended_well else 'FAILED'}, {took:.0f} s", flush=True)
+        said = "ok" if code == 0 else "no test of `make test`" if ended_well else "FAILED"
+        print(f"== {name}: {said}, {time.monotonic() - started:.0f} s", flush=True)
     if failed:
         print(f"FAILED: {', '.join(failed)}")
     return 1 if failed else 0

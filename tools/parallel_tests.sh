@@ -8,6 +8,10 @@ cd "$(dirname "$0")/.."
 
 readonly marks=$1
 shift
+if (($# == 0)) || [[ ! "$*" =~ ^([1-9][0-9]* ?)+$ ]]; then
+  echo "parallel_tests.sh: '$*' are no numbers of ranks, such as 1 2 3 4" >&2
+  exit 2
+fi
 folders=()
 for folder in ${FOLDERS:-}; do
   folders+=("tests/parallel/$folder")

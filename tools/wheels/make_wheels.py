@@ -108,10 +108,7 @@ def build_wheel(version: str, jobs: str) -> Path | None:
     if not tools.exists():
         logged([python, "-m", "venv", str(own / "venv")], log)
         logged([str(tools), "-m", "pip", "install", "--quiet", *BUILD_TOOLS], log)
-    for made_before in [*own.glob("build/lib*"), own / "unrepaired"]:
-        shutil.rmtree(
-            made_before, ignore_errors=True
-        )  # else files that are gone would come into the wheel
+    shutil.rmtree(own / "unrepaired", ignore_errors=True)
     folders = own / "folders.cfg"  # setuptools would use build/ of the checkout for all Pythons
     folders.write_text(f"[build]\nbuild_base={own}/build\n[egg_info]\negg_base={own}\n")
     environment = {
