@@ -25,6 +25,13 @@ from tfring._native import core
 WATCHDOG_SECONDS = max(180.0, 6.0 * int(os.environ.get("TFRING_TEST_ROUNDS", "0")))
 
 _failed = False
+_error_output = 2
+
+
+def pytest_configure() -> None:
+    """Keeps the standard error output: during a test pytest catches what is written to it."""
+    global _error_output
+    _error_output = os.dup(2)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -47,14 +54,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         item.session.shouldfail = f"stopping at the first failure: {item.nodeid}"
         if core.is_initialized() and core.rank() != 0:
             text = f"\n[rank {core.rank()}] {item.nodeid} ({report.when})\n{report.longreprtext}\n"
-            os.write(2, text.encode())
+            os.write(_error_output, text.encode())
     return report
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Bounds every test, its fixtures included."""
-    faulthandler.dump_traceback_later(WATCHDOG_SECONDS, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(WATCHDOG_SECONDS, exit=True, file=_error_output)
     try:
         return (yield)
     finally:
