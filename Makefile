@@ -94,18 +94,27 @@ demo: build ## Train a Keras model on two ranks under mpirun
 test-build: build $(TEST_READY) ## Compile the C++ tests
 	@tools/build.sh "$(BUILD)" tfring_tests -- -DTFRING_BUILD_TESTS=ON
 
-test: test-cc test-python test-parallel ## The tests: nearly all that a change can break
+PYTHON_TESTS := $(PY) -m pytest -q --durations=15 tests/python
+BESIDE_EACH_OTHER := -n $(PYTEST_JOBS) --dist loadfile --max-worker-restart 0
+QUICK_PYTHON := $(PYTHON_TESTS) $(BESIDE_EACH_OTHER) -m "not (slow or wheel)"
+QUICK_PARALLEL := tools/parallel_tests.sh "not slow" $(RANKS)
+
+test: test-cc python-and-parallel ## The tests: nearly all that a change can break
+
+# At the same time, because both wait for processes half of the time.
+.PHONY: python-and-parallel
+python-and-parallel: test-build
+	@echo "== Python tests; those under mpirun run meanwhile, and what they print comes at the end"
+	@$(PY) tools/side_by_side.py "$(BUILD)/test-parallel.log" $(QUICK_PARALLEL) -- $(QUICK_PYTHON)
 
 test-cc: test-build ## C++ tests
 	tools/cc_tests.sh "$(BUILD)"
 
-PYTHON_TESTS := $(PY) -m pytest -q --durations=15 tests/python
-BESIDE_EACH_OTHER := -n $(PYTEST_JOBS) --dist loadfile --max-worker-restart 0
 test-python: test-build ## Python tests of one process, and of jobs that they start
-	$(PYTHON_TESTS) $(BESIDE_EACH_OTHER) -m "not (slow or wheel)"
+	$(QUICK_PYTHON)
 
 test-parallel: test-build ## Python tests under mpirun (RANKS="2 3")
-	tools/parallel_tests.sh "not slow" $(RANKS)
+	$(QUICK_PARALLEL)
 
 .PHONY: slow-build test-slow test-slow-cc test-slow-python test-slow-parallel test-slow-alone
 # With the plug-in for MPICH. The group `wheels` has NVRTC, with which a test compiles the kernels for

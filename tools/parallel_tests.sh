@@ -23,7 +23,7 @@ for ranks in "$@"; do
   started=$SECONDS
   selected=$marks
   ((ranks == 2)) || selected="($marks) and any_ranks"
-  timeout --kill-after=20 "${TFRING_TEST_LIMIT:-1800}" \
+  timeout --foreground --kill-after=20 "${TFRING_TEST_LIMIT:-1800}" \
     tools/mpi_run.sh "$ranks" python -m pytest -q -x --color=no -p no:cacheprovider \
     -m "$selected" "${folders[@]}"
   code=$?
