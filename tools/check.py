@@ -81,9 +81,9 @@ def cc_tests(changed: Iterable[str]) -> set[str]:
         if parts[:2] == ("ops", "sim"):
             chosen |= {"sim_", "membership_"}
         elif parts[:2] in (("ops", "runtime"), ("tests", "cc"), ("tests", "doubles")):
-            folder = Path("tests/cc", parts[2]) if len(parts) > 3 else Path("tests/cc")
-            has_tests = parts[1] != "doubles" and any((ROOT / folder).glob("**/*_test.cc"))
-            chosen.add(f"{folder.name}_" if has_tests and len(parts) > 3 else "")
+            tests = ROOT / "tests/cc" / parts[2]
+            own = parts[1] != "doubles" and any(tests.glob("**/*_test.cc"))
+            chosen.add(f"{parts[2]}_" if own else "")
     return chosen
 
 

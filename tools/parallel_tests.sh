@@ -27,7 +27,7 @@ for ranks in "$@"; do
     tools/mpi_run.sh "$ranks" python -m pytest -q -x --color=no -p no:cacheprovider \
     -m "$selected" "${folders[@]}"
   code=$?
-  # 5: no test has these marks, which a folder's may lack, and any folder's with another number of ranks.
+  # 5: no test has these marks. All tests together have them, with 2 ranks.
   if ((code != 0)) && { ((code != 5)) || [[ $ranks == 2 && -z ${FOLDERS:-} ]]; }; then
     failed+=("$ranks")
   fi
