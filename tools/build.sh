@@ -15,6 +15,9 @@ done
 (($#)) && shift
 
 mkdir -p "$build"
+# One at a time: sections of .ci/run that run beside each other use the same folder.
+exec 9>"$build/lock"
+flock 9
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTFRING_PACK_BINARIES=OFF \
   "-DTFRING_OUTPUT_DIR=$PWD/tfring/_lib" "-DPython_EXECUTABLE=$(command -v python)" "$@" \
   >"$build/configure.log" 2>&1 || {
