@@ -22,6 +22,10 @@ PYTEST_JOBS ?= 3
 # What `make check` compares with: a commit; empty for the last one.
 BASE ?=
 
+ifeq ($(origin PYTHON) $(wildcard $(VENV)/bin/python),command line $(VENV)/bin/python)
+  $(warning PYTHON=$(PYTHON) is not used, because .venv exists: remove that folder to have another Python)
+endif
+
 # The environment's own programs come first: its mpirun, cmake and formatters are the tested ones.
 export PATH := $(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
