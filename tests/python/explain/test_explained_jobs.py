@@ -94,7 +94,7 @@ def test_a_failed_run_keeps_its_records_and_says_what_they_tell(tmp_path: Path) 
     for command in (by_folder, ["-c", EXPLAIN_THE_NEWEST, str(found[0].parents[1])]):
         again = finish([sys.executable, *command])
         assert "rank 1" in again.stdout.lower(), again
-    shutil.rmtree(found[0].parents[1])
+    shutil.rmtree(found[0].parents[1], ignore_errors=True)  # other jobs throw old records away
 
 
 def test_a_run_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
