@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,7 +36,12 @@ class Cell:
     """A row with one dtype: the inputs, and the results that this rank has to get."""
 
     def __init__(
-        self, row: Row, dtype: str, team: Team, around: Callable[..., list[Any]] = matrix.directly
+        self,
+        row: Row,
+        dtype: str,
+        team: Team,
+        around: Callable[..., list[Any]] = matrix.directly,
+        differentiated: Sequence[str] = matrix.DIFFERENTIATED,
     ) -> None:
         self.row, self.dtype, self.team, self.around = row, dtype, team, around
         self.xs = [
@@ -48,7 +53,7 @@ class Cell:
         ]
         self.results = row.want(self.xs, team)
         self.gradients: Arrays | None = None
-        if row.gradient is not None and dtype in matrix.DIFFERENTIATED:
+        if row.gradient is not None and dtype in differentiated:
             self.weights = matrix.gradients_of_results(self.results)
             gradients = row.gradient(self.xs, self.weights, team)
             self.gradients = gradients[team.position]
@@ -93,6 +98,7 @@ class Cell:
             self._close(array, want, label, exact=self.row.exact)
         for got, want in zip(gradients, self.gradients or [], strict=True):
             array = matrix.numpy_of(got)
+            assert array.dtype == matrix.dtype_of(self.dtype), label
             assert array.shape == want.shape, label
             self._close(array, want, f"the gradient of {label}", exact=False)
 

@@ -19,7 +19,8 @@ OPS = {
     "Min": (tfring.Min, {}),
     "Max": (tfring.Max, {}),
     "Product": (tfring.Product, {}),
-    "scaled": (tfring.Sum, matrix.FACTORS),
+    "scaled Sum": (tfring.Sum, matrix.FACTORS),
+    "scaled Average": (tfring.Average, matrix.FACTORS),
 }
 
 

@@ -26,15 +26,19 @@ def gradient_of(op_type: str) -> Callable[[_Gradient], _Gradient]:
     """A decorator that registers a function as the gradient of an op; once per process.
 
     The function takes the operation, whose inputs are one or more tensors, splits where it has
-    them, and the channel; a list of one gradient for each output, zeros for an output that nobody
-    used: the other ranks expect them from us; and the name of the gradient's collective, with which
-    the names of further ones begin. It returns one gradient for each tensor, of its shape.
+    them, and the channel; a list of one gradient for each output, of its dtype, zeros for an output
+    that nobody used: the other ranks expect them from us; and the name of the gradient's
+    collective, with which the names of further ones begin. It returns one gradient for each tensor,
+    of its shape.
     """
 
     def register(gradient: _Gradient) -> _Gradient:
         def of_all_inputs(op: Any, *grads: Any) -> list[Any]:
+            # What a user gives as output_gradients may be of another dtype.
             dense = [
-                tf.zeros_like(out) if grad is None else tf.convert_to_tensor(grad)
+                tf.zeros_like(out)
+                if grad is None
+                else tf.cast(tf.convert_to_tensor(grad), out.dtype)
                 for grad, out in zip(grads, op.outputs, strict=True)
             ]
             found = gradient(op, dense, names.gradient_name(tensor_name(op)))

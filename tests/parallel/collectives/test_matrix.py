@@ -48,7 +48,7 @@ def test_matrix(team: str, mode: Mode, collective: str, teams: dict[str, Team]) 
     if not rows:
         pytest.skip("this mode does not take it")
     cells = [
-        matrix_cells.Cell(row, dtype, teams[team])
+        matrix_cells.Cell(row, dtype, teams[team], differentiated=mode.differentiated)
         for row in rows
         for dtype in row.dtypes
         if team == "all" or dtype in matrix.FEW

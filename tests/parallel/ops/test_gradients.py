@@ -1,4 +1,4 @@
-"""What test_matrix.py leaves out of gradients: zeros, negative factors, unused results, none."""
+"""What test_matrix.py leaves out of gradients: zeros, negative factors, other dtypes, none."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from matrix import Team
+from matrix_cells import Cell
+from matrix_rows import ROWS
 
 import tfring
+
+# The first row of every collective that has a gradient.
+DIFFERENTIABLE = {row.collective: row for row in reversed(ROWS) if row.gradient is not None}
 
 
 def gradient_of(call: Callable[[Any], Any], x: Any, weights: Any, in_graph: bool) -> Any:
@@ -48,7 +54,9 @@ def test_product(in_graph: bool, rank: int, size: int) -> None:
     """Exact with no zero, with one and with several."""
     mine = [rank + 1.0, float(rank != 0), 0.0]
     got = gradient_of(
-        lambda x: tfring.allreduce(x, op=tfring.Product, prescale_factor=2.0, postscale_factor=0.5),
+        lambda x: tfring.allreduce(
+            x, op=tfring.Product, prescale_factor=2.0, postscale_factor=0.25
+        ),
         tf.constant(mine, tf.float64),
         rank + tf.constant([1.0, 2.0, 3.0], tf.float64),
         in_graph,
@@ -59,7 +67,7 @@ def test_product(in_graph: bool, rank: int, size: int) -> None:
         0.0 if size > 1 else 1.0,
     ]
     weights = size * (size - 1) / 2 + size * np.array([1.0, 2.0, 3.0])
-    np.testing.assert_allclose(got, weights * others * 2.0 * 0.5, rtol=1e-12)
+    np.testing.assert_allclose(got, weights * others * 2.0 * 0.25, rtol=1e-12)
 
 
 @both
@@ -103,6 +111,30 @@ def test_a_list_with_unused_outputs(in_graph: bool, rank: int, size: int) -> Non
     got = (tf.function(step) if in_graph else step)(tf.ones(2), tf.ones(3), tf.ones(4))
     for gradient, shape, factor in zip(got, (2, 3, 4), (1, 0, 2), strict=True):
         np.testing.assert_array_equal(gradient, np.full(shape, factor * size))
+
+
+@both
+@pytest.mark.parametrize("collective", sorted(DIFFERENTIABLE))
+def test_gradients_of_results_in_another_dtype(
+    collective: str, in_graph: bool, rank: int, size: int
+) -> None:
+    """Every other gradient of a result of float64 is one of float32."""
+    everybody = Team(tuple(range(size)), tfring.global_process_set, rank)
+    row = DIFFERENTIABLE[collective]
+    cell = Cell(row, "float64", everybody, differentiated=("float64",))
+
+    def step(tensors: list[Any]) -> tuple[list[Any], list[Any]]:
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            results = cell.call(tensors)
+        given = [
+            tf.constant(weight, tf.float64 if i % 2 else tf.float32)
+            for i, weight in enumerate(cell.weights[rank])
+        ]
+        return results, tape.gradient(results, tensors, output_gradients=given)
+
+    run = tf.function(step) if in_graph else step
+    cell.check(*run([tf.constant(x) for x in cell.inputs]))
 
 
 @both
