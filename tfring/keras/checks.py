@@ -64,7 +64,10 @@ def before_train_function(model: Any) -> None:
 
 
 def at_train_begin(model: Any) -> None:
-    """Raises RuntimeError when `fit` is about to train with an optimizer that does not reduce."""
+    """Raises RuntimeError when `fit` is about to train with an optimizer that does not reduce.
+
+    A model that has no trainable weights is not trained, whatever its optimizer.
+    """
     if not hasattr(model, "optimizer"):
         raise RuntimeError(
             f"rank {topology.rank()}: the model was never compiled, and callbacks look at the "
@@ -75,7 +78,7 @@ def at_train_begin(model: Any) -> None:
     hook = _hook_of(model)
     optimizer = model.optimizer
     standard = optimizer is not None and not has_own_train_step(model)
-    if hook is None and standard and topology.size() > 1:
+    if hook is None and standard and topology.size() > 1 and _may_train(model):
         raise RuntimeError(
             f"rank {topology.rank()}: the model's optimizer {facts.name_of(optimizer)!r} "
             f"({type(optimizer).__name__}) does not reduce gradients over the {topology.size()} "
@@ -175,6 +178,11 @@ def _weak(value: Any) -> Callable[[], Any]:
 
 def _hook_of(model: Any) -> Any:
     return find_hook(model.optimizer) if model.optimizer is not None else None
+
+
+def _may_train(model: Any) -> bool:
+    """Returns whether a model has trainable weights, or may have them once it is built."""
+    return not model.built or bool(facts.weights_of(model, trainable=True))
 
 
 def _needs_reduction(model: Any) -> bool:

@@ -97,12 +97,16 @@ def test_branches_that_differ_between_ranks_and_weights_without_a_gradient() -> 
     assert_same_on_all_ranks(model)
 
 
-def test_a_model_without_trainable_weights_trains_nothing() -> None:
+@pytest.mark.any_ranks
+@pytest.mark.parametrize("wrap", [hvd.DistributedOptimizer, lambda optimizer: optimizer])
+def test_a_model_without_trainable_weights_trains_nothing(wrap: Any) -> None:
+    """Its optimizer need not reduce anything; the weights are broadcast all the same."""
     model = keras.Sequential([keras.layers.Input((3,)), Branching()])
     model.layers[0].trainable = False
-    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), loss="mse")
+    model.layers[0].kernel.assign(np.full((3, 4), hvd.rank() + 1.0))
+    model.compile(optimizer=wrap(keras.optimizers.SGD(1.0)), loss="mse")
     with pytest.warns(UserWarning, match="does not have any trainable weights"):
-        model.fit(np.ones((2, 3)), np.zeros((2, 4)), batch_size=2, verbose=0)
+        fit(model, *hvd.fit_callbacks(), data=(np.ones((2, 3)), np.zeros((2, 4))), epochs=2)
     np.testing.assert_array_equal(model.layers[0].kernel, np.ones((3, 4)))
 
 

@@ -299,6 +299,28 @@ def test_copies_reduce_too(rank: int, size: int) -> None:
         assert find_hook(type(optimizer).from_config(optimizer.get_config())) is None
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_model_without_trainable_weights_trains_nothing(
+    wrapped: bool, rank: int, size: int
+) -> None:
+    """Its optimizer need not reduce anything; the weights are broadcast all the same."""
+    expected = build_model(0).get_weights()
+    for name in ("sgd", "legacy_sgd"):
+        model, optimizer = build_model(rank), OPTIMIZERS[name]()
+        model.trainable = False
+        model.compile(hvd.DistributedOptimizer(optimizer) if wrapped else optimizer, "mse")
+        fit(model, rank, size, hvd.fit_callbacks(), epochs=2)
+        assert_close(model, expected, 0.0)
+
+
+def test_an_unbuilt_model_is_refused_too(rank: int, several: int) -> None:
+    """Keras 2 builds it in the first step: until then it has no trainable weights."""
+    model = tfk.Sequential([tfk.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(RuntimeError, match="does not reduce gradients"):
+        fit(model, rank, several, [begin()])
+
+
 def test_never_skipped(rank: int, several: int) -> None:
     class OwnStep(tfk.Sequential):  # type: ignore[misc]
         def train_step(self, data: Any) -> Any:
