@@ -141,14 +141,41 @@ def test_a_process_set_reduces_and_the_others_keep_theirs(first_and_last: Any) -
     np.testing.assert_allclose(first, [mean_over_ranks() if inside else mine()], rtol=1e-6)
     np.testing.assert_allclose(second, [mine() / 2 if inside else mine()], rtol=1e-6)
 
-    variable = keras.Variable([0.0])
-    optimizer = hvd.DistributedOptimizer(
-        keras.optimizers.SGD(1.0), process_set=first_and_last, backward_passes_per_step=2
-    )
+
+@pytest.mark.any_ranks
+@pytest.mark.parametrize("in_function", [False, True])
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("kind", ["Keras 3", "Keras 2", "legacy", "TF1"])
+def test_the_optimizer_of_a_process_set_reduces_among_its_members(
+    kind: str, passes: int, in_function: bool, first_and_last: Any
+) -> None:
+    options = {"process_set": first_and_last, "backward_passes_per_step": passes}
+    variable = tf.Variable([0.0])
+    gradient = tf.constant([mine()])
+    if kind == "TF1":
+        tf1 = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1.0), **options)
+
+        def step() -> None:
+            tf1.minimize(lambda: tf.reduce_sum(variable * gradient), var_list=[variable])
+    else:
+        if kind == "Keras 3":
+            variable = keras.Variable([0.0])
+            plain = keras.optimizers.SGD(1.0)
+        else:
+            tfk = pytest.importorskip("tf_keras").optimizers
+            plain = (tfk.legacy if kind == "legacy" else tfk).SGD(1.0)
+        optimizer = hvd.DistributedOptimizer(plain, **options)
+        if kind == "Keras 3":
+            optimizer.build([variable])
+
+        def step() -> None:
+            optimizer.apply_gradients([(gradient, variable)])
+
+    run = tf.function(step) if in_function else step
     for _ in range(2):
-        optimizer.apply([tf.constant([mine()])], [variable])
-    expected = -2 * (mean_over_ranks() if inside else mine())
-    np.testing.assert_allclose(variable, [expected], rtol=1e-6)
+        run()
+    expected = -2 * (mean_over_ranks() if first_and_last.included() else mine())
+    np.testing.assert_allclose(variable.numpy(), [expected], rtol=1e-6)
 
 
 @pytest.mark.any_ranks
