@@ -60,6 +60,10 @@ class RunRecords:
         """What ranks of this host get in their environment."""
         return {} if self._folder is None else {RECORD_DIR: str(self._folder)}
 
+    def nobody_joined(self) -> bool:
+        """Tells whether no process on this host has called init; False if that is not known."""
+        return self._own and self._folder is not None and not jobs(self._folder)
+
     def job(self) -> JobRecords:
         """Returns the records of this run's job, the newest if it has had several.
 

@@ -162,7 +162,11 @@ def _run(options: argparse.Namespace, **environment: str) -> int:
             merger.note(hint)
         if timeline is not None:
             _timeline(merge.clear, timeline)
-        code = _runner(job, plan, merger, records).run()
+        runner = _runner(job, plan, merger, records)
+        code = runner.run()
+        ended_well = code == 0 and plan is None and runner.stopped_by is None
+        if ended_well and (hint := _nobody_joined(job, options.horovod, variables, records)):
+            merger.note(hint)
         terminal.close()
         if timeline is not None:
             # Of ranks of this host that were killed before they could write it.
@@ -186,6 +190,32 @@ def _runner(
         return JobRunner(job, merger, records)
     head = functools.partial(plan.head, job)
     return ElasticJobRunner(job, head, plan.elastic, merger, records)
+
+
+def _nobody_joined(
+    job: JobOptions, shimmed: bool, variables: Mapping[str, str], records: RunRecords
+) -> str:
+    """Returns what to say of a job that ended well and that no rank has joined; "" of any other.
+
+    Args:
+        job: The job.
+        shimmed: Whether --horovod was given.
+        variables: The environment of the ranks.
+        records: Where ranks of this host leave a record when they join.
+    """
+    here = sum(is_local(slot.host) for slot in job.slots)
+    with contextlib.suppress(SettingError):
+        if not read_settings(variables).record:
+            return ""
+    if len(job.slots) < 2 or not here or not records.nobody_joined():
+        return ""
+    where = "" if here == len(job.slots) else " on this host"
+    horovod = "" if shimmed else "A script for Horovod needs --horovod. "
+    return (
+        f"tfring run: no process{where} called tfring.init(), so the {len(job.slots)} processes "
+        f"were programs of their own and not ranks of one job. {horovod}A program that looks for "
+        "mpirun's variables or uses mpi4py needs mpirun; see docs/migration.md."
+    )
 
 
 def _timeline_of(variables: Mapping[str, str]) -> Path | None:

@@ -72,6 +72,7 @@ def test_other_hosts_get_the_environment_but_no_secret_on_the_command_line(tmp_p
     assert "[1]<stdout>:['1', None, '2']" in lines and "[2]<stdout>:['1', None, '2']" in lines
     secrets = {line.partition(":")[2] for line in lines if len(line) > 70}
     assert len(secrets) == 1 and secrets.pop() not in log
+    assert "no process on this host called tfring.init()" in done.stderr
 
 
 def test_rank_0_on_another_host_passes_on_where_it_listens(tmp_path):

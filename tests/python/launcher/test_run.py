@@ -105,6 +105,28 @@ def test_command_that_does_not_exist():
     assert done.returncode == 127 and "cannot start /no/such/program" in done.stderr
 
 
+JOINS = "import tfring; tfring.init()"
+
+
+@pytest.mark.parametrize(
+    ("options", "program", "more", "code", "told"),
+    [
+        (["-np", 2], "pass", {}, 0, "needs --horovod. A program"),
+        (["-np", 2, "--horovod"], "pass", {}, 0, "not ranks of one job. A program"),
+        (["-np", 2], JOINS, {}, 0, ""),
+        (["-np", 2], JOINS, {"TFRING_RECORD": "0"}, 0, ""),
+        (["-np", 1], "pass", {}, 0, ""),
+        (["-np", 2], "raise SystemExit(3)", {}, 3, ""),
+    ],
+)
+def test_a_job_that_no_rank_has_joined_is_told_so(options, program, more, code, told):
+    """Each rank has trained a model of its own, perhaps because the script is one for Horovod."""
+    done = run(*options, sys.executable, "-c", program, **more)
+    assert done.returncode == code
+    assert ("no process called tfring.init()" in done.stderr) == bool(told), done.stderr
+    assert told in done.stderr
+
+
 def test_nothing_of_a_long_output_is_lost(tmp_path):
     path = script(tmp_path, "\n    for i in range(20000): print(rank, i)\n")
     done = run("-np", 2, sys.executable, path, tmp_path, PYTHONUNBUFFERED="")
