@@ -1,8 +1,26 @@
-"""Which versions of Keras tfring.keras works with."""
+"""Which versions of Keras tfring.keras works with, and what it says of others."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import sys
+import warnings
+from typing import Any
+
+# The newest is a nightly build until it is released; `make canary` tests with it.
+OLDEST_TESTED, NEWEST_TESTED = "3.0", "3.16"
+_TESTED = f"tfring was tested with Keras {OLDEST_TESTED} to {NEWEST_TESTED}"
+
+
+def installed() -> str:
+    """Returns the version of Keras, without loading it; "" if there is none."""
+    if loaded := sys.modules.get("keras"):
+        return str(loaded.__version__)
+    for name in ("keras", "keras-nightly"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return ""
 
 
 def check_installed() -> None:
@@ -10,18 +28,49 @@ def check_installed() -> None:
 
     Loads neither Keras nor TensorFlow, which could fail without saying why.
     """
-    try:
-        installed = importlib.metadata.version("keras")
-    except importlib.metadata.PackageNotFoundError:
-        return
-    check_version(installed)
+    if found := installed():
+        check_version(found)
 
 
-def check_version(installed: str) -> None:
-    """Raises ImportError for a version of Keras that tfring.keras does not work with."""
-    if int(installed.partition(".")[0]) >= 3:
-        return
-    raise ImportError(
-        f"tfring.keras works with Keras 3, and keras {installed} is installed: install it "
-        '(pip install "keras>=3.1"), or use Keras 2 as the package tf_keras'
+def check_version(version: str) -> None:
+    """Raises ImportError for a Keras before Keras 3, and warns of one that was not tested."""
+    if int(version.partition(".")[0]) < 3:
+        raise ImportError(
+            f"tfring.keras works with Keras 3, and keras {version} is installed: install it "
+            '(pip install "keras>=3.1"), or use Keras 2 as the package tf_keras'
+        )
+    if _minor(version) > _minor(NEWEST_TESTED):
+        warnings.warn(
+            f"{_TESTED}, and Keras {version} is installed: what tfring needs of Keras and does not "
+            "find there is an error that names it.",
+            stacklevel=2,
+        )
+
+
+def replaceable(owner: Any, name: str, what: str) -> Any:
+    """Returns `owner.name`, which tfring is about to replace.
+
+    Args:
+        owner: a class or an object of Keras.
+        name: of its attribute.
+        what: of tfring needs that.
+
+    Raises:
+        NotImplementedError: this Keras has no such attribute.
+    """
+    if not hasattr(owner, name):
+        of = owner if isinstance(owner, type) else type(owner)
+        raise NotImplementedError(lacks(f"{of.__name__}.{name}", what))
+    return getattr(owner, name)
+
+
+def lacks(name: str, what: str) -> str:
+    """Returns the message that this Keras has no `name`, without which `what` does not work."""
+    return (
+        f"Keras {installed()} has no {name}, without which {what} does not work; {_TESTED}: "
+        "install one of these."
     )
+
+
+def _minor(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")[:2]]

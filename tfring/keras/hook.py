@@ -31,6 +31,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfring.compat.keras_version import replaceable
 from tfring.keras.accumulation import Accumulation
 from tfring.keras2 import facts
 from tfring.ops import reduce_ops
@@ -42,6 +43,7 @@ from tfring.training.reducer import GradientReducer
 from tfring.training.reduction_record import reductions
 
 _ATTRIBUTE = "_tfring_hook"
+_WHAT = "tfring.keras.DistributedOptimizer"
 
 
 def innermost(optimizer: Any) -> Any:
@@ -113,9 +115,9 @@ class OptimizerHook:
         self._calls: list[_Call] = []
         self._outer_reduced = False
         self._traced = False  # whether `apply` was called while a function was traced
-        self._apply = optimizer.apply
-        self._clip_gradients = optimizer._clip_gradients
-        self._update_step = optimizer._backend_update_step
+        self._apply = replaceable(optimizer, "apply", _WHAT)
+        self._clip_gradients = replaceable(optimizer, "_clip_gradients", _WHAT)
+        self._update_step = replaceable(optimizer, "_backend_update_step", _WHAT)
 
     def attach(self) -> None:
         """Puts the hook in place; not by setattr, with which Keras would track and save it."""

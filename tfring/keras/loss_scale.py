@@ -22,17 +22,20 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfring.compat.keras_version import replaceable
 from tfring.keras.hook import find_hook
 from tfring.training import gate
 
-_original_apply = keras.optimizers.LossScaleOptimizer.apply
-_original_check_finite = keras.optimizers.LossScaleOptimizer.check_finite
+_Scaling = keras.optimizers.LossScaleOptimizer
+_WHAT = "tfring.keras.DistributedOptimizer"
+_original_apply = replaceable(_Scaling, "apply", _WHAT)
+_original_check_finite = replaceable(_Scaling, "check_finite", _WHAT)
 
 
 def install() -> None:
     """Replaces the two methods; a second call changes nothing."""
-    keras.optimizers.LossScaleOptimizer.apply = _apply
-    keras.optimizers.LossScaleOptimizer.check_finite = _check_finite
+    _Scaling.apply = _apply
+    _Scaling.check_finite = _check_finite
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfring import process_sets
+from tfring.compat.keras_version import replaceable
 from tfring.training import moments
 
 
@@ -45,7 +46,9 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
 
         Raises:
             ValueError: fused is not False.
+            NotImplementedError: Keras' layer finds its moments in another way than it did.
         """
+        replaceable(keras.layers.BatchNormalization, "_moments", "SyncBatchNormalization")
         if fused is not False:
             raise ValueError(
                 f"SyncBatchNormalization does not support fused={fused!r}; leave it out"

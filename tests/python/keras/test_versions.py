@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -17,6 +18,10 @@ from tfring import world
 from tfring.compat import keras_version
 from tfring.keras.callbacks.checkpoints.callback import CheckpointCallback
 from tfring.keras.callbacks.resume import Restore
+from tfring.keras.optimizer import DistributedOptimizer
+from tfring.keras.sync_batch_norm import SyncBatchNormalization
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +32,7 @@ def job() -> Any:
 
 
 def test_keras_2_under_the_name_keras(tmp_path: Any) -> None:
-    for version in ("3.0.5", "3.15.1", "10.1.0"):
+    for version in ("3.0.5", "3.15.1", f"{keras_version.NEWEST_TESTED}.0.dev2026102704"):
         keras_version.check_version(version)
     (tmp_path / "keras-2.15.0.dist-info").mkdir()
     (tmp_path / "keras-2.15.0.dist-info" / "METADATA").write_text("Name: keras\nVersion: 2.15.0\n")
@@ -35,6 +40,62 @@ def test_keras_2_under_the_name_keras(tmp_path: Any) -> None:
     done = finish([sys.executable, "-c", "import tfring.keras"], PYTHONPATH=paths)
     said = done.stderr.splitlines()[-1]
     assert re.search(r"ImportError: .*Keras 3, and keras 2\.15\.0 is installed.*tf_keras", said)
+
+
+def test_a_keras_that_nobody_has_tested() -> None:
+    """Is warned of, once, and used."""
+    newest = keras_version.NEWEST_TESTED
+    for version in ("3.99.0rc1", "10.1.0"):
+        said = rf"Keras 3\.0 to {newest}, and Keras {version} is installed"
+        with pytest.warns(UserWarning, match=said):
+            keras_version.check_version(version)
+
+
+def test_a_nightly_keras_is_known(tmp_path: Any) -> None:
+    folder = tmp_path / "keras_nightly-3.99.0.dev1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Name: keras-nightly\nVersion: 3.99.0.dev1\n")
+    without_others = "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]"
+    code = f"{without_others}\nimport tfring.keras"
+    paths = os.pathsep.join([str(tmp_path), str(ROOT)])
+    said = finish([sys.executable, "-c", code], PYTHONPATH=paths).stderr
+    assert said.count("Keras 3.99.0.dev1 is installed") == 1, said
+
+
+class WithoutClip(keras.optimizers.SGD):  # type: ignore[misc]
+    """As an optimizer would look to tfring whose Keras has removed a method."""
+
+    @property
+    def _clip_gradients(self) -> Any:
+        raise AttributeError("_clip_gradients")
+
+
+def test_an_optimizer_without_what_is_replaced() -> None:
+    said = (
+        rf"Keras {keras.__version__} has no WithoutClip\._clip_gradients, without which "
+        r"tfring\.keras\.DistributedOptimizer does not work; tfring was tested with Keras 3\.0 to "
+    )
+    with pytest.raises(NotImplementedError, match=said):
+        DistributedOptimizer(WithoutClip(0.1))
+
+
+def test_batch_normalization_without_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An override that nobody calls would normalize the batch of one rank without a word."""
+    monkeypatch.delattr(keras.layers.BatchNormalization, "_moments")
+    with pytest.raises(NotImplementedError, match=r"has no BatchNormalization\._moments, without"):
+        SyncBatchNormalization()
+
+
+def test_distribution_without_the_modules_of_keras() -> None:
+    """The message names what is missing; an ImportError of another cause stays as it is."""
+    without_a_module = "import sys; sys.modules['keras.src.utils.rng_utils'] = None"
+    code = f"{without_a_module}\nimport tfring.keras.distribution"
+    said = finish([sys.executable, "-c", code]).stderr.splitlines()[-1]
+    assert re.search(
+        rf"ImportError: Keras {keras.__version__} has no keras\.src\.utils.*, without which "
+        r"tfring\.keras\.distribution does not work",
+        said,
+    ), said
 
 
 @pytest.mark.parametrize("make", [CheckpointCallback, Restore])

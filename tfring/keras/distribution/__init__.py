@@ -9,6 +9,13 @@ model.fit(dataset)  # each rank trains on its part of every batch
 
 from __future__ import annotations
 
-from tfring.keras.distribution.switch import disable, enable, is_enabled
+from tfring.compat.keras_version import lacks
+
+try:
+    from tfring.keras.distribution.switch import disable, enable, is_enabled
+except ImportError as error:
+    if not (error.name or "").startswith("keras."):
+        raise
+    raise ImportError(lacks(str(error.name), __name__), name=error.name) from error
 
 __all__ = ["disable", "enable", "is_enabled"]

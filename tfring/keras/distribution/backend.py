@@ -6,7 +6,9 @@ these functions and lacks others; the names are those of Keras' module for JAX.
 
 from __future__ import annotations
 
+import functools
 import random
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -20,6 +22,15 @@ from tfring.keras import seeds
 ONLY_DATA_PARALLEL = (
     "tfring trains with keras.distribution.DataParallel only, where every rank has the whole "
     "model: ModelParallel and layouts that cut a tensor need a backend that can"
+)
+# What Keras asks its backend for.
+ASKED = (
+    "list_devices",
+    "get_device_count",
+    "initialize",
+    "num_processes",
+    "process_id",
+    "distribute_tensor",
 )
 _LARGEST = 10**9  # of the seeds that are drawn
 
@@ -135,9 +146,14 @@ def _give_all_one_seed() -> None:
         seeds.set_seed(everywhere[0]["drawn"])
 
 
-def refuse_model_parallel(self: Any, *args: Any, **kwargs: Any) -> None:
-    """Stands in for the constructor of keras.distribution.ModelParallel."""
-    raise NotImplementedError(f"keras.distribution.{type(self).__name__}: {ONLY_DATA_PARALLEL}")
+def refused(original: Callable[..., None]) -> Callable[..., None]:
+    """Returns what stands in for the constructor of keras.distribution.ModelParallel."""
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError(f"keras.distribution.{type(self).__name__}: {ONLY_DATA_PARALLEL}")
+
+    return __init__
 
 
 def data_parallel() -> Any:
@@ -157,8 +173,7 @@ def data_parallel() -> Any:
             "keras.distribution is set to DataParallel, and this process is in no job: call "
             "keras.distribution.initialize() before DataParallel() is made"
         )
-    made_for = getattr(chosen, "_num_processes", None) or chosen._num_process  # Keras before 3.15
-    found = (made_for, chosen._process_id, int(chosen.device_mesh.devices.size))
+    found = (*_made_for(chosen), int(chosen.device_mesh.devices.size))
     size, rank = topology.size(), topology.rank()
     if found != (size, rank, size):
         raise RuntimeError(
@@ -167,3 +182,10 @@ def data_parallel() -> Any:
             "keras.distribution.initialize(), with one device per rank, as DataParallel() does"
         )
     return chosen
+
+
+def _made_for(distribution: Any) -> tuple[int, int]:
+    """Returns for how many processes a distribution was made, and for which of their parts."""
+    if hasattr(distribution, "num_processes"):
+        return distribution.num_processes, distribution.data_shard_id
+    return distribution._num_process, distribution._process_id  # Keras before 3.15

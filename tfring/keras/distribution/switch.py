@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-from keras.src.backend.tensorflow import distribution_lib, trainer
+from keras.src.backend.tensorflow import distribution_lib
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
+from tfring.compat.keras_version import replaceable
 from tfring.keras.distribution import backend, training
 
 _MISSING = object()
+# The methods of Keras that are wrapped.
+_WRAPPED = (
+    (keras.distribution.ModelParallel, "__init__", backend.refused),
+    (TFDatasetAdapter, "__init__", training.counted_parts),
+    (keras.Model, "fit", training.distributed_fit),
+    (keras.Model, "evaluate", training.distributed_evaluate),
+    (keras.Model, "train_on_batch", training.distributed_train_on_batch),
+)
 
 # What was there before `enable`: the object, the attribute, its value. Empty: not enabled. The
 # program's main thread calls enable and disable, before and after all training.
@@ -25,6 +35,7 @@ def enable() -> None:
 
     Raises:
         RuntimeError: Keras runs on another backend than TensorFlow.
+        NotImplementedError: this Keras has no longer what would be replaced.
     """
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
@@ -33,17 +44,14 @@ def enable() -> None:
         )
     if _before:
         return
-    for name in ("list_devices", "get_device_count", "initialize", "num_processes", "process_id"):
+    wrapped = [
+        (owner, name, wrap(replaceable(owner, name, "tfring.keras.distribution")))
+        for owner, name, wrap in _WRAPPED
+    ]
+    for name in backend.ASKED:  # most of these Keras' own module for TensorFlow lacks
         _replace(distribution_lib, name, getattr(backend, name))
-    _replace(distribution_lib, "distribute_tensor", backend.distribute_tensor)
-    _replace(keras.distribution.ModelParallel, "__init__", backend.refuse_model_parallel)
-    parts = keras.distribution.DataParallel
-    _replace(parts, "distribute_dataset", training.counted_parts(parts.distribute_dataset))
-    keras_trainer = trainer.TensorFlowTrainer
-    _replace(keras_trainer, "fit", training.distributed_fit(keras_trainer.fit))
-    _replace(keras_trainer, "evaluate", training.distributed_evaluate(keras_trainer.evaluate))
-    step = training.distributed_train_on_batch(keras_trainer.train_on_batch)
-    _replace(keras_trainer, "train_on_batch", step)
+    for replacement in wrapped:
+        _replace(*replacement)
 
 
 def disable() -> None:

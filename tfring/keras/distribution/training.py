@@ -83,23 +83,28 @@ def distributed_train_on_batch(original: Callable[..., Any]) -> Callable[..., An
 
 
 def counted_parts(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `distribute_dataset` whose result knows its number of batches where that is certain.
+    """Returns TFDatasetAdapter's constructor, where a part that it cuts knows its size if certain.
 
-    A dataset that was cut does not, and Keras then counts one iteration of the optimizer too many
-    in each epoch, which changes learning rates and Adam's first steps.
+    A dataset that was cut does not know its number of batches. Keras then counts one iteration of
+    the optimizer too many in each epoch, which changes learning rates and Adam's first steps.
     """
 
     @functools.wraps(original)
-    def distribute_dataset(self: Any, dataset: Any) -> Any:
-        part = original(self, dataset)
-        count = int(dataset.cardinality())
-        if part is dataset or (count < 0 and count != tf.data.INFINITE_CARDINALITY):
-            return part
-        if not all(spec.shape[0] for spec in tf.nest.flatten(dataset.element_spec)):
-            return part  # the last batch may be smaller, and not every rank get a piece of it
-        return part.apply(tf.data.experimental.assert_cardinality(count))
+    def __init__(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, dataset, *args, **kwargs)
+        if keras.distribution.distribution() is not None:
+            self._dataset = _counted(self.get_tf_dataset(), dataset)
 
-    return distribute_dataset
+    return __init__
+
+
+def _counted(part: Any, dataset: Any) -> Any:
+    count = int(dataset.cardinality())
+    if part is dataset or (count < 0 and count != tf.data.INFINITE_CARDINALITY):
+        return part
+    if not all(spec.shape[0] for spec in tf.nest.flatten(dataset.element_spec)):
+        return part  # the last batch may be smaller, and not every rank get a piece of it
+    return part.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def wrap_optimizers(model: Any) -> None:

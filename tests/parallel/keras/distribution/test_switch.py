@@ -10,11 +10,20 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src.trainers import data_adapters
 from keras.src.utils import rng_utils
-from keras_cases import PER_RANK, assert_same_on_all_ranks, build_model, loss, my_data, whole_data
+from keras_cases import (
+    PER_RANK,
+    assert_same_on_all_ranks,
+    assert_same_weights,
+    build_model,
+    loss,
+    my_data,
+    whole_data,
+)
 
 import tfring.keras as hvd
-from tfring.keras.distribution.training import with_ours
+from tfring.keras.distribution import switch, training
 from tfring.keras.hook import find_hook
 
 SGD = keras.optimizers.SGD
@@ -29,6 +38,11 @@ def model(optimizer: Any = None, seed: int = 1) -> Any:
     made = build_model(seed)
     made.compile(optimizer or SGD(0.1), loss())
     return made
+
+
+def part_of(data: Any) -> Any:
+    """What `fit` makes of a dataset."""
+    return data_adapters.get_data_adapter(data).get_tf_dataset()
 
 
 def replaced() -> list[Any]:
@@ -67,7 +81,8 @@ def test_devices_and_processes(data_parallel: None) -> None:
     assert keras.distribution.list_devices("gpu") == []
     chosen = keras.distribution.distribution()
     assert list(chosen.device_mesh.devices) == devices
-    assert chosen._process_id == hvd.rank()
+    if hasattr(chosen, "data_shard_id"):  # from Keras 3.15
+        assert (chosen.num_processes, chosen.data_shard_id) == (hvd.size(), hvd.rank())
     if hasattr(keras.distribution, "get_device_count"):
         assert keras.distribution.get_device_count() == hvd.size()
 
@@ -76,24 +91,36 @@ def test_devices_and_processes(data_parallel: None) -> None:
 def test_parts_of_a_dataset(data_parallel: None) -> None:
     """The parts of a batch are those of the ranks, in their order; unless the user says no."""
     whole = tf.data.Dataset.range(4 * hvd.size()).batch(2 * hvd.size())
-    chosen = keras.distribution.distribution()
-    mine = [batch.numpy().tolist() for batch in chosen.distribute_dataset(whole)]
+    mine = [batch.numpy().tolist() for batch in part_of(whole)]
     first = 2 * hvd.rank()
     other = first + 2 * hvd.size()
     assert mine == [[first, first + 1], [other, other + 1]]
-    chosen = keras.distribution.DataParallel(auto_shard_dataset=False)
-    assert chosen.distribute_dataset(whole) is whole
+    own = keras.distribution.DataParallel(auto_shard_dataset=False)
+    keras.distribution.set_distribution(own)
+    assert part_of(whole) is whole
 
 
 @pytest.mark.any_ranks
 def test_numbers_of_batches_where_they_are_certain(several: int, data_parallel: None) -> None:
-    distribute = keras.distribution.distribution().distribute_dataset
     numbers = tf.data.Dataset.range(4 * several)
     full = numbers.batch(2 * several, drop_remainder=True)
-    assert len(distribute(full)) == 2
-    assert distribute(full.repeat()).cardinality() == tf.data.INFINITE_CARDINALITY
-    assert distribute(numbers.batch(3 * several)).cardinality() == tf.data.UNKNOWN_CARDINALITY
-    assert distribute(full.filter(lambda _: True)).cardinality() == tf.data.UNKNOWN_CARDINALITY
+    assert len(part_of(full)) == 2
+    assert part_of(full.repeat()).cardinality() == tf.data.INFINITE_CARDINALITY
+    assert part_of(numbers.batch(3 * several)).cardinality() == tf.data.UNKNOWN_CARDINALITY
+    assert part_of(full.filter(lambda _: True)).cardinality() == tf.data.UNKNOWN_CARDINALITY
+
+
+def test_a_keras_without_what_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """enable says what is missing in which Keras, and changes nothing."""
+    before = replaced()
+    more = (*switch._WRAPPED, (keras.Model, "fit_all", training.distributed_fit))
+    monkeypatch.setattr(switch, "_WRAPPED", more)
+    said = rf"Keras {keras.__version__} has no Model\.fit_all, .*tested with Keras 3\.0 to"
+    with pytest.raises(NotImplementedError, match=said):
+        hvd.distribution.enable()
+    monkeypatch.undo()
+    assert not hvd.distribution.is_enabled()
+    assert replaced() == before
 
 
 def test_arrays_that_are_this_ranks_own(enabled: None) -> None:
@@ -113,6 +140,30 @@ def test_arrays_that_are_this_ranks_own(enabled: None) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
+class Batches(keras.utils.PyDataset):
+    """The data of all ranks in batches for one rank."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.x, self.y = whole_data(steps)
+
+    def __len__(self) -> int:
+        return len(self.x) // PER_RANK
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        rows = slice(index * PER_RANK, (index + 1) * PER_RANK)
+        return self.x[rows], self.y[rows]
+
+
+def test_batches_of_a_pydataset_are_dealt_to_the_ranks(data_parallel: None) -> None:
+    if not hasattr(keras.distribution.DataParallel, "num_data_shards"):
+        pytest.skip("Keras before 3.16 wants a tf.data.Dataset from ranks of several")
+    dealt, cut = (model(seed=1 + hvd.rank()) for _ in range(2))
+    dealt.fit(Batches(3), shuffle=False, verbose=0)
+    cut.fit(dataset(3), verbose=0)
+    assert_same_weights(dealt, cut.get_weights())
+
+
 def test_what_a_program_wraps_and_adds_itself(data_parallel: None) -> None:
     """Is not wrapped or added again; one callback may stand for a list."""
     made = model(hvd.DistributedOptimizer(SGD(0.1)))
@@ -120,11 +171,11 @@ def test_what_a_program_wraps_and_adds_itself(data_parallel: None) -> None:
     own = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     made.fit(dataset(), verbose=0, callbacks=own)
     assert find_hook(made.optimizer) is hook
-    assert [type(each) for each in with_ours(own)] == [
+    assert [type(each) for each in training.with_ours(own)] == [
         hvd.callbacks.MetricAverageCallback,
         type(own),
     ]
-    assert len(with_ours(None)) == 2
+    assert len(training.with_ours(None)) == 2
 
 
 def test_a_model_that_has_trained_alone(several: int, data_parallel: None) -> None:
