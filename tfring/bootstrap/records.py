@@ -141,7 +141,7 @@ def _text(value: Any, key: str) -> str:
 
 def _tensorflow_version() -> str:
     """Returns the version of the installed TensorFlow, without loading it; "" if there is none."""
-    for name in ("tensorflow", "tensorflow-cpu", "tf-nightly"):
+    for name in ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
     return ""

@@ -77,13 +77,13 @@ def main(hosts: Sequence[tuple[str, int]] = ()) -> int:
     return 1
 
 
-def _version_of(*names: str) -> str | None:
-    for name in names:
-        try:
-            return f"{importlib.metadata.version(name)} ({name})"
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
+def _version_of(module: str) -> str:
+    """Returns the version of each package that a module comes from: they may be several."""
+    if importlib.util.find_spec(module) is None:
+        return "not installed"
+    names = dict.fromkeys(importlib.metadata.packages_distributions().get(module, ()))
+    found = [f"{importlib.metadata.version(name)} ({name})" for name in names]
+    return ", ".join(found) or "installed, version unknown"
 
 
 def _python(findings: Findings) -> None:
@@ -141,16 +141,14 @@ def _starts_mpi(name: str) -> bool:
 
 
 def _tensorflow(findings: Findings) -> None:
-    found = _version_of("tensorflow", "tensorflow-cpu", "tensorflow-intel")
+    findings.show("TensorFlow", _version_of("tensorflow"))
     if importlib.util.find_spec("tensorflow") is None:
-        findings.show("TensorFlow", "not installed")
         wanted = (_native.minors_served() or ["2.21"])[-1]
         findings.problems.append(
             f"TensorFlow is not installed: pip install 'tensorflow=={wanted}.*'"
         )
         return
-    findings.show("TensorFlow", found or "installed, version unknown")
-    findings.show("Keras", _version_of("keras") or "not installed")
+    findings.show("Keras", _version_of("keras"))
     answer, trouble = _probe(
         "import json, tfring.ops.library as t\n"
         "print(json.dumps([t.built_for(t.folder()), t.xla_trouble()]))"
@@ -181,7 +179,7 @@ def _mpi(findings: Findings) -> None:
         if mpirun:
             findings.show("under mpirun", "needs mpi4py: pip install mpi4py")
         return
-    findings.show("mpi4py", _version_of("mpi4py") or "installed")
+    findings.show("mpi4py", _version_of("mpi4py"))
     answer, trouble = _probe(
         "import json\nimport mpi4py\nmpi4py.rc.initialize = False\nfrom mpi4py import MPI\n"
         "print(json.dumps(MPI.Get_library_version().splitlines()[0].rstrip(chr(0))))"

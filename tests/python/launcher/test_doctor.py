@@ -49,6 +49,31 @@ def test_op_library_for_the_tensorflow_that_is_there(monkeypatch):
     assert lines["jit_compile=True"].startswith(expected)
 
 
+def package(folder, name, version):
+    """A package of one module, as pip leaves it: its name need not be the module's."""
+    module = name.partition("-")[0]
+    (folder / module).mkdir(exist_ok=True)
+    (folder / module / "__init__.py").touch()
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+    (info / "top_level.txt").write_text(f"{module}\n")
+
+
+def test_versions_of_nightly_packages(tmp_path, monkeypatch):
+    package(tmp_path, "keraz-nightly", "3.16.0.dev1")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert doctor._version_of("keraz") == "3.16.0.dev1 (keraz-nightly)"
+    package(tmp_path, "keraz", "3.15.1")  # whose files are those of the other
+    assert {*doctor._version_of("keraz").split(", ")} == {
+        "3.16.0.dev1 (keraz-nightly)",
+        "3.15.1 (keraz)",
+    }
+    (tmp_path / "unpacked.py").touch()
+    assert doctor._version_of("unpacked") == "installed, version unknown"
+    assert doctor._version_of("no_such_module") == "not installed"
+
+
 def test_misspelt_and_impossible_settings(monkeypatch):
     findings = findings_of(doctor._settings, monkeypatch, TFRING_LOG_LEVLE="1")
     assert "TFRING_LOG_LEVEL" in findings.problems[0]
