@@ -6,12 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
+import python_rules
 
 from tfring import config
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 ARCHITECTURE = "ARCHITECTURE.md"
+PRIVATE_FUNCTIONS = "docs/private_functions.md"
 GLOSSARY = (
     "rank",
     "collective",
@@ -89,6 +91,66 @@ def test_a_wrong_document_is_found() -> None:
     assert changes(text) == ["| a launcher | `tfring/launcher/cli.py` |"]
     assert files_of_one_tensor(text) == ["tfring/world.py", "tfring/gone.py"]
     assert section(text, "Glossary") == section(text, "No such heading") == ""
+
+
+def rows_of(text: str) -> list[tuple[str, str, str]]:
+    """The rows of a page's tables with three columns, without those that head them."""
+    rows = re.findall(r"^\| (.*) \| (.*) \| (.*) \|$", text, re.MULTILINE)
+    return [row for row in rows if row != ("what", "where", "noticed by")]
+
+
+def wrong_rows(rows: list[tuple[str, str, str]]) -> list[str]:
+    """What rows say that is not so: of files, of the names in them, of tests."""
+    wrong = []
+    for what, where, noticed in rows:
+        names = [name.rpartition(".")[2] for name in re.findall(r"`([^`/]+)`", what)]
+        texts = {path: (ROOT / path).read_text("utf-8") for path in PATH.findall(where)}
+        wrong += [f"{path} has no {n}" for path, t in texts.items() for n in names if n not in t]
+        tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", noticed)
+        wrong += [
+            f"{path} has no {test}"
+            for path, test in tests
+            if f"def {test}(" not in (ROOT / path).read_text("utf-8")
+        ]
+        wrong += [f"no file or no test: {what}"] if not (texts and tests) else []
+    return wrong
+
+
+def private_imports() -> set[tuple[str, str]]:
+    """Each module or class of Keras' and TensorFlow's own that tfring imports, and the file."""
+    return {
+        (f"{one.module}.{one.name}".rstrip("."), str(path.relative_to(ROOT)))
+        for path in (ROOT / "tfring").rglob("*.py")
+        for one in python_rules.imports_of(str(path), path.read_text("utf-8"))
+        if one.module.startswith(("keras.src", "tf_keras.src", "tensorflow.python"))
+    }
+
+
+def test_the_page_of_private_functions_is_true() -> None:
+    rows = rows_of((ROOT / PRIVATE_FUNCTIONS).read_text("utf-8"))
+    assert len(rows) > 20
+    assert wrong_rows(rows) == []
+    known = {
+        (name, path)
+        for what, where, _ in rows
+        for name in re.findall(r"`([^`]+)`", what)
+        for path in PATH.findall(where)
+    }
+    imports = private_imports()
+    assert len(imports) > 10
+    assert sorted(imports - known) == []
+    private = {row for row in known if row[0].startswith(("keras.src", "tensorflow.python"))}
+    assert sorted(private - imports) == []
+
+
+def test_a_wrong_row_is_found() -> None:
+    file, test = "tfring/version.py", "tests/python/structure/test_documents.py"
+    row = ("`Model.__version__`", f"`{file}`", f"`{test}::test_a_wrong_row_is_found`")
+    assert rows_of("| what | where | noticed by |\n" + "| {} | {} | {} |\n".format(*row)) == [row]
+    assert wrong_rows([row]) == []
+    assert wrong_rows([("`Model._gone`", *row[1:])]) == [f"{file} has no _gone"]
+    assert wrong_rows([(*row[:2], f"`{test}::test_gone`")]) == [f"{test} has no test_gone"]
+    assert wrong_rows([(*row[:2], "nothing")]) == [f"no file or no test: {row[0]}"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
