@@ -192,6 +192,10 @@ wheels: $(DEMO_READY) $(VENV)/.ready-wheels ## A wheel per Python in dist/wheels
 wheels-test: wheels ## Install them beside each TensorFlow, without a compiler, and test them (KERAS="3.1 3.8", FEW=--few)
 	$(PY) tools/wheels/check_wheels.py --minors "$(MINORS)" --keras "$(KERAS)" $(FEW)
 
+.PHONY: canary
+canary: build ## Test the newest pre-releases of TensorFlow and Keras (2 GB; TENSORFLOW=tf-nightly)
+	tools/canary.sh "$(BUILD)-canary" $(PY)
+
 # ---- Looking at the sources.
 
 .PHONY: check lint lint-cc lint-python tidy analyze format

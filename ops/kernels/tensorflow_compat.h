@@ -1,7 +1,7 @@
 #ifndef TFRING_OPS_KERNELS_TENSORFLOW_COMPAT_H_
 #define TFRING_OPS_KERNELS_TENSORFLOW_COMPAT_H_
 
-// What differs between the C++ interfaces of TensorFlow 2.16 to 2.21, for the ops. Headers that
+// What differs between the C++ interfaces of TensorFlow 2.16 to 2.22, for the ops. Headers that
 // have moved are found where they are; the names in them are the same.
 
 #include <cstdint>

@@ -37,7 +37,7 @@ def of_folder(folder: pathlib.Path) -> tuple[str, str, list[str], list[str]]:
     versions = [match[1] for match in found if match]
     if len(versions) != 1 or not (package / "include").is_dir():
         sys.exit(f"{folder} is not what one wheel of tensorflow or tensorflow-cpu holds")
-    # What tf.sysconfig says in all wheels from 2.16 to 2.21.
+    # What tf.sysconfig says in all wheels from 2.16 to 2.22.
     compile_flags = ["-D_GLIBCXX_USE_CXX11_ABI=1", "-DEIGEN_MAX_ALIGN_BYTES=64"]
     link_flags = [f"-L{package}", "-l:libtensorflow_framework.so.2"]
     return versions[0], str(package / "include"), compile_flags, link_flags

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,27 @@ def test_only_what_is_compiled_against_is_kept_of_tensorflow() -> None:
     ]
     left = ["tensorflow/python/_pywrap.so", "tensorflow_cpu-2.18.1.dist-info/RECORD", "x/include/y"]
     assert [name for name in kept + left if is_needed(name)] == kept
+
+
+def test_a_release_takes_the_place_of_its_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensorflows = load("tensorflows")
+    monkeypatch.setattr(tensorflows, "_installed", lambda minor: None)
+    asked: list[str] = []
+
+    def download(command: list[str]) -> None:
+        asked.append(command[-1])
+        (folder,) = (part[len("--dest=") :] for part in command if part.startswith("--dest="))
+        with zipfile.ZipFile(Path(folder) / "tensorflow_cpu.whl", "w") as wheel:
+            wheel.writestr("tensorflow_cpu-2.22.0.dist-info/METADATA", "")
+
+    monkeypatch.setattr(tensorflows.subprocess, "check_call", download)
+    (tmp_path / "2.22" / "tensorflow_cpu-2.22.0rc0.dist-info").mkdir(parents=True)
+    found = tensorflows.unpacked("2.22", tmp_path)
+    assert [path.name for path in found.iterdir()] == ["tensorflow_cpu-2.22.0.dist-info"]
+    assert tensorflows.unpacked("2.22", tmp_path) == found
+    assert asked == ["tensorflow-cpu~=2.22.0.dev0"]
 
 
 def test_a_python_is_what_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,9 +130,11 @@ def check_minor(
         timed(row, "install", lambda: install(environment, minor, wheel, row))
         timed(row, "doctor", lambda: ask_doctor(environment, minor, row))
         timed(row, "fit", lambda: fit(environment, row, "keras_fit", example, saved))
-        timed(row, "fit, Keras 2", lambda: fit_keras2(environment, minor, row))
+        if not is_candidate(row):
+            timed(row, "fit, Keras 2", lambda: fit_keras2(environment, minor, row))
         timed(row, "tests", lambda: run_tests(environment, row, "passed", tests))
-        run_with_keras(environment, row, keras or [oldest_keras(environment)], tests)
+        if not is_candidate(row):
+            run_with_keras(environment, row, keras or [oldest_keras(environment)], tests)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         (make_wheels.FOLDER / f"check-{minor}.log").write_text("\n".join(environment.log))
@@ -147,7 +149,7 @@ def choose_wheel(minor: str) -> tuple[Path, str]:
             by_python[f"3.{digits[1]}"] = wheel
     chosen = PYTHONS.get(minor)
     if chosen not in by_python:
-        fits = [p for p in by_python if p != "3.13" or minor in ("2.20", "2.21")]
+        fits = [p for p in by_python if p != "3.13" or minor in ("2.20", "2.21", "2.22")]
         if not fits:
             raise CheckError("no wheel for a Python that has it in dist/wheels: make wheels")
         chosen = max(fits, key=lambda version: int(version.partition(".")[2]))
@@ -156,11 +158,18 @@ def choose_wheel(minor: str) -> tuple[Path, str]:
 
 def install(environment: Environment, minor: str, wheel: Path, row: dict[str, Any]) -> None:
     """As users do it, in one line, but for what the tests need."""
-    environment.run("python", *PIP, str(wheel), f"tensorflow-cpu=={minor}.*", *TEST_TOOLS)
-    environment.run("python", *PIP, "--no-deps", f"tf_keras=={minor}.*")
-    asked = "import importlib.metadata as m; print(m.version('tensorflow-cpu'), m.version('keras'))"
+    wanted = tensorflows.requirement(minor)
+    environment.run("python", *PIP, str(wheel), wanted, *TEST_TOOLS)
+    asked = "import keras, tensorflow as tf; print(tf.__version__, keras.__version__)"
     printed = environment.run("python", "-c", asked).split()
     row["TensorFlow"], row["Keras"] = printed[-2], printed[-1]
+    if not is_candidate(row):
+        environment.run("python", *PIP, "--no-deps", f"tf_keras=={minor}.*")
+
+
+def is_candidate(row: dict[str, Any]) -> bool:
+    """Tells whether this TensorFlow is not released: it has no Keras 2, and a Keras of its own."""
+    return "rc" in row["TensorFlow"]
 
 
 def ask_doctor(environment: Environment, minor: str, row: dict[str, Any]) -> None:

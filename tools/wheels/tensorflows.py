@@ -10,7 +10,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-MINORS = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
+MINORS = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21", "2.22")
 # Its wheel has the headers of XLA's FFI that those of 2.18 and 2.19 lack: docs/adr/0002.
 XLA_HEADERS_OF = "2.20"
 _LINKED = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
@@ -25,21 +25,31 @@ def unpacked(minor: str, folder: Path) -> Path:
     if own is not None:
         return own
     wanted = folder / minor
-    if not wanted.exists():
+    if not wanted.exists() or is_candidate(wanted):  # its release may be there by now
         part = folder / f"{minor}.part"
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        requirement = f"tensorflow-cpu=={minor}.*"
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
         # Any Python that all of these versions have a wheel for: nothing of it is run.
         kind = ["--only-binary=:all:", "--python-version=3.11", "--no-cache-dir"]
-        subprocess.check_call([*pip, *kind, f"--dest={part}", requirement])
+        subprocess.check_call([*pip, *kind, f"--dest={part}", requirement(minor)])
         (wheel,) = part.glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(part, [name for name in archive.namelist() if _is_needed(name)])
         wheel.unlink()
+        shutil.rmtree(wanted, ignore_errors=True)
         part.rename(wanted)
     return wanted
+
+
+def requirement(minor: str) -> str:
+    """Returns what pip is asked for: a release candidate where there is no release."""
+    return f"tensorflow-cpu~={minor}.0.dev0"
+
+
+def is_candidate(folder: Path) -> bool:
+    """Tells whether a folder holds the headers of a release candidate."""
+    return any(folder.glob("tensorflow_cpu-*rc*.dist-info"))
 
 
 def _is_needed(name: str) -> bool:

@@ -80,10 +80,12 @@ def chain_of(ir: str) -> list[str]:
             name = re.search(r'tensor_name = "(.*?)"', line.replace('\\"', '"'))
             assert name is not None, line
             text = re.sub(r"\\+([0-9A-F]{2})", lambda m: chr(int(m.group(1), 16)), name.group(1))
-            operands = re.findall(r"%?([\w.-]+)(?:, |$)", call.group(2))
+            # From TensorFlow 2.22 on an element of a tuple is an operand as it is: "%call.9#1".
+            operands = re.findall(r"%?([\w.-]+)(?:#\d+)?(?:, |$)", call.group(2))
             calls[call.group(1)] = (operands, text)
     aliases = dict(re.findall(r"%?([\w.-]+) = .*get-tuple-element\(.*?%?([\w.-]+)\), index", ir))
-    before = {result: aliases.get(operands[-1]) for result, (operands, _) in calls.items()}
+    last = {result: operands[-1] for result, (operands, _) in calls.items()}
+    before = {result: aliases.get(operand, operand) for result, operand in last.items()}
     order: list[str] = []
     (link,) = [result for result, other in before.items() if other not in calls]
     while link is not None:
