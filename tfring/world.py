@@ -33,6 +33,7 @@ from tfring.membership.errors import Dismissed
 from tfring.metrics import generation as metrics
 from tfring.observers.observers import Here
 from tfring.observers.ours import OBSERVERS
+from tfring.ops.early import register_where_loaded
 from tfring.process_sets import ProcessSet, registry
 from tfring.process_sets.given import given_sets, job_and_sets
 from tfring.recorder.own import own_path
@@ -78,7 +79,8 @@ def init(
     TF_CONFIG, else a single process. Blocks until all ranks of the job have called it. In an
     elastic job the coordinator says it: a process that was started for the first generation waits
     for that; a later one gets a job of its own, of one rank, so that it can build its model, and
-    `tfring.elastic.run` takes it into the others' job.
+    `tfring.elastic.run` takes it into the others' job. Where TensorFlow is loaded already, this
+    registers the ops with it, so that graphs and models with collectives can be loaded.
 
     Args:
         comm: The job. None or an empty list: all processes that were launched. An mpi4py
@@ -106,6 +108,7 @@ def init(
     """
     given = Given(init_method, store is not None, rank, size, bool(comm))
     job, by_communicator = job_and_sets(comm)
+    register_where_loaded()
     with _lock:
         _refuse_in_forked_child()
         if is_initialized() or _started_by_a_rank():

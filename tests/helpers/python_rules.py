@@ -58,6 +58,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "topology": {"_native"},
     "process_sets": {"_native", "exceptions", "bootstrap", "topology"},
+    "ops": {"config", "_native", "topology", "process_sets"},
     "world": {
         "config",
         "_native",
@@ -77,8 +78,8 @@ ARROWS: dict[str, set[str]] = {
         "handshake",
         "membership",
         "joining",
+        "ops",
     },
-    "ops": {"config", "_native", "topology", "process_sets"},
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
     "training": {"_native", "topology", "process_sets", "ops", "collectives"},
     "bench": {
@@ -94,7 +95,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "sharding": {"topology", "collectives"},
     "comparison": {"_native", "exceptions", "topology", "collectives"},
-    "compat": {"config", "_native", "gpu", "bootstrap", "topology", "collectives"},
+    "compat": {"config", "_native", "gpu", "bootstrap", "topology", "ops", "collectives"},
     "engines": {"compat"},
     "data": {"_native", "exceptions", "topology", "compat"},
     "elastic": {
@@ -233,7 +234,7 @@ THIRD_PARTY: dict[str, set[str]] = {
         "bench",
         "spark",
     },
-    "tf_keras": {"keras2"},
+    "tf_keras": {"compat", "keras2"},
     "torch": {"bench"},
     "yaml": {"launcher"},
 }
@@ -250,6 +251,7 @@ WITHOUT_TENSORFLOW = (
     "tfring/security/",
     "tfring/bootstrap/",
     "tfring/launcher/",
+    "tfring/ops/early.py",
     "tfring/joining/",
     "tfring/gpu/",
     "tfring/handshake/",
@@ -274,6 +276,7 @@ IMPORTS_BY_NAME = {
     "tfring/compat/shim.py",  # the modules of the `horovod` package
     "tfring/compat/__main__.py",  # the script of a user, with runpy
     "tfring/_native.py",  # the compiled binding
+    "tfring/ops/early.py",  # tfring.ops.library, where TensorFlow is loaded already
     # The rest import nothing so: they ask whether a package is installed, or loaded already.
     "tfring/environments/__init__.py",
     "tfring/bootstrap/inter_op_threads.py",

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import runpy
 import sys
 
 from tfring.compat.shim import SHIM_FOLDER, search_path
 
+USAGE = """\
+usage: python -m tfring.compat [-m module | script] [arguments]
+
+Runs a Horovod script or module on tfring: `import horovod` means tfring in it."""
+
 
 def main() -> None:
     """Runs the script or module that the command line names, as Python itself would."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tfring.compat",
-        description="Runs a Horovod script on tfring: `import horovod` means tfring in it.",
-        usage="python -m tfring.compat [-m module | script] [arguments]",
-    )
-    parser.add_argument("-m", dest="module", help="run a module instead of a file")
-    parser.add_argument("words", nargs=argparse.REMAINDER, help="the script and its arguments")
-    options = parser.parse_args()
-    words = list(options.words)
-    if not options.module and not words:
-        parser.error("say what to run: python -m tfring.compat train.py")
+    words = sys.argv[1:]
+    if words[:1] in (["-h"], ["--help"]):
+        print(USAGE)
+        return
+    by_name = words[:1] == ["-m"]
+    words = words[by_name:]
+    if not words or (words[0].startswith("-") and not by_name):
+        wrong = f"there is no option {words[0]}" if words else "say what to run"
+        print(f"{USAGE}\n\n{wrong}: python -m tfring.compat train.py", file=sys.stderr)
+        sys.exit(2)
     # Processes that the script starts inherit it.
     os.environ["PYTHONPATH"] = search_path(os.environ)
-    if options.module:
-        sys.argv = [options.module, *words]
+    sys.argv = words  # all that follows is the script's, also what looks like an option
+    if by_name:
         sys.path.insert(0, str(SHIM_FOLDER))
-        runpy.run_module(options.module, run_name="__main__", alter_sys=True)
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
         return
-    sys.argv = words
     # The first entry is the folder that `-m` put there; Python puts the script's own instead.
     sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
     sys.path.insert(1, str(SHIM_FOLDER))

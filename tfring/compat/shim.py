@@ -16,12 +16,13 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tfring.compat.public_names import reexport, tf_keras_is_keras2
+from tfring.ops.early import register_where_loaded
 
 SHIM_FOLDER = Path(__file__).resolve().parent / "import_path"
 
@@ -122,36 +123,41 @@ def search_path(environ: Mapping[str, str]) -> str:
 def install() -> list[str]:
     """Makes the modules below `horovod` importable; returns the `__path__` of that package.
 
-    Also lets Keras 3, when it is loaded, take the ways of writing of Keras 2 that such scripts
-    have. Both are for this process only.
+    Also registers the ops with TensorFlow, and lets Keras 3 take the ways of writing of Keras 2
+    that such scripts have, both as soon as these are loaded. All of it is for this process only.
     """
     path = str(SHIM_FOLDER / "horovod")
     if _Finder not in sys.path_hooks:
         sys.path_hooks.insert(0, _Finder)
         sys.path_importer_cache.pop(path, None)  # a finder of files, if one has looked there
-        if not tf_keras_is_keras2():
-            _watch_keras()
+        _when_loaded("tensorflow", register_where_loaded)
+        _when_loaded("tf_keras" if tf_keras_is_keras2() else "keras", _change_keras)
     return [path]
 
 
-def _watch_keras() -> None:
-    if "keras" in sys.modules:
-        _change_keras()
-    else:
-        sys.meta_path.insert(0, _KerasWatcher())
-
-
 def _change_keras() -> None:
-    importlib.import_module("tfring.compat.keras2_idioms").install()
+    idioms = "tf_keras_idioms" if tf_keras_is_keras2() else "keras2_idioms"
+    importlib.import_module(f"tfring.compat.{idioms}").install()
 
 
-class _KerasWatcher(importlib.abc.MetaPathFinder):
-    """Finds nothing itself; sees to it that _change_keras runs when Keras has been loaded."""
+def _when_loaded(module: str, run: Callable[[], None]) -> None:
+    """Calls a function now if a module is loaded, else right after it has been."""
+    if module in sys.modules:
+        run()
+    else:
+        sys.meta_path.insert(0, _Watcher(module, run))
+
+
+class _Watcher(importlib.abc.MetaPathFinder):
+    """Finds nothing itself; sees to it that a function runs when a module has been loaded."""
+
+    def __init__(self, module: str, run: Callable[[], None]) -> None:
+        self._module, self._run = module, run
 
     def find_spec(
         self, fullname: str, path: Any = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != "keras":
+        if fullname != self._module:
             return None
         others = [finder for finder in sys.meta_path if finder is not self]
         specs = (finder.find_spec(fullname, path, target) for finder in others)
@@ -162,10 +168,34 @@ class _KerasWatcher(importlib.abc.MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 load(module)
-                _change_keras()
+                self._run()
 
             loader.exec_module = exec_module
         return spec
+
+
+def with_modules_below(package: str, get: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Returns a package's `__getattr__` that also imports the modules below it, as Horovod has it.
+
+    Args:
+        package: the name of the package.
+        get: gives its other attributes.
+    """
+
+    def get_either(name: str) -> Any:
+        below = f"{package}.{name}"
+        if below.partition(".")[2] not in _KNOWN:
+            return get(name)
+        try:
+            return importlib.import_module(below)
+        except ImportError as error:
+            raise AttributeError(str(error), name=name) from error
+
+    return get_either
+
+
+def _no_name(name: str) -> Any:
+    raise AttributeError(f"tfring's shim for Horovod has no {name!r} here", name=name)
 
 
 class _Finder(importlib.abc.PathEntryFinder):
@@ -219,8 +249,11 @@ class _Loader(importlib.abc.InspectLoader):
             )
         target = _MODULES[name]
         module.__doc__ = f"{module.__name__}: {target or 'a package'} under Horovod's name."
+        names = vars(module)
+        get: Callable[[str], Any] = _no_name
         if target is not None:
-            names = vars(module)
-            names["__getattr__"], names["__dir__"], names["__all__"] = reexport(
-                target, instead=_LIKELY if name in _WITH_RANK else None
-            )
+            instead = _LIKELY if name in _WITH_RANK else None
+            get, names["__dir__"], public = reexport(target, instead=instead)
+            # A name that is a refused module below would make `from ... import *` fail.
+            names["__all__"] = [n for n in public if f"{name}.{n}" not in _INSTEAD]
+        names["__getattr__"] = with_modules_below(module.__name__, get)

@@ -37,6 +37,7 @@ from tfring.keras2 import facts
 from tfring.ops import reduce_ops
 from tfring.training import double_reduction, gate
 from tfring.training.accumulation import LocalGradientAggregationHelper
+from tfring.training.early_reduction import EarlyReduction
 from tfring.training.local_variables import variable_key
 from tfring.training.ordinals import Ordinals
 from tfring.training.reducer import GradientReducer
@@ -114,6 +115,7 @@ class OptimizerHook:
         self._copies = Ordinals()
         self._calls: list[_Call] = []
         self._outer_reduced = False
+        self._early = EarlyReduction()
         self._traced = False  # whether `apply` was called while a function was traced
         self._apply = replaceable(optimizer, "apply", _WHAT)
         self._clip_gradients = replaceable(optimizer, "_clip_gradients", _WHAT)
@@ -201,7 +203,7 @@ class OptimizerHook:
         self._traced = self._traced or not tf.executing_eagerly()
         if self._accumulation.passes > 1:
             return self._apply_in_last_pass(grads, variables)
-        if self._outer_reduced:
+        if self._outer_reduced or self._early.covers(grads, variables, f"{self.name}."):
             reduced, done = grads, True
         elif self.accumulates:
             self._refuse_reduced(grads, variables)
@@ -292,6 +294,17 @@ class OptimizerHook:
             o if _overwrites(v) else r
             for r, o, v in zip(reduced, overwrites, variables, strict=True)
         ]
+
+    def reduce_early(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Reduces gradients that the program changes before it applies them.
+
+        Returns:
+            `grads` where gradients are accumulated: `apply` reduces their sum.
+        """
+        if self.accumulates:
+            return list(grads)
+        self._early.note(variables)
+        return self.reduce(grads, variables, unscale=self.optimizer.loss_scale_factor)
 
     def agree_finite(self, finite: Any) -> Any:
         """Returns, as a bool tensor, whether `finite` is true on every rank."""

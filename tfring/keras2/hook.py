@@ -10,7 +10,8 @@ for inf and nan. The hook replaces it, and so every rank sees the same inf. It a
   are aggregated have to come from a reduction;
 - `_internal_apply_gradients`, legacy `_distributed_apply`, which update the weights: they raise if
   the gradients have not been reduced;
-- `get_gradients` of legacy optimizers, which builds gradients in a TF1 graph.
+- `get_gradients` of legacy optimizers, which builds gradients in a TF1 graph, and their
+  `_compute_gradients`: both return reduced gradients, which the program may clip and apply.
 
 The replacements are instance attributes: saving and `get_config` see the plain optimizer, and one
 made from its configuration is plain again, which the callbacks refuse. A deepcopy is wrapped.
@@ -20,7 +21,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -28,6 +31,7 @@ import tensorflow as tf
 from tfring.keras2 import detect
 from tfring.training import double_reduction, gate
 from tfring.training.accumulation import LocalGradientAggregationHelper
+from tfring.training.early_reduction import EarlyReduction
 from tfring.training.local_variables import variable_key
 from tfring.training.options import OptimizerOptions
 from tfring.training.ordinals import Ordinals
@@ -68,7 +72,7 @@ class Keras2Hook:
         self._lists_of_variables = Ordinals()
         self._copies = Ordinals()
         self._calls: list[bool] = []  # of apply_gradients, under way: are the gradients reduced
-        self._built_in_graph = False  # get_gradients has built reductions in a TF1 graph
+        self._early = EarlyReduction()
         self._aggregated_in_eager = False
         self._traced = False
 
@@ -80,10 +84,13 @@ class Keras2Hook:
             "_aggregate_gradients": self.aggregate_gradients,
             "register_local_var": self.register_local_var,
         }
+        if self.accumulates:
+            methods["_agg_helper"] = self
         if detect.is_legacy(self.optimizer):
             methods["apply_gradients"] = self.apply_legacy
             methods["_distributed_apply"] = self.distributed_apply
             methods["get_gradients"] = self.get_gradients
+            methods["_compute_gradients"] = self.compute_gradients
         else:
             methods["apply_gradients"] = self.apply_new
             methods["_internal_apply_gradients"] = self.internal_apply_gradients
@@ -103,6 +110,11 @@ class Keras2Hook:
     def name(self) -> str:
         """What the collectives' names start with; made up when first needed."""
         return self._make_name(self)
+
+    @property
+    def counter(self) -> Any:
+        """The variable that counts passes; Horovod's optimizers have it in `_agg_helper`."""
+        return self.accumulated()[0]
 
     @property
     def accumulates(self) -> bool:
@@ -152,7 +164,7 @@ class Keras2Hook:
                 "(mixed_float16), nor with gradients that are aggregated apart from "
                 "apply_gradients: leave it out, or use Keras 3"
             )
-        if not self._built_by_get_gradients(pairs):
+        if not self._reduced_early(pairs):
             # Outside of apply_gradients, a LossScaleOptimizer calls.
             pairs = self._reduce(pairs, loss_scaled=not self._calls)
         if self._calls:
@@ -168,8 +180,21 @@ class Keras2Hook:
         gradients = self._original("get_gradients")(loss, variables)
         if self.accumulates:
             return list(gradients)  # apply_gradients reduces their sum
-        self._built_in_graph = True
+        self._early.note(variables)
         return [g for g, _ in self._reduce(list(zip(gradients, variables, strict=True)))]
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """Replaces `_compute_gradients` of legacy optimizers; returns pairs, reduced.
+
+        Not for `minimize` and LossScaleOptimizer, which apply what they get: that reduces them, of
+        the latter without the loss scale.
+        """
+        pairs = list(self._original("_compute_gradients")(*args, **kwargs))
+        if self.accumulates or _keras_calls():
+            return pairs
+        self._early.note([v for _, v in pairs])
+        return self._reduce(pairs)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_new(
@@ -270,24 +295,21 @@ class Keras2Hook:
         members = self._reducer.options.members
         double_reduction.refuse_reduced(gradients, variables, members, self._wrapped_at)
 
-    def _built_by_get_gradients(self, pairs: list[Any]) -> bool:
-        """Returns whether the gradients come from this optimizer's get_gradients."""
-        symbolic = double_reduction.symbolic_parts(g for g, _ in pairs if g is not None)
-        return (
-            self._built_in_graph
-            and bool(symbolic)
-            and double_reduction.comes_from(symbolic, f"{self.name}.")
-        )
+    def _reduced_early(self, pairs: list[Any]) -> bool:
+        """Returns whether the gradients come from this optimizer, reduced."""
+        gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
+        return self._early.covers(gradients, variables, f"{self.name}.")
 
     def _check_given(self, pairs: list[Any]) -> None:
         """Raises RuntimeError if gradients that are said to be aggregated were not reduced."""
+        early = self._reduced_early(pairs)
         local = self._reducer.local.positions([v for _, v in pairs])
         shared = [g for i, (g, _) in enumerate(pairs) if g is not None and i not in local]
         unmarked = [g for g in shared if not double_reduction.is_marked(g)]
         if not unmarked or not self._reducer.options.included:
             return
         if tf.executing_eagerly():
-            reduced, self._aggregated_in_eager = self._aggregated_in_eager, False
+            reduced, self._aggregated_in_eager = early or self._aggregated_in_eager, False
         else:
             parts = [double_reduction.symbolic_parts([g]) for g in unmarked]
             reduced = all(double_reduction.comes_from(part, "tfring.") for part in parts)
@@ -316,6 +338,18 @@ class Keras2Hook:
             yield
         finally:
             self._calls.pop()
+
+
+def _keras_calls() -> bool:
+    """Returns whether it is Keras that calls tfring, and not the program."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _package_of(frame) in ("tfring", "tensorflow"):
+        frame = frame.f_back
+    return _package_of(frame) == "tf_keras"
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def build(optimizer: Any, variables: Sequence[Any]) -> None:

@@ -41,8 +41,9 @@ MOVABLE = (
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_lock = threading.RLock()  # guards _library
-_library: Any = None
+_lock = threading.RLock()  # guards both below
+_registered: Any = None  # the module of generated op wrappers
+_library: Any = None  # the same, once what depends on devices is in place, too
 
 
 def outside_autograph(function: _Function) -> _Function:
@@ -60,14 +61,35 @@ def load() -> Any:
     if _library is None:
         with _lock:
             if _library is None:
-                _library = _load(folder())
+                ops = register()
+                if on_gpus():
+                    _functions().TfringRegisterGpuKernels()
+                xla.load(folder())
+                _library = ops
     return _library
 
 
-def load_ops() -> None:
-    """Registers the ops of the collectives with TensorFlow.
+def register() -> Any:
+    """Registers the ops, with kernels for CPUs; returns the module of generated op wrappers.
 
-    tf.saved_model.load needs this in a process that has used no collective yet. To run what was
+    Unlike `load` it asks TensorFlow for no devices: after that CUDA_VISIBLE_DEVICES, which programs
+    set after init, would have no effect.
+
+    Raises:
+        ImportError: the library is missing, or was built for another TensorFlow.
+    """
+    global _registered
+    with _lock:
+        if _registered is None:
+            _registered = tf.load_op_library(str(folder() / OPS_LIBRARY))
+    return _registered
+
+
+def load_ops() -> None:
+    """Registers the ops of the collectives with TensorFlow, with their kernels for GPUs.
+
+    tf.saved_model.load needs this in a process that has used no collective yet, and did not load
+    TensorFlow before init: there `init` registers them, with kernels for CPUs. To run what was
     loaded takes init, too.
 
     Raises:
@@ -91,14 +113,6 @@ def folder() -> pathlib.Path:
         )
     check_tensorflow_version(built_for(found), tf.__version__)
     return found
-
-
-def _load(folder: pathlib.Path) -> Any:
-    loaded = tf.load_op_library(str(folder / OPS_LIBRARY))
-    if on_gpus():
-        _functions().TfringRegisterGpuKernels()
-    xla.load(folder)
-    return loaded
 
 
 @functools.cache

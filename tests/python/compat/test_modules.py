@@ -1,0 +1,81 @@
+"""Modules below `horovod` as attributes of their parents, as Horovod's own imports leave them."""
+
+import functools
+import importlib.util
+import re
+import textwrap
+
+import launcher_tools as tools
+import pytest
+
+from tfring.compat import shim
+
+REFUSED = {
+    **shim._INSTEAD,
+    **dict.fromkeys(shim._FOREIGN, "Horovod's TensorFlow, Keras, Ray and Spark parts only"),
+}
+# Parents first, so that each module is asked for by its parent's attribute before anything else.
+ASK = """
+    import importlib, sys
+
+    for name in sorted({names!r}, key=lambda name: name.count(".")):
+        parent, _, child = f"horovod.{{name}}".rpartition(".")
+        assert f"horovod.{{name}}" not in sys.modules
+        try:
+            module = importlib.import_module(parent)
+            assert child not in vars(module)
+            value = getattr(module, child)
+        except Exception as error:
+            print(f"ASKED {{name}}: {{type(error).__name__}} {{error}}")
+        else:
+            found = value is sys.modules[f"horovod.{{name}}"] is getattr(module, child)
+            print(f"ASKED {{name}}: {{found}}")
+"""
+
+
+@functools.cache
+def answers() -> dict[str, str]:
+    script = ASK.format(names=sorted(shim._KNOWN))
+    done = tools.run_python("-c", _with_shim(script))
+    assert done.returncode == 0, done.stderr
+    found = dict(re.findall(r"^ASKED (\S+): (.*)$", done.stdout, re.MULTILINE))
+    assert set(found) == shim._KNOWN
+    return found
+
+
+def _with_shim(script: str) -> str:
+    return f"import sys; sys.path.insert(0, {str(shim.SHIM_FOLDER)!r})\n{textwrap.dedent(script)}"
+
+
+def _without(name: str) -> str:
+    """What a module says that needs a package which is not installed; "" if it is."""
+    part = name.partition(".")[0]
+    package, text = {"ray": ("ray", "runs on Ray"), "spark": ("pyspark", "runs on Spark")}.get(
+        part, ("sys", "")
+    )
+    return "" if importlib.util.find_spec(package) else f"{text}, which is not installed"
+
+
+@pytest.mark.parametrize("name", sorted(shim._MODULES))
+def test_module_is_an_attribute_of_its_parent(name: str) -> None:
+    assert answers()[name] == "True" or (_without(name) and _without(name) in answers()[name])
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_is_missing_says_what_to_use_at_the_access(name: str) -> None:
+    parent_refused = _without(name) or any(name.startswith(f"{o}.") for o in REFUSED)
+    kind = "ImportError" if parent_refused else "AttributeError"
+    assert answers()[name].startswith(kind)
+    assert parent_refused or REFUSED[name] in answers()[name]
+
+
+def test_hasattr_of_a_missing_module_is_false() -> None:
+    done = tools.run_python(
+        "-c",
+        _with_shim(
+            "import horovod, horovod.tensorflow as hvd\n"
+            "assert not hasattr(horovod, 'torch') and not hasattr(hvd, 'data')\n"
+            "assert not hasattr(hvd, 'no_such_module')\n"
+        ),
+    )
+    assert done.returncode == 0, done.stderr
