@@ -34,7 +34,7 @@ PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 CXX_FILES = $$(git ls-files 'ops/*.cc' 'ops/*.h' 'tests/cc/*.cc' 'tests/cc/*.h' \
 	'tests/doubles/*.cc' 'tests/doubles/*.h' \
 	'tools/gpu_check/*.cc' 'tools/gpu_check/*.h' 'tools/wheels/*.cc' 'ops/*.cu')
-PY_FILES := tfring tests benchmarks examples tools setup.py
+PY_FILES := tfring tests benchmarks examples packages tools setup.py
 
 .PHONY: help
 help: ## List the targets

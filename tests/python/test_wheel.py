@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -86,6 +87,18 @@ def test_two_ranks_under_the_launcher(venv: Path) -> None:
     launch = ("tfring", "run", "--no-merge-lines", "-np", "2")
     printed = run(venv, *launch, str(venv / "bin" / "python"), str(script))
     assert printed.count("sum over 2 is 3") == 2
+
+
+def test_horovodrun_of_the_distribution_that_adds_it(venv: Path, tmp_path: Path) -> None:
+    source = shutil.copytree(ROOT / "packages" / "tfring-horovod", tmp_path / "source")
+    run(venv, "python", "-m", "pip", "install", "--quiet", "--no-deps", str(source))
+    program = (
+        "import tensorflow as tf, horovod.tensorflow as hvd; hvd.init(); "
+        "print('sum is', float(hvd.allreduce(tf.constant(1.0 + hvd.rank()), op=hvd.Sum)))"
+    )
+    launch = ("-np", "2", "--no-merge-lines", str(venv / "bin" / "python"), "-c", program)
+    assert run(venv, "horovodrun", *launch).count("sum is 3.0") == 2
+    assert "sum is 1.0" in run(venv, "python", "-c", program)
 
 
 def test_doctor(venv: Path) -> None:
