@@ -177,6 +177,10 @@ test-ray: build ray-ready ## tfring.ray on Ray itself; skipped with the reason i
 test-spark: build spark-ready ## tfring.spark on Spark itself; skipped with the reason where it or Java is missing
 	$(PY) -m pytest -q --durations=15 tests/engines/spark
 
+.PHONY: clients
+clients: libraries ## Programs of others on tfring, from their packages: DeePMD-kit, DeepXDE (FEW=--few)
+	$(PY) tools/clients/run.py --folder "$(BUILD)-clients" $(FEW)
+
 .PHONY: wheel wheel-test wheels wheels-test
 wheel: $(DEMO_READY) ## Make a wheel in dist/
 	rm -f dist/*.whl  # `make wheels` has a folder of its own there

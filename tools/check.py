@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PYTHON = ("tfring", "tests", "benchmarks", "examples", "tools", "setup.py")
+PYTHON = ("tfring", "tests", "benchmarks", "examples", "packages", "tools", "setup.py")
 TIDY = ("ops/runtime/", "ops/sim/")
 CXX = (".cc", ".h", ".cu")
 COMPILED = ("ops/", "tools/gpu_check/", "benchmarks/executor/")
