@@ -29,8 +29,8 @@ def make(folder: Path) -> None:
     """Writes data and inputs.
 
     `all` has two frames, `frame0` and `frame1` have one each. The inputs: `train` for any number of
-    ranks, `further` for its second half; `start` makes the weights from which `union` (one process,
-    both frames) and `rank0`, `rank1` (of two ranks, a frame each) train.
+    ranks, `further` for its second half; then `union` (one process, both frames) and `rank0`,
+    `rank1` (two ranks, a frame each), which train from equal weights.
     """
     rng = np.random.default_rng(3)
     frames = [frame(rng) for _ in range(2)]
@@ -38,7 +38,6 @@ def make(folder: Path) -> None:
         write_system(folder / name, chosen)
     write_input(folder / "train.json", "all", 1, STEPS, "trained")
     write_input(folder / "further.json", "all", 1, 2 * STEPS, "trained")
-    write_input(folder / "start.json", "all", 2, 1, "start")
     write_input(folder / "union.json", "all", 2, STEPS, "union")
     for rank in range(2):
         write_input(folder / f"rank{rank}.json", f"frame{rank}", 1, STEPS, "ranks")
