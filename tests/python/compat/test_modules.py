@@ -28,7 +28,7 @@ ASK = """
         except Exception as error:
             print(f"ASKED {{name}}: {{type(error).__name__}} {{error}}")
         else:
-            found = value is sys.modules[f"horovod.{{name}}"] is getattr(module, child)
+            found = value is sys.modules.get(f"horovod.{{name}}") is getattr(module, child)
             print(f"ASKED {{name}}: {{found}}")
 """
 
