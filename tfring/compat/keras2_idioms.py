@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import keras
+from keras._tf_keras import keras as theirs  # what tf.keras is
 
 from tfring.compat import keras2_optimizers
 from tfring.compat.keras2_arguments import accepting, warn_once
@@ -34,20 +35,24 @@ def install() -> None:
     """Patches Keras 3, which has been loaded; a second call changes nothing."""
     if hasattr(keras.optimizers.Optimizer, "lr"):
         return
-    theirs = keras._tf_keras.keras
     keras2_optimizers.install()
     theirs.backend.set_value = _set_value
-    for module in (keras.losses, keras.metrics, theirs.losses, theirs.metrics):
-        _lend(module, {old: _loss(new) for old, new in _LOSSES.items()})
+    for name in ("losses", "metrics"):
+        for package in (keras, theirs):
+            functions = {old: _loss(new) for old, new in _LOSSES.items()}
+            _lend(getattr(package, name), name, functions)
     generator = "write a keras.utils.PyDataset, or use layers as keras.layers.RandomFlip"
     _lend(
         keras.preprocessing.image,
+        "preprocessing.image",
         {"ImageDataGenerator": (lambda: theirs.preprocessing.image.ImageDataGenerator, generator)},
     )
     norm = keras.layers.BatchNormalization
     norm.__init__ = accepting(norm.__init__, "BatchNormalization")
-    if not hasattr(keras.Variable, "ref"):
-        keras.Variable.ref = _ref
+    # Before Keras 3.7 weights are of another class than keras.Variable.
+    for cls in (keras.Variable, keras.src.backend.Variable):
+        if not hasattr(cls, "ref"):
+            cls.ref = _ref
     for method in ("compile", "fit", "evaluate", "predict"):
         owner = next(cls for cls in keras.Model.__mro__ if method in vars(cls))
         setattr(owner, method, accepting(vars(owner)[method], method))
@@ -57,14 +62,16 @@ def install() -> None:
     trainer.predict_generator = _generator_method("predict")
 
 
-def _lend(module: ModuleType, names: Mapping[str, tuple[Callable[[], Any], str]]) -> None:
-    """Gives a module of Keras names that it has not: what each is, and what to write instead."""
+def _lend(
+    module: ModuleType, public: str, names: Mapping[str, tuple[Callable[[], Any], str]]
+) -> None:
+    """Gives a module of Keras, `public`, names: what each is, and what to write instead."""
 
     def get(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name)
         value, instead = names[name]
-        warn_once(f"{module.__name__.removeprefix('keras._tf_')}.{name}", instead)
+        warn_once(f"keras.{public}.{name}", instead)
         return value()
 
     vars(module)["__getattr__"] = get

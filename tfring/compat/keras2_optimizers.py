@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras._tf_keras import keras as theirs  # what tf.keras is
 
 from tfring.compat.keras2_arguments import USE_KERAS_2, accepting, warn_once
 
@@ -19,7 +20,7 @@ LEGACY_OPTIMIZERS = ("Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "
 def install() -> None:
     """Patches Keras 3's optimizers."""
     base = keras.optimizers.Optimizer
-    for module in (keras.optimizers, keras._tf_keras.keras.optimizers):
+    for module in (keras.optimizers, theirs.optimizers):
         _install_legacy(module.legacy)
     for cls in (*reversed(base.__mro__), keras.optimizers.LossScaleOptimizer):
         own = vars(cls).get("variables")
@@ -112,7 +113,7 @@ def _compute_gradients(
     variables = tf.nest.flatten(var_list() if callable(var_list) else var_list)
     gradients = tape.gradient(loss, variables, grad_loss)
     hook = getattr(self, "_tfring_hook", None)
-    if hook is not None:
+    if hook is not None and hook.optimizer is self:  # not that of an optimizer that it copies
         gradients = hook.reduce_early(gradients, variables)
     return list(zip(gradients, variables, strict=True))
 
@@ -123,7 +124,10 @@ def _agg_helper(self: Any) -> Any:
     if not passes:
         raise AttributeError(f"{self.name} accumulates no gradients", name="_agg_helper")
     warn_once("optimizer._agg_helper", "write optimizer._iterations % passes")
-    return types.SimpleNamespace(counter=tf.convert_to_tensor(self._iterations) % passes)
+    # Before Keras 3.5 `iterations` counts passes; from then on it counts updates.
+    counter = getattr(self, "_iterations", None)
+    counter = self.iterations if counter is None else counter
+    return types.SimpleNamespace(counter=tf.convert_to_tensor(counter) % passes)
 
 
 class _Legacy(type):
