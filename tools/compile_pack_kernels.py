@@ -1,4 +1,4 @@
-"""Compiles the pack kernels of ops/runtime/backend/pack with NVRTC.
+"""Compiles the pack kernels of ops/gpu/pack with NVRTC.
 
 `--ptx` writes pack_kernels.ptx.inc, which is part of the repository and of every build: run it
 after a change of the kernels or of a header that they include.
@@ -21,11 +21,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = "ops/runtime/backend/pack/pack_kernels.cu"
-PTX = ROOT / "ops/runtime/backend/pack/pack_kernels.ptx.inc"
+SOURCE = "ops/gpu/pack/pack_kernels.cu"
+PTX = ROOT / "ops/gpu/pack/pack_kernels.ptx.inc"
 HEADERS = (
-    "ops/runtime/backend/pack/pack_batch.h",
-    "ops/runtime/backend/pack/pack_threads.h",
+    "ops/gpu/pack/pack_batch.h",
+    "ops/gpu/pack/pack_threads.h",
     "ops/runtime/backend/reduction/scaling.h",
     "ops/runtime/base/half.h",
 )
@@ -146,7 +146,7 @@ def source_of(images: dict[str, tuple[int, Path]]) -> str:
     return "\n".join(
         [
             "// Made by tools/compile_pack_kernels.py.",
-            '#include "ops/runtime/backend/pack/pack_images.h"',
+            '#include "ops/gpu/pack/pack_images.h"',
             "",
             *embed,
             "",

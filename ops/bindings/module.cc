@@ -14,12 +14,11 @@
 #include "ops/bindings/errors.h"
 #include "ops/bindings/membership.h"
 #include "ops/bindings/single_runtime.h"
-#include "ops/runtime/backend/nccl/nccl_library.h"
-#include "ops/runtime/backend/pack/pack_images.h"
 #include "ops/runtime/backend/price_report.h"
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/log.h"
 #include "ops/runtime/base/types.h"
+#include "ops/runtime/process/device_library.h"
 #include "ops/runtime/process/process_runtime.h"
 #include "ops/runtime/process/value_reports.h"
 
@@ -114,21 +113,28 @@ py::dict BuildInfo() {
   info["compiler"] = __VERSION__;
   info["runtime"] = RuntimePath();
   info["cpu_features"] = CpuFeatures();
-  info["gpu_kernels"] = PackImagesText();
+  const Result<const DeviceFunctions*> devices = LoadDeviceFunctions();
+  info["gpu_kernels"] = devices.ok() ? (*devices)->kernels() : "";
   return info;
 }
 
+Result<FoundNccl> NcclOf(const std::string& file) {
+  const Result<const DeviceFunctions*> devices = LoadDeviceFunctions();
+  if (!devices.ok()) return devices.status();
+  return (*devices)->find_nccl(file);
+}
+
 py::dict FindNccl(const std::string& file) {
-  Result<std::shared_ptr<const NcclLibrary>> library = Unavailable("not searched");
+  Result<FoundNccl> found = Unavailable("not searched");
   {
     py::gil_scoped_release release;
-    library = LoadNccl(file);
+    found = NcclOf(file);
   }
-  py::dict found;
-  found["path"] = library.ok() ? (*library)->path : "";
-  found["version"] = library.ok() ? (*library)->version : 0;
-  found["trouble"] = library.ok() ? "" : library.status().message();
-  return found;
+  py::dict said;
+  said["path"] = found.ok() ? found->path : "";
+  said["version"] = found.ok() ? found->version : 0;
+  said["trouble"] = found.ok() ? "" : found.status().message();
+  return said;
 }
 
 std::vector<std::string> AllreducePricesOf(const std::vector<std::string>& hosts,

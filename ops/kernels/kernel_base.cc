@@ -90,8 +90,10 @@ void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::Do
   const bool in_run = call.request.in_run;
   call.local.done = [context, run, in_run, trace = std::move(trace), held = std::move(call.held),
                      in_use, in_use_after_error, finish = std::move(call.finish),
+                     early = in_use ? call.local.stream : nullptr,
                      done = std::move(done)](const Status& status) mutable {
     absl::Status outcome = ToAbsl(status);
+    if (outcome.ok() && early != nullptr) outcome = ToAbsl(early->WaitForResults());
     if (outcome.ok() && finish) outcome = finish();
     if (!outcome.ok()) context->SetStatus(outcome);
     // Before the ops that follow may run: none of them could forward a tensor that is held here.

@@ -44,6 +44,7 @@ StartedCall StartedCall::Enqueue(void* stream, Request request, LocalCall call) 
   }
   started.run_ = call.run = ProcessRuntime::Get().surrounding_run();
   call.keeps = Token(&started.unused_);
+  started.stream_ = call.stream;
   auto launched = std::make_shared<std::promise<Status>>();
   started.launched_ = launched->get_future();
   call.done = [launched](const Status& outcome) { launched->set_value(outcome); };
@@ -52,7 +53,8 @@ StartedCall StartedCall::Enqueue(void* stream, Request request, LocalCall call) 
 }
 
 Status StartedCall::WaitForLaunch() {
-  const Status outcome = launched_.get();
+  Status outcome = launched_.get();
+  if (outcome.ok()) outcome = stream_->WaitForResults();
   // A step that has failed may be over when the next program runs, and that may be part of none.
   if (!outcome.ok()) ProcessRuntime::Get().ClearSurroundingRun(run_);
   return outcome;

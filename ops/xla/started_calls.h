@@ -25,7 +25,8 @@ class StartedCall {
   // that cannot be used, the call ends with the reason on all ranks.
   static StartedCall Enqueue(void* stream, Request request, LocalCall call);
 
-  // Blocks until the stream waits for the results, or until there will be none.
+  // Blocks until the device has all of the collective, then makes its stream wait for the results;
+  // what XLA has put on the stream until now runs meanwhile. Or blocks until there will be none.
   Status WaitForLaunch();
   // After an error: blocks until nothing uses the memory, but not for ever.
   void WaitForMemory();
@@ -39,6 +40,7 @@ class StartedCall {
   std::string what_;
   uint64_t run_ = 0;
   std::vector<void*> outputs_;
+  std::shared_ptr<DeviceStream> stream_;
   std::future<Status> launched_;
   std::future<void> unused_;
 };

@@ -11,7 +11,7 @@ from pathlib import Path
 import nccl_wheels
 import pytest
 
-_API = Path(__file__).resolve().parents[2] / "ops/runtime/backend/nccl/nccl_api.h"
+_API = Path(__file__).resolve().parents[2] / "ops/gpu/nccl/nccl_api.h"
 
 # In a process of its own: NCCL starts a thread for each unique id.
 _PROGRAM = """

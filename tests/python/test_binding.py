@@ -187,6 +187,32 @@ def test_a_second_runtime_is_refused(second_copy: pathlib.Path) -> None:
     assert "ImportError" in done.stderr and "two copies of the tfring runtime" in done.stderr
 
 
+def test_only_tensors_on_a_gpu_load_the_code_for_them() -> None:
+    code = (
+        "import tfring, tensorflow as tf\n"
+        "from tfring._native import core\n"
+        "def loaded():\n"
+        "    return 'libtfring_cuda.so' in open('/proc/self/maps').read()\n"
+        "tfring.init()\n"
+        "tfring.allreduce(tf.ones(3))\n"
+        "before = loaded()\n"
+        "core.build_info()\n"
+        "print(before, loaded())\n"
+    )
+    done = run_python("-c", code)
+    assert done.stdout.split() == ["False", "True"], done.stderr
+
+
+def test_without_the_code_for_gpus(second_copy: pathlib.Path) -> None:
+    (second_copy / "libtfring_cuda.so").unlink()
+    code = (
+        "from tfring._native import core\n"
+        "print([core.build_info()['gpu_kernels'], core.find_nccl('')['trouble']])\n"
+    )
+    done = run_python("-c", code, TFRING_LIB_DIR=str(second_copy))
+    assert done.stdout.startswith("['', \"tfring's code for GPUs cannot be loaded"), done.stderr
+
+
 def test_missing_libraries_are_explained(tmp_path: pathlib.Path) -> None:
     done = run_python("-c", "from tfring._native import core", TFRING_LIB_DIR=str(tmp_path))
     assert done.returncode == 1

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 SUFFIXES = {".py", ".pyi", ".typed", ".html"}  # of the files of tfring/ that are no libraries
-LIBRARIES = {"libtfring_runtime.so", "_tfring_ops.so", "_tfring_xla.so"}
+LIBRARIES = {"libtfring_runtime.so", "libtfring_cuda.so", "_tfring_ops.so", "_tfring_xla.so"}
 SCRIPT = """
 import tensorflow as tf
 import tfring as hvd

@@ -99,15 +99,18 @@ def _binding(findings: Findings) -> None:
         findings.problems.append(f"the compiled runtime cannot be loaded: {error}")
         return
     findings.show("libraries", _native.library_dir())
-    for name, value in sorted(core.build_info().items()):
-        findings.show(f"built: {name}", value)
+    built = core.build_info()
+    for name, value in sorted(built.items()):
+        findings.show(f"built: {name}", value or "none")
     plugins = ", ".join(plugins_in(_native.library_dir())) or "none"
     findings.show(
         "transports",
         "tcp between ranks, shared memory between ranks of one host; MPI on request "
         f"(plug-ins: {plugins})",
     )
-    findings.show("collectives on", "CPU, and GPUs (NCCL, or copies through the host)")
+    on_gpus = "GPUs (NCCL, or copies through the host; experimental)"
+    everywhere = f"CPU, and {on_gpus}" if built["gpu_kernels"] else "CPU, not on GPUs"
+    findings.show("collectives on", everywhere)
 
 
 def _probe(code: str) -> tuple[Any, str]:

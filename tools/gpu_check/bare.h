@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "ops/runtime/backend/nccl/nccl_library.h"
+#include "ops/gpu/nccl/nccl_library.h"
 #include "tools/gpu_check/pair.h"
 
 namespace tfring::gpu_check {

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <random>
 
-#include "ops/runtime/backend/nccl/nccl_library.h"
-#include "ops/runtime/backend/pack/pack_kernels.h"
+#include "ops/gpu/nccl/nccl_library.h"
+#include "ops/gpu/pack/pack_kernels.h"
 #include "ops/runtime/backend/reduction/reduce_kernels.h"
 #include "tools/gpu_check/steps.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/runtime/backend/cuda/device.h"
+#include "ops/gpu/cuda/device.h"
 #include "tools/gpu_check/report.h"
 
 namespace tfring::gpu_check {

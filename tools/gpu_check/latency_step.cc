@@ -4,7 +4,7 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "ops/runtime/backend/cuda/device_waiter.h"
+#include "ops/gpu/cuda/device_waiter.h"
 #include "tools/gpu_check/steps.h"
 
 namespace tfring::gpu_check {

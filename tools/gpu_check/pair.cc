@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops/runtime/backend/nccl/meeting.h"
-#include "ops/runtime/backend/nccl/nccl_program.h"
+#include "ops/gpu/nccl/meeting.h"
+#include "ops/gpu/nccl/nccl_program.h"
 #include "tests/cc/backend/world.h"
 
 namespace tfring::gpu_check {

@@ -8,10 +8,10 @@
 #include <thread>
 #include <vector>
 
-#include "ops/runtime/backend/cuda/stream.h"
-#include "ops/runtime/backend/nccl/nccl_backend.h"
+#include "ops/gpu/cuda/stream.h"
+#include "ops/gpu/nccl/nccl_backend.h"
 #include "ops/runtime/interfaces/host_order.h"
-#include "tests/cc/backend/nccl/jobs.h"
+#include "tests/cc/gpu/nccl/jobs.h"
 #include "tools/gpu_check/gpu.h"
 
 namespace tfring::gpu_check {

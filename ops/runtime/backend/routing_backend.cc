@@ -1,7 +1,5 @@
 #include "ops/runtime/backend/routing_backend.h"
 
-#include <exception>
-#include <string>
 #include <utility>
 
 namespace tfring {
@@ -47,11 +45,11 @@ class RoutingBackend::Place final : public HostPlace {
   uint64_t number_;  // 0: used
 };
 
-RoutingBackend::RoutingBackend(const MakeHost& make_host, MakeDevice make_device,
-                               CompletionSink sink, const StagingOptions& staging)
-    : make_device_(std::move(make_device)),
+RoutingBackend::RoutingBackend(const MakeHost& make_host, MakeStaging make_staging,
+                               MakeDevice make_device, CompletionSink sink)
+    : make_staging_(std::move(make_staging)),
+      make_device_(std::move(make_device)),
       sink_(std::move(sink)),
-      staging_options_(staging),
       link_(std::make_shared<Link>(this)),
       places_(sink_),
       host_(make_host(
@@ -86,14 +84,18 @@ void RoutingBackend::Submit(Collective collective) {
   if (collective.device_calls.empty() && collective.path == DataPath::kHost) {
     return places_.Submit(std::move(collective));
   }
-  CollectiveBackend* const device = collective.path == DataPath::kDevice ? Device() : nullptr;
-  if (device != nullptr) return device->Submit(std::move(collective));
+  if (collective.path == DataPath::kDevice && make_device_) {
+    const Status made = HaveDevice();
+    if (made.ok()) return device()->Submit(std::move(collective));
+    Abort(made);
+    return Report(collective.sequence, made);
+  }
   if (collective.device_calls.empty()) return places_.Submit(std::move(collective));
   Stage(places_.Take(), std::move(collective));
 }
 
 void RoutingBackend::Abort(Status why) {
-  Staging* staging = nullptr;
+  DeviceStaging* staging = nullptr;
   CollectiveBackend* device = nullptr;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -115,43 +117,44 @@ void RoutingBackend::FailFromStaging(Status why) {
 std::unique_ptr<HostPlace> RoutingBackend::Reserve() { return std::make_unique<Place>(this); }
 
 void RoutingBackend::Stage(uint64_t place, Collective collective) {
-  const Status made = MakeStaging();
+  const Status made = HaveStaging();
   if (made.ok()) return staging_->Submit(place, std::move(collective));
   Abort(made);
   places_.GiveUp(place);
+  Report(collective.sequence, made);
+}
+
+void RoutingBackend::Report(uint64_t sequence, const Status& why) {
   Completion completion;
-  completion.sequence = collective.sequence;
-  completion.status = made;
+  completion.sequence = sequence;
+  completion.status = why;
   sink_(std::move(completion));
 }
 
-Status RoutingBackend::MakeStaging() {
+Status RoutingBackend::HaveStaging() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (staging_ != nullptr) return OkStatus();
-  Staging::Host host;
+  DeviceStaging::Host host;
   host.run = [this](uint64_t place, Collective collective, HostPlaces::Ended ended) {
     places_.Run(place, std::move(collective), std::move(ended));
   };
   host.give_up = [this](uint64_t place) { places_.GiveUp(place); };
   host.fail = [this](Status why) { FailFromStaging(std::move(why)); };
-  try {
-    staging_ = std::make_unique<Staging>(std::move(host), sink_, staging_options_);
-  } catch (const std::exception& error) {
-    return Internal(std::string("cannot start the thread that copies from and to GPUs (") +
-                    error.what() + ")");
-  }
+  Result<std::unique_ptr<DeviceStaging>> made = make_staging_(std::move(host), sink_);
+  if (!made.ok()) return made.status();
+  staging_ = std::move(*made);
   if (!aborted_.ok()) staging_->Abort(aborted_);
   return OkStatus();
 }
 
-// Null if there is none.
-CollectiveBackend* RoutingBackend::Device() {
+Status RoutingBackend::HaveDevice() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (device_ == nullptr && make_device_) {
-    device_ = make_device_(this, sink_);
-    if (device_ != nullptr && !aborted_.ok()) device_->Abort(aborted_);
-  }
-  return device_.get();
+  if (device_ != nullptr) return OkStatus();
+  Result<std::unique_ptr<CollectiveBackend>> made = make_device_(this, sink_);
+  if (!made.ok()) return made.status();
+  device_ = std::move(*made);
+  if (!aborted_.ok()) device_->Abort(aborted_);
+  return OkStatus();
 }
 
 CollectiveBackend* RoutingBackend::device() const {

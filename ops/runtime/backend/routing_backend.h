@@ -6,26 +6,30 @@
 #include <mutex>
 
 #include "ops/runtime/backend/host_places.h"
-#include "ops/runtime/backend/staging/staging.h"
 #include "ops/runtime/interfaces/collective_backend.h"
+#include "ops/runtime/interfaces/devices.h"
 #include "ops/runtime/interfaces/host_order.h"
 
 namespace tfring {
 
 // Sends each collective where its tensors are: those in host memory to the host backend, those with
-// tensors in device memory to the device backend if their path is kDevice, else through Staging to
-// the host backend. Without a device backend all are staged. Staging and the device backend are
-// made with the first collective that needs them, so a process without a GPU has neither, nor their
-// threads. Threads and lifetime as CollectiveBackend says; Submit is for one thread.
+// tensors in device memory to the device backend if their path is kDevice, else through
+// DeviceStaging to the host backend. Without a device backend all are staged. Both are made with
+// the first collective that needs them, so a process without a GPU has neither, nor their threads.
+// Threads and lifetime as CollectiveBackend says; Submit is for one thread.
 class RoutingBackend final : public CollectiveBackend, private HostOrder {
  public:
   using MakeHost = std::function<std::unique_ptr<CollectiveBackend>(CompletionSink)>;
-  // May be empty. Called on the thread of Submit; must not block.
-  using MakeDevice = std::function<std::unique_ptr<CollectiveBackend>(HostOrder*, CompletionSink)>;
+  // These two are called on the thread of Submit, or on one that a place was given to; must not
+  // block. MakeDevice may be empty.
+  using MakeStaging =
+      std::function<Result<std::unique_ptr<DeviceStaging>>(DeviceStaging::Host, CompletionSink)>;
+  using MakeDevice =
+      std::function<Result<std::unique_ptr<CollectiveBackend>>(HostOrder*, CompletionSink)>;
 
   // Throws what `make_host` throws.
-  RoutingBackend(const MakeHost& make_host, MakeDevice make_device, CompletionSink sink,
-                 const StagingOptions& staging = {});
+  RoutingBackend(const MakeHost& make_host, MakeStaging make_staging, MakeDevice make_device,
+                 CompletionSink sink);
   ~RoutingBackend() override;
 
   const char* name() const override { return host_->name(); }
@@ -41,15 +45,15 @@ class RoutingBackend final : public CollectiveBackend, private HostOrder {
 
   std::unique_ptr<HostPlace> Reserve() override;
   void Stage(uint64_t place, Collective collective);
-  Status MakeStaging();
-  CollectiveBackend* Device();
-  CollectiveBackend* device() const;
-
+  Status HaveStaging();
+  Status HaveDevice();
+  void Report(uint64_t sequence, const Status& why);
+  CollectiveBackend* device() const;  // null: not made
   void FailFromStaging(Status why);
 
+  const MakeStaging make_staging_;
   const MakeDevice make_device_;
   const CompletionSink sink_;
-  const StagingOptions staging_options_;
   const std::shared_ptr<Link> link_;
   HostPlaces places_;
   std::unique_ptr<CollectiveBackend> host_;
@@ -58,7 +62,7 @@ class RoutingBackend final : public CollectiveBackend, private HostOrder {
   bool closing_ = false;
   mutable std::mutex mutex_;  // guards the making of the two, and aborted_
   Status aborted_;
-  std::unique_ptr<Staging> staging_;
+  std::unique_ptr<DeviceStaging> staging_;
   std::unique_ptr<CollectiveBackend> device_;
 };
 

@@ -26,7 +26,7 @@ class TFRING_EXPORT SignalsBlocked {
 };
 
 // Starts a thread that runs `body` with SignalsBlocked.
-std::thread StartThread(std::function<void()> body);
+TFRING_EXPORT std::thread StartThread(std::function<void()> body);
 
 }  // namespace tfring
 

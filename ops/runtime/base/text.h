@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/runtime/base/export.h"
 #include "ops/runtime/base/types.h"
 
 // Parts of messages that several layers write.
@@ -14,7 +15,7 @@ namespace tfring {
 std::string RankName(Rank rank, const std::vector<std::string>& hosts);
 
 // "60 s", "0.5 s".
-std::string SecondsText(Duration duration);
+TFRING_EXPORT std::string SecondsText(Duration duration);
 
 // "'x'", or "'x' and 3 more": of `count` tensors, the first of which is named `first`.
 std::string FirstAndMore(const std::string& first, size_t count);

@@ -70,7 +70,8 @@ TFRING_EXPORT int64_t NumElements(const Shape& shape);      // INT64_MAX when it
 int64_t RowBytes(const Shape& shape, DataType dtype);       // the same; not for scalars
 TFRING_EXPORT std::string ShapeString(const Shape& shape);  // "[2, 3]"
 TFRING_EXPORT std::string RanksString(const std::vector<Rank>& ranks);  // "0, 2-5"
-std::string RanksText(const std::vector<Rank>& ranks);                  // "rank 0", "ranks 0, 2-5"
+// "rank 0", "ranks 0, 2-5"
+TFRING_EXPORT std::string RanksText(const std::vector<Rank>& ranks);
 
 }  // namespace tfring
 

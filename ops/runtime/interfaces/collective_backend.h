@@ -51,7 +51,7 @@ struct DeviceCall {
   std::shared_ptr<DeviceStream> stream;
   size_t first = 0;  // buffers [first, first + count) of the collective
   size_t count = 0;
-  bool early = false;  // at kLaunched the stream has been made to wait for the results
+  bool early = false;  // from kLaunched on the stream can be made to wait for the results
   // Holds the memory of the buffers. A backend that has to report kEnded while a device that does
   // not answer may still use the memory leaks a reference to this.
   std::shared_ptr<void> keeps;

@@ -5,11 +5,10 @@
 #include <utility>
 
 #include "ops/runtime/backend/cpu_backend.h"
-#include "ops/runtime/backend/cuda/stream.h"
 #include "ops/runtime/backend/local_backend.h"
-#include "ops/runtime/backend/nccl/nccl_backend.h"
 #include "ops/runtime/backend/routing_backend.h"
 #include "ops/runtime/base/clock.h"
+#include "ops/runtime/process/device_library.h"
 #include "ops/runtime/transport/mpi_data.h"
 #include "ops/runtime/transport/mpi_library.h"
 #include "ops/runtime/transport/shm_data.h"
@@ -116,32 +115,24 @@ Result<std::unique_ptr<DataTransport>> MakeData(const Topology& topology, Connec
                                    deadline, self);
 }
 
-// The parts for tensors in device memory, around those for host memory. No driver is loaded before
-// there is such a tensor, and no NCCL before there is a collective for it.
+// The parts for tensors in device memory, around those for host memory.
 void AddDevices(const Config& config, Rank self, const std::vector<std::string>& hosts,
                 RankRuntimeParts* parts) {
-  const DeviceRule rule = [config](CollectiveKind kind, DataType dtype, ReduceOp op) {
-    return NcclBackend::Runs(config, kind, dtype, op);
-  };
-  auto devices = std::make_shared<CudaDevices>(config.cuda_driver, rule);
+  const std::shared_ptr<Devices> devices =
+      LazyDevices({self, hosts.empty() ? "" : hosts[self], config});
   parts->wrap_stream = [devices](void* stream) { return devices->Wrap(stream); };
-  const std::string host_name = hosts.empty() ? "" : hosts[self];
-  const auto make_device = [config, self, host_name](HostOrder* host, CompletionSink sink) {
-    NcclOptions options;
-    options.self = self;
-    options.host_name = host_name;
-    options.config = config;
-    options.host = host;
-    return std::make_unique<NcclBackend>(std::move(options), std::move(sink));
-  };
-  StagingOptions staging;
-  staging.patience = config.heartbeat_timeout;
-  parts->make_backend = [make_host = std::move(parts->make_backend), make_device, staging](
-                            CompletionSink sink, Crew* crew) {
+  parts->make_backend = [make_host = std::move(parts->make_backend), devices](CompletionSink sink,
+                                                                              Crew* crew) {
     const auto with_crew = [&](CompletionSink of_host) {
       return make_host(std::move(of_host), crew);
     };
-    return std::make_unique<RoutingBackend>(with_crew, make_device, std::move(sink), staging);
+    const auto make_staging = [devices](DeviceStaging::Host host, CompletionSink of_staging) {
+      return devices->MakeStaging(std::move(host), std::move(of_staging));
+    };
+    const auto make_device = [devices](HostOrder* host, CompletionSink of_device) {
+      return devices->MakeBackend(host, std::move(of_device));
+    };
+    return std::make_unique<RoutingBackend>(with_crew, make_staging, make_device, std::move(sink));
   };
 }
 

@@ -133,29 +133,6 @@ TEST(SixteenBitSumsAreRoundedAtEachStep) {
   });
 }
 
-TEST(PreMulSumMultipliesEachRanksInputByItsOwnScalar) {
-  RunNcclRanks(2, true, [](GpuRank& rank) {
-    const float* input = rank.Put(std::vector<float>{1, 2, 3});
-    void* output = rank.Allocate(12);
-    for (const bool on_device : {false, true}) {
-      float scalar = rank.rank == 0 ? 0.5f : 4.0f;
-      void* where = on_device ? rank.Put(&scalar, sizeof(scalar)) : &scalar;
-      ncclRedOp_t op = -1;
-      EXPECT_EQ(
-          nccl.OpCreatePreMulSum(&op, where, ncclFloat32,
-                                 on_device ? ncclScalarDevice : ncclScalarHostImmediate, rank.comm),
-          0);
-      EXPECT_EQ(nccl.AllReduce(input, output, 3, ncclFloat32, op, rank.comm, rank.stream), 0);
-      EXPECT_EQ(nccl.AllReduce(input, output, 3, ncclFloat64, op, rank.comm, rank.stream),
-                ncclInvalidArgument);
-      EXPECT_EQ(nccl.OpDestroy(op, rank.comm), 0);
-      EXPECT_EQ(nccl.AllReduce(input, output, 3, ncclFloat32, op, rank.comm, rank.stream),
-                ncclInvalidArgument);
-      EXPECT_TRUE((rank.Get<float>(output, 3) == std::vector<float>{4.5f, 9.0f, 13.5f}));
-    }
-  });
-}
-
 // More than one piece of the double's, an odd rest.
 TEST(LargeDataInPieces) {
   RunNcclRanks(3, true, [](GpuRank& rank) {

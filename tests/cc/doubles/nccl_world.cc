@@ -103,8 +103,6 @@ const NcclDouble& NcclDouble::Get() {
     Find(handle, "ncclAllGather", &t.AllGather);
     Find(handle, "ncclSend", &t.Send);
     Find(handle, "ncclRecv", &t.Recv);
-    Find(handle, "ncclRedOpCreatePreMulSum", &t.OpCreatePreMulSum);
-    Find(handle, "ncclRedOpDestroy", &t.OpDestroy);
     Find(handle, "FakeNcclSet", &t.Set);
     Find(handle, "FakeNcclReset", &t.Reset);
     Find(handle, "FakeNcclCount", &t.Count);

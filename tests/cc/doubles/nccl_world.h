@@ -37,9 +37,6 @@ struct NcclDouble {
   ncclResult_t (*AllGather)(const void*, void*, size_t, ncclDataType_t, ncclComm_t, void*);
   ncclResult_t (*Send)(const void*, size_t, ncclDataType_t, int, ncclComm_t, void*);
   ncclResult_t (*Recv)(void*, size_t, ncclDataType_t, int, ncclComm_t, void*);
-  ncclResult_t (*OpCreatePreMulSum)(ncclRedOp_t*, void*, ncclDataType_t, ncclScalarResidence_t,
-                                    ncclComm_t);
-  ncclResult_t (*OpDestroy)(ncclRedOp_t, ncclComm_t);
   void (*Set)(const char*, long);
   void (*Reset)();
   long (*Count)(const char*);

@@ -17,7 +17,7 @@ def _rule(name: str, case: str, *edits: Edit) -> Mutation:
 
 
 def _arena(name: str, file: str, *edits: tuple[str, str]) -> Mutation:
-    changes = tuple(Edit(f"backend/arena/arena_{file}.cc", *edit) for edit in edits)
+    changes = tuple(Edit(f"runtime/backend/arena/arena_{file}.cc", *edit) for edit in edits)
     return Mutation(f"arena_{name}", ARENA, changes)
 
 
@@ -29,25 +29,37 @@ MUTATIONS = (
     _rule(
         "missing_ready_event",
         "InputsAndOutputsThatAreStillWrittenAreWaitedFor",
-        Edit("backend/nccl/launcher.cc", "stream.LetWait(stream_)", "OkStatus()"),
+        Edit("gpu/nccl/launcher.cc", "stream.LetWait(stream_)", "OkStatus()"),
     ),
     # The framework's stream does not wait for ours, although the call is early.
     _rule(
         "early_without_event",
         "InputsAndOutputsThatAreStillWrittenAreWaitedFor",
-        Edit("backend/nccl/launcher.cc", "CudaStream::Of(call).WaitFor(**event)", "OkStatus()"),
+        Edit("gpu/nccl/launcher.cc", "CudaStream::Of(call).SetResults(*event)", "void()"),
+    ),
+    # The framework's stream waits for ours as soon as the call is launched.
+    _rule(
+        "waits_at_the_launch",
+        "TheFrameworkWaitsWhereItUsesTheResults",
+        Edit(
+            "gpu/nccl/launcher.cc",
+            "return SetResults(collective);",
+            "const Status set = SetResults(collective); "
+            "for (const DeviceCall& call : collective.device_calls) "
+            "(void)CudaStream::Of(call).WaitForResults(); return set;",
+        ),
     ),
     # Scratch goes back when the host is through, as memory of the framework's allocator would.
     _rule(
         "scratch_of_the_framework",
         "ScratchLivesAsLongAsTheDeviceUsesIt",
         Edit(
-            "backend/nccl/launcher.cc",
-            "return LetCallsFollow(collective);",
-            "return scratch_ = nullptr, scratch_bytes_ = 0, LetCallsFollow(collective);",
+            "gpu/nccl/launcher.cc",
+            "return SetResults(collective);",
+            "return scratch_ = nullptr, scratch_bytes_ = 0, SetResults(collective);",
         ),
         Edit(
-            "backend/cuda/device.cc",
+            "gpu/cuda/device.cc",
             "scratch_.emplace(bytes, memory);",
             "(void)bytes, cu().MemFree(memory);",
         ),
@@ -57,13 +69,13 @@ MUTATIONS = (
         "dropped_reference",
         "TheCallsMemoryIsHeldUntilTheDeviceIsThrough",
         Edit(
-            "backend/nccl/flight_table.cc",
+            "gpu/nccl/flight_table.cc",
             "collective.device_calls",
             "decltype(collective.device_calls){}",
             before=".calls = ",
         ),
         Edit(
-            "backend/nccl/nccl_worker.cc",
+            "gpu/nccl/nccl_worker.cc",
             "std::move(item->collective.device_calls)",
             "decltype(item->collective.device_calls){}",
             before="InUse{",
@@ -73,14 +85,14 @@ MUTATIONS = (
     _rule(
         "freed_after_a_hanging_abort",
         "MemoryThatAHangingDeviceMayUseIsNeverFreed",
-        Edit("backend/nccl/nccl_worker.cc", "KeepMemoryForever(used);", "(void)used;"),
+        Edit("gpu/nccl/nccl_worker.cc", "KeepMemoryForever(used);", "(void)used;"),
     ),
     # Only host functions say that the device is through.
     _rule(
         "no_watchdog",
         "TheEndIsSeenWithoutHostFunctions",
         Edit(
-            "backend/cuda/device_waiter.cc",
+            "gpu/cuda/device_waiter.cc",
             "std::chrono::nanoseconds(kWatchdog)",
             "std::chrono::nanoseconds(3600 * kSecond)",
         ),
@@ -89,14 +101,14 @@ MUTATIONS = (
     _rule(
         "blames_itself",
         "ARemoteErrorSuspectsAnUnknownPeer",
-        Edit("backend/nccl/nccl_worker.cc", "status.code() == StatusCode::kUnavailable", "false"),
+        Edit("gpu/nccl/nccl_worker.cc", "status.code() == StatusCode::kUnavailable", "false"),
     ),
     # Rank 1 takes the newest collective first.
     _rule(
         "wrong_order",
         "AllRanksKeepTheGlobalOrderAmongCommunicators",
         Edit(
-            "backend/nccl/nccl_worker.cc",
+            "gpu/nccl/nccl_worker.cc",
             "queue_.push_back(std::move(item));",
             "options_.self == 1 ? queue_.push_front(std::move(item))"
             " : queue_.push_back(std::move(item));",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Edit:
-    """`right` of a file below ops/runtime/, a whole statement or an expression, becomes `wrong`.
+    """`right` of a file below ops/, a whole statement or an expression, becomes `wrong`.
 
     `before` is the text in front of `right`, where that alone occurs more than once.
     """

@@ -1,4 +1,4 @@
-"""Mistakes that tests have to find, and what builds them into copies of the runtime's sources.
+"""Mistakes that tests have to find, and what builds them into copies of the sources.
 
     mutations.py sources            the sources that have mistakes, one a line
     mutations.py names              the mistakes, one a line
@@ -21,7 +21,7 @@ import backend
 import protocol
 
 ROOT = Path(__file__).resolve().parents[3]
-RUNTIME = ROOT / "ops/runtime"
+SOURCES = ROOT / "ops"
 # The longest that a test takes which does not find the mistake because it hangs.
 LIMIT_SECONDS = 60
 # The exit status of a test program that has no such case, and of a simulator with a wrong option.
@@ -58,7 +58,7 @@ def _sources() -> list[str]:
 def _write(folder: Path) -> None:
     for file in _sources():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        text = _mutated((RUNTIME / file).read_text("utf-8"), file)
+        text = _mutated((SOURCES / file).read_text("utf-8"), file)
         (folder / file).write_text(text, "utf-8")
 
 

@@ -11,7 +11,7 @@ JOBS = Test("mutated_membership_sim", ())
 def _job(name: str, file: str, right: str, wrong: str, seeds: int, finds: str) -> Mutation:
     """A mistake in the machines of elastic jobs, which their simulator has to find."""
     test = JOBS.but(finds, f"--seeds={seeds}")
-    return Mutation(name, test, (Edit(f"membership/{file}", right, wrong),))
+    return Mutation(name, test, (Edit(f"runtime/membership/{file}", right, wrong),))
 
 
 def _lock(name: str, finds: str, arguments: str, *edits: Edit) -> Mutation:
@@ -112,12 +112,12 @@ MUTATIONS = (
         "FAILED",
         "--seeds=100",
         Edit(
-            "protocol/locked/lock_coordinator.cc",
+            "runtime/protocol/locked/lock_coordinator.cc",
             "unlock.entered = UINT64_MAX;",
             "unlock.entered = 0;",
         ),
         Edit(
-            "protocol/locked/lock_coordinator.cc",
+            "runtime/protocol/locked/lock_coordinator.cc",
             "std::min(unlock.entered, frozen->entered)",
             "std::max(unlock.entered, frozen->entered)",
         ),
@@ -128,7 +128,7 @@ MUTATIONS = (
         "deadlock",
         "--seeds=100",
         Edit(
-            "protocol/negotiation/sequencer_lock.cc",
+            "runtime/protocol/negotiation/sequencer_lock.cc",
             "number < ranks.entered(rank)",
             "number < unlock.entered",
         ),
@@ -138,7 +138,7 @@ MUTATIONS = (
         "reads_early_requests",
         "FAILED",
         "--seeds=150",
-        Edit("protocol/engine/engine_lock.cc", "kept.early", "false"),
+        Edit("runtime/protocol/engine/engine_lock.cc", "kept.early", "false"),
     ),
     # A rank takes a lock of another attempt.
     _lock(
@@ -146,7 +146,7 @@ MUTATIONS = (
         "FAILED",
         "--ranks=2 --seeds=2500",
         Edit(
-            "protocol/negotiation/participant_lock.cc",
+            "runtime/protocol/negotiation/participant_lock.cc",
             "lock.attempt != AttemptOf(kGlobalProcessSet)",
             "false",
         ),
@@ -157,7 +157,7 @@ MUTATIONS = (
         "deadlock",
         "--seeds=100",
         Edit(
-            "protocol/negotiation/participant_lock.cc",
+            "runtime/protocol/negotiation/participant_lock.cc",
             "number < unlock.high",
             "number < entered",
         ),
@@ -167,30 +167,30 @@ MUTATIONS = (
         "frees_memory",
         "ended while its memory is used",
         "--seeds=400",
-        Edit("protocol/engine/engine.cc", "busy_.count(id) > 0", "false"),
+        Edit("runtime/protocol/engine/engine.cc", "busy_.count(id) > 0", "false"),
     ),
     # Nothing ends a lock in which ranks wait.
     _lock(
         "without_timer",
         "deadlock",
         "--seeds=300",
-        Edit("protocol/locked/locked_schedule.cc", "lock != nullptr && lock->waits()", "false"),
+        Edit("runtime/protocol/locked/locked_schedule.cc", "lock != nullptr && lock->waits()", "false"),
     ),
     # A goodbye is answered before the lock is over.
     _lock(
         "answers_goodbyes",
         "FAILED",
         "--seeds=1000 --fault=goodbye",
-        Edit("protocol/engine/engine_lock.cc", "type != FrameType::kGoodbye", "true"),
+        Edit("runtime/protocol/engine/engine_lock.cc", "type != FrameType::kGoodbye", "true"),
     ),
     # Rank 0 does not follow its own change of the pieces.
     _lock(
         "tuning_leaves_rank_0_out",
         "differs from what another member runs",
         "--workload=tuned --seeds=100",
-        Edit("protocol/negotiation/negotiator.cc", "piece_bytes_ = *tuning.piece_bytes;", ";"),
+        Edit("runtime/protocol/negotiation/negotiator.cc", "piece_bytes_ = *tuning.piece_bytes;", ";"),
         Edit(
-            "protocol/negotiation/negotiator.cc",
+            "runtime/protocol/negotiation/negotiator.cc",
             "frame.piece_bytes = piece_bytes_;",
             "frame.piece_bytes = *tuning.piece_bytes;",
         ),
@@ -201,7 +201,7 @@ MUTATIONS = (
         "differs from what another member runs",
         "--workload=tuned --seeds=100",
         Edit(
-            "protocol/negotiation/negotiator.cc",
+            "runtime/protocol/negotiation/negotiator.cc",
             "out_.frames.emplace_back(rank, bytes);",
             "out_.frames.emplace(out_.frames.begin(), rank, bytes);",
         ),
@@ -212,7 +212,7 @@ MUTATIONS = (
         "FAILED",
         "--workload=tuned --seeds=400",
         Edit(
-            "protocol/negotiation/sequencer_lock.cc",
+            "runtime/protocol/negotiation/sequencer_lock.cc",
             "tuner_.active() || !(tuner_.values() == tuned_)",
             "false",
         ),

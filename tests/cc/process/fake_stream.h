@@ -16,6 +16,7 @@ struct FakeStream : DeviceStream {
     ++marked;
     return ready;
   }
+  Status WaitForResults() override { return OkStatus(); }
   Result<std::shared_ptr<void>> AllocateScratch(int64_t bytes) override {
     if (!has_scratch) return ResourceExhausted("the device is full");
     scratch = std::make_shared<std::string>(static_cast<size_t>(bytes), '\0');

@@ -159,17 +159,3 @@ FAKE_NCCL_API ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t 
   return fake_nccl::Reduction(fake_nccl::kReceive, nullptr, receive, count, dtype, -1, peer, comm,
                               stream);
 }
-
-FAKE_NCCL_API ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar,
-                                                    ncclDataType_t dtype,
-                                                    ncclScalarResidence_t residence,
-                                                    ncclComm_t comm) {
-  const auto found = fake_nccl::Communicators::Find(comm);
-  if (found == nullptr || op == nullptr || scalar == nullptr) return ncclInvalidArgument;
-  return found->MakeOp(scalar, dtype, residence == ncclScalarDevice, op);
-}
-
-FAKE_NCCL_API ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
-  const auto found = fake_nccl::Communicators::Find(comm);
-  return found == nullptr ? ncclInvalidArgument : found->DropOp(op);
-}

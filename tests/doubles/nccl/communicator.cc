@@ -123,15 +123,7 @@ ncclResult_t Communicator::Check(Call* call) {
   }
   if (!IsDataType(call->dtype)) return Fail(ncclInvalidArgument, "no such datatype");
   if (call->root >= nranks_ || call->root < -1) return Fail(ncclInvalidArgument, "no such root");
-  if (call->op < kFirstCustomOp) return ncclSuccess;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const size_t index = static_cast<size_t>(call->op - kFirstCustomOp);
-  if (index >= ops_.size() || ops_[index].dtype != call->dtype) {
-    return Fail(ncclInvalidArgument, "no such operator for this datatype");
-  }
-  call->device_scalar = ops_[index].device_scalar;
-  call->scalar = ops_[index].scalar;
-  call->op = kFirstCustomOp;
+  if (call->op > ncclAvg) return Fail(ncclInvalidArgument, "no such operator");
   return ncclSuccess;
 }
 
@@ -216,32 +208,6 @@ bool Communicator::GoOn() {
 void Communicator::Spin() {
   Pause pause;
   while (GoOn()) pause();
-}
-
-ncclResult_t Communicator::MakeOp(const void* scalar, int dtype, bool on_device, int* op) {
-  if (!IsDataType(dtype)) return Fail(ncclInvalidArgument, "no such datatype");
-  CustomOp made;
-  made.dtype = dtype;
-  if (on_device) {
-    made.device_scalar = scalar;
-  } else {
-    const char* bytes = static_cast<const char*>(scalar);
-    std::copy(bytes, bytes + ElementBytes(dtype), made.scalar.begin());
-  }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  *op = kFirstCustomOp + static_cast<int>(ops_.size());
-  ops_.push_back(made);
-  return ncclSuccess;
-}
-
-ncclResult_t Communicator::DropOp(int op) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const size_t index = static_cast<size_t>(op - kFirstCustomOp);
-  if (op < kFirstCustomOp || index >= ops_.size() || ops_[index].dtype < 0) {
-    return Fail(ncclInvalidArgument, "no such operator");
-  }
-  ops_[index].dtype = -1;
-  return ncclSuccess;
 }
 
 }  // namespace fake_nccl

@@ -34,8 +34,6 @@ struct Call {
   int op = -1;
   int root = -1;  // or the peer
   void* stream = nullptr;
-  const void* device_scalar = nullptr;  // of PreMulSum, read when the kernel runs
-  Scalar scalar{};                      // of PreMulSum, where not on the device
 };
 
 // One rank of an NCCL communicator. NCCL's calls for it come from one thread at a time, but for
@@ -57,9 +55,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void Abort();
   void PlayDead();
 
-  ncclResult_t MakeOp(const void* scalar, int dtype, bool on_device, int* op);
-  ncclResult_t DropOp(int op);
-
   int rank() const { return rank_; }
   int nranks() const { return nranks_; }
   const Device& device() const { return device_; }
@@ -76,11 +71,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
  private:
   enum class Job { kNone, kInit, kGroup, kFinalize };
-  struct CustomOp {
-    int dtype = -1;  // -1: destroyed
-    const void* device_scalar = nullptr;
-    Scalar scalar{};
-  };
   friend void RunKernel(void* argument);
 
   ncclResult_t RunInit();
@@ -111,7 +101,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   long polls_left_ = 0;
   ncclResult_t error_ = ncclSuccess;
   std::vector<std::vector<Call>> waiting_;  // groups of a non-blocking communicator
-  std::vector<CustomOp> ops_;
 };
 
 // All communicators of this process by their handle. Any thread.

@@ -112,13 +112,8 @@ class CollectiveRun {
   }
 
   void Premultiply(std::vector<char>* data, size_t n) const {
-    Scalar scalar = call_.scalar;
-    if (call_.op == kFirstCustomOp) {
-      if (call_.device_scalar != nullptr) {
-        std::memcpy(scalar.data(), View(call_.device_scalar, element_), element_);
-      }
-      Scale(call_.dtype, scalar, data->data(), n);
-    } else if (call_.op == ncclAvg && Fraction(call_.dtype, meeting_.nranks(), &scalar)) {
+    Scalar scalar{};
+    if (call_.op == ncclAvg && Fraction(call_.dtype, meeting_.nranks(), &scalar)) {
       Scale(call_.dtype, scalar, data->data(), n);
     }
   }

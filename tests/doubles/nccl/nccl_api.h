@@ -41,16 +41,12 @@ enum ncclDataType_t : int {
   ncclBfloat16 = 9,
 };
 
-// A plain integer: values from kFirstCustomOp on are made by ncclRedOpCreatePreMulSum.
 using ncclRedOp_t = int;
 constexpr ncclRedOp_t ncclSum = 0;
 constexpr ncclRedOp_t ncclProd = 1;
 constexpr ncclRedOp_t ncclMax = 2;
 constexpr ncclRedOp_t ncclMin = 3;
 constexpr ncclRedOp_t ncclAvg = 4;
-constexpr ncclRedOp_t kFirstCustomOp = 5;
-
-enum ncclScalarResidence_t : int { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 };
 
 constexpr int kUndefined = INT_MIN;
 constexpr unsigned kConfigMagic = 0xcafebeef;

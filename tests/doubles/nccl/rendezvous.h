@@ -18,7 +18,7 @@ constexpr int kMaxRanks = 32;
 struct Signature {
   int32_t function = -1;
   int32_t dtype = -1;
-  int32_t op = -1;  // 5: any of ncclRedOpCreatePreMulSum
+  int32_t op = -1;
   int32_t root = -1;
   uint64_t count = 0;
   int32_t position = 0;  // of the call in its group, among `of` collectives

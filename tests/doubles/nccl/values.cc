@@ -102,7 +102,7 @@ const char* DataTypeName(int dtype) { return IsDataType(dtype) ? kTypes[dtype].n
 
 const char* OperatorName(int op) {
   static constexpr const char* kNames[] = {"sum", "prod", "max", "min", "avg"};
-  return op < 0 ? "none" : op < kFirstCustomOp ? kNames[op] : "premulsum";
+  return op < 0 ? "none" : kNames[op];
 }
 
 bool Fraction(int dtype, int n, Scalar* scalar) {

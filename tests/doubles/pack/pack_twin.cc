@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "ops/runtime/backend/pack/pack_batch.h"
-#include "ops/runtime/backend/pack/pack_threads.h"
+#include "ops/gpu/pack/pack_batch.h"
+#include "ops/gpu/pack/pack_threads.h"
 #include "tests/doubles/cuda/fake_cuda.h"
 
 namespace tfring {

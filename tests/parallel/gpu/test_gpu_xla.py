@@ -131,6 +131,51 @@ def test_the_host_does_not_wait_for_the_gpu(several: int) -> None:
         np.testing.assert_array_equal(second.numpy(), np.full(100, 2 * several, "float32"))
 
 
+def places_of_waits(log: str) -> tuple[list[int], int]:
+    """Before which of a stream's kernels it waits, and how many it has: of the one with most."""
+    work = re.findall(r"(launch|cuStreamWaitEvent)\b.* on stream (\w+)", log)
+    launches = [stream for what, stream in work if what == "launch"]
+    busiest = max(set(launches), key=launches.count)
+    places, kernels = [], 0
+    for what, stream in work:
+        if stream == busiest and what == "launch":
+            kernels += 1
+        elif stream == busiest:
+            places.append(kernels)
+    return places, kernels
+
+
+@pytest.mark.skipif(not ON_DOUBLE, reason="reads the log of the driver's double")
+def test_the_backward_pass_runs_beside_the_collectives(several: int, capfd: Any) -> None:
+    """XLA's stream waits for a bucket where its weights are updated, not where it was started."""
+    layers, width, buckets = 24, 64, 3
+    with tf.device("GPU:0"):
+        weights = [tf.Variable(np.ones((width, width), "float32")) for _ in range(layers)]
+    reducer = GradientReducer(ReduceOptions(op=hvd.Sum, groups=buckets), LocalVariables())
+
+    @compiled
+    def step(x: Any) -> None:
+        with tf.GradientTape() as tape:
+            y = x
+            for weight in weights:
+                y = tf.nn.relu(tf.matmul(y, weight))
+            loss = tf.reduce_sum(y * y)
+        gradients = tape.gradient(loss, weights)
+        for weight, d in zip(weights, reducer.reduce(gradients, weights, name="gpu.xla.deep")):
+            weight.assign_sub(0.1 * d)
+
+    x = on_gpu(np.ones((512, width), "float32"))
+    step(x)
+    hvd.barrier()
+    capfd.readouterr()
+    fake_cuda.set_value("log", 1)
+    step(x)
+    fake_cuda.set_value("log", 0)
+    waits, kernels = places_of_waits(capfd.readouterr().err)
+    assert len(waits) == buckets
+    assert min(waits) >= kernels - layers, f"of {kernels} kernels, {layers} of them updates"
+
+
 def test_an_error_is_that_of_the_collective(rank: int, several: int) -> None:
     step = compiled(lambda x: hvd.allreduce(x, op=hvd.Sum, name="gpu.xla.disagree"))
     pair = reduced_in_buckets(2, "gpu.xla.disagree.pair")

@@ -33,7 +33,7 @@ def library(path: Path, source: str) -> Path:
 
 def nccl_of_version(path: Path, version: int, lacks: str = "") -> Path:
     """An NCCL that says its version, and has whatever else the runtime looks for."""
-    api = (ROOT / "ops/runtime/backend/nccl/nccl_api.h").read_text()
+    api = (ROOT / "ops/gpu/nccl/nccl_api.h").read_text()
     names = set(re.findall(r"^ +X\((\w+),", api, re.MULTILINE)) | {"GetErrorString", "GetLastError"}
     assert {"AllReduce", "CommInitRankConfig", "GetVersion"} <= names
     others = names - {"GetVersion", lacks}

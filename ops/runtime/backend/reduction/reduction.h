@@ -2,6 +2,7 @@
 #define TFRING_OPS_RUNTIME_BACKEND_REDUCTION_REDUCTION_H_
 
 #include "ops/runtime/backend/reduction/reduce_kernels.h"
+#include "ops/runtime/base/export.h"
 #include "ops/runtime/interfaces/collective_backend.h"
 
 namespace tfring {
@@ -20,7 +21,7 @@ struct Reduction {
 // float32 and the 16-bit floats, double for float64 and integers. For Sum, Average and Adasum of
 // float32 and float64 the prescale becomes part of the final scale, which saves a pass. There are
 // kernels for every op and dtype of a request that was accepted.
-Reduction ResolveReduction(const Collective& collective);
+TFRING_EXPORT Reduction ResolveReduction(const Collective& collective);
 
 }  // namespace tfring
 

@@ -2,7 +2,7 @@
 #define TFRING_OPS_RUNTIME_BACKEND_REDUCTION_SCALING_H_
 
 // How one value is multiplied with a factor: for the processor, and for devices, whose compiler
-// reads this file, too (backend/pack); it includes nothing else. Everything that is compiled is in
+// reads this file, too (ops/gpu/pack); it includes nothing else. Everything that is compiled is in
 // an unnamed namespace: reduce_kernels_impl.h says why.
 
 #include <cstdint>

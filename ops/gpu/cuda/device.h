@@ -1,0 +1,114 @@
+#ifndef TFRING_OPS_GPU_CUDA_DEVICE_H_
+#define TFRING_OPS_GPU_CUDA_DEVICE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "ops/gpu/cuda/driver.h"
+#include "ops/runtime/base/status.h"
+
+namespace tfring {
+
+class CudaDevice;
+
+// An event of a device, without timing. It returns to the device's pool when it is destroyed, on
+// any thread, and may be recorded any number of times.
+class CudaEvent {
+ public:
+  CudaEvent(std::shared_ptr<CudaDevice> device, CuEvent event);
+  ~CudaEvent();
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+
+  CuEvent get() const { return event_; }
+
+ private:
+  const std::shared_ptr<CudaDevice> device_;
+  const CuEvent event_;
+};
+
+// One GPU as this process uses it: the framework's context, what the GPU is, and streams and events
+// of our own in that context. Streams live as long as this. Thread-safe.
+class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
+ public:
+  // The device of a context that stays valid as long as this.
+  static Result<std::shared_ptr<CudaDevice>> Of(std::shared_ptr<const CudaDriver> driver,
+                                                CuContext context);
+  ~CudaDevice();
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  const CudaDriver& driver() const { return *driver_; }
+  const CudaFunctions& cu() const { return driver_->cu(); }
+  CuContext context() const { return context_; }
+  int ordinal() const { return ordinal_; }                  // in this process
+  const std::string& uuid() const { return uuid_; }         // "GPU-" and 32 digits in five groups
+  const std::string& name() const { return name_; }         // "NVIDIA H100 80GB HBM3"
+  int compute_capability() const { return capability_; }    // 90: sm_90
+  int multiprocessors() const { return multiprocessors_; }  // SMs
+
+  // A new stream of the highest priority that does not wait for the default stream.
+  Result<CuStream> MakeStream();
+
+  Result<std::shared_ptr<CudaEvent>> TakeEvent();
+  // An event that happens once all that is on `stream` now has happened.
+  Result<std::shared_ptr<CudaEvent>> Record(CuStream stream);
+
+  // Device memory that returns to a pool of this device with the pointer. For what is rare: pools
+  // are not bounded.
+  Result<std::shared_ptr<void>> Scratch(int64_t bytes);
+
+  // As CudaDriver::Check, with the device in the text; remembers sticky errors.
+  Status Check(CuResult result, const char* doing);
+  // Not ok after a sticky error: the first one.
+  Status broken() const;
+
+ private:
+  friend class CudaEvent;
+  CudaDevice(std::shared_ptr<const CudaDriver> driver, CuContext context);
+  Status ReadFacts();
+  void ReturnEvent(CuEvent event);
+  void ReturnScratch(size_t bytes, CuDevicePtr memory);
+
+  const std::shared_ptr<const CudaDriver> driver_;
+  const CuContext context_;
+  int ordinal_ = 0;
+  std::string uuid_;
+  std::string name_;
+  int capability_ = 0;
+  int multiprocessors_ = 0;
+
+  mutable std::mutex mutex_;  // guards the four below
+  Status broken_;
+  std::vector<CuStream> streams_;
+  std::vector<CuEvent> events_;  // that nobody uses
+  std::multimap<size_t, CuDevicePtr> scratch_;
+};
+
+// Makes the device's context the current one of this thread, and puts back what was there before.
+class ScopedContext {
+ public:
+  explicit ScopedContext(CudaDevice* device);
+  ~ScopedContext();
+  ScopedContext(const ScopedContext&) = delete;
+  ScopedContext& operator=(const ScopedContext&) = delete;
+
+  const Status& status() const { return status_; }
+
+ private:
+  CudaDevice* const device_;
+  Status status_;
+};
+
+// Keeps it until the process ends: what a device, or the driver, may still use after the time that
+// was left to it. KeepMemoryForever says so in the log, once.
+void KeepForever(std::shared_ptr<void> kept);
+void KeepMemoryForever(std::shared_ptr<void> memory);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_GPU_CUDA_DEVICE_H_

@@ -1,0 +1,211 @@
+#include "ops/gpu/cuda/device_waiter.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "ops/runtime/base/clock.h"
+#include "ops/runtime/base/signals.h"
+
+namespace tfring {
+namespace {
+
+constexpr Duration kWatchdog = 100 * kMillisecond;
+constexpr Duration kLastLimit = 5 * kSecond;
+
+}  // namespace
+
+DeviceWaiter::DeviceWaiter(std::shared_ptr<CudaDevice> device)
+    : device_(std::move(device)),
+      bell_(std::make_shared<Bell>()),
+      thread_(StartThread([this] { Loop(); })) {}
+
+DeviceWaiter::~DeviceWaiter() {
+  EndBy(MonotonicNow() + kLastLimit, Cancelled("the GPU did not finish before the runtime ended"));
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  Ring();
+  thread_.join();
+  bool all_rung = false;
+  {
+    std::lock_guard<std::mutex> lock(bell_->mutex);
+    all_rung = bell_->expected == 0;
+  }
+  if (all_rung) return;
+  // Host functions may come later than what they wait for, or never.
+  if (device_->broken().ok()) KeepForever(device_);
+  KeepForever(bell_);
+}
+
+void DeviceWaiter::After(CuStream stream, Then then) {
+  Wait wait;
+  wait.then = std::move(then);
+  Result<std::shared_ptr<CudaEvent>> event = device_->Record(stream);
+  wait.failure = event.status();
+  if (event.ok()) wait.event = std::move(*event);
+  Add(stream, std::move(wait));
+}
+
+void DeviceWaiter::After(CuStream stream, std::shared_ptr<CudaEvent> event, Then then) {
+  Add(stream, Wait{std::move(event), OkStatus(), std::move(then)});
+}
+
+void DeviceWaiter::Add(CuStream stream, Wait wait) {
+  const std::shared_ptr<CudaEvent> event = wait.event;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    lanes_[stream].waits.push_back(std::move(wait));
+    ++open_;
+  }
+  // Without a bell the thread has to look now: it sleeps until something is open.
+  if (event == nullptr || !LaunchBell(stream, *event).ok()) return Ring();
+  Ring();
+}
+
+Result<CuStream> DeviceWaiter::SideOf(CuStream stream) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (lanes_[stream].side != nullptr) return lanes_[stream].side;
+  }
+  Result<CuStream> side = device_->MakeStream();
+  if (!side.ok()) return side;
+  std::lock_guard<std::mutex> lock(mutex_);
+  lanes_[stream].side = *side;
+  return side;
+}
+
+// A failure is none of the wait: the watchdog asks for the event.
+Status DeviceWaiter::LaunchBell(CuStream stream, const CudaEvent& event) {
+  Result<CuStream> side = SideOf(stream);
+  if (!side.ok()) return side.status();
+  const ScopedContext current(device_.get());
+  TFRING_RETURN_IF_ERROR(current.status());
+  TFRING_RETURN_IF_ERROR(device_->Check(device_->cu().StreamWaitEvent(*side, event.get(), 0),
+                                        "waiting on a second stream"));
+  {
+    std::lock_guard<std::mutex> lock(bell_->mutex);
+    ++bell_->expected;
+  }
+  const Status launched = device_->Check(
+      device_->cu().LaunchHostFunc(*side, &OnDevice, bell_.get()), "launching a host function");
+  if (launched.ok()) return launched;
+  std::lock_guard<std::mutex> lock(bell_->mutex);
+  --bell_->expected;
+  return launched;
+}
+
+// On a thread of the driver, which must call no CUDA here.
+void DeviceWaiter::OnDevice(void* bell) {
+  Bell* const self = static_cast<Bell*>(bell);
+  std::lock_guard<std::mutex> lock(self->mutex);
+  --self->expected;
+  self->rung = true;
+  self->changed.notify_one();
+}
+
+void DeviceWaiter::Ring() {
+  std::lock_guard<std::mutex> lock(bell_->mutex);
+  bell_->rung = true;
+  bell_->changed.notify_one();
+}
+
+void DeviceWaiter::EndBy(TimePoint deadline, Status why) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!limit_) limit_.emplace(deadline, std::move(why));
+  }
+  Ring();
+}
+
+void DeviceWaiter::Sleep() {
+  bool open = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    open = open_ > 0;
+  }
+  std::unique_lock<std::mutex> lock(bell_->mutex);
+  const auto rung = [this] { return bell_->rung; };
+  if (open) {
+    bell_->changed.wait_for(lock, std::chrono::nanoseconds(kWatchdog), rung);
+  } else {
+    bell_->changed.wait(lock, rung);
+  }
+  bell_->rung = false;
+  wakeups_.fetch_add(1, std::memory_order_relaxed);
+}
+
+bool DeviceWaiter::Finished(const Wait& wait, DeviceOutcome* outcome) {
+  const Status broken = device_->broken();
+  if (!broken.ok()) {
+    *outcome = {broken, false};
+    return true;
+  }
+  if (!wait.failure.ok()) {
+    // It is not known how far the device is with what was there before the failure.
+    *outcome = {wait.failure, true};
+    return true;
+  }
+  CuResult result = kCudaSuccess;
+  {
+    const ScopedContext current(device_.get());
+    result = current.status().ok() ? device_->cu().EventQuery(wait.event->get()) : kCudaNotReady;
+  }
+  if (result != kCudaNotReady) {
+    const Status status = device_->Check(result, "work on the GPU");
+    *outcome = {status, !status.ok() && device_->broken().ok()};
+    return true;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!limit_ || MonotonicNow() < limit_->first) return false;
+  *outcome = {limit_->second, true};
+  return true;
+}
+
+// Only this thread takes waits out, so that the first of each lane stays where it is while the
+// driver is asked without the lock.
+std::vector<DeviceWaiter::Ended> DeviceWaiter::Collect() {
+  std::vector<CuStream> streams;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [stream, lane] : lanes_) streams.push_back(stream);
+  }
+  std::vector<Ended> ended;
+  for (CuStream stream : streams) {
+    while (true) {
+      const Wait* first = nullptr;
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        std::deque<Wait>& waits = lanes_[stream].waits;
+        if (!waits.empty()) first = &waits.front();
+      }
+      DeviceOutcome outcome;
+      if (first == nullptr || !Finished(*first, &outcome)) break;
+      std::lock_guard<std::mutex> lock(mutex_);
+      std::deque<Wait>& waits = lanes_[stream].waits;
+      ended.push_back({std::move(waits.front()), std::move(outcome)});
+      waits.pop_front();
+      --open_;
+    }
+  }
+  return ended;
+}
+
+void DeviceWaiter::Loop() {
+  pthread_setname_np(pthread_self(), "tfring-device");
+  while (true) {
+    Sleep();
+    for (Ended& end : Collect()) {
+      // A device that may still come by the event must not find it recorded for something else.
+      if (end.outcome.in_use && end.wait.event != nullptr) KeepForever(end.wait.event);
+      end.wait.then(end.outcome);
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (stopping_ && open_ == 0) return;
+  }
+}
+
+}  // namespace tfring

@@ -1,0 +1,106 @@
+#ifndef TFRING_OPS_GPU_CUDA_DEVICE_WAITER_H_
+#define TFRING_OPS_GPU_CUDA_DEVICE_WAITER_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "ops/gpu/cuda/device.h"
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+
+namespace tfring {
+
+// How a wait for a device has ended. If `in_use`, the device may still read and write the memory of
+// the work: it must not be freed or used again before the process ends.
+struct DeviceOutcome {
+  Status status;
+  bool in_use = false;
+};
+
+// Calls functions when work on streams of a device has been done, without a thread that waits for
+// the device. For each stream there is a second one, on the side, that waits for the same event and
+// then runs a host function, which wakes our thread; the stream with the work is not held up.
+// Because host functions do not run after a sticky error, and may be lost, the thread also asks
+// every 100 ms while something is open; otherwise it sleeps. After a sticky error all waits end
+// with it. Thread-safe. The destructor gives what is open 5 s, then ends it as after EndBy.
+class DeviceWaiter {
+ public:
+  using Then = std::function<void(const DeviceOutcome&)>;
+
+  // Starts the thread; throws std::system_error if there is none.
+  explicit DeviceWaiter(std::shared_ptr<CudaDevice> device);
+  ~DeviceWaiter();
+  DeviceWaiter(const DeviceWaiter&) = delete;
+  DeviceWaiter& operator=(const DeviceWaiter&) = delete;
+
+  // Calls `then` once all that is on `stream` now has happened: exactly once, on the waiter's
+  // thread, also when this call fails. `then` must not block. Use each stream from one thread at a
+  // time.
+  void After(CuStream stream, Then then);
+  // The same for an event that has just been recorded on `stream`.
+  void After(CuStream stream, std::shared_ptr<CudaEvent> event, Then then);
+
+  // Waits that are open at `deadline`, and later ones, end with `why`, as DeviceOutcome::in_use.
+  // The first call counts.
+  void EndBy(TimePoint deadline, Status why);
+
+  // How often the thread woke from sleep.
+  int64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Wait {
+    std::shared_ptr<CudaEvent> event;  // null: never recorded, because of `failure`
+    Status failure;
+    Then then;
+  };
+  struct Lane {
+    CuStream side = nullptr;
+    std::deque<Wait> waits;  // in the order in which they happen
+  };
+  struct Ended {
+    Wait wait;
+    DeviceOutcome outcome;
+  };
+  // What host functions use. They may run when the waiter is gone.
+  struct Bell {
+    std::mutex mutex;  // guards the rest
+    std::condition_variable changed;
+    bool rung = false;
+    int64_t expected = 0;  // host functions that were launched and have not run
+  };
+
+  void Add(CuStream stream, Wait wait);
+  void Ring();
+  static void OnDevice(void* bell);
+  Status LaunchBell(CuStream stream, const CudaEvent& event);
+  Result<CuStream> SideOf(CuStream stream);
+  void Loop();
+  void Sleep();
+  std::vector<Ended> Collect();
+  bool Finished(const Wait& wait, DeviceOutcome* outcome);
+
+  const std::shared_ptr<CudaDevice> device_;
+  const std::shared_ptr<Bell> bell_;
+  std::atomic<int64_t> wakeups_{0};
+
+  std::mutex mutex_;  // guards the four below
+  std::map<CuStream, Lane> lanes_;
+  int64_t open_ = 0;
+  std::optional<std::pair<TimePoint, Status>> limit_;
+  bool stopping_ = false;
+
+  std::thread thread_;  // last, because it uses the rest
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_GPU_CUDA_DEVICE_WAITER_H_

@@ -1,0 +1,22 @@
+#ifndef TFRING_OPS_GPU_NCCL_EXPENDABLE_THREAD_H_
+#define TFRING_OPS_GPU_NCCL_EXPENDABLE_THREAD_H_
+
+#include <functional>
+#include <string>
+
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+
+namespace tfring {
+
+// Starts a thread that nobody waits for. Internal if the system has none left.
+Status StartExpendable(std::function<void()> work);
+
+// Runs `work` on a thread of its own and waits for it, but not beyond `limit`: then the thread is
+// left alone and may run on, so `work` has to own all that it uses. DeadlineExceeded says that
+// `what` did not end; Internal that the system has no thread left.
+Status RunWithin(Duration limit, const std::string& what, std::function<void()> work);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_GPU_NCCL_EXPENDABLE_THREAD_H_

@@ -1,0 +1,64 @@
+#ifndef TFRING_OPS_GPU_NCCL_FLIGHT_TABLE_H_
+#define TFRING_OPS_GPU_NCCL_FLIGHT_TABLE_H_
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "ops/gpu/cuda/device_progress.h"
+#include "ops/runtime/interfaces/collective_backend.h"
+
+namespace tfring {
+
+// Which collectives are in flight, so that each ends once, whoever ends it: the launch thread, the
+// waiter for the device, or an abort that cannot wait for either. After a failure all end with it.
+// `patience` as in DeviceProgress. Thread-safe; calls the sink with its lock held.
+class FlightTable {
+ public:
+  FlightTable(CompletionSink sink, Duration patience)
+      : sink_(std::move(sink)), progress_(patience) {}
+
+  void Add(const Collective& collective);
+  // Something else reports on it from here on. False if it has ended.
+  bool Release(uint64_t sequence);
+  void Launched(uint64_t sequence);
+  // No effect if it has ended.
+  void End(uint64_t sequence, Completion completion);
+
+  // How all end from now on. The first failure counts, except that `abort` replaces another.
+  void Fail(Completion failure, bool abort);
+  // Ends it, although the device may not be through: what holds the memory of its calls is kept for
+  // ever.
+  void Abandon(uint64_t sequence);
+  // Does that to all that is in flight, and ends what comes, with the failure.
+  void EndAll();
+
+  bool flying() const;   // something has not ended
+  int launched() const;  // and not ended
+  int64_t progress() const { return progress_.value(); }
+  std::optional<Completion> failure() const;
+
+ private:
+  struct Flight {
+    std::vector<DeviceCall> calls;
+    bool launched = false;
+  };
+  void EndLocked(uint64_t sequence, Completion completion);
+  void AbandonLocked(uint64_t sequence);
+
+  mutable std::mutex mutex_;  // guards the rest
+  const CompletionSink sink_;
+  std::map<uint64_t, Flight> flights_;
+  std::optional<Completion> failure_;
+  bool aborted_ = false;
+  bool abandoned_ = false;
+  int launched_ = 0;
+  DeviceProgress progress_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_GPU_NCCL_FLIGHT_TABLE_H_

@@ -1,0 +1,71 @@
+#include "ops/gpu/nccl/meeting.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "ops/gpu/nccl/nccl_library.h"
+
+namespace tfring {
+namespace {
+
+std::string RankText(Rank rank) { return "rank " + std::to_string(rank); }
+
+std::string HostText(const MeetingRecord& record) {
+  return record.host[0] == '\0' ? "" : std::string(" of host ") + record.host;
+}
+
+std::string SharedGpu(const std::vector<MeetingRecord>& records, const std::vector<Rank>& members) {
+  std::map<std::string, Rank> owners;
+  for (size_t m = 0; m < records.size(); ++m) {
+    const auto [it, first] = owners.emplace(records[m].device, members[m]);
+    if (first) continue;
+    return "ranks " + std::to_string(it->second) + " and " + std::to_string(members[m]) +
+           " use the same GPU, " + it->first + HostText(records[m]) +
+           "; give each rank its own, before it uses a GPU: "
+           "tf.config.set_visible_devices(tf.config.list_physical_devices('GPU')"
+           "[hvd.local_rank()], 'GPU')";
+  }
+  return "";
+}
+
+std::string FindObstacle(const std::vector<MeetingRecord>& records,
+                         const std::vector<Rank>& members) {
+  for (size_t m = 0; m < records.size(); ++m) {
+    if (records[m].version == 0) return RankText(members[m]) + ": " + records[m].reason;
+  }
+  for (size_t m = 1; m < records.size(); ++m) {
+    if (records[m].version == records[0].version) continue;
+    return RankText(members[0]) + " has NCCL " + NcclVersionText(records[0].version) + " and " +
+           RankText(members[m]) + " has NCCL " + NcclVersionText(records[m].version) +
+           "; install the same version everywhere";
+  }
+  const std::string shared = SharedGpu(records, members);
+  if (!shared.empty()) return shared;
+  if (records[0].has_id == 0) return RankText(members[0]) + ": " + records[0].reason;
+  return "";
+}
+
+}  // namespace
+
+void SetReason(const std::string& text, MeetingRecord* record) {
+  const size_t length = std::min(text.size(), sizeof(record->reason) - 1);
+  std::memcpy(record->reason, text.data(), length);
+  record->reason[length] = '\0';
+}
+
+MeetingResult Conclude(const std::vector<MeetingRecord>& records,
+                       const std::vector<Rank>& members) {
+  MeetingResult result;
+  result.abilities.packs = true;
+  for (const MeetingRecord& record : records) {
+    result.abilities.packs = result.abilities.packs && record.packs != 0;
+    result.insists = result.insists || record.insists != 0;
+  }
+  result.reason = FindObstacle(records, members);
+  result.uses_nccl = result.reason.empty();
+  result.id = records[0].id;
+  return result;
+}
+
+}  // namespace tfring

@@ -1,0 +1,48 @@
+#ifndef TFRING_OPS_GPU_NCCL_MEETING_H_
+#define TFRING_OPS_GPU_NCCL_MEETING_H_
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "ops/gpu/nccl/nccl_api.h"
+#include "ops/gpu/nccl/nccl_program.h"
+#include "ops/runtime/base/export.h"
+#include "ops/runtime/base/types.h"
+
+namespace tfring {
+
+// What every member tells the others before they make a communicator, over the host backend. Sent
+// as it lies in memory: all ranks run the same build.
+struct MeetingRecord {
+  int32_t version = 0;    // of NCCL; 0: there is none here
+  uint8_t packs = 0;      // see NcclAbilities
+  uint8_t insists = 0;    // TFRING_GPU_OPERATIONS=nccl: it is an error if there is no NCCL
+  uint8_t has_id = 0;     // the first member's alone is used
+  char device[48] = {};   // UUID of the GPU, as text
+  char host[64] = {};     // name of the host, cut to what fits
+  char reason[512] = {};  // why version is 0 or there is no id
+  NcclUniqueId id = {};
+};
+static_assert(std::is_trivially_copyable_v<MeetingRecord>);
+
+// Sets `reason`, cut to what fits.
+void SetReason(const std::string& text, MeetingRecord* record);
+
+// What the members conclude, each by itself and all the same.
+struct MeetingResult {
+  bool uses_nccl = false;
+  NcclAbilities abilities;
+  NcclUniqueId id = {};
+  std::string reason;    // why NCCL is not used
+  bool insists = false;  // then that is an error; else the collectives are staged
+};
+
+// `records` in the order of `members`.
+TFRING_EXPORT MeetingResult Conclude(const std::vector<MeetingRecord>& records,
+                                     const std::vector<Rank>& members);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_GPU_NCCL_MEETING_H_

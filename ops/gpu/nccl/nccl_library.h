@@ -1,0 +1,45 @@
+#ifndef TFRING_OPS_GPU_NCCL_NCCL_LIBRARY_H_
+#define TFRING_OPS_GPU_NCCL_NCCL_LIBRARY_H_
+
+#include <memory>
+#include <string>
+
+#include "ops/gpu/nccl/nccl_api.h"
+#include "ops/runtime/base/export.h"
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+
+namespace tfring {
+
+// NCCL, loaded. Immutable and never unloaded: its threads may outlive every communicator. Any
+// thread may use it.
+struct NcclLibrary {
+  NcclFunctions call;
+  int version = 0;   // 22707 is 2.27.7
+  std::string path;  // of the file
+};
+
+inline constexpr Duration kNcclLoadLimit = 30 * kSecond;
+
+// Loads `file`; if none is named, the libnccl.so.2 that is in the process already, else the
+// system's. (tfring/gpu/nccl.py names the file of NVIDIA's package where nothing else counts, and
+// says what counts before what.) Functions are looked up in that library alone: TensorFlow exports
+// some of the same names. Unavailable says in one sentence what is missing, too old, incomplete or
+// failing; DeadlineExceeded that the library did not return within `limit`.
+TFRING_EXPORT Result<std::shared_ptr<const NcclLibrary>> LoadNccl(const std::string& file,
+                                                                  Duration limit = kNcclLoadLimit);
+
+std::string NcclVersionText(int version);  // "2.27.7"
+
+// What failed and what NCCL says about it; ok for kSuccess and kInProgress. A remote error, an
+// error of the system or of the network is Unavailable: a peer may be gone. All else is Internal.
+// `comm` may be null.
+Status NcclStatus(const NcclLibrary& library, NcclResult result, const std::string& what,
+                  NcclComm comm);
+
+// On an expendable thread: the library opens sockets there.
+Result<NcclUniqueId> MakeNcclUniqueId(std::shared_ptr<const NcclLibrary> library, Duration limit);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_GPU_NCCL_NCCL_LIBRARY_H_

@@ -1,0 +1,82 @@
+#ifndef TFRING_OPS_GPU_NCCL_NCCL_PROGRAM_H_
+#define TFRING_OPS_GPU_NCCL_NCCL_PROGRAM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "ops/gpu/nccl/nccl_api.h"
+#include "ops/runtime/backend/reduction/reduce_kernels.h"
+#include "ops/runtime/base/export.h"
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/interfaces/collective_backend.h"
+
+namespace tfring {
+
+// A place in a tensor of the collective, or in scratch memory of the device; offset in bytes.
+struct NcclPlace {
+  enum class Space : uint8_t { kInput, kOutput, kScratch };
+  Space space = Space::kScratch;
+  size_t tensor = 0;
+  int64_t offset = 0;
+};
+
+struct NcclCopy {
+  NcclPlace from;
+  NcclPlace to;  // the same as `from`, or apart from it
+  int64_t bytes = 0;
+};
+
+// One call of NCCL. `count` elements of NcclProgram::type, as the call counts them: allgather and
+// reduce-scatter take the count of one member.
+struct NcclCall {
+  enum class Kind : uint8_t {
+    kAllReduce,
+    kReduce,
+    kBroadcast,
+    kAllGather,
+    kReduceScatter,
+    kSend,
+    kRecv
+  };
+  Kind kind = Kind::kAllReduce;
+  NcclPlace from;  // unused by kRecv
+  NcclPlace to;    // unused by kSend, and by a reduce of another root
+  int64_t count = 0;
+  int peer = 0;  // the root, or who receives or sends: position among the members
+};
+
+// What one rank does for one collective: copies, calls of NCCL in one group, copies. The copies of
+// a list may run at once, each element with the scale of the list. All members have the same
+// calls, seen from where each stands. A value.
+struct NcclProgram {
+  std::vector<NcclCopy> before;
+  Scale before_scale;
+  std::vector<NcclCall> calls;
+  NcclType type = NcclType::kUint8;
+  NcclOp op = NcclOp::kSum;
+  std::vector<NcclCopy> after;
+  Scale after_scale;
+  int64_t scratch_bytes = 0;
+};
+
+// What every member of a communicator has.
+struct NcclAbilities {
+  bool packs = false;  // copies of many tensors are few launches, and can multiply
+};
+
+// Tensors of at least this many bytes are reduced where they are; smaller ones are packed together.
+inline constexpr int64_t kNcclDirectBytes = 2 << 20;
+
+// The same on all members. Unimplemented where NCCL cannot give what the CPU backend gives, so that
+// the collective has to be staged: factors and averages without kernels that multiply.
+TFRING_EXPORT Result<NcclProgram> MakeNcclProgram(const Collective& collective,
+                                                  const NcclAbilities& abilities);
+
+// Whether there is a program for collectives of this kind on ranks whose kernels multiply.
+TFRING_EXPORT bool NcclRuns(CollectiveKind kind, DataType dtype, ReduceOp op);
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_GPU_NCCL_NCCL_PROGRAM_H_

@@ -1,0 +1,366 @@
+#include "ops/gpu/nccl/nccl_worker.h"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "ops/gpu/cuda/stream.h"
+#include "ops/gpu/nccl/expendable_thread.h"
+#include "ops/runtime/base/clock.h"
+#include "ops/runtime/base/log.h"
+#include "ops/runtime/base/text.h"
+
+namespace tfring {
+namespace {
+
+constexpr int kMaxLaunched = 32;
+constexpr auto kWatchPeriod = std::chrono::milliseconds(100);
+
+int64_t BytesOf(const NcclProgram& program, const Collective& collective) {
+  const int64_t element =
+      Traits(collective.kind).reduces ? DataTypeSize(collective.dtype) : int64_t{1};
+  int64_t bytes = 0;
+  for (const NcclCall& call : program.calls) {
+    if (call.kind != NcclCall::Kind::kRecv) bytes += call.count * element;
+  }
+  return bytes;
+}
+
+Completion FailureOf(Status status) {
+  Completion failure;
+  failure.suspects_unknown_peer = status.code() == StatusCode::kUnavailable;
+  failure.status = std::move(status);
+  return failure;
+}
+
+}  // namespace
+
+NcclWorker::NcclWorker(NcclOptions options, CompletionSink sink)
+    : options_(std::move(options)), table_(std::move(sink), options_.config.heartbeat_timeout) {}
+
+Status NcclWorker::Start() {
+  const Status status = StartExpendable([self = shared_from_this()] { self->Loop(); });
+  std::lock_guard<std::mutex> lock(mutex_);
+  started_ = status.ok();
+  return status;
+}
+
+void NcclWorker::Submit(Collective collective) {
+  // Nothing moves, so it is no occasion for the members to meet.
+  if (collective.buffers.empty()) {
+    table_.Add(collective);
+    return table_.End(collective.sequence, Completion());
+  }
+  Item item;
+  std::shared_ptr<Group>& group = groups_[collective.members];
+  if (group == nullptr) {
+    group = std::make_shared<Group>();
+    group->members = collective.members;
+    if (collective.members.size() > 1) item.meeting = options_.host->Reserve();
+  }
+  item.group = group;
+  const Group::State state = group->state.load(std::memory_order_acquire);
+  if (state == Group::State::kNccl) {
+    Result<NcclProgram> program = MakeNcclProgram(collective, group->result.abilities);
+    if (!program.ok()) return options_.host->Reserve()->Stage(std::move(collective));
+    item.program = std::move(*program);
+  } else if (state == Group::State::kOpen || !group->result.insists) {
+    item.staging = options_.host->Reserve();
+  }
+  table_.Add(collective);
+  item.collective = std::move(collective);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    queue_.push_back(std::move(item));
+  }
+  changed_.notify_all();
+}
+
+bool NcclWorker::Next(Item* item) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (stopping()) {
+    parked_ = true;
+    changed_.notify_all();
+  }
+  while (queue_.empty()) {
+    if (closing_) return false;
+    if (table_.launched() > 0 && !stopping()) {
+      changed_.wait_for(lock, kWatchPeriod);
+      lock.unlock();
+      Watch();
+      lock.lock();
+    } else {
+      changed_.wait(lock);
+    }
+    wakeups_.fetch_add(1, std::memory_order_relaxed);
+    parked_ = parked_ || stopping();
+    if (parked_) changed_.notify_all();
+  }
+  *item = std::move(queue_.front());
+  queue_.pop_front();
+  return true;
+}
+
+// On the launch thread, which alone uses the communicators.
+void NcclWorker::Watch() {
+  const Status broken = device_ != nullptr ? device_->broken() : OkStatus();
+  if (!broken.ok()) return Fail(FailureOf(broken), false);
+  for (const auto& communicator : communicators_) {
+    const Status status = communicator->AsyncError();
+    if (!status.ok()) return Fail(FailureOf(CauseOf(status)), false);
+  }
+}
+
+// NCCL says only that CUDA failed. A device that is broken says so at the next call.
+Status NcclWorker::CauseOf(Status status) {
+  if (launcher_ == nullptr) return status;
+  (void)device_->Record(launcher_->stream());
+  const Status broken = device_->broken();
+  return broken.ok() ? status : broken;
+}
+
+void NcclWorker::Loop() {
+  pthread_setname_np(pthread_self(), "tfring-nccl");
+  Item item;
+  while (Next(&item)) {
+    const uint64_t sequence = item.collective.sequence;
+    try {
+      Handle(&item);
+    } catch (const std::exception& error) {
+      Fail(FailureOf(Internal("rank " + std::to_string(options_.self) +
+                              " has no memory to run collectives on its GPU (" + error.what() +
+                              "); use smaller tensors or buckets")),
+           false);
+      table_.Abandon(sequence);
+    }
+    if (table_.failure()) KeepPlaces(&item);
+    item = Item();
+  }
+  if (!stopping()) DestroyCommunicators();
+  launcher_.reset();
+  kept_places_.clear();
+  std::lock_guard<std::mutex> lock(mutex_);
+  parked_ = true;
+  ended_ = true;
+  changed_.notify_all();
+}
+
+// The other members may run there what this rank does not: what follows on its host would be taken
+// for that. The abort that comes with every failure ends the host's collectives.
+void NcclWorker::KeepPlaces(Item* item) {
+  for (std::unique_ptr<HostPlace>* place : {&item->meeting, &item->staging}) {
+    if (*place != nullptr) kept_places_.push_back(std::move(*place));
+  }
+}
+
+// The device of this rank's first collective, our stream there and what waits for it.
+Status NcclWorker::Prepare(const Collective& collective) {
+  if (launcher_ != nullptr) return OkStatus();
+  if (collective.device_calls.empty()) return Internal(collective.what + " has no device");
+  std::shared_ptr<CudaDevice> device = CudaStream::Of(collective.device_calls.front()).device();
+  Result<std::unique_ptr<NcclLauncher>> launcher = NcclLauncher::Make(device, options_.pack_images);
+  if (!launcher.ok()) return launcher.status();
+  launcher_ = std::move(*launcher);
+  auto waiter = std::make_unique<DeviceWaiter>(device);
+  std::lock_guard<std::mutex> lock(mutex_);
+  device_ = std::move(device);
+  waiter_ = std::move(waiter);
+  return OkStatus();
+}
+
+void NcclWorker::Handle(Item* item) {
+  const uint64_t sequence = item->collective.sequence;
+  Status status = table_.failure() ? Cancelled("stopped") : OkStatus();
+  if (status.ok()) status = Prepare(item->collective);
+  Group* const group = item->group.get();
+  if (status.ok() && group->state == Group::State::kOpen) status = Meet(item);
+  if (status.ok() && group->state == Group::State::kHost) return EndWithout(item);
+  if (status.ok() && !item->program) {
+    Result<NcclProgram> program = MakeNcclProgram(item->collective, group->result.abilities);
+    if (!program.ok()) return EndWithout(item);
+    item->program = std::move(*program);
+  }
+  if (status.ok()) {
+    // It is not staged, so the host's collectives need not wait for what NCCL takes now.
+    item->meeting.reset();
+    item->staging.reset();
+  }
+  if (status.ok() && group->members.size() > 1 && group->communicator == nullptr) {
+    status = Connect(group, item->collective.self);
+  }
+  if (status.ok() && !WaitForRoom()) status = Cancelled("stopped");
+  if (!status.ok()) {
+    if (!table_.failure()) Fail(FailureOf(CauseOf(status)), false);
+    return table_.End(sequence, Completion());
+  }
+  Launch(item);
+}
+
+MeetingRecord NcclWorker::OwnRecord(bool with_id) {
+  MeetingRecord record;
+  record.insists = options_.config.gpu_operations == GpuOperations::kNccl ? 1 : 0;
+  record.packs = launcher_->abilities().packs ? 1 : 0;
+  device_->uuid().copy(record.device, sizeof(record.device) - 1);
+  options_.host_name.copy(record.host, sizeof(record.host) - 1);
+  // Once: a library that does not return takes the whole limit, and a thread.
+  if (library_ == nullptr && no_library_.ok()) {
+    auto loaded = LoadNccl(options_.config.nccl_library, options_.load_limit);
+    no_library_ = loaded.status();
+    if (loaded.ok()) library_ = std::move(*loaded);
+  }
+  if (library_ == nullptr) {
+    SetReason(no_library_.message(), &record);
+    return record;
+  }
+  record.version = library_->version;
+  if (!with_id) return record;
+  Result<NcclUniqueId> id = MakeNcclUniqueId(library_, options_.id_limit);
+  record.has_id = id.ok() ? 1 : 0;
+  if (id.ok()) {
+    record.id = *id;
+  } else {
+    SetReason(id.status().message(), &record);
+  }
+  return record;
+}
+
+// What a meeting uses, until its host collective has ended.
+struct Meeting {
+  MeetingRecord own;
+  std::vector<MeetingRecord> all;
+  std::mutex mutex;  // guards the two below
+  std::condition_variable changed;
+  std::optional<Completion> ended;
+};
+
+Status NcclWorker::Meet(Item* item) {
+  Group* const group = item->group.get();
+  const int self = item->collective.self;
+  if (group->members.size() == 1) {
+    MeetingResult alone;
+    alone.uses_nccl = true;
+    alone.abilities = launcher_->abilities();
+    Settle(group, std::move(alone));
+    return OkStatus();
+  }
+  if (item->meeting == nullptr) return Internal("the members did not meet");
+  auto meeting = std::make_shared<Meeting>();
+  meeting->own = OwnRecord(self == 0);
+  meeting->all.resize(group->members.size());
+  const int64_t bytes = sizeof(MeetingRecord);
+  Collective gather;
+  gather.sequence = item->collective.sequence;
+  gather.prepares = true;
+  gather.what = "preparation of " + item->collective.what;
+  gather.kind = CollectiveKind::kAllgather;
+  gather.self = self;
+  gather.members = group->members;
+  const int64_t size = static_cast<int64_t>(group->members.size());
+  gather.buffers = {{&meeting->own, meeting->all.data(), bytes, bytes * size}};
+  gather.block_bytes = {std::vector<int64_t>(group->members.size(), bytes)};
+  item->meeting->Run(std::move(gather), [meeting](Completion completion) {
+    std::lock_guard<std::mutex> lock(meeting->mutex);
+    meeting->ended = std::move(completion);
+    meeting->changed.notify_all();
+  });
+  std::unique_lock<std::mutex> lock(meeting->mutex);
+  while (!meeting->ended && !stopping()) meeting->changed.wait_for(lock, kWatchPeriod);
+  if (!meeting->ended) return Cancelled("stopped");
+  const Completion& ended = *meeting->ended;
+  if (ended.status.code() == StatusCode::kUnimplemented) {
+    MeetingResult apart;
+    apart.reason = ended.status.message();
+    Settle(group, std::move(apart));
+  } else if (!ended.status.ok()) {
+    Fail(ended, false);
+    return ended.status;
+  } else {
+    Settle(group, Conclude(meeting->all, group->members));
+  }
+  return OkStatus();
+}
+
+void NcclWorker::Settle(Group* group, MeetingResult result) {
+  if (!result.uses_nccl && !result.insists) {
+    const bool first = group->members.front() == options_.self;
+    Log(first ? LogLevel::kWarning : LogLevel::kDebug,
+        RanksText(group->members) +
+            " copy tensors through host memory, without NCCL: " + result.reason);
+  }
+  group->result = std::move(result);
+  const bool uses = group->result.uses_nccl;
+  group->state.store(uses ? Group::State::kNccl : Group::State::kHost, std::memory_order_release);
+}
+
+// A collective that NCCL does not run, which all members know by now.
+void NcclWorker::EndWithout(Item* item) {
+  const uint64_t sequence = item->collective.sequence;
+  const MeetingResult& result = item->group->result;
+  if (!result.uses_nccl && result.insists) {
+    Completion completion;
+    completion.status =
+        Unimplemented(RanksText(item->group->members) + " cannot use NCCL, and " +
+                      "TFRING_GPU_OPERATIONS=nccl allows nothing else: " + result.reason +
+                      ". TFRING_GPU_OPERATIONS=auto would copy tensors through host memory");
+    return table_.End(sequence, std::move(completion));
+  }
+  if (table_.Release(sequence)) item->staging->Stage(std::move(item->collective));
+}
+
+Status NcclWorker::Connect(Group* group, int self) {
+  auto communicator = std::make_shared<NcclCommunicator>(library_, group->members, &stop_);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    communicators_.push_back(communicator);
+  }
+  group->communicator = communicator;
+  const ScopedContext current(device_.get());
+  TFRING_RETURN_IF_ERROR(current.status());
+  return communicator->Init(group->result.id, self, options_.init_limit);
+}
+
+// False after a failure.
+bool NcclWorker::WaitForRoom() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (table_.launched() >= kMaxLaunched && !stopping()) {
+    changed_.wait_for(lock, kWatchPeriod);
+    lock.unlock();
+    Watch();
+    lock.lock();
+  }
+  return !stopping();
+}
+
+void NcclWorker::Launch(Item* item) {
+  const Collective& collective = item->collective;
+  const uint64_t sequence = collective.sequence;
+  const Status status =
+      launcher_->Launch(collective, *item->program, item->group->communicator.get());
+  if (status.ok()) {
+    bytes_.fetch_add(BytesOf(*item->program, collective), std::memory_order_relaxed);
+    table_.Launched(sequence);
+  } else {
+    Fail(FailureOf(stopping() ? status : CauseOf(status)), false);
+  }
+  // What the device uses: the tensors, the scratch memory of now, and the kernels of the launcher.
+  struct InUse {
+    std::vector<DeviceCall> calls;
+    std::shared_ptr<void> scratch;
+    std::shared_ptr<NcclLauncher> launcher;
+  };
+  auto used = std::make_shared<InUse>(
+      InUse{std::move(item->collective.device_calls), launcher_->scratch(), launcher_});
+  waiter_->After(launcher_->stream(),
+                 [self = shared_from_this(), sequence, used](const DeviceOutcome& outcome) {
+                   if (outcome.in_use) KeepMemoryForever(used);
+                   if (!outcome.status.ok()) self->Fail(FailureOf(outcome.status), false);
+                   self->table_.End(sequence, Completion());
+                   // Under the lock: the launch thread may be about to wait for room.
+                   std::lock_guard<std::mutex> lock(self->mutex_);
+                   self->changed_.notify_all();
+                 });
+}
+
+}  // namespace tfring

@@ -1,0 +1,126 @@
+#ifndef TFRING_OPS_GPU_NCCL_NCCL_WORKER_H_
+#define TFRING_OPS_GPU_NCCL_NCCL_WORKER_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ops/gpu/cuda/device_waiter.h"
+#include "ops/gpu/nccl/communicator.h"
+#include "ops/gpu/nccl/flight_table.h"
+#include "ops/gpu/nccl/launcher.h"
+#include "ops/gpu/nccl/meeting.h"
+#include "ops/gpu/nccl/nccl_library.h"
+#include "ops/gpu/nccl/nccl_program.h"
+#include "ops/runtime/base/config.h"
+#include "ops/runtime/interfaces/collective_backend.h"
+#include "ops/runtime/interfaces/host_order.h"
+
+namespace tfring {
+
+// What an NcclBackend is made with.
+struct NcclOptions {
+  Rank self = 0;
+  std::string host_name;  // of this rank, for messages; may be empty
+  Config config;
+  HostOrder* host = nullptr;  // outlives the backend
+  std::vector<PackImage> pack_images = BuiltPackImages();
+  Duration load_limit = kNcclLoadLimit;
+  Duration id_limit = 10 * kSecond;      // for a unique id
+  Duration init_limit = 120 * kSecond;   // for a communicator
+  Duration abort_limit = 3 * kSecond;    // until what is in flight has ended after a failure
+  Duration destroy_limit = 2 * kSecond;  // for an orderly end of all communicators
+};
+
+// The state of an NcclBackend, shared with its threads, which may be left alone where NCCL does not
+// return. The launch thread does all with NCCL, in the order of Submit: it has the members of a new
+// list meet, makes their communicator, and enqueues programs. While something is in flight it asks
+// every 100 ms whether NCCL or the device noticed an error. At the first failure another thread
+// aborts the communicators. No call waits for the host's collectives, except for meetings, which
+// have lower sequence numbers than what waits for them.
+class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
+ public:
+  NcclWorker(NcclOptions options, CompletionSink sink);
+
+  Status Start();  // the launch thread
+  void Submit(Collective collective);
+  void Abort(Status why);
+  // Ends all; nothing goes to the sink afterwards.
+  void Close();
+
+  int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+  int64_t progress() const { return table_.progress(); }
+  int64_t wakeups() const;
+
+ private:
+  // Collectives of one list of members.
+  struct Group {
+    enum class State : uint8_t { kOpen, kNccl, kHost };
+    std::vector<Rank> members;
+    MeetingResult result;  // written by the launch thread before `state`
+    std::atomic<State> state{State::kOpen};
+    std::shared_ptr<NcclCommunicator> communicator;  // launch thread only
+  };
+  struct Item {
+    Collective collective;
+    std::shared_ptr<Group> group;
+    std::optional<NcclProgram> program;
+    std::unique_ptr<HostPlace> meeting;  // the first collective of the members
+    std::unique_ptr<HostPlace> staging;  // submitted before it was known what runs it
+  };
+
+  void Loop();
+  bool Next(Item* item);
+  void Watch();
+  Status CauseOf(Status status);
+  void Handle(Item* item);
+  void KeepPlaces(Item* item);
+  Status Prepare(const Collective& collective);
+  Status Meet(Item* item);
+  MeetingRecord OwnRecord(bool with_id);
+  void Settle(Group* group, MeetingResult result);
+  void EndWithout(Item* item);
+  Status Connect(Group* group, int self);
+  bool WaitForRoom();
+  void Launch(Item* item);
+  void Fail(Completion failure, bool abort);
+  void StopDevice();
+  void AbortCommunicators(TimePoint deadline);
+  void DestroyCommunicators();
+  bool stopping() const { return stop_.load(std::memory_order_acquire); }
+
+  const NcclOptions options_;
+  FlightTable table_;
+  std::atomic<bool> stop_{false};  // a failure: the launch thread leaves NCCL
+  std::atomic<int64_t> bytes_{0};
+  std::atomic<int64_t> wakeups_{0};
+  std::map<std::vector<Rank>, std::shared_ptr<Group>> groups_;  // Submit only
+
+  // Launch thread only.
+  std::shared_ptr<const NcclLibrary> library_;
+  Status no_library_;                                    // why there is none
+  std::shared_ptr<NcclLauncher> launcher_;               // lives on with what it launched
+  std::vector<std::unique_ptr<HostPlace>> kept_places_;  // after a failure
+
+  mutable std::mutex mutex_;  // guards the rest
+  std::condition_variable changed_;
+  std::deque<Item> queue_;
+  bool started_ = false;
+  bool closing_ = false;
+  bool parked_ = false;  // the launch thread will not use communicators any more
+  bool ended_ = false;   // nor anything else
+  std::vector<std::shared_ptr<NcclCommunicator>> communicators_;
+  std::shared_ptr<CudaDevice> device_;
+  std::unique_ptr<DeviceWaiter> waiter_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_GPU_NCCL_NCCL_WORKER_H_

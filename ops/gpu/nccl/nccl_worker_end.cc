@@ -1,0 +1,122 @@
+// How an NcclWorker ends: after a failure, and in an orderly shutdown.
+#include <chrono>
+#include <utility>
+
+#include "ops/gpu/nccl/expendable_thread.h"
+#include "ops/gpu/nccl/nccl_worker.h"
+#include "ops/runtime/base/clock.h"
+#include "ops/runtime/base/log.h"
+
+namespace tfring {
+namespace {
+
+constexpr Duration kParkPatience = kSecond;
+
+std::chrono::steady_clock::time_point At(TimePoint time) {
+  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(time));
+}
+
+}  // namespace
+
+void NcclWorker::Abort(Status why) {
+  // A shutdown with nothing in flight: the communicators end in order, in Close.
+  const bool idle = why.code() == StatusCode::kCancelled && !table_.flying();
+  Completion failure;
+  failure.status = std::move(why);
+  if (idle) return table_.Fail(std::move(failure), true);
+  Fail(std::move(failure), true);
+}
+
+// The first failure stops the device; an abort only replaces what it is called.
+void NcclWorker::Fail(Completion failure, bool abort) {
+  const Status why = failure.status;
+  table_.Fail(std::move(failure), abort);
+  if (stop_.exchange(true, std::memory_order_acq_rel)) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (waiter_ != nullptr) waiter_->EndBy(MonotonicNow() + options_.abort_limit, why);
+  }
+  changed_.notify_all();
+  if (!StartExpendable([self = shared_from_this()] { self->StopDevice(); }).ok()) {
+    table_.EndAll();
+  }
+}
+
+// On a thread of its own: what NCCL does here may take any time.
+void NcclWorker::StopDevice() {
+  const TimePoint deadline = MonotonicNow() + options_.abort_limit;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    // If the launch thread hangs in NCCL, an abort is what may free it.
+    changed_.wait_until(lock, At(MonotonicNow() + kParkPatience),
+                        [this] { return parked_ || !started_; });
+  }
+  AbortCommunicators(deadline);
+  std::unique_lock<std::mutex> lock(mutex_);
+  const bool through =
+      changed_.wait_until(lock, At(deadline), [this] { return parked_ && queue_.empty(); });
+  lock.unlock();
+  // What was launched ends through the waiter, what was not through the launch thread.
+  if (!through) table_.EndAll();
+}
+
+void NcclWorker::AbortCommunicators(TimePoint deadline) {
+  std::vector<std::shared_ptr<NcclCommunicator>> communicators;
+  std::shared_ptr<CudaDevice> device;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    communicators = communicators_;
+    device = device_;
+  }
+  for (const auto& communicator : communicators) {
+    const Duration left = deadline - MonotonicNow();
+    const Status ended = RunWithin(left, "ncclCommAbort", [communicator, device] {
+      const ScopedContext current(device.get());
+      communicator->Abort();
+    });
+    if (!ended.ok()) Log(LogLevel::kWarning, ended.message() + "; it is left alone");
+  }
+}
+
+// On the launch thread. All members do this at about the same time.
+void NcclWorker::DestroyCommunicators() {
+  const TimePoint deadline = MonotonicNow() + options_.destroy_limit;
+  for (const auto& communicator : communicators_) {
+    const ScopedContext current(device_.get());
+    communicator->Destroy(deadline);
+  }
+}
+
+void NcclWorker::Close() {
+  if (table_.flying()) Abort(Cancelled("the backend was closed"));
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  const Duration limit = options_.abort_limit + options_.destroy_limit + kSecond;
+  bool ended = false;
+  std::unique_ptr<DeviceWaiter> waiter;
+  std::deque<Item> dropped;  // gives its places up without the lock
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    ended = changed_.wait_until(lock, At(MonotonicNow() + limit),
+                                [this] { return ended_ || !started_; });
+    if (ended) waiter = std::move(waiter_);
+    dropped.swap(queue_);
+  }
+  dropped.clear();
+  waiter.reset();  // ends what the device still has
+  table_.EndAll();
+  if (ended) return;
+  Log(LogLevel::kWarning, "NCCL did not return; its thread is left alone");
+  // The last reference must not be that of the waiter's own thread.
+  KeepForever(shared_from_this());
+}
+
+int64_t NcclWorker::wakeups() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return wakeups_.load(std::memory_order_relaxed) + (waiter_ != nullptr ? waiter_->wakeups() : 0);
+}
+
+}  // namespace tfring

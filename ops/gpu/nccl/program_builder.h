@@ -1,0 +1,62 @@
+#ifndef TFRING_OPS_GPU_NCCL_PROGRAM_BUILDER_H_
+#define TFRING_OPS_GPU_NCCL_PROGRAM_BUILDER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "ops/gpu/nccl/nccl_program.h"
+
+namespace tfring {
+
+// Adds the copies and calls of one collective to a program whose type and factors are set. Lives
+// for one program. Tensors that are packed lie behind each other in scratch memory, each at a
+// multiple of 16 bytes; what is between them is reduced, too, and read by nobody.
+class ProgramBuilder {
+ public:
+  ProgramBuilder(const Collective& collective, const NcclAbilities& abilities,
+                 NcclProgram* program);
+
+  void CopyAll();  // a member alone
+  void Allreduce();
+  void Reduce();
+  void Reducescatter();
+  void Broadcast();
+  void Allgather();
+  void Gather();
+  void Scatter();
+  void Alltoall();
+  void SendRecv();
+
+ private:
+  using Blocks = std::vector<int64_t>;  // bytes by member
+  // Where the blocks of packed tensors are within the segment of their member. All segments have
+  // the same size.
+  struct Segments {
+    std::vector<size_t> tensors;
+    std::vector<Blocks> offsets;  // [index in tensors][member]
+    int64_t begin = 0;
+    int64_t bytes = 0;  // of one segment
+  };
+
+  NcclPlace ScaledInput(size_t tensor, int64_t bytes);
+  NcclPlace ReserveScratch(int64_t bytes);
+  Segments PackBlocks();
+  bool IsPacked(size_t tensor) const;
+  void Copy(std::vector<NcclCopy>* list, NcclPlace from, NcclPlace to, int64_t bytes) const;
+  void ScaleOutput(size_t tensor, int64_t bytes);
+  void Call(NcclCall::Kind kind, NcclPlace from, NcclPlace to, int64_t bytes, int peer = 0);
+  void KeepOwnBlock(size_t tensor, int64_t from, int64_t to, int64_t bytes);
+  void ReduceBlocks(size_t tensor);
+  void ReduceTensor(size_t tensor, NcclCall::Kind kind);
+
+  const Collective& collective_;
+  const NcclAbilities abilities_;
+  NcclProgram* const program_;
+  const int64_t element_bytes_;
+  const int size_;
+  bool several_small_ = false;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_GPU_NCCL_PROGRAM_BUILDER_H_

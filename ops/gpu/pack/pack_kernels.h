@@ -1,0 +1,80 @@
+#ifndef TFRING_OPS_GPU_PACK_PACK_KERNELS_H_
+#define TFRING_OPS_GPU_PACK_PACK_KERNELS_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/gpu/cuda/device.h"
+#include "ops/gpu/cuda/pinned_memory.h"
+#include "ops/gpu/pack/pack_batch.h"
+#include "ops/gpu/pack/pack_images.h"
+#include "ops/runtime/backend/reduction/scaling.h"
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+
+namespace tfring {
+
+// Contiguous elements in device memory. The addresses may be the same if the types are, and do not
+// overlap otherwise. They need no alignment; fastest are two multiples of 16 bytes.
+struct PackItem {
+  const void* src = nullptr;
+  void* dst = nullptr;
+  int64_t elements = 0;
+};
+
+// Moves, scales and casts many tensors of one dtype on a device: any number of them with one
+// launch, and one small copy if there are more than kPackInlineEntries. The results have the bits
+// of the CPU's kernels. Without a binary for this device each tensor is a copy of its own, and
+// there is neither scaling nor casting. For one thread at a time; nothing here waits for the
+// device. When it is destroyed, what was launched has been done, or the device is broken.
+class PackKernels {
+ public:
+  // `images`: BuiltPackImages(), or those of a test. Loads the binary into the device's context.
+  PackKernels(std::shared_ptr<CudaDevice> device, std::shared_ptr<PinnedMemory> pinned,
+              const std::vector<PackImage>& images);
+  ~PackKernels();
+  PackKernels(const PackKernels&) = delete;
+  PackKernels& operator=(const PackKernels&) = delete;
+
+  // Why there are no kernels; ok if there are.
+  const Status& status() const { return status_; }
+
+  // Whether Launch can do it. Without kernels: copies. Else also the scaling of every dtype that is
+  // reducible, and casts between float32 and the 16-bit floats.
+  bool Can(DataType in, DataType out, const Scale& scale) const;
+
+  // Puts dst = scale * src of all items on the stream. Unimplemented if not Can(). After an error
+  // some of it may be on the stream.
+  Status Launch(CuStream stream, const std::vector<PackItem>& items, DataType in, DataType out,
+                const Scale& scale);
+
+ private:
+  // The entries of a batch on their way to the device.
+  struct Table {
+    std::shared_ptr<CudaEvent> used;  // null: could not be recorded
+    std::shared_ptr<void> pinned;
+    std::shared_ptr<void> memory;
+  };
+
+  Status Load(const std::vector<PackImage>& images);
+  Status CopyEach(CuStream stream, const std::vector<PackItem>& items, int64_t element_bytes);
+  Status LaunchKernel(CuStream stream, CuFunction function, const std::vector<PackEntry>& entries,
+                      uint32_t blocks, PackBatch* batch);
+  Result<Table> SendTable(CuStream stream, const std::vector<PackEntry>& entries);
+  void DropUsedTables();
+
+  const std::shared_ptr<CudaDevice> device_;
+  const std::shared_ptr<PinnedMemory> pinned_;
+  CuModule module_ = nullptr;
+  std::map<std::string, CuFunction> functions_;  // by name of kernel
+  std::deque<Table> tables_;                     // that the device may still read, oldest first
+  Status status_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_GPU_PACK_PACK_KERNELS_H_
