@@ -174,7 +174,11 @@ MUTATIONS = (
         "without_timer",
         "deadlock",
         "--seeds=300",
-        Edit("runtime/protocol/locked/locked_schedule.cc", "lock != nullptr && lock->waits()", "false"),
+        Edit(
+            "runtime/protocol/locked/locked_schedule.cc",
+            "lock != nullptr && lock->waits()",
+            "false",
+        ),
     ),
     # A goodbye is answered before the lock is over.
     _lock(
@@ -188,7 +192,9 @@ MUTATIONS = (
         "tuning_leaves_rank_0_out",
         "differs from what another member runs",
         "--workload=tuned --seeds=100",
-        Edit("runtime/protocol/negotiation/negotiator.cc", "piece_bytes_ = *tuning.piece_bytes;", ";"),
+        Edit(
+            "runtime/protocol/negotiation/negotiator.cc", "piece_bytes_ = *tuning.piece_bytes;", ";"
+        ),
         Edit(
             "runtime/protocol/negotiation/negotiator.cc",
             "frame.piece_bytes = piece_bytes_;",

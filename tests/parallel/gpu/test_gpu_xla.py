@@ -161,7 +161,8 @@ def test_the_backward_pass_runs_beside_the_collectives(several: int, capfd: Any)
                 y = tf.nn.relu(tf.matmul(y, weight))
             loss = tf.reduce_sum(y * y)
         gradients = tape.gradient(loss, weights)
-        for weight, d in zip(weights, reducer.reduce(gradients, weights, name="gpu.xla.deep")):
+        reduced = reducer.reduce(gradients, weights, name="gpu.xla.deep")
+        for weight, d in zip(weights, reduced, strict=True):
             weight.assign_sub(0.1 * d)
 
     x = on_gpu(np.ones((512, width), "float32"))
