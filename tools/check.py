@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = ("tfring", "tests", "benchmarks", "examples", "packages", "tools", "setup.py")
-TIDY = ("ops/runtime/", "ops/sim/")
+TIDY = ("ops/runtime/", "ops/gpu/", "ops/sim/")
 CXX = (".cc", ".h", ".cu")
 COMPILED = ("ops/", "tools/gpu_check/", "benchmarks/executor/")
 
@@ -80,6 +80,8 @@ def cc_tests(changed: Iterable[str]) -> set[str]:
         parts = Path(name).parts
         if parts[:2] == ("ops", "sim"):
             chosen |= {"sim_", "membership_"}
+        elif parts[:2] == ("ops", "gpu"):
+            chosen.add("gpu_")
         elif parts[:2] in (("ops", "runtime"), ("tests", "cc"), ("tests", "doubles")):
             tests = ROOT / "tests/cc" / parts[2]
             own = parts[1] != "doubles" and any(tests.glob("**/*_test.cc"))

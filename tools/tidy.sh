@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # tidy.sh BUILD [OPTION...] [-- FILE...]: clang-tidy over these files, or over all sources of the
-# runtime and the simulator. Configures BUILD, in which each source is a unit of its own, and
-# compiles nothing. Files that include TensorFlow or pybind11 are left out: each takes half a minute.
+# runtime, the GPU code and the simulator. Configures BUILD, in which each source is a unit of its
+# own, and compiles nothing. Files that include TensorFlow or pybind11 are left out: each takes half a
+# minute.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1
@@ -15,7 +16,7 @@ if (($#)); then
   shift
   files=("$@")
 else
-  mapfile -t files < <(git ls-files 'ops/runtime/*.cc' 'ops/sim/*.cc')
+  mapfile -t files < <(git ls-files 'ops/runtime/*.cc' 'ops/gpu/*.cc' 'ops/sim/*.cc')
 fi
 mkdir -p "$build"
 cmake -S . -B "$build" -G Ninja -DTFRING_BUILD_TESTS=ON -DTFRING_UNITY=OFF -DTFRING_BUILD_OPS=OFF \
