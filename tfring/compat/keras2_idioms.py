@@ -17,7 +17,8 @@ from keras._tf_keras import keras as theirs  # what tf.keras is
 from tfring.compat import keras2_optimizers
 from tfring.compat.keras2_arguments import accepting, warn_once
 
-# Functions of Keras 2's `losses` and `metrics`, of which Keras 3 has some in each package only.
+# Functions that Keras 2 has in `losses` and `metrics`. Keras 3 has some of them in `keras` only,
+# and some in `tf.keras` only.
 _LOSSES = {
     "mse": "mean_squared_error",
     "mae": "mean_absolute_error",

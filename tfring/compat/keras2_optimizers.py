@@ -119,7 +119,7 @@ def _compute_gradients(
 
 
 def _agg_helper(self: Any) -> Any:
-    """As `optimizer._agg_helper` of Horovod's optimizers, of which tests read the counter."""
+    """As `optimizer._agg_helper` of Horovod's optimizers; Horovod's tests read its counter."""
     passes = self.gradient_accumulation_steps
     if not passes:
         raise AttributeError(f"{self.name} accumulates no gradients", name="_agg_helper")

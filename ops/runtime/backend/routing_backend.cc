@@ -85,10 +85,10 @@ void RoutingBackend::Submit(Collective collective) {
     return places_.Submit(std::move(collective));
   }
   if (collective.path == DataPath::kDevice && make_device_) {
-    const Status made = HaveDevice();
-    if (made.ok()) return device()->Submit(std::move(collective));
-    Abort(made);
-    return Report(collective.sequence, made);
+    const Result<CollectiveBackend*> device = Device();
+    if (device.ok()) return (*device)->Submit(std::move(collective));
+    Abort(device.status());
+    return Report(collective.sequence, device.status());
   }
   if (collective.device_calls.empty()) return places_.Submit(std::move(collective));
   Stage(places_.Take(), std::move(collective));
@@ -117,11 +117,11 @@ void RoutingBackend::FailFromStaging(Status why) {
 std::unique_ptr<HostPlace> RoutingBackend::Reserve() { return std::make_unique<Place>(this); }
 
 void RoutingBackend::Stage(uint64_t place, Collective collective) {
-  const Status made = HaveStaging();
-  if (made.ok()) return staging_->Submit(place, std::move(collective));
-  Abort(made);
+  const Result<DeviceStaging*> staging = Staging();
+  if (staging.ok()) return (*staging)->Submit(place, std::move(collective));
+  Abort(staging.status());
   places_.GiveUp(place);
-  Report(collective.sequence, made);
+  Report(collective.sequence, staging.status());
 }
 
 void RoutingBackend::Report(uint64_t sequence, const Status& why) {
@@ -131,9 +131,9 @@ void RoutingBackend::Report(uint64_t sequence, const Status& why) {
   sink_(std::move(completion));
 }
 
-Status RoutingBackend::HaveStaging() {
+Result<DeviceStaging*> RoutingBackend::Staging() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (staging_ != nullptr) return OkStatus();
+  if (staging_ != nullptr) return staging_.get();
   DeviceStaging::Host host;
   host.run = [this](uint64_t place, Collective collective, HostPlaces::Ended ended) {
     places_.Run(place, std::move(collective), std::move(ended));
@@ -144,17 +144,17 @@ Status RoutingBackend::HaveStaging() {
   if (!made.ok()) return made.status();
   staging_ = std::move(*made);
   if (!aborted_.ok()) staging_->Abort(aborted_);
-  return OkStatus();
+  return staging_.get();
 }
 
-Status RoutingBackend::HaveDevice() {
+Result<CollectiveBackend*> RoutingBackend::Device() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (device_ != nullptr) return OkStatus();
+  if (device_ != nullptr) return device_.get();
   Result<std::unique_ptr<CollectiveBackend>> made = make_device_(this, sink_);
   if (!made.ok()) return made.status();
   device_ = std::move(*made);
   if (!aborted_.ok()) device_->Abort(aborted_);
-  return OkStatus();
+  return device_.get();
 }
 
 CollectiveBackend* RoutingBackend::device() const {

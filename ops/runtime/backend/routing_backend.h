@@ -45,8 +45,8 @@ class RoutingBackend final : public CollectiveBackend, private HostOrder {
 
   std::unique_ptr<HostPlace> Reserve() override;
   void Stage(uint64_t place, Collective collective);
-  Status HaveStaging();
-  Status HaveDevice();
+  Result<DeviceStaging*> Staging();
+  Result<CollectiveBackend*> Device();
   void Report(uint64_t sequence, const Status& why);
   CollectiveBackend* device() const;  // null: not made
   void FailFromStaging(Status why);

@@ -32,10 +32,10 @@ namespace tfring {
 //
 // `stream`: the tensors are in device memory and belong to it; null: they are in host memory. Its
 // RunsOnDevice gives the path of the Request, whatever that had before. With `early`, `done` is
-// called with OK as soon as the device has all of the collective, if it runs there: whoever uses
-// the results calls the stream's WaitForResults first. A failure after that ends the calls that
-// follow. `keeps` holds the memory of the buffers: it is released on a thread of the runtime when
-// nothing uses that memory any more, which with `early` may be long after `done`.
+// called with OK as soon as the device has all of the collective, if it runs there; the
+// caller calls the stream's WaitForResults before it uses the results. A failure after that ends
+// the calls that follow. `keeps` holds the memory of the buffers: it is released on a thread of the
+// runtime when nothing uses that memory any more, which with `early` may be long after `done`.
 struct LocalCall {
   uint64_t run = 0;
   std::vector<TensorBuffer> buffers;
