@@ -17,7 +17,7 @@ def tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr("sys.argv", ["run.py", "--few", "--folder", str(tmp_path)])
+    monkeypatch.setattr("sys.argv", ["run.py", "--folder", str(tmp_path)])
     monkeypatch.setattr(module.Clients, "prepare", lambda self: None)
     monkeypatch.setattr(module.Clients, "_pip", lambda self, *words: None)
     monkeypatch.setattr(module.Clients, "_finish", lambda self, command, **more: "nothing")
@@ -45,7 +45,9 @@ def test_a_check_that_fails_fails_the_run(
     assert "FAILED\nnot two ranks with equal weights: []" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("apart", "moved", "good"), [(5e-15, 1.0, True), (1e-9, 1.0, False)])
+@pytest.mark.parametrize(
+    ("apart", "moved", "good"), [(5e-15, 1.0, True), (1e-9, 1.0, False), (0.0, 0.0, False)]
+)
 def test_two_ranks_have_to_equal_one_process(
     tool: Any, monkeypatch: pytest.MonkeyPatch, apart: float, moved: float, good: bool
 ) -> None:

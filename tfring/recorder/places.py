@@ -31,7 +31,7 @@ _START_SECONDS = 3600.0
 # Where nobody waits for it, old records are read so much later: then the ranks have connected, for
 # which they need the processor.
 _LATER_SECONDS = 5.0
-# How folders begin that `tfring run` makes: in them are those of the jobs.
+# How folders begin that `tfring run` makes: in them are those of the jobs. Its process id follows.
 _RUN = "run-"
 
 
@@ -91,7 +91,7 @@ def make_run_folder() -> Path | None:
     try:
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_own(base)
-        folder = Path(tempfile.mkdtemp(prefix=_RUN, dir=base))
+        folder = Path(tempfile.mkdtemp(prefix=f"{_RUN}{os.getpid()}-", dir=base))
     except OSError:
         return None
     _throw_away(base, folder, KEPT_JOBS)
@@ -162,17 +162,27 @@ def _check_own(base: Path) -> None:
 
 
 def _throw_away(base: Path, own: Path, kept: int) -> None:
-    """Removes folders of jobs that are over, but for so many of the newest."""
-    over = [folder for folder in jobs(base) if folder != own and _is_over(folder)]
+    """Removes folders of jobs that are over, but for so many of the newest.
+
+    What is in the folder of a `tfring run` that goes on is left to that.
+    """
+    mine = [one for one in jobs(base) if one.parent == base or not _run_lives(one.parent)]
+    over = [folder for folder in mine if folder != own and _is_over(folder)]
     for folder in over[kept:]:
         shutil.rmtree(folder, ignore_errors=True)
     for folder in base.iterdir():
-        if folder == own:
+        if folder == own or _run_lives(folder):
             continue
         with contextlib.suppress(OSError):
             started = time.time() - folder.stat().st_mtime > _START_SECONDS
             if started or folder.name.startswith(_RUN):
                 folder.rmdir()  # if it is empty; in that of a run a later rank makes it anew
+
+
+def _run_lives(folder: Path) -> bool:
+    """Whether a folder is that of a `tfring run` that has not ended: it removes the folder."""
+    pid = folder.name.removeprefix(_RUN).partition("-")[0]
+    return folder.name.startswith(_RUN) and pid.isdigit() and Path(f"/proc/{pid}").exists()
 
 
 def _try_to_throw_away(base: Path, own: Path, kept: int) -> None:

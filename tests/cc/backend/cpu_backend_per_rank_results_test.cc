@@ -208,7 +208,7 @@ std::vector<Case> AllCases(int size, bool alltoall) {
       }
     }
   }
-  return cases;
+  return Sweep(std::move(cases));
 }
 
 TEST(EveryKindOfEveryTypeOnEveryNumberOfRanks) {

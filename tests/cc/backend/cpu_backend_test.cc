@@ -116,7 +116,7 @@ std::vector<Case> AllCases(int size) {
     }
     cases.push_back({dtype, ReduceOp::kSum, 20011, cases.size() % 2 == 0});
   }
-  return cases;
+  return Sweep(std::move(cases));
 }
 
 TEST(AllreduceOfEveryTypeOpAndSize) {

@@ -44,7 +44,7 @@ std::vector<Config> Settings(DataType dtype) {
       }
     }
   }
-  return all;
+  return Sweep(std::move(all));
 }
 
 // Replaces the data of all ranks by its sum, in two tensors, over streams that stop within

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -16,11 +15,15 @@ pytest.importorskip("tfring._native")
 
 SCRIPT = """
     import os, signal, sys, time
+    from pathlib import Path
     import numpy as np
     from tfring import topology, world
     from tfring._native import core
+    from tfring.recorder import places
     from tfring.recorder.own import own_path
 
+    for folder in sys.argv[3:]:
+        places.default_folder = lambda: Path(folder)
     world.init()
     rank, how = topology.rank(), sys.argv[2]
     for step in range(20):
@@ -36,15 +39,16 @@ SCRIPT = """
         report(f"error.{rank}", error)
         raise
 """
-# As `tfring explain` where all records of this host are in the folder that is given.
-EXPLAIN_THE_NEWEST = """
+# As `tfring` where all records of this host are in the folder that is given: other jobs that fail
+# meanwhile do not throw these away.
+TFRING_WITH_FOLDER = """
 import sys
 from pathlib import Path
 from tfring.launcher.cli import main
 from tfring.recorder import places
 
 places.default_folder = lambda: Path(sys.argv[1])
-sys.exit(main(["explain"]))
+sys.exit(main(sys.argv[2:]))
 """
 LIMITS = {"TFRING_STALL_CHECK_TIME_SECONDS": "1.5", "TFRING_STALL_SHUTDOWN_TIME_SECONDS": "4"}
 
@@ -79,7 +83,10 @@ def test_a_stall_is_explained_while_it_lasts_and_at_the_end(tmp_path: Path) -> N
 
 def test_a_failed_run_keeps_its_records_and_says_what_they_tell(tmp_path: Path) -> None:
     path = write_script(tmp_path, SCRIPT, header=REPORT)
-    done = run("-np", 3, sys.executable, path, tmp_path, "dies")
+    all_records = os.fspath(tmp_path / "all")
+    tfring = [sys.executable, "-c", TFRING_WITH_FOLDER, all_records]
+    rank = [sys.executable, os.fspath(path), os.fspath(tmp_path), "dies", all_records]
+    done = finish([*tfring, "run", "-np", "3", *rank])
     assert done.returncode == 128 + 9
     told = done.stderr.splitlines()[-1]
     assert told.startswith("tfring run: Rank 1 (host"), done.stderr
@@ -89,12 +96,11 @@ def test_a_failed_run_keeps_its_records_and_says_what_they_tell(tmp_path: Path) 
     assert all(file.exists() and str(file.parent) in told for file in found)
     assert_says_where_to_read_more(tmp_path, 0, 2)
     assert "what is wrong with this job" not in done.stderr  # the launcher has said it
+    assert found[0].is_relative_to(all_records)
     # The command finds the job by its folder, and by itself where no other job began later.
-    by_folder = ["-m", "tfring", "explain", str(found[0].parent)]
-    for command in (by_folder, ["-c", EXPLAIN_THE_NEWEST, str(found[0].parents[1])]):
-        again = finish([sys.executable, *command])
+    for given in ([str(found[0].parent)], []):
+        again = finish([*tfring, "explain", *given])
         assert "rank 1" in again.stdout.lower(), again
-    shutil.rmtree(found[0].parents[1], ignore_errors=True)  # other jobs throw old records away
 
 
 def test_a_run_that_ends_well_leaves_nothing(tmp_path: Path) -> None:

@@ -83,6 +83,23 @@ def test_of_the_jobs_of_one_run_the_last_stays(base: Path) -> None:
     assert names == ["has failed", "fails", "of another set of ranks"]
 
 
+def test_a_run_keeps_its_records_until_it_ends(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = places.make_run_folder()
+    assert run is not None
+    job_of(run, "has ended", 10)
+    empty = places.make_run_folder()
+    assert empty is not None
+    for i in range(5):
+        job_of(base, f"over-{i}", i)
+    places.record_options("job-1", 0, None, True)
+    assert [folder.name for folder in places.jobs(run)] == ["has ended"] and empty.is_dir()
+    # As its launcher's process is gone.
+    gone = run.rename(base / "run-999999999-x")
+    empty.rename(base / "run-999999999-y")
+    places.record_options("job-1", 0, None, True)
+    assert not gone.exists() and not (base / "run-999999999-y").exists()
+
+
 def test_a_folder_of_somebody_else_is_not_used(
     base: Path,
     tmp_path: Path,

@@ -152,7 +152,8 @@ TEST(HierarchicalAllreduceReusesItsScratchOnlyWhenItIsFree) {
                                                    SideBySide(4, 1),
                                                    InTurns(4, 2)}) {
     for (BetweenHosts between : Ways(HostLayout(host_of).hosts())) {
-      for (uint32_t seed = 0; seed < 8; ++seed) ExpectSums(host_of, {between, 64}, 1009, 40, seed);
+      for (int seed = 0; seed < Sweep(8); ++seed)
+        ExpectSums(host_of, {between, 64}, 1009, 40, seed);
     }
   }
 }

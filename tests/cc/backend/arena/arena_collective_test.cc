@@ -118,7 +118,7 @@ void RunSeed(uint32_t seed, int plans) {
 }
 
 TEST(RandomPlansOfRandomMembersGiveTheRightBits) {
-  for (uint32_t seed = 1; seed <= 80 && Failures() == 0; ++seed) RunSeed(seed, 30);
+  for (int seed = 1; seed <= Sweep(80) && Failures() == 0; ++seed) RunSeed(seed, 30);
 }
 
 Collective Part(std::vector<float>* data, int self, uint64_t sequence) {

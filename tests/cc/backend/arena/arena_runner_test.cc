@@ -129,7 +129,7 @@ TEST(ThreadsThatSleepGetAllSums) {
     std::atomic<int> wrong{0};
     std::vector<std::thread> threads;
     for (Rank rank = 0; rank < size; ++rank) {
-      threads.emplace_back([&, rank] { RunPlans(&host, rank, size, 24, &wrong); });
+      threads.emplace_back([&, rank] { RunPlans(&host, rank, size, Sweep(24), &wrong); });
     }
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(wrong.load(), 0);

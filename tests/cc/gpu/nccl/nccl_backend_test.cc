@@ -22,7 +22,7 @@ TEST(EveryJobGivesWhatTheCpuBackendGives) {
     Begin();
     GpuWorld world(size);
     uint64_t sequence = 0;
-    for (const Job& job : AllJobs(size)) {
+    for (const Job& job : Sweep(AllJobs(size))) {
       ++sequence;
       ASSERT_EQ(world.Check(job, FirstRanks(size), sequence, sequence % 2 == 0), "");
     }

@@ -160,7 +160,7 @@ void Check(const Job& job, int size, const NcclAbilities& abilities) {
 
 TEST(AllJobsWithAndWithoutKernelsThatPack) {
   for (int size : {1, 2, 4}) {
-    for (const Job& job : AllJobs(size)) {
+    for (const Job& job : Sweep(AllJobs(size))) {
       for (bool packs : {true, false}) Check(job, size, {packs});
     }
   }
