@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -126,6 +127,38 @@ def private_imports() -> set[tuple[str, str]]:
     }
 
 
+# Of the standard library, pybind11 and Spark, or attributes that tfring puts on objects of others.
+NOT_OF_KERAS = re.compile(
+    "_getframe|_asdict|_option_string_actions|_current_frames|_inheriting|_active_spark_context"
+    "|_dummy|_setDefault|_tfring_.*"
+)
+
+
+def private_names() -> set[tuple[str, str]]:
+    """Each name with an underscore of an object that tfring has not made, and the file."""
+    trees = {
+        str(path.relative_to(ROOT)): python_rules.tree_of(path.read_text("utf-8"))
+        for path in (ROOT / "tfring").rglob("*.py")
+    }
+    nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
+    own = {node.name for _, node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    own |= {node.id for _, node in nodes if isinstance(node, ast.Name)}
+    used = set()
+    for path, node in nodes:
+        if isinstance(node, ast.Attribute):
+            if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+                own |= {node.attr} if isinstance(node.ctx, ast.Store) else set()
+            else:
+                used.add((node.attr, path))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr"):
+            used.add((str(getattr(node.args[1], "value", "")), path))
+    return {
+        (name, path)
+        for name, path in used
+        if re.match("_[a-z]", name) and name not in own and not NOT_OF_KERAS.fullmatch(name)
+    }
+
+
 def test_the_page_of_private_functions_is_true() -> None:
     rows = rows_of((ROOT / PRIVATE_FUNCTIONS).read_text("utf-8"))
     assert len(rows) > 20
@@ -141,6 +174,9 @@ def test_the_page_of_private_functions_is_true() -> None:
     assert sorted(imports - known) == []
     private = {row for row in known if row[0].startswith(("keras.src", "tensorflow.python"))}
     assert sorted(private - imports) == []
+    names = private_names()
+    assert len(names) > 30
+    assert sorted(names - {(name.rpartition(".")[2], path) for name, path in known}) == []
 
 
 def test_a_wrong_row_is_found() -> None:
