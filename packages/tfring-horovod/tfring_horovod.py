@@ -6,7 +6,6 @@ import importlib.metadata
 import sys
 
 from tfring.compat.shim import HOROVOD_VERSION
-from tfring.launcher import cli
 
 
 def refuse_both() -> None:
@@ -23,6 +22,8 @@ def refuse_both() -> None:
 
 def horovodrun() -> int:
     """Runs `tfring run --horovod` with the options of horovodrun."""
+    from tfring.launcher import cli  # programs that import horovod do not need it
+
     words = sys.argv[1:]
     if words in (["-v"], ["--version"]):
         print(HOROVOD_VERSION)

@@ -5,6 +5,7 @@ A graph or model that was saved with tfring's ops can be loaded as soon as Tenso
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import sys
@@ -23,4 +24,13 @@ def register_where_loaded() -> None:
     try:
         importlib.import_module("tfring.ops.library").register()
     except Exception as error:  # also TensorFlow's, of a library that cannot be loaded
-        _log.warning("tfring's ops are not registered with TensorFlow: %s", error)
+        _warn(str(error))
+
+
+@functools.cache
+def _warn(error: str) -> None:
+    _log.warning(
+        "tfring's ops are not registered with TensorFlow: %s. The first collective will raise this. "
+        "`tfring doctor` says which TensorFlow this tfring serves",
+        error.rstrip("."),
+    )

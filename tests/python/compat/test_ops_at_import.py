@@ -107,10 +107,11 @@ def test_a_library_that_is_missing_is_a_warning_and_then_an_error(tmp_path: Path
             (tmp_path / file.name).symlink_to(file)
     done = tools.run_python(
         "-c",
-        "import tensorflow as tf, tfring\ntfring.init()\nprint('INIT')\n"
+        "import tensorflow as tf, tfring\ntfring.init(), tfring.shutdown(), tfring.init()\nprint('INIT')\n"
         "try: tfring.allreduce(tf.constant(1.0))\n"
         "except (ImportError, tf.errors.NotFoundError) as e: print('ERROR', e)",
         TFRING_LIB_DIR=str(tmp_path),
     )
     assert "INIT" in done.stdout and "ERROR" in done.stdout, done.stderr
-    assert "tfring's ops are not registered with TensorFlow" in done.stderr
+    assert done.stderr.count("tfring's ops are not registered with TensorFlow") == 1
+    assert "`tfring doctor` says which TensorFlow this tfring serves" in done.stderr
