@@ -30,7 +30,7 @@ def register_where_loaded() -> None:
 @functools.cache
 def _warn(error: str) -> None:
     _log.warning(
-        "tfring's ops are not registered with TensorFlow: %s. The first collective will raise this. "
-        "`tfring doctor` says which TensorFlow this tfring serves",
+        "tfring's ops are not registered with TensorFlow: %s. The first collective will raise this "
+        "error. `tfring doctor` says which TensorFlow this tfring serves",
         error.rstrip("."),
     )

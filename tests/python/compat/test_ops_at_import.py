@@ -107,7 +107,8 @@ def test_a_library_that_is_missing_is_a_warning_and_then_an_error(tmp_path: Path
             (tmp_path / file.name).symlink_to(file)
     done = tools.run_python(
         "-c",
-        "import tensorflow as tf, tfring\ntfring.init(), tfring.shutdown(), tfring.init()\nprint('INIT')\n"
+        "import tensorflow as tf, tfring\ntfring.init(), tfring.shutdown(), tfring.init()\n"
+        "print('INIT')\n"
         "try: tfring.allreduce(tf.constant(1.0))\n"
         "except (ImportError, tf.errors.NotFoundError) as e: print('ERROR', e)",
         TFRING_LIB_DIR=str(tmp_path),
