@@ -44,7 +44,8 @@ class Membership:
     that a process set has had on any of them. `control_keys` has the keys of the
     seals that we send to a peer and of those that we get from it; `key` is the generation's. `job`
     is a number that no other job has, and no secret. `mpi_data` is what the runtime gets where
-    MPI carries the data.
+    MPI carries the data. `interface` is the network interface at which other hosts reach this rank,
+    "" where the job has one host.
     """
 
     rank: int
@@ -67,6 +68,7 @@ class Membership:
     key: bytes | None = dataclasses.field(default=None, repr=False)
     job: str = ""
     mpi_data: dict[str, str] = dataclasses.field(default_factory=dict)
+    interface: str = ""
 
     @property
     def nonce(self) -> int:
@@ -149,7 +151,11 @@ def connect_job(
         raise
     finally:
         job.exchange.close()
-    return dataclasses.replace(_membership(job, records, connections, key), mpi_data=over_mpi)
+    return dataclasses.replace(
+        _membership(job, records, connections, key),
+        mpi_data=over_mpi,
+        interface=_own_interface(records, job.identity.rank, settings),
+    )
 
 
 def _exchange_records(
@@ -316,6 +322,15 @@ def _connect(
             listener.close()
     assert connections is not None
     return connections
+
+
+def _own_interface(records: list[Record], rank: int, settings: Settings) -> str:
+    """Returns the interface with the address of `_own_address`; "" on a single host."""
+    mine = records[rank]
+    if all(r.host_id == mine.host_id for r in records):
+        return ""
+    address = _own_address(records, rank, settings)
+    return next((a.interface for a in mine.addresses if a.address == address), "")
 
 
 def _own_address(records: list[Record], rank: int, settings: Settings) -> str:

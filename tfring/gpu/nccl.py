@@ -9,6 +9,7 @@ finds the third, which only Python can.
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -114,3 +115,16 @@ def with_nccl(runtime: dict[str, str]) -> dict[str, str]:
         return runtime
     path = nccl_of_package()
     return runtime if path is None else {**runtime, SETTING: path}
+
+
+def use_interface(name: str) -> None:
+    """Has NCCL use the network interface that the job uses, unless NCCL_SOCKET_IFNAME is set.
+
+    NCCL takes the first that is up, also one that does not lead to the other hosts. Then it waits
+    there until it gives up.
+
+    Args:
+        name: The interface; "" leaves NCCL its choice.
+    """
+    if name:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")  # =: no other that begins like it
