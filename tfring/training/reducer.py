@@ -5,7 +5,7 @@ What happens to a gradient, in this order:
 1. It is divided by the loss scale, if it has one: the ranks' scales may differ, for example if one
    rank alone has loaded its state; and hooks and compression must see its own magnitude.
 2. The user's before_reduce gets it.
-3. tf.IndexedSlices become dense, if sparse_as_dense is True, or "auto" under XLA.
+3. tf.IndexedSlices become dense, if sparse_as_dense is True, and always under XLA.
 4. The list of variables is cut into buckets (collectives/buckets.py).
 5. The gradients of a bucket are compressed, reduced by one collective and decompressed.
 6. The user's after_reduce gets it.
@@ -18,6 +18,8 @@ go through none of these steps; they are divided by the number of ranks, if the 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +33,8 @@ from tfring.training.local_variables import LocalVariables, variable_key
 from tfring.training.options import ReduceOptions, call_hook
 from tfring.training.reduction_record import reductions
 from tfring.training.value_names import name_gradients
+
+_log = logging.getLogger("tfring")
 
 # Puts results into a list, at the positions of their gradients.
 _Finish = Callable[[list[Any]], Any]
@@ -227,12 +231,15 @@ class _Reduction:
     early: bool = False
 
     def as_dense(self, gradient: Any) -> Any:
+        if not isinstance(gradient, tf.IndexedSlices):
+            return gradient
         choice = self.options.sparse_as_dense
-        dense = choice is True or (choice == "auto" and xla.compiling())
-        if isinstance(gradient, tf.IndexedSlices) and dense:
-            with arguments.on_device(self.options.device_dense):
-                return tf.convert_to_tensor(gradient)
-        return gradient
+        if choice is not True and not xla.compiling():
+            return gradient
+        if choice is False and topology.rank() == 0:
+            _say_dense()
+        with arguments.on_device(self.options.device_dense):
+            return tf.convert_to_tensor(gradient)
 
     def begin_bucket(self, bucket: buckets.Bucket, gradients: list[Any], layout: int) -> _Finish:
         """Begins to reduce what exists of one bucket; the function returned gives the results.
@@ -387,3 +394,12 @@ def _spec_of(variable: Any) -> buckets.TensorSpec:
     for dim in tf.TensorShape(variable.shape).as_list() if variable.shape is not None else []:
         elements *= dim if dim is not None else 1
     return buckets.TensorSpec(dtype.name, elements * dtype.size)
+
+
+@functools.cache
+def _say_dense() -> None:
+    _log.warning(
+        "jit_compile=True: gradients of embeddings (tf.IndexedSlices) are reduced as dense tensors. "
+        "That moves whole tables. sparse_as_dense=True is the same without this line; "
+        "jit_compile=False reduces only the rows that a step uses"
+    )

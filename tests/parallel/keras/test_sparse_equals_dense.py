@@ -13,6 +13,7 @@ from tiers import slow
 
 import tfring
 import tfring.keras as hvd
+from tfring.training import reducer
 
 ROWS, WIDTH, PER_RANK, STEPS = 7, 3, 6, 3
 OF_KERAS = keras.optimizers
@@ -140,7 +141,14 @@ def state_of_one_process(jit: bool) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("sparse_as_dense", "jit"),
-    [slow(False, False), slow(True, False), ("auto", False), (True, True), slow("auto", True)],
+    [
+        slow(False, False),
+        slow(True, False),
+        ("auto", False),
+        (False, True),
+        slow(True, True),
+        slow("auto", True),
+    ],
 )
 def test_fit_of_a_model_with_an_embedding(sparse_as_dense: Any, jit: bool) -> None:
     """Adam's moments, too, are those of one process with the whole batches."""
@@ -152,6 +160,25 @@ def test_fit_of_a_model_with_an_embedding(sparse_as_dense: Any, jit: bool) -> No
     got = fit(together, words[:, mine], classes[:, mine], PER_RANK, callback)
     for ours, theirs in zip(got, state_of_one_process(jit), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-6)
+
+
+def test_jit_compile_makes_gradients_of_embeddings_dense_and_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reducer._say_dense.cache_clear()
+    table = tf.Variable(tf.zeros([3, 2]))
+
+    def step(rows: Any) -> Any:
+        with tf.GradientTape() as tape:
+            target = tf.reduce_sum(tf.gather(table, rows)) * (hvd.rank() + 1)
+        return tfring.DistributedGradientTape(tape).gradient(target, table)
+
+    mean = (hvd.size() + 1) / 2
+    for rows in ([0, 2], [0, 2, 0]):  # traced twice
+        reduced = tf.function(step, jit_compile=True)(tf.constant(rows))
+        expected = np.outer([rows.count(row) * mean for row in range(3)], [1, 1])
+        np.testing.assert_allclose(reduced, expected)
+    assert caplog.text.count("reduced as dense tensors") == (hvd.rank() == 0)
 
 
 def test_integer_averages_keep_their_dtype() -> None:
