@@ -399,7 +399,7 @@ def _spec_of(variable: Any) -> buckets.TensorSpec:
 @functools.cache
 def _say_dense() -> None:
     _log.warning(
-        "jit_compile=True: gradients of embeddings (tf.IndexedSlices) are reduced as dense tensors. "
-        "That moves whole tables. sparse_as_dense=True is the same without this line; "
+        "jit_compile=True: gradients of embeddings (tf.IndexedSlices) are reduced as dense tensors "
+        "of whole tables. sparse_as_dense=True is the same without this line; "
         "jit_compile=False reduces only the rows that a step uses"
     )
