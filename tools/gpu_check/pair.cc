@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops/gpu/nccl/meeting.h"
 #include "ops/gpu/nccl/nccl_program.h"
 #include "tests/cc/backend/world.h"
 
@@ -18,16 +17,6 @@ constexpr int64_t kKindsBytes = 64 << 20;
 bool HasKernels(const Options& options, const Gpu& gpu) {
   return options.doubles ||
          ChoosePackImage(BuiltPackImages(), gpu.device()->compute_capability()) != nullptr;
-}
-
-// Two ranks on one GPU are staged, because NCCL before 2.30 refuses them. Here they shall try: each
-// GPU gets another name for each rank.
-void NameApart(char* block, size_t bytes, size_t member) {
-  if (bytes != sizeof(MeetingRecord)) return;
-  MeetingRecord record;
-  std::memcpy(&record, block, bytes);
-  record.device[0] = static_cast<char>('0' + member);
-  std::memcpy(block, &record, bytes);
 }
 
 }  // namespace
@@ -95,7 +84,6 @@ void SocketOrder::Exchange(const Collective& collective,
       } else if (!ReceiveAll(socket_, output, block)) {
         completion.status = Unavailable("the other rank is gone");
       }
-      NameApart(output, block, m);
       output += block;
     }
   }
