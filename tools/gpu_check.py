@@ -2,10 +2,11 @@
 
 A line of JSON per step goes to standard output and to the file that is named, and a table in words
 ends it. A step that fails, or that had to be killed, is a line, too, and the others go on. The
-steps come in the order of what they tell: slot 1 needs no TensorFlow, slot 2 is one job of two
-ranks with TensorFlow, which starts again after a step that failed. No step gets more time than is
-left of the budget; `--resume` goes on in another call. With GPU_CHECK_DOUBLE=1 (or --double): on
-the doubles of the driver and of NCCL, which shows that the steps work, and nothing about a GPU.
+steps come in the order of what they tell: slot 1 needs no TensorFlow, slot 2 is `tfring doctor` and
+one job of two ranks with TensorFlow, which starts again after a step that failed. No step gets more
+time than is left of the budget; `--resume` goes on in another call. With GPU_CHECK_DOUBLE=1 (or
+--double): on the doubles of the driver and of NCCL, which shows that the steps work, and nothing
+about a GPU.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class Step:
     Attributes:
         name: Its name.
         limit: Seconds after which it is killed.
-        mode: Of TensorFlow's steps, in slot 2: "nccl"; "early", which is nccl with
-            TFRING_ENABLE_ASYNC_COMPLETION; or "host". Else "".
+        mode: Of the steps in slot 2. With TensorFlow: "nccl"; "early", which is nccl with
+            TFRING_ENABLE_ASYNC_COMPLETION; or "host". Of tfring's command: "command". Else "".
         threads: Its ranks are threads of one process.
     """
 
@@ -74,7 +75,7 @@ STEPS = (
     Step("abort_queued", 40),
     Step("threads", 60, threads=True),
     Step("compute_sanitizer", 40),
-    Step("doctor", 40),
+    Step("doctor", 40, "command"),
     Step("tf_import", 30, "nccl"),
     Step("tf_values_nccl", 60, "nccl"),
     Step("tf_xla_pair", 40, "nccl"),
@@ -89,6 +90,7 @@ STEPS = (
     Step("tf_speed_staged", 40, "host"),
 )
 START = 60.0  # what a job needs beside its first step to import TensorFlow on all ranks
+KILLED = "killed after"  # how the error of a step begins that took too long
 LEAST = 3.0  # seconds with which a step is still started
 
 # NCCL takes two ranks on one GPU when it is told to, and needs room for both of their kernels.
@@ -197,7 +199,8 @@ class Checks:
     def _shared(self) -> dict[str, str]:
         """What two ranks need where there is one GPU."""
         env = ONE_GPU if self.gpus == 1 else {}
-        return env | {key: os.environ.get(key, value) for key, value in DOUBLES.items()}
+        played = DOUBLES if self.double else {}
+        return env | {key: os.environ.get(key, value) for key, value in played.items()}
 
     def _program(self, step: Step, limit: float, *before: str, under: str = "") -> Line:
         env = {**os.environ, **self._shared(), **(THREADS if step.threads else {})}
@@ -218,10 +221,8 @@ class Checks:
         } | found
 
     def _doctor(self, limit: float) -> Line:
-        env = {**os.environ, "PYTHONPATH": _path(ROOT, os.environ.get("PYTHONPATH"))}
-        env["TFRING_CUDA_DRIVER"] = self.driver
-        if self.nccl:
-            env["TFRING_NCCL_LIBRARY"] = self.nccl
+        env = self._tensorflow_environment()
+        env.pop("TFRING_FAKE_NCCL", None)  # it would say that it knows no such variable
         out, err, trouble = _run([self.python, "-m", "tfring", "doctor"], limit, env)
         wanted = ("CUDA driver:", "GPU ", "NCCL:", "XLA: ", "tensors on GPUs:", "TensorFlow:")
         lines = [" ".join(x.split()) for x in out.splitlines() if x.startswith(wanted)]
@@ -236,7 +237,9 @@ class Checks:
         todo = []
         for step in steps:
             skipped = self._reason_to_skip(step)
-            if skipped:
+            if step.mode == "command" and self.budget.left() > LEAST:
+                self.run(step)
+            elif skipped:
                 self.line(step, {"ok": True, "skipped": skipped}, time.monotonic())
             else:
                 todo.append(step)
@@ -255,7 +258,8 @@ class Checks:
                 wanted = min(step.limit, self.cap) + (0 if at else START)
                 line = job.next(step.name, self.budget.limit(wanted))
                 if not line["ok"]:
-                    job.kill()
+                    # What failed may still be writing why.
+                    job.end(0.0 if line["error"].startswith(KILLED) else 3.0)
                     errors.seek(0)
                     line |= {"stderr": errors.read()[-2000:]}
                 line = self.line(step, line, start)
@@ -267,7 +271,10 @@ class Checks:
                 for other in rest:
                     self.line(other, {"ok": True, "skipped": "tf_import failed"}, time.monotonic())
                 return []
-            job.end(self.budget.limit(START))
+            start = time.monotonic()
+            trouble = job.end(self.budget.limit(min(20.0, self.cap)))
+            if trouble:
+                self.line(Step("tf_end", 20), {"ok": False, "error": trouble}, start)
         return []
 
     def _tensorflow_environment(self) -> dict[str, str]:
@@ -322,7 +329,7 @@ def _start(command: list[str], env: dict[str, str], errors: Any) -> subprocess.P
 
 
 def _killed(limit: float) -> str:
-    return f"killed after {limit:.0f} s"
+    return f"{KILLED} {limit:.0f} s"
 
 
 class _Job:
@@ -348,19 +355,18 @@ class _Job:
         except queue.Empty:
             return {"ok": False, "error": _killed(limit)}
         if line is None or line.get("step") != name:
-            return {"ok": False, "error": f"the job ended with {self._process.wait()}"}
+            return {"ok": False, "error": self.end(5.0) or "the job ended too early"}
         return line
 
-    def kill(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def end(self, limit: float) -> None:
-        """Waits for the ranks, which have done all steps."""
+    def end(self, limit: float) -> str:
+        """Waits for the end, or kills. Returns what went wrong, "" if nothing did."""
         try:
-            self._process.wait(timeout=max(limit, 0.0))
+            code = self._process.wait(timeout=max(limit, 0.0))
+            return f"the job ended with {code}" if code else ""
         except subprocess.TimeoutExpired:
-            self.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            return _killed(limit)
 
 
 def _run(command: list[str], limit: float, env: dict[str, str]) -> tuple[str, str, str]:
