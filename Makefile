@@ -147,7 +147,7 @@ soak: test-build ## Tests that run for long, hours in all: stores, elastic jobs 
 	"$(BUILD)/ops/sim/membership/tfring_membership_sim" --seeds=10000
 	$(PY) -m pytest -q -m soak tests/python
 
-.PHONY: gpu-build gpu-double test-gpu gpu-check test-ray test-spark
+.PHONY: gpu-build gpu-double test-gpu gpu-check gpu-check-build test-ray test-spark
 gpu-build: test-build ## Compile the doubles of the CUDA driver and of NCCL
 	@tools/build.sh "$(BUILD)" tfring_libraries tfring_doubles tfring_gpu_check -- -DTFRING_BUILD_TESTS=ON
 
@@ -159,10 +159,15 @@ test-gpu: gpu-build ## TensorFlow's GPU wheel on a fake CUDA driver; skipped if 
 	$(PY) -m pytest -q --durations=15 tests/gpu
 
 # With kernels compiled for all GPUs, as in wheels; a build from source has PTX, which the driver compiles.
-gpu-check: test-build $(VENV)/.ready-wheels ## tfring on a GPU, step by step; on the doubles with GPU_CHECK_DOUBLE=1. JSON in build/
+gpu-check-build: test-build $(VENV)/.ready-wheels
 	@tools/build.sh "$(BUILD)" tfring_libraries tfring_doubles tfring_gpu_check -- \
 	  -DTFRING_BUILD_TESTS=ON -DTFRING_PACK_BINARIES=ON
-	$(PY) tools/gpu_check.py --build "$(BUILD)" --output "$(BUILD)/gpu_check.jsonl" $(GPU_CHECK_ARGS)
+
+# Where the built files were carried to there is no environment, and nothing is built.
+CARRIED := $(if $(wildcard $(PY)),,$(wildcard $(BUILD)/tools/gpu_check/tfring_gpu_check))
+gpu-check: $(if $(CARRIED),,gpu-check-build) ## tfring on a GPU, step by step; on the doubles with GPU_CHECK_DOUBLE=1. JSON in build/
+	$(if $(CARRIED),$(PYTHON),$(PY)) tools/gpu_check.py --build "$(BUILD)" \
+	  --output "$(BUILD)/gpu_check.jsonl" $(GPU_CHECK_ARGS)
 
 .PHONY: ray-ready spark-ready
 ray-ready: $(TEST_READY)

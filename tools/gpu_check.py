@@ -1,8 +1,10 @@
-"""Checks tfring on a GPU, step by step, each in processes of its own with its own time limit.
+"""Checks tfring on a GPU, step by step, within a budget of seconds.
 
 A line of JSON per step goes to standard output and to the file that is named, and a table in words
-ends it. A step that fails, or that had to be killed, is a line, too, and the others go on. Slot 1
-needs no TensorFlow, slot 2 runs collectives and Keras, slot 3 XLA. With GPU_CHECK_DOUBLE=1 (or
+ends it. A step that fails, or that had to be killed, is a line, too, and the others go on. The
+steps come in the order of what they tell: slot 1 needs no TensorFlow, slot 2 is `tfring doctor` and
+one job of two ranks with TensorFlow, which starts again after a step that failed. No step gets more
+time than is left of the budget; `--resume` goes on in another call. With GPU_CHECK_DOUBLE=1 (or
 --double): on the doubles of the driver and of NCCL, which shows that the steps work, and nothing
 about a GPU.
 """
@@ -13,25 +15,32 @@ import argparse
 import importlib.metadata
 import json
 import os
+import queue
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[1]
 HELPERS = ROOT / "tests" / "helpers"
 TF_STEPS = ROOT / "tools" / "gpu_check" / "tf" / "steps.py"
-sys.path.append(str(HELPERS))
+sys.path += [str(HELPERS), str(ROOT / "tools" / "gpu_check"), str(ROOT)]
 
 import gpu_double  # noqa: E402
-
-sys.path.append(str(ROOT / "tools" / "gpu_check"))
-
 import words  # noqa: E402
+
+from tfring.gpu.nccl import nccl_of_package  # noqa: E402
+from tfring.gpu.toolkit import find_toolkit  # noqa: E402
+
+Line = dict[str, Any]
+Emit = Callable[[Line], None]
 
 
 @dataclass(frozen=True)
@@ -40,58 +49,84 @@ class Step:
 
     Attributes:
         name: Its name.
-        limit: Seconds after which it is killed; of compute_sanitizer, for each of two tools.
-        slot: 1: without TensorFlow; 2: with; 3: with XLA.
-        function: Of TensorFlow's steps, the function in tools/gpu_check/tf.
-        ranks: Of TensorFlow's steps; as many processes.
-        operations: TFRING_GPU_OPERATIONS. "best": nccl if every rank can have a GPU of its own.
-        early: TFRING_ENABLE_ASYNC_COMPLETION.
+        limit: Seconds after which it is killed.
+        mode: Of the steps in slot 2. With TensorFlow: "nccl"; "early", which is nccl with
+            TFRING_ENABLE_ASYNC_COMPLETION; or "host". Of tfring's command: "command". Else "".
+        threads: Its ranks are threads of one process.
     """
 
     name: str
     limit: float
-    slot: int = 1
-    function: str = ""
-    ranks: int = 0
-    operations: str = "best"
-    early: bool = False
+    mode: str = ""
+    threads: bool = False
 
 
-# In the order in which they are run: what others need comes first.
+# What is run comes in this order.
 STEPS = (
     Step("facts", 20),
-    Step("doctor", 90),
-    Step("load_nccl", 40),
-    Step("pack_bits", 60),
-    Step("pack_speed", 60),
-    Step("latency", 30),
-    Step("one_rank", 100),
-    Step("threads", 120),
-    Step("processes", 120),
-    Step("death", 60),
-    Step("hang", 60),
-    Step("compute_sanitizer", 60),
-    Step("tf_import", 120, 2, "tf_import", 1, "host"),
-    Step("tf_values_staged", 240, 2, "tf_values", 1, "host"),
-    Step("tf_values_nccl", 240, 2, "tf_values", 1, "nccl"),
-    Step("tf_values_staged_2", 300, 2, "tf_values", 2, "host"),
-    Step("tf_values_nccl_2", 300, 2, "tf_values", 2, "nccl"),
-    Step("tf_forwarding", 120, 2, "tf_forwarding", 2),
-    Step("tf_keras_fit", 180, 2, "tf_keras_fit", 2),
-    Step("tf_done_late", 120, 2, "tf_done", 2),
-    Step("tf_done_early", 120, 2, "tf_done", 2, early=True),
-    Step("tf_speed_staged", 180, 2, "tf_speed", 2, "host"),
-    Step("tf_speed_nccl", 180, 2, "tf_speed", 2, "nccl"),
-    Step("tf_xla_pair", 180, 3, "tf_xla_pair", 2),
-    Step("tf_keras_default", 180, 3, "tf_keras_default", 2),
-    Step("tf_equivalence", 240, 3, "tf_equivalence", 2),
+    Step("pack_bits", 30),
+    Step("pack_speed", 40),
+    Step("processes", 80),
+    Step("launch", 40, threads=True),
+    Step("overlap", 30, threads=True),
+    Step("latency", 20),
+    Step("death", 20),
+    Step("hang", 20, threads=True),
+    Step("abort_queued", 40),
+    Step("threads", 60, threads=True),
+    Step("compute_sanitizer", 40),
+    Step("doctor", 40, "command"),
+    Step("tf_import", 30, "nccl"),
+    Step("tf_values_nccl", 60, "nccl"),
+    Step("tf_xla_pair", 40, "nccl"),
+    Step("tf_keras_default", 40, "nccl"),
+    Step("tf_equivalence", 60, "nccl"),
+    Step("tf_keras_fit", 30, "nccl"),
+    Step("tf_forwarding", 20, "nccl"),
+    Step("tf_done_late", 20, "nccl"),
+    Step("tf_speed_nccl", 40, "nccl"),
+    Step("tf_done_early", 20, "early"),
+    Step("tf_values_staged", 60, "host"),
+    Step("tf_speed_staged", 40, "host"),
 )
+START = 60.0  # what a job needs beside its first step to import TensorFlow on all ranks
+KILLED = "killed after"  # how the error of a step begins that took too long
+LEAST = 3.0  # seconds with which a step is still started
+
+# NCCL takes two ranks on one GPU when it is told to, and needs room for both of their kernels.
+ONE_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4", "NCCL_NVLS_ENABLE": "0"}
+# Streams of two ranks in one context must not share a queue, nor wait for a kernel to be loaded.
+THREADS = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
+# One GPU and the first NCCL that takes two ranks on it.
+DOUBLES = {"FAKE_CUDA_DEVICES": "1", "TFRING_FAKE_NCCL": "version=23007"}
+FIRST_TO_SHARE = (2, 30)
+# The variables of the tests, of which tfring would say that it knows none.
+NOT_OF_TFRING = ("TFRING_DOUBLES_DIR", "TFRING_GPU_WHEEL_SITE")
+
+
+class Budget:
+    """The seconds that steps may still take.
+
+    Args:
+        in_all: Over all calls.
+        of_call: Of this one.
+        used: Of `in_all`, by earlier calls.
+    """
+
+    def __init__(self, in_all: float, of_call: float, used: float) -> None:
+        self._end = time.monotonic() + min(in_all - used, of_call)
+
+    def left(self) -> float:
+        return self._end - time.monotonic()
+
+    def limit(self, wanted: float) -> float:
+        return min(wanted, self.left())
 
 
 class Checks:
     """What all steps use; results are kept, because some steps depend on others."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, budget: Budget, emit: Emit) -> None:
         self.double = options.double or os.environ.get("GPU_CHECK_DOUBLE") == "1"
         self.on = "double" if self.double else "GPU"
         self.python: str = options.python
@@ -100,40 +135,53 @@ class Checks:
         doubles = self.build / "doubles"
         self.driver = str(doubles / "libcuda.so.1") if self.double else options.driver
         self.nccl = str(doubles / "libnccl.so.2") if self.double else options.nccl
-        self.gpus = 2 if self.double else 0  # from the step `facts`
-        self.no_tensorflow = ""  # why its steps are left out
+        self.budget = budget
+        self.emit = emit
+        self.cap: float = options.limit
+        self.gpus = 1  # from the step `facts`, like the next
+        self.nccl_version = (0, 0)
 
-    def run(self, step: Step) -> dict[str, Any]:
-        """Runs one step. Returns its line."""
-        line: dict[str, Any] = {"step": step.name, "on": self.on}
-        line["time"] = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    def line(self, step: Step, result: Line, start: float) -> Line:
+        """Hands over the line of a step."""
+        line = {"step": step.name, "on": self.on, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        line |= {**result, "seconds": round(time.monotonic() - start, 3)}
+        self.emit(line)
+        return line
+
+    def know(self, facts: Line) -> None:
+        """Takes from the line of the step `facts` what others depend on."""
+        self.gpus = int(facts.get("gpus", 1))
+        version = str(facts.get("nccl", "")).split()[0:1]
+        parts = version[0].split(".")[:2] if version else []
+        self.nccl_version = (int(parts[0]), int(parts[1])) if len(parts) == 2 else (0, 0)
+
+    def run(self, step: Step) -> None:
+        """Runs one step of slot 1."""
         start = time.monotonic()
+        limit = self.budget.limit(min(step.limit, self.cap))
         try:
             skipped = self._reason_to_skip(step)
             if skipped:
-                line |= {"ok": True, "skipped": skipped}
+                result: Line = {"ok": True, "skipped": skipped}
             elif step.name == "doctor":
-                line |= self._doctor(step)
+                result = self._doctor(limit)
             elif step.name == "compute_sanitizer":
-                line |= self._compute_sanitizer(step)
-            elif step.slot == 1:
-                line |= self._program(step)
+                result = self._compute_sanitizer(step, limit)
             else:
-                line |= self._tensorflow(step)
+                result = self._program(step, limit)
+            if step.name == "facts":
+                result |= find_toolkit(os.environ)
+                self.know(result)
         except OSError as error:
-            line |= {"ok": False, "error": str(error)}
-        line.setdefault("seconds", round(time.monotonic() - start, 3))
-        if step.name == "facts":
-            self.gpus = int(line.get("gpus", 0))
-        if step.name == "tf_import" and not line["ok"]:
-            self.no_tensorflow = "tf_import failed"
-        return line
+            result = {"ok": False, "error": str(error)}
+        self.line(step, result, start)
 
     def _reason_to_skip(self, step: Step) -> str:
-        if step.slot > 1 and self.no_tensorflow:
-            return self.no_tensorflow
-        if step.operations == "nccl" and step.ranks > max(self.gpus, 1):
-            return "one GPU, and tfring stages what two ranks of one GPU send each other"
+        apart = self.gpus > 1 or self.nccl_version >= FIRST_TO_SHARE
+        if step.mode in ("nccl", "early") and step.name != "tf_import" and not apart:
+            return "two ranks on one GPU need NCCL 2.30 or newer"
+        if step.name == "tf_speed_nccl" and self.gpus < 2:
+            return "two processes take turns on one GPU"
         if step.name == "tf_equivalence" and self.double:
             return "TensorFlow's own kernels compute nothing on the double"
         if step.name == "compute_sanitizer":
@@ -141,72 +189,103 @@ class Checks:
                 return "it looks at what runs on a GPU"
             if _sanitizer() is None:
                 return "there is no compute-sanitizer in PATH or /usr/local/cuda/bin"
-        if step.slot > 1 and self.double:
+        if step.mode and self.double:
             try:
                 gpu_double.check()
             except gpu_double.UnavailableError as error:
-                self.no_tensorflow = str(error)
                 return str(error)
         return ""
 
-    def _program(self, step: Step, *before: str, under: str = "") -> dict[str, Any]:
-        env = dict(os.environ)
-        if self.double:
-            env["FAKE_CUDA_DEVICES"] = "2"
-        elif self.gpus == 1:  # NCCL 2.30 and later takes two ranks on one GPU when it is told to
-            env |= {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"}
-            env["NCCL_NVLS_ENABLE"] = "0"
-        arguments = [f"--driver={self.driver}", f"--nccl={self.nccl}"]
-        arguments += ["--doubles"] if self.double else []
-        return _json_of([*before, self.program, *arguments, under or step.name], step.limit, env)
+    def _shared(self) -> dict[str, str]:
+        """What two ranks need where there is one GPU."""
+        env = ONE_GPU if self.gpus == 1 else {}
+        played = DOUBLES if self.double else {}
+        return env | {key: os.environ.get(key, value) for key, value in played.items()}
 
-    def _compute_sanitizer(self, step: Step) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def _program(self, step: Step, limit: float, *before: str, under: str = "") -> Line:
+        env = {**os.environ, **self._shared(), **(THREADS if step.threads else {})}
+        nccl = self.nccl or nccl_of_package() or ""
+        arguments = [f"--driver={self.driver}", f"--nccl={nccl}"]
+        arguments += ["--doubles"] if self.double else []
+        return _json_of([*before, self.program, *arguments, under or step.name], limit, env)
+
+    def _compute_sanitizer(self, step: Step, limit: float) -> Line:
+        found: Line = {}
         for tool in ("memcheck", "racecheck"):
             command = [str(_sanitizer()), "--tool", tool, "--error-exitcode", "9"]
-            line = self._program(step, *command, under="pack_bits")
+            line = self._program(step, limit / 2, *command, under="pack_bits")
             found[tool] = "nothing found" if line["ok"] else line.get("error", "failed")
             found |= {key: line[key] for key in ("output", "stderr") if key in line}
         return {
             "ok": all(found[tool] == "nothing found" for tool in ("memcheck", "racecheck"))
         } | found
 
-    def _doctor(self, step: Step) -> dict[str, Any]:
-        env = {**os.environ, "PYTHONPATH": _path(ROOT, os.environ.get("PYTHONPATH"))}
-        env["TFRING_CUDA_DRIVER"] = self.driver
-        if self.nccl:
-            env["TFRING_NCCL_LIBRARY"] = self.nccl
-        out, err, trouble = _run([self.python, "-m", "tfring", "doctor"], step.limit, env)
-        wanted = ("CUDA driver:", "GPU ", "NCCL:", "tensors on GPUs:", "built: pack", "TensorFlow:")
+    def _doctor(self, limit: float) -> Line:
+        env = self._tensorflow_environment()
+        env.pop("TFRING_FAKE_NCCL", None)  # it would say that it knows no such variable
+        out, err, trouble = _run([self.python, "-m", "tfring", "doctor"], limit, env)
+        wanted = ("CUDA driver:", "GPU ", "NCCL:", "XLA: ", "tensors on GPUs:", "TensorFlow:")
         lines = [" ".join(x.split()) for x in out.splitlines() if x.startswith(wanted)]
         wrong = [x for x in out.splitlines() if x.startswith("WRONG:")]
-        line: dict[str, Any] = {"ok": trouble == "", "lines": lines, "wrong": wrong}
+        line: Line = {"ok": trouble == "", "lines": lines, "wrong": wrong}
         if trouble:
             line["error"] = "; ".join(wrong) or f"{trouble}: {err[-1000:]}"
         return line
 
-    def _tensorflow(self, step: Step) -> dict[str, Any]:
-        operations = step.operations
-        if operations == "best":
-            operations = "nccl" if step.ranks <= self.gpus else "host"
-        env = self._tensorflow_environment()
-        env["TFRING_GPU_OPERATIONS"] = operations
-        env["TFRING_ENABLE_ASYNC_COMPLETION"] = "1" if step.early else "0"
-        command = [self.python, str(TF_STEPS), step.function]
-        if step.ranks > 1:
-            run = [self.python, "-m", "tfring", "run", "-np", str(step.ranks)]
-            command = [*run, *command]
-        return {"operations": operations} | _json_of(command, step.limit, env)
+    def tensorflow(self, steps: Sequence[Step]) -> list[Step]:
+        """Runs the steps of slot 2. Returns those for which no time was left."""
+        todo = []
+        for step in steps:
+            skipped = self._reason_to_skip(step)
+            if step.mode == "command" and self.budget.left() > LEAST:
+                self.run(step)
+            elif skipped:
+                self.line(step, {"ok": True, "skipped": skipped}, time.monotonic())
+            else:
+                todo.append(step)
+        while todo and self.budget.left() > LEAST:
+            todo = self._job(todo)
+        return todo
+
+    def _job(self, steps: list[Step]) -> list[Step]:
+        """Runs steps until one fails. Returns those that are left, none if TensorFlow fails."""
+        modes = [f"{step.mode}:{step.name}" for step in steps]
+        command = [self.python, "-m", "tfring", "run", "-np", "2", self.python, str(TF_STEPS)]
+        with tempfile.TemporaryFile("w+") as errors:
+            job = _Job([*command, *modes], self._tensorflow_environment(), errors)
+            for at, step in enumerate(steps):
+                start = time.monotonic()
+                wanted = min(step.limit, self.cap) + (0 if at else START)
+                line = job.next(step.name, self.budget.limit(wanted))
+                if not line["ok"]:
+                    # What failed may still be writing why.
+                    job.end(0.0 if line["error"].startswith(KILLED) else 3.0)
+                    errors.seek(0)
+                    line |= {"stderr": errors.read()[-2000:]}
+                line = self.line(step, line, start)
+                if line["ok"]:
+                    continue
+                rest = steps[at + 1 :]
+                if step.name != "tf_import":
+                    return rest
+                for other in rest:
+                    self.line(other, {"ok": True, "skipped": "tf_import failed"}, time.monotonic())
+                return []
+            start = time.monotonic()
+            trouble = job.end(self.budget.limit(min(20.0, self.cap)))
+            if trouble:
+                self.line(Step("tf_end", 20), {"ok": False, "error": trouble}, start)
+        return []
 
     def _tensorflow_environment(self) -> dict[str, str]:
         """TensorFlow with GPUs, tfring and the tests' helpers; no name of another launcher."""
         if self.double:
             os.environ.setdefault("TFRING_DOUBLES_DIR", str(self.build / "doubles"))
             env = gpu_double.environment()
-            env["CUDA_VISIBLE_DEVICES"] = "0"
         else:
             path = _path(self._site(), ROOT, HELPERS, os.environ.get("PYTHONPATH"))
             env = {**os.environ, "PYTHONPATH": path}
+        env |= self._shared()
         env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         env["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"  # two processes may share the GPU
         env["TFRING_CUDA_DRIVER"] = self.driver
@@ -226,10 +305,6 @@ class Checks:
         return site if (site / "tensorflow").is_dir() else None
 
 
-# The variables of the tests, of which tfring would say that it knows none.
-NOT_OF_TFRING = ("TFRING_DOUBLES_DIR", "TFRING_GPU_WHEEL_SITE")
-
-
 def _path(*parts: Path | str | None) -> str:
     return os.pathsep.join(str(part) for part in parts if part)
 
@@ -239,31 +314,75 @@ def _sanitizer() -> str | None:
     return shutil.which("compute-sanitizer", path=_path(*folders))
 
 
-def _run(command: list[str], limit: float, env: dict[str, str]) -> tuple[str, str, str]:
-    """Runs a command. Returns its output, its errors, and how it ended ("": well)."""
-    env = {name: value for name, value in env.items() if name not in NOT_OF_TFRING}
-    # A session of its own: a step's processes end with it.
-    process = subprocess.Popen(
+def _start(command: list[str], env: dict[str, str], errors: Any) -> subprocess.Popen[str]:
+    """Starts a command in a session of its own: its processes end with it."""
+    return subprocess.Popen(
         command,
-        env=env,
+        env={name: value for name, value in env.items() if name not in NOT_OF_TFRING},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=errors,
         text=True,
         errors="replace",
         start_new_session=True,
     )
+
+
+def _killed(limit: float) -> str:
+    return f"{KILLED} {limit:.0f} s"
+
+
+class _Job:
+    """A command that prints lines of JSON, one per step, as it goes."""
+
+    def __init__(self, command: list[str], env: dict[str, str], errors: IO[str]) -> None:
+        self._process = _start(command, env, errors)
+        self._lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for text in self._process.stdout:
+            line = _parse(text)
+            if line is not None:
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def next(self, name: str, limit: float) -> Line:
+        """The line of a step, or one that says why there is none."""
+        try:
+            line = self._lines.get(timeout=max(limit, 0.0))
+        except queue.Empty:
+            return {"ok": False, "error": _killed(limit)}
+        if line is None or line.get("step") != name:
+            return {"ok": False, "error": self.end(5.0) or "the job ended too early"}
+        return line
+
+    def end(self, limit: float) -> str:
+        """Waits for the end, or kills. Returns what went wrong, "" if nothing did."""
+        try:
+            code = self._process.wait(timeout=max(limit, 0.0))
+            return f"the job ended with {code}" if code else ""
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            return _killed(limit)
+
+
+def _run(command: list[str], limit: float, env: dict[str, str]) -> tuple[str, str, str]:
+    """Runs a command. Returns its output, its errors, and how it ended ("": well)."""
+    process = _start(command, env, subprocess.PIPE)
     try:
         out, err = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
-        return out, err, f"killed after {limit:.0f} s"
+        return out, err, _killed(limit)
     code = process.returncode
     return out, err, f"ended with {code}" if code else ""
 
 
-def _parse(text: str) -> dict[str, Any] | None:
+def _parse(text: str) -> Line | None:
     """The JSON in a line of output, which may follow a rank's prefix; None if there is none."""
     begin = text.find('{"')
     try:
@@ -273,17 +392,11 @@ def _parse(text: str) -> dict[str, Any] | None:
     return line if isinstance(line, dict) and "ok" in line else None
 
 
-def _json_of(command: list[str], limit: float, env: dict[str, str]) -> dict[str, Any]:
-    """The line of JSON that a command prints, with an "error" if there is none.
-
-    Of several lines, a rank's that failed is taken before others.
-    """
+def _json_of(command: list[str], limit: float, env: dict[str, str]) -> Line:
+    """The line of JSON that a command prints, with an "error" if there is none."""
     out, err, trouble = _run(command, limit, env)
     lines = [line for text in out.splitlines() if (line := _parse(text)) is not None]
-    bad = [line for line in lines if not line.get("ok")]
-    line: dict[str, Any] = {"ok": False}
-    if lines:
-        line = (bad or lines)[0]
+    line = lines[0] if lines else {"ok": False}
     if trouble and line.get("ok"):
         line |= {"ok": False, "error": trouble}
     if not line["ok"]:
@@ -297,43 +410,60 @@ def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="CMake's folder")
-    parser.add_argument("--output", type=Path, help="a file to append the lines to")
+    parser.add_argument("--output", type=Path, help="a file for the lines")
+    parser.add_argument("--resume", action="store_true", help="go on after the lines in --output")
     parser.add_argument("--double", action="store_true", help="run on the doubles")
     parser.add_argument("--driver", default="libcuda.so.1", help="the CUDA driver")
     parser.add_argument("--nccl", default="", help="libnccl.so.2; default: as the runtime finds it")
     parser.add_argument("--python", default=sys.executable, help="has TensorFlow with GPUs")
+    parser.add_argument("--budget", type=float, default=600, help="seconds of all calls together")
+    parser.add_argument("--call", type=float, default=500, help="seconds of this call")
     parser.add_argument("--limit", type=float, default=600, help="seconds that a step gets at most")
-    parser.add_argument("--slot", type=int, action="append", help="1, 2 or 3; default: all")
+    parser.add_argument("--slot", type=int, choices=(1, 2), help="1 or 2; default: both")
     parser.add_argument("steps", nargs="*", help="default: all of the slots")
     options = parser.parse_args()
     unknown = set(options.steps) - {step.name for step in STEPS}
     if unknown:
         names = " ".join(step.name for step in STEPS)
         parser.error(f"no step {', '.join(sorted(unknown))}; steps: {names}")
+    if options.resume and not options.output:
+        parser.error("--resume goes on after the lines in --output: name that file")
     return options
 
 
 def main() -> int:
     options = parse_arguments()
-    checks = Checks(options)
-    chosen = [
-        replace(step, limit=min(step.limit, options.limit))
-        for step in STEPS
-        if (not options.steps or step.name in options.steps)
-        and (not options.slot or step.slot in options.slot)
-    ]
-    if not checks.double and "facts" not in {step.name for step in chosen}:
-        checks.run(STEPS[0])  # others depend on the number of GPUs
-    lines = []
-    for step in chosen:
-        line = checks.run(step)
+    lines: list[Line] = []
+    if options.resume and options.output.is_file():
+        lines = [json.loads(line) for line in options.output.read_text().splitlines()]
+    elif options.output:
+        options.output.write_text("")
+
+    def emit(line: Line) -> None:
         lines.append(line)
         print(json.dumps(line), flush=True)
         if options.output:
             with options.output.open("a", encoding="utf-8") as file:
                 print(json.dumps(line), file=file)
-    print(words.table(lines), flush=True)
-    return 0 if all(line["ok"] for line in lines) else 1
+
+    budget = Budget(options.budget, options.call, sum(line["seconds"] for line in lines))
+    checks = Checks(options, budget, emit)
+    before = {line["step"]: line for line in lines}
+    if "facts" in before:
+        checks.know(before["facts"])
+    chosen = [
+        step
+        for step in STEPS
+        if step.name not in before
+        and (not options.steps or step.name in (*options.steps, "facts"))
+        and (options.slot in (None, 2 if step.mode else 1) or step.name == "facts")
+    ]
+    unstarted = [step for step in chosen if not step.mode]
+    while unstarted and budget.left() > LEAST:
+        checks.run(unstarted.pop(0))
+    unstarted += checks.tensorflow([step for step in chosen if step.mode])
+    print(words.table(lines, [step.name for step in unstarted]), flush=True)
+    return 0 if all(line["ok"] for line in lines) and not unstarted else 1
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import sys
 import gpu_double
 
 TOOL = gpu_double.ROOT / "tools" / "gpu_check.py"
-STEPS = ("tf_import", "tf_done_early")
+STEPS = ("facts", "tf_import", "tf_xla_pair", "tf_done_early")
 
 
 def test_steps_with_tensorflow() -> None:
@@ -26,5 +26,5 @@ def test_steps_with_tensorflow() -> None:
     assert [line["step"] for line in lines] == list(STEPS)
     for line in lines:
         assert line["ok"] and "skipped" not in line, line
-    assert lines[0]["name"] == "Fake GPU"
-    assert lines[1]["ranks"] == 2 and lines[1]["operations"] == "nccl"
+    assert lines[0]["gpus"] == 1  # which the two ranks share
+    assert lines[1]["name"] == "Fake GPU" and lines[1]["ranks"] == 2

@@ -286,6 +286,7 @@ IMPORTS_BY_NAME = {
     "tfring/keras2/detect.py",
     "tfring/launcher/doctor.py",
     "tfring/gpu/nccl.py",
+    "tfring/gpu/toolkit.py",
     "tfring/bench/peers/available.py",
     "tfring/bench/result.py",
     "tfring/compat/keras_version.py",  # versions

@@ -5,11 +5,13 @@ To be run in a process of its own: a broken driver or library may crash or hang.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from tfring.gpu import nccl
 from tfring.gpu.driver import DEFAULT_DRIVER, DriverError, Gpu, driver_version, list_gpus
+from tfring.gpu.toolkit import find_toolkit
 
 
 def gpu_report(runtime: Mapping[str, str]) -> dict[str, list[Any]]:
@@ -39,6 +41,16 @@ def gpu_report(runtime: Mapping[str, str]) -> dict[str, list[Any]]:
     if gpus and found.trouble and wanted == "nccl":
         problems.append(f"TFRING_GPU_OPERATIONS is nccl: {found.trouble}")
     lines.append(("tensors on GPUs", _path_text(gpus, wanted, found)))
+    if gpus:
+        tools = find_toolkit(os.environ)
+        lines += [(f"XLA: {name}", path or "none") for name, path in tools.items()]
+        missing = [name for name, path in tools.items() if not path]
+        if missing:
+            problems.append(
+                f"jit_compile=True fails on GPUs, which is Keras's default there: XLA finds no "
+                f"{' and no '.join(missing)}. Install nvidia-cuda-nvcc-cu12, or name the folder "
+                "of a CUDA toolkit: XLA_FLAGS=--xla_gpu_cuda_data_dir=/path/of/cuda"
+            )
     return {"lines": lines, "problems": problems}
 
 

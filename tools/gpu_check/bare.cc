@@ -1,5 +1,7 @@
 #include "tools/gpu_check/bare.h"
 
+#include <utility>
+
 namespace tfring::gpu_check {
 
 Bare::Bare(const Options& options, Rank self, int size, int gpu, int socket, bool blocking)
@@ -20,6 +22,7 @@ Bare::Bare(const Options& options, Rank self, int size, int gpu, int socket, boo
 }
 
 Bare::~Bare() {
+  if (comm_ == nullptr) return;  // aborted; the memory goes with the process
   NcclResult state = library_->call.CommFinalize(comm_);
   while (state == NcclResult::kInProgress) {
     if (library_->call.CommGetAsyncError(comm_, &state) != NcclResult::kSuccess) break;
@@ -44,6 +47,16 @@ void Bare::Allreduce(int64_t count) {
                                     static_cast<int>(NcclOp::kSum), comm_, gpu_.stream()),
                      "an allreduce", comm_));
   Finish(nccl.GroupEnd(), "an allreduce");
+}
+
+double Bare::AbortAfter(double queued_seconds) {
+  if (queued_seconds > 0) {
+    gpu_.Spin(queued_seconds);
+    Allreduce(1 << 16);
+  }
+  const double start = Seconds();
+  library_->call.CommAbort(std::exchange(comm_, nullptr));
+  return Seconds() - start;
 }
 
 CallTimes Bare::TimeOf(int64_t count, int times) {

@@ -18,6 +18,9 @@ class Bare {
   ~Bare();
 
   double init_seconds() const { return init_seconds_; }
+  // How long an abort takes after an allreduce that the other rank does not join, with so much work
+  // before it. Nothing else may be called then.
+  double AbortAfter(double queued_seconds);
   // Of `times` allreduces of `count` elements of float32, in place.
   CallTimes TimeOf(int64_t count, int times);
 

@@ -102,12 +102,9 @@ void Facts(const Options& options, Report* report) {
   report->Add("pack_kernels", PackImagesText());
   const PackImage* image = ChoosePackImage(BuiltPackImages(), gpu.device()->compute_capability());
   report->Add("pack_image", image == nullptr ? -1 : image->architecture);
-}
-
-void LoadLibrary(const Options& options, Report* report) {
-  const auto library = Require(LoadNccl(options.nccl));
-  report->Add("version", NcclVersionText(library->version));
-  report->Add("path", library->path);
+  const auto nccl = LoadNccl(options.nccl);
+  report->Add("nccl", nccl.ok() ? NcclVersionText((*nccl)->version) + " in " + (*nccl)->path
+                                : "none: " + nccl.status().message());
 }
 
 void PackBits(const Options& options, Report* report) {

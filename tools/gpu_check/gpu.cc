@@ -2,6 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <chrono>
+#include <thread>
+
 namespace tfring::gpu_check {
 namespace {
 
@@ -9,6 +12,29 @@ template <typename Function>
 void Find(void* library, const char* name, Function* function) {
   *function = reinterpret_cast<Function>(dlsym(library, name));
   Require(*function != nullptr, std::string("the CUDA driver has no ") + name);
+}
+
+// A kernel of one thread that looks at the clock until its time is over.
+constexpr char kSpin[] = R"(.version 8.0
+.target sm_70
+.address_size 64
+.visible .entry spin(.param .u64 nanoseconds) {
+  .reg .u64 %limit, %begin, %now;
+  .reg .pred %go_on;
+  ld.param.u64 %limit, [nanoseconds];
+  mov.u64 %begin, %globaltimer;
+again:
+  mov.u64 %now, %globaltimer;
+  sub.u64 %now, %now, %begin;
+  setp.lt.u64 %go_on, %now, %limit;
+  @%go_on bra again;
+  ret;
+}
+)";
+
+void Sleep(void* seconds) {
+  const std::unique_ptr<double> owned(static_cast<double*>(seconds));
+  std::this_thread::sleep_for(std::chrono::duration<double>(*owned));
 }
 
 }  // namespace
@@ -32,7 +58,10 @@ int Gpu::Count(const Options& options) {
   return count;
 }
 
-Gpu::Gpu(const Options& options, int ordinal) : more_(LoadMore(options)) {
+Gpu::Gpu(const Options& options, int ordinal)
+    : more_(LoadMore(options)),
+      doubles_spin_(
+          dlsym(dlopen(options.driver.c_str(), RTLD_NOW | RTLD_LOCAL), "FakeCudaEnqueue")) {
   const auto driver = Require(CudaDriver::Load(options.driver));
   const CudaFunctions& cu = driver->cu();
   CuDevice device = 0;
@@ -77,6 +106,25 @@ void Gpu::Wait() {
   CuResult result = kCudaNotReady;
   while (result == kCudaNotReady) result = cu().EventQuery(event->get());
   Check(result, "waiting for a stream");
+}
+
+void Gpu::Spin(double seconds) {
+  if (doubles_spin_ != nullptr) {
+    using Enqueue = int (*)(CuStream, void (*)(void*), void*);
+    const int result =
+        reinterpret_cast<Enqueue>(doubles_spin_)(stream_, Sleep, new double(seconds));
+    Require(result == 0, "the double takes no kernel");
+    return;
+  }
+  if (spin_ == nullptr) {
+    CuModule module = nullptr;
+    Check(cu().ModuleLoadData(&module, kSpin), "loading a kernel");
+    Check(cu().ModuleGetFunction(&spin_, module, "spin"), "looking for a kernel");
+  }
+  uint64_t nanoseconds = static_cast<uint64_t>(seconds * 1e9);
+  void* parameters[] = {&nanoseconds};
+  Check(cu().LaunchKernel(spin_, 1, 1, 1, 1, 1, 1, 0, stream_, parameters, nullptr),
+        "launching a kernel");
 }
 
 double Gpu::TimeOf(int times, const std::function<void()>& enqueue) {

@@ -51,8 +51,10 @@ class Gpu {
   std::vector<char> Download(const void* memory, int64_t bytes);
   void Check(CuResult result, const char* doing) { Require(device_->Check(result, doing)); }
 
-  // Spins until the stream has done its work.
+  // Until the stream has done its work, by asking all the time.
   void Wait();
+  // Puts a kernel on the stream that keeps one multiprocessor busy.
+  void Spin(double seconds);
   // Seconds that one of `times` runs of what `enqueue` enqueues takes on the host's clock, after
   // one to warm up.
   double TimeOf(int times, const std::function<void()>& enqueue);
@@ -63,6 +65,8 @@ class Gpu {
   const MoreCudaFunctions more_;
   std::shared_ptr<CudaDevice> device_;
   CuStream stream_ = nullptr;
+  void* const doubles_spin_;   // how the driver's double puts a kernel on a stream, else null
+  CuFunction spin_ = nullptr;  // loaded at its first use
 };
 
 // The value of which half (fraction 0.5) or 95 of 100 (0.95) are smaller.

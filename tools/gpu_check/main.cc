@@ -17,10 +17,10 @@ struct Step {
 };
 
 constexpr Step kSteps[] = {
-    {"facts", Facts},          {"load_nccl", LoadLibrary}, {"pack_bits", PackBits},
-    {"pack_speed", PackSpeed}, {"latency", Latency},       {"one_rank", OneRank},
-    {"threads", Threads},      {"processes", Processes},   {"hang", Hang},
-    {"death", Death},
+    {"facts", Facts},     {"pack_bits", PackBits},       {"pack_speed", PackSpeed},
+    {"latency", Latency}, {"processes", Processes},      {"launch", Launch},
+    {"overlap", Overlap}, {"threads", Threads},          {"hang", Hang},
+    {"death", Death},     {"abort_queued", AbortQueued},
 };
 
 int RunStep(const Step& step, const Options& options) {

@@ -1,18 +1,17 @@
-// The steps about the NCCL backend: alone, with two ranks, and when a rank does not answer.
+// The steps about the NCCL backend with two ranks: values, times, and a rank that does not answer.
 
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <exception>
-#include <functional>
 #include <future>
 #include <thread>
 
 #include "tools/gpu_check/bare.h"
 #include "tools/gpu_check/pair.h"
 #include "tools/gpu_check/steps.h"
+#include "tools/gpu_check/two_ranks.h"
 
 namespace tfring::gpu_check {
 namespace {
@@ -30,47 +29,6 @@ int TimesOf(const Options& options, int64_t bytes) {
   return bytes < 1 << 24 ? 200 : 10;
 }
 
-struct Sockets {
-  Sockets() { Require(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "no socket pair"); }
-  int ends[2];
-};
-
-// Runs `rank` as two threads; the first error of either.
-void OnThreads(const std::function<void(Rank)>& rank) {
-  std::exception_ptr errors[2];
-  const auto run = [&](Rank self) {
-    try {
-      rank(self);
-    } catch (...) {
-      errors[self] = std::current_exception();
-    }
-  };
-  std::thread other(run, 1);
-  run(0);
-  other.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-}
-
-// Starts rank 1 as a process of its own, before this one has used the driver.
-pid_t Fork(const std::function<void()>& rank) {
-  const pid_t child = fork();
-  Require(child >= 0, "no process");
-  if (child > 0) return child;
-  int code = 0;
-  try {
-    rank();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "rank 1: %s\n", error.what());
-    code = 1;
-  }
-  _exit(code);
-}
-
-// The GPU of rank 1: another one if there is one.
-int Second(const Options& options) { return Gpu::Count(options) > 1 ? 1 : 0; }
-
 using Timed = std::function<CallTimes(int64_t count, int times)>;
 
 std::vector<CallTimes> TimeAll(const Options& options, const Timed& timed) {
@@ -79,7 +37,7 @@ std::vector<CallTimes> TimeAll(const Options& options, const Timed& timed) {
   return all;
 }
 
-// The runtime and NCCL in the same mode, by the device's clock; and what calls cost the host.
+// The runtime and NCCL at its quickest, by the device's clock; and what calls cost the host.
 void Compare(const Options& options, const std::vector<CallTimes>& bare,
              const std::vector<CallTimes>& ours, Report* report) {
   const std::vector<int64_t> sizes = Sizes(options);
@@ -93,89 +51,76 @@ void Compare(const Options& options, const std::vector<CallTimes>& bare,
   }
 }
 
-// Returns when the other rank is there, too.
-void Meet(int socket) {
-  char byte = 0;
-  Require(SendAll(socket, &byte, 1) && ReceiveAll(socket, &byte, 1), "the other rank is gone");
-}
-
-// Of two ranks: one for the runtime, one for what else they tell each other.
-struct TwoSockets {
-  Sockets runtime;
-  Sockets checks;
-
-  // Of two processes, each keeps its own ends: so it sees that the other is gone.
-  void Keep(Rank self) const {
-    close(runtime.ends[1 - self]);
-    close(checks.ends[1 - self]);
+// Values of both ranks, with every kind of collective and every size.
+void CheckValues(const Options& options, GpuRank* rank, Report* report) {
+  const int kinds = rank->CheckKinds();
+  if (rank->self() == 0) report->Add("kinds", kinds);
+  for (int64_t bytes : Sizes(options)) {
+    if (bytes <= 64 << 20) rank->CheckSum(bytes / 4 + 1);
   }
-};
-
-// What both of two ranks do. `report` may be null.
-void CheckAndTime(const Options& options, Rank self, const TwoSockets& sockets, Report* report) {
-  const int gpu = self == 0 ? 0 : Second(options);
-  const int socket = sockets.checks.ends[self];
-  std::vector<CallTimes> ours;
-  {
-    GpuRank rank(options, self, 2, gpu, sockets.runtime.ends[self]);
-    const int kinds = rank.CheckKinds();
-    if (report != nullptr) report->Add("kinds", kinds);
-    for (int64_t bytes : Sizes(options)) {
-      if (bytes <= 64 << 20) rank.CheckSum(bytes / 4 + 1);
-    }
-    ours = TimeAll(options, [&](int64_t count, int times) { return rank.TimeOf(count, times); });
-    Meet(socket);  // both have all results before either ends its communicator
-  }
-  Bare bare(options, self, 2, gpu, socket, false);
-  const std::vector<CallTimes> direct =
-      TimeAll(options, [&](int64_t count, int times) { return bare.TimeOf(count, times); });
-  Meet(socket);
-  if (report != nullptr) Compare(options, direct, ours, report);
 }
 
 }  // namespace
 
-void OneRank(const Options& options, Report* report) {
-  std::vector<CallTimes> direct[2];
-  for (const bool blocking : {false, true}) {
-    Bare bare(options, 0, 1, 0, -1, blocking);
-    direct[blocking] =
-        TimeAll(options, [&](int64_t count, int times) { return bare.TimeOf(count, times); });
-    const std::string mode = blocking ? "blocking" : "nonblocking";
-    report->Add("init_seconds_" + mode, bare.init_seconds());
-    report->Add("host_us_" + mode, direct[blocking].front().host * 1e6);
-  }
-  GpuRank rank(options, 0, 1, 0, -1);
-  report->Add("kinds", rank.CheckKinds());
-  const std::vector<CallTimes> ours =
-      TimeAll(options, [&](int64_t count, int times) { return rank.TimeOf(count, times); });
-  Compare(options, direct[0], ours, report);
+void Processes(const Options& options, Report* report) {
+  const TwoSockets sockets;
+  OnProcesses(sockets, [&](Rank self) {
+    GpuRank rank(options, self, 2, GpuOf(self, options), sockets.runtime.ends[self]);
+    CheckValues(options, &rank, report);
+    Meet(sockets.checks.ends[self]);  // both have all results before either ends its communicator
+  });
 }
 
 void Threads(const Options& options, Report* report) {
   const TwoSockets sockets;
-  OnThreads([&](Rank self) { CheckAndTime(options, self, sockets, self == 0 ? report : nullptr); });
+  OnThreads(sockets.checks, [&](Rank self) {
+    const int socket = sockets.checks.ends[self];
+    std::vector<CallTimes> ours;
+    {
+      GpuRank rank(options, self, 2, GpuOf(self, options), sockets.runtime.ends[self]);
+      CheckValues(options, &rank, report);
+      ours = TimeAll(options, [&](int64_t count, int times) { return rank.TimeOf(count, times); });
+      Meet(socket);
+    }
+    Bare bare(options, self, 2, GpuOf(self, options), socket, true);
+    const std::vector<CallTimes> direct =
+        TimeAll(options, [&](int64_t count, int times) { return bare.TimeOf(count, times); });
+    Meet(socket);
+    if (self == 0) Compare(options, direct, ours, report);
+  });
 }
 
-void Processes(const Options& options, Report* report) {
+void Launch(const Options& options, Report* report) {
   const TwoSockets sockets;
-  const pid_t child = Fork([&] {
-    sockets.Keep(1);
-    CheckAndTime(options, 1, sockets, nullptr);
+  const int times = options.doubles ? 2 : 500;
+  OnThreads(sockets.checks, [&](Rank self) {
+    const int socket = sockets.checks.ends[self];
+    const auto time = [&](const std::string& name, const Timed& timed) {
+      for (int64_t bytes : {int64_t{1} << 12, int64_t{1} << (options.doubles ? 16 : 20)}) {
+        const CallTimes found = timed(bytes / 4, times);
+        if (self != 0) continue;
+        report->Add(name + "_host_us_" + std::to_string(bytes), found.launched * 1e6);
+        report->Add(name + "_us_" + std::to_string(bytes), found.device * 1e6);
+      }
+      Meet(socket);
+    };
+    for (const bool blocking : {true, false}) {
+      Bare bare(options, self, 2, GpuOf(self, options), socket, blocking);
+      const std::string name = blocking ? "blocking" : "nonblocking";
+      if (self == 0) report->Add(name + "_init_seconds", bare.init_seconds());
+      time(name, [&](int64_t count, int n) { return bare.TimeOf(count, n); });
+    }
+    GpuRank rank(options, self, 2, GpuOf(self, options), sockets.runtime.ends[self]);
+    time("tfring", [&](int64_t count, int n) { return rank.TimeOf(count, n); });
   });
-  sockets.Keep(0);
-  CheckAndTime(options, 0, sockets, report);
-  int status = 0;
-  waitpid(child, &status, 0);
-  Require(status == 0, "rank 1 failed");
 }
 
 void Hang(const Options& options, Report* report) {
-  const Sockets sockets;
+  const TwoSockets sockets;
   auto ending = std::make_unique<std::promise<void>>();
   const std::future<void> ended = ending->get_future();
-  OnThreads([&](Rank self) {
-    GpuRank rank(options, self, 2, self == 0 ? 0 : Second(options), sockets.ends[self]);
+  OnThreads(sockets.checks, [&](Rank self) {
+    GpuRank rank(options, self, 2, GpuOf(self, options), sockets.runtime.ends[self]);
     rank.CheckSum(1000);
     // Rank 1 keeps its communicator until rank 0 is through: rank 0's kernel writes to its memory.
     if (self == 1) return ended.wait();
@@ -195,7 +140,7 @@ void Hang(const Options& options, Report* report) {
 void Death(const Options& options, Report* report) {
   const Sockets sockets;
   const pid_t child = Fork([&] {
-    GpuRank rank(options, 1, 2, Second(options), sockets.ends[1]);
+    GpuRank rank(options, 1, 2, GpuOf(1, options), sockets.ends[1]);
     rank.CheckSum(1000);
     close(sockets.ends[0]);
     const char ready = 1;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops/gpu/nccl/meeting.h"
 #include "ops/gpu/nccl/nccl_program.h"
 #include "tests/cc/backend/world.h"
 
@@ -18,16 +17,6 @@ constexpr int64_t kKindsBytes = 64 << 20;
 bool HasKernels(const Options& options, const Gpu& gpu) {
   return options.doubles ||
          ChoosePackImage(BuiltPackImages(), gpu.device()->compute_capability()) != nullptr;
-}
-
-// Two ranks on one GPU are staged, because NCCL before 2.30 refuses them. Here they shall try: each
-// GPU gets another name for each rank.
-void NameApart(char* block, size_t bytes, size_t member) {
-  if (bytes != sizeof(MeetingRecord)) return;
-  MeetingRecord record;
-  std::memcpy(&record, block, bytes);
-  record.device[0] = static_cast<char>('0' + member);
-  std::memcpy(block, &record, bytes);
 }
 
 }  // namespace
@@ -95,7 +84,6 @@ void SocketOrder::Exchange(const Collective& collective,
       } else if (!ReceiveAll(socket_, output, block)) {
         completion.status = Unavailable("the other rank is gone");
       }
-      NameApart(output, block, m);
       output += block;
     }
   }
@@ -146,7 +134,11 @@ uint64_t GpuRank::SubmitOnDevice(Collective collective, bool early) {
   auto stream = std::make_shared<CudaStream>(
       gpu_.device(), gpu_.stream(), [](CollectiveKind, DataType, ReduceOp) { return true; });
   Require(stream->MarkReady());
-  collective.device_calls.push_back({stream, 0, collective.buffers.size(), early, nullptr});
+  auto keeps = std::make_shared<int>();
+  last_stream_ = stream;
+  last_call_ = keeps;
+  collective.device_calls.push_back(
+      {std::move(stream), 0, collective.buffers.size(), early, std::move(keeps)});
   backend_->Submit(std::move(collective));
   return sequence_;
 }
@@ -174,13 +166,26 @@ void GpuRank::WaitLaunched(uint64_t sequence) {
   changed_.wait(lock, [&] { return launched_ >= sequence; });
 }
 
-void GpuRank::CheckSum(int64_t count) {
+void GpuRank::Follow() {
+  WaitLaunched(sequence_);
+  Require(last_stream_->WaitForResults());
+}
+
+void GpuRank::Fill(int64_t count) {
   std::vector<char> bytes(static_cast<size_t>(4 * count));
   const float mine = static_cast<float>(self_ + 1);
   for (int64_t i = 0; i < count; ++i) std::memcpy(bytes.data() + 4 * i, &mine, 4);
   gpu_.Upload(memory_, bytes);
+}
+
+void GpuRank::CheckSum(int64_t count) {
+  Fill(count);
   Require(Wait(Submit(count)).status);
-  bytes = gpu_.Download(memory_, 4 * count);
+  CheckSums(count);
+}
+
+void GpuRank::CheckSums(int64_t count) {
+  const std::vector<char> bytes = gpu_.Download(memory_, 4 * count);
   const float expected = static_cast<float>(size_ * (size_ + 1)) / 2;
   for (int64_t i = 0; i < count; ++i) {
     float got = 0.0f;
@@ -245,11 +250,11 @@ CallTimes GpuRank::TimeOf(int64_t count, int times) {
   uint64_t last = 0;
   result.device = gpu_.DeviceTimeOf([&] {
     const double start = Seconds();
-    // The last one makes our stream wait for the results, and so for those of all before.
     for (int i = 1; i <= times; ++i) last = Submit(count, i == times);
     result.host = (Seconds() - start) / times;
     WaitLaunched(last);
     result.launched = (Seconds() - start) / times;
+    Follow();  // the results of the last one, and so those of all before
   });
   result.device /= times;
   Require(Wait(last).status);

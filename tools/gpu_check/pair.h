@@ -56,11 +56,21 @@ class GpuRank {
 
   Rank self() const { return self_; }
 
-  // Sums `count` elements of float32 in place.
+  // Sums `count` elements of float32 in place, after what is on the GPU's stream now.
   uint64_t Submit(int64_t count, bool early = false);
   Completion Wait(uint64_t sequence);
+  void WaitLaunched(uint64_t sequence);
+  // Of the last call, an early one: waits for its launch, then lets the GPU's stream wait for its
+  // results.
+  void Follow();
+  // Whether the runtime has let go of the memory of the last call.
+  bool released() const { return last_call_.expired(); }
+  Gpu& gpu() { return gpu_; }
+  // Has r + 1 in `count` elements of rank r, and looks at every sum.
+  void Fill(int64_t count);
+  void CheckSums(int64_t count);
   void Abort(Status why) { backend_->Abort(std::move(why)); }
-  // One allreduce of `count` elements, in which rank r has r + 1, and a look at every sum.
+  // One allreduce of `count` elements.
   void CheckSum(int64_t count);
   // Fails if an error has ended the context of the GPU, which the whole process shares.
   void CheckGpu() { gpu_.Upload(memory_, std::vector<char>(1)); }
@@ -74,7 +84,6 @@ class GpuRank {
   char* Place(const std::vector<char>& bytes, int64_t* used);
   void Ended(Completion completion);
   uint64_t SubmitOnDevice(Collective collective, bool early);
-  void WaitLaunched(uint64_t sequence);
 
   const Rank self_;
   const int size_;
@@ -84,6 +93,8 @@ class GpuRank {
   char* const memory_;
   SocketOrder order_;
   uint64_t sequence_ = 0;
+  std::shared_ptr<CudaStream> last_stream_;
+  std::weak_ptr<void> last_call_;
   std::mutex mutex_;  // guards the two below
   std::condition_variable changed_;
   uint64_t launched_ = 0;

@@ -11,7 +11,7 @@ Line = dict[str, Any]
 PACK_SHARE = 0.85
 OVER_US = 10.0
 OVER_SHARE = 0.03
-HIDDEN = {"step", "on", "time", "ok", "seconds", "operations", "ranks"}
+HIDDEN = {"step", "on", "time", "ok", "seconds", "mode", "ranks"}
 
 
 def _facts(line: Line) -> str:
@@ -19,7 +19,8 @@ def _facts(line: Line) -> str:
     return (
         f"{line['gpus']} GPU(s), the first {line['name']} (sm_{line['capability']}), driver for "
         f"CUDA {cuda // 1000}.{cuda % 1000 // 10}; direct access: {line['peer_access']}; "
-        f"pack kernels: {line['pack_kernels']}"
+        f"pack kernels: {line['pack_kernels']}; NCCL {line['nccl']}; XLA compiles with "
+        f"{line['ptxas'] or 'no ptxas'} and {line['libdevice'] or 'no libdevice'}"
     )
 
 
@@ -60,6 +61,38 @@ def _over(line: Line) -> str:
     return f"{_kinds(line)}; over NCCL itself: {', '.join(parts)}; {verdict}"
 
 
+def _launch(line: Line) -> str:
+    """What an allreduce of 4 KiB costs the host, and how often the device gets one."""
+    parts = [
+        f"{name} {line[f'{key}_host_us_4096']:.1f} and {line[f'{key}_us_4096']:.1f} us"
+        for key, name in (
+            ("blocking", "NCCL, blocking"),
+            ("nonblocking", "NCCL, not blocking"),
+            ("tfring", "tfring"),
+        )
+    ]
+    return f"host and device, 4 KiB: {', '.join(parts)}"
+
+
+def _overlap(line: Line) -> str:
+    """How much of the shorter one, work or exchange, the other hides."""
+    spin, exchange, both = (line[f"{name}_ms"] for name in ("spin", "exchange", "both"))
+    hidden = (spin + exchange - both) / min(spin, exchange)
+    return (
+        f"what comes before the done ran without the other rank; a kernel of {spin:.2f} ms and an "
+        f"exchange of {exchange:.2f} ms took {both:.2f} ms together: {hidden:.0%} hidden"
+    )
+
+
+def _abort_queued(line: Line) -> str:
+    return (
+        f"ncclCommAbort took {line['nccl_abort_seconds']:.2f} s with "
+        f"{line['nccl_queued_seconds']:.1f} s of work before it. With {line['queued_seconds']:.1f} "
+        f"s {_error_after(line)}; the GPU worked after {line['gpu_seconds']:.1f} s; memory "
+        f"{'came back' if line['memory_back'] else 'did not come back'}"
+    )
+
+
 def _bytes(size: int) -> str:
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit:
@@ -73,21 +106,22 @@ def _error_after(line: Line) -> str:
 
 def _all_fields(line: Line) -> str:
     found = [f"{key} {value}" for key, value in line.items() if key not in HIDDEN]
-    where = [f"{line['ranks']} rank(s), {line['operations']}"] if "operations" in line else []
+    where = [f"{line['ranks']} rank(s), {line['mode']}"] if "mode" in line else []
     return "; ".join([*where, *found])
 
 
 # By step, what a line says on a GPU, and on the double, where no time means anything.
 IN_WORDS: dict[str, tuple[Callable[[Line], str], Callable[[Line], str] | None]] = {
     "facts": (_facts, _facts),
-    "load_nccl": (*[lambda line: f"NCCL {line['version']} in {line['path']}"] * 2,),
     "doctor": (*[lambda line: "; ".join(line["lines"]) + "; nothing is wrong"] * 2,),
     "pack_bits": (*[lambda line: f"{line['cases']} cases gave the CPU's bits"] * 2,),
     "pack_speed": (_pack_speed, None),
     "latency": (_latency, None),
-    "one_rank": (_over, _kinds),
+    "processes": (_kinds, _kinds),
+    "launch": (_launch, None),
+    "overlap": (_overlap, lambda _: "what comes before the done ran without the other rank"),
+    "abort_queued": (_abort_queued, _error_after),
     "threads": (_over, _kinds),
-    "processes": (_over, _kinds),
     "death": (_error_after, _error_after),
     "hang": (_error_after, _error_after),
     "tf_done_late": (_all_fields, None),
@@ -109,8 +143,8 @@ def words_of(line: Line) -> str:
     return on_double(line) if on_double else "ran; no time of the double is a figure of speed"
 
 
-def table(lines: list[Line]) -> str:
-    """All lines, and a last one with the sums."""
+def table(lines: list[Line], unstarted: list[str]) -> str:
+    """All lines, and a last one with the sums and with the steps for which no time was left."""
     rows = []
     for line in lines:
         result = "skipped" if "skipped" in line else "ok" if line["ok"] else "FAILED"
@@ -121,4 +155,6 @@ def table(lines: list[Line]) -> str:
     skipped = sum("skipped" in line for line in lines)
     on = lines[0]["on"] if lines else "GPU"
     last = f"{len(lines)} steps on the {on}: {failed} failed, {skipped} skipped"
+    if unstarted:
+        last += f"; no time was left for {' '.join(unstarted)}: go on with --resume"
     return "\n".join(["", *rows, last])

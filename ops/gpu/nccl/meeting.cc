@@ -16,6 +16,8 @@ std::string HostText(const MeetingRecord& record) {
 }
 
 std::string SharedGpu(const std::vector<MeetingRecord>& records, const std::vector<Rank>& members) {
+  const auto shares = [](const MeetingRecord& record) { return record.shares_gpu != 0; };
+  if (std::all_of(records.begin(), records.end(), shares)) return "";
   std::map<std::string, Rank> owners;
   for (size_t m = 0; m < records.size(); ++m) {
     const auto [it, first] = owners.emplace(records[m].device, members[m]);

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <cstdlib>
 #include <mutex>
 #include <utility>
 
@@ -14,11 +15,18 @@ namespace {
 using Loaded = Result<std::shared_ptr<const NcclLibrary>>;
 
 constexpr const char* kName = "libnccl.so.2";
+constexpr int kFirstToShareGpus = 23000;
 
 std::string FileOf(void* handle, const std::string& name) {
   struct link_map* map = nullptr;
   if (dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0 || map == nullptr) return name;
   return map->l_name != nullptr && map->l_name[0] != '\0' ? map->l_name : name;
+}
+
+// As NCCL itself reads a number from the environment.
+bool MayShareGpus(int version) {
+  const char* text = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return version >= kFirstToShareGpus && text != nullptr && std::strtoll(text, nullptr, 0) != 0;
 }
 
 template <typename Function>
@@ -57,6 +65,7 @@ Loaded Inspect(void* handle, const std::string& path) {
                        " or newer (pip install nvidia-nccl-cu12)");
   }
   if (!missing.empty()) return Unavailable(what + " lacks " + missing);
+  library->shares_gpu = MayShareGpus(library->version);
   return std::shared_ptr<const NcclLibrary>(std::move(library));
 }
 

@@ -15,8 +15,9 @@ namespace tfring {
 // thread may use it.
 struct NcclLibrary {
   NcclFunctions call;
-  int version = 0;   // 22707 is 2.27.7
-  std::string path;  // of the file
+  int version = 0;          // 22707 is 2.27.7
+  std::string path;         // of the file
+  bool shares_gpu = false;  // several ranks of a communicator may use one GPU
 };
 
 inline constexpr Duration kNcclLoadLimit = 30 * kSecond;

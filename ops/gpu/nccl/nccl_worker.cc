@@ -215,6 +215,7 @@ MeetingRecord NcclWorker::OwnRecord(bool with_id) {
     return record;
   }
   record.version = library_->version;
+  record.shares_gpu = library_->shares_gpu ? 1 : 0;
   if (!with_id) return record;
   Result<NcclUniqueId> id = MakeNcclUniqueId(library_, options_.id_limit);
   record.has_id = id.ok() ? 1 : 0;

@@ -96,9 +96,9 @@ TEST(AConfigurationThatWasNotInitializedIsRefused) {
 }
 
 TEST(TwoRanksOnOneGpu) {
-  const With with({});
+  const With with({{"version", 23007}});
   for (const bool shared : {false, true}) {
-    nccl.Set("shared_devices", shared ? 1 : 0);
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", shared ? "1" : "0", 1);
     ncclUniqueId id;
     EXPECT_EQ(nccl.GetUniqueId(&id), ncclSuccess);
     std::vector<std::thread> threads;
@@ -111,6 +111,7 @@ TEST(TwoRanksOnOneGpu) {
     }
     for (std::thread& thread : threads) thread.join();
   }
+  unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
   EXPECT_CONTAINS(nccl.GetLastError(nullptr), "Duplicate GPU");
 }
 

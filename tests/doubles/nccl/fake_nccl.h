@@ -6,7 +6,9 @@
 // read, for programs that cannot call: TFRING_FAKE_NCCL="init_delay_ms=200,remote_error=0".
 //
 // Settings, of this process (in brackets: the default):
-//   version [22707]          what ncclGetVersion says
+//   version [22707]          what ncclGetVersion says. From 23000 on, several ranks of a
+//   communicator
+//                            may have one device where NCCL_MULTI_RANK_GPU_ENABLE is 1
 //   in_progress_polls [1]    non-blocking communicators: how many polls say ncclInProgress after
 //                            init, group end and finalize. What was asked for is done at the last
 //                            poll, so that a caller who does not poll gets nothing
@@ -17,7 +19,6 @@
 //   abort_in_progress [0]    1: ncclCommAbort returns ncclInProgress and ends on its own thread
 //   kernel_slots [0]         how many kernels a device runs at a time; 0 is any number
 //   remote_error [1]         a peer's death or abort shows as ncclRemoteError; 0: it does not show
-//   shared_devices [0]       1: several ranks of a communicator may have one device (NCCL 2.30)
 //   wait_limit_ms [120000]   after this, init fails with ncclSystemError
 //   only_rank [-1]           the faults below hit only this rank of a communicator
 //   fail_call [0]            n: the n-th collective call from now on returns error_code

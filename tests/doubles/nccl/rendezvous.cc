@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -38,6 +39,11 @@ struct Made {
 Made& MadeHere() {
   static Made made;
   return made;
+}
+
+bool MayShareDevices() {
+  const char* text = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return Setting("version") >= 23000 && text != nullptr && std::atoi(text) != 0;
 }
 
 std::string ErrnoText(const std::string& what) { return what + ": " + std::strerror(errno); }
@@ -127,7 +133,7 @@ ncclResult_t Rendezvous::Check(std::string* why) const {
              " ranks, rank " + std::to_string(r) + " says " + std::to_string(slots_[r].nranks);
       return ncclInvalidArgument;
     }
-    for (int other = 0; other < r && Setting("shared_devices") == 0; ++other) {
+    for (int other = 0; other < r && !MayShareDevices(); ++other) {
       if (slots_[r].uuid != slots_[other].uuid) continue;
       *why = "Duplicate GPU detected : rank " + std::to_string(other) + " and rank " +
              std::to_string(r) + " both on one CUDA device";

@@ -16,6 +16,7 @@ from tfring import _native
 from tfring.compat import build_flags
 from tfring.gpu import driver, nccl
 from tfring.gpu.report import gpu_report
+from tfring.gpu.toolkit import LIBDEVICE, PTXAS, find_toolkit
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -141,7 +142,46 @@ def test_what_is_built_is_told_truly(tmp_path, monkeypatch):
     assert build_flags.nccl_built() == 0
 
 
-def report_on_the_double(**runtime: str) -> tuple[dict[str, str], list[str]]:
+def toolkit(folder: Path) -> dict[str, str]:
+    """Puts what XLA compiles with into a folder. Returns the environment that names it."""
+    for file in (PTXAS, LIBDEVICE):
+        (folder / file).parent.mkdir(parents=True)
+        (folder / file).touch()
+    return {"PATH": "", "XLA_FLAGS": f"--xla_other=1 --xla_gpu_cuda_data_dir={folder}"}
+
+
+def test_what_xla_compiles_with_is_found_where_xla_looks(tmp_path, monkeypatch):
+    environ = toolkit(tmp_path / "named")
+    found = {"ptxas": tmp_path / "named" / PTXAS, "libdevice": tmp_path / "named" / LIBDEVICE}
+    assert find_toolkit(environ) == {name: str(path) for name, path in found.items()}
+    program = tmp_path / "ptxas"
+    program.touch(0o755)
+    assert find_toolkit({**environ, "PATH": str(tmp_path)})["ptxas"] == str(program)
+    # Beside TensorFlow, where pip installs NVIDIA's package.
+    monkeypatch.setattr("tfring.gpu.toolkit._SYSTEM", "/nonexistent")
+    package = tmp_path / "site" / "tensorflow"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    toolkit(tmp_path / "site" / "nvidia" / "cuda_nvcc")
+    assert find_toolkit({})["libdevice"] == ""
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    assert find_toolkit({})["libdevice"] == str(tmp_path / "site/nvidia/cuda_nvcc" / LIBDEVICE)
+
+
+def test_the_doctor_says_what_xla_lacks(tmp_path, monkeypatch):
+    monkeypatch.setattr("tfring.gpu.report.find_toolkit", lambda _: {"ptxas": "", "libdevice": ""})
+    monkeypatch.setattr(
+        "tfring.gpu.report.list_gpus",
+        lambda _: [driver.Gpu(0, "Any", "GPU-a", (9, 0), 1 << 30, ())],
+    )
+    monkeypatch.setattr("tfring.gpu.report.driver_version", lambda _: "12.8")
+    report = gpu_report({"NCCL_LIBRARY": str(nccl_of_version(tmp_path / "libnccl.so.2", 22707))})
+    (problem,) = report["problems"]
+    assert "XLA finds no ptxas and no libdevice. Install nvidia-cuda-nvcc-cu12" in problem
+
+
+def report_on_the_double(tools: dict[str, str], **runtime: str) -> tuple[dict[str, str], list[str]]:
     """In a process of its own: the fake driver reads its settings once."""
     fake = gpu_double.doubles() / gpu_double.DRIVER
     if not fake.is_file():
@@ -150,7 +190,7 @@ def report_on_the_double(**runtime: str) -> tuple[dict[str, str], list[str]]:
         "print(json.dumps(gpu_report(json.loads(sys.argv[1]))))"
     )
     settings = json.dumps({"CUDA_DRIVER": str(fake), **runtime})
-    env = {**os.environ, "FAKE_CUDA_DEVICES": "2", "PYTHONPATH": os.pathsep.join(sys.path)}
+    env = {**os.environ, "FAKE_CUDA_DEVICES": "2", "PYTHONPATH": os.pathsep.join(sys.path), **tools}
     done = subprocess.run(
         [sys.executable, "-c", code, settings], env=env, capture_output=True, text=True, check=True
     )
@@ -160,7 +200,7 @@ def report_on_the_double(**runtime: str) -> tuple[dict[str, str], list[str]]:
 
 def test_the_doctor_describes_gpus_and_what_carries_their_tensors(tmp_path):
     usable = str(nccl_of_version(tmp_path / "libnccl.so.2", 22707))
-    lines, problems = report_on_the_double(NCCL_LIBRARY=usable)
+    lines, problems = report_on_the_double(toolkit(tmp_path), NCCL_LIBRARY=usable)
     assert re.search(r"sm_90, GPU-[0-9a-f-]{36}; direct access to GPUs: 1;", lines["GPU 0"])
     assert re.search(r"sm_90, GPU-[0-9a-f-]{36}; direct access to GPUs: 0;", lines["GPU 1"])
     assert lines["NCCL"].startswith("2.27.7 in ")
@@ -170,9 +210,10 @@ def test_the_doctor_describes_gpus_and_what_carries_their_tensors(tmp_path):
 
 def test_the_doctor_says_what_becomes_of_tensors_without_nccl(tmp_path):
     missing = str(tmp_path / "missing.so")
-    lines, problems = report_on_the_double(NCCL_LIBRARY=missing)
+    tools = toolkit(tmp_path)
+    lines, problems = report_on_the_double(tools, NCCL_LIBRARY=missing)
     assert missing in lines["NCCL"]
     assert (lines["tensors on GPUs"], problems) == ("copied through the host", [])
-    lines, (problem,) = report_on_the_double(NCCL_LIBRARY=missing, GPU_OPERATIONS="nccl")
+    lines, (problem,) = report_on_the_double(tools, NCCL_LIBRARY=missing, GPU_OPERATIONS="nccl")
     assert lines["tensors on GPUs"] == "an error, without NCCL"
     assert problem.count(missing) == 1 and "pip install nvidia-nccl-cu12" in problem

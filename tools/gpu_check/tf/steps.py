@@ -1,6 +1,7 @@
-"""One step of `make gpu-check` with TensorFlow: `python steps.py STEP` on every rank of a job.
+"""Steps of `make gpu-check` with TensorFlow: `python steps.py MODE:STEP...` on both ranks of a job.
 
-Rank 0 prints a line of JSON. tools/gpu_check.py runs the steps and says what each is to use.
+Rank 0 prints a line of JSON per step when all ranks have done it, and a rank that fails one with
+the error, and ends. tools/gpu_check.py starts the job and says what is to be run.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ import importlib
 import json
 import os
 import sys
-import time
 import traceback
 from typing import Any
 
-# By step, the module of this folder that has the function of the same name.
+# By function, the module of this folder that has it; names of steps begin with those of functions.
 MODULES = {
     "tf_import": "values",
     "tf_values": "values",
@@ -25,52 +25,76 @@ MODULES = {
     "tf_keras_default": "training",
     "tf_equivalence": "training",
 }
+# What a mode sets before `init`.
+SETTINGS = {
+    "nccl": {"TFRING_GPU_OPERATIONS": "nccl", "TFRING_ENABLE_ASYNC_COMPLETION": "0"},
+    "early": {"TFRING_GPU_OPERATIONS": "nccl", "TFRING_ENABLE_ASYNC_COMPLETION": "1"},
+    "host": {"TFRING_GPU_OPERATIONS": "host", "TFRING_ENABLE_ASYNC_COMPLETION": "0"},
+}
 
 
-def start() -> Any:
-    """Joins the job, one GPU per rank where there are as many. Returns tfring."""
-    # On the double every rank shall have a GPU of its own, as on a machine with several.
-    if "FAKE_CUDA_MEMORY_MIB" in os.environ:
-        os.environ["FAKE_CUDA_UUID"] = str(int(os.environ.get("TFRING_RANK", "0")) + 1)
+def find_gpus() -> None:
+    """Takes a GPU per rank where there are as many."""
     import tensorflow as tf
 
-    import tfring
-
-    tfring.init()
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         raise RuntimeError(
             f"TensorFlow {tf.__version__} sees no GPU; run `python -c 'import tensorflow as tf; "
             'tf.config.list_physical_devices("GPU")\'` to see why'
         )
-    tf.config.set_visible_devices(gpus[tfring.local_rank() % len(gpus)], "GPU")
+    local_rank = int(os.environ.get("TFRING_LOCAL_RANK", "0"))
+    tf.config.set_visible_devices(gpus[local_rank % len(gpus)], "GPU")
     # Products of float32 in full precision, so that results can be compared.
     tf.config.experimental.enable_tensor_float_32_execution(False)
-    return tfring
 
 
-def main(step: str) -> int:
-    began = time.monotonic()
-    line: dict[str, Any] = {"ok": False}
-    rank = int(os.environ.get("TFRING_RANK", "0"))
-    try:
-        tfring = start()
-        rank = tfring.rank()
-        line["ranks"] = tfring.size()
-        line |= getattr(importlib.import_module(MODULES[step]), step)()
+def join(mode: str) -> None:
+    """Joins the job again, with the settings of this mode."""
+    import tfring
+
+    if tfring.is_initialized():
         tfring.shutdown()
-        line["ok"] = True
-    except Exception as error:
-        # What fails while a function is traced comes with the lines that led there.
-        text = str(error).strip().rpartition(f"\n    {type(error).__name__}: ")[2]
-        line["error"] = f"rank {rank}: {type(error).__name__}: {text}"[:1500]
-        traceback.print_exc()
-    line["seconds"] = round(time.monotonic() - began, 3)
-    # A rank that fails speaks for itself: rank 0 may only know that its peer was lost.
-    if rank == 0 or not line["ok"]:
-        print(json.dumps(line), flush=True)
-    return 0 if line["ok"] else 1
+    os.environ.update(SETTINGS[mode])
+    tfring.init()
+
+
+def run(step: str) -> dict[str, Any]:
+    """Runs one step. Returns its line when all ranks are through with it."""
+    import tfring
+
+    function = next(name for name in MODULES if step.startswith(name))
+    result = getattr(importlib.import_module(MODULES[function]), function)()
+    tfring.barrier()
+    return {"ranks": tfring.size(), **result}
+
+
+def main(steps: list[str]) -> int:
+    rank = int(os.environ.get("TFRING_RANK", "0"))
+    now = ""
+    for item in steps:
+        mode, _, step = item.partition(":")
+        line: dict[str, Any] = {"step": step, "ok": False, "mode": mode}
+        try:
+            if not now:
+                find_gpus()
+            if mode != now:
+                join(mode)
+            now = mode
+            line |= {**run(step), "ok": True}
+        except Exception as error:
+            # What fails while a function is traced comes with the lines that led there.
+            text = str(error).strip().rpartition(f"\n    {type(error).__name__}: ")[2]
+            line["error"] = f"rank {rank}: {type(error).__name__}: {text}"[:1500]
+            traceback.print_exc()
+        # A rank that fails speaks for itself: rank 0 may only know that its peer was lost.
+        if rank == 0 or not line["ok"]:
+            print(json.dumps(line), flush=True)
+        if not line["ok"]:
+            return 1
+    importlib.import_module("tfring").shutdown()
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import fake_cuda
@@ -13,6 +14,9 @@ import tensorflow as tf
 
 import tfring.keras as hvd
 from tfring.ops import library
+from tfring.training.local_variables import LocalVariables
+from tfring.training.options import ReduceOptions
+from tfring.training.reducer import GradientReducer
 
 STEPS = 6
 COMPUTES = not fake_cuda.is_driver()  # on the double TensorFlow's own kernels do nothing
@@ -55,30 +59,31 @@ def tf_keras_default() -> dict[str, Any]:
 
 
 def tf_xla_pair() -> dict[str, Any]:
-    """Two reductions in a function that XLA compiles for the GPU."""
+    """Buckets in a function that XLA compiles: all are started before the first is waited for."""
+    count = 4
+    reducer = GradientReducer(ReduceOptions(op=hvd.Sum, groups=count), LocalVariables())
 
     @tf.function(jit_compile=True)
-    def step(x: Any, y: Any) -> Any:
-        if COMPUTES:
-            x, y = x * 2.0 + 1.0, y - 1.0
-        total = hvd.allreduce(x, op=hvd.Sum, name="xla.sum")
-        largest = hvd.allreduce(y, op=hvd.Max, name="xla.max")
-        return (total / 2.0, largest * 3.0) if COMPUTES else (total, largest)
+    def step(*xs: Any) -> Any:
+        gradients = [x * 2.0 + 1.0 for x in xs] if COMPUTES else list(xs)
+        sums = reducer.reduce(gradients, list(xs), name="pair")
+        return [total / 2.0 for total in sums] if COMPUTES else sums
 
     rank, size = hvd.rank(), hvd.size()
-    values = np.arange(1000, dtype=np.float32)
-    for _ in range(3):
-        with tf.device("GPU:0"):
-            total, largest = step(gpu_cells.on_gpu(values + rank), gpu_cells.on_gpu(values * rank))
-        ranks = np.arange(size, dtype=np.float32)[:, None]
-        if COMPUTES:
-            want = (2.0 * (values + ranks) + 1.0).sum(0) / 2.0, 3.0 * (values * (size - 1) - 1.0)
-        else:
-            want = (values + ranks).sum(0), values * (size - 1)
-        for got, expected in zip((total, largest), want, strict=True):
-            assert got.backing_device.endswith("GPU:0"), got.backing_device
-            np.testing.assert_allclose(got.numpy(), expected, rtol=1e-6)
-    return {"values_checked": True}
+    values = [np.arange(1000 * (i + 1), dtype=np.float32) for i in range(count)]
+    with tf.device("GPU:0"):
+        xs = [gpu_cells.on_gpu(value + rank) for value in values]
+        for _ in range(3):
+            results = step(*xs)
+    for value, got in zip(values, results, strict=True):
+        total = sum(value + r for r in range(size))
+        want = total + size / 2.0 if COMPUTES else total
+        assert got.backing_device.endswith("GPU:0"), got.backing_device
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-6)
+    ir = step.experimental_get_compiler_ir(*xs)(stage="optimized_hlo", platform_name="GPU")
+    calls = re.findall(r'custom_call_target="tfring_(\w+)"', ir)
+    assert calls == ["start"] * count + ["done"] * count, calls
+    return {"buckets": count}
 
 
 def tf_equivalence() -> dict[str, Any]:

@@ -1,4 +1,5 @@
 // What ranks find out about each other before they use NCCL, and what they do then.
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -59,6 +60,14 @@ TEST(WhatHindersOneHindersAll) {
   EXPECT_CONTAINS(Conclude(records, kMembers).reason, "hvd.local_rank()");
   std::strcpy(records[2].host, "node7");
   EXPECT_CONTAINS(Conclude(records, kMembers).reason, "the same GPU, GPU-a of host node7; give");
+}
+
+TEST(MembersShareAGpuIfEachHasAnNcclThatMay) {
+  std::vector<MeetingRecord> records = {RecordOf("GPU-a"), RecordOf("GPU-b"), RecordOf("GPU-a")};
+  for (MeetingRecord& record : records) record.shares_gpu = 1;
+  EXPECT_EQ(Conclude(records, kMembers).reason, "");
+  records[1].shares_gpu = 0;  // it has a GPU of its own, but NCCL asks every member
+  EXPECT_CONTAINS(Conclude(records, kMembers).reason, "ranks 1 and 6 use the same GPU");
 }
 
 void Begin() {
@@ -142,6 +151,23 @@ TEST(TwoRanksOnOneGpu) {
     world.framework(rank).Wait();  // nothing else has waited for its stream
     world.Free(rank, 1);
   }
+}
+
+// NCCL takes two ranks on one GPU from 2.30 on, and only if it is told to.
+TEST(TwoRanksOnOneGpuWithAnNcclThatMay) {
+  for (const bool told : {true, false}) {
+    for (const int version : {23007, 22907}) {
+      Begin();
+      SetNccl("version", version);
+      setenv("NCCL_MULTI_RANK_GPU_ENABLE", told ? "1" : "0", 1);
+      GpuWorld world(2, {}, {3, 3});
+      for (uint64_t sequence : {1, 2}) {
+        EXPECT_EQ(world.Check(Job(), FirstRanks(2), sequence), "");
+      }
+      EXPECT_EQ(CountNccl("kernels"), told && version >= 23000 ? 4 : 0);
+    }
+  }
+  unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
 }
 
 // A collective that NCCL does not run is staged at its place, before and after the members met.
