@@ -14,7 +14,8 @@ namespace tfring {
 // The part of a collective in arenas that touches tensors: copies the input of this rank to where
 // others see it, adds up the inputs of all members in the canonical order (see AppendCanonicalSum),
 // and copies what others have staged to the output. Offsets are bytes of the input or output space
-// (see MapBuffers), at whole elements. Small parts at a time, so that what one pass has written is
+// (see MapBuffers), at whole elements. Sums of 16-bit floats are made in float32 and rounded once,
+// at the end. Small parts at a time, so that what one pass has written is
 // still in the cache for the next. Used by one thread.
 class ArenaData {
  public:
@@ -46,6 +47,7 @@ class ArenaData {
   // be put; even on the left side of the sum above, odd on the right side.
   const char* Add(int first, int count, int place);
   const char* Own();
+  char* Place(int place);
 
   BufferMap input_;
   BufferMap output_;
@@ -56,6 +58,8 @@ class ArenaData {
   std::vector<char> sums_;    // of some of the members, by place
   std::vector<char> scaled_;  // the own input times the scale before
   // What is added up now.
+  bool widens_ = false;  // 16-bit floats to float32, which become 16 bits again at the end
+  ReduceKernels::CombineFn combine_ = nullptr;
   const std::vector<const char*>* inputs_ = nullptr;
   const char* own_ = nullptr;
   int64_t done_ = 0;

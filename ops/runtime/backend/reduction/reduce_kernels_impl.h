@@ -97,8 +97,7 @@ __attribute__((flatten)) void ScaleArray(void* dst, const void* src, int64_t cou
 }
 
 template <typename E, typename Op>
-__attribute__((flatten)) void CombineArrays(void* dst, const void* a, const void* b, int64_t count,
-                                            Scale scale) {
+inline void CombineBy(Op op, void* dst, const void* a, const void* b, int64_t count, Scale scale) {
   using Stored = typename E::Stored;
   Stored* to = static_cast<Stored*>(dst);
   const Stored* left = static_cast<const Stored*>(a);
@@ -106,7 +105,7 @@ __attribute__((flatten)) void CombineArrays(void* dst, const void* a, const void
   if (scale.identity()) {
     TFRING_INDEPENDENT
     for (int64_t i = 0; i < count; ++i) {
-      to[i] = E::Store(Op::Apply(E::Load(left[i]), E::Load(right[i])));
+      to[i] = E::Store(op.Apply(E::Load(left[i]), E::Load(right[i])));
     }
     return;
   }
@@ -114,15 +113,32 @@ __attribute__((flatten)) void CombineArrays(void* dst, const void* a, const void
   if (std::is_same_v<typename E::Value, float> && static_cast<double>(narrow) == scale.factor) {
     TFRING_INDEPENDENT
     for (int64_t i = 0; i < count; ++i) {
-      const auto sum = Op::Apply(E::Load(left[i]), E::Load(right[i]));
+      const auto sum = op.Apply(E::Load(left[i]), E::Load(right[i]));
       to[i] = E::Store(static_cast<typename E::Value>(sum * narrow));
     }
     return;
   }
   TFRING_INDEPENDENT
   for (int64_t i = 0; i < count; ++i) {
-    to[i] = E::Store(Scaled(Op::Apply(E::Load(left[i]), E::Load(right[i])), scale));
+    to[i] = E::Store(Scaled(op.Apply(E::Load(left[i]), E::Load(right[i])), scale));
   }
+}
+
+template <typename E, typename Op>
+__attribute__((flatten)) void CombineArrays(void* dst, const void* a, const void* b, int64_t count,
+                                            Scale scale) {
+  CombineBy<E>(Op(), dst, a, b, count, scale);
+}
+
+struct WeightedSumOp {
+  float weight;
+  float Apply(float a, float b) const { return a * weight + b; }
+};
+
+template <typename E>
+__attribute__((flatten)) void AddWeighted(void* dst, const void* a, const void* b, int64_t count,
+                                          float weight, Scale scale) {
+  CombineBy<E>(WeightedSumOp{weight}, dst, a, b, count, scale);
 }
 
 // By how E is stored; none for integers.
@@ -147,7 +163,10 @@ constexpr ReduceKernels KernelsOf() {
   kernels.product = CombineArrays<E, ProductOp>;
   kernels.scale = ScaleArray<E>;
   kernels.values = kValueKernels<E>;
-  if constexpr (E::kRounds) kernels.wire = WireKernelsOf<Plain<float>, E>();
+  if constexpr (E::kRounds) {
+    kernels.wire = WireKernelsOf<Plain<float>, E>();
+    kernels.weighted_sum = AddWeighted<E>;
+  }
   if constexpr (std::is_floating_point_v<typename E::Value>) {
     kernels.adasum = {DotsOfArrays<E>, AdasumOfArrays<E>};
   }
