@@ -88,20 +88,26 @@ char* ArenaData::Place(int place) {
   return sums_.data() + place * kCachedBytes;
 }
 
+const char* ArenaData::InputOf(int member) {
+  return member == self_ ? Own() : (*inputs_)[member] + done_;
+}
+
 const char* ArenaData::Add(int first, int count, int place) {
+  if (count == 1 && !widens_) return InputOf(first);
   const int64_t elements = part_ / element_bytes_;
+  char* to = Place(place);
   if (count == 1) {
-    const char* input = first == self_ ? Own() : (*inputs_)[first] + done_;
-    if (!widens_) return input;
-    reduction_.kernels->wire.widen(Place(place), input, elements);
-    return Place(place);
+    reduction_.kernels->wire.widen(to, InputOf(first), elements);
+  } else if (count == 2 && widens_) {
+    reduction_.kernels->widening_sum(to, InputOf(first), InputOf(first + 1), elements, Scale());
+  } else {
+    const int left = LeftOf(count);
+    const int below = (place / 2 + 1) * 2;
+    const char* a = Add(first, left, below);
+    const char* b = Add(first + left, count - left, below + 1);
+    combine_(to, a, b, elements, Scale());
   }
-  const int left = LeftOf(count);
-  const int below = (place / 2 + 1) * 2;
-  const char* a = Add(first, left, below);
-  const char* b = Add(first + left, count - left, below + 1);
-  combine_(Place(place), a, b, elements, Scale());
-  return Place(place);
+  return to;
 }
 
 void ArenaData::Reduce(int64_t from, int64_t to, int64_t bytes,
@@ -109,9 +115,11 @@ void ArenaData::Reduce(int64_t from, int64_t to, int64_t bytes,
   inputs_ = &inputs;
   const int count = static_cast<int>(inputs.size());
   const int left = LeftOf(count);
+  const ReduceKernels& kernels = *reduction_.kernels;
   // A sum of two is one step, which is float32 anyway.
-  widens_ = count > 2 && reduction_.wide != nullptr;
-  combine_ = widens_ ? reduction_.wide->sum : reduction_.combine;
+  widens_ = count > 2 && kernels.narrowing_sum != nullptr && reduction_.combine == kernels.sum;
+  combine_ = widens_ ? FindReduceKernels(DataType::kFloat32)->sum : reduction_.combine;
+  const ReduceKernels::CombineFn finish = widens_ ? kernels.narrowing_sum : reduction_.combine;
   const int64_t most = widens_ ? kCachedBytes / 2 : kCachedBytes;
   for (done_ = 0; done_ < bytes; done_ += part_) {
     int64_t from_here = 0;
@@ -119,11 +127,9 @@ void ArenaData::Reduce(int64_t from, int64_t to, int64_t bytes,
     own_ = input_.At(from + done_, &from_here);
     char* result = output_.At(to + done_, &to_here);
     part_ = std::min({bytes - done_, from_here, to_here, most});
-    const int64_t elements = part_ / element_bytes_;
     const char* a = Add(0, left, 0);
     const char* b = Add(left, count - left, 1);
-    combine_(widens_ ? Place(0) : result, a, b, elements, reduction_.after);
-    if (widens_) reduction_.kernels->wire.narrow(result, Place(0), elements);
+    finish(result, a, b, part_ / element_bytes_, reduction_.after);
     if (copy != nullptr) std::memcpy(copy + done_, result, static_cast<size_t>(part_));
   }
 }

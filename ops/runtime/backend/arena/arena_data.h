@@ -46,6 +46,7 @@ class ArenaData {
   // Adds up `count` members from `first` on; the result is where the sum is. `place`: where it may
   // be put; even on the left side of the sum above, odd on the right side.
   const char* Add(int first, int count, int place);
+  const char* InputOf(int member);
   const char* Own();
   char* Place(int place);
 
@@ -58,7 +59,7 @@ class ArenaData {
   std::vector<char> sums_;    // of some of the members, by place
   std::vector<char> scaled_;  // the own input times the scale before
   // What is added up now.
-  bool widens_ = false;  // 16-bit floats to float32, which become 16 bits again at the end
+  bool widens_ = false;  // sums of 16-bit floats are float32 until they are complete
   ReduceKernels::CombineFn combine_ = nullptr;
   const std::vector<const char*>* inputs_ = nullptr;
   const char* own_ = nullptr;

@@ -28,7 +28,10 @@ struct ReduceKernels {
   CombineFn max = nullptr;
   CombineFn product = nullptr;
   ScaleFn scale = nullptr;
-  WeightedFn weighted_sum = nullptr;  // of the 16-bit floats, else null
+  // Of the 16-bit floats, else null; the last two for sums of more than two, rounded once:
+  WeightedFn weighted_sum = nullptr;
+  CombineFn widening_sum = nullptr;   // dst is float32
+  CombineFn narrowing_sum = nullptr;  // a and b are float32
   AdasumKernels adasum;               // null for integers
   ValueKernels values;                // null for integers
   WireKernels wire;                   // of the 16-bit floats, else null

@@ -82,9 +82,6 @@ Reduction ResolveReduction(const Collective& collective) {
     }
   }
   const bool sum = collective.op == ReduceOp::kSum || collective.op == ReduceOp::kAverage;
-  if (sum && reduction.kernels->wire.widen != nullptr) {
-    reduction.wide = FindReduceKernels(DataType::kFloat32);
-  }
   if (sum && collective.dtype == DataType::kFloat16) {
     reduction.most_halvings = HalvingsUntil(std::abs(reduction.after.factor));
   }

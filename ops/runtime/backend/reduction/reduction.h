@@ -18,8 +18,6 @@ struct TFRING_EXPORT Reduction {
   const ReduceKernels* kernels = nullptr;  // null: the collective reduces nothing
   ReduceKernels::CombineFn combine = nullptr;
   const AdasumKernels* adasum = nullptr;  // instead of `combine`
-  // Float32's, where sums of 16-bit floats that have all inputs at hand are made in float32.
-  const ReduceKernels* wide = nullptr;
   Scale before;  // applied to the inputs in a pass of its own; the identity where that can be saved
   Scale after;   // applied once to every complete element
   int most_halvings = 0;  // of a partial sum; 0 unless the dtype is float16

@@ -188,6 +188,29 @@ TEST(WeightedSumsAreRoundedOnceAtEveryLevel) {
   }
 }
 
+TEST(SumsConvertOnTheirWayAtEveryLevel) {
+  std::mt19937 random(31);
+  std::vector<uint16_t> a(1001), b(1001), out(1001);
+  std::vector<float> wide(1001);
+  for (SimdLevel level : SimdLevels()) {
+    const ReduceKernels* kernels = FindReduceKernels(DataType::kFloat16, level);
+    for (size_t i = 0; i < a.size(); ++i) {
+      a[i] = Random<Float16>(random).bits;
+      b[i] = Random<Float16>(random).bits;
+    }
+    kernels->widening_sum(wide.data(), a.data(), b.data(), 1001, Scale());
+    for (size_t i = 0; i < a.size(); ++i) {
+      ASSERT_EQ(wide[i], HalfToFloat(a[i]) + HalfToFloat(b[i]));
+    }
+    for (double factor : {1.0, 0.25, 1.0 / 3.0}) {
+      kernels->narrowing_sum(out.data(), wide.data(), wide.data(), 1001, Scale{factor, 1});
+      for (size_t i = 0; i < a.size(); ++i) {
+        ASSERT_EQ(out[i], FloatToHalf(static_cast<float>((wide[i] + wide[i]) * factor)));
+      }
+    }
+  }
+}
+
 // In the canonical order.
 uint16_t SumOf(const Reduction& reduction, const std::vector<uint16_t>& inputs, size_t first,
                size_t count, bool finish) {
