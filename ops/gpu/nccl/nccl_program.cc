@@ -1,6 +1,7 @@
 #include "ops/gpu/nccl/nccl_program.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 
@@ -66,7 +67,11 @@ Status SetReduction(const Collective& collective, const NcclAbilities& abilities
   }
   program->type = *TypeOf(collective.dtype);
   program->op = *OpOf(collective.op);
-  const Reduction reduction = ResolveReduction(collective);
+  Reduction reduction = ResolveReduction(collective);
+  // NCCL halves no sums on its way, so the inputs are halved for all of them.
+  const int halvings = reduction.Halvings(static_cast<int>(collective.members.size()));
+  reduction.before.factor = std::ldexp(reduction.before.factor, -halvings);
+  reduction.after.factor = std::ldexp(reduction.after.factor, halvings);
   if (reduction.before.identity() && reduction.after.identity()) return OkStatus();
   if (!abilities.packs) {
     return Staged(collective, "a rank has no kernels that multiply " + dtype);

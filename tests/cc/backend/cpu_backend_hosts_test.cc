@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/cc/backend/values.h"
 #include "tests/cc/backend/world.h"
 #include "tests/cc/test.h"
 
@@ -108,6 +109,47 @@ TEST(MembersOfAProcessSetAreOnTheHostsOfTheirRanks) {
     if (members[m] != 3) bytes_out += traffic[m].ToOtherHosts(hosts, members[m]);
   }
   EXPECT_EQ(bytes_out, 3000 * 4);
+}
+
+// Averages float16 that are the same on all ranks.
+void AverageEqualHalves(World* world, uint64_t sequence, size_t elements, uint16_t half) {
+  const std::vector<uint16_t> same(elements, half);
+  std::vector<std::vector<uint16_t>> data(static_cast<size_t>(world->size()), same);
+  const int64_t bytes = static_cast<int64_t>(elements) * 2;
+  for (int r = 0; r < world->size(); ++r) {
+    Collective average;
+    average.sequence = sequence;
+    average.kind = CollectiveKind::kAllreduce;
+    average.dtype = DataType::kFloat16;
+    average.op = ReduceOp::kAverage;
+    average.self = r;
+    average.members = FirstRanks(world->size());
+    average.buffers.push_back({data[r].data(), data[r].data(), bytes, bytes});
+    world->backend(r).Submit(std::move(average));
+  }
+  for (int r = 0; r < world->size(); ++r) {
+    EXPECT_EQ(world->Wait(r, sequence).status.ToString(), "Ok");
+    EXPECT_TRUE(data[r] == same);
+  }
+}
+
+TEST(AveragesOfExtremeHalvesAreRightOnSeveralHosts) {
+  std::vector<Hosts> layouts = kLayouts;
+  layouts.push_back({"a", "b", "c", "d"});
+  layouts.push_back({"a", "b", "b", "c", "c", "d"});
+  for (const Hosts& hosts : layouts) {
+    for (const Hierarchy hierarchy : {Hierarchy::kAlways, Hierarchy::kNever}) {
+      Config config = SmallConfig();
+      config.hierarchical_allreduce = hierarchy;
+      World world(hosts, config);
+      uint64_t sequence = 0;
+      for (const double value : kExtremeHalves) {
+        for (const size_t elements : {size_t{3}, size_t{700}, size_t{20011}}) {
+          AverageEqualHalves(&world, ++sequence, elements, FloatToHalf(static_cast<float>(value)));
+        }
+      }
+    }
+  }
 }
 
 TEST(LargeSumsCrossTheNetworkOnceUnlessThatIsSwitchedOff) {

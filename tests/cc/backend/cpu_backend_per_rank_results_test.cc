@@ -21,6 +21,7 @@ struct Case {
   double prescale = 1.0;
   double postscale = 1.0;
   bool in_place = false;  // where input and output have the same size
+  double value = 0.0;     // of all that is reduced, unless it is 0
 
   // Of tensor `tensor` for the member at this position; alltoall: from another one.
   int64_t Block(size_t tensor, int member, int from = 0) const {
@@ -36,11 +37,13 @@ struct Part {
 };
 
 double Number(const Case& c, Rank rank, size_t tensor, int64_t i) {
+  if (c.value != 0) return c.value;
   return Value(c.op, rank, static_cast<int64_t>(tensor) * 1009 + i);
 }
 
 double Reduced(const Case& c, const std::vector<Rank>& members, size_t tensor, int64_t i) {
   double result = Expected(c.op, members, static_cast<int64_t>(tensor) * 1009 + i);
+  if (c.value != 0) result = c.value * static_cast<double>(members.size());
   if (c.op == ReduceOp::kAverage) result /= static_cast<double>(members.size());
   return result * c.prescale * c.postscale;
 }
@@ -157,7 +160,8 @@ std::string Wrong(const Case& c, const Part& part) {
     for (size_t i = 0; i < part.expected[t].size(); ++i) {
       const double expected = Read(c.dtype, Stored(c.dtype, {part.expected[t][i]}).data());
       const double actual = Read(c.dtype, out.data() + i * size);
-      const double tolerance = c.op == ReduceOp::kAverage ? 0.01 * std::abs(expected) : 0.0;
+      const bool rounds = c.op == ReduceOp::kAverage && c.value == 0;
+      const double tolerance = rounds ? 0.01 * std::abs(expected) : 0.0;
       if (std::abs(actual - expected) > tolerance) {
         return "element " + std::to_string(i) + " of tensor " + std::to_string(t) + " is " +
                std::to_string(actual) + " and not " + std::to_string(expected);
@@ -205,6 +209,17 @@ std::vector<Case> AllCases(int size, bool alltoall) {
       if (alltoall) cases.push_back({CollectiveKind::kAlltoall, dtype, ReduceOp::kSum, unit});
       if (size == 2) {
         cases.push_back({CollectiveKind::kSendRecv, dtype, ReduceOp::kSum, unit, root});
+      }
+    }
+  }
+  for (auto kind : {CollectiveKind::kReducescatter, CollectiveKind::kReduce}) {
+    const int root = static_cast<int>(cases.size()) % size;
+    for (const double value : kExtremeHalves) {
+      for (int64_t unit : {1, 300}) {
+        for (const ReduceOp op : {ReduceOp::kAverage, ReduceOp::kSum}) {
+          const double factor = op == ReduceOp::kSum ? 1.0 / size : 1.0;
+          cases.push_back({kind, DataType::kFloat16, op, unit, root, 1.0, factor, false, value});
+        }
       }
     }
   }

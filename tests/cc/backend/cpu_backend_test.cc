@@ -19,6 +19,7 @@ struct Case {
   bool in_place = false;
   double prescale = 1.0;
   double postscale = 1.0;
+  double value = 0.0;  // of all elements of all members, unless it is 0
 
   std::vector<int64_t> TensorElements() const {
     const int64_t third = elements / 3;
@@ -43,7 +44,8 @@ Collective Prepare(const Case& c, const std::vector<Rank>& members, int self, Me
   for (int64_t count : c.TensorElements()) {
     std::vector<char> input(count * size + 1);
     for (int64_t i = 0; i < count; ++i, ++at) {
-      Store(c.dtype, input.data() + i * size, Value(c.op, members[self], at));
+      const double value = c.value != 0 ? c.value : Value(c.op, members[self], at);
+      Store(c.dtype, input.data() + i * size, value);
     }
     inputs->push_back(std::move(input));
     outputs->push_back(std::vector<char>(count * size + 1, 0x55));
@@ -65,12 +67,15 @@ bool Matches(const Case& c, const std::vector<Rank>& members, const Memory& resu
   for (const std::vector<char>& tensor : results) {
     const int64_t count = (static_cast<int64_t>(tensor.size()) - 1) / size;
     for (int64_t i = 0; i < count; ++i, ++at) {
-      double expected = Expected(c.op, members, at) * c.prescale * c.postscale;
-      if (average) expected /= static_cast<double>(members.size());
+      const double n = static_cast<double>(members.size());
+      const double sum = c.value != 0 ? c.value * n : Expected(c.op, members, at);
+      double expected = sum * c.prescale * c.postscale;
+      if (average) expected /= n;
       const double actual = Read(c.dtype, tensor.data() + i * size);
       char stored[8];
       Store(c.dtype, stored, expected);
-      const double tolerance = average && floating ? 0.01 * std::abs(expected) : 0.0;
+      const bool rounds = average && floating && c.value == 0;
+      const double tolerance = rounds ? 0.01 * std::abs(expected) : 0.0;
       if (std::abs(actual - Read(c.dtype, stored)) > tolerance) return false;
     }
   }
@@ -115,6 +120,15 @@ std::vector<Case> AllCases(int size) {
       }
     }
     cases.push_back({dtype, ReduceOp::kSum, 20011, cases.size() % 2 == 0});
+  }
+  const DataType half = DataType::kFloat16;
+  for (const double value : kExtremeHalves) {
+    for (int64_t elements : {1, 200, 20011}) {
+      const bool in_place = cases.size() % 2 == 0;
+      cases.push_back({half, ReduceOp::kAverage, elements, in_place, 1.0, 1.0, value});
+      cases.push_back({half, ReduceOp::kAverage, elements, !in_place, 2.0, 0.5, value / 2});
+      cases.push_back({half, ReduceOp::kSum, elements, in_place, 1.0, 1.0 / size, value});
+    }
   }
   return Sweep(std::move(cases));
 }
@@ -235,6 +249,43 @@ TEST(CanonicalOrderGivesTheSameBitsWhateverTheAlgorithm) {
     results.push_back(data[0]);
   }
   for (const std::vector<float>& result : results) EXPECT_TRUE(result == results[0]);
+}
+
+// All have four significant digits, so that float32 holds their sums exactly.
+TEST(SumsOf16BitFloatsInArenasAreRoundedOnce) {
+  constexpr int64_t kCount = 30011;  // some in every part of the cache, a rest in the last one
+  for (const DataType dtype : {DataType::kFloat16, DataType::kBfloat16}) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
+      for (const int size : {3, 4, 7}) {
+        World world(std::vector<Config>(size), SharedHost(size));
+        std::vector<std::vector<char>> data(size, std::vector<char>(kCount * 2));
+        std::vector<float> sums(kCount, 0.0F);
+        for (Rank r = 0; r < size; ++r) {
+          for (int64_t i = 0; i < kCount; ++i) {
+            Store(dtype, &data[r][i * 2],
+                  1.0 + static_cast<double>((r * 7919 + i * 31) % 997) / 64);
+            sums[i] += static_cast<float>(Read(dtype, &data[r][i * 2]));
+          }
+          Collective c;
+          c.kind = CollectiveKind::kAllreduce;
+          c.dtype = dtype;
+          c.op = op;
+          c.self = r;
+          c.members = FirstRanks(size);
+          c.buffers.push_back({data[r].data(), data[r].data(), kCount * 2, kCount * 2});
+          world.backend(r).Submit(std::move(c));
+        }
+        std::vector<char> expected(kCount * 2);
+        for (int64_t i = 0; i < kCount; ++i) {
+          Store(dtype, &expected[i * 2], sums[i] * (op == ReduceOp::kSum ? 1.0 : 1.0 / size));
+        }
+        for (Rank r = 0; r < size; ++r) {
+          EXPECT_TRUE(world.Wait(r, 0).status.ok());
+          EXPECT_TRUE(data[r] == expected);
+        }
+      }
+    }
+  }
 }
 
 std::string Text(Rank rank, size_t tensor, int64_t bytes) {

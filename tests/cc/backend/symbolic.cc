@@ -110,6 +110,14 @@ class Player {
     return symbols->data() + range.offset / element_;
   }
 
+  Symbol Add(const Step& step, const Symbol& a, const Symbol& b) {
+    if (__builtin_popcountll(a.ranks) != step.summed.left ||
+        __builtin_popcountll(b.ranks) != step.summed.right) {
+      Wrong("a side of a sum holds the inputs of more or fewer ranks than the step says");
+    }
+    return Combine(a, b);
+  }
+
   Symbol Combine(const Symbol& a, const Symbol& b) {
     if ((a.ranks & b.ranks) != 0) Wrong("an input was counted twice");
     if (a.ranks == 0 || b.ranks == 0) Wrong("nothing was combined with something");
@@ -160,8 +168,8 @@ class Player {
     for (size_t i = 0; i < count; ++i) {
       Symbol value;
       if (step.kind == StepKind::kRecv) value = received[i];
-      if (step.kind == StepKind::kRecvReduce) value = Combine(src[i], received[i]);
-      if (step.kind == StepKind::kReduce) value = Combine(src[i], src2[i]);
+      if (step.kind == StepKind::kRecvReduce) value = Add(step, src[i], received[i]);
+      if (step.kind == StepKind::kReduce) value = Add(step, src[i], src2[i]);
       if (step.kind == StepKind::kCopy) value = src[i];
       if (step.kind == StepKind::kAdasumAdd) value.tree = src[i].tree + src2[i].tree;
       if (step.kind == StepKind::kAdasumCombine) {

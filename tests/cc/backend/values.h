@@ -22,6 +22,10 @@ inline int Value(ReduceOp op, Rank rank, int64_t i) {
   return op == ReduceOp::kProduct ? static_cast<int>(1 + mixed % 2) : static_cast<int>(mixed % 4);
 }
 
+// Float16 values: the sum of two is not finite, a sixteenth is zero. Averages of up to nine equal
+// ones are exact: 15 * 2^12 and 2^-21 times 9 have few digits, so that no partial sum is rounded.
+inline constexpr double kExtremeHalves[] = {61440.0, 1.0 / (1 << 21)};
+
 // Element i of the sum, product, ... of all members; of Average the sum.
 inline double Expected(ReduceOp op, const std::vector<Rank>& members, int64_t i) {
   double result = Value(op, members[0], i);

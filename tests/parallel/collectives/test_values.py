@@ -37,6 +37,26 @@ def test_factors_keep_double_precision(rank: int, size: int) -> None:
     np.testing.assert_allclose(got, size / 30, rtol=1e-15)
 
 
+@pytest.mark.parametrize("value", [60000.0, 2.0**-21])
+@pytest.mark.parametrize("rows", [1, 20_000, 500_000])
+def test_averages_of_float16_at_the_ends_of_its_range(rows: int, value: float, size: int) -> None:
+    """A sum of two is not finite, a fraction loses bits, their average is exact."""
+    x = tf.fill([rows * size], tf.constant(value, tf.float16))
+    share = 1.0 / size
+    wide = tf.cast(x, tf.float32)
+    averages = [
+        tfring.allreduce(x, op=tfring.Average),
+        tfring.allreduce(x, op=tfring.Sum, postscale_factor=share),
+        2 * tfring.allreduce(x, op=tfring.Average, prescale_factor=2.0**-2, postscale_factor=2.0),
+        tfring.allreduce(wide, op=tfring.Average, compression=Compression.fp16),
+        *tfring.grouped_allreduce([x, x[:3]], op=tfring.Average),
+        tfring.reducescatter(x, op=tfring.Average),
+        *tfring.grouped_reducescatter([x, x[:size]], op=tfring.Average),
+    ]
+    for i, average in enumerate(averages):
+        np.testing.assert_array_equal(average, value, err_msg=f"average {i}")
+
+
 @pytest.mark.parametrize("compression", [Compression.none, Compression.fp16, Compression.bf16])
 def test_compression_gives_the_dtype_back(compression: Any, rank: int, size: int) -> None:
     for dtype in ("float32", "int32"):

@@ -1,5 +1,6 @@
 #include "ops/runtime/backend/algorithms/allreduce.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -56,7 +57,8 @@ Schedule TreeAllreduce(const ReduceShape& shape) {
     const int child = shape.self + mask;
     if (child >= shape.size) continue;
     const bool finish = shape.self == 0 && mask * 2 >= shape.size;
-    last = builder.RecvReduce(child, sum, output, finish, {last});
+    last = builder.RecvReduce(child, sum, output, {mask, std::min(mask, shape.size - child)},
+                              finish, {last});
     sum = output;
   }
   if (shape.self != 0) {
@@ -102,10 +104,10 @@ Schedule RingAllreduce(const ReduceShape& shape) {
       if (i < in.count) {
         const int64_t at = chunks.Begin(received) + in.Begin(i);
         const Range dst{Space::kOutput, at, in.Bytes(i)};
-        made[round].push_back(
-            round < n - 1
-                ? builder.RecvReduce(left, {Space::kInput, at, in.Bytes(i)}, dst, round == n - 2)
-                : builder.Recv(left, dst));
+        made[round].push_back(round < n - 1
+                                  ? builder.RecvReduce(left, {Space::kInput, at, in.Bytes(i)}, dst,
+                                                       {1, round + 1}, round == n - 2)
+                                  : builder.Recv(left, dst));
       }
     }
   }
@@ -145,7 +147,7 @@ Schedule LineAllreduce(const ReduceShape& shape) {
     const Range input{Space::kInput, pieces.Begin(i), pieces.Bytes(i)};
     const Range output{Space::kOutput, pieces.Begin(i), pieces.Bytes(i)};
     int sum = kNoStep;
-    if (!first) sum = builder.RecvReduce(shape.self - 1, input, output, last);
+    if (!first) sum = builder.RecvReduce(shape.self - 1, input, output, {1, shape.self}, last);
     if (!last) {
       builder.Send(shape.self + 1, first ? input : output, {sum});
       sum = builder.Recv(shape.self + 1, output);

@@ -14,9 +14,10 @@ int AppendCanonicalSum(ScheduleBuilder* builder, std::vector<Contribution> contr
       const Contribution& right = level[i + 1];
       Range into = left.range.space == Space::kScratch ? left.range : right.range;
       if (root) into = dst;
-      last = builder->Reduce(left.range, right.range, into, root && finish,
+      last = builder->Reduce(left.range, right.range, into, {left.members, right.members},
+                             root && finish,
                              {left.ready, right.ready, root ? before_output : kNoStep});
-      above.push_back({into, last});
+      above.push_back({into, last, left.members + right.members});
     }
     if (level.size() % 2 == 1) above.push_back(level.back());
     level = std::move(above);

@@ -7,12 +7,19 @@
 
 namespace tfring {
 
-// The contribution of one member to a sum, in the memory of this rank and valid once the step
-// `ready` has ended. This rank's own contribution, one at most, is in its input or output, where it
-// is not overwritten; the others are in scratch.
+// What one member contributes to a sum, its input or a sum of several, in the memory of this rank
+// and valid once the step `ready` has ended. This rank's own contribution, one at most, is in its
+// input or output, where it is not overwritten; the others are in scratch.
 struct Contribution {
   Range range;
   int ready = kNoStep;
+  int members = 1;  // whose inputs it is the sum of
+};
+
+// Who contributes to a sum, by position, and how many members' inputs are in the contribution.
+struct Source {
+  int peer = 0;
+  int members = 1;
 };
 
 // Adds the steps that reduce the contributions (by position, two or more) into `dst`. Floating

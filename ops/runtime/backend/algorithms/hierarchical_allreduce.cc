@@ -65,15 +65,16 @@ class SumWindow {
   SumWindow(ScheduleBuilder* builder, int64_t piece_bytes)
       : builder_(*builder), piece_bytes_(piece_bytes) {}
 
-  // Adds up what the positions `from`, of which `self` is one, contribute to a piece: what this
+  // Adds up what `from`, of which `self` is one, contribute to a piece: what this
   // rank does is `own`.
-  Contribution Add(const std::vector<int>& from, int self, const Contribution& own, Range dst,
+  Contribution Add(const std::vector<Source>& from, int self, const Contribution& own, Range dst,
                    bool finish, int before_output) {
     // One pass over memory less.
-    if (from.size() == 2 && from[0] == self) {
+    if (from.size() == 2 && from[0].peer == self) {
       const int sum =
-          builder_.RecvReduce(from[1], own.range, dst, finish, {own.ready, before_output});
-      return {dst, sum};
+          builder_.RecvReduce(from[1].peer, own.range, dst, {own.members, from[1].members}, finish,
+                              {own.ready, before_output});
+      return {dst, sum, own.members + from[1].members};
     }
     const size_t place = sums_.size() % kSumsInFlight;
     const auto others = static_cast<int64_t>(from.size()) - 1;
@@ -81,18 +82,21 @@ class SumWindow {
     const int freed = sums_.size() < kSumsInFlight ? kNoStep : sums_[sums_.size() - kSumsInFlight];
     std::vector<Contribution> contributions;
     int64_t slot = slots_[place];
-    for (int peer : from) {
-      if (peer == self) {
+    int members = 0;
+    for (const Source& source : from) {
+      members += source.members;
+      if (source.peer == self) {
         contributions.push_back(own);
         continue;
       }
       const Range range{Space::kScratch, slot, dst.bytes};
-      contributions.push_back({range, builder_.Recv(peer, range, {freed})});
+      const int received = builder_.Recv(source.peer, range, {freed});
+      contributions.push_back({range, received, source.members});
       slot += piece_bytes_;
     }
     sums_.push_back(
         AppendCanonicalSum(&builder_, std::move(contributions), dst, before_output, finish));
-    return {dst, sums_.back()};
+    return {dst, sums_.back(), members};
   }
 
  private:
@@ -109,13 +113,14 @@ class Weaver {
       : self_(shape.self),
         host_(layout.HostOf(shape.self)),
         shape_(shape),
-        locals_(layout.PositionsOn(host_)),
+        layout_(layout),
         hosts_(layout.hosts()),
         plan_(plan),
         stages_(StagesBetween(plan.between, layout.hosts())),
         builder_(NameOf(plan.between)),
         within_(&builder_, PieceBytes()),
         between_(&builder_, PieceBytes()) {
+    for (int position : layout.PositionsOn(host_)) locals_.push_back({position});
     const int parts = plan.between == BetweenHosts::kTwoPhases ? layout.hosts() : 1;
     for (Segment& segment : CutSegments(shape, layout, plan.workers)) {
       const Slices slices{segment.bytes / shape.element_bytes, shape.element_bytes, parts};
@@ -181,7 +186,7 @@ class Weaver {
   void Between(int stage, Line* line, int64_t piece) {
     switch (plan_.between) {
       case BetweenHosts::kExchange:
-        return Exchange(line, piece, line->workers, true);
+        return Exchange(line, piece, WorkersOf(*line), true);
       case BetweenHosts::kTwoPhases:
         return stage == 0 ? Combine(line, piece) : Return(line, piece);
       case BetweenHosts::kDoubling:
@@ -195,10 +200,27 @@ class Weaver {
 
   int Partner(int round) const { return host_ ^ (1 << round); }
 
+  // The worker of a host, with the sum of a group of hosts: those that so many rounds have paired.
+  Source WorkerOf(const Line& line, int host, int rounds) const {
+    Source source{line.workers[host], 0};
+    const int first = host >> rounds << rounds;
+    for (int paired = first; paired < first + (1 << rounds); ++paired) {
+      source.members += static_cast<int>(layout_.PositionsOn(paired).size());
+    }
+    return source;
+  }
+
+  std::vector<Source> WorkersOf(const Line& line) const {
+    std::vector<Source> workers;
+    for (int host = 0; host < hosts_; ++host) workers.push_back(WorkerOf(line, host, 0));
+    return workers;
+  }
+
   // This rank and its partner, in the order of their hosts.
-  std::vector<int> Pair(const Line& line, int round) const {
+  std::vector<Source> Pair(const Line& line, int round) const {
     const int other = Partner(round);
-    return {line.workers[std::min(host_, other)], line.workers[std::max(host_, other)]};
+    return {WorkerOf(line, std::min(host_, other), round),
+            WorkerOf(line, std::max(host_, other), round)};
   }
 
   // Within the host: the inputs go to the worker, which adds them up. The sum may be where the
@@ -216,15 +238,16 @@ class Weaver {
   }
 
   // Between hosts: the sums go to all other ones of these workers, and all of them add them up.
-  void Exchange(Line* line, int64_t piece, const std::vector<int>& workers, bool finish) {
+  void Exchange(Line* line, int64_t piece, const std::vector<Source>& workers, bool finish) {
     Contribution& made = line->made[piece];
     if (shape_.rounds_parts) {
       const Range output = At(Space::kOutput, *line, piece);
-      made = {output, builder_.Round(made.range, output, {made.ready})};
+      made = {output, builder_.Round(made.range, output, {made.ready}), made.members};
     }
     std::vector<int> sends;
-    for (int worker : workers) {
-      if (worker != self_) sends.push_back(builder_.Send(worker, made.range, {made.ready}));
+    for (const Source& worker : workers) {
+      if (worker.peer == self_) continue;
+      sends.push_back(builder_.Send(worker.peer, made.range, {made.ready}));
     }
     // The result is written where the sum may be that is sent.
     made = between_.Add(workers, self_, made, At(Space::kOutput, *line, piece), finish,
@@ -235,8 +258,8 @@ class Weaver {
   void Combine(Line* line, int64_t piece) {
     Contribution& made = line->made[piece];
     if (line->target == host_) {
-      made =
-          between_.Add(line->workers, self_, made, At(Space::kOutput, *line, piece), true, kNoStep);
+      made = between_.Add(WorkersOf(*line), self_, made, At(Space::kOutput, *line, piece), true,
+                          kNoStep);
     } else {
       builder_.Send(line->workers[line->target], made.range, {made.ready});
     }
@@ -301,15 +324,17 @@ class Weaver {
       builder_.Recv(line.workers[host_], output);
       return;
     }
-    for (int local : locals_) {
-      if (local != self_) builder_.Send(local, output, {line.made[piece].ready});
+    for (const Source& local : locals_) {
+      if (local.peer == self_) continue;
+      builder_.Send(local.peer, output, {line.made[piece].ready});
     }
   }
 
   const int self_;
   const int host_;
   const ReduceShape& shape_;
-  const std::vector<int>& locals_;
+  const HostLayout& layout_;
+  std::vector<Source> locals_;
   const int hosts_;
   const HierarchicalPlan plan_;
   const int stages_;  // between those within the hosts

@@ -11,7 +11,7 @@ namespace {
 
 // Receives pieces from the `sources`, adds them in this order to the own input and passes the sums
 // on to `target` (-1: this rank is the root).
-Schedule Relay(const char* algorithm, const ReduceShape& shape, const std::vector<int>& sources,
+Schedule Relay(const char* algorithm, const ReduceShape& shape, const std::vector<Source>& sources,
                int target) {
   ScheduleBuilder builder(algorithm);
   const Pieces pieces(shape.bytes(), shape.element_bytes, shape.piece_bytes);
@@ -23,10 +23,12 @@ Schedule Relay(const char* algorithm, const ReduceShape& shape, const std::vecto
     Range into{Space::kOutput, pieces.Begin(i), pieces.Bytes(i)};
     if (passes_on) into = window.Next(pieces.Bytes(i));
     int last = window.FreedBy();
-    for (int source : sources) {
-      const bool finish = root && source == sources.back();
-      last = builder.RecvReduce(source, sum, into, finish, {last});
+    int summed = 1;
+    for (const Source& source : sources) {
+      const bool finish = root && &source == &sources.back();
+      last = builder.RecvReduce(source.peer, sum, into, {summed, source.members}, finish, {last});
       sum = into;
+      summed += source.members;
     }
     if (!root) window.SentBy(builder.Send(target, sum, {last}));
   }
@@ -70,7 +72,8 @@ Schedule TreeReduce(const ReduceShape& shape, int root) {
   for (; mask < shape.size && (shape.self & mask) == 0; mask <<= 1) {
     const int child = shape.self + mask;
     if (child >= shape.size) continue;
-    last = builder.RecvReduce(child, sum, into, top && mask * 2 >= shape.size, {last});
+    last = builder.RecvReduce(child, sum, into, {mask, std::min(mask, shape.size - child)},
+                              top && mask * 2 >= shape.size, {last});
     sum = into;
   }
   if (!top) last = builder.Send(shape.self - mask, sum, {last});
@@ -109,15 +112,18 @@ Schedule TwoPhaseReduce(const ReduceShape& shape, int root) {
 Schedule ChainReduce(const ReduceShape& shape, int root) {
   const int right = (shape.self + 1) % shape.size;
   const int left = (shape.self + shape.size - 1) % shape.size;
-  std::vector<int> sources;
-  if (left != root) sources.push_back(left);
+  std::vector<Source> sources;
+  if (left != root) {
+    sources.push_back({left, (shape.self + shape.size - root - 1) % shape.size});
+  }
   return Relay("chain_reduce", shape, sources, shape.self == root ? -1 : right);
 }
 
 Schedule LineReduce(const ReduceShape& shape, int root) {
-  std::vector<int> sources;
-  if (shape.self <= root && shape.self > 0) sources.push_back(shape.self - 1);
-  if (shape.self >= root && shape.self + 1 < shape.size) sources.push_back(shape.self + 1);
+  const int after = shape.size - 1 - shape.self;
+  std::vector<Source> sources;
+  if (shape.self <= root && shape.self > 0) sources.push_back({shape.self - 1, shape.self});
+  if (shape.self >= root && after > 0) sources.push_back({shape.self + 1, after});
   int target = -1;
   if (shape.self < root) target = shape.self + 1;
   if (shape.self > root) target = shape.self - 1;

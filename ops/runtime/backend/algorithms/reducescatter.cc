@@ -32,6 +32,7 @@ class LineFlow {
         shape_(shape),
         behind_(Neighbour(-direction)),
         ahead_(Neighbour(direction)),
+        summed_behind_(direction > 0 ? shape.self : shape.size() - 1 - shape.self),
         window_(builder, SlotBytes(shape)) {}
 
   void PassOn(int block) {
@@ -44,21 +45,22 @@ class LineFlow {
         continue;
       }
       const Range sum = window_.Next(input.bytes);
-      const int summed = builder_.RecvReduce(behind_, input, sum, false, {window_.FreedBy()});
+      const int summed =
+          builder_.RecvReduce(behind_, input, sum, {1, summed_behind_}, false, {window_.FreedBy()});
       window_.SentBy(builder_.Send(ahead_, sum, {summed}));
     }
   }
 
-  // Receives the sum of the own block and adds it to `source`, which is complete after the steps
-  // `ready` (by piece). Returns the steps that add.
-  std::vector<int> End(Range source, const std::vector<int>& ready, bool finish) {
+  // Receives the sum of the own block and adds it to `source`, which holds the inputs of `members`
+  // after the steps `ready` (by piece). Returns the steps that add.
+  std::vector<int> End(Range source, int members, const std::vector<int>& ready, bool finish) {
     const Range output = OwnOutput(shape_);
     const Pieces pieces = PiecesOf(output.bytes);
     std::vector<int> summed;
     for (int64_t i = 0; i < pieces.count; ++i) {
       summed.push_back(builder_.RecvReduce(behind_, Part(source, pieces, i),
-                                           Part(output, pieces, i), finish,
-                                           {ready.empty() ? kNoStep : ready[i]}));
+                                           Part(output, pieces, i), {members, summed_behind_},
+                                           finish, {ready.empty() ? kNoStep : ready[i]}));
     }
     return summed;
   }
@@ -82,6 +84,7 @@ class LineFlow {
   const ReducescatterShape& shape_;
   const int behind_;  // -1: there is none
   const int ahead_;
+  const int summed_behind_;  // how many members' inputs come from there
   ScratchWindow window_;
 };
 
@@ -170,8 +173,8 @@ Schedule RingReducescatter(const ReducescatterShape& shape) {
     ready.assign(in.count, kNoStep);
     for (int64_t i = 0; i < in.count; ++i) {
       const bool same_piece = i < static_cast<int64_t>(freed.size());
-      ready[i] = builder.RecvReduce(left, Part(input, in, i), Part(into, in, i), last,
-                                    {same_piece ? freed[i] : all_freed});
+      ready[i] = builder.RecvReduce(left, Part(input, in, i), Part(into, in, i), {1, round + 1},
+                                    last, {same_piece ? freed[i] : all_freed});
     }
   }
   return builder.Take();
@@ -185,9 +188,10 @@ Schedule LineReducescatter(const ReducescatterShape& shape) {
   for (int block = shape.size() - 1; block > shape.self; --block) up.PassOn(block);
   for (int block = 0; block < shape.self; ++block) down.PassOn(block);
   std::vector<int> summed;
-  if (!up.first()) summed = up.End(InputBlock(shape, shape.self), {}, down.first());
+  const Range input = InputBlock(shape, shape.self);
+  if (!up.first()) summed = up.End(input, 1, {}, down.first());
   if (!down.first()) {
-    down.End(up.first() ? InputBlock(shape, shape.self) : OwnOutput(shape), summed, true);
+    down.End(up.first() ? input : OwnOutput(shape), shape.self + 1, summed, true);
   }
   return builder.Take();
 }

@@ -83,16 +83,30 @@ const char* ArenaData::Own() {
   return scaled_.data();
 }
 
+char* ArenaData::Place(int place) {
+  if (sums_.empty()) sums_.resize(kPlaces * kCachedBytes);
+  return sums_.data() + place * kCachedBytes;
+}
+
+const char* ArenaData::InputOf(int member) {
+  return member == self_ ? Own() : (*inputs_)[member] + done_;
+}
+
 const char* ArenaData::Add(int first, int count, int place) {
-  if (count == 1) return first == self_ ? Own() : (*inputs_)[first] + done_;
-  const int left = LeftOf(count);
-  const int below = (place / 2 + 1) * 2;
-  const char* a = Add(first, left, below);
-  const char* b = Add(first + left, count - left, below + 1);
-  const size_t at = static_cast<size_t>(place * kCachedBytes);
-  if (sums_.size() < at + kCachedBytes) sums_.resize(kPlaces * kCachedBytes);
-  char* to = sums_.data() + at;
-  reduction_.combine(to, a, b, part_ / element_bytes_, Scale());
+  if (count == 1 && !widens_) return InputOf(first);
+  const int64_t elements = part_ / element_bytes_;
+  char* to = Place(place);
+  if (count == 1) {
+    reduction_.kernels->wire.widen(to, InputOf(first), elements);
+  } else if (count == 2 && widens_) {
+    reduction_.kernels->widening_sum(to, InputOf(first), InputOf(first + 1), elements, Scale());
+  } else {
+    const int left = LeftOf(count);
+    const int below = (place / 2 + 1) * 2;
+    const char* a = Add(first, left, below);
+    const char* b = Add(first + left, count - left, below + 1);
+    combine_(to, a, b, elements, Scale());
+  }
   return to;
 }
 
@@ -101,15 +115,21 @@ void ArenaData::Reduce(int64_t from, int64_t to, int64_t bytes,
   inputs_ = &inputs;
   const int count = static_cast<int>(inputs.size());
   const int left = LeftOf(count);
+  const ReduceKernels& kernels = *reduction_.kernels;
+  // A sum of two is one step, which is float32 anyway.
+  widens_ = count > 2 && kernels.narrowing_sum != nullptr && reduction_.combine == kernels.sum;
+  combine_ = widens_ ? FindReduceKernels(DataType::kFloat32)->sum : reduction_.combine;
+  const ReduceKernels::CombineFn finish = widens_ ? kernels.narrowing_sum : reduction_.combine;
+  const int64_t most = widens_ ? kCachedBytes / 2 : kCachedBytes;
   for (done_ = 0; done_ < bytes; done_ += part_) {
     int64_t from_here = 0;
     int64_t to_here = 0;
     own_ = input_.At(from + done_, &from_here);
     char* result = output_.At(to + done_, &to_here);
-    part_ = std::min({bytes - done_, from_here, to_here, kCachedBytes});
+    part_ = std::min({bytes - done_, from_here, to_here, most});
     const char* a = Add(0, left, 0);
     const char* b = Add(left, count - left, 1);
-    reduction_.combine(result, a, b, part_ / element_bytes_, reduction_.after);
+    finish(result, a, b, part_ / element_bytes_, reduction_.after);
     if (copy != nullptr) std::memcpy(copy + done_, result, static_cast<size_t>(part_));
   }
 }

@@ -14,7 +14,8 @@ namespace tfring {
 // The part of a collective in arenas that touches tensors: copies the input of this rank to where
 // others see it, adds up the inputs of all members in the canonical order (see AppendCanonicalSum),
 // and copies what others have staged to the output. Offsets are bytes of the input or output space
-// (see MapBuffers), at whole elements. Small parts at a time, so that what one pass has written is
+// (see MapBuffers), at whole elements. Sums of 16-bit floats are made in float32 and rounded once,
+// at the end. Small parts at a time, so that what one pass has written is
 // still in the cache for the next. Used by one thread.
 class ArenaData {
  public:
@@ -45,7 +46,9 @@ class ArenaData {
   // Adds up `count` members from `first` on; the result is where the sum is. `place`: where it may
   // be put; even on the left side of the sum above, odd on the right side.
   const char* Add(int first, int count, int place);
+  const char* InputOf(int member);
   const char* Own();
+  char* Place(int place);
 
   BufferMap input_;
   BufferMap output_;
@@ -56,6 +59,8 @@ class ArenaData {
   std::vector<char> sums_;    // of some of the members, by place
   std::vector<char> scaled_;  // the own input times the scale before
   // What is added up now.
+  bool widens_ = false;  // sums of 16-bit floats are float32 until they are complete
+  ReduceKernels::CombineFn combine_ = nullptr;
   const std::vector<const char*>* inputs_ = nullptr;
   const char* own_ = nullptr;
   int64_t done_ = 0;

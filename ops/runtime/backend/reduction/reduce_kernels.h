@@ -19,15 +19,22 @@ struct ReduceKernels {
   using CombineFn = void (*)(void* dst, const void* a, const void* b, int64_t count, Scale scale);
   // dst = scale * src
   using ScaleFn = void (*)(void* dst, const void* src, int64_t count, Scale scale);
+  // dst = scale * (weight * a + b); the weight is a power of two
+  using WeightedFn = void (*)(void* dst, const void* a, const void* b, int64_t count, float weight,
+                              Scale scale);
 
   CombineFn sum = nullptr;
   CombineFn min = nullptr;
   CombineFn max = nullptr;
   CombineFn product = nullptr;
   ScaleFn scale = nullptr;
-  AdasumKernels adasum;  // null for integers
-  ValueKernels values;   // null for integers
-  WireKernels wire;      // of the 16-bit floats, else null
+  // Of the 16-bit floats, else null; the last two for sums of more than two, rounded once:
+  WeightedFn weighted_sum = nullptr;
+  CombineFn widening_sum = nullptr;   // dst is float32
+  CombineFn narrowing_sum = nullptr;  // a and b are float32
+  AdasumKernels adasum;               // null for integers
+  ValueKernels values;                // null for integers
+  WireKernels wire;                   // of the 16-bit floats, else null
 
   CombineFn For(ReduceOp op) const;  // for Average the sum; null if there is none
 };

@@ -96,33 +96,55 @@ __attribute__((flatten)) void ScaleArray(void* dst, const void* src, int64_t cou
   for (int64_t i = 0; i < count; ++i) to[i] = E::Store(Scaled(E::Load(from[i]), scale));
 }
 
-template <typename E, typename Op>
-__attribute__((flatten)) void CombineArrays(void* dst, const void* a, const void* b, int64_t count,
-                                            Scale scale) {
-  using Stored = typename E::Stored;
-  Stored* to = static_cast<Stored*>(dst);
-  const Stored* left = static_cast<const Stored*>(a);
-  const Stored* right = static_cast<const Stored*>(b);
+template <typename To, typename From, typename Op>
+inline void CombineBy(Op op, void* dst, const void* a, const void* b, int64_t count, Scale scale) {
+  using Value = typename To::Value;
+  auto* to = static_cast<typename To::Stored*>(dst);
+  const auto* left = static_cast<const typename From::Stored*>(a);
+  const auto* right = static_cast<const typename From::Stored*>(b);
   if (scale.identity()) {
     TFRING_INDEPENDENT
     for (int64_t i = 0; i < count; ++i) {
-      to[i] = E::Store(Op::Apply(E::Load(left[i]), E::Load(right[i])));
+      to[i] = To::Store(op.Apply(From::Load(left[i]), From::Load(right[i])));
     }
     return;
   }
   const float narrow = static_cast<float>(scale.factor);
-  if (std::is_same_v<typename E::Value, float> && static_cast<double>(narrow) == scale.factor) {
+  if (std::is_same_v<Value, float> && static_cast<double>(narrow) == scale.factor) {
     TFRING_INDEPENDENT
     for (int64_t i = 0; i < count; ++i) {
-      const auto sum = Op::Apply(E::Load(left[i]), E::Load(right[i]));
-      to[i] = E::Store(static_cast<typename E::Value>(sum * narrow));
+      const auto sum = op.Apply(From::Load(left[i]), From::Load(right[i]));
+      to[i] = To::Store(static_cast<Value>(sum * narrow));
     }
     return;
   }
   TFRING_INDEPENDENT
   for (int64_t i = 0; i < count; ++i) {
-    to[i] = E::Store(Scaled(Op::Apply(E::Load(left[i]), E::Load(right[i])), scale));
+    to[i] = To::Store(Scaled(op.Apply(From::Load(left[i]), From::Load(right[i])), scale));
   }
+}
+
+template <typename E, typename Op>
+__attribute__((flatten)) void CombineArrays(void* dst, const void* a, const void* b, int64_t count,
+                                            Scale scale) {
+  CombineBy<E, E>(Op(), dst, a, b, count, scale);
+}
+
+struct WeightedSumOp {
+  float weight;
+  float Apply(float a, float b) const { return a * weight + b; }
+};
+
+template <typename E>
+__attribute__((flatten)) void AddWeighted(void* dst, const void* a, const void* b, int64_t count,
+                                          float weight, Scale scale) {
+  CombineBy<E, E>(WeightedSumOp{weight}, dst, a, b, count, scale);
+}
+
+template <typename To, typename From>
+__attribute__((flatten)) void AddAndConvert(void* dst, const void* a, const void* b, int64_t count,
+                                            Scale scale) {
+  CombineBy<To, From>(SumOp(), dst, a, b, count, scale);
 }
 
 // By how E is stored; none for integers.
@@ -147,7 +169,12 @@ constexpr ReduceKernels KernelsOf() {
   kernels.product = CombineArrays<E, ProductOp>;
   kernels.scale = ScaleArray<E>;
   kernels.values = kValueKernels<E>;
-  if constexpr (E::kRounds) kernels.wire = WireKernelsOf<Plain<float>, E>();
+  if constexpr (E::kRounds) {
+    kernels.wire = WireKernelsOf<Plain<float>, E>();
+    kernels.weighted_sum = AddWeighted<E>;
+    kernels.widening_sum = AddAndConvert<Plain<float>, E>;
+    kernels.narrowing_sum = AddAndConvert<E, Plain<float>>;
+  }
   if constexpr (std::is_floating_point_v<typename E::Value>) {
     kernels.adasum = {DotsOfArrays<E>, AdasumOfArrays<E>};
   }

@@ -1,5 +1,9 @@
 #include "ops/runtime/backend/reduction/reduction.h"
 
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
 #include "ops/runtime/base/check.h"
 
 namespace tfring {
@@ -22,7 +26,31 @@ double InTypeOf(DataType dtype, double factor) {
   return narrow ? static_cast<double>(static_cast<float>(factor)) : factor;
 }
 
+// How many halvings make a factor of at most this.
+int HalvingsUntil(double factor) {
+  int halvings = 0;
+  while (halvings < 30 && std::ldexp(1.0, -halvings) > factor) ++halvings;
+  return halvings;
+}
+
 }  // namespace
+
+int Reduction::Halvings(int members) const {
+  return most_halvings == 0 ? 0 : std::min(most_halvings, HalvingsUntil(1.0 / members));
+}
+
+void Reduction::Combine(void* dst, const void* a, const void* b, int64_t count, Summed summed,
+                        bool finish) const {
+  Scale scale = finish ? after : Scale();
+  if (most_halvings == 0) return combine(dst, a, b, count, scale);
+  const int left = Halvings(summed.left);
+  const int right = Halvings(summed.right);
+  const int kept = finish ? 0 : Halvings(summed.left + summed.right);
+  scale.factor = std::ldexp(scale.factor, std::min(left, right) - kept);
+  if (left == right) return combine(dst, a, b, count, scale);
+  if (left < right) std::swap(a, b);
+  kernels->weighted_sum(dst, a, b, count, std::ldexp(1.0F, std::abs(left - right)), scale);
+}
 
 Reduction ResolveReduction(const Collective& collective) {
   Reduction reduction;
@@ -52,6 +80,10 @@ Reduction ResolveReduction(const Collective& collective) {
     } else {
       reduction.after.divisor = size;
     }
+  }
+  const bool sum = collective.op == ReduceOp::kSum || collective.op == ReduceOp::kAverage;
+  if (sum && collective.dtype == DataType::kFloat16) {
+    reduction.most_halvings = HalvingsUntil(std::abs(reduction.after.factor));
   }
   return reduction;
 }

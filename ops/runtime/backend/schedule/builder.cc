@@ -34,12 +34,18 @@ int ScheduleBuilder::Recv(int peer, Range dst, After after) {
   return Add(StepKind::kRecv, peer, {}, {}, dst, false, after);
 }
 
-int ScheduleBuilder::RecvReduce(int peer, Range src, Range dst, bool finish, After after) {
-  return Add(StepKind::kRecvReduce, peer, src, {}, dst, finish, after);
+int ScheduleBuilder::RecvReduce(int peer, Range src, Range dst, Summed summed, bool finish,
+                                After after) {
+  const int step = Add(StepKind::kRecvReduce, peer, src, {}, dst, finish, after);
+  schedule_.steps.back().summed = summed;
+  return step;
 }
 
-int ScheduleBuilder::Reduce(Range src, Range src2, Range dst, bool finish, After after) {
-  return Add(StepKind::kReduce, 0, src, src2, dst, finish, after);
+int ScheduleBuilder::Reduce(Range src, Range src2, Range dst, Summed summed, bool finish,
+                            After after) {
+  const int step = Add(StepKind::kReduce, 0, src, src2, dst, finish, after);
+  schedule_.steps.back().summed = summed;
+  return step;
 }
 
 int ScheduleBuilder::Copy(Range src, Range dst, bool finish, After after) {

@@ -19,8 +19,8 @@ class ScheduleBuilder {
   using After = std::initializer_list<int>;
   int Send(int peer, Range src, After after = {});
   int Recv(int peer, Range dst, After after = {});
-  int RecvReduce(int peer, Range src, Range dst, bool finish, After after = {});
-  int Reduce(Range src, Range src2, Range dst, bool finish, After after = {});
+  int RecvReduce(int peer, Range src, Range dst, Summed summed, bool finish, After after = {});
+  int Reduce(Range src, Range src2, Range dst, Summed summed, bool finish, After after = {});
   int Copy(Range src, Range dst, bool finish, After after = {});
   // A copy that is rounded to the wire's dtype, for the parts of a sum that several ranks make.
   int Round(Range src, Range dst, After after = {});

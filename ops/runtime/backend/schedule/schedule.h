@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/runtime/backend/reduction/reduction.h"
 #include "ops/runtime/base/types.h"
 
 namespace tfring {
@@ -49,7 +50,8 @@ struct Step {
   bool narrow = false;
   // Of a step that writes dst: what is written is rounded to Schedule::wire, and stays float32.
   bool round = false;
-  int peer = 0;  // position in the process set
+  int peer = 0;   // position in the process set
+  Summed summed;  // of kReduce: src and src2; of kRecvReduce: src and what is received
   Range src;
   Range src2;
   Range dst;

@@ -77,7 +77,6 @@ int StepExecutor::Collect(const Range& range, int64_t done, struct iovec* pieces
 
 void StepExecutor::CombineReceived(const Step& step, int64_t done, const char* data,
                                    int64_t bytes) {
-  const Scale scale = ScaleOf(step);
   const bool looks = step.src.space == Space::kInput && values_.watching();
   while (bytes > 0) {
     int64_t from_here = 0;
@@ -89,7 +88,7 @@ void StepExecutor::CombineReceived(const Step& step, int64_t done, const char* d
       part = std::min(part, ValueCheck::kBlockBytes);
       values_.Look(from, part);
     }
-    reduction_.combine(to, from, data, part / element_bytes_, scale);
+    reduction_.Combine(to, from, data, part / element_bytes_, step.summed, step.finish);
     RoundIfAsked(step, to, part);
     data += part;
     done += part;
@@ -157,7 +156,7 @@ void StepExecutor::ForPieces(const Step& step, Apply apply) const {
 
 void StepExecutor::Combine(const Step& step) {
   ForPieces(step, [&](char* to, const char* left, const char* right, int64_t count) {
-    reduction_.combine(to, left, right, count, ScaleOf(step));
+    reduction_.Combine(to, left, right, count, step.summed, step.finish);
     RoundIfAsked(step, to, count * element_bytes_);
   });
 }

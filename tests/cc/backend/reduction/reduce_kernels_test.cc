@@ -167,6 +167,104 @@ TEST(AllLevelsAgreeOnEvery16BitPattern) {
   }
 }
 
+TEST(WeightedSumsAreRoundedOnceAtEveryLevel) {
+  std::mt19937 random(23);
+  std::vector<uint16_t> a(1001), b(1001), out(1001);
+  for (SimdLevel level : SimdLevels()) {
+    for (double factor : {1.0, 0.125, 1.0 / 3.0}) {
+      for (float weight : {2.0F, 4.0F}) {
+        for (size_t i = 0; i < a.size(); ++i) {
+          a[i] = Random<Float16>(random).bits;
+          b[i] = Random<Float16>(random).bits;
+        }
+        FindReduceKernels(DataType::kFloat16, level)
+            ->weighted_sum(out.data(), a.data(), b.data(), 1001, weight, Scale{factor, 1});
+        for (size_t i = 0; i < a.size(); ++i) {
+          const float sum = HalfToFloat(a[i]) * weight + HalfToFloat(b[i]);
+          ASSERT_EQ(out[i], FloatToHalf(static_cast<float>(sum * factor)));
+        }
+      }
+    }
+  }
+}
+
+TEST(SumsConvertOnTheirWayAtEveryLevel) {
+  std::mt19937 random(31);
+  std::vector<uint16_t> a(1001), b(1001), out(1001);
+  std::vector<float> wide(1001);
+  for (SimdLevel level : SimdLevels()) {
+    const ReduceKernels* kernels = FindReduceKernels(DataType::kFloat16, level);
+    for (size_t i = 0; i < a.size(); ++i) {
+      a[i] = Random<Float16>(random).bits;
+      b[i] = Random<Float16>(random).bits;
+    }
+    kernels->widening_sum(wide.data(), a.data(), b.data(), 1001, Scale());
+    for (size_t i = 0; i < a.size(); ++i) {
+      ASSERT_EQ(wide[i], HalfToFloat(a[i]) + HalfToFloat(b[i]));
+    }
+    for (double factor : {1.0, 0.25, 1.0 / 3.0}) {
+      kernels->narrowing_sum(out.data(), wide.data(), wide.data(), 1001, Scale{factor, 1});
+      for (size_t i = 0; i < a.size(); ++i) {
+        ASSERT_EQ(out[i], FloatToHalf(static_cast<float>((wide[i] + wide[i]) * factor)));
+      }
+    }
+  }
+}
+
+// In the canonical order.
+uint16_t SumOf(const Reduction& reduction, const std::vector<uint16_t>& inputs, size_t first,
+               size_t count, bool finish) {
+  if (count == 1) return inputs[first];
+  size_t left = 1;
+  while (left * 2 < count) left *= 2;
+  const uint16_t a = SumOf(reduction, inputs, first, left, false);
+  const uint16_t b = SumOf(reduction, inputs, first + left, count - left, false);
+  uint16_t sum = 0;
+  const Summed summed{static_cast<int>(left), static_cast<int>(count - left)};
+  reduction.Combine(&sum, &a, &b, 1, summed, finish);
+  return sum;
+}
+
+// Halving changes no bits of what could be added without it.
+TEST(AveragesOfFloat16AreThoseOfSumsThatAreInRange) {
+  std::mt19937 random(29);
+  for (int size = 2; size <= 17; ++size) {
+    Collective collective;
+    collective.kind = CollectiveKind::kAllreduce;
+    collective.dtype = DataType::kFloat16;
+    collective.op = ReduceOp::kAverage;
+    collective.members.resize(size);
+    const Reduction halved = ResolveReduction(collective);
+    Reduction whole = halved;
+    whole.most_halvings = 0;
+    for (int i = 0; i < 1000; ++i) {
+      std::vector<uint16_t> inputs(size);
+      for (uint16_t& input : inputs) input = Random<Float16>(random).bits;
+      ASSERT_EQ(SumOf(halved, inputs, 0, size, true), SumOf(whole, inputs, 0, size, true));
+    }
+  }
+}
+
+TEST(SumsOfFloat16AreHalvedAsOftenAsTheirFactorHalves) {
+  Collective collective;
+  collective.kind = CollectiveKind::kAllreduce;
+  collective.dtype = DataType::kFloat16;
+  collective.members.resize(8);
+  const auto halvings = [&](double postscale, int members) {
+    collective.postscale = postscale;
+    return ResolveReduction(collective).Halvings(members);
+  };
+  EXPECT_EQ(halvings(1.0, 8), 0);
+  EXPECT_EQ(halvings(3.0, 8), 0);
+  EXPECT_EQ(halvings(0.5, 8), 1);
+  EXPECT_EQ(halvings(-0.3, 8), 2);
+  EXPECT_EQ(halvings(0.125, 4), 2);
+  EXPECT_EQ(halvings(0.125, 5), 3);
+  EXPECT_EQ(halvings(0.0, 8), 3);
+  collective.dtype = DataType::kBfloat16;
+  EXPECT_EQ(halvings(0.125, 8), 0);
+}
+
 // The dot products and the result of one Adasum, as bytes.
 std::vector<char> AdasumBytes(DataType dtype, SimdLevel level, const std::vector<char>& a,
                               const std::vector<char>& b, int64_t count) {

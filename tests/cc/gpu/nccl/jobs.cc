@@ -65,13 +65,25 @@ std::vector<char> InputOf(const Job& job, Rank rank, size_t t, int64_t bytes) {
   std::vector<char> input(bytes);
   const bool numbers = Traits(job.kind).reduces;
   for (int64_t i = 0; numbers && i < bytes / element; ++i) {
-    Store(job.dtype, input.data() + i * element,
-          Value(job.op, rank, i + 100 * static_cast<int64_t>(t)));
+    const int varied = Value(job.op, rank, i + 100 * static_cast<int64_t>(t));
+    Store(job.dtype, input.data() + i * element, job.value != 0 ? job.value : varied);
   }
   for (int64_t i = 0; !numbers && i < bytes; ++i) {
     input[i] = static_cast<char>(rank * 37 + static_cast<int64_t>(t) * 11 + i + i / 256);
   }
   return input;
+}
+
+// Averages of float16 whose sums are not finite.
+void AddLargeHalves(CollectiveKind kind, int root, std::vector<Job>* jobs) {
+  const DataType half = DataType::kFloat16;
+  const std::vector<Blocks> tensors = {{33}, {5, 6}, {kNcclDirectBytes / 2, 7}};
+  for (const Blocks& elements : tensors) {
+    for (int64_t uneven = 0; uneven <= (HasBlocks(kind) ? 1 : 0); ++uneven) {
+      jobs->push_back({kind, half, ReduceOp::kAverage, 1, 1, root, false, elements, uneven, 60000});
+    }
+    jobs->push_back({kind, half, ReduceOp::kSum, 0.5, 0.25, root, false, elements, 0, 60000});
+  }
 }
 
 }  // namespace
@@ -82,7 +94,7 @@ std::string Job::Text() const {
   for (int64_t count : elements) text += std::to_string(count) + " ";
   return text + "] uneven " + std::to_string(uneven) + " root " + std::to_string(root) +
          " factors " + std::to_string(prescale) + " " + std::to_string(postscale) +
-         (in_place ? " in place" : "");
+         (value != 0 ? " of " + std::to_string(value) : "") + (in_place ? " in place" : "");
 }
 
 Collective MakeJob(const Job& job, const std::vector<Rank>& members, int self, uint64_t sequence,
@@ -181,6 +193,7 @@ std::vector<Job> AllJobs(int size) {
     jobs.push_back({kind, DataType::kFloat64, ReduceOp::kMax, 2, 0.25, last, false, large, 0});
     jobs.push_back({kind, DataType::kFloat16, ReduceOp::kSum, 0.5, 4, 0, true, {9, 10}, 0});
     jobs.push_back({kind, DataType::kBfloat16, ReduceOp::kSum, 1, 0.5, last, false, {11}, 0});
+    AddLargeHalves(kind, last, &jobs);
   }
   for (DataType dtype : kReducibleTypes) {
     for (int64_t uneven : {0, 1}) {
@@ -194,6 +207,7 @@ std::vector<Job> AllJobs(int size) {
     jobs.push_back({kind, DataType::kFloat32, ReduceOp::kAverage, 2, 1, 0, false, large, uneven});
     jobs.push_back({kind, DataType::kFloat16, ReduceOp::kMin, 2, 0.5, 0, false, {5, 6}, uneven});
   }
+  AddLargeHalves(CollectiveKind::kReducescatter, 0, &jobs);
   for (DataType dtype : kAllTypes) {
     for (CollectiveKind kind :
          {CollectiveKind::kBroadcast, CollectiveKind::kAllgather, CollectiveKind::kGather,

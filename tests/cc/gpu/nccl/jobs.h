@@ -22,6 +22,7 @@ struct Job {
   // and `uneven` is added for each further member.
   std::vector<int64_t> elements = {5};
   int64_t uneven = 0;
+  double value = 0.0;  // of all elements that are reduced, unless it is 0
 
   std::string Text() const;
 };

@@ -196,13 +196,27 @@ TEST(LargeTensorsStayWhereTheyAre) {
 TEST(AveragesAreSumsThatTheCopiesMultiply) {
   Job job;
   job.op = ReduceOp::kAverage;
-  for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64, DataType::kFloat16}) {
+  for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64, DataType::kBfloat16}) {
     job.dtype = dtype;
     const NcclProgram program = ProgramOf(job, 4, true);
     EXPECT_TRUE(program.op == NcclOp::kSum);
     EXPECT_EQ(program.after_scale.factor, 0.25);
     EXPECT_EQ(program.after.size(), 1u);
   }
+}
+
+// By a power of two, so that no sum of three is out of range.
+TEST(Float16IsMultipliedBeforeItIsAdded) {
+  Job job;
+  job.op = ReduceOp::kAverage;
+  job.dtype = DataType::kFloat16;
+  const NcclProgram three = ProgramOf(job, 3, true);
+  EXPECT_EQ(three.before_scale.factor, 0.25);
+  EXPECT_EQ(three.after_scale.factor, 4.0 / 3);
+  const NcclProgram four = ProgramOf(job, 4, true);
+  EXPECT_EQ(four.before_scale.factor, 0.25);
+  EXPECT_EQ(four.before.size(), 1u);
+  EXPECT_TRUE(four.after.empty());
 }
 
 // What all members must decide alike, whichever of them has a GPU with kernels.
