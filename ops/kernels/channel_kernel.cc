@@ -6,7 +6,8 @@ namespace {
 
 namespace tf = tensorflow;
 
-// TfringChannel: an empty handle. It orders ops while a graph is built; nobody reads it.
+// TfringChannel and TfringChain: an empty handle. It orders ops while a graph is built; nobody
+// reads it.
 class ChannelKernel : public tf::OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -20,6 +21,7 @@ class ChannelKernel : public tf::OpKernel {
 };
 
 TFRING_REGISTER_KERNEL("TfringChannel", ChannelKernel);
+TFRING_REGISTER_KERNEL("TfringChain", ChannelKernel);
 
 }  // namespace
 }  // namespace tfring

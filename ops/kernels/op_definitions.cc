@@ -60,7 +60,7 @@ absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
 // Stateful, because TensorFlow may fold, merge or prune ops that are not. With a resource of its
 // own, because TensorFlow runs stateful ops that have none one after another in program order:
 // nothing would overlap, and ranks that trace their ops in different orders would deadlock.
-// TfringChannel gives that resource, under XLA a variable (see tfring/ops/xla.py).
+// TfringChannel gives that resource, under XLA TfringChain (see tfring/ops/channels.py).
 // The call site is for messages; eager ops have none (see process/call_site.h). `in_graph` says
 // that a step fails with the op; the kernel cannot know, because TensorFlow runs an eager op as a
 // graph. `early`: on a GPU the op is done when the device's stream waits for the results, not when
@@ -209,6 +209,11 @@ REGISTER_OP("TfringChannel")
     .Output("channel: resource")
     .SetShapeFn(ScalarShape)
     .Doc("What the collectives of one name in one graph share: TensorFlow keeps them in order.");
+
+REGISTER_OP("TfringChain")
+    .Output("chain: resource")
+    .SetShapeFn(ScalarShape)
+    .Doc("What all collectives of a function share that XLA compiles, as calls of such functions.");
 
 // Stateful, so that TensorFlow never folds today's rank or size into a graph as a constant.
 #define TFRING_TOPOLOGY_OP(name)       \

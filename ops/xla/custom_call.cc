@@ -121,6 +121,7 @@ Status CheckCount(const ffi::RemainingArgs& arguments, const ffi::RemainingRets&
 Status ReadCall(const ffi::Dictionary& attributes, const ffi::RemainingArgs& arguments,
                 const ffi::RemainingRets& results, Request* request, LocalCall* call) {
   int64_t size = 0;
+  call->compiled = true;
   TFRING_RETURN_IF_ERROR(ReadRequest(attributes, request, &size));
   TFRING_RETURN_IF_ERROR(ReadTensors(arguments, results, request, call));
   if (Traits(request->kind).allocates_output()) UseGivenOutputs(results, *request, call);

@@ -75,13 +75,13 @@ StartedCalls& StartedCalls::Get() {
 void StartedCalls::Add(void* stream, ProcessSetId process_set, const std::string& name,
                        StartedCall call) {
   std::lock_guard<std::mutex> lock(mutex_);
-  calls_.insert_or_assign(Key(stream, process_set, name), std::move(call));
+  calls_.insert_or_assign(Key(Here(stream), process_set, name), std::move(call));
 }
 
 std::unique_ptr<StartedCall> StartedCalls::Take(void* stream, ProcessSetId process_set,
                                                 const std::string& name) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = calls_.find(Key(stream, process_set, name));
+  const auto found = calls_.find(Key(Here(stream), process_set, name));
   if (found == calls_.end()) return nullptr;
   auto taken = std::make_unique<StartedCall>(std::move(found->second));
   calls_.erase(found);
@@ -93,7 +93,7 @@ void StartedCalls::AbandonAll(void* stream) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto it = calls_.begin(); it != calls_.end();) {
-      if (std::get<0>(it->first) != stream) {
+      if (std::get<0>(it->first) != Here(stream)) {
         ++it;
         continue;
       }

@@ -7,7 +7,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "ops/runtime/base/status.h"
@@ -46,8 +48,8 @@ class StartedCall {
 };
 
 // The calls of this process between their start and their done, which are two custom calls of one
-// program. Those of one name on one stream come one after another: the chain keeps programs with
-// collectives apart. Thread-safe; never destroyed.
+// program, on one thread. Programs of several threads may share a stream. Thread-safe; never
+// destroyed.
 class StartedCalls {
  public:
   static StartedCalls& Get();
@@ -59,11 +61,14 @@ class StartedCalls {
   std::unique_ptr<StartedCall> Take(void* stream, ProcessSetId process_set,
                                     const std::string& name);
 
-  // The program that runs on the stream is about to fail: waits for all that it has started.
+  // This thread's program on the stream is about to fail: waits for all that it has started.
   void AbandonAll(void* stream);
 
  private:
-  using Key = std::tuple<void*, ProcessSetId, std::string>;  // sorted by stream first
+  using Place = std::pair<void*, std::thread::id>;  // a stream, and who runs the program
+  using Key = std::tuple<Place, ProcessSetId, std::string>;
+
+  static Place Here(void* stream) { return {stream, std::this_thread::get_id()}; }
 
   std::mutex mutex_;  // guards calls_
   std::map<Key, StartedCall> calls_;

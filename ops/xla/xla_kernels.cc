@@ -5,18 +5,23 @@
 // The chain. XLA runs custom calls one after another, calls wait for their collectives, and XLA
 // chooses the order of calls that do not depend on each other. Two ranks that run two collectives
 // in different orders would wait for each other for ever. So the calls are made to depend on each
-// other: all collectives of a device share one variable, the chain, which stands where other ops
+// other: all collectives of a program share one resource, the chain, which stands where other ops
 // have their `channel`. Each custom call takes the value of the chain as its last operand and
 // returns it as its last result, which becomes the new value. XLA then has to keep the order in
-// which TensorFlow gives it the ops, also through loops, conditions and nested functions; and since
-// all ops use one variable, TensorFlow's automatic control dependencies give them in the order in
-// which Python traced them (see tfring/ops/xla.py).
+// which TensorFlow gives it the ops, also through loops and conditions; and since all ops use one
+// resource, TensorFlow's automatic control dependencies give them in the order in which Python
+// traced them (see tfring/ops/channels.py).
+//
+// The chain begins and ends with a program. As a variable of TensorFlow's it would be locked while
+// a program runs, and two threads with a program each could wait for each other across ranks.
 //
 // On a GPU nothing reads or writes the chain: its result is its operand's memory.
 
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +31,7 @@
 #include "ops/runtime/process/process_runtime.h"
 #include "ops/xla/attributes.h"
 #include "ops/xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_context.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/compiler/tf2xla/xla_resource.h"
 #include "xla/layout_util.h"
@@ -117,15 +123,15 @@ class ChainedCall {
   // After all tensors.
   absl::Status Finish(const CallTarget& target, const AttributeText& attributes) {
     xla::XlaOp value;
-    TF_RETURN_IF_ERROR(context_->ReadVariableInput(chain_, tf::DT_INT64, nullptr, &value));
-    const xla::Shape scalar = RowMajor(xla::ShapeUtil::MakeShape(xla::S64, {}));
-    Add(value, scalar, scalar);
+    TF_RETURN_IF_ERROR(context_->ReadVariableInput(chain_, tf::DT_INT32, nullptr, &value));
+    const xla::Shape shape = RowMajor(xla::ShapeUtil::MakeShape(xla::S32, {2}));
+    Add(value, shape, shape);
     const xla::XlaOp call = xla::CustomCallWithLayout(
         context_->builder(), target.name, operands_, xla::ShapeUtil::MakeTupleShape(results_),
         shapes_, attributes.Finish(), /*has_side_effect=*/true, target.aliases, nullptr,
         target.schedule, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
     for (int i = 0; i < chain_; ++i) context_->SetOutput(i, xla::GetTupleElement(call, i));
-    return context_->AssignVariable(chain_, tf::DT_INT64, xla::GetTupleElement(call, chain_));
+    return context_->AssignVariable(chain_, tf::DT_INT32, xla::GetTupleElement(call, chain_));
   }
 
  private:
@@ -269,6 +275,32 @@ class ChannelXlaKernel : public tf::XlaOpKernel {
   std::string tensor_name_;
 };
 
+// TfringChain: each nested function has one, and TensorFlow makes one program of them all.
+class ChainXlaKernel : public tf::XlaOpKernel {
+ public:
+  using XlaOpKernel::XlaOpKernel;
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    tf::XlaContext* const program = context->xla_context();
+    for (const std::unique_ptr<tf::XlaResource>& resource : program->resources()) {
+      if (resource->name() == kName) {  // the body of a loop or condition has that of the program
+        context->SetResourceOutput(0, resource.get());
+        return;
+      }
+    }
+    // A broadcast, which XLA for GPUs computes. It would copy a constant from the code's memory.
+    const xla::XlaOp zeros = xla::Broadcast(xla::ConstantR0<int32_t>(context->builder(), 0), {2});
+    auto chain = std::make_unique<tf::XlaResource>(
+        tf::XlaResource::kVariable, /*arg_num=*/-1, kName, tf::DT_INT32, tf::TensorShape({2}),
+        zeros, /*max_array_size=*/-1, /*tensor_array_gradients=*/std::set<std::string>(),
+        /*tensor_array_multiple_writes_aggregate=*/false);
+    context->SetResourceOutput(0, program->AddResource(std::move(chain)));
+  }
+
+ private:
+  static constexpr char kName[] = "tfring_chain";
+};
+
 // Turns one topology op into a custom call, so that the number is read each time the program runs.
 // Lives for one compilation, as CollectiveXlaKernel does.
 template <TopologyField field>
@@ -322,6 +354,7 @@ TFRING_REGISTER_XLA("TfringAllreduceDone", DoneXlaKernel);
 TFRING_REGISTER_XLA("TfringBroadcast", XlaKernelOf<CollectiveKind::kBroadcast>);
 TFRING_REGISTER_XLA("TfringAllgather", XlaKernelOf<CollectiveKind::kAllgather>);
 TFRING_REGISTER_XLA("TfringChannel", ChannelXlaKernel);
+TFRING_REGISTER_XLA("TfringChain", ChainXlaKernel);
 TFRING_REGISTER_XLA("TfringStepGuard", StepGuardXlaKernel);
 TFRING_REGISTER_XLA("TfringRank", TopologyXlaKernel<TopologyField::kRank>);
 TFRING_REGISTER_XLA("TfringSize", TopologyXlaKernel<TopologyField::kSize>);

@@ -11,14 +11,12 @@
 // may have another size here. The kernels use the context by pointer.
 
 #define TENSORFLOW_COMPILER_TF2XLA_XLA_COMPILER_H_
-#define TENSORFLOW_COMPILER_TF2XLA_XLA_CONTEXT_H_
 #define TENSORFLOW_COMPILER_TF2XLA_XLA_EXPRESSION_H_
 #define XLA_HLO_BUILDER_VALUE_INFERENCE_H_
 #define XLA_CLIENT_VALUE_INFERENCE_H_  // before TensorFlow 2.19
 
 namespace tensorflow {
 class XlaCompiler;
-class XlaContext;
 class XlaExpression;
 }  // namespace tensorflow
 
@@ -27,6 +25,8 @@ enum ValueInferenceMode { kValue = 0, kUpperBound, kLowerBound };
 class ValueInference {};
 }  // namespace xla
 
+#include "tensorflow/compiler/tf2xla/xla_resource.h"
+// After what it needs.
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 
 #endif  // TFRING_OPS_XLA_XLA_OP_KERNEL_H_

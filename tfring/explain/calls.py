@@ -14,12 +14,19 @@ from tfring.explain.situation import (
     seconds,
     upper_first,
 )
-from tfring.recorder.layout import RankState
+from tfring.recorder.layout import CallFlags, RankState
 from tfring.recorder.reader import Call
 from tfring.texts.ranks import listed, ranks_text
 
 # A rank may wait in join for long. The others are looked at when they have done nothing so long.
 _JOIN_PATIENCE = 3 * SECOND
+_COMPILED = (
+    "All these calls are in functions with jit_compile=True. Does a rank run several of them on "
+    "several threads? TensorFlow locks a variable while a function that assigns it runs: call "
+    "those that share one on one thread. One that a plain tf.function calls keeps a thread of "
+    "TensorFlow's inter-op pool while it waits: give the pool more threads than run at a time, "
+    "with tf.config.threading.set_inter_op_parallelism_threads. If not: "
+)
 _SAME_CALLS = "Every rank has to make the same calls, eager ones in the same order. "
 
 
@@ -53,8 +60,13 @@ def different_calls(s: Situation) -> Finding | None:
         ranks=tuple(odd) if usual else tuple(sorted(stuck)),
         names=tuple(sorted({key.name for key in groups})),
         text=text,
-        advice=_SAME_CALLS + "Compare what leads to these lines on " + ranks_text(stuck) + ".",
+        advice=(_COMPILED if all(map(_compiled, places.values())) else "")
+        + f"{_SAME_CALLS}Compare what leads to these lines on {ranks_text(stuck)}.",
     )
+
+
+def _compiled(call: Call) -> bool:
+    return CallFlags.COMPILED in call.flags
 
 
 def not_calling(s: Situation) -> Finding | None:

@@ -190,7 +190,7 @@ def _build_list(
 
 
 def _build(kind: str, name: str, process_set_id: int, **inputs: Any) -> Any:
-    """Builds one op; under XLA after all others of the function, see tfring.ops.xla."""
+    """Builds one op; under XLA after all others of the function, see tfring.ops.channels."""
     library.refuse_xla(name, kind)
     ops_library = library.load()
     placement.check_gpus()
@@ -202,7 +202,7 @@ def _build(kind: str, name: str, process_set_id: int, **inputs: Any) -> Any:
         inputs["early"] = True
     channels.ordered()
     if xla.compiling():
-        return make(channel=xla.chain(), **inputs)
+        return make(channel=channels.chain(), **inputs)
     tensors = inputs.get("tensors") or [inputs[key] for key in ("tensor",) if key in inputs]
     with xla.outside_clusters(), placement.beside(tensors):
         return make(channel=channels.channel(name, process_set_id), **inputs)

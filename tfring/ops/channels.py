@@ -14,7 +14,11 @@ A function that TensorFlow derives for a gradient has no automatic control depen
 `ordered` does the same. It is told of each collective and each differentiated call: the gradient of
 a call may be a function that was derived before, for another place.
 
-Under XLA the chain takes the place of channels, see tfring.ops.xla.
+Under XLA the chain takes the place of channels: one for all collectives of a compiled function,
+which keeps them in the order in which Python traced them (ops/xla/xla_kernels.cc). Each nested
+function has one of its own, and TensorFlow makes one program of them all; loops and conditions
+capture that of the function around them. A function that is not compiled itself has one that keeps
+its calls of compiled functions in order: they occupy a thread each while they wait.
 """
 
 from __future__ import annotations
@@ -27,11 +31,11 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
-from tensorflow.python.framework import auto_control_deps, func_graph
+from tensorflow.python.framework import auto_control_deps, func_graph, ops
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.parallel_for import pfor
 
-from tfring.ops import library, step_guard
+from tfring.ops import library, step_guard, xla
 
 _CHANNELS = "_tfring_channels"  # of a graph: its channels by (name, process set id)
 # All eager calls share one channel: they run one after another anyway, and have many names.
@@ -40,7 +44,7 @@ _EAGER = ("tfring.eager", 0)
 _Key = tuple[str, int]  # the name of a collective and the id of its process set
 # Those of the collectives that something runs, in order, with the ids of their process sets.
 _Keys = dict[_Key, frozenset[int]]
-# Of all collectives that XLA compiles: they have the chain in the place of a channel.
+# Of the chain.
 _CHAIN: _Key = ("", -1)
 
 _lock = threading.RLock()  # guards _eager_channels, _used and the channels of every graph
@@ -70,6 +74,24 @@ def channel(name: str, process_set_id: int = 0) -> Any:
     return handle
 
 
+def chain() -> Any:
+    """Returns what stands in the place of a channel in a graph that XLA compiles."""
+    return _chain_of(tf.compat.v1.get_default_graph())
+
+
+def _chain_of(graph: Any) -> Any:
+    outer = getattr(graph, "outer_graph", None)
+    if isinstance(graph, xla.CONTROL_FLOW_GRAPHS) and isinstance(outer, func_graph.FuncGraph):
+        return graph.capture(_chain_of(outer))
+    return _in_graph(graph, _CHAIN)
+
+
+def in_chain(collective: Any) -> bool:
+    """Tells whether a collective, of a graph or run eagerly, is one that XLA compiles."""
+    channel = collective.inputs[-1]
+    return not isinstance(channel, ops.EagerTensor) and channel.op.type != CHANNEL
+
+
 def _in_graph(graph: Any, key: _Key) -> Any:
     with _lock:
         known: dict[_Key, Any] | None = getattr(graph, _CHANNELS, None)
@@ -84,6 +106,8 @@ def _in_graph(graph: Any, key: _Key) -> Any:
 
 
 def _new(key: _Key) -> Any:
+    if key == _CHAIN:
+        return library.load().tfring_chain()
     name, process_set_id = key
     return library.load().tfring_channel(tensor_name=name, process_set_id=process_set_id)
 
@@ -124,7 +148,7 @@ class _LateControlOutputs(list[Any]):
             keys = _keys_of(op)
             _order_gradient(op, keys)
             if _CHAIN in keys:
-                _check_derived(graph, op.type not in COLLECTIVES and _CHAIN in last)
+                _check_derived(graph)
             before = {last[key] for key in keys if key in last}
             op._add_control_inputs(list(before - set(op.control_inputs)))
             last.update(dict.fromkeys(keys, op))
@@ -132,19 +156,10 @@ class _LateControlOutputs(list[Any]):
         return iter(ends.values())
 
 
-def _check_derived(graph: Any, several_calls: bool) -> None:
-    """Raises NotImplementedError for a derived function that XLA compiles by itself, but cannot.
-
-    Args:
-        graph: of the function, which has collectives in the chain.
-        several_calls: whether a call with such collectives is not the only op that has some.
-    """
-    if isinstance(graph.outer_graph, func_graph.FuncGraph):
-        return
-    if _has_lists(graph.inputs):
-        _refuse_outside("a loop")
-    if several_calls:
-        _refuse_outside("several nested functions with collectives")
+def _check_derived(graph: Any) -> None:
+    """Raises NotImplementedError for a derived function that XLA compiles by itself, but cannot."""
+    if not isinstance(graph.outer_graph, func_graph.FuncGraph) and _has_lists(graph.inputs):
+        _refuse_lists()
 
 
 def _check_call(op: Any) -> None:
@@ -153,21 +168,21 @@ def _check_call(op: Any) -> None:
     if compiled is None or not compiled.b or not _has_lists(op.outputs):
         return
     if not control_flow_util.GraphOrParentsInXlaContext(op.graph):
-        _refuse_outside("a loop")
+        _refuse_lists()
 
 
 def _has_lists(tensors: Any) -> bool:
     """Whether there are lists of tensors, which the gradients of loops use.
 
     XLA refuses them at the border of what it compiles, but only when it has run it. TensorFlow 2.21
-    then frees the variables that were assigned, the chain among them, though they are in use.
+    then frees the variables that were assigned, though they are in use.
     """
     return any(tensor.dtype == tf.variant for tensor in tensors)
 
 
-def _refuse_outside(what: str) -> None:
+def _refuse_lists() -> None:
     raise NotImplementedError(
-        f"a gradient taken outside of a function with jit_compile=True goes through {what}, which "
+        "a gradient taken outside of a function with jit_compile=True goes through a loop, which "
         "XLA cannot compile: take the gradient inside that function, or use jit_compile=False"
     )
 
@@ -193,6 +208,13 @@ def _vectorized_channel(pfor_input: Any) -> Any:
     return pfor.wrap(handle, False)
 
 
+@pfor.RegisterPFor("TfringChain")  # type: ignore[untyped-decorator]
+def _vectorized_chain(pfor_input: Any) -> Any:
+    """Does the same for the chain."""
+    del pfor_input
+    return pfor.wrap(chain(), False)
+
+
 @auto_control_deps.register_acd_resource_resolver  # type: ignore[untyped-decorator]
 def _channels_inside(op: Any, reads: Any, writes: Any) -> bool:
     """Adds the channels of the collectives inside a call, loop or condition to what it writes."""
@@ -207,8 +229,8 @@ def _channels_inside(op: Any, reads: Any, writes: Any) -> bool:
     for key in keys:
         if key == _CHAIN:
             _check_call(op)
-            continue  # the call captures the chain, so TensorFlow knows
-        handle = _in_graph(op.graph, key)
+        chained = key == _CHAIN and xla.in_compiled(op.graph)
+        handle = _chain_of(op.graph) if chained else _in_graph(op.graph, key)
         if handle not in writes:
             writes.add(handle)
             added = True
@@ -249,7 +271,7 @@ _FUNCTIONS_OF = {
 def _keys_of(op: Any) -> _Keys:
     """The keys of the collectives that an op of a graph runs, in order."""
     if op.type in COLLECTIVES:
-        return _keys_of_node(op.node_def, op.inputs[-1].op.type == CHANNEL)
+        return _keys_of_node(op.node_def, not in_chain(op))
     found: _Keys = {}
     for attribute in _FUNCTIONS_OF.get(op.type, ()):
         named = op.get_attr(attribute)

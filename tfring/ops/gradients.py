@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from tfring.ops import builders, library, names, reduce_ops, xla
+from tfring.ops import builders, channels, library, names, reduce_ops, xla
 from tfring.ops.reduce_ops import Average, Max, Min, Product, Sum
 
 _Gradient = TypeVar("_Gradient", bound=Callable[[Any, list[Any], str], list[Any]])
@@ -44,7 +44,7 @@ def gradient_of(op_type: str) -> Callable[[_Gradient], _Gradient]:
             found = gradient(op, dense, names.gradient_name(tensor_name(op)))
             return [*found, *[None] * (len(op.inputs) - len(found))]
 
-        tf.RegisterGradient(op_type)(xla.chained_gradient(of_all_inputs))
+        tf.RegisterGradient(op_type)(xla.compiled_gradient(of_all_inputs, channels.in_chain))
         return gradient
 
     return register

@@ -4,11 +4,8 @@
 own because it needs more of TensorFlow than the ops do; where it cannot be loaded, everything works
 but jit_compile=True. tfring.ops.library loads it.
 
-A compiled program runs its collectives one after another, so all ranks must run them in one order.
-Collectives in a function with jit_compile=True therefore share one variable, the chain, which each
-reads and writes. TensorFlow keeps the ops that use a variable in the order in which Python traced
-them, across nested functions, loops and conditions, and XLA sees a data dependence between each and
-the next.
+A compiled program runs its collectives one after another, so all ranks must run them in one order:
+see tfring.ops.channels.
 
 On a GPU a collective need not be waited for where it begins: see `builders.start_allreduce`.
 """
@@ -20,14 +17,11 @@ import ctypes
 import functools
 import pathlib
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context as eager_context
-from tensorflow.python.framework import func_graph, ops
-from tensorflow.python.ops import control_flow_util, handle_data_util
+from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
 LIBRARY = "_tfring_xla.so"
@@ -41,10 +35,7 @@ CONTROL_FLOW_GRAPHS = (
     control_flow.WhileCondFuncGraph,
 )
 
-_lock = threading.Lock()  # guards _chains
-# By context, the chains by device.
-_chains: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
-_building = threading.local()  # .chain: of the collective whose gradient is being built
+_building = threading.local()  # .gradient: of a compiled collective
 
 
 class _State:
@@ -88,9 +79,13 @@ def compiling() -> bool:
     """Tells whether a function with jit_compile=True is being traced, or its gradient."""
     if tf.executing_eagerly():
         return False
-    if getattr(_building, "chain", None) is not None:
-        return True
-    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+    graph = tf.compat.v1.get_default_graph()
+    return getattr(_building, "gradient", False) or in_compiled(graph)
+
+
+def in_compiled(graph: Any) -> bool:
+    """Tells whether a graph is part of a function with jit_compile=True that is being traced."""
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 def refuse(name: str, kind: str) -> None:
@@ -121,50 +116,6 @@ def refuse(name: str, kind: str) -> None:
         )
 
 
-def chain() -> Any:
-    """Returns the resource handle that all collectives of a device share under XLA.
-
-    The gradient of a collective uses the handle that this collective has: the gradient of a loop
-    can capture what the loop has captured, and nothing from outside of all functions.
-    """
-    of_call = getattr(_building, "chain", None)
-    if of_call is not None:
-        return of_call
-    with tf.init_scope(), _lock:
-        context = eager_context.context()
-        device = _compiled_for(context.device_name)
-        chains = _chains.setdefault(context, {})
-        if device not in chains:
-            # Not int32, which TensorFlow keeps in host memory on a GPU.
-            with tf.device(device):
-                variable = tf.Variable(0, trainable=False, dtype=tf.int64, name="tfring_chain")
-            chains[device] = variable
-        variable = chains[device]
-    return _captured(tf.compat.v1.get_default_graph(), variable.handle)
-
-
-def _compiled_for(scope: str | None) -> str:
-    """Returns the device that a compiled function runs on, and its variables have to be on.
-
-    Args:
-        scope: the tf.device around the call of the function; empty for none.
-    """
-    spec = tf.DeviceSpec.from_string(scope or "")
-    default = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-    return f"{spec.device_type or default}:{spec.device_index or 0}"
-
-
-def _captured(graph: Any, handle: Any) -> Any:
-    """Captures an eager handle in each function from the outermost to the body of a loop or branch.
-
-    The bodies of gradients of loops and conditions can capture from the graph around them only.
-    """
-    outer = getattr(graph, "outer_graph", None)
-    if isinstance(graph, CONTROL_FLOW_GRAPHS) and isinstance(outer, func_graph.FuncGraph):
-        handle = _captured(outer, handle)
-    return graph.capture(handle)
-
-
 def outside_clusters() -> Any:
     """A context for building a collective without jit_compile=True: XLA must not compile it.
 
@@ -176,33 +127,29 @@ def outside_clusters() -> Any:
     return tf.xla.experimental.jit_scope(compile_ops=False)
 
 
-def chained_gradient(gradient: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a gradient so that its collectives are chained if the differentiated one is.
+def compiled_gradient(
+    gradient: Callable[..., Any], is_compiled: Callable[[Any], bool]
+) -> Callable[..., Any]:
+    """Wraps a gradient so that its collectives are compiled if the differentiated one is.
 
     When a tape outside of a function with jit_compile=True differentiates it, TensorFlow builds the
     gradient in a graph that does not tell that it will be compiled.
+
+    Args:
+        gradient: Builds the gradient of an op.
+        is_compiled: Whether an op is compiled.
     """
 
     @functools.wraps(gradient)
     def wrapped(op: Any, *grads: Any) -> Any:
-        before = getattr(_building, "chain", None)
-        channel = op.inputs[-1]
-        if not tf.executing_eagerly() and _is_chain(channel):
-            _building.chain = channel
+        before = getattr(_building, "gradient", False)
+        _building.gradient = before or is_compiled(op)
         try:
             return gradient(op, *grads)
         finally:
-            _building.chain = before
+            _building.gradient = before
 
     return wrapped
-
-
-def _is_chain(channel: Any) -> bool:
-    """Whether it is the chain; the inputs of a collective that ran eagerly are eager tensors."""
-    if isinstance(channel, ops.EagerTensor):
-        return False
-    data = handle_data_util.get_resource_handle_data(channel)
-    return bool(data is not None and data.is_set)
 
 
 def _no_eager() -> str:

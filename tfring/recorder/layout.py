@@ -146,6 +146,7 @@ class CallFlags(enum.IntFlag):
     UNNAMED = 4
     REFUSED = 8
     EARLY = 16
+    COMPILED = 32
 
 
 class RankState(enum.IntEnum):

@@ -25,8 +25,10 @@ Status CallTable::Add(Request* request, LocalCall* call, uint64_t attempt) {
   }
   const CallId id = next_id_++;
   if (recorder != nullptr) {
-    accepted.record =
-        recorder->Submitted(*request, InputBytes(call->buffers), call->early, attempt, now);
+    const int flags =
+        (call->early ? CallRecord::kEarly : 0) | (call->compiled ? CallRecord::kCompiled : 0);
+    accepted.record = recorder->Submitted(*request, InputBytes(call->buffers),
+                                          static_cast<uint8_t>(flags), attempt, now);
   }
   accepted.running.call = std::move(*call);
   calls_.emplace(id, std::move(accepted));

@@ -36,11 +36,14 @@ namespace tfring {
 // caller calls the stream's WaitForResults before it uses the results. A failure after that ends
 // the calls that follow. `keeps` holds the memory of the buffers: it is released on a thread of the
 // runtime when nothing uses that memory any more, which with `early` may be long after `done`.
+//
+// `compiled`: a program of XLA's makes the call, and its thread waits. For the record only.
 struct LocalCall {
   uint64_t run = 0;
   std::vector<TensorBuffer> buffers;
   std::shared_ptr<DeviceStream> stream;
   bool early = false;
+  bool compiled = false;
   std::shared_ptr<void> keeps;
   std::function<Result<void*>(int tensor, const Shape& shape)> allocate;
   std::function<void(const std::vector<int64_t>& values)> announce;

@@ -68,7 +68,8 @@ struct RecordHeader {
 };
 
 struct CallRecord {
-  static constexpr uint8_t kBucket = 1, kInRun = 2, kUnnamed = 4, kRefused = 8, kEarly = 16;
+  static constexpr uint8_t kBucket = 1, kInRun = 2, kUnnamed = 4, kRefused = 8, kEarly = 16,
+                           kCompiled = 32;
 
   // In one cache line what is used at every stage of a call, each time by another thread.
   std::atomic<uint64_t> number;

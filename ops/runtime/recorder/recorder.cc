@@ -113,7 +113,7 @@ Result<std::unique_ptr<Recorder>> Recorder::Create(const RecordIdentity& identit
   return std::unique_ptr<Recorder>(new Recorder(std::move(*memory)));
 }
 
-uint64_t Recorder::Submitted(const Request& request, int64_t bytes, bool early, uint64_t attempt,
+uint64_t Recorder::Submitted(const Request& request, int64_t bytes, uint8_t flags, uint64_t attempt,
                              TimePoint now) {
   uint64_t number = header().calls.load(kRelaxed) + 1;
   for (int tries = 0; tries < kSlotTries; ++tries) {
@@ -146,10 +146,10 @@ uint64_t Recorder::Submitted(const Request& request, int64_t bytes, bool early, 
   call.op = static_cast<uint8_t>(request.op);
   call.path = static_cast<uint8_t>(request.path);
   call.status.store(0, kRelaxed);
-  call.flags = static_cast<uint8_t>(
-      (request.layout_hash != 0 ? CallRecord::kBucket : 0) |
-      (request.in_run ? CallRecord::kInRun : 0) | (request.unnamed ? CallRecord::kUnnamed : 0) |
-      (!request.refusal.empty() ? CallRecord::kRefused : 0) | (early ? CallRecord::kEarly : 0));
+  call.flags = static_cast<uint8_t>(flags | (request.layout_hash != 0 ? CallRecord::kBucket : 0) |
+                                    (request.in_run ? CallRecord::kInRun : 0) |
+                                    (request.unnamed ? CallRecord::kUnnamed : 0) |
+                                    (!request.refusal.empty() ? CallRecord::kRefused : 0));
   CopyShapes(request.shapes, call.shapes);
   CopyText(request.name, call.name);
   CopyText(request.call_site, call.call_site);

@@ -44,8 +44,9 @@ class Recorder final : public TrafficSink {
  public:
   static Result<std::unique_ptr<Recorder>> Create(const RecordIdentity& identity);
 
-  // A call was accepted; returns its number.
-  uint64_t Submitted(const Request& request, int64_t bytes, bool early, uint64_t attempt,
+  // A call was accepted; returns its number. `flags`: those of CallRecord that the request does not
+  // tell.
+  uint64_t Submitted(const Request& request, int64_t bytes, uint8_t flags, uint64_t attempt,
                      TimePoint now);
   // Its plan came, and is about to run. Number 0 is no call.
   void Planned(uint64_t number, uint64_t sequence, const AskTimes& asked, TimePoint now);

@@ -33,7 +33,7 @@ Request Named(std::string name) {
 }
 
 uint64_t Submit(Recorder* recorder, const std::string& name) {
-  return recorder->Submitted(Named(name), 16, false, 0, 1);
+  return recorder->Submitted(Named(name), 16, 0, 0, 1);
 }
 
 // A field that need not end with a zero byte.
@@ -72,7 +72,7 @@ TEST(ACallHasWhatWasRequested) {
   request.unnamed = true;
   request.call_site = "train.py:40";
   request.shapes = {{2, 3}, {}, {5}};
-  const uint64_t number = recorder->Submitted(request, 96, true, 5, 1000);
+  const uint64_t number = recorder->Submitted(request, 96, CallRecord::kEarly, 5, 1000);
   EXPECT_EQ(number, uint64_t{1});
   const CallRecord& call = recorder->memory().call(number);
   EXPECT_EQ(call.number.load(), number);
@@ -231,7 +231,7 @@ TEST(OfManyShapesTheFirstAreKept) {
   auto recorder = InMemory();
   Request request = Named("x");
   request.shapes = {{1, 2, 3}, {int64_t{1} << 40}, {7, 8}, {9, 10, 11}};
-  recorder->Submitted(request, 0, false, 0, 1);
+  recorder->Submitted(request, 0, 0, 0, 1);
   const int32_t* found = recorder->memory().call(1).shapes;
   EXPECT_TRUE(std::vector<int32_t>(found, found + 10) ==
               (std::vector<int32_t>{3, 1, 2, 3, 1, INT32_MAX, 2, 7, 8, -1}));
@@ -242,11 +242,11 @@ TEST(CallsOfANameAreCountedPerProcessSet) {
   auto recorder = InMemory();
   Request request = Named("x");
   for (uint32_t i = 1; i <= 3; ++i) {
-    const uint64_t number = recorder->Submitted(request, 0, false, 0, 1);
+    const uint64_t number = recorder->Submitted(request, 0, 0, 0, 1);
     EXPECT_EQ(recorder->memory().call(number).invocation, i);
   }
   request.process_set = 1;
-  const uint64_t number = recorder->Submitted(request, 0, false, 0, 1);
+  const uint64_t number = recorder->Submitted(request, 0, 0, 0, 1);
   EXPECT_EQ(recorder->memory().call(number).invocation, uint32_t{1});
 }
 

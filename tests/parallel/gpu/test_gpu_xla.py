@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import time
+from concurrent import futures
 from typing import Any
 
 import fake_cuda
@@ -189,6 +191,45 @@ def test_an_error_is_that_of_the_collective(rank: int, several: int) -> None:
         pair(wrong, right)
     for result in pair(right, right):
         np.testing.assert_array_equal(result.numpy(), np.full(3, several))
+
+
+def test_two_threads_with_a_program_each(rank: int, several: int) -> None:
+    """One fails on all ranks while the other waits on rank 0 for the other ranks, and then ends.
+
+    That a program runs is told by its collective in a process set of this rank alone.
+    """
+    alone = [tfring.add_process_set([number]) for number in range(several)][rank]
+    counts = {"ok": 3, "bad": 4 + rank}
+    reducer = GradientReducer(ReduceOptions(op=hvd.Sum, groups=2), LocalVariables())
+
+    def program(name: str) -> Any:
+        def step(x: Any) -> Any:
+            begun = tfring.allreduce(x, op=hvd.Sum, name=f"gpu.xla.begin.{name}", process_set=alone)
+            return reducer.reduce([begun, begun], [x, x], name=f"gpu.xla.two.{name}")
+
+        return compiled(step)
+
+    programs = {name: program(name) for name in counts}
+    xs = {name: on_gpu(np.ones(count, "float32")) for name, count in counts.items()}
+    same = on_gpu(np.ones(3, "float32"))
+    for each in programs.values():
+        each(same)
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        programs["bad"](xs["bad"])
+    with futures.ThreadPoolExecutor(2) as pool:
+        for _ in range(4):
+            hvd.barrier()
+            before = core.counters()["collectives"]
+            if rank == 0:
+                good = pool.submit(programs["ok"], xs["ok"])
+                while core.counters()["collectives"] == before:
+                    time.sleep(0.001)
+            bad = pool.submit(programs["bad"], xs["bad"])
+            assert isinstance(bad.exception(60), tf.errors.FailedPreconditionError)
+            if rank != 0:
+                good = pool.submit(programs["ok"], xs["ok"])
+            for result in good.result(60):
+                np.testing.assert_array_equal(result.numpy(), np.full(3, several, "float32"))
 
 
 def test_a_failed_step_ends_on_all_ranks(rank: int, several: int) -> None:

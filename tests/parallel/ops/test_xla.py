@@ -212,16 +212,54 @@ def test_gradients_inside_and_outside_equal_those_without_xla(rank: int) -> None
     np.testing.assert_allclose(tape.gradient(value, x), expected)
 
 
-def test_an_outer_gradient_that_has_no_order_is_refused() -> None:
+def test_gradients_of_nested_functions_and_conditions(size: int) -> None:
+    """Inside the compiled function and outside; both have the collectives in one order."""
+
     @tf.function
     def inner(x: Any, name: str) -> Any:
-        return hvd.allreduce(x, op=hvd.Sum, name=name)
+        return hvd.allreduce(x * x, op=hvd.Sum, name=f"xla.nested.{name}")
 
-    step = compiled(lambda x: inner(x, "xla.outer.a") + inner(x * x, "xla.outer.b"))
-    x = tf.ones(2)
-    with pytest.raises(NotImplementedError, match="inside that function"), tf.GradientTape() as t:
-        t.watch(x)
-        t.gradient(step(x), x)
+    def value(x: Any, tag: str) -> Any:
+        y = inner(x, f"{tag}.a")
+        y = inner(y, f"{tag}.b") + inner(x, f"{tag}.c") if y[0] > 0 else inner(x, f"{tag}.d")
+        return tf.reduce_sum(y + inner(x, f"{tag}.e"))
+
+    @compiled
+    def inside(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = value(x, "inside")
+        return tape.gradient(y, x)
+
+    x = tf.constant([1.0, 2.0])
+    n = float(size)
+    expected = 4 * n**3 * x**3 + 4 * n * x  # of n (n x^2)^2 + 2 n x^2
+    outside = compiled(lambda x: value(x, "outside"))
+    for _ in range(5):
+        np.testing.assert_allclose(inside(x), expected)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = outside(x)
+        np.testing.assert_allclose(tape.gradient(y, x), expected)
+
+
+def test_gradients_of_compiled_functions_in_a_loop_that_is_not(size: int) -> None:
+    @tf.function
+    def inner(x: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum, name="xla.looped.a")
+
+    part = compiled(lambda x: inner(x) + hvd.allreduce(x, op=hvd.Sum, name="xla.looped.b"))
+
+    @tf.function
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in tf.range(3):
+                y = part(y)
+        return tape.gradient(y, x)
+
+    np.testing.assert_allclose(step(tf.ones(2)), (2.0 * size) ** 3 * np.ones(2))
 
 
 def test_disagreement_is_a_typed_error_on_all_ranks(rank: int, several: int) -> None:

@@ -15,7 +15,7 @@ from tfring.explain.causes import Cause
 from tfring.explain.explain import explain
 from tfring.explain.processes import Seen
 from tfring.recorder.job import load_job
-from tfring.recorder.layout import EventType, RankState
+from tfring.recorder.layout import CallFlags, EventType, RankState
 from tfring.recorder.reader import Call
 from tfring.recorder.take_stacks import KEEPS_LOCK, NO_STACKS
 from tfring.report.summary import make_report
@@ -217,6 +217,16 @@ def test_a_job_that_ended_well_is_over() -> None:
     found = explain(job(left), {})
     assert found.cause is Cause.OVER
     assert "after 10 calls" in found.text
+
+
+@pytest.mark.parametrize("flags", [CallFlags.COMPILED, CallFlags(0)])
+def test_compiled_calls_that_wait_for_each_other_may_be_on_threads(flags: CallFlags) -> None:
+    waits = [call(f"f{rank}", 1, 21, flags=flags) for rank in range(2)]
+    records = [record(rank, 2, [*steps(20), waits[rank]], 30) for rank in range(2)]
+    found = explain(job(records), {0: RUNS, 1: RUNS})
+    assert found.names == ("f0", "f1")
+    assert ("jit_compile=True" in found.text) == (flags is CallFlags.COMPILED)
+    assert "Compare what leads to these lines" in found.text
 
 
 def test_who_joins_a_process_set_is_still_needed_in_others() -> None:

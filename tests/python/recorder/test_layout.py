@@ -35,7 +35,7 @@ def body_of(text: str, head: str) -> str:
 def members(header: str, struct: str) -> dict[str, tuple[int, int]]:
     """Offset and size of the fields of a struct of a header, as a compiler lays them out."""
     found, at = {}, 0
-    body = re.sub(r"static constexpr.*?;", "", body_of(source(header), struct))
+    body = re.sub(r"static constexpr[^;]*;", "", body_of(source(header), struct))
     for kind, names in re.findall(r"(?:std::atomic<)?(\w+)>? +([^;]+);", body):
         for name in names.split(","):
             field = re.match(r"\s*(\w+)(?:\[(.+?)\])?", name)
