@@ -314,19 +314,6 @@ def test_random_layers_stay_each_ranks_own() -> None:
         hvd.broadcast_variables(keras.Sequential([keras.layers.Dense(1)]).weights, root_rank=0)
 
 
-def test_embeddings_with_jit_compile_say_what_to_do() -> None:
-    table = keras.Variable(np.zeros((3, 1), "float32"))
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
-
-    @tf.function(jit_compile=True)
-    def step() -> None:
-        slices = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([1]), tf.constant([3, 1]))
-        optimizer.apply([slices], [table])
-
-    with pytest.raises(NotImplementedError, match="sparse_as_dense=True"):
-        step()
-
-
 def test_gradients_and_variables_may_be_generators() -> None:
     for outer in (lambda optimizer: optimizer, keras.optimizers.LossScaleOptimizer):
         variable = keras.Variable([1.0])
