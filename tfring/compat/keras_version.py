@@ -12,7 +12,7 @@ from tfring.compat.program_warnings import warn_program
 # The newest is a nightly build until it is released; `make canary` tests with it.
 OLDEST_TESTED, NEWEST_TESTED = "3.0", "3.16"
 TESTED = f"Keras {OLDEST_TESTED} to {NEWEST_TESTED}"
-_TESTED = f"tfring was tested with {TESTED}"
+_WAS_TESTED = f"tfring was tested with {TESTED}"
 
 
 def installed() -> str:
@@ -43,8 +43,8 @@ def check_version(version: str) -> None:
         )
     if _minor(version) > _minor(NEWEST_TESTED):
         warn_program(
-            f"{_TESTED}, and Keras {version} is installed. If an error names something that Keras "
-            "lacks, install one of these."
+            f"{_WAS_TESTED}, and Keras {version} is installed. If an error names something that "
+            "Keras lacks, install one of these."
         )
 
 
@@ -68,7 +68,7 @@ def replaceable(owner: Any, name: str, what: str) -> Any:
 def lacks(name: str, what: str) -> str:
     """Returns the message that this Keras has no `name`, without which `what` does not work."""
     return (
-        f"Keras {installed()} has no {name}, without which {what} does not work; {_TESTED}: "
+        f"Keras {installed()} has no {name}, without which {what} does not work; {_WAS_TESTED}: "
         "install one of these."
     )
 
