@@ -211,6 +211,7 @@ THIRD_PARTY: dict[str, set[str]] = {
         "bench",
         "spark",
     },
+    "optree": {"compat"},
     "pandas": {"spark"},
     "pyarrow": {"spark"},
     "rich": {"bench", "live", "report"},
@@ -290,6 +291,7 @@ IMPORTS_BY_NAME = {
     "tfring/bench/peers/available.py",
     "tfring/bench/result.py",
     "tfring/compat/keras_version.py",  # versions
+    "tfring/compat/keras2_idioms.py",  # a second copy of a module of Keras
 }
 # Unpickling runs code that the sender chooses. Only objects of users are pickled, and only in these
 # files, where messages carry seals; what the library itself exchanges is JSON (allgather_json).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import runpy
 import sys
@@ -29,13 +30,14 @@ def main() -> None:
     # Processes that the script starts inherit it.
     os.environ["PYTHONPATH"] = search_path(os.environ)
     sys.argv = words  # all that follows is the script's, also what looks like an option
+    sys.path.insert(0, str(SHIM_FOLDER))
+    # Keras takes the idioms of Keras 2 from then on, also those above the script's own import.
+    importlib.import_module("horovod")
     if by_name:
-        sys.path.insert(0, str(SHIM_FOLDER))
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
         return
-    # The first entry is the folder that `-m` put there; Python puts the script's own instead.
-    sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
-    sys.path.insert(1, str(SHIM_FOLDER))
+    # Behind the shim is the folder that `-m` put there; Python puts the script's own instead.
+    sys.path[:2] = [os.path.dirname(os.path.abspath(words[0])), str(SHIM_FOLDER)]
     runpy.run_path(words[0], run_name="__main__")
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import keras
+
+from tfring.compat.program_warnings import warn_program
 
 USE_KERAS_2 = "set TF_USE_LEGACY_KERAS=1 and install tf_keras to run this script with Keras 2"
 
@@ -22,7 +23,7 @@ def warn_once(what: str, instead: str) -> None:
     """Warns of an idiom, the first time that it is used in this process."""
     if what not in _warned:
         _warned.add(what)
-        warnings.warn(f"{what} is of Keras 2: {instead}", UserWarning, stacklevel=3)
+        warn_program(f"{what} is of Keras 2: {instead}")
 
 
 def accepting(function: Any, call: str) -> Any:
@@ -70,22 +71,23 @@ def _refused(call: str, name: str, kwargs: dict[str, Any]) -> None:
 def _decay(call: str, name: str, kwargs: dict[str, Any]) -> None:
     """Makes it the schedule with the same learning rates, unless it is 0."""
     decay = kwargs.pop(name)
-    rate = kwargs.get("lr", kwargs.get("learning_rate"))
-    schedule = "keras.optimizers.schedules.InverseTimeDecay"
-    warn_once(f"{call}({name}=...)", f"write learning_rate={schedule}(rate, 1, decay)")
     if not decay:
         return
-    if not isinstance(rate, (int, float)):
+    schedule = "keras.optimizers.schedules.InverseTimeDecay"
+    warn_once(f"{call}({name}=...)", f"write learning_rate={schedule}(rate, 1, decay)")
+    rate = kwargs.pop("lr", kwargs.get("learning_rate"))
+    try:
+        rate = float(rate)
+    except (TypeError, ValueError):
         raise TypeError(
             f"{call}({name}={decay}) with learning_rate={rate!r}: Keras 3 has no decay of a "
-            f"schedule. Give a number as learning_rate, or {USE_KERAS_2}"
-        )
-    kwargs.pop("lr", None)
+            f"schedule. Give a number as learning_rate=, or {USE_KERAS_2}"
+        ) from None
     kwargs["learning_rate"] = keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)
 
 
 _QUEUE = "has no effect in Keras 3: give it to the keras.utils.PyDataset that makes the batches"
-_REDUCED = "has no effect here: apply_gradients reduces what was not reduced. Leave it out"
+_REDUCED = "has no effect: a wrapped optimizer reduces what was not reduced. Leave it out"
 
 _ARGUMENTS: dict[str, dict[str, _Rule]] = {
     "compile": {
@@ -110,9 +112,10 @@ _ARGUMENTS: dict[str, dict[str, _Rule]] = {
         "gradient_aggregator": _refused,
         "gradient_transformers": _refused,
     },
-    "apply_gradients": dict.fromkeys(
-        ("experimental_aggregate_gradients", "skip_gradients_aggregation", "name"),
-        _left_out(_REDUCED),
-    ),
+    "apply_gradients": {
+        "experimental_aggregate_gradients": _left_out(_REDUCED),
+        "skip_gradients_aggregation": _left_out(_REDUCED),
+        "name": _left_out("has no effect: leave it out"),
+    },
     "BatchNormalization": {"fused": _left_out("has no effect: Keras 3 chooses the kernel itself")},
 }

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
 import keras
 import tensorflow as tf
-from keras._tf_keras import keras as theirs  # what tf.keras is
 
 from tfring.compat.keras2_arguments import USE_KERAS_2, accepting, warn_once
+from tfring.compat.keras2_methods import never_called
 
 LEGACY_OPTIMIZERS = ("Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "RMSprop", "SGD")
+_LACKING = ("_build_learning_rate", "_get_hyper", "_set_hyper", "add_slot", "get_slot")
 
 
-def install() -> None:
-    """Patches Keras 3's optimizers."""
+def install(legacy: Iterable[ModuleType]) -> None:
+    """Patches Keras 3's optimizers.
+
+    Args:
+        legacy: the modules `optimizers.legacy`.
+    """
     base = keras.optimizers.Optimizer
-    for module in (keras.optimizers, theirs.optimizers):
-        _install_legacy(module.legacy)
+    for module in legacy:
+        _install_legacy(module)
     for cls in (*reversed(base.__mro__), keras.optimizers.LossScaleOptimizer):
         own = vars(cls).get("variables")
         if isinstance(own, property):
@@ -29,9 +36,11 @@ def install() -> None:
     # The class whose __init__ all others call, with what they do not know among the keywords.
     root = next(cls for cls in reversed(base.__mro__) if hasattr(cls, "apply_gradients"))
     root.__init__ = _taking_a_name(accepting(root.__init__, "optimizer"))
-    root.apply_gradients = accepting(root.apply_gradients, "apply_gradients")
+    root.apply_gradients = _by_position(accepting(root.apply_gradients, "apply_gradients"))
     root.update_step = _update_step
     base.lr = property(_get_lr, _set_lr)
+    for name in _LACKING:
+        setattr(base, name, _lacking(name))
     base._compute_gradients = _compute_gradients
     base._agg_helper = property(_agg_helper)
 
@@ -52,6 +61,17 @@ class _CallableVariables(list[Any]):
         return self
 
 
+with contextlib.suppress(ImportError):  # Keras then has other means to walk through lists
+    import optree
+
+    optree.register_pytree_node(
+        _CallableVariables,
+        lambda variables: (list(variables), None),
+        lambda _, children: list(children),
+        namespace="keras",
+    )
+
+
 def _callable_variables(getter: Any) -> Callable[[Any], _CallableVariables]:
     return lambda optimizer: _CallableVariables(getter(optimizer))
 
@@ -67,18 +87,57 @@ def _set_lr(optimizer: Any, value: Any) -> None:
 
 
 def _taking_a_name(init: Any) -> Any:
-    """Returns Keras' own __init__ of optimizers, which may also be called with a name alone."""
+    """Returns Keras' own __init__ of optimizers; classes of Keras 2 may give it a name alone."""
 
     @functools.wraps(init)
     def take(self: Any, *args: Any, **kwargs: Any) -> None:
+        cls = type(self)
+        _refuse_methods(cls)
         if args and isinstance(args[0], str):
             args, kwargs = args[1:], {"name": args[0], **kwargs}
-        if not args and not {"learning_rate", "lr"} & set(kwargs):
-            warn_once("Optimizer(name=...)", "also give learning_rate=, which is 1.0 without")
+        given = args or {"learning_rate", "lr"} & set(kwargs)
+        if not given and cls.update_step is _update_step:
+            what = f"{cls.__name__}(name=...)"
+            warn_once(what, "also give learning_rate=, which is 1.0 without")
             kwargs["learning_rate"] = 1.0
         init(self, *args, **kwargs)
 
     return take
+
+
+def _refuse_methods(cls: Any) -> None:
+    """Raises TypeError if a class has methods that would be ignored, or called otherwise."""
+    methods = never_called(cls, keras.optimizers.Optimizer)
+    if cls.update_step is _update_step and "_resource_apply_dense" in methods:
+        methods.remove("_resource_apply_dense")  # which that one calls
+    if methods:
+        raise TypeError(f"Keras 3 never calls {cls.__name__}.{methods[0]}: {USE_KERAS_2}")
+    try:
+        inspect.signature(cls.update_step).bind(None, None, None, None)
+    except TypeError:
+        raise TypeError(
+            f"{cls.__name__}.update_step does not take (gradient, variable, learning_rate), with "
+            f"which Keras 3 calls it: {USE_KERAS_2}"
+        ) from None
+
+
+def _by_position(apply_gradients: Any) -> Any:
+    """Returns apply_gradients, to which Keras 2 gives arguments also by position."""
+    names = ("name", "experimental_aggregate_gradients")
+
+    @functools.wraps(apply_gradients)
+    def apply(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        kwargs.update(zip(names, args, strict=False))
+        return apply_gradients(self, grads_and_vars, **kwargs)
+
+    return apply
+
+
+def _lacking(name: str) -> Callable[..., None]:
+    def fail(self: Any, *args: Any, **kwargs: Any) -> None:
+        raise TypeError(f"optimizer.{name} is of Keras 2 and not in Keras 3: {USE_KERAS_2}")
+
+    return fail
 
 
 def _update_step(self: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -137,6 +196,9 @@ class _Legacy(type):
         name = f"tf.keras.optimizers.legacy.{cls.__name__}"
         warn_once(name, f"write keras.optimizers.{cls.__name__}, which takes its place here")
         return _real(cls.__name__)(*args, **kwargs)
+
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        return cls(**config)
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, _real(cls.__name__))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import sys
-import warnings
 from typing import Any
+
+from tfring.compat.program_warnings import warn_program
 
 # The newest is a nightly build until it is released; `make canary` tests with it.
 OLDEST_TESTED, NEWEST_TESTED = "3.0", "3.16"
-_TESTED = f"tfring was tested with Keras {OLDEST_TESTED} to {NEWEST_TESTED}"
+TESTED = f"Keras {OLDEST_TESTED} to {NEWEST_TESTED}"
+_WAS_TESTED = f"tfring was tested with {TESTED}"
 
 
 def installed() -> str:
@@ -37,13 +39,12 @@ def check_version(version: str) -> None:
     if int(version.partition(".")[0]) < 3:
         raise ImportError(
             f"tfring.keras works with Keras 3, and keras {version} is installed: install it "
-            '(pip install "keras>=3.1"), or use Keras 2 as the package tf_keras'
+            f'(pip install "keras>={OLDEST_TESTED}"), or use Keras 2 as the package tf_keras'
         )
     if _minor(version) > _minor(NEWEST_TESTED):
-        warnings.warn(
-            f"{_TESTED}, and Keras {version} is installed: what tfring needs of Keras and does not "
-            "find there is an error that names it.",
-            stacklevel=2,
+        warn_program(
+            f"{_WAS_TESTED}, and Keras {version} is installed. If an error names something that "
+            "Keras lacks, install one of these."
         )
 
 
@@ -67,7 +68,7 @@ def replaceable(owner: Any, name: str, what: str) -> Any:
 def lacks(name: str, what: str) -> str:
     """Returns the message that this Keras has no `name`, without which `what` does not work."""
     return (
-        f"Keras {installed()} has no {name}, without which {what} does not work; {_TESTED}: "
+        f"Keras {installed()} has no {name}, without which {what} does not work; {_WAS_TESTED}: "
         "install one of these."
     )
 

@@ -21,7 +21,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tfring.compat.public_names import no_name, reexport, tf_keras_is_keras2
+from tfring.compat import keras_version, tf_keras_idioms
+from tfring.compat.program_warnings import warn_program
+from tfring.compat.public_names import no_name, reexport
 from tfring.ops.early import register_where_loaded
 
 SHIM_FOLDER = Path(__file__).resolve().parent / "import_path"
@@ -99,19 +101,7 @@ _INSTEAD = {
 }
 _FOREIGN = {"mxnet", "torch"}
 _KNOWN = {*_MODULES, *_INSTEAD, *_FOREIGN}
-_PACKAGES = {
-    "common",
-    "data",
-    "keras",
-    "ray",
-    "runner",
-    "spark",
-    "spark.common",
-    "spark.keras",
-    "tensorflow",
-    "tensorflow.data",
-    "tensorflow.keras",
-}
+_PACKAGES = {n for n in _KNOWN if any(other.startswith(f"{n}.") for other in _KNOWN)}
 
 
 def search_path(environ: Mapping[str, str]) -> str:
@@ -123,21 +113,38 @@ def search_path(environ: Mapping[str, str]) -> str:
 def install() -> list[str]:
     """Makes the modules below `horovod` importable; returns the `__path__` of that package.
 
-    Also registers the ops with TensorFlow, and lets Keras 3 take the ways of writing of Keras 2
-    that such scripts have, both as soon as these are loaded. All of it is for this process only.
+    Also registers the ops with TensorFlow, and lets Keras take the idioms of Keras 2 that such
+    scripts have, each as soon as it is loaded. All of it is for this process only.
     """
     path = str(SHIM_FOLDER / "horovod")
     if _Finder not in sys.path_hooks:
         sys.path_hooks.insert(0, _Finder)
         sys.path_importer_cache.pop(path, None)  # a finder of files, if one has looked there
         _when_loaded("tensorflow", register_where_loaded)
-        _when_loaded("tf_keras" if tf_keras_is_keras2() else "keras", _change_keras)
+        _when_loaded("keras", _change_keras)
+        _when_loaded("tf_keras", _change_tf_keras)
     return [path]
 
 
 def _change_keras() -> None:
-    idioms = "tf_keras_idioms" if tf_keras_is_keras2() else "keras2_idioms"
-    importlib.import_module(f"tfring.compat.{idioms}").install()
+    try:
+        importlib.import_module("tfring.compat.keras2_idioms").install()
+    except Exception as error:
+        warn_program(
+            f"Keras {keras_version.installed()} is not as tfring's shim knows it ({error}): Keras "
+            f"2 idioms are not accepted. Install one of {keras_version.TESTED}, or write for "
+            "Keras 3."
+        )
+
+
+def _change_tf_keras() -> None:
+    try:
+        tf_keras_idioms.install()
+    except Exception as error:
+        warn_program(
+            f"tf_keras {sys.modules['tf_keras'].__version__} is not as tfring's shim knows it "
+            f"({error}): its optimizers may ignore `lr=`. Write learning_rate=."
+        )
 
 
 def _when_loaded(module: str, run: Callable[[], None]) -> None:

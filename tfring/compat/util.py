@@ -35,46 +35,24 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     return ext_base_name == "tensorflow"
 
 
-def mpi_built(verbose: bool = False) -> bool:
-    """As hvd.mpi_built()."""
-    del verbose
-    return build_flags.mpi_built()
+def _with_verbose(function: Callable[[], Any]) -> Callable[..., Any]:
+    """Returns a function of hvd as Horovod has it here: it also takes `verbose`."""
+
+    def answer(verbose: bool = False) -> Any:
+        del verbose
+        return function()
+
+    answer.__name__, answer.__doc__ = function.__name__, function.__doc__
+    return answer
 
 
-def gloo_built(verbose: bool = False) -> bool:
-    """As hvd.gloo_built()."""
-    del verbose
-    return build_flags.gloo_built()
-
-
-def nccl_built(verbose: bool = False) -> int:
-    """As hvd.nccl_built()."""
-    del verbose
-    return build_flags.nccl_built()
-
-
-def ddl_built(verbose: bool = False) -> bool:
-    """As hvd.ddl_built()."""
-    del verbose
-    return build_flags.ddl_built()
-
-
-def ccl_built(verbose: bool = False) -> bool:
-    """As hvd.ccl_built()."""
-    del verbose
-    return build_flags.ccl_built()
-
-
-def cuda_built(verbose: bool = False) -> bool:
-    """As hvd.cuda_built()."""
-    del verbose
-    return build_flags.cuda_built()
-
-
-def rocm_built(verbose: bool = False) -> bool:
-    """As hvd.rocm_built()."""
-    del verbose
-    return build_flags.rocm_built()
+mpi_built = _with_verbose(build_flags.mpi_built)
+gloo_built = _with_verbose(build_flags.gloo_built)
+nccl_built = _with_verbose(build_flags.nccl_built)
+ddl_built = _with_verbose(build_flags.ddl_built)
+ccl_built = _with_verbose(build_flags.ccl_built)
+cuda_built = _with_verbose(build_flags.cuda_built)
+rocm_built = _with_verbose(build_flags.rocm_built)
 
 
 @contextlib.contextmanager

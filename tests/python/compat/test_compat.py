@@ -1,4 +1,4 @@
-"""What `import horovod` means under the shim: modules, names, ways of writing of Keras 2."""
+"""What `import horovod` means under the shim: modules, names, Keras 2 idioms."""
 
 import importlib.util
 import subprocess

@@ -30,9 +30,6 @@ print("SUM", float(total), "of", hvd.size(), hvd.compression.Compression.none.__
 COMMAND = ("python", "-c", PROGRAM)
 
 
-pytestmark = pytest.mark.slow
-
-
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("environment")
@@ -62,6 +59,7 @@ def test_versions_are_those_of_tfring() -> None:
     assert re.findall(r'dependencies = \["(.*?)"\]', text) == [f"tfring=={__version__}"]
 
 
+@pytest.mark.slow
 def test_horovodrun_and_import_horovod(environment: Path) -> None:
     done = _finish(environment, "horovodrun", "-np", "2", "--no-merge-lines", *COMMAND)
     assert done.returncode == 0, done.stderr
@@ -71,6 +69,7 @@ def test_horovodrun_and_import_horovod(environment: Path) -> None:
     assert "SUM 1.0 of 1 NoneCompressor" in done.stdout
 
 
+@pytest.mark.slow
 def test_options_of_horovodrun(environment: Path) -> None:
     hostfile = environment / "hosts"
     hostfile.write_text("localhost slots=2\n")
@@ -84,6 +83,7 @@ def test_options_of_horovodrun(environment: Path) -> None:
     assert done.returncode == 2 and "tfring run does not use MPI" in done.stderr
 
 
+@pytest.mark.slow
 def test_beside_horovod_itself_it_says_what_to_do(environment: Path) -> None:
     (packages,) = environment.glob("lib/python*/site-packages")
     other = packages / "horovod-0.28.1.dist-info"

@@ -56,10 +56,12 @@ def test_a_nightly_keras_is_known(tmp_path: Any) -> None:
     folder.mkdir()
     (folder / "METADATA").write_text("Name: keras-nightly\nVersion: 3.99.0.dev1\n")
     without_others = "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]"
-    code = f"{without_others}\nimport tfring.keras"
+    script = tmp_path / "script.py"
+    script.write_text(f"{without_others}\nimport tfring.keras\n")
     paths = os.pathsep.join([str(tmp_path), str(ROOT)])
-    said = finish([sys.executable, "-c", code], PYTHONPATH=paths).stderr
+    said = finish([sys.executable, script], PYTHONPATH=paths).stderr
     assert said.count("Keras 3.99.0.dev1 is installed") == 1, said
+    assert f"{script}:2: UserWarning" in said and "install one of these" in said
 
 
 class WithoutClip(keras.optimizers.SGD):  # type: ignore[misc]
