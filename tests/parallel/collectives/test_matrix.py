@@ -109,6 +109,7 @@ def test_the_table_is_complete() -> None:
     ops = {name.removeprefix("tfring_") for name in names if name.startswith("tfring_")}
     topology = {f"{which}{what}" for which in ("", "local_", "cross_") for what in ("rank", "size")}
     others = {
+        "chain",
         "channel",
         "step_guard",
         "process_set_included",
